@@ -1,0 +1,35 @@
+# Two commands: `make demo` and `make test`. Each makes what it needs; a second run does no work twice.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+NATIVE_SOURCES := CMakeLists.txt setup.py pyproject.toml $(wildcard csrc/*.* csrc/*/*.*)
+
+.PHONY: demo test lint bench sanitize clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.native
+	$(BIN)/robustdml demo --out out
+
+test: $(VENV)/.native
+	$(BIN)/python -m pytest tests -n 2
+
+lint: $(VENV)/.native
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(wildcard csrc/*.* csrc/*/*.*)
+
+bench: $(VENV)/.native
+	$(BIN)/robustdml bench --out out/bench
+
+$(VENV)/.dependencies: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q -c constraints.txt torch numpy setuptools wheel pybind11 cmake ninja
+	touch $@
+
+$(VENV)/.native: $(VENV)/.dependencies $(NATIVE_SOURCES)
+	PATH="$(abspath $(BIN)):$$PATH" PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf build out robustdml_ops/_native*.so

@@ -1,0 +1,71 @@
+"""Builds ``robustdml_ops._native`` with CMake; everything else is in pyproject.toml.
+
+``ROBUSTDML_CUDA=ON|OFF`` forces the CUDA part (default: built when nvcc is found); ``TORCH_CUDA_ARCH_LIST`` names the
+architectures. Where no compiler works the install still succeeds and the package runs on its ``eager`` backend.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).parent.resolve()
+
+
+def cuda_setting() -> str:
+    """``ON``, ``OFF`` or ``AUTO``, from the environment; ON without nvcc ends the build."""
+    setting = os.environ.get("ROBUSTDML_CUDA", "AUTO").upper()
+    if setting not in ("ON", "OFF", "AUTO"):
+        sys.exit(f"ROBUSTDML_CUDA={setting!r}: expected ON, OFF or nothing")
+    if setting == "ON" and not find_nvcc():
+        sys.exit(
+            "ROBUSTDML_CUDA=ON, but no nvcc: put it on PATH, or set CUDACXX or CUDA_HOME, or drop ROBUSTDML_CUDA to build "
+            "for the CPU alone"
+        )
+    return setting
+
+
+def find_nvcc() -> str | None:
+    """The CUDA compiler, where CMake would look for it."""
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
+    return os.environ.get("CUDACXX") or shutil.which("nvcc") or shutil.which("nvcc", path=f"{home}/bin")
+
+
+class CMakeBuild(build_ext):
+    """Runs CMake; a failure is fatal only where the CUDA part was asked for by name."""
+
+    def build_extension(self, ext: Extension) -> None:
+        cuda = cuda_setting()
+        try:
+            self.run_cmake(ext, cuda)
+        except (OSError, subprocess.CalledProcessError, ImportError) as error:
+            if cuda == "ON" or os.environ.get("ROBUSTDML_REQUIRE_NATIVE") == "1":
+                raise
+            print(f"robustdml_ops: no native module ({error}); the package will run on backend 'eager'", file=sys.stderr)
+
+    def run_cmake(self, ext: Extension, cuda: str) -> None:
+        import pybind11
+
+        target = Path(self.get_ext_fullpath(ext.name)).resolve()
+        build = ROOT / "build" / f"cmake-{sys.implementation.cache_tag}"
+        nvcc = find_nvcc()
+        configure = [
+            "cmake", "-S", str(ROOT), "-B", str(build), "-G", "Ninja",
+            f"-DCMAKE_BUILD_TYPE={os.environ.get('CMAKE_BUILD_TYPE', 'Release')}",
+            f"-DCMAKE_LIBRARY_OUTPUT_DIRECTORY={target.parent}",
+            f"-DPython_EXECUTABLE={sys.executable}",
+            f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
+            f"-DROBUSTDML_CUDA={'ON' if cuda != 'OFF' and nvcc else 'OFF'}",
+        ]  # fmt: skip
+        if nvcc:
+            configure.append(f"-DCMAKE_CUDA_COMPILER={nvcc}")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(configure, check=True)
+        subprocess.run(["cmake", "--build", str(build)], check=True)
+
+
+setup(ext_modules=[Extension("robustdml_ops._native", sources=[], optional=False)], cmdclass={"build_ext": CMakeBuild})
