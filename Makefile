@@ -31,5 +31,8 @@ $(VENV)/.native: $(VENV)/.dependencies $(NATIVE_SOURCES)
 	PATH="$(abspath $(BIN)):$$PATH" PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[dev]'
 	touch $@
 
+sanitize: $(VENV)/.native
+	$(BIN)/python -m pytest tests/native/test_sanitized.py
+
 clean:
 	rm -rf build out robustdml_ops/_native*.so

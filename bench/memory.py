@@ -1,0 +1,46 @@
+"""Peak memory of one step, in a process of its own: ``python -m bench.memory CONTENDER B C D`` prints JSON.
+
+Three figures in MB: the whole process at its peak; the inputs and their gradients; and what the step took beyond them.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from bench.workloads import Shape, Workload
+
+
+def resident(field: str) -> int:
+    """``VmRSS`` or ``VmHWM`` of this process, in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"/proc/self/status has no {field}")
+
+
+def peak(contender: str, shape: Shape) -> dict[str, float]:
+    """Run ``contender`` once at ``shape`` and report its peak."""
+    workload = Workload(shape)
+    step = workload.contender(contender)
+    warm = Workload(Shape(shape.B, 64, shape.D))
+    warm.contender(contender)()  # thread pools and workspaces of the libraries
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    results = step()
+    whole = resident("VmHWM")
+    gradients = sum(gradient.nbytes for gradient in results[1:])
+    inputs = workload.embeddings.nbytes + workload.proxies.nbytes
+    mb = 1 / 2**20
+    return {
+        "process_mb": whole * mb,
+        "inputs_and_gradients_mb": (inputs + gradients) * mb,
+        "beyond_mb": (whole - before - gradients) * mb,
+    }
+
+
+if __name__ == "__main__":
+    name, *sizes = sys.argv[1:]
+    torch.set_num_threads(2)
+    print(json.dumps(peak(name, Shape(*map(int, sizes)))))

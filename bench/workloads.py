@@ -1,0 +1,125 @@
+"""What is timed: each contender is a function that runs one loss with both gradients on fresh gradient memory."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from pytorch_metric_learning import losses as pml
+from torch import Tensor
+
+from python_ref import proxy_anchor_loss, smooth_proxy_anchor_loss
+from robustdml_ops.engine.chunks import chunk_rows
+from robustdml_ops.losses import AdaptiveProxyAnchorLoss, ProxyAnchorLoss, SmoothProxyAnchorLoss
+
+HIDDEN = 512  # width of the confidence head in Smooth Proxy-Anchor
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Batch, classes and embedding size."""
+
+    B: int
+    C: int
+    D: int
+
+    def __str__(self) -> str:
+        return f"B={self.B} C={self.C:.0e} D={self.D}".replace("e+0", "e")
+
+
+class Workload:
+    """Inputs of one shape, and every contender that runs on them."""
+
+    def __init__(self, shape: Shape, device: str = "cpu") -> None:
+        torch.manual_seed(0)
+        self.shape, self.device = shape, torch.device(device)
+        B, C, D = shape.B, shape.C, shape.D
+        self.embeddings = torch.randn(B, D, device=device, requires_grad=True)
+        self.proxies = torch.nn.Parameter(torch.randn(C, D, device=device))
+        self.labels = torch.randint(C, (B,), device=device)
+
+    @cached_property
+    def factors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """A confidence head that is sure of one class in a hundred, give or take."""
+        B, C = self.shape.B, self.shape.C
+        hidden, weight = torch.randn(B, HIDDEN), torch.randn(C, HIDDEN) / HIDDEN**0.5
+        bias = torch.full((C,), -4.5)
+        return hidden.to(self.device), weight.to(self.device), bias.to(self.device)
+
+    @cached_property
+    def confidences(self) -> Tensor:
+        """The same, as a matrix (B, C)."""
+        hidden, weight, bias = self.factors
+        return torch.sigmoid(hidden @ weight.t() + bias)
+
+    def loss_and_gradients(self, loss: Callable[[], Tensor]) -> Callable[[], list[Tensor]]:
+        """As a training step does it: ``zero_grad(set_to_none=True)``, forward, backward."""
+
+        def step() -> list[Tensor]:
+            self.embeddings.grad = self.proxies.grad = None
+            value = loss()
+            value.backward()
+            return [value.detach(), self.embeddings.grad, self.proxies.grad]
+
+        return step
+
+    def contender(self, name: str) -> Callable[[], list[Tensor]]:
+        """Return the step of ``name``: ``robustdml/…``, ``pml/…`` or ``reference/…``."""
+        B, C, D = self.shape.B, self.shape.C, self.shape.D
+        X, P, y = self.embeddings, self.proxies, self.labels
+        modules = {
+            "robustdml/proxy-anchor": ProxyAnchorLoss,
+            "robustdml/proxy-anchor none": lambda C, D: ProxyAnchorLoss(C, D, reduction="none"),
+            "robustdml/smooth dense": SmoothProxyAnchorLoss,
+            "robustdml/smooth factored": SmoothProxyAnchorLoss,
+            "robustdml/adaptive": AdaptiveProxyAnchorLoss,
+            "pml/proxy-anchor": pml.ProxyAnchorLoss,
+        }
+        if name == "reference/proxy-anchor":
+            return self.loss_and_gradients(lambda: proxy_anchor_loss(X, P, y))
+        if name == "reference/smooth dense":
+            return self.loss_and_gradients(lambda: smooth_proxy_anchor_loss(X, P, self.confidences))
+        module = modules[name](1, D).to(self.device)
+        module.num_classes, module.proxies = C, P
+        target = {"robustdml/smooth dense": "confidences", "robustdml/smooth factored": "factors"}.get(name, "labels")
+        given = getattr(self, target)
+        return self.loss_and_gradients(lambda: module(X, given).sum())
+
+    def products(self, sweeps: int = 1, logits: int = 0) -> Callable[[], None]:
+        """Build the floor: the matrix products alone, chunk by chunk, writing a gradient into fresh memory as any loss must.
+
+        Parameters
+        ----------
+        sweeps : int
+            How often the similarities are computed.
+        logits : int
+            How often the product of the confidence head is.
+        """
+        B, C, D = self.shape.B, self.shape.C, self.shape.D
+        X, P = self.embeddings.detach(), self.proxies.detach()
+        rows = min(C, chunk_rows(B, D, self.device))
+        S, dX = X.new_empty(rows, B), torch.zeros_like(X)
+        hidden, weight, _ = self.factors if logits else (X, P, None)
+
+        def step() -> None:
+            dP = torch.empty_like(P)
+            for first in range(0, C, rows):
+                last = min(C, first + rows)
+                s = S[: last - first]
+                for _ in range(logits):
+                    torch.mm(weight[first:last], hidden.t(), out=s)
+                for _ in range(sweeps):
+                    torch.mm(P[first:last], X.t(), out=s)
+                dX.addmm_(s.t(), P[first:last])
+                torch.mm(s, X, out=dP[first:last])
+
+        return step
+
+    def flops(self, sweeps: int = 1, logits: int = 0) -> float:
+        """Of :meth:`products`."""
+        B, C, D = self.shape.B, self.shape.C, self.shape.D
+        return 2.0 * B * C * (D * (2 + sweeps) + HIDDEN * logits)
+
+    def bytes(self, confidences: int = 0) -> float:
+        """Least traffic: P read, dP written, and B×C confidences read as often as said."""
+        return 4.0 * (2 * self.shape.C * self.shape.D + confidences * self.shape.B * self.shape.C)

@@ -1,0 +1,27 @@
+"""The papers, equation by equation: dense, in any dtype, differentiated by autograd alone, written to be read.
+
+One file per paper, equations numbered as in the paper; ``docs/equations.md`` lists them in one notation, with errata.
+These functions judge the fused operations and therefore share no code with them. They keep several (C, B) matrices, so
+they are for small cases.
+"""
+
+from python_ref.adaptive_proxy_anchor import adaptive_proxy_anchor_loss
+from python_ref.anchor import cosine_similarity, log_one_plus_sum_exp
+from python_ref.proxy_anchor import proxy_anchor_loss
+from python_ref.smooth_proxy_anchor import (
+    confidence_head,
+    smooth_proxy_anchor_loss,
+    smooth_similarity_gradient,
+    smooth_weights,
+)
+
+__all__ = [
+    "adaptive_proxy_anchor_loss",
+    "confidence_head",
+    "cosine_similarity",
+    "log_one_plus_sum_exp",
+    "proxy_anchor_loss",
+    "smooth_proxy_anchor_loss",
+    "smooth_similarity_gradient",
+    "smooth_weights",
+]

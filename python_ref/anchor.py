@@ -1,0 +1,159 @@
+"""What the papers have in common: cosine similarities, and the log-sum-exps that an anchor takes over its candidates.
+
+The Proxy-Anchor family takes proxies as anchors and the batch as candidates, so matrices here are (C, B).
+"""
+
+import torch
+from torch import Tensor
+
+
+def _unit_rows(vectors: Tensor) -> Tensor:
+    norm = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    is_zero = norm == 0
+    # Dividing by 1 instead of 0 keeps the branch that is not taken finite, in the backward pass as well.
+    return torch.where(is_zero, 0.0, vectors / torch.where(is_zero, 1.0, norm))
+
+
+def cosine_similarity(anchors: Tensor, candidates: Tensor) -> Tensor:
+    """Cosine similarity of every anchor with every candidate.
+
+    A zero vector has cosine 0 with everything and receives a zero gradient.
+
+    Parameters
+    ----------
+    anchors : Tensor, (A, D)
+        Need not be normalised.
+    candidates : Tensor, (N, D)
+        Need not be normalised.
+
+    Returns
+    -------
+    Tensor, (A, N)
+
+    Examples
+    --------
+    >>> cosine_similarity(torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([[3.0, 4.0]]))
+    tensor([[0.6000],
+            [0.0000]])
+    """
+    return _unit_rows(anchors) @ _unit_rows(candidates).T
+
+
+def log_one_plus_sum_exp(exponents: Tensor, members: Tensor) -> Tensor:
+    """Per row, log(1 + Σ e^z) over the members of the row's set.
+
+    It is a log-sum-exp with one extra zero term: never negative, and exactly 0 with a zero gradient where the set is
+    empty. Small sums keep their relative precision, large exponents do not overflow.
+
+    Parameters
+    ----------
+    exponents : Tensor, (A, N)
+        z. What stands outside the set is ignored, whatever it is.
+    members : Tensor, (A, N), bool
+        The set of each row.
+
+    Returns
+    -------
+    Tensor, (A,)
+
+    Examples
+    --------
+    >>> z = torch.tensor([[0.0, 1000.0], [5.0, 5.0]])
+    >>> log_one_plus_sum_exp(z, torch.tensor([[True, True], [False, False]]))
+    tensor([1000.,    0.])
+    """
+    z = exponents.masked_fill(~members, float("-inf"))
+    # The extra term takes part in the maximum: the shift is never negative, and finite for an empty set.
+    shift = torch.nn.functional.pad(z.detach(), (1, 0), value=0.0).amax(dim=-1)
+    shifted_sum = torch.exp(z - shift[:, None]).sum(dim=-1)
+    # 1 + Σ e^z = e^shift (e^-shift + Σ e^(z - shift)). With shift = 0 this is log1p(Σ e^z), exact for small sums.
+    return shift + torch.log1p(shifted_sum + torch.expm1(-shift))
+
+
+def count_nonempty(sets: Tensor) -> Tensor:
+    """Count the anchors whose set is not empty, but at least 1, so that a mean over none of them is 0 / 1.
+
+    Parameters
+    ----------
+    sets : Tensor, (A, N), bool
+        The set of each anchor.
+
+    Returns
+    -------
+    Tensor, (), integer
+
+    Examples
+    --------
+    >>> count_nonempty(torch.tensor([[True, True], [False, False]]))
+    tensor(1)
+    """
+    return sets.any(dim=1).sum().clamp(min=1)
+
+
+def log_sample_weights(sample_weights: Tensor | None, samples: Tensor) -> tuple[Tensor, Tensor]:
+    """Which samples are present, and the logarithms of their weights.
+
+    A sample of weight 0 is absent, and the derivative with respect to that weight is defined as 0. (The one-sided
+    derivative of the sums exists, but the divisors of the losses jump there.)
+
+    Parameters
+    ----------
+    sample_weights : Tensor, (B,), or None
+        v, not negative; None means 1 for every sample.
+    samples : Tensor, (B, D)
+        The samples, for their number, dtype and device.
+
+    Returns
+    -------
+    present : Tensor, (B,), bool
+        v > 0.
+    log_weights : Tensor, (B,)
+        log v; 0 for absent samples, which no set contains.
+
+    Raises
+    ------
+    ValueError
+        A weight is negative or NaN.
+
+    Examples
+    --------
+    >>> log_sample_weights(torch.tensor([1.0, 0.0, 2.0]), torch.zeros(3, 8))
+    (tensor([ True, False,  True]), tensor([0.0000, 0.0000, 0.6931]))
+    """
+    if sample_weights is None:
+        sample_weights = samples.new_ones(len(samples))
+    if not bool((sample_weights >= 0).all()):
+        raise ValueError(f"sample_weights must not be negative or NaN, got {sample_weights}; 0 leaves a sample out")
+    present = sample_weights > 0
+    # Replaced before the logarithm: masking log 0 afterwards would leave 0 · ∞ in the backward pass.
+    return present, torch.where(present, sample_weights, 1).to(samples.dtype).log()
+
+
+def reduce_proxies(per_proxy: Tensor, reduction: str) -> Tensor:
+    """Sum the proxies' shares of the loss ("mean"), or hand them out ("none").
+
+    Each share already carries its divisor, so the sum is the papers' mean.
+
+    Parameters
+    ----------
+    per_proxy : Tensor, (C,)
+        Shares that sum to the loss.
+    reduction : {"mean", "none"}
+
+    Returns
+    -------
+    Tensor, () or (C,)
+
+    Raises
+    ------
+    ValueError
+        Another reduction.
+
+    Examples
+    --------
+    >>> reduce_proxies(torch.tensor([1.0, 2.0]), "mean")
+    tensor(3.)
+    """
+    if reduction not in ("mean", "none"):
+        raise ValueError(f'reduction must be "mean" or "none", got {reduction!r}')
+    return per_proxy.sum() if reduction == "mean" else per_proxy

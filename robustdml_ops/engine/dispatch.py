@@ -1,0 +1,87 @@
+"""Which backend serves which device: one table, one environment variable, and a reason for every refusal."""
+
+import os
+import warnings
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.engine import epilogue_eager, epilogue_native, epilogue_triton
+from robustdml_ops.engine.problem import AnchorChunk, AnchorProblem
+
+
+class Epilogue(Protocol):
+    """What a backend provides: the parts of the sweep between the matrix products."""
+
+    def unavailable(self, device: torch.device, dtype: torch.dtype) -> str | None:
+        """Why it can't run there, or None."""
+
+    def normalize_rows(self, P: Tensor, U: Tensor, inverse_norm: Tensor) -> None:
+        """U = P / |P| by rows."""
+
+    def normalize_rows_backward(self, G: Tensor, U: Tensor, inverse_norm: Tensor) -> None:
+        """The Jacobian of the normalisation, in place."""
+
+    def operand(self, P: Tensor, U: Tensor, inverse_norm: Tensor) -> Tensor:
+        """What stands for the anchors P in the products: ``U``, filled with unit rows, or P itself."""
+
+    def finish(self, G: Tensor, V: Tensor, inverse_norm: Tensor) -> None:
+        """The Jacobian of the normalisation where the products ran on ``operand``'s V, in place."""
+
+    def anchor_lse(self, chunk: AnchorChunk, problem: AnchorProblem) -> None:
+        """Log-sum-exps of a chunk, and its gradient in its place."""
+
+
+EPILOGUES: dict[str, Epilogue] = {
+    "native": epilogue_native,
+    "triton": epilogue_triton,
+    "eager": epilogue_eager,
+}
+
+# Fastest first. What is measured and why: docs/performance.md.
+PREFERENCE: dict[str, tuple[str, ...]] = {
+    "cpu": ("native", "eager"),
+    "cuda": ("triton", "native", "eager"),
+}
+
+_told: set[str] = set()
+
+
+def choose(backend: str | None, device: torch.device, dtype: torch.dtype) -> Epilogue:
+    """Return the epilogues for tensors on ``device`` with compute type ``dtype``.
+
+    Parameters
+    ----------
+    backend : str or None
+        ``"native"``, ``"triton"`` or ``"eager"``: that one or an error. ``"auto"`` or None: what ``ROBUSTDML_BACKEND``
+        names, or else the first of :data:`PREFERENCE` that can run.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown.
+    RuntimeError
+        If the backend named can't run here; the message says why.
+    """
+    name = backend if backend not in (None, "auto") else os.environ.get("ROBUSTDML_BACKEND", "auto")
+    if name != "auto":
+        if name not in EPILOGUES:
+            raise ValueError(f"backend={name!r}: expected one of {', '.join(EPILOGUES)} or auto")
+        reason = EPILOGUES[name].unavailable(device, dtype)
+        if reason is not None:
+            raise RuntimeError(f"backend={name!r} can't run here: {reason}. Use backend='auto' to take what can.")
+        return EPILOGUES[name]
+    order = PREFERENCE.get(device.type, ("eager",))
+    for candidate in order:
+        reason = EPILOGUES[candidate].unavailable(device, dtype)
+        if reason is None:
+            break
+        _tell_once(f"robustdml_ops: {candidate} can't serve {device.type}: {reason}")
+    return EPILOGUES[candidate]
+
+
+def _tell_once(message: str) -> None:
+    if message not in _told:
+        _told.add(message)
+        warnings.warn(message, RuntimeWarning, stacklevel=4)

@@ -1,0 +1,85 @@
+"""Epilogues in plain PyTorch: every device, no compiler. The other epilogues are measured against this one."""
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.engine.problem import AnchorChunk, AnchorProblem, LabelSets
+
+# Norms below this are zero vectors: cosine 0 with everything and no gradient, instead of a gradient of 1e12.
+TINY_NORM = 1e-12
+
+
+def unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
+    """Nothing keeps PyTorch from running where the tensors already are."""
+    return None
+
+
+def normalize_rows(P: Tensor, U: Tensor, inverse_norm: Tensor) -> None:
+    """U = P / |P| by rows and inverse_norm = 1 / |P|; zero rows give zeros."""
+    rows = P.to(inverse_norm.dtype)
+    norm = torch.linalg.vector_norm(rows, dim=1)
+    # NaN must stay NaN, so ask for "below" rather than "not above".
+    inverse_norm.copy_(torch.where(norm < TINY_NORM, torch.zeros_like(norm), norm.reciprocal()))
+    U.copy_(rows * inverse_norm[:, None])
+
+
+def normalize_rows_backward(G: Tensor, U: Tensor, inverse_norm: Tensor) -> None:
+    """G ← (G − (G·U) U) · inverse_norm by rows: the Jacobian of the normalisation, in place."""
+    unit = U.to(G.dtype)
+    G.sub_((G * unit).sum(1, keepdim=True) * unit).mul_(inverse_norm[:, None])
+
+
+def operand(P: Tensor, U: Tensor, inverse_norm: Tensor) -> Tensor:
+    """Unit anchors in ``U``: what enters the products, so that they are cosines."""
+    normalize_rows(P, U, inverse_norm)
+    return U
+
+
+def finish(G: Tensor, V: Tensor, inverse_norm: Tensor) -> None:
+    """G ← dL/dP, where G = dL/dSᵀ·X and V came from :func:`operand`."""
+    normalize_rows_backward(G, V, inverse_norm)
+
+
+def anchor_lse(chunk: AnchorChunk, problem: AnchorProblem) -> None:
+    """Two log-sum-exps per row of ``chunk.S``, and S ← dL/dS."""
+    S = chunk.S
+    positive, log_weight = _sets(chunk, problem)
+    scaled = problem.alpha * S
+    positive_exponent = problem.positive_bias - scaled + log_weight
+    negative_exponent = problem.negative_bias + scaled + log_weight
+    if problem.anchor_bias is not None:
+        negative_exponent += problem.anchor_bias[chunk.first : chunk.last, None]
+    W_positive = _log_one_plus_sum(positive_exponent.masked_fill_(~positive, -torch.inf), chunk.lse_positive)
+    W_negative = _log_one_plus_sum(negative_exponent.masked_fill_(positive, -torch.inf), chunk.lse_negative)
+    if chunk.upstream_positive is None or chunk.upstream_negative is None:
+        return
+    W_positive *= chunk.upstream_positive.reshape(-1, 1)
+    W_negative *= chunk.upstream_negative.reshape(-1, 1)
+    if chunk.dpositive_bias is not None and chunk.dnegative_bias is not None:
+        chunk.dpositive_bias += W_positive.sum(0)
+        chunk.dnegative_bias += W_negative.sum(0)
+    torch.sub(W_negative, W_positive, out=S).mul_(problem.alpha)
+
+
+def _sets(chunk: AnchorChunk, problem: AnchorProblem) -> tuple[Tensor, Tensor | float]:
+    """Membership of X_p⁺ (c, B) and the logarithm of the weights."""
+    sets = problem.sets
+    if isinstance(sets, LabelSets):
+        classes = torch.arange(chunk.first, chunk.last, device=chunk.S.device)
+        return sets.labels == classes[:, None], 0.0
+    values = sets.values(chunk.first, chunk.last, chunk.S.dtype)
+    confidence = values.sigmoid() if sets.are_logits else values
+    log_weight = torch.nn.functional.logsigmoid(sets.beta * (confidence - sets.threshold).abs())
+    return confidence > sets.threshold, log_weight
+
+
+def _log_one_plus_sum(exponent: Tensor, lse: Tensor) -> Tensor:
+    """Lse ← log(1 + Σ exp(exponent)) by rows; returns the weights exp(exponent) / (1 + Σ), in the place of exponent."""
+    shift = exponent.amax(1, keepdim=True).clamp_(min=0)
+    weight = exponent.sub_(shift).exp_()
+    total = weight.sum(1, keepdim=True)
+    one = shift.neg().exp_()
+    # log1p where nothing was shifted: a sum far below 1 must not be rounded away.
+    value = torch.where(shift == 0, total.log1p(), shift + (one + total).log())
+    lse.copy_(value[:, 0])
+    return weight.div_(one + total)

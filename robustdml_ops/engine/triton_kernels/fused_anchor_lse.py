@@ -1,0 +1,113 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Similarity and log-sum-exp in one launch, for evaluation: neither cosines nor unit proxies are written."""
+
+import triton
+import triton.language as tl
+
+from robustdml_ops.engine.triton_kernels.candidates import (
+    add_candidates,
+    candidate_exponents,
+    in_type,
+    log_one_plus_sum,
+)
+from robustdml_ops.engine.triton_kernels.rows import inverse_row_norm
+
+
+@triton.jit
+def unit_rows(
+    p_rows,  # (BLOCK_C,) addresses of proxies, any floating type, in
+    inside,  # (BLOCK_C,) bool, in: which proxies exist
+    inverse,  # (BLOCK_C,) float32, in: 1 / |p|
+    start,  # first column, in
+    D,  # columns in all, in
+    column_stride,  # of the proxies in elements, in
+    operand: tl.constexpr,  # type of the product's operands
+    BLOCK_D: tl.constexpr,
+):
+    """Columns of unit proxies (BLOCK_C, BLOCK_D).
+
+    Scaled before they are rounded: these are the operands of the sweep, and float16 holds them whatever their norm.
+    """
+    d = start + tl.arange(0, BLOCK_D)
+    mask = inside[:, None] & (d < D)[None, :]
+    p = tl.load(p_rows[:, None] + d.to(tl.int64)[None, :] * column_stride, mask=mask, other=0.0)
+    return (p.to(tl.float32) * inverse[:, None]).to(operand)
+
+
+@triton.jit
+def embedding_columns(
+    X,  # (B, D) operand dtype, contiguous, in
+    columns,  # (BLOCK_B,) int32, in: candidates
+    start,  # first column of X, in
+    B,  # candidates in all, in
+    D,  # columns in all, in
+    BLOCK_D: tl.constexpr,
+):
+    """Xᵀ (BLOCK_D, BLOCK_B)."""
+    d = start + tl.arange(0, BLOCK_D)
+    mask = (d < D)[:, None] & (columns < B)[None, :]
+    return tl.load(X + columns.to(tl.int64)[None, :] * D + d[:, None], mask=mask, other=0.0)
+
+
+@triton.jit
+def fused_anchor_lse(
+    X,  # (B, D) operand dtype, contiguous, in: unit embeddings
+    P,  # (C, D) any floating type, any strides, in: proxies of any norm
+    labels,  # (B,) int64, in; None: the values tell the sets
+    values,  # (C, B) any floating type, in: confidences; None: the labels tell
+    positive_bias,  # (B,) float32, in
+    negative_bias,  # (B,) float32, in
+    anchor_bias,  # (C,) float32, in; None: none
+    lse_positive,  # (C,) float32, out
+    lse_negative,  # (C,) float32, out
+    B,  # candidates, in
+    C,  # anchors, in
+    row_stride,  # of P in elements, in
+    column_stride,  # of P in elements, in
+    anchor_stride,  # of values in elements, in
+    candidate_stride,  # of values in elements, in
+    alpha: tl.float64,  # in
+    beta: tl.float64,  # in
+    threshold: tl.float64,  # in
+    D: tl.constexpr,  # columns of X and P
+    input_precision: tl.constexpr,  # of float32 operands: "ieee" or "tf32"
+    BLOCK_C: tl.constexpr,  # anchors a program
+    BLOCK_B: tl.constexpr,  # candidates a step
+    BLOCK_D: tl.constexpr,  # columns a step
+):
+    """Two log-sum-exps per proxy over the batch. Products accumulate in float32."""
+    rows = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    inside = rows < C
+    classes = rows
+    rows = rows.to(tl.int64)
+    p_rows = P + rows * row_stride
+    operand: tl.constexpr = X.dtype.element_ty
+    inverse = inverse_row_norm(p_rows, inside, D, column_stride, tl.float32, BLOCK_C, BLOCK_D)
+    if D <= BLOCK_D:
+        U = unit_rows(p_rows, inside, inverse, 0, D, column_stride, operand, BLOCK_D)
+    alpha, beta, threshold = in_type(alpha, tl.float32), in_type(beta, tl.float32), in_type(threshold, tl.float32)
+
+    max_positive = tl.zeros((BLOCK_C,), dtype=tl.float32)
+    sum_positive = tl.zeros((BLOCK_C,), dtype=tl.float32)
+    max_negative = tl.zeros((BLOCK_C,), dtype=tl.float32)
+    sum_negative = tl.zeros((BLOCK_C,), dtype=tl.float32)
+    for b in range(0, B, BLOCK_B):
+        columns = b + tl.arange(0, BLOCK_B)
+        if D <= BLOCK_D:
+            s = tl.dot(U, embedding_columns(X, columns, 0, B, D, BLOCK_D), input_precision=input_precision)
+        else:
+            s = tl.zeros((BLOCK_C, BLOCK_B), dtype=tl.float32)
+            for start in range(0, D, BLOCK_D):
+                u = unit_rows(p_rows, inside, inverse, start, D, column_stride, operand, BLOCK_D)
+                x = embedding_columns(X, columns, start, B, D, BLOCK_D)
+                s = tl.dot(u, x, s, input_precision=input_precision)
+        exponent, weight, positive = candidate_exponents(
+            s, labels, values, positive_bias, negative_bias, anchor_bias,
+            rows, classes, inside, columns, B, anchor_stride, candidate_stride,
+            alpha, beta, threshold, False,
+        )  # fmt: skip
+        max_positive, sum_positive, max_negative, sum_negative = add_candidates(
+            exponent, weight, positive, max_positive, sum_positive, max_negative, sum_negative
+        )
+    tl.store(lse_positive + rows, log_one_plus_sum(max_positive, sum_positive), mask=inside)
+    tl.store(lse_negative + rows, log_one_plus_sum(max_negative, sum_negative), mask=inside)

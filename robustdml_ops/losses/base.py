@@ -1,0 +1,90 @@
+"""What the losses of the Proxy-Anchor family share: proxies, biases and the two divisors."""
+
+import torch
+from torch import Tensor, nn
+
+from robustdml_ops.engine.problem import ConfidenceSets, LabelSets
+from robustdml_ops.engine.sweep import compute_dtype
+from robustdml_ops.ops import AnchorBiases, anchor_loss, anchor_lse, similarity
+from robustdml_ops.ops.validation import check_matrix, check_same_device, check_vector, require
+
+REDUCTIONS = ("mean", "none")
+
+
+class AnchorFamilyLoss(nn.Module):
+    """One proxy per class, (C, D), and the sums over the batch that each of them is the anchor of."""
+
+    def __init__(
+        self, num_classes: int, embedding_size: int, alpha: float, reduction: str, backend: str | None
+    ) -> None:
+        super().__init__()
+        for name, value in (("num_classes", num_classes), ("embedding_size", embedding_size)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if not alpha > 0:
+            raise ValueError(f"alpha must be positive, got {alpha}")
+        if reduction not in REDUCTIONS:
+            raise ValueError(f"reduction={reduction!r}: expected one of {', '.join(REDUCTIONS)}")
+        self.num_classes = num_classes
+        self.embedding_size = embedding_size
+        self.alpha = alpha
+        self.reduction = reduction
+        self.backend = backend
+        self.proxies = nn.Parameter(torch.empty(num_classes, embedding_size))
+        # As in the authors' code: the scale does not matter to the cosine, but to the first steps of the optimiser.
+        nn.init.kaiming_normal_(self.proxies, mode="fan_out")
+
+    def get_logits(self, embeddings: Tensor) -> Tensor:
+        """Cosines of ``embeddings`` (B, D) with all proxies, (B, C), materialised."""
+        return similarity(embeddings, self.proxies)
+
+    def extra_repr(self) -> str:
+        """Return the settings, for ``repr``."""
+        return f"num_classes={self.num_classes}, embedding_size={self.embedding_size}, alpha={self.alpha}"
+
+    def _check(self, embeddings: Tensor) -> None:
+        check_matrix("embeddings", embeddings, columns=self.embedding_size)
+        check_same_device(embeddings=embeddings, proxies=self.proxies)
+
+    def _log_weights(self, sample_weights: Tensor | None, embeddings: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Log u (B,) in the compute type, and which samples are present (None: all). A weight of 0 has no gradient."""
+        dtype = compute_dtype(embeddings, self.proxies)
+        if sample_weights is None:
+            return embeddings.new_zeros(len(embeddings), dtype=dtype), None
+        check_vector("sample_weights", sample_weights, len(embeddings))
+        weights = sample_weights.to(embeddings.device, dtype)
+        require(
+            ((weights >= 0) & torch.isfinite(weights)).all(),
+            lambda: (
+                "sample_weights must be finite and not negative, got "
+                f"{weights[~((weights >= 0) & torch.isfinite(weights))][:3].tolist()}"
+            ),
+        )
+        present = weights > 0
+        return weights.masked_fill(~present, 1).log().masked_fill(~present, -torch.inf), present
+
+    def _reduce(
+        self,
+        embeddings: Tensor,
+        sets: LabelSets | ConfidenceSets,
+        biases: AnchorBiases,
+        positive_count: Tensor,
+        negative_count: Tensor,
+    ) -> Tensor:
+        """Σ_p positive_p/|P⁺| + negative_p/|P⁻|, or the vector of its terms. An empty set's sum is 0."""
+        positive_scale, negative_scale = (
+            count.clamp(min=1).to(biases.positive.dtype).reciprocal() for count in (positive_count, negative_count)
+        )
+        if self.reduction == "mean":
+            return anchor_loss(
+                embeddings,
+                self.proxies,
+                sets,
+                biases,
+                positive_scale,
+                negative_scale,
+                alpha=self.alpha,
+                backend=self.backend,
+            )
+        lse = anchor_lse(embeddings, self.proxies, sets, biases, alpha=self.alpha, backend=self.backend)
+        return lse.positive * positive_scale + lse.negative * negative_scale

@@ -1,0 +1,143 @@
+"""Smooth Proxy-Anchor, Roig et al. 2020: confidences in place of labels."""
+
+from torch import Tensor
+
+from robustdml_ops.engine.counting import ConfidenceCounts, count_confidences
+from robustdml_ops.engine.problem import ConfidenceSets
+from robustdml_ops.losses.base import AnchorFamilyLoss
+from robustdml_ops.ops import AnchorBiases
+from robustdml_ops.ops.validation import check_matrix, check_same_device, check_vector, require
+
+Factors = tuple[Tensor, Tensor, Tensor]
+
+
+class SmoothProxyAnchorLoss(AnchorFamilyLoss):
+    """Proxy-Anchor whose sets and weights are given by confidences c_xp that sample x belongs to class p.
+
+        w_xp = σ(β(c_xp − λ)),  X_p⁺ = {x: c_xp > λ},  X_p⁻ the rest
+        L = 1/|P⁺| Σ_{p∈P⁺} log(1 + Σ_{X_p⁺} w_xp e^{−α(s−δ)}) + 1/|P⁻| Σ_{p∈P⁻} log(1 + Σ_{X_p⁻} (1−w_xp) e^{α(s+δ)})
+
+    Parameters
+    ----------
+    num_classes, embedding_size, margin, alpha, reduction, backend
+        As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`.
+    beta : float
+        β > 0, the steepness of the weights.
+    threshold : float
+        λ in (0, 1).
+
+    Notes
+    -----
+    P⁺ and P⁻ are the proxies with a non-empty X_p⁺ and X_p⁻. Counting them takes a look at the confidences before the
+    sweep: one pass over B×C, or with factors a product of 2·B·C·K flops. Gradients are with respect to embeddings,
+    proxies and sample weights; the confidences are constants of this loss.
+
+    Source: Roig, Varas, Masuda, Riveiro, Bou-Balust, "Smooth Proxy-Anchor Loss for Noisy Metric Learning", Eqs. 5, 7.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.losses import SmoothProxyAnchorLoss
+    >>> loss_function = SmoothProxyAnchorLoss(num_classes=10, embedding_size=4)
+    >>> hidden, weight, bias = torch.randn(8, 16), torch.randn(10, 16), torch.zeros(10)
+    >>> dense = loss_function(embeddings := torch.randn(8, 4), (hidden @ weight.t() + bias).sigmoid())
+    >>> factored = loss_function(embeddings, (hidden, weight, bias))  # the same, and B×C is never formed
+    >>> torch.allclose(dense, factored, rtol=1e-4)
+    True
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        margin: float = 0.1,
+        alpha: float = 32,
+        beta: float = 100,
+        threshold: float = 0.1,
+        *,
+        reduction: str = "mean",
+        backend: str | None = None,
+    ) -> None:
+        super().__init__(num_classes, embedding_size, alpha, reduction, backend)
+        if not beta > 0:
+            raise ValueError(f"beta must be positive, got {beta}")
+        if not 0 < threshold < 1:
+            raise ValueError(f"threshold must lie in (0, 1), got {threshold}")
+        self.margin = margin
+        self.beta = beta
+        self.threshold = threshold
+
+    def forward(
+        self, embeddings: Tensor, confidences: Tensor | Factors, sample_weights: Tensor | None = None
+    ) -> Tensor:
+        """Loss of a batch.
+
+        Parameters
+        ----------
+        embeddings : Tensor
+            (B, D), floating point, any scale.
+        confidences : Tensor or tuple of three Tensors
+            (B, C) in [0, 1]; or (hidden (B, K), weight (C, K), bias (C,)), which stand for σ(hidden·weightᵀ + bias).
+            None of them may require a gradient.
+        sample_weights : Tensor, optional
+            (B,), ≥ 0: multiply the exponentials in both sums; differentiable where positive. A sample of weight 0 is
+            absent.
+
+        Returns
+        -------
+        Tensor
+            () or (C,), see ``reduction``. An empty batch gives 0, connected to the graph.
+
+        Raises
+        ------
+        ValueError, TypeError
+            Shapes, types or devices that do not fit; on the CPU NaN, inf or a confidence outside [0, 1] (on a GPU a
+            device-side assertion for the confidences, a NaN loss for the embeddings).
+        """
+        self._check(embeddings)
+        sets = self._sets(embeddings, confidences)
+        log_weights, present = self._log_weights(sample_weights, embeddings)
+        counts = count_confidences(sets, self.num_classes, present, log_weights.dtype)
+        if len(embeddings):
+            self._check_range(counts)
+        bias = self.alpha * self.margin + log_weights
+        return self._reduce(embeddings, sets, AnchorBiases(bias, bias), counts.positive, counts.negative)
+
+    def _sets(self, embeddings: Tensor, confidences: Tensor | Factors) -> ConfidenceSets:
+        B, C = len(embeddings), self.num_classes
+        if isinstance(confidences, Tensor):
+            check_matrix("confidences", confidences, columns=C)
+            given = {"confidences": confidences}
+            rows = {"confidences": confidences}
+        elif isinstance(confidences, tuple) and len(confidences) == 3:
+            hidden, weight, bias = confidences
+            check_matrix("hidden", hidden)
+            check_matrix("weight", weight, columns=hidden.shape[1])
+            check_vector("bias", bias, C)
+            if len(weight) != C:
+                raise ValueError(f"weight must have {C} rows, one for each class, got shape {tuple(weight.shape)}")
+            given = {"hidden": hidden, "weight": weight, "bias": bias}
+            rows = {"hidden": hidden}
+        else:
+            raise TypeError(
+                f"confidences must be a tensor (B, C) or (hidden, weight, bias), not {type(confidences).__name__}"
+            )
+        for name, value in rows.items():
+            if len(value) != B:
+                raise ValueError(f"{name} must have {B} rows, one for each embedding, got shape {tuple(value.shape)}")
+        for name, value in given.items():
+            if value.requires_grad:
+                raise ValueError(
+                    f"{name} requires a gradient, and the confidences are constants of this loss: pass {name}.detach()"
+                )
+        check_same_device(embeddings=embeddings, **given)
+        return ConfidenceSets(self.beta, self.threshold, **given)
+
+    @staticmethod
+    def _check_range(counts: ConfidenceCounts) -> None:
+        # An absent sample leaves ±inf where it is the only one; NaN fails both comparisons.
+        lowest, highest = counts.lowest.clamp(max=1), counts.highest.clamp(min=0)
+        require(
+            (lowest >= 0) & (highest <= 1),
+            lambda: f"confidences must lie in [0, 1], got {float(counts.lowest):.4g} to {float(counts.highest):.4g}",
+        )

@@ -1,0 +1,98 @@
+"""Checks that the ops share: each error names the argument, its value and the way out."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def check_matrix(name: str, value: object, *, columns: int | None = None) -> Tensor:
+    """Return ``value`` if it is a floating-point matrix of plain local storage, with ``columns`` columns."""
+    check_local(name, value)
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, not {type(value).__name__}")
+    if value.dim() != 2 or not value.is_floating_point():
+        raise ValueError(f"{name} must be a floating-point matrix, got shape {tuple(value.shape)} of {value.dtype}")
+    if columns is not None and value.shape[1] != columns:
+        raise ValueError(f"{name} must have {columns} columns, got shape {tuple(value.shape)}")
+    return value
+
+
+def check_local(name: str, value: object) -> None:
+    """Refuse a DTensor: its local part alone would give a wrong sum without a word."""
+    if type(value).__name__ == "DTensor":
+        raise TypeError(
+            f"{name} is a DTensor, and this op works on local tensors: pass {name}.full_tensor(), or {name}.to_local() "
+            "if each rank is to have a loss of its own"
+        )
+
+
+def check_same_device(**tensors: Tensor | None) -> None:
+    """All tensors on one device."""
+    given = {name: value.device for name, value in tensors.items() if value is not None}
+    if len(set(given.values())) > 1:
+        places = ", ".join(f"{name} on {device}" for name, device in given.items())
+        raise ValueError(f"all inputs must be on one device, got {places}: move them, or the loss, with .to(device)")
+
+
+def check_vector(name: str, value: Tensor, length: int) -> None:
+    """A floating-point vector of ``length``."""
+    if value.dim() != 1 or len(value) != length or not value.is_floating_point():
+        raise ValueError(
+            f"{name} must be a floating-point vector of length {length}, got {tuple(value.shape)} of {value.dtype}"
+        )
+
+
+def check_labels(labels: object, embeddings: Tensor) -> Tensor:
+    """Labels as (B,) int64 on the device of the embeddings; their range is checked where their values may be read."""
+    check_local("labels", labels)
+    if not isinstance(labels, Tensor):
+        raise TypeError(f"labels must be a torch.Tensor, not {type(labels).__name__}")
+    if labels.dtype not in INTEGERS:
+        raise ValueError(f"labels must be integers, got {labels.dtype}: convert them with labels.long()")
+    if labels.shape != embeddings.shape[:1]:
+        raise ValueError(
+            f"labels must have shape ({len(embeddings)},), one for each row of embeddings, got {tuple(labels.shape)}"
+        )
+    return labels.to(embeddings.device, torch.int64, non_blocking=True)
+
+
+def check_label_range(labels: Tensor, num_classes: int) -> None:
+    """Every label in 0 … num_classes − 1: IndexError on the CPU, a device-side assertion elsewhere (no host sync)."""
+    if len(labels) == 0:
+        return
+    outside = (labels < 0) | (labels >= num_classes)
+    if labels.device.type != "cpu":
+        torch._assert_async(~outside.any(), f"a label is outside 0 … {num_classes - 1}")
+    elif outside.any():
+        where = int(outside.nonzero()[0])
+        raise IndexError(
+            f"labels[{where}] = {int(labels[where])} is outside 0 … {num_classes - 1} (num_classes = {num_classes})"
+        )
+
+
+def check_finite_embeddings(embeddings: Tensor) -> None:
+    """No NaN or inf on the CPU. Elsewhere a look would stall the stream: the loss is NaN then."""
+    if embeddings.device.type == "cpu" and not torch.isfinite(embeddings).all():
+        row = int((~torch.isfinite(embeddings)).any(1).nonzero()[0])
+        raise ValueError(
+            f"embeddings[{row}] has NaN or inf: look for an overflow in the model or a learning rate too high"
+        )
+
+
+def check_finite_proxies(total: Tensor, proxies: Tensor) -> None:
+    """The loss of finite embeddings is finite unless a proxy is not; asked of the loss, which costs no pass over P."""
+    if total.device.type == "cpu" and not torch.isfinite(total):
+        bad = (~torch.isfinite(proxies)).any(1).nonzero()
+        where = f"proxies[{int(bad[0])}] has NaN or inf" if len(bad) else "a bias or confidence is NaN or inf"
+        raise ValueError(f"the loss is {float(total)}: {where}")
+
+
+def require(condition: Tensor, message: Callable[[], str]) -> None:
+    """Raise ValueError where ``condition`` () is false: on the CPU with the values, else by a device-side assertion."""
+    if torch.compiler.is_compiling() or condition.device.type != "cpu":
+        torch._assert_async(condition, "a value is out of range; run this batch on the CPU for its name")
+    elif not condition:
+        raise ValueError(message())

@@ -1,0 +1,41 @@
+"""What can be said of the CUDA kernels where nvcc is found, GPU or not."""
+
+import re
+import subprocess
+
+import native_builds
+import pytest
+
+ARCHITECTURES = ["80", "90", "100", "120"]
+
+
+@pytest.fixture(scope="module")
+def nvcc():
+    path = native_builds.tool("nvcc")
+    if path is None:
+        pytest.skip("no nvcc on PATH")
+    return path
+
+
+@pytest.mark.parametrize("source", ["rows.cu", "anchor_lse.cu"])
+def test_compiles_without_warnings_and_spills(nvcc, source, tmp_path):
+    csrc = native_builds.ROOT / "csrc"
+    command = [
+        nvcc, "-std=c++17", "-O3", "-I", csrc, "-Xptxas=-v", "-Xcompiler=-Wall,-Wextra", "-c",
+        *(f"-gencode=arch=compute_{number},code=sm_{number}" for number in ARCHITECTURES),
+        csrc / "cuda" / source, "-o", tmp_path / "kernels.o",
+    ]  # fmt: skip
+    result = subprocess.run(command, capture_output=True, text=True)
+    report = result.stdout + result.stderr
+    assert result.returncode == 0, report
+    assert "warning" not in report
+    kernels = re.findall(r"Compiling entry function '(\w+)' for 'sm_(\w+)'", report)
+    assert {architecture for _, architecture in kernels} == set(ARCHITECTURES)
+    memory = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", report)
+    assert len(memory) == len(kernels)
+    spilling = [kernel for kernel, numbers in zip(kernels, memory, strict=True) if numbers != ("0", "0", "0")]
+    assert not spilling
+    registers = [int(number) for number in re.findall(r"Used (\d+) registers", report)]
+    # Two blocks of 256 threads fit a processor's 64 Ki registers.
+    assert len(registers) == len(kernels)
+    assert max(registers) <= 128

@@ -1,0 +1,141 @@
+"""What an install does without a compiler, without nvcc, and what the built module links."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import native_builds
+import pytest
+
+# Of the wheel alone: nothing of the tree that it was built from is on the path.
+FIRST_USE = """
+import json, sys, warnings
+sys.path.insert(0, sys.argv[1])
+# An editable install of the tree would lend its native module.
+sys.meta_path = [finder for finder in sys.meta_path if "Editable" not in getattr(finder, "__name__", "")]
+import torch
+import robustdml_ops
+from robustdml_ops.engine import dispatch, epilogue_eager
+assert robustdml_ops.__file__.startswith(sys.argv[1]), robustdml_ops.__file__
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    for _ in range(2):
+        chosen = dispatch.choose(None, torch.device("cpu"), torch.float32)
+assert chosen is epilogue_eager, chosen
+print(json.dumps([str(warning.message) for warning in told if "robustdml_ops" in str(warning.message)]))
+"""
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """The sources without anything that was built from them."""
+    target = tmp_path / "tree"
+    ignored = shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info")
+    for name in ("csrc", "python_ref", "robustdml_ops"):
+        shutil.copytree(native_builds.ROOT / name, target / name, ignore=ignored)
+    for pattern in ("CMakeLists.txt", "LICENSE", "*.md", "pyproject.toml", "setup.py"):
+        for path in native_builds.ROOT.glob(pattern):
+            shutil.copy(path, target)
+    return target
+
+
+def environment(**changes):
+    """This process' environment without the settings that steer a build."""
+    steering = ("ROBUSTDML_", "CXX", "CUDA", "TORCH_CUDA", "CMAKE")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(steering)}
+    return kept | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"} | changes
+
+
+def run(*command, cwd, **changes):
+    return subprocess.run(
+        [sys.executable, *map(str, command)], cwd=cwd, env=environment(**changes), capture_output=True, text=True
+    )
+
+
+@pytest.fixture
+def needs_build_tools():
+    pytest.importorskip("pybind11", reason="a build without isolation needs pybind11")
+    for name in ("cmake", "ninja"):
+        if native_builds.tool(name) is None:
+            pytest.skip(f"no {name}")
+
+
+def no_tools(tmp_path):
+    """A PATH on which nothing is found."""
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    return {"PATH": str(empty)}
+
+
+@pytest.mark.usefixtures("needs_build_tools")
+@pytest.mark.parametrize("missing", ["compiler", "all tools"])
+def test_wheel_without_a_compiler_runs_on_eager(tree, tmp_path, missing):
+    changes = {"CXX": "/bin/false", "CUDACXX": "/bin/false"} if missing == "compiler" else no_tools(tmp_path)
+    wheels, site = tmp_path / "wheels", tmp_path / "site"
+    result = run(
+        "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "-w", wheels, tree, cwd=tmp_path, **changes
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    (wheel,) = wheels.glob("*.whl")
+    with zipfile.ZipFile(wheel) as content:
+        assert not [name for name in content.namelist() if name.endswith(".so")]
+        assert "robustdml_ops/py.typed" in content.namelist()
+        content.extractall(site)
+    used = run("-c", FIRST_USE, site, cwd=tmp_path)
+    assert used.returncode == 0, used.stderr
+    told = json.loads(used.stdout)
+    assert len(told) == 1
+    assert "native" in told[0]
+    assert "compiler" in told[0]
+
+
+@pytest.mark.usefixtures("needs_build_tools")
+def test_in_place_build_without_a_compiler(tree):
+    """What an editable install runs."""
+    result = run("setup.py", "build_ext", "--inplace", cwd=tree, CXX="/bin/false", CUDACXX="/bin/false")
+    assert result.returncode == 0, result.stderr
+    assert "the package will run on backend 'eager'" in result.stderr
+
+
+@pytest.mark.usefixtures("needs_build_tools")
+def test_native_asked_for_by_name_must_build(tree):
+    result = run(
+        "setup.py", "build_ext", cwd=tree, CXX="/bin/false", CUDACXX="/bin/false", ROBUSTDML_REQUIRE_NATIVE="1"
+    )
+    assert result.returncode != 0
+    assert "CalledProcessError" in result.stderr
+
+
+def test_cuda_without_nvcc_is_a_clear_error(tree, tmp_path):
+    changes = no_tools(tmp_path) | {"CUDA_HOME": "/nonexistent", "ROBUSTDML_CUDA": "ON"}
+    result = run("setup.py", "build_ext", cwd=tree, **changes)
+    assert result.returncode != 0
+    assert "ROBUSTDML_CUDA=ON, but no nvcc" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_an_unknown_setting_is_a_clear_error(tree):
+    result = run("setup.py", "build_ext", cwd=tree, ROBUSTDML_CUDA="perhaps")
+    assert result.returncode != 0
+    assert "ROBUSTDML_CUDA='PERHAPS'" in result.stderr
+
+
+@pytest.mark.usefixtures("needs_build_tools")
+def test_cuda_that_does_not_compile_is_fatal_when_asked_for(tree):
+    result = run("setup.py", "build_ext", cwd=tree, CUDACXX="/bin/false", ROBUSTDML_CUDA="ON")
+    assert result.returncode != 0
+    assert "CalledProcessError" in result.stderr
+
+
+def test_module_links_no_torch_and_no_cuda(native):
+    ldd = native_builds.tool("ldd")
+    if ldd is None:
+        pytest.skip("no ldd")
+    linked = subprocess.run([ldd, native.__file__], capture_output=True, text=True, check=True).stdout
+    assert "libstdc++" in linked
+    for library in ("torch", "cudart", "libcuda", "c10"):
+        assert library not in linked

@@ -1,0 +1,203 @@
+import copy
+import math
+
+import loop_losses
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from ref_cases import Case, assert_same, cases, few, leaves
+
+from python_ref import adaptive_proxy_anchor_loss, cosine_similarity, proxy_anchor_loss
+
+
+def test_two_classes_three_samples_by_hand():
+    # Cosines: rows are proxies, columns samples of classes 0, 0, 1.
+    X = torch.tensor([[2.0, 0.0], [3.0, 4.0], [0.0, 0.5]], dtype=torch.float64)
+    P = torch.tensor([[5.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    y = torch.tensor([0, 0, 1])
+    m = torch.tensor([0.25, 0.5], dtype=torch.float64)
+    e, a = math.exp, 3.0
+    positive_0 = math.log(1 + e(-a * (1.0 - 0.25)) + e(-a * (0.6 - 0.25)))
+    positive_1 = math.log(1 + e(-a * (1.0 - 0.5)))
+    by_sample = [math.log(1 + e(a * (0.0 + 0.5))), math.log(1 + e(a * (0.0 + 0.25)) + e(a * (0.8 + 0.25)))]
+    by_proxy = [math.log(1 + e(a * (0.0 + 0.25))), math.log(1 + e(a * (0.0 + 0.5)) + e(a * (0.8 + 0.5)))]
+    floor = 2.0 / 0.375
+    for negative_margin, negative in (("sample", by_sample), ("proxy", by_proxy)):
+        expected = [(positive_0 + negative[0] + floor) / 2, (positive_1 + negative[1] + floor) / 2]
+        shares = adaptive_proxy_anchor_loss(X, P, y, m, a, 2.0, negative_margin, reduction="none")
+        assert_same(shares, torch.tensor(expected, dtype=torch.float64))
+
+
+@few
+@given(cases, st.sampled_from(["sample", "proxy"]))
+def test_agrees_with_loops(case, negative_margin):
+    X, P, y, m, v = (tensor.tolist() for tensor in (case.X, case.P, case.y, case.m, case.v))
+    ours = adaptive_proxy_anchor_loss(case.X, case.P, case.y, case.m, 8.0, 0.5, negative_margin, case.v)
+    assert_same(ours.item(), loop_losses.adaptive_proxy_anchor(X, P, y, m, 8.0, 0.5, negative_margin, v))
+
+
+@pytest.mark.parametrize("negative_margin", ["sample", "proxy"])
+@pytest.mark.parametrize("shape", [(), (1,), (4,)])
+def test_gradcheck(shape, negative_margin):
+    case = Case(B=6, C=4, D=3, seed=1, zero_weights=False)
+    X, P, v, m = leaves(case.X, case.P, case.v, case.m.mean().expand(shape) if shape != (4,) else case.m)
+    for reduction in ("mean", "none"):
+        assert torch.autograd.gradcheck(
+            lambda *a, r=reduction: adaptive_proxy_anchor_loss(
+                a[0], a[1], case.y, a[3], 4.0, 0.7, negative_margin, a[2], r
+            ),
+            (X, P, v, m),
+        )
+
+
+@few
+@given(cases, st.sampled_from(["sample", "proxy"]), st.sampled_from(["()", "(1,)", "(C,)"]))
+def test_equal_margins_are_proxy_anchor_and_a_constant(case, negative_margin, shape):
+    sizes = {"()": (), "(1,)": (1,), "(C,)": (len(case.P),)}
+    m = torch.full(sizes[shape], 0.2, dtype=torch.float64)
+    shares = adaptive_proxy_anchor_loss(case.X, case.P, case.y, m, 8.0, 3.0, negative_margin, case.v, reduction="none")
+    plain = proxy_anchor_loss(case.X, case.P, case.y, 8.0, 0.2, case.v, reduction="none")
+    assert_same(shares, plain + 3.0 / 0.2 / len(case.P))
+    loss = adaptive_proxy_anchor_loss(case.X, case.P, case.y, m, 8.0, 3.0, negative_margin, case.v)
+    assert_same(loss, plain.sum() + 3.0 / 0.2)
+
+
+@few
+@given(cases)
+def test_margin_gradient_is_the_sum_of_absolute_similarity_gradients(case):
+    sizes = len(case.P), len(case.X)
+    weights = {"alpha": 8.0, "regularization": 0.5, "sample_weights": case.v}
+    G = _similarity_gradient(case, 8.0)
+    assert G.shape == sizes
+    regulariser = -0.5 / len(case.P) / case.m.mean() ** 2
+    (m,) = leaves(case.m)
+    adaptive_proxy_anchor_loss(case.X, case.P, case.y, m, **weights).backward()
+    by_class = torch.zeros(len(case.P), dtype=torch.float64).index_add(0, case.y, G.abs().sum(0))
+    assert_same(m.grad, by_class + regulariser)
+
+    (m,) = leaves(case.m.mean())
+    adaptive_proxy_anchor_loss(case.X, case.P, case.y, m, **weights).backward()
+    uniform = copy.copy(case)
+    uniform.m = case.m.mean().expand(len(case.P))
+    assert_same(m.grad, _similarity_gradient(uniform, 8.0).abs().sum() - 0.5 / case.m.mean() ** 2)
+
+
+@few
+@given(cases)
+def test_sample_weight_gradient(case):
+    (v,) = leaves(case.v)
+    adaptive_proxy_anchor_loss(case.X, case.P, case.y, case.m, alpha=8.0, sample_weights=v).backward()
+    present = case.v > 0
+    expected = _similarity_gradient(case, 8.0).abs().sum(0)[present] / (8.0 * case.v[present])
+    assert_same(v.grad[present], expected)
+    assert not v.grad[~present].any()
+
+
+@few
+@given(cases, st.floats(0.1, 1000))
+def test_margins_under_the_floor_are_pushed_up(case, regularization):
+    floor = math.sqrt(regularization / (2 * 32.0))
+    m = torch.tensor(0.999 * floor, dtype=torch.float64, requires_grad=True)
+    adaptive_proxy_anchor_loss(case.X, case.P, case.y, m, regularization=regularization).backward()
+    assert m.grad < 0
+
+
+@few
+@given(cases)
+def test_regulariser_penalises_small_margins(case):
+    # An empty batch leaves the regulariser alone.
+    empty = (case.X[:0], case.P, case.y[:0])
+    (m,) = leaves(case.m)
+    loss = adaptive_proxy_anchor_loss(*empty, m, regularization=2.0)
+    assert_same(loss, 2.0 / case.m.mean())
+    loss.backward()
+    assert (m.grad < 0).all()
+
+
+def test_positive_term_does_not_depend_on_negative_margin():
+    # One class: no negatives, so both forms agree although the margins differ.
+    case = Case(B=4, C=1, D=3, seed=1, zero_weights=False)
+    losses = [
+        adaptive_proxy_anchor_loss(case.X, case.P, case.y, case.m, negative_margin=form) for form in ("sample", "proxy")
+    ]
+    assert_same(losses[0], losses[1])
+    # Two classes with different margins: they do not.
+    case = Case(B=4, C=2, D=3, seed=1, zero_weights=False)
+    losses = [
+        adaptive_proxy_anchor_loss(case.X, case.P, case.y, case.m, negative_margin=form) for form in ("sample", "proxy")
+    ]
+    assert abs(losses[0] - losses[1]) > 0.01
+
+
+@few
+@given(cases, st.sampled_from(["sample", "proxy"]))
+def test_order_of_samples_and_of_classes_is_immaterial(case, form):
+    samples = torch.randperm(len(case.X), generator=torch.Generator().manual_seed(1))
+    classes = torch.randperm(len(case.P), generator=torch.Generator().manual_seed(2))
+    arguments = {"negative_margin": form, "reduction": "none"}
+    shares = adaptive_proxy_anchor_loss(case.X, case.P, case.y, case.m, **arguments)
+    renamed = classes.argsort()[case.y[samples]]
+    mixed = adaptive_proxy_anchor_loss(case.X[samples], case.P[classes], renamed, case.m[classes], **arguments)
+    assert_same(mixed, shares[classes])
+
+
+@few
+@given(cases)
+def test_weight_zero_is_absence(case):
+    present = case.v > 0
+    X, m = leaves(case.X, case.m)
+    adaptive_proxy_anchor_loss(X, case.P, case.y, m, sample_weights=case.v).backward()
+    X_, m_ = leaves(case.X[present], case.m)
+    adaptive_proxy_anchor_loss(X_, case.P, case.y[present], m_, sample_weights=case.v[present]).backward()
+    assert_same(X.grad[present], X_.grad)
+    assert not X.grad[~present].any()
+    assert_same(m.grad, m_.grad)
+
+
+def test_extreme_alpha():
+    case = Case(B=6, C=4, D=3, seed=5, zero_weights=False)
+    X, P, m = leaves(case.X.float(), case.P.float(), case.m.float())
+    adaptive_proxy_anchor_loss(X, P, case.y, m, alpha=500.0).backward()
+    for tensor in (X, P, m):
+        assert tensor.grad.isfinite().all()
+        assert tensor.grad.any()
+
+
+@pytest.mark.parametrize("margins", [[0.0], [-0.2], [0.1, -0.3, 0.2], [math.nan]])
+def test_mean_margin_must_be_positive(margins):
+    with pytest.raises(ValueError, match="positive mean"):
+        adaptive_proxy_anchor_loss(torch.ones(2, 2), torch.ones(3, 2), torch.tensor([0, 1]), torch.tensor(margins))
+
+
+def test_single_negative_margin_is_allowed_while_the_mean_is_positive():
+    case = Case(B=4, C=3, D=2, seed=1, zero_weights=False)
+    m = torch.tensor([0.4, -0.1, 0.3], dtype=torch.float64)
+    X, P, y = case.X.tolist(), case.P.tolist(), case.y.tolist()
+    ours = adaptive_proxy_anchor_loss(case.X, case.P, case.y, m, 8.0)
+    assert_same(ours.item(), loop_losses.adaptive_proxy_anchor(X, P, y, m.tolist(), 8.0, 1.0, "sample", [1.0] * 4))
+
+
+def test_margins_of_another_shape_are_refused():
+    with pytest.raises(RuntimeError, match="expanded size"):
+        adaptive_proxy_anchor_loss(torch.ones(2, 2), torch.ones(3, 2), torch.tensor([0, 1]), torch.ones(2))
+
+
+def test_unknown_negative_margin_is_refused():
+    with pytest.raises(ValueError, match="'both'"):
+        adaptive_proxy_anchor_loss(
+            torch.ones(1, 2), torch.ones(1, 2), torch.tensor([0]), torch.ones(1), negative_margin="both"
+        )
+
+
+def _similarity_gradient(case, alpha):
+    """∂L_proxy/∂S from the formula of docs/equations.md, section 4, without precautions; margins of the samples."""
+    S = cosine_similarity(case.P, case.X)
+    m = case.m[case.y]
+    positive = (torch.arange(len(case.P))[:, None] == case.y) & (case.v > 0)
+    negative = (torch.arange(len(case.P))[:, None] != case.y) & (case.v > 0)
+    h_positive = positive * case.v * torch.exp(-alpha * (S - m))
+    h_negative = negative * case.v * torch.exp(alpha * (S + m))
+    q_positive = h_positive / (1 + h_positive.sum(1, keepdim=True))
+    q_negative = h_negative / (1 + h_negative.sum(1, keepdim=True))
+    return alpha * (q_negative / len(case.P) - q_positive / positive.any(1).sum().clamp(min=1))

@@ -1,0 +1,117 @@
+import doctest
+import importlib
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from ref_cases import assert_same, cases, few, leaves
+
+from python_ref import cosine_similarity, log_one_plus_sum_exp
+from python_ref.anchor import count_nonempty, log_sample_weights, reduce_proxies
+
+MODULES = ["anchor", "proxy_anchor", "smooth_proxy_anchor", "adaptive_proxy_anchor"]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples(name):
+    result = doctest.testmod(importlib.import_module(f"python_ref.{name}"))
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+@few
+@given(cases)
+def test_cosine_is_torchs(case):
+    expected = torch.nn.functional.cosine_similarity(case.P[:, None], case.X[None], dim=-1)
+    assert_same(cosine_similarity(case.P, case.X), expected)
+
+
+def test_zero_vectors_have_cosine_zero_and_no_gradient():
+    X, P = leaves(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), torch.tensor([[1.0, 0.0], [0.0, 0.0]]))
+    S = cosine_similarity(P, X)
+    assert_same(S, torch.tensor([[0.0, 0.6], [0.0, 0.0]]), 1e-7)
+    S.sum().backward()
+    assert X.grad[0].tolist() == [0, 0]
+    assert P.grad[1].tolist() == [0, 0]
+    # d(x/|x|)/dx for p = (1, 0) at (3, 4): ((1, 0) - 0.6 (0.6, 0.8)) / 5
+    assert_same(X.grad[1], torch.tensor([0.128, -0.096]), 1e-6)
+    # The zero vector x contributes nothing to p: ((0.6, 0.8) - 0.6 (1, 0)) / 1
+    assert_same(P.grad[0], torch.tensor([0.0, 0.8]), 1e-6)
+
+
+def test_log_sum_exp_by_hand():
+    z = torch.tensor([[0.5, -1.0, 2.0], [0.5, -1.0, 2.0]], dtype=torch.float64)
+    members = torch.tensor([[True, True, False], [False, True, True]])
+    expected = [math.log(1 + math.exp(0.5) + math.exp(-1)), math.log(1 + math.exp(-1) + math.exp(2))]
+    assert_same(log_one_plus_sum_exp(z, members), torch.tensor(expected, dtype=torch.float64))
+
+
+def test_empty_sets_are_exactly_zero_with_zero_gradient():
+    z = torch.tensor([[5.0, math.inf], [1.0, 2.0]], requires_grad=True)
+    terms = log_one_plus_sum_exp(z, torch.tensor([[False, False], [True, False]]))
+    assert terms[0] == 0
+    terms.sum().backward()
+    assert z.grad[0].tolist() == [0, 0]
+    assert z.grad[1, 1] == 0
+    assert_same(z.grad[1, 0], torch.tensor(1.0).sigmoid(), 1e-6)
+
+
+def test_no_candidates_at_all():
+    z = torch.zeros(3, 0, requires_grad=True)
+    terms = log_one_plus_sum_exp(z, torch.zeros(3, 0, dtype=torch.bool))
+    assert terms.tolist() == [0, 0, 0]
+    terms.sum().backward()
+    assert z.grad.shape == (3, 0)
+
+
+@pytest.mark.parametrize("exponent", [-700.0, -80.0, -1.0, 0.0, 1.0, 30.0, 88.0, 1000.0, 1e6])
+def test_log_sum_exp_of_one_term_is_softplus(exponent):
+    z = torch.tensor([[exponent]], dtype=torch.float64, requires_grad=True)
+    term = log_one_plus_sum_exp(z, torch.tensor([[True]]))
+    expected = max(exponent, 0) + math.log1p(math.exp(-abs(exponent)))
+    # Relative, with no absolute part: a tiny sum must not be rounded away against the 1.
+    torch.testing.assert_close(term.item(), expected, rtol=1e-14, atol=0)
+    term.backward()
+    assert_same(z.grad.item(), torch.tensor(exponent, dtype=torch.float64).sigmoid().item())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_dtype_is_kept(dtype):
+    z = torch.tensor([[1.0, 40.0, -3.0]], dtype=dtype)
+    term = log_one_plus_sum_exp(z, torch.tensor([[True, True, False]]))
+    assert term.dtype == dtype
+    assert_same(term.item(), 40.0, torch.finfo(dtype).eps)
+
+
+def test_shift_is_transparent_to_the_gradient():
+    z = torch.tensor([[-30.0, -2.0, 0.3], [50.0, 49.0, 50.0]], dtype=torch.float64, requires_grad=True)
+    members = torch.tensor([[True, True, True], [True, True, False]])
+    assert torch.autograd.gradcheck(lambda z: log_one_plus_sum_exp(z, members), z)
+    assert torch.autograd.gradgradcheck(lambda z: log_one_plus_sum_exp(z, members), z)
+
+
+def test_count_is_at_least_one():
+    assert count_nonempty(torch.tensor([[True, False], [False, False], [True, True]])) == 2
+    assert count_nonempty(torch.zeros(3, 2, dtype=torch.bool)) == 1
+    assert count_nonempty(torch.zeros(3, 0, dtype=torch.bool)) == 1
+
+
+def test_weights_and_their_gradient():
+    weights = torch.tensor([0.5, 0.0, 2.0], requires_grad=True)
+    present, log_weights = log_sample_weights(weights, torch.zeros(3, 1))
+    assert present.tolist() == [True, False, True]
+    assert_same(log_weights, torch.tensor([0.5, 1.0, 2.0]).log(), 1e-7)
+    log_weights.sum().backward()
+    assert weights.grad.tolist() == [2.0, 0.0, 0.5]
+
+
+@pytest.mark.parametrize("bad", [-0.5, math.nan])
+def test_bad_weights_are_refused(bad):
+    with pytest.raises(ValueError, match="sample_weights"):
+        log_sample_weights(torch.tensor([1.0, bad]), torch.zeros(2, 1))
+
+
+def test_unknown_reduction_is_refused():
+    with pytest.raises(ValueError, match="'sum'"):
+        reduce_proxies(torch.zeros(2), "sum")

@@ -1,0 +1,252 @@
+import math
+
+import loop_losses
+import pytest
+import torch
+from hypothesis import given
+from ref_cases import Case, assert_same, cases, few, leaves
+
+from python_ref import (
+    confidence_head,
+    cosine_similarity,
+    proxy_anchor_loss,
+    smooth_proxy_anchor_loss,
+    smooth_similarity_gradient,
+    smooth_weights,
+)
+
+
+def test_two_classes_three_samples_by_hand():
+    X = torch.tensor([[2.0, 0.0], [3.0, 4.0], [0.0, 0.5]], dtype=torch.float64)
+    P = torch.tensor([[5.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    # Cosines s(x, p): [[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]. Sample 1 is a positive of both proxies, 2 of none.
+    c = torch.tensor([[0.9, 0.0], [0.35, 0.5], [0.1, 0.3]], dtype=torch.float64)
+    e, a, d, beta, threshold = math.exp, 3.0, 0.25, 10.0, 0.3
+    w = [[1 / (1 + e(-beta * (value - threshold))) for value in row] for row in c.tolist()]
+    positive_0 = math.log(1 + w[0][0] * e(-a * (1.0 - d)) + w[1][0] * e(-a * (0.6 - d)))
+    positive_1 = math.log(1 + w[1][1] * e(-a * (0.8 - d)))
+    negative_0 = math.log(1 + (1 - w[2][0]) * e(a * (0.0 + d)))
+    negative_1 = math.log(1 + (1 - w[0][1]) * e(a * (0.0 + d)) + (1 - w[2][1]) * e(a * (1.0 + d)))
+    assert w[2][1] == 0.5  # c = λ: a negative
+
+    shares = smooth_proxy_anchor_loss(X, P, c, a, d, beta, threshold, reduction="none")
+    expected = [(positive_0 + negative_0) / 2, (positive_1 + negative_1) / 2]
+    assert_same(shares, torch.tensor(expected, dtype=torch.float64))
+
+
+@few
+@given(cases)
+def test_agrees_with_loops(case):
+    X, P, c, v = case.X.tolist(), case.P.tolist(), case.c.tolist(), case.v.tolist()
+    ours = smooth_proxy_anchor_loss(case.X, case.P, case.c, 8.0, 0.1, 20.0, 0.6, case.v)
+    assert_same(ours.item(), loop_losses.smooth_proxy_anchor(X, P, c, 8.0, 0.1, 20.0, 0.6, v))
+
+
+@few
+@given(cases)
+def test_eq_6_is_the_gradient(case):
+    S = cosine_similarity(case.P, case.X).requires_grad_()
+    gradient = smooth_similarity_gradient(S.detach(), case.c, 8.0, 0.1, 20.0, 0.6)
+    expected = torch.autograd.grad(_loss_of_similarity(S, case.c, 8.0, 0.1, 20.0, 0.6), S)[0]
+    assert_same(gradient, expected)
+
+
+def test_eq_6_gives_the_gradients_of_embeddings_and_proxies():
+    case = Case(B=7, C=4, D=5, seed=2, zero_weights=False)
+    X, P = leaves(case.X, case.P)
+    smooth_proxy_anchor_loss(X, P, case.c, 8.0, 0.1, 20.0, 0.6).backward()
+    S = cosine_similarity(case.P, case.X)
+    G = smooth_similarity_gradient(S, case.c, 8.0, 0.1, 20.0, 0.6)
+    assert_same(X.grad, _through_normalisation(G.T @ _unit(case.P), case.X))
+    assert_same(P.grad, _through_normalisation(G @ _unit(case.X), case.P))
+
+
+def test_printed_eq_6_is_not_the_gradient():
+    S = torch.tensor([[0.2, 0.5]], dtype=torch.float64, requires_grad=True)
+    c = torch.tensor([[0.61], [0.65]], dtype=torch.float64)
+    h = torch.exp(-8.0 * (S.detach() - 0.1))
+    printed = -8.0 * smooth_weights(c.T, 20.0, 0.6) * h / (1 + h.sum())  # no weights in the denominator
+    gradient = smooth_similarity_gradient(S.detach(), c, 8.0, 0.1, 20.0, 0.6)
+    assert_same(gradient, torch.autograd.grad(_loss_of_similarity(S, c, 8.0, 0.1, 20.0, 0.6), S)[0])
+    assert ((printed / gradient - 1).abs() > 0.1).all()
+
+
+def test_gradcheck():
+    case = Case(B=5, C=3, D=2, seed=1, zero_weights=False)
+    X, P, v = leaves(case.X, case.P, case.v)
+    for reduction in ("mean", "none"):
+        assert torch.autograd.gradcheck(
+            lambda *a, r=reduction: smooth_proxy_anchor_loss(a[0], a[1], case.c, 4.0, 0.1, 20.0, 0.5, a[2], r),
+            (X, P, v),
+        )
+
+
+def test_confidences_are_constants():
+    case = Case(B=5, C=3, D=2, seed=1, zero_weights=False)
+    X, c = leaves(case.X, case.c)
+    smooth_proxy_anchor_loss(X, case.P, c).backward()
+    assert X.grad.any()
+    assert c.grad is None
+
+
+@few
+@given(cases)
+def test_certain_confidences_are_proxy_anchor_up_to_the_negative_divisor(case):
+    one_hot = torch.nn.functional.one_hot(case.y, len(case.P)).double()
+    smooth = smooth_proxy_anchor_loss(case.X, case.P, one_hot, threshold=0.5, sample_weights=case.v, reduction="none")
+    plain = proxy_anchor_loss(case.X, case.P, case.y, sample_weights=case.v, reduction="none")
+    # |P⁻| is C, but for a batch of one class: then its proxy has no negative, and |P⁻| = C - 1.
+    present = case.y[case.v > 0].unique()
+    if len(present) != 1:
+        assert_same(smooth, plain)
+    else:
+        C = len(case.P)
+        others = torch.arange(C) != present
+        assert_same(smooth[~others], plain[~others])
+        assert_same(smooth[others] * (C - 1), plain[others] * C)
+
+
+@few
+@given(cases)
+def test_infinitely_sharp_weights_are_a_hard_assignment(case):
+    smooth = smooth_proxy_anchor_loss(case.X, case.P, case.c, 8.0, 0.1, beta=1e12, threshold=0.6)
+    hard = (case.c > 0.6).double()  # c in {0, 1} and a threshold in between: all weights are 1
+    assert_same(smooth, smooth_proxy_anchor_loss(case.X, case.P, hard, 8.0, 0.1, beta=1e3, threshold=0.5))
+    X, P, v = case.X.tolist(), case.P.tolist(), [1.0] * len(case.X)
+    positive = loop_losses.proxy_terms(X, P, lambda x, p: hard[x, p].item() * v[x], lambda s, x, p: -8.0 * (s - 0.1))
+    negative = loop_losses.proxy_terms(X, P, lambda x, p: 1 - hard[x, p].item(), lambda s, x, p: 8.0 * (s + 0.1))
+    expected = loop_losses.mean_of_nonempty(positive) + loop_losses.mean_of_nonempty(negative)
+    assert_same(smooth.item(), expected)
+
+
+def test_weights_by_hand():
+    w = smooth_weights(torch.tensor([0.0, 0.1, 0.12, 1.0], dtype=torch.float64))
+    expected = [1 / (1 + math.exp(-100 * (c - 0.1))) for c in (0.0, 0.1, 0.12, 1.0)]
+    assert_same(w, torch.tensor(expected, dtype=torch.float64))
+
+
+@few
+@given(cases)
+def test_no_weight_in_use_is_under_one_half(case):
+    w = smooth_weights(case.c, beta=20.0, threshold=0.6)
+    in_use = torch.where(case.c > 0.6, w, 1 - w)
+    assert (in_use >= 0.5).all()
+    hard = smooth_proxy_anchor_loss(case.X, case.P, case.c, beta=1e12, threshold=0.6)
+    smooth = smooth_proxy_anchor_loss(case.X, case.P, case.c, beta=20.0, threshold=0.6)
+    assert hard - 2 * math.log(2) <= smooth + 1e-12
+    assert smooth <= hard + 1e-12
+
+
+def test_no_confidence_above_the_threshold():
+    case = Case(B=5, C=3, D=2, seed=4, zero_weights=False)
+    X, P = leaves(case.X, case.P)
+    shares = smooth_proxy_anchor_loss(X, P, torch.zeros(5, 3), threshold=0.5, alpha=2.0, margin=0.0, reduction="none")
+    S = cosine_similarity(case.P, case.X)
+    assert_same(shares, torch.log(1 + torch.exp(2 * S).sum(1)) / 3)
+    shares.sum().backward()
+    assert X.grad.isfinite().all()
+    assert P.grad.any()
+
+
+def test_all_confidences_above_the_threshold():
+    case = Case(B=5, C=3, D=2, seed=4, zero_weights=False)
+    shares = smooth_proxy_anchor_loss(
+        case.X, case.P, torch.ones(5, 3), threshold=0.5, alpha=2.0, margin=0.0, reduction="none"
+    )
+    assert_same(shares, torch.log(1 + torch.exp(-2 * cosine_similarity(case.P, case.X)).sum(1)) / 3)
+
+
+def test_empty_batch_is_a_connected_zero():
+    X, P = leaves(torch.zeros(0, 3), torch.ones(4, 3))
+    loss = smooth_proxy_anchor_loss(X, P, torch.zeros(0, 4))
+    assert loss.item() == 0
+    loss.backward()
+    assert X.grad.shape == (0, 3)
+    assert not P.grad.any()
+
+
+@few
+@given(cases)
+def test_weight_zero_is_absence(case):
+    present = case.v > 0
+    X, P, v = leaves(case.X, case.P, case.v)
+    loss = smooth_proxy_anchor_loss(X, P, case.c, threshold=0.6, sample_weights=v)
+    X_, P_, v_ = leaves(case.X[present], case.P, case.v[present])
+    loss_ = smooth_proxy_anchor_loss(X_, P_, case.c[present], threshold=0.6, sample_weights=v_)
+    assert_same(loss, loss_)
+    loss.backward()
+    loss_.backward()
+    assert_same(X.grad[present], X_.grad)
+    assert_same(P.grad, P_.grad)
+    assert_same(v.grad[present], v_.grad)
+    assert not X.grad[~present].any()
+    assert not v.grad[~present].any()
+
+
+@few
+@given(cases)
+def test_order_of_samples_and_of_classes_is_immaterial(case):
+    samples = torch.randperm(len(case.X), generator=torch.Generator().manual_seed(1))
+    classes = torch.randperm(len(case.P), generator=torch.Generator().manual_seed(2))
+    shares = smooth_proxy_anchor_loss(case.X, case.P, case.c, threshold=0.6, reduction="none")
+    mixed = smooth_proxy_anchor_loss(
+        case.X[samples], case.P[classes], case.c[samples][:, classes], threshold=0.6, reduction="none"
+    )
+    assert_same(mixed, shares[classes])
+
+
+@pytest.mark.parametrize("alpha", [500.0, 5000.0])
+def test_extreme_alpha(alpha):
+    case = Case(B=6, C=4, D=3, seed=5, zero_weights=False)
+    X, P = leaves(case.X.float(), case.P.float())
+    loss = smooth_proxy_anchor_loss(X, P, case.c.float(), alpha=alpha, threshold=0.6)
+    # Weights shift by at most log 2; what is left is the hardest sample of each set.
+    S, positive = cosine_similarity(case.P, case.X), case.c.T > 0.6
+    hinges = [
+        alpha * (sign * S + 0.1).masked_fill(~members, -1).amax(1).clamp(min=0)[members.any(1)].mean()
+        for sign, members in ((-1, positive), (1, ~positive))
+    ]
+    assert abs(loss.item() - sum(hinges).item()) < 2 * math.log(7)
+    loss.backward()
+    assert X.grad.isfinite().all()
+    assert P.grad.isfinite().all()
+    assert P.grad.any()
+    gradient = smooth_similarity_gradient(S, case.c, alpha=alpha, threshold=0.6)
+    assert gradient.isfinite().all()
+
+
+def test_nan_confidence_is_not_silent():
+    case = Case(B=3, C=2, D=2, seed=5, zero_weights=False)
+    case.c[1, 1] = math.nan
+    assert smooth_proxy_anchor_loss(case.X, case.P, case.c).isnan()
+
+
+def test_confidence_head_by_hand():
+    features = torch.tensor([[1.0, -2.0], [0.5, 3.0]], dtype=torch.float64)
+    hidden_weight = torch.tensor([[1.0, 1.0], [2.0, 0.0], [0.0, -1.0]], dtype=torch.float64)
+    hidden_bias = torch.tensor([0.5, -1.0, 0.25], dtype=torch.float64)
+    weight = torch.tensor([[1.0, -1.0, 0.5], [0.0, 2.0, -0.3]], dtype=torch.float64)
+    bias = torch.tensor([0.1, -0.2], dtype=torch.float64)
+    # Hidden before the ReLU: (-0.5, 1, 2.25) and (4, 0, -2.75).
+    logits = [[-1 + 1.125 + 0.1, 2 - 0.675 - 0.2], [4 + 0.1, -0.2]]
+    expected = torch.tensor([[1 / (1 + math.exp(-z)) for z in row] for row in logits], dtype=torch.float64)
+    assert_same(confidence_head(features, hidden_weight, hidden_bias, weight, bias), expected)
+
+
+def _unit(vectors):
+    return vectors / vectors.norm(dim=1, keepdim=True)
+
+
+def _through_normalisation(gradient, vectors):
+    unit = _unit(vectors)
+    return (gradient - (gradient * unit).sum(1, keepdim=True) * unit) / vectors.norm(dim=1, keepdim=True)
+
+
+def _loss_of_similarity(S, c, alpha, margin, beta, threshold):
+    """Eq. 5 as a function of the similarities, without any of the precautions of the reference."""
+    positive = c.t().gt(threshold).double()
+    w = 1 / (1 + torch.exp(-beta * (c.T - threshold)))
+    positive_terms = torch.log(1 + (positive * w * torch.exp(-alpha * (S - margin))).sum(1))
+    negative_terms = torch.log(1 + ((1 - positive) * (1 - w) * torch.exp(alpha * (S + margin))).sum(1))
+    num_positive, num_negative = (positive.sum(1) > 0).sum(), ((1 - positive).sum(1) > 0).sum()
+    return positive_terms.sum() / num_positive.clamp(min=1) + negative_terms.sum() / num_negative.clamp(min=1)
