@@ -10,7 +10,8 @@ import torch
 from bench.workloads import Shape, Workload
 from python_ref import proxy_anchor_loss, smooth_proxy_anchor_loss
 
-LARGE, WIDE, HUGE, USUAL = Shape(256, 100_000, 128), Shape(256, 200_000, 512), Shape(256, 1_000_000, 128), Shape(128, 200, 64)
+USUAL, LARGE = Shape(128, 200, 64), Shape(256, 100_000, 128)
+WIDE, HUGE = Shape(256, 200_000, 512), Shape(256, 1_000_000, 128)
 
 # contender, shape, sweeps over the similarities, products of the confidence head, passes over B×C confidences
 PROXY_ANCHOR = [
@@ -32,7 +33,7 @@ SMOOTH = [
 
 
 def check(contender: str) -> None:
-    """What is timed computes what the reference does: value and gradients, in float32, at a size the reference affords."""
+    """What is timed computes what the reference does: value and gradients, at a size the reference affords."""
     workload = Workload(Shape(64, 3000, 32))
     ours = workload.contender(contender)()
     X, P = (tensor.detach().double().requires_grad_() for tensor in (workload.embeddings, workload.proxies))
@@ -80,6 +81,6 @@ def test_step(timed, contender, shape, sweeps, logits, passes):
 def test_memory(benchmark, contender, shape):
     """Peak memory in a process of its own; the time that is kept is that of the whole process and means nothing."""
     command = [sys.executable, "-m", "bench.memory", contender, *map(str, (shape.B, shape.C, shape.D))]
-    out = benchmark.pedantic(lambda: subprocess.run(command, capture_output=True, text=True, check=True), rounds=1)
     benchmark.group = f"memory, {shape}"
+    out = benchmark.pedantic(lambda: subprocess.run(command, capture_output=True, text=True, check=True), rounds=1)
     benchmark.extra_info.update(contender=contender, **json.loads(out.stdout))

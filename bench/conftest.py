@@ -1,4 +1,4 @@
-"""Benchmarks are not tests: what they claim is checked for correctness first, then timed, and never fails for being slow."""
+"""Benchmarks are not tests: what they time is checked for correctness first, and never fails for being slow."""
 
 import statistics
 import time

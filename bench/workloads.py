@@ -65,7 +65,7 @@ class Workload:
 
     def contender(self, name: str) -> Callable[[], list[Tensor]]:
         """Return the step of ``name``: ``robustdml/…``, ``pml/…`` or ``reference/…``."""
-        B, C, D = self.shape.B, self.shape.C, self.shape.D
+        C, D = self.shape.C, self.shape.D
         X, P, y = self.embeddings, self.proxies, self.labels
         modules = {
             "robustdml/proxy-anchor": ProxyAnchorLoss,
@@ -86,7 +86,7 @@ class Workload:
         return self.loss_and_gradients(lambda: module(X, given).sum())
 
     def products(self, sweeps: int = 1, logits: int = 0) -> Callable[[], None]:
-        """Build the floor: the matrix products alone, chunk by chunk, writing a gradient into fresh memory as any loss must.
+        """Build the floor: the products alone, chunk by chunk, the gradient into fresh memory as any loss must.
 
         Parameters
         ----------

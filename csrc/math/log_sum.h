@@ -32,7 +32,7 @@ ROBUSTDML_HD T log_one_plus(T shift, T sum) {
 // e^shift / (1 + the whole sum): what turns e^(x - shift) into the gradient of the logarithm.
 template <class T>
 ROBUSTDML_HD T inverse_one_plus(T shift, T sum) {
-    return T(1) / (std::exp(-shift) + sum);
+    return T(1) / ((shift == T(0) ? T(1) : std::exp(-shift)) + sum);
 }
 
 }  // namespace robustdml

@@ -29,6 +29,9 @@ class Epilogue(Protocol):
     def finish(self, G: Tensor, V: Tensor, inverse_norm: Tensor) -> None:
         """The Jacobian of the normalisation where the products ran on ``operand``'s V, in place."""
 
+    def forward_only(self, X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tensor, Tensor] | None:
+        """Both log-sum-exps at once where no gradient is asked for; None where the backend has no faster way."""
+
     def anchor_lse(self, chunk: AnchorChunk, problem: AnchorProblem) -> None:
         """Log-sum-exps of a chunk, and its gradient in its place."""
 

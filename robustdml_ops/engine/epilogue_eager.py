@@ -40,6 +40,11 @@ def finish(G: Tensor, V: Tensor, inverse_norm: Tensor) -> None:
     normalize_rows_backward(G, V, inverse_norm)
 
 
+def forward_only(X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tensor, Tensor] | None:
+    """None: without gradients, too, the sweep is what this backend has."""
+    return None
+
+
 def anchor_lse(chunk: AnchorChunk, problem: AnchorProblem) -> None:
     """Two log-sum-exps per row of ``chunk.S``, and S ← dL/dS."""
     S = chunk.S

@@ -59,8 +59,8 @@ def normalize_rows_backward(G: Tensor, U: Tensor, inverse_norm: Tensor) -> None:
 def operand(P: Tensor, U: Tensor, inverse_norm: Tensor) -> Tensor:
     """What enters the products for the anchors P: on a GPU unit rows in ``U``, on the CPU P itself.
 
-    A CPU reads P from memory while it multiplies, at no cost in time; a pass before that would cost one. Norms are taken
-    in :func:`anchor_lse`, while P is warm.
+    A CPU reads P from memory while it multiplies, at no cost in time; a pass before that would cost one. Norms are
+    taken in :func:`anchor_lse`, while P is warm.
     """
     if U.is_cuda:
         normalize_rows(P, U, inverse_norm)
@@ -75,6 +75,11 @@ def finish(G: Tensor, V: Tensor, inverse_norm: Tensor) -> None:
         return
     kernel = getattr(_native, f"project_rows_{_SUFFIX[G.dtype]}")
     kernel(G.data_ptr(), V.data_ptr(), inverse_norm.data_ptr(), *G.shape, torch.get_num_threads())
+
+
+def forward_only(X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tensor, Tensor] | None:
+    """None: without gradients, too, the sweep is what this backend has."""
+    return None
 
 
 def anchor_lse(chunk: AnchorChunk, problem: AnchorProblem) -> None:

@@ -101,16 +101,21 @@ def anchor_lse(chunk: AnchorChunk, problem: AnchorProblem) -> None:
         chunk.dnegative_bias += dnegative_bias
 
 
-def fuses(X: Tensor, problem: AnchorProblem) -> bool:
-    """Whether :func:`fused_anchor_lse` serves: no float64, and no confidences that are a product themselves."""
+def forward_only(X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tensor, Tensor] | None:
+    """Both log-sum-exps of every proxy from one launch; None where the kernel doesn't serve.
+
+    It has no float64, and no confidences that are a product themselves.
+    """
     sets = problem.sets
     if X.dtype not in _OPERANDS or problem.positive_bias.dtype != torch.float32:
-        return False
-    return isinstance(sets, LabelSets) or not sets.are_logits
+        return None
+    if not isinstance(sets, LabelSets) and sets.are_logits:
+        return None
+    return fused_anchor_lse(X, P, problem)
 
 
 def fused_anchor_lse(X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tensor, Tensor]:
-    """Both log-sum-exps of every proxy in one launch; nothing else is written. For use where :func:`fuses` says so.
+    """Both log-sum-exps of every proxy in one launch; nothing else is written.
 
     Parameters
     ----------

@@ -92,6 +92,11 @@ def anchor_sweep(
         X, X_inverse_norm = new((B, D), dtype=operand), new(B, dtype=compute)
         epilogue.normalize_rows(embeddings, X, X_inverse_norm)
 
+        if not want.gradients:
+            lse_pair = epilogue.forward_only(X, proxies, problem)
+            if lse_pair is not None:
+                return _of_log_sum_exps(lse_pair, upstream, want)
+
         rows = min(C, chunk_rows(B, D, embeddings.device))
         S, U = new((rows, B), dtype=compute), new((rows, D), dtype=operand)
         U_inverse_norm = new(rows, dtype=compute)
@@ -154,6 +159,17 @@ def anchor_sweep(
 def _part(upstream: Tensor, first: int, last: int) -> Tensor:
     """The rows of a chunk; a single value serves them all."""
     return upstream if upstream.dim() == 0 else upstream[first:last]
+
+
+def _of_log_sum_exps(lse: tuple[Tensor, Tensor], upstream: tuple[Tensor, Tensor] | None, want: Wanted) -> SweepResult:
+    """The result where all log-sum-exps are there at once."""
+    result = SweepResult()
+    if want.lse:
+        result.lse_positive, result.lse_negative = lse
+    if upstream is not None:
+        terms = [(factor * value).sum(dtype=torch.float64) for factor, value in zip(upstream, lse, strict=True)]
+        result.total = terms[0] + terms[1]
+    return result
 
 
 def _without_samples(

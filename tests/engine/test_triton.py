@@ -183,10 +183,9 @@ def test_fused_forward_as_exact_as_the_sweep(shape, sets, operand):
     eager = case.sweep(epilogue_eager, operand=operand, want=Wanted(lse=True))
     problem = case.problem(DEVICE, torch.float32)
     X = torch.nn.functional.normalize(case.embeddings).to(DEVICE, operand)
-    assert epilogue_triton.fuses(X, problem)
     # Proxies in float32 with operands of half precision, as under autocast; an odd stride besides.
     P = torch.cat([case.proxies, case.proxies], 1).to(DEVICE, torch.float32)[:, : case.D]
-    positive, negative = epilogue_triton.fused_anchor_lse(X, P, problem)
+    positive, negative = epilogue_triton.forward_only(X, P, problem)
     assert_as_exact_as_eager(positive, eager.lse_positive, exact.lse_positive, "positive")
     assert_as_exact_as_eager(negative, eager.lse_negative, exact.lse_negative, "negative")
 
@@ -205,10 +204,26 @@ def test_fused_forward_of_extremes():
     assert_as_exact_as_eager(ours[1], eager.lse_negative, exact.lse_negative, "negative")
 
 
-def test_fused_forward_refuses_what_the_sweep_must_do():
-    assert not epilogue_triton.fuses(torch.ones(3, 2), Case((3, 4, 2), "logits").problem("cpu", torch.float32))
-    in_float64 = Case((3, 4, 2), "labels").problem("cpu", torch.float64)
-    assert not epilogue_triton.fuses(torch.ones(3, 2, dtype=torch.float64), in_float64)
+@pytest.mark.parametrize(("sets", "dtype"), [("logits", torch.float32), ("labels", torch.float64)])
+def test_fused_forward_leaves_to_the_sweep_what_it_must(sets, dtype):
+    X, P, problem = (
+        torch.ones(3, 2, dtype=dtype),
+        torch.ones(4, 2, dtype=dtype),
+        Case((3, 4, 2), sets).problem("cpu", dtype),
+    )
+    assert epilogue_triton.forward_only(X, P, problem) is None
+
+
+@pytest.mark.parametrize("sets", ["labels", "confidences by sample", "logits"])
+def test_sweep_without_gradients_takes_the_fused_forward_where_it_serves(sets, monkeypatch):
+    launches = []
+    fused = epilogue_triton.fused_anchor_lse
+    monkeypatch.setattr(epilogue_triton, "fused_anchor_lse", lambda *inputs: launches.append(1) or fused(*inputs))
+    case = Case((33, 20, 12), sets)
+    ours, eager = (case.sweep(epilogue, want=Wanted(lse=True)) for epilogue in (epilogue_triton, epilogue_eager))
+    assert len(launches) == (0 if sets == "logits" else 1)
+    torch.testing.assert_close(ours.total, eager.total, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours.lse_negative, eager.lse_negative, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.skipif(DEVICE.type == "cpu", reason="needs 20 GB of a GPU: addresses beyond 2³¹ elements")
@@ -221,7 +236,9 @@ def test_more_than_two_to_the_31_elements():
     chunks = []
     for epilogue, cosines in ((epilogue_triton, S), (epilogue_eager, last)):
         lse = cosines.new_empty((2, len(cosines)))
-        chunk = AnchorChunk(cosines, c - len(cosines), upstream, upstream, lse[0], lse[1], None, None)
+        chunk = AnchorChunk(
+            cosines, c - len(cosines), upstream, upstream, lse[0], lse[1], None, None, V=cosines, inverse_norm=lse[0]
+        )
         epilogue.anchor_lse(chunk, problem)
         chunks.append(chunk)
     ours, eager = chunks

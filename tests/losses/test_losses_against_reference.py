@@ -74,8 +74,8 @@ def test_low_precision_inputs_are_computed_in_float32(name, dtype, backend):
     torch.testing.assert_close(ours, case.reference(torch.float32), rtol=2e-5, atol=2e-5)
     gradients = case.gradients(ours)
     exact = case.gradients(case.reference(torch.float32))
-    for mine, theirs, given in zip(gradients, exact, case.inputs, strict=True):
-        assert mine.dtype == given.dtype
+    for mine, theirs, tensor in zip(gradients, exact, case.inputs, strict=True):
+        assert mine.dtype == tensor.dtype
         # Both are rounded to dtype once at the end.
         torch.testing.assert_close(mine, theirs, rtol=4 * torch.finfo(dtype).eps, atol=1e-3 * float(theirs.abs().max()))
 

@@ -75,6 +75,8 @@ def run(epilogue, problem, S, first, upstream):
         lse_negative=poisoned(rows, **options),
         dpositive_bias=dbias[0] if upstream is not None else None,
         dnegative_bias=dbias[1] if upstream is not None else None,
+        V=poisoned(rows, 1, **options),
+        inverse_norm=poisoned(rows, **options),
     )
     epilogue.anchor_lse(chunk, problem)
     return chunk.lse_positive, chunk.lse_negative, *(() if upstream is None else (chunk.S, dbias[0] - 1, dbias[1] - 1))

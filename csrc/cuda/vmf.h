@@ -1,0 +1,16 @@
+// The functions of the von Mises-Fisher distribution, elementwise, on the current CUDA device.
+#pragma once
+
+#include <cstdint>
+
+#include "math/vmf.h"
+
+namespace robustdml::cuda {
+
+template <class T>
+void vmf(VmfFunction function, const VmfOrder<T>& order,
+         const T* kappa,  // (count,) in
+         T* out,          // (count,) out; may be kappa
+         std::int64_t count, std::uintptr_t stream);
+
+}  // namespace robustdml::cuda

@@ -1,0 +1,99 @@
+"""What the functions of the von Mises–Fisher distribution need of their order v: prepared once, on the host."""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+import torch
+
+# Where r = √(v² + κ²) is at least this, the first of Debye's terms left out is below the rounding of the type.
+_RADIUS = {torch.float64: 32.0, torch.float32: 14.0}
+# From this order on few of Debye's terms do.
+_LARGE_ORDER = {torch.float64: 128.0, torch.float32: 47.0}
+_DEBYE_TERMS = {torch.float64: (10, 6), torch.float32: (5, 3)}
+# Terms of the power series: up to κ = _RADIUS, and up to κ = 1 where v itself is that large.
+_SERIES_TERMS = {torch.float64: (48, 8), torch.float32: (24, 8)}
+
+
+@dataclass(frozen=True)
+class VmfOrder:
+    """Constants of one order in one compute type."""
+
+    v: float
+    base: float  # v, or 1 where v < 1
+    constant: float  # log Γ(v+1) − (v log base − v + ½ log 2π base)
+    log_scale: float  # log Γ(v+1) + v log 2
+    series_below: float  # κ under which the power series serves
+    debye_terms: int
+    series_terms: int
+
+
+@lru_cache(maxsize=256)
+def vmf_order(v: float, dtype: torch.dtype) -> VmfOrder:
+    """Prepare order ``v`` ≥ 0 for float64 or float32."""
+    radius = _RADIUS[dtype]
+    base = max(v, 1.0)
+    debye_terms = _DEBYE_TERMS[dtype][v >= _LARGE_ORDER[dtype]]
+    if v >= radius:
+        # Cut where Debye's series is cut: the two cancel at κ = 0, and g keeps its relative accuracy near it.
+        constant = _stirling_series(v, debye_terms)
+    elif v >= 1:
+        constant = _stirling_error(v)
+    else:
+        constant = math.lgamma(v + 1) + v - 0.5 * math.log(2 * math.pi)
+    return VmfOrder(
+        v=v,
+        base=base,
+        constant=constant,
+        log_scale=math.lgamma(v + 1) + v * math.log(2),
+        series_below=max(1.0, math.sqrt(max(0.0, radius**2 - v**2))),
+        debye_terms=debye_terms,
+        series_terms=_SERIES_TERMS[dtype][v >= radius],
+    )
+
+
+@lru_cache(maxsize=1)
+def log_debye_coefficients() -> tuple[tuple[Fraction, ...], ...]:
+    """c_kj at [k − 1][j] for k = 1 … 10: log Σ_k U_k(p)/v^k = Σ_k L_k(p)/v^k, L_k(p) = p^k Σ_j c_kj p^2j.
+
+    The recursion of U_k (DLMF 10.41.9), differentiated and divided by Σ U_k/v^k, becomes one for the derivatives:
+    L′_{k+1} = ½ ((p² − p⁴) L′_k)′ + ½ (p² − p⁴) Σ_{i+j=k} L′_i L′_j, with L′_1 = (1 − 5p²)/8.
+    """
+    # A polynomial is its coefficients by powers of p².  L′_k = p^(k−1) d_k(p²).
+    derivatives = [[Fraction(1, 8), Fraction(-5, 8)]]
+    for k in range(1, 10):
+        # (p² − p⁴) L′_k = p^(k+1) (d_k − p² d_k), and its derivative has k + 1 + 2j for a factor.
+        following = [(k + 1 + 2 * j) * c / 2 for j, c in enumerate(_times_one_minus(derivatives[k - 1]))]
+        for i in range(1, k):
+            # p^(i−1) p^(k−i−1) (p² − p⁴) = p^k (1 − p²)
+            for j, c in enumerate(_times_one_minus(_product(derivatives[i - 1], derivatives[k - i - 1]))):
+                following[j] += c / 2
+        derivatives.append(following)
+    return tuple(tuple(c / (k + 2 * j) for j, c in enumerate(d)) for k, d in enumerate(derivatives, start=1))
+
+
+def _product(a: list[Fraction], b: list[Fraction]) -> list[Fraction]:
+    out = [Fraction(0)] * (len(a) + len(b) - 1)
+    for i, x in enumerate(a):
+        for j, y in enumerate(b):
+            out[i + j] += x * y
+    return out
+
+
+def _times_one_minus(a: list[Fraction]) -> list[Fraction]:
+    return _product(a, [Fraction(1), Fraction(-1)])
+
+
+def _stirling_series(v: float, terms: int) -> float:
+    """−Σ_k c_k(1)/v^k: at κ = 0 Debye's series is Stirling's."""
+    return -math.fsum(float(sum(row)) / v**k for k, row in enumerate(log_debye_coefficients()[:terms], start=1))
+
+
+def _stirling_error(v: float) -> float:
+    """Log Γ(v+1) − (v log v − v + ½ log 2πv) for v ≥ 1, without the cancellation of the two."""
+    steps = []
+    while v < 20:
+        steps.append((v + 0.5) * math.log1p(1 / v) - 1)
+        v += 1
+    return math.fsum([*steps, _stirling_series(v, 10)])

@@ -1,0 +1,129 @@
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from robustdml_ops.recipes.cli import COMMANDS, main
+
+
+@pytest.fixture
+def features(tmp_path, clusters):
+    path = tmp_path / "clusters.npz"
+    np.savez(
+        path,
+        features=clusters.train.inputs,
+        labels=clusters.train.labels,
+        test_features=clusters.test.inputs,
+        test_labels=clusters.test.labels,
+    )
+    return str(path)
+
+
+def test_trains_and_resumes(features, tmp_path, capsys):
+    command = ["train", "--data", features, "--noise", "symmetric:0.2", "--batch-size", "32", "--device", "cpu"]
+    out = str(tmp_path / "run")
+    assert main([*command, "--epochs", "1", "--out", out]) == 0
+    assert "Recall@1" in capsys.readouterr().out
+    assert main([*command, "--epochs", "2", "--out", out, "--resume"]) == 0
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["epoch"] == 2
+
+
+def test_trains_on_a_folder_with_an_own_backbone(tmp_path, monkeypatch, capsys):
+    random = np.random.default_rng(0)
+    for label in range(4):
+        (tmp_path / "photos" / f"class {label}").mkdir(parents=True)
+        for image in range(5):
+            pixels = (random.integers(0, 60, (9, 11, 3)) + 60 * label).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / f"class {label}" / f"{image}.png")
+    (tmp_path / "cli_backbone.py").write_text("from torch.nn import Flatten as make\n")
+    monkeypatch.chdir(tmp_path)
+    command = ["train", "--data", "photos", "--image-size", "8", "--backbone", "cli_backbone:make", "--epochs", "1"]
+    for options in ([], ["--finetune"], ["--method", "smooth-proxy-anchor"]):
+        assert main([*command, *options, "--batch-size", "5", "--device", "cpu"]) == 0
+        assert "MAP@R" in capsys.readouterr().out
+
+
+def test_table(features, tmp_path, capsys):
+    arguments = ["--data", features, "--noise", "none", "symmetric:0.5", "--seeds", "2", "--epochs", "1"]
+    methods = ["--methods", "proxy-anchor", "smooth-proxy-anchor", "--out", str(tmp_path / "table")]
+    assert main(["table", *arguments, *methods]) == 0
+    text = capsys.readouterr().out
+    assert text == (tmp_path / "table" / "table.md").read_text()
+    assert text.splitlines()[0] == "| Recall@1 | none | symmetric:0.5 |"
+    assert len(text.splitlines()) == 4
+    cells = json.loads((tmp_path / "table" / "table.json").read_text())["cells"]
+    assert [len(cell["recall_at_1"]) for cell in cells] == [2] * 4
+    assert [len(cell["auc"]) for cell in cells] == [0, 0, 0, 2]
+    first = np.array(cells[0]["recall_at_1"])
+    assert f"{first.mean():.3f} ± {first.std(ddof=1) / 2**0.5:.3f}" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data", "nowhere"], "data 'nowhere'"),
+        (["--noise", "symmetric:2"], "noise 'symmetric:2'"),
+        (["--resume"], "--resume needs --out"),
+        (["--epochs", "0"], "epochs=0"),
+        (["--data", "{features}", "--backbone", "a:b"], "holds features"),
+        (["--data", "{features}", "--out", "/proc/nowhere/run"], "/proc/nowhere"),
+        (["--data", "{features}", "--batch-size", "32", "--samples-per-class", "5"], "samples_per_class=5 must divide"),
+    ],
+)
+def test_errors_of_use_are_one_line(arguments, message, features, capsys):
+    assert main(["train", *(argument.format(features=features) for argument in arguments)]) == 2
+    captured = capsys.readouterr()
+    lines = [line for line in captured.err.splitlines() if line.startswith("robustdml train: ")]
+    assert len(lines) == 1
+    assert message in lines[0]
+    assert "Traceback" not in captured.err
+
+
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["train", "--method", "x"], ["train", "--epochs", "many"]])
+def test_wrong_arguments(arguments, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    assert "usage: robustdml" in capsys.readouterr().err
+
+
+def test_help_names_every_command_and_option(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--help"])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    assert all(command in text for command in COMMANDS)
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    text = capsys.readouterr().out
+    assert all(option in text for option in ("--noise", "--resume", "--finetune", "--amp", "(default: 256)"))
+
+
+def test_interrupt(features, monkeypatch, capsys):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("robustdml_ops.recipes.train_command.train", interrupt)
+    assert main(["train", "--data", features]) == 130
+    assert "interrupted; --resume goes on" in capsys.readouterr().err
+
+
+def test_core_imports_without_the_extras_and_recipes_name_them():
+    script = """
+import importlib.util, sys
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name in ("rich", "PIL") else find(name, *rest)
+import robustdml_ops.losses, robustdml_ops.robust
+assert not {"rich", "PIL", "sklearn", "matplotlib", "pytorch_metric_learning"} & set(sys.modules), sorted(sys.modules)
+import robustdml_ops.recipes
+"""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    assert "AssertionError" not in done.stderr
+    assert done.stderr.splitlines()[-1] == (
+        "ImportError: robustdml_ops.recipes needs pillow, rich: install with `pip install robustdml_ops[recipes]`"
+    )

@@ -1,0 +1,94 @@
+import base64
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+import torch
+
+from robustdml_ops.recipes import demo, preparation, timing
+from robustdml_ops.recipes.cli import main
+from robustdml_ops.recipes.models import SmallCNN
+from robustdml_ops.recipes.timing import FLOOR, OURS, Shape, measure
+
+
+class Page(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.images, self.open, self.text = [], [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        if tag == "img":
+            self.images.append(dict(attributes))
+        if tag not in ("img", "meta"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@pytest.fixture
+def tiny_demo(tiny_images, monkeypatch):
+    monkeypatch.setattr(preparation, "load_pretrained_cnn", lambda on_progress: SmallCNN(1))
+    monkeypatch.setattr(demo, "load_data", lambda source: tiny_images)
+    monkeypatch.setattr(demo, "Shape", lambda: Shape(batch=16, classes=50, size=8))
+
+
+def test_report_stands_alone_and_says_what_was_measured(tiny_demo, tmp_path, capsys):
+    assert main(["demo", "--out", str(tmp_path), "--seeds", "2", "--epochs", "2"]) == 0
+    assert "report.html" in capsys.readouterr().out
+    text = (tmp_path / "report.html").read_text()
+    page = Page(text)
+    assert page.open == []
+    assert not re.search(r"https?://(?!www\.w3\.org)", text)
+    assert len(page.images) == 5
+    for image in page.images:
+        media, data = image["src"].split(";base64,")
+        start = {"data:image/svg+xml": b"<?xml", "data:image/png": b"\x89PNG"}[media]
+        assert base64.b64decode(data).startswith(start)
+        assert len(image["alt"]) > 20
+    assert "$" not in page.text
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert [run["method"] for run in results["runs"]] == [
+        method for method in ("proxy-anchor", "smooth-proxy-anchor", "adaptive-proxy-anchor") for _ in range(2)
+    ]
+    plain = [run["precision_at_1"] for run in results["runs"][:2]]
+    assert f"{sum(plain) / 2:.3f} ±" in page.text
+    assert f"{results['frozen_features']['precision_at_1']:.3f}" in page.text
+    assert "50% of the labels" in page.text
+
+
+def test_neighbours_are_the_nearest_others(tiny_demo, tiny_images):
+    outcome = demo.run_demo(tiny_images, 1, 1, Shape(4, 5, 6), lambda *_: None)
+    assert len(outcome.neighbours) == demo.QUERIES
+    pixels = [image.tobytes() for image in tiny_images.test.inputs]
+    for neighbour in outcome.neighbours:
+        query = pixels.index(neighbour.query.tobytes())
+        for found in neighbour.found.values():
+            others = [pixels.index(image.tobytes()) for image, _ in found]
+            assert len(set(others) - {query}) == demo.FOUND
+            labels = tiny_images.test.labels
+            assert [right for _, right in found] == [labels[other] == labels[query] for other in others]
+
+
+def test_times_are_checked_before_they_are_taken(monkeypatch):
+    timings = measure(Shape(batch=9, classes=33, size=5), repetitions=2)
+    assert {timing.loss for timing in timings} == {"Proxy-Anchor", "Smooth Proxy-Anchor"}
+    assert [t.implementation for t in timings].count(OURS) == [t.implementation for t in timings].count(FLOOR) == 2
+    assert all(timing.milliseconds > 0 for timing in timings)
+    right = timing.proxy_anchor_loss
+    monkeypatch.setattr(timing, "proxy_anchor_loss", lambda *arguments: 1.01 * right(*arguments))
+    with pytest.raises(RuntimeError, match="dense reference differ in the value by"):
+        measure(Shape(batch=9, classes=33, size=5), repetitions=1)
+
+
+def test_measuring_leaves_random_numbers_alone():
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    measure(Shape(batch=4, classes=6, size=3), repetitions=1)
+    assert torch.equal(torch.rand(2), expected)

@@ -1,0 +1,77 @@
+import numpy as np
+import pytest
+import torch
+
+from robustdml_ops.recipes import pretraining
+from robustdml_ops.recipes.data import take_classes
+from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.models import (
+    Embedder,
+    SmallCNN,
+    apply_in_batches,
+    as_tensor,
+    count_features,
+    import_backbone,
+)
+
+CPU = torch.device("cpu")
+
+
+def test_small_cnn_makes_2048_features_of_any_image_size():
+    for channels, size in ((1, 32), (3, 57)):
+        images = np.zeros((2, channels, size, size), np.uint8)
+        assert count_features(SmallCNN(channels), images[:1], CPU) == 2048
+
+
+def test_batches_change_nothing_and_the_mode_is_kept():
+    network = SmallCNN(1)
+    images = np.random.default_rng(0).integers(0, 256, (11, 1, 32, 32), dtype=np.uint8)
+    whole = apply_in_batches(network, images, CPU)
+    assert network.training
+    np.testing.assert_allclose(whole, apply_in_batches(network, images, CPU, batch_size=3), atol=1e-5)
+    network.eval()
+    with torch.no_grad():
+        expected = network(torch.from_numpy(images).float() / 255)
+    np.testing.assert_allclose(whole, expected.numpy(), atol=1e-5)
+
+
+def test_images_become_numbers_from_zero_to_one_and_features_stay():
+    assert as_tensor(np.array([[0, 255]], np.uint8), CPU).tolist() == [[0, 1]]
+    assert as_tensor(np.array([[-3, 255]], np.float32), CPU).tolist() == [[-3, 255]]
+
+
+def test_embedder():
+    torch.manual_seed(0)
+    embedder = Embedder(torch.nn.Identity(), 4096, 16)
+    assert embedder(torch.zeros(3, 4096)).abs().max() == 0
+    assert float(embedder.head.weight.detach().std()) == pytest.approx((2 / 4096) ** 0.5, rel=0.02)
+
+
+def test_own_backbones(tmp_path, monkeypatch):
+    (tmp_path / "own_backbones.py").write_text(
+        "from torch import nn\ndef good():\n    return nn.Flatten()\ndef bad():\n    return 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert isinstance(import_backbone("own_backbones:good"), torch.nn.Flatten)
+    for path, message in (
+        ("own_backbones", "expected package.module:factory"),
+        ("own_backbones:none", "no attribute 'none'"),
+        ("no_such_module:x", "No module named 'no_such_module'"),
+        ("own_backbones:bad", "returned int"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            import_backbone(path)
+
+
+def test_pretraining_learns_and_is_cached(tiny_images, own_cache, monkeypatch):
+    monkeypatch.setattr(pretraining, "load_pretraining_glyphs", lambda: take_classes(tiny_images.train, np.arange(4)))
+    monkeypatch.setattr(pretraining, "BATCH_SIZE", 8)
+    monkeypatch.setattr(pretraining, "EPOCHS", 2)
+    steps = []
+    first = pretraining.load_pretrained_cnn(lambda what, done, total: steps.append((done, total)))
+    assert steps == [(step, 10) for step in range(1, 11)]
+    again = pretraining.load_pretrained_cnn(lambda *_: pytest.fail("trained again"))
+    for name, value in first.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name])
+    torch.manual_seed(0)
+    assert not torch.equal(first[0].weight, SmallCNN(1)[0].weight)
