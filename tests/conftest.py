@@ -7,8 +7,6 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is determi
 import pytest
 import torch
 
-CPU_BACKENDS = ("native", "eager")
-
 
 @pytest.fixture(autouse=True)
 def _poisoned_memory():

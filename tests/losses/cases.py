@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from python_ref import adaptive_proxy_anchor_loss, proxy_anchor_loss, smooth_proxy_anchor_loss
 from robustdml_ops.losses import AdaptiveProxyAnchorLoss, ProxyAnchorLoss, SmoothProxyAnchorLoss
 
+CPU_BACKENDS = ("native", "eager")
 NAMES = ("proxy-anchor", "smooth", "smooth-factored", "adaptive", "adaptive-per-class", "adaptive-per-class-proxy")
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from cases import NAMES, Case
-from conftest import CPU_BACKENDS
+from cases import CPU_BACKENDS, NAMES, Case
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -18,14 +18,13 @@ class Exact(NamedTuple):
 
 @lru_cache(maxsize=None)
 def exact(v: float, kappa: float) -> Exact:
-    """All five functions at one point, kappa > 0: the power series up to 500, Hankel's beyond."""
-    digits = DIGITS
-    if kappa > 500:
-        # Hankel's terms grow to about e^(v²/2κ) before they shrink, and cancel.
-        digits += int(v * v / (2 * kappa) * 0.9)
+    """All five functions at one point, kappa > 0: the power series up to a few times v, Hankel's beyond."""
+    # Hankel's terms grow to about e^(v²/2κ) before they shrink, and cancel.
+    by_powers = kappa <= max(500, 10 * v)
+    digits = DIGITS if by_powers else DIGITS + int(v * v / (2 * kappa))
     with mp.workdps(digits):
         order, k = mp.mpf(v), mp.mpf(kappa)
-        log_i = power_series if kappa <= 500 else hankel_series
+        log_i = power_series if by_powers else hankel_series
         first, next_one = log_i(order, k), log_i(order + 1, k)
         ratio = mp.exp(next_one - first)
         g = first - order * mp.log(k / 2) + mp.loggamma(order + 1)
