@@ -33,8 +33,10 @@ def _sets(
 def _all(result: SweepResult, like: Tensor) -> Results:
     """Every result as a tensor; empty where it was not asked for."""
     fields = ("total", "lse_positive", "lse_negative", "dembeddings", "dproxies", "dpositive_bias", "dnegative_bias")
-    values = [getattr(result, field) for field in fields]
-    return tuple(like.new_empty(0) if value is None else value for value in values)  # type: ignore[return-value]
+    values = [like.new_empty(0) if (value := getattr(result, field)) is None else value for field in fields]
+    # Memory of its own for each: the two log-sum-exps are rows of one buffer, which no registered op may return.
+    own = (value.clone() if field.startswith("lse") else value for field, value in zip(fields, values, strict=True))
+    return tuple(own)  # type: ignore[return-value]
 
 
 @torch.library.custom_op("robustdml_ops::anchor_sweep", mutates_args=())
@@ -116,7 +118,7 @@ def anchor_lse_op(
     tensors = (embeddings, proxies, positive_bias, negative_bias, anchor_bias)
     result = run_sweep(tensors, None, sets, alpha, backend, Wanted(lse=True))
     assert result.lse_positive is not None and result.lse_negative is not None
-    # Separate memory: an op's outputs may not share any.
+    # As in _all.
     return result.lse_positive.clone(), result.lse_negative.clone()
 
 
@@ -179,7 +181,7 @@ def anchor_loss_op(
     result = run_sweep(tensors, (positive_scale, negative_scale), sets, alpha, backend, want)
     total, _, lse_negative, *gradients = _all(result, positive_bias)
     dX, dP, dp, dn = gradients
-    return total.to(positive_bias.dtype, copy=True), dX, dP, dp, dn, lse_negative.clone()
+    return total.to(positive_bias.dtype, copy=True), dX, dP, dp, dn, lse_negative
 
 
 @anchor_loss_op.register_fake

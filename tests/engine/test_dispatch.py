@@ -33,9 +33,9 @@ def test_unknown_name(source, monkeypatch):
 
 
 def test_an_explicit_choice_that_cannot_run_raises_with_the_reason():
-    with pytest.raises(RuntimeError, match="backend='triton' can't run here: .*TRITON_INTERPRET=1"):
+    with pytest.raises(RuntimeError, match=r"backend='triton' can't run here: .*TRITON_INTERPRET=1"):
         dispatch.choose("triton", CPU, F32)
-    with pytest.raises(RuntimeError, match="backend='native' can't run here: .*meta"):
+    with pytest.raises(RuntimeError, match=r"backend='native' can't run here: .*meta"):
         dispatch.choose("native", torch.device("meta"), F32)
 
 

@@ -1,0 +1,73 @@
+"""Checkpoints: one file that is whole or absent, with plain tensors and numbers in it."""
+
+from dataclasses import asdict
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+
+from robustdml_ops.recipes.cache import write_whole
+from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.errors import UsageError
+
+FILE_NAME = "checkpoint.pt"
+FORMAT = 1
+
+
+def save_checkpoint(folder: Path, config: TrainingConfig, data_summary: dict[str, Any], state: dict[str, Any]) -> None:
+    """Write the checkpoint of a run, replacing the one before.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the run.
+    config : TrainingConfig
+        Its settings.
+    data_summary : dict
+        What the run trains on: name and sizes.
+    state : dict
+        Tensors, numbers, texts, and lists and dicts of these.
+    """
+    content = {"format": FORMAT, "config": asdict(config), "data": data_summary, "state": state}
+    write_whole(folder / FILE_NAME, lambda file: torch.save(content, file))
+
+
+def load_checkpoint(folder: Path, config: TrainingConfig, data_summary: dict[str, Any]) -> dict[str, Any]:
+    """Read the state of a run that is to go on.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the run.
+    config : TrainingConfig
+        Settings of the run that goes on; only the number of epochs may differ.
+    data_summary : dict
+        What it trains on; must be the same.
+
+    Returns
+    -------
+    dict
+        The state, on the CPU.
+
+    Raises
+    ------
+    UsageError
+        No checkpoint, an unreadable one, or one of another run.
+    """
+    path = folder / FILE_NAME
+    if not path.exists():
+        raise UsageError(f"{path}: no checkpoint to resume from; drop --resume to start anew")
+    try:
+        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, EOFError, UnpicklingError, OSError) as error:
+        raise UsageError(f"{path}: not a readable checkpoint ({error})") from error
+    if content.get("format") != FORMAT:
+        raise UsageError(f"{path}: not a checkpoint of format {FORMAT}")
+    changes = config.differences(content["config"])
+    if content["data"] != data_summary:
+        changes.append(f"data: {content['data']} then, {data_summary} now")
+    if changes:
+        raise UsageError(f"{path} is of another run; give the same settings or another folder. {'; '.join(changes)}")
+    state: dict[str, Any] = content["state"]
+    return state

@@ -1,0 +1,147 @@
+"""``robustdml demo``: half the labels wrong, three methods, one report."""
+
+import argparse
+import json
+import os
+import platform
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from robustdml_ops.recipes.cache import write_text
+from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.data import RetrievalData, load_data
+from robustdml_ops.recipes.evaluation import retrieval_metrics
+from robustdml_ops.recipes.models import apply_in_batches
+from robustdml_ops.recipes.plots import Neighbours
+from robustdml_ops.recipes.preparation import prepare, resolve_device
+from robustdml_ops.recipes.progress import OnProgress, progress_bar
+from robustdml_ops.recipes.report import DemoOutcome, render
+from robustdml_ops.recipes.timing import Shape, measure
+from robustdml_ops.recipes.train import TrainingResult, train
+
+NOISE = "symmetric:0.5"
+QUERIES = 7
+FOUND = 5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options.
+
+    Parameters
+    ----------
+    parser : ArgumentParser
+        Of the command.
+    """
+    parser.add_argument("--out", type=Path, default=Path("out"), help="folder for report.html and results.json")
+    parser.add_argument("--seeds", type=int, default=3, choices=range(1, 21), metavar="N", help="runs of each method")
+    parser.add_argument("--epochs", type=int, default=TrainingConfig().epochs, help="epochs of each run")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train, time, and write the report.
+
+    Parameters
+    ----------
+    arguments : Namespace
+        Parsed options.
+
+    Returns
+    -------
+    int
+        0.
+    """
+    with progress_bar("demo") as report:
+        report("glyphs", 0, 0)
+        outcome = run_demo(load_data("glyphs"), arguments.seeds, arguments.epochs, Shape(), report)
+    summaries = [run.summary for runs in outcome.runs.values() for run in runs]
+    results = {
+        "frozen_features": outcome.frozen_metrics,
+        "runs": summaries,
+        "times": [vars(t) for t in outcome.timings],
+    }
+    write_text(arguments.out / "results.json", json.dumps(results, indent=2) + "\n")
+    write_text(arguments.out / "report.html", render(outcome))
+    print(f"{arguments.out / 'report.html'}: written in {outcome.seconds:.0f} s; open it in a browser")
+    return 0
+
+
+def run_demo(images: RetrievalData, seeds: int, epochs: int, shape: Shape, on_progress: OnProgress) -> DemoOutcome:
+    """Do all that the report shows.
+
+    Parameters
+    ----------
+    images : RetrievalData
+        Glyphs.
+    seeds : int
+        Runs of each method.
+    epochs : int
+        Epochs of each run.
+    shape : Shape
+        Sizes at which times are taken.
+    on_progress : callable
+        Told of every step.
+
+    Returns
+    -------
+    DemoOutcome
+        What the report takes.
+    """
+    start = time.perf_counter()
+    cpu = resolve_device("cpu")
+    features = prepare(TrainingConfig(), images, cpu, on_progress).data
+    frozen = retrieval_metrics(features.test.inputs, features.test.labels)
+    runs: dict[str, list[TrainingResult]] = {}
+    for method in ("proxy-anchor", "smooth-proxy-anchor", "adaptive-proxy-anchor"):
+        for seed in range(seeds):
+            on_progress(f"{method}, seed {seed}", seed, seeds)
+            config = TrainingConfig(method=method, noise=NOISE, seed=seed, epochs=epochs)
+            runs.setdefault(method, []).append(train(config, features, device="cpu"))
+    neighbours = _neighbours(
+        {method: runs[method][0] for method in ("proxy-anchor", "smooth-proxy-anchor")}, features, images
+    )
+    on_progress("times", 0, 0)
+    timings = measure(shape)
+    changed = runs["proxy-anchor"][0].changed
+    return DemoOutcome(
+        data_line=(
+            f"{images.train.num_classes} characters in up to 16 typefaces, {len(images.train):,} training images, "
+            f"{changed.sum():,} of them with a wrong label; tested on {len(images.test):,} images of "
+            f"{images.test.num_classes} other characters."
+        ),
+        noise_share=float(changed.mean()),
+        frozen_metrics=frozen,
+        runs=runs,
+        neighbours=neighbours,
+        shape=shape,
+        timings=timings,
+        machine=f"Python {platform.python_version()}, PyTorch {torch.__version__}, {os.cpu_count()} cores.",
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _neighbours(runs: dict[str, TrainingResult], features: RetrievalData, images: RetrievalData) -> list[Neighbours]:
+    labels, pixels = images.test.labels, images.test.inputs.astype(np.uint8, copy=False)
+    queries = np.random.default_rng(0).choice(len(labels), min(QUERIES, len(labels)), replace=False)
+    nearest = {method: _nearest(run, features.test.inputs, queries) for method, run in runs.items()}
+    return [
+        Neighbours(
+            pixels[query],
+            {
+                method: [(pixels[other], bool(labels[other] == labels[query])) for other in found[row]]
+                for method, found in nearest.items()
+            },
+        )
+        for row, query in enumerate(queries)
+    ]
+
+
+def _nearest(run: TrainingResult, features: NDArray[np.generic], queries: NDArray[np.int64]) -> NDArray[np.int64]:
+    embeddings = apply_in_batches(run.embedder, features, torch.device("cpu"))
+    unit = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True).clip(min=np.finfo(np.float32).tiny)
+    similarity = unit[queries] @ unit.T
+    similarity[np.arange(len(queries)), queries] = -np.inf
+    return np.argsort(-similarity, axis=1, kind="stable")[:, :FOUND]

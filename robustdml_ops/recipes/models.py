@@ -1,0 +1,188 @@
+"""Embedding networks: a backbone that makes features, and one linear layer that makes embeddings of them."""
+
+import importlib
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from robustdml_ops.recipes.errors import UsageError
+
+
+class SmallCNN(nn.Sequential):
+    """Three convolutions with batch norm and pooling, for images of some 32 pixels; 2048 features.
+
+    Parameters
+    ----------
+    channels : int
+        Channels of the images: 1 for grey, 3 for colour.
+    """
+
+    def __init__(self, channels: int) -> None:
+        sizes = (channels, 32, 64, 128)
+        layers: list[nn.Module] = []
+        for before, after in pairwise(sizes):
+            # Pooling before batch norm leaves a quarter of the values to normalise.
+            layers += [
+                nn.Conv2d(before, after, 3, padding=1, bias=False),
+                nn.MaxPool2d(2),
+                nn.BatchNorm2d(after),
+                nn.ReLU(inplace=True),
+            ]
+        super().__init__(*layers, nn.AdaptiveAvgPool2d(4), nn.Flatten())
+        # Twice as fast as the default layout on CPUs.
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+class Embedder(nn.Module):
+    """Backbone, then the embedding layer.
+
+    Parameters
+    ----------
+    backbone : Module
+        Makes features (B, F) of inputs; `torch.nn.Identity` where the inputs are features.
+    in_features : int
+        F.
+    embedding_size : int
+        D.
+
+    Notes
+    -----
+    The layer is initialised as in Smooth Proxy-Anchor: He's normal distribution, bias 0. Embeddings are not normalised;
+    the losses and the evaluation do that.
+    """
+
+    def __init__(self, backbone: nn.Module, in_features: int, embedding_size: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = nn.Linear(in_features, embedding_size)
+        nn.init.kaiming_normal_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Embed a batch.
+
+        Parameters
+        ----------
+        inputs : Tensor
+            What the backbone takes, (B, …).
+
+        Returns
+        -------
+        Tensor
+            (B, D), not normalised.
+        """
+        embeddings: Tensor = self.head(self.backbone(inputs).flatten(1))
+        return embeddings
+
+
+def as_tensor(inputs: NDArray[np.generic], device: torch.device) -> Tensor:
+    """Bring a batch of a `Split` to a device, as a network takes it.
+
+    Parameters
+    ----------
+    inputs : ndarray
+        uint8 images or float32 features.
+    device : torch.device
+        Where to.
+
+    Returns
+    -------
+    Tensor
+        float32; images in [0, 1].
+    """
+    # A copy: a memory-mapped slice is read-only, which a tensor cannot be.
+    tensor = torch.from_numpy(np.array(inputs)).to(device)
+    return tensor.float() / 255 if tensor.dtype == torch.uint8 else tensor
+
+
+@torch.no_grad()
+def apply_in_batches(
+    network: nn.Module, inputs: NDArray[np.generic], device: torch.device, batch_size: int = 512
+) -> NDArray[np.float32]:
+    """Run a network in eval mode over all inputs, and leave it in the mode it was in.
+
+    Parameters
+    ----------
+    network : Module
+        On `device`.
+    inputs : ndarray
+        As in `Split`.
+    device : torch.device
+        Where the network is.
+    batch_size : int
+        Inputs at a time.
+
+    Returns
+    -------
+    ndarray
+        float32, (N, features), in main memory.
+    """
+    was_training = network.training
+    network.eval()
+    outputs = [
+        network(as_tensor(inputs[start : start + batch_size], device)).flatten(1).float().cpu()
+        for start in range(0, len(inputs), batch_size)
+    ]
+    network.train(was_training)
+    result: NDArray[np.float32] = torch.cat(outputs).numpy()
+    return result
+
+
+def import_backbone(path: str) -> nn.Module:
+    """Make a backbone of the user's own: ``package.module:factory``, called without arguments.
+
+    Parameters
+    ----------
+    path : str
+        Import path; the current folder is searched first. The factory returns a module that takes float images in
+        [0, 1], (B, channels, S, S), and gives features; normalising and augmenting are its own affair.
+
+    Returns
+    -------
+    Module
+        The backbone.
+
+    Raises
+    ------
+    UsageError
+        Nothing of that name, or no module came back.
+    """
+    module_name, _, factory_name = path.partition(":")
+    if not module_name or not factory_name:
+        raise UsageError(f"backbone {path!r}: expected package.module:factory")
+    sys.path.insert(0, "")
+    try:
+        factory: Callable[[], object] = getattr(importlib.import_module(module_name), factory_name)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"backbone {path!r}: {error}") from error
+    finally:
+        sys.path.remove("")
+    backbone = factory()
+    if not isinstance(backbone, nn.Module):
+        raise UsageError(f"backbone {path!r}: the factory returned {type(backbone).__name__}, not a torch.nn.Module")
+    return backbone
+
+
+def count_features(backbone: nn.Module, sample: NDArray[np.generic], device: torch.device) -> int:
+    """Size of a backbone's features, by trying one input.
+
+    Parameters
+    ----------
+    backbone : Module
+        On `device`.
+    sample : ndarray
+        Inputs of one sample, (1, …).
+    device : torch.device
+        Where the backbone is.
+
+    Returns
+    -------
+    int
+        F.
+    """
+    return int(apply_in_batches(backbone, sample, device).shape[1])

@@ -1,0 +1,242 @@
+"""The demo's report: one HTML file with everything in it."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from string import Template
+
+from robustdml_ops.recipes import plots
+from robustdml_ops.recipes.methods import METHODS
+from robustdml_ops.recipes.table import mean_and_error
+from robustdml_ops.recipes.timing import FLOOR, OURS, Shape, Timing
+from robustdml_ops.recipes.train import TrainingResult
+
+
+@dataclass(frozen=True)
+class DemoOutcome:
+    """All that the report shows.
+
+    Attributes
+    ----------
+    data_line : str
+        What was trained on, in a sentence.
+    noise_share : float
+        Share of the training labels that are wrong.
+    frozen_metrics : dict
+        `retrieval_metrics` of the frozen features alone.
+    runs : dict
+        The runs of each method.
+    neighbours : list of Neighbours
+        Some queries.
+    shape : Shape
+        Sizes at which times were taken.
+    timings : list of Timing
+        The times.
+    machine : str
+        Versions, backend and cores, in a line.
+    seconds : float
+        Time of the whole demo.
+    """
+
+    data_line: str
+    noise_share: float
+    frozen_metrics: dict[str, float]
+    runs: dict[str, list[TrainingResult]]
+    neighbours: list[plots.Neighbours]
+    shape: Shape
+    timings: list[Timing]
+    machine: str
+    seconds: float
+
+
+def render(outcome: DemoOutcome) -> str:
+    """Write the report.
+
+    Parameters
+    ----------
+    outcome : DemoOutcome
+        What the demo did; it has runs of all three methods.
+
+    Returns
+    -------
+    str
+        HTML that needs no other file.
+    """
+    smooth = outcome.runs["smooth-proxy-anchor"][0]
+    assert smooth.confidences is not None
+    auc = mean_and_error([run.summary["confidence_auc"] for run in outcome.runs["smooth-proxy-anchor"]])
+    adaptive = outcome.runs["adaptive-proxy-anchor"][0]
+    sections = {
+        "learning": _figure(
+            plots.learning_curves(outcome.runs, outcome.frozen_metrics["precision_at_1"]),
+            "Recall@1 on the test classes against the epoch, one curve a method.",
+            "Recall@1 on classes never seen in training, after each epoch: mean over the seeds, shaded from the worst "
+            "seed to the best. The dotted line is the frozen backbone without any embedding layer.",
+        ),
+        "confidences": _figure(
+            plots.confidence_histogram(smooth.confidences, smooth.changed, smooth.config.threshold),
+            "Two histograms of confidences: right labels lie mostly to the right, wrong ones to the left.",
+            "Confidence of the label each training image was given, seed 0. The confidence module was never told which "
+            f"labels are wrong; it tells them from right ones with an AUC of {auc}. Left of the dashed line an image "
+            "counts as a negative of the class its label names. Values below 0.0001 are in the first bar.",
+        ),
+        "margins": _figure(
+            plots.margin_curve(adaptive),
+            "The learnt margin against the epoch.",
+            f"The one margin that Adaptive Proxy-Anchor learns along with the proxies, from {adaptive.config.margin:g} "
+            f"to {adaptive.history[-1]['margin']:.2f}.",
+        ),
+        "neighbours": _figure(
+            plots.neighbour_grid(outcome.neighbours),
+            "Rows of character images: a query, and the nearest images by each method, framed by right or wrong.",
+            "Test images picked at random (not for their looks), and their nearest neighbours among all other test "
+            "images, best first, seed 0. Green frame: same character. Red frame and cross: another one.",
+        ),
+        "times": _figure(
+            plots.time_bars(outcome.timings),
+            "Bars of the milliseconds that each implementation takes.",
+            f"Loss and both gradients in float32 for {outcome.shape.classes:,} classes, embeddings of size "
+            f"{outcome.shape.size}, batches of {outcome.shape.batch}: medians, taken in turns on this machine. Values "
+            "and gradients were compared before anything was timed. The floor is the three matrix products alone.",
+        ),
+    }
+    return _PAGE.substitute(
+        data_line=escape(outcome.data_line),
+        share=f"{outcome.noise_share:.0%}",
+        finding=escape(_finding(outcome)),
+        results=_results_table(outcome),
+        time_table=_time_table(outcome.timings),
+        machine=escape(outcome.machine),
+        minutes=f"{outcome.seconds / 60:.1f}",
+        **sections,
+    )
+
+
+def _finding(outcome: DemoOutcome) -> str:
+    recalls = {
+        method: [run.summary["precision_at_1"] for run in outcome.runs[method]]
+        for method in ("proxy-anchor", "smooth-proxy-anchor")
+    }
+    plain, smooth = recalls["proxy-anchor"], recalls["smooth-proxy-anchor"]
+    gain = 100 * (statistics.fmean(smooth) - statistics.fmean(plain))
+    more = "more" if gain >= 0 else "less"
+    return (
+        f"Smooth Proxy-Anchor finds the right character first for {statistics.fmean(smooth):.1%} of the queries, plain "
+        f"Proxy-Anchor for {statistics.fmean(plain):.1%}: {abs(gain):.1f} points {more}."
+    )
+
+
+def _results_table(outcome: DemoOutcome) -> str:
+    frozen = outcome.frozen_metrics
+    rows = [
+        ["frozen features, no training", f"{frozen['precision_at_1']:.3f}", f"{frozen['recall_at_4']:.3f}",
+         f"{frozen['mean_average_precision_at_r']:.3f}", "–", "–"]
+    ]  # fmt: skip
+    for method, runs in outcome.runs.items():
+        columns = [
+            mean_and_error([run.summary[key] for run in runs])
+            for key in ("precision_at_1", "recall_at_4", "mean_average_precision_at_r")
+        ]
+        aucs = [run.summary["confidence_auc"] for run in runs if run.confidences is not None]
+        seconds = sum(run.summary["training_seconds"] for run in runs) / len(runs)
+        rows.append([METHODS[method].title, *columns, mean_and_error(aucs), f"{seconds:.1f} s"])
+    return _table(
+        ["Training", "Recall@1", "Recall@4", "MAP@R", "AUC, right against wrong labels", "time of a run"], rows
+    )
+
+
+def _time_table(timings: Sequence[Timing]) -> str:
+    ours = {timing.loss: timing.milliseconds for timing in timings if timing.implementation == OURS}
+    floor = {timing.loss: timing.milliseconds for timing in timings if timing.implementation == FLOOR}
+    rows = [
+        [
+            timing.loss,
+            timing.implementation,
+            f"{timing.milliseconds:,.1f} ms",
+            f"{timing.milliseconds / ours[timing.loss]:.1f} ×",
+            f"{timing.milliseconds / floor[timing.loss]:.2f} ×",
+        ]
+        for timing in timings
+    ]
+    return _table(["Loss", "Implementation", "Median", "of ours", "of the floor"], rows)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    header = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
+    body = "".join(
+        f'<tr><th scope="row">{escape(row[0])}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in row[1:])}</tr>'
+        for row in rows
+    )
+    return f'<div class="scroll"><table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _figure(source: str, alternative: str, caption: str) -> str:
+    return (
+        f'<figure><img src="{source}" alt="{escape(alternative)}"><figcaption>{escape(caption)}</figcaption></figure>'
+    )
+
+
+_PAGE = Template("""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>robustdml_ops: training with wrong labels</title>
+<style>
+  :root { color-scheme: light; }
+  body { font: 17px/1.6 system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; color: #222529;
+         background: #fff; max-width: 50rem; margin: 3rem auto 5rem; padding: 0 1.25rem; }
+  h1 { font-size: 2rem; line-height: 1.2; margin: 0 0 .75rem; }
+  h2 { font-size: 1.3rem; margin: 3rem 0 .5rem; }
+  p { margin: .5rem 0 1rem; }
+  .finding { font-size: 1.15rem; border-left: 4px solid #D55E00; padding: .35rem 0 .35rem 1rem; margin: 1.5rem 0; }
+  figure { margin: 1rem 0 0; }
+  img { width: 100%; height: auto; display: block; }
+  figcaption, footer { color: #5b6067; font-size: .9rem; line-height: 1.5; margin-top: .5rem; }
+  .scroll { overflow-x: auto; }
+  table { border-collapse: collapse; width: 100%; font-size: .92rem; font-variant-numeric: tabular-nums; }
+  th, td { text-align: right; padding: .45rem .5rem; border-bottom: 1px solid #e6e8eb; white-space: nowrap; }
+  thead th { color: #5b6067; font-weight: 600; border-bottom: 2px solid #c9ccd1; white-space: normal;
+             vertical-align: bottom; line-height: 1.3; }
+  th:first-child { text-align: left; }
+  tbody th { font-weight: 500; }
+  .times th:nth-child(2), .times td:nth-child(2) { text-align: left; }
+  code { font-size: .9em; background: #f3f4f6; padding: .1em .35em; border-radius: 4px; }
+  footer { border-top: 1px solid #e6e8eb; margin-top: 3rem; padding-top: 1rem; }
+</style>
+</head>
+<body>
+<h1>Training an embedding when $share of the labels are wrong</h1>
+<p>$data_line</p>
+<p class="finding">$finding</p>
+
+<h2>Retrieval on unseen classes</h2>
+<p>Each test image looks for its nearest neighbours among all the others. All methods train the same linear layer on the
+same frozen features, with the same wrong labels; means ± standard errors over the seeds, at the last epoch.</p>
+$results
+
+<h2>Learning curves</h2>
+$learning
+
+<h2>Which labels are believed</h2>
+$confidences
+
+<h2>A margin that is learnt</h2>
+$margins
+
+<h2>What is found</h2>
+$neighbours
+
+<h2>Time of the loss</h2>
+$times
+<div class="times">$time_table</div>
+
+<footer>
+<p>Made by <code>robustdml demo</code> in $minutes minutes. $machine</p>
+<p>The whole comparison, at several shares of wrong labels: <code>robustdml table</code>. On your own images:
+<code>robustdml train --data FOLDER --backbone package.module:factory</code>.</p>
+</footer>
+</body>
+</html>
+""")

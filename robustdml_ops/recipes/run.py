@@ -1,0 +1,167 @@
+"""What changes while a run trains, and what it does in an epoch."""
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from robustdml_ops.recipes.confidences import Confidences
+from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.evaluation import retrieval_metrics
+from robustdml_ops.recipes.methods import METHODS
+from robustdml_ops.recipes.models import Embedder, apply_in_batches, as_tensor
+from robustdml_ops.recipes.noise import apply_noise
+from robustdml_ops.recipes.preparation import Prepared
+from robustdml_ops.recipes.progress import OnProgress
+from robustdml_ops.recipes.samplers import ClassBalancedSampler, RandomSampler
+
+
+class Run:
+    """One training run.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+        Settings.
+    prepared : Prepared
+        Data and backbone.
+    device : torch.device
+        Where it trains.
+    """
+
+    def __init__(self, config: TrainingConfig, prepared: Prepared, device: torch.device) -> None:
+        self.config, self.prepared, self.device = config, prepared, device
+        self.history: list[dict[str, float]] = []
+        self.phase_one_seconds = 0.0
+        split = prepared.data.train
+        self.labels, self.changed = apply_noise(config.noise, split.labels, config.seed, split.num_classes)
+        self.embedder = Embedder(prepared.backbone, prepared.num_features, config.embedding_size).to(device)
+        self.loss = METHODS[config.method].make_loss(config, split.num_classes).to(device)
+        self.confidences: Confidences | None = None
+        if prepared.frozen_features is not None:
+            self.confidences = Confidences(prepared.frozen_features, split.num_classes, device)
+        self.optimizer = torch.optim.AdamW(
+            [
+                {"params": list(self.embedder.parameters()), "lr": config.learning_rate},
+                {"params": list(self.loss.parameters()), "lr": config.proxy_learning_rate, "weight_decay": 0.0},
+            ],
+            weight_decay=config.weight_decay,
+            # One pass over each parameter: with many classes the default costs as much as the loss.
+            fused=True,
+        )
+        self.sampler: RandomSampler | ClassBalancedSampler = RandomSampler(len(split), config.batch_size, config.seed)
+        if config.samples_per_class:
+            self.sampler = ClassBalancedSampler(self.labels, config.batch_size, config.samples_per_class, config.seed)
+
+    @property
+    def epoch(self) -> int:
+        """Epochs done."""
+        return len(self.history)
+
+    @property
+    def data_summary(self) -> dict[str, Any]:
+        """Name and sizes of what it trains on."""
+        data = self.prepared.data
+        return {"name": data.name, "train": list(data.train.inputs.shape), "classes": data.train.num_classes}
+
+    def fit_confidences(self, report: OnProgress) -> None:
+        """Phase one, where the method has one: the head learns from the noisy labels, and is frozen.
+
+        Parameters
+        ----------
+        report : callable
+            Told of every epoch.
+        """
+        if self.confidences is not None:
+            start = time.perf_counter()
+            self.confidences.fit(self.labels, self.config, report)
+            self.phase_one_seconds = time.perf_counter() - start
+
+    def train_epoch(self, report: OnProgress) -> None:
+        """Pass over the batches once, then evaluate on the test split and add a record to the history.
+
+        Parameters
+        ----------
+        report : callable
+            Told of every step.
+
+        Raises
+        ------
+        UsageError
+            The loss is no longer finite.
+        """
+        start = time.perf_counter()
+        self.embedder.train()
+        total = torch.zeros((), device=self.device)
+        title = f"epoch {self.epoch + 1} of {self.config.epochs}"
+        for step, rows in enumerate(self.sampler.batches(self.epoch), start=1):
+            value = self._batch_loss(rows)
+            self.optimizer.zero_grad(set_to_none=True)
+            value.backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+            total += value.detach()
+            report(title, step, len(self.sampler))
+        loss = float(total) / len(self.sampler)
+        if not np.isfinite(loss):
+            raise UsageError(f"the loss of epoch {self.epoch + 1} is {loss}: try a smaller learning rate or amp none")
+        seconds = time.perf_counter() - start
+        test = self.prepared.data.test
+        metrics = retrieval_metrics(apply_in_batches(self.embedder, test.inputs, self.device), test.labels, self.device)
+        self.history.append({"epoch": self.epoch + 1, "loss": loss, "seconds": seconds, **metrics, **self._margins()})
+
+    def _batch_loss(self, rows: NDArray[np.int64]) -> Tensor:
+        inputs = as_tensor(self.prepared.data.train.inputs[rows], self.device)
+        # Confidences keep float32: β = 100 would make their rounding errors large.
+        target = (
+            torch.from_numpy(self.labels[rows]).to(self.device)
+            if self.confidences is None
+            else self.confidences.factors(rows)
+        )
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.amp == "bf16"):
+            value: Tensor = self.loss(self.embedder(inputs), target)
+        return value
+
+    def _margins(self) -> dict[str, float]:
+        margins = getattr(self.loss, "margins", None)
+        if margins is None:
+            return {}
+        values = margins.detach()
+        return {"margin": float(values.mean()), "margin_min": float(values.min()), "margin_max": float(values.max())}
+
+    def state(self) -> dict[str, Any]:
+        """Return all that a run needs to go on as if it had never stopped."""
+        return {
+            **{name: module.state_dict() for name, module in self._modules().items()},
+            "optimizer": self.optimizer.state_dict(),
+            "history": self.history,
+            "phase_one_seconds": self.phase_one_seconds,
+            "rng": torch.get_rng_state(),
+            "rng_cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go back to where a state was taken.
+
+        Parameters
+        ----------
+        state : dict
+            From `state`, of a run with the same settings and data.
+        """
+        for name, module in self._modules().items():
+            module.load_state_dict(state[name])
+        if self.confidences is not None:
+            self.confidences.head.freeze()
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.history = state["history"]
+        self.phase_one_seconds = state["phase_one_seconds"]
+        torch.set_rng_state(state["rng"])
+        if state["rng_cuda"] is not None and self.device.type == "cuda":
+            torch.cuda.set_rng_state(state["rng_cuda"], self.device)
+
+    def _modules(self) -> dict[str, nn.Module]:
+        modules: dict[str, nn.Module] = {"embedder": self.embedder, "loss": self.loss}
+        return modules if self.confidences is None else {**modules, "head": self.confidences.head}

@@ -1,0 +1,137 @@
+"""The training loop: from noisy labels to an embedding, in one phase or two, with checkpoints and metrics."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from robustdml_ops.recipes.cache import write_text
+from robustdml_ops.recipes.checkpoint import FILE_NAME, load_checkpoint, save_checkpoint
+from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.data import RetrievalData
+from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.evaluation import detection_auc
+from robustdml_ops.recipes.models import Embedder
+from robustdml_ops.recipes.preparation import prepare, resolve_device
+from robustdml_ops.recipes.progress import OnProgress, silent
+from robustdml_ops.recipes.run import Run
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """A finished run.
+
+    Attributes
+    ----------
+    config : TrainingConfig
+        Its settings.
+    history : list of dict
+        One record an epoch: loss, seconds, the metrics of `retrieval_metrics`, margins where they are learnt.
+    embedder : Embedder
+        The trained network, in eval mode; on features where the backbone was frozen.
+    changed : ndarray
+        Which training labels are wrong, bool, (N,).
+    confidences : ndarray or None
+        Confidence of the label given to each training sample, (N,), where the method has confidences.
+    summary : dict
+        Settings that matter, final metrics, and where there are confidences how well they tell wrong labels.
+    """
+
+    config: TrainingConfig
+    history: list[dict[str, float]]
+    embedder: Embedder
+    changed: NDArray[np.bool_]
+    confidences: NDArray[np.float32] | None
+    summary: dict[str, Any]
+
+
+def train(
+    config: TrainingConfig,
+    data: RetrievalData,
+    *,
+    out: Path | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    on_progress: OnProgress = silent,
+) -> TrainingResult:
+    """Train an embedding and evaluate it on the test split after every epoch.
+
+    A run that is interrupted and resumed gives the same bits as one that is not, on the CPU.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+        Settings.
+    data : RetrievalData
+        Images or features with true labels; the noise is applied here, to the training labels alone.
+    out : Path, optional
+        Folder for ``checkpoint.pt``, ``history.jsonl`` and ``metrics.json``; nothing is written without it.
+    resume : bool
+        Go on from the checkpoint in `out`.
+    device : str
+        ``auto``, ``cpu``, ``cuda``, …
+    on_progress : callable
+        Called with what is being done, the steps done and the steps in all.
+
+    Returns
+    -------
+    TrainingResult
+        The trained network and everything measured.
+
+    Raises
+    ------
+    UsageError
+        Settings, data and folder that do not fit together; a loss that is no longer finite.
+
+    Examples
+    --------
+    >>> from robustdml_ops.recipes.data import load_data
+    >>> config = TrainingConfig(method="smooth-proxy-anchor", noise="symmetric:0.5")
+    >>> result = train(config, load_data("glyphs"))  # doctest: +SKIP
+    """
+    if resume and out is None:
+        raise UsageError("resume needs the folder of the run (out)")
+    if out is not None and not resume and (out / FILE_NAME).exists():
+        raise UsageError(f"{out} holds a run already: resume it, or give another folder")
+    chosen = resolve_device(device)
+    # Seeds are set inside a fork, so that a caller's own random numbers go on as if nothing had run.
+    with torch.random.fork_rng(devices=[chosen] if chosen.type == "cuda" else []):
+        torch.manual_seed(config.seed)
+        run = Run(config, prepare(config, data, chosen, on_progress), chosen)
+        if resume and out is not None:
+            run.load_state(load_checkpoint(out, config, run.data_summary))
+            if run.epoch > config.epochs:
+                raise UsageError(f"{out} has {run.epoch} epochs already; ask for at least as many (epochs)")
+        else:
+            run.fit_confidences(on_progress)
+        while run.epoch < config.epochs:
+            run.train_epoch(on_progress)
+            if out is not None:
+                save_checkpoint(out, config, run.data_summary, run.state())
+                write_text(out / "history.jsonl", "".join(json.dumps(record) + "\n" for record in run.history))
+        result = _result(run)
+    if out is not None:
+        write_text(out / "metrics.json", json.dumps(result.summary, indent=2) + "\n")
+    return result
+
+
+def _result(run: Run) -> TrainingResult:
+    config = run.config
+    summary: dict[str, Any] = {
+        "method": config.method,
+        "noise": config.noise,
+        "seed": config.seed,
+        "data": run.data_summary,
+        **{key: value for key, value in run.history[-1].items() if key != "seconds"},
+        "training_seconds": run.phase_one_seconds + sum(record["seconds"] for record in run.history),
+    }
+    of_given_labels = None
+    if run.confidences is not None:
+        of_given_labels, accuracy = run.confidences.judge(run.labels, run.prepared.data.train.labels)
+        summary["confidence_auc"] = detection_auc(of_given_labels, run.changed)
+        summary["confidence_accuracy"] = accuracy
+    return TrainingResult(config, run.history, run.embedder.eval(), run.changed, of_given_labels, summary)
