@@ -26,20 +26,19 @@ def peak(contender: str, shape: Shape) -> dict[str, float]:
     step = workload.contender(contender)
     warm = Workload(Shape(shape.B, 64, shape.D))
     warm.contender(contender)()  # thread pools and workspaces of the libraries
-    whole, beyond = [], []
     gradients = workload.embeddings.nbytes + workload.proxies.nbytes
-    for _ in range(3):  # the first step pays for pages of code and workspaces that later ones find
+    before = resident("VmRSS")
+    peaks = []
+    for _ in range(3):  # the first step also pays for pages of code; what it leaves allocated counts in all
         workload.embeddings.grad = workload.proxies.grad = None
-        before = resident("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
         step()
-        whole.append(resident("VmHWM"))
-        beyond.append(whole[-1] - before - gradients)
+        peaks.append(resident("VmHWM"))
     mb = 1 / 2**20
     return {
-        "process_mb": max(whole) * mb,
+        "process_mb": max(peaks) * mb,
         "inputs_and_gradients_mb": 2 * gradients * mb,
-        "beyond_mb": min(beyond) * mb,
+        "beyond_mb": (min(peaks) - before - gradients) * mb,
     }
 
 

@@ -97,7 +97,7 @@ class Workload:
         """
         B, C, D = self.shape.B, self.shape.C, self.shape.D
         X, P = self.embeddings.detach(), self.proxies.detach()
-        rows = min(C, chunk_rows(B, D, self.device))
+        rows = min(C, chunk_rows(B + 2 * D, self.device))
         S, dX = X.new_empty(rows, B), torch.zeros_like(X)
         hidden, weight, _ = self.factors if logits else (X, P, None)
 

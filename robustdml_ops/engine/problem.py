@@ -19,6 +19,8 @@ class LabelSets:
     sorted_labels: Tensor  # (B,) int64, ascending
     order: Tensor  # (B,) int64, candidate at each place of sorted_labels
 
+    per_class = 0  # elements that a class brings into the cache
+
     @classmethod
     def of(cls, labels: Tensor) -> "LabelSets":
         """Sort ``labels`` (B,) int64; stable, so that the same labels give the same sums."""
@@ -44,6 +46,11 @@ class ConfidenceSets:
     def are_logits(self) -> bool:
         """Whether :meth:`values` still have to go through the sigmoid."""
         return self.confidences is None
+
+    @property
+    def per_class(self) -> int:
+        """Elements that a class brings into the cache: its logits and its row of the weight, where there are any."""
+        return 0 if self.hidden is None else sum(self.hidden.shape)
 
     def values(self, first: int, last: int, dtype: torch.dtype) -> Tensor:
         """Confidences, or logits, of the anchors ``first:last``: (last − first, B), any strides."""

@@ -97,7 +97,7 @@ def anchor_sweep(
             if lse_pair is not None:
                 return _of_log_sum_exps(lse_pair, upstream, want)
 
-        rows = min(C, chunk_rows(B, D, embeddings.device))
+        rows = min(C, chunk_rows(B + 2 * D + problem.sets.per_class, embeddings.device))
         S, U = new((rows, B), dtype=compute), new((rows, D), dtype=operand)
         U_inverse_norm = new(rows, dtype=compute)
         # Summed many chunks at a time, so that a sum costs no launch per chunk and no memory per class.
