@@ -85,8 +85,8 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
         require(
             mean > 0,
             lambda: (
-                f"mean(margins) = {float(mean.detach()):.4g}, and λ/mean(m) has a pole at 0: lower the rate of .margins "
-                "or raise regularization"
+                f"mean(margins) = {float(mean.detach()):.4g}, and λ/mean(m) has a pole at 0: lower the rate of "
+                ".margins or raise regularization"
             ),
         )
         scaled = self.alpha * margins

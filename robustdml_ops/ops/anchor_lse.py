@@ -82,7 +82,8 @@ def anchor_lse(
     Notes
     -----
     Source: the two sums of Kim et al. 2020, Eq. 4; Roig et al. 2020, Eq. 5; Phan et al., Eq. 2. Similarities and sums
-    are in float32 at least; bfloat16 and float16 operands go to the tensor cores as they are on a GPU.
+    are in float32 at least; on a GPU bfloat16 and float16 inputs, and all inputs under autocast, enter the products as
+    bfloat16.
 
     Examples
     --------
