@@ -1,4 +1,4 @@
-"""The sweep: everything of size B×C is made a chunk of classes at a time, and dies in cache."""
+"""The sweep of the anchor log-sum-exp: what is of size B×C is made a chunk of classes at a time, and dies in cache."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,10 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.chunks import chunk_rows
 from robustdml_ops.engine.dispatch import Epilogue
-from robustdml_ops.engine.gemm import accumulate, product
 from robustdml_ops.engine.problem import AnchorChunk, AnchorProblem
+from robustdml_ops.engine.similarities import Similarities
 
 
 @dataclass(frozen=True)
@@ -46,23 +45,6 @@ class SweepResult:
     dnegative_bias: Tensor | None = None  # (B,)
 
 
-def compute_dtype(embeddings: Tensor, proxies: Tensor) -> torch.dtype:
-    """float64 where either input is, else float32: bfloat16 cosines would cost 2⁻⁹·α in the exponent."""
-    return torch.float64 if torch.float64 in (embeddings.dtype, proxies.dtype) else torch.float32
-
-
-def operand_dtype(embeddings: Tensor, compute: torch.dtype) -> torch.dtype:
-    """Type of the operands of the products: bfloat16 for half precision on a CUDA device, else ``compute``.
-
-    float16, too, becomes bfloat16. The gradient of a similarity is of size α/C: with 10⁶ classes it lies below float16's
-    normal range. Beside it the coarser rounding of unit vectors weighs little: about 2⁻⁹/√D in a cosine.
-    """
-    if embeddings.device.type != "cuda" or compute == torch.float64:
-        return compute
-    half = torch.is_autocast_enabled("cuda") or embeddings.dtype in (torch.bfloat16, torch.float16)
-    return torch.bfloat16 if half and torch.cuda.is_bf16_supported(including_emulation=False) else compute
-
-
 def anchor_sweep(
     embeddings: Tensor,
     proxies: Tensor,
@@ -83,78 +65,53 @@ def anchor_sweep(
     upstream : pair of Tensor, optional
         dL/dpositive and dL/dnegative, each () or (C,) in the compute type. Needed for the total and for gradients.
     """
-    compute = problem.positive_bias.dtype
-    operand = operand_dtype(embeddings, compute)
-    (B, D), C = embeddings.shape, len(proxies)
-    new = embeddings.new_empty
-    if B == 0:
+    if len(embeddings) == 0:
         return _without_samples(embeddings, proxies, problem, upstream, want)
-    result = SweepResult()
+    compute, C = problem.positive_bias.dtype, len(proxies)
     with torch.autocast(embeddings.device.type, enabled=False):
-        X, X_inverse_norm = new((B, D), dtype=operand), new(B, dtype=compute)
-        epilogue.normalize_rows(embeddings, X, X_inverse_norm)
-
+        similarities = Similarities(embeddings, proxies, compute, epilogue, problem.sets.per_class)
         if not want.gradients:
-            lse_pair = epilogue.forward_only(X, proxies, problem)
+            lse_pair = epilogue.forward_only(similarities.X, proxies, problem)
             if lse_pair is not None:
                 return _of_log_sum_exps(lse_pair, upstream, want)
 
-        rows = min(C, chunk_rows(B + 2 * D + problem.sets.per_class, embeddings.device))
-        S, U = new((rows, B), dtype=compute), new((rows, D), dtype=operand)
-        U_inverse_norm = new(rows, dtype=compute)
+        result = SweepResult()
+        similarities.want_gradients(want.embeddings, want.proxies)
         # Summed many chunks at a time, so that a sum costs no launch per chunk and no memory per class.
-        block = C if want.lse else min(C, rows * max(1, 65536 // rows))
-        lse = new((2, block), dtype=compute)
+        block = C if want.lse else min(C, similarities.rows * max(1, 65536 // similarities.rows))
+        lse = embeddings.new_empty((2, block), dtype=compute)
         if want.lse:
             result.lse_positive, result.lse_negative = lse
         if upstream is not None:
-            result.total = new((), dtype=torch.float64).zero_()
-        if want.embeddings:
-            dX = new((B, D), dtype=compute).zero_()
-        if want.proxies:
-            result.dproxies = torch.empty_like(proxies, memory_format=torch.contiguous_format)
-            in_place = result.dproxies.dtype == compute
-            G = None if in_place else new((rows, D), dtype=compute)
+            result.total = embeddings.new_zeros((), dtype=torch.float64)
         if want.biases:
-            result.dpositive_bias, result.dnegative_bias = new(B, dtype=compute).zero_(), new(B, dtype=compute).zero_()
+            result.dpositive_bias = torch.zeros_like(problem.positive_bias)
+            result.dnegative_bias = torch.zeros_like(problem.negative_bias)
 
-        for first in range(0, C, rows):
-            last = min(C, first + rows)
-            count, place = last - first, first % block
-            V = epilogue.operand(proxies[first:last], U[:count], U_inverse_norm[:count])
-            product(V, X.t(), S[:count])
-            chunk = AnchorChunk(
-                S=S[:count],
-                first=first,
-                upstream_positive=_part(upstream[0], first, last) if upstream and want.gradients else None,
-                upstream_negative=_part(upstream[1], first, last) if upstream and want.gradients else None,
-                lse_positive=lse[0, place : place + count],
-                lse_negative=lse[1, place : place + count],
-                dpositive_bias=result.dpositive_bias,
-                dnegative_bias=result.dnegative_bias,
-                V=V,
-                inverse_norm=U_inverse_norm[:count],
+        for chunk in similarities:
+            place = chunk.first % block
+            end = place + len(chunk.S)
+            factors = upstream if want.gradients else None
+            epilogue.anchor_lse(
+                AnchorChunk(
+                    S=chunk.S,
+                    first=chunk.first,
+                    upstream_positive=factors and _part(factors[0], chunk.first, chunk.last),
+                    upstream_negative=factors and _part(factors[1], chunk.first, chunk.last),
+                    lse_positive=lse[0, place:end],
+                    lse_negative=lse[1, place:end],
+                    dpositive_bias=result.dpositive_bias,
+                    dnegative_bias=result.dnegative_bias,
+                    V=chunk.V,
+                    inverse_norm=chunk.inverse_norm,
+                ),
+                problem,
             )
-            epilogue.anchor_lse(chunk, problem)
-            if upstream is not None and (last == C or place + count == block):
-                for factor, value in zip(upstream, lse[:, : place + count], strict=True):
-                    result.total += (_part(factor, first - place, last) * value).sum(dtype=torch.float64)
-            if not (want.embeddings or want.proxies):
-                continue
-            dS = chunk.S.to(operand)
-            if want.embeddings:
-                accumulate(dX, dS.t(), V)
-            if result.dproxies is not None:
-                target = result.dproxies[first:last]
-                dU = target if G is None else G[:count]
-                product(dS, X, dU)
-                epilogue.finish(dU, V, U_inverse_norm[:count])
-                if G is not None:
-                    target.copy_(dU)
-
-        if want.embeddings:
-            epilogue.normalize_rows_backward(dX, X, X_inverse_norm)
-            result.dembeddings = dX
+            if upstream is not None and (chunk.last == C or end == block):
+                for factor, value in zip(upstream, lse[:, :end], strict=True):
+                    result.total += (_part(factor, chunk.first - place, chunk.last) * value).sum(dtype=torch.float64)
+            similarities.backward(chunk)
+        result.dembeddings, result.dproxies = similarities.gradients()
     return result
 
 

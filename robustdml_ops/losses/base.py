@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from robustdml_ops.engine.problem import ConfidenceSets, LabelSets
-from robustdml_ops.engine.sweep import compute_dtype
+from robustdml_ops.engine.similarities import compute_dtype
 from robustdml_ops.ops import AnchorBiases, anchor_loss, anchor_lse, similarity
 from robustdml_ops.ops.validation import check_matrix, check_same_device, check_vector, require
 

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from robustdml_ops.engine.dispatch import choose
 from robustdml_ops.engine.problem import AnchorProblem, ConfidenceSets, LabelSets
-from robustdml_ops.engine.sweep import SweepResult, Wanted, anchor_sweep, compute_dtype
+from robustdml_ops.engine.similarities import compute_dtype
+from robustdml_ops.engine.sweep import SweepResult, Wanted, anchor_sweep
 from robustdml_ops.ops.validation import (
     check_finite_embeddings,
     check_finite_proxies,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from robustdml_ops.engine.chunks import chunk_rows
-from robustdml_ops.engine.sweep import compute_dtype, operand_dtype
+from robustdml_ops.engine.similarities import compute_dtype, operand_dtype
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 
