@@ -14,6 +14,14 @@ from python_ref.smooth_proxy_anchor import (
     smooth_similarity_gradient,
     smooth_weights,
 )
+from python_ref.vmf import (
+    vmf_concentration,
+    vmf_log_density,
+    vmf_log_normalizer,
+    vmf_log_posterior,
+    vmf_mean_direction,
+    vmf_mean_resultant_length,
+)
 
 __all__ = [
     "adaptive_proxy_anchor_loss",
@@ -24,4 +32,10 @@ __all__ = [
     "smooth_proxy_anchor_loss",
     "smooth_similarity_gradient",
     "smooth_weights",
+    "vmf_concentration",
+    "vmf_log_density",
+    "vmf_log_normalizer",
+    "vmf_log_posterior",
+    "vmf_mean_direction",
+    "vmf_mean_resultant_length",
 ]

@@ -20,13 +20,14 @@ ROBUSTDML_HD T atanh_tail(T square) {
         return square * (coefficient + atanh_tail<j + 1, last>(square));
 }
 
-// log(u) + correction for a normal u > 0; within an ulp.
+// offset + log(u) + correction for a normal u > 0, within an ulp of the result or of 1. An offset that takes
+// most of the logarithm away costs no accuracy.
 //
 // u = 2^e m with sqrt(1/2) <= m < sqrt(2), and log(m) = 2 atanh(s) with s = (m - 1)/(m + 1), |s| < 0.172: the
 // first term left out is below 1e-18 (2e-9 in float) of the result. ln2 comes in two parts, the first with
 // trailing zeros, so that e times it is exact.
 template <class T>
-ROBUSTDML_HD T log_normal(T u, T correction) {
+ROBUSTDML_HD T log_normal(T u, T correction, T offset = T(0)) {
     constexpr bool kDouble = sizeof(T) == 8;
     using Bits = std::conditional_t<kDouble, std::uint64_t, std::uint32_t>;
     constexpr int kMantissa = kDouble ? 52 : 23;
@@ -46,7 +47,7 @@ ROBUSTDML_HD T log_normal(T u, T correction) {
     const T f = bits_of<T>(word - (shifted & kExponent) + kOne) - T(1);
     const T s = f / (T(2) + f);
     const T tail = atanh_tail<1, kDouble ? 10 : 4>(s * s);
-    return e * kLn2High + (f - (s * (f - tail) - (e * kLn2Low + correction)));
+    return (offset + e * kLn2High) + (f - (s * (f - tail) - (e * kLn2Low + correction)));
 }
 
 // log(x) for x > 0, subnormal numbers included; -inf for 0.
@@ -61,11 +62,11 @@ ROBUSTDML_HD T log_positive(T x) {
     return x > T(0) ? value : -kInfinity<T>;
 }
 
-// log(1 + x) for finite x >= 0: what 1 + x rounds away comes back as the correction.
+// offset + log(1 + x) for finite x >= 0: what 1 + x rounds away comes back as the correction.
 template <class T>
-ROBUSTDML_HD T log1p_positive(T x) {
+ROBUSTDML_HD T log1p_positive(T x, T offset = T(0)) {
     const T u = T(1) + x;
-    return log_normal(u, (x - (u - T(1))) / u);
+    return log_normal(u, (x - (u - T(1))) / u, offset);
 }
 
 }  // namespace robustdml

@@ -64,8 +64,8 @@ ROBUSTDML_HD T vmf_by_series(T kappa, const VmfOrder<T>& order) {
     if constexpr (function == VmfFunction::log_0f1 || function == VmfFunction::peak ||
                   function == VmfFunction::log_i) {
         const T* reciprocals = order.reciprocals[0];
-        const T g = log1p_positive(z * reciprocals[1] * power_series<kSeries, 2>(z, reciprocals));
-        return function == VmfFunction::peak ? kappa - g : g;
+        const T above_one = z * reciprocals[1] * power_series<kSeries, 2>(z, reciprocals);
+        return function == VmfFunction::peak ? -log1p_positive(above_one, -kappa) : log1p_positive(above_one);
     } else {
         const T F0 = power_series<kSeries>(z, order.reciprocals[0]);
         const T F1 = power_series<kSeries>(z, order.reciprocals[1]);

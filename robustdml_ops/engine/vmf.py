@@ -1,26 +1,21 @@
-"""The special functions of the von Mises–Fisher distribution: what depends on the order alone, and who computes them.
+"""The special functions of the von Mises–Fisher distribution, by the backend that serves the device.
 
-With order v = D/2 − 1, r = √(v² + κ²) and q = (v/r)² the backends evaluate, elementwise in κ,
+With order v = D/2 − 1, r = √(v² + κ²) and q = (v/r)² the backends evaluate, elementwise in κ ≥ 0,
 
-==================== ============================================================
+==================== =============================================================
 ``log_0f1``          g = log ₀F₁(; v+1; κ²/4) = log C_D(0) − log C_D(κ)
 ``peak``             h = κ − g
 ``log_i``            log I_v(κ), in float64 alone: it crosses zero
 ``ratio``            A = I_{v+1}(κ)/I_v(κ) = g′
 ``ratio_derivative`` A′
-==================== ============================================================
+==================== =============================================================
 
 below ``VmfOrder.series_below`` by the power series of ₀F₁, from there on by the logarithm of Debye's series,
 Σ_k c_k(q)/r^k. ``docs/vmf.md`` derives both.
 """
 
-import math
-from dataclasses import dataclass
-from fractions import Fraction
-from functools import lru_cache
-from types import ModuleType
+from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from robustdml_ops.engine import (
@@ -32,4 +27,18 @@ from robustdml_ops.engine import (
     vmf_native,
     vmf_triton,
 )
-from robustdml_ops.engine.vmf_order import vmf_order
+
+# Whoever serves the sweep on a device serves these functions there.
+_EVALUATE: dict[object, Callable[[str, float, Tensor], Tensor]] = {
+    epilogue_native: vmf_native.evaluate,
+    epilogue_triton: vmf_triton.evaluate,
+    epilogue_eager: vmf_eager.evaluate,
+}
+
+
+def evaluate(function: str, v: float, kappa: Tensor, backend: str | None) -> Tensor:
+    """``function`` of order ``v`` ≥ 0 at ``kappa`` (float64 or float32, any shape): NaN where κ is negative or NaN.
+
+    ``backend`` and errors as in :func:`robustdml_ops.engine.dispatch.choose`. Not differentiable.
+    """
+    return _EVALUATE[dispatch.choose(backend, kappa.device, kappa.dtype)](function, v, kappa)

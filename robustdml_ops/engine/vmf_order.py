@@ -12,7 +12,9 @@ _RADIUS = {torch.float64: 32.0, torch.float32: 14.0}
 # From this order on few of Debye's terms do.
 _LARGE_ORDER = {torch.float64: 128.0, torch.float32: 47.0}
 _DEBYE_TERMS = {torch.float64: (10, 6), torch.float32: (5, 3)}
-# Terms of the power series: up to κ = _RADIUS, and up to κ = 1 where v itself is that large.
+# Up to this κ the power series serves at any order: g is small there, and Debye's form a difference.
+_SMALL_KAPPA = {torch.float64: 1.0, torch.float32: 4.0}
+# Terms of the power series: up to κ = _RADIUS, and up to _SMALL_KAPPA where v itself is that large.
 _SERIES_TERMS = {torch.float64: (48, 8), torch.float32: (24, 8)}
 
 
@@ -47,7 +49,7 @@ def vmf_order(v: float, dtype: torch.dtype) -> VmfOrder:
         base=base,
         constant=constant,
         log_scale=math.lgamma(v + 1) + v * math.log(2),
-        series_below=max(1.0, math.sqrt(max(0.0, radius**2 - v**2))),
+        series_below=max(_SMALL_KAPPA[dtype], math.sqrt(max(0.0, radius**2 - v**2))),
         debye_terms=debye_terms,
         series_terms=_SERIES_TERMS[dtype][v >= radius],
     )

@@ -2,6 +2,23 @@
 
 from robustdml_ops.engine.problem import ConfidenceSets, LabelSets
 from robustdml_ops.ops.anchor_lse import AnchorBiases, AnchorLSE, anchor_loss, anchor_lse
+from robustdml_ops.ops.fit_vmf import VonMisesFisher, fit_vmf
 from robustdml_ops.ops.similarity import similarity
+from robustdml_ops.ops.vmf import bessel_ratio, log_bessel_i, vmf_log_likelihood, vmf_log_normalizer, vmf_log_peak
 
-__all__ = ["AnchorBiases", "AnchorLSE", "ConfidenceSets", "LabelSets", "anchor_loss", "anchor_lse", "similarity"]
+__all__ = [
+    "AnchorBiases",
+    "AnchorLSE",
+    "ConfidenceSets",
+    "LabelSets",
+    "VonMisesFisher",
+    "anchor_loss",
+    "anchor_lse",
+    "bessel_ratio",
+    "fit_vmf",
+    "log_bessel_i",
+    "similarity",
+    "vmf_log_likelihood",
+    "vmf_log_normalizer",
+    "vmf_log_peak",
+]

@@ -1,6 +1,6 @@
-"""The functions of the von Mises–Fisher distribution to 50 digits, from series that share nothing with the package's."""
+"""The functions of the von Mises–Fisher distribution to 50 digits, from series unlike the package's."""
 
-from functools import lru_cache
+from functools import cache
 from typing import NamedTuple
 
 import mpmath as mp
@@ -16,7 +16,7 @@ class Exact(NamedTuple):
     ratio_derivative: mp.mpf
 
 
-@lru_cache(maxsize=None)
+@cache
 def exact(v: float, kappa: float) -> Exact:
     """All five functions at one point, kappa > 0: the power series up to a few times v, Hankel's beyond."""
     # Hankel's terms grow to about e^(v²/2κ) before they shrink, and cancel.

@@ -1,0 +1,74 @@
+"""log I_v of a million values against scipy, the ratio, and the fit of as many classes."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import ive
+
+from robustdml_ops.ops.fit_vmf import fit_vmf
+from robustdml_ops.ops.vmf import bessel_ratio, log_bessel_i, vmf_log_peak
+
+COUNT, DIM = 1_000_000, 128
+ORDER = DIM / 2 - 1
+
+
+def concentrations(dtype=torch.float64):
+    """κ from 1e-4 to 1e4, shuffled: no branch predictor profits from their order."""
+    torch.manual_seed(0)
+    return torch.logspace(-4, 4, COUNT, dtype=torch.float64)[torch.randperm(COUNT)].to(dtype)
+
+
+def by_scipy(kappa):
+    with np.errstate(divide="ignore"):
+        return np.log(ive(ORDER, kappa)) + kappa
+
+
+def test_log_bessel_i_against_scipy(timed, benchmark):
+    kappa = concentrations()
+    array = kappa.numpy()
+    theirs, ours = by_scipy(array), log_bessel_i(ORDER, kappa).numpy()
+    finite = np.isfinite(theirs)
+    np.testing.assert_allclose(ours[finite], theirs[finite], rtol=1e-13, atol=1e-12)
+    assert np.isfinite(ours).all()
+    assert not finite.all()
+    timed(
+        lambda: log_bessel_i(ORDER, kappa),
+        lambda: by_scipy(array),
+        group=f"log I_v, {COUNT:.0e} values, D={DIM}, float64; the floor is scipy's log(ive)",
+        contender="robustdml/log_bessel_i",
+        rounds=5,
+        scipy_infinite=int((~finite).sum()),
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("backend", ["native", "eager"])
+@pytest.mark.parametrize("function", [bessel_ratio, vmf_log_peak], ids=lambda f: f.__name__)
+def test_elementwise(timed, function, backend, dtype):
+    kappa = concentrations(dtype)
+    argument = ORDER if function is bessel_ratio else DIM
+    exact = function(argument, kappa.double(), backend="native")
+    torch.testing.assert_close(function(argument, kappa, backend=backend).double(), exact, rtol=1e-6, atol=0)
+    timed(
+        lambda: function(argument, kappa, backend=backend),
+        lambda: kappa.clone(),
+        group=f"{function.__name__}, {COUNT:.0e} values, D={DIM}, {dtype}; the floor is a copy",
+        contender=f"robustdml/{backend}",
+        rounds=5,
+    )
+
+
+@pytest.mark.parametrize("classes", [512, 100_000])
+def test_fit(timed, classes):
+    """As many classes as a step of 256 samples touches, and a whole refresh."""
+    torch.manual_seed(0)
+    length = torch.rand(classes) * 20
+    sums = torch.nn.functional.normalize(torch.randn(classes, DIM)) * length[:, None]
+    counts = torch.full((classes,), 20)
+    assert fit_vmf(sums, counts).kappa.isfinite().all()
+    timed(
+        lambda: fit_vmf(sums, counts),
+        lambda: torch.linalg.vector_norm(sums, dim=1),
+        group=f"fit_vmf, C={classes}, D={DIM}; the floor is the norm of the sums",
+        contender="robustdml/fit_vmf",
+    )
