@@ -68,7 +68,7 @@ class Similarities:
     def want_gradients(self, embeddings: bool, proxies: bool) -> None:
         """Make room for what :meth:`backward` is to fill."""
         if embeddings:
-            self.dX = torch.zeros_like(self.embeddings, dtype=self.compute)
+            self.dX = self.embeddings.new_zeros(self.embeddings.shape, dtype=self.compute)
         if proxies:
             self.dP = torch.empty_like(self.proxies, memory_format=torch.contiguous_format)
 

@@ -92,6 +92,23 @@ def test_gradcheck(name, backend):
     assert torch.autograd.gradcheck(function, tuple(case.inputs), fast_mode=True)
 
 
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.usefixtures("small_chunks")
+def test_inputs_in_any_layout(name, backend):
+    """Matrices stored by column, and every other entry of longer vectors."""
+    case = Case(name, 17, 33, 7, weighted=True, backend=backend)
+    case.embeddings = case.embeddings.detach().t().contiguous().t().requires_grad_()
+    case.module.proxies.data = case.module.proxies.data.t().contiguous().t()
+    case.weights = case.weights.detach().repeat_interleave(2)[::2].requires_grad_()
+    case.labels = case.labels.repeat_interleave(2)[::2]
+    case.hidden, case.weight = case.hidden.t().contiguous().t(), case.weight.t().contiguous().t()
+    ours, reference = case.ours(), case.reference()
+    assert_close(ours, reference)
+    for mine, theirs in zip(case.gradients(ours), case.gradients(reference), strict=True):
+        assert_close(mine, theirs)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_native_and_eager_agree_to_rounding(name):
     results = []
