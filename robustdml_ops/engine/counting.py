@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.engine.chunks import chunk_rows
-from robustdml_ops.engine.problem import ConfidenceSets
+from robustdml_ops.engine.problem import ConfidenceSets, LabelSets
 
 
 class ConfidenceCounts(NamedTuple):
@@ -18,11 +18,11 @@ class ConfidenceCounts(NamedTuple):
     highest: Tensor  # ()
 
 
-def count_labels(labels: Tensor, present: Tensor | None) -> Tensor:
+def count_labels(sets: LabelSets, present: Tensor | None) -> Tensor:
     """Distinct labels among the candidates ``present`` (B,) bool (None: all), as () int64."""
+    ordered = sets.sorted_labels
     if present is not None:
-        labels = torch.where(present, labels, -1)
-    ordered, _ = torch.sort(labels)
+        ordered, _ = torch.sort(torch.where(present, sets.labels, -1))
     new = torch.ones_like(ordered, dtype=torch.bool)
     new[1:] = ordered[1:] != ordered[:-1]
     return (new & (ordered >= 0)).sum()

@@ -96,6 +96,7 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
         else:
             biases = AnchorBiases(of_sample + log_weights, log_weights, scaled)
         anchors = torch.full((), self.num_classes, device=embeddings.device)
-        loss = self._reduce(embeddings, LabelSets.of(labels), biases, count_labels(labels, present), anchors)
+        sets = LabelSets.of(labels)
+        loss = self._reduce(embeddings, sets, biases, count_labels(sets, present), anchors)
         regularizer = self.regularization / mean
         return loss + (regularizer if self.reduction == "mean" else regularizer / self.num_classes)

@@ -93,4 +93,4 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
         bias = self.alpha * self.margin + log_weights
         sets = LabelSets.of(labels)
         anchors = torch.full((), self.num_classes, device=embeddings.device)
-        return self._reduce(embeddings, sets, AnchorBiases(bias, bias), count_labels(labels, present), anchors)
+        return self._reduce(embeddings, sets, AnchorBiases(bias, bias), count_labels(sets, present), anchors)

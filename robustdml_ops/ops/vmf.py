@@ -222,7 +222,7 @@ def _backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
     (kappa,) = ctx.saved_tensors
     function, order, backend = ctx.settings
     if function == "ratio_derivative":
-        raise NotImplementedError("the second derivative of the Bessel ratio is not provided")
+        raise RuntimeError("the Bessel ratio can be differentiated once: detach kappa before asking for more")
     if function == "ratio":
         derivative = _apply("ratio_derivative", order, kappa, backend)
     else:

@@ -1,0 +1,108 @@
+"""Liu, Yu, Li, Shen, Gao, Ren, Xie, Cui: Noise-Resistant Deep Metric Learning with Probabilistic Instance Filtering.
+
+Section III-F: the losses that PRISM protects, by Wang et al. (cross-batch memory) and Qian et al. (SoftTriple).
+"""
+
+import torch
+from torch import Tensor
+
+from python_ref.anchor import cosine_similarity
+
+
+def memory_contrastive_loss(
+    embeddings: Tensor,
+    labels: Tensor,
+    vectors: Tensor,
+    vector_labels: Tensor,
+    margin: float = 0.5,
+    variant: str = "paper",
+) -> Tensor:
+    """Memory-based contrastive loss, Eq. 16 of the batch and Eq. 17 of batch and bank, summed.
+
+    ::
+
+        L = Σ_{i≠j ∈ B}, y_i≠y_j [S_ij − λ]₊ − Σ_{i≠j ∈ B}, y_i=y_j S_ij  +  the same over i ∈ B, j ∈ M
+
+    Parameters
+    ----------
+    embeddings, labels : Tensor, (B, D) and (B,)
+        The batch.
+    vectors, vector_labels : Tensor, (m, D) and (m,)
+        The bank; constants. m may be 0.
+    margin : float
+        λ.
+    variant : {"paper", "xbm"}
+        "xbm" is the public code: Σ (1 − s) over positives with s < 1 − 1e-5 and Σ s over negatives with s > λ, by B.
+
+    Returns
+    -------
+    Tensor, ()
+
+    Examples
+    --------
+    >>> X, y = torch.tensor([[1.0, 0.0], [0.6, 0.8]]), torch.tensor([0, 1])
+    >>> memory_contrastive_loss(X, y, X[:1], y[:1])  # 2 · (0.6 − 0.5); (0.6 − 0.5) − 1
+    tensor(-0.7000)
+    """
+    different = ~torch.eye(len(labels), dtype=torch.bool)  # Eq. 16 means pairs: a sample is none with itself
+    batch = _pair_loss(cosine_similarity(embeddings, embeddings), labels[:, None] == labels, different, margin, variant)
+    S = cosine_similarity(embeddings, vectors.detach())
+    bank = _pair_loss(S, labels[:, None] == vector_labels, torch.ones_like(S, dtype=torch.bool), margin, variant)
+    return batch + bank
+
+
+def soft_triple_loss(
+    embeddings: Tensor,
+    labels: Tensor,
+    centers: Tensor,
+    scale: float = 20.0,
+    gamma: float = 0.1,
+    margin: float = 0.01,
+    reduction: str = "mean",
+) -> Tensor:
+    """SoftTriple loss, Eqs. 18 and 19.
+
+    ::
+
+        L_i  = −log( e^{λ(S'_iy − δ)} / (e^{λ(S'_iy − δ)} + Σ_{j≠y} e^{λ S'_ij}) )
+        S'_ij = Σ_h softmax_h(s_ijh / γ) s_ijh
+
+    Errata: Eq. 18 is printed without Σ_{j≠y}; γ of Eq. 19 is 1/γ here, as in the usual implementations.
+
+    Parameters
+    ----------
+    embeddings, labels : Tensor, (B, D) and (B,)
+        Embeddings are normalised here.
+    centers : Tensor, (C, H, D)
+        Normalised here.
+    scale, gamma, margin : float
+        λ, γ and δ.
+    reduction : {"mean", "none"}
+        "none" gives (B,), one loss per sample.
+
+    Returns
+    -------
+    Tensor, () or (B,)
+        An empty batch gives 0, connected to the graph.
+
+    Examples
+    --------
+    >>> X = torch.eye(2)
+    >>> soft_triple_loss(X, torch.tensor([0, 1]), X[:, None], scale=1.0, margin=0.0)  # log(1 + e⁻¹)
+    tensor(0.3133)
+    """
+    C, H, D = centers.shape
+    s = cosine_similarity(embeddings, centers.reshape(C * H, D)).reshape(-1, C, H)
+    S = (torch.softmax(s / gamma, dim=2) * s).sum(2)
+    own = torch.nn.functional.one_hot(labels, C).bool()
+    logits = scale * torch.where(own, S - margin, S)
+    losses = torch.logsumexp(logits, dim=1) - logits[own]
+    return losses if reduction == "none" else losses.sum() / max(len(losses), 1)
+
+
+def _pair_loss(S: Tensor, same: Tensor, pairs: Tensor, margin: float, variant: str) -> Tensor:
+    positive, negative = same & pairs, ~same & pairs
+    if variant == "paper":
+        return ((S - margin).clamp(min=0) * negative).sum() - (S * positive).sum()
+    attracted, repelled = positive & (S < 1 - 1e-5), negative & (margin < S)
+    return (((1 - S) * attracted).sum() + (S * repelled).sum()) / max(len(S), 1)

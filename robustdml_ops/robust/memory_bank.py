@@ -1,0 +1,338 @@
+"""The memory of past embeddings, first in, first out, with the sums of its classes."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.ops.validation import (
+    INTEGERS,
+    check_label_range,
+    check_labels,
+    check_local,
+    check_matrix,
+    check_same_device,
+)
+from robustdml_ops.robust.buffers import TypedBuffers
+from robustdml_ops.robust.sample_copies import SampleCopies
+
+_RECOMPUTE_ROWS = 65_536
+
+
+class ClassStatistics(NamedTuple):
+    """What a mean or a von Mises–Fisher distribution is fitted to, a row per sample."""
+
+    sums: Tensor  # (B, D)
+    counts: Tensor  # (B,) int64
+
+
+class MemoryBank(TypedBuffers):
+    """Queue of embeddings, labels and sample ids; per class, the sum and the number of its rows.
+
+    Enqueuing touches the slots and classes of the batch alone, so its cost depends on neither capacity nor C. It does
+    not read a value back from the device, and gives the same bits every time. All state is in buffers: a run that
+    resumes from ``state_dict`` equals an unbroken one bit for bit.
+
+    Parameters
+    ----------
+    num_classes : int
+        Number of classes, C.
+    embedding_size : int
+        D.
+    capacity : int
+        Rows the bank holds; the oldest make room.
+    dtype : torch.dtype
+        Of the stored rows, floating point. Sums are float32 (float64 for float64 rows) and add what is stored, after
+        rounding: what leaves cancels what entered. With bfloat16 rows they hardly drift at all, with float32 rows by
+        1e-6 to 1e-5 over 200 000 updates; a class that becomes empty starts from 0 again.
+    num_samples : int, optional
+        Size of the training set, N. With it sample ids are required, and `without_own_copies` works; 8 bytes per sample
+        and slot.
+
+    Attributes
+    ----------
+    features, labels, sample_ids : Tensor
+        (capacity, D); (capacity,) int64, −1 where a slot is empty; (capacity,) int64, −1 where no id was given.
+    sums, counts : Tensor
+        (C, D) and (C,) int64.
+    enqueued : Tensor
+        () int64, rows ever stored; `pointer` and `filled` follow from it.
+
+    Notes
+    -----
+    Rows are stored as given: pass unit vectors, as PRISM does. ``.half()`` and the like, on the bank or on a module
+    around it, move the buffers but leave their types alone.
+
+    References
+    ----------
+    Liu et al., "Noise-Resistant Deep Metric Learning with Probabilistic Instance Filtering" (PRISM), section III-B and
+    Eq. 6.
+
+    Examples
+    --------
+    >>> import torch
+    >>> bank = MemoryBank(num_classes=3, embedding_size=2, capacity=2)
+    >>> bank.enqueue(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]))
+    tensor([ 0,  0, -1, -1])
+    >>> bank.enqueue(torch.tensor([[0.6, 0.8]]), torch.tensor([2]))  # the oldest row, of class 0, leaves
+    tensor([2, 0])
+    >>> bank.class_means(), bank.counts
+    (tensor([[0.0000, 1.0000],
+            [0.0000, 0.0000],
+            [0.6000, 0.8000]]), tensor([1, 0, 1]))
+    """
+
+    features: Tensor
+    labels: Tensor
+    sample_ids: Tensor
+    sums: Tensor
+    counts: Tensor
+    enqueued: Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        capacity: int,
+        dtype: torch.dtype = torch.float32,
+        num_samples: int | None = None,
+    ) -> None:
+        super().__init__()
+        sizes = {"num_classes": num_classes, "embedding_size": embedding_size, "capacity": capacity}
+        for name, value in sizes.items():
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if not dtype.is_floating_point:
+            raise ValueError(f"dtype must be a floating-point type, got {dtype}")
+        self.num_classes = num_classes
+        self.embedding_size = embedding_size
+        self.capacity = capacity
+        self.copies = None if num_samples is None else SampleCopies(num_samples, capacity)
+        self.register_buffer("features", torch.zeros(capacity, embedding_size, dtype=dtype))
+        self.register_buffer("labels", torch.full((capacity,), -1))
+        self.register_buffer("sample_ids", torch.full((capacity,), -1))
+        sum_dtype = torch.promote_types(dtype, torch.float32)
+        self.register_buffer("sums", torch.zeros(num_classes, embedding_size, dtype=sum_dtype))
+        self.register_buffer("counts", torch.zeros(num_classes, dtype=torch.int64))
+        self.register_buffer("enqueued", torch.zeros((), dtype=torch.int64))
+
+    @property
+    def pointer(self) -> Tensor:
+        """Slot of the next row, () int64."""
+        return self.enqueued % self.capacity
+
+    @property
+    def filled(self) -> Tensor:
+        """Rows in the bank, () int64."""
+        return self.enqueued.clamp(max=self.capacity)
+
+    @property
+    def seen(self) -> Tensor:
+        """Which classes are in the bank, (C,) bool."""
+        return self.counts > 0
+
+    def class_means(self, classes: Tensor | None = None) -> Tensor:
+        """Mean row of each class, not normalised again; 0 for a class that is not in the bank.
+
+        Parameters
+        ----------
+        classes : Tensor, optional
+            (n,) integers in 0..C-1; by default all classes.
+
+        Returns
+        -------
+        Tensor
+            (n, D) or (C, D), in the type of the sums.
+        """
+        sums, counts = (self.sums, self.counts) if classes is None else (self.sums[classes], self.counts[classes])
+        return sums / counts.clamp(min=1)[:, None]
+
+    @torch.no_grad()
+    def enqueue(
+        self, features: Tensor, labels: Tensor, sample_ids: Tensor | None = None, keep: Tensor | None = None
+    ) -> Tensor:
+        """Store a batch; the oldest rows make room.
+
+        Parameters
+        ----------
+        features : Tensor
+            (B, D), floating point; detached and rounded to the bank's type. Any B; of more rows than the capacity the
+            last ones stay.
+        labels : Tensor
+            (B,), integers in 0..C-1.
+        sample_ids : Tensor, optional
+            (B,), integers; in 0..N-1 and required if the bank knows ``num_samples``.
+        keep : Tensor, optional
+            (B,) bool: the rows to store, by default all.
+
+        Returns
+        -------
+        Tensor
+            (2·min(B, capacity),) int64: the classes that rows entered or left, with repetitions, and −1 as padding.
+            What is derived from sums and counts is stale for these classes and no others.
+
+        Raises
+        ------
+        ValueError, TypeError
+            Shapes, types or devices that do not fit, no sample ids; on the CPU NaN or inf. Nothing is stored then. On a
+            GPU, where a look at the values would stall the stream, a row with NaN or inf is left out, as if not kept:
+            it would stay in the sums for good.
+        IndexError
+            A label or sample id out of range (on a GPU a device-side assertion).
+        """
+        features, labels, ids, keep = self._check(features, labels, sample_ids, keep)
+        if len(features) == 0:
+            return labels
+        # All shapes follow from B and the capacity; how many rows enter is known to the device alone.
+        rank, kept = keep.cumsum(0), keep.sum()
+        survives = keep & (rank > kept - self.capacity)
+        order = torch.argsort(survives.logical_not().byte(), stable=True)[: self.capacity]
+        features, labels, ids, entering = features[order], labels[order], ids[order], survives[order]
+        # As many slots as rows, all different; those past the entering rows get back what they hold.
+        overflow = (kept - self.capacity).clamp(min=0)
+        serials = self.enqueued + overflow + torch.arange(len(order), device=order.device)
+        slots = serials % self.capacity
+        old_features, old_labels = self.features[slots], self.labels[slots]
+
+        touched = torch.cat([torch.where(entering, labels, -1), torch.where(entering, old_labels, -1)])
+        self._update_classes(touched, torch.cat([features, -old_features]))
+        if self.copies is not None:
+            self.copies.link(ids, serials, entering)
+        self.features.index_copy_(0, slots, torch.where(entering[:, None], features, old_features))
+        self.labels.index_copy_(0, slots, torch.where(entering, labels, old_labels))
+        self.sample_ids.index_copy_(0, slots, torch.where(entering, ids, self.sample_ids[slots]))
+        self.enqueued += kept
+        return touched
+
+    @torch.no_grad()
+    def recompute(self) -> None:
+        """Compute sums and counts from the rows in the bank, free of what rounding has left; O(capacity·D)."""
+        self.sums.zero_()
+        self.counts.zero_()
+        chunks = (torch.split(buffer, _RECOMPUTE_ROWS) for buffer in (self.features, self.labels))
+        for features, labels in zip(*chunks, strict=True):
+            classes = labels.clamp(min=0)  # an empty slot holds zeros
+            _add_rows(self.sums, classes, features.to(self.sums.dtype))
+            _add_rows(self.counts, classes, (labels >= 0).long())
+
+    @torch.no_grad()
+    def without_own_copies(self, sample_ids: Tensor, labels: Tensor, max_copies: int | None = None) -> ClassStatistics:
+        """Sum and number of the rows of each sample's class, but for its own: those vouch for any label.
+
+        Parameters
+        ----------
+        sample_ids : Tensor
+            (B,), integers in 0..N-1.
+        labels : Tensor
+            (B,), integers in 0..C-1. Copies stored under another label are no part of the class.
+        max_copies : int, optional
+            How many of a sample's latest copies are left out. By default 2·⌈capacity/N⌉: an epoch without repetitions
+            leaves one, so the bank has ⌈capacity/N⌉ or, as epochs are shuffled, one more; with half of the samples
+            rejected in each epoch, twice as many.
+
+        Returns
+        -------
+        ClassStatistics
+            ``sums`` (B, D) and ``counts`` (B,), of 0 where nothing else is left. Cost O(B·max_copies·D).
+
+        Raises
+        ------
+        ValueError, TypeError
+            A bank without ``num_samples``; shapes, types or devices that do not fit.
+        IndexError
+            A label or sample id out of range (on a GPU a device-side assertion).
+        """
+        if self.copies is None:
+            raise ValueError("without_own_copies needs MemoryBank(..., num_samples=): the size of the training set")
+        if max_copies is None:
+            max_copies = 2 * -(-self.capacity // self.copies.num_samples)
+        if max_copies < 1:
+            raise ValueError(f"max_copies must be at least 1, got {max_copies}")
+        ids = self._check_sample_ids(sample_ids, len(labels))
+        labels = check_labels(labels, ids)
+        check_label_range(labels, self.num_classes)
+        slots = self.copies.find(ids, self.enqueued, max_copies)
+        own = (slots >= 0) & (self.labels[slots.clamp(min=0)] == labels[:, None])
+        copies = self.features[slots.clamp(min=0)].to(self.sums.dtype) * own[..., None]
+        counts = self.counts[labels] - own.sum(1)
+        return ClassStatistics(torch.where(counts[:, None] > 0, self.sums[labels] - copies.sum(1), 0), counts)
+
+    def extra_repr(self) -> str:
+        """Return the settings, for ``repr``."""
+        return (
+            f"num_classes={self.num_classes}, embedding_size={self.embedding_size}, capacity={self.capacity}, "
+            f"dtype={self.features.dtype}"
+        )
+
+    def _update_classes(self, touched: Tensor, rows: Tensor) -> None:
+        """Add what enters, the first half of ``rows``, and what leaves, the negated second half."""
+        classes, counted = touched.clamp(min=0), touched >= 0
+        signs = torch.ones_like(touched)
+        signs[len(touched) // 2 :] = -1
+        _add_rows(self.counts, classes, signs * counted)
+        _add_rows(self.sums, classes, rows.to(self.sums.dtype).masked_fill_(~counted[:, None], 0))
+        # Rounding leaves a residue that has a direction, but no meaning.
+        occupied = self.counts[classes] > 0
+        self.sums.index_copy_(0, classes, torch.where(occupied[:, None], self.sums[classes], 0))
+
+    def _check(
+        self, features: Tensor, labels: Tensor, sample_ids: Tensor | None, keep: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Rows as they will be stored, labels and ids as int64, and which rows to store."""
+        check_matrix("features", features, columns=self.embedding_size)
+        check_same_device(features=features, bank=self.features)
+        labels = check_labels(labels, features)
+        check_label_range(labels, self.num_classes)
+        if sample_ids is not None:
+            ids = self._check_sample_ids(sample_ids, len(labels))
+        elif self.copies is None:
+            ids = torch.full_like(labels, -1)
+        else:
+            raise ValueError("sample_ids is missing, and a bank with num_samples needs them: pass (B,) integers")
+        features = features.to(self.features.dtype)
+        finite = torch.isfinite(features).all(1)
+        if features.device.type == "cpu" and not finite.all():
+            row = int((~finite).nonzero()[0])
+            raise ValueError(
+                f"features[{row}] has NaN or inf as {features.dtype}: look for an overflow in the model, or keep the "
+                "row out of the batch"
+            )
+        if keep is None:
+            return features, labels, ids, finite
+        if keep.shape != labels.shape or keep.dtype != torch.bool:
+            raise ValueError(f"keep must be bool of shape ({len(labels)},), got {tuple(keep.shape)} of {keep.dtype}")
+        return features, labels, ids, finite & keep.to(finite.device)
+
+    def _check_sample_ids(self, sample_ids: object, rows: int) -> Tensor:
+        check_local("sample_ids", sample_ids)
+        if not isinstance(sample_ids, Tensor):
+            raise TypeError(f"sample_ids must be a torch.Tensor, not {type(sample_ids).__name__}")
+        if sample_ids.shape != (rows,) or sample_ids.dtype not in INTEGERS:
+            raise ValueError(
+                f"sample_ids must be integers of shape ({rows},), got {tuple(sample_ids.shape)} of {sample_ids.dtype}"
+            )
+        ids = sample_ids.to(self.labels.device, torch.int64, non_blocking=True)
+        if self.copies is not None:
+            self.copies.check_range(ids)
+        return ids
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        """Refuse rows of another type: rounded on the way in, they would no longer match the sums."""
+        saved = state_dict.get(prefix + "features")
+        if saved is not None and saved.dtype != self.features.dtype:
+            raise ValueError(
+                f"the saved bank holds {saved.dtype} and this one {self.features.dtype}: make it with "
+                f"MemoryBank(..., dtype={saved.dtype})"
+            )
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+
+def _add_rows(target: Tensor, index: Tensor, rows: Tensor) -> None:
+    """``target[index] += rows``, repeated indices in their order on every device.
+
+    On CUDA ``index_add_`` adds atomically, in random order, where ``index_put_`` sorts; on the CPU it is the reverse.
+    """
+    if target.is_cuda:
+        target.index_put_((index,), rows, accumulate=True)
+    else:
+        target.index_add_(0, index, rows)

@@ -1,0 +1,97 @@
+"""The von Mises–Fisher distribution of every class of a memory bank, kept up to date."""
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.ops.fit_vmf import fit_vmf
+from robustdml_ops.ops.vmf import vmf_log_peak
+from robustdml_ops.robust.buffers import TypedBuffers
+from robustdml_ops.robust.memory_bank import MemoryBank
+
+_REFRESH_ROWS = 65_536
+
+
+class VmfClasses(TypedBuffers):
+    """Concentration κ and log-density at the mean direction of every class, refreshed where the bank has changed.
+
+    Mean directions are not kept a second time: they are the directions of ``bank.sums``, which a cosine normalises.
+    The log-density of x under class k, against the uniform distribution, is ``log_peak[k] − kappa[k]·(1 − cos)``.
+
+    Parameters
+    ----------
+    num_classes : int
+        Number of classes, C.
+    dim : int
+        D ≥ 2.
+    estimator, bias_correction, backend : str
+        As in :func:`robustdml_ops.ops.fit_vmf`.
+
+    Attributes
+    ----------
+    kappa, log_peak : Tensor
+        (C,) float32; 0, the uniform distribution, for a class of fewer than two rows.
+
+    References
+    ----------
+    Liu et al. (PRISM), Eqs. 10 to 13.
+
+    Examples
+    --------
+    >>> import torch
+    >>> bank, classes = MemoryBank(2, 3, capacity=8), VmfClasses(2, 3)
+    >>> x = torch.nn.functional.normalize(torch.tensor([[9.0, 1.0, 0.0], [9.0, 0.0, 1.0], [9.0, -1.0, 0.0]]))
+    >>> classes.refresh(bank, bank.enqueue(x, torch.tensor([1, 1, 1])))
+    >>> classes.kappa
+    tensor([  0.0000, 122.4969])
+    """
+
+    kappa: Tensor
+    log_peak: Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        dim: int,
+        estimator: str = "newton",
+        bias_correction: str = "u",
+        *,
+        backend: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.dim = dim
+        self.estimator = estimator
+        self.bias_correction = bias_correction
+        self.backend = backend
+        self.register_buffer("kappa", torch.zeros(num_classes))
+        self.register_buffer("log_peak", torch.zeros(num_classes))
+
+    @torch.no_grad()
+    def refresh(self, bank: MemoryBank, touched: Tensor | None = None) -> None:
+        """Fit anew the classes whose rows have changed.
+
+        Parameters
+        ----------
+        bank : MemoryBank
+            Of as many classes.
+        touched : Tensor, optional
+            What :meth:`MemoryBank.enqueue` returned; by default all classes.
+
+        Raises
+        ------
+        ValueError
+            A setting that :func:`robustdml_ops.ops.fit_vmf` does not know.
+        """
+        if touched is None:
+            touched = torch.arange(len(self.kappa), device=self.kappa.device)
+        for classes in torch.split(touched.clamp(min=0), _REFRESH_ROWS):  # for the padding, class 0 comes out as it was
+            fitted = fit_vmf(
+                bank.sums[classes],
+                bank.counts[classes],
+                self.dim,
+                self.estimator,
+                self.bias_correction,
+                backend=self.backend,
+            )
+            kappa = fitted.kappa.float()
+            self.kappa.index_copy_(0, classes, kappa)
+            self.log_peak.index_copy_(0, classes, vmf_log_peak(self.dim, kappa, backend=self.backend))

@@ -1,0 +1,253 @@
+import doctest
+import importlib
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from ref_cases import assert_same, few, leaves
+from torch.nn.functional import normalize
+
+from python_ref.prism import (
+    MemoryQueue,
+    average_similarity,
+    batch_positive_similarity,
+    class_means,
+    is_clean,
+    log_p_clean,
+    memory_positive_similarity,
+    proxy_similarity,
+    smooth_top_r_threshold,
+    top_r_threshold,
+    vmf_similarity,
+)
+from python_ref.prism_losses import memory_contrastive_loss, soft_triple_loss
+
+
+class Case:
+    """A batch, a bank in which the last class is missing, and proxies."""
+
+    def __init__(self, B, C, D, m, seed):
+        random = torch.Generator().manual_seed(seed)
+        self.C = C
+        self.X = torch.randn(B, D, generator=random, dtype=torch.float64)
+        self.y = torch.randint(C, (B,), generator=random)
+        self.V = torch.randn(m, D, generator=random, dtype=torch.float64)
+        self.y_V = torch.randint(C - 1, (m,), generator=random)
+        self.P = torch.randn(C, 3, D, generator=random, dtype=torch.float64)
+
+
+cases = st.builds(
+    Case,
+    B=st.integers(1, 7),
+    C=st.integers(2, 5),
+    D=st.integers(2, 4),
+    m=st.integers(1, 9),
+    seed=st.integers(0, 2**32),
+)
+
+
+def cosine(a, b):
+    return float(normalize(a, dim=0) @ normalize(b, dim=0))
+
+
+@pytest.mark.parametrize("name", ["prism", "prism_losses"])
+def test_docstring_examples(name):
+    result = doctest.testmod(importlib.import_module(f"python_ref.{name}"))
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_average_similarity_by_hand():
+    # Bank: class 0 has (1, 0) and (0, 1); class 1 has (0.6, 0.8), not normalised; class 2 nothing.
+    V = torch.tensor([[1.0, 0.0], [0.0, 1.0], [3.0, 4.0]], dtype=torch.float64)
+    labels = torch.tensor([0, 0, 1])
+    X = torch.tensor([[2.0, 0.0], [0.0, 5.0], [1.0, 0.0]], dtype=torch.float64)
+    T = average_similarity(X, V, labels, 3)
+    assert T[:, 2].tolist() == [-math.inf] * 3
+    assert_same(T[:, :2], torch.tensor([[0.5, 0.6], [0.5, 0.8], [0.5, 0.6]], dtype=torch.float64))
+    log_p = log_p_clean(T, torch.tensor([0, 1, 2]))
+    expected = [-math.log(1 + math.exp(0.1)), -math.log(1 + math.exp(-0.3)), 0.0]
+    assert_same(log_p, torch.tensor(expected, dtype=torch.float64))
+    # The public code: the class without rows adds e⁰ to the denominator.
+    zero = log_p_clean(T, torch.tensor([0, 1, 2]), unseen="zero")
+    sums = [math.exp(0.5) + math.exp(0.6) + 1, math.exp(0.5) + math.exp(0.8) + 1]
+    assert_same(zero, torch.tensor([0.5 - math.log(sums[0]), 0.8 - math.log(sums[1]), 0.0], dtype=torch.float64))
+
+
+@few
+@given(cases)
+def test_means_stand_for_all_pairs(case):
+    T = average_similarity(case.X, case.V, case.y_V, case.C)
+    memory_positive = memory_positive_similarity(case.X, case.y, case.V, case.y_V)
+    for i, x in enumerate(case.X):
+        for k in range(case.C):
+            pairs = [cosine(x, v) for v, label in zip(case.V, case.y_V.tolist(), strict=True) if label == k]
+            assert_same(T[i, k].item(), sum(pairs) / len(pairs) if pairs else -math.inf)
+            if case.y[i] == k:
+                assert_same(memory_positive[i].item(), sum(pairs) / len(pairs) if pairs else 1.0)
+
+
+@few
+@given(cases)
+def test_proxy_similarity_takes_the_nearest(case):
+    S = proxy_similarity(case.X, case.P)
+    for i, x in enumerate(case.X):
+        for k in range(case.C):
+            assert_same(S[i, k].item(), max(cosine(x, proxy) for proxy in case.P[k]))
+
+
+@few
+@given(cases, st.sampled_from(["average", "proxy", "vmf", "vmf u"]), st.sampled_from(["skip", "zero"]))
+def test_p_clean_sums_to_one_over_the_classes_that_count(case, kind, unseen):
+    similarity = {
+        "average": lambda: average_similarity(case.X, case.V, case.y_V, case.C),
+        "proxy": lambda: proxy_similarity(case.X, case.P),
+        "vmf": lambda: vmf_similarity(case.X, case.V, case.y_V, case.C),
+        "vmf u": lambda: vmf_similarity(case.X, case.V, case.y_V, case.C, "u"),
+    }[kind]()
+    known = (similarity > -math.inf).all(0)
+    by_label = [log_p_clean(similarity, torch.full((len(case.X),), k), unseen).exp() for k in range(case.C)]
+    total = sum(by_label[k] for k in range(case.C) if known[k])
+    if unseen == "skip" or known.all():
+        assert_same(total, torch.ones_like(total))
+    else:
+        assert (total < 1).all()
+    for k in range(case.C):
+        if not known[k]:
+            assert by_label[k].tolist() == [1.0] * len(case.X)
+
+
+def test_vmf_similarity_by_hand():
+    # D = 3: C_3(κ) = κ / (4π sinh κ). Two unit vectors at a right angle: R̄ = 1/√2, κ = R̄ (3 − R̄) / (1 − 1/2).
+    V = torch.tensor([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64)
+    X = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, -1.0]], dtype=torch.float64)
+    log_density = vmf_similarity(X, V, torch.tensor([0, 0, 1]), 3)
+    R = math.sqrt(0.5)
+    kappa = 2 * R * (3 - R)
+    log_C = math.log(kappa / (4 * math.pi * math.sinh(kappa)))
+    uniform = -math.log(4 * math.pi)  # one vector has no spread
+    expected = [[log_C + kappa, uniform, -math.inf], [log_C, uniform, -math.inf]]
+    assert_same(log_density, torch.tensor(expected, dtype=torch.float64))
+    # R̄² corrected for two samples: (2 · 1/2 − 1) / (2 − 1) = 0.
+    corrected = vmf_similarity(X, V, torch.tensor([0, 0, 1]), 3, "u")
+    assert_same(corrected[:, :2], torch.full((2, 2), uniform, dtype=torch.float64), 1e-7)
+
+
+def test_batch_positive_leaves_a_sample_itself_out():
+    X = torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.6, 0.8], [1.0, 0.0]], dtype=torch.float64)
+    scores = batch_positive_similarity(X, torch.tensor([0, 0, 0, 1]))
+    assert_same(scores, torch.tensor([0.3, 0.4, 0.7, 1.0], dtype=torch.float64))
+
+
+@few
+@given(st.lists(st.integers(-5, 5), min_size=1, max_size=20), st.integers(0, 100))
+def test_top_r_removes_the_lowest_and_their_ties(values, percent):
+    scores = torch.tensor(values, dtype=torch.float64)
+    clean = is_clean(scores, top_r_threshold(scores, percent / 100), torch.ones(len(values), dtype=torch.bool))
+    removed = percent * len(values) // 100
+    limit = sorted(values)[removed - 1] if removed else -math.inf
+    assert clean.tolist() == [value > limit for value in values]
+    assert (~clean).sum() >= removed
+
+
+def test_less_than_one_sample_removes_none():
+    scores = torch.tensor([-3.0, -1.0, -2.0])
+    assert top_r_threshold(scores, 0.33) == -math.inf
+    assert is_clean(scores, top_r_threshold(scores, 0.33), torch.ones(3, dtype=torch.bool)).all()
+    assert top_r_threshold(scores[:0], 0.5) == -math.inf
+    assert top_r_threshold(torch.arange(100.0), 0.29) == 28  # the 29th smallest, although 0.29 · 100 < 29 in floats
+
+
+@pytest.mark.parametrize("noise_rate", [-0.1, 1.5, math.nan])
+def test_noise_rates_outside_the_unit_interval_are_refused(noise_rate):
+    with pytest.raises(ValueError, match=r"noise_rate must lie in \[0, 1\]"):
+        top_r_threshold(torch.zeros(3), noise_rate)
+
+
+def test_smooth_threshold_is_the_mean_of_the_last_quantiles():
+    Q = torch.tensor([0.9, 0.0, 0.2, 0.4], dtype=torch.float64)  # 0: a batch of which none was removed
+    for window, expected in ((1, 0.4), (2, 0.3), (3, 0.2), (4, 0.375), (9, 0.375)):
+        assert_same(smooth_top_r_threshold(Q.log(), window).exp().item(), expected)
+    assert smooth_top_r_threshold(Q[1:2].log(), 3) == -math.inf
+
+
+def test_new_classes_are_clean_whatever_the_threshold():
+    # An empty bank: all log P are 0, and so is their quantile.
+    log_p = log_p_clean(torch.full((4, 2), -torch.inf), torch.tensor([0, 1, 1, 0]))
+    assert log_p.tolist() == [0.0] * 4
+    assert is_clean(log_p, top_r_threshold(log_p, 0.5), torch.zeros(4, dtype=torch.bool)).all()
+
+
+@few
+@given(st.integers(1, 6), st.lists(st.integers(0, 9), max_size=5))
+def test_queue_keeps_the_latest(capacity, sizes):
+    queue, rows = MemoryQueue(capacity), []
+    for step, size in enumerate(sizes):
+        vectors = torch.full((size, 1), float(step))
+        labels = torch.arange(size)
+        queue.enqueue(vectors, labels, labels % 3 != 1)
+        rows += [(step, label) for label in range(size) if label % 3 != 1]
+    assert [(int(vector), label) for vector, label in queue.rows] == rows[-capacity:]
+    assert queue.labels().tolist() == [label for _, label in rows[-capacity:]]
+
+
+def test_a_round_of_the_algorithm():
+    queue = MemoryQueue(capacity=10)
+    X = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]], dtype=torch.float64)
+    y = torch.tensor([0, 0, 1, 1])
+    queue.enqueue(normalize(X, dim=1), y, torch.ones(4, dtype=torch.bool))
+    wrong = torch.tensor([0, 1, 1, 1])  # the second sample has the label of the other class
+    log_p = log_p_clean(average_similarity(X, queue.vectors(), queue.labels(), 2), wrong)
+    clean = is_clean(log_p, top_r_threshold(log_p, 0.25), torch.ones(4, dtype=torch.bool))
+    assert clean.tolist() == [True, False, True, True]
+    queue.enqueue(X, wrong, clean)
+    assert queue.labels().tolist() == [0, 0, 1, 1, 0, 1, 1]
+    assert class_means(queue.vectors(), queue.labels(), 2).isfinite().all()
+
+
+@few
+@given(cases, st.floats(0, 0.9), st.sampled_from(["paper", "xbm"]))
+def test_memory_contrastive_loss_is_its_pairs(case, margin, variant):
+    B, bank = len(case.X), list(zip(case.V, case.y_V, strict=True))
+    pairs = [(cosine(case.X[i], case.X[j]), case.y[i] == case.y[j]) for i in range(B) for j in range(B) if i != j]
+    pairs += [(cosine(x, v), a == b) for x, a in zip(case.X, case.y, strict=True) for v, b in bank]
+    if variant == "paper":
+        expected = sum(-s if same else max(s - margin, 0) for s, same in pairs)
+    else:
+        expected = sum((1 - s if s < 1 - 1e-5 else 0) if same else (s if s > margin else 0) for s, same in pairs) / B
+    loss = memory_contrastive_loss(case.X, case.y, case.V, case.y_V, margin, variant)
+    assert_same(loss.item(), float(expected))
+
+
+def test_soft_triple_by_hand():
+    # One centre per class is a softmax with a margin; two centres are weighted by e^(s/γ).
+    X = torch.tensor([[0.6, 0.8]], dtype=torch.float64)
+    centers = torch.tensor([[[1.0, 0.0], [0.0, 1.0]], [[-1.0, 0.0], [-2.0, 0.0]]], dtype=torch.float64)
+    w = math.exp(0.6 / 0.5), math.exp(0.8 / 0.5)
+    own = (w[0] * 0.6 + w[1] * 0.8) / (w[0] + w[1])
+    expected = math.log(1 + math.exp(3 * (-0.6 - (own - 0.2))))
+    loss = soft_triple_loss(X, torch.tensor([0]), centers, scale=3.0, gamma=0.5, margin=0.2)
+    assert_same(loss.item(), expected)
+    assert_same(soft_triple_loss(X, torch.tensor([0]), centers, 3.0, 0.5, 0.2, reduction="none"), loss[None])
+
+
+def test_losses_of_an_empty_batch_are_connected_zeros():
+    X, P = leaves(torch.zeros(0, 2), torch.ones(3, 2, 2))
+    y = torch.zeros(0, dtype=torch.int64)
+    total = soft_triple_loss(X, y, P) + memory_contrastive_loss(X, y, torch.ones(4, 2), torch.arange(4))
+    total.backward()
+    assert total == 0
+    assert X.grad.shape == (0, 2)
+    assert not P.grad.any()
+
+
+@pytest.mark.parametrize("variant", ["paper", "xbm"])
+def test_gradcheck(variant):
+    case = Case(B=5, C=3, D=3, m=4, seed=2)
+    X, P = leaves(case.X, case.P)
+    assert torch.autograd.gradcheck(lambda X, P: soft_triple_loss(X, case.y, P, 5.0), (X, P))
+    assert torch.autograd.gradcheck(
+        lambda X: memory_contrastive_loss(X, case.y, case.V, case.y_V, 0.2, variant), (X,), eps=1e-7
+    )

@@ -1,0 +1,329 @@
+"""The bank against a list of rows: what is in it, what its classes sum to, and that it survives a resume."""
+
+import io
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from robustdml_ops.ops.fit_vmf import fit_vmf
+from robustdml_ops.ops.vmf import vmf_log_peak
+from robustdml_ops.robust import MemoryBank, memory_bank
+from robustdml_ops.robust.vmf_classes import VmfClasses
+
+C, D, N = 5, 3, 9
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+class Brute:
+    """A list of (row, label, id), the oldest first, and loops."""
+
+    def __init__(self, capacity):
+        self.capacity, self.rows = capacity, []
+
+    def enqueue(self, features, labels, ids, keep):
+        before = list(self.rows)
+        batch = zip(features.tolist(), labels.tolist(), ids.tolist(), keep.tolist(), strict=True)
+        self.rows += [(row, label, id) for row, label, id, kept in batch if kept]
+        self.rows = self.rows[-self.capacity :]
+        return {k for k in range(C) if [r for r in before if r[1] == k] != [r for r in self.rows if r[1] == k]}
+
+    def statistics(self, k, without=None):
+        rows = [row for row, label, id in self.rows if label == k and id != without]
+        return [sum(column) for column in zip(*rows, strict=True)] or [0.0] * D, len(rows)
+
+
+def batch_of(size, generator, classes=C):
+    """Multiples of 1/8, which float32 sums, and bfloat16 stores, without rounding."""
+    features = torch.randint(-16, 17, (size, D), generator=generator) / 8
+    labels = torch.randint(classes, (size,), generator=generator)
+    ids = torch.randint(N, (size,), generator=generator)
+    return features, labels, ids, torch.rand(size, generator=generator) < 0.7
+
+
+def contents(bank):
+    """The rows of the bank as `Brute` lists them."""
+    filled, pointer = int(bank.filled), int(bank.pointer)
+    slots = [(pointer - filled + i) % bank.capacity for i in range(filled)]
+    buffers = (bank.features.float(), bank.labels, bank.sample_ids)
+    return list(zip(*(buffer[slots].tolist() for buffer in buffers), strict=True))
+
+
+def assert_same_state(first, second):
+    states = first.state_dict(), second.state_dict()
+    assert states[0].keys() == states[1].keys()
+    for name, buffer in states[0].items():
+        assert torch.equal(buffer, states[1][name]), name
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    capacity=st.integers(1, 50),
+    sizes=st.lists(st.integers(0, 60), max_size=8),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float64]),
+    seed=st.integers(0, 2**32),
+)
+def test_is_a_list(capacity, sizes, dtype, seed):
+    generator = torch.Generator().manual_seed(seed)
+    bank, brute = MemoryBank(C, D, capacity, dtype=dtype, num_samples=N), Brute(capacity)
+    for size in sizes:
+        features, labels, ids, keep = batch_of(size, generator)
+        touched = bank.enqueue(features, labels, ids, keep)
+        changed = brute.enqueue(features, labels, ids, keep)
+        assert len(touched) == 2 * min(size, capacity)
+        assert changed <= set(touched.tolist()) - {-1}
+        assert contents(bank) == brute.rows
+        for k in range(C):
+            assert (bank.sums[k].tolist(), int(bank.counts[k])) == brute.statistics(k)
+        assert bank.seen.tolist() == [brute.statistics(k)[1] > 0 for k in range(C)]
+        others = bank.without_own_copies(ids, labels, max_copies=capacity)
+        expected = [brute.statistics(k, i) for k, i in zip(labels.tolist(), ids.tolist(), strict=True)]
+        assert list(zip(others.sums.tolist(), others.counts.tolist(), strict=True)) == expected
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(capacity=st.integers(1, 20), cut=st.integers(0, 9), seed=st.integers(0, 2**32))
+def test_resumes_bit_for_bit(capacity, cut, seed):
+    def steps(bank, classes, batches):
+        for features, labels, ids, keep in batches:
+            classes.refresh(bank, bank.enqueue(features, labels, ids, keep))
+
+    generator = torch.Generator().manual_seed(seed)
+    batches = [batch_of(7, generator) for _ in range(10)]
+    batches = [(torch.randn(7, D, generator=generator), *rest) for _, *rest in batches]
+
+    def make():
+        return MemoryBank(C, D, capacity, torch.bfloat16, num_samples=N), VmfClasses(C, D)
+
+    unbroken, broken, resumed = make(), make(), make()
+    steps(*unbroken, batches)
+    steps(*broken, batches[:cut])
+    for before, after in zip(broken, resumed, strict=True):
+        file = io.BytesIO()
+        torch.save(before.state_dict(), file)
+        file.seek(0)
+        after.load_state_dict(torch.load(file))
+    steps(*resumed, batches[cut:])
+    for one, other in zip(unbroken, resumed, strict=True):
+        assert_same_state(one, other)
+
+
+def test_sums_do_not_depend_on_threads_repetition_or_mode():
+    generator = torch.Generator().manual_seed(0)
+    batches = [(torch.randn(300, 64, generator=generator), torch.randint(4, (300,))) for _ in range(5)]
+    banks = []
+    threads = torch.get_num_threads()
+    for count, mode in ((1, False), (2, False), (2, False), (2, True)):
+        torch.set_num_threads(count)
+        torch.use_deterministic_algorithms(mode)
+        banks.append(MemoryBank(4, 64, capacity=500))
+        for features, labels in batches:
+            banks[-1].enqueue(features, labels)
+    torch.set_num_threads(threads)
+    for bank in banks[1:]:
+        assert_same_state(banks[0], bank)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 1e-7), (torch.float32, 1e-5)])
+def test_drift_after_thousands_of_updates(dtype, bound):
+    generator = torch.Generator().manual_seed(0)
+    bank = MemoryBank(10, 32, capacity=300, dtype=dtype)
+    for _ in range(3000):
+        features = torch.nn.functional.normalize(torch.randn(16, 32, generator=generator) + 0.3)
+        bank.enqueue(features, torch.randint(10, (16,), generator=generator))
+    exact = torch.zeros(10, 32, dtype=torch.float64).index_add_(0, bank.labels, bank.features.double())
+    assert torch.equal(bank.counts, bank.labels.bincount(minlength=10))
+    assert 0 <= (bank.sums - exact).norm() / exact.norm() < bound
+    bank.sums.mul_(2)
+    bank.counts.add_(1)
+    bank.recompute()
+    assert torch.equal(bank.counts, bank.labels.bincount(minlength=10))
+    assert (bank.sums - exact).norm() / exact.norm() < 2e-7
+
+
+def test_recompute_in_parts(monkeypatch):
+    monkeypatch.setattr(memory_bank, "_RECOMPUTE_ROWS", 4)
+    bank = MemoryBank(C, D, capacity=23)
+    features, labels, _, _ = batch_of(19, torch.Generator().manual_seed(0))
+    bank.enqueue(features, labels)
+    sums, counts = bank.sums.clone(), bank.counts.clone()
+    bank.sums.fill_(7)
+    bank.recompute()
+    assert torch.equal(bank.sums, sums)
+    assert torch.equal(bank.counts, counts)
+
+
+def test_a_class_that_leaves_is_zero_again():
+    bank = MemoryBank(2, 2, capacity=3)
+    bank.enqueue(torch.tensor([[0.1, 0.2], [0.7, 0.3], [0.05, 1e-9]]), torch.tensor([1, 1, 1]))
+    bank.enqueue(torch.ones(3, 2), torch.tensor([0, 0, 0]))
+    assert bank.sums[1].tolist() == [0, 0]
+    assert bank.class_means().tolist() == [[1, 1], [0, 0]]
+    assert bank.class_means(torch.tensor([1, 0, 0])).tolist() == [[0, 0], [1, 1], [1, 1]]
+
+
+class LargestTensor(TorchDispatchMode):
+    """Most elements that any operation made, or wrote into a buffer."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        made = args[1:] if func.overloadpacket in (torch.ops.aten.index_copy_, torch.ops.aten.index_add_) else (out,)
+        sizes = [tensor.numel() for tensor in made if isinstance(tensor, torch.Tensor)]
+        self.elements = max(self.elements, *sizes, 0)
+        return out
+
+
+def test_cost_depends_on_neither_classes_nor_capacity():
+    B, width = 16, 8
+    largest = []
+    for classes, capacity in ((100, 100), (100, 50_000), (50_000, 100), (50_000, 50_000)):
+        bank = MemoryBank(classes, width, capacity, num_samples=50_000)
+        refreshed = VmfClasses(classes, width)
+        batch = torch.randn(B, width), torch.randint(100, (B,)), torch.arange(B), torch.rand(B) < 0.5
+        with LargestTensor() as mode:
+            touched = bank.enqueue(*batch)
+            refreshed.refresh(bank, touched)
+            bank.without_own_copies(batch[2], batch[1], max_copies=2)
+        largest.append(mode.elements)
+    assert set(largest) == {2 * B * width}
+
+
+def test_no_value_is_read_back_from_the_device():
+    """Tensors on "meta" have shapes and no values: what asks for one fails."""
+    bank = MemoryBank(C, D, capacity=4, num_samples=N).to("meta")
+    features, labels, ids, keep = (tensor.to("meta") for tensor in batch_of(6, torch.Generator()))
+    assert bank.enqueue(features, labels, ids, keep).shape == (8,)
+    assert bank.without_own_copies(ids, labels).sums.shape == (6, D)
+    assert bank.class_means(labels).shape == (6, D)
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gpu_equals_cpu(dtype):
+    generator = torch.Generator().manual_seed(0)
+    banks = [MemoryBank(C, D, 40, dtype, num_samples=N).to(device) for device in ("cpu", "cuda", "cuda")]
+    for _ in range(10):
+        batch = batch_of(24, generator)
+        on_gpu = [tensor.cuda() for tensor in batch]
+        banks[0].enqueue(*batch)
+        torch.cuda.set_sync_debug_mode("error")
+        for bank in banks[1:]:
+            bank.enqueue(*on_gpu)
+            bank.without_own_copies(on_gpu[2], on_gpu[1])
+        torch.cuda.set_sync_debug_mode("default")
+    for bank in banks[1:]:
+        assert_same_state(banks[0], bank.cpu())
+
+
+@needs_gpu
+def test_gpu_leaves_out_rows_that_are_not_finite():
+    bank = MemoryBank(2, 2, capacity=4).cuda()
+    bank.enqueue(torch.tensor([[1.0, 0.0], [torch.nan, 0.0]]).cuda(), torch.tensor([0, 1]).cuda())
+    assert bank.counts.tolist() == [1, 0]
+    assert bank.sums.tolist() == [[1, 0], [0, 0]]
+
+
+def test_vmf_parameters_are_those_of_the_sums():
+    generator = torch.Generator().manual_seed(0)
+    bank, classes, at_once = MemoryBank(C, D, capacity=30), VmfClasses(C, D), VmfClasses(C, D)
+    for _ in range(6):
+        features, labels, _, keep = batch_of(12, generator, classes=C - 1)
+        features = torch.nn.functional.normalize(features + 3)
+        classes.refresh(bank, bank.enqueue(features, labels, keep=keep))
+    fitted = fit_vmf(bank.sums, bank.counts)
+    torch.testing.assert_close(classes.kappa, fitted.kappa)
+    torch.testing.assert_close(classes.log_peak, vmf_log_peak(D, fitted.kappa))
+    assert (classes.kappa[: C - 1] > 0).all()
+    assert classes.kappa[C - 1] == classes.log_peak[C - 1] == 0
+    at_once.refresh(bank)
+    torch.testing.assert_close(at_once.kappa, classes.kappa)
+
+
+def test_own_copies_of_another_label_and_beyond_the_limit_stay():
+    bank = MemoryBank(2, 1, capacity=8, num_samples=2)
+    bank.enqueue(torch.tensor([[1.0], [2.0], [4.0], [8.0]]), torch.tensor([0, 0, 1, 0]), torch.tensor([1, 1, 1, 0]))
+
+    def others(label, max_copies=None):
+        found = bank.without_own_copies(torch.tensor([1]), torch.tensor([label]), max_copies)
+        return float(found.sums), int(found.counts)
+
+    assert others(0) == (8, 1)
+    assert others(0, max_copies=2) == (9, 2)  # a step goes to the copy with label 1
+    assert others(1) == (0, 0)
+
+
+def test_buffers_keep_their_types():
+    bank = torch.nn.Sequential(MemoryBank(2, 2, 3, num_samples=4), VmfClasses(2, 2)).half()
+    assert {buffer.dtype for buffer in bank.buffers()} == {torch.float32, torch.int64}
+    assert MemoryBank(2, 2, 3, torch.bfloat16).double().features.dtype == torch.bfloat16
+    with pytest.raises(ValueError, match=r"holds torch.bfloat16 and this one torch.float32: .*dtype=torch.bfloat16"):
+        bank[0].load_state_dict(MemoryBank(2, 2, 3, torch.bfloat16, num_samples=4).state_dict())
+
+
+def test_gradients_end_at_the_bank():
+    bank, features = MemoryBank(2, 2, 3), torch.ones(2, 2, requires_grad=True)
+    bank.enqueue(features, torch.tensor([0, 1], dtype=torch.int32))
+    assert not bank.sums.requires_grad
+    assert not bank.features.requires_grad
+
+
+X, Y = torch.ones(4, D), torch.tensor([0, 1, 2, 1])
+
+
+@pytest.mark.parametrize(
+    ("batch", "error", "message"),
+    [
+        ((torch.ones(4, 2), Y), ValueError, "features must have 3 columns"),
+        ((X, Y[:2]), ValueError, r"labels must have shape \(4,\)"),
+        ((X, Y.float()), ValueError, "labels must be integers"),
+        ((X, Y + 3), IndexError, r"labels\[2\] = 5 is outside 0 … 4"),
+        ((X, Y - 1), IndexError, r"labels\[0\] = -1"),
+        ((X.clone().index_fill_(0, torch.tensor([2]), torch.nan), Y, Y), ValueError, r"features\[2\] has NaN or inf"),
+        ((X.to("meta"), Y), ValueError, "must be on one device.*meta.*cpu"),
+        ((X, Y, None), ValueError, "sample_ids is missing"),
+        ((X, Y, Y[:2]), ValueError, r"sample_ids must be integers of shape \(4,\)"),
+        ((X, Y, Y.float()), ValueError, "sample_ids must be integers"),
+        ((X, Y, [0, 1, 2, 3]), TypeError, "sample_ids must be a torch.Tensor"),
+        ((X, Y, Y + 8), IndexError, r"sample_ids\[1\] = 9 is outside 0 … 8"),
+        ((X, Y, Y, torch.ones(4)), ValueError, r"keep must be bool of shape \(4,\), got \(4,\) of torch.float32"),
+        ((X, Y, Y, torch.ones(2, dtype=torch.bool)), ValueError, "keep must be bool"),
+    ],
+)
+def test_bad_batches_change_nothing(batch, error, message):
+    bank = MemoryBank(C, D, capacity=3, num_samples=N)
+    bank.enqueue(X, Y, Y)
+    before = MemoryBank(C, D, capacity=3, num_samples=N)
+    before.load_state_dict(bank.state_dict())
+    with pytest.raises(error, match=message):
+        bank.enqueue(*batch)
+    assert_same_state(bank, before)
+
+
+def test_a_row_too_large_for_the_type_of_the_bank():
+    with pytest.raises(ValueError, match=r"features\[0\] has NaN or inf as torch.float16"):
+        MemoryBank(1, 1, 1, torch.float16).enqueue(torch.tensor([[1e5]]), torch.tensor([0]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ((0, 1, 1), "num_classes must be at least 1, got 0"),
+        ((1, 1, 0), "capacity must be at least 1, got 0"),
+        ((1, 1, 1, torch.int8), "dtype must be a floating-point type, got torch.int8"),
+        ((1, 1, 1, torch.float32, 0), "num_samples must be at least 1, got 0"),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(ValueError, match=message):
+        MemoryBank(*settings)
+
+
+def test_own_copies_need_the_number_of_samples():
+    with pytest.raises(ValueError, match="num_samples="):
+        MemoryBank(1, 1, 1).without_own_copies(torch.tensor([0]), torch.tensor([0]))
+    with pytest.raises(ValueError, match="max_copies must be at least 1, got 0"):
+        MemoryBank(1, 1, 1, num_samples=1).without_own_copies(torch.tensor([0]), torch.tensor([0]), max_copies=0)
