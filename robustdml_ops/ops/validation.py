@@ -37,8 +37,10 @@ def check_same_device(**tensors: Tensor | None) -> None:
         raise ValueError(f"all inputs must be on one device, got {places}: move them, or the loss, with .to(device)")
 
 
-def check_vector(name: str, value: Tensor, length: int) -> None:
+def check_vector(name: str, value: object, length: int) -> None:
     """A floating-point vector of ``length``."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, not {type(value).__name__}")
     if value.dim() != 1 or len(value) != length or not value.is_floating_point():
         raise ValueError(
             f"{name} must be a floating-point vector of length {length}, got {tuple(value.shape)} of {value.dtype}"

@@ -48,6 +48,12 @@ def test_sample_weights(weights, message):
         ProxyAnchorLoss(6, 3)(X, Y, sample_weights=weights)
 
 
+def test_pairs_of_a_miner_are_not_weights():
+    """In pytorch-metric-learning the third argument is a tuple of indices."""
+    with pytest.raises(TypeError, match=r"sample_weights must be a torch.Tensor, not tuple"):
+        ProxyAnchorLoss(6, 3)(X, Y, (Y, Y, Y, Y))
+
+
 @pytest.mark.parametrize(
     ("confidences", "error", "message"),
     [
