@@ -25,7 +25,7 @@ class LabelSets:
     def of(cls, labels: Tensor) -> "LabelSets":
         """Sort ``labels`` (B,) int64; stable, so that the same labels give the same sums."""
         sorted_labels, order = torch.sort(labels, stable=True)
-        return cls(labels, sorted_labels, order)
+        return cls(labels.contiguous(), sorted_labels, order)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class AnchorProblem:
     """
 
     alpha: float
-    positive_bias: Tensor  # (B,) compute dtype
+    positive_bias: Tensor  # (B,) compute dtype, contiguous, as all three
     negative_bias: Tensor  # (B,) compute dtype
     anchor_bias: Tensor | None  # (C,) compute dtype, in the negative exponent only
     sets: LabelSets | ConfidenceSets

@@ -182,7 +182,9 @@ def _check(
         bias=biases.positive,
         sets=sets.labels if isinstance(sets, LabelSets) else _first(sets.confidences, sets.hidden),
     )
-    return embeddings, proxies, *biases
+    # Kernels read the biases by address.
+    positive, negative = biases.positive.contiguous(), biases.negative.contiguous()
+    return embeddings, proxies, positive, negative, None if biases.anchor is None else biases.anchor.contiguous()
 
 
 def _first(*tensors: Tensor | None) -> Tensor | None:

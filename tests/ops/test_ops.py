@@ -46,6 +46,16 @@ def test_anchor_lse_with_every_bias(backend):
         torch.testing.assert_close(mine, other)
 
 
+@pytest.mark.parametrize("backend", ["native", "eager"])
+def test_biases_in_any_layout(backend):
+    X, P, *_ = inputs()
+    expanded, strided = torch.tensor(0.7).double().expand(B), torch.rand(3 * C).double()[::3]
+    ours = anchor_lse(X, P, LabelSets.of(LABELS), AnchorBiases(expanded, expanded, strided), alpha=4.0, backend=backend)
+    theirs = direct(X, P, expanded, expanded, strided, 4.0)
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other)
+
+
 @pytest.mark.parametrize("used", [0, 1])
 def test_one_of_the_two_results_may_go_unused(used):
     tensors = inputs()
