@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "math/portable.h"
 
@@ -11,7 +12,7 @@ namespace robustdml::cpu {
 // Norms below this are zero vectors: cosine 0 with everything and no gradient, instead of a gradient of 1e12.
 constexpr double kTinyNorm = 1e-12;
 
-// 0 for a zero row; NaN stays NaN.
+// 0 for a zero row; NaN for one with NaN or inf, which 1 / inf would pass off as a zero row.
 template <class T>
 ROBUSTDML_HD T inverse_norm(const T* p, std::int64_t D) {
     T square = 0;
@@ -24,6 +25,7 @@ ROBUSTDML_HD T inverse_norm(const T* p, std::int64_t D) {
 #pragma omp simd reduction(+ : exact)
     for (std::int64_t d = 0; d < D; ++d) exact += static_cast<double>(p[d]) * static_cast<double>(p[d]);
     const double norm = std::sqrt(exact);
+    if (norm > std::numeric_limits<double>::max()) return std::numeric_limits<T>::quiet_NaN();
     return norm < kTinyNorm ? T(0) : static_cast<T>(1.0 / norm);
 }
 

@@ -18,8 +18,9 @@ def normalize_rows(P: Tensor, U: Tensor, inverse_norm: Tensor) -> None:
     """U = P / |P| by rows and inverse_norm = 1 / |P|; zero rows give zeros."""
     rows = P.to(inverse_norm.dtype)
     norm = torch.linalg.vector_norm(rows, dim=1)
-    # NaN must stay NaN, so ask for "below" rather than "not above".
-    inverse_norm.copy_(torch.where(norm < TINY_NORM, torch.zeros_like(norm), norm.reciprocal()))
+    # NaN must stay NaN, so ask for "below" rather than "not above"; 1 / inf would pass inf off as a zero row.
+    inverse = torch.where(norm < TINY_NORM, torch.zeros_like(norm), norm.reciprocal())
+    inverse_norm.copy_(inverse.masked_fill(norm == torch.inf, torch.nan))
     U.copy_(rows * inverse_norm[:, None])
 
 

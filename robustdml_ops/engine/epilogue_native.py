@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.problem import AnchorChunk, AnchorProblem, LabelSets
+from robustdml_ops.engine.problem import AnchorChunk, AnchorProblem, ConfidenceSets, LabelSets
 
 try:
     from robustdml_ops import _native  # type: ignore[attr-defined]
@@ -110,12 +110,7 @@ def anchor_lse(chunk: AnchorChunk, problem: AnchorProblem) -> None:
     values = sets.values(chunk.first, chunk.last, chunk.S.dtype)
     getattr(_native, f"anchor_lse_confidences_{suffix}")(
         arguments,
-        values=values.data_ptr(),
-        anchor_stride=values.stride(0),
-        candidate_stride=values.stride(1),
-        logits=sets.are_logits,
-        beta=sets.beta,
-        threshold=sets.threshold,
+        **_confidences(sets, values),
         threads=torch.get_num_threads(),
     )
 
@@ -142,6 +137,18 @@ def _arguments(chunk: AnchorChunk, problem: AnchorProblem, row_max: bool, **anch
         dnegative_bias=_address(chunk.dnegative_bias),
         **anchors,
     )
+
+
+def _confidences(sets: ConfidenceSets, values: Tensor) -> dict[str, Any]:
+    """``values`` of ``sets`` as the native module reads them."""
+    return {
+        "values": values.data_ptr(),
+        "anchor_stride": values.stride(0),
+        "candidate_stride": values.stride(1),
+        "logits": sets.are_logits,
+        "beta": sets.beta,
+        "threshold": sets.threshold,
+    }
 
 
 def _address(tensor: Tensor | None) -> int:
@@ -218,12 +225,7 @@ def _anchor_lse_cuda(chunk: AnchorChunk, problem: AnchorProblem, stream: int) ->
     values = sets.values(chunk.first, chunk.last, chunk.S.dtype).contiguous()
     getattr(_native, f"anchor_lse_confidences_cuda_{suffix}")(
         arguments,
-        values=values.data_ptr(),
-        anchor_stride=values.stride(0),
-        candidate_stride=values.stride(1),
-        logits=sets.are_logits,
-        beta=sets.beta,
-        threshold=sets.threshold,
+        **_confidences(sets, values),
         partials=_address(partials),
         parts=parts,
         stream=stream,

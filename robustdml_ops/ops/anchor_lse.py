@@ -213,9 +213,24 @@ def run_sweep(
         check_label_range(sets.labels, len(proxies))
     epilogue = choose(backend, embeddings.device, positive_bias.dtype)
     problem = AnchorProblem(alpha, positive_bias, negative_bias, anchor_bias, sets)
-    result = anchor_sweep(embeddings, proxies, problem, upstream, epilogue, want)
-    if result.total is not None:
-        check_finite_proxies(result.total, proxies)
+    return anchor_sweep(embeddings, proxies, problem, upstream, epilogue, want)
+
+
+def run_forward(
+    tensors: tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None],
+    upstream: tuple[Tensor, Tensor] | None,
+    sets: LabelSets | ConfidenceSets,
+    alpha: float,
+    backend: str | None,
+    want: Wanted,
+) -> SweepResult:
+    """:func:`run_sweep`, its result checked. Not for backward: there an upstream of inf is a loss scaler's affair."""
+    result = run_sweep(tensors, upstream, sets, alpha, backend, want)
+    total = result.total
+    if total is None:
+        assert result.lse_positive is not None and result.lse_negative is not None
+        total = result.lse_positive.sum() + result.lse_negative.sum()
+    check_finite_proxies(total, tensors[1])
     return result
 
 
@@ -228,7 +243,7 @@ class _AnchorLSE(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
         *tensors, sets, alpha, backend = arguments
-        result = run_sweep(tuple(tensors), None, sets, alpha, backend, Wanted(lse=True))
+        result = run_forward(tuple(tensors), None, sets, alpha, backend, Wanted(lse=True))
         assert result.lse_positive is not None and result.lse_negative is not None
         ctx.save_for_backward(*tensors, result.lse_negative)
         ctx.settings = (sets, alpha, backend)
@@ -253,7 +268,7 @@ class _AnchorLoss(torch.autograd.Function):
         *tensors, scales, sets, alpha, backend, want = arguments
         ctx.save_for_backward(*tensors)
         ctx.settings = (scales, sets, alpha, backend, want)
-        result = run_sweep(tuple(tensors), *ctx.settings)
+        result = run_forward(tuple(tensors), *ctx.settings)
         assert result.total is not None
         ctx.result = result if want.gradients or want.lse else None
         return result.total.to(tensors[2].dtype)

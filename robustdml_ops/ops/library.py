@@ -11,7 +11,7 @@ from torch import Tensor
 
 from robustdml_ops.engine.problem import ConfidenceSets, LabelSets
 from robustdml_ops.engine.sweep import SweepResult, Wanted
-from robustdml_ops.ops.anchor_lse import anchor_bias_gradient, run_sweep
+from robustdml_ops.ops.anchor_lse import anchor_bias_gradient, run_forward, run_sweep
 
 Results = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
@@ -116,7 +116,7 @@ def anchor_lse_op(
     """See :func:`robustdml_ops.ops.anchor_lse`."""
     sets = _sets(labels, confidences, hidden, weight, bias, beta, threshold)
     tensors = (embeddings, proxies, positive_bias, negative_bias, anchor_bias)
-    result = run_sweep(tensors, None, sets, alpha, backend, Wanted(lse=True))
+    result = run_forward(tensors, None, sets, alpha, backend, Wanted(lse=True))
     assert result.lse_positive is not None and result.lse_negative is not None
     # As in _all.
     return result.lse_positive.clone(), result.lse_negative.clone()
@@ -178,7 +178,7 @@ def anchor_loss_op(
     sets = _sets(labels, confidences, hidden, weight, bias, beta, threshold)
     tensors = (embeddings, proxies, positive_bias, negative_bias, anchor_bias)
     want = Wanted(embeddings=needs[0], proxies=needs[1], biases=needs[2] or needs[3], lse=needs[4])
-    result = run_sweep(tensors, (positive_scale, negative_scale), sets, alpha, backend, want)
+    result = run_forward(tensors, (positive_scale, negative_scale), sets, alpha, backend, want)
     total, _, lse_negative, *gradients = _all(result, positive_bias)
     dX, dP, dp, dn = gradients
     return total.to(positive_bias.dtype, copy=True), dX, dP, dp, dn, lse_negative

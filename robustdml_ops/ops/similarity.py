@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor
 
+from robustdml_ops.engine.epilogue_eager import TINY_NORM
 from robustdml_ops.ops.validation import check_matrix, check_same_device
-
-TINY_NORM = 1e-12
 
 
 def similarity(embeddings: Tensor, proxies: Tensor) -> Tensor:

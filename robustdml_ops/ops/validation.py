@@ -88,7 +88,11 @@ def check_finite_proxies(total: Tensor, proxies: Tensor) -> None:
     """The loss of finite embeddings is finite unless a proxy is not; asked of the loss, which costs no pass over P."""
     if total.device.type == "cpu" and not torch.isfinite(total):
         bad = (~torch.isfinite(proxies)).any(1).nonzero()
-        where = f"proxies[{int(bad[0])}] has NaN or inf" if len(bad) else "a bias or confidence is NaN or inf"
+        where = (
+            f"proxies[{int(bad[0])}] has NaN or inf"
+            if len(bad)
+            else "a bias, a confidence or the length of a vector is NaN or inf"
+        )
         raise ValueError(f"the loss is {float(total)}: {where}")
 
 

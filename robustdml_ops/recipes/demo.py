@@ -1,6 +1,7 @@
 """``robustdml demo``: half the labels wrong, three methods, one report."""
 
 import argparse
+import base64
 import json
 import os
 import platform
@@ -16,7 +17,7 @@ from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import RetrievalData, load_data
 from robustdml_ops.recipes.evaluation import retrieval_metrics
 from robustdml_ops.recipes.models import apply_in_batches
-from robustdml_ops.recipes.plots import Neighbours
+from robustdml_ops.recipes.plots import Neighbours, learning_curves
 from robustdml_ops.recipes.preparation import prepare, resolve_device
 from robustdml_ops.recipes.progress import OnProgress, progress_bar
 from robustdml_ops.recipes.report import DemoOutcome, render
@@ -65,6 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     }
     write_text(arguments.out / "results.json", json.dumps(results, indent=2) + "\n")
     write_text(arguments.out / "report.html", render(outcome))
+    curves = learning_curves(outcome.runs, outcome.frozen_metrics["precision_at_1"])
+    write_text(arguments.out / "learning-curves.svg", base64.b64decode(curves.partition(",")[2]).decode())
     print(f"{arguments.out / 'report.html'}: written in {outcome.seconds:.0f} s; open it in a browser")
     return 0
 

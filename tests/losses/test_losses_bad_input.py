@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import NAMES, Case
+from cases import CPU_BACKENDS, NAMES, Case
 
 from robustdml_ops.losses import AdaptiveProxyAnchorLoss, ProxyAnchorLoss, SmoothProxyAnchorLoss
 
@@ -101,11 +101,22 @@ def test_margins_at_the_pole():
         loss_function(X, Y)
 
 
-def test_proxies_with_nan_are_named():
-    loss_function = ProxyAnchorLoss(6, 3)
-    loss_function.proxies.data[4, 1] = torch.nan
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+def test_proxies_with_nan_are_named(backend, reduction, value):
+    loss_function = ProxyAnchorLoss(6, 3, reduction=reduction, backend=backend)
+    loss_function.proxies.data[4, 1] = value
     with pytest.raises(ValueError, match=r"the loss is nan: proxies\[4\] has NaN or inf"):
         loss_function(X, Y)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_an_infinite_upstream_is_no_error_of_the_inputs(reduction):
+    """A loss scaler lets it happen, looks at the gradients and skips the step."""
+    loss_function = ProxyAnchorLoss(6, 3, reduction=reduction)
+    (loss_function(X, Y).sum() * torch.inf).backward()
+    assert not torch.isfinite(loss_function.proxies.grad).all()
 
 
 @pytest.mark.parametrize("name", NAMES)

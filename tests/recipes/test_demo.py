@@ -42,6 +42,7 @@ def test_report_stands_alone_and_says_what_was_measured(tiny_demo, tmp_path, cap
     assert main(["demo", "--out", str(tmp_path), "--seeds", "2", "--epochs", "2"]) == 0
     assert "report.html" in capsys.readouterr().out
     text = (tmp_path / "report.html").read_text()
+    assert (tmp_path / "learning-curves.svg").read_text().rstrip().endswith("</svg>")
     page = Page(text)
     assert page.open == []
     assert not re.search(r"https?://(?!www\.w3\.org)", text)

@@ -45,7 +45,7 @@ def inverse_row_norm(
     BLOCK_R: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """1 / |p| (BLOCK_R,), 0 for zero rows; NaN stays NaN, because it is not below the tiny norm."""
+    """1 / |p| (BLOCK_R,), 0 for zero rows; NaN for rows with NaN or inf."""
     squares = tl.zeros((BLOCK_R,), dtype=dtype)
     for start in range(0, D, BLOCK_D):
         d = start + tl.arange(0, BLOCK_D)
@@ -54,7 +54,9 @@ def inverse_row_norm(
         squares += tl.sum(p * p, axis=1)
     norm = tl.sqrt(squares)
     tiny = norm < TINY_NORM
-    return tl.where(tiny, 0.0, 1.0 / tl.where(tiny, 1.0, norm))
+    inverse = tl.where(tiny, 0.0, 1.0 / tl.where(tiny, 1.0, norm))
+    # 1 / inf would pass inf off as a zero row.
+    return tl.where(norm == float("inf"), float("nan"), inverse)
 
 
 @triton.jit(do_not_specialize=["n"])
