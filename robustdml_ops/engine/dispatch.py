@@ -7,12 +7,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine import epilogue_eager, epilogue_native, epilogue_triton
+from robustdml_ops.engine import eager, native, triton
 from robustdml_ops.engine.problem import AnchorChunk, AnchorProblem
 
 
 class Epilogue(Protocol):
-    """What a backend provides: the parts of the sweep between the matrix products."""
+    """What a backend provides: the parts of the sweeps between the matrix products, and scalar functions."""
 
     def unavailable(self, device: torch.device, dtype: torch.dtype) -> str | None:
         """Why it can't run there, or None."""
@@ -35,11 +35,14 @@ class Epilogue(Protocol):
     def anchor_lse(self, chunk: AnchorChunk, problem: AnchorProblem) -> None:
         """Log-sum-exps of a chunk, and its gradient in its place."""
 
+    def evaluate_vmf(self, function: str, v: float, kappa: Tensor) -> Tensor:
+        """A special function of the von Mises–Fisher distribution, see :mod:`robustdml_ops.engine.vmf`."""
+
 
 EPILOGUES: dict[str, Epilogue] = {
-    "native": epilogue_native,
-    "triton": epilogue_triton,
-    "eager": epilogue_eager,
+    "native": native,
+    "triton": triton,
+    "eager": eager,
 }
 
 # Fastest first. What is measured and why: docs/performance.md.

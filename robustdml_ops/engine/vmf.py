@@ -14,26 +14,9 @@ below ``VmfOrder.series_below`` by the power series of ₀F₁, from there on by
 Σ_k c_k(q)/r^k. ``docs/vmf.md`` derives both.
 """
 
-from collections.abc import Callable
-
 from torch import Tensor
 
-from robustdml_ops.engine import (
-    dispatch,
-    epilogue_eager,
-    epilogue_native,
-    epilogue_triton,
-    vmf_eager,
-    vmf_native,
-    vmf_triton,
-)
-
-# Whoever serves the sweep on a device serves these functions there.
-_EVALUATE: dict[object, Callable[[str, float, Tensor], Tensor]] = {
-    epilogue_native: vmf_native.evaluate,
-    epilogue_triton: vmf_triton.evaluate,
-    epilogue_eager: vmf_eager.evaluate,
-}
+from robustdml_ops.engine.dispatch import choose
 
 
 def evaluate(function: str, v: float, kappa: Tensor, backend: str | None) -> Tensor:
@@ -41,4 +24,4 @@ def evaluate(function: str, v: float, kappa: Tensor, backend: str | None) -> Ten
 
     ``backend`` and errors as in :func:`robustdml_ops.engine.dispatch.choose`. Not differentiable.
     """
-    return _EVALUATE[dispatch.choose(backend, kappa.device, kappa.dtype)](function, v, kappa)
+    return choose(backend, kappa.device, kappa.dtype).evaluate_vmf(function, v, kappa)

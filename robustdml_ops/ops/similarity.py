@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.epilogue_eager import TINY_NORM
+from robustdml_ops.engine.eager.rows import TINY_NORM
 from robustdml_ops.ops.validation import check_matrix, check_same_device
 
 

@@ -15,10 +15,10 @@ if os.environ.get("TRITON_INTERPRET") == "1":
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from robustdml_ops.engine.triton_kernels import launch  # noqa: E402
-from robustdml_ops.engine.triton_kernels.anchor_lse import anchor_lse  # noqa: E402
-from robustdml_ops.engine.triton_kernels.fused_anchor_lse import fused_anchor_lse  # noqa: E402
-from robustdml_ops.engine.triton_kernels.rows import normalize_rows, normalize_rows_backward  # noqa: E402
+from robustdml_ops.engine.triton.kernels import launch  # noqa: E402
+from robustdml_ops.engine.triton.kernels.anchor_lse import anchor_lse  # noqa: E402
+from robustdml_ops.engine.triton.kernels.fused_anchor_lse import fused_anchor_lse  # noqa: E402
+from robustdml_ops.engine.triton.kernels.rows import normalize_rows, normalize_rows_backward  # noqa: E402
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 SHARED_LIMIT = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}  # bytes a block may use: CUDA C++ Programming Guide

@@ -7,7 +7,10 @@ import warnings
 import pytest
 import torch
 
-from robustdml_ops.engine import dispatch, epilogue_eager, epilogue_native
+from robustdml_ops.engine import dispatch
+from robustdml_ops.engine import eager as epilogue_eager
+from robustdml_ops.engine import native as epilogue_native
+from robustdml_ops.engine.native import module
 
 CPU, F32 = torch.device("cpu"), torch.float32
 
@@ -40,8 +43,8 @@ def test_an_explicit_choice_that_cannot_run_raises_with_the_reason():
 
 
 def test_without_the_native_module_eager_serves_and_says_so_once(monkeypatch):
-    monkeypatch.setattr(epilogue_native, "_native", None)
-    monkeypatch.setattr(epilogue_native, "_REASON", "no compiler was found", raising=False)
+    monkeypatch.setattr(module, "library", None)
+    monkeypatch.setattr(module, "_REASON", "no compiler was found", raising=False)
     monkeypatch.setattr(dispatch, "_told", set())
     with pytest.warns(RuntimeWarning, match="native can't serve cpu: no compiler was found"):
         assert dispatch.choose(None, CPU, F32) is epilogue_eager

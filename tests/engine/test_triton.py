@@ -3,14 +3,19 @@
 The interpreter must be chosen before Triton is imported: ``test_triton_interpreted.py`` starts this file that way.
 """
 
+import importlib
 import os
 
 import pytest
 import torch
 
-from robustdml_ops.engine import epilogue_eager, epilogue_triton
+from robustdml_ops.engine import eager as epilogue_eager
+from robustdml_ops.engine import triton as epilogue_triton
 from robustdml_ops.engine.problem import AnchorChunk, AnchorProblem, ConfidenceSets, LabelSets
 from robustdml_ops.engine.sweep import SweepResult, Wanted, anchor_sweep
+
+# By name: in the package, `anchor_lse` is the function.
+triton_anchor_lse = importlib.import_module("robustdml_ops.engine.triton.anchor_lse")
 
 pytest.importorskip("triton", reason="Triton is not installed")
 if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
@@ -196,7 +201,7 @@ def test_fused_forward_of_extremes():
     case.proxies[7] = 0
     case.proxies[8] *= 1e15
     X = torch.nn.functional.normalize(case.embeddings).to(DEVICE, torch.float32)
-    ours = epilogue_triton.fused_anchor_lse(
+    ours = triton_anchor_lse.fused_anchor_lse(
         X, case.proxies.to(DEVICE, torch.float32), case.problem(DEVICE, torch.float32)
     )
     eager, exact = case.sweep(epilogue_eager, want=Wanted(lse=True)), case.exact()
@@ -217,8 +222,8 @@ def test_fused_forward_leaves_to_the_sweep_what_it_must(sets, dtype):
 @pytest.mark.parametrize("sets", ["labels", "confidences by sample", "logits"])
 def test_sweep_without_gradients_takes_the_fused_forward_where_it_serves(sets, monkeypatch):
     launches = []
-    fused = epilogue_triton.fused_anchor_lse
-    monkeypatch.setattr(epilogue_triton, "fused_anchor_lse", lambda *inputs: launches.append(1) or fused(*inputs))
+    fused = triton_anchor_lse.fused_anchor_lse
+    monkeypatch.setattr(triton_anchor_lse, "fused_anchor_lse", lambda *inputs: launches.append(1) or fused(*inputs))
     case = Case((33, 20, 12), sets)
     ours, eager = (case.sweep(epilogue, want=Wanted(lse=True)) for epilogue in (epilogue_triton, epilogue_eager))
     assert len(launches) == (0 if sets == "logits" else 1)

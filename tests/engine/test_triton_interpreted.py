@@ -10,7 +10,7 @@ import numpy
 import pytest
 import torch
 
-from robustdml_ops.engine import epilogue_triton
+from robustdml_ops.engine import triton as epilogue_triton
 from robustdml_ops.engine.dispatch import choose
 
 HERE = Path(__file__).parent

@@ -13,7 +13,8 @@ import torch
 if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not installed", allow_module_level=True)
 
-from robustdml_ops.engine import vmf_eager, vmf_triton
+from robustdml_ops.engine.eager.vmf import evaluate_vmf as eager_vmf
+from robustdml_ops.engine.triton import vmf as vmf_triton
 
 ROOT = Path(__file__).parents[2]
 FUNCTIONS = ("log_0f1", "peak", "log_i", "ratio", "ratio_derivative")
@@ -35,11 +36,11 @@ def compare(function, dtype, device):
     tolerance = (1e-11 if dtype == torch.float64 else 2e-4) if function == "ratio_derivative" else None
     tolerance = tolerance or (2e-14 if dtype == torch.float64 else 4e-7)
     for v in ORDERS[dtype]:
-        ours = vmf_triton.evaluate(function, v, kappa)
-        truth = vmf_eager.evaluate(function, v, kappa.double())
+        ours = vmf_triton.evaluate_vmf(function, v, kappa)
+        truth = eager_vmf(function, v, kappa.double())
         tiny = 1e-12 if function == "log_i" else 1e-37  # it has a zero; and what lies below float32's normal numbers
         torch.testing.assert_close(ours.double(), truth, rtol=tolerance, atol=tiny, equal_nan=True)
-    assert vmf_triton.evaluate(function, 3.0, kappa[:0]).shape == (0,)
+    assert vmf_triton.evaluate_vmf(function, 3.0, kappa[:0]).shape == (0,)
 
 
 @pytest.mark.parametrize(("function", "dtype"), CASES)
@@ -68,7 +69,7 @@ def test_compiles_without_spills(function, dtype, architecture, tmp_path):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from robustdml_ops.engine.triton_kernels.vmf import vmf
+    from robustdml_ops.engine.triton.kernels.vmf import vmf
 
     constants = vmf_triton.constants(function, 9.5, dtype) | {"BLOCK": vmf_triton.BLOCK}
     options = {"enable_fp_fusion": constants.pop("enable_fp_fusion")}

@@ -5,7 +5,9 @@ import contextlib
 import pytest
 import torch
 
-from robustdml_ops.engine import epilogue_eager, epilogue_native
+from robustdml_ops.engine import eager as epilogue_eager
+from robustdml_ops.engine import native as epilogue_native
+from robustdml_ops.engine.native import module
 from robustdml_ops.engine.problem import AnchorChunk, AnchorProblem, ConfidenceSets, LabelSets
 
 ELEMENTS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
@@ -22,9 +24,9 @@ def device(request, monkeypatch):
         if reason:
             pytest.skip(reason)
         return torch.device("cuda")
-    monkeypatch.setattr(epilogue_native, "_native", request.getfixturevalue("emulated"))
-    monkeypatch.setattr(epilogue_native, "_current_stream", lambda _: contextlib.nullcontext(0))
-    monkeypatch.setattr(epilogue_native, "_on_gpu", lambda _: True)
+    monkeypatch.setattr(module, "library", request.getfixturevalue("emulated"))
+    monkeypatch.setattr(module, "current_stream", lambda _: contextlib.nullcontext(0))
+    monkeypatch.setattr(module, "on_gpu", lambda _: True)
     return torch.device("cpu")
 
 
@@ -199,7 +201,7 @@ def test_rows_that_lie_apart(device, dtype):
     ],
 )
 def test_architectures(architectures, capability, serves):
-    reason = epilogue_native._cuda_unavailable(architectures, capability)
+    reason = module._cuda_unavailable(architectures, capability)
     assert (reason is None) == serves
     if not serves:
         assert "reinstall" in reason

@@ -19,7 +19,9 @@ sys.path.insert(0, sys.argv[1])
 sys.meta_path = [finder for finder in sys.meta_path if "Editable" not in getattr(finder, "__name__", "")]
 import torch
 import robustdml_ops
-from robustdml_ops.engine import dispatch, epilogue_eager
+from robustdml_ops.engine import dispatch
+from robustdml_ops.engine import eager as epilogue_eager
+from robustdml_ops.engine.native import module
 assert robustdml_ops.__file__.startswith(sys.argv[1]), robustdml_ops.__file__
 with warnings.catch_warnings(record=True) as told:
     warnings.simplefilter("always")

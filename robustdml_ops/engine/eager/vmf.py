@@ -9,7 +9,7 @@ from torch import Tensor
 from robustdml_ops.engine.vmf_order import VmfOrder, log_debye_coefficients, vmf_order
 
 
-def evaluate(function: str, v: float, kappa: Tensor) -> Tensor:
+def evaluate_vmf(function: str, v: float, kappa: Tensor) -> Tensor:
     """``function`` of order ``v`` at ``kappa`` ≥ 0 (float64 or float32, any shape); NaN elsewhere."""
     order = vmf_order(v, kappa.dtype)
     finite = kappa.clamp(max=torch.finfo(kappa.dtype).max)

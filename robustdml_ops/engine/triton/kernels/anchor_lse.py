@@ -4,7 +4,7 @@
 import triton
 import triton.language as tl
 
-from robustdml_ops.engine.triton_kernels.candidates import (
+from robustdml_ops.engine.triton.kernels.candidates import (
     add_candidates,
     candidate_exponents,
     in_type,

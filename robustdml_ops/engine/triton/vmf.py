@@ -3,21 +3,21 @@
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine import epilogue_triton
+from robustdml_ops.engine.triton.device import current, grid_of
 from robustdml_ops.engine.vmf_order import log_debye_coefficients, vmf_order
 
 BLOCK = 256
 
 
-def evaluate(function: str, v: float, kappa: Tensor) -> Tensor:
+def evaluate_vmf(function: str, v: float, kappa: Tensor) -> Tensor:
     """``function`` of order ``v`` at ``kappa`` ≥ 0 (float64 or float32, any shape); NaN elsewhere."""
-    from robustdml_ops.engine.triton_kernels.vmf import vmf as kernel
+    from robustdml_ops.engine.triton.kernels.vmf import vmf as kernel
 
     values = kappa.contiguous()
     out = torch.empty_like(values)
     if out.numel():
-        with epilogue_triton._current(out):
-            kernel[epilogue_triton._grid(out.numel(), BLOCK)](
+        with current(out):
+            kernel[grid_of(out.numel(), BLOCK)](
                 values, out, out.numel(), BLOCK=BLOCK, **constants(function, v, kappa.dtype)
             )
     return out

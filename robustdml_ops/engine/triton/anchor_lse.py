@@ -1,83 +1,29 @@
-"""Epilogues in Triton (``triton_kernels``), and the fused forward: similarity and log-sum-exp in one launch.
+"""The anchor log-sum-exp in Triton: of a chunk, or of all proxies with their similarities in one launch."""
 
-Triton is imported when a kernel is first launched. Under ``TRITON_INTERPRET=1`` the kernels run on CPU tensors, slowly.
-"""
-
-import importlib.util
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from robustdml_ops.engine.problem import AnchorChunk, AnchorProblem, LabelSets
+from robustdml_ops.engine.triton.device import current, grid_of, is_hopper
 
 _OPERANDS = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why this backend can't serve ``device`` in the compute type ``dtype``, or None."""
-    if importlib.util.find_spec("triton") is None:
-        return "triton is not installed"
-    if dtype not in (torch.float32, torch.float64):
-        return f"the Triton epilogues compute in float32 or float64, not {dtype}"
-    if device.type == "cpu":
-        return (
-            None if _interpreted() else "the tensors are on the CPU, where Triton runs under TRITON_INTERPRET=1 alone"
-        )
-    if device.type != "cuda":
-        return f"the Triton epilogues run on CUDA devices, and the tensors are on {device}"
-    if torch.version.cuda is not None and torch.cuda.get_device_capability(device) < (8, 0):
-        return f"the Triton epilogues need compute capability 8.0, and {device} has less"
-    return None
-
-
-def normalize_rows(P: Tensor, U: Tensor, inverse_norm: Tensor) -> None:
-    """U = P / |P| by rows and inverse_norm = 1 / |P|; zero rows give zeros."""
-    from robustdml_ops.engine.triton_kernels import launch
-    from robustdml_ops.engine.triton_kernels.rows import normalize_rows as kernel
-
-    n, D = P.shape
-    parameters = launch.rows(D)
-    with _current(U):
-        kernel[_grid(n, parameters["BLOCK_R"])](P, U, inverse_norm, n, D, *P.stride(), **parameters)
-
-
-def normalize_rows_backward(G: Tensor, U: Tensor, inverse_norm: Tensor) -> None:
-    """G ← (G − (G·U) U) · inverse_norm by rows: the Jacobian of the normalisation, in place."""
-    from robustdml_ops.engine.triton_kernels import launch
-    from robustdml_ops.engine.triton_kernels.rows import normalize_rows_backward as kernel
-
-    n, D = G.shape
-    parameters = launch.rows(D)
-    with _current(G):
-        kernel[_grid(n, parameters["BLOCK_R"])](G, U, inverse_norm, n, D, **parameters)
-
-
-def operand(P: Tensor, U: Tensor, inverse_norm: Tensor) -> Tensor:
-    """Unit anchors in ``U``: what enters the products, so that they are cosines."""
-    normalize_rows(P, U, inverse_norm)
-    return U
-
-
-def finish(G: Tensor, V: Tensor, inverse_norm: Tensor) -> None:
-    """G ← dL/dP, where G = dL/dSᵀ·X and V came from :func:`operand`."""
-    normalize_rows_backward(G, V, inverse_norm)
-
-
 def anchor_lse(chunk: AnchorChunk, problem: AnchorProblem) -> None:
     """Two log-sum-exps per row of ``chunk.S``, and S ← dL/dS."""
-    from robustdml_ops.engine.triton_kernels import launch
-    from robustdml_ops.engine.triton_kernels.anchor_lse import anchor_lse as kernel
+    from robustdml_ops.engine.triton.kernels import launch
+    from robustdml_ops.engine.triton.kernels.anchor_lse import anchor_lse as kernel
 
     S, sets = chunk.S, problem.sets
     c, B = S.shape
     values = None if isinstance(sets, LabelSets) else sets.values(chunk.first, chunk.last, S.dtype)
     parameters = launch.anchor_lse(B, S.dtype, values is None, values is not None and values.stride(0) == 1)
-    grid = _grid(c, parameters["BLOCK_C"])
+    grid = grid_of(c, parameters["BLOCK_C"])
     # Sums over anchors cross programs. Each leaves its part and torch adds the parts, in the same order every time.
     bias_partials = None if chunk.dpositive_bias is None else S.new_empty((*grid, 2, B))
-    with _current(S):
+    with current(S):
         kernel[grid](
             S=S,
             values=values,
@@ -133,17 +79,17 @@ def fused_anchor_lse(X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tens
     lse_positive, lse_negative : Tensor
         (C,) float32.
     """
-    from robustdml_ops.engine.triton_kernels import launch
-    from robustdml_ops.engine.triton_kernels.fused_anchor_lse import fused_anchor_lse as kernel
+    from robustdml_ops.engine.triton.kernels import launch
+    from robustdml_ops.engine.triton.kernels.fused_anchor_lse import fused_anchor_lse as kernel
 
     (B, D), C, sets = X.shape, len(P), problem.sets
     # The confidences as they are: a copy in the compute type would be of size B×C.
     values = None if isinstance(sets, LabelSets) or sets.confidences is None else sets.confidences.t()
     input_precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
-    parameters = launch.fused_anchor_lse(B, D, X.dtype, values is None, input_precision, _is_hopper(X))
+    parameters = launch.fused_anchor_lse(B, D, X.dtype, values is None, input_precision, is_hopper(X))
     lse_positive, lse_negative = problem.positive_bias.new_empty((2, C))
-    with _current(X):
-        kernel[_grid(C, parameters["BLOCK_C"])](
+    with current(X):
+        kernel[grid_of(C, parameters["BLOCK_C"])](
             X=X,
             P=P,
             values=values,
@@ -180,24 +126,5 @@ def _problem_arguments(problem: AnchorProblem, values: Tensor | None) -> dict[st
     }
 
 
-def _grid(rows: int, block: int | bool | str) -> tuple[int]:
-    return (-(-rows // int(block)),)
-
-
 def _row_stride(upstream: Tensor | None) -> int:
     return 0 if upstream is None or upstream.dim() == 0 else upstream.stride(0)
-
-
-def _current(tensor: Tensor) -> AbstractContextManager[None]:
-    """Make the tensor's device the current one: Triton launches there and nowhere else."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
-
-
-def _is_hopper(tensor: Tensor) -> bool:
-    return tensor.is_cuda and torch.cuda.get_device_capability(tensor.device)[0] == 9
-
-
-def _interpreted() -> bool:
-    import triton
-
-    return bool(triton.knobs.runtime.interpret)

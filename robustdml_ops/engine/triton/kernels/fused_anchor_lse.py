@@ -4,13 +4,13 @@
 import triton
 import triton.language as tl
 
-from robustdml_ops.engine.triton_kernels.candidates import (
+from robustdml_ops.engine.triton.kernels.candidates import (
     add_candidates,
     candidate_exponents,
     in_type,
     log_one_plus_sum,
 )
-from robustdml_ops.engine.triton_kernels.rows import inverse_row_norm
+from robustdml_ops.engine.triton.kernels.rows import inverse_row_norm
 
 
 @triton.jit

@@ -1,0 +1,21 @@
+"""Epilogues of the native module.
+
+On the CPU (``csrc/cpu``): vector code for the widest registers of the machine, all cores, no GIL. On a GPU
+(``csrc/cuda``): kernels in the current stream that nothing waits for.
+"""
+
+from robustdml_ops.engine.native.anchor_lse import anchor_lse, forward_only
+from robustdml_ops.engine.native.module import unavailable
+from robustdml_ops.engine.native.rows import finish, normalize_rows, normalize_rows_backward, operand
+from robustdml_ops.engine.native.vmf import evaluate_vmf
+
+__all__ = [
+    "anchor_lse",
+    "evaluate_vmf",
+    "finish",
+    "forward_only",
+    "normalize_rows",
+    "normalize_rows_backward",
+    "operand",
+    "unavailable",
+]
