@@ -65,7 +65,7 @@ def fused_class_lse(X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums
 
     (B, D), C = X.shape, len(P) // problem.centers
     input_precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
-    parameters = launch.fused_class_lse(B, D, X.dtype, input_precision)
+    parameters = launch.fused_class_lse(B, D, X.dtype, problem.pooling != "none", input_precision)
     parts, per_part = _parts(C, int(parameters["BLOCK_C"]), 512)
     partials = sums.target.new_empty((parts, 2, B))
     with current(X):

@@ -46,9 +46,9 @@ def class_lse(
     # The label's own logit: one look at its row, rather than a search in every tile.
     here = exist & (own >= begin) & (own < end)
     own_row = own.to(tl.int64)
-    similarity, _, _ = load_pooled(S + own_row * H * B + columns, here, B, H, gamma, POOLING)
-    slope, offset = class_lines(scale, bias, own_row, here, scale_stride)
-    tl.store(target + columns, slope * similarity + offset, mask=here)
+    own_similarity = load_pooled(S + own_row * H * B + columns, here, B, H, gamma, POOLING)[0]
+    own_slope, own_offset = class_lines(scale, bias, own_row, here, scale_stride)
+    tl.store(target + columns, own_slope * own_similarity + own_offset, mask=here)
 
     shift = tl.full((BLOCK_C, BLOCK_B), LOWEST, dtype)
     total = tl.zeros((BLOCK_C, BLOCK_B), dtype)
@@ -56,7 +56,7 @@ def class_lse(
         classes = start + tl.arange(0, BLOCK_C)
         rows = classes.to(tl.int64)
         mask = (classes < end)[:, None] & exist[None, :]
-        similarity, _, _ = load_pooled(S + rows[:, None] * H * B + columns[None, :], mask, B, H, gamma, POOLING)
+        similarity = load_pooled(S + rows[:, None] * H * B + columns[None, :], mask, B, H, gamma, POOLING)[0]
         slope, offset = class_lines(scale, bias, rows, classes < end, scale_stride)
         logit = slope[:, None] * similarity + offset[:, None]
         logit = tl.where(classes[:, None] == own[None, :], float("-inf"), logit)
