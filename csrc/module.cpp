@@ -23,6 +23,8 @@ PYBIND11_MODULE(_native, m) {
     robustdml::bind_cuda_rows(m);
     robustdml::bind_cuda_anchor_lse<float>(m, "f32");
     robustdml::bind_cuda_anchor_lse<double>(m, "f64");
+    robustdml::bind_cuda_class_lse<float>(m, "f32");
+    robustdml::bind_cuda_class_lse<double>(m, "f64");
     m.attr("cuda_architectures") = ROBUSTDML_CUDA;  // as CMake names them: "80-real 120-virtual"
 #else
     m.attr("cuda_architectures") = pybind11::none();

@@ -3,7 +3,7 @@
 import torch
 
 from robustdml_ops.engine.eager.anchor_lse import anchor_lse, forward_only
-from robustdml_ops.engine.eager.class_lse import class_lse, class_lse_backward
+from robustdml_ops.engine.eager.class_lse import class_lse, class_lse_backward, fused_class_lse
 from robustdml_ops.engine.eager.rows import finish, normalize_rows, normalize_rows_backward, operand
 from robustdml_ops.engine.eager.vmf import evaluate_vmf
 
@@ -14,6 +14,7 @@ __all__ = [
     "evaluate_vmf",
     "finish",
     "forward_only",
+    "fused_class_lse",
     "normalize_rows",
     "normalize_rows_backward",
     "operand",

@@ -5,7 +5,7 @@ On the CPU (``csrc/cpu``): vector code for the widest registers of the machine, 
 """
 
 from robustdml_ops.engine.native.anchor_lse import anchor_lse, forward_only
-from robustdml_ops.engine.native.class_lse import class_lse, class_lse_backward
+from robustdml_ops.engine.native.class_lse import class_lse, class_lse_backward, fused_class_lse
 from robustdml_ops.engine.native.module import unavailable
 from robustdml_ops.engine.native.rows import finish, normalize_rows, normalize_rows_backward, operand
 from robustdml_ops.engine.native.vmf import evaluate_vmf
@@ -17,6 +17,7 @@ __all__ = [
     "evaluate_vmf",
     "finish",
     "forward_only",
+    "fused_class_lse",
     "normalize_rows",
     "normalize_rows_backward",
     "operand",

@@ -4,15 +4,19 @@ Triton is imported when a kernel is first launched. Under ``TRITON_INTERPRET=1``
 """
 
 from robustdml_ops.engine.triton.anchor_lse import anchor_lse, forward_only
+from robustdml_ops.engine.triton.class_lse import class_lse, class_lse_backward, fused_class_lse
 from robustdml_ops.engine.triton.device import unavailable
 from robustdml_ops.engine.triton.rows import finish, normalize_rows, normalize_rows_backward, operand
 from robustdml_ops.engine.triton.vmf import evaluate_vmf
 
 __all__ = [
     "anchor_lse",
+    "class_lse",
+    "class_lse_backward",
     "evaluate_vmf",
     "finish",
     "forward_only",
+    "fused_class_lse",
     "normalize_rows",
     "normalize_rows_backward",
     "operand",
