@@ -5,19 +5,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from robustdml_ops.recipes.confidences import Confidences
 from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.corruption import corrupt
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.evaluation import retrieval_metrics
+from robustdml_ops.recipes.loss_inputs import Training, make_loss_inputs
 from robustdml_ops.recipes.methods import METHODS
 from robustdml_ops.recipes.models import Embedder, apply_in_batches, as_tensor
-from robustdml_ops.recipes.noise import apply_noise
 from robustdml_ops.recipes.preparation import Prepared
 from robustdml_ops.recipes.progress import OnProgress
-from robustdml_ops.recipes.samplers import ClassBalancedSampler, RandomSampler
+from robustdml_ops.recipes.samplers import ClassBalancedSampler, Indices, RandomSampler
 
 
 class Run:
@@ -38,12 +37,13 @@ class Run:
         self.history: list[dict[str, float]] = []
         self.phase_one_seconds = 0.0
         split = prepared.data.train
-        self.labels, self.changed = apply_noise(config.noise, split.labels, config.seed, split.num_classes)
+        self.labels, self.changed = corrupt(config, prepared)
         self.embedder = Embedder(prepared.backbone, prepared.num_features, config.embedding_size).to(device)
-        self.loss = METHODS[config.method].make_loss(config, split.num_classes).to(device)
-        self.confidences: Confidences | None = None
-        if prepared.frozen_features is not None:
-            self.confidences = Confidences(prepared.frozen_features, split.num_classes, device)
+        try:
+            self.loss = METHODS[config.method].make_loss(config, split.num_classes).to(device)
+        except ValueError as error:
+            raise UsageError(f"method {config.method}: {error}") from error
+        self.inputs = make_loss_inputs(Training(config, prepared, self.labels, self.changed, device))
         self.optimizer = torch.optim.AdamW(
             [
                 {"params": list(self.embedder.parameters()), "lr": config.learning_rate},
@@ -54,8 +54,8 @@ class Run:
             fused=True,
         )
         self.sampler: RandomSampler | ClassBalancedSampler = RandomSampler(len(split), config.batch_size, config.seed)
-        if config.samples_per_class:
-            self.sampler = ClassBalancedSampler(self.labels, config.batch_size, config.samples_per_class, config.seed)
+        if config.balanced_samples:
+            self.sampler = ClassBalancedSampler(self.labels, config.batch_size, config.balanced_samples, config.seed)
 
     @property
     def epoch(self) -> int:
@@ -68,18 +68,18 @@ class Run:
         data = self.prepared.data
         return {"name": data.name, "train": list(data.train.inputs.shape), "classes": data.train.num_classes}
 
-    def fit_confidences(self, report: OnProgress) -> None:
-        """Phase one, where the method has one: the head learns from the noisy labels, and is frozen.
+    def fit_inputs(self, report: OnProgress) -> None:
+        """Do what comes before the first epoch, as phase one of Smooth Proxy-Anchor.
 
         Parameters
         ----------
         report : callable
-            Told of every epoch.
+            Told of progress.
         """
-        if self.confidences is not None:
-            start = time.perf_counter()
-            self.confidences.fit(self.labels, self.config, report)
-            self.phase_one_seconds = time.perf_counter() - start
+        start = time.perf_counter()
+        for loss_input in self.inputs.values():
+            loss_input.fit(report)
+        self.phase_one_seconds = time.perf_counter() - start
 
     def train_epoch(self, report: OnProgress) -> None:
         """Pass over the batches once, then evaluate on the test split and add a record to the history.
@@ -95,6 +95,8 @@ class Run:
             The loss is no longer finite.
         """
         start = time.perf_counter()
+        for loss_input in self.inputs.values():
+            loss_input.start_epoch(self.epoch, self._embed_training_split)
         self.embedder.train()
         total = torch.zeros((), device=self.device)
         title = f"epoch {self.epoch + 1} of {self.config.epochs}"
@@ -111,19 +113,21 @@ class Run:
         seconds = time.perf_counter() - start
         test = self.prepared.data.test
         metrics = retrieval_metrics(apply_in_batches(self.embedder, test.inputs, self.device), test.labels, self.device)
-        self.history.append({"epoch": self.epoch + 1, "loss": loss, "seconds": seconds, **metrics, **self._margins()})
+        record = {"epoch": self.epoch + 1, "loss": loss, "seconds": seconds, **metrics, **self._margins()}
+        for loss_input in self.inputs.values():
+            record |= loss_input.record()
+        self.history.append(record)
 
-    def _batch_loss(self, rows: NDArray[np.int64]) -> Tensor:
+    def _batch_loss(self, rows: Indices) -> Tensor:
         inputs = as_tensor(self.prepared.data.train.inputs[rows], self.device)
-        # Confidences keep float32: β = 100 would make their rounding errors large.
-        target = (
-            torch.from_numpy(self.labels[rows]).to(self.device)
-            if self.confidences is None
-            else self.confidences.factors(rows)
-        )
+        # Outside of autocast: confidences keep float32, because β = 100 would make their rounding errors large.
+        others = {name: loss_input.of(rows) for name, loss_input in self.inputs.items()}
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.amp == "bf16"):
-            value: Tensor = self.loss(self.embedder(inputs), target)
+            value: Tensor = self.loss(self.embedder(inputs), **others)
         return value
+
+    def _embed_training_split(self) -> Tensor:
+        return torch.from_numpy(apply_in_batches(self.embedder, self.prepared.data.train.inputs, self.device))
 
     def _margins(self) -> dict[str, float]:
         margins = getattr(self.loss, "margins", None)
@@ -153,8 +157,8 @@ class Run:
         """
         for name, module in self._modules().items():
             module.load_state_dict(state[name])
-        if self.confidences is not None:
-            self.confidences.head.freeze()
+        for loss_input in self.inputs.values():
+            loss_input.loaded()
         self.optimizer.load_state_dict(state["optimizer"])
         self.history = state["history"]
         self.phase_one_seconds = state["phase_one_seconds"]
@@ -164,4 +168,4 @@ class Run:
 
     def _modules(self) -> dict[str, nn.Module]:
         modules: dict[str, nn.Module] = {"embedder": self.embedder, "loss": self.loss}
-        return modules if self.confidences is None else {**modules, "head": self.confidences.head}
+        return modules | {name: value.module for name, value in self.inputs.items() if value.module is not None}
