@@ -190,7 +190,7 @@ def test_every_noise(clusters, tmp_path, noise):
 
 
 def test_noise_that_does_not_fit_the_data(clusters, tiny_images):
-    with pytest.raises(UsageError, match="noise 'semantic:0.5' needs a tree of the classes of clusters"):
+    with pytest.raises(UsageError, match=r"noise .semantic:0\.5. needs a tree of the classes of clusters"):
         train(replace(FAST, noise="semantic:0.5"), clusters)
     with pytest.raises(UsageError, match="class 'class 0' is no Unicode character"):
         train(replace(FAST, noise="semantic:0.5", finetune=True, backbone="untrained"), tiny_images)
