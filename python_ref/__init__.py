@@ -7,6 +7,7 @@ they are for small cases.
 
 from python_ref.adaptive_proxy_anchor import adaptive_proxy_anchor_loss
 from python_ref.anchor import cosine_similarity, log_one_plus_sum_exp
+from python_ref.class_lse import class_log_sum_exp, pooled_similarity
 from python_ref.proxy_anchor import proxy_anchor_loss
 from python_ref.smooth_proxy_anchor import (
     confidence_head,
@@ -25,9 +26,11 @@ from python_ref.vmf import (
 
 __all__ = [
     "adaptive_proxy_anchor_loss",
+    "class_log_sum_exp",
     "confidence_head",
     "cosine_similarity",
     "log_one_plus_sum_exp",
+    "pooled_similarity",
     "proxy_anchor_loss",
     "smooth_proxy_anchor_loss",
     "smooth_similarity_gradient",
