@@ -62,7 +62,7 @@ PREFERENCE: dict[str, tuple[str, ...]] = {
     "cuda": ("triton", "native", "eager"),
 }
 
-CLASS_EPILOGUES: dict[str, ClassEpilogue] = {"eager": eager}
+CLASS_EPILOGUES: dict[str, ClassEpilogue] = {"native": native, "eager": eager}
 
 _told: set[str] = set()
 
@@ -105,10 +105,8 @@ def choose_class(backend: str | None, device: torch.device, dtype: torch.dtype) 
     name = backend if backend not in (None, "auto") else os.environ.get("ROBUSTDML_BACKEND", "auto")
     if name in EPILOGUES and name not in CLASS_EPILOGUES:
         raise RuntimeError(f"backend={name!r} has no class_lse. Use backend='auto' to take what has.")
-    if name != "auto":
-        choose(name, device, dtype)
-        return CLASS_EPILOGUES[name]
-    return CLASS_EPILOGUES["eager"]
+    chosen = choose(name, device, dtype)
+    return next((epilogue for epilogue in CLASS_EPILOGUES.values() if epilogue is chosen), eager)
 
 
 def _tell_once(message: str) -> None:

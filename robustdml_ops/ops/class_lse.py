@@ -49,7 +49,7 @@ class ClassSettings(NamedTuple):
     gamma: float
     exclude_target: bool
     normalize: bool
-    backend: str | None
+    backend: str
 
 
 def class_lse(
@@ -134,8 +134,14 @@ def class_lse(
     gamma = _check_pooling(pooling, gamma, centers)
     if not math.isfinite(target_bias):
         raise ValueError(f"target_bias must be finite, got {target_bias}: bias=-inf masks a class")
-    settings = ClassSettings(centers, float(target_bias), pooling, gamma, exclude_target, normalize_proxies, backend)
+    settings = ClassSettings(
+        centers, float(target_bias), pooling, gamma, exclude_target, normalize_proxies, backend or "auto"
+    )
     tensors = (embeddings, rows, labels, scale, bias)
+    if torch.compiler.is_compiling():
+        from robustdml_ops.ops.class_library import class_lse_op
+
+        return ClassLSE(*class_lse_op(*tensors, *settings))
     return ClassLSE(*_ClassLSE.apply(*tensors, settings))  # type: ignore[no-untyped-call]
 
 

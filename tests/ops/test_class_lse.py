@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from python_ref import class_log_sum_exp
 from robustdml_ops.ops import class_lse
+from robustdml_ops.ops.class_library import class_lse_backward_op, class_lse_op
 
-BACKENDS = ("eager",)
+BACKENDS = ("native", "eager")
 POOLINGS = {"none": {}, "max": {"pooling": "max"}, "softmax": {"pooling": "softmax", "gamma": 0.2}}
 
 
@@ -247,6 +248,27 @@ def test_same_bits_twice(backend):
     case = Case(100, 700, 24, 2, scale=20.0, pooling="softmax", gamma=0.1)
     first, second = (case.run(class_lse, torch.float32, backend=backend) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("want", [(True, True), (True, False), (False, True)])
+def test_registered_ops_keep_the_contract_of_the_registry(want):
+    case = Case(6, 9, 4)
+    X, P = (v.requires_grad_(w) for v, w in zip((case.embeddings, case.proxies), want, strict=True))
+    tensors = (case.labels, torch.tensor(3.0).double(), torch.zeros(9).double())
+    settings = (1, 0.5, "none", 1.0, False, True, "auto")
+    torch.library.opcheck(class_lse_op, (X, P, *tensors, *settings))
+    results = [value.detach() for value in class_lse_op(X, P, *tensors, *settings)]
+    detached = (X.detach(), P.detach(), *tensors)
+    torch.library.opcheck(class_lse_backward_op, (*detached, *results, *case.upstream, *settings, list(want)))
+
+
+def test_compiles_without_a_graph_break():
+    torch.use_deterministic_algorithms(False)  # its NaN filling is not traced
+    case = Case(6, 9, 4, 2, scale=5.0, pooling="softmax", gamma=0.2)
+    eager = case.run(class_lse)
+    compiled = case.run(torch.compile(class_lse, fullgraph=True, backend="aot_eager"))
+    for mine, other in zip(compiled, eager, strict=True):
+        torch.testing.assert_close(mine, other)
 
 
 X3, P3, Y3 = torch.eye(3), torch.eye(3), torch.arange(3)
