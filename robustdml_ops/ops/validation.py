@@ -20,6 +20,13 @@ def check_matrix(name: str, value: object, *, columns: int | None = None) -> Ten
     return value
 
 
+def check_sizes(**sizes: int) -> None:
+    """Every size is at least 1."""
+    for name, value in sizes.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+
+
 def check_local(name: str, value: object) -> None:
     """Refuse a DTensor: its local part alone would give a wrong sum without a word."""
     if type(value).__name__ == "DTensor":
@@ -37,14 +44,28 @@ def check_same_device(**tensors: Tensor | None) -> None:
         raise ValueError(f"all inputs must be on one device, got {places}: move them, or the loss, with .to(device)")
 
 
-def check_vector(name: str, value: object, length: int) -> None:
-    """A floating-point vector of ``length``."""
+def check_vector(name: str, value: object, length: int) -> Tensor:
+    """Return ``value`` if it is a floating-point vector of ``length``."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, not {type(value).__name__}")
     if value.dim() != 1 or len(value) != length or not value.is_floating_point():
         raise ValueError(
             f"{name} must be a floating-point vector of length {length}, got {tuple(value.shape)} of {value.dtype}"
         )
+    return value
+
+
+def check_sample_weights(sample_weights: object, samples: Tensor) -> Tensor:
+    """Weights that are finite and not negative, one for each entry of ``samples``, of its type and on its device."""
+    weights = check_vector("sample_weights", sample_weights, len(samples)).to(samples.device, samples.dtype)
+    require(
+        ((weights >= 0) & torch.isfinite(weights)).all(),
+        lambda: (
+            "sample_weights must be finite and not negative, got "
+            f"{weights[~((weights >= 0) & torch.isfinite(weights))][:3].tolist()}"
+        ),
+    )
+    return weights
 
 
 def check_labels(labels: object, embeddings: Tensor) -> Tensor:
