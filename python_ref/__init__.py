@@ -7,6 +7,8 @@ they are for small cases.
 
 from python_ref.adaptive_proxy_anchor import adaptive_proxy_anchor_loss
 from python_ref.anchor import cosine_similarity, log_one_plus_sum_exp
+from python_ref.contrastive import contrastive_loss
+from python_ref.multi_similarity import informative_pairs, multi_similarity_loss
 from python_ref.proxy_anchor import proxy_anchor_loss
 from python_ref.smooth_proxy_anchor import (
     confidence_head,
@@ -26,8 +28,11 @@ from python_ref.vmf import (
 __all__ = [
     "adaptive_proxy_anchor_loss",
     "confidence_head",
+    "contrastive_loss",
     "cosine_similarity",
+    "informative_pairs",
     "log_one_plus_sum_exp",
+    "multi_similarity_loss",
     "proxy_anchor_loss",
     "smooth_proxy_anchor_loss",
     "smooth_similarity_gradient",
