@@ -4,8 +4,19 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.methods import METHODS, AnchorOptions, SmoothOptions
-from robustdml_ops.recipes.noise import parse_noise
+from robustdml_ops.recipes.filter_options import FILTERS, NO_FILTER, FilterOptions
+from robustdml_ops.recipes.methods import (
+    METHODS,
+    AnchorOptions,
+    ContrastiveOptions,
+    MemoryContrastiveOptions,
+    MultiSimilarityOptions,
+    NormalizedSoftmaxOptions,
+    ProxyNCAOptions,
+    SmoothOptions,
+    SoftTripleOptions,
+)
+from robustdml_ops.recipes.noise import noise_rate, parse_noise
 
 
 @dataclass(frozen=True)
@@ -26,6 +37,8 @@ class TrainingConfig:
     taxonomy : str
         Tree of the classes for semantic noise, as in `robustdml_ops.recipes.taxonomy.load_taxonomy`; empty for the one
         that goes with the data.
+    noise_rate : float or None
+        Share of wrong labels that a filter is told, in [0, 1]; None for that of `noise`, the true one, as papers do.
     seed : int
         Of initialisation, batches and noise.
     epochs : int
@@ -45,13 +58,16 @@ class TrainingConfig:
         Of AdamW: network, and proxies (and margins); the decay spares proxies and margins.
     amp : str
         ``none``, or ``bf16`` for bfloat16 autocast.
-    anchor, smooth
+    anchor, smooth, proxy_nca, normalized_softmax, soft_triple, contrastive, mcl, multi_similarity
         Settings of methods.
+    filter : FilterOptions
+        What keeps samples of probably wrong labels out of the loss.
     """
 
     method: str = "proxy-anchor"
     noise: str = "none"
     taxonomy: str = ""
+    noise_rate: float | None = None
     seed: int = 0
     epochs: int = 15
     batch_size: int = 256
@@ -65,11 +81,24 @@ class TrainingConfig:
     amp: str = "none"
     anchor: AnchorOptions = field(default_factory=AnchorOptions)
     smooth: SmoothOptions = field(default_factory=SmoothOptions)
+    proxy_nca: ProxyNCAOptions = field(default_factory=ProxyNCAOptions)
+    normalized_softmax: NormalizedSoftmaxOptions = field(default_factory=NormalizedSoftmaxOptions)
+    soft_triple: SoftTripleOptions = field(default_factory=SoftTripleOptions)
+    contrastive: ContrastiveOptions = field(default_factory=ContrastiveOptions)
+    mcl: MemoryContrastiveOptions = field(default_factory=MemoryContrastiveOptions)
+    multi_similarity: MultiSimilarityOptions = field(default_factory=MultiSimilarityOptions)
+    filter: FilterOptions = field(default_factory=FilterOptions)
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise UsageError(f"method {self.method!r}: expected one of {', '.join(METHODS)}")
         parse_noise(self.noise)
+        if self.noise_rate is not None and not 0 <= self.noise_rate <= 1:
+            raise UsageError(f"noise_rate={self.noise_rate}: expected a share between 0 and 1")
+        if self.filter.kind not in (NO_FILTER, *FILTERS):
+            raise UsageError(f"filter {self.filter.kind!r}: expected one of {', '.join((NO_FILTER, *FILTERS))}")
+        if self.filter.kind == "prism-proxy" and METHODS[self.method].proxies is None:
+            raise UsageError(f"filter prism-proxy needs proxies, and method {self.method} has none; use prism-average")
         if self.amp not in ("none", "bf16"):
             raise UsageError(f"amp {self.amp!r}: expected none or bf16")
         settings = self.flat()
@@ -89,6 +118,11 @@ class TrainingConfig:
         if self.samples_per_class is None:
             return METHODS[self.method].samples_per_class
         return self.samples_per_class
+
+    @property
+    def told_noise_rate(self) -> float:
+        """Share of wrong labels that a filter is told: the setting, or the true one."""
+        return noise_rate(self.noise) if self.noise_rate is None else self.noise_rate
 
     def flat(self) -> dict[str, Any]:
         """All settings by name, those of a group as ``group.name``.

@@ -36,8 +36,8 @@ class TrainingResult:
     changed : ndarray
         Which training labels are wrong, bool, (N,).
     scores : dict of ndarray
-        What the run holds of the label given to each training sample, (N,), high for right ones: the ``confidence`` of
-        Smooth Proxy-Anchor.
+        What the run holds of the label given to each training sample, (N,), high for right ones, NaN where it holds
+        nothing: ``confidence`` of Smooth Proxy-Anchor, ``log_p_clean`` of a filter.
     summary : dict
         Settings that matter, final metrics, and how well each of the scores tells wrong labels (``confidence_auc``).
     """
@@ -130,9 +130,8 @@ def _result(run: Run) -> TrainingResult:
         **{key: value for key, value in run.history[-1].items() if key != "seconds"},
         "training_seconds": run.phase_one_seconds + sum(record["seconds"] for record in run.history),
     }
-    scores: dict[str, NDArray[np.float32]] = {}
+    scores = run.scores()
     for loss_input in run.inputs.values():
-        scores |= loss_input.scores()
         summary |= loss_input.summary()
     summary |= {f"{name}_auc": detection_auc(score, run.changed) for name, score in scores.items()}
     return TrainingResult(config, run.history, run.embedder.eval(), run.changed, scores, summary)

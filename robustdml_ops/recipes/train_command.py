@@ -1,6 +1,7 @@
 """``robustdml train``: one training run."""
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "a file of lines node⇥parent; Glyphs come with one",
     )
     main.add_argument(
+        "--noise-rate",
+        type=float,
+        help="share of wrong labels that a filter is told (default: that of --noise, the true one, as in the papers)",
+    )
+    main.add_argument(
         "--out", type=Path, help="folder for checkpoint, history and metrics; without it nothing is written"
     )
     main.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
@@ -89,15 +95,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, options in _option_groups().items():
         group = parser.add_argument_group((type(options).__doc__ or name).rstrip("."))
         for field in fields(options):
-            group.add_argument(
-                f"--{name}-{field.name}".replace("_", "-"),
-                dest=f"{name}.{field.name}",
-                type=field.metadata["kind"],
-                choices=field.metadata["choices"],
-                metavar=None if field.metadata["choices"] else field.name.upper(),
-                default=getattr(options, field.name),
-                help=field.metadata["text"],
-            )
+            # The field that chooses among kinds has the name of its group: --filter.
+            flag = f"--{name}" if field.name == "kind" else f"--{name}-{field.name}"
+            _add_option(group, flag, getattr(options, field.name), field.metadata, dest=f"{name}.{field.name}")
 
 
 def _option_groups() -> dict[str, Any]:
@@ -117,12 +117,23 @@ def _config(arguments: argparse.Namespace) -> TrainingConfig:
 def _add(parser: argparse.ArgumentParser, title: str, settings: dict[str, str]) -> argparse._ArgumentGroup:
     group = parser.add_argument_group(title)
     for name, text in settings.items():
-        default, option = getattr(DEFAULTS, name), f"--{name.replace('_', '-')}"
-        if isinstance(default, bool):
-            group.add_argument(option, action="store_true", help=text)
-        else:
-            group.add_argument(option, type=type(default), default=default, help=text)
+        default = getattr(DEFAULTS, name)
+        _add_option(group, f"--{name}", default, {"text": text, "kind": type(default), "choices": None}, dest=name)
     return group
+
+
+def _add_option(
+    group: argparse._ArgumentGroup, flag: str, default: Any, metadata: Mapping[str, Any], dest: str
+) -> None:
+    flag, choices = flag.replace("_", "-"), metadata["choices"]
+    if isinstance(default, bool):
+        group.add_argument(flag, dest=dest, action="store_true", help=metadata["text"])
+    else:
+        metavar = None if choices else dest.rpartition(".")[2].upper()
+        group.add_argument(
+            flag, dest=dest, type=metadata["kind"], choices=choices, metavar=metavar, default=default,
+            help=metadata["text"],
+        )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:

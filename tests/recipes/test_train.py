@@ -176,7 +176,7 @@ def test_errors_of_settings(clusters, tiny_images):
 
 
 def test_a_loss_that_diverges_ends_the_run(clusters, monkeypatch):
-    monkeypatch.setattr(train_module.Run, "_batch_loss", lambda self, rows: self.loss.proxies.sum() * float("nan"))
+    monkeypatch.setattr(train_module.Run, "_batch_loss", lambda self, *_: self.loss.proxies.sum() * float("nan"))
     with pytest.raises(UsageError, match="the loss of epoch 1 is nan"):
         train(FAST, clusters, device="cpu")
 

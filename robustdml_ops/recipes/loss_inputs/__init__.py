@@ -5,12 +5,16 @@ from collections.abc import Callable
 from robustdml_ops.recipes.loss_inputs.base import LossInput, Training
 from robustdml_ops.recipes.loss_inputs.confidences import Confidences
 from robustdml_ops.recipes.loss_inputs.labels import Labels
+from robustdml_ops.recipes.loss_inputs.memory import Memory
 from robustdml_ops.recipes.methods import METHODS
 
 __all__ = ["LOSS_INPUTS", "LossInput", "Training", "make_loss_inputs"]
 
-# By the name of the loss's argument.
-LOSS_INPUTS: dict[str, Callable[[Training], LossInput]] = {"labels": Labels, "confidences": Confidences}
+LOSS_INPUTS: dict[str, Callable[[Training], LossInput]] = {
+    "labels": Labels,
+    "confidences": Confidences,
+    "memory": Memory,
+}
 
 
 def make_loss_inputs(training: Training) -> dict[str, LossInput]:
@@ -24,6 +28,6 @@ def make_loss_inputs(training: Training) -> dict[str, LossInput]:
     Returns
     -------
     dict
-        By the name of the loss's argument.
+        By name.
     """
     return {name: LOSS_INPUTS[name](training) for name in METHODS[training.config.method].inputs(training.config)}

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.preparation import Prepared
 from robustdml_ops.recipes.progress import OnProgress
+from robustdml_ops.robust import MemoryBank
 
 Rows = NDArray[np.int64]
 
@@ -32,6 +33,8 @@ class Training:
         Which labels are wrong, bool, (N,): to measure with, not to train with.
     device : torch.device
         Where it trains.
+    bank : MemoryBank or None
+        The memory of the filter, where it has one.
     """
 
     config: TrainingConfig
@@ -39,6 +42,7 @@ class Training:
     labels: NDArray[np.int64]
     changed: NDArray[np.bool_]
     device: torch.device
+    bank: MemoryBank | None
 
     @property
     def num_classes(self) -> int:
@@ -80,8 +84,8 @@ class LossInput:
             Returns the embeddings of all training samples, in eval mode, (N, D); a pass over the data.
         """
 
-    def of(self, rows: Rows) -> Any:
-        """Give the value for a batch, as the loss takes it.
+    def arguments(self, rows: Rows) -> dict[str, Any]:
+        """Give what the loss takes for a batch.
 
         Parameters
         ----------
@@ -90,10 +94,23 @@ class LossInput:
 
         Returns
         -------
-        object
-            Tensor, or a tuple of them.
+        dict
+            Values by the names of arguments.
         """
         raise NotImplementedError
+
+    def after_step(self, rows: Rows, embeddings: Tensor, keep: Tensor | None) -> None:
+        """Do what comes after the optimiser's step.
+
+        Parameters
+        ----------
+        rows : ndarray
+            Sample numbers of the batch, (B,).
+        embeddings : Tensor
+            Of the batch, as the loss got them, (B, D); detached.
+        keep : Tensor or None
+            Which of the samples the filter has let through, bool, (B,); None without a filter.
+        """
 
     def scores(self) -> dict[str, NDArray[np.float32]]:
         """Say what it holds of each training sample, after the last epoch.

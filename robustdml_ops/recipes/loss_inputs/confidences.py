@@ -54,7 +54,7 @@ class Confidences(LossInput):
         """Freeze what was loaded: phase one is over."""
         self.module.freeze()
 
-    def of(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+    def arguments(self, rows: Rows) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
         """Confidences of some samples as the loss takes them, without the (B, C) matrix.
 
         Parameters
@@ -64,10 +64,10 @@ class Confidences(LossInput):
 
         Returns
         -------
-        tuple of Tensor
-            See `ConfidenceHead.factors`.
+        dict
+            ``confidences``: see `ConfidenceHead.factors`.
         """
-        return self.module.factors(as_tensor(self._features[rows], self._training.device))
+        return {"confidences": self.module.factors(as_tensor(self._features[rows], self._training.device))}
 
     def scores(self) -> dict[str, NDArray[np.float32]]:
         """Confidence of the label given to each training sample.

@@ -18,7 +18,7 @@ class Labels(LossInput):
     def __init__(self, training: Training) -> None:
         self._labels, self._device = torch.from_numpy(training.labels), training.device
 
-    def of(self, rows: Rows) -> Tensor:
+    def arguments(self, rows: Rows) -> dict[str, Tensor]:
         """Labels of a batch.
 
         Parameters
@@ -28,7 +28,7 @@ class Labels(LossInput):
 
         Returns
         -------
-        Tensor
-            int64, (B,).
+        dict
+            ``labels``: int64, (B,).
         """
-        return self._labels[torch.from_numpy(rows)].to(self._device)
+        return {"labels": self._labels[torch.from_numpy(rows)].to(self._device)}

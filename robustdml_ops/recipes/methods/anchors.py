@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch import nn
+from torch import Tensor, nn
 
 from robustdml_ops.losses import AdaptiveProxyAnchorLoss, ProxyAnchorLoss, SmoothProxyAnchorLoss
+from robustdml_ops.losses.base import AnchorFamilyLoss
 from robustdml_ops.recipes.methods.method import Method
 from robustdml_ops.recipes.options import option
 
@@ -52,8 +53,15 @@ def _adaptive_proxy_anchor(config: "TrainingConfig", num_classes: int) -> nn.Mod
     return AdaptiveProxyAnchorLoss(num_classes, config.embedding_size, margin=anchor.margin, alpha=anchor.alpha)
 
 
+def _proxies(loss: nn.Module) -> Tensor:
+    assert isinstance(loss, AnchorFamilyLoss)
+    return loss.proxies
+
+
 ANCHOR_METHODS = {
-    "proxy-anchor": Method("Proxy-Anchor", _proxy_anchor),
-    "smooth-proxy-anchor": Method("Smooth Proxy-Anchor", _smooth_proxy_anchor, inputs=lambda config: ("confidences",)),
-    "adaptive-proxy-anchor": Method("Adaptive Proxy-Anchor", _adaptive_proxy_anchor),
+    "proxy-anchor": Method("Proxy-Anchor", _proxy_anchor, proxies=_proxies),
+    "smooth-proxy-anchor": Method(
+        "Smooth Proxy-Anchor", _smooth_proxy_anchor, inputs=lambda config: ("confidences",), proxies=_proxies
+    ),
+    "adaptive-proxy-anchor": Method("Adaptive Proxy-Anchor", _adaptive_proxy_anchor, proxies=_proxies),
 }
