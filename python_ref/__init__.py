@@ -8,6 +8,8 @@ they are for small cases.
 from python_ref.adaptive_proxy_anchor import adaptive_proxy_anchor_loss
 from python_ref.anchor import cosine_similarity, log_one_plus_sum_exp
 from python_ref.class_lse import class_log_sum_exp, pooled_similarity
+from python_ref.contrastive import contrastive_loss
+from python_ref.multi_similarity import informative_pairs, multi_similarity_loss
 from python_ref.normalized_softmax import mean_over_samples, normalized_softmax_loss
 from python_ref.prism_losses import soft_triple_loss, soft_triple_regularizer
 from python_ref.procsim import (
@@ -40,11 +42,14 @@ __all__ = [
     "class_log_sum_exp",
     "confidence",
     "confidence_head",
+    "contrastive_loss",
     "cosine_similarity",
+    "informative_pairs",
     "lambert_w",
     "language_guidance_losses",
     "log_one_plus_sum_exp",
     "mean_over_samples",
+    "multi_similarity_loss",
     "normalized_softmax_loss",
     "otsu_threshold",
     "pooled_similarity",

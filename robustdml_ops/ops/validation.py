@@ -68,16 +68,16 @@ def check_sample_weights(sample_weights: object, samples: Tensor) -> Tensor:
     return weights
 
 
-def check_labels(labels: object, embeddings: Tensor) -> Tensor:
+def check_labels(labels: object, embeddings: Tensor, name: str = "labels", of: str = "embeddings") -> Tensor:
     """Labels as (B,) int64 on the device of the embeddings; their range is checked where their values may be read."""
-    check_local("labels", labels)
+    check_local(name, labels)
     if not isinstance(labels, Tensor):
-        raise TypeError(f"labels must be a torch.Tensor, not {type(labels).__name__}")
+        raise TypeError(f"{name} must be a torch.Tensor, not {type(labels).__name__}")
     if labels.dtype not in INTEGERS:
-        raise ValueError(f"labels must be integers, got {labels.dtype}: convert them with labels.long()")
+        raise ValueError(f"{name} must be integers, got {labels.dtype}: convert them with {name}.long()")
     if labels.shape != embeddings.shape[:1]:
         raise ValueError(
-            f"labels must have shape ({len(embeddings)},), one for each row of embeddings, got {tuple(labels.shape)}"
+            f"{name} must have shape ({len(embeddings)},), one for each row of {of}, got {tuple(labels.shape)}"
         )
     return labels.to(embeddings.device, torch.int64, non_blocking=True)
 
@@ -103,6 +103,13 @@ def check_finite_embeddings(embeddings: Tensor) -> None:
         raise ValueError(
             f"embeddings[{row}] has NaN or inf: look for an overflow in the model or a learning rate too high"
         )
+
+
+def check_finite_candidates(scale: Tensor) -> None:
+    """No NaN or inf among candidates on the CPU, asked of their inverse lengths (m,), which costs no pass over them."""
+    if scale.device.type == "cpu" and not torch.isfinite(scale).all():
+        row = int((~torch.isfinite(scale)).nonzero()[0])
+        raise ValueError(f"candidates[{row}] has NaN or inf: look at what was stored, or at the model that made it")
 
 
 def check_finite_proxies(total: Tensor, proxies: Tensor) -> None:
