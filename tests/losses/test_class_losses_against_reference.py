@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from python_ref import soft_triple_regularizer
 from robustdml_ops.losses import SoftTripleLoss
 
-CPU_BACKENDS = (None, "eager")
+CPU_BACKENDS = ("native", "eager")
 SHAPES = [(1, 2, 1), (2, 3, 1), (5, 2, 3), (17, 33, 7), (64, 65, 16), (3, 500, 31)]
 
 

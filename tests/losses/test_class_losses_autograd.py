@@ -33,6 +33,20 @@ def test_autocast_keeps_the_loss_in_float32_and_the_parameter_as_it_is(name):
     assert case.parameter.dtype == case.parameter.grad.dtype == torch.float32
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_compiles_without_a_graph_break(name, reduction):
+    case, plain = (
+        ClassCase(name, 12, 40, 16, dtype=torch.float32, reduction=reduction, weighted=True) for _ in range(2)
+    )
+    torch._dynamo.reset()
+    case.module.forward = torch.compile(case.module.forward, fullgraph=True, backend="aot_eager")
+    ours, theirs = case.ours(), plain.ours()
+    torch.testing.assert_close(ours, theirs)
+    for mine, other in zip(case.gradients(ours), plain.gradients(theirs), strict=True):
+        torch.testing.assert_close(mine, other)
+
+
 REGULARIZER = SparseCentersRegularizer(30, 4)
 PEERS = {
     "proxy-nca": (ProxyNCALoss(30, 12), pml.ProxyNCALoss(30, 12)),
