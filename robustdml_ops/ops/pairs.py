@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine import eager
-from robustdml_ops.engine.dispatch import Epilogue
+from robustdml_ops.engine.dispatch import choose
 from robustdml_ops.engine.pair_sweep import PairResult, pair_sweep
 from robustdml_ops.engine.pairs import PairProblem, PairSets
 from robustdml_ops.engine.similarities import compute_dtype
@@ -45,13 +44,6 @@ def check_finite_numbers(**numbers: float) -> None:
 def pair_dtype(embeddings: Tensor, candidates: Tensor | None) -> torch.dtype:
     """Compute type of the pairs."""
     return compute_dtype(embeddings, embeddings if candidates is None else candidates)
-
-
-def choose(backend: str | None, device: torch.device, dtype: torch.dtype) -> Epilogue:
-    """Plain PyTorch is what there is."""
-    if backend not in (None, "auto", "eager"):
-        raise RuntimeError(f"backend={backend!r} has no pairs: use 'eager'")
-    return eager
 
 
 def run_pairs(

@@ -8,7 +8,7 @@ from python_ref.multi_similarity import multi_similarity_terms
 from python_ref.pairs import pair_sets
 from robustdml_ops.ops import pair_hinge, pair_hinge_sum, pair_lse, pair_lse_sum
 
-BACKENDS = ("eager",)
+BACKENDS = ("native", "eager")
 MS = {"alpha": 2.0, "beta": 50.0, "base": 0.5}
 
 
