@@ -176,16 +176,16 @@ class PRISM(TypedBuffers):
 
     @property
     def bank(self) -> MemoryBank:
-        """The memory, for losses that compare with it; AttributeError with a similarity that has none."""
+        """The memory, for losses that compare with it; RuntimeError with a similarity that has none."""
         if not isinstance(self.scores, MemoryPositive):
-            raise AttributeError(f'similarity="{self.similarity}" has no bank')
+            raise RuntimeError(f'similarity="{self.similarity}" has no bank')
         return self.scores.bank
 
     @property
     def kappa(self) -> Tensor:
-        """Concentration of every class, (C,), 0 until vMF-Sim has begun; AttributeError without ``"vmf"``."""
+        """Concentration of every class, (C,), 0 until vMF-Sim has begun; RuntimeError without ``"vmf"``."""
         if not isinstance(self.scores, VmfSimilarity):
-            raise AttributeError(f'similarity="{self.similarity}" has no kappa')
+            raise RuntimeError(f'similarity="{self.similarity}" has no kappa')
         return self.scores.vmf.kappa
 
     @torch.no_grad()

@@ -11,6 +11,8 @@ from robustdml_ops.robust.buffers import TypedBuffers
 from robustdml_ops.robust.memory_bank import ClassStatistics, MemoryBank
 from robustdml_ops.robust.vmf_classes import VmfClasses
 
+_REFRESH_ROWS = 65_536
+
 
 class Scores(NamedTuple):
     """One score per sample."""
@@ -120,14 +122,9 @@ class AverageSimilarity(MemoryPositive):
         super().__init__(bank, max_copies)
         self.backend = backend
         self.bias_of_unseen = -torch.inf if unseen == "skip" else 0.0
-        # The logits are scale_k s_k + bias_k; these change only for the classes that a batch touches.
+        # The logits are scale_k x·Σ_k + bias_k; these two change only for the classes that a batch touches.
         self.register_buffer("scale", torch.zeros(bank.num_classes, dtype=bank.sums.dtype))
         self.register_buffer("bias", torch.full((bank.num_classes,), self.bias_of_unseen, dtype=bank.sums.dtype))
-
-    @property
-    def by_direction(self) -> bool:
-        """Whether s is the cosine with a class's mean direction, or else the product with its sum."""
-        return False
 
     def score(self, X: Tensor, labels: Tensor, sample_ids: Tensor | None, proxies: Tensor | None) -> Scores:
         """Score unit rows ``X`` (B, D)."""
@@ -138,7 +135,7 @@ class AverageSimilarity(MemoryPositive):
             scale=self.scale,
             bias=self.bias,
             exclude_target=True,
-            normalize_proxies=self.by_direction,
+            normalize_proxies=False,
             backend=self.backend,
         )
         if self.bank.copies is None:
@@ -200,7 +197,7 @@ class VmfSimilarity(AverageSimilarity):
         )
 
     @property
-    def by_direction(self) -> bool:
+    def has_begun(self) -> bool:
         """Whether AvgSim has been taken over from."""
         return self.iteration >= self.start
 
@@ -208,7 +205,8 @@ class VmfSimilarity(AverageSimilarity):
         """Count the iteration; at the change all classes are fitted, and from then on those that a batch touches."""
         self.iteration += 1
         if self.iteration == self.start:
-            self._refresh(torch.arange(self.bank.num_classes, device=self.scale.device))
+            for classes in torch.split(torch.arange(len(self.scale), device=self.scale.device), _REFRESH_ROWS):
+                self._refresh(classes)
 
     def get_extra_state(self) -> Tensor:
         """Iteration and start: numbers of Python's, which decide what runs without a look at the device."""
@@ -225,15 +223,17 @@ class VmfSimilarity(AverageSimilarity):
         self.iteration = iteration
 
     def _fit(self, touched: Tensor) -> tuple[Tensor, Tensor]:
-        if not self.by_direction:
+        if not self.has_begun:
             return super()._fit(touched)
         self.vmf.refresh(self.bank, touched)
         classes = touched.clamp(min=0)
         kappa = self.vmf.kappa[classes]
-        return kappa, self.vmf.log_peak[classes] - kappa
+        # The length of a sum goes into its scale: no sweep has to normalise all of them. A sum of length 0 has κ = 0.
+        length = torch.linalg.vector_norm(self.bank.sums[classes], dim=1).clamp(min=torch.finfo(kappa.dtype).tiny)
+        return kappa / length, self.vmf.log_peak[classes] - kappa
 
     def _logit(self, X: Tensor, own: ClassStatistics) -> Tensor:
-        if not self.by_direction:
+        if not self.has_begun:
             return super()._logit(X, own)
         mean_direction, kappa = fit_vmf(
             own.sums, own.counts, None, self.vmf.estimator, self.vmf.bias_correction, backend=self.backend
