@@ -64,6 +64,47 @@ def run_pairs(
     return result
 
 
+def pair_sums(
+    embeddings: Tensor, candidates: Tensor | None, problem: PairProblem, backend: str | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Positive and negative sums (n,) each, and counts (2, n) of hinges; differentiable."""
+    if torch.compiler.is_compiling():
+        from robustdml_ops.ops.pair_library import flatten, pair_sums_op
+
+        compiled: tuple[Tensor, Tensor, Tensor] = pair_sums_op(
+            embeddings, candidates, *flatten(problem), backend or "auto"
+        )
+        return compiled
+    sums: tuple[Tensor, Tensor, Tensor | None] = Pairs.apply(  # type: ignore[no-untyped-call]
+        embeddings, candidates, problem, backend
+    )
+    return sums
+
+
+def pair_sum(
+    embeddings: Tensor,
+    candidates: Tensor | None,
+    problem: PairProblem,
+    scales: tuple[Tensor, Tensor],
+    backend: str | None,
+) -> Tensor:
+    """Sums of :func:`pair_sums` times checked scales, summed, in one sweep; differentiable."""
+    want = (embeddings.requires_grad, candidates is not None and candidates.requires_grad)
+    if torch.compiler.is_compiling():
+        from robustdml_ops.ops.pair_library import flatten, pair_sum_op
+
+        compiled: Tensor = pair_sum_op(
+            embeddings, candidates, *flatten(problem), backend or "auto", *scales, list(want)
+        )[0]
+        return compiled
+    if not torch.is_grad_enabled():
+        want = (False, False)
+    total: Tensor = PairSum.apply(  # type: ignore[no-untyped-call]
+        embeddings, candidates, problem, scales, backend, want
+    )
+    return total
+
+
 class Pairs(torch.autograd.Function):
     """Sums of every anchor, for any upstream gradient: forward is one sweep, backward another."""
 
@@ -145,10 +186,3 @@ def check_scales(
     check_same_device(embeddings=embeddings, positive_scale=positive_scale, negative_scale=negative_scale)
     dtype = pair_dtype(embeddings, candidates)
     return positive_scale.to(dtype), negative_scale.to(dtype)
-
-
-def wanted(embeddings: Tensor, candidates: Tensor | None) -> tuple[bool, bool]:
-    """Whether autograd will ask for the gradients of the anchors and of the candidates."""
-    if not torch.is_grad_enabled():
-        return False, False
-    return embeddings.requires_grad, candidates is not None and candidates.requires_grad
