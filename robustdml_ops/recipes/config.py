@@ -97,6 +97,8 @@ class TrainingConfig:
             raise UsageError(f"noise_rate={self.noise_rate}: expected a share between 0 and 1")
         if self.filter.kind not in (NO_FILTER, *FILTERS):
             raise UsageError(f"filter {self.filter.kind!r}: expected one of {', '.join((NO_FILTER, *FILTERS))}")
+        if self.filter.kind != NO_FILTER and not METHODS[self.method].takes_weights:
+            raise UsageError(f"filter {self.filter.kind}: method {self.method} weighs samples itself; use filter none")
         if self.filter.kind == "prism-proxy" and METHODS[self.method].proxies is None:
             raise UsageError(f"filter prism-proxy needs proxies, and method {self.method} has none; use prism-average")
         if self.amp not in ("none", "bf16"):

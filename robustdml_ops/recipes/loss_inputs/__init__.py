@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from robustdml_ops.recipes.loss_inputs.base import LossInput, Training
 from robustdml_ops.recipes.loss_inputs.confidences import Confidences
+from robustdml_ops.recipes.loss_inputs.guidance import LanguageGuidance
 from robustdml_ops.recipes.loss_inputs.labels import Labels
 from robustdml_ops.recipes.loss_inputs.memory import Memory
 from robustdml_ops.recipes.methods import METHODS
@@ -14,6 +15,7 @@ LOSS_INPUTS: dict[str, Callable[[Training], LossInput]] = {
     "labels": Labels,
     "confidences": Confidences,
     "memory": Memory,
+    "guidance": LanguageGuidance,
 }
 
 

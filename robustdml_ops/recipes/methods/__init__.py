@@ -15,7 +15,11 @@ from robustdml_ops.recipes.methods.softmax import (
     SoftTripleOptions,
 )
 
-METHODS: dict[str, Method] = {**ANCHOR_METHODS, **SOFTMAX_METHODS, **PAIR_METHODS}
+METHODS: dict[str, Method] = {
+    **ANCHOR_METHODS,
+    **SOFTMAX_METHODS,
+    **PAIR_METHODS,
+}
 
 __all__ = [
     "METHODS",
