@@ -76,6 +76,8 @@ class SampleLog(nn.Module):
         """
         record: dict[str, float] = {}
         for name, values in self.scores().items():
+            if np.isnan(values).all():
+                continue
             for which, mask in (("right", ~self._changed), ("wrong", self._changed)):
                 seen = values[mask & ~np.isnan(values)]
                 if len(seen):

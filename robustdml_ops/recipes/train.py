@@ -20,6 +20,9 @@ from robustdml_ops.recipes.progress import OnProgress, silent
 from robustdml_ops.recipes.run import Run
 from robustdml_ops.recipes.sample_log import clean_auc
 
+# The first of these that a run has is its clean score in reports and comparisons.
+CLEAN_SCORES = ("log_p_clean_auc", "confidence_auc", "detector_loss_auc", "weight_auc")
+
 
 @dataclass(frozen=True)
 class TrainingResult:
@@ -40,7 +43,8 @@ class TrainingResult:
         nothing: ``confidence`` of Smooth Proxy-Anchor; ``log_p_clean`` and ``kept`` of a filter; ``sigma``,
         ``detector_loss`` and ``above_threshold`` of ProcSim; ``weight`` of BSPML.
     summary : dict
-        Settings that matter, final metrics, and how well each of the scores tells wrong labels (``confidence_auc``).
+        Settings that matter, final metrics, and how well each of the scores tells wrong labels: ``confidence_auc`` and
+        so on, and ``clean_auc``, that of the score that the run goes by (None without one).
     """
 
     config: TrainingConfig
@@ -135,4 +139,5 @@ def _result(run: Run) -> TrainingResult:
     for loss_input in run.inputs.values():
         summary |= loss_input.summary()
     summary |= {f"{name}_auc": clean_auc(name, score, run.changed) for name, score in scores.items()}
+    summary["clean_auc"] = next((summary[name] for name in CLEAN_SCORES if name in summary), None)
     return TrainingResult(config, run.history, run.embedder.eval(), run.changed, scores, summary)

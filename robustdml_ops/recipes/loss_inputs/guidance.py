@@ -27,7 +27,7 @@ class LanguageGuidance(LossInput):
         if not data.name.startswith("glyphs") or backbone:
             raise UsageError(
                 "language guidance needs text embeddings, which come with Glyphs and their own backbone alone, not "
-                f"with {backbone or data.name}; use procsim.omega 0, or robustdml_ops.losses.ProcSimLoss in your own loop"
+                f"with {backbone or data.name}; use procsim.omega 0, or ProcSimLoss in a loop of your own"
             )
         guidance = name_by_looks(training.prepared.frozen_features())
         self._embeddings = torch.from_numpy(guidance.embeddings).to(training.device)
