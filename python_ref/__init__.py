@@ -7,6 +7,13 @@ they are for small cases.
 
 from python_ref.adaptive_proxy_anchor import adaptive_proxy_anchor_loss
 from python_ref.anchor import cosine_similarity, log_one_plus_sum_exp
+from python_ref.bspml import (
+    average_weights,
+    multi_similarity_terms,
+    self_paced_gradient,
+    self_paced_objective,
+    weighted_batch_loss,
+)
 from python_ref.proxy_anchor import proxy_anchor_loss
 from python_ref.smooth_proxy_anchor import (
     confidence_head,
@@ -25,10 +32,14 @@ from python_ref.vmf import (
 
 __all__ = [
     "adaptive_proxy_anchor_loss",
+    "average_weights",
     "confidence_head",
     "cosine_similarity",
     "log_one_plus_sum_exp",
+    "multi_similarity_terms",
     "proxy_anchor_loss",
+    "self_paced_gradient",
+    "self_paced_objective",
     "smooth_proxy_anchor_loss",
     "smooth_similarity_gradient",
     "smooth_weights",
@@ -38,4 +49,5 @@ __all__ = [
     "vmf_log_posterior",
     "vmf_mean_direction",
     "vmf_mean_resultant_length",
+    "weighted_batch_loss",
 ]
