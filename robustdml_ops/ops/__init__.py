@@ -3,6 +3,7 @@
 from robustdml_ops.engine.problem import ConfidenceSets, LabelSets
 from robustdml_ops.ops.anchor_lse import AnchorBiases, AnchorLSE, anchor_loss, anchor_lse
 from robustdml_ops.ops.fit_vmf import VonMisesFisher, fit_vmf
+from robustdml_ops.ops.self_paced import self_paced_descent, self_paced_sweep
 from robustdml_ops.ops.similarity import similarity
 from robustdml_ops.ops.vmf import bessel_ratio, log_bessel_i, vmf_log_likelihood, vmf_log_normalizer, vmf_log_peak
 
@@ -17,6 +18,8 @@ __all__ = [
     "bessel_ratio",
     "fit_vmf",
     "log_bessel_i",
+    "self_paced_descent",
+    "self_paced_sweep",
     "similarity",
     "vmf_log_likelihood",
     "vmf_log_normalizer",

@@ -4,6 +4,7 @@ import torch
 
 from robustdml_ops.engine.eager.anchor_lse import anchor_lse, forward_only
 from robustdml_ops.engine.eager.rows import finish, normalize_rows, normalize_rows_backward, operand
+from robustdml_ops.engine.eager.self_paced import self_paced_sweep
 from robustdml_ops.engine.eager.vmf import evaluate_vmf
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "normalize_rows",
     "normalize_rows_backward",
     "operand",
+    "self_paced_sweep",
     "unavailable",
 ]
 

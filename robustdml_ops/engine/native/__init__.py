@@ -7,6 +7,7 @@ On the CPU (``csrc/cpu``): vector code for the widest registers of the machine, 
 from robustdml_ops.engine.native.anchor_lse import anchor_lse, forward_only
 from robustdml_ops.engine.native.module import unavailable
 from robustdml_ops.engine.native.rows import finish, normalize_rows, normalize_rows_backward, operand
+from robustdml_ops.engine.native.self_paced import self_paced_sweep
 from robustdml_ops.engine.native.vmf import evaluate_vmf
 
 __all__ = [
@@ -17,5 +18,6 @@ __all__ = [
     "normalize_rows",
     "normalize_rows_backward",
     "operand",
+    "self_paced_sweep",
     "unavailable",
 ]
