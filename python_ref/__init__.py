@@ -9,11 +9,13 @@ from python_ref.adaptive_proxy_anchor import adaptive_proxy_anchor_loss
 from python_ref.anchor import cosine_similarity, log_one_plus_sum_exp
 from python_ref.bspml import (
     average_weights,
-    multi_similarity_terms,
     self_paced_gradient,
     self_paced_objective,
+    self_paced_terms,
     weighted_batch_loss,
 )
+from python_ref.contrastive import contrastive_loss
+from python_ref.multi_similarity import informative_pairs, multi_similarity_loss
 from python_ref.proxy_anchor import proxy_anchor_loss
 from python_ref.smooth_proxy_anchor import (
     confidence_head,
@@ -34,12 +36,15 @@ __all__ = [
     "adaptive_proxy_anchor_loss",
     "average_weights",
     "confidence_head",
+    "contrastive_loss",
     "cosine_similarity",
+    "informative_pairs",
     "log_one_plus_sum_exp",
-    "multi_similarity_terms",
+    "multi_similarity_loss",
     "proxy_anchor_loss",
     "self_paced_gradient",
     "self_paced_objective",
+    "self_paced_terms",
     "smooth_proxy_anchor_loss",
     "smooth_similarity_gradient",
     "smooth_weights",

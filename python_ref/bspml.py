@@ -8,10 +8,12 @@ be balanced against: the mean over nothing is 0.
 import torch
 from torch import Tensor
 
-from python_ref.anchor import cosine_similarity, log_one_plus_sum_exp
+from python_ref.anchor import cosine_similarity
+from python_ref.multi_similarity import informative_pairs, multi_similarity_terms
+from python_ref.pairs import pair_sets
 
 
-def multi_similarity_terms(
+def self_paced_terms(
     embeddings: Tensor, labels: Tensor, alpha: float = 2.0, beta: float = 50.0, base: float = 1.0
 ) -> tuple[Tensor, Tensor]:
     """ξ⁺ and ξ⁻ of every sample against all others, Eq. 3.
@@ -30,41 +32,12 @@ def multi_similarity_terms(
 
     Examples
     --------
-    >>> multi_similarity_terms(torch.eye(3), torch.tensor([0, 0, 1]))
+    >>> self_paced_terms(torch.eye(3), torch.tensor([0, 0, 1]))
     (tensor([1.0635, 1.0635, 0.0000]), tensor([3.8575e-24, 3.8575e-24, 7.7150e-24]))
     """
     S = cosine_similarity(embeddings, embeddings)
-    same, other = _pairs(labels)
-    positive = log_one_plus_sum_exp(-alpha * (S - base), same) / alpha
-    return positive, log_one_plus_sum_exp(beta * (S - base), other) / beta
-
-
-def informative_pairs(S: Tensor, labels: Tensor, epsilon: float = 0.1) -> tuple[Tensor, Tensor]:
-    """P̂ and N̂ of every anchor, Eqs. 5 and 4. An anchor without positives, or without negatives, has neither.
-
-    Parameters
-    ----------
-    S : Tensor, (n, n)
-        Similarities.
-    labels : Tensor, (n,)
-    epsilon : float
-        ε.
-
-    Returns
-    -------
-    positives, negatives : Tensor, (n, n), bool
-        Rows are anchors.
-
-    Examples
-    --------
-    >>> S = torch.tensor([[1.0, 0.6, 0.55], [0.6, 1.0, 0.0], [0.55, 0.0, 1.0]])
-    >>> informative_pairs(S, torch.tensor([0, 0, 1]))[0].tolist()  # 0.6 < 0.55 + ε, but not 0.6 < 0.0 + ε
-    [[False, True, False], [False, False, False], [False, False, False]]
-    """
-    same, other = _pairs(labels)
-    least_positive = S.masked_fill(~same, torch.inf).amin(dim=1, keepdim=True)
-    greatest_negative = S.masked_fill(~other, -torch.inf).amax(dim=1, keepdim=True)
-    return same & (greatest_negative + epsilon > S), other & (least_positive - epsilon < S)
+    positive, negative = multi_similarity_terms(S, *pair_sets(labels), alpha, beta, base)
+    return positive / alpha, negative / beta
 
 
 def weighted_batch_loss(
@@ -99,13 +72,13 @@ def weighted_batch_loss(
     tensor([0.2928, 0.2940, 0.0000])
     """
     S = cosine_similarity(embeddings, embeddings)
-    positives, negatives = informative_pairs(S.detach(), labels, epsilon)
-    loss = torch.zeros_like(S[:, 0])
+    positives, negatives = informative_pairs(S.detach(), *pair_sets(labels), epsilon)
+    attraction, repulsion = multi_similarity_terms(S, positives, negatives, alpha, beta, base)
+    mean_weight_p, mean_weight_n = (
+        (pairs * weights).sum(dim=1) / pairs.sum(dim=1).clamp(min=1) for pairs in (positives, negatives)
+    )
     # Erratum: Eq. 7 prints |P̂|^α and |N̂|^β; Eq. 6 has 1/α and 1/β.
-    for scale, pairs, sign in ((alpha, positives, -1), (beta, negatives, 1)):
-        mean_weight = (pairs * weights).sum(dim=1) / pairs.sum(dim=1).clamp(min=1)
-        loss = loss + mean_weight * log_one_plus_sum_exp(sign * scale * (S - base), pairs) / scale
-    return weights * loss
+    return weights * (mean_weight_p * attraction / alpha + mean_weight_n * repulsion / beta)
 
 
 def self_paced_objective(
@@ -320,9 +293,3 @@ def average_weights(weights: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """
     means = torch.stack([weights[labels == c].mean() for c in labels.unique()])
     return means.mean(), (means - means.mean()).square().mean().sqrt()
-
-
-def _pairs(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Which ordered pairs are positive, and which negative; (N, N) bool."""
-    same = labels[:, None] == labels
-    return same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device), ~same

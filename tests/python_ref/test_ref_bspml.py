@@ -13,10 +13,10 @@ from python_ref.bspml import (
     average_weights,
     doubly_stochastic_descent,
     doubly_stochastic_sample,
-    multi_similarity_terms,
     next_age,
     self_paced_gradient,
     self_paced_objective,
+    self_paced_terms,
     stochastic_gradient,
     weighted_batch_loss,
 )
@@ -43,7 +43,7 @@ cases = st.builds(Case, N=st.integers(1, 9), C=st.integers(1, 5), seed=st.intege
 @given(case=cases, alpha=st.floats(1, 5), beta=st.floats(5, 60))
 def test_terms_are_loops_over_pairs(case, alpha, beta):
     X, ys = normalize(case.X).tolist(), case.y.tolist()
-    positive, negative = multi_similarity_terms(case.X, case.y, alpha, beta, 0.7)
+    positive, negative = self_paced_terms(case.X, case.y, alpha, beta, 0.7)
     for a in range(case.N):
         s = [sum(x * y for x, y in zip(X[a], X[p], strict=True)) for p in range(case.N)]
         pull = sum(math.exp(-alpha * (s[p] - 0.7)) for p in range(case.N) if p != a and ys[p] == ys[a])
@@ -162,4 +162,4 @@ def test_gradcheck():
     case = Case(7, 3, seed=9)
     (X,) = leaves(case.X)
     assert torch.autograd.gradcheck(lambda X: weighted_batch_loss(X, case.y, case.w, epsilon=2.0), (X,))
-    assert torch.autograd.gradcheck(lambda X: multi_similarity_terms(X, case.y), (X,))
+    assert torch.autograd.gradcheck(lambda X: self_paced_terms(X, case.y), (X,))

@@ -3,6 +3,8 @@
 import torch
 
 from robustdml_ops.engine.eager.anchor_lse import anchor_lse, forward_only
+from robustdml_ops.engine.eager.pair_hinge import pair_hinge
+from robustdml_ops.engine.eager.pair_lse import pair_lse
 from robustdml_ops.engine.eager.rows import finish, normalize_rows, normalize_rows_backward, operand
 from robustdml_ops.engine.eager.self_paced import self_paced_sweep
 from robustdml_ops.engine.eager.vmf import evaluate_vmf
@@ -15,6 +17,8 @@ __all__ = [
     "normalize_rows",
     "normalize_rows_backward",
     "operand",
+    "pair_hinge",
+    "pair_lse",
     "self_paced_sweep",
     "unavailable",
 ]
