@@ -61,7 +61,13 @@ def test_sweep(timed):
 
     def sweep(steps, backend=None):
         return self_paced_sweep(
-            *arguments, **SETTINGS, learning_rate=1.0, steps=steps, num_classes=P, samples_per_class=K, backend=backend
+            *arguments,
+            **SETTINGS,
+            learning_rate=1.0,
+            steps=steps,
+            classes_per_step=P,
+            samples_per_class=K,
+            backend=backend,
         )
 
     assert torch.equal(sweep(3000), sweep(3000, "eager"))

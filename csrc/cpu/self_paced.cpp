@@ -107,7 +107,7 @@ class Descent {
     explicit Descent(const SelfPacedProblem<T>& problem)
         : problem_(problem),
           K_(problem.samples_per_class),
-          P_(std::min(problem.num_classes, problem.C - 1)),
+          P_(std::min(problem.classes_per_step, problem.C - 1)),
           rows_(P_ + 1),
           samples_(problem.N),
           classes_(problem.C),

@@ -20,7 +20,7 @@ struct SelfPacedProblem {
     double lam;
     double mu;
     double decay;  // γ of step t is γ / (1 + decay·t)
-    std::int64_t num_classes;
+    std::int64_t classes_per_step;
     std::int64_t samples_per_class;
     std::uint64_t seed;
     std::int64_t steps;

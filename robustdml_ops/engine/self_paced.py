@@ -47,7 +47,7 @@ class SelfPacedSweep:
     mu: float
     rates: Tensor  # (C,) float64: γ / N^c
     decay: float  # γ of step t is γ / (1 + decay·t)
-    num_classes: int  # P
+    classes_per_step: int  # P
     samples_per_class: int  # K
     seed: int  # 0 … 2⁶⁴ − 1
     steps: int

@@ -30,7 +30,7 @@ def self_paced_sweep(
     mu: float,
     learning_rate: float | Tensor,
     steps: int,
-    num_classes: int = 16,
+    classes_per_step: int = 16,
     samples_per_class: int = 4,
     decay: float = 0.0,
     seed: int = 0,
@@ -61,7 +61,7 @@ def self_paced_sweep(
         γ/N^c long, and come to rest below N^c²/μ (half of it lands in the minimum of the coordinate).
     steps : int
         T.
-    num_classes, samples_per_class : int
+    classes_per_step, samples_per_class : int
         P and K. A step costs O(P·K²).
     decay : float
         γ of step t is γ / (1 + decay·t).
@@ -98,7 +98,7 @@ def self_paced_sweep(
     tensor([1., 1., 0., 1., 1.])
     """
     _check_settings(lam, mu, steps)
-    for name, value in (("num_classes", num_classes), ("samples_per_class", samples_per_class)):
+    for name, value in (("classes_per_step", classes_per_step), ("samples_per_class", samples_per_class)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
     if not 0 <= decay < math.inf:
@@ -108,7 +108,7 @@ def self_paced_sweep(
     w, terms = _on_host(weights, positive, negative, labels)
     if len(w):
         rates = _rates(learning_rate, terms) / terms.sizes
-        settings = SelfPacedSweep(lam, mu, rates, decay, num_classes, samples_per_class, seed, steps)
+        settings = SelfPacedSweep(lam, mu, rates, decay, classes_per_step, samples_per_class, seed, steps)
         choose_host(backend, w.dtype).self_paced_sweep(terms, w, settings)
     return terms.unsort(w).to(weights)
 

@@ -96,6 +96,18 @@ def check_label_range(labels: Tensor, num_classes: int) -> None:
         )
 
 
+def check_sample_ids(sample_ids: object, rows: int) -> Tensor:
+    """Sample ids as (rows,) int64."""
+    check_local("sample_ids", sample_ids)
+    if not isinstance(sample_ids, Tensor):
+        raise TypeError(f"sample_ids must be a torch.Tensor, not {type(sample_ids).__name__}")
+    if sample_ids.shape != (rows,) or sample_ids.dtype not in INTEGERS:
+        raise ValueError(
+            f"sample_ids must be integers of shape ({rows},), got {tuple(sample_ids.shape)} of {sample_ids.dtype}"
+        )
+    return sample_ids.long()
+
+
 def check_finite_embeddings(embeddings: Tensor) -> None:
     """No NaN or inf on the CPU. Elsewhere a look would stall the stream: the loss is NaN then."""
     if embeddings.device.type == "cpu" and not torch.isfinite(embeddings).all():

@@ -54,7 +54,7 @@ class Problem:
             lam=self.lam,
             mu=self.mu,
             decay=self.decay,
-            num_classes=self.P,
+            classes_per_step=self.P,
             samples_per_class=self.K,
             seed=self.seed,
             steps=self.steps,

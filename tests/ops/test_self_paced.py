@@ -69,7 +69,7 @@ def test_random_units_are_uniform_and_below_their_bound():
 )
 def test_both_backends_give_the_same_bits_in_range(case, P, K, steps, mu, decay, dtype):
     w, *rest = (tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in case.terms())
-    options = {"num_classes": P, "samples_per_class": K, "steps": steps, "decay": decay, "seed": steps}
+    options = {"classes_per_step": P, "samples_per_class": K, "steps": steps, "decay": decay, "seed": steps}
     results = [
         self_paced_sweep(w, *rest, lam=0.7, mu=mu, learning_rate=2.0, backend=backend, **options)
         for backend in ("native", "eager", None)
@@ -88,7 +88,7 @@ def test_a_step_with_full_samples_is_along_autograds_gradient(case, mu, seed):
     w = 0.2 + 0.6 * w
     rate = 1e-3
     moved = self_paced_sweep(
-        w, *rest, lam=0.7, mu=mu, learning_rate=rate, steps=1, num_classes=99, samples_per_class=99, seed=seed
+        w, *rest, lam=0.7, mu=mu, learning_rate=rate, steps=1, classes_per_step=99, samples_per_class=99, seed=seed
     )
     step = (w - moved) / rate
     assert (step != 0).sum() <= 1
@@ -98,14 +98,14 @@ def test_a_step_with_full_samples_is_along_autograds_gradient(case, mu, seed):
 
 
 def test_a_step_with_few_samples_is_unbiased():
-    case, draws, rate = Case(12, 4, seed=8), 8000, 1e-3
+    case, draws, rate = Case(12, 4, seed=8), 4000, 1e-3
     w, *rest = case.terms()
     w = 0.2 + 0.6 * w
     exact = self_paced_gradient(w, *rest, 0.7, 1.3)
     errors = [[] for _ in w]
     for seed in range(draws):
         moved = self_paced_sweep(
-            w, *rest, lam=0.7, mu=1.3, learning_rate=rate, steps=1, num_classes=1, samples_per_class=1, seed=seed
+            w, *rest, lam=0.7, mu=1.3, learning_rate=rate, steps=1, classes_per_step=1, samples_per_class=1, seed=seed
         )
         step = (w - moved) / rate
         a = int(step.abs().argmax())
@@ -216,7 +216,7 @@ BAD = {
     "mu must be at least 0": {"mu": -1.0},
     "steps must be at least 0": {"steps": -1},
     "learning_rate must be positive": {"learning_rate": 0.0},
-    "num_classes must be at least 1": {"num_classes": 0},
+    "classes_per_step must be at least 1": {"classes_per_step": 0},
     "samples_per_class must be at least 1": {"samples_per_class": 0},
     "decay must be at least 0": {"decay": -0.1},
     "seed must be from 0": {"seed": -1},

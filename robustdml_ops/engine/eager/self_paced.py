@@ -66,7 +66,7 @@ def self_paced_sweep(terms: SelfPacedTerms, weights: Tensor, settings: SelfPaced
 def _draw(terms: SelfPacedTerms, settings: SelfPacedSweep, first: int, block: int) -> _Draws:
     """Streams of the seed: 0 anchors, 1 classes, 2 + i the i-th sample of every row."""
     C, K, seed = len(terms.names), settings.samples_per_class, settings.seed
-    P = min(settings.num_classes, C - 1)
+    P = min(settings.classes_per_step, C - 1)
     starts, sizes = terms.starts.numpy(), terms.sizes.numpy()
     anchors = scale_units(random_units(random_key(seed, 0), first, block), len(terms.order))
     own = terms.classes.numpy()[anchors]

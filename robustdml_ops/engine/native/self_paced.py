@@ -20,7 +20,7 @@ def self_paced_sweep(terms: SelfPacedTerms, weights: Tensor, settings: SelfPaced
         lam=settings.lam,
         mu=settings.mu,
         decay=settings.decay,
-        num_classes=settings.num_classes,
+        classes_per_step=settings.classes_per_step,
         samples_per_class=settings.samples_per_class,
         seed=settings.seed,
         steps=settings.steps,
