@@ -1,6 +1,7 @@
 // Python sees addresses, sizes and the current CUDA stream: this module links no torch, so one build serves
 // every torch.
 #include "bind_cpu.h"
+#include "bind_pairs.h"
 #include "bind_self_paced.h"
 #include "bind_vmf.h"
 
@@ -15,6 +16,8 @@ PYBIND11_MODULE(_native, m) {
     robustdml::bind_chunk<double>(m, "f64");
     robustdml::bind_cpu<float>(m, "f32");
     robustdml::bind_cpu<double>(m, "f64");
+    robustdml::bind_pairs<float>(m, "f32");
+    robustdml::bind_pairs<double>(m, "f64");
     robustdml::bind_self_paced<float>(m, "f32");
     robustdml::bind_self_paced<double>(m, "f64");
     robustdml::bind_vmf<float>(m, "f32");

@@ -5,12 +5,10 @@ chunk is differentiated before it leaves the cache.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine import eager
 from robustdml_ops.engine.dispatch import Epilogue
 from robustdml_ops.engine.pairs import PairChunk, PairLSEProblem, PairProblem
 from robustdml_ops.engine.similarities import Similarities
@@ -70,7 +68,7 @@ def pair_sweep(
         for chunk in similarities:
             rows = slice(chunk.first, chunk.last)
             _run(
-                eager,
+                epilogue,
                 PairChunk(
                     S=chunk.S,
                     first=chunk.first,
@@ -91,7 +89,7 @@ def pair_sweep(
     return result
 
 
-def _run(epilogue: Any, chunk: PairChunk, problem: PairProblem) -> None:
+def _run(epilogue: Epilogue, chunk: PairChunk, problem: PairProblem) -> None:
     if isinstance(problem, PairLSEProblem):
         epilogue.pair_lse(chunk, problem)
     else:
