@@ -3,6 +3,7 @@
 #include "bind_class_lse.h"
 #include "bind_cpu.h"
 #include "bind_pairs.h"
+#include "bind_self_paced.h"
 #include "bind_vmf.h"
 
 #if defined(ROBUSTDML_CUDA)
@@ -20,6 +21,8 @@ PYBIND11_MODULE(_native, m) {
     robustdml::bind_class_lse<double>(m, "f64");
     robustdml::bind_pairs<float>(m, "f32");
     robustdml::bind_pairs<double>(m, "f64");
+    robustdml::bind_self_paced<float>(m, "f32");
+    robustdml::bind_self_paced<double>(m, "f64");
     robustdml::bind_vmf<float>(m, "f32");
     robustdml::bind_vmf<double>(m, "f64");
 #if defined(ROBUSTDML_CUDA)

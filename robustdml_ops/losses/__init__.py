@@ -1,6 +1,7 @@
 """Losses with the names and signatures of pytorch-metric-learning where it has them."""
 
 from robustdml_ops.losses.adaptive_proxy_anchor import AdaptiveProxyAnchorLoss
+from robustdml_ops.losses.bspml import BSPMLLoss
 from robustdml_ops.losses.contrastive import ContrastiveLoss, MemoryContrastiveLoss
 from robustdml_ops.losses.multi_similarity import MultiSimilarityLoss
 from robustdml_ops.losses.normalized_softmax import NormalizedSoftmaxLoss
@@ -11,6 +12,7 @@ from robustdml_ops.losses.soft_triple import SoftTripleLoss
 
 __all__ = [
     "AdaptiveProxyAnchorLoss",
+    "BSPMLLoss",
     "ContrastiveLoss",
     "MemoryContrastiveLoss",
     "MultiSimilarityLoss",

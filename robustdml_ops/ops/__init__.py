@@ -6,6 +6,7 @@ from robustdml_ops.ops.class_lse import ClassLSE, class_lse
 from robustdml_ops.ops.fit_vmf import VonMisesFisher, fit_vmf
 from robustdml_ops.ops.pair_hinge import PairHinge, pair_hinge, pair_hinge_sum
 from robustdml_ops.ops.pair_lse import PairLSE, pair_lse, pair_lse_sum
+from robustdml_ops.ops.self_paced import self_paced_descent, self_paced_sweep
 from robustdml_ops.ops.similarity import similarity
 from robustdml_ops.ops.vmf import bessel_ratio, log_bessel_i, vmf_log_likelihood, vmf_log_normalizer, vmf_log_peak
 
@@ -28,6 +29,8 @@ __all__ = [
     "pair_hinge_sum",
     "pair_lse",
     "pair_lse_sum",
+    "self_paced_descent",
+    "self_paced_sweep",
     "similarity",
     "vmf_log_likelihood",
     "vmf_log_normalizer",

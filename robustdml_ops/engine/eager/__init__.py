@@ -7,6 +7,7 @@ from robustdml_ops.engine.eager.class_lse import class_lse, class_lse_backward
 from robustdml_ops.engine.eager.pair_hinge import pair_hinge
 from robustdml_ops.engine.eager.pair_lse import pair_lse
 from robustdml_ops.engine.eager.rows import finish, normalize_rows, normalize_rows_backward, operand
+from robustdml_ops.engine.eager.self_paced import self_paced_sweep
 from robustdml_ops.engine.eager.vmf import evaluate_vmf
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "operand",
     "pair_hinge",
     "pair_lse",
+    "self_paced_sweep",
     "unavailable",
 ]
 

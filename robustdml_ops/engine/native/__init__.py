@@ -9,6 +9,7 @@ from robustdml_ops.engine.native.class_lse import class_lse, class_lse_backward
 from robustdml_ops.engine.native.module import unavailable
 from robustdml_ops.engine.native.pairs import pair_hinge, pair_lse
 from robustdml_ops.engine.native.rows import finish, normalize_rows, normalize_rows_backward, operand
+from robustdml_ops.engine.native.self_paced import self_paced_sweep
 from robustdml_ops.engine.native.vmf import evaluate_vmf
 
 __all__ = [
@@ -23,5 +24,6 @@ __all__ = [
     "operand",
     "pair_hinge",
     "pair_lse",
+    "self_paced_sweep",
     "unavailable",
 ]
