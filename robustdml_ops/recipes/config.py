@@ -13,6 +13,7 @@ from robustdml_ops.recipes.methods import (
     MultiSimilarityOptions,
     NormalizedSoftmaxOptions,
     ProxyNCAOptions,
+    SelfPacedOptions,
     SmoothOptions,
     SoftTripleOptions,
 )
@@ -58,7 +59,7 @@ class TrainingConfig:
         Of AdamW: network, and proxies (and margins); the decay spares proxies and margins.
     amp : str
         ``none``, or ``bf16`` for bfloat16 autocast.
-    anchor, smooth, proxy_nca, normalized_softmax, soft_triple, contrastive, mcl, multi_similarity
+    anchor, smooth, proxy_nca, normalized_softmax, soft_triple, contrastive, mcl, multi_similarity, bspml
         Settings of methods.
     filter : FilterOptions
         What keeps samples of probably wrong labels out of the loss.
@@ -87,6 +88,7 @@ class TrainingConfig:
     contrastive: ContrastiveOptions = field(default_factory=ContrastiveOptions)
     mcl: MemoryContrastiveOptions = field(default_factory=MemoryContrastiveOptions)
     multi_similarity: MultiSimilarityOptions = field(default_factory=MultiSimilarityOptions)
+    bspml: SelfPacedOptions = field(default_factory=SelfPacedOptions)
     filter: FilterOptions = field(default_factory=FilterOptions)
 
     def __post_init__(self) -> None:

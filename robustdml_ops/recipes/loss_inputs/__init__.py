@@ -7,6 +7,7 @@ from robustdml_ops.recipes.loss_inputs.confidences import Confidences
 from robustdml_ops.recipes.loss_inputs.guidance import LanguageGuidance
 from robustdml_ops.recipes.loss_inputs.labels import Labels
 from robustdml_ops.recipes.loss_inputs.memory import Memory
+from robustdml_ops.recipes.loss_inputs.self_paced import SelfPacedWeights
 from robustdml_ops.recipes.methods import METHODS
 
 __all__ = ["LOSS_INPUTS", "LossInput", "Training", "make_loss_inputs"]
@@ -16,6 +17,7 @@ LOSS_INPUTS: dict[str, Callable[[Training], LossInput]] = {
     "confidences": Confidences,
     "memory": Memory,
     "guidance": LanguageGuidance,
+    "self_paced_weights": SelfPacedWeights,
 }
 
 

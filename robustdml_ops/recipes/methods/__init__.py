@@ -8,6 +8,7 @@ from robustdml_ops.recipes.methods.pairs import (
     MemoryContrastiveOptions,
     MultiSimilarityOptions,
 )
+from robustdml_ops.recipes.methods.self_paced import SELF_PACED_METHODS, SelfPacedOptions
 from robustdml_ops.recipes.methods.softmax import (
     SOFTMAX_METHODS,
     NormalizedSoftmaxOptions,
@@ -19,6 +20,7 @@ METHODS: dict[str, Method] = {
     **ANCHOR_METHODS,
     **SOFTMAX_METHODS,
     **PAIR_METHODS,
+    **SELF_PACED_METHODS,
 }
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "MultiSimilarityOptions",
     "NormalizedSoftmaxOptions",
     "ProxyNCAOptions",
+    "SelfPacedOptions",
     "SmoothOptions",
     "SoftTripleOptions",
 ]
