@@ -55,8 +55,10 @@ class TrainingConfig:
     backbone : str
         ``package.module:factory`` of the user's own, ``untrained`` for the built-in network as it starts, or empty for
         the one that goes with the data.
-    learning_rate, proxy_learning_rate, weight_decay : float
-        Of AdamW: network, and proxies (and margins); the decay spares proxies and margins.
+    learning_rate : float or None
+        Of AdamW for the network; None for what the method asks for.
+    proxy_learning_rate, weight_decay : float
+        Of AdamW for proxies (and margins), and its decay, which spares proxies and margins.
     amp : str
         ``none``, or ``bf16`` for bfloat16 autocast.
     anchor, smooth, proxy_nca, normalized_softmax, soft_triple, contrastive, mcl, multi_similarity, bspml
@@ -76,7 +78,7 @@ class TrainingConfig:
     embedding_size: int = 64
     finetune: bool = False
     backbone: str = ""
-    learning_rate: float = 1e-3
+    learning_rate: float | None = None
     proxy_learning_rate: float = 1e-2
     weight_decay: float = 1e-4
     amp: str = "none"
@@ -113,7 +115,7 @@ class TrainingConfig:
             if settings[name] is not None and settings[name] < 0:
                 raise UsageError(f"{name}={settings[name]}: expected at least 0")
         for name in ("learning_rate", "proxy_learning_rate", "smooth.learning_rate"):
-            if not settings[name] > 0:
+            if settings[name] is not None and not settings[name] > 0:
                 raise UsageError(f"{name}={settings[name]}: expected a positive number")
 
     @property
@@ -122,6 +124,11 @@ class TrainingConfig:
         if self.samples_per_class is None:
             return METHODS[self.method].samples_per_class
         return self.samples_per_class
+
+    @property
+    def network_learning_rate(self) -> float:
+        """Learning rate of the network: the setting, or what the method asks for."""
+        return METHODS[self.method].learning_rate if self.learning_rate is None else self.learning_rate
 
     @property
     def told_noise_rate(self) -> float:

@@ -49,7 +49,7 @@ class Run:
             raise UsageError(f"method {config.method}: {error}") from error
         self.optimizer = torch.optim.AdamW(
             [
-                {"params": list(self.embedder.parameters()), "lr": config.learning_rate},
+                {"params": list(self.embedder.parameters()), "lr": config.network_learning_rate},
                 {"params": list(self.loss.parameters()), "lr": config.proxy_learning_rate, "weight_decay": 0.0},
             ],
             weight_decay=config.weight_decay,

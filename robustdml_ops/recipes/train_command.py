@@ -83,7 +83,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     training = _add(parser, "training", {
         "epochs": "passes over the training images",
         "batch_size": "images a step",
-        "learning_rate": "of the network",
         "proxy_learning_rate": "of proxies and margins",
         "weight_decay": "of the network",
         "seed": "of initialisation, batches and noise",
@@ -95,6 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="0 for random batches, K for balanced ones with K images of each class (default: as the method asks for)",
     )
+    training.add_argument("--learning-rate", type=float, help="of the network (default: as the method asks for)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, …")
     for name, options in _option_groups().items():
         group = parser.add_argument_group((type(options).__doc__ or name).rstrip("."))

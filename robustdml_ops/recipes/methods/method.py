@@ -61,6 +61,8 @@ class Method:
         `robustdml_ops.recipes.loss_inputs.LOSS_INPUTS`.
     samples_per_class : int
         Default of the setting of that name: K of batches of P classes × K samples, 0 for random batches.
+    learning_rate : float
+        Default of the setting of that name.
     observe : callable
         Calls the loss with embeddings and the arguments of its inputs by name; gives its value and what is to be logged
         of each sample, (B,) by name.
@@ -76,6 +78,7 @@ class Method:
     make_loss: Callable[["TrainingConfig", int], nn.Module]
     inputs: Callable[["TrainingConfig"], tuple[str, ...]] = only_labels
     samples_per_class: int = 0
+    learning_rate: float = 1e-3
     observe: Callable[[nn.Module, Tensor, dict[str, Any]], tuple[Tensor, dict[str, Tensor]]] = only_value
     observed: tuple[str, ...] = ()
     takes_weights: bool = True
