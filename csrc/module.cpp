@@ -2,6 +2,7 @@
 // every torch.
 #include "bind_class_lse.h"
 #include "bind_cpu.h"
+#include "bind_pairs.h"
 #include "bind_vmf.h"
 
 #if defined(ROBUSTDML_CUDA)
@@ -17,6 +18,8 @@ PYBIND11_MODULE(_native, m) {
     robustdml::bind_cpu<double>(m, "f64");
     robustdml::bind_class_lse<float>(m, "f32");
     robustdml::bind_class_lse<double>(m, "f64");
+    robustdml::bind_pairs<float>(m, "f32");
+    robustdml::bind_pairs<double>(m, "f64");
     robustdml::bind_vmf<float>(m, "f32");
     robustdml::bind_vmf<double>(m, "f64");
 #if defined(ROBUSTDML_CUDA)

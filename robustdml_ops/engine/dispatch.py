@@ -9,6 +9,7 @@ from torch import Tensor
 
 from robustdml_ops.engine import eager, native, triton
 from robustdml_ops.engine.class_problem import ClassChunk, ClassProblem, ClassSums, ClassUpstream
+from robustdml_ops.engine.pairs import PairChunk, PairHingeProblem, PairLSEProblem
 from robustdml_ops.engine.problem import AnchorChunk, AnchorProblem
 
 
@@ -35,6 +36,12 @@ class Epilogue(Protocol):
 
     def anchor_lse(self, chunk: AnchorChunk, problem: AnchorProblem) -> None:
         """Log-sum-exps of a chunk, and its gradient in its place."""
+
+    def pair_lse(self, chunk: PairChunk, problem: PairLSEProblem) -> None:
+        """Log-sum-exps over the positives and over the negatives of a chunk of anchors, and their gradient."""
+
+    def pair_hinge(self, chunk: PairChunk, problem: PairHingeProblem) -> None:
+        """Sums of hinges of a chunk of anchors, how many are above 0, and their gradient."""
 
     def evaluate_vmf(self, function: str, v: float, kappa: Tensor) -> Tensor:
         """A special function of the von Mises–Fisher distribution, see :mod:`robustdml_ops.engine.vmf`."""

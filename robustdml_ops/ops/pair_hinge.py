@@ -14,7 +14,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from robustdml_ops.engine.pairs import PairHingeProblem, PairSets
-from robustdml_ops.ops.pairs import Pairs, PairSum, check_finite_numbers, check_pairs, check_scales, wanted
+from robustdml_ops.ops.pairs import check_finite_numbers, check_pairs, check_scales, pair_sum, pair_sums
 
 DISTANCES = ("cosine", "euclidean")
 
@@ -99,8 +99,9 @@ def pair_hinge(
         negative_offset,
         distance,
     )
-    positive, negative, counts = Pairs.apply(embeddings, candidates, problem, backend)  # type: ignore[no-untyped-call]
-    return PairHinge(positive, negative, *counts)
+    positive, negative, counts = pair_sums(embeddings, candidates, problem, backend)
+    assert counts is not None
+    return PairHinge(positive, negative, counts[0], counts[1])
 
 
 def pair_hinge_sum(
@@ -159,9 +160,7 @@ def pair_hinge_sum(
         distance,
     )
     scales = check_scales(embeddings, candidates, positive_scale, negative_scale)
-    want = wanted(embeddings, candidates)
-    total: Tensor = PairSum.apply(embeddings, candidates, problem, scales, backend, want)  # type: ignore[no-untyped-call]
-    return total
+    return pair_sum(embeddings, candidates, problem, scales, backend)
 
 
 def _problem(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from robustdml_ops.engine.pairs import PairLSEProblem
-from robustdml_ops.ops.pairs import Pairs, PairSum, check_finite_numbers, check_pairs, check_scales, pair_dtype, wanted
+from robustdml_ops.ops.pairs import check_finite_numbers, check_pairs, check_scales, pair_dtype, pair_sum, pair_sums
 from robustdml_ops.ops.validation import check_same_device, check_vector
 
 
@@ -90,7 +90,7 @@ def pair_lse(
     PairLSE(positive=tensor([0.6931, 0.6931, 0.0000]), negative=tensor([0.6931, 1.3133, 1.5514]))
     """
     problem = _problem(embeddings, labels, candidates, candidate_labels, alpha, beta, base, epsilon, candidate_weights)
-    positive, negative, _ = Pairs.apply(embeddings, candidates, problem, backend)  # type: ignore[no-untyped-call]
+    positive, negative, _ = pair_sums(embeddings, candidates, problem, backend)
     return PairLSE(positive, negative)
 
 
@@ -141,9 +141,7 @@ def pair_lse_sum(
     """
     problem = _problem(embeddings, labels, candidates, candidate_labels, alpha, beta, base, epsilon, candidate_weights)
     scales = check_scales(embeddings, candidates, positive_scale, negative_scale)
-    want = wanted(embeddings, candidates)
-    total: Tensor = PairSum.apply(embeddings, candidates, problem, scales, backend, want)  # type: ignore[no-untyped-call]
-    return total
+    return pair_sum(embeddings, candidates, problem, scales, backend)
 
 
 def _problem(

@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine import eager
-from robustdml_ops.engine.dispatch import Epilogue
+from robustdml_ops.engine.dispatch import choose
 from robustdml_ops.engine.pair_sweep import PairResult, pair_sweep
 from robustdml_ops.engine.pairs import PairProblem, PairSets
 from robustdml_ops.engine.similarities import compute_dtype
@@ -47,13 +46,6 @@ def pair_dtype(embeddings: Tensor, candidates: Tensor | None) -> torch.dtype:
     return compute_dtype(embeddings, embeddings if candidates is None else candidates)
 
 
-def choose(backend: str | None, device: torch.device, dtype: torch.dtype) -> Epilogue:
-    """Plain PyTorch is what there is."""
-    if backend not in (None, "auto", "eager"):
-        raise RuntimeError(f"backend={backend!r} has no pairs: use 'eager'")
-    return eager
-
-
 def run_pairs(
     embeddings: Tensor,
     candidates: Tensor | None,
@@ -70,6 +62,47 @@ def run_pairs(
     if candidates is not None and result.candidate_scale is not None:
         check_finite_candidates(result.candidate_scale)
     return result
+
+
+def pair_sums(
+    embeddings: Tensor, candidates: Tensor | None, problem: PairProblem, backend: str | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Positive and negative sums (n,) each, and counts (2, n) of hinges; differentiable."""
+    if torch.compiler.is_compiling():
+        from robustdml_ops.ops.pair_library import flatten, pair_sums_op
+
+        compiled: tuple[Tensor, Tensor, Tensor] = pair_sums_op(
+            embeddings, candidates, *flatten(problem), backend or "auto"
+        )
+        return compiled
+    sums: tuple[Tensor, Tensor, Tensor | None] = Pairs.apply(  # type: ignore[no-untyped-call]
+        embeddings, candidates, problem, backend
+    )
+    return sums
+
+
+def pair_sum(
+    embeddings: Tensor,
+    candidates: Tensor | None,
+    problem: PairProblem,
+    scales: tuple[Tensor, Tensor],
+    backend: str | None,
+) -> Tensor:
+    """Sums of :func:`pair_sums` times checked scales, summed, in one sweep; differentiable."""
+    want = (embeddings.requires_grad, candidates is not None and candidates.requires_grad)
+    if torch.compiler.is_compiling():
+        from robustdml_ops.ops.pair_library import flatten, pair_sum_op
+
+        compiled: Tensor = pair_sum_op(
+            embeddings, candidates, *flatten(problem), backend or "auto", *scales, list(want)
+        )[0]
+        return compiled
+    if not torch.is_grad_enabled():
+        want = (False, False)
+    total: Tensor = PairSum.apply(  # type: ignore[no-untyped-call]
+        embeddings, candidates, problem, scales, backend, want
+    )
+    return total
 
 
 class Pairs(torch.autograd.Function):
@@ -153,10 +186,3 @@ def check_scales(
     check_same_device(embeddings=embeddings, positive_scale=positive_scale, negative_scale=negative_scale)
     dtype = pair_dtype(embeddings, candidates)
     return positive_scale.to(dtype), negative_scale.to(dtype)
-
-
-def wanted(embeddings: Tensor, candidates: Tensor | None) -> tuple[bool, bool]:
-    """Whether autograd will ask for the gradients of the anchors and of the candidates."""
-    if not torch.is_grad_enabled():
-        return False, False
-    return embeddings.requires_grad, candidates is not None and candidates.requires_grad

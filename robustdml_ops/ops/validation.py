@@ -109,7 +109,9 @@ def check_finite_candidates(scale: Tensor) -> None:
     """No NaN or inf among candidates on the CPU, asked of their inverse lengths (m,), which costs no pass over them."""
     if scale.device.type == "cpu" and not torch.isfinite(scale).all():
         row = int((~torch.isfinite(scale)).nonzero()[0])
-        raise ValueError(f"candidates[{row}] has NaN or inf: look at what was stored, or at the model that made it")
+        raise ValueError(
+            f"candidates[{row}] (ref_emb of a loss) has NaN or inf: look at what was stored, or at the model"
+        )
 
 
 def check_finite_proxies(total: Tensor, proxies: Tensor) -> None:

@@ -9,7 +9,7 @@ from python_ref import contrastive_loss, cosine_similarity, multi_similarity_los
 from python_ref.pairs import pair_sets, reduce_samples, without_absent
 from robustdml_ops.losses import ContrastiveLoss, MemoryContrastiveLoss, MultiSimilarityLoss
 
-CPU_BACKENDS = ("eager",)
+CPU_BACKENDS = ("native", "eager")
 NAMES = ("ms", "ms-mined", "contrastive", "contrastive-cosine", "memory-paper", "memory-xbm")
 
 

@@ -45,7 +45,9 @@ def sanitized():
 
 
 def test_native_functions_are_clean(sanitized):
-    result = sanitized("-m", "pytest", "-p", "no:cacheprovider", "-n", "0", "-s", "test_native_cpu.py")
+    result = sanitized(
+        "-m", "pytest", "-p", "no:cacheprovider", "-n", "0", "-s", "test_native_cpu.py", "test_native_pairs.py"
+    )
     assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-5000:]
     assert "passed" in result.stdout
     assert "skipped" not in result.stdout
