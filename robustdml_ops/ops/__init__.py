@@ -3,6 +3,8 @@
 from robustdml_ops.engine.problem import ConfidenceSets, LabelSets
 from robustdml_ops.ops.anchor_lse import AnchorBiases, AnchorLSE, anchor_loss, anchor_lse
 from robustdml_ops.ops.fit_vmf import VonMisesFisher, fit_vmf
+from robustdml_ops.ops.lambert_w import confidence, lambertw, superloss
+from robustdml_ops.ops.otsu import OtsuCut, otsu_threshold
 from robustdml_ops.ops.similarity import similarity
 from robustdml_ops.ops.vmf import bessel_ratio, log_bessel_i, vmf_log_likelihood, vmf_log_normalizer, vmf_log_peak
 
@@ -11,13 +13,18 @@ __all__ = [
     "AnchorLSE",
     "ConfidenceSets",
     "LabelSets",
+    "OtsuCut",
     "VonMisesFisher",
     "anchor_loss",
     "anchor_lse",
     "bessel_ratio",
+    "confidence",
     "fit_vmf",
+    "lambertw",
     "log_bessel_i",
+    "otsu_threshold",
     "similarity",
+    "superloss",
     "vmf_log_likelihood",
     "vmf_log_normalizer",
     "vmf_log_peak",

@@ -3,17 +3,23 @@
 import torch
 
 from robustdml_ops.engine.eager.anchor_lse import anchor_lse, forward_only
+from robustdml_ops.engine.eager.lambert_w import confidence, lambert_w, superloss
+from robustdml_ops.engine.eager.otsu import otsu_cut
 from robustdml_ops.engine.eager.rows import finish, normalize_rows, normalize_rows_backward, operand
 from robustdml_ops.engine.eager.vmf import evaluate_vmf
 
 __all__ = [
     "anchor_lse",
+    "confidence",
     "evaluate_vmf",
     "finish",
     "forward_only",
+    "lambert_w",
     "normalize_rows",
     "normalize_rows_backward",
     "operand",
+    "otsu_cut",
+    "superloss",
     "unavailable",
 ]
 
