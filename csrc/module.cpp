@@ -3,6 +3,8 @@
 #include "bind_class_lse.h"
 #include "bind_cpu.h"
 #include "bind_pairs.h"
+#include "bind_lambert_w.h"
+#include "bind_otsu.h"
 #include "bind_vmf.h"
 
 #if defined(ROBUSTDML_CUDA)
@@ -20,6 +22,10 @@ PYBIND11_MODULE(_native, m) {
     robustdml::bind_class_lse<double>(m, "f64");
     robustdml::bind_pairs<float>(m, "f32");
     robustdml::bind_pairs<double>(m, "f64");
+    robustdml::bind_lambert_w<float>(m, "f32");
+    robustdml::bind_lambert_w<double>(m, "f64");
+    robustdml::bind_otsu<float>(m, "f32");
+    robustdml::bind_otsu<double>(m, "f64");
     robustdml::bind_vmf<float>(m, "f32");
     robustdml::bind_vmf<double>(m, "f64");
 #if defined(ROBUSTDML_CUDA)

@@ -48,6 +48,11 @@ def test_native_functions_are_clean(sanitized):
     result = sanitized(
         "-m", "pytest", "-p", "no:cacheprovider", "-n", "0", "-s", "test_native_cpu.py", "test_native_pairs.py"
     )
+
+
+@pytest.mark.parametrize("tests", ["test_native_cpu.py", "test_native_lambert_w.py", "test_native_otsu.py"])
+def test_native_functions_are_clean(sanitized, tests):
+    result = sanitized("-m", "pytest", "-p", "no:cacheprovider", "-n", "0", "-s", tests)
     assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-5000:]
     assert "passed" in result.stdout
     assert "skipped" not in result.stdout
