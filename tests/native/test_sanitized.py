@@ -44,13 +44,9 @@ def sanitized():
     return run
 
 
-def test_native_functions_are_clean(sanitized):
-    result = sanitized(
-        "-m", "pytest", "-p", "no:cacheprovider", "-n", "0", "-s", "test_native_cpu.py", "test_native_pairs.py"
-    )
-
-
-@pytest.mark.parametrize("tests", ["test_native_cpu.py", "test_native_lambert_w.py", "test_native_otsu.py"])
+@pytest.mark.parametrize(
+    "tests", ["test_native_cpu.py", "test_native_lambert_w.py", "test_native_otsu.py", "test_native_pairs.py"]
+)
 def test_native_functions_are_clean(sanitized, tests):
     result = sanitized("-m", "pytest", "-p", "no:cacheprovider", "-n", "0", "-s", tests)
     assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-5000:]
