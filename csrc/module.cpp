@@ -4,6 +4,8 @@
 #include "bind_cpu.h"
 #include "bind_pairs.h"
 #include "bind_self_paced.h"
+#include "bind_lambert_w.h"
+#include "bind_otsu.h"
 #include "bind_vmf.h"
 
 #if defined(ROBUSTDML_CUDA)
@@ -23,6 +25,10 @@ PYBIND11_MODULE(_native, m) {
     robustdml::bind_pairs<double>(m, "f64");
     robustdml::bind_self_paced<float>(m, "f32");
     robustdml::bind_self_paced<double>(m, "f64");
+    robustdml::bind_lambert_w<float>(m, "f32");
+    robustdml::bind_lambert_w<double>(m, "f64");
+    robustdml::bind_otsu<float>(m, "f32");
+    robustdml::bind_otsu<double>(m, "f64");
     robustdml::bind_vmf<float>(m, "f32");
     robustdml::bind_vmf<double>(m, "f64");
 #if defined(ROBUSTDML_CUDA)
