@@ -2,6 +2,10 @@
 // every torch.
 #include "bind_class_lse.h"
 #include "bind_cpu.h"
+#include "bind_pairs.h"
+#include "bind_self_paced.h"
+#include "bind_lambert_w.h"
+#include "bind_otsu.h"
 #include "bind_vmf.h"
 
 #if defined(ROBUSTDML_CUDA)
@@ -17,6 +21,14 @@ PYBIND11_MODULE(_native, m) {
     robustdml::bind_cpu<double>(m, "f64");
     robustdml::bind_class_lse<float>(m, "f32");
     robustdml::bind_class_lse<double>(m, "f64");
+    robustdml::bind_pairs<float>(m, "f32");
+    robustdml::bind_pairs<double>(m, "f64");
+    robustdml::bind_self_paced<float>(m, "f32");
+    robustdml::bind_self_paced<double>(m, "f64");
+    robustdml::bind_lambert_w<float>(m, "f32");
+    robustdml::bind_lambert_w<double>(m, "f64");
+    robustdml::bind_otsu<float>(m, "f32");
+    robustdml::bind_otsu<double>(m, "f64");
     robustdml::bind_vmf<float>(m, "f32");
     robustdml::bind_vmf<double>(m, "f64");
 #if defined(ROBUSTDML_CUDA)

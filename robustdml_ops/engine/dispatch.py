@@ -9,6 +9,8 @@ from torch import Tensor
 
 from robustdml_ops.engine import eager, native, triton
 from robustdml_ops.engine.class_problem import ClassChunk, ClassProblem, ClassSums, ClassUpstream
+from robustdml_ops.engine.otsu_cut import OtsuCut
+from robustdml_ops.engine.pairs import PairChunk, PairHingeProblem, PairLSEProblem
 from robustdml_ops.engine.problem import AnchorChunk, AnchorProblem
 
 
@@ -45,8 +47,26 @@ class Epilogue(Protocol):
     def fused_class_lse(self, X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) -> bool:
         """Add all classes at once; False, and nothing done, where the backend has no faster way than the sweep."""
 
+    def pair_lse(self, chunk: PairChunk, problem: PairLSEProblem) -> None:
+        """Log-sum-exps over the positives and over the negatives of a chunk of anchors, and their gradient."""
+
+    def pair_hinge(self, chunk: PairChunk, problem: PairHingeProblem) -> None:
+        """Sums of hinges of a chunk of anchors, how many are above 0, and their gradient."""
+
     def evaluate_vmf(self, function: str, v: float, kappa: Tensor) -> Tensor:
         """A special function of the von Mises–Fisher distribution, see :mod:`robustdml_ops.engine.vmf`."""
+
+    def otsu_cut(self, values: Tensor, min_group: int) -> OtsuCut:
+        """The best cut of every row, see :mod:`robustdml_ops.engine.otsu`."""
+
+    def lambert_w(self, x: Tensor) -> Tensor:
+        """Lambert's W; this and what follows: see :mod:`robustdml_ops.engine.lambert_w`."""
+
+    def confidence(self, losses: Tensor, threshold: Tensor, lam: float) -> Tensor:
+        """ProcSim's σ."""
+
+    def superloss(self, losses: Tensor, tau: Tensor, lam: float) -> tuple[Tensor, Tensor]:
+        """SuperLoss and its σ."""
 
 
 EPILOGUES: dict[str, Epilogue] = {

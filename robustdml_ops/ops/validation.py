@@ -20,6 +20,13 @@ def check_matrix(name: str, value: object, *, columns: int | None = None) -> Ten
     return value
 
 
+def check_sizes(**sizes: int) -> None:
+    """Every size is at least 1."""
+    for name, value in sizes.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+
+
 def check_local(name: str, value: object) -> None:
     """Refuse a DTensor: its local part alone would give a wrong sum without a word."""
     if type(value).__name__ == "DTensor":
@@ -37,26 +44,40 @@ def check_same_device(**tensors: Tensor | None) -> None:
         raise ValueError(f"all inputs must be on one device, got {places}: move them, or the loss, with .to(device)")
 
 
-def check_vector(name: str, value: object, length: int) -> None:
-    """A floating-point vector of ``length``."""
+def check_vector(name: str, value: object, length: int) -> Tensor:
+    """Return ``value`` if it is a floating-point vector of ``length``."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, not {type(value).__name__}")
     if value.dim() != 1 or len(value) != length or not value.is_floating_point():
         raise ValueError(
             f"{name} must be a floating-point vector of length {length}, got {tuple(value.shape)} of {value.dtype}"
         )
+    return value
 
 
-def check_labels(labels: object, embeddings: Tensor) -> Tensor:
+def check_sample_weights(sample_weights: object, samples: Tensor) -> Tensor:
+    """Weights that are finite and not negative, one for each entry of ``samples``, of its type and on its device."""
+    weights = check_vector("sample_weights", sample_weights, len(samples)).to(samples.device, samples.dtype)
+    require(
+        ((weights >= 0) & torch.isfinite(weights)).all(),
+        lambda: (
+            "sample_weights must be finite and not negative, got "
+            f"{weights[~((weights >= 0) & torch.isfinite(weights))][:3].tolist()}"
+        ),
+    )
+    return weights
+
+
+def check_labels(labels: object, embeddings: Tensor, name: str = "labels", of: str = "embeddings") -> Tensor:
     """Labels as (B,) int64 on the device of the embeddings; their range is checked where their values may be read."""
-    check_local("labels", labels)
+    check_local(name, labels)
     if not isinstance(labels, Tensor):
-        raise TypeError(f"labels must be a torch.Tensor, not {type(labels).__name__}")
+        raise TypeError(f"{name} must be a torch.Tensor, not {type(labels).__name__}")
     if labels.dtype not in INTEGERS:
-        raise ValueError(f"labels must be integers, got {labels.dtype}: convert them with labels.long()")
+        raise ValueError(f"{name} must be integers, got {labels.dtype}: convert them with {name}.long()")
     if labels.shape != embeddings.shape[:1]:
         raise ValueError(
-            f"labels must have shape ({len(embeddings)},), one for each row of embeddings, got {tuple(labels.shape)}"
+            f"{name} must have shape ({len(embeddings)},), one for each row of {of}, got {tuple(labels.shape)}"
         )
     return labels.to(embeddings.device, torch.int64, non_blocking=True)
 
@@ -96,6 +117,15 @@ def check_finite_embeddings(embeddings: Tensor) -> None:
         )
 
 
+def check_finite_candidates(scale: Tensor) -> None:
+    """No NaN or inf among candidates on the CPU, asked of their inverse lengths (m,), which costs no pass over them."""
+    if scale.device.type == "cpu" and not torch.isfinite(scale).all():
+        row = int((~torch.isfinite(scale)).nonzero()[0])
+        raise ValueError(
+            f"candidates[{row}] (ref_emb of a loss) has NaN or inf: look at what was stored, or at the model"
+        )
+
+
 def check_finite_proxies(total: Tensor, proxies: Tensor) -> None:
     """The loss of finite embeddings is finite unless a proxy is not; asked of the loss, which costs no pass over P."""
     if total.device.type == "cpu" and not torch.isfinite(total):
@@ -114,3 +144,13 @@ def require(condition: Tensor, message: Callable[[], str]) -> None:
         torch._assert_async(condition, "a value is out of range; run this batch on the CPU for its name")
     elif not condition:
         raise ValueError(message())
+
+
+def check_losses(losses: object) -> Tensor:
+    """One floating-point tensor of any shape, in the type that is computed in."""
+    check_local("losses", losses)
+    if not isinstance(losses, Tensor):
+        raise TypeError(f"losses must be a torch.Tensor, not {type(losses).__name__}")
+    if not losses.is_floating_point():
+        raise ValueError(f"losses must be floating point, got {losses.dtype}: convert them with losses.float()")
+    return losses if losses.dtype == torch.float64 else losses.float()

@@ -14,11 +14,14 @@ from robustdml_ops.recipes.checkpoint import FILE_NAME, load_checkpoint, save_ch
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import RetrievalData
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.evaluation import detection_auc
 from robustdml_ops.recipes.models import Embedder
 from robustdml_ops.recipes.preparation import prepare, resolve_device
 from robustdml_ops.recipes.progress import OnProgress, silent
 from robustdml_ops.recipes.run import Run
+from robustdml_ops.recipes.sample_log import clean_auc
+
+# The first of these that a run has is its clean score in reports and comparisons.
+CLEAN_SCORES = ("log_p_clean_auc", "confidence_auc", "detector_loss_auc", "weight_auc")
 
 
 @dataclass(frozen=True)
@@ -35,17 +38,20 @@ class TrainingResult:
         The trained network, in eval mode; on features where the backbone was frozen.
     changed : ndarray
         Which training labels are wrong, bool, (N,).
-    confidences : ndarray or None
-        Confidence of the label given to each training sample, (N,), where the method has confidences.
+    scores : dict of ndarray
+        What the run held of the label given to each training sample in its last epoch, (N,), NaN where it held
+        nothing: ``confidence`` of Smooth Proxy-Anchor; ``log_p_clean`` and ``kept`` of a filter; ``sigma``,
+        ``detector_loss`` and ``above_threshold`` of ProcSim; ``weight`` of BSPML.
     summary : dict
-        Settings that matter, final metrics, and where there are confidences how well they tell wrong labels.
+        Settings that matter, final metrics, and how well each of the scores tells wrong labels: ``confidence_auc`` and
+        so on, and ``clean_auc``, that of the score that the run goes by (None without one).
     """
 
     config: TrainingConfig
     history: list[dict[str, float]]
     embedder: Embedder
     changed: NDArray[np.bool_]
-    confidences: NDArray[np.float32] | None
+    scores: dict[str, NDArray[np.float32]]
     summary: dict[str, Any]
 
 
@@ -107,7 +113,7 @@ def train(
             if run.epoch > config.epochs:
                 raise UsageError(f"{out} has {run.epoch} epochs already; ask for at least as many (epochs)")
         else:
-            run.fit_confidences(on_progress)
+            run.fit_inputs(on_progress)
         while run.epoch < config.epochs:
             run.train_epoch(on_progress)
             if out is not None:
@@ -129,9 +135,9 @@ def _result(run: Run) -> TrainingResult:
         **{key: value for key, value in run.history[-1].items() if key != "seconds"},
         "training_seconds": run.phase_one_seconds + sum(record["seconds"] for record in run.history),
     }
-    of_given_labels = None
-    if run.confidences is not None:
-        of_given_labels, accuracy = run.confidences.judge(run.labels, run.prepared.data.train.labels)
-        summary["confidence_auc"] = detection_auc(of_given_labels, run.changed)
-        summary["confidence_accuracy"] = accuracy
-    return TrainingResult(config, run.history, run.embedder.eval(), run.changed, of_given_labels, summary)
+    scores = run.scores()
+    for loss_input in run.inputs.values():
+        summary |= loss_input.summary()
+    summary |= {f"{name}_auc": clean_auc(name, score, run.changed) for name, score in scores.items()}
+    summary["clean_auc"] = next((summary[name] for name in CLEAN_SCORES if name in summary), None)
+    return TrainingResult(config, run.history, run.embedder.eval(), run.changed, scores, summary)

@@ -21,6 +21,8 @@ from robustdml_ops.engine.triton.kernels.class_lse import class_lse, class_lse_b
 from robustdml_ops.engine.triton.kernels.class_sums import add_partials  # noqa: E402
 from robustdml_ops.engine.triton.kernels.fused_anchor_lse import fused_anchor_lse  # noqa: E402
 from robustdml_ops.engine.triton.kernels.fused_class_lse import fused_class_lse  # noqa: E402
+from robustdml_ops.engine.triton.kernels.pair_hinge import pair_hinge  # noqa: E402
+from robustdml_ops.engine.triton.kernels.pair_lse import pair_lse  # noqa: E402
 from robustdml_ops.engine.triton.kernels.rows import normalize_rows, normalize_rows_backward  # noqa: E402
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -68,6 +70,22 @@ def fused(sets, D, operand, proxies=torch.float32, input_precision="tf32", B=102
         return launch.fused_anchor_lse(B, D, operand, sets == "labels", input_precision, hopper=architecture == 90)
 
     return fused_anchor_lse, arguments, parameters
+
+
+def pairs(kernel, m, compute, **constants):
+    """The whole of it: gradients, candidate weights."""
+    vectors = ("S", "candidate_weights", "upstream_positive", "upstream_negative", "lse_positive", "lse_negative")
+    vectors += ("sums_positive", "sums_negative")
+    arguments = dict.fromkeys(vectors, compute)
+    arguments |= dict.fromkeys(("labels", "candidate_labels", "counts_positive", "counts_negative"), "*i64")
+    arguments |= dict.fromkeys(("c", "m", "first", "upstream_positive_stride", "upstream_negative_stride"), "i32")
+    arguments |= dict.fromkeys(("alpha", "beta", "base", "epsilon"), "fp64")
+    arguments |= dict.fromkeys(
+        (f"{side}_{what}" for side in ("positive", "negative") for what in ("margin", "offset")), "fp64"
+    )
+    arguments |= {name: Constant(value) for name, value in ({"ITSELF": True} | constants).items()}
+    taken = {name: arguments[name] for name in kernel.arg_names if name in arguments}
+    return kernel, taken, lambda architecture: launch.pairs(m, compute)
 
 
 def sets_arguments(sets, compute):
@@ -126,6 +144,10 @@ KERNELS = {
             ("softmax", torch.float64),
         ]
     },
+    "pair lse": pairs(pair_lse, 60_000, torch.float32, MINING=True, ROW_MAX=False),
+    "pair lse, short rows in float64": pairs(pair_lse, 64, torch.float64, MINING=True, ROW_MAX=True),
+    "pair hinge": pairs(pair_hinge, 60_000, torch.float32, EUCLIDEAN=False),
+    "pair hinge, euclidean in float64": pairs(pair_hinge, 256, torch.float64, EUCLIDEAN=True),
 }
 FUSED_KERNELS = {
     "fused, labels, bf16": fused("labels", 128, torch.bfloat16),

@@ -38,7 +38,7 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 @pytest.mark.skipif(interpreter_refusal() is not None, reason=str(interpreter_refusal()))
-@pytest.mark.parametrize("file", ["test_triton.py", "test_triton_class_lse.py"])
+@pytest.mark.parametrize("file", ["test_triton.py", "test_triton_class_lse.py", "test_pairs_triton.py"])
 def test_in_the_interpreter(file):
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", str(HERE / file)]
     run = subprocess.run(

@@ -9,7 +9,14 @@ import native_builds
 import pytest
 
 HERE = Path(__file__).parent
-FILES = ("test_native_cpu.py", "test_native_class_lse.py")
+TESTS = (
+    "test_native_cpu.py",
+    "test_native_class_lse.py",
+    "test_native_lambert_w.py",
+    "test_native_otsu.py",
+    "test_native_pairs.py",
+    "test_native_self_paced.py",
+)
 
 
 def asan_library() -> Path:
@@ -45,8 +52,9 @@ def sanitized():
     return run
 
 
-def test_native_functions_are_clean(sanitized):
-    result = sanitized("-m", "pytest", "-p", "no:cacheprovider", "-n", "0", "-s", *FILES)
+@pytest.mark.parametrize("tests", TESTS)
+def test_native_functions_are_clean(sanitized, tests):
+    result = sanitized("-m", "pytest", "-p", "no:cacheprovider", "-n", "0", "-s", tests)
     assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-5000:]
     assert "passed" in result.stdout
     assert "skipped" not in result.stdout

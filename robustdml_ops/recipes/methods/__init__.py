@@ -1,0 +1,38 @@
+"""The training methods by name, and their settings."""
+
+from robustdml_ops.recipes.methods.anchors import ANCHOR_METHODS, AnchorOptions, SmoothOptions
+from robustdml_ops.recipes.methods.method import Method
+from robustdml_ops.recipes.methods.pairs import (
+    PAIR_METHODS,
+    ContrastiveOptions,
+    MemoryContrastiveOptions,
+    MultiSimilarityOptions,
+)
+from robustdml_ops.recipes.methods.self_paced import SELF_PACED_METHODS, SelfPacedOptions
+from robustdml_ops.recipes.methods.softmax import (
+    SOFTMAX_METHODS,
+    NormalizedSoftmaxOptions,
+    ProxyNCAOptions,
+    SoftTripleOptions,
+)
+
+METHODS: dict[str, Method] = {
+    **ANCHOR_METHODS,
+    **SOFTMAX_METHODS,
+    **PAIR_METHODS,
+    **SELF_PACED_METHODS,
+}
+
+__all__ = [
+    "METHODS",
+    "AnchorOptions",
+    "ContrastiveOptions",
+    "MemoryContrastiveOptions",
+    "Method",
+    "MultiSimilarityOptions",
+    "NormalizedSoftmaxOptions",
+    "ProxyNCAOptions",
+    "SelfPacedOptions",
+    "SmoothOptions",
+    "SoftTripleOptions",
+]
