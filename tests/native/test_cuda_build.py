@@ -17,7 +17,7 @@ def nvcc():
     return path
 
 
-@pytest.mark.parametrize("source", ["rows.cu", "anchor_lse.cu", "vmf.cu"])
+@pytest.mark.parametrize("source", ["rows.cu", "anchor_lse.cu", "pair_hinge.cu", "pair_lse.cu", "vmf.cu"])
 def test_compiles_without_warnings_and_spills(nvcc, source, tmp_path):
     csrc = native_builds.ROOT / "csrc"
     command = [

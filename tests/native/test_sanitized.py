@@ -9,7 +9,7 @@ import native_builds
 import pytest
 
 HERE = Path(__file__).parent
-TESTS = ["test_native_cpu.py", "test_native_self_paced.py"]
+TESTS = ["test_native_cpu.py", "test_native_pairs.py", "test_native_self_paced.py"]
 
 
 def asan_library() -> Path:
