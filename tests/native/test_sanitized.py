@@ -52,9 +52,8 @@ def sanitized():
     return run
 
 
-@pytest.mark.parametrize("tests", TESTS)
-def test_native_functions_are_clean(sanitized, tests):
-    result = sanitized("-m", "pytest", "-p", "no:cacheprovider", "-n", "0", "-s", tests)
+def test_native_functions_are_clean(sanitized):
+    result = sanitized("-m", "pytest", "-p", "no:cacheprovider", "-n", "0", "-s", *TESTS)
     assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-5000:]
     assert "passed" in result.stdout
     assert "skipped" not in result.stdout
