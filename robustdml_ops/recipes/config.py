@@ -12,10 +12,12 @@ from robustdml_ops.recipes.methods import (
     MemoryContrastiveOptions,
     MultiSimilarityOptions,
     NormalizedSoftmaxOptions,
+    ProcSimOptions,
     ProxyNCAOptions,
     SelfPacedOptions,
     SmoothOptions,
     SoftTripleOptions,
+    SuperLossOptions,
 )
 from robustdml_ops.recipes.noise import noise_rate, parse_noise
 
@@ -61,8 +63,10 @@ class TrainingConfig:
         Of AdamW for proxies (and margins), and its decay, which spares proxies and margins.
     amp : str
         ``none``, or ``bf16`` for bfloat16 autocast.
-    anchor, smooth, proxy_nca, normalized_softmax, soft_triple, contrastive, mcl, multi_similarity, bspml
+    anchor, smooth, proxy_nca, normalized_softmax, soft_triple, contrastive, mcl, multi_similarity
         Settings of methods.
+    procsim, superloss, bspml
+        Likewise, of those that weigh samples or pairs.
     filter : FilterOptions
         What keeps samples of probably wrong labels out of the loss.
     """
@@ -90,6 +94,8 @@ class TrainingConfig:
     contrastive: ContrastiveOptions = field(default_factory=ContrastiveOptions)
     mcl: MemoryContrastiveOptions = field(default_factory=MemoryContrastiveOptions)
     multi_similarity: MultiSimilarityOptions = field(default_factory=MultiSimilarityOptions)
+    procsim: ProcSimOptions = field(default_factory=ProcSimOptions)
+    superloss: SuperLossOptions = field(default_factory=SuperLossOptions)
     bspml: SelfPacedOptions = field(default_factory=SelfPacedOptions)
     filter: FilterOptions = field(default_factory=FilterOptions)
 

@@ -3,6 +3,10 @@
 from collections.abc import Callable
 from html import escape
 
+import numpy as np
+import torch
+
+from robustdml_ops.ops import otsu_threshold
 from robustdml_ops.recipes import run_plots
 from robustdml_ops.recipes.filter_options import NO_FILTER
 from robustdml_ops.recipes.methods import METHODS
@@ -86,6 +90,20 @@ def _kappa(result: TrainingResult) -> str:
     )
 
 
+def _detector(result: TrainingResult) -> str:
+    losses = result.scores["detector_loss"]
+    cut = otsu_threshold(torch.from_numpy(losses[~np.isnan(losses)]))
+    threshold = ("Otsu's threshold", float(cut.threshold)) if bool(cut.found) else None
+    return figure(
+        run_plots.score_histogram(
+            losses, result.changed, f"loss of the detector, {result.config.procsim.detector}", threshold
+        ),
+        "Two histograms of losses, of right and of wrong labels, and a threshold between them.",
+        "Loss of each training sample by which ProcSim tells wrong labels, in the last epoch. In training the "
+        "threshold is found anew in each batch; shown is that of the whole epoch.",
+    )
+
+
 def _sigma(result: TrainingResult) -> str:
     return figure(
         run_plots.sigma_curve(result.history),
@@ -119,6 +137,7 @@ FIGURES: dict[str, Callable[[TrainingResult], str]] = {
     "filter_precision": _accuracy,
     "log_p_clean": _p_clean,
     "kappa_median": _kappa,
+    "detector_loss": _detector,
     "sigma": _sigma,
     "weight": _weights,
     "confidence": _confidence,

@@ -39,6 +39,7 @@ def pictures(page):
         (replace(FAST, method="mcl", filter=FilterOptions("prism-vmf", vmf_epochs=1)),
          ["Share of right labels", "histograms of log P_clean", "Box plots of the concentration"]),
         (replace(FAST, method="bspml"), ["Average weights", "histograms of weights"]),
+        (replace(FAST, method="procsim"), ["histograms of losses", "Mean confidence"]),
     ],
 )  # fmt: skip
 def test_reports_show_what_the_run_has(clusters, config, shown):

@@ -1,6 +1,7 @@
 """The training methods by name, and their settings."""
 
 from robustdml_ops.recipes.methods.anchors import ANCHOR_METHODS, AnchorOptions, SmoothOptions
+from robustdml_ops.recipes.methods.confident import CONFIDENT_METHODS, ProcSimOptions, SuperLossOptions
 from robustdml_ops.recipes.methods.method import Method
 from robustdml_ops.recipes.methods.pairs import (
     PAIR_METHODS,
@@ -20,6 +21,7 @@ METHODS: dict[str, Method] = {
     **ANCHOR_METHODS,
     **SOFTMAX_METHODS,
     **PAIR_METHODS,
+    **CONFIDENT_METHODS,
     **SELF_PACED_METHODS,
 }
 
@@ -31,8 +33,10 @@ __all__ = [
     "Method",
     "MultiSimilarityOptions",
     "NormalizedSoftmaxOptions",
+    "ProcSimOptions",
     "ProxyNCAOptions",
     "SelfPacedOptions",
     "SmoothOptions",
     "SoftTripleOptions",
+    "SuperLossOptions",
 ]

@@ -40,5 +40,6 @@ SELF_PACED_METHODS = {
         _bspml,
         inputs=lambda config: ("labels", "self_paced_weights"),
         samples_per_class=SAMPLES_PER_CLASS,
+        learning_rate=3e-3,
     )
 }
