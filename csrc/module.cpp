@@ -2,10 +2,10 @@
 // every torch.
 #include "bind_class_lse.h"
 #include "bind_cpu.h"
-#include "bind_pairs.h"
-#include "bind_self_paced.h"
 #include "bind_lambert_w.h"
 #include "bind_otsu.h"
+#include "bind_pairs.h"
+#include "bind_self_paced.h"
 #include "bind_vmf.h"
 
 #if defined(ROBUSTDML_CUDA)
