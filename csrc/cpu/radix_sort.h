@@ -36,11 +36,28 @@ ROBUSTDML_HD T value_of(Key<T> key) {
     return bits_of<T>(key ^ (key & kSign ? kSign : kLastKey<Key<T>>));
 }
 
-// Sorts by digits of kBits, the lowest first, in parts of one thread each; a digit that all keys share costs
-// its counting alone. Returns where the sorted keys are: in keys or in scratch.
-template <int kBits, class K>
-K* radix_sort_by(K* keys, K* scratch, std::int64_t count, int threads) {
-    constexpr int kBuckets = 1 << kBits;
+// Sorts by bytes, the lowest first, on one thread. One sweep counts all bytes: few values of a byte would
+// make each increment of a sweep of its own wait for the last. Returns where the sorted keys are: in keys or
+// in scratch.
+template <class K>
+K* sort_by_bytes(K* keys, K* scratch, std::int64_t count) {
+    std::int32_t counts[sizeof(K)][256] = {};
+    for (std::int64_t i = 0; i < count; ++i)
+        for (std::size_t b = 0; b < sizeof(K); ++b) ++counts[b][(keys[i] >> (8 * b)) & 255];
+    for (std::size_t b = 0; b < sizeof(K); ++b) {
+        if (counts[b][(keys[0] >> (8 * b)) & 255] == count) continue;  // all keys share it
+        std::int32_t before = 0;
+        for (std::int32_t& place : counts[b]) before += std::exchange(place, before);
+        for (std::int64_t i = 0; i < count; ++i) scratch[counts[b][(keys[i] >> (8 * b)) & 255]++] = keys[i];
+        std::swap(keys, scratch);
+    }
+    return keys;
+}
+
+// The same by digits of 11 bits, in parts of one thread each.
+template <class K>
+K* sort_by_digits(K* keys, K* scratch, std::int64_t count, int threads) {
+    constexpr int kBits = 11, kBuckets = 1 << kBits;
     std::vector<std::int64_t> counts(std::size_t(threads) * kBuckets);
     for (int shift = 0; shift < int(8 * sizeof(K)); shift += kBits) {
         const auto digit = [shift](K key) { return std::size_t(key >> shift) & (kBuckets - 1); };
@@ -73,12 +90,11 @@ K* radix_sort_by(K* keys, K* scratch, std::int64_t count, int threads) {
 // Few keys are compared; from some on it costs less to count through few buckets, then through many.
 template <class K>
 K* radix_sort(K* keys, K* scratch, std::int64_t count, int threads) {
-    if (count < 256) {
+    if (count < 128) {
         std::sort(keys, keys + count);
         return keys;
     }
-    return count < 8192 ? radix_sort_by<8>(keys, scratch, count, threads)
-                        : radix_sort_by<11>(keys, scratch, count, threads);
+    return count < 8192 ? sort_by_bytes(keys, scratch, count) : sort_by_digits(keys, scratch, count, threads);
 }
 
 }  // namespace robustdml::cpu

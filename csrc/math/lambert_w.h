@@ -73,14 +73,15 @@ ROBUSTDML_HD T fritsch_step(T w, T x) {
     const T z = log_normal(x / w, T(0), -w);
     const T s = T(1) + w;
     const T q = T(2) * s * (s + z * T(2.0 / 3));
-    return w + w * (z / s) * ((q - z) / (q - T(2) * z));
+    return w + w * (z * (q - z) / (s * (q - T(2) * z)));
 }
 
 // w for finite x >= -1/4; not for tiny ones.
 template <class T>
 ROBUSTDML_HD T beyond_branch(T x) {
-    const T l = log1p_positive(x);
-    const T w = fritsch_step(l * (T(1) - log1p_positive(l) / (T(2) + l)), x);
+    // The rounding of 1 + x does not matter here: the first step takes an error of 3.5e-2 to 2e-7.
+    const T l = log_normal(T(1) + x, T(0));
+    const T w = fritsch_step(l * (T(1) - log_normal(T(1) + l, T(0)) / (T(2) + l)), x);
     if constexpr (sizeof(T) == 8)
         return fritsch_step(w, x);
     else

@@ -62,7 +62,7 @@ ROBUSTDML_HD T log_positive(T x) {
     return x > T(0) ? value : -kInfinity<T>;
 }
 
-// offset + log(1 + x) for finite x > -1: what 1 + x rounds away comes back as the correction.
+// offset + log(1 + x) for finite x >= 0: what 1 + x rounds away comes back as the correction.
 template <class T>
 ROBUSTDML_HD T log1p_positive(T x, T offset = T(0)) {
     const T u = T(1) + x;

@@ -1,7 +1,7 @@
 """ProcSim, Barbany et al. 2024: a sample counts as much as its proxy loss makes its label credible."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -9,7 +9,7 @@ from robustdml_ops.losses.multi_similarity import MultiSimilarityLoss
 from robustdml_ops.losses.proxy_nca import ProxyNCALoss
 from robustdml_ops.losses.superloss import check_lam
 from robustdml_ops.ops import confidence, pair_lse_sum
-from robustdml_ops.ops.validation import check_labels, check_sizes
+from robustdml_ops.ops.validation import check_sizes
 from robustdml_ops.robust.loss_thresholds import THRESHOLDS
 
 NAMES = ("multi-similarity", "proxy-nca")
@@ -196,17 +196,10 @@ class ProcSimLoss(nn.Module):
         if self.multi_similarity is not None:
             # One sweep, as the weights are known. Given as sample_weights, σ = 0 would take a sample from the others'
             # pairs, too, and from B.
-            MS, share = self.multi_similarity, sigma / max(1, len(labels))
-            pairs = (embeddings, check_labels(labels, embeddings), None, None)
-            return pair_lse_sum(
-                *pairs,
-                share / MS.alpha,
-                share / MS.beta,
-                alpha=MS.alpha,
-                beta=MS.beta,
-                base=MS.base,
-                backend=MS.backend,
-            )
+            MS, B = self.multi_similarity, max(1, len(sigma))
+            scales = sigma / (B * MS.alpha), sigma / (B * MS.beta)
+            settings: dict[str, Any] = {"alpha": MS.alpha, "beta": MS.beta, "base": MS.base, "backend": MS.backend}
+            return pair_lse_sum(embeddings, labels, None, None, *scales, **settings)
         if self.dml == "proxy-nca":
             assert proxy_losses is not None
             return _mean(sigma * proxy_losses)

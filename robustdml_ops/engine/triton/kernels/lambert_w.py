@@ -6,7 +6,7 @@ import math
 import triton
 import triton.language as tl
 
-from robustdml_ops.engine.triton.kernels.vmf import divide, log1p_positive, log_normal
+from robustdml_ops.engine.triton.kernels.vmf import divide, log_normal
 
 BRANCH_SERIES = tl.constexpr(tuple((k + 1) / math.factorial(k + 2) for k in range(17)))
 
@@ -65,13 +65,14 @@ def beyond_branch(
     x,  # compute dtype, in: finite, at least −1/4, not tiny
 ):
     """W by Fritsch's steps from Winitzki's approximation."""
-    l = log1p_positive(x, 0.0)  # noqa: E741
-    w = l * (1.0 - divide(log1p_positive(l, 0.0), 2.0 + l))
+    zero = tl.zeros_like(x)
+    l = log_normal(1.0 + x, zero, zero)  # noqa: E741
+    w = l * (1.0 - divide(log_normal(1.0 + l, zero, zero), 2.0 + l))
     for _ in tl.static_range(2 if x.dtype == tl.float64 else 1):
-        z = log_normal(divide(x, w), tl.zeros_like(x), -w)
+        z = log_normal(divide(x, w), zero, -w)
         s = 1.0 + w
         q = 2.0 * s * (s + z * tl.full((), 2 / 3, x.dtype))
-        w += w * divide(z, s) * divide(q - z, q - 2.0 * z)
+        w += w * divide(z * (q - z), s * (q - 2.0 * z))
     return w
 
 
