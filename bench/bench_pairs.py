@@ -60,12 +60,17 @@ def test_step(timed, contender, shape, of_batch, of_bank):
     )
 
 
-def test_sweep_over_all_pairs(benchmark):
+def test_sweep_over_all_pairs(timed):
     """Every sample of a training set against every other, mining included, nothing N×N."""
-    step = PairWorkload(ALL).contender("robustdml/sweep")
-    benchmark.group, benchmark.extra_info["contender"] = f"pairs, sweep, {ALL}", "robustdml/sweep"
-    benchmark.extra_info["flops"] = 2.0 * ALL.B**2 * ALL.D
-    benchmark.pedantic(step, rounds=1)
+    workload = PairWorkload(ALL)
+    timed(
+        workload.contender("robustdml/sweep"),
+        workload.products(1, 0),
+        group=f"pairs, sweep, {ALL}",
+        contender="robustdml/sweep",
+        rounds=1,
+        flops=2.0 * ALL.B**2 * ALL.D,
+    )
 
 
 @pytest.mark.parametrize(

@@ -100,15 +100,20 @@ class PairWorkload:
 
 
 def peak(name: str, shape: PairShape) -> dict[str, float]:
-    """Peak of the process, and what a step took beyond its inputs."""
+    """Peak of the process, its inputs and their gradient, and what a step took beyond them, in MB."""
     workload = PairWorkload(shape)
     step = workload.contender(name)
     PairWorkload(PairShape(16, shape.D, 64 if shape.m else 0)).contender(name)()  # thread pools, workspaces
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
     step()
-    mb = 1 / 2**20
-    return {"process_mb": resident("VmHWM") * mb, "beyond_mb": (resident("VmHWM") - before) * mb}
+    mb, high = 1 / 2**20, resident("VmHWM")
+    gradient = 0 if name.endswith("sweep") else workload.embeddings.nbytes
+    return {
+        "process_mb": high * mb,
+        "inputs_and_gradients_mb": (workload.embeddings.nbytes + workload.bank.nbytes + gradient) * mb,
+        "beyond_mb": (high - before - gradient) * mb,
+    }
 
 
 if __name__ == "__main__":
