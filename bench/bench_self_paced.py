@@ -1,4 +1,4 @@
-"""Algorithm 3 of self-paced metric learning: ten million steps, against the same loop in NumPy; the exact descent."""
+"""Algorithm 3 of self-paced metric learning against the same loop in NumPy; an update of the weights; their terms."""
 
 import time
 
@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from python_ref.bspml import average_weights
-from robustdml_ops.ops import self_paced_descent, self_paced_sweep
+from python_ref.bspml import self_paced_terms
+from robustdml_ops.ops import self_paced_sweep
+from robustdml_ops.robust import BalancedSelfPaced
 
 N, C, P, K = 60_000, 11_318, 16, 4  # the size of Stanford Online Products' training half
 STEPS, NUMPY_STEPS = 10_000_000, 20_000
@@ -89,14 +90,61 @@ def test_sweep(timed):
     )
 
 
-def test_exact_descent(timed):
-    arguments = problem()
-    w = self_paced_descent(*arguments, **SETTINGS)
-    assert 0 < average_weights(w[:2000], arguments[3][:2000])[0] < 1
+def objective(weights, positive, negative, labels, lam, mu):
+    """Eq. 6 from class sums; ``python_ref`` compares all classes with all."""
+    sizes = torch.bincount(labels).double()
+    w, positive, negative = weights.double(), positive.double(), negative.double()
+    zeta, push = (torch.bincount(labels, values) for values in (w, w * negative))
+    pull = torch.bincount(labels, w * (zeta[labels] - w) * positive) / (sizes - 1).clamp(min=1)
+    mean = zeta / sizes
+    total = ((pull + push * (mean.sum() - mean) / (C - 1)) / sizes).sum() - lam * mean.sum()
+    return (total + mu / (C - 1) * (C * mean.square().sum() - mean.sum() ** 2)).item()
+
+
+@pytest.mark.parametrize("solver", ["exact", "stochastic"])
+def test_update(timed, solver):
+    """What :class:`BalancedSelfPaced` does with the terms; the objective that each solver reaches."""
+    ones, positive, negative, labels = problem()
+    paced = BalancedSelfPaced(labels, lam=2.0, growth=1.0, lam_max=2.0, solver=solver)
+    paced.positive.copy_(positive)
+    paced.negative.copy_(negative)
+
+    def update():
+        paced.sample_weights.copy_(ones)
+        paced.update()
+
+    update()
+    reached = objective(paced.sample_weights, positive, negative, labels, **SETTINGS)
+    assert reached < objective(ones, positive, negative, labels, **SETTINGS)
     timed(
-        lambda: self_paced_descent(*arguments, **SETTINGS),
-        lambda: arguments[1].double().clone(),
-        group=f"exact descent, N={N}, C={C}; the floor is a copy",
-        contender="robustdml/self_paced_descent",
-        rounds=5,
+        update,
+        lambda: ones.double().clone(),
+        group=f"BalancedSelfPaced.update, N={N}, C={C}; the floor is a copy",
+        contender=f"robustdml/{solver}",
+        rounds=1,
+        objective=reached,
+        maw=paced.maw,
+        sdaw=paced.sdaw,
+    )
+
+
+@pytest.mark.parametrize("samples", [20_000])
+def test_terms(timed, samples):
+    """ξ of all samples against all others; quadratic in their number."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(samples // 5, (samples,), generator=generator)
+    embeddings = torch.randn(samples // 5, 128, generator=generator)[labels]
+    embeddings += 0.6 * torch.randn(samples, 128, generator=generator)
+    paced, ids = BalancedSelfPaced(labels), torch.arange(samples)
+    paced.observe(embeddings[:500], ids[:500])
+    positive, negative = self_paced_terms(embeddings[:500], labels[:500])
+    torch.testing.assert_close(paced.positive[:500], positive)
+    torch.testing.assert_close(paced.negative[:500], negative, rtol=1e-4, atol=1e-7)
+    out = torch.empty(1000, samples)
+    timed(
+        lambda: paced.observe(embeddings, ids),
+        lambda: [torch.mm(embeddings[i : i + 1000], embeddings.t(), out=out) for i in range(0, samples, 1000)],
+        group=f"terms of {samples} samples, D=128; the floor is the product",
+        contender="robustdml/observe",
+        rounds=3,
     )

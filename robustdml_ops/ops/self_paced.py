@@ -16,6 +16,7 @@ from torch import Tensor
 
 from robustdml_ops.engine.host import choose_host
 from robustdml_ops.engine.self_paced import SelfPacedSweep, SelfPacedTerms
+from robustdml_ops.engine.self_paced_descent import ScaledGradient, descend
 from robustdml_ops.ops.validation import INTEGERS, check_local, check_vector
 
 
@@ -160,45 +161,8 @@ def self_paced_descent(
     _check_settings(lam, mu, steps)
     w, terms = _on_host(weights.double(), positive.double(), negative.double(), labels)
     if len(w):
-        gradient = ScaledGradient(terms, lam, mu)
-        rate = 1 / gradient.lipschitz
-        for _ in range(steps):
-            moved = (w - rate * gradient(w)).clamp_(0, 1)
-            change, w = float((moved - w).abs().max()), moved
-            if change <= rate * tolerance:
-                break
+        w = torch.from_numpy(descend(ScaledGradient(terms, lam, mu), w.numpy(), steps, tolerance))
     return terms.unsort(w).to(weights)
-
-
-class ScaledGradient:
-    """N^c ∂L/∂w_a of all samples, sorted by class, from class sums."""
-
-    def __init__(self, terms: SelfPacedTerms, lam: float, mu: float) -> None:
-        self.terms, self.lam, self.mu = terms, lam, mu
-        self.others = max(len(terms.names) - 1, 1)
-        self.partners = (terms.sizes - 1).clamp(min=1)
-
-    def __call__(self, w: Tensor) -> Tensor:
-        """(N,) float64."""
-        terms, of = self.terms, self.terms.classes
-        zeta, pull, push = (self._class_sums(w * xi) for xi in (1, terms.positive, terms.negative))
-        pull = (pull[of] - w * terms.positive + terms.positive * (zeta[of] - w)) / self.partners[of]
-        mean, push = zeta / terms.sizes, push / terms.sizes
-        mean_of_others = (mean.sum() - mean) / self.others
-        push = ((push.sum() - push) / self.others)[of] + terms.negative * mean_of_others[of]
-        balance = 2 * self.mu * (mean - mean_of_others) if len(mean) > 1 else torch.zeros_like(mean)
-        return pull + push + balance[of] - self.lam
-
-    @property
-    def lipschitz(self) -> float:
-        """A bound of the curvature: the largest sum of a row of the Hessian's magnitudes, scaled by N^c."""
-        terms = self.terms
-        # A row's sum over ξ is the gradient at w = 1 without λ and μ; the balance term's own is at most 4μ.
-        rows = ScaledGradient(terms, 0.0, 0.0)(torch.ones_like(terms.positive)).max()
-        return max(float(rows) + 4 * self.mu, torch.finfo(torch.float64).tiny)
-
-    def _class_sums(self, values: Tensor) -> Tensor:
-        return values.new_zeros(len(self.terms.names)).index_add_(0, self.terms.classes, values)
 
 
 def _check_settings(lam: float, mu: float, steps: int) -> None:
