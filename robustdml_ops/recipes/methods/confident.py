@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class ProcSimOptions:
     """ProcSim; each row of its paper's ablation is a setting."""
 
-    lam: float = option(1.0, "how far above the threshold a sample still counts")
+    lam: float = option(0.03, "how far above the threshold a sample still counts")
     omega: float = option(0.0, "weight of language guidance by the names of similar characters; Glyphs only")
     dml: str = option("multi-similarity", "the loss that confidences weigh", choices=("multi-similarity", "proxy-nca"))
     threshold: str = option("otsu", "between right and wrong labels", choices=("otsu", "mean", "gmm"))
@@ -65,5 +65,7 @@ CONFIDENT_METHODS = {
         observed=("sigma", "detector_loss", "above_threshold"),
         takes_weights=False,
     ),
-    "superloss": Method("SuperLoss", _superloss, samples_per_class=SAMPLES_PER_CLASS, takes_weights=False),
+    "superloss": Method(
+        "SuperLoss", _superloss, samples_per_class=SAMPLES_PER_CLASS, learning_rate=3e-3, takes_weights=False
+    ),
 }

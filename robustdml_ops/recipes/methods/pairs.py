@@ -61,7 +61,7 @@ def _multi_similarity(config: "TrainingConfig", num_classes: int) -> nn.Module:
 
 
 PAIR_METHODS = {
-    "contrastive": Method("Contrastive", _contrastive, samples_per_class=SAMPLES_PER_CLASS),
+    "contrastive": Method("Contrastive", _contrastive, samples_per_class=SAMPLES_PER_CLASS, learning_rate=3e-3),
     "mcl": Method(
         "MCL",
         _memory_contrastive,

@@ -22,9 +22,9 @@ class SelfPacedOptions:
     beta: float = option(50.0, "scale of negative pairs")
     base: float = option(1.0, "similarity that pairs are measured from, ρ")
     epsilon: float = option(0.1, "mining: how far a pair may be from the hardest of the other kind")
-    lam: float = option(4.0, "age of the first update, λ")
+    lam: float = option(2.0, "age of the first update, λ")
     growth: float = option(1.1, "what each update multiplies the age by")
-    lam_max: float = option(5.0, "largest age, λ∞; the paper tunes it from 1 to 5")
+    lam_max: float = option(2.0, "largest age, λ∞; the paper tunes it from 1 to 5")
     mu: float | None = option(None, "weight of the balance among classes (default: λ∞); 0 for none", kind=float)
     warmup: int = option(1, "epochs before the first update, with all weights 1")
 
