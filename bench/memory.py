@@ -24,7 +24,7 @@ def peak(contender: str, shape: Shape) -> dict[str, float]:
     """Run ``contender`` at ``shape`` and report the peak of a step."""
     workload = Workload(shape)
     step = workload.contender(contender)
-    warm = Workload(Shape(shape.B, 64, shape.D))
+    warm = Workload(Shape(shape.B, 640, shape.D))
     warm.contender(contender)()  # thread pools and workspaces of the libraries
     gradients = workload.embeddings.nbytes + workload.proxies.nbytes
     before = resident("VmRSS")

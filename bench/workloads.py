@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from pytorch_metric_learning import losses as pml
@@ -11,8 +12,10 @@ from torch import Tensor
 from python_ref import proxy_anchor_loss, smooth_proxy_anchor_loss
 from robustdml_ops.engine.chunks import chunk_rows
 from robustdml_ops.losses import AdaptiveProxyAnchorLoss, ProxyAnchorLoss, SmoothProxyAnchorLoss
+from robustdml_ops.ops import class_lse
 
 HIDDEN = 512  # width of the confidence head in Smooth Proxy-Anchor
+CENTERS = 10  # of a class in SoftTriple
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,11 @@ class Workload:
         return step
 
     def contender(self, name: str) -> Callable[[], list[Tensor]]:
-        """Return the step of ``name``: ``robustdml/…``, ``pml/…`` or ``reference/…``."""
+        """Return the step of ``name``: ``robustdml/…``, ``pml/…``, ``torch/…`` or ``reference/…``."""
         C, D = self.shape.C, self.shape.D
         X, P, y = self.embeddings, self.proxies, self.labels
+        if name in self.class_losses:
+            return self.loss_and_gradients(self.class_losses[name])
         modules = {
             "robustdml/proxy-anchor": ProxyAnchorLoss,
             "robustdml/proxy-anchor none": lambda C, D: ProxyAnchorLoss(C, D, reduction="none"),
@@ -85,7 +90,49 @@ class Workload:
         given = getattr(self, target)
         return self.loss_and_gradients(lambda: module(X, given).sum())
 
-    def products(self, sweeps: int = 1, logits: int = 0) -> Callable[[], None]:
+    @cached_property
+    def class_losses(self) -> dict[str, Callable[[], Tensor]]:
+        """−log P(label): of unit vectors, scaled by 2, as Proxy-NCA has it; PyTorch's of the vectors as they are."""
+        C, D = self.shape.C, self.shape.D
+        X, P, y = self.embeddings, self.proxies, self.labels
+        theirs = pml.ProxyNCALoss(1, D)
+        theirs.proxies, theirs.proxy_labels = P, torch.arange(C)
+
+        def ours(proxies: Tensor = P, labels: Tensor = y, **options: Any) -> Tensor:
+            lse, target = class_lse(X, proxies, labels, **options)
+            return (lse - target).mean()
+
+        def soft_triple() -> Tensor:
+            """Ten centres a class, out of the same number of rows."""
+            centers = P.view(-1, CENTERS, D)
+            return ours(centers, y % len(centers), scale=20.0, pooling="softmax", gamma=0.1, target_bias=-0.2)
+
+        losses = {
+            "robustdml/class-lse": lambda: ours(scale=2.0),
+            "robustdml/class-lse soft-triple": soft_triple,
+            "pml/proxy-nca": lambda: theirs(X, y),
+            "torch/cross_entropy": lambda: torch.nn.functional.cross_entropy(torch.nn.functional.linear(X, P), y),
+        }
+        if hasattr(torch.nn.functional, "linear_cross_entropy"):  # torch ≥ 2.13
+            whole = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=len(X))
+            linear_cross_entropy = torch.nn.functional.linear_cross_entropy
+            losses["torch/linear_cross_entropy"] = lambda: linear_cross_entropy(X, P, y)
+            losses["torch/linear_cross_entropy one chunk"] = lambda: linear_cross_entropy(X, P, y, options=whole)
+        return losses
+
+    @cached_property
+    def densities(self) -> tuple[Tensor, Tensor]:
+        """A scale and a bias for each class, as a filter's densities have them."""
+        C = self.shape.C
+        return torch.rand(C, device=self.device), torch.randn(C, device=self.device)
+
+    def log_p_clean(self, backend: str | None = None) -> Tensor:
+        """The no-gradient pass of a filter, over proxies as they are."""
+        X, P, (scale, bias) = self.embeddings.detach(), self.proxies.detach(), self.densities
+        lse, target = class_lse(X, P, self.labels, scale=scale, bias=bias, normalize_proxies=False, backend=backend)
+        return target - lse
+
+    def products(self, sweeps: int = 1, logits: int = 0, gradients: bool = True) -> Callable[[], None]:
         """Build the floor: the products alone, chunk by chunk, the gradient into fresh memory as any loss must.
 
         Parameters
@@ -94,6 +141,8 @@ class Workload:
             How often the similarities are computed.
         logits : int
             How often the product of the confidence head is.
+        gradients : bool
+            Whether the two products of the gradients are among them.
         """
         B, C, D = self.shape.B, self.shape.C, self.shape.D
         X, P = self.embeddings.detach(), self.proxies.detach()
@@ -102,7 +151,7 @@ class Workload:
         hidden, weight, _ = self.factors if logits else (X, P, None)
 
         def step() -> None:
-            dP = torch.empty_like(P)
+            dP = torch.empty_like(P) if gradients else P
             for first in range(0, C, rows):
                 last = min(C, first + rows)
                 s = S[: last - first]
@@ -110,15 +159,17 @@ class Workload:
                     torch.mm(weight[first:last], hidden.t(), out=s)
                 for _ in range(sweeps):
                     torch.mm(P[first:last], X.t(), out=s)
+                if not gradients:
+                    continue
                 dX.addmm_(s.t(), P[first:last])
                 torch.mm(s, X, out=dP[first:last])
 
         return step
 
-    def flops(self, sweeps: int = 1, logits: int = 0) -> float:
+    def flops(self, sweeps: int = 1, logits: int = 0, gradients: bool = True) -> float:
         """Of :meth:`products`."""
         B, C, D = self.shape.B, self.shape.C, self.shape.D
-        return 2.0 * B * C * (D * (2 + sweeps) + HIDDEN * logits)
+        return 2.0 * B * C * (D * (2 * gradients + sweeps) + HIDDEN * logits)
 
     def bytes(self, confidences: int = 0) -> float:
         """Least traffic: P read, dP written, and B×C confidences read as often as said."""

@@ -1,6 +1,8 @@
 // Python sees addresses, sizes and the current CUDA stream: this module links no torch, so one build serves
 // every torch.
+#include "bind_class_lse.h"
 #include "bind_cpu.h"
+#include "bind_pairs.h"
 #include "bind_vmf.h"
 
 #if defined(ROBUSTDML_CUDA)
@@ -14,6 +16,10 @@ PYBIND11_MODULE(_native, m) {
     robustdml::bind_chunk<double>(m, "f64");
     robustdml::bind_cpu<float>(m, "f32");
     robustdml::bind_cpu<double>(m, "f64");
+    robustdml::bind_class_lse<float>(m, "f32");
+    robustdml::bind_class_lse<double>(m, "f64");
+    robustdml::bind_pairs<float>(m, "f32");
+    robustdml::bind_pairs<double>(m, "f64");
     robustdml::bind_vmf<float>(m, "f32");
     robustdml::bind_vmf<double>(m, "f64");
 #if defined(ROBUSTDML_CUDA)

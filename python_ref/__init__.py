@@ -7,6 +7,20 @@ they are for small cases.
 
 from python_ref.adaptive_proxy_anchor import adaptive_proxy_anchor_loss
 from python_ref.anchor import cosine_similarity, log_one_plus_sum_exp
+from python_ref.class_lse import class_log_sum_exp, pooled_similarity
+from python_ref.contrastive import contrastive_loss
+from python_ref.multi_similarity import informative_pairs, multi_similarity_loss
+from python_ref.normalized_softmax import mean_over_samples, normalized_softmax_loss
+from python_ref.prism_losses import soft_triple_loss, soft_triple_regularizer
+from python_ref.procsim import (
+    confidence,
+    lambert_w,
+    language_guidance_losses,
+    otsu_threshold,
+    procsim_loss,
+    proxy_nca_losses,
+    superloss,
+)
 from python_ref.proxy_anchor import proxy_anchor_loss
 from python_ref.smooth_proxy_anchor import (
     confidence_head,
@@ -25,13 +39,29 @@ from python_ref.vmf import (
 
 __all__ = [
     "adaptive_proxy_anchor_loss",
+    "class_log_sum_exp",
+    "confidence",
     "confidence_head",
+    "contrastive_loss",
     "cosine_similarity",
+    "informative_pairs",
+    "lambert_w",
+    "language_guidance_losses",
     "log_one_plus_sum_exp",
+    "mean_over_samples",
+    "multi_similarity_loss",
+    "normalized_softmax_loss",
+    "otsu_threshold",
+    "pooled_similarity",
+    "procsim_loss",
     "proxy_anchor_loss",
+    "proxy_nca_losses",
     "smooth_proxy_anchor_loss",
     "smooth_similarity_gradient",
     "smooth_weights",
+    "soft_triple_loss",
+    "soft_triple_regularizer",
+    "superloss",
     "vmf_concentration",
     "vmf_log_density",
     "vmf_log_normalizer",

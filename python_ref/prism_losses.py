@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from python_ref.anchor import cosine_similarity
+from python_ref.normalized_softmax import mean_over_samples
 
 
 def memory_contrastive_loss(
@@ -58,6 +59,7 @@ def soft_triple_loss(
     scale: float = 20.0,
     gamma: float = 0.1,
     margin: float = 0.01,
+    sample_weights: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
     """SoftTriple loss, Eqs. 18 and 19.
@@ -77,8 +79,8 @@ def soft_triple_loss(
         Normalised here.
     scale, gamma, margin : float
         λ, γ and δ.
-    reduction : {"mean", "none"}
-        "none" gives (B,), one loss per sample.
+    sample_weights, reduction
+        As in :func:`python_ref.normalized_softmax.mean_over_samples`.
 
     Returns
     -------
@@ -97,7 +99,37 @@ def soft_triple_loss(
     own = torch.nn.functional.one_hot(labels, C).bool()
     logits = scale * torch.where(own, S - margin, S)
     losses = torch.logsumexp(logits, dim=1) - logits[own]
-    return losses if reduction == "none" else losses.sum() / max(len(losses), 1)
+    return mean_over_samples(losses, sample_weights, reduction)
+
+
+def soft_triple_regularizer(centers: Tensor) -> Tensor:
+    """Regulariser of SoftTriple, Qian et al.: the centres of a class are drawn together.
+
+    ::
+
+        R = 1/(C H (H−1)) Σ_k Σ_{h<h'} √(2 − 2 cos(c_kh, c_kh'))
+
+    Parameters
+    ----------
+    centers : Tensor, (C, H, D)
+        Normalised here.
+
+    Returns
+    -------
+    Tensor, ()
+        0 for H = 1.
+
+    Examples
+    --------
+    >>> soft_triple_regularizer(torch.eye(2)[None])  # one pair at distance √2, over 1 · 2 · 1
+    tensor(0.7071)
+    """
+    C, H, _ = centers.shape
+    R = centers.new_zeros(())
+    for of_class in centers:
+        s = cosine_similarity(of_class, of_class)
+        R = R + (2 - 2 * s[torch.triu(torch.ones_like(s, dtype=torch.bool), 1)]).sqrt().sum()
+    return R / max(C * H * (H - 1), 1)
 
 
 def _pair_loss(S: Tensor, same: Tensor, pairs: Tensor, margin: float, variant: str) -> Tensor:

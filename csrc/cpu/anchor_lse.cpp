@@ -5,15 +5,12 @@
 #include <vector>
 
 #include "cpu/clones.h"
-#include "cpu/norm.h"
+#include "cpu/epilogue.h"
 #include "math/exp.h"
-#include "math/log_sum.h"
 
 namespace robustdml::cpu {
 namespace {
 
-// Sums in the storage type run over at most this many terms before they go into a double.
-constexpr std::int64_t kBlock = 1024;
 // Rows whose confidences are gathered together when the candidate index is not the contiguous one: a cache
 // line of them.
 constexpr std::int64_t kGather = 16;
@@ -29,34 +26,6 @@ struct Base2 {
     // Of a shift in base 2, for the functions of log_sum.h.
     static double natural(T shift) { return double(shift) / kLog2E; }
 };
-
-// A float needs no log1p of a sum that is not tiny beside the one: a logarithm in double is exact enough, and
-// faster.
-template <class T>
-ROBUSTDML_HD T log_sum(double shift, double sum) {
-    if (sizeof(T) == 4 && shift == 0 && sum > 1e-6) return static_cast<T>(std::log(1.0 + sum));
-    return static_cast<T>(log_one_plus(shift, sum));
-}
-
-// How a row of S becomes cosines, and their gradient that of S.
-template <class T>
-struct RowScale {
-    T cosine;    // cosine / s
-    T gradient;  // (dL/ds) / (dL/dcosine)
-};
-
-// The norm is taken here, while the row of P is warm from the product that read it.
-template <class T>
-ROBUSTDML_HD RowScale<T> scale_of_row(const AnchorChunk<T>& c, std::int64_t row, T* s) {
-    if (!c.P) return {T(1), T(1)};
-    const T inverse = inverse_norm(c.P + row * c.D, c.D);
-    c.inverse_norm[row] = inverse;
-    if (inverse == T(0)) {
-        std::fill(s, s + c.B, T(0));
-        return {T(1), T(0)};
-    }
-    return {inverse, inverse};
-}
 
 // The few positives of one row, whose places in s hold a similarity that no exponential can see while the
 // negatives are summed. Sum and gradient in double: there are B of them in all.
@@ -97,7 +66,7 @@ ROBUSTDML_HD void labels_range(const AnchorChunk<T>& c, const Base2<T>& base2, c
     std::int64_t place = std::lower_bound(sorted, sorted + B, sets.first_label + begin) - sorted;
     for (std::int64_t row = begin; row < end; ++row) {
         T* s = c.S + row * B;
-        const RowScale<T> scales = scale_of_row(c, row, s);
+        const RowScale<T> scales = scale_of_row(c, row, s, B);
         const T alpha = base2.alpha * scales.cosine;
         const std::int64_t first = place;
         for (; place < B && sorted[place] == sets.first_label + row; ++place) {
@@ -153,7 +122,7 @@ ROBUSTDML_HD void confidence_row(const AnchorChunk<T>& c, const Base2<T>& base2,
                                  T* dpositive_bias, T* dnegative_bias) {
     const std::int64_t B = c.B;
     T* s = c.S + row * B;
-    const RowScale<T> scales = scale_of_row(c, row, s);
+    const RowScale<T> scales = scale_of_row(c, row, s, B);
     const T alpha = base2.alpha * scales.cosine, beta = Base2<T>::scale(sets.beta),
             threshold = sets.threshold;
     const T *bp = base2.positive_bias, *bn = base2.negative_bias;

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.engine import eager, native, triton
+from robustdml_ops.engine.class_problem import ClassChunk, ClassProblem, ClassSums, ClassUpstream
+from robustdml_ops.engine.pairs import PairChunk, PairHingeProblem, PairLSEProblem
 from robustdml_ops.engine.problem import AnchorChunk, AnchorProblem
 
 
@@ -35,8 +37,24 @@ class Epilogue(Protocol):
     def anchor_lse(self, chunk: AnchorChunk, problem: AnchorProblem) -> None:
         """Log-sum-exps of a chunk, and its gradient in its place."""
 
+    def pair_lse(self, chunk: PairChunk, problem: PairLSEProblem) -> None:
+        """Log-sum-exps over the positives and over the negatives of a chunk of anchors, and their gradient."""
+
+    def pair_hinge(self, chunk: PairChunk, problem: PairHingeProblem) -> None:
+        """Sums of hinges of a chunk of anchors, how many are above 0, and their gradient."""
+
     def evaluate_vmf(self, function: str, v: float, kappa: Tensor) -> Tensor:
         """A special function of the von Mises–Fisher distribution, see :mod:`robustdml_ops.engine.vmf`."""
+
+
+class ClassEpilogue(Epilogue, Protocol):
+    """What a backend provides for the class log-sum-exp."""
+
+    def class_lse(self, chunk: ClassChunk, problem: ClassProblem, sums: ClassSums) -> None:
+        """Add the classes of a chunk to the sums of each sample."""
+
+    def class_lse_backward(self, chunk: ClassChunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
+        """The gradient of a chunk's similarities in their place."""
 
 
 EPILOGUES: dict[str, Epilogue] = {
@@ -50,6 +68,8 @@ PREFERENCE: dict[str, tuple[str, ...]] = {
     "cpu": ("native", "eager"),
     "cuda": ("triton", "native", "eager"),
 }
+
+CLASS_EPILOGUES: dict[str, ClassEpilogue] = {"native": native, "eager": eager}
 
 _told: set[str] = set()
 
@@ -85,6 +105,15 @@ def choose(backend: str | None, device: torch.device, dtype: torch.dtype) -> Epi
             break
         _tell_once(f"robustdml_ops: {candidate} can't serve {device.type}: {reason}")
     return EPILOGUES[candidate]
+
+
+def choose_class(backend: str | None, device: torch.device, dtype: torch.dtype) -> ClassEpilogue:
+    """As :func:`choose`, among the backends that have the class log-sum-exp."""
+    name = backend if backend not in (None, "auto") else os.environ.get("ROBUSTDML_BACKEND", "auto")
+    if name in EPILOGUES and name not in CLASS_EPILOGUES:
+        raise RuntimeError(f"backend={name!r} has no class_lse. Use backend='auto' to take what has.")
+    chosen = choose(name, device, dtype)
+    return next((epilogue for epilogue in CLASS_EPILOGUES.values() if epilogue is chosen), eager)
 
 
 def _tell_once(message: str) -> None:

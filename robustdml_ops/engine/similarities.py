@@ -51,15 +51,28 @@ class Similarities:
         Of S and of all sums.
     per_class : int
         Elements that a class brings into the cache beyond S, its proxy and that proxy's gradient.
+    together : int
+        Proxies in a row that belong together: a chunk holds a multiple of so many.
+    normalize : bool
+        Whether the proxies are scaled to length 1; the embeddings are.
     """
 
     def __init__(
-        self, embeddings: Tensor, proxies: Tensor, compute: torch.dtype, epilogue: Epilogue, per_class: int
+        self,
+        embeddings: Tensor,
+        proxies: Tensor,
+        compute: torch.dtype,
+        epilogue: Epilogue,
+        per_class: int = 0,
+        together: int = 1,
+        normalize: bool = True,
     ) -> None:
         (B, D), operand = embeddings.shape, operand_dtype(embeddings, compute)
         new = embeddings.new_empty
         self.epilogue, self.embeddings, self.proxies, self.compute = epilogue, embeddings, proxies, compute
-        self.rows = min(len(proxies), chunk_rows(B + 2 * D + per_class, embeddings.device))
+        self.normalize = normalize
+        rows = chunk_rows(B + 2 * D + per_class, embeddings.device)
+        self.rows = min(len(proxies), max(1, rows // together) * together)
         self.X, self.X_inverse_norm = new((B, D), dtype=operand), new(B, dtype=compute)
         epilogue.normalize_rows(embeddings, self.X, self.X_inverse_norm)
         self.dX: Tensor | None = None
@@ -79,7 +92,8 @@ class Similarities:
         for first in range(0, len(self.proxies), self.rows):
             last = min(len(self.proxies), first + self.rows)
             count = last - first
-            V = self.epilogue.operand(self.proxies[first:last], U[:count], inverse_norm[:count])
+            P = self.proxies[first:last]
+            V = self.epilogue.operand(P, U[:count], inverse_norm[:count]) if self.normalize else P.to(self.X.dtype)
             yield Chunk(first, last, product(V, self.X.t(), S[:count]), V, inverse_norm[:count])
 
     def backward(self, chunk: Chunk) -> None:
@@ -93,7 +107,8 @@ class Similarities:
             target = self.dP[chunk.first : chunk.last]
             # Written once, in place; a half-precision gradient is rounded once, at the end.
             dU = product(dS, self.X, target if target.dtype == self.compute else target.to(self.compute))
-            self.epilogue.finish(dU, chunk.V, chunk.inverse_norm)
+            if self.normalize:
+                self.epilogue.finish(dU, chunk.V, chunk.inverse_norm)
             if dU is not target:
                 target.copy_(dU)
 

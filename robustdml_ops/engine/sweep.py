@@ -96,8 +96,8 @@ def anchor_sweep(
                 AnchorChunk(
                     S=chunk.S,
                     first=chunk.first,
-                    upstream_positive=factors and _part(factors[0], chunk.first, chunk.last),
-                    upstream_negative=factors and _part(factors[1], chunk.first, chunk.last),
+                    upstream_positive=factors and part(factors[0], chunk.first, chunk.last),
+                    upstream_negative=factors and part(factors[1], chunk.first, chunk.last),
                     lse_positive=lse[0, place:end],
                     lse_negative=lse[1, place:end],
                     dpositive_bias=result.dpositive_bias,
@@ -109,13 +109,13 @@ def anchor_sweep(
             )
             if upstream is not None and (chunk.last == C or end == block):
                 for factor, value in zip(upstream, lse[:, :end], strict=True):
-                    result.total += (_part(factor, chunk.first - place, chunk.last) * value).sum(dtype=torch.float64)
+                    result.total += (part(factor, chunk.first - place, chunk.last) * value).sum(dtype=torch.float64)
             similarities.backward(chunk)
         result.dembeddings, result.dproxies = similarities.gradients()
     return result
 
 
-def _part(upstream: Tensor, first: int, last: int) -> Tensor:
+def part(upstream: Tensor, first: int, last: int) -> Tensor:
     """The rows of a chunk; a single value serves them all."""
     return upstream if upstream.dim() == 0 else upstream[first:last]
 

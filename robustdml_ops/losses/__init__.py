@@ -1,7 +1,22 @@
 """Losses with the names and signatures of pytorch-metric-learning where it has them."""
 
 from robustdml_ops.losses.adaptive_proxy_anchor import AdaptiveProxyAnchorLoss
+from robustdml_ops.losses.contrastive import ContrastiveLoss, MemoryContrastiveLoss
+from robustdml_ops.losses.multi_similarity import MultiSimilarityLoss
+from robustdml_ops.losses.normalized_softmax import NormalizedSoftmaxLoss
 from robustdml_ops.losses.proxy_anchor import ProxyAnchorLoss
+from robustdml_ops.losses.proxy_nca import ProxyNCALoss
 from robustdml_ops.losses.smooth_proxy_anchor import SmoothProxyAnchorLoss
+from robustdml_ops.losses.soft_triple import SoftTripleLoss
 
-__all__ = ["AdaptiveProxyAnchorLoss", "ProxyAnchorLoss", "SmoothProxyAnchorLoss"]
+__all__ = [
+    "AdaptiveProxyAnchorLoss",
+    "ContrastiveLoss",
+    "MemoryContrastiveLoss",
+    "MultiSimilarityLoss",
+    "NormalizedSoftmaxLoss",
+    "ProxyAnchorLoss",
+    "ProxyNCALoss",
+    "SmoothProxyAnchorLoss",
+    "SoftTripleLoss",
+]

@@ -5,10 +5,9 @@ from torch import Tensor, nn
 
 from robustdml_ops.engine.problem import ConfidenceSets, LabelSets
 from robustdml_ops.engine.similarities import compute_dtype
+from robustdml_ops.losses.reduction import check_reduction
 from robustdml_ops.ops import AnchorBiases, anchor_loss, anchor_lse, similarity
-from robustdml_ops.ops.validation import check_matrix, check_same_device, check_vector, require
-
-REDUCTIONS = ("mean", "none")
+from robustdml_ops.ops.validation import check_matrix, check_same_device, check_sample_weights, check_sizes
 
 
 class AnchorFamilyLoss(nn.Module):
@@ -18,13 +17,10 @@ class AnchorFamilyLoss(nn.Module):
         self, num_classes: int, embedding_size: int, alpha: float, reduction: str, backend: str | None
     ) -> None:
         super().__init__()
-        for name, value in (("num_classes", num_classes), ("embedding_size", embedding_size)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        check_sizes(num_classes=num_classes, embedding_size=embedding_size)
         if not alpha > 0:
             raise ValueError(f"alpha must be positive, got {alpha}")
-        if reduction not in REDUCTIONS:
-            raise ValueError(f"reduction={reduction!r}: expected one of {', '.join(REDUCTIONS)}")
+        check_reduction(reduction)
         self.num_classes = num_classes
         self.embedding_size = embedding_size
         self.alpha = alpha
@@ -48,18 +44,10 @@ class AnchorFamilyLoss(nn.Module):
 
     def _log_weights(self, sample_weights: Tensor | None, embeddings: Tensor) -> tuple[Tensor, Tensor | None]:
         """Log u (B,) in the compute type, and which samples are present (None: all). A weight of 0 has no gradient."""
-        dtype = compute_dtype(embeddings, self.proxies)
+        zeros = embeddings.new_zeros(len(embeddings), dtype=compute_dtype(embeddings, self.proxies))
         if sample_weights is None:
-            return embeddings.new_zeros(len(embeddings), dtype=dtype), None
-        check_vector("sample_weights", sample_weights, len(embeddings))
-        weights = sample_weights.to(embeddings.device, dtype)
-        require(
-            ((weights >= 0) & torch.isfinite(weights)).all(),
-            lambda: (
-                "sample_weights must be finite and not negative, got "
-                f"{weights[~((weights >= 0) & torch.isfinite(weights))][:3].tolist()}"
-            ),
-        )
+            return zeros, None
+        weights = check_sample_weights(sample_weights, zeros)
         present = weights > 0
         return weights.masked_fill(~present, 1).log().masked_fill(~present, -torch.inf), present
 

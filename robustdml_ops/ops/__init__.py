@@ -2,21 +2,32 @@
 
 from robustdml_ops.engine.problem import ConfidenceSets, LabelSets
 from robustdml_ops.ops.anchor_lse import AnchorBiases, AnchorLSE, anchor_loss, anchor_lse
+from robustdml_ops.ops.class_lse import ClassLSE, class_lse
 from robustdml_ops.ops.fit_vmf import VonMisesFisher, fit_vmf
+from robustdml_ops.ops.pair_hinge import PairHinge, pair_hinge, pair_hinge_sum
+from robustdml_ops.ops.pair_lse import PairLSE, pair_lse, pair_lse_sum
 from robustdml_ops.ops.similarity import similarity
 from robustdml_ops.ops.vmf import bessel_ratio, log_bessel_i, vmf_log_likelihood, vmf_log_normalizer, vmf_log_peak
 
 __all__ = [
     "AnchorBiases",
     "AnchorLSE",
+    "ClassLSE",
     "ConfidenceSets",
     "LabelSets",
+    "PairHinge",
+    "PairLSE",
     "VonMisesFisher",
     "anchor_loss",
     "anchor_lse",
     "bessel_ratio",
+    "class_lse",
     "fit_vmf",
     "log_bessel_i",
+    "pair_hinge",
+    "pair_hinge_sum",
+    "pair_lse",
+    "pair_lse_sum",
     "similarity",
     "vmf_log_likelihood",
     "vmf_log_normalizer",

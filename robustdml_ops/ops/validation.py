@@ -20,6 +20,13 @@ def check_matrix(name: str, value: object, *, columns: int | None = None) -> Ten
     return value
 
 
+def check_sizes(**sizes: int) -> None:
+    """Every size is at least 1."""
+    for name, value in sizes.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+
+
 def check_local(name: str, value: object) -> None:
     """Refuse a DTensor: its local part alone would give a wrong sum without a word."""
     if type(value).__name__ == "DTensor":
@@ -37,26 +44,40 @@ def check_same_device(**tensors: Tensor | None) -> None:
         raise ValueError(f"all inputs must be on one device, got {places}: move them, or the loss, with .to(device)")
 
 
-def check_vector(name: str, value: object, length: int) -> None:
-    """A floating-point vector of ``length``."""
+def check_vector(name: str, value: object, length: int) -> Tensor:
+    """Return ``value`` if it is a floating-point vector of ``length``."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, not {type(value).__name__}")
     if value.dim() != 1 or len(value) != length or not value.is_floating_point():
         raise ValueError(
             f"{name} must be a floating-point vector of length {length}, got {tuple(value.shape)} of {value.dtype}"
         )
+    return value
 
 
-def check_labels(labels: object, embeddings: Tensor) -> Tensor:
+def check_sample_weights(sample_weights: object, samples: Tensor) -> Tensor:
+    """Weights that are finite and not negative, one for each entry of ``samples``, of its type and on its device."""
+    weights = check_vector("sample_weights", sample_weights, len(samples)).to(samples.device, samples.dtype)
+    require(
+        ((weights >= 0) & torch.isfinite(weights)).all(),
+        lambda: (
+            "sample_weights must be finite and not negative, got "
+            f"{weights[~((weights >= 0) & torch.isfinite(weights))][:3].tolist()}"
+        ),
+    )
+    return weights
+
+
+def check_labels(labels: object, embeddings: Tensor, name: str = "labels", of: str = "embeddings") -> Tensor:
     """Labels as (B,) int64 on the device of the embeddings; their range is checked where their values may be read."""
-    check_local("labels", labels)
+    check_local(name, labels)
     if not isinstance(labels, Tensor):
-        raise TypeError(f"labels must be a torch.Tensor, not {type(labels).__name__}")
+        raise TypeError(f"{name} must be a torch.Tensor, not {type(labels).__name__}")
     if labels.dtype not in INTEGERS:
-        raise ValueError(f"labels must be integers, got {labels.dtype}: convert them with labels.long()")
+        raise ValueError(f"{name} must be integers, got {labels.dtype}: convert them with {name}.long()")
     if labels.shape != embeddings.shape[:1]:
         raise ValueError(
-            f"labels must have shape ({len(embeddings)},), one for each row of embeddings, got {tuple(labels.shape)}"
+            f"{name} must have shape ({len(embeddings)},), one for each row of {of}, got {tuple(labels.shape)}"
         )
     return labels.to(embeddings.device, torch.int64, non_blocking=True)
 
@@ -75,12 +96,33 @@ def check_label_range(labels: Tensor, num_classes: int) -> None:
         )
 
 
+def check_sample_ids(sample_ids: object, rows: int) -> Tensor:
+    """Sample ids as (rows,) int64."""
+    check_local("sample_ids", sample_ids)
+    if not isinstance(sample_ids, Tensor):
+        raise TypeError(f"sample_ids must be a torch.Tensor, not {type(sample_ids).__name__}")
+    if sample_ids.shape != (rows,) or sample_ids.dtype not in INTEGERS:
+        raise ValueError(
+            f"sample_ids must be integers of shape ({rows},), got {tuple(sample_ids.shape)} of {sample_ids.dtype}"
+        )
+    return sample_ids.long()
+
+
 def check_finite_embeddings(embeddings: Tensor) -> None:
     """No NaN or inf on the CPU. Elsewhere a look would stall the stream: the loss is NaN then."""
     if embeddings.device.type == "cpu" and not torch.isfinite(embeddings).all():
         row = int((~torch.isfinite(embeddings)).any(1).nonzero()[0])
         raise ValueError(
             f"embeddings[{row}] has NaN or inf: look for an overflow in the model or a learning rate too high"
+        )
+
+
+def check_finite_candidates(scale: Tensor) -> None:
+    """No NaN or inf among candidates on the CPU, asked of their inverse lengths (m,), which costs no pass over them."""
+    if scale.device.type == "cpu" and not torch.isfinite(scale).all():
+        row = int((~torch.isfinite(scale)).nonzero()[0])
+        raise ValueError(
+            f"candidates[{row}] (ref_emb of a loss) has NaN or inf: look at what was stored, or at the model"
         )
 
 

@@ -12,7 +12,7 @@ from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.errors import UsageError
 
 FILE_NAME = "checkpoint.pt"
-FORMAT = 1
+FORMAT = 2
 
 
 def save_checkpoint(folder: Path, config: TrainingConfig, data_summary: dict[str, Any], state: dict[str, Any]) -> None:

@@ -85,7 +85,7 @@ def detection_auc(score: NDArray[np.float32], changed: NDArray[np.bool_]) -> flo
     Parameters
     ----------
     score : ndarray
-        High for labels held to be right, (N,).
+        High for labels held to be right, (N,); samples with NaN are passed over.
     changed : ndarray
         Which labels are wrong, (N,).
 
@@ -94,6 +94,7 @@ def detection_auc(score: NDArray[np.float32], changed: NDArray[np.bool_]) -> flo
     float or None
         In [0, 1]; None where all labels are right or all are wrong, and there is nothing to tell apart.
     """
-    if changed.all() or not changed.any():
+    judged = ~np.isnan(score)
+    if changed[judged].all() or not changed[judged].any():
         return None
-    return float(roc_auc_score(~changed, score))
+    return float(roc_auc_score(~changed[judged], score[judged]))

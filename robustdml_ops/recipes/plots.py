@@ -132,10 +132,11 @@ def margin_curve(result: TrainingResult) -> str:
     """
 
     def draw(axes: Axes) -> None:
-        margins = [result.config.margin, *(record["margin"] for record in result.history)]
+        start = result.config.anchor.margin
+        margins = [start, *(record["margin"] for record in result.history)]
         axes.plot(range(len(margins)), margins, color=COLOURS[result.config.method], lw=2, marker="o", ms=4)
-        axes.axhline(result.config.margin, color=GREY, ls="--", lw=1.2)
-        axes.annotate("where it starts, and the fixed margin of the others", (len(margins) - 1, result.config.margin),
+        axes.axhline(start, color=GREY, ls="--", lw=1.2)
+        axes.annotate("where it starts, and the fixed margin of the others", (len(margins) - 1, start),
                       xytext=(0, 5), textcoords="offset points", ha="right", color="#55595f", fontsize=10)  # fmt: skip
         axes.set(xlabel="epoch", ylabel="margin (cosine)", ylim=(0, None))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -1,6 +1,8 @@
-"""What a run trains on: the data in the form that its network takes, and the features that confidences come from."""
+"""What a run trains on: the data in the form that its network takes, and the features of the untouched backbone."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import torch
@@ -10,10 +12,11 @@ from torch import nn
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import RetrievalData
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.methods import METHODS
 from robustdml_ops.recipes.models import SmallCNN, apply_in_batches, count_features, import_backbone
 from robustdml_ops.recipes.pretraining import load_pretrained_cnn
 from robustdml_ops.recipes.progress import OnProgress, silent
+
+UNTRAINED = "untrained"
 
 
 @dataclass(frozen=True)
@@ -28,14 +31,15 @@ class Prepared:
         What trains below the embedding layer; `torch.nn.Identity` where the inputs are frozen features already.
     num_features : int
         Size of the backbone's features, F.
-    frozen_features : ndarray or None
-        Features of the training split from the untouched backbone, (N, F), where the method needs them.
+    frozen_features : callable
+        Returns the features of the training split from the untouched backbone, (N, F): to be called first before the
+        backbone trains. Raises UsageError where the backbone is an untrained one.
     """
 
     data: RetrievalData
     backbone: nn.Module
     num_features: int
-    frozen_features: NDArray[np.float32] | None
+    frozen_features: Callable[[], NDArray[np.float32]]
 
 
 def resolve_device(name: str) -> torch.device:
@@ -92,17 +96,26 @@ def prepare(
     UsageError
         Settings that do not fit the data.
     """
-    needs_confidences = METHODS[config.method].needs_confidences
     if not data.train.is_images:
         if config.finetune or config.backbone:
             raise UsageError(f"{data.name} holds features: there is no backbone to choose or to train")
-        return _on_features(data, needs_confidences)
-    backbone = _make_backbone(config, data, on_progress).to(device)
-    on_progress("features", 0, 0)
+        return _on_features(data)
+    trained = _trained_backbone(config, data, on_progress)
+    if trained is None and not config.finetune:
+        raise _needs_trained_backbone(data)
+    backbone = (SmallCNN(data.train.inputs.shape[1]) if trained is None else trained).to(device)
     if not config.finetune:
-        return _on_features(extract_features(backbone, data, device), needs_confidences)
-    features = apply_in_batches(backbone, data.train.inputs, device) if needs_confidences else None
-    return Prepared(data, backbone, count_features(backbone, data.train.inputs[:1], device), features)
+        on_progress("features", 0, 0)
+        return _on_features(extract_features(backbone, data, device))
+
+    @cache
+    def frozen_features() -> NDArray[np.float32]:
+        if trained is None:
+            raise _needs_trained_backbone(data)
+        on_progress("features", 0, 0)
+        return apply_in_batches(backbone, data.train.inputs, device)
+
+    return Prepared(data, backbone, count_features(backbone, data.train.inputs[:1], device), frozen_features)
 
 
 def extract_features(backbone: nn.Module, data: RetrievalData, device: torch.device) -> RetrievalData:
@@ -128,19 +141,22 @@ def extract_features(backbone: nn.Module, data: RetrievalData, device: torch.dev
     return RetrievalData(data.name, train, test)
 
 
-def _on_features(data: RetrievalData, needs_confidences: bool) -> Prepared:
+def _on_features(data: RetrievalData) -> Prepared:
     features = data.train.inputs.astype(np.float32, copy=False)
-    return Prepared(data, nn.Identity(), features.shape[1], features if needs_confidences else None)
+    return Prepared(data, nn.Identity(), features.shape[1], lambda: features)
 
 
-def _make_backbone(config: TrainingConfig, data: RetrievalData, on_progress: OnProgress) -> nn.Module:
-    if config.backbone:
+def _trained_backbone(config: TrainingConfig, data: RetrievalData, on_progress: OnProgress) -> nn.Module | None:
+    if config.backbone not in ("", UNTRAINED):
         return import_backbone(config.backbone)
-    if data.name.startswith("glyphs"):
+    if data.name.startswith("glyphs") and config.backbone != UNTRAINED:
         return load_pretrained_cnn(on_progress)
-    if not config.finetune or METHODS[config.method].needs_confidences:
-        raise UsageError(
-            f"{data.name}: the built-in backbone is not trained for these images, and a frozen one would be of no use; "
-            "give a trained one (backbone package.module:factory), or finetune with a method that needs no confidences"
-        )
-    return SmallCNN(data.train.inputs.shape[1])
+    return None
+
+
+def _needs_trained_backbone(data: RetrievalData) -> UsageError:
+    return UsageError(
+        f"{data.name}: the built-in backbone is not trained for these images, and features of an untrained one are of "
+        "no use; give a trained one (backbone package.module:factory), or finetune with a method and a noise that need "
+        "no frozen features"
+    )

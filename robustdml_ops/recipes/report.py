@@ -64,7 +64,6 @@ def render(outcome: DemoOutcome) -> str:
         HTML that needs no other file.
     """
     smooth = outcome.runs["smooth-proxy-anchor"][0]
-    assert smooth.confidences is not None
     auc = mean_and_error([run.summary["confidence_auc"] for run in outcome.runs["smooth-proxy-anchor"]])
     adaptive = outcome.runs["adaptive-proxy-anchor"][0]
     sections = {
@@ -75,7 +74,7 @@ def render(outcome: DemoOutcome) -> str:
             "seed to the best. The dotted line is the frozen backbone without any embedding layer.",
         ),
         "confidences": _figure(
-            plots.confidence_histogram(smooth.confidences, smooth.changed, smooth.config.threshold),
+            plots.confidence_histogram(smooth.scores["confidence"], smooth.changed, smooth.config.smooth.threshold),
             "Two histograms of confidences: right labels lie mostly to the right, wrong ones to the left.",
             "Confidence of the label each training image was given, seed 0. The confidence module was never told which "
             f"labels are wrong; it tells them from right ones with an AUC of {auc}. Left of the dashed line an image "
@@ -84,8 +83,8 @@ def render(outcome: DemoOutcome) -> str:
         "margins": _figure(
             plots.margin_curve(adaptive),
             "The learnt margin against the epoch.",
-            f"The one margin that Adaptive Proxy-Anchor learns along with the proxies, from {adaptive.config.margin:g} "
-            f"to {adaptive.history[-1]['margin']:.2f}.",
+            "The one margin that Adaptive Proxy-Anchor learns along with the proxies, from "
+            f"{adaptive.config.anchor.margin:g} to {adaptive.history[-1]['margin']:.2f}.",
         ),
         "neighbours": _figure(
             plots.neighbour_grid(outcome.neighbours),
@@ -138,7 +137,7 @@ def _results_table(outcome: DemoOutcome) -> str:
             mean_and_error([run.summary[key] for run in runs])
             for key in ("precision_at_1", "recall_at_4", "mean_average_precision_at_r")
         ]
-        aucs = [run.summary["confidence_auc"] for run in runs if run.confidences is not None]
+        aucs = [run.summary["confidence_auc"] for run in runs if "confidence" in run.scores]
         seconds = sum(run.summary["training_seconds"] for run in runs) / len(runs)
         rows.append([METHODS[method].title, *columns, mean_and_error(aucs), f"{seconds:.1f} s"])
     return _table(

@@ -8,16 +8,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from robustdml_ops.recipes.confidences import Confidences
 from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.corruption import corrupt
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.evaluation import retrieval_metrics
+from robustdml_ops.recipes.filters import Filter, make_filter
+from robustdml_ops.recipes.loss_inputs import LossInput, Training, make_loss_inputs
 from robustdml_ops.recipes.methods import METHODS
 from robustdml_ops.recipes.models import Embedder, apply_in_batches, as_tensor
-from robustdml_ops.recipes.noise import apply_noise
 from robustdml_ops.recipes.preparation import Prepared
 from robustdml_ops.recipes.progress import OnProgress
-from robustdml_ops.recipes.samplers import ClassBalancedSampler, RandomSampler
+from robustdml_ops.recipes.samplers import ClassBalancedSampler, Indices, RandomSampler
 
 
 class Run:
@@ -38,12 +39,12 @@ class Run:
         self.history: list[dict[str, float]] = []
         self.phase_one_seconds = 0.0
         split = prepared.data.train
-        self.labels, self.changed = apply_noise(config.noise, split.labels, config.seed, split.num_classes)
+        self.labels, self.changed = corrupt(config, prepared)
         self.embedder = Embedder(prepared.backbone, prepared.num_features, config.embedding_size).to(device)
-        self.loss = METHODS[config.method].make_loss(config, split.num_classes).to(device)
-        self.confidences: Confidences | None = None
-        if prepared.frozen_features is not None:
-            self.confidences = Confidences(prepared.frozen_features, split.num_classes, device)
+        try:
+            self.loss = METHODS[config.method].make_loss(config, split.num_classes).to(device)
+        except ValueError as error:
+            raise UsageError(f"method {config.method}: {error}") from error
         self.optimizer = torch.optim.AdamW(
             [
                 {"params": list(self.embedder.parameters()), "lr": config.learning_rate},
@@ -54,8 +55,14 @@ class Run:
             fused=True,
         )
         self.sampler: RandomSampler | ClassBalancedSampler = RandomSampler(len(split), config.batch_size, config.seed)
-        if config.samples_per_class:
-            self.sampler = ClassBalancedSampler(self.labels, config.batch_size, config.samples_per_class, config.seed)
+        if config.balanced_samples:
+            self.sampler = ClassBalancedSampler(self.labels, config.batch_size, config.balanced_samples, config.seed)
+        self.filter = make_filter(config, self.labels, self.changed, split.num_classes, len(self.sampler))
+        bank = None
+        if self.filter is not None:
+            self.filter.to(device)
+            bank = self.filter.bank
+        self.inputs = make_loss_inputs(Training(config, prepared, self.labels, self.changed, device, bank))
 
     @property
     def epoch(self) -> int:
@@ -68,18 +75,18 @@ class Run:
         data = self.prepared.data
         return {"name": data.name, "train": list(data.train.inputs.shape), "classes": data.train.num_classes}
 
-    def fit_confidences(self, report: OnProgress) -> None:
-        """Phase one, where the method has one: the head learns from the noisy labels, and is frozen.
+    def fit_inputs(self, report: OnProgress) -> None:
+        """Do what comes before the first epoch, as phase one of Smooth Proxy-Anchor.
 
         Parameters
         ----------
         report : callable
-            Told of every epoch.
+            Told of progress.
         """
-        if self.confidences is not None:
-            start = time.perf_counter()
-            self.confidences.fit(self.labels, self.config, report)
-            self.phase_one_seconds = time.perf_counter() - start
+        start = time.perf_counter()
+        for loss_input in self.inputs.values():
+            loss_input.fit(report)
+        self.phase_one_seconds = time.perf_counter() - start
 
     def train_epoch(self, report: OnProgress) -> None:
         """Pass over the batches once, then evaluate on the test split and add a record to the history.
@@ -95,35 +102,77 @@ class Run:
             The loss is no longer finite.
         """
         start = time.perf_counter()
+        for loss_input in self.inputs.values():
+            loss_input.start_epoch(self.epoch, self._embed_training_split)
+        if self.filter is not None:
+            self.filter.start_epoch()
         self.embedder.train()
-        total = torch.zeros((), device=self.device)
+        total, taken = torch.zeros((), device=self.device), 0
         title = f"epoch {self.epoch + 1} of {self.config.epochs}"
         for step, rows in enumerate(self.sampler.batches(self.epoch), start=1):
-            value = self._batch_loss(rows)
-            self.optimizer.zero_grad(set_to_none=True)
-            value.backward()  # type: ignore[no-untyped-call]
-            self.optimizer.step()
-            total += value.detach()
+            value = self._step(rows)
+            if value is not None:
+                total, taken = total + value, taken + 1
             report(title, step, len(self.sampler))
-        loss = float(total) / len(self.sampler)
+        loss = float(total) / max(taken, 1)
         if not np.isfinite(loss):
             raise UsageError(f"the loss of epoch {self.epoch + 1} is {loss}: try a smaller learning rate or amp none")
         seconds = time.perf_counter() - start
         test = self.prepared.data.test
         metrics = retrieval_metrics(apply_in_batches(self.embedder, test.inputs, self.device), test.labels, self.device)
-        self.history.append({"epoch": self.epoch + 1, "loss": loss, "seconds": seconds, **metrics, **self._margins()})
+        record = {"epoch": self.epoch + 1, "loss": loss, "seconds": seconds, **metrics, **self._margins()}
+        for source in self._observers():
+            record |= source.record()
+        self.history.append(record)
 
-    def _batch_loss(self, rows: NDArray[np.int64]) -> Tensor:
-        inputs = as_tensor(self.prepared.data.train.inputs[rows], self.device)
-        # Confidences keep float32: β = 100 would make their rounding errors large.
-        target = (
-            torch.from_numpy(self.labels[rows]).to(self.device)
-            if self.confidences is None
-            else self.confidences.factors(rows)
-        )
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.amp == "bf16"):
-            value: Tensor = self.loss(self.embedder(inputs), target)
+    def scores(self) -> dict[str, NDArray[np.float32]]:
+        """What the run holds of the label of each training sample, (N,) by name, high for labels held to be right."""
+        return {name: score for source in self._observers() for name, score in source.scores().items()}
+
+    def _step(self, rows: Indices) -> Tensor | None:
+        """Loss of a batch, detached, after a step of the optimiser; None, and no step, where the filter keeps nothing.
+
+        The optimiser would step without a gradient, too: by its momentum.
+        """
+        with self._autocast():
+            embeddings = self.embedder(as_tensor(self.prepared.data.train.inputs[rows], self.device))
+        keep = self._judge(embeddings.detach(), rows)
+        value = None
+        if keep is None or keep.any():
+            loss = self._batch_loss(embeddings, rows, keep)
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+            value = loss.detach()
+        for loss_input in self.inputs.values():
+            loss_input.after_step(rows, embeddings.detach(), keep)
+        if self.filter is not None and keep is not None:
+            self.filter.remember(embeddings.detach(), rows, keep)
         return value
+
+    def _judge(self, embeddings: Tensor, rows: Indices) -> Tensor | None:
+        if self.filter is None:
+            return None
+        proxies = METHODS[self.config.method].proxies
+        return self.filter.judge(embeddings, rows, None if proxies is None else proxies(self.loss))
+
+    def _batch_loss(self, embeddings: Tensor, rows: Indices, keep: Tensor | None) -> Tensor:
+        # Outside of autocast: confidences keep float32, because β = 100 would make their rounding errors large.
+        arguments = {name: value for source in self.inputs.values() for name, value in source.arguments(rows).items()}
+        if keep is not None:
+            arguments["sample_weights"] = keep.float() * arguments.get("sample_weights", 1.0)
+        with self._autocast():
+            value: Tensor = self.loss(embeddings, **arguments)
+        return value
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.amp == "bf16")
+
+    def _observers(self) -> list[LossInput | Filter]:
+        return [*self.inputs.values(), *([] if self.filter is None else [self.filter])]
+
+    def _embed_training_split(self) -> Tensor:
+        return torch.from_numpy(apply_in_batches(self.embedder, self.prepared.data.train.inputs, self.device))
 
     def _margins(self) -> dict[str, float]:
         margins = getattr(self.loss, "margins", None)
@@ -153,8 +202,8 @@ class Run:
         """
         for name, module in self._modules().items():
             module.load_state_dict(state[name])
-        if self.confidences is not None:
-            self.confidences.head.freeze()
+        for loss_input in self.inputs.values():
+            loss_input.loaded()
         self.optimizer.load_state_dict(state["optimizer"])
         self.history = state["history"]
         self.phase_one_seconds = state["phase_one_seconds"]
@@ -164,4 +213,5 @@ class Run:
 
     def _modules(self) -> dict[str, nn.Module]:
         modules: dict[str, nn.Module] = {"embedder": self.embedder, "loss": self.loss}
-        return modules if self.confidences is None else {**modules, "head": self.confidences.head}
+        modules |= {name: value.module for name, value in self.inputs.items() if value.module is not None}
+        return modules if self.filter is None else {**modules, "filter": self.filter}

@@ -35,17 +35,18 @@ class TrainingResult:
         The trained network, in eval mode; on features where the backbone was frozen.
     changed : ndarray
         Which training labels are wrong, bool, (N,).
-    confidences : ndarray or None
-        Confidence of the label given to each training sample, (N,), where the method has confidences.
+    scores : dict of ndarray
+        What the run holds of the label given to each training sample, (N,), high for right ones, NaN where it holds
+        nothing: ``confidence`` of Smooth Proxy-Anchor, ``log_p_clean`` of a filter.
     summary : dict
-        Settings that matter, final metrics, and where there are confidences how well they tell wrong labels.
+        Settings that matter, final metrics, and how well each of the scores tells wrong labels (``confidence_auc``).
     """
 
     config: TrainingConfig
     history: list[dict[str, float]]
     embedder: Embedder
     changed: NDArray[np.bool_]
-    confidences: NDArray[np.float32] | None
+    scores: dict[str, NDArray[np.float32]]
     summary: dict[str, Any]
 
 
@@ -107,7 +108,7 @@ def train(
             if run.epoch > config.epochs:
                 raise UsageError(f"{out} has {run.epoch} epochs already; ask for at least as many (epochs)")
         else:
-            run.fit_confidences(on_progress)
+            run.fit_inputs(on_progress)
         while run.epoch < config.epochs:
             run.train_epoch(on_progress)
             if out is not None:
@@ -129,9 +130,8 @@ def _result(run: Run) -> TrainingResult:
         **{key: value for key, value in run.history[-1].items() if key != "seconds"},
         "training_seconds": run.phase_one_seconds + sum(record["seconds"] for record in run.history),
     }
-    of_given_labels = None
-    if run.confidences is not None:
-        of_given_labels, accuracy = run.confidences.judge(run.labels, run.prepared.data.train.labels)
-        summary["confidence_auc"] = detection_auc(of_given_labels, run.changed)
-        summary["confidence_accuracy"] = accuracy
-    return TrainingResult(config, run.history, run.embedder.eval(), run.changed, of_given_labels, summary)
+    scores = run.scores()
+    for loss_input in run.inputs.values():
+        summary |= loss_input.summary()
+    summary |= {f"{name}_auc": detection_auc(score, run.changed) for name, score in scores.items()}
+    return TrainingResult(config, run.history, run.embedder.eval(), run.changed, scores, summary)

@@ -1,8 +1,10 @@
 """``robustdml train``: one training run."""
 
 import argparse
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -11,10 +13,12 @@ from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import load_data
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.methods import METHODS
+from robustdml_ops.recipes.noise import NOISES
 from robustdml_ops.recipes.progress import progress_bar
 from robustdml_ops.recipes.train import TrainingResult, train
 
 DEFAULTS = TrainingConfig()
+NOISE_FORMS = ", ".join(f"{kind}:RATE" for kind in NOISES)
 
 METRICS = {
     "precision_at_1": "Recall@1",
@@ -45,7 +49,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="glyphs",
         help="glyphs, glyphs-large, a folder of class folders (or of train and test), or an .npz file of features",
     )
-    main.add_argument("--noise", default=DEFAULTS.noise, help="wrong training labels: none or symmetric:RATE")
+    main.add_argument("--noise", default=DEFAULTS.noise, help=f"wrong training labels: none, {NOISE_FORMS}")
+    main.add_argument(
+        "--taxonomy",
+        default=DEFAULTS.taxonomy,
+        metavar="TREE",
+        help="tree of the classes for semantic noise: unicode, wordnet, wordnet:ROOT with a noun above all classes, or "
+        "a file of lines node⇥parent; Glyphs come with one",
+    )
+    main.add_argument(
+        "--noise-rate",
+        type=float,
+        help="share of wrong labels that a filter is told (default: that of --noise, the true one, as in the papers)",
+    )
     main.add_argument(
         "--out", type=Path, help="folder for checkpoint, history and metrics; without it nothing is written"
     )
@@ -53,42 +69,71 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     _add(parser, "network", {
         "finetune": "train the backbone too, rather than the embedding layer on frozen features",
-        "backbone": "your own backbone, as package.module:factory",
+        "backbone": "your own, as package.module:factory; or untrained, for the built-in one as it starts",
         "embedding_size": "size of the embeddings",
     })  # fmt: skip
     data = parser.add_argument_group("images and splits")
     data.add_argument("--image-size", type=int, default=224, help="side of the images of a folder, in pixels")
     data.add_argument("--test-fraction", type=float, default=0.5, help="share of the classes to test on")
     data.add_argument("--split-seed", type=int, default=0, help="seed of that choice")
-    _add(parser, "training", {
+    training = _add(parser, "training", {
         "epochs": "passes over the training images",
         "batch_size": "images a step",
-        "samples_per_class": "0 for random batches, K for balanced ones with K images of each class",
         "learning_rate": "of the network",
         "proxy_learning_rate": "of proxies and margins",
         "weight_decay": "of the network",
         "seed": "of initialisation, batches and noise",
         "amp": "bf16 for bfloat16 autocast, or none",
     })  # fmt: skip
+    training.add_argument(
+        "--samples-per-class",
+        type=int,
+        metavar="K",
+        help="0 for random batches, K for balanced ones with K images of each class (default: as the method asks for)",
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, …")
-    _add(parser, "losses", {
-        "alpha": "scale of the similarities",
-        "margin": "margin, or where a learnt one starts",
-        "beta": "smooth: steepness of the weights",
-        "threshold": "smooth: confidence from which a sample counts as positive",
-        "confidence_epochs": "smooth: epochs of phase one",
-        "confidence_learning_rate": "smooth: learning rate of phase one",
-    })  # fmt: skip
+    for name, options in _option_groups().items():
+        group = parser.add_argument_group((type(options).__doc__ or name).rstrip("."))
+        for field in fields(options):
+            # The field that chooses among kinds has the name of its group: --filter.
+            flag = f"--{name}" if field.name == "kind" else f"--{name}-{field.name}"
+            _add_option(group, flag, getattr(options, field.name), field.metadata, dest=f"{name}.{field.name}")
 
 
-def _add(parser: argparse.ArgumentParser, title: str, settings: dict[str, str]) -> None:
+def _option_groups() -> dict[str, Any]:
+    """Groups of settings in the configuration, by name."""
+    defaults = {field.name: getattr(DEFAULTS, field.name) for field in fields(TrainingConfig)}
+    return {name: value for name, value in defaults.items() if is_dataclass(value)}
+
+
+def _config(arguments: argparse.Namespace) -> TrainingConfig:
+    given, groups = vars(arguments), _option_groups()
+    settings = {field.name: given[field.name] for field in fields(TrainingConfig) if field.name not in groups}
+    for name, options in groups.items():
+        settings[name] = type(options)(**{field.name: given[f"{name}.{field.name}"] for field in fields(options)})
+    return TrainingConfig(**settings)
+
+
+def _add(parser: argparse.ArgumentParser, title: str, settings: dict[str, str]) -> argparse._ArgumentGroup:
     group = parser.add_argument_group(title)
     for name, text in settings.items():
-        default, option = getattr(DEFAULTS, name), f"--{name.replace('_', '-')}"
-        if isinstance(default, bool):
-            group.add_argument(option, action="store_true", help=text)
-        else:
-            group.add_argument(option, type=type(default), default=default, help=text)
+        default = getattr(DEFAULTS, name)
+        _add_option(group, f"--{name}", default, {"text": text, "kind": type(default), "choices": None}, dest=name)
+    return group
+
+
+def _add_option(
+    group: argparse._ArgumentGroup, flag: str, default: Any, metadata: Mapping[str, Any], dest: str
+) -> None:
+    flag, choices = flag.replace("_", "-"), metadata["choices"]
+    if isinstance(default, bool):
+        group.add_argument(flag, dest=dest, action="store_true", help=metadata["text"])
+    else:
+        metavar = None if choices else dest.rpartition(".")[2].upper()
+        group.add_argument(
+            flag, dest=dest, type=metadata["kind"], choices=choices, metavar=metavar, default=default,
+            help=metadata["text"],
+        )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -106,7 +151,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.resume and arguments.out is None:
         raise UsageError("--resume needs --out, the folder of the run")
-    config = TrainingConfig(**{field.name: getattr(arguments, field.name) for field in fields(TrainingConfig)})
+    config = _config(arguments)
     with progress_bar(METHODS[config.method].title) as report:
         report("reading data", 0, 0)
         data = load_data(

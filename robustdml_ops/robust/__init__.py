@@ -2,6 +2,7 @@
 
 from robustdml_ops.robust.confidence_head import ConfidenceHead
 from robustdml_ops.robust.memory_bank import MemoryBank
+from robustdml_ops.robust.prism import PRISM, PRISMResult
 from robustdml_ops.robust.vmf_classes import VmfClasses
 
-__all__ = ["ConfidenceHead", "MemoryBank", "VmfClasses"]
+__all__ = ["PRISM", "ConfidenceHead", "MemoryBank", "PRISMResult", "VmfClasses"]

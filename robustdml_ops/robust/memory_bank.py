@@ -6,12 +6,11 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.ops.validation import (
-    INTEGERS,
     check_label_range,
     check_labels,
-    check_local,
     check_matrix,
     check_same_device,
+    check_sample_ids,
 )
 from robustdml_ops.robust.buffers import TypedBuffers
 from robustdml_ops.robust.sample_copies import SampleCopies
@@ -304,14 +303,7 @@ class MemoryBank(TypedBuffers):
         return features, labels, ids, finite & keep.to(finite.device)
 
     def _check_sample_ids(self, sample_ids: object, rows: int) -> Tensor:
-        check_local("sample_ids", sample_ids)
-        if not isinstance(sample_ids, Tensor):
-            raise TypeError(f"sample_ids must be a torch.Tensor, not {type(sample_ids).__name__}")
-        if sample_ids.shape != (rows,) or sample_ids.dtype not in INTEGERS:
-            raise ValueError(
-                f"sample_ids must be integers of shape ({rows},), got {tuple(sample_ids.shape)} of {sample_ids.dtype}"
-            )
-        ids = sample_ids.to(self.labels.device, torch.int64, non_blocking=True)
+        ids = check_sample_ids(sample_ids, rows).to(self.labels.device, non_blocking=True)
         if self.copies is not None:
             self.copies.check_range(ids)
         return ids

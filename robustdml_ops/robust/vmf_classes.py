@@ -1,5 +1,7 @@
 """The von Mises–Fisher distribution of every class of a memory bank, kept up to date."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -25,11 +27,13 @@ class VmfClasses(TypedBuffers):
         D ≥ 2.
     estimator, bias_correction, backend : str
         As in :func:`robustdml_ops.ops.fit_vmf`.
+    dtype : torch.dtype
+        Of what is kept: float32, or float64 where the bank's sums are.
 
     Attributes
     ----------
     kappa, log_peak : Tensor
-        (C,) float32; 0, the uniform distribution, for a class of fewer than two rows.
+        (C,); 0, the uniform distribution, for a class of fewer than two rows.
 
     References
     ----------
@@ -56,14 +60,15 @@ class VmfClasses(TypedBuffers):
         bias_correction: str = "u",
         *,
         backend: str | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
         self.dim = dim
         self.estimator = estimator
         self.bias_correction = bias_correction
         self.backend = backend
-        self.register_buffer("kappa", torch.zeros(num_classes))
-        self.register_buffer("log_peak", torch.zeros(num_classes))
+        self.register_buffer("kappa", torch.zeros(num_classes, dtype=dtype))
+        self.register_buffer("log_peak", torch.zeros(num_classes, dtype=dtype))
 
     @torch.no_grad()
     def refresh(self, bank: MemoryBank, touched: Tensor | None = None) -> None:
@@ -92,6 +97,17 @@ class VmfClasses(TypedBuffers):
                 self.bias_correction,
                 backend=self.backend,
             )
-            kappa = fitted.kappa.float()
+            kappa = fitted.kappa.to(self.kappa.dtype)
             self.kappa.index_copy_(0, classes, kappa)
             self.log_peak.index_copy_(0, classes, vmf_log_peak(self.dim, kappa, backend=self.backend))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        """Refuse a concentration that is none: it would make every score NaN."""
+        kappa = state_dict.get(prefix + "kappa")
+        if kappa is not None and not (valid := (kappa >= 0) & kappa.isfinite()).all():
+            row = int((~valid).nonzero()[0])
+            raise ValueError(
+                f"the saved kappa[{row}] = {float(kappa[row])}: it must be at least 0 and finite; load an earlier "
+                "state, or refresh() from the bank"
+            )
+        super()._load_from_state_dict(state_dict, prefix, *arguments)

@@ -18,6 +18,8 @@ from triton.compiler import ASTSource  # noqa: E402
 from robustdml_ops.engine.triton.kernels import launch  # noqa: E402
 from robustdml_ops.engine.triton.kernels.anchor_lse import anchor_lse  # noqa: E402
 from robustdml_ops.engine.triton.kernels.fused_anchor_lse import fused_anchor_lse  # noqa: E402
+from robustdml_ops.engine.triton.kernels.pair_hinge import pair_hinge  # noqa: E402
+from robustdml_ops.engine.triton.kernels.pair_lse import pair_lse  # noqa: E402
 from robustdml_ops.engine.triton.kernels.rows import normalize_rows, normalize_rows_backward  # noqa: E402
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -67,6 +69,22 @@ def fused(sets, D, operand, proxies=torch.float32, input_precision="tf32", B=102
     return fused_anchor_lse, arguments, parameters
 
 
+def pairs(kernel, m, compute, **constants):
+    """The whole of it: gradients, candidate weights."""
+    vectors = ("S", "candidate_weights", "upstream_positive", "upstream_negative", "lse_positive", "lse_negative")
+    vectors += ("sums_positive", "sums_negative")
+    arguments = dict.fromkeys(vectors, compute)
+    arguments |= dict.fromkeys(("labels", "candidate_labels", "counts_positive", "counts_negative"), "*i64")
+    arguments |= dict.fromkeys(("c", "m", "first", "upstream_positive_stride", "upstream_negative_stride"), "i32")
+    arguments |= dict.fromkeys(("alpha", "beta", "base", "epsilon"), "fp64")
+    arguments |= dict.fromkeys(
+        (f"{side}_{what}" for side in ("positive", "negative") for what in ("margin", "offset")), "fp64"
+    )
+    arguments |= {name: Constant(value) for name, value in ({"ITSELF": True} | constants).items()}
+    taken = {name: arguments[name] for name in kernel.arg_names if name in arguments}
+    return kernel, taken, lambda architecture: launch.pairs(m, compute)
+
+
 def sets_arguments(sets, compute):
     """Confidences as users have them, (B, C) by rows; logits as the sweep makes them, (c, B) by rows."""
     numbers = dict.fromkeys(("alpha", "beta", "threshold"), "fp64")
@@ -87,6 +105,10 @@ KERNELS = {
     "epilogue, confidences": epilogue("confidences", torch.float32),
     "epilogue, logits": epilogue("logits", torch.float32),
     "epilogue, logits in float64": epilogue("logits", torch.float64),
+    "pair lse": pairs(pair_lse, 60_000, torch.float32, MINING=True, ROW_MAX=False),
+    "pair lse, short rows in float64": pairs(pair_lse, 64, torch.float64, MINING=True, ROW_MAX=True),
+    "pair hinge": pairs(pair_hinge, 60_000, torch.float32, EUCLIDEAN=False),
+    "pair hinge, euclidean in float64": pairs(pair_hinge, 256, torch.float64, EUCLIDEAN=True),
 }
 FUSED_KERNELS = {
     "fused, labels, bf16": fused("labels", 128, torch.bfloat16),

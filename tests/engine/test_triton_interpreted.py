@@ -38,8 +38,9 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 @pytest.mark.skipif(interpreter_refusal() is not None, reason=str(interpreter_refusal()))
-def test_in_the_interpreter():
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", str(HERE / "test_triton.py")]
+@pytest.mark.parametrize("file", ["test_triton.py", "test_pairs_triton.py"])
+def test_in_the_interpreter(file):
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", str(HERE / file)]
     run = subprocess.run(
         command, env=environment(TRITON_INTERPRET="1"), cwd=HERE.parents[1], capture_output=True, text=True, timeout=300
     )

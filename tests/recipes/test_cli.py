@@ -85,7 +85,9 @@ def test_help_names_every_command_and_option(capsys):
     with pytest.raises(SystemExit):
         main(["train", "--help"])
     text = capsys.readouterr().out
-    assert all(option in text for option in ("--noise", "--resume", "--finetune", "--amp", "(default: 256)"))
+    assert all(
+        option in text for option in ("--noise", "--resume", "--finetune", "--amp", "(default: 256)", "--smooth-beta")
+    )
 
 
 def test_interrupt(features, monkeypatch, capsys):

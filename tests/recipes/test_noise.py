@@ -1,10 +1,18 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.noise import apply_noise, symmetric
+from robustdml_ops.recipes.noise import NoiseSources, apply_noise, noise_rate, semantic, small_cluster, symmetric
+from robustdml_ops.recipes.taxonomy import tree_from_parents
+
+PARENTS = {"wren": "bird", "tern": "bird", "carp": "fish", "bird": "animal", "fish": "animal", "oak": "plant"}
+NAMES = ["wren", "carp", "oak", "tern"]
+
+
+def no_sources():
+    return NoiseSources(lambda: pytest.fail("features"), lambda: pytest.fail("tree"))
 
 
 @given(
@@ -15,15 +23,18 @@ from robustdml_ops.recipes.noise import apply_noise, symmetric
 def test_share_of_each_class_is_exact(sizes, rate, seed):
     labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
     before = labels.copy()
-    noisy, changed = symmetric(labels, rate, seed, len(sizes))
-    assert np.array_equal(labels, before)
-    assert np.array_equal(noisy != labels, changed)
-    assert noisy.dtype == np.int64
-    for label, size in enumerate(sizes):
-        assert changed[labels == label].sum() == int(np.floor(rate * size + 0.5))
-    if len(labels):
-        assert noisy.min() >= 0
-        assert noisy.max() < len(sizes)
+    tree = tree_from_parents(
+        {str(label): f"group {label // 3}" for label in range(len(sizes))}, [*map(str, range(len(sizes)))]
+    )
+    for noisy, changed in (symmetric(labels, rate, seed, len(sizes)), semantic(labels, rate, seed, tree)):
+        assert np.array_equal(labels, before)
+        assert np.array_equal(noisy != labels, changed)
+        assert noisy.dtype == np.int64
+        for label, size in enumerate(sizes):
+            assert changed[labels == label].sum() == int(np.floor(rate * size + 0.5))
+        if len(labels):
+            assert noisy.min() >= 0
+            assert noisy.max() < len(sizes)
 
 
 def test_wrong_labels_are_uniform_over_the_others():
@@ -36,6 +47,59 @@ def test_wrong_labels_are_uniform_over_the_others():
     assert np.abs(counts[~np.eye(5, dtype=bool)] - 1000).max() < 5 * 27.4
 
 
+def test_semantic_noise_is_uniform_over_the_classes_confused_with():
+    tree = tree_from_parents(PARENTS, NAMES)
+    labels = np.repeat(np.arange(4), 6000)
+    noisy, changed = semantic(labels, 0.5, 3, tree)
+    counts = np.zeros((4, 4))
+    np.add.at(counts, (labels[changed], noisy[changed]), 1)
+    # Wren and tern are taken for each other, carp for both, oak for any animal.
+    expected = np.array([[0, 0, 0, 3000], [1500, 0, 0, 1500], [1000, 1000, 0, 1000], [3000, 0, 0, 0]])
+    assert np.abs(counts - expected).max() < 5 * 31.7
+    assert np.array_equal(counts == 0, expected == 0)
+
+
+@settings(max_examples=30)
+@given(
+    sizes=st.lists(st.integers(0, 20), min_size=3, max_size=8),
+    rate=st.floats(0, 0.7),
+    seed=st.integers(0, 2**32),
+    distinct=st.booleans(),
+)
+def test_small_clusters_dissolve_whole_classes(sizes, rate, seed, distinct):
+    random = np.random.default_rng(seed)
+    labels = random.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    features = random.normal(size=(len(labels), 4)) if distinct else np.ones((len(labels), 4))
+    wanted = int(np.floor(rate * len(labels) + 0.5))
+    occupied = sum(size > 0 for size in sizes)
+    if wanted > len(labels) - max(sizes) or occupied < 2:
+        return
+    noisy, changed = small_cluster(labels, rate, seed, len(sizes), features)
+    assert np.array_equal(noisy != labels, changed)
+    assert changed.sum() == wanted
+    shares = [changed[labels == label].mean() for label in range(len(sizes)) if sizes[label]]
+    # Whole classes but for the last one; the others are untouched.
+    assert sum(0 < share < 1 for share in shares) <= 1
+    sources = {int(label) for label in labels[changed]}
+    assert sources.isdisjoint(noisy[changed].tolist())
+
+
+def test_clusters_stay_together():
+    random = np.random.default_rng(0)
+    labels = np.repeat(np.arange(20), 40)
+    drawing = np.arange(len(labels)) // 4
+    features = random.normal(size=(200, 16))[drawing] + 0.01 * random.normal(size=(len(labels), 16))
+    noisy, changed = small_cluster(labels, 0.5, 1, 20, features, cluster_size=4)
+    assert len(np.unique(noisy)) == 10
+    of_drawing = noisy.reshape(-1, 4)
+    assert (of_drawing == of_drawing[:, :1]).all(1)[changed.reshape(-1, 4).all(1)].mean() > 0.8
+    # Ten clusters of a class of 40 do not all go to one class.
+    assert min(len(np.unique(noisy[labels == label])) for label in np.unique(labels[changed])) > 2
+    again = small_cluster(labels, 0.5, 1, 20, features, cluster_size=4)[0]
+    assert np.array_equal(noisy, again)
+    assert not np.array_equal(noisy, small_cluster(labels, 0.5, 2, 20, features, cluster_size=4)[0])
+
+
 def test_is_a_pure_function_of_the_seed():
     labels = np.repeat(np.arange(10), 20)
     first, again, other = (symmetric(labels, 0.3, seed, 10)[0] for seed in (4, 4, 5))
@@ -45,20 +109,27 @@ def test_is_a_pure_function_of_the_seed():
 
 def test_specs():
     labels = np.repeat(np.arange(4), 10)
-    noisy, changed = apply_noise("none", labels, 0, 4)
+    noisy, changed = apply_noise("none", labels, 0, 4, no_sources())
     assert np.array_equal(noisy, labels)
     assert not changed.any()
-    noisy, changed = apply_noise("symmetric:.3", labels, 7, 4)
+    noisy, changed = apply_noise("symmetric:.3", labels, 7, 4, no_sources())
     assert np.array_equal(noisy, symmetric(labels, 0.3, 7, 4)[0])
     assert changed.sum() == 12
+    features, tree = np.random.default_rng(0).normal(size=(40, 3)), tree_from_parents(PARENTS, NAMES)
+    sources = NoiseSources(lambda: features, lambda: tree)
+    noisy, _ = apply_noise("small-cluster:0.5", labels, 7, 4, sources)
+    assert np.array_equal(noisy, small_cluster(labels, 0.5, 7, 4, features)[0])
+    noisy, _ = apply_noise("semantic:0.5", labels, 7, 4, sources)
+    assert np.array_equal(noisy, semantic(labels, 0.5, 7, tree)[0])
+    assert [noise_rate(spec) for spec in ("none", "semantic:0.2")] == [0.0, 0.2]
 
 
 @pytest.mark.parametrize(
     "spec", ["", "symmetric", "symmetric:", "symmetric:1.5", "symmetric:-0.1", "foo:0.5", "symmetric:nan"]
 )
 def test_bad_specs_are_named(spec):
-    with pytest.raises(UsageError, match="expected none or symmetric:RATE"):
-        apply_noise(spec, np.arange(3), 0, 3)
+    with pytest.raises(UsageError, match="expected none, symmetric:RATE, small-cluster:RATE, semantic:RATE"):
+        apply_noise(spec, np.arange(3), 0, 3, no_sources())
 
 
 @pytest.mark.parametrize(
@@ -76,3 +147,16 @@ def test_bad_specs_are_named(spec):
 def test_bad_arguments(labels, rate, classes, message):
     with pytest.raises(UsageError, match=message):
         symmetric(labels, rate, 0, classes)
+
+
+def test_bad_arguments_of_small_cluster():
+    labels, features = np.arange(6) % 3, np.eye(6)
+    for arguments, message in (
+        ((labels, 1.0, 0, 3, features), "6 wrong labels dissolve all 3 classes"),
+        ((labels, 0.5, 0, 3, features[:5]), r"\(5, 6\): expected \(6, F\)"),
+        ((labels, 0.5, 0, 3, features, 0.5), "cluster_size=0.5"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            small_cluster(*arguments)
+    noisy, changed = small_cluster(labels, 0.0, 0, 3, features)
+    assert np.array_equal(noisy, labels) and not changed.any()

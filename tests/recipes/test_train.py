@@ -8,11 +8,15 @@ import torch
 from robustdml_ops.recipes import train as train_module
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.methods import METHODS
+from robustdml_ops.recipes.methods import METHODS, AnchorOptions, SmoothOptions
 from robustdml_ops.recipes.train import train
 
 FAST = TrainingConfig(
-    noise="symmetric:0.3", epochs=4, batch_size=32, embedding_size=8, confidence_epochs=6, confidence_learning_rate=3e-3
+    noise="symmetric:0.3",
+    epochs=4,
+    batch_size=32,
+    embedding_size=8,
+    smooth=SmoothOptions(epochs=6, learning_rate=3e-3),
 )
 
 
@@ -30,12 +34,12 @@ def test_learns(clusters, method):
     assert result.summary["precision_at_1"] > 0.7
     assert not result.changed.any()
     if method == "adaptive-proxy-anchor":
-        assert result.summary["margin"] != pytest.approx(config.margin, abs=1e-4)
+        assert result.summary["margin"] != pytest.approx(config.anchor.margin, abs=1e-4)
 
 
 def test_confidences_tell_wrong_labels(clusters):
     result = train(replace(FAST, method="smooth-proxy-anchor"), clusters, device="cpu")
-    assert result.confidences.shape == (252,)
+    assert result.scores["confidence"].shape == (252,)
     assert result.changed.sum() == 12 * 6
     assert result.summary["confidence_auc"] > 0.9
     assert result.summary["confidence_accuracy"] > 0.8
@@ -51,8 +55,8 @@ def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(clusters, tmp_path, me
     assert torch.equal(weights(whole), weights(resumed))
     for record, other in zip(whole.history, resumed.history, strict=True):
         assert {**record, "seconds": 0} == {**other, "seconds": 0}
-    if whole.confidences is not None:
-        assert np.array_equal(whole.confidences, resumed.confidences)
+    assert whole.scores.keys() == resumed.scores.keys()
+    assert all(np.array_equal(score, resumed.scores[name], equal_nan=True) for name, score in whole.scores.items())
 
 
 def test_interrupted_run_goes_on(clusters, tmp_path):
@@ -95,7 +99,7 @@ def test_finetuning_with_confidences_keeps_the_frozen_features(tiny_images, tmp_
     train(replace(config, epochs=1), tiny_images, out=tmp_path / "run", device="cpu")
     resumed = train(config, tiny_images, out=tmp_path / "run", resume=True, device="cpu")
     assert torch.equal(weights(whole), weights(resumed))
-    assert np.array_equal(whole.confidences, resumed.confidences)
+    assert np.array_equal(whole.scores["confidence"], resumed.scores["confidence"])
 
 
 def test_callers_random_numbers_are_left_alone(clusters):
@@ -172,6 +176,35 @@ def test_errors_of_settings(clusters, tiny_images):
 
 
 def test_a_loss_that_diverges_ends_the_run(clusters, monkeypatch):
-    monkeypatch.setattr(train_module.Run, "_batch_loss", lambda self, rows: self.loss.proxies.sum() * float("nan"))
+    monkeypatch.setattr(train_module.Run, "_batch_loss", lambda self, *_: self.loss.proxies.sum() * float("nan"))
     with pytest.raises(UsageError, match="the loss of epoch 1 is nan"):
         train(FAST, clusters, device="cpu")
+
+
+@pytest.mark.parametrize("noise", ["symmetric:0.25", "small-cluster:0.25", "semantic:0.25"])
+def test_every_noise(clusters, tmp_path, noise):
+    tree = tmp_path / "tree.tsv"
+    tree.write_text("".join(f"class {c}\tgroup {c // 4}\n" for c in range(12)))
+    result = train(replace(FAST, noise=noise, taxonomy=str(tree), epochs=1), clusters, device="cpu")
+    assert result.changed.sum() == pytest.approx(0.25 * 252, abs=4)
+
+
+def test_noise_that_does_not_fit_the_data(clusters, tiny_images):
+    with pytest.raises(UsageError, match=r"noise .semantic:0\.5. needs a tree of the classes of clusters"):
+        train(replace(FAST, noise="semantic:0.5"), clusters)
+    with pytest.raises(UsageError, match="class 'class 0' is no Unicode character"):
+        train(replace(FAST, noise="semantic:0.5", finetune=True, backbone="untrained"), tiny_images)
+    with pytest.raises(UsageError, match="features of an untrained one are of no use"):
+        train(replace(FAST, noise="small-cluster:0.5", finetune=True, backbone="untrained"), tiny_images)
+    with pytest.raises(UsageError, match="features of an untrained one are of no use"):
+        train(replace(FAST, backbone="untrained"), tiny_images)
+
+
+def test_a_backbone_may_start_untrained(tiny_images):
+    config = replace(FAST, backbone="untrained", finetune=True, batch_size=20, epochs=1)
+    assert np.isfinite(train(config, tiny_images, device="cpu").summary["loss"])
+
+
+def test_options_of_a_method_reach_its_loss(clusters):
+    with pytest.raises(UsageError, match="method proxy-anchor: alpha must be positive, got -1"):
+        train(replace(FAST, anchor=AnchorOptions(alpha=-1)), clusters)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from robustdml_ops.engine.eager.log_sum import log_one_plus_sum
 from robustdml_ops.engine.problem import AnchorChunk, AnchorProblem, LabelSets
 
 
@@ -20,8 +21,8 @@ def anchor_lse(chunk: AnchorChunk, problem: AnchorProblem) -> None:
     negative_exponent = problem.negative_bias + scaled + log_weight
     if problem.anchor_bias is not None:
         negative_exponent += problem.anchor_bias[chunk.first : chunk.last, None]
-    W_positive = _log_one_plus_sum(positive_exponent.masked_fill_(~positive, -torch.inf), chunk.lse_positive)
-    W_negative = _log_one_plus_sum(negative_exponent.masked_fill_(positive, -torch.inf), chunk.lse_negative)
+    W_positive = log_one_plus_sum(positive_exponent.masked_fill_(~positive, -torch.inf), chunk.lse_positive)
+    W_negative = log_one_plus_sum(negative_exponent.masked_fill_(positive, -torch.inf), chunk.lse_negative)
     if chunk.upstream_positive is None or chunk.upstream_negative is None:
         return
     W_positive *= chunk.upstream_positive.reshape(-1, 1)
@@ -42,15 +43,3 @@ def _sets(chunk: AnchorChunk, problem: AnchorProblem) -> tuple[Tensor, Tensor | 
     confidence = values.sigmoid() if sets.are_logits else values
     log_weight = torch.nn.functional.logsigmoid(sets.beta * (confidence - sets.threshold).abs())
     return confidence > sets.threshold, log_weight
-
-
-def _log_one_plus_sum(exponent: Tensor, lse: Tensor) -> Tensor:
-    """Lse ← log(1 + Σ exp(exponent)) by rows; returns the weights exp(exponent) / (1 + Σ), in the place of exponent."""
-    shift = exponent.amax(1, keepdim=True).clamp_(min=0)
-    weight = exponent.sub_(shift).exp_()
-    total = weight.sum(1, keepdim=True)
-    one = shift.neg().exp_()
-    # log1p where nothing was shifted: a sum far below 1 must not be rounded away.
-    value = torch.where(shift == 0, total.log1p(), shift + (one + total).log())
-    lse.copy_(value[:, 0])
-    return weight.div_(one + total)

@@ -5,17 +5,23 @@ On the CPU (``csrc/cpu``): vector code for the widest registers of the machine, 
 """
 
 from robustdml_ops.engine.native.anchor_lse import anchor_lse, forward_only
+from robustdml_ops.engine.native.class_lse import class_lse, class_lse_backward
 from robustdml_ops.engine.native.module import unavailable
+from robustdml_ops.engine.native.pairs import pair_hinge, pair_lse
 from robustdml_ops.engine.native.rows import finish, normalize_rows, normalize_rows_backward, operand
 from robustdml_ops.engine.native.vmf import evaluate_vmf
 
 __all__ = [
     "anchor_lse",
+    "class_lse",
+    "class_lse_backward",
     "evaluate_vmf",
     "finish",
     "forward_only",
     "normalize_rows",
     "normalize_rows_backward",
     "operand",
+    "pair_hinge",
+    "pair_lse",
     "unavailable",
 ]

@@ -61,8 +61,8 @@ def _arguments(chunk: AnchorChunk, problem: AnchorProblem, row_max: bool, **anch
         row_max=row_max,
         upstream_positive=module.address(chunk.upstream_positive),
         upstream_negative=module.address(chunk.upstream_negative),
-        upstream_positive_stride=_row_stride(chunk.upstream_positive),
-        upstream_negative_stride=_row_stride(chunk.upstream_negative),
+        upstream_positive_stride=module.row_stride(chunk.upstream_positive),
+        upstream_negative_stride=module.row_stride(chunk.upstream_negative),
         lse_positive=chunk.lse_positive.data_ptr(),
         lse_negative=chunk.lse_negative.data_ptr(),
         dpositive_bias=module.address(chunk.dpositive_bias),
@@ -81,10 +81,6 @@ def _confidences(sets: ConfidenceSets, values: Tensor) -> dict[str, Any]:
         "beta": sets.beta,
         "threshold": sets.threshold,
     }
-
-
-def _row_stride(upstream: Tensor | None) -> int:
-    return 0 if upstream is None or upstream.dim() == 0 else upstream.stride(0)
 
 
 def _anchor_lse_cuda(chunk: AnchorChunk, problem: AnchorProblem, stream: int) -> None:

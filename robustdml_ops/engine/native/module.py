@@ -37,6 +37,11 @@ def address(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
+def row_stride(upstream: Tensor | None) -> int:
+    """Elements between the values of ``upstream``; 0 where one serves all rows, or there is none."""
+    return 0 if upstream is None or upstream.dim() == 0 else upstream.stride(0)
+
+
 def on_gpu(tensor: Tensor) -> bool:
     """Whether the CUDA part serves ``tensor``."""
     return tensor.is_cuda

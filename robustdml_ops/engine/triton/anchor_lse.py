@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.engine.problem import AnchorChunk, AnchorProblem, LabelSets
-from robustdml_ops.engine.triton.device import current, grid_of, is_hopper
+from robustdml_ops.engine.triton.device import current, grid_of, is_hopper, row_stride
 
 _OPERANDS = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -35,8 +35,8 @@ def anchor_lse(chunk: AnchorChunk, problem: AnchorProblem) -> None:
             bias_partials=bias_partials,
             c=c,
             first=chunk.first,
-            upstream_positive_stride=_row_stride(chunk.upstream_positive),
-            upstream_negative_stride=_row_stride(chunk.upstream_negative),
+            upstream_positive_stride=row_stride(chunk.upstream_positive),
+            upstream_negative_stride=row_stride(chunk.upstream_negative),
             ARE_LOGITS=not isinstance(sets, LabelSets) and sets.are_logits,
             **_problem_arguments(problem, values),
             **parameters,
@@ -124,7 +124,3 @@ def _problem_arguments(problem: AnchorProblem, values: Tensor | None) -> dict[st
         "alpha": float(problem.alpha),
         "B": len(problem.positive_bias),
     }
-
-
-def _row_stride(upstream: Tensor | None) -> int:
-    return 0 if upstream is None or upstream.dim() == 0 else upstream.stride(0)

@@ -27,6 +27,11 @@ def grid_of(rows: int, block: int | bool | str) -> tuple[int]:
     return (-(-rows // int(block)),)
 
 
+def row_stride(upstream: Tensor | None) -> int:
+    """Elements between the values of ``upstream``; 0 where one serves all rows, or there is none."""
+    return 0 if upstream is None or upstream.dim() == 0 else upstream.stride(0)
+
+
 def current(tensor: Tensor) -> AbstractContextManager[None]:
     """Make the tensor's device the current one: Triton launches there and nowhere else."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()

@@ -53,6 +53,16 @@ def fused_anchor_lse(B: int, D: int, operand: torch.dtype, labels: bool, input_p
     )
 
 
+def pairs(m: int, compute: torch.dtype) -> Launch:
+    """Tile of the epilogues on pairs: 8 elements of S a thread beside four accumulators of as many, half in float64.
+
+    Short rows share a program. A long one has a program of its own: chunks of few rows are then spread over the GPU.
+    """
+    elements = 512 if compute == torch.float64 else 1024
+    BLOCK_M = _block(m, elements)
+    return _launch(BLOCK_R=elements // BLOCK_M, BLOCK_M=BLOCK_M, num_warps=4, num_stages=1)
+
+
 def _block(size: int, largest: int) -> int:
     """Return the power of two that holds ``size``, from 16 (the shortest side of a matrix product) to ``largest``."""
     return min(largest, max(16, 1 << (size - 1).bit_length()))

@@ -1,0 +1,49 @@
+// One chunk of the class log-sum-exp, as the epilogues of both devices see it.
+//
+//   logit[k, x] = scale[k] pool_h(s[k, h, x]) + bias[k]
+//   sum[x]      = sum over k != label[x] of exp(logit[k, x]);    target[x] = logit[label[x], x]
+#pragma once
+
+#include <cstdint>
+
+namespace robustdml {
+
+// Of the similarities with the sub-centres of a class: the only one; the largest; their mean weighted by
+// softmax(s / gamma).
+enum class Pooling { none, max, softmax };
+
+template <class T>
+struct ClassChunk {
+    T* S;                  // (classes, centers, B) in: similarities; out: dL/dS in backward, else undefined
+    std::int64_t classes;  // in this chunk
+    std::int64_t centers;  // of a class; 1 where nothing is pooled
+    std::int64_t B;        // samples
+    const T* scale;        // (classes,) or (1,) in
+    std::int64_t scale_stride;  // 1, or 0 for one value that serves all classes
+    const T* bias;              // (classes,) in, -inf: masked; or null: none
+    Pooling pooling;
+    T gamma;
+
+    // CPU only: the proxies themselves, of any length. S then holds P.x on the way in and dL/d(P.x) on the
+    // way out.
+    const T* P;       // (classes * centers, D) in; null: S holds similarities
+    T* inverse_norm;  // (classes * centers,) out: 1 / |P|, 0 for zero rows; null exactly when P is
+    std::int64_t D;
+};
+
+// What the forward sweep gathers, chunk by chunk.
+template <class T>
+struct ClassSums {
+    double* shift;  // (B,) in/out: of the exponents so far, about their largest; -inf before the first chunk
+    double* total;  // (B,) in/out: sum of exp(logit - shift) over classes but the label's
+    T* target;      // (B,) out: logit of the label, where its class is in this chunk
+};
+
+template <class T>
+struct ClassUpstream {
+    const T* lse;     // (B,) in: the whole log-sum-exp; +inf: of an empty sum
+    const T* dlse;    // (B,) in: dL/dlse
+    const T* dlogit;  // (B,) in: dL/dlogit of the label
+};
+
+}  // namespace robustdml

@@ -1,0 +1,15 @@
+// Labels as the CPU's epilogues walk them: a class finds its samples without a search over the batch.
+#pragma once
+
+#include <cstdint>
+
+namespace robustdml::cpu {
+
+// X_p+ = candidates labelled p; w = 1.
+struct LabelSets {
+    const std::int64_t* sorted_labels;  // (B,) in, ascending
+    const std::int64_t* order;          // (B,) in: candidate at each place of sorted_labels
+    std::int64_t first_label;           // label of the chunk's first row
+};
+
+}  // namespace robustdml::cpu

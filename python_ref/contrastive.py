@@ -1,0 +1,73 @@
+"""Contrastive loss, as pytorch-metric-learning states it.
+
+The contrastive loss with a memory is in ``python_ref.prism_losses``.
+"""
+
+import torch
+from torch import Tensor
+
+from python_ref.anchor import cosine_similarity
+from python_ref.pairs import count_kept, pair_sets, reduce_samples, without_absent
+
+
+def contrastive_loss(
+    embeddings: Tensor,
+    labels: Tensor,
+    vectors: Tensor | None = None,
+    vector_labels: Tensor | None = None,
+    pos_margin: float = 0.0,
+    neg_margin: float = 1.0,
+    distance: str = "euclidean",
+    sample_weights: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """Contrastive loss: hinges of all pairs, averaged over those above 0, positives and negatives apart.
+
+    ::
+
+        L = 1/|A⁺| Σ_{(i,p) positive} [d_ip − m⁺]₊  +  1/|A⁻| Σ_{(i,n) negative} [m⁻ − d_in]₊
+
+    A⁺ and A⁻ are the pairs whose hinge is above 0. With ``distance="cosine"`` similarity takes the place of −d and the
+    margins are cosines: [m⁺ − s]₊ and [s − m⁻]₊.
+
+    Parameters
+    ----------
+    embeddings, labels : Tensor, (B, D) and (B,)
+        Embeddings are normalised here. A label below 0: the sample is absent.
+    vectors, vector_labels : Tensor, (m, D) and (m,), optional
+        What the samples are compared with; None: one another.
+    pos_margin, neg_margin : float
+        m⁺ and m⁻.
+    distance : {"euclidean", "cosine"}
+        Euclidean distance of unit vectors, √(2 − 2s), or the cosine.
+    sample_weights : Tensor, (B,), optional
+        Multiply what a sample adds as anchor. Weight 0: the sample is absent, among the candidates as well.
+    reduction : {"mean", "none"}
+        "none" gives (B,), a loss per sample whose mean over samples of non-zero weight is L.
+
+    Returns
+    -------
+    Tensor, () or (B,)
+        An empty batch gives 0, connected to the graph.
+
+    Examples
+    --------
+    >>> X = torch.eye(3)
+    >>> contrastive_loss(X, torch.tensor([0, 0, 1]))  # √2 + 0
+    tensor(1.4142)
+    >>> contrastive_loss(X, torch.tensor([0, 0, 1]), pos_margin=1.0, neg_margin=-0.5, distance="cosine")
+    tensor(1.5000)
+    """
+    labels = without_absent(labels, sample_weights)
+    positive, negative = pair_sets(labels, None if vectors is None else vector_labels)
+    S = cosine_similarity(embeddings, embeddings if vectors is None else vectors)
+    if distance == "euclidean":
+        square = (2 - 2 * S).clamp(min=0)
+        # The root has no derivative at 0; there the distance is constant.
+        S = -torch.where(square > 0, torch.where(square > 0, square, 1).sqrt(), 0)
+        pos_margin, neg_margin = -pos_margin, -neg_margin
+    attraction = torch.where(positive, pos_margin - S, 0).clamp(min=0)
+    repulsion = torch.where(negative, S - neg_margin, 0).clamp(min=0)
+    kept = count_kept(labels, sample_weights)
+    per_sample = kept * sum(terms.sum(1) / (terms > 0).sum().clamp(min=1) for terms in (attraction, repulsion))
+    return reduce_samples(per_sample, sample_weights, reduction)

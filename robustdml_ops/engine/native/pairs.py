@@ -1,0 +1,78 @@
+"""The sums of a chunk of pairs in the native module."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.engine.native import module
+from robustdml_ops.engine.pairs import PairChunk, PairHingeProblem, PairLSEProblem, PairSets
+
+
+def pair_lse(chunk: PairChunk, problem: PairLSEProblem) -> None:
+    """Two log-sum-exps per row of ``chunk.S``, and S ← dL/dS."""
+    suffix = module.SUFFIX[chunk.S.dtype]
+    settings = getattr(module.library, f"PairLSE_{suffix}")(
+        alpha=problem.alpha,
+        beta=problem.beta,
+        base=problem.base,
+        epsilon=problem.epsilon or 0.0,
+        mining=problem.epsilon is not None,
+        row_max=problem.needs_row_max(chunk.S.dtype),
+        candidate_weights=module.address(problem.candidate_weights),
+    )
+    _run("pair_lse", chunk, problem.sets, settings)
+
+
+def pair_hinge(chunk: PairChunk, problem: PairHingeProblem) -> None:
+    """Two sums of hinges per row of ``chunk.S``, their counts, and S ← dL/dS."""
+    assert chunk.counts is not None
+    settings = getattr(module.library, f"PairHinge_{module.SUFFIX[chunk.S.dtype]}")(
+        positive_margin=problem.positive_margin,
+        negative_margin=problem.negative_margin,
+        positive_offset=problem.positive_offset,
+        negative_offset=problem.negative_offset,
+        euclidean=problem.euclidean,
+        positive_count=chunk.counts[0].data_ptr(),
+        negative_count=chunk.counts[1].data_ptr(),
+    )
+    _run("pair_hinge", chunk, problem.sets, settings)
+
+
+def _run(name: str, chunk: PairChunk, sets: PairSets, settings: Any) -> None:
+    if module.on_gpu(chunk.S):
+        raise RuntimeError("the native module has no pairs on CUDA: use backend='triton' or 'eager'")
+    suffix = module.SUFFIX[chunk.S.dtype]
+    labels, candidate_labels = sets.narrow
+    arguments = _arguments(
+        chunk,
+        f"PairChunk_{suffix}",
+        labels[chunk.first :],
+        candidate_labels,
+        sets.itself,
+        P=chunk.V.data_ptr(),
+        inverse_norm=chunk.inverse_norm.data_ptr(),
+        D=chunk.V.shape[1],
+    )
+    getattr(module.library, f"{name}_{suffix}")(arguments, settings, torch.get_num_threads())
+
+
+def _arguments(
+    chunk: PairChunk, kind: str, labels: Tensor, candidate_labels: Tensor, itself: bool, **anchors: int
+) -> Any:
+    """``chunk`` as the native module reads it."""
+    return getattr(module.library, kind)(
+        S=chunk.S.data_ptr(),
+        rows=chunk.S.shape[0],
+        m=chunk.S.shape[1],
+        labels=labels.data_ptr(),
+        candidate_labels=candidate_labels.data_ptr(),
+        itself=chunk.first if itself else -1,
+        upstream_positive=module.address(chunk.upstream_positive),
+        upstream_negative=module.address(chunk.upstream_negative),
+        upstream_positive_stride=module.row_stride(chunk.upstream_positive),
+        upstream_negative_stride=module.row_stride(chunk.upstream_negative),
+        positive=chunk.positive.data_ptr(),
+        negative=chunk.negative.data_ptr(),
+        **anchors,
+    )

@@ -1,0 +1,31 @@
+"""How far the centres of a class lie from each other: SoftTriple's regulariser, class by class."""
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.engine.eager.rows import TINY_NORM
+
+
+def center_spread(centers: Tensor) -> Tensor:
+    """Σ_k Σ_{h<h'} √(2 − 2 cos(c_kh, c_kh')) / (C·H·(H−1)), (); 0 for H = 1. Differentiable.
+
+    The divisor counts each pair twice, as the authors' does. Two centres nearer than the type resolves, √(8ε), have
+    distance 0 and do not draw each other any more: the root has no derivative there.
+
+    Parameters
+    ----------
+    centers : Tensor
+        (C, H, D), any scale. A zero centre has cosine 0 with all others and no gradient.
+    """
+    C, H, _ = centers.shape
+    with torch.autocast(centers.device.type, enabled=False):
+        W = centers if centers.dtype == torch.float64 else centers.float()
+        # From the products of the raw centres: unit ones would be copies of the largest parameter there is.
+        products = W @ W.mT
+        squared = products.diagonal(dim1=1, dim2=2)
+        empty = squared < TINY_NORM**2
+        inverse_norm = torch.where(empty, 0.0, squared.masked_fill(empty, 1).rsqrt())
+        upper = torch.ones(H, H, dtype=torch.bool, device=W.device).triu(1)
+        apart = 2 - 2 * products * inverse_norm[:, :, None] * inverse_norm[:, None, :]
+        counted = upper & (apart > 8 * torch.finfo(W.dtype).eps)
+        return torch.where(counted, apart.masked_fill(~counted, 1).sqrt(), 0.0).sum() / (C * max(1, H * (H - 1)))

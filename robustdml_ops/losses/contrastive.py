@@ -1,0 +1,165 @@
+"""Contrastive loss, Hadsell et al. 2006, and with a memory, Wang et al. 2020."""
+
+from typing import Any
+
+from torch import Tensor
+
+from robustdml_ops.losses.pair_family import PairBatch, PairFamilyLoss
+from robustdml_ops.losses.reduction import reduce_samples
+from robustdml_ops.ops import pair_hinge, pair_hinge_sum
+from robustdml_ops.ops.pair_hinge import DISTANCES
+from robustdml_ops.ops.pairs import check_finite_numbers
+
+VARIANTS = ("paper", "xbm")
+
+
+class ContrastiveLoss(PairFamilyLoss):
+    """Contrastive loss: a mean over the pairs that are still wrong, positives and negatives apart.
+
+        L = 1/|A⁺| Σ_{(i,p)} [d_ip − m⁺]₊ + 1/|A⁻| Σ_{(i,n)} [m⁻ − d_in]₊      A: the pairs whose hinge is above 0
+
+    With ``distance="cosine"`` the hinges are [m⁺ − s]₊ and [s − m⁻]₊. The candidates of a sample are the others of the
+    batch or, where they are given, the rows of ``ref_emb`` instead.
+
+    Parameters
+    ----------
+    pos_margin, neg_margin : float
+        m⁺ and m⁻. The defaults are for distances; with cosines, 1 and 0.5 are usual.
+    distance : {"euclidean", "cosine"}
+        What the margins are compared with: the distance of unit vectors, √(2 − 2s), or the cosine.
+    reduction : {"mean", "none"}
+        ``"mean"``: (). ``"none"``: (B,), ℓ_i = B·(Σ_p [d_ip − m⁺]₊/|A⁺| + Σ_n [m⁻ − d_in]₊/|A⁻|), whose mean is L.
+    backend : str, optional
+        ``"native"``, ``"triton"``, ``"eager"``; None: the fastest that serves the device.
+
+    Notes
+    -----
+    The numbers of pytorch-metric-learning's ``ContrastiveLoss`` with its default reducer, and with ``distance=`` its
+    ``LpDistance()`` (its default) or ``CosineSimilarity()``. Which pairs A has is known only after the whole batch, so
+    the gradient takes a second sweep: 8·B·m·D flops. What is of size B×m exists a chunk of samples at a time. In
+    float32 a Euclidean distance below 10⁻³ is rounding.
+
+    Source: Hadsell, Chopra, LeCun, "Dimensionality Reduction by Learning an Invariant Mapping", CVPR 2006, without the
+    squares.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.losses import ContrastiveLoss
+    >>> X, y = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]), torch.tensor([0, 0, 1])
+    >>> ContrastiveLoss(pos_margin=1, neg_margin=0.5, distance="cosine")(X, y)  # 1 + (0.1 + 0.3 + 0.1 + 0.3)/4
+    tensor(1.2000)
+    """
+
+    def __init__(
+        self,
+        pos_margin: float = 0,
+        neg_margin: float = 1,
+        *,
+        distance: str = "euclidean",
+        reduction: str = "mean",
+        backend: str | None = None,
+    ) -> None:
+        super().__init__(reduction, backend)
+        check_finite_numbers(pos_margin=pos_margin, neg_margin=neg_margin)
+        if distance not in DISTANCES:
+            raise ValueError(f"distance={distance!r}: expected one of {', '.join(DISTANCES)}")
+        self.pos_margin, self.neg_margin, self.distance = pos_margin, neg_margin, distance
+
+    def extra_repr(self) -> str:
+        """Return the settings, for ``repr``."""
+        return f"pos_margin={self.pos_margin}, neg_margin={self.neg_margin}, distance={self.distance!r}"
+
+    def _loss(self, batch: PairBatch) -> Tensor:
+        hinge = pair_hinge(
+            *batch.pairs,
+            positive_margin=self.pos_margin,
+            negative_margin=self.neg_margin,
+            distance=self.distance,
+            backend=self.backend,
+        )
+        # Integers divided by integers would be float32, whatever the hinges are.
+        positive = hinge.positive * batch.kept / hinge.positive_count.sum().clamp(min=1)
+        negative = hinge.negative * batch.kept / hinge.negative_count.sum().clamp(min=1)
+        return reduce_samples(positive + negative, batch.weights, self.reduction)
+
+
+class MemoryContrastiveLoss(PairFamilyLoss):
+    """Memory-based contrastive loss (MCL): the pairs of the batch, and those of the batch with a memory bank.
+
+        ℓ_i = Σ_n [s_in − λ]₊ − Σ_p s_ip        over the other samples of the batch, and again over the bank
+
+    ``ref_emb`` and ``ref_labels`` are the bank, beside the batch and not in its place: with a
+    :class:`robustdml_ops.robust.MemoryBank`, its ``features`` and ``labels``. Empty slots (label −1) are passed over;
+    without a bank, or with an empty one, the batch's term is the loss.
+
+    Parameters
+    ----------
+    margin : float
+        λ.
+    variant : {"paper", "xbm"}
+        ``"paper"``: as above. ``"xbm"``: as the code of cross-batch memory, Σ_p (1 − s_ip) over positives with s below
+        1 − 10⁻⁵, Σ_n s_in over negatives with s above λ. The gradients differ only at positives above 1 − 10⁻⁵.
+    reduction : {"mean", "none"}
+        ``"mean"``: (), the mean over the samples. ``"none"``: (B,); its sum is the paper's loss, which does not divide.
+    backend : str, optional
+        ``"native"``, ``"triton"``, ``"eager"``; None: the fastest that serves the device.
+
+    Notes
+    -----
+    Value and gradient come from one sweep over the batch (``"none"``: from two). What is of size B×m exists a chunk of
+    samples at a time. Similarities and sums are in float32 at least, whatever the inputs are; the result is float32
+    (float64 if the embeddings are).
+
+    Source: Liu et al., "Noise-Resistant Deep Metric Learning with Probabilistic Instance Filtering" (PRISM), Eqs. 16
+    and 17; Wang, Zhang, Huang, Scott, "Cross-Batch Memory for Embedding Learning", CVPR 2020.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.losses import MemoryContrastiveLoss
+    >>> from robustdml_ops.robust import MemoryBank
+    >>> bank = MemoryBank(num_classes=2, embedding_size=2, capacity=4)
+    >>> slots = bank.enqueue(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
+    >>> X, y = torch.tensor([[1.0, 0.0], [0.6, 0.8]]), torch.tensor([0, 1])
+    >>> MemoryContrastiveLoss()(X, y, bank.features, bank.labels)  # (2 · (0.6 − 0.5) + (0.6 − 0.5) − 1)/2
+    tensor(-0.3500)
+    """
+
+    def __init__(
+        self,
+        margin: float = 0.5,
+        *,
+        variant: str = "paper",
+        reduction: str = "mean",
+        backend: str | None = None,
+    ) -> None:
+        super().__init__(reduction, backend)
+        check_finite_numbers(margin=margin)
+        if variant not in VARIANTS:
+            raise ValueError(f"variant={variant!r}: expected one of {', '.join(VARIANTS)}")
+        self.margin, self.variant = margin, variant
+
+    def extra_repr(self) -> str:
+        """Return the settings, for ``repr``."""
+        return f"margin={self.margin}, variant={self.variant!r}"
+
+    def _loss(self, batch: PairBatch) -> Tensor:
+        embeddings, labels, candidates, _ = batch.pairs
+        of_batch = self._term(batch._replace(pairs=(embeddings, labels, None, None)))
+        return of_batch if candidates is None else of_batch + self._term(batch)
+
+    def _term(self, batch: PairBatch) -> Tensor:
+        """Both variants are hinges with an offset: −s is [2 − s]₊ − 2, and s where s > λ is [s − λ]₊ + λ."""
+        paper = self.variant == "paper"
+        settings: dict[str, Any] = {
+            "positive_margin": 2.0 if paper else 1 - 1e-5,
+            "positive_offset": -2.0 if paper else 1e-5,
+            "negative_margin": self.margin,
+            "negative_offset": 0.0 if paper else self.margin,
+            "backend": self.backend,
+        }
+        if self._in_one_sweep(batch):
+            return pair_hinge_sum(*batch.pairs, batch.share, batch.share, **settings)
+        hinge = pair_hinge(*batch.pairs, **settings)
+        return reduce_samples(hinge.positive + hinge.negative, batch.weights, self.reduction)

@@ -1,0 +1,117 @@
+"""SoftTriple, Qian et al. 2019: several centres per class."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from robustdml_ops.losses.center_spread import center_spread
+from robustdml_ops.losses.class_family import ClassFamilyLoss
+from robustdml_ops.ops import ClassLSE, class_lse, similarity
+from robustdml_ops.ops.validation import check_sizes
+
+
+class SoftTripleLoss(ClassFamilyLoss):
+    """SoftTriple: a softmax over classes, each the soft maximum of its H centres.
+
+        S'_ik = Σ_h softmax_h(s_ikh / γ) s_ikh
+        ℓ_i   = −log( e^{λ(S'_iy − δ)} / (e^{λ(S'_iy − δ)} + Σ_{k≠y} e^{λ S'_ik}) )
+        L     = mean_i ℓ_i + τ · R,   R = 1/(C·H·(H−1)) Σ_k Σ_{h<h'} ‖ŵ_kh − ŵ_kh'‖
+
+    Parameters
+    ----------
+    num_classes, embedding_size, reduction, backend
+        As in :class:`~robustdml_ops.losses.ProxyNCALoss`. ``.fc`` is a parameter (D, C·H), whose columns from k·H on
+        are the H centres of class k.
+    centers_per_class : int
+        H.
+    la : float
+        λ > 0.
+    gamma : float
+        γ > 0, a temperature: small is close to the maximum. The papers' formulas have 1/γ in its place.
+    margin : float
+        δ.
+    regularizer_weight : float
+        τ ≥ 0: draws centres of a class that the data does not tell apart into one. The authors take 0.2.
+
+    Notes
+    -----
+    R takes O(C·H²) memory and O(C·H²·D) time: centres of different classes never meet. It belongs to no sample, so
+    ``reduction="none"`` gives the ℓ_i alone, for filters and weights; add ``regularizer()`` then. Precision, and the
+    layout of ``.fc``, are those of :class:`~robustdml_ops.losses.NormalizedSoftmaxLoss`.
+
+    Source: Qian, Shang, Sun, Hu, Li, Jin, "SoftTriple Loss: Deep Metric Learning Without Triplet Sampling", ICCV 2019,
+    and Liu et al. (PRISM), Eqs. 18 and 19.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.losses import SoftTripleLoss
+    >>> loss_function = SoftTripleLoss(num_classes=100, embedding_size=64, centers_per_class=3, regularizer_weight=0.2)
+    >>> loss_function(torch.randn(32, 64), torch.randint(100, (32,))).backward()
+    >>> loss_function.fc.grad.shape
+    torch.Size([64, 300])
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        centers_per_class: int = 10,
+        la: float = 20.0,
+        gamma: float = 0.1,
+        margin: float = 0.01,
+        *,
+        regularizer_weight: float = 0.0,
+        reduction: str = "mean",
+        backend: str | None = None,
+    ) -> None:
+        super().__init__(num_classes, embedding_size, reduction, backend)
+        check_sizes(centers_per_class=centers_per_class)
+        for name, value in (("la", la), ("gamma", gamma)):
+            if not value > 0:
+                raise ValueError(f"{name} must be positive, got {value}")
+        if not regularizer_weight >= 0:
+            raise ValueError(f"regularizer_weight must not be negative, got {regularizer_weight}")
+        self.centers_per_class = centers_per_class
+        self.la = la
+        self.gamma = gamma
+        self.margin = margin
+        self.regularizer_weight = regularizer_weight
+        self.fc = nn.Parameter(torch.empty(num_classes * centers_per_class, embedding_size).t())
+        nn.init.kaiming_uniform_(self.fc, a=math.sqrt(5))
+
+    def forward(self, embeddings: Tensor, labels: Tensor, sample_weights: Tensor | None = None) -> Tensor:
+        """Loss of a batch; parameters, result and errors are those of :meth:`ProxyNCALoss.forward`.
+
+        The mean has τ·R added, also where no sample is kept.
+        """
+        loss = super().forward(embeddings, labels, sample_weights)
+        if self.reduction == "none" or self.regularizer_weight == 0:
+            return loss
+        return loss + self.regularizer()
+
+    def regularizer(self) -> Tensor:
+        """τ·R, (), of the centres as they are; 0 for one centre per class."""
+        return self.regularizer_weight * center_spread(self._centers())
+
+    def get_logits(self, embeddings: Tensor) -> Tensor:
+        """S' of ``embeddings`` (B, D) with all classes, (B, C); materialises B×C×H."""
+        s = similarity(embeddings, self.fc.t()).reshape(-1, self.num_classes, self.centers_per_class)
+        return (torch.softmax(s / self.gamma, dim=2) * s).sum(2)
+
+    def _centers(self) -> Tensor:
+        """(C, H, D), a view of ``fc`` as this class lays it out."""
+        return self.fc.t().reshape(self.num_classes, self.centers_per_class, self.embedding_size)
+
+    def _class_lse(self, embeddings: Tensor, labels: Tensor) -> ClassLSE:
+        return class_lse(
+            embeddings,
+            self._centers(),
+            labels,
+            scale=self.la,
+            target_bias=-self.la * self.margin,
+            pooling="softmax",
+            gamma=self.gamma,
+            backend=self.backend,
+        )

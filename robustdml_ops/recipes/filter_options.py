@@ -1,0 +1,30 @@
+"""Filters by name, and their settings."""
+
+from dataclasses import dataclass
+
+from robustdml_ops.recipes.options import option
+
+# Similarity of `robustdml_ops.robust.PRISM`; the last two are the paper's ablations.
+FILTERS = {
+    "prism-average": "average",
+    "prism-proxy": "proxy",
+    "prism-vmf": "vmf",
+    "prism-batch-positive": "batch-positive",
+    "prism-memory-positive": "memory-positive",
+}
+NO_FILTER = "none"
+THRESHOLDS = ("smooth-top-r", "top-r", "per-class", "fixed")
+
+
+@dataclass(frozen=True)
+class FilterOptions:
+    """Filter, which keeps samples of probably wrong labels out of the loss."""
+
+    kind: str = option(NO_FILTER, "which", choices=(NO_FILTER, *FILTERS))
+    threshold: str = option("smooth-top-r", "how the threshold follows from the noise rate", choices=THRESHOLDS)
+    fixed_threshold: float | None = option(None, "P of the threshold called fixed", kind=float)
+    window: int = option(30, "batches of smooth-top-r, or scores kept per class of per-class")
+    memory_size: int | None = option(None, "rows of the memory (default: the training samples)", kind=int)
+    vmf_epochs: int = option(3, "prism-vmf: epochs in which average similarity stands in, while the memory fills")
+    without_copies: bool = option(False, "judge a sample without its own past copies in the memory, an extension")
+    preset: str | None = option(None, "paper: the paper's estimator and no extension", choices=("paper",), kind=str)

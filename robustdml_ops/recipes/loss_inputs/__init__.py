@@ -1,0 +1,33 @@
+"""What losses take beside the embeddings, batch by batch."""
+
+from collections.abc import Callable
+
+from robustdml_ops.recipes.loss_inputs.base import LossInput, Training
+from robustdml_ops.recipes.loss_inputs.confidences import Confidences
+from robustdml_ops.recipes.loss_inputs.labels import Labels
+from robustdml_ops.recipes.loss_inputs.memory import Memory
+from robustdml_ops.recipes.methods import METHODS
+
+__all__ = ["LOSS_INPUTS", "LossInput", "Training", "make_loss_inputs"]
+
+LOSS_INPUTS: dict[str, Callable[[Training], LossInput]] = {
+    "labels": Labels,
+    "confidences": Confidences,
+    "memory": Memory,
+}
+
+
+def make_loss_inputs(training: Training) -> dict[str, LossInput]:
+    """Make the inputs that the method of a run asks for.
+
+    Parameters
+    ----------
+    training : Training
+        What they are made of.
+
+    Returns
+    -------
+    dict
+        By name.
+    """
+    return {name: LOSS_INPUTS[name](training) for name in METHODS[training.config.method].inputs(training.config)}

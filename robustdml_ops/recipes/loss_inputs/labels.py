@@ -1,0 +1,34 @@
+"""Labels as an input of a loss."""
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.recipes.loss_inputs.base import LossInput, Rows, Training
+
+
+class Labels(LossInput):
+    """The labels, wrong ones among them.
+
+    Parameters
+    ----------
+    training : Training
+        Whose labels.
+    """
+
+    def __init__(self, training: Training) -> None:
+        self._labels, self._device = torch.from_numpy(training.labels), training.device
+
+    def arguments(self, rows: Rows) -> dict[str, Tensor]:
+        """Labels of a batch.
+
+        Parameters
+        ----------
+        rows : ndarray
+            Sample numbers, (B,).
+
+        Returns
+        -------
+        dict
+            ``labels``: int64, (B,).
+        """
+        return {"labels": self._labels[torch.from_numpy(rows)].to(self._device)}

@@ -1,0 +1,59 @@
+"""A memory of past embeddings, as the candidates of a loss on pairs."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from robustdml_ops.recipes.loss_inputs.base import LossInput, Rows, Training
+from robustdml_ops.robust import MemoryBank
+
+
+class Memory(LossInput):
+    """The memory of the filter where it has one, otherwise one of its own.
+
+    Parameters
+    ----------
+    training : Training
+        Sizes, and the filter's memory.
+    """
+
+    def __init__(self, training: Training) -> None:
+        self._labels, self._device = torch.from_numpy(training.labels), training.device
+        if training.bank is not None:
+            self._bank = training.bank
+            return
+        config, num_samples = training.config, len(training.labels)
+        size = num_samples if config.mcl.memory_size is None else config.mcl.memory_size
+        self._bank = MemoryBank(training.num_classes, config.embedding_size, size).to(training.device)
+        self.module = self._bank
+
+    def arguments(self, rows: Rows) -> dict[str, Tensor]:
+        """Rows of the memory, whatever the batch.
+
+        Parameters
+        ----------
+        rows : ndarray
+            Sample numbers, (B,).
+
+        Returns
+        -------
+        dict
+            ``ref_emb`` (capacity, D) and ``ref_labels`` (capacity,), -1 in empty slots.
+        """
+        return {"ref_emb": self._bank.features, "ref_labels": self._bank.labels}
+
+    def after_step(self, rows: Rows, embeddings: Tensor, keep: Tensor | None) -> None:
+        """Remember what was kept, in a memory of its own: a filter fills its own memory itself.
+
+        Parameters
+        ----------
+        rows : ndarray
+            Sample numbers of the batch, (B,).
+        embeddings : Tensor
+            (B, D).
+        keep : Tensor or None
+            Which of the samples were kept, (B,); None for all.
+        """
+        if self.module is not None:
+            labels = self._labels[torch.from_numpy(rows)].to(self._device)
+            self._bank.enqueue(functional.normalize(embeddings.float()), labels, keep=keep)

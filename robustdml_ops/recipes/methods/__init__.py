@@ -1,0 +1,31 @@
+"""The training methods by name, and their settings."""
+
+from robustdml_ops.recipes.methods.anchors import ANCHOR_METHODS, AnchorOptions, SmoothOptions
+from robustdml_ops.recipes.methods.method import Method
+from robustdml_ops.recipes.methods.pairs import (
+    PAIR_METHODS,
+    ContrastiveOptions,
+    MemoryContrastiveOptions,
+    MultiSimilarityOptions,
+)
+from robustdml_ops.recipes.methods.softmax import (
+    SOFTMAX_METHODS,
+    NormalizedSoftmaxOptions,
+    ProxyNCAOptions,
+    SoftTripleOptions,
+)
+
+METHODS: dict[str, Method] = {**ANCHOR_METHODS, **SOFTMAX_METHODS, **PAIR_METHODS}
+
+__all__ = [
+    "METHODS",
+    "AnchorOptions",
+    "ContrastiveOptions",
+    "MemoryContrastiveOptions",
+    "Method",
+    "MultiSimilarityOptions",
+    "NormalizedSoftmaxOptions",
+    "ProxyNCAOptions",
+    "SmoothOptions",
+    "SoftTripleOptions",
+]

@@ -1,0 +1,52 @@
+"""What a training method is."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from robustdml_ops.recipes.config import TrainingConfig
+
+
+def only_labels(config: "TrainingConfig") -> tuple[str, ...]:
+    """Inputs of a loss that takes labels and nothing else.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+        Settings; any.
+
+    Returns
+    -------
+    tuple of str
+        ``("labels",)``.
+    """
+    return ("labels",)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A training method.
+
+    Attributes
+    ----------
+    title : str
+        Its name in tables and plots.
+    make_loss : callable
+        Makes the loss of settings and number of classes.
+    inputs : callable
+        Names, by the settings, what the loss takes beside the embeddings: keys of
+        `robustdml_ops.recipes.loss_inputs.LOSS_INPUTS`.
+    samples_per_class : int
+        Default of the setting of that name: K of batches of P classes × K samples, 0 for random batches.
+    proxies : callable or None
+        Gives the proxies of the loss, (C, D) or (C, H, D), where it has any.
+    """
+
+    title: str
+    make_loss: Callable[["TrainingConfig", int], nn.Module]
+    inputs: Callable[["TrainingConfig"], tuple[str, ...]] = only_labels
+    samples_per_class: int = 0
+    proxies: Callable[[Any], Tensor] | None = None

@@ -1,0 +1,69 @@
+"""Pairs of samples: contrastive loss, with a memory and without, and multi-similarity."""
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from robustdml_ops.losses import ContrastiveLoss, MemoryContrastiveLoss, MultiSimilarityLoss
+from robustdml_ops.losses.contrastive import VARIANTS
+from robustdml_ops.ops.pair_hinge import DISTANCES
+from robustdml_ops.recipes.methods.method import Method
+from robustdml_ops.recipes.options import option
+
+if TYPE_CHECKING:
+    from robustdml_ops.recipes.config import TrainingConfig
+
+# K of the P×K batches of PRISM's published settings and of BSPML.
+SAMPLES_PER_CLASS = 4
+
+
+@dataclass(frozen=True)
+class ContrastiveOptions:
+    """Contrastive loss."""
+
+    pos_margin: float = option(0.0, "of positive pairs")
+    neg_margin: float = option(1.0, "of negative pairs")
+    distance: str = option("euclidean", "what the margins are compared with", choices=DISTANCES)
+
+
+@dataclass(frozen=True)
+class MemoryContrastiveOptions:
+    """Memory-based contrastive loss (MCL)."""
+
+    margin: float = option(0.5, "similarity from which a negative pair counts, λ")
+    variant: str = option("paper", "paper, or xbm for the form of the code of cross-batch memory", choices=VARIANTS)
+    memory_size: int | None = option(
+        None, "rows of the memory (default: the training samples; with a filter, that of the filter)", kind=int
+    )
+
+
+@dataclass(frozen=True)
+class MultiSimilarityOptions:
+    """Multi-similarity loss, alone and in ProcSim."""
+
+    alpha: float = option(2.0, "scale of positive pairs")
+    beta: float = option(50.0, "scale of negative pairs")
+    base: float = option(0.5, "similarity that pairs are measured from, δ")
+    epsilon: float = option(0.1, "mining: how far a pair may be from the hardest of the other kind")
+
+
+def _contrastive(config: "TrainingConfig", num_classes: int) -> nn.Module:
+    return ContrastiveLoss(**asdict(config.contrastive))
+
+
+def _memory_contrastive(config: "TrainingConfig", num_classes: int) -> nn.Module:
+    return MemoryContrastiveLoss(config.mcl.margin, variant=config.mcl.variant)
+
+
+def _multi_similarity(config: "TrainingConfig", num_classes: int) -> nn.Module:
+    return MultiSimilarityLoss(**asdict(config.multi_similarity))
+
+
+PAIR_METHODS = {
+    "contrastive": Method("Contrastive", _contrastive, samples_per_class=SAMPLES_PER_CLASS),
+    "mcl": Method(
+        "MCL", _memory_contrastive, inputs=lambda config: ("labels", "memory"), samples_per_class=SAMPLES_PER_CLASS
+    ),
+    "multi-similarity": Method("Multi-similarity", _multi_similarity, samples_per_class=SAMPLES_PER_CLASS),
+}

@@ -1,0 +1,60 @@
+"""Taxonomies by name: from Unicode names, from WordNet, or from a file of one's own."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.taxonomy.tree import ClassTree, tree_from_parents
+from robustdml_ops.recipes.taxonomy.unicode_names import tree_from_unicode_names
+from robustdml_ops.recipes.taxonomy.wordnet import tree_from_wordnet
+
+
+def load_taxonomy(source: str, class_names: Sequence[str]) -> ClassTree:
+    """Build the tree of some classes as a text says.
+
+    Parameters
+    ----------
+    source : str
+        ``unicode``, ``wordnet``, ``wordnet:ROOT`` with a noun above all classes, or a file of lines ``node⇥parent``
+        (blank lines and lines that begin with ``#`` are passed over).
+    class_names : sequence of str
+        The classes, in the order of the labels.
+
+    Returns
+    -------
+    ClassTree
+        The tree.
+
+    Raises
+    ------
+    UsageError
+        No such source, a file that cannot be read, or classes that do not fit.
+    """
+    if source == "unicode":
+        return tree_from_unicode_names(class_names)
+    if source == "wordnet" or source.startswith("wordnet:"):
+        return tree_from_wordnet(class_names, source.partition(":")[2] or "entity")
+    path = Path(source).expanduser()
+    if not path.is_file():
+        raise UsageError(f"taxonomy {source!r}: expected unicode, wordnet, wordnet:ROOT or a file of node⇥parent lines")
+    return tree_from_parents(_read_parents(path), class_names)
+
+
+def _read_parents(path: Path) -> dict[str, str]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not a readable text in UTF-8 ({error})") from error
+    parents: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        fields = [field.strip() for field in line.split("\t")]
+        if len(fields) != 2 or not all(fields):
+            raise UsageError(f"{path}, line {number}: {line!r}; expected a node, a tab and its parent")
+        node, parent = fields
+        if parents.setdefault(node, parent) != parent:
+            raise UsageError(
+                f"{path}, line {number}: {node!r} has a second parent, {parent!r} beside {parents[node]!r}"
+            )
+    return parents

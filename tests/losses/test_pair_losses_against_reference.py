@@ -1,0 +1,112 @@
+"""Values and gradients of the losses on pairs against the dense references and against pytorch-metric-learning."""
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pair_cases import CPU_BACKENDS, NAMES, PairCase
+from pytorch_metric_learning import distances, miners
+from pytorch_metric_learning import losses as pml
+
+from python_ref.prism_losses import memory_contrastive_loss
+from robustdml_ops.losses import ContrastiveLoss, MultiSimilarityLoss
+
+SHAPES = [(1, 1, None), (1, 3, 4), (2, 3, None), (5, 2, 1), (17, 7, None), (17, 7, 33), (40, 16, 65), (65, 31, None)]
+
+
+def assert_close(ours, reference, tolerance=1e-12):
+    assert torch.isfinite(ours).all()
+    scale = 1 + reference.abs().max()
+    torch.testing.assert_close(ours / scale, reference / scale, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.usefixtures("small_chunks")
+def test_float64_matches_reference(name, weighted, reduction, backend):
+    for B, D, m in SHAPES:
+        case = PairCase(name, B, D, m, weighted=weighted, reduction=reduction, backend=backend)
+        ours, reference = case.ours(), case.reference()
+        assert ours.shape == reference.shape
+        assert_close(ours, reference)
+        for mine, theirs in zip(case.gradients(ours), case.gradients(reference), strict=True):
+            assert_close(mine, theirs)
+
+
+@given(data=st.data())
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_random_cases(data):
+    case = PairCase(
+        name=data.draw(st.sampled_from(NAMES)),
+        B=data.draw(st.integers(1, 40)),
+        D=data.draw(st.integers(1, 40)),
+        m=data.draw(st.none() | st.integers(1, 90)),
+        classes=data.draw(st.integers(1, 20)),
+        weighted=data.draw(st.booleans()),
+        reduction=data.draw(st.sampled_from(["mean", "none"])),
+        backend=data.draw(st.sampled_from(CPU_BACKENDS)),
+        seed=data.draw(st.integers(0, 2**16)),
+    )
+    ours, reference = case.ours(), case.reference()
+    assert_close(ours, reference)
+    for mine, theirs in zip(case.gradients(ours), case.gradients(reference), strict=True):
+        assert_close(mine, theirs, 1e-11)
+
+
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("m", [None, 900])
+def test_float32_is_as_good_as_the_reference_in_float32(name, m, backend):
+    case = PairCase(name, 130, 48, m, classes=30, dtype=torch.float32, backend=backend)
+    if name == "ms-mined":
+        case.module.epsilon = case.options["epsilon"] = 0.0517  # no pair within rounding of the edge
+    exact = case.reference(torch.float64)
+    theirs, ours = case.reference(), case.ours()
+    pairs = [(ours, theirs, exact), *zip(*map(case.gradients, (ours, theirs, exact)), strict=True)]
+    for mine, dense, truth in pairs:
+        allowed = 4 * (dense - truth).abs().max() + 1e-6 * truth.abs().max()
+        assert (mine - truth).abs().max() <= allowed
+
+
+@pytest.mark.parametrize("variant", ["paper", "xbm"])
+def test_memory_loss_is_that_of_the_paper(variant):
+    """The reference by sample, to which the others are compared, sums to the reference of the equations."""
+    case = PairCase(f"memory-{variant}", 12, 5, 20, reduction="none")
+    case.bank_labels = case.bank_labels.abs()
+    total = memory_contrastive_loss(case.embeddings, case.labels, case.bank, case.bank_labels, 0.2, variant)
+    torch.testing.assert_close(case.ours().sum() / (12 if variant == "xbm" else 1), total)
+
+
+PML = {
+    "ms": (MultiSimilarityLoss(alpha=3, beta=40, base=0.4), pml.MultiSimilarityLoss(alpha=3, beta=40, base=0.4), None),
+    "ms-mined": (MultiSimilarityLoss(epsilon=0.1), pml.MultiSimilarityLoss(), miners.MultiSimilarityMiner(epsilon=0.1)),
+    "contrastive": (ContrastiveLoss(), pml.ContrastiveLoss(), None),
+    "contrastive-margins": (ContrastiveLoss(0.3, 1.2), pml.ContrastiveLoss(0.3, 1.2), None),
+    "contrastive-cosine": (
+        ContrastiveLoss(1, 0.5, distance="cosine"),
+        pml.ContrastiveLoss(1, 0.5, distance=distances.CosineSimilarity()),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PML)
+@pytest.mark.parametrize("bank", [False, True])
+@pytest.mark.parametrize("classes", [1, 2, 6, 300])
+def test_takes_the_place_of_pytorch_metric_learning(name, bank, classes):
+    """Same constructor, values and gradients; with 300 classes most samples have no positive, with one no negative."""
+    torch.use_deterministic_algorithms(False)  # its miner has no deterministic sort of its own
+    ours, theirs, miner = PML[name]
+    case = PairCase("ms", 31, 9, 50 if bank else None, classes=classes)
+    reference = (case.bank, case.bank_labels.abs()) if bank else (None, None)
+    pairs = None if miner is None else miner(case.embeddings, case.labels, *reference)
+    results = []
+    for loss in (
+        ours(case.embeddings, case.labels, *reference),
+        theirs(case.embeddings, case.labels, pairs, *reference),
+    ):
+        results.append([loss, *torch.autograd.grad(loss, case.inputs)])
+    for mine, other in zip(*results, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-12)

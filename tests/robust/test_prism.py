@@ -1,0 +1,288 @@
+"""PRISM against the paper's equations over sequences of batches, and what a training run asks of it."""
+
+import contextlib
+import copy
+import io
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prism_oracle import Oracle
+
+from robustdml_ops.losses import ProxyAnchorLoss
+from robustdml_ops.robust import PRISM, prism_scores
+
+C, D, H, N = 5, 4, 2, 12
+SIMILARITIES = ("average", "proxy", "vmf", "batch-positive", "memory-positive")
+THRESHOLDS = ("top-r", "smooth-top-r", "per-class", "fixed")
+few = settings(max_examples=6, deadline=None, derandomize=True)
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+plans = st.fixed_dictionaries(
+    {
+        "sizes": st.lists(st.integers(0, 12), min_size=4, max_size=9),
+        "memory_size": st.integers(1, 40),
+        "noise_rate": st.sampled_from([0, 0.1, 0.29, 0.5, 0.75, 1]),
+        "fixed": st.floats(0.01, 1),
+        "window": st.integers(1, 4),
+        "vmf_start": st.integers(0, 4),
+        "own_copies": st.booleans(),
+        "unseen": st.sampled_from(["skip", "zero"]),
+        "bias_correction": st.sampled_from(["none", "u"]),
+        "seed": st.integers(0, 2**32),
+    }
+)
+
+
+def settings_of(plan, similarity, threshold):
+    """What of the plan these two take."""
+    chosen = {"similarity": similarity, "threshold": threshold, "window": plan["window"]}
+    if threshold == "fixed":
+        chosen["fixed_threshold"] = plan["fixed"]
+    else:
+        chosen["noise_rate"] = plan["noise_rate"]
+    if similarity in ("average", "vmf", "memory-positive"):
+        chosen["memory_size"] = plan["memory_size"]
+        if not plan["own_copies"]:
+            chosen |= {"num_samples": N, "max_copies": 40}
+    if similarity == "average":
+        chosen["unseen"] = plan["unseen"]
+    if similarity == "vmf":
+        chosen |= {"vmf_start": plan["vmf_start"], "bias_correction": plan["bias_correction"], "estimator": "prism"}
+    return chosen
+
+
+def batches_of(plan, similarity, dtype=torch.float64):
+    """Rows about a direction per class; the last class comes late."""
+    random = torch.Generator().manual_seed(plan["seed"])
+    centers = torch.randn(C, D, generator=random, dtype=torch.float64)
+    for number, B in enumerate(plan["sizes"]):
+        labels = torch.randint(C if number > 2 else C - 1, (B,), generator=random)
+        X = centers[labels] + 0.7 * torch.randn(B, D, generator=random, dtype=torch.float64)
+        ids = torch.randint(N, (B,), generator=random)
+        shape = (C, H, D) if number % 2 else (C, D)
+        proxies = torch.randn(shape, generator=random, dtype=torch.float64) if similarity == "proxy" else None
+        yield X.to(dtype), labels, ids, None if proxies is None else proxies.to(dtype)
+
+
+@pytest.mark.parametrize("threshold", THRESHOLDS)
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+@few
+@given(plan=plans)
+def test_sequences_are_the_papers(similarity, threshold, plan):
+    chosen = settings_of(plan, similarity, threshold)
+    prism, oracle = PRISM(C, D, memory_dtype=torch.float64, **chosen), Oracle(C, **chosen)
+    for X, labels, ids, proxies in batches_of(plan, similarity):
+        result = prism(X, labels, ids, proxies)
+        keep, scores, m = oracle.step(X, labels, ids, proxies)
+        kappa = float(prism.kappa.max()) if similarity == "vmf" else 1.0
+        close = {"rtol": 1e-9, "atol": 1e-13 * (1 + kappa), "check_dtype": False}
+        torch.testing.assert_close(result.log_p_clean, scores, **close)
+        torch.testing.assert_close(result.threshold, m, **close)
+        assert result.keep.tolist() == keep.tolist()
+        rejected = ids[~keep].tolist()
+        assert result.rejected_ids.tolist() == rejected + [-1] * (len(ids) - len(rejected))
+        prism.enqueue(X, labels, result.keep, ids)
+        oracle.enqueue(X, labels, ids, keep)
+
+
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+@few
+@given(plan=plans)
+def test_float32_loses_no_more_than_the_reference_in_float32(similarity, plan):
+    """All is kept, so that all see the same bank."""
+    chosen = settings_of(plan, similarity, "top-r") | {"noise_rate": 0}
+    prism, oracle, same_type = PRISM(C, D, **chosen), Oracle(C, **chosen), Oracle(C, dtype=torch.float32, **chosen)
+    for X, labels, ids, proxies in batches_of(plan, similarity, torch.float32):
+        result = prism(X, labels, ids, proxies)
+        expected, others = (of.step(X, labels, ids, proxies)[1] for of in (oracle, same_type))
+        assert result.log_p_clean.dtype == torch.float32
+        kappa = float(prism.kappa.max()) if similarity == "vmf" else 1.0
+        bound = 4 * (others - expected).abs().max() + 4e-7 * (1 + kappa) if len(X) else 0.0
+        assert ((result.log_p_clean - expected).abs() <= bound + 1e-6 * expected.abs()).all()
+        for bank in (prism, oracle, same_type):
+            bank.enqueue(X, labels, keep=result.keep, **{"sample_ids" if bank is prism else "ids": ids})
+
+
+@pytest.mark.parametrize("threshold", THRESHOLDS)
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+@settings(max_examples=2, deadline=None, derandomize=True)
+@given(plan=plans, cut=st.integers(0, 5))
+def test_resumes_bit_for_bit(similarity, threshold, plan, cut):
+    def run(prism, batches):
+        results = []
+        for X, labels, ids, proxies in batches:
+            results.append(prism(X, labels, ids, proxies))
+            prism.enqueue(X, labels, results[-1].keep, ids)
+        return results
+
+    chosen = settings_of(plan, similarity, threshold)
+    batches = list(batches_of(plan, similarity, torch.float32))
+    unbroken, broken, resumed = (PRISM(C, D, **chosen) for _ in range(3))
+    expected = run(unbroken, batches)[cut:]
+    run(broken, batches[:cut])
+    file = io.BytesIO()
+    torch.save(broken.state_dict(), file)
+    file.seek(0)
+    resumed.load_state_dict(torch.load(file))
+    for result, other in zip(run(resumed, batches[cut:]), expected, strict=True):
+        assert all(torch.equal(one, two) for one, two in zip(result, other, strict=True))
+    assert_same_state(resumed, unbroken)
+
+
+def unit_batch(seed=0, B=6, classes=3):
+    random = torch.Generator().manual_seed(seed)
+    return torch.randn(B, D, generator=random), torch.randint(classes, (B,), generator=random)
+
+
+def assert_same_state(first, second):
+    states = first.state_dict(), second.state_dict()
+    assert states[0].keys() == states[1].keys()
+    for name, value in states[0].items():
+        torch.testing.assert_close(value, states[1][name], rtol=0, atol=0, equal_nan=True, msg=name)
+
+
+def test_scores_alone_change_nothing():
+    X, labels = unit_batch()
+    prism = PRISM(C, D, "vmf", 0.5, "per-class", memory_size=10, vmf_start=1)
+    prism.enqueue(X, labels, prism(X, labels).keep)
+    before = copy.deepcopy(prism)
+    scores = prism.log_p_clean(X, labels)
+    assert_same_state(prism, before)
+    assert torch.equal(scores, prism(X, labels).log_p_clean)
+
+
+def test_what_is_rejected_and_what_is_new():
+    X, labels = unit_batch()
+    prism = PRISM(C, D, noise_rate=1, threshold="top-r", memory_size=3)
+    assert prism(X, labels).keep.all()  # the bank is empty
+    prism.enqueue(X, labels, torch.ones(6, dtype=torch.bool))
+    known = prism.bank.seen[labels]
+    result = prism(X, labels)
+    assert torch.equal(result.keep, ~known)
+    assert result.rejected_ids is None
+    unseen = prism(X, torch.full((6,), C - 1))
+    assert unseen.keep.all()
+    assert unseen.log_p_clean.tolist() == [0] * 6
+    empty = prism(X[:0], labels[:0], sample_ids=labels[:0])
+    assert [len(part) for part in (empty.keep, empty.log_p_clean, empty.rejected_ids)] == [0, 0, 0]
+
+
+def test_nothing_kept():
+    X, labels = unit_batch()
+    prism = PRISM(C, D, noise_rate=1, threshold="top-r", memory_size=10)
+    prism.enqueue(X, labels, torch.ones(6, dtype=torch.bool))
+    result = prism(X, labels)
+    assert not result.keep.any()
+    before = copy.deepcopy(prism)
+    prism.enqueue(X, labels, result.keep)
+    assert_same_state(prism, before)
+    loss_function = ProxyAnchorLoss(C, D)
+    embeddings = X.clone().requires_grad_()
+    loss = loss_function(embeddings, labels, sample_weights=result.keep.float())
+    loss.backward()
+    assert loss.item() == 0
+    assert not embeddings.grad.any()
+
+
+def test_embeddings_of_any_scale_and_type_and_no_gradient():
+    X, labels = unit_batch()
+    prisms = [PRISM(C, D, "vmf", 0.5, memory_size=10, vmf_start=0) for _ in range(2)]
+    for prism, given_ in zip(prisms, (X, (2.0**9 * X).requires_grad_()), strict=True):
+        prism.enqueue(given_, labels, torch.ones(6, dtype=torch.bool))
+        assert not prism(given_, labels).log_p_clean.requires_grad
+    assert_same_state(*prisms)
+    result = prisms[0](X.bfloat16(), labels.int())
+    assert result.log_p_clean.dtype == torch.float32
+    buffers = {name: buffer.dtype for name, buffer in prisms[0].named_buffers()}
+    assert {name: buffer.dtype for name, buffer in prisms[0].half().named_buffers()} == buffers
+
+
+def test_vmf_goes_by_average_similarity_at_first():
+    vmf = PRISM(C, D, "vmf", 0.3, memory_size=20, vmf_start=2)
+    average = PRISM(C, D, "average", 0.3, memory_size=20)
+    same = []
+    for step in range(4):
+        X, labels = unit_batch(step, B=12)
+        results = vmf(X, labels), average(X, labels)
+        same.append(torch.equal(results[0].log_p_clean, results[1].log_p_clean))
+        for prism in (vmf, average):
+            prism.enqueue(X, labels, results[0].keep)
+        if step == 0:
+            assert not vmf.kappa.any()
+    assert same == [True, True, False, False]
+    assert (vmf.kappa[vmf.bank.counts > 2] > 0).any()
+
+
+def test_the_change_to_vmf_in_parts(monkeypatch):
+    X, labels = unit_batch(B=12)
+    prisms = [PRISM(C, D, "vmf", 0.3, memory_size=20, vmf_start=1) for _ in range(2)]
+    for rows, prism in zip((2, 100), prisms, strict=True):
+        monkeypatch.setattr(prism_scores, "_REFRESH_ROWS", rows)
+        prism.enqueue(X, labels, torch.ones(12, dtype=torch.bool))
+        prism(X, labels)
+    torch.testing.assert_close(prisms[0].scores.bias, prisms[1].scores.bias)
+    torch.testing.assert_close(prisms[0].scores.scale, prisms[1].scores.scale)
+
+
+def test_a_sample_does_not_vouch_for_itself():
+    """Sample 3 is of class 1 by its looks, of class 0 by its label, and was let in once."""
+    x = torch.tensor([[1.0, 0.0], [1.0, 0.2], [1.0, -0.2], [0.0, 1.0], [0.2, 1.0]])
+    labels, ids = torch.tensor([0, 0, 0, 0, 1]), torch.arange(5)
+    scores = []
+    for num_samples in (None, 5):
+        for similarity, start in (("average", None), ("vmf", 0), ("memory-positive", None)):
+            prism = PRISM(2, 2, similarity, 0.5, memory_size=10, vmf_start=start, num_samples=num_samples)
+            prism.enqueue(x, labels, torch.ones(5, dtype=torch.bool), ids)
+            scores.append(float(prism.log_p_clean(x, labels, ids)[3]))
+    assert scores[3] < scores[0] - 0.1
+    assert scores[4] < scores[1] - 0.1
+    assert scores[5] < scores[2] - 0.2
+    assert prism(x, labels, ids).keep[4]  # its class has no other sample: new
+
+
+def test_own_copies_are_found_though_others_are_rejected():
+    """Sample 0 is kept in every epoch: with R = 0.75 a bank of N rows holds four copies, and perhaps one more."""
+    prism = PRISM(2, D, "memory-positive", 0.75, memory_size=8, num_samples=8)
+    for _ in range(5):
+        prism.enqueue(torch.ones(1, D), torch.tensor([0]), torch.tensor([True]), torch.tensor([0]))
+    prism.enqueue(-torch.ones(3, D), torch.zeros(3, dtype=torch.int64), torch.tensor([True] * 3), torch.arange(1, 4))
+    score = prism.log_p_clean(torch.ones(1, D), torch.tensor([0]), torch.tensor([0]))
+    torch.testing.assert_close(score, torch.tensor([-1.0]))
+
+
+@pytest.mark.parametrize("threshold", ["top-r", "smooth-top-r", "per-class", "fixed"])
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+def test_no_value_is_read_back_from_the_device(similarity, threshold, monkeypatch):
+    """Tensors on "meta" have shapes and no values: what asks for one fails."""
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())  # there is none on "meta"
+    plan = {"window": 2, "fixed": 0.5, "noise_rate": 0.5, "memory_size": 4, "vmf_start": 1, "own_copies": False}
+    prism = PRISM(C, D, **settings_of(plan | {"unseen": "skip", "bias_correction": "u"}, similarity, threshold))
+    prism = prism.to("meta")
+    X, labels = torch.randn(6, D, device="meta"), torch.zeros(6, dtype=torch.int64, device="meta")
+    proxies = torch.randn(C, H, D, device="meta") if similarity == "proxy" else None
+    for _ in range(2):
+        result = prism(X, labels, labels, proxies)
+        assert result.keep.shape == result.rejected_ids.shape == (6,)
+        prism.enqueue(X, labels, result.keep, labels)
+
+
+@needs_gpu
+@pytest.mark.parametrize("threshold", ["top-r", "smooth-top-r", "per-class"])
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+def test_gpu_equals_cpu_without_a_stall(similarity, threshold):
+    plan = {"window": 2, "noise_rate": 0.3, "memory_size": 30, "vmf_start": 2, "own_copies": False, "unseen": "skip"}
+    chosen = settings_of(plan | {"bias_correction": "u"}, similarity, threshold)
+    prisms = [PRISM(C, D, memory_dtype=torch.float64, **chosen).to(device) for device in ("cpu", "cuda")]
+    for batch in batches_of({"sizes": [12] * 6, "seed": 0}, similarity):
+        on_gpu = [None if tensor is None else tensor.cuda() for tensor in batch]
+        expected = prisms[0](*batch)
+        torch.cuda.set_sync_debug_mode("error")
+        result = prisms[1](*on_gpu)
+        prisms[1].enqueue(*on_gpu[:2], result.keep, on_gpu[2])
+        torch.cuda.set_sync_debug_mode("default")
+        prisms[0].enqueue(*batch[:2], expected.keep, batch[2])
+        torch.testing.assert_close(result.log_p_clean.cpu(), expected.log_p_clean, rtol=1e-8, atol=1e-8)
+        assert torch.equal(result.keep.cpu(), expected.keep)
+        assert torch.equal(result.rejected_ids.cpu(), expected.rejected_ids)

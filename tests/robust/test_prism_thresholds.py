@@ -1,0 +1,94 @@
+"""Where the cut lies: by the batch, by the last batches, by the class."""
+
+import math
+
+import pytest
+import torch
+
+from robustdml_ops.robust.prism_scores import Scores
+from robustdml_ops.robust.prism_thresholds import PerClassThreshold, SmoothTopR, TopR
+
+
+def all_known(values):
+    return Scores(values, torch.ones(len(values), dtype=torch.bool))
+
+
+def per_class(noise_rate, window, classes):
+    return PerClassThreshold(noise_rate, window, classes, torch.float64)
+
+
+@pytest.mark.parametrize(("noise_rate", "removed"), [(0, 0), (0.009, 0), (0.01, 1), (0.29, 29), (0.57, 57), (1, 100)])
+def test_top_r_removes_the_decimal_share(noise_rate, removed):
+    values = torch.randn(100)
+    m = TopR(noise_rate)(all_known(values), torch.zeros(100))
+    assert int((values <= m).sum()) == removed
+
+
+def test_smooth_top_r_takes_the_mean_of_p_and_not_of_its_logarithm():
+    smooth, labels = SmoothTopR(0.5, 2, logarithmic=True), torch.zeros(2)
+    thresholds = [float(smooth(all_known(torch.tensor([p, 0.99]).log()), labels).exp()) for p in (0.8, 0.2, 0.4)]
+    assert thresholds == pytest.approx([0.8, 0.5, 0.3])
+    one = torch.tensor([0.0])  # R·B < 1: a quantile of 0
+    assert float(smooth(all_known(one), labels[:1]).exp()) == pytest.approx(0.2)
+
+
+def test_smooth_top_r_far_below_the_range_of_exp():
+    smooth = SmoothTopR(0.5, 3, logarithmic=True)
+    for value in (-1e4, -1.1e4, -1e4):
+        m = smooth(all_known(torch.tensor([value, 0.0])), torch.zeros(2))
+    assert float(m) == pytest.approx(-1e4 + math.log(2 / 3))
+
+
+def test_a_batch_of_new_classes_does_not_lift_the_window():
+    smooth = SmoothTopR(0.5, 5, logarithmic=True)
+    new = Scores(torch.zeros(4), torch.tensor([False, False, False, True]))
+    assert float(smooth(new, torch.zeros(4))) == -math.inf
+    old = smooth(all_known(torch.tensor([-3.0, -2.0, -1.0, -1.0])), torch.zeros(4))
+    assert float(old) == -2
+    assert float(smooth(new, torch.zeros(4))) == -2
+
+
+def test_per_class_holds_the_rate_in_every_class():
+    """Levels are 100 apart: a common threshold would reject whole classes, and others never."""
+    classes, steps, random = 6, 3000, torch.Generator().manual_seed(0)
+    for noise_rate in (0.1, 0.5, 0.73):
+        threshold, labels = per_class(noise_rate, 20, classes), torch.arange(classes)
+        rejected = torch.zeros(classes)
+        for _ in range(steps):
+            values = 100.0 * labels + torch.randn(classes, generator=random, dtype=torch.float64)
+            rejected += values <= threshold(all_known(values), labels)
+        # Sum of correlated draws: twice the deviation of independent ones, three times that.
+        bound = 6 * math.sqrt(noise_rate * (1 - noise_rate) / steps)
+        assert ((rejected / steps - noise_rate).abs() < bound).all()
+
+
+def test_per_class_rate_with_samples_of_a_class_together():
+    """P classes of K samples, as metric learning's samplers draw them; K > window, too."""
+    random = torch.Generator().manual_seed(0)
+    for K in (4, 30):
+        threshold, labels = per_class(0.4, 20, 3), torch.arange(3).repeat_interleave(K)
+        rejected = 0
+        for _ in range(600):
+            values = 10.0 * labels + torch.randn(3 * K, generator=random, dtype=torch.float64)
+            rejected += int((values <= threshold(all_known(values), labels)).sum())
+        assert rejected / (600 * 3 * K) == pytest.approx(0.4, abs=0.02)
+
+
+def test_a_new_class_gathers_scores_before_any_is_rejected():
+    threshold, label = per_class(0.25, 8, 2), torch.tensor([1])
+    unknown = Scores(torch.zeros(1, dtype=torch.float64), torch.tensor([False]))
+    assert float(threshold(unknown, label)) == -math.inf
+    thresholds = [float(threshold(all_known(torch.tensor([-1.0 * i])), label)) for i in range(1, 6)]
+    assert thresholds == [-math.inf, -math.inf, -math.inf, -3, -3.75]  # ranks 0.25, 0.5, 0.75, 1, 1.25
+    assert int(threshold.scored[1]) == 5  # the unknown one left nothing
+
+
+def test_per_class_keeps_the_last_scores():
+    threshold = per_class(0.5, 3, 2)
+    labels = torch.tensor([0, 1, 0, 0, 0, 0])
+    values = torch.tensor([9.0, -1.0, 8.0, 1.0, 2.0, 3.0], dtype=torch.float64)
+    threshold(all_known(values), labels)
+    assert threshold.recent[0].sort().values.tolist() == [1, 2, 3]
+    assert threshold.recent[1].tolist() == [-1, math.inf, math.inf]
+    assert threshold.recent[2].tolist() == [math.inf] * 3
+    assert threshold.scored.tolist() == [5, 1]
