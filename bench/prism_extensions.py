@@ -94,7 +94,7 @@ def small_classes() -> None:
         bank, truth = draw(directions[stored], spread), torch.arange(C).repeat(20)
         samples, right = draw(directions[truth], spread), torch.rand(20 * C) < 0.5
         labels = torch.where(right, truth, (truth + torch.randint(1, C, truth.shape)) % C)
-        for name in ("average", "none", "u"):
+        for name in ("average", "none", "u", "predictive"):
             vmf = {} if name == "average" else {"vmf_start": 0, "bias_correction": name}
             prism = PRISM(C, D, "vmf" if vmf else name, 0.5, "top-r", memory_size=len(bank), **vmf)
             prism.enqueue(bank, stored, torch.ones(len(bank), dtype=torch.bool))

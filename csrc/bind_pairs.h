@@ -1,9 +1,15 @@
-// The ops on pairs: PairChunk_f32, pair_lse_f32 and so on for the CPU.
+// The ops on pairs: PairChunk_f32, pair_lse_f32 and so on for the CPU, PairChunk_cuda_f32, pair_lse_cuda_f32
+// for the current CUDA device, whose labels are of 64 bits.
 #pragma once
 
 #include "bind.h"
 #include "cpu/pair_hinge.h"
 #include "cpu/pair_lse.h"
+
+#if defined(ROBUSTDML_CUDA)
+#include "cuda/pair_hinge.h"
+#include "cuda/pair_lse.h"
+#endif
 
 namespace robustdml {
 
@@ -76,6 +82,19 @@ void bind_pairs(py::module_& m, const std::string& suffix) {
               cpu::pair_hinge(chunk, problem, threads);
           },
           arg("chunk"), arg("problem"), arg("threads"));
+#if defined(ROBUSTDML_CUDA)
+    bind_pair_chunk<T, std::int64_t>(m, "PairChunk_cuda_" + suffix);
+    m.def(("pair_lse_cuda_" + suffix).c_str(),
+          [](const PairChunk<T, std::int64_t>& chunk, const PairLSE<T>& problem, Address stream) {
+              cuda::pair_lse(chunk, problem, stream);
+          },
+          arg("chunk"), arg("problem"), arg("stream"));
+    m.def(("pair_hinge_cuda_" + suffix).c_str(),
+          [](const PairChunk<T, std::int64_t>& chunk, const PairHinge<T>& problem, Address stream) {
+              cuda::pair_hinge(chunk, problem, stream);
+          },
+          arg("chunk"), arg("problem"), arg("stream"));
+#endif
 }
 
 }  // namespace robustdml

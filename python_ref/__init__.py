@@ -7,6 +7,13 @@ they are for small cases.
 
 from python_ref.adaptive_proxy_anchor import adaptive_proxy_anchor_loss
 from python_ref.anchor import cosine_similarity, log_one_plus_sum_exp
+from python_ref.bspml import (
+    average_weights,
+    self_paced_gradient,
+    self_paced_objective,
+    self_paced_terms,
+    weighted_batch_loss,
+)
 from python_ref.class_lse import class_log_sum_exp, pooled_similarity
 from python_ref.contrastive import contrastive_loss
 from python_ref.multi_similarity import informative_pairs, multi_similarity_loss
@@ -39,6 +46,7 @@ from python_ref.vmf import (
 
 __all__ = [
     "adaptive_proxy_anchor_loss",
+    "average_weights",
     "class_log_sum_exp",
     "confidence",
     "confidence_head",
@@ -56,6 +64,9 @@ __all__ = [
     "procsim_loss",
     "proxy_anchor_loss",
     "proxy_nca_losses",
+    "self_paced_gradient",
+    "self_paced_objective",
+    "self_paced_terms",
     "smooth_proxy_anchor_loss",
     "smooth_similarity_gradient",
     "smooth_weights",
@@ -68,4 +79,5 @@ __all__ = [
     "vmf_log_posterior",
     "vmf_mean_direction",
     "vmf_mean_resultant_length",
+    "weighted_batch_loss",
 ]

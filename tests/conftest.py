@@ -20,4 +20,5 @@ def _poisoned_memory():
 def small_chunks(monkeypatch):
     """Chunks of 7 classes, so that small cases cross many boundaries."""
     monkeypatch.setattr("robustdml_ops.engine.similarities.chunk_rows", lambda *_: 7)
+    monkeypatch.setattr("robustdml_ops.engine.pair_sweep.chunk_rows", lambda *_: 7)
     monkeypatch.setattr("robustdml_ops.engine.counting.chunk_rows", lambda *_: 7)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from robustdml_ops.engine import eager, native, triton
 from robustdml_ops.engine.class_problem import ClassChunk, ClassProblem, ClassSums, ClassUpstream
+from robustdml_ops.engine.otsu_cut import OtsuCut
 from robustdml_ops.engine.pairs import PairChunk, PairHingeProblem, PairLSEProblem
 from robustdml_ops.engine.problem import AnchorChunk, AnchorProblem
 
@@ -37,6 +38,15 @@ class Epilogue(Protocol):
     def anchor_lse(self, chunk: AnchorChunk, problem: AnchorProblem) -> None:
         """Log-sum-exps of a chunk, and its gradient in its place."""
 
+    def class_lse(self, chunk: ClassChunk, problem: ClassProblem, sums: ClassSums) -> None:
+        """Add the classes of a chunk to the sums of each sample."""
+
+    def class_lse_backward(self, chunk: ClassChunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
+        """The gradient of a chunk's similarities in their place."""
+
+    def fused_class_lse(self, X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) -> bool:
+        """Add all classes at once; False, and nothing done, where the backend has no faster way than the sweep."""
+
     def pair_lse(self, chunk: PairChunk, problem: PairLSEProblem) -> None:
         """Log-sum-exps over the positives and over the negatives of a chunk of anchors, and their gradient."""
 
@@ -46,15 +56,17 @@ class Epilogue(Protocol):
     def evaluate_vmf(self, function: str, v: float, kappa: Tensor) -> Tensor:
         """A special function of the von Mises–Fisher distribution, see :mod:`robustdml_ops.engine.vmf`."""
 
+    def otsu_cut(self, values: Tensor, min_group: int) -> OtsuCut:
+        """The best cut of every row, see :mod:`robustdml_ops.engine.otsu`."""
 
-class ClassEpilogue(Epilogue, Protocol):
-    """What a backend provides for the class log-sum-exp."""
+    def lambert_w(self, x: Tensor) -> Tensor:
+        """Lambert's W; this and what follows: see :mod:`robustdml_ops.engine.lambert_w`."""
 
-    def class_lse(self, chunk: ClassChunk, problem: ClassProblem, sums: ClassSums) -> None:
-        """Add the classes of a chunk to the sums of each sample."""
+    def confidence(self, losses: Tensor, threshold: Tensor, lam: float) -> Tensor:
+        """ProcSim's σ."""
 
-    def class_lse_backward(self, chunk: ClassChunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
-        """The gradient of a chunk's similarities in their place."""
+    def superloss(self, losses: Tensor, tau: Tensor, lam: float) -> tuple[Tensor, Tensor]:
+        """SuperLoss and its σ."""
 
 
 EPILOGUES: dict[str, Epilogue] = {
@@ -68,8 +80,6 @@ PREFERENCE: dict[str, tuple[str, ...]] = {
     "cpu": ("native", "eager"),
     "cuda": ("triton", "native", "eager"),
 }
-
-CLASS_EPILOGUES: dict[str, ClassEpilogue] = {"native": native, "eager": eager}
 
 _told: set[str] = set()
 
@@ -105,15 +115,6 @@ def choose(backend: str | None, device: torch.device, dtype: torch.dtype) -> Epi
             break
         _tell_once(f"robustdml_ops: {candidate} can't serve {device.type}: {reason}")
     return EPILOGUES[candidate]
-
-
-def choose_class(backend: str | None, device: torch.device, dtype: torch.dtype) -> ClassEpilogue:
-    """As :func:`choose`, among the backends that have the class log-sum-exp."""
-    name = backend if backend not in (None, "auto") else os.environ.get("ROBUSTDML_BACKEND", "auto")
-    if name in EPILOGUES and name not in CLASS_EPILOGUES:
-        raise RuntimeError(f"backend={name!r} has no class_lse. Use backend='auto' to take what has.")
-    chosen = choose(name, device, dtype)
-    return next((epilogue for epilogue in CLASS_EPILOGUES.values() if epilogue is chosen), eager)
 
 
 def _tell_once(message: str) -> None:

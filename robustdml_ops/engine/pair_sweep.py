@@ -9,10 +9,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from robustdml_ops.engine.chunks import chunk_rows
 from robustdml_ops.engine.dispatch import Epilogue
+from robustdml_ops.engine.gemm import product
 from robustdml_ops.engine.pairs import PairChunk, PairLSEProblem, PairProblem
-from robustdml_ops.engine.similarities import Similarities
+from robustdml_ops.engine.similarities import Similarities, operand_dtype
 from robustdml_ops.engine.sweep import part
+
+_ROWS = 256  # of dS + dSᵀ at a time: nothing more of size n×n beside S
 
 
 @dataclass
@@ -38,7 +42,8 @@ def pair_sweep(
 ) -> PairResult:
     """Sums of every anchor and, given their upstream gradients, the gradients of anchors and candidates.
 
-    Six n·m·D flops with both gradients, two without; what is of size n×m exists a chunk of anchors at a time.
+    Six n·m·D flops with both gradients, four for a small batch with itself, two without gradients; what is of size n×m
+    exists a chunk of anchors at a time.
 
     Parameters
     ----------
@@ -59,29 +64,16 @@ def pair_sweep(
         result.danchors = new(anchors.shape, dtype=dtype) if want_anchors else None
         result.dcandidates = new(others.shape, dtype=dtype) if want_candidates and candidates is not None else None
         return result
+    factors = upstream if want_anchors or want_candidates else None
     with torch.autocast(anchors.device.type, enabled=False):
+        if candidates is None and factors is not None and n <= chunk_rows(n + 2 * anchors.shape[1], anchors.device):
+            return _one_chunk(anchors, problem, factors, epilogue, result)
         # The anchors' part joins the candidates' in the compute type: half precision is rounded once, at the end.
         similarities = Similarities(others, anchors.to(dtype), dtype, epilogue, 0)
         similarities.want_gradients(want_candidates, want_anchors)
         result.candidate_scale = similarities.X_inverse_norm
-        factors = upstream if want_anchors or want_candidates else None
         for chunk in similarities:
-            rows = slice(chunk.first, chunk.last)
-            _run(
-                epilogue,
-                PairChunk(
-                    S=chunk.S,
-                    first=chunk.first,
-                    upstream_positive=factors and part(factors[0], chunk.first, chunk.last),
-                    upstream_negative=factors and part(factors[1], chunk.first, chunk.last),
-                    positive=result.positive[rows],
-                    negative=result.negative[rows],
-                    counts=None if result.counts is None else result.counts[:, rows],
-                    V=chunk.V,
-                    inverse_norm=chunk.inverse_norm,
-                ),
-                problem,
-            )
+            _run(epilogue, problem, result, factors, chunk.first, chunk.S, chunk.V, chunk.inverse_norm)
             similarities.backward(chunk)
         result.dcandidates, result.danchors = similarities.gradients()
     if candidates is None and result.danchors is not None and result.dcandidates is not None:
@@ -89,7 +81,50 @@ def pair_sweep(
     return result
 
 
-def _run(epilogue: Epilogue, chunk: PairChunk, problem: PairProblem) -> None:
+def _one_chunk(
+    anchors: Tensor, problem: PairProblem, upstream: tuple[Tensor, Tensor], epilogue: Epilogue, result: PairResult
+) -> PairResult:
+    """Sums and gradient of a batch with itself where S is one chunk: it is symmetric, so two products do for three.
+
+    A row is an anchor in its row of dS and a candidate in its column: its gradient is (dS + dSᵀ)·U, through one
+    Jacobian.
+    """
+    (n, D), dtype, new = anchors.shape, result.positive.dtype, anchors.new_empty
+    U, inverse_norm = new((n, D), dtype=operand_dtype(anchors, dtype)), new(n, dtype=dtype)
+    epilogue.normalize_rows(anchors, U, inverse_norm)
+    S = product(U, U.t(), new((n, n), dtype=dtype))
+    _run(epilogue, problem, result, upstream, 0, S, U, torch.empty_like(inverse_norm))
+    result.danchors = new((n, D), dtype=dtype)
+    for first in range(0, n, _ROWS):
+        rows = slice(first, first + _ROWS)
+        product((S[rows] + S[:, rows].t()).to(U.dtype), U, result.danchors[rows])
+    epilogue.normalize_rows_backward(result.danchors, U, inverse_norm)
+    return result
+
+
+def _run(
+    epilogue: Epilogue,
+    problem: PairProblem,
+    result: PairResult,
+    upstream: tuple[Tensor, Tensor] | None,
+    first: int,
+    S: Tensor,
+    V: Tensor,
+    inverse_norm: Tensor,
+) -> None:
+    """One chunk: its sums into the result, and S ← dL/dS."""
+    last = first + len(S)
+    chunk = PairChunk(
+        S=S,
+        first=first,
+        upstream_positive=upstream and part(upstream[0], first, last),
+        upstream_negative=upstream and part(upstream[1], first, last),
+        positive=result.positive[first:last],
+        negative=result.negative[first:last],
+        counts=None if result.counts is None else result.counts[:, first:last],
+        V=V,
+        inverse_norm=inverse_norm,
+    )
     if isinstance(problem, PairLSEProblem):
         epilogue.pair_lse(chunk, problem)
     else:

@@ -1,22 +1,32 @@
 """Losses with the names and signatures of pytorch-metric-learning where it has them."""
 
 from robustdml_ops.losses.adaptive_proxy_anchor import AdaptiveProxyAnchorLoss
+from robustdml_ops.losses.bspml import BSPMLLoss
 from robustdml_ops.losses.contrastive import ContrastiveLoss, MemoryContrastiveLoss
+from robustdml_ops.losses.language_guidance import LanguageGuidanceLoss
 from robustdml_ops.losses.multi_similarity import MultiSimilarityLoss
 from robustdml_ops.losses.normalized_softmax import NormalizedSoftmaxLoss
+from robustdml_ops.losses.procsim import ProcSimLoss, ProcSimStep
 from robustdml_ops.losses.proxy_anchor import ProxyAnchorLoss
 from robustdml_ops.losses.proxy_nca import ProxyNCALoss
 from robustdml_ops.losses.smooth_proxy_anchor import SmoothProxyAnchorLoss
 from robustdml_ops.losses.soft_triple import SoftTripleLoss
+from robustdml_ops.losses.superloss import SuperContrastiveLoss, SuperLoss
 
 __all__ = [
     "AdaptiveProxyAnchorLoss",
+    "BSPMLLoss",
     "ContrastiveLoss",
+    "LanguageGuidanceLoss",
     "MemoryContrastiveLoss",
     "MultiSimilarityLoss",
     "NormalizedSoftmaxLoss",
+    "ProcSimLoss",
+    "ProcSimStep",
     "ProxyAnchorLoss",
     "ProxyNCALoss",
     "SmoothProxyAnchorLoss",
     "SoftTripleLoss",
+    "SuperContrastiveLoss",
+    "SuperLoss",
 ]

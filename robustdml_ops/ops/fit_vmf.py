@@ -10,7 +10,7 @@ from robustdml_ops.ops.validation import check_matrix, check_same_device
 
 TINY_NORM = 1e-12
 ESTIMATORS = ("newton", "banerjee", "prism")
-BIAS_CORRECTIONS = ("u", "none")
+BIAS_CORRECTIONS = ("u", "none", "predictive")
 # From Banerjee's approximation, 6.5 % off at worst (D = 2), to 1e-9 (D = 2) or 1e-13 (D from 8).
 _NEWTON_STEPS = 3
 _BANERJEE_ERROR = 0.1
@@ -46,8 +46,10 @@ def fit_vmf(
         ones do.
     estimator : {"newton", "banerjee", "prism"}
         ``"newton"``: maximum likelihood, A(κ) = R̄. ``"banerjee"``: R̄(D − R̄²)/(1 − R̄²). ``"prism"``: R̄(D − R̄)/(1 − R̄²).
-    bias_correction : {"u", "none"}
-        ``"u"``: R̄² is replaced by its unbiased estimate of A², max(0, (nR̄² − 1)/(n − 1)). ``"none"``: as it is.
+    bias_correction : {"u", "none", "predictive"}
+        ``"u"``: R̄² is replaced by its unbiased estimate of A², R_u² = max(0, (nR̄² − 1)/(n − 1)). ``"none"``: as it is.
+        ``"predictive"``: R̄ is replaced by R_u²/R̄, the mean cosine of *new* samples with the estimated direction,
+        which is off, too: κ is lower than the distribution's own, and the density that of what is still to come.
     backend : str, optional
         As in :func:`robustdml_ops.ops.log_bessel_i`.
 
@@ -55,7 +57,7 @@ def fit_vmf(
     -------
     VonMisesFisher
         ``mean_direction`` (C, D) and ``kappa`` (C,), float64 if ``sums`` is, else float32; never NaN for finite sums.
-        κ = 0, the uniform distribution, where nothing can be told: n ≤ 1 or, with "u", nR̄² ≤ 1. Equal vectors
+        κ = 0, the uniform distribution, where nothing can be told: n ≤ 1 or, corrected, nR̄² ≤ 1. Equal vectors
         would have κ = ∞: R̄ counts as 1 − ε/2 at most, ε that of the type, hence κ below 1.1 (D − 1)/ε.
 
     Raises
@@ -66,9 +68,9 @@ def fit_vmf(
     Notes
     -----
     Sources: Liu et al. (PRISM), Eqs. 12 and 13, with R̄ = ‖Σ‖/n (the paper's lacks 1/n, which makes κ negative);
-    Banerjee et al. 2005; Sra 2012. The correction is an extension of ours: R̄ of few samples is too long,
-    E R̄² = 1/n + (1 − 1/n)A², so that at D = 128, κ = 537, n = 5 the uncorrected κ is 155 too high, which favours small
-    classes; the corrected one 2. κ itself is computed in float64.
+    Banerjee et al. 2005; Sra 2012. The corrections are extensions of ours: R̄ of few samples is too long,
+    E R̄² = 1/n + (1 − 1/n)A², so that at D = 128, κ = 537, n = 5 the uncorrected κ is 155 too high, and new
+    samples of a small class are too improbable in it; that of "u" is 2 too high. κ itself is computed in float64.
 
     Examples
     --------
@@ -97,8 +99,11 @@ def fit_vmf(
     _check_values(norm, counts)
     n = counts.double()
     squared_length = (norm / n.clamp(min=1)).square()
-    if bias_correction == "u":
-        squared_length = ((n * squared_length - 1) / (n - 1).clamp(min=torch.finfo(torch.float64).tiny)).clamp(min=0)
+    if bias_correction != "none":
+        tiny = torch.finfo(torch.float64).tiny
+        unbiased = ((n * squared_length - 1) / (n - 1).clamp(min=tiny)).clamp(min=0)
+        # A new x has x·μ̂ = A μ·μ̂ on average, and μ̂ = Σ/‖Σ‖ has μ·μ̂ = A/R̄.
+        squared_length = unbiased if bias_correction == "u" else unbiased.square() / squared_length.clamp(min=tiny)
     squared_length = squared_length.clamp(max=(1 - torch.finfo(dtype).eps / 2) ** 2)
     kappa = _concentration(squared_length, dim, estimator, backend)
     kappa = torch.where(n > 1, kappa, 0)

@@ -144,3 +144,13 @@ def require(condition: Tensor, message: Callable[[], str]) -> None:
         torch._assert_async(condition, "a value is out of range; run this batch on the CPU for its name")
     elif not condition:
         raise ValueError(message())
+
+
+def check_losses(losses: object) -> Tensor:
+    """One floating-point tensor of any shape, in the type that is computed in."""
+    check_local("losses", losses)
+    if not isinstance(losses, Tensor):
+        raise TypeError(f"losses must be a torch.Tensor, not {type(losses).__name__}")
+    if not losses.is_floating_point():
+        raise ValueError(f"losses must be floating point, got {losses.dtype}: convert them with losses.float()")
+    return losses if losses.dtype == torch.float64 else losses.float()

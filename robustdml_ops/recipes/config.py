@@ -12,9 +12,12 @@ from robustdml_ops.recipes.methods import (
     MemoryContrastiveOptions,
     MultiSimilarityOptions,
     NormalizedSoftmaxOptions,
+    ProcSimOptions,
     ProxyNCAOptions,
+    SelfPacedOptions,
     SmoothOptions,
     SoftTripleOptions,
+    SuperLossOptions,
 )
 from robustdml_ops.recipes.noise import noise_rate, parse_noise
 
@@ -54,12 +57,16 @@ class TrainingConfig:
     backbone : str
         ``package.module:factory`` of the user's own, ``untrained`` for the built-in network as it starts, or empty for
         the one that goes with the data.
-    learning_rate, proxy_learning_rate, weight_decay : float
-        Of AdamW: network, and proxies (and margins); the decay spares proxies and margins.
+    learning_rate : float or None
+        Of AdamW for the network; None for what the method asks for.
+    proxy_learning_rate, weight_decay : float
+        Of AdamW for proxies (and margins), and its decay, which spares proxies and margins.
     amp : str
         ``none``, or ``bf16`` for bfloat16 autocast.
     anchor, smooth, proxy_nca, normalized_softmax, soft_triple, contrastive, mcl, multi_similarity
         Settings of methods.
+    procsim, superloss, bspml
+        Likewise, of those that weigh samples or pairs.
     filter : FilterOptions
         What keeps samples of probably wrong labels out of the loss.
     """
@@ -75,7 +82,7 @@ class TrainingConfig:
     embedding_size: int = 64
     finetune: bool = False
     backbone: str = ""
-    learning_rate: float = 1e-3
+    learning_rate: float | None = None
     proxy_learning_rate: float = 1e-2
     weight_decay: float = 1e-4
     amp: str = "none"
@@ -87,6 +94,9 @@ class TrainingConfig:
     contrastive: ContrastiveOptions = field(default_factory=ContrastiveOptions)
     mcl: MemoryContrastiveOptions = field(default_factory=MemoryContrastiveOptions)
     multi_similarity: MultiSimilarityOptions = field(default_factory=MultiSimilarityOptions)
+    procsim: ProcSimOptions = field(default_factory=ProcSimOptions)
+    superloss: SuperLossOptions = field(default_factory=SuperLossOptions)
+    bspml: SelfPacedOptions = field(default_factory=SelfPacedOptions)
     filter: FilterOptions = field(default_factory=FilterOptions)
 
     def __post_init__(self) -> None:
@@ -97,6 +107,8 @@ class TrainingConfig:
             raise UsageError(f"noise_rate={self.noise_rate}: expected a share between 0 and 1")
         if self.filter.kind not in (NO_FILTER, *FILTERS):
             raise UsageError(f"filter {self.filter.kind!r}: expected one of {', '.join((NO_FILTER, *FILTERS))}")
+        if self.filter.kind != NO_FILTER and not METHODS[self.method].takes_weights:
+            raise UsageError(f"filter {self.filter.kind}: method {self.method} weighs samples itself; use filter none")
         if self.filter.kind == "prism-proxy" and METHODS[self.method].proxies is None:
             raise UsageError(f"filter prism-proxy needs proxies, and method {self.method} has none; use prism-average")
         if self.amp not in ("none", "bf16"):
@@ -109,7 +121,7 @@ class TrainingConfig:
             if settings[name] is not None and settings[name] < 0:
                 raise UsageError(f"{name}={settings[name]}: expected at least 0")
         for name in ("learning_rate", "proxy_learning_rate", "smooth.learning_rate"):
-            if not settings[name] > 0:
+            if settings[name] is not None and not settings[name] > 0:
                 raise UsageError(f"{name}={settings[name]}: expected a positive number")
 
     @property
@@ -118,6 +130,11 @@ class TrainingConfig:
         if self.samples_per_class is None:
             return METHODS[self.method].samples_per_class
         return self.samples_per_class
+
+    @property
+    def network_learning_rate(self) -> float:
+        """Learning rate of the network: the setting, or what the method asks for."""
+        return METHODS[self.method].learning_rate if self.learning_rate is None else self.learning_rate
 
     @property
     def told_noise_rate(self) -> float:

@@ -64,7 +64,8 @@ def load_data(source: str, *, image_size: int = 224, test_fraction: float = 0.5,
     Parameters
     ----------
     source : str
-        ``glyphs`` or ``glyphs-large`` (made on the spot), a folder of images, or an ``.npz`` file of features.
+        ``glyphs``, ``glyphs-validation`` or ``glyphs-large`` (made on the spot), a folder of images, or an ``.npz``
+        file of features.
     image_size : int
         Side in pixels to which images of a folder are brought.
     test_fraction : float
@@ -90,10 +91,11 @@ def load_data(source: str, *, image_size: int = 224, test_fraction: float = 0.5,
     """
     if not 0 < test_fraction < 1:
         raise UsageError(f"test_fraction={test_fraction}: expected a share of the classes between 0 and 1")
-    if source in ("glyphs", "glyphs-large"):
-        from robustdml_ops.recipes.glyphs import load_glyphs
+    if source.startswith("glyphs"):
+        from robustdml_ops.recipes.glyphs import GLYPHS, load_glyphs
 
-        return load_glyphs(large=source == "glyphs-large")
+        if source in GLYPHS:
+            return load_glyphs(source)
     path = Path(source).expanduser()
     if path.is_dir():
         from robustdml_ops.recipes.folders import load_folder

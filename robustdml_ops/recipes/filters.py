@@ -1,4 +1,4 @@
-"""The filter of a run: who takes part in each step, and how well it chose."""
+"""The filter of a run: who takes part in each step."""
 
 import numpy as np
 import torch
@@ -7,16 +7,17 @@ from torch import Tensor, nn
 
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.evaluation import detection_auc
 from robustdml_ops.recipes.filter_options import FILTERS, NO_FILTER
+from robustdml_ops.recipes.sample_log import KEPT
 from robustdml_ops.recipes.samplers import Indices
 from robustdml_ops.robust import PRISM, MemoryBank
+from robustdml_ops.robust.prism_settings import WITH_BANK
 
 QUANTILES = {"min": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "max": 1.0}
 
 
 class Filter(nn.Module):
-    """PRISM in a run, and what it did in the epoch; all its state is in ``state_dict``.
+    """PRISM in a run; all its state is in ``state_dict``.
 
     Parameters
     ----------
@@ -24,29 +25,25 @@ class Filter(nn.Module):
         Settings; its filter is not ``none``.
     labels : ndarray
         Labels with their noise, (N,).
-    changed : ndarray
-        Which are wrong, (N,): to measure with.
     num_classes : int
         C.
     steps_per_epoch : int
         Batches an epoch.
     """
 
-    log_p_clean: Tensor
-    counts: Tensor
+    observed = ("log_p_clean", KEPT)
 
     def __init__(
         self,
         config: TrainingConfig,
         labels: NDArray[np.int64],
-        changed: NDArray[np.bool_],
         num_classes: int,
         steps_per_epoch: int,
     ) -> None:
         super().__init__()
         options, num_samples = config.filter, len(labels)
         similarity = FILTERS[options.kind]
-        has_bank = similarity not in ("proxy", "batch-positive")
+        has_bank = similarity in WITH_BANK
         fixed = options.threshold == "fixed"
         memory_size = num_samples if options.memory_size is None else options.memory_size
         try:
@@ -66,24 +63,13 @@ class Filter(nn.Module):
         except ValueError as error:
             raise UsageError(f"filter {options.kind}: {error}") from error
         self._labels = torch.from_numpy(labels)
-        self._changed = changed
-        # Of each sample, when it was last judged in this epoch; NaN where it was not.
-        self.register_buffer("log_p_clean", torch.full((num_samples,), torch.nan))
-        # Samples judged: right and kept, right, kept, all.
-        self.register_buffer("counts", torch.zeros(4, dtype=torch.int64))
 
     @property
     def bank(self) -> MemoryBank | None:
         """The memory of the filter, where it has one."""
-        bank: MemoryBank | None = getattr(self.prism, "bank", None)
-        return bank
+        return self.prism.bank if self.prism.similarity in WITH_BANK else None
 
-    def start_epoch(self) -> None:
-        """Forget what the filter did; not what it knows."""
-        self.log_p_clean.fill_(torch.nan)
-        self.counts.zero_()
-
-    def judge(self, embeddings: Tensor, rows: Indices, proxies: Tensor | None) -> Tensor:
+    def judge(self, embeddings: Tensor, rows: Indices, proxies: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Say who takes part.
 
         Parameters
@@ -97,17 +83,14 @@ class Filter(nn.Module):
 
         Returns
         -------
-        Tensor
+        keep : Tensor
             bool, (B,).
+        observed : dict
+            ``log_p_clean`` and ``kept``, (B,).
         """
         labels, ids = self._of_batch(embeddings, rows)
         result = self.prism(embeddings, labels, ids, proxies if self.prism.similarity == "proxy" else None)
-        self.log_p_clean[ids] = result.log_p_clean.to(self.log_p_clean)
-        right = torch.from_numpy(~self._changed[rows]).to(embeddings.device)
-        of_batch = [right & result.keep, right, result.keep, torch.ones_like(right)]
-        self.counts += torch.stack([mask.sum() for mask in of_batch])
-        keep: Tensor = result.keep
-        return keep
+        return result.keep, {"log_p_clean": result.log_p_clean, KEPT: result.keep}
 
     def remember(self, embeddings: Tensor, rows: Indices, keep: Tensor) -> None:
         """Put what was kept into the memory, after the step.
@@ -123,35 +106,13 @@ class Filter(nn.Module):
         self.prism.enqueue(embeddings, labels, keep, ids)
 
     def record(self) -> dict[str, float]:
-        """Say how well it chose in this epoch, and how concentrated the classes are.
+        """Say how concentrated the classes are.
 
         Returns
         -------
         dict
-            ``filter_precision``: share of right labels among the kept; ``filter_recall``: share of the right ones that
-            were kept; ``filter_kept``: share kept; ``filter_auc``: of the scores, where there are wrong labels; for
-            vMF-Sim the quartiles of κ, once it has begun, over the classes that are in the memory.
+            For vMF-Sim the quartiles of κ, once it has begun, over the classes that are in the memory.
         """
-        right_kept, right, kept, judged = self.counts.tolist()
-        record = {
-            "filter_precision": right_kept / max(kept, 1),
-            "filter_recall": right_kept / max(right, 1),
-            "filter_kept": kept / max(judged, 1),
-        }
-        auc = detection_auc(self.scores()["log_p_clean"], self._changed)
-        return record | ({} if auc is None else {"filter_auc": auc}) | self._kappa()
-
-    def scores(self) -> dict[str, NDArray[np.float32]]:
-        """Say what it held of each training sample in the last epoch.
-
-        Returns
-        -------
-        dict
-            ``log_p_clean``: float32, (N,), NaN where a sample was in no batch.
-        """
-        return {"log_p_clean": self.log_p_clean.cpu().numpy()}
-
-    def _kappa(self) -> dict[str, float]:
         if self.prism.similarity != "vmf" or self.bank is None:
             return {}
         kappa = self.prism.kappa[self.bank.seen].float()
@@ -167,7 +128,6 @@ class Filter(nn.Module):
 def make_filter(
     config: TrainingConfig,
     labels: NDArray[np.int64],
-    changed: NDArray[np.bool_],
     num_classes: int,
     steps_per_epoch: int,
 ) -> Filter | None:
@@ -175,7 +135,7 @@ def make_filter(
 
     Parameters
     ----------
-    config, labels, changed, num_classes, steps_per_epoch
+    config, labels, num_classes, steps_per_epoch
         As in `Filter`.
 
     Returns
@@ -185,4 +145,4 @@ def make_filter(
     """
     if config.filter.kind == NO_FILTER:
         return None
-    return Filter(config, labels, changed, num_classes, steps_per_epoch)
+    return Filter(config, labels, num_classes, steps_per_epoch)

@@ -26,7 +26,8 @@ SIDE = 32
 POINT_SIZE = 26
 RECIPE_VERSION = 1
 COPIES = 4
-DEFAULT_CLASSES = (200, 400)
+NUM_TRAIN, NUM_TEST = 200, 400
+GLYPHS = ("glyphs", "glyphs-validation", "glyphs-large")
 SPLIT_SEED = 0
 
 
@@ -41,14 +42,16 @@ class _Part:
 _PARTS = {"letters": _Part("L", 12), "pretraining": _Part("SNPM", 6)}
 
 
-def load_glyphs(*, large: bool = False) -> RetrievalData:
+def load_glyphs(name: str = "glyphs") -> RetrievalData:
     """Letters, split by class into training and test.
 
     Parameters
     ----------
-    large : bool
-        False: 200 training classes, each image in 4 distorted copies (about 54 images a class), and 400 test classes.
-        True: half of all letters on each side, no copies (about 690 classes × 13.5 images).
+    name : {"glyphs", "glyphs-validation", "glyphs-large"}
+        ``glyphs``: 200 training classes, each image in 4 distorted copies (about 54 images a class), and 400 test
+        classes. ``glyphs-validation``: the same training classes, and 400 classes that are in neither part of
+        ``glyphs``, to choose settings by. ``glyphs-large``: half of all letters on each side, no copies (about 690
+        classes × 13.5 images).
 
     Returns
     -------
@@ -57,15 +60,19 @@ def load_glyphs(*, large: bool = False) -> RetrievalData:
 
     Examples
     --------
-    >>> load_glyphs(large=True).train.inputs.shape[1:]
+    >>> load_glyphs("glyphs-large").train.inputs.shape[1:]
     (1, 32, 32)
     """
     letters = _load_part("letters")
     order = np.random.default_rng(SPLIT_SEED).permutation(letters.num_classes)
-    num_train, num_test = (letters.num_classes // 2,) * 2 if large else DEFAULT_CLASSES
-    train = take_classes(letters, np.sort(order[:num_train]))
-    test = take_classes(letters, np.sort(order[num_train : num_train + num_test]))
-    return RetrievalData("glyphs-large" if large else "glyphs", train if large else _distorted_copies(train), test)
+    half = letters.num_classes // 2
+    num_train, start, stop = {
+        "glyphs": (NUM_TRAIN, NUM_TRAIN, NUM_TRAIN + NUM_TEST),
+        "glyphs-validation": (NUM_TRAIN, NUM_TRAIN + NUM_TEST, NUM_TRAIN + 2 * NUM_TEST),
+        "glyphs-large": (half, half, 2 * half),
+    }[name]
+    train, test = (take_classes(letters, np.sort(part)) for part in (order[:num_train], order[start:stop]))
+    return RetrievalData(name, train if name == "glyphs-large" else _distorted_copies(train), test)
 
 
 def load_pretraining_glyphs() -> Split:

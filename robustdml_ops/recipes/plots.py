@@ -82,7 +82,7 @@ def learning_curves(runs: dict[str, list[TrainingResult]], frozen_recall: float)
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=10)
 
-    return _draw(draw, 4.2)
+    return draw_axes(draw, 4.2)
 
 
 def confidence_histogram(confidences: NDArray[np.float32], changed: NDArray[np.bool_], threshold: float) -> str:
@@ -114,7 +114,7 @@ def confidence_histogram(confidences: NDArray[np.float32], changed: NDArray[np.b
         axes.set(xscale="log", xlabel="confidence of the label given", ylabel="training images")
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, fontsize=10)
 
-    return _draw(draw, 3.6)
+    return draw_axes(draw, 3.6)
 
 
 def margin_curve(result: TrainingResult) -> str:
@@ -141,7 +141,7 @@ def margin_curve(result: TrainingResult) -> str:
         axes.set(xlabel="epoch", ylabel="margin (cosine)", ylim=(0, None))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
-    return _draw(draw, 3.2)
+    return draw_axes(draw, 3.2)
 
 
 def time_bars(timings: Sequence[Timing]) -> str:
@@ -168,7 +168,7 @@ def time_bars(timings: Sequence[Timing]) -> str:
         axes.set(xlabel="milliseconds, loss and both gradients", xlim=(0, max(values) * 1.12))
         axes.grid(axis="y", visible=False)
 
-    return _draw(draw, 0.55 * len(timings) + 0.8)
+    return draw_axes(draw, 0.55 * len(timings) + 0.8)
 
 
 def neighbour_grid(neighbours: Sequence[Neighbours]) -> str:
@@ -221,7 +221,21 @@ def _show(axes: Axes, image: NDArray[np.uint8], right: bool | None) -> None:
         axes.plot(0.89, 0.89, "X", transform=axes.transAxes, color=WRONG, ms=8, mec="white", mew=1)
 
 
-def _draw(draw: Callable[[Axes], None], height: float) -> str:
+def draw_axes(draw: Callable[[Axes], None], height: float) -> str:
+    """Make a figure of one pair of axes in the style of all.
+
+    Parameters
+    ----------
+    draw : callable
+        Draws on them.
+    height : float
+        In inches; the width is 8.
+
+    Returns
+    -------
+    str
+        A ``data:`` address.
+    """
     with rc_context(STYLE):
         figure = Figure(figsize=(8, height), layout="constrained")
         draw(figure.subplots())

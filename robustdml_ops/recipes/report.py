@@ -9,6 +9,7 @@ from string import Template
 from robustdml_ops.recipes import plots
 from robustdml_ops.recipes.comparison.summary import mean_and_error
 from robustdml_ops.recipes.methods import METHODS
+from robustdml_ops.recipes.page import figure, page, table
 from robustdml_ops.recipes.timing import FLOOR, OURS, Shape, Timing
 from robustdml_ops.recipes.train import TrainingResult
 
@@ -67,32 +68,32 @@ def render(outcome: DemoOutcome) -> str:
     auc = mean_and_error([run.summary["confidence_auc"] for run in outcome.runs["smooth-proxy-anchor"]])
     adaptive = outcome.runs["adaptive-proxy-anchor"][0]
     sections = {
-        "learning": _figure(
+        "learning": figure(
             plots.learning_curves(outcome.runs, outcome.frozen_metrics["precision_at_1"]),
             "Recall@1 on the test classes against the epoch, one curve a method.",
             "Recall@1 on classes never seen in training, after each epoch: mean over the seeds, shaded from the worst "
             "seed to the best. The dotted line is the frozen backbone without any embedding layer.",
         ),
-        "confidences": _figure(
+        "confidences": figure(
             plots.confidence_histogram(smooth.scores["confidence"], smooth.changed, smooth.config.smooth.threshold),
             "Two histograms of confidences: right labels lie mostly to the right, wrong ones to the left.",
             "Confidence of the label each training image was given, seed 0. The confidence module was never told which "
             f"labels are wrong; it tells them from right ones with an AUC of {auc}. Left of the dashed line an image "
             "counts as a negative of the class its label names. Values below 0.0001 are in the first bar.",
         ),
-        "margins": _figure(
+        "margins": figure(
             plots.margin_curve(adaptive),
             "The learnt margin against the epoch.",
             "The one margin that Adaptive Proxy-Anchor learns along with the proxies, from "
             f"{adaptive.config.anchor.margin:g} to {adaptive.history[-1]['margin']:.2f}.",
         ),
-        "neighbours": _figure(
+        "neighbours": figure(
             plots.neighbour_grid(outcome.neighbours),
             "Rows of character images: a query, and the nearest images by each method, framed by right or wrong.",
             "Test images picked at random (not for their looks), and their nearest neighbours among all other test "
             "images, best first, seed 0. Green frame: same character. Red frame and cross: another one.",
         ),
-        "times": _figure(
+        "times": figure(
             plots.time_bars(outcome.timings),
             "Bars of the milliseconds that each implementation takes.",
             f"Loss and both gradients in float32 for {outcome.shape.classes:,} classes, embeddings of size "
@@ -100,7 +101,7 @@ def render(outcome: DemoOutcome) -> str:
             "and gradients were compared before anything was timed. The floor is the three matrix products alone.",
         ),
     }
-    return _PAGE.substitute(
+    body = _BODY.substitute(
         data_line=escape(outcome.data_line),
         share=f"{outcome.noise_share:.0%}",
         finding=escape(_finding(outcome)),
@@ -110,6 +111,7 @@ def render(outcome: DemoOutcome) -> str:
         minutes=f"{outcome.seconds / 60:.1f}",
         **sections,
     )
+    return page("robustdml_ops: training with wrong labels", body)
 
 
 def _finding(outcome: DemoOutcome) -> str:
@@ -140,7 +142,7 @@ def _results_table(outcome: DemoOutcome) -> str:
         aucs = [run.summary["confidence_auc"] for run in runs if "confidence" in run.scores]
         seconds = sum(run.summary["training_seconds"] for run in runs) / len(runs)
         rows.append([METHODS[method].title, *columns, mean_and_error(aucs), f"{seconds:.1f} s"])
-    return _table(
+    return table(
         ["Training", "Recall@1", "Recall@4", "MAP@R", "AUC, right against wrong labels", "time of a run"], rows
     )
 
@@ -158,55 +160,10 @@ def _time_table(timings: Sequence[Timing]) -> str:
         ]
         for timing in timings
     ]
-    return _table(["Loss", "Implementation", "Median", "of ours", "of the floor"], rows)
+    return table(["Loss", "Implementation", "Median", "of ours", "of the floor"], rows)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    header = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
-    body = "".join(
-        f'<tr><th scope="row">{escape(row[0])}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in row[1:])}</tr>'
-        for row in rows
-    )
-    return f'<div class="scroll"><table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _figure(source: str, alternative: str, caption: str) -> str:
-    return (
-        f'<figure><img src="{source}" alt="{escape(alternative)}"><figcaption>{escape(caption)}</figcaption></figure>'
-    )
-
-
-_PAGE = Template("""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>robustdml_ops: training with wrong labels</title>
-<style>
-  :root { color-scheme: light; }
-  body { font: 17px/1.6 system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; color: #222529;
-         background: #fff; max-width: 50rem; margin: 3rem auto 5rem; padding: 0 1.25rem; }
-  h1 { font-size: 2rem; line-height: 1.2; margin: 0 0 .75rem; }
-  h2 { font-size: 1.3rem; margin: 3rem 0 .5rem; }
-  p { margin: .5rem 0 1rem; }
-  .finding { font-size: 1.15rem; border-left: 4px solid #D55E00; padding: .35rem 0 .35rem 1rem; margin: 1.5rem 0; }
-  figure { margin: 1rem 0 0; }
-  img { width: 100%; height: auto; display: block; }
-  figcaption, footer { color: #5b6067; font-size: .9rem; line-height: 1.5; margin-top: .5rem; }
-  .scroll { overflow-x: auto; }
-  table { border-collapse: collapse; width: 100%; font-size: .92rem; font-variant-numeric: tabular-nums; }
-  th, td { text-align: right; padding: .45rem .5rem; border-bottom: 1px solid #e6e8eb; white-space: nowrap; }
-  thead th { color: #5b6067; font-weight: 600; border-bottom: 2px solid #c9ccd1; white-space: normal;
-             vertical-align: bottom; line-height: 1.3; }
-  th:first-child { text-align: left; }
-  tbody th { font-weight: 500; }
-  .times th:nth-child(2), .times td:nth-child(2) { text-align: left; }
-  code { font-size: .9em; background: #f3f4f6; padding: .1em .35em; border-radius: 4px; }
-  footer { border-top: 1px solid #e6e8eb; margin-top: 3rem; padding-top: 1rem; }
-</style>
-</head>
-<body>
-<h1>Training an embedding when $share of the labels are wrong</h1>
+_BODY = Template("""<h1>Training an embedding when $share of the labels are wrong</h1>
 <p>$data_line</p>
 <p class="finding">$finding</p>
 
@@ -236,6 +193,4 @@ $times
 <p>The whole comparison, at several shares of wrong labels: <code>robustdml table</code>. On your own images:
 <code>robustdml train --data FOLDER --backbone package.module:factory</code>.</p>
 </footer>
-</body>
-</html>
 """)

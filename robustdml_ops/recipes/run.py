@@ -14,10 +14,11 @@ from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.evaluation import retrieval_metrics
 from robustdml_ops.recipes.filters import Filter, make_filter
 from robustdml_ops.recipes.loss_inputs import LossInput, Training, make_loss_inputs
-from robustdml_ops.recipes.methods import METHODS
+from robustdml_ops.recipes.methods import METHODS, Method
 from robustdml_ops.recipes.models import Embedder, apply_in_batches, as_tensor
 from robustdml_ops.recipes.preparation import Prepared
 from robustdml_ops.recipes.progress import OnProgress
+from robustdml_ops.recipes.sample_log import SampleLog
 from robustdml_ops.recipes.samplers import ClassBalancedSampler, Indices, RandomSampler
 
 
@@ -38,16 +39,17 @@ class Run:
         self.config, self.prepared, self.device = config, prepared, device
         self.history: list[dict[str, float]] = []
         self.phase_one_seconds = 0.0
+        self.method = METHODS[config.method]
         split = prepared.data.train
         self.labels, self.changed = corrupt(config, prepared)
         self.embedder = Embedder(prepared.backbone, prepared.num_features, config.embedding_size).to(device)
         try:
-            self.loss = METHODS[config.method].make_loss(config, split.num_classes).to(device)
+            self.loss = self.method.make_loss(config, split.num_classes).to(device)
         except ValueError as error:
             raise UsageError(f"method {config.method}: {error}") from error
         self.optimizer = torch.optim.AdamW(
             [
-                {"params": list(self.embedder.parameters()), "lr": config.learning_rate},
+                {"params": list(self.embedder.parameters()), "lr": config.network_learning_rate},
                 {"params": list(self.loss.parameters()), "lr": config.proxy_learning_rate, "weight_decay": 0.0},
             ],
             weight_decay=config.weight_decay,
@@ -57,12 +59,14 @@ class Run:
         self.sampler: RandomSampler | ClassBalancedSampler = RandomSampler(len(split), config.batch_size, config.seed)
         if config.balanced_samples:
             self.sampler = ClassBalancedSampler(self.labels, config.batch_size, config.balanced_samples, config.seed)
-        self.filter = make_filter(config, self.labels, self.changed, split.num_classes, len(self.sampler))
+        self.filter = make_filter(config, self.labels, split.num_classes, len(self.sampler))
         bank = None
         if self.filter is not None:
             self.filter.to(device)
             bank = self.filter.bank
         self.inputs = make_loss_inputs(Training(config, prepared, self.labels, self.changed, device, bank))
+        observers: list[Method | LossInput | Filter] = [self.method, *self._observers()]
+        self.log = SampleLog((name for source in observers for name in source.observed), self.changed).to(device)
 
     @property
     def epoch(self) -> int:
@@ -104,8 +108,7 @@ class Run:
         start = time.perf_counter()
         for loss_input in self.inputs.values():
             loss_input.start_epoch(self.epoch, self._embed_training_split)
-        if self.filter is not None:
-            self.filter.start_epoch()
+        self.log.clear()
         self.embedder.train()
         total, taken = torch.zeros((), device=self.device), 0
         title = f"epoch {self.epoch + 1} of {self.config.epochs}"
@@ -121,13 +124,17 @@ class Run:
         test = self.prepared.data.test
         metrics = retrieval_metrics(apply_in_batches(self.embedder, test.inputs, self.device), test.labels, self.device)
         record = {"epoch": self.epoch + 1, "loss": loss, "seconds": seconds, **metrics, **self._margins()}
+        record |= self.log.record()
         for source in self._observers():
             record |= source.record()
         self.history.append(record)
 
     def scores(self) -> dict[str, NDArray[np.float32]]:
-        """What the run holds of the label of each training sample, (N,) by name, high for labels held to be right."""
-        return {name: score for source in self._observers() for name, score in source.scores().items()}
+        """What the run holds of the label of each training sample, (N,) by name, as of the last epoch."""
+        scores = self.log.scores()
+        for loss_input in self.inputs.values():
+            scores |= loss_input.scores()
+        return scores
 
     def _step(self, rows: Indices) -> Tensor | None:
         """Loss of a batch, detached, after a step of the optimiser; None, and no step, where the filter keeps nothing.
@@ -153,16 +160,23 @@ class Run:
     def _judge(self, embeddings: Tensor, rows: Indices) -> Tensor | None:
         if self.filter is None:
             return None
-        proxies = METHODS[self.config.method].proxies
-        return self.filter.judge(embeddings, rows, None if proxies is None else proxies(self.loss))
+        proxies = self.method.proxies
+        keep, observed = self.filter.judge(embeddings, rows, None if proxies is None else proxies(self.loss))
+        self.log.write(rows, observed)
+        return keep
 
     def _batch_loss(self, embeddings: Tensor, rows: Indices, keep: Tensor | None) -> Tensor:
         # Outside of autocast: confidences keep float32, because β = 100 would make their rounding errors large.
-        arguments = {name: value for source in self.inputs.values() for name, value in source.arguments(rows).items()}
+        arguments: dict[str, Any] = {}
+        for source in self.inputs.values():
+            given = source.arguments(rows)
+            self.log.write(rows, source.observe(given))
+            arguments |= given
         if keep is not None:
             arguments["sample_weights"] = keep.float() * arguments.get("sample_weights", 1.0)
         with self._autocast():
-            value: Tensor = self.loss(embeddings, **arguments)
+            value, observed = self.method.observe(self.loss, embeddings, arguments)
+        self.log.write(rows, observed)
         return value
 
     def _autocast(self) -> torch.autocast:
@@ -212,6 +226,6 @@ class Run:
             torch.cuda.set_rng_state(state["rng_cuda"], self.device)
 
     def _modules(self) -> dict[str, nn.Module]:
-        modules: dict[str, nn.Module] = {"embedder": self.embedder, "loss": self.loss}
+        modules: dict[str, nn.Module] = {"embedder": self.embedder, "loss": self.loss, "log": self.log}
         modules |= {name: value.module for name, value in self.inputs.items() if value.module is not None}
         return modules if self.filter is None else {**modules, "filter": self.filter}

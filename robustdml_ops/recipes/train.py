@@ -14,11 +14,14 @@ from robustdml_ops.recipes.checkpoint import FILE_NAME, load_checkpoint, save_ch
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import RetrievalData
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.evaluation import detection_auc
 from robustdml_ops.recipes.models import Embedder
 from robustdml_ops.recipes.preparation import prepare, resolve_device
 from robustdml_ops.recipes.progress import OnProgress, silent
 from robustdml_ops.recipes.run import Run
+from robustdml_ops.recipes.sample_log import clean_auc
+
+# The first of these that a run has is its clean score in reports and comparisons.
+CLEAN_SCORES = ("log_p_clean_auc", "confidence_auc", "detector_loss_auc", "weight_auc")
 
 
 @dataclass(frozen=True)
@@ -36,10 +39,12 @@ class TrainingResult:
     changed : ndarray
         Which training labels are wrong, bool, (N,).
     scores : dict of ndarray
-        What the run holds of the label given to each training sample, (N,), high for right ones, NaN where it holds
-        nothing: ``confidence`` of Smooth Proxy-Anchor, ``log_p_clean`` of a filter.
+        What the run held of the label given to each training sample in its last epoch, (N,), NaN where it held
+        nothing: ``confidence`` of Smooth Proxy-Anchor; ``log_p_clean`` and ``kept`` of a filter; ``sigma``,
+        ``detector_loss`` and ``above_threshold`` of ProcSim; ``weight`` of BSPML.
     summary : dict
-        Settings that matter, final metrics, and how well each of the scores tells wrong labels (``confidence_auc``).
+        Settings that matter, final metrics, and how well each of the scores tells wrong labels: ``confidence_auc`` and
+        so on, and ``clean_auc``, that of the score that the run goes by (None without one).
     """
 
     config: TrainingConfig
@@ -133,5 +138,6 @@ def _result(run: Run) -> TrainingResult:
     scores = run.scores()
     for loss_input in run.inputs.values():
         summary |= loss_input.summary()
-    summary |= {f"{name}_auc": detection_auc(score, run.changed) for name, score in scores.items()}
+    summary |= {f"{name}_auc": clean_auc(name, score, run.changed) for name, score in scores.items()}
+    summary["clean_auc"] = next((summary[name] for name in CLEAN_SCORES if name in summary), None)
     return TrainingResult(config, run.history, run.embedder.eval(), run.changed, scores, summary)

@@ -9,12 +9,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from robustdml_ops.recipes.cache import write_text
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import load_data
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.methods import METHODS
 from robustdml_ops.recipes.noise import NOISES
 from robustdml_ops.recipes.progress import progress_bar
+from robustdml_ops.recipes.run_report import render_run
 from robustdml_ops.recipes.train import TrainingResult, train
 
 DEFAULTS = TrainingConfig()
@@ -27,7 +29,9 @@ METRICS = {
     "recall_at_8": "Recall@8",
     "r_precision": "R-precision",
     "mean_average_precision_at_r": "MAP@R",
-    "confidence_auc": "confidence of right against wrong labels, AUC",
+    "clean_auc": "score of right against wrong labels, AUC",
+    "filter_precision": "right labels among the kept",
+    "filter_kept": "kept by the filter",
     "confidence_accuracy": "confidence module, accuracy on true labels",
     "margin": "learnt margin",
     "training_seconds": "seconds of training",
@@ -63,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="share of wrong labels that a filter is told (default: that of --noise, the true one, as in the papers)",
     )
     main.add_argument(
-        "--out", type=Path, help="folder for checkpoint, history and metrics; without it nothing is written"
+        "--out", type=Path, help="folder for checkpoint, history, metrics and report; without it nothing is written"
     )
     main.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
 
@@ -79,7 +83,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     training = _add(parser, "training", {
         "epochs": "passes over the training images",
         "batch_size": "images a step",
-        "learning_rate": "of the network",
         "proxy_learning_rate": "of proxies and margins",
         "weight_decay": "of the network",
         "seed": "of initialisation, batches and noise",
@@ -91,6 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="0 for random batches, K for balanced ones with K images of each class (default: as the method asks for)",
     )
+    training.add_argument("--learning-rate", type=float, help="of the network (default: as the method asks for)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, …")
     for name, options in _option_groups().items():
         group = parser.add_argument_group((type(options).__doc__ or name).rstrip("."))
@@ -163,6 +167,9 @@ def run(arguments: argparse.Namespace) -> int:
         result = train(
             config, data, out=arguments.out, resume=arguments.resume, device=arguments.device, on_progress=report
         )
+        if arguments.out is not None:
+            report("report", 0, 0)
+            write_text(arguments.out / "report.html", render_run(result))
     Console().print(_summary_table(result))
     return 0
 

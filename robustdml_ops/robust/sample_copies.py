@@ -34,18 +34,8 @@ class SampleCopies(nn.Module):
         self.register_buffer("earlier", torch.full((capacity,), -1))
 
     def check_range(self, sample_ids: Tensor) -> None:
-        """Every id in 0..N-1: IndexError on the CPU, a device-side assertion elsewhere (no host sync)."""
-        if len(sample_ids) == 0:
-            return
-        outside = (sample_ids < 0) | (sample_ids >= self.num_samples)
-        if sample_ids.device.type != "cpu":
-            torch._assert_async(~outside.any(), f"a sample id is outside 0 … {self.num_samples - 1}")
-        elif outside.any():
-            where = int(outside.nonzero()[0])
-            raise IndexError(
-                f"sample_ids[{where}] = {int(sample_ids[where])} is outside 0 … {self.num_samples - 1} "
-                f"(num_samples = {self.num_samples})"
-            )
+        """As :func:`check_id_range`, for the samples here."""
+        check_id_range(sample_ids, self.num_samples)
 
     def link(self, sample_ids: Tensor, serials: Tensor, entering: Tensor) -> None:
         """Put new rows at the head of their samples' chains.
@@ -95,3 +85,18 @@ class SampleCopies(nn.Module):
             found.append(slots)
             serials = torch.where(serials >= 0, self.earlier[slots.clamp(min=0)], -1)
         return torch.stack(found, dim=1)
+
+
+def check_id_range(sample_ids: Tensor, num_samples: int) -> None:
+    """Every id in 0..N-1: IndexError on the CPU, a device-side assertion elsewhere (no host sync)."""
+    if len(sample_ids) == 0:
+        return
+    outside = (sample_ids < 0) | (sample_ids >= num_samples)
+    if sample_ids.device.type != "cpu":
+        torch._assert_async(~outside.any(), f"a sample id is outside 0 … {num_samples - 1}")
+    elif outside.any():
+        where = int(outside.nonzero()[0])
+        raise IndexError(
+            f"sample_ids[{where}] = {int(sample_ids[where])} is outside 0 … {num_samples - 1} "
+            f"(num_samples = {num_samples})"
+        )

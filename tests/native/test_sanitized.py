@@ -9,6 +9,14 @@ import native_builds
 import pytest
 
 HERE = Path(__file__).parent
+TESTS = (
+    "test_native_cpu.py",
+    "test_native_class_lse.py",
+    "test_native_lambert_w.py",
+    "test_native_otsu.py",
+    "test_native_pairs.py",
+    "test_native_self_paced.py",
+)
 
 
 def asan_library() -> Path:
@@ -45,7 +53,7 @@ def sanitized():
 
 
 def test_native_functions_are_clean(sanitized):
-    result = sanitized("-m", "pytest", "-p", "no:cacheprovider", "-n", "0", "-s", "test_native_cpu.py")
+    result = sanitized("-m", "pytest", "-p", "no:cacheprovider", "-n", "0", "-s", *TESTS)
     assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-5000:]
     assert "passed" in result.stdout
     assert "skipped" not in result.stdout

@@ -41,6 +41,18 @@ def test_bias_of_few_samples(n, uncorrected, corrected):
         assert abs(kappa.mean() - 537 - bias) <= 4 * kappa.std() / math.sqrt(trials)
 
 
+@pytest.mark.parametrize("n", [3, 5, 34])
+def test_the_predictive_kappa_is_that_of_new_samples(n):
+    """The mean cosine of a new sample with the estimated direction is the mean length that κ has."""
+    trials = 4000
+    drawn = vmf_samples(trials, n + 1, 128, 537.0)
+    fitted = fit_vmf(drawn[:, :n].sum(1), torch.full((trials,), n), bias_correction="predictive")
+    difference = (drawn[:, n] * fitted.mean_direction).sum(1) - bessel_ratio(63, fitted.kappa)
+    assert abs(difference.mean()) <= 4 * difference.std() / math.sqrt(trials)
+    unbiased = fit_vmf(drawn[:, :n].sum(1), torch.full((trials,), n)).kappa
+    assert (fitted.kappa < unbiased).all()
+
+
 @pytest.mark.parametrize(("dim", "kappa"), [(2, 5.0), (3, 50.0), (64, 50.0), (512, 5000.0)])
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
 def test_recovers_what_was_drawn(dim, kappa, backend):
@@ -70,7 +82,7 @@ def test_estimators_agree_with_the_reference(estimator):
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize("correction", ["u", "none"])
+@pytest.mark.parametrize("correction", ["u", "none", "predictive"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
 def test_never_nan(estimator, correction, dtype, backend):

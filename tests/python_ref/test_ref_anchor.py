@@ -10,7 +10,7 @@ from ref_cases import assert_same, cases, few, leaves
 from python_ref import cosine_similarity, log_one_plus_sum_exp
 from python_ref.anchor import count_nonempty, log_sample_weights, reduce_proxies
 
-MODULES = ["anchor", "proxy_anchor", "smooth_proxy_anchor", "adaptive_proxy_anchor"]
+MODULES = ["anchor", "proxy_anchor", "smooth_proxy_anchor", "adaptive_proxy_anchor", "bspml"]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from robustdml_ops.recipes.cli import COMMANDS, main
@@ -32,6 +33,24 @@ def test_trains_and_resumes(features, tmp_path, capsys):
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["epoch"] == 2
 
 
+def test_trains_with_a_filter_and_writes_a_report(features, tmp_path, capsys):
+    out, tree = tmp_path / "run", tmp_path / "tree.tsv"
+    tree.write_text("".join(f"{label}\tgroup {label // 4}\n" for label in range(12)))
+    command = ["train", "--data", features, "--method", "mcl", "--filter", "prism-vmf", "--filter-vmf-epochs", "1"]
+    command += ["--noise", "semantic:0.25", "--taxonomy", str(tree), "--noise-rate", "0.2", "--mcl-margin", "0.4"]
+    command += ["--filter-threshold", "per-class", "--filter-without-copies", "--batch-size", "32", "--epochs", "2"]
+    assert main([*command, "--out", str(out), "--device", "cpu"]) == 0
+    text = capsys.readouterr().out
+    assert "right labels among the kept" in text
+    assert "score of right against wrong labels, AUC" in text
+    assert "MCL with prism-vmf" in (out / "report.html").read_text()
+    checkpoint = torch.load(out / "checkpoint.pt", weights_only=True)
+    expected = {"kind": "prism-vmf", "threshold": "per-class", "without_copies": True, "vmf_epochs": 1}
+    assert expected.items() <= checkpoint["config"]["filter"].items()
+    assert checkpoint["config"]["mcl"]["margin"] == 0.4
+    assert checkpoint["config"]["noise_rate"] == 0.2
+
+
 def test_trains_on_a_folder_with_an_own_backbone(tmp_path, monkeypatch, capsys):
     random = np.random.default_rng(0)
     for label in range(4):
@@ -54,6 +73,10 @@ def test_trains_on_a_folder_with_an_own_backbone(tmp_path, monkeypatch, capsys):
         (["--noise", "symmetric:2"], "noise 'symmetric:2'"),
         (["--resume"], "--resume needs --out"),
         (["--epochs", "0"], "epochs=0"),
+        (["--method", "mcl", "--filter", "prism-proxy"], "filter prism-proxy needs proxies, and method mcl has none"),
+        (["--data", "{features}", "--noise", "semantic:0.5"], "needs a tree of the classes"),
+        (["--data", "{features}", "--noise", "semantic:0.5", "--taxonomy", "nowhere"], "taxonomy 'nowhere'"),
+        (["--data", "{features}", "--mcl-margin", "nan", "--method", "mcl"], "method mcl: margin must be"),
         (["--data", "{features}", "--backbone", "a:b"], "holds features"),
         (["--data", "{features}", "--out", "/proc/nowhere/run"], "/proc/nowhere"),
         (["--data", "{features}", "--batch-size", "32", "--samples-per-class", "5"], "samples_per_class=5 must divide"),
@@ -85,9 +108,8 @@ def test_help_names_every_command_and_option(capsys):
     with pytest.raises(SystemExit):
         main(["train", "--help"])
     text = capsys.readouterr().out
-    assert all(
-        option in text for option in ("--noise", "--resume", "--finetune", "--amp", "(default: 256)", "--smooth-beta")
-    )
+    options = ("--noise", "--resume", "--finetune", "--amp", "(default: 256)")
+    assert all(option in text for option in (*options, "--smooth-beta", "--filter-threshold", "--taxonomy"))
 
 
 def test_interrupt(features, monkeypatch, capsys):

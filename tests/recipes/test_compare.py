@@ -1,6 +1,7 @@
 """The comparison: outcomes on disk, runs side by side, and what is made of them."""
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from robustdml_ops.recipes.comparison.page import claim_rows, markdown, page, ro
 from robustdml_ops.recipes.comparison.results import Results
 from robustdml_ops.recipes.comparison.summary import Estimate, compare, estimate
 from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.methods import AnchorOptions
 from robustdml_ops.recipes.progress import silent
 
 SMALL = {"batch_size": 32, "embedding_size": 8}
@@ -23,7 +25,7 @@ BROKEN = Entry("broken", "Broken", {"method": "proxy-anchor", "batch_size": 32, 
 
 def outcome(cell, recall, **summary):
     return {
-        "settings": {**vars(cell.config)},
+        "settings": asdict(cell.config),
         "data": "clusters",
         "summary": {"precision_at_1": recall, **summary},
         "recall_by_epoch": [recall],
@@ -65,8 +67,8 @@ def test_an_outcome_of_other_settings_is_refused(tmp_path):
     assert read_outcome(cell, tmp_path, "clusters")["summary"]["precision_at_1"] == 0.5
     with pytest.raises(UsageError, match=r"data: clusters then, glyphs now"):
         read_outcome(cell, tmp_path, "glyphs")
-    other = Cell(Entry("plain", "Plain", {**SMALL, "alpha": 16.0}), "none", 0, 2)
-    with pytest.raises(UsageError, match=r"alpha: 32.0 then, 16.0 now; epochs: 1 then, 2 now"):
+    other = Cell(Entry("plain", "Plain", {**SMALL, "anchor": AnchorOptions(alpha=16.0)}), "none", 0, 2)
+    with pytest.raises(UsageError, match=r"anchor.alpha: 32.0 then, 16.0 now; epochs: 1 then, 2 now"):
         read_outcome(other, tmp_path, "clusters")
     cell.path(tmp_path).write_text("{")
     with pytest.raises(UsageError, match="no outcome of a comparison"):

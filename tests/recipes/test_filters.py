@@ -37,12 +37,12 @@ def test_filters_find_wrong_labels(clusters, method, kind):
     last = result.history[-1]
     # By chance: 0.7 of the kept, and an area of 0.5.
     assert last["filter_precision"] > 0.8
-    assert last["filter_auc"] > 0.75
+    assert last["log_p_clean_auc"] > 0.75
     assert 0.5 < last["filter_kept"] < 0.95
     score, judged = result.scores["log_p_clean"], ~np.isnan(result.scores["log_p_clean"])
     assert judged.mean() > 0.6
     assert score[judged & ~result.changed].mean() > score[judged & result.changed].mean()
-    assert result.summary["log_p_clean_auc"] == pytest.approx(last["filter_auc"])
+    assert result.summary["log_p_clean_auc"] == pytest.approx(last["log_p_clean_auc"])
     if kind == "prism-vmf":
         assert "kappa_median" not in result.history[0]
         assert 0 < last["kappa_min"] <= last["kappa_q25"] <= last["kappa_median"] <= last["kappa_max"]

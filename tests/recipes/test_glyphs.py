@@ -22,6 +22,7 @@ def made(tmp_path_factory):
         patch.setenv("ROBUSTDML_CACHE", str(tmp_path_factory.mktemp("glyphs")))
         yield {
             "small": load_data("glyphs"),
+            "validation": load_data("glyphs-validation"),
             "large": load_data("glyphs-large"),
             "pretraining": glyphs.load_pretraining_glyphs(),
         }
@@ -47,6 +48,10 @@ def test_sizes(made):
 def test_classes_are_disjoint_and_of_the_right_kind(made):
     for data in (made["small"], made["large"]):
         assert not set(code_points(data.train)) & set(code_points(data.test))
+    small, validation = made["small"], made["validation"]
+    assert np.array_equal(small.train.inputs, validation.train.inputs)
+    assert validation.test.num_classes == 400
+    assert not set(code_points(validation.test)) & {*code_points(small.train), *code_points(small.test)}
     letters = code_points(made["large"].train) + code_points(made["large"].test)
     assert all(unicodedata.category(chr(code))[0] == "L" for code in letters)
     others = code_points(made["pretraining"])

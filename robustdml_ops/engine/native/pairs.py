@@ -40,9 +40,13 @@ def pair_hinge(chunk: PairChunk, problem: PairHingeProblem) -> None:
 
 
 def _run(name: str, chunk: PairChunk, sets: PairSets, settings: Any) -> None:
-    if module.on_gpu(chunk.S):
-        raise RuntimeError("the native module has no pairs on CUDA: use backend='triton' or 'eager'")
     suffix = module.SUFFIX[chunk.S.dtype]
+    if module.on_gpu(chunk.S):
+        labels = sets.labels[chunk.first :]
+        arguments = _arguments(chunk, f"PairChunk_cuda_{suffix}", labels, sets.candidate_labels, sets.itself)
+        with module.current_stream(chunk.S.device) as stream:
+            getattr(module.library, f"{name}_cuda_{suffix}")(arguments, settings, stream)
+        return
     labels, candidate_labels = sets.narrow
     arguments = _arguments(
         chunk,

@@ -89,8 +89,6 @@ CLAIMS = [
     Claim(_SMOOTH, "above Proxy-NCA", "71.24 : 65.89, web noise", "smooth-proxy-anchor", "proxy-nca", HALF),
     Claim(_ADAPTIVE, "not below Proxy-Anchor at its best margin", "CUB 70.5 : 70.2", "adaptive-proxy-anchor",
           "proxy-anchor", "none", allows_equal=True),
-    Claim(_ADAPTIVE, "one margin is not below one a class", "CUB 70.5 : 70.1", "adaptive-proxy-anchor",
-          "adaptive-per-class", "none", allows_equal=True),
     Claim(_PROCSIM, "above multi-similarity", f"{_UNIFORM} 60.8 : 49.5", "procsim", "multi-similarity", HALF),
     Claim(_PROCSIM, "above multi-similarity, semantic noise", "CUB, 50 % semantic 67.9 : 49.0", "procsim",
           "multi-similarity", HALF_SEMANTIC),

@@ -1,18 +1,15 @@
 """The comparison as Markdown, and as one HTML page with its plots."""
 
-import base64
-import io
 from collections.abc import Sequence
 from html import escape
-from string import Template
 
-from matplotlib import rc_context
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
+from robustdml_ops.recipes import page as html
 from robustdml_ops.recipes.comparison.claims import CLAIMS, RECALL
 from robustdml_ops.recipes.comparison.results import Results
-from robustdml_ops.recipes.plots import STYLE
+from robustdml_ops.recipes.plots import draw_axes
 
 # Okabe and Ito's colours, told apart by people with any kind of colour vision.
 _COLOURS = ("#000000", "#56B4E9", "#0072B2", "#CC79A7", "#009E73", "#E69F00", "#D55E00")
@@ -107,16 +104,21 @@ def page(results: Results, description: str) -> str:
     str
         HTML that needs no other file.
     """
-    tables = "".join(
-        f"<h2>{escape(caption)}</h2>{_html_table(rows(results, key))}" for key, caption in _present(results).items()
+    parts = [
+        "<h1>The methods compared</h1>",
+        f"<p>{escape(description)}</p>",
+        html.figure(dot_plot(results), "Recall@1 of every method, a dot for each noise.", CAPTIONS[RECALL] + "."),
+    ]
+    for key, caption in _present(results).items():
+        head, *body = rows(results, key)
+        parts.append(f"<h2>{escape(caption)}</h2>{html.table(head, body)}")
+    head, *body = claim_rows(results)
+    parts.append("<h2>What the papers claim</h2>")
+    parts.append(
+        "<p>A claim holds if the means are apart by more than twice the standard error of their difference.</p>"
     )
-    claims = claim_rows(results)
-    return _PAGE.substitute(
-        description=escape(description),
-        dots=f'<img src="{dot_plot(results)}" alt="Recall@1 of every method, one dot a noise.">',
-        tables=tables,
-        claims=_html_table(claims) if len(claims) > 1 else "<p>None of them was run.</p>",
-    )
+    parts.append(html.table(head, body) if body else "<p>None of them was run.</p>")
+    return html.page("robustdml_ops: the methods compared", "\n".join(parts))
 
 
 def dot_plot(results: Results) -> str:
@@ -132,10 +134,9 @@ def dot_plot(results: Results) -> str:
     str
         A ``data:`` address.
     """
-    with rc_context(STYLE):
-        entries = results.entries
-        figure = Figure(figsize=(9, 0.34 * len(entries) + 1.5), layout="constrained")
-        axes = figure.subplots()
+    entries = results.entries
+
+    def draw(axes: Axes) -> None:
         for noise, colour in zip(results.noises, _COLOURS * len(results.noises), strict=False):
             points = [(place, results.estimate(entry.name, noise, RECALL)) for place, entry in enumerate(entries)]
             known = [(place, value) for place, value in points if value is not None]
@@ -148,9 +149,8 @@ def dot_plot(results: Results) -> str:
         axes.set(xlabel="Recall@1, unseen classes")
         axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, fontsize=9)
-        stream = io.BytesIO()
-        figure.savefig(stream, format="svg")
-    return f"data:image/svg+xml;base64,{base64.b64encode(stream.getvalue()).decode()}"
+
+    return draw_axes(draw, 0.34 * len(entries) + 1.5)
 
 
 def _present(results: Results) -> dict[str, str]:
@@ -160,46 +160,3 @@ def _present(results: Results) -> dict[str, str]:
 def _markdown_table(table: Sequence[Sequence[str]]) -> str:
     head, *body = (f"| {' | '.join(row)} |" for row in table)
     return "\n".join([head, "|---" * len(table[0]) + "|", *body]) + "\n"
-
-
-def _html_table(table: Sequence[Sequence[str]]) -> str:
-    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table[0])
-    body = "".join(
-        f'<tr><th scope="row">{escape(row[0])}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in row[1:])}</tr>'
-        for row in table[1:]
-    )
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-_PAGE = Template("""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>robustdml_ops: the methods compared</title>
-<style>
-  :root { color-scheme: light; }
-  body { font: 16px/1.55 system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; color: #222529;
-         background: #fff; max-width: 68rem; margin: 3rem auto 5rem; padding: 0 1.25rem; }
-  h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .75rem; }
-  h2 { font-size: 1.15rem; margin: 2.5rem 0 .5rem; }
-  img { width: 100%; max-width: 56rem; height: auto; display: block; }
-  .scroll { overflow-x: auto; }
-  table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
-  th, td { text-align: right; padding: .35rem .6rem; border-bottom: 1px solid #e6e8eb; white-space: nowrap; }
-  thead th { color: #5b6067; font-weight: 600; border-bottom: 2px solid #c9ccd1; }
-  th:first-child { text-align: left; }
-  tbody th { font-weight: 500; }
-</style>
-</head>
-<body>
-<h1>The methods compared</h1>
-<p>$description</p>
-$dots
-$tables
-<h2>What the papers claim</h2>
-<p>A claim holds if the means are apart by more than twice the standard error of their difference.</p>
-$claims
-</body>
-</html>
-""")

@@ -4,8 +4,10 @@ from collections.abc import Callable
 
 from robustdml_ops.recipes.loss_inputs.base import LossInput, Training
 from robustdml_ops.recipes.loss_inputs.confidences import Confidences
+from robustdml_ops.recipes.loss_inputs.guidance import LanguageGuidance
 from robustdml_ops.recipes.loss_inputs.labels import Labels
 from robustdml_ops.recipes.loss_inputs.memory import Memory
+from robustdml_ops.recipes.loss_inputs.self_paced import SelfPacedWeights
 from robustdml_ops.recipes.methods import METHODS
 
 __all__ = ["LOSS_INPUTS", "LossInput", "Training", "make_loss_inputs"]
@@ -14,6 +16,8 @@ LOSS_INPUTS: dict[str, Callable[[Training], LossInput]] = {
     "labels": Labels,
     "confidences": Confidences,
     "memory": Memory,
+    "guidance": LanguageGuidance,
+    "self_paced_weights": SelfPacedWeights,
 }
 
 

@@ -57,9 +57,12 @@ class LossInput:
     ----------
     module : Module or None
         State that goes into checkpoints.
+    observed : tuple of str
+        The names of what `observe` gives.
     """
 
     module: nn.Module | None = None
+    observed: tuple[str, ...] = ()
 
     def fit(self, report: OnProgress) -> None:
         """Do what comes before the first epoch.
@@ -99,6 +102,21 @@ class LossInput:
         """
         raise NotImplementedError
 
+    def observe(self, arguments: dict[str, Any]) -> dict[str, Tensor]:
+        """Give what is to be logged of each sample of a batch.
+
+        Parameters
+        ----------
+        arguments : dict
+            What `arguments` gave for the batch.
+
+        Returns
+        -------
+        dict
+            (B,) by name.
+        """
+        return {}
+
     def after_step(self, rows: Rows, embeddings: Tensor, keep: Tensor | None) -> None:
         """Do what comes after the optimiser's step.
 
@@ -118,7 +136,7 @@ class LossInput:
         Returns
         -------
         dict
-            (N,) by name, high for labels held to be right; empty where it judges no labels.
+            (N,) by name; empty where it judges no labels.
         """
         return {}
 

@@ -1,6 +1,7 @@
 """The training methods by name, and their settings."""
 
 from robustdml_ops.recipes.methods.anchors import ANCHOR_METHODS, AnchorOptions, SmoothOptions
+from robustdml_ops.recipes.methods.confident import CONFIDENT_METHODS, ProcSimOptions, SuperLossOptions
 from robustdml_ops.recipes.methods.method import Method
 from robustdml_ops.recipes.methods.pairs import (
     PAIR_METHODS,
@@ -8,6 +9,7 @@ from robustdml_ops.recipes.methods.pairs import (
     MemoryContrastiveOptions,
     MultiSimilarityOptions,
 )
+from robustdml_ops.recipes.methods.self_paced import SELF_PACED_METHODS, SelfPacedOptions
 from robustdml_ops.recipes.methods.softmax import (
     SOFTMAX_METHODS,
     NormalizedSoftmaxOptions,
@@ -15,7 +17,13 @@ from robustdml_ops.recipes.methods.softmax import (
     SoftTripleOptions,
 )
 
-METHODS: dict[str, Method] = {**ANCHOR_METHODS, **SOFTMAX_METHODS, **PAIR_METHODS}
+METHODS: dict[str, Method] = {
+    **ANCHOR_METHODS,
+    **SOFTMAX_METHODS,
+    **PAIR_METHODS,
+    **CONFIDENT_METHODS,
+    **SELF_PACED_METHODS,
+}
 
 __all__ = [
     "METHODS",
@@ -25,7 +33,10 @@ __all__ = [
     "Method",
     "MultiSimilarityOptions",
     "NormalizedSoftmaxOptions",
+    "ProcSimOptions",
     "ProxyNCAOptions",
+    "SelfPacedOptions",
     "SmoothOptions",
     "SoftTripleOptions",
+    "SuperLossOptions",
 ]

@@ -26,6 +26,26 @@ def only_labels(config: "TrainingConfig") -> tuple[str, ...]:
     return ("labels",)
 
 
+def only_value(loss: nn.Module, embeddings: Tensor, arguments: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+    """Call a loss of whose samples nothing is to be logged.
+
+    Parameters
+    ----------
+    loss : Module
+        The loss.
+    embeddings : Tensor
+        (B, D).
+    arguments : dict
+        Its other arguments.
+
+    Returns
+    -------
+    tuple
+        Its value, and nothing.
+    """
+    return loss(embeddings, **arguments), {}
+
+
 @dataclass(frozen=True)
 class Method:
     """A training method.
@@ -41,6 +61,15 @@ class Method:
         `robustdml_ops.recipes.loss_inputs.LOSS_INPUTS`.
     samples_per_class : int
         Default of the setting of that name: K of batches of P classes × K samples, 0 for random batches.
+    learning_rate : float
+        Default of the setting of that name.
+    observe : callable
+        Calls the loss with embeddings and the arguments of its inputs by name; gives its value and what is to be logged
+        of each sample, (B,) by name.
+    observed : tuple of str
+        The names of what `observe` gives.
+    takes_weights : bool
+        Whether the loss has ``sample_weights``, of which a filter makes use.
     proxies : callable or None
         Gives the proxies of the loss, (C, D) or (C, H, D), where it has any.
     """
@@ -49,4 +78,8 @@ class Method:
     make_loss: Callable[["TrainingConfig", int], nn.Module]
     inputs: Callable[["TrainingConfig"], tuple[str, ...]] = only_labels
     samples_per_class: int = 0
+    learning_rate: float = 1e-3
+    observe: Callable[[nn.Module, Tensor, dict[str, Any]], tuple[Tensor, dict[str, Tensor]]] = only_value
+    observed: tuple[str, ...] = ()
+    takes_weights: bool = True
     proxies: Callable[[Any], Tensor] | None = None

@@ -63,7 +63,13 @@ def _multi_similarity(config: "TrainingConfig", num_classes: int) -> nn.Module:
 PAIR_METHODS = {
     "contrastive": Method("Contrastive", _contrastive, samples_per_class=SAMPLES_PER_CLASS),
     "mcl": Method(
-        "MCL", _memory_contrastive, inputs=lambda config: ("labels", "memory"), samples_per_class=SAMPLES_PER_CLASS
+        "MCL",
+        _memory_contrastive,
+        inputs=lambda config: ("labels", "memory"),
+        samples_per_class=SAMPLES_PER_CLASS,
+        learning_rate=3e-3,
     ),
-    "multi-similarity": Method("Multi-similarity", _multi_similarity, samples_per_class=SAMPLES_PER_CLASS),
+    "multi-similarity": Method(
+        "Multi-similarity", _multi_similarity, samples_per_class=SAMPLES_PER_CLASS, learning_rate=3e-3
+    ),
 }

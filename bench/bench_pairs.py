@@ -1,0 +1,87 @@
+"""Losses on pairs: one step against pytorch-metric-learning and against the matrix products alone; the sweep N×N."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from bench.pair_workloads import MS, PairShape, PairWorkload
+from python_ref import multi_similarity_loss
+
+USUAL, LARGE = PairShape(256, 128), PairShape(1024, 512)
+# Mining leaves more pairs where labels are wrong: the least similar positive is then a stranger.
+NOISY = PairShape(1024, 512, wrong=50)
+BANK, ALL = PairShape(256, 128, 100_000), PairShape(60_000, 128)
+
+# contender, shape, products of the batch with itself, products with the bank
+STEPS = [
+    ("robustdml/ms", USUAL, 3, 0),
+    ("pml/ms", USUAL, 3, 0),
+    ("robustdml/ms", NOISY, 3, 0),
+    ("pml/ms", NOISY, 3, 0),
+    ("robustdml/ms", LARGE, 3, 0),
+    ("robustdml/ms none", LARGE, 3, 0),
+    ("pml/ms", LARGE, 3, 0),
+    ("reference/ms", LARGE, 3, 0),
+    ("robustdml/contrastive", LARGE, 3, 0),
+    ("pml/contrastive", LARGE, 3, 0),
+    ("robustdml/memory", BANK, 3, 2),
+    ("pml/memory", BANK, 3, 2),
+]
+
+
+def check(contender: str) -> None:
+    """What is timed computes what its peer does, at a size the peer affords."""
+    workload = PairWorkload(PairShape(64, 16, 300 if "memory" in contender else 0))
+    if "ms" in contender:
+        truth = multi_similarity_loss(workload.embeddings, workload.labels, **MS, epsilon=0.1)
+        expected = [truth.detach(), torch.autograd.grad(truth, workload.embeddings)[0]]
+    elif "contrastive" in contender:
+        expected = workload.contender("pml/contrastive")()
+    else:
+        return  # the sums of the two differ by design; the tests hold ours to the reference
+    for mine, other in zip(workload.contender(contender)(), expected, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4 * float(other.abs().max()))
+
+
+@pytest.mark.parametrize(("contender", "shape", "of_batch", "of_bank"), STEPS, ids=str)
+def test_step(timed, contender, shape, of_batch, of_bank):
+    check(contender)
+    workload = PairWorkload(shape)
+    timed(
+        workload.contender(contender),
+        workload.products(of_batch, of_bank),
+        group=f"pairs, {contender.split('/')[1].removesuffix(' none')}, {shape}",
+        contender=contender,
+        rounds=100 if shape is USUAL else 15 if contender.startswith("robustdml") else 5,
+        flops=2.0 * shape.B * shape.D * (of_batch * shape.B + of_bank * shape.m),
+    )
+
+
+def test_sweep_over_all_pairs(benchmark):
+    """Every sample of a training set against every other, mining included, nothing N×N."""
+    step = PairWorkload(ALL).contender("robustdml/sweep")
+    benchmark.group, benchmark.extra_info["contender"] = f"pairs, sweep, {ALL}", "robustdml/sweep"
+    benchmark.extra_info["flops"] = 2.0 * ALL.B**2 * ALL.D
+    benchmark.pedantic(step, rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("contender", "shape"),
+    [
+        ("robustdml/ms", LARGE),
+        ("pml/ms", LARGE),
+        ("robustdml/memory", BANK),
+        ("pml/memory", BANK),
+        ("robustdml/sweep", ALL),
+    ],
+    ids=str,
+)
+def test_memory(benchmark, contender, shape):
+    """Peak memory in a process of its own; the time that is kept is that of the whole process and means nothing."""
+    command = [sys.executable, "-m", "bench.pair_workloads", contender, *map(str, (shape.B, shape.D, shape.m))]
+    benchmark.group = f"memory of pairs, {shape}"
+    out = benchmark.pedantic(lambda: subprocess.run(command, capture_output=True, text=True, check=True), rounds=1)
+    benchmark.extra_info.update(contender=contender, **json.loads(out.stdout))

@@ -1,0 +1,117 @@
+"""What is timed of the losses on pairs. ``python -m bench.pair_workloads NAME B D m`` prints a step's peak memory."""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from pytorch_metric_learning import losses as pml
+from pytorch_metric_learning import miners
+from torch import Tensor
+
+from bench.memory import resident
+from python_ref import multi_similarity_loss
+from robustdml_ops.engine.chunks import chunk_rows
+from robustdml_ops.losses import ContrastiveLoss, MemoryContrastiveLoss, MultiSimilarityLoss
+from robustdml_ops.ops import pair_lse
+
+MS = {"alpha": 2.0, "beta": 50.0, "base": 0.5}
+
+
+@dataclass(frozen=True)
+class PairShape:
+    """Batch, embedding size, rows of the bank (0: none), and the share of wrong labels in percent."""
+
+    B: int
+    D: int
+    m: int = 0
+    wrong: int = 0
+
+    def __str__(self) -> str:
+        bank = f" m={self.m:.0e}".replace("e+0", "e") if self.m else ""
+        return f"B={self.B} D={self.D}{bank}" + (f", {self.wrong} % wrong labels" if self.wrong else "")
+
+
+class PairWorkload:
+    """Inputs of one shape, with four samples of a class, and every contender that runs on them."""
+
+    def __init__(self, shape: PairShape) -> None:
+        torch.manual_seed(0)
+        self.shape = shape
+        classes = max(1, shape.B // 4)
+        self.labels = torch.arange(shape.B) % classes
+        directions = torch.randn(classes, shape.D)
+        self.embeddings = (directions[self.labels] + torch.randn(shape.B, shape.D)).requires_grad_()
+        wrong = torch.rand(shape.B) < shape.wrong / 100
+        self.labels = torch.where(wrong, torch.randint(classes, (shape.B,)), self.labels)
+        self.bank = torch.nn.functional.normalize(torch.randn(shape.m, shape.D))
+        self.bank_labels = torch.randint(classes, (shape.m,))
+
+    def contender(self, name: str) -> Callable[[], list[Tensor]]:
+        """Return the step of ``name``: value and gradient, or the value alone where it ends in ``sweep``."""
+        X, y = self.embeddings, self.labels
+        bank = (self.bank, self.bank_labels) if self.shape.m else (None, None)
+        if name == "robustdml/sweep":
+            return lambda: list(pair_lse(X.detach(), y, **MS, epsilon=0.1))
+        miner, theirs = miners.MultiSimilarityMiner(0.1), pml.MultiSimilarityLoss(**MS)
+        contrastive = {"pos_margin": 1, "neg_margin": 0.5}
+        cosine = pml.ContrastiveLoss(**contrastive, distance=pml.MultiSimilarityLoss().distance)
+        losses: dict[str, Callable[[], Tensor]] = {
+            "robustdml/ms": lambda: MultiSimilarityLoss(**MS, epsilon=0.1)(X, y),
+            "robustdml/ms none": lambda: MultiSimilarityLoss(**MS, epsilon=0.1, reduction="none")(X, y).mean(),
+            "pml/ms": lambda: theirs(X, y, miner(X, y)),
+            "reference/ms": lambda: multi_similarity_loss(X, y, **MS, epsilon=0.1),
+            "robustdml/contrastive": lambda: ContrastiveLoss(**contrastive, distance="cosine")(X, y),
+            "pml/contrastive": lambda: cosine(X, y),
+            "robustdml/memory": lambda: MemoryContrastiveLoss()(X, y, *bank),
+            "pml/memory": lambda: cosine(X, y) + cosine(X, y, None, *bank),
+        }
+
+        def step() -> list[Tensor]:
+            X.grad = None
+            value = losses[name]()
+            value.backward()
+            return [value.detach(), X.grad]
+
+        return step
+
+    def products(self, of_batch: int, of_bank: int) -> Callable[[], None]:
+        """Build the floor: so many products of the batch with itself and with the bank, chunk by chunk."""
+        X = self.embeddings.detach()
+
+        def run(others: Tensor, count: int) -> None:
+            rows = min(len(X), chunk_rows(len(others) + 2 * X.shape[1], X.device))
+            S, dX = X.new_empty(rows, len(others)), torch.zeros_like(others if others is X else X[:1])
+            for first in range(0, len(X) if count else 0, rows):
+                part = X[first : first + rows]
+                s = torch.mm(part, others.t(), out=S[: len(part)])
+                if count > 1:
+                    torch.mm(s, others)
+                if count > 2:
+                    dX.addmm_(s.t(), part)
+
+        def step() -> None:
+            run(X, of_batch)
+            run(self.bank, of_bank)
+
+        return step
+
+
+def peak(name: str, shape: PairShape) -> dict[str, float]:
+    """Peak of the process, and what a step took beyond its inputs."""
+    workload = PairWorkload(shape)
+    step = workload.contender(name)
+    PairWorkload(PairShape(16, shape.D, 64 if shape.m else 0)).contender(name)()  # thread pools, workspaces
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    step()
+    mb = 1 / 2**20
+    return {"process_mb": resident("VmHWM") * mb, "beyond_mb": (resident("VmHWM") - before) * mb}
+
+
+if __name__ == "__main__":
+    contender, *sizes = sys.argv[1:]
+    torch.set_num_threads(2)
+    print(json.dumps(peak(contender, PairShape(*map(int, sizes)))))

@@ -1,0 +1,45 @@
+"""Lambert's W and the confidences made of it in the native module (``csrc/math/lambert_w.h``), on CPU and GPU."""
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.engine.native import module
+
+
+def lambert_w(x: Tensor) -> Tensor:
+    """W(x) for x from −1/e on; NaN elsewhere."""
+    x = x.contiguous()
+    w = torch.empty_like(x)
+    _call("lambert_w", w, x.data_ptr(), w.data_ptr())
+    return w
+
+
+def confidence(losses: Tensor, threshold: Tensor, lam: float) -> Tensor:
+    """exp(−W([(ℓ − τ)/2λ]₊)); 1 where τ is ∞."""
+    losses, threshold = losses.contiguous(), threshold.contiguous()
+    sigma = torch.empty_like(losses)
+    addresses = (losses.data_ptr(), threshold.data_ptr(), _stride(threshold), lam)
+    _call("confidence", sigma, *addresses, sigma.data_ptr())
+    return sigma
+
+
+def superloss(losses: Tensor, tau: Tensor, lam: float) -> tuple[Tensor, Tensor]:
+    """λ W (W + 2) with x = (ℓ − τ)/2λ, and σ = e^−W; below x = −1/e, σ is e."""
+    losses, tau = losses.contiguous(), tau.contiguous()
+    values, sigma = torch.empty_like(losses), torch.empty_like(losses)
+    addresses = (losses.data_ptr(), tau.data_ptr(), _stride(tau), lam)
+    _call("superloss", sigma, *addresses, values.data_ptr(), sigma.data_ptr())
+    return values, sigma
+
+
+def _stride(tensor: Tensor) -> int:
+    return 0 if tensor.numel() == 1 else 1
+
+
+def _call(name: str, out: Tensor, *arguments: int | float) -> None:
+    suffix = module.SUFFIX[out.dtype]
+    if module.on_gpu(out):
+        with module.current_stream(out.device) as stream:
+            getattr(module.library, f"{name}_cuda_{suffix}")(*arguments, out.numel(), stream)
+    else:
+        getattr(module.library, f"{name}_{suffix}")(*arguments, out.numel(), torch.get_num_threads())

@@ -1,0 +1,28 @@
+"""Otsu's cut in the native module: a radix sort on the CPU, one launch on a GPU."""
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.engine.eager import otsu as eager
+from robustdml_ops.engine.native import module
+from robustdml_ops.engine.otsu_cut import OtsuCut, empty_cut
+
+# Values a block sorts in its shared memory; longer rows take PyTorch's sort.
+LONGEST = {torch.float32: 8192, torch.float64: 4096}
+
+
+def otsu_cut(values: Tensor, min_group: int) -> OtsuCut:
+    """Best cut of every row of ``values`` (..., n ≥ 1), float64 or float32, into groups of ``min_group`` at least."""
+    n = values.shape[-1]
+    on_gpu = module.on_gpu(values)
+    if on_gpu and n > LONGEST[values.dtype]:
+        return eager.otsu_cut(values, min_group)
+    values, cut, suffix = values.contiguous(), empty_cut(values), module.SUFFIX[values.dtype]
+    outputs = (cut.threshold, cut.low_mean, cut.high_mean, cut.index, cut.excluded, cut.found)
+    arguments = (values.data_ptr(), values.numel() // n, n, min_group, *(output.data_ptr() for output in outputs))
+    if on_gpu:
+        with module.current_stream(values.device) as stream:
+            getattr(module.library, f"otsu_cuda_{suffix}")(*arguments, stream)
+    else:
+        getattr(module.library, f"otsu_{suffix}")(*arguments, torch.get_num_threads())
+    return cut

@@ -1,0 +1,26 @@
+"""What Otsu's cut of every row gives, and memory for it."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class OtsuCut(NamedTuple):
+    """A threshold per row; the low group is ``value <= threshold``. All are of the shape of the values but its last."""
+
+    threshold: Tensor  # float64 or float32; ∞ where there is no cut
+    index: Tensor  # type: ignore[assignment]  # int64: how many finite values are in the low group
+    low_mean: Tensor  # as threshold; both are the mean of all finite values where there is no cut
+    high_mean: Tensor  # as threshold
+    found: Tensor  # bool
+    excluded: Tensor  # int64: NaN and infinities, which take no part
+
+
+def empty_cut(values: Tensor) -> OtsuCut:
+    """Memory for the cuts of ``values`` (..., n)."""
+    shape, device = values.shape[:-1], values.device
+    threshold, low_mean, high_mean = (torch.empty(shape, dtype=values.dtype, device=device) for _ in range(3))
+    index, excluded = (torch.empty(shape, dtype=torch.int64, device=device) for _ in range(2))
+    found = torch.empty(shape, dtype=torch.bool, device=device)
+    return OtsuCut(threshold, index, low_mean, high_mean, found, excluded)

@@ -1,0 +1,125 @@
+"""Weighted informative batch loss of BSPML, Zhang et al. 2023."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from robustdml_ops.losses.reduction import check_reduction
+from robustdml_ops.ops import pair_lse, pair_lse_sum
+from robustdml_ops.ops.pairs import check_finite_numbers, pair_dtype
+from robustdml_ops.ops.validation import check_labels, check_matrix, check_sample_weights
+
+
+class BSPMLLoss(nn.Module):
+    """Multi-similarity of the informative pairs of a batch, weighted by anchors and candidates.
+
+        ℓ_i = w_i { mean_{p∈P̂_i} w_p · 1/α log(1 + Σ_{p∈P̂_i} e^{−α(s_ip−ρ)})
+                  + mean_{n∈N̂_i} w_n · 1/β log(1 + Σ_{n∈N̂_i} e^{ β(s_in−ρ)}) }
+        N̂_i = {n : s_in > min_{p∈P_i} s_ip − ε},   P̂_i = {p : s_ip < max_{n∈N_i} s_in + ε}
+
+    Weights come from :class:`robustdml_ops.robust.BalancedSelfPaced`; with all of them 1 this is
+    :class:`MultiSimilarityLoss` with ``epsilon``.
+
+    Parameters
+    ----------
+    alpha, beta : float
+        α and β, > 0.
+    base : float
+        ρ.
+    epsilon : float
+        ε.
+    exclude_zero_weights : bool
+        Eq. 7 multiplies the logarithms by mean weights, but a sample of weight 0 still has its term in them, as the
+        positive or negative of other anchors, and still takes part in mining. True leaves it out of all of that.
+    reduction : {"mean", "none"}
+        ``"mean"``: (), over all samples of the batch, as Eq. 7 divides by PK. ``"none"``: (B,).
+    backend : str, optional
+        ``"native"``, ``"triton"``, ``"eager"``; None: the fastest that serves the device.
+
+    Notes
+    -----
+    Value, mining and gradient come from one sweep over the samples (``"none"``: from two). Similarities and sums are in
+    float32 at least, whatever the inputs are; the result is float32 (float64 if the embeddings are).
+
+    Source: Zhang, Luo, Gu, "Denoising Multi-Similarity Formulation", AAAI 2023, Eqs. 4, 5 and 7, which prints |P̂|^α
+    for |P̂|·α. Without an informative pair a term is 0.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.losses import BSPMLLoss
+    >>> embeddings, weights = torch.randn(64, 32, requires_grad=True), torch.rand(64)
+    >>> loss = BSPMLLoss()(embeddings, torch.arange(64) // 4, sample_weights=weights)
+    >>> loss.backward()
+    >>> embeddings.grad.shape
+    torch.Size([64, 32])
+    """
+
+    def __init__(
+        self,
+        alpha: float = 2,
+        beta: float = 50,
+        base: float = 1.0,
+        epsilon: float = 0.1,
+        *,
+        exclude_zero_weights: bool = False,
+        reduction: str = "mean",
+        backend: str | None = None,
+    ) -> None:
+        super().__init__()
+        check_reduction(reduction)
+        for name, scale in (("alpha", alpha), ("beta", beta)):
+            if not scale > 0:
+                raise ValueError(f"{name} must be positive, got {scale}")
+        check_finite_numbers(alpha=alpha, beta=beta, base=base, epsilon=epsilon)
+        self.alpha, self.beta, self.base, self.epsilon = alpha, beta, base, epsilon
+        self.exclude_zero_weights = exclude_zero_weights
+        self.reduction = reduction
+        self.backend = backend
+
+    def forward(self, embeddings: Tensor, labels: Tensor, sample_weights: Tensor | None = None) -> Tensor:
+        """Loss of a batch.
+
+        Parameters
+        ----------
+        embeddings : Tensor
+            (B, D), floating point, any scale.
+        labels : Tensor
+            (B,) integers. A sample labelled below 0 takes no part: no pair has it.
+        sample_weights : Tensor, optional
+            (B,), ≥ 0: w, constants. None: 1.
+
+        Returns
+        -------
+        Tensor
+            () or (B,), see ``reduction``; connected to the graph where it is 0.
+
+        Raises
+        ------
+        ValueError, TypeError
+            Shapes, types or devices that do not fit; on the CPU NaN or inf (on a GPU, where a check would stall the
+            stream, the loss is NaN).
+        """
+        check_matrix("embeddings", embeddings)
+        labels = check_labels(labels, embeddings)
+        ones = embeddings.new_ones(len(embeddings), dtype=pair_dtype(embeddings, None))
+        weights = ones if sample_weights is None else check_sample_weights(sample_weights.detach(), ones)
+        if self.exclude_zero_weights:
+            labels = labels.masked_fill(weights == 0, -1)
+        settings: dict[str, Any] = {
+            "alpha": self.alpha,
+            "beta": self.beta,
+            "base": self.base,
+            "epsilon": self.epsilon,
+            "candidate_weights": None if sample_weights is None else weights,
+            "backend": self.backend,
+        }
+        if self.reduction == "mean":
+            share = weights / max(1, len(labels))
+            return pair_lse_sum(embeddings, labels, None, None, share / self.alpha, share / self.beta, **settings)
+        lse = pair_lse(embeddings, labels, **settings)
+        return weights * (lse.positive / self.alpha + lse.negative / self.beta)
+
+    def extra_repr(self) -> str:
+        """Return the settings, for ``repr``."""
+        return f"alpha={self.alpha}, beta={self.beta}, base={self.base}, epsilon={self.epsilon}"

@@ -1,0 +1,137 @@
+"""Language guidance, Roth et al. 2022: similarities between images shall resemble those between words."""
+
+import torch
+from torch import Tensor, nn
+
+from robustdml_ops.losses.reduction import check_reduction, reduce_samples
+from robustdml_ops.ops.similarity import unit_rows
+from robustdml_ops.ops.validation import check_finite_embeddings, check_labels, check_matrix, check_same_device
+
+DIRECTIONS = ("forward", "backward")
+
+
+class LanguageGuidanceLoss(nn.Module):
+    """Divergence, row by row, between the similarities of a batch's embeddings and those of its texts.
+
+        A = X̂ X̂ᵀ,   T = 1/k Σ_j t̂_j t̂_jᵀ,   p = softmax_rows(A/c),   q = softmax_rows(T/c)
+        ℓ_i = c² · KL(q_i ‖ p_i)  or  c² · KL(p_i ‖ q_i)
+
+    Parameters
+    ----------
+    direction : {"forward", "backward"}
+        ``"forward"``: KL(language ‖ visual), the authors' choice; ``"backward"``: KL(visual ‖ language).
+    shift : float, optional
+        None: the matrices as they are, without labels, as ProcSim describes it. A number: as the authors' code, whose
+        value is 1, the entries of equal labels are 1 + shift in both matrices and all of T is raised by shift. Labels,
+        and so wrong ones, then take part.
+    temperature : float
+        c > 0.
+    reduction : {"mean", "none"}
+        ``"mean"``: the loss, (). ``"none"``: ℓ, (B,), as :class:`~robustdml_ops.losses.ProcSimLoss` takes it.
+
+    Notes
+    -----
+    A softmax does not feel what is added to a whole row, so the shift in effect raises the similarities to other
+    classes that A is to reach: s_ij → t_ij + shift.
+
+    A, T and their softmaxes are materialised: some six B×B matrices, in float32 at least.
+
+    Source: Roth, Vinyals, Akata, "Integrating Language Guidance into Vision-based Deep Metric Learning", CVPR 2022;
+    Barbany et al., "ProcSim", 2024, section 3.5.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.losses import LanguageGuidanceLoss
+    >>> embeddings = torch.randn(8, 64, requires_grad=True)
+    >>> names = torch.randn(8, 5, 512)  # of the 5 classes that a classifier finds likeliest for each image
+    >>> LanguageGuidanceLoss()(embeddings, names).backward()
+    >>> embeddings.grad.shape
+    torch.Size([8, 64])
+    """
+
+    def __init__(
+        self,
+        direction: str = "forward",
+        shift: float | None = None,
+        temperature: float = 1.0,
+        *,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__()
+        if direction not in DIRECTIONS:
+            raise ValueError(f"direction={direction!r}: expected one of {', '.join(DIRECTIONS)}")
+        if not temperature > 0:
+            raise ValueError(f"temperature must be positive, got {temperature}")
+        check_reduction(reduction)
+        self.direction = direction
+        self.shift = shift
+        self.temperature = temperature
+        self.reduction = reduction
+
+    def forward(self, embeddings: Tensor, text_embeddings: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Loss of a batch.
+
+        Parameters
+        ----------
+        embeddings : Tensor
+            (B, D), floating point, any scale.
+        text_embeddings : Tensor
+            (B, k, d), floating point, any scale, constants: of the k texts of each sample.
+        labels : Tensor, optional
+            (B,) integers; needed where ``shift`` is given, and unused else.
+
+        Returns
+        -------
+        Tensor
+            () or (B,), float32 or float64; 0 for an empty batch.
+
+        Raises
+        ------
+        ValueError, TypeError
+            Shapes, types or devices that do not fit, k = 0, text embeddings that require a gradient, labels missing
+            where they are needed; on the CPU NaN or inf.
+        """
+        check_matrix("embeddings", embeddings)
+        texts = _check_texts(text_embeddings, embeddings)
+        check_finite_embeddings(embeddings)
+        dtype = torch.float64 if torch.float64 in (embeddings.dtype, texts.dtype) else torch.float32
+        with torch.autocast(embeddings.device.type, enabled=False):
+            X, T = unit_rows(embeddings.to(dtype)), unit_rows(texts.flatten(0, 1).to(dtype))
+            # The sum of the k matrices is one product of the k texts in a row.
+            T = T.reshape(len(texts), texts.shape[1] * texts.shape[2])
+            visual, language = X @ X.t(), T @ T.t() / texts.shape[1]
+        if self.shift is not None:
+            if labels is None:
+                raise ValueError(f"shift={self.shift} treats equal labels apart: give labels, or shift=None")
+            labels = check_labels(labels, embeddings)
+            same = labels[:, None] == labels
+            visual = visual.masked_fill(same, 1 + self.shift)
+            language = (language + self.shift).masked_fill(same, 1 + self.shift)
+        log_p, log_q = (torch.log_softmax(matrix / self.temperature, dim=1) for matrix in (visual, language))
+        first, second = (log_q, log_p) if self.direction == "forward" else (log_p, log_q)
+        losses = self.temperature**2 * (first.exp() * (first - second)).sum(1)
+        return reduce_samples(losses, None, self.reduction)
+
+    def extra_repr(self) -> str:
+        """Return the settings, for ``repr``."""
+        return f"direction={self.direction!r}, shift={self.shift}, temperature={self.temperature}"
+
+
+def _check_texts(texts: object, embeddings: Tensor) -> Tensor:
+    if not isinstance(texts, Tensor):
+        raise TypeError(f"text_embeddings must be a torch.Tensor, not {type(texts).__name__}")
+    if texts.dim() != 3 or not texts.is_floating_point() or len(texts) != len(embeddings):
+        raise ValueError(
+            f"text_embeddings must be floating point of shape ({len(embeddings)}, k, d), one row for each row of "
+            f"embeddings, got {tuple(texts.shape)} of {texts.dtype}"
+        )
+    if texts.shape[1] == 0 or texts.shape[2] == 0:
+        raise ValueError(f"text_embeddings must have k >= 1 texts a sample and d >= 1, got {tuple(texts.shape)}")
+    if texts.requires_grad:
+        raise ValueError("text_embeddings are constants of this loss: pass text_embeddings.detach()")
+    check_same_device(embeddings=embeddings, text_embeddings=texts)
+    if texts.device.type == "cpu" and not torch.isfinite(texts).all():
+        row = int((~torch.isfinite(texts)).flatten(1).any(1).nonzero()[0])
+        raise ValueError(f"text_embeddings[{row}] has NaN or inf: look at the language model that made it")
+    return texts

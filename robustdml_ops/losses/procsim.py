@@ -1,0 +1,232 @@
+"""ProcSim, Barbany et al. 2024: a sample counts as much as its proxy loss makes its label credible."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from robustdml_ops.losses.multi_similarity import MultiSimilarityLoss
+from robustdml_ops.losses.proxy_nca import ProxyNCALoss
+from robustdml_ops.losses.superloss import check_lam
+from robustdml_ops.ops import confidence, pair_lse_sum
+from robustdml_ops.ops.validation import check_labels, check_sizes
+from robustdml_ops.robust.loss_thresholds import THRESHOLDS
+
+NAMES = ("multi-similarity", "proxy-nca")
+
+
+class ProcSimStep(NamedTuple):
+    """What ProcSim made of a batch; all but the loss are constants."""
+
+    loss: Tensor  # ()
+    confidence: Tensor  # (B,) σ
+    losses: Tensor  # (B,) of the detector
+    threshold: Tensor  # () τ; ∞ where there is no cut
+
+
+class ProcSimLoss(nn.Module):
+    """ProcSim: each sample's metric-learning loss times its confidence, found from a proxy loss of its own.
+
+        σ_i = exp(−W([(ℓ_i^proxy − τ)/2λ]₊)),   τ = Otsu's threshold of the batch's ℓ^proxy
+        L   = 1/B Σ_i (σ_i ℓ_i^DML + ω ℓ_i^SSL)  +  1/B Σ_i ℓ_i^proxy(x_i constant)
+
+    No gradient passes through σ or τ. Defaults are the paper's ProcSim; every row of its Table 1 is a setting, see
+    ``docs/procsim.md``.
+
+    Parameters
+    ----------
+    num_classes, embedding_size : int
+        C and D.
+    lam : float
+        λ > 0, in units of the detector's losses: small drops what lies above τ, large trusts all.
+    omega : float
+        ω ≥ 0.
+    dml : {"multi-similarity", "proxy-nca"} or callable
+        ℓ^DML. A callable takes (embeddings, labels) and gives one loss per sample, (B,), as other losses of this
+        package do with ``reduction="none"``; a module becomes part of this one.
+    threshold : {"otsu", "mean", "gmm"}
+        ``"mean"``: the mean of all training batches so far, as SuperLoss takes it. ``"gmm"``: where the components of a
+        Gaussian mixture are equally likely; it needs scikit-learn and, on a GPU, makes the step wait for the host.
+    detector : {"proxy-nca", "multi-similarity"}
+        Whose losses tell wrong labels.
+    regularizer : callable, optional
+        ℓ^SSL: takes (embeddings, guidance, labels), gives (B,), such as
+        ``LanguageGuidanceLoss(reduction="none")``. Needed where ω > 0.
+    confidence_on_regularizer : bool
+        Whether σ weighs ℓ^SSL, too.
+    softmax_scale : float
+        Of Proxy-NCA, see :class:`~robustdml_ops.losses.ProxyNCALoss`.
+    backend : str, optional
+        Of the losses on pairs and proxies: ``"native"``, ``"triton"``, ``"eager"``; None: the fastest that serves the
+        device.
+
+    Attributes
+    ----------
+    proxies : Tensor
+        (C, D), a parameter; None where neither detector nor DML loss is Proxy-NCA.
+
+    Notes
+    -----
+    The paper does not say what trains the proxies when they only detect. Here it is their own Proxy-NCA loss, of all
+    samples alike, on embeddings that are constants: the last sum of L. So the embeddings see Eq. 4 and nothing else.
+    σ does not weigh it: proxies are to be robust by themselves, and would otherwise learn from what they believe. Where
+    Proxy-NCA is the DML loss, σ_i ℓ_i trains them and the last sum is absent.
+
+    τ and σ take a batch of 4 samples or more; with fewer, or equal losses, Otsu's τ is ∞ and every σ is 1.
+
+    Source: Barbany, Lin, Bastan, Dhua, "ProcSim: Proxy-based Confidence for Robust Similarity Learning", WACV 2024,
+    Algorithm 1, Eqs. 3–5.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.losses import ProcSimLoss
+    >>> loss_function = ProcSimLoss(num_classes=10, embedding_size=16, lam=0.1)
+    >>> embeddings, labels = torch.randn(32, 16, requires_grad=True), torch.randint(10, (32,))
+    >>> loss_function(embeddings, labels).backward()
+    >>> loss_function.step(embeddings, labels).confidence.shape
+    torch.Size([32])
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        lam: float = 1.0,
+        omega: float = 0.0,
+        dml: str | Callable[[Tensor, Tensor], Tensor] = "multi-similarity",
+        threshold: str = "otsu",
+        detector: str = "proxy-nca",
+        regularizer: Callable[[Tensor, Tensor | None, Tensor], Tensor] | None = None,
+        confidence_on_regularizer: bool = False,
+        *,
+        softmax_scale: float = 1.0,
+        backend: str | None = None,
+    ) -> None:
+        super().__init__()
+        check_lam(lam)
+        if not 0 <= omega < float("inf"):
+            raise ValueError(f"omega must be finite and not negative, got {omega}")
+        if omega > 0 and regularizer is None:
+            raise ValueError(f"omega={omega} weighs a regularizer: give one, such as LanguageGuidanceLoss")
+        if not callable(dml):
+            _check_name("dml", dml, NAMES)
+        _check_name("threshold", threshold, tuple(THRESHOLDS))
+        _check_name("detector", detector, NAMES)
+        self.lam = lam
+        self.omega = omega
+        self.dml = dml
+        self.detector = detector
+        self.regularizer = regularizer
+        self.confidence_on_regularizer = confidence_on_regularizer
+        self.threshold = THRESHOLDS[threshold]()
+        check_sizes(num_classes=num_classes, embedding_size=embedding_size)
+        self.proxy_nca = self.multi_similarity = self.detecting = None
+        if "proxy-nca" in (dml, detector):
+            self.proxy_nca = ProxyNCALoss(num_classes, embedding_size, softmax_scale, reduction="none", backend=backend)
+        if dml == "multi-similarity":
+            self.multi_similarity = MultiSimilarityLoss(backend=backend)
+        if detector == "multi-similarity":
+            self.detecting = MultiSimilarityLoss(reduction="none", backend=backend)
+
+    @property
+    def proxies(self) -> nn.Parameter | None:
+        """(C, D), or None where there are none."""
+        return None if self.proxy_nca is None else self.proxy_nca.proxies
+
+    def forward(self, embeddings: Tensor, labels: Tensor, guidance: Tensor | None = None) -> Tensor:
+        """Loss of a batch.
+
+        Parameters
+        ----------
+        embeddings : Tensor
+            (B, D), floating point, any scale.
+        labels : Tensor
+            (B,) integers in 0 … C − 1.
+        guidance : Tensor, optional
+            What the regulariser knows of the samples: text embeddings (B, k, d) for ``LanguageGuidanceLoss``.
+
+        Returns
+        -------
+        Tensor
+            (). An empty batch gives 0, connected to the graph.
+
+        Raises
+        ------
+        ValueError, TypeError
+            Shapes, types or devices that do not fit; a callable that does not give one loss per sample; guidance
+            without a regulariser; on the CPU NaN or inf.
+        IndexError
+            On the CPU, a label out of range.
+        """
+        return self.step(embeddings, labels, guidance).loss
+
+    def step(self, embeddings: Tensor, labels: Tensor, guidance: Tensor | None = None) -> ProcSimStep:
+        """Loss of a batch as :meth:`forward`, with the confidences, the detector's losses and the threshold."""
+        if guidance is not None and self.regularizer is None:
+            raise ValueError("guidance is for a regularizer, and there is none: give ProcSimLoss(regularizer=…)")
+        proxy_losses = None
+        if self.proxy_nca is not None:
+            trains_embeddings = self.dml == "proxy-nca"
+            proxy_losses = self.proxy_nca(embeddings if trains_embeddings else embeddings.detach(), labels)
+        losses = self._detect(embeddings, labels, proxy_losses)
+        threshold: Tensor = self.threshold(losses)
+        sigma = confidence(losses, threshold, self.lam)
+        loss = self._dml(embeddings, labels, sigma, proxy_losses)
+        if proxy_losses is not None and self.dml != "proxy-nca":
+            loss = loss + _mean(proxy_losses)
+        if self.regularizer is not None and self.omega > 0:
+            guided = _check_per_sample("regularizer", self.regularizer(embeddings, guidance, labels), labels)
+            loss = loss + self.omega * _mean(sigma * guided if self.confidence_on_regularizer else guided)
+        return ProcSimStep(loss, sigma, losses, threshold)
+
+    def extra_repr(self) -> str:
+        """Return the settings, for ``repr``."""
+        return f"lam={self.lam}, omega={self.omega}, dml={self.dml!r}, detector={self.detector!r}"
+
+    def _detect(self, embeddings: Tensor, labels: Tensor, proxy_losses: Tensor | None) -> Tensor:
+        """What the threshold is sought in: (B,), constants."""
+        if self.detecting is not None:
+            return self.detecting(embeddings.detach(), labels)  # type: ignore[no-any-return]
+        assert proxy_losses is not None
+        return proxy_losses.detach()
+
+    def _dml(self, embeddings: Tensor, labels: Tensor, sigma: Tensor, proxy_losses: Tensor | None) -> Tensor:
+        """1/B Σ σ_i ℓ_i^DML."""
+        if self.multi_similarity is not None:
+            # One sweep, as the weights are known. Given as sample_weights, σ = 0 would take a sample from the others'
+            # pairs, too, and from B.
+            MS, share = self.multi_similarity, sigma / max(1, len(labels))
+            pairs = (embeddings, check_labels(labels, embeddings), None, None)
+            return pair_lse_sum(
+                *pairs,
+                share / MS.alpha,
+                share / MS.beta,
+                alpha=MS.alpha,
+                beta=MS.beta,
+                base=MS.base,
+                backend=MS.backend,
+            )
+        if self.dml == "proxy-nca":
+            assert proxy_losses is not None
+            return _mean(sigma * proxy_losses)
+        assert callable(self.dml)
+        return _mean(sigma * _check_per_sample("dml", self.dml(embeddings, labels), labels))
+
+
+def _mean(losses: Tensor) -> Tensor:
+    return losses.sum() / max(1, len(losses))
+
+
+def _check_name(argument: str, value: object, names: tuple[str, ...]) -> None:
+    if value not in names:
+        raise ValueError(f"{argument}={value!r}: expected one of {', '.join(names)}")
+
+
+def _check_per_sample(argument: str, losses: Tensor, labels: Tensor) -> Tensor:
+    if losses.shape != labels.shape:
+        raise ValueError(
+            f"{argument} must give one loss per sample, ({len(labels)},), got {tuple(losses.shape)}: losses of this "
+            "package do with reduction='none'"
+        )
+    return losses

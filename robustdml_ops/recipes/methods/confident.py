@@ -1,0 +1,69 @@
+"""Losses that weigh samples or pairs by a confidence found in the loss itself: ProcSim and SuperLoss."""
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from robustdml_ops.losses import LanguageGuidanceLoss, MultiSimilarityLoss, ProcSimLoss, SuperContrastiveLoss
+from robustdml_ops.recipes.methods.method import Method
+from robustdml_ops.recipes.methods.pairs import SAMPLES_PER_CLASS
+from robustdml_ops.recipes.options import option
+
+if TYPE_CHECKING:
+    from robustdml_ops.recipes.config import TrainingConfig
+
+
+@dataclass(frozen=True)
+class ProcSimOptions:
+    """ProcSim; each row of its paper's ablation is a setting."""
+
+    lam: float = option(1.0, "how far above the threshold a sample still counts")
+    omega: float = option(0.0, "weight of language guidance by the names of similar characters; Glyphs only")
+    dml: str = option("multi-similarity", "the loss that confidences weigh", choices=("multi-similarity", "proxy-nca"))
+    threshold: str = option("otsu", "between right and wrong labels", choices=("otsu", "mean", "gmm"))
+    detector: str = option("proxy-nca", "whose losses tell them apart", choices=("proxy-nca", "multi-similarity"))
+    confidence_on_regularizer: bool = option(False, "let confidences weigh language guidance, too")
+
+
+@dataclass(frozen=True)
+class SuperLossOptions:
+    """SuperLoss on pairs, with the margins of the contrastive loss."""
+
+    lam: float = option(1.0, "how much losses above and below their mean count less and more")
+
+
+def _procsim(config: "TrainingConfig", num_classes: int) -> nn.Module:
+    settings: dict[str, Any] = asdict(config.procsim)
+    if config.procsim.dml == "multi-similarity":
+        settings["dml"] = MultiSimilarityLoss(**asdict(config.multi_similarity), reduction="none")
+    if config.procsim.omega > 0:
+        settings["regularizer"] = LanguageGuidanceLoss(reduction="none")
+    return ProcSimLoss(num_classes, config.embedding_size, **settings, softmax_scale=config.proxy_nca.softmax_scale)
+
+
+def _observed_step(loss: nn.Module, embeddings: Tensor, arguments: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+    assert isinstance(loss, ProcSimLoss)
+    step = loss.step(embeddings, **arguments)
+    above = step.losses > step.threshold
+    return step.loss, {"sigma": step.confidence, "detector_loss": step.losses, "above_threshold": above}
+
+
+def _superloss(config: "TrainingConfig", num_classes: int) -> nn.Module:
+    margins = config.contrastive
+    return SuperContrastiveLoss(margins.pos_margin, margins.neg_margin, config.superloss.lam)
+
+
+CONFIDENT_METHODS = {
+    "procsim": Method(
+        "ProcSim",
+        _procsim,
+        inputs=lambda config: ("labels", "guidance") if config.procsim.omega > 0 else ("labels",),
+        samples_per_class=SAMPLES_PER_CLASS,
+        learning_rate=3e-3,
+        observe=_observed_step,
+        observed=("sigma", "detector_loss", "above_threshold"),
+        takes_weights=False,
+    ),
+    "superloss": Method("SuperLoss", _superloss, samples_per_class=SAMPLES_PER_CLASS, takes_weights=False),
+}

@@ -1,0 +1,103 @@
+"""Pieces of HTML reports that need no other file."""
+
+from collections.abc import Sequence
+from html import escape
+from string import Template
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Lay out a table.
+
+    Parameters
+    ----------
+    head : sequence of str
+        Titles of the columns.
+    rows : sequence of sequence of str
+        The first of each is the row's title.
+
+    Returns
+    -------
+    str
+        HTML.
+    """
+    header = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
+    body = "".join(
+        f'<tr><th scope="row">{escape(row[0])}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in row[1:])}</tr>'
+        for row in rows
+    )
+    return f'<div class="scroll"><table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def figure(source: str, alternative: str, caption: str) -> str:
+    """Show a picture with its caption.
+
+    Parameters
+    ----------
+    source : str
+        A ``data:`` address.
+    alternative : str
+        What is to be seen, for those who cannot.
+    caption : str
+        What it means.
+
+    Returns
+    -------
+    str
+        HTML.
+    """
+    return (
+        f'<figure><img src="{source}" alt="{escape(alternative)}"><figcaption>{escape(caption)}</figcaption></figure>'
+    )
+
+
+def page(title: str, body: str) -> str:
+    """Make a whole page.
+
+    Parameters
+    ----------
+    title : str
+        What the window is called.
+    body : str
+        HTML.
+
+    Returns
+    -------
+    str
+        HTML.
+    """
+    return _PAGE.substitute(title=escape(title), body=body)
+
+
+_PAGE = Template("""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$title</title>
+<style>
+  :root { color-scheme: light; }
+  body { font: 17px/1.6 system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; color: #222529;
+         background: #fff; max-width: 50rem; margin: 3rem auto 5rem; padding: 0 1.25rem; }
+  h1 { font-size: 2rem; line-height: 1.2; margin: 0 0 .75rem; }
+  h2 { font-size: 1.3rem; margin: 3rem 0 .5rem; }
+  p { margin: .5rem 0 1rem; }
+  .finding { font-size: 1.15rem; border-left: 4px solid #D55E00; padding: .35rem 0 .35rem 1rem; margin: 1.5rem 0; }
+  figure { margin: 1rem 0 0; }
+  img { width: 100%; height: auto; display: block; }
+  figcaption, footer { color: #5b6067; font-size: .9rem; line-height: 1.5; margin-top: .5rem; }
+  .scroll { overflow-x: auto; }
+  table { border-collapse: collapse; width: 100%; font-size: .92rem; font-variant-numeric: tabular-nums; }
+  th, td { text-align: right; padding: .45rem .5rem; border-bottom: 1px solid #e6e8eb; white-space: nowrap; }
+  thead th { color: #5b6067; font-weight: 600; border-bottom: 2px solid #c9ccd1; white-space: normal;
+             vertical-align: bottom; line-height: 1.3; }
+  th:first-child { text-align: left; }
+  tbody th { font-weight: 500; }
+  .times th:nth-child(2), .times td:nth-child(2) { text-align: left; }
+  code { font-size: .9em; background: #f3f4f6; padding: .1em .35em; border-radius: 4px; }
+  footer { border-top: 1px solid #e6e8eb; margin-top: 3rem; padding-top: 1rem; }
+</style>
+</head>
+<body>
+$body</body>
+</html>
+""")

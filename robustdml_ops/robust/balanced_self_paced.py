@@ -1,0 +1,297 @@
+"""Weights of the training samples by balanced self-paced learning."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.ops import pair_lse, self_paced_descent, self_paced_sweep
+from robustdml_ops.ops.validation import (
+    INTEGERS,
+    check_matrix,
+    check_same_device,
+    check_sample_ids,
+)
+from robustdml_ops.robust.buffers import TypedBuffers
+from robustdml_ops.robust.sample_copies import check_id_range
+
+SOLVERS = ("exact", "stochastic")
+_VISITS = 160  # of each sample in an update: 10⁷ steps for 60 000 samples
+_EXACT_STEPS = 1000
+_SLOWDOWN = 20  # how much shorter the last steps are than the first
+
+
+class BalancedSelfPaced(TypedBuffers):
+    """One weight per training sample, from 0 (left out) to 1: samples far from their class come late, or never.
+
+    Train with :class:`robustdml_ops.losses.BSPMLLoss` on the weights, then call :meth:`update`, and so on (Algorithm
+    1). An update minimises, in w ∈ [0, 1]^N,
+
+        Σ_c Σ_{a∈c} w_a/N^c { (ζ(c) − w_a)/(N^c − 1) ξ⁺_a + 1/(C−1) Σ_{k≠c} w̄_k ξ⁻_a }
+        − λ Σ_c w̄_c + μ/(C−1) Σ_{c<k} (w̄_c − w̄_k)²                                                           Eq. 6
+
+    where ξ⁺ and ξ⁻ are the two terms of multi-similarity of a sample against the whole training set, ζ(c) sums the
+    weights of class c and w̄_c is their mean. λ, the age, admits harder samples as it grows; μ holds the classes'
+    means together.
+
+    Parameters
+    ----------
+    labels : Tensor
+        (N,) integers ≥ 0: classes of the training samples, in the order of their ids 0 … N−1.
+    lam : float
+        λ of the first update, > 0. A sample is admitted while ξ⁺ + ξ⁻ and their means over the samples kept, together,
+        stay below it. As ξ⁺ is at least log(N^c)/α where similarities are at most ρ, λ must grow with the class sizes:
+        compare it with 2·:attr:`positive`.
+    growth : float
+        c ≥ 1: each update multiplies λ by it, up to ``lam_max``.
+    lam_max : float
+        λ_∞ ≥ λ; the paper tunes it in [1, 5].
+    mu : float, optional
+        μ ≥ 0; by default λ_∞, as in the paper. 0: plain self-paced learning.
+    solver : {"exact", "stochastic"}
+        Descent along the exact gradient, :func:`robustdml_ops.ops.self_paced_descent`: as class sums give it in O(N),
+        it takes less time than Algorithm 3 of the paper, :func:`robustdml_ops.ops.self_paced_sweep`, and comes lower
+        (``docs/performance.md``). Both on the host.
+    steps : int, optional
+        Of the solver in an update. By default 160·N of Algorithm 3, at most 1000 of the exact descent.
+    learning_rate : float
+        Of Algorithm 3. γ of class c is learning_rate · N^c · min(1, N^c/2μ): N^c makes all classes equally fast, and
+        the rest keeps the balance term from passing the minimum of a coordinate. It falls as 1/(1 + 20 t/T).
+    classes_per_step, samples_per_class : int
+        P and K of Algorithm 3.
+    alpha, beta, base : float
+        α, β, ρ of ξ.
+    seed : int
+        0 … 2³¹ − 1; with the number of the update it fixes all random numbers, on every machine.
+    backend : str, optional
+        Of the sweep for ξ and of Algorithm 3; None: the fastest that serves the device.
+
+    Attributes
+    ----------
+    sample_weights : Tensor
+        (N,) float32; 1 before the first update.
+    positive, negative : Tensor
+        (N,) float32, ξ⁺ and ξ⁻ of the last update; NaN where a sample was never observed.
+    lam, iteration : Tensor
+        () float64, λ of the next update; () int64, updates done.
+
+    Notes
+    -----
+    A class of one sample has no positive pair: ξ⁺ = 0, and its weight is decided by ξ⁻, μ and λ. With a single class
+    ξ⁻ and the balance term are 0. A class without samples counts for nothing.
+
+    All state is in buffers, which ``.half()`` and the like move but do not convert: a run that resumes from
+    ``state_dict`` equals an unbroken one bit for bit.
+
+    References
+    ----------
+    Zhang, Luo, Gu, "Denoising Multi-Similarity Formulation: A Self-paced Curriculum-Driven Approach for Robust Metric
+    Learning", AAAI 2023, Algorithms 1 and 3, Eqs. 3, 6, 8 and 14.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.robust import BalancedSelfPaced
+    >>> embeddings = torch.eye(2)[[0, 0, 0, 1, 1, 1, 0]]  # the last one lies in the other class
+    >>> paced = BalancedSelfPaced(torch.tensor([0, 0, 0, 1, 1, 1, 1]), lam=1.5, growth=1.2, lam_max=3.0, mu=0.5)
+    >>> paced.update(embeddings)
+    >>> paced.weights(torch.tensor([0, 5, 6]))
+    tensor([1., 1., 0.])
+    >>> paced.maw, paced.lam
+    (0.875, tensor(1.8000, dtype=torch.float64))
+    """
+
+    labels: Tensor
+    sample_weights: Tensor
+    positive: Tensor
+    negative: Tensor
+    lam: Tensor
+    iteration: Tensor
+
+    def __init__(
+        self,
+        labels: Tensor,
+        lam: float = 1.0,
+        growth: float = 1.1,
+        lam_max: float = 5.0,
+        mu: float | None = None,
+        *,
+        solver: str = "exact",
+        steps: int | None = None,
+        learning_rate: float = 0.3,
+        classes_per_step: int = 16,
+        samples_per_class: int = 4,
+        alpha: float = 2.0,
+        beta: float = 50.0,
+        base: float = 1.0,
+        seed: int = 0,
+        backend: str | None = None,
+    ) -> None:
+        super().__init__()
+        mu = lam_max if mu is None else mu
+        _check_ages(lam, growth, lam_max, mu)
+        if solver not in SOLVERS:
+            raise ValueError(f"solver={solver!r}: expected one of {', '.join(SOLVERS)}")
+        if not 0 < learning_rate < math.inf:
+            raise ValueError(f"learning_rate must be positive and finite, got {learning_rate}")
+        least = {
+            "steps": (steps, 0),
+            "classes_per_step": (classes_per_step, 1),
+            "samples_per_class": (samples_per_class, 1),
+        }
+        for name, (value, minimum) in least.items():
+            if value is not None and value < minimum:
+                raise ValueError(f"{name} must be at least {minimum}, got {value}")
+        if not 0 <= seed < 2**31:
+            raise ValueError(f"seed must be from 0 to 2**31 - 1, got {seed}")
+        if labels.dim() != 1 or labels.dtype not in INTEGERS or len(labels) == 0 or int(labels.min()) < 0:
+            raise ValueError(
+                f"labels must be integers of at least 0, one for each training sample, got {tuple(labels.shape)} of "
+                f"{labels.dtype}"
+            )
+        self.growth, self.lam_max, self.mu = growth, lam_max, mu
+        self.solver, self.steps, self.learning_rate, self.seed, self.backend = (
+            solver,
+            steps,
+            learning_rate,
+            seed,
+            backend,
+        )
+        self.classes_per_step, self.samples_per_class = classes_per_step, samples_per_class
+        self.alpha, self.beta, self.base = alpha, beta, base
+        self.register_buffer("labels", labels.detach().clone().long())
+        self.register_buffer("sample_weights", torch.ones(len(labels), device=labels.device))
+        for name in ("positive", "negative"):
+            self.register_buffer(name, torch.full((len(labels),), torch.nan, device=labels.device))
+        self.register_buffer("lam", torch.tensor(lam, dtype=torch.float64, device=labels.device))
+        self.register_buffer("iteration", torch.zeros((), dtype=torch.int64, device=labels.device))
+
+    @torch.no_grad()
+    def observe(self, embeddings: Tensor, sample_ids: Tensor) -> None:
+        """Take ξ of a batch from the batch alone, as one does where embedding the whole training set is too dear.
+
+        Parameters
+        ----------
+        embeddings : Tensor
+            (B, D), floating point, any scale: as the training step has them.
+        sample_ids : Tensor
+            (B,) integers in 0 … N−1.
+
+        Raises
+        ------
+        ValueError, TypeError, IndexError
+            Shapes, types, devices or ids that do not fit; on the CPU NaN or inf. On a GPU such a batch counts as not
+            observed.
+        """
+        check_matrix("embeddings", embeddings)
+        self._store(embeddings, self._check_ids(sample_ids, len(embeddings)))
+
+    @torch.no_grad()
+    def update(self, embeddings: Tensor | None = None) -> None:
+        """Solve for the weights, starting from the present ones, and let λ grow: one outer iteration of Algorithm 1.
+
+        Parameters
+        ----------
+        embeddings : Tensor, optional
+            (N, D), floating point, any scale: of all training samples, in the order of their ids. ξ is exact then: one
+            sweep over all pairs, of which a chunk exists at a time. None: ξ is what :meth:`observe` saw last of each
+            sample; samples it never saw keep their weight and take no part.
+
+        Raises
+        ------
+        ValueError, TypeError
+            Shapes, types or devices that do not fit, NaN or inf, nothing observed. The state is what it was.
+        """
+        if embeddings is not None:
+            check_matrix("embeddings", embeddings)
+            if len(embeddings) != len(self.labels):
+                raise ValueError(
+                    f"embeddings must have {len(self.labels)} rows, one for each training sample, got "
+                    f"{len(embeddings)}: use observe() for a batch"
+                )
+            finite = torch.isfinite(embeddings).all(1).cpu()
+            if not finite.all():  # one row would spoil the terms of all others
+                row = int((~finite).nonzero()[0])
+                raise ValueError(f"embeddings[{row}] has NaN or inf: look for an overflow in the model")
+            self._store(embeddings, torch.arange(len(self.labels), device=self.labels.device))
+        seen = torch.isfinite(self.positive + self.negative)
+        if not seen.any():
+            raise ValueError("nothing was observed: pass embeddings, or call observe() on batches before")
+        self.sample_weights[seen] = self._solve(seen)
+        self.lam.copy_((self.growth * self.lam).clamp(max=self.lam_max))
+        self.iteration += 1
+
+    def weights(self, sample_ids: Tensor) -> Tensor:
+        """Weights of a batch: (B,) float32 for ``sample_ids`` (B,), integers in 0 … N−1."""
+        return self.sample_weights[self._check_ids(sample_ids, len(sample_ids))]
+
+    @property
+    def maw(self) -> float:
+        """Mean of the classes' average weights, Eq. 14; waits for a GPU."""
+        return float(self._class_means().mean())
+
+    @property
+    def sdaw(self) -> float:
+        """Standard deviation of the classes' average weights, Eq. 14; waits for a GPU."""
+        return float(self._class_means().std(correction=0))
+
+    def extra_repr(self) -> str:
+        """Return the settings, for ``repr``."""
+        return (
+            f"samples={len(self.labels)}, growth={self.growth}, lam_max={self.lam_max}, mu={self.mu}, "
+            f"solver={self.solver}"
+        )
+
+    def _check_ids(self, sample_ids: Tensor, rows: int) -> Tensor:
+        ids = check_sample_ids(sample_ids, rows).to(self.labels.device, non_blocking=True)
+        check_id_range(ids, len(self.labels))
+        return ids
+
+    def _store(self, embeddings: Tensor, ids: Tensor) -> None:
+        check_same_device(embeddings=embeddings, labels=self.labels)
+        terms = pair_lse(
+            embeddings, self.labels[ids], alpha=self.alpha, beta=self.beta, base=self.base, backend=self.backend
+        )
+        self.positive[ids] = (terms.positive / self.alpha).to(self.positive.dtype)
+        self.negative[ids] = (terms.negative / self.beta).to(self.negative.dtype)
+
+    def _solve(self, seen: Tensor) -> Tensor:
+        """New weights of the samples seen."""
+        problem = (self.sample_weights[seen], self.positive[seen], self.negative[seen], self.labels[seen])
+        lam = float(self.lam)
+        if self.solver == "exact":
+            steps = _EXACT_STEPS if self.steps is None else self.steps
+            return self_paced_descent(*problem, lam=lam, mu=self.mu, steps=steps)
+        steps = _VISITS * len(problem[0]) if self.steps is None else self.steps
+        sizes = torch.bincount(problem[3].cpu()).double()
+        overshoot = 1.0 if self.mu == 0 else (sizes / (2 * self.mu)).clamp(max=1)
+        return self_paced_sweep(
+            *problem,
+            lam=lam,
+            mu=self.mu,
+            learning_rate=self.learning_rate * sizes * overshoot,
+            steps=steps,
+            classes_per_step=self.classes_per_step,
+            samples_per_class=self.samples_per_class,
+            decay=_SLOWDOWN / max(steps, 1),
+            seed=(self.seed << 32) | int(self.iteration),
+            backend=self.backend if self.backend != "triton" else None,
+        )
+
+    def _class_means(self) -> Tensor:
+        """Average weights of the classes that have samples, (C,) float64, on the host."""
+        labels = self.labels.cpu()
+        sums = torch.bincount(labels, self.sample_weights.cpu().double())
+        counts = torch.bincount(labels)
+        return sums[counts > 0] / counts[counts > 0]
+
+
+def _check_ages(lam: float, growth: float, lam_max: float, mu: float) -> None:
+    if not 0 < lam < math.inf:
+        raise ValueError(f"lam must be positive and finite, got {lam}")
+    if not 1 <= growth < math.inf:
+        raise ValueError(f"growth must be at least 1, got {growth}: a smaller λ would drop what is learnt already")
+    if not lam <= lam_max < math.inf:
+        raise ValueError(f"lam_max must be at least lam = {lam} and finite, got {lam_max}")
+    if not 0 <= mu < math.inf:
+        raise ValueError(f"mu must be at least 0 and finite, got {mu}: 0 is plain self-paced learning")

@@ -1,0 +1,277 @@
+"""ProcSim against the reference, its settings, the five conditions on the confidence, and resume."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import python_ref
+from robustdml_ops.losses import LanguageGuidanceLoss, MultiSimilarityLoss, NormalizedSoftmaxLoss, ProcSimLoss
+
+B, C, D = 24, 6, 8
+SETTINGS = [
+    *itertools.product(["multi-similarity", "proxy-nca"], ["otsu", "mean", "gmm"], ["proxy-nca", "multi-similarity"]),
+    ("callable", "otsu", "proxy-nca"),
+]
+
+
+def batch(seed=0, size=B, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(C, (size,), generator=generator)
+    centers = torch.randn(C, D, generator=generator, dtype=torch.float64)
+    noise = torch.randn(size, D, generator=generator, dtype=torch.float64)
+    given_labels = torch.where(torch.rand(size, generator=generator) < 0.3, (labels + 1) % C, labels)
+    X = (centers[labels] + 0.4 * noise).to(dtype).requires_grad_()
+    text = torch.randn(size, 3, 5, generator=generator, dtype=torch.float64)
+    return X, given_labels, text
+
+
+def reference_threshold(losses, kind):
+    if kind == "otsu":
+        return python_ref.otsu_threshold(losses)
+    if kind == "mean":
+        return float(losses.mean())
+    from sklearn.mixture import GaussianMixture
+
+    start = losses.quantile(torch.tensor([0.25, 0.75]).double()).reshape(2, 1).numpy()
+    precision = torch.full((2, 1, 1), 1 / float(losses.var(correction=0))).double().numpy()
+    mixture = GaussianMixture(2, weights_init=[0.5, 0.5], means_init=start, precisions_init=precision)
+    mixture.fit(losses.numpy()[:, None])
+    low = mixture.means_[:, 0].argmin()
+    grid = torch.linspace(float(mixture.means_.min()), float(mixture.means_.max()), 20001).double()
+    is_low = mixture.predict_proba(grid.numpy()[:, None])[:, low] >= 0.5
+    (rises,) = (is_low[:-1] & ~is_low[1:]).nonzero()[0]
+    return float(grid[rises])
+
+
+def dml_losses(kind, X, y, P):
+    if kind == "multi-similarity":
+        return python_ref.multi_similarity_loss(X, y, reduction="none")
+    if kind == "proxy-nca":
+        return python_ref.proxy_nca_losses(X, P, y, 3.0)
+    return python_ref.normalized_softmax_loss(X, y, P, 0.3, reduction="none")
+
+
+@pytest.mark.parametrize("on_regularizer", [False, True])
+@pytest.mark.parametrize(("dml", "threshold", "detector"), SETTINGS)
+def test_every_row_of_the_ablation_is_the_reference(dml, threshold, detector, on_regularizer):
+    X, y, text = batch()
+    inner = NormalizedSoftmaxLoss(C, D, 0.3, reduction="none") if dml == "callable" else dml
+    guide = LanguageGuidanceLoss(reduction="none")
+    loss_function = ProcSimLoss(
+        C, D, 0.1, 0.7, inner, threshold, detector, guide, on_regularizer, softmax_scale=3.0
+    ).double()
+    step = loss_function.step(X, y, text)
+
+    P = loss_function.proxies
+    alone = inner.W.t() if dml == "callable" else P
+    detecting = dml_losses(detector, X, y, P).detach()
+    tau = reference_threshold(detecting, threshold)
+    sigma = python_ref.confidence(detecting, tau, 0.1)
+    guided = python_ref.language_guidance_losses(X, text, torch.arange(B), shift=0.0)
+    each = dml_losses(dml, X, y, alone)
+    expected = python_ref.procsim_loss(sigma, each, sigma * guided if on_regularizer else guided, 0.7)
+    if P is not None and dml != "proxy-nca":
+        expected = expected + python_ref.proxy_nca_losses(X.detach(), P, y, 3.0).mean()
+
+    tolerance = {"rtol": 1e-3, "atol": 1e-4} if threshold == "gmm" else {"rtol": 1e-6, "atol": 1e-7}
+    assert 0 < (sigma < 1).sum() < B
+    torch.testing.assert_close(step.losses, detecting)
+    torch.testing.assert_close(step.threshold.item(), tau, **tolerance)
+    torch.testing.assert_close(step.confidence, sigma, **tolerance)
+    torch.testing.assert_close(step.loss, expected, **tolerance)
+    inputs = [X, *loss_function.parameters()]
+    for ours, theirs in zip(torch.autograd.grad(step.loss, inputs), torch.autograd.grad(expected, inputs), strict=True):
+        assert ours.abs().max() > 0
+        torch.testing.assert_close(ours, theirs, **tolerance)
+
+
+def test_defaults_are_the_papers():
+    X, y, _ = batch()
+    default = ProcSimLoss(C, D).double()
+    named = ProcSimLoss(C, D, 1.0, 0.0, "multi-similarity", "otsu", "proxy-nca").double()
+    named.load_state_dict(default.state_dict())
+    assert torch.equal(default(X, y), named(X, y))
+
+
+def test_embeddings_do_not_learn_from_the_detector():
+    """Their gradient is that of the weighted DML loss; the proxies' is that of their own loss, unweighted."""
+    X, y, _ = batch()
+    loss_function = ProcSimLoss(C, D, lam=0.1).double()
+    step = loss_function.step(X, y)
+    assert not any(tensor.requires_grad for tensor in step[1:])
+    dX, dP = torch.autograd.grad(step.loss, (X, loss_function.proxies))
+    weighted = (step.confidence * MultiSimilarityLoss(reduction="none")(X, y)).mean()
+    torch.testing.assert_close(dX, torch.autograd.grad(weighted, X)[0])
+    own = python_ref.proxy_nca_losses(X, loss_function.proxies, y).mean()
+    torch.testing.assert_close(dP, torch.autograd.grad(own, loss_function.proxies)[0])
+
+
+def confidences(losses, lam):
+    """σ as ProcSimLoss finds it, whatever the detector's losses are."""
+    loss_function = ProcSimLoss(C, D, lam=lam, dml=lambda X, y: losses, detector="proxy-nca")
+    loss_function.proxy_nca.forward = lambda X, y: losses
+    return loss_function.step(torch.ones(len(losses), D), torch.zeros(len(losses), dtype=torch.int64)).confidence
+
+
+batches = st.lists(st.integers(0, 1000), min_size=4, max_size=40).map(lambda v: torch.tensor(v).double() / 64)
+
+
+@given(batches, st.sampled_from([0.01, 0.3, 1.0, 10.0]), st.integers(-64, 64))
+@settings(max_examples=60, deadline=None)
+def test_conditions_on_the_confidence(losses, lam, shift):
+    sigma = confidences(losses, lam)
+    # (i) translation; the shifts are exact.
+    torch.testing.assert_close(confidences(losses + shift, lam), sigma, rtol=1e-12, atol=0)
+    # (ii) no sample of a smaller loss has less confidence
+    in_order = sigma[losses.argsort()]
+    assert (in_order[1:] <= in_order[:-1]).all()
+    # (iii) range
+    assert ((sigma >= 0) & (sigma <= 1)).all()
+    # (iv) and (v): both limits of λ; 1 for all where there is no cut
+    tau = python_ref.otsu_threshold(losses)
+    torch.testing.assert_close(confidences(losses, 1e-200), (losses < tau).double(), rtol=0, atol=1e-3)
+    torch.testing.assert_close(confidences(losses, 1e12), torch.ones_like(losses), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("detector", ["proxy-nca", "multi-similarity"])
+def test_large_lambda_is_plain_training(detector):
+    X, y, _ = batch()
+    loss_function = ProcSimLoss(C, D, lam=1e15, detector=detector).double()
+    plain = MultiSimilarityLoss()(X, y)
+    if detector == "proxy-nca":
+        plain = plain + loss_function.proxy_nca(X, y).mean()
+    torch.testing.assert_close(loss_function(X, y), plain)
+
+
+def test_a_confidence_of_0_leaves_the_sample_in_the_pairs_of_the_others():
+    """Eq. 4 weighs anchors; who is a candidate does not depend on σ, nor does the divisor."""
+    X, y, _ = batch(dtype=torch.float32)
+    loss_function = ProcSimLoss(C, D, lam=2e-38, softmax_scale=30.0)
+    step = loss_function.step(X, y)
+    assert (step.confidence == 0).any()
+    each = MultiSimilarityLoss(reduction="none")(X, y)
+    expected = (step.confidence * each).mean() + step.losses.mean()
+    torch.testing.assert_close(step.loss, expected)
+
+
+@pytest.mark.parametrize("size", [0, 1, 3])
+@pytest.mark.parametrize("threshold", ["otsu", "mean", "gmm"])
+def test_batches_without_a_cut(size, threshold):
+    """Fewer than four samples have no Otsu cut: all are trusted. No batch gives NaN."""
+    X, y, _ = batch(size=size)
+    step = ProcSimLoss(C, D, threshold=threshold).double().step(X, y)
+    assert torch.isfinite(step.loss)
+    assert step.confidence.shape == (size,)
+    if threshold == "otsu":
+        assert step.threshold == torch.inf
+        assert (step.confidence == 1).all()
+    step.loss.backward()
+    assert torch.isfinite(X.grad).all()
+
+
+@pytest.mark.parametrize("threshold", ["otsu", "gmm"])
+def test_equal_losses_are_all_trusted(threshold):
+    loss_function = ProcSimLoss(C, D, threshold=threshold)
+    X, y = torch.ones(8, D), torch.zeros(8, dtype=torch.int64)  # one class, and no negatives
+    step = loss_function.step(X, y)
+    assert step.threshold == torch.inf
+    assert (step.confidence == 1).all()
+    assert torch.isfinite(step.loss)
+
+
+def test_global_mean_is_over_all_batches_and_resumes():
+    loss_function = ProcSimLoss(C, D, threshold="mean").double()
+    seen = []
+    for seed in range(4):
+        X, y, _ = batch(seed, size=10 + seed)
+        step = loss_function.step(X, y)
+        seen.append(step.losses)
+        torch.testing.assert_close(step.threshold, torch.cat(seen).mean(), rtol=1e-6, atol=0)
+        if seed == 1:
+            half_way = loss_function.state_dict()
+            resumed = ProcSimLoss(C, D, threshold="mean").double()
+            resumed.load_state_dict({name: value.clone() for name, value in half_way.items()})
+    for seed in (2, 3):
+        again = resumed.step(*batch(seed, size=10 + seed)[:2])
+    assert torch.equal(again.threshold, step.threshold)
+    assert torch.equal(again.loss, step.loss)
+    loss_function.eval()
+    loss_function.step(*batch(9)[:2])
+    assert torch.equal(loss_function.threshold.mean, resumed.threshold.mean)
+
+
+def test_mixture_does_not_depend_on_the_unit_of_the_losses():
+    losses = torch.cat([torch.randn(60) * 0.2, 3 + torch.randn(30) * 0.4]).double()
+    find = ProcSimLoss(C, D, threshold="gmm").threshold
+    tau = find(losses)
+    assert 0.5 < tau < 2.5
+    torch.testing.assert_close(find(losses * 1e-4 + 7), tau * 1e-4 + 7, rtol=1e-9, atol=0)
+    assert find(torch.tensor([torch.nan, torch.inf, 1.0])) == torch.inf
+
+
+def test_half_precision_and_autocast():
+    X, y, _ = batch(dtype=torch.float32)
+    loss_function = ProcSimLoss(C, D, lam=0.1)
+    exact = loss_function.step(X, y)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(loss_function.step(X, y), exact, rtol=1e-4, atol=1e-4)
+    low = loss_function.step(X.detach().bfloat16().requires_grad_(), y)
+    assert {tensor.dtype for tensor in low} == {torch.float32}
+    torch.testing.assert_close(low.loss, exact.loss, rtol=2e-2, atol=2e-2)
+    loss_function.threshold = ProcSimLoss(C, D, threshold="mean").threshold
+    loss_function.bfloat16()
+    assert loss_function.proxies.dtype == torch.bfloat16
+    assert loss_function.threshold.mean.dtype == torch.float32
+
+
+@pytest.mark.parametrize("threshold", ["otsu", "mean"])
+def test_compiles_without_a_graph_break(threshold):
+    X, y, _ = batch(dtype=torch.float32)
+    loss_function = ProcSimLoss(C, D, dml="proxy-nca", threshold=threshold)
+    plain = loss_function(X, y)
+    torch._dynamo.reset()
+    compiled = torch.compile(loss_function.eval(), fullgraph=True, backend="aot_eager")(X, y)
+    torch.testing.assert_close(compiled, plain)
+    torch.testing.assert_close(*(torch.autograd.grad(loss, X)[0] for loss in (compiled, plain)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"lam": 0}, ValueError, "lam must be positive and finite, got 0"),
+        ({"lam": -1}, ValueError, "lam must be positive and finite, got -1"),
+        ({"lam": float("nan")}, ValueError, "lam must be positive and finite, got nan"),
+        ({"omega": -1}, ValueError, "omega must be finite and not negative, got -1"),
+        ({"omega": 1}, ValueError, "omega=1 weighs a regularizer: give one, such as LanguageGuidanceLoss"),
+        ({"dml": "triplet"}, ValueError, "dml='triplet': expected one of multi-similarity, proxy-nca"),
+        ({"threshold": "median"}, ValueError, "threshold='median': expected one of otsu, mean, gmm"),
+        ({"detector": "otsu"}, ValueError, "detector='otsu': expected one of multi-similarity, proxy-nca"),
+        ({"num_classes": 0}, ValueError, "num_classes must be at least 1, got 0"),
+        ({"softmax_scale": 0}, ValueError, "softmax_scale must be positive, got 0"),
+    ],
+)
+def test_settings(arguments, error, message):
+    with pytest.raises(error, match=message):
+        ProcSimLoss(**{"num_classes": C, "embedding_size": D, **arguments})
+
+
+def test_bad_batches():
+    X, y, text = batch()
+    loss_function = ProcSimLoss(C, D).double()
+    with pytest.raises(ValueError, match="embeddings must have 8 columns"):
+        loss_function(X[:, :3], y)
+    with pytest.raises(IndexError, match=r"labels\[0\] = 7 is outside"):
+        loss_function(X, torch.full((B,), 7))
+    with pytest.raises(ValueError, match=r"embeddings\[0\] has NaN or inf"):
+        loss_function(torch.full_like(X, torch.nan), y)
+    with pytest.raises(ValueError, match="guidance is for a regularizer, and there is none"):
+        loss_function(X, y, text)
+    with pytest.raises(ValueError, match=r"dml must give one loss per sample, \(24,\), got \(\): .*reduction='none'"):
+        ProcSimLoss(C, D, dml=MultiSimilarityLoss()).double()(X, y)
+    with pytest.raises(ValueError, match=r"regularizer must give one loss per sample"):
+        ProcSimLoss(C, D, omega=1.0, regularizer=LanguageGuidanceLoss()).double()(X, y, text)
+    with pytest.raises(TypeError, match=r"text_embeddings must be a torch\.Tensor, not NoneType"):
+        ProcSimLoss(C, D, omega=1.0, regularizer=LanguageGuidanceLoss(reduction="none")).double()(X, y)

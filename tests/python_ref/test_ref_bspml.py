@@ -1,0 +1,165 @@
+"""The reference of BSPML against loops over pairs, and its stochastic gradient against autograd of the objective."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from ref_cases import assert_same, few, leaves
+from torch.nn.functional import normalize
+
+from python_ref.bspml import (
+    average_weights,
+    doubly_stochastic_descent,
+    doubly_stochastic_sample,
+    next_age,
+    self_paced_gradient,
+    self_paced_objective,
+    self_paced_terms,
+    stochastic_gradient,
+    weighted_batch_loss,
+)
+
+
+class Case:
+    """Samples of classes of random sizes, single ones and absent ones included, and terms of a made-up model."""
+
+    def __init__(self, N, C, seed):
+        random = torch.Generator().manual_seed(seed)
+        self.N = N
+        self.X = torch.randn(N, 3, generator=random, dtype=torch.float64)
+        self.y = torch.randint(C, (N,), generator=random)
+        self.w, self.positive, self.negative = torch.rand(3, N, generator=random, dtype=torch.float64)
+
+    def terms(self):
+        return self.w, self.positive, self.negative, self.y
+
+
+cases = st.builds(Case, N=st.integers(1, 9), C=st.integers(1, 5), seed=st.integers(0, 2**32))
+
+
+@few
+@given(case=cases, alpha=st.floats(1, 5), beta=st.floats(5, 60))
+def test_terms_are_loops_over_pairs(case, alpha, beta):
+    X, ys = normalize(case.X).tolist(), case.y.tolist()
+    positive, negative = self_paced_terms(case.X, case.y, alpha, beta, 0.7)
+    for a in range(case.N):
+        s = [sum(x * y for x, y in zip(X[a], X[p], strict=True)) for p in range(case.N)]
+        pull = sum(math.exp(-alpha * (s[p] - 0.7)) for p in range(case.N) if p != a and ys[p] == ys[a])
+        push = sum(math.exp(beta * (s[n] - 0.7)) for n in range(case.N) if ys[n] != ys[a])
+        assert_same(positive[a].item(), math.log1p(pull) / alpha, 1e-9)
+        assert_same(negative[a].item(), math.log1p(push) / beta, 1e-9)
+
+
+@few
+@given(case=cases, epsilon=st.floats(0, 0.5))
+def test_batch_loss_is_a_loop_over_informative_pairs(case, epsilon):
+    S = (normalize(case.X) @ normalize(case.X).T).tolist()
+    w, ys = case.w.tolist(), case.y.tolist()
+    losses = weighted_batch_loss(case.X, case.y, case.w, 2.0, 40.0, 0.9, epsilon)
+    for i in range(case.N):
+        same = [p for p in range(case.N) if p != i and ys[p] == ys[i]]
+        other = [n for n in range(case.N) if ys[n] != ys[i]]
+        positives = [p for p in same if other and S[i][p] < max(S[i][n] for n in other) + epsilon]
+        negatives = [n for n in other if same and S[i][n] > min(S[i][p] for p in same) - epsilon]
+        expected = 0.0
+        if positives:
+            pull = sum(math.exp(-2 * (S[i][p] - 0.9)) for p in positives)
+            expected += sum(w[p] for p in positives) / (len(positives) * 2) * math.log1p(pull)
+        if negatives:
+            push = sum(math.exp(40 * (S[i][n] - 0.9)) for n in negatives)
+            expected += sum(w[n] for n in negatives) / (len(negatives) * 40) * math.log1p(push)
+        assert_same(losses[i].item(), w[i] * expected, 1e-9)
+
+
+@few
+@given(case=cases, lam=st.floats(0.1, 5), mu=st.floats(0, 5))
+def test_objective_is_a_loop_over_samples(case, lam, mu):
+    w, positive, negative, ys = (tensor.tolist() for tensor in case.terms())
+    members = {c: [i for i in range(case.N) if ys[i] == c] for c in sorted(set(ys))}
+    zeta = {c: sum(w[i] for i in of_c) for c, of_c in members.items()}
+    total, C = 0.0, len(members)
+    for c, of_c in members.items():
+        for a in of_c:
+            pull = (zeta[c] - w[a]) / (len(of_c) - 1) * positive[a] if len(of_c) > 1 else 0
+            push = sum(zeta[k] / len(members[k]) for k in members if k != c) / (C - 1) * negative[a] if C > 1 else 0
+            total += w[a] / len(of_c) * (pull + push)
+        total -= lam * zeta[c] / len(of_c)
+        balance = sum((zeta[c] / len(of_c) - zeta[k] / len(members[k])) ** 2 for k in members if k > c)
+        total += mu / (C - 1) * balance if C > 1 else 0
+    assert_same(self_paced_objective(*case.terms(), lam, mu).item(), total)
+
+
+@few
+@given(case=cases, lam=st.floats(0.1, 5), mu=st.floats(0, 5))
+def test_with_full_samples_the_stochastic_gradient_is_the_exact_one(case, lam, mu):
+    exact = self_paced_gradient(*case.terms(), lam, mu)
+    for a in range(case.N):
+        own = ((case.y == case.y[a]) & (torch.arange(case.N) != a)).nonzero()[:, 0]
+        others = [(case.y == k).nonzero()[:, 0] for k in case.y.unique() if k != case.y[a]]
+        assert_same(stochastic_gradient(*case.terms(), a, own, others, lam, mu), exact[a])
+
+
+def test_the_stochastic_gradient_is_unbiased():
+    case, lam, mu, draws = Case(14, 5, seed=3), 1.0, 2.0, 4000
+    exact = self_paced_gradient(*case.terms(), lam, mu)
+    random = torch.Generator().manual_seed(0)
+    errors = [[] for _ in range(case.N)]
+    for _ in range(draws):
+        a, own, others = doubly_stochastic_sample(case.y, 2, 2, random)
+        errors[a].append(stochastic_gradient(*case.terms(), a, own, others, lam, mu) - exact[a])
+    for of_anchor in map(torch.stack, errors):
+        assert abs(len(of_anchor) - draws / case.N) < 5 * math.sqrt(draws / case.N)
+        assert of_anchor.std() > 0.002
+        assert abs(of_anchor.mean()) < 4 * of_anchor.std() / math.sqrt(len(of_anchor))
+
+
+def test_samples_are_without_replacement_and_of_the_right_classes():
+    y, random = torch.tensor([0, 0, 0, 1, 1, 3, 2, 2, 2, 2]), torch.Generator().manual_seed(0)
+    for _ in range(200):
+        a, own, others = doubly_stochastic_sample(y, 2, 3, random)
+        assert a not in own.tolist()
+        assert (y[own] == y[a]).all()
+        assert len(own) == min(3, int((y == y[a]).sum()) - 1)
+        of = [y[n].unique().item() for n in others]
+        assert len(set(of)) == 2 and y[a].item() not in of
+        for drawn in [own, *others]:
+            assert len(drawn.unique()) == len(drawn)
+
+
+@pytest.mark.parametrize("mu", [0.0, 2.0])
+def test_algorithm_3_comes_to_rest_where_the_gradient_says_so(mu):
+    """With all samples in every step it is coordinate descent; at its end no weight can move downhill."""
+    case, lam = Case(10, 3, seed=5), 0.9
+    rate = 0.4  # Theorem 1 asks for less than 2 / L_max = 1 / μ: there is a class of one sample
+    random = torch.Generator().manual_seed(1)
+    w = doubly_stochastic_descent(*case.terms(), lam, mu, rate, 2000, random, num_classes=9, samples_per_class=9)
+    terms = case.terms()[1:]
+
+    def downhill(weights):
+        return (weights - (weights - self_paced_gradient(weights, *terms, lam, mu)).clamp(0, 1)).abs().max()
+
+    assert downhill(case.w) > 0.1
+    assert downhill(w) < 0.005
+    assert 0 < w.mean() < 1
+    assert self_paced_objective(w, *terms, lam, mu) < self_paced_objective(case.w, *terms, lam, mu)
+
+
+def test_age_grows_up_to_its_limit():
+    ages = [1.0]
+    while ages[-1] < 3:
+        ages.append(next_age(ages[-1], 1.5, 3.0))
+    assert ages == [1.0, 1.5, 2.25, 3.0]
+
+
+def test_average_weights_count_classes_and_not_samples():
+    maw, sdaw = average_weights(torch.tensor([1.0, 1.0, 0.0, 0.0, 0.5]), torch.tensor([7, 7, 7, 7, 2]))
+    assert (maw.item(), sdaw.item()) == (0.5, 0.0)
+
+
+def test_gradcheck():
+    case = Case(7, 3, seed=9)
+    (X,) = leaves(case.X)
+    assert torch.autograd.gradcheck(lambda X: weighted_batch_loss(X, case.y, case.w, epsilon=2.0), (X,))
+    assert torch.autograd.gradcheck(lambda X: self_paced_terms(X, case.y), (X,))

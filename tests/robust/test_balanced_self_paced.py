@@ -1,0 +1,235 @@
+"""Weights of the training samples: the outer loop of BSPML against its reference, its age, its state and its limits."""
+
+import io
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from python_ref.bspml import average_weights, next_age, self_paced_objective, self_paced_terms
+from robustdml_ops.losses import BSPMLLoss
+from robustdml_ops.robust import BalancedSelfPaced
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def clusters(classes=12, per_class=10, D=16, wrong=0.2, seed=0):
+    """Unit-scale embeddings around a direction for each class, of which some samples carry the label of another."""
+    generator = torch.Generator().manual_seed(seed)
+    directions = torch.nn.functional.normalize(torch.randn(classes, D, generator=generator))
+    true = torch.arange(classes).repeat_interleave(per_class)
+    embeddings = directions[true] + 0.08 * torch.randn(len(true), D, generator=generator)
+    is_wrong = torch.rand(len(true), generator=generator) < wrong
+    other = (true + torch.randint(1, classes, (len(true),), generator=generator)) % classes
+    return embeddings, torch.where(is_wrong, other, true), is_wrong
+
+
+@pytest.mark.parametrize("solver", ["stochastic", "exact"])
+def test_wrong_labels_lose_their_weight_and_right_ones_keep_it(solver):
+    embeddings, labels, wrong = clusters()
+    paced = BalancedSelfPaced(labels, lam=2.6, growth=1.0, lam_max=2.6, mu=0.5, solver=solver)
+    assert (paced.sample_weights == 1).all()
+    paced.update(embeddings)
+    w = paced.sample_weights
+    assert ((w >= 0) & (w <= 1)).all()
+    assert w[wrong].mean() < 0.2
+    assert w[~wrong].mean() > 0.9
+    positive, negative = self_paced_terms(embeddings, labels)
+    torch.testing.assert_close(paced.positive, positive)
+    torch.testing.assert_close(paced.negative, negative, rtol=1e-5, atol=1e-7)
+
+
+def test_both_solvers_find_as_low_an_objective():
+    embeddings, labels, _ = clusters(seed=3)
+    values = []
+    for solver in ("stochastic", "exact"):
+        paced = BalancedSelfPaced(labels, lam=2.6, growth=1.0, lam_max=2.6, mu=1.0, solver=solver)
+        paced.update(embeddings)
+        terms = (paced.sample_weights.double(), *(xi.double() for xi in self_paced_terms(embeddings, labels)))
+        values.append(self_paced_objective(*terms, labels, 2.6, 1.0))
+    assert abs(values[0] - values[1]) < 0.02 * abs(values[1])
+
+
+@pytest.mark.parametrize("solver", ["stochastic", "exact"])
+def test_the_balance_term_lowers_sdaw(solver):
+    embeddings, labels, _ = clusters()
+    sdaw = []
+    for mu in (0.0, 2.6):
+        paced = BalancedSelfPaced(labels, lam=2.3, growth=1.0, lam_max=2.3, mu=mu, solver=solver)
+        paced.update(embeddings)
+        maw, expected = average_weights(paced.sample_weights, labels)
+        assert paced.maw == pytest.approx(maw.item(), abs=1e-6)
+        assert paced.sdaw == pytest.approx(expected.item(), abs=1e-6)
+        sdaw.append(paced.sdaw)
+    assert sdaw[0] > 2 * sdaw[1]
+
+
+def test_a_higher_age_admits_more():
+    embeddings, labels, _ = clusters()
+    paced = BalancedSelfPaced(labels, lam=1.5, growth=1.3, lam_max=4.0, mu=0.0)
+    means, age = [], 1.5
+    for _ in range(6):
+        assert float(paced.lam) == age
+        paced.update(embeddings)
+        means.append(paced.maw)
+        age = next_age(age, 1.3, 4.0)
+    assert float(paced.lam) == 4.0
+    assert int(paced.iteration) == 6
+    assert means == sorted(means)
+    assert means[0] < 0.7 < 0.95 < means[-1]
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    sizes=st.lists(st.integers(0, 9), min_size=1, max_size=8).filter(any),
+    solver=st.sampled_from(["stochastic", "exact"]),
+    lam=st.floats(0.1, 5),
+    mu=st.floats(0, 5),
+    seed=st.integers(0, 2**31 - 1),
+)
+def test_any_classes_give_weights_in_range(sizes, solver, lam, mu, seed):
+    """Single samples, a single class, empty classes; zero vectors and equal ones."""
+    labels = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    generator = torch.Generator().manual_seed(seed)
+    embeddings = torch.randn(len(labels), 3, generator=generator)
+    embeddings[::3] = 0
+    paced = BalancedSelfPaced(labels, lam, 1.1, 6.0, mu, solver=solver, seed=seed, steps=200)
+    for _ in range(2):
+        paced.update(embeddings)
+    assert ((paced.sample_weights >= 0) & (paced.sample_weights <= 1)).all()
+    assert 0 <= paced.maw <= 1
+    assert 0 <= paced.sdaw <= 0.5
+    single = torch.bincount(labels)[labels] == 1
+    assert (paced.positive[single] == 0).all()
+    if sum(map(bool, sizes)) == 1:
+        assert (paced.negative == 0).all()
+
+
+@pytest.mark.parametrize("cut", [0, 1, 3])
+@pytest.mark.parametrize("solver", ["stochastic", "exact"])
+def test_resumes_bit_for_bit(solver, cut):
+    def make():
+        return BalancedSelfPaced(labels, 2.0, 1.2, 4.0, 1.0, solver=solver, seed=9)
+
+    batches = [clusters(seed=seed)[0] for seed in range(4)]
+    labels = clusters()[1]
+    unbroken, broken, resumed = make(), make(), make()
+    for embeddings in batches:
+        unbroken.update(embeddings)
+    for embeddings in batches[:cut]:
+        broken.update(embeddings)
+    file = io.BytesIO()
+    torch.save(broken.state_dict(), file)
+    file.seek(0)
+    resumed.load_state_dict(torch.load(file))
+    for embeddings in batches[cut:]:
+        resumed.update(embeddings)
+    for name, buffer in unbroken.state_dict().items():
+        assert torch.equal(buffer, resumed.state_dict()[name]), name
+
+
+def test_seeds_and_updates_have_random_numbers_of_their_own():
+    embeddings, labels, _ = clusters()
+
+    def weights(seed, updates):
+        paced = BalancedSelfPaced(labels, 2.6, 1.0, 2.6, 2.0, solver="stochastic", seed=seed, steps=300)
+        for _ in range(updates):
+            paced.sample_weights.fill_(1)
+            paced.update(embeddings)
+        return paced.sample_weights
+
+    assert torch.equal(weights(1, 1), weights(1, 1))
+    assert not torch.equal(weights(1, 1), weights(2, 1))
+    assert not torch.equal(weights(1, 1), weights(1, 2))
+
+
+def test_types_of_buffers_outlive_half():
+    paced = torch.nn.Sequential(BalancedSelfPaced(torch.tensor([0, 0, 1]))).half()[0]
+    assert (paced.sample_weights.dtype, paced.lam.dtype, paced.iteration.dtype) == (
+        torch.float32,
+        torch.float64,
+        torch.int64,
+    )
+
+
+def test_batches_stand_in_for_the_whole():
+    """The whole training set as one batch gives the exact terms; what no batch had is left alone."""
+    embeddings, labels, _ = clusters()
+    exact, observed = (BalancedSelfPaced(labels, 2.6, 1.0, 2.6, 0.5) for _ in range(2))
+    exact.update(embeddings)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    observed.observe(embeddings[order], order)
+    observed.update()
+    torch.testing.assert_close(observed.positive, exact.positive)
+    torch.testing.assert_close(observed.sample_weights, exact.sample_weights, rtol=0, atol=0.05)
+
+    partial = BalancedSelfPaced(labels, 0.3, 1.0, 2.6, 0.5)
+    ids = torch.arange(0, len(labels), 2)
+    partial.observe(embeddings[ids], ids)
+    partial.update()
+    assert (partial.sample_weights[1::2] == 1).all()
+    assert partial.sample_weights[::2].mean() < 0.5
+
+
+def test_weights_of_a_batch_enter_the_loss():
+    embeddings, labels, _ = clusters()
+    paced = BalancedSelfPaced(labels, 2.6, 1.0, 2.6, 0.5)
+    paced.update(embeddings)
+    ids = torch.tensor([5, 0, 119, 5], dtype=torch.int32)
+    weights = paced.weights(ids)
+    assert torch.equal(weights, paced.sample_weights[[5, 0, 119, 5]])
+    loss = BSPMLLoss()(embeddings[ids.long()].requires_grad_(), labels[ids.long()], sample_weights=weights)
+    assert torch.isfinite(loss)
+
+
+BAD = {
+    "lam must be positive": {"lam": 0.0},
+    "lam must be positive and finite, got nan": {"lam": math.nan},
+    "growth must be at least 1": {"growth": 0.9},
+    "lam_max must be at least lam": {"lam_max": 0.5},
+    "mu must be at least 0": {"mu": -0.1},
+    "solver='newton': expected one of exact, stochastic": {"solver": "newton"},
+    "seed must be from 0": {"seed": 2**31},
+    "learning_rate must be positive": {"learning_rate": 0.0},
+    "steps must be at least 0": {"steps": -1},
+    "classes_per_step must be at least 1": {"classes_per_step": 0},
+    "labels must be integers of at least 0": {"labels": torch.tensor([0, -1])},
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_settings_out_of_range(message):
+    with pytest.raises(ValueError, match=message):
+        BalancedSelfPaced(**{"labels": torch.tensor([0, 1]), **BAD[message]})
+
+
+def test_bad_input_leaves_the_state_as_it_was():
+    embeddings, labels, _ = clusters()
+    paced = BalancedSelfPaced(labels)
+    before = {name: buffer.clone() for name, buffer in paced.state_dict().items()}
+    spoilt = embeddings.clone()
+    spoilt[7, 2] = math.nan
+    with pytest.raises(ValueError, match=r"embeddings\[7\] has NaN or inf"):
+        paced.update(spoilt)
+    with pytest.raises(ValueError, match="embeddings must have 120 rows, one for each training sample, got 3"):
+        paced.update(embeddings[:3])
+    with pytest.raises(ValueError, match="nothing was observed"):
+        paced.update()
+    with pytest.raises(IndexError, match=r"sample_ids\[1\] = 120 is outside 0 … 119"):
+        paced.weights(torch.tensor([0, 120]))
+    with pytest.raises(ValueError, match="sample_ids must be integers"):
+        paced.observe(embeddings[:3], torch.tensor([0, 1]))
+    for name, buffer in paced.state_dict().items():
+        torch.testing.assert_close(buffer, before[name], rtol=0, atol=0, equal_nan=True)
+
+
+@needs_gpu
+def test_on_a_gpu_the_weights_are_the_hosts():
+    embeddings, labels, _ = clusters()
+    host, device = BalancedSelfPaced(labels, 2.6, 1.0, 2.6, 0.5), BalancedSelfPaced(labels.cuda(), 2.6, 1.0, 2.6, 0.5)
+    host.update(embeddings)
+    device.update(embeddings.cuda())
+    assert device.sample_weights.is_cuda
+    torch.testing.assert_close(device.sample_weights.cpu(), host.sample_weights, rtol=0, atol=0.05)
