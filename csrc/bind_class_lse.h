@@ -1,4 +1,5 @@
-// The class log-sum-exp: class_lse_f32 and class_lse_backward_f32 for the CPU, and one set a type.
+// The class log-sum-exp: class_lse_f32 and class_lse_backward_f32 for the CPU, class_lse_cuda_f32 and
+// class_lse_backward_cuda_f32 for the current CUDA device, and the same in f64.
 #pragma once
 
 #include <stdexcept>
@@ -6,6 +7,10 @@
 #include "bind.h"
 #include "class_chunk.h"
 #include "cpu/class_lse.h"
+
+#if defined(ROBUSTDML_CUDA)
+#include "cuda/class_lse.h"
+#endif
 
 namespace robustdml {
 
@@ -66,5 +71,30 @@ void bind_class_lse(py::module_& m, const std::string& suffix) {
           arg("chunk"), py::kw_only(), arg("sorted_labels"), arg("order"), arg("first_label"), arg("lse"),
           arg("dlse"), arg("dlogit"), arg("threads"));
 }
+
+#if defined(ROBUSTDML_CUDA)
+template <class T>
+void bind_cuda_class_lse(py::module_& m, const std::string& suffix) {
+    using py::arg;
+    m.def(("class_lse_cuda_" + suffix).c_str(),
+          [](const ClassChunk<T>& chunk, Address labels, std::int64_t first_label, Address shift,
+             Address total, Address target, Address partials, std::int64_t parts, Address stream) {
+              cuda::class_lse<T>(chunk, {at<const std::int64_t>(labels), first_label},
+                                 {at<double>(shift), at<double>(total), at<T>(target)},
+                                 {at<T>(partials), parts}, stream);
+          },
+          arg("chunk"), py::kw_only(), arg("labels"), arg("first_label"), arg("shift"), arg("total"),
+          arg("target"), arg("partials"), arg("parts"), arg("stream"));
+    m.def(("class_lse_backward_cuda_" + suffix).c_str(),
+          [](const ClassChunk<T>& chunk, Address labels, std::int64_t first_label, Address lse, Address dlse,
+             Address dlogit, std::int64_t parts, Address stream) {
+              cuda::class_lse_backward<T>(chunk, {at<const std::int64_t>(labels), first_label},
+                                          {at<const T>(lse), at<const T>(dlse), at<const T>(dlogit)}, parts,
+                                          stream);
+          },
+          arg("chunk"), py::kw_only(), arg("labels"), arg("first_label"), arg("lse"), arg("dlse"),
+          arg("dlogit"), arg("parts"), arg("stream"));
+}
+#endif
 
 }  // namespace robustdml

@@ -2,10 +2,10 @@
 // every torch.
 #include "bind_class_lse.h"
 #include "bind_cpu.h"
-#include "bind_pairs.h"
-#include "bind_self_paced.h"
 #include "bind_lambert_w.h"
 #include "bind_otsu.h"
+#include "bind_pairs.h"
+#include "bind_self_paced.h"
 #include "bind_vmf.h"
 
 #if defined(ROBUSTDML_CUDA)
@@ -35,6 +35,8 @@ PYBIND11_MODULE(_native, m) {
     robustdml::bind_cuda_rows(m);
     robustdml::bind_cuda_anchor_lse<float>(m, "f32");
     robustdml::bind_cuda_anchor_lse<double>(m, "f64");
+    robustdml::bind_cuda_class_lse<float>(m, "f32");
+    robustdml::bind_cuda_class_lse<double>(m, "f64");
     m.attr("cuda_architectures") = ROBUSTDML_CUDA;  // as CMake names them: "80-real 120-virtual"
 #else
     m.attr("cuda_architectures") = pybind11::none();

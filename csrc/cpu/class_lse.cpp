@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "cpu/class_pooling.h"
 #include "cpu/clones.h"
 #include "cpu/norm.h"
 #include "math/exp.h"
@@ -12,9 +13,8 @@
 namespace robustdml::cpu {
 namespace {
 
-// Classes between two looks at the maxima, and columns whose similarities with so many stay in L1: 16 KB.
+// Classes between two looks at the maxima; their similarities with kColumns samples stay in L1.
 constexpr std::int64_t kRows = 32;
-constexpr std::int64_t kColumns = 128;
 
 // The logit of a class as a function of s. Not in base 2, although an exponential is cheaper there: where one
 // class has all of the weight, its logit minus the log-sum-exp must be 0, not a rounding of their size.
@@ -24,21 +24,9 @@ struct Line {
     T offset;
 };
 
-// e^x for x <= 87, within the limits of exp2_fast.
-template <class T>
-ROBUSTDML_HD T exp_fast(T x) {
-    return exp2_fast(x * static_cast<T>(kLog2E));
-}
-
 template <class T>
 ROBUSTDML_HD T scale_of(const ClassChunk<T>& c, std::int64_t k) {
     return c.scale[k * c.scale_stride];
-}
-
-// Cosine / s for the centre in this row: 1 where S holds similarities.
-template <class T>
-ROBUSTDML_HD T cosine_factor(const ClassChunk<T>& c, std::int64_t row) {
-    return c.P ? c.inverse_norm[row] : T(1);
 }
 
 // The norms are taken here, while the rows of P are warm from the product that read them.
@@ -53,56 +41,6 @@ template <class T>
 ROBUSTDML_HD Line<T> line_of(const ClassChunk<T>& c, std::int64_t k, T cosine) {
     const T bias = c.bias ? c.bias[k] : T(0);
     return {scale_of(c, k) * cosine, bias};
-}
-
-// Pools up to kColumns columns of a class. For each column `choice` tells what its gradient needs: the number
-// of the largest centre, or 1 / (sum of the weights), which stand in `weights`, (centers, kColumns).
-template <class T>
-ROBUSTDML_HD void pool(const ClassChunk<T>& c, std::int64_t k, std::int64_t from, std::int64_t count,
-                       T* pooled, T* choice, T* weights) {
-    const T* s = c.S + k * c.centers * c.B + from;
-    T largest[kColumns];
-    const T first = cosine_factor(c, k * c.centers);
-    for (std::int64_t x = 0; x < count; ++x) {
-        largest[x] = s[x] * first;
-        choice[x] = T(0);
-    }
-    for (std::int64_t h = 1; h < c.centers; ++h) {
-        const T factor = cosine_factor(c, k * c.centers + h);
-        const T number = static_cast<T>(h);
-#pragma omp simd
-        for (std::int64_t x = 0; x < count; ++x) {
-            const T value = s[h * c.B + x] * factor;
-            // The first of equal ones; and a NaN, once met, stays.
-            const bool keep = value <= largest[x] || largest[x] != largest[x];
-            choice[x] = keep ? choice[x] : number;
-            largest[x] = keep ? largest[x] : value;
-        }
-    }
-    if (c.pooling == Pooling::max) {
-        std::copy(largest, largest + count, pooled);
-        return;
-    }
-    const T inverse_gamma = T(1) / c.gamma;
-    T total[kColumns];
-    std::fill(total, total + count, T(0));
-    std::fill(pooled, pooled + count, T(0));
-    for (std::int64_t h = 0; h < c.centers; ++h) {
-        const T factor = cosine_factor(c, k * c.centers + h);
-#pragma omp simd
-        for (std::int64_t x = 0; x < count; ++x) {
-            const T value = s[h * c.B + x] * factor;
-            const T e = exp_fast((value - largest[x]) * inverse_gamma);
-            weights[h * kColumns + x] = e;
-            total[x] += e;
-            pooled[x] += e * value;
-        }
-    }
-#pragma omp simd
-    for (std::int64_t x = 0; x < count; ++x) {
-        choice[x] = T(1) / total[x];
-        pooled[x] *= choice[x];
-    }
 }
 
 // Up to kRows classes, `stride` elements apart, into the running sums.
@@ -154,10 +92,10 @@ ROBUSTDML_HD void forward_range(const ClassChunk<T>& c, const LabelSets& labels,
             T cosine = cosine_factor(c, k);
             if (c.pooling != Pooling::none) {
                 cosine = T(1);
-                T pooled[kColumns], choice[kColumns];
+                T pooled[kColumns], inverse[kColumns];
                 for (std::int64_t x = 0; x < B; x += kColumns) {
                     const std::int64_t columns = std::min(kColumns, B - x);
-                    pool(c, k, x, columns, pooled, choice, weights);
+                    pool(c, k, x, columns, pooled, inverse, weights);
                     std::copy(pooled, pooled + columns, s + x);
                 }
             }
@@ -184,11 +122,11 @@ template <class T>
 ROBUSTDML_HD void backward_range(const ClassChunk<T>& c, const LabelSets& labels,
                                  const ClassUpstream<T>& upstream, std::int64_t begin, std::int64_t end,
                                  T* weights) {
-    const std::int64_t B = c.B, H = c.centers;
+    const std::int64_t B = c.B;
     const std::int64_t* sorted = labels.sorted_labels;
     std::int64_t place = std::lower_bound(sorted, sorted + B, labels.first_label + begin) - sorted;
     for (std::int64_t k = begin; k < end; ++k) {
-        T* s = c.S + k * H * B;
+        T* s = c.S + k * c.centers * B;
         take_norms(c, k);
         const std::int64_t first = place;
         while (place < B && sorted[place] == labels.first_label + k) ++place;
@@ -208,8 +146,8 @@ ROBUSTDML_HD void backward_range(const ClassChunk<T>& c, const LabelSets& labels
         const T scale = scale_of(c, k);
         for (std::int64_t from = 0; from < B; from += kColumns) {
             const std::int64_t columns = std::min(kColumns, B - from);
-            T pooled[kColumns], choice[kColumns], gradient[kColumns];
-            pool(c, k, from, columns, pooled, choice, weights);
+            T pooled[kColumns], inverse[kColumns], gradient[kColumns];
+            pool(c, k, from, columns, pooled, inverse, weights);
 #pragma omp simd
             for (std::int64_t x = 0; x < columns; ++x)
                 gradient[x] = scale * upstream.dlse[from + x] *
@@ -218,23 +156,10 @@ ROBUSTDML_HD void backward_range(const ClassChunk<T>& c, const LabelSets& labels
                 const std::int64_t x = labels.order[p] - from;
                 if (0 <= x && x < columns) gradient[x] = scale * upstream.dlogit[from + x];
             }
-            for (std::int64_t h = 0; h < H; ++h) {
-                T* row = s + h * B + from;
-                const T factor = cosine_factor(c, k * H + h), number = static_cast<T>(h);
-                if (c.pooling == Pooling::max) {
-#pragma omp simd
-                    for (std::int64_t x = 0; x < columns; ++x)
-                        row[x] = choice[x] == number ? factor * gradient[x] : T(0);
-                } else {
-                    const T inverse_gamma = T(1) / c.gamma;
-#pragma omp simd
-                    for (std::int64_t x = 0; x < columns; ++x) {
-                        const T weight = weights[h * kColumns + x] * choice[x];
-                        const T slope = T(1) + (row[x] * factor - pooled[x]) * inverse_gamma;
-                        row[x] = factor * gradient[x] * weight * slope;
-                    }
-                }
-            }
+            if (c.pooling == Pooling::max)
+                unpool_max(c, k, from, columns, pooled, gradient);
+            else
+                unpool_softmax(c, k, from, columns, pooled, inverse, weights, gradient);
         }
     }
 }

@@ -5,14 +5,9 @@
 #include <cstdint>
 
 #include "anchor_chunk.h"
+#include "cuda/labels.h"
 
 namespace robustdml::cuda {
-
-// X_p+ = candidates labelled p; w = 1.
-struct LabelSets {
-    const std::int64_t* labels;  // (B,) in
-    std::int64_t first_label;    // label of the chunk's first row
-};
 
 // Where parts of the rows leave their share of the bias gradients until all are summed in order: no atomics,
 // so the same call gives the same bits.

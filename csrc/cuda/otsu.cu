@@ -52,7 +52,7 @@ __device__ __forceinline__ void sort(T* values, int size) {
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     otsu_kernel(const T* values, int n, int size, int min_group, OtsuOutputs<T> out) {
     __shared__ T sorted[kOtsuLongest<T>];
     const T* row = values + std::int64_t(blockIdx.x) * n;

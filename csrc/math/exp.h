@@ -64,4 +64,10 @@ ROBUSTDML_HD double exp2_fast(double x) {
     return x < -1022.0 ? 0.0 : e;
 }
 
+// e^x for x <= 87, or 709 in double, within the same limits.
+template <class T>
+ROBUSTDML_HD T exp_fast(T x) {
+    return exp2_fast(x * static_cast<T>(kLog2E));
+}
+
 }  // namespace robustdml

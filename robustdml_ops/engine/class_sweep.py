@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.engine.class_problem import ClassChunk, ClassProblem, ClassSums, ClassUpstream
-from robustdml_ops.engine.dispatch import ClassEpilogue
+from robustdml_ops.engine.dispatch import Epilogue
 from robustdml_ops.engine.similarities import Chunk, Similarities
 
 
 def class_sweep(
-    embeddings: Tensor, proxies: Tensor, problem: ClassProblem, epilogue: ClassEpilogue
+    embeddings: Tensor, proxies: Tensor, problem: ClassProblem, epilogue: Epilogue, differentiable: bool
 ) -> tuple[Tensor, Tensor]:
     """Log-sum-exp over the classes and logit of the label, (B,) each in the compute type: 2·B·C·D flops.
 
@@ -19,14 +19,18 @@ def class_sweep(
     ----------
     embeddings, proxies : Tensor
         (B, D) and (C·H, D), any scale.
+    differentiable : bool
+        Whether :func:`class_sweep_backward` may follow. It must then make the very similarities that were summed: at a
+        scale of 10⁴ another order of additions within a product changes a softmax weight by 10⁻³.
     """
     B, compute = len(embeddings), problem.scale.dtype
     sums = ClassSums.empty(B, compute, embeddings.device)
     if B:
         with torch.autocast(embeddings.device.type, enabled=False):
             similarities = _similarities(embeddings, proxies, problem, epilogue)
-            for _, chunk in _chunks(similarities, problem):
-                epilogue.class_lse(chunk, problem, sums)
+            if differentiable or not epilogue.fused_class_lse(similarities.X, proxies, problem, sums):
+                for _, chunk in _chunks(similarities, problem):
+                    epilogue.class_lse(chunk, problem, sums)
     target = sums.target + problem.target_bias
     lse = sums.log()
     if not problem.exclude_target:
@@ -40,7 +44,7 @@ def class_sweep_backward(
     problem: ClassProblem,
     results: tuple[Tensor, Tensor],
     upstream: tuple[Tensor, Tensor],
-    epilogue: ClassEpilogue,
+    epilogue: Epilogue,
     want: tuple[bool, bool],
 ) -> tuple[Tensor | None, Tensor | None]:
     """dL/dembeddings (B, D), compute type, and dL/dproxies (C·H, D), type of the proxies: 2·B·C·D flops and 2 for each.
@@ -73,7 +77,7 @@ def class_sweep_backward(
         return similarities.gradients()
 
 
-def _similarities(embeddings: Tensor, proxies: Tensor, problem: ClassProblem, epilogue: ClassEpilogue) -> Similarities:
+def _similarities(embeddings: Tensor, proxies: Tensor, problem: ClassProblem, epilogue: Epilogue) -> Similarities:
     return Similarities(
         embeddings, proxies, problem.scale.dtype, epilogue, together=problem.centers, normalize=problem.normalize
     )

@@ -38,6 +38,15 @@ class Epilogue(Protocol):
     def anchor_lse(self, chunk: AnchorChunk, problem: AnchorProblem) -> None:
         """Log-sum-exps of a chunk, and its gradient in its place."""
 
+    def class_lse(self, chunk: ClassChunk, problem: ClassProblem, sums: ClassSums) -> None:
+        """Add the classes of a chunk to the sums of each sample."""
+
+    def class_lse_backward(self, chunk: ClassChunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
+        """The gradient of a chunk's similarities in their place."""
+
+    def fused_class_lse(self, X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) -> bool:
+        """Add all classes at once; False, and nothing done, where the backend has no faster way than the sweep."""
+
     def pair_lse(self, chunk: PairChunk, problem: PairLSEProblem) -> None:
         """Log-sum-exps over the positives and over the negatives of a chunk of anchors, and their gradient."""
 
@@ -60,16 +69,6 @@ class Epilogue(Protocol):
         """SuperLoss and its σ."""
 
 
-class ClassEpilogue(Epilogue, Protocol):
-    """What a backend provides for the class log-sum-exp."""
-
-    def class_lse(self, chunk: ClassChunk, problem: ClassProblem, sums: ClassSums) -> None:
-        """Add the classes of a chunk to the sums of each sample."""
-
-    def class_lse_backward(self, chunk: ClassChunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
-        """The gradient of a chunk's similarities in their place."""
-
-
 EPILOGUES: dict[str, Epilogue] = {
     "native": native,
     "triton": triton,
@@ -81,8 +80,6 @@ PREFERENCE: dict[str, tuple[str, ...]] = {
     "cpu": ("native", "eager"),
     "cuda": ("triton", "native", "eager"),
 }
-
-CLASS_EPILOGUES: dict[str, ClassEpilogue] = {"native": native, "eager": eager}
 
 _told: set[str] = set()
 
@@ -118,15 +115,6 @@ def choose(backend: str | None, device: torch.device, dtype: torch.dtype) -> Epi
             break
         _tell_once(f"robustdml_ops: {candidate} can't serve {device.type}: {reason}")
     return EPILOGUES[candidate]
-
-
-def choose_class(backend: str | None, device: torch.device, dtype: torch.dtype) -> ClassEpilogue:
-    """As :func:`choose`, among the backends that have the class log-sum-exp."""
-    name = backend if backend not in (None, "auto") else os.environ.get("ROBUSTDML_BACKEND", "auto")
-    if name in EPILOGUES and name not in CLASS_EPILOGUES:
-        raise RuntimeError(f"backend={name!r} has no class_lse. Use backend='auto' to take what has.")
-    chosen = choose(name, device, dtype)
-    return next((epilogue for epilogue in CLASS_EPILOGUES.values() if epilogue is chosen), eager)
 
 
 def _tell_once(message: str) -> None:

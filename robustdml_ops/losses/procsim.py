@@ -182,7 +182,8 @@ class ProcSimLoss(nn.Module):
 
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""
-        return f"lam={self.lam}, omega={self.omega}, dml={self.dml!r}, detector={self.detector!r}"
+        dml = self.dml if isinstance(self.dml, str) else type(self.dml).__name__
+        return f"lam={self.lam}, omega={self.omega}, dml={dml}, detector={self.detector}"
 
     def _detect(self, embeddings: Tensor, labels: Tensor, proxy_losses: Tensor | None) -> Tensor:
         """What the threshold is sought in: (B,), constants."""

@@ -22,10 +22,11 @@ def class_lse_op(
     gamma: float,
     exclude_target: bool,
     normalize: bool,
+    differentiable: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor]:
     """See :func:`robustdml_ops.ops.class_lse`; the proxies are (C·H, D)."""
-    settings = ClassSettings(centers, target_bias, pooling, gamma, exclude_target, normalize, backend)
+    settings = ClassSettings(centers, target_bias, pooling, gamma, exclude_target, normalize, differentiable, backend)
     return run_forward((embeddings, proxies, labels, scale, bias), settings)
 
 
@@ -51,11 +52,12 @@ def class_lse_backward_op(
     gamma: float,
     exclude_target: bool,
     normalize: bool,
+    differentiable: bool,
     backend: str,
     want: Sequence[bool],
 ) -> tuple[Tensor, Tensor]:
     """Both gradients; empty where they are not wanted. Not differentiable."""
-    settings = ClassSettings(centers, target_bias, pooling, gamma, exclude_target, normalize, backend)
+    settings = ClassSettings(centers, target_bias, pooling, gamma, exclude_target, normalize, differentiable, backend)
     tensors = (embeddings, proxies, labels, scale, bias)
     dX, dP = run_backward(tensors, (lse, target), (dlse, dtarget), settings, (want[0], want[1]))
     empty = scale.new_empty(0)

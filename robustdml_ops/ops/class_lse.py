@@ -13,7 +13,7 @@ from torch import Tensor
 
 from robustdml_ops.engine.class_problem import ClassProblem
 from robustdml_ops.engine.class_sweep import class_sweep, class_sweep_backward
-from robustdml_ops.engine.dispatch import choose_class
+from robustdml_ops.engine.dispatch import choose
 from robustdml_ops.engine.problem import LabelSets
 from robustdml_ops.engine.similarities import compute_dtype
 from robustdml_ops.ops.validation import (
@@ -49,6 +49,7 @@ class ClassSettings(NamedTuple):
     gamma: float
     exclude_target: bool
     normalize: bool
+    differentiable: bool
     backend: str
 
 
@@ -135,7 +136,14 @@ def class_lse(
     if not math.isfinite(target_bias):
         raise ValueError(f"target_bias must be finite, got {target_bias}: bias=-inf masks a class")
     settings = ClassSettings(
-        centers, float(target_bias), pooling, gamma, exclude_target, normalize_proxies, backend or "auto"
+        centers=centers,
+        target_bias=float(target_bias),
+        pooling=pooling,
+        gamma=gamma,
+        exclude_target=exclude_target,
+        normalize=normalize_proxies,
+        differentiable=torch.is_grad_enabled() and (embeddings.requires_grad or rows.requires_grad),
+        backend=backend or "auto",
     )
     tensors = (embeddings, rows, labels, scale, bias)
     if torch.compiler.is_compiling():
@@ -218,8 +226,10 @@ def run_forward(tensors: ClassInputs, settings: ClassSettings) -> tuple[Tensor, 
         require(torch.isfinite(scale).all(), lambda: f"scale[{_first(~torch.isfinite(scale))}] is NaN or inf")
         if bias is not None:
             require((bias < torch.inf).all(), lambda: f"bias[{_first(~(bias < torch.inf))}] is NaN or inf")
-    epilogue = choose_class(settings.backend, embeddings.device, scale.dtype)
-    lse, target = class_sweep(embeddings, rows, make_problem(labels, scale, bias, settings), epilogue)
+    epilogue = choose(settings.backend, embeddings.device, scale.dtype)
+    lse, target = class_sweep(
+        embeddings, rows, make_problem(labels, scale, bias, settings), epilogue, settings.differentiable
+    )
     if lse.device.type == "cpu":
         require(
             (lse < torch.inf).all(),
@@ -247,7 +257,7 @@ def run_backward(
     """The backward sweep over detached inputs."""
     embeddings, rows, labels, scale, bias = tensors
     problem = make_problem(labels, scale, bias, settings)
-    epilogue = choose_class(settings.backend, embeddings.device, scale.dtype)
+    epilogue = choose(settings.backend, embeddings.device, scale.dtype)
     return class_sweep_backward(embeddings, rows, problem, results, upstream, epilogue, want)
 
 

@@ -10,7 +10,7 @@ from robustdml_ops.recipes.errors import UsageError
 COMMANDS = {
     "train": ("train_command", "train an embedding on Glyphs, a folder of images or a file of features"),
     "demo": ("demo", "train with half the labels wrong, time the losses, and write a report to look at"),
-    "table": ("table", "compare the methods at several noise rates over several seeds"),
+    "compare": ("compare", "train every method against every noise over several seeds, and hold the papers to it"),
     "bench": ("bench_command", "measure speed and memory of the losses against their floors"),
 }
 

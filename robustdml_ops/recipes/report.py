@@ -7,9 +7,9 @@ from html import escape
 from string import Template
 
 from robustdml_ops.recipes import plots
+from robustdml_ops.recipes.comparison.summary import mean_and_error
 from robustdml_ops.recipes.methods import METHODS
 from robustdml_ops.recipes.page import figure, page, table
-from robustdml_ops.recipes.table import mean_and_error
 from robustdml_ops.recipes.timing import FLOOR, OURS, Shape, Timing
 from robustdml_ops.recipes.train import TrainingResult
 

@@ -66,12 +66,22 @@ class MixtureThreshold(nn.Module):
         if importlib.util.find_spec("sklearn") is None:
             raise ImportError("threshold='gmm' needs scikit-learn: pip install scikit-learn, or take threshold='otsu'")
 
-    @torch.no_grad()
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, losses: Tensor) -> Tensor:
         """() of losses (n,)."""
-        values = losses.double().cpu().numpy()
-        return losses.new_tensor(mixture_threshold(values[np.isfinite(values)]))
+        threshold: Tensor = mixture_op(losses.detach())
+        return threshold
+
+
+@torch.library.custom_op("robustdml_ops::mixture_threshold", mutates_args=())
+def mixture_op(losses: Tensor) -> Tensor:
+    """Registered, so that ``torch.compile`` does not look into scikit-learn."""
+    values = losses.double().cpu().numpy()
+    return losses.new_tensor(mixture_threshold(values[np.isfinite(values)]))
+
+
+@mixture_op.register_fake
+def _(losses: Tensor) -> Tensor:
+    return losses.new_empty(())
 
 
 def mixture_threshold(losses: np.ndarray) -> float:

@@ -136,7 +136,8 @@ class PerClassThreshold(TypedBuffers):
 
     def _store(self, scores: Scores, labels: Tensor) -> None:
         """Append to the rings; of more scores of a class than it has slots the last ones stay."""
-        labels, order = torch.where(scores.known, labels, self.num_classes).sort(stable=True)
+        told = scores.known & ~scores.values.isnan()
+        labels, order = torch.where(told, labels, self.num_classes).sort(stable=True)
         positions = torch.arange(len(labels), device=labels.device)
         rank = positions - torch.searchsorted(labels, labels)
         number = torch.searchsorted(labels, labels, right=True) - positions + rank

@@ -17,7 +17,10 @@ from triton.compiler import ASTSource  # noqa: E402
 
 from robustdml_ops.engine.triton.kernels import launch  # noqa: E402
 from robustdml_ops.engine.triton.kernels.anchor_lse import anchor_lse  # noqa: E402
+from robustdml_ops.engine.triton.kernels.class_lse import class_lse, class_lse_backward  # noqa: E402
+from robustdml_ops.engine.triton.kernels.class_sums import add_partials  # noqa: E402
 from robustdml_ops.engine.triton.kernels.fused_anchor_lse import fused_anchor_lse  # noqa: E402
+from robustdml_ops.engine.triton.kernels.fused_class_lse import fused_class_lse  # noqa: E402
 from robustdml_ops.engine.triton.kernels.pair_hinge import pair_hinge  # noqa: E402
 from robustdml_ops.engine.triton.kernels.pair_lse import pair_lse  # noqa: E402
 from robustdml_ops.engine.triton.kernels.rows import normalize_rows, normalize_rows_backward  # noqa: E402
@@ -97,6 +100,31 @@ def sets_arguments(sets, compute):
     return {"labels": Constant(None), "values": compute, **strides, **numbers}
 
 
+def class_arguments(pooling, compute, vectors):
+    arguments = dict.fromkeys(("scale", "bias", *vectors), compute)
+    arguments |= dict.fromkeys(("H", "B", "scale_stride"), "i32")
+    return arguments | {"labels": "*i64", "gamma": "fp64", "POOLING": Constant(pooling)}
+
+
+def class_epilogue(kernel, pooling, compute, B=1024):
+    vectors = ("S", "target", "partials") if kernel is class_lse else ("S", "lse", "dlse", "dlogit")
+    arguments = class_arguments(pooling, compute, vectors) | dict.fromkeys(("c", "first", "per_part"), "i32")
+    return kernel, arguments, lambda architecture: launch.class_lse(B, compute)
+
+
+def class_partials(parts):
+    arguments = {"partials": torch.float32, "shift": torch.float64, "total": torch.float64}
+    return add_partials, {**arguments, "parts": "i32", "B": "i32"}, lambda architecture: launch.add_partials(parts)
+
+
+def fused_class(pooling, D, operand, proxies=torch.float32, input_precision="tf32", normalize=True, B=1024):
+    arguments = class_arguments(pooling, torch.float32, ("target", "partials"))
+    arguments |= {"X": operand, "P": proxies, "D": Constant(D), "NORMALIZE": Constant(normalize)}
+    arguments |= {"C": "i32", "per_part": "i32", "row_stride": "i32", "column_stride": Constant(1)}
+    parameters = launch.fused_class_lse(B, D, operand, pooling != "none", input_precision)
+    return fused_class_lse, arguments, lambda architecture: parameters
+
+
 KERNELS = {
     "normalize": normalize(128, torch.float32, torch.bfloat16, torch.float32),
     "normalize, long rows in float64": normalize(2048, torch.float64, torch.float64, torch.float64),
@@ -105,6 +133,17 @@ KERNELS = {
     "epilogue, confidences": epilogue("confidences", torch.float32),
     "epilogue, logits": epilogue("logits", torch.float32),
     "epilogue, logits in float64": epilogue("logits", torch.float64),
+    "sums of parts": class_partials(512),
+    **{
+        f"{kernel.__name__}, {pooling}, {compute}": class_epilogue(kernel, pooling, compute)
+        for kernel in (class_lse, class_lse_backward)
+        for pooling, compute in [
+            ("none", torch.float32),
+            ("max", torch.float32),
+            ("softmax", torch.float32),
+            ("softmax", torch.float64),
+        ]
+    },
     "pair lse": pairs(pair_lse, 60_000, torch.float32, MINING=True, ROW_MAX=False),
     "pair lse, short rows in float64": pairs(pair_lse, 64, torch.float64, MINING=True, ROW_MAX=True),
     "pair hinge": pairs(pair_hinge, 60_000, torch.float32, EUCLIDEAN=False),
@@ -117,8 +156,19 @@ FUSED_KERNELS = {
     "fused, confidences, fp16, long rows": fused("confidences", 512, torch.float16),
     "fused, labels, tf32": fused("labels", 128, torch.float32),
     "fused, confidences, tf32, long rows": fused("confidences", 512, torch.float32),
+    "fused class, bf16": fused_class("none", 128, torch.bfloat16),
+    "fused class, bf16, as they are": fused_class("none", 128, torch.bfloat16, normalize=False),
+    "fused class, bf16, long rows": fused_class("none", 512, torch.bfloat16, proxies=torch.bfloat16),
+    "fused class, tf32": fused_class("none", 128, torch.float32),
+    "fused class, max, bf16": fused_class("max", 128, torch.bfloat16),
+    "fused class, softmax, bf16": fused_class("softmax", 128, torch.bfloat16),
+    "fused class, softmax, tf32, long rows": fused_class("softmax", 512, torch.float32),
 }
-ORDINARY_CORES = {"fused, labels, fp32": fused("labels", 128, torch.float32, input_precision="ieee")}
+ORDINARY_CORES = {
+    "fused, labels, fp32": fused("labels", 128, torch.float32, input_precision="ieee"),
+    "fused class, fp32": fused_class("none", 128, torch.float32, input_precision="ieee"),
+    "fused class, softmax, fp32": fused_class("softmax", 128, torch.float32, input_precision="ieee"),
+}
 
 
 def compile_kernel(kernel, arguments, parameters_for, architecture):

@@ -20,7 +20,7 @@ def interpreter_refusal() -> str | None:
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
     if torch.cuda.is_available():
-        return "test_triton.py runs on the GPU itself"
+        return "these tests run on the GPU themselves"
     import triton
 
     version, numpy_version = (tuple(map(int, m.__version__.split(".")[:2])) for m in (triton, numpy))
@@ -38,7 +38,7 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 @pytest.mark.skipif(interpreter_refusal() is not None, reason=str(interpreter_refusal()))
-@pytest.mark.parametrize("file", ["test_triton.py", "test_pairs_triton.py"])
+@pytest.mark.parametrize("file", ["test_triton.py", "test_triton_class_lse.py", "test_pairs_triton.py"])
 def test_in_the_interpreter(file):
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", str(HERE / file)]
     run = subprocess.run(

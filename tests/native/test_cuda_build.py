@@ -18,7 +18,17 @@ def nvcc():
 
 
 @pytest.mark.parametrize(
-    "source", ["rows.cu", "anchor_lse.cu", "lambert_w.cu", "otsu.cu", "pair_hinge.cu", "pair_lse.cu", "vmf.cu"]
+    "source",
+    [
+        "rows.cu",
+        "anchor_lse.cu",
+        "class_lse.cu",
+        "lambert_w.cu",
+        "otsu.cu",
+        "pair_hinge.cu",
+        "pair_lse.cu",
+        "vmf.cu",
+    ],
 )
 def test_compiles_without_warnings_and_spills(nvcc, source, tmp_path):
     csrc = native_builds.ROOT / "csrc"

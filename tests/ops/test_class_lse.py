@@ -255,7 +255,7 @@ def test_registered_ops_keep_the_contract_of_the_registry(want):
     case = Case(6, 9, 4)
     X, P = (v.requires_grad_(w) for v, w in zip((case.embeddings, case.proxies), want, strict=True))
     tensors = (case.labels, torch.tensor(3.0).double(), torch.zeros(9).double())
-    settings = (1, 0.5, "none", 1.0, False, True, "auto")
+    settings = (1, 0.5, "none", 1.0, False, True, True, "auto")
     torch.library.opcheck(class_lse_op, (X, P, *tensors, *settings))
     results = [value.detach() for value in class_lse_op(X, P, *tensors, *settings)]
     detached = (X.detach(), P.detach(), *tensors)

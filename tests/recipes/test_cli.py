@@ -66,21 +66,6 @@ def test_trains_on_a_folder_with_an_own_backbone(tmp_path, monkeypatch, capsys):
         assert "MAP@R" in capsys.readouterr().out
 
 
-def test_table(features, tmp_path, capsys):
-    arguments = ["--data", features, "--noise", "none", "symmetric:0.5", "--seeds", "2", "--epochs", "1"]
-    methods = ["--methods", "proxy-anchor", "smooth-proxy-anchor", "--out", str(tmp_path / "table")]
-    assert main(["table", *arguments, *methods]) == 0
-    text = capsys.readouterr().out
-    assert text == (tmp_path / "table" / "table.md").read_text()
-    assert text.splitlines()[0] == "| Recall@1 | none | symmetric:0.5 |"
-    assert len(text.splitlines()) == 4
-    cells = json.loads((tmp_path / "table" / "table.json").read_text())["cells"]
-    assert [len(cell["recall_at_1"]) for cell in cells] == [2] * 4
-    assert [len(cell["auc"]) for cell in cells] == [0, 0, 0, 2]
-    first = np.array(cells[0]["recall_at_1"])
-    assert f"{first.mean():.3f} ± {first.std(ddof=1) / 2**0.5:.3f}" in text
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

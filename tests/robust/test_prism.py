@@ -199,6 +199,21 @@ def test_embeddings_of_any_scale_and_type_and_no_gradient():
     assert {name: buffer.dtype for name, buffer in prisms[0].half().named_buffers()} == buffers
 
 
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+def test_autocast_changes_no_score(similarity):
+    X, labels = unit_batch(B=30)
+    plan = {"window": 2, "noise_rate": 0, "memory_size": 40, "vmf_start": 0, "own_copies": True, "unseen": "skip"}
+    proxies = torch.randn(C, H, D) if similarity == "proxy" else None
+    results = []
+    for enabled in (False, True):
+        prism = PRISM(C, D, **settings_of(plan | {"bias_correction": "u"}, similarity, "top-r"))
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            prism.enqueue(X, labels, prism(X, labels, proxies=proxies).keep)
+            results.append(prism(X, labels, proxies=proxies).log_p_clean)
+    assert results[0].unique().numel() > 10
+    assert torch.equal(*results)
+
+
 def test_vmf_goes_by_average_similarity_at_first():
     vmf = PRISM(C, D, "vmf", 0.3, memory_size=20, vmf_start=2)
     average = PRISM(C, D, "average", 0.3, memory_size=20)

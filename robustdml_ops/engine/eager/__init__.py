@@ -3,7 +3,7 @@
 import torch
 
 from robustdml_ops.engine.eager.anchor_lse import anchor_lse, forward_only
-from robustdml_ops.engine.eager.class_lse import class_lse, class_lse_backward
+from robustdml_ops.engine.eager.class_lse import class_lse, class_lse_backward, fused_class_lse
 from robustdml_ops.engine.eager.lambert_w import confidence, lambert_w, superloss
 from robustdml_ops.engine.eager.otsu import otsu_cut
 from robustdml_ops.engine.eager.pair_hinge import pair_hinge
@@ -20,6 +20,7 @@ __all__ = [
     "evaluate_vmf",
     "finish",
     "forward_only",
+    "fused_class_lse",
     "lambert_w",
     "normalize_rows",
     "normalize_rows_backward",

@@ -6,6 +6,11 @@ from torch import Tensor
 from robustdml_ops.engine.class_problem import ClassChunk, ClassProblem, ClassSums, ClassUpstream
 
 
+def fused_class_lse(X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) -> bool:
+    """False: without gradients, too, the sweep is what this backend has."""
+    return False
+
+
 def class_lse(chunk: ClassChunk, problem: ClassProblem, sums: ClassSums) -> None:
     """Add the classes of ``chunk`` to ``sums``."""
     logits = _logits(_pooled(chunk, problem), chunk, problem)

@@ -5,7 +5,7 @@ On the CPU (``csrc/cpu``): vector code for the widest registers of the machine, 
 """
 
 from robustdml_ops.engine.native.anchor_lse import anchor_lse, forward_only
-from robustdml_ops.engine.native.class_lse import class_lse, class_lse_backward
+from robustdml_ops.engine.native.class_lse import class_lse, class_lse_backward, fused_class_lse
 from robustdml_ops.engine.native.lambert_w import confidence, lambert_w, superloss
 from robustdml_ops.engine.native.module import unavailable
 from robustdml_ops.engine.native.otsu import otsu_cut
@@ -22,6 +22,7 @@ __all__ = [
     "evaluate_vmf",
     "finish",
     "forward_only",
+    "fused_class_lse",
     "lambert_w",
     "normalize_rows",
     "normalize_rows_backward",

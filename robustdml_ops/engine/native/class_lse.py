@@ -3,33 +3,52 @@
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from robustdml_ops.engine.class_problem import ClassChunk, ClassProblem, ClassSums, ClassUpstream
 from robustdml_ops.engine.native import module
 
 
+def fused_class_lse(X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) -> bool:
+    """False: without gradients, too, the sweep is what this backend has."""
+    return False
+
+
 def class_lse(chunk: ClassChunk, problem: ClassProblem, sums: ClassSums) -> None:
     """Add the classes of ``chunk`` to ``sums``."""
-    getattr(module.library, f"class_lse_{module.SUFFIX[chunk.S.dtype]}")(
-        _arguments(chunk, problem),
-        **_labels(chunk, problem),
-        shift=sums.shift.data_ptr(),
-        total=sums.total.data_ptr(),
-        target=sums.target.data_ptr(),
-        threads=torch.get_num_threads(),
-    )
+    results = {name: getattr(sums, name).data_ptr() for name in ("shift", "total", "target")}
+    if module.on_gpu(chunk.S):
+        parts = _parts(chunk)
+        partials = chunk.S.new_empty((parts, 2, chunk.S.shape[1]))
+        _call("class_lse_cuda", chunk, problem, partials=partials.data_ptr(), parts=parts, **results)
+    else:
+        _call("class_lse", chunk, problem, **results)
 
 
 def class_lse_backward(chunk: ClassChunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
     """S ← dL/dS."""
-    getattr(module.library, f"class_lse_backward_{module.SUFFIX[chunk.S.dtype]}")(
-        _arguments(chunk, problem),
-        **_labels(chunk, problem),
-        lse=upstream.lse.data_ptr(),
-        dlse=upstream.dlse.data_ptr(),
-        dlogit=upstream.dlogit.data_ptr(),
-        threads=torch.get_num_threads(),
-    )
+    given = {name: getattr(upstream, name).data_ptr() for name in ("lse", "dlse", "dlogit")}
+    if module.on_gpu(chunk.S):
+        _call("class_lse_backward_cuda", chunk, problem, parts=_parts(chunk), **given)
+    else:
+        _call("class_lse_backward", chunk, problem, **given)
+
+
+def _call(name: str, chunk: ClassChunk, problem: ClassProblem, **arguments: int) -> None:
+    function = getattr(module.library, f"{name}_{module.SUFFIX[chunk.S.dtype]}")
+    labels = problem.labels
+    arguments["first_label"] = chunk.first
+    if module.on_gpu(chunk.S):
+        with module.current_stream(chunk.S.device) as stream:
+            function(_arguments(chunk, problem), labels=labels.labels.data_ptr(), stream=stream, **arguments)
+        return
+    arguments |= {"sorted_labels": labels.sorted_labels.data_ptr(), "order": labels.order.data_ptr()}
+    function(_arguments(chunk, problem), threads=torch.get_num_threads(), **arguments)
+
+
+def _parts(chunk: ClassChunk) -> int:
+    """Enough parts of the classes to fill a device, whatever the number of columns."""
+    return max(1, min(64, 131072 // chunk.S.shape[1]))
 
 
 def _arguments(chunk: ClassChunk, problem: ClassProblem) -> Any:
@@ -52,11 +71,3 @@ def _arguments(chunk: ClassChunk, problem: ClassProblem) -> Any:
         gamma=problem.gamma,
         **proxies,
     )
-
-
-def _labels(chunk: ClassChunk, problem: ClassProblem) -> dict[str, int]:
-    return {
-        "sorted_labels": problem.labels.sorted_labels.data_ptr(),
-        "order": problem.labels.order.data_ptr(),
-        "first_label": chunk.first,
-    }

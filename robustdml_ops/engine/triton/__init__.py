@@ -4,6 +4,7 @@ Triton is imported when a kernel is first launched. Under ``TRITON_INTERPRET=1``
 """
 
 from robustdml_ops.engine.triton.anchor_lse import anchor_lse, forward_only
+from robustdml_ops.engine.triton.class_lse import class_lse, class_lse_backward, fused_class_lse
 from robustdml_ops.engine.triton.device import unavailable
 from robustdml_ops.engine.triton.lambert_w import confidence, lambert_w, superloss
 from robustdml_ops.engine.triton.otsu import otsu_cut
@@ -13,10 +14,13 @@ from robustdml_ops.engine.triton.vmf import evaluate_vmf
 
 __all__ = [
     "anchor_lse",
+    "class_lse",
+    "class_lse_backward",
     "confidence",
     "evaluate_vmf",
     "finish",
     "forward_only",
+    "fused_class_lse",
     "lambert_w",
     "normalize_rows",
     "normalize_rows_backward",

@@ -53,6 +53,40 @@ def fused_anchor_lse(B: int, D: int, operand: torch.dtype, labels: bool, input_p
     )
 
 
+def class_lse(B: int, compute: torch.dtype) -> Launch:
+    """Tile of both epilogues: 8 elements of S a thread, as many shifts and sums beside them; 4 in float64.
+
+    Wider than 64 samples, pooling by softmax spills on sm_100.
+    """
+    BLOCK_B = _block(B, 64)
+    elements = 512 if compute == torch.float64 else 1024
+    return _launch(BLOCK_C=elements // BLOCK_B, BLOCK_B=BLOCK_B, num_warps=4, num_stages=1)
+
+
+def add_partials(parts: int) -> Launch:
+    """Narrow tiles: a batch of 256 makes 16 programs, and each of them has every part at hand at once."""
+    return _launch(BLOCK_P=_block(parts, 128), BLOCK_B=16, num_warps=4, num_stages=1)
+
+
+def fused_class_lse(B: int, D: int, operand: torch.dtype, pooled: bool, input_precision: str) -> Launch:
+    """Tile of the fused forward.
+
+    A shift and a sum stay in registers for every place of the tile, beside the accumulator and what pooling holds. Up
+    to D = 128 the embeddings of a program stay, too, and only proxies stream past them. Without pooling and with
+    half-precision operands there is room for 128 classes.
+    """
+    if operand == torch.float32 and input_precision == "ieee":
+        return _launch(BLOCK_C=64, BLOCK_B=32, BLOCK_D=16, num_warps=4, num_stages=2, input_precision=input_precision)
+    return _launch(
+        BLOCK_C=64 if pooled or operand == torch.float32 else 128,
+        BLOCK_B=_block(B, 64),
+        BLOCK_D=_block(D, 128) if D <= 128 else 32,
+        num_warps=8,
+        num_stages=2,
+        input_precision=input_precision,
+    )
+
+
 def pairs(m: int, compute: torch.dtype) -> Launch:
     """Tile of the epilogues on pairs: 8 elements of S a thread beside four accumulators of as many, half in float64.
 

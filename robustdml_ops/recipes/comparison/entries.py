@@ -1,0 +1,99 @@
+"""The rows of the comparison: methods with the settings they are compared in, and the columns."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from robustdml_ops.recipes.filter_options import FilterOptions
+from robustdml_ops.recipes.methods import ProcSimOptions, SelfPacedOptions
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row.
+
+    Attributes
+    ----------
+    name : str
+        In file names and on the command line.
+    title : str
+        In tables and plots.
+    settings : dict
+        Fields of `TrainingConfig` that differ from its defaults.
+    """
+
+    name: str
+    title: str
+    settings: dict[str, Any] = field(compare=False)
+
+
+def _entry(name: str, title: str, **settings: Any) -> Entry:
+    return Entry(name, title, settings)
+
+
+def _filtered(method: str, title: str, similarity: str, suffix: str = "", note: str = "", **options: Any) -> Entry:
+    return Entry(
+        f"{method}-prism-{similarity}{suffix}",
+        f"{title} + PRISM {_SIMILARITIES[similarity]}{note}",
+        {"method": method, "filter": FilterOptions(kind=f"prism-{similarity}", **options)},
+    )
+
+
+_SIMILARITIES = {"average": "AvgSim", "proxy": "ProxySim", "vmf": "vMF-Sim"}
+_PAPER = {"preset": "paper"}
+_OURS = {"threshold": "per-class", "without_copies": True}
+
+ENTRIES = {
+    entry.name: entry
+    for entry in [
+        _entry("proxy-nca", "Proxy-NCA", method="proxy-nca"),
+        _entry("proxy-anchor", "Proxy-Anchor", method="proxy-anchor"),
+        _entry("soft-triple", "SoftTriple", method="soft-triple"),
+        _entry("contrastive", "Contrastive", method="contrastive"),
+        _entry("mcl", "MCL", method="mcl"),
+        _entry("multi-similarity", "Multi-similarity", method="multi-similarity"),
+        _entry("superloss", "SuperLoss", method="superloss"),
+        _entry("smooth-proxy-anchor", "Smooth Proxy-Anchor", method="smooth-proxy-anchor"),
+        _entry("adaptive-proxy-anchor", "Adaptive Proxy-Anchor", method="adaptive-proxy-anchor"),
+        _entry("procsim", "ProcSim", method="procsim"),
+        _entry("procsim-detector-ms", "ProcSim, cut on MS", method="procsim",
+               procsim=ProcSimOptions(detector="multi-similarity")),
+        _entry("procsim-mean", "ProcSim, cut at the mean", method="procsim", procsim=ProcSimOptions(threshold="mean")),
+        _entry("bspml", "BSPML", method="bspml"),
+        _entry("bspml-unbalanced", "BSPML, μ = 0", method="bspml", bspml=SelfPacedOptions(mu=0.0)),
+        _filtered("mcl", "MCL", "average", **_PAPER),
+        _filtered("mcl", "MCL", "vmf", **_PAPER),
+        _filtered("soft-triple", "SoftTriple", "average", **_PAPER),
+        _filtered("soft-triple", "SoftTriple", "proxy", **_PAPER),
+        _filtered("soft-triple", "SoftTriple", "vmf", **_PAPER),
+        _filtered("proxy-anchor", "Proxy-Anchor", "average", **_PAPER),
+        _filtered("proxy-anchor", "Proxy-Anchor", "proxy", **_PAPER),
+        _filtered("proxy-anchor", "Proxy-Anchor", "vmf", **_PAPER),
+        _filtered("proxy-anchor", "Proxy-Anchor", "vmf", "-corrected", ", κ corrected"),
+        _filtered("proxy-anchor", "Proxy-Anchor", "average", "-per-class", ", per class", **_OURS),
+        _filtered("proxy-anchor", "Proxy-Anchor", "vmf", "-per-class", ", per class", **_OURS),
+    ]
+}  # fmt: skip
+
+NOISES = (
+    "none",
+    "symmetric:0.2",
+    "symmetric:0.5",
+    "symmetric:0.7",
+    "small-cluster:0.5",
+    "semantic:0.2",
+    "semantic:0.5",
+)
+
+QUICK_ENTRIES = (
+    "proxy-anchor",
+    "soft-triple",
+    "mcl",
+    "multi-similarity",
+    "smooth-proxy-anchor",
+    "procsim",
+    "bspml",
+    "mcl-prism-vmf",
+    "soft-triple-prism-vmf",
+    "proxy-anchor-prism-vmf-per-class",
+)
+QUICK_NOISES = ("none", "symmetric:0.5")

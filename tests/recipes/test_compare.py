@@ -1,0 +1,154 @@
+"""The comparison: outcomes on disk, runs side by side, and what is made of them."""
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from robustdml_ops.recipes.cli import main
+from robustdml_ops.recipes.comparison import pool
+from robustdml_ops.recipes.comparison.cells import Cell, all_cells, read_outcome, write_outcome
+from robustdml_ops.recipes.comparison.claims import CLAIMS, Claim
+from robustdml_ops.recipes.comparison.entries import ENTRIES, NOISES, QUICK_ENTRIES, QUICK_NOISES, Entry
+from robustdml_ops.recipes.comparison.page import claim_rows, markdown, page, rows
+from robustdml_ops.recipes.comparison.results import Results
+from robustdml_ops.recipes.comparison.summary import Estimate, compare, estimate
+from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.methods import AnchorOptions
+from robustdml_ops.recipes.progress import silent
+
+SMALL = {"batch_size": 32, "embedding_size": 8}
+PLAIN = Entry("plain", "Plain", {"method": "proxy-anchor", **SMALL})
+BROKEN = Entry("broken", "Broken", {"method": "proxy-anchor", "batch_size": 32, "samples_per_class": 5})
+
+
+def outcome(cell, recall, **summary):
+    return {
+        "settings": asdict(cell.config),
+        "data": "clusters",
+        "summary": {"precision_at_1": recall, **summary},
+        "recall_by_epoch": [recall],
+    }
+
+
+def synthetic(recalls):
+    """Results of ``{(entry, noise): one recall a seed}``."""
+    return Results(
+        (cell, outcome(cell, recall))
+        for (name, noise), values in recalls.items()
+        for seed, recall in enumerate(values)
+        for cell in [Cell(Entry(name, name.title(), {}), noise, seed, 1)]
+    )
+
+
+def test_runs_what_is_missing_and_keeps_what_is_done(clusters, tmp_path, monkeypatch):
+    cells = all_cells([PLAIN, BROKEN], ["none", "symmetric:0.5"], seeds=1, epochs=1)
+    told = []
+    failures = pool.run_missing(cells, clusters, tmp_path, "cpu", 1, lambda *report: told.append(report))
+    assert [(cell.entry.name, cell.noise) for cell in failures] == [("broken", "none"), ("broken", "symmetric:0.5")]
+    assert all("samples_per_class=5 must divide" in message for message in failures.values())
+    assert told[-1][1:] == (4, 4)
+    results = Results.read(cells, tmp_path, "clusters")
+    assert [entry.name for entry in results.entries] == ["plain"]
+    assert len(results.values("plain", "symmetric:0.5", "precision_at_1")) == 1
+
+    def refuse(*_, **__):
+        raise AssertionError("a run that is done was started again")
+
+    monkeypatch.setattr(pool, "ProcessPoolExecutor", refuse)
+    assert pool.run_missing(cells[::2], clusters, tmp_path, "cpu", 1, silent) == {}
+
+
+def test_an_outcome_of_other_settings_is_refused(tmp_path):
+    cell = Cell(PLAIN, "none", 0, 1)
+    assert read_outcome(cell, tmp_path, "clusters") is None
+    write_outcome(cell, tmp_path, outcome(cell, 0.5))
+    assert read_outcome(cell, tmp_path, "clusters")["summary"]["precision_at_1"] == 0.5
+    with pytest.raises(UsageError, match=r"data: clusters then, glyphs now"):
+        read_outcome(cell, tmp_path, "glyphs")
+    other = Cell(Entry("plain", "Plain", {**SMALL, "anchor": AnchorOptions(alpha=16.0)}), "none", 0, 2)
+    with pytest.raises(UsageError, match=r"anchor.alpha: 32.0 then, 16.0 now; epochs: 1 then, 2 now"):
+        read_outcome(other, tmp_path, "clusters")
+    cell.path(tmp_path).write_text("{")
+    with pytest.raises(UsageError, match="no outcome of a comparison"):
+        read_outcome(cell, tmp_path, "clusters")
+
+
+def test_a_difference_counts_from_twice_its_standard_error():
+    assert estimate([]) is None
+    assert estimate([0.5]) == Estimate(0.5, None)
+    three = estimate([0.5, 0.6, 0.7])
+    assert three.mean == pytest.approx(0.6) and three.error == pytest.approx(0.1 / 3**0.5)
+    assert compare(Estimate(0.9, 0.03), Estimate(0.8, 0.04)) == "equal"  # twice the error is 0.1
+    assert compare(Estimate(0.91, 0.03), Estimate(0.8, 0.04)) == "above"
+    assert compare(Estimate(0.8, 0.04), Estimate(0.91, 0.03)) == "below"
+
+
+def test_verdicts_follow_the_figures():
+    claim = Claim("paper", "above", "2 : 1", "a", "b", "none")
+    weak = Claim("paper", "not below", "2 : 1", "a", "b", "none", allows_equal=True)
+    for first, second, verdict, weak_verdict in (
+        ([0.8, 0.81], [0.7, 0.71], "holds", "holds"),
+        ([0.7, 0.71], [0.8, 0.81], "does not hold", "does not hold"),
+        ([0.7, 0.8], [0.71, 0.81], "within the error", "holds"),
+    ):
+        results = synthetic({("a", "none"): first, ("b", "none"): second})
+        assert (claim.verdict(results), weak.verdict(results)) == (verdict, weak_verdict)
+    assert claim.verdict(synthetic({("a", "none"): [1.0], ("b", "symmetric:0.5"): [0.0]})) == "not run"
+
+
+def test_tables_and_page_show_what_was_run():
+    results = synthetic(
+        {
+            ("proxy-anchor", "none"): [0.8, 0.9],
+            ("proxy-anchor", "symmetric:0.5"): [0.4, 0.5],
+            ("smooth-proxy-anchor", "symmetric:0.5"): [0.7, 0.71],
+        }
+    )
+    assert rows(results, "precision_at_1") == [
+        ["", "none", "symmetric:0.5"],
+        ["Proxy-Anchor", "0.850 ± 0.050", "0.450 ± 0.050"],
+        ["Smooth-Proxy-Anchor", "–", "0.705 ± 0.005"],
+    ]
+    assert [row[0] for row in rows(results, "sdaw")] == [""]
+    (claim,) = claim_rows(results)[1:]
+    assert claim[4:] == ["0.705 ± 0.005 : 0.450 ± 0.050", "holds"]
+    assert "| Proxy-Anchor | 0.850 ± 0.050 | 0.450 ± 0.050 |" in markdown(results)
+    text = page(results, "a < b")
+    assert "a &lt; b" in text and "0.705 ± 0.005" in text and "data:image/svg+xml" in text
+    assert "http" not in text.replace("http://www.w3.org", "")
+
+
+def test_every_row_and_claim_is_a_setting_that_exists():
+    for entry in ENTRIES.values():
+        for noise in NOISES:
+            assert Cell(entry, noise, 0, 1).config.noise == noise
+    assert set(QUICK_ENTRIES) <= set(ENTRIES) and set(QUICK_NOISES) <= set(NOISES)
+    for claim in CLAIMS:
+        assert {claim.first, claim.second} <= set(ENTRIES), claim
+        assert claim.noise in NOISES, claim
+
+
+def test_the_command_writes_and_goes_on(tmp_path, clusters, capsys):
+    path = tmp_path / "clusters.npz"
+    np.savez(
+        path,
+        features=clusters.train.inputs,
+        labels=clusters.train.labels,
+        test_features=clusters.test.inputs,
+        test_labels=clusters.test.labels,
+    )
+    command = ["compare", "--data", str(path), "--methods", "proxy-anchor", "--epochs", "1", "--workers", "1"]
+    command += ["--noise", "symmetric:0.5", "--seeds", "1", "--out", str(tmp_path / "out"), "--device", "cpu"]
+    assert main(command) == 0
+    first = capsys.readouterr().out
+    assert "| Proxy-Anchor |" in first
+    assert len(json.loads((tmp_path / "out" / "compare.json").read_text())) == 1
+    assert (tmp_path / "out" / "compare.html").exists()
+    assert main(command) == 0
+    assert capsys.readouterr().out == first
+    assert main([*command, "--epochs", "2"]) == 2
+    assert "epochs: 1 then, 2 now" in capsys.readouterr().err
+    assert main([*command, "--seeds", "0"]) == 2
+    assert main([*command, "--noise", "loud:2"]) == 2
