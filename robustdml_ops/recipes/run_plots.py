@@ -106,7 +106,8 @@ def score_histogram(
         low, high = np.quantile(values[known], [0.01, 0.999]) if known.any() else (0.0, 1.0)
         bins = np.linspace(low, high if high > low else low + 1, BINS + 1).tolist()
         for name, mask, colour in (("right labels", ~changed, RIGHT), ("wrong labels", changed, WRONG)):
-            shown = values[mask & known]
+            # In the type of the edges: rounded to float32, what is clipped to the last edge may lie beyond it.
+            shown = values[mask & known].astype(np.float64)
             axes.hist(
                 shown.clip(bins[0], bins[-1]), bins=bins, color=colour, alpha=0.55, label=f"{name} ({len(shown):,})"
             )
