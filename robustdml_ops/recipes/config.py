@@ -117,7 +117,7 @@ class TrainingConfig:
         for name in ("epochs", "batch_size", "embedding_size", "smooth.epochs"):
             if settings[name] < 1:
                 raise UsageError(f"{name}={settings[name]}: expected at least 1")
-        for name in ("samples_per_class", "seed"):
+        for name in ("samples_per_class", "seed", "filter.warmup", "filter.vmf_epochs"):
             if settings[name] is not None and settings[name] < 0:
                 raise UsageError(f"{name}={settings[name]}: expected at least 0")
         for name in ("learning_rate", "proxy_learning_rate", "smooth.learning_rate"):

@@ -25,6 +25,7 @@ class FilterOptions:
     fixed_threshold: float | None = option(None, "P of the threshold called fixed", kind=float)
     window: int = option(30, "batches of smooth-top-r, or scores kept per class of per-class")
     memory_size: int | None = option(None, "rows of the memory (default: the training samples)", kind=int)
+    warmup: int = option(0, "epochs in which all samples are judged and kept, for a network that starts untrained")
     vmf_epochs: int = option(3, "prism-vmf: epochs in which average similarity stands in, while the memory fills")
     without_copies: bool = option(False, "judge a sample without its own past copies in the memory, an extension")
     preset: str | None = option(None, "paper: the paper's estimator and no extension", choices=("paper",), kind=str)

@@ -63,11 +63,22 @@ class Filter(nn.Module):
         except ValueError as error:
             raise UsageError(f"filter {options.kind}: {error}") from error
         self._labels = torch.from_numpy(labels)
+        self._warmup, self._warming = options.warmup, False
 
     @property
     def bank(self) -> MemoryBank | None:
         """The memory of the filter, where it has one."""
         return self.prism.bank if self.prism.similarity in WITH_BANK else None
+
+    def start_epoch(self, epoch: int) -> None:
+        """Begin an epoch.
+
+        Parameters
+        ----------
+        epoch : int
+            Its number, from 0: in the first ones, as the settings say, all samples are kept.
+        """
+        self._warming = epoch < self._warmup
 
     def judge(self, embeddings: Tensor, rows: Indices, proxies: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Say who takes part.
@@ -90,7 +101,8 @@ class Filter(nn.Module):
         """
         labels, ids = self._of_batch(embeddings, rows)
         result = self.prism(embeddings, labels, ids, proxies if self.prism.similarity == "proxy" else None)
-        return result.keep, {"log_p_clean": result.log_p_clean, KEPT: result.keep}
+        keep = torch.ones_like(result.keep) if self._warming else result.keep
+        return keep, {"log_p_clean": result.log_p_clean, KEPT: keep}
 
     def remember(self, embeddings: Tensor, rows: Indices, keep: Tensor) -> None:
         """Put what was kept into the memory, after the step.

@@ -108,6 +108,8 @@ class Run:
         start = time.perf_counter()
         for loss_input in self.inputs.values():
             loss_input.start_epoch(self.epoch, self._embed_training_split)
+        if self.filter is not None:
+            self.filter.start_epoch(self.epoch)
         self.log.clear()
         self.embedder.train()
         total, taken = torch.zeros((), device=self.device), 0

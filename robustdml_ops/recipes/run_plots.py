@@ -13,6 +13,7 @@ from robustdml_ops.recipes.plots import GREY, RIGHT, WRONG, draw_axes
 History = Sequence[Mapping[str, float]]
 # Okabe and Ito's colours, told apart by people with any kind of colour vision.
 LINES = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+OF_LABELS = {"right labels": RIGHT, "wrong labels": WRONG}
 BINS = 60
 
 
@@ -46,13 +47,13 @@ def curves(
         for (title, (history, key)), colour in zip(lines.items(), LINES * len(lines), strict=False):
             points = [(record["epoch"], record[key]) for record in history if key in record]
             axes.plot([epoch for epoch, _ in points], [value for _, value in points],
-                      color=colour, lw=2.2, marker="o", ms=3.5, label=title)  # fmt: skip
+                      color=OF_LABELS.get(title, colour), lw=2.2, marker="o", ms=3.5, label=title)  # fmt: skip
         if level is not None:
             axes.axhline(level[1], color=GREY, ls=":", lw=1.6, label=level[0])
         axes.set(xlabel="epoch", ylabel=label)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if percent:
-            axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+            axes.yaxis.set_major_formatter(PercentFormatter(1))
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=10)
 
     return draw_axes(draw, 3.8)
@@ -102,10 +103,11 @@ def score_histogram(
     def draw(axes: Axes) -> None:
         known = ~np.isnan(values)
         # A few extreme values would push all others into one bar.
-        low, high = np.quantile(values[known], [0.001, 0.999]) if known.any() else (0.0, 1.0)
+        low, high = np.quantile(values[known], [0.01, 0.999]) if known.any() else (0.0, 1.0)
         bins = np.linspace(low, high if high > low else low + 1, BINS + 1).tolist()
         for name, mask, colour in (("right labels", ~changed, RIGHT), ("wrong labels", changed, WRONG)):
-            shown = values[mask & known]
+            # In the type of the edges: rounded to float32, what is clipped to the last edge may lie beyond it.
+            shown = values[mask & known].astype(np.float64)
             axes.hist(
                 shown.clip(bins[0], bins[-1]), bins=bins, color=colour, alpha=0.55, label=f"{name} ({len(shown):,})"
             )
@@ -135,8 +137,9 @@ def kappa_boxes(history: History) -> str:
         records = [record for record in history if "kappa_median" in record]
         names = dict(zip(("whislo", "q1", "med", "q3", "whishi"), QUANTILES, strict=True))
         boxes = [{name: record[f"kappa_{key}"] for name, key in names.items()} for record in records]
-        axes.bxp(boxes, positions=[int(record["epoch"]) for record in records], showfliers=False, widths=0.6,
-                 medianprops={"color": LINES[0], "lw": 2})  # fmt: skip
+        epochs = [int(record["epoch"]) for record in records]
+        median = {"color": LINES[0], "lw": 2}
+        axes.bxp(boxes, positions=epochs, showfliers=False, widths=0.6, manage_ticks=False, medianprops=median)
         axes.set(xlabel="epoch", ylabel="concentration κ of the classes")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
@@ -177,4 +180,4 @@ def weight_curve(history: History) -> str:
 
 
 def _right_and_wrong(history: History, name: str) -> dict[str, tuple[History, str]]:
-    return {f"{which} labels": (history, f"{name}_{which}") for which in ("right", "wrong")}
+    return {title: (history, f"{name}_{title.partition(' ')[0]}") for title in OF_LABELS}

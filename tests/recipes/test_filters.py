@@ -131,9 +131,18 @@ def test_noise_rate(clusters):
     assert kept[1] > 0.65 > kept[2] > 0.2
 
 
+def test_in_the_warm_up_all_is_kept_and_remembered(clusters):
+    options = FilterOptions("prism-average", warmup=2)
+    history = train(replace(FAST, filter=options, epochs=3), clusters, device="cpu").history
+    assert [record["filter_kept"] for record in history[:2]] == [1.0, 1.0]
+    assert history[2]["filter_kept"] < 0.95
+    assert history[1]["log_p_clean_auc"] > 0.7
+
+
 def test_bad_settings(clusters):
     for change, message in (
         ({"noise_rate": 1.5}, "noise_rate=1.5"),
+        ({"filter": FilterOptions("prism-average", warmup=-1)}, r"filter\.warmup=-1: expected at least 0"),
         ({"filter": FilterOptions("prism-proxy")}, "filter prism-proxy needs proxies, and method mcl has none"),
         ({"filter": FilterOptions("median")}, f"filter 'median': expected one of none, {', '.join(FILTERS)}"),
     ):

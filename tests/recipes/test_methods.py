@@ -67,7 +67,7 @@ def test_weights_of_bspml_fall_for_wrong_labels(clusters):
     first, last = result.history[0], result.history[-1]
     assert (first["weight_right"], first["weight_wrong"], first["maw"], first["sdaw"]) == (1, 1, 1, 0)
     assert last["weight_right"] > 0.6 > 0.3 > last["weight_wrong"]
-    assert last["weight_auc"] > 0.8
+    assert last["weight_auc"] > 0.7
     assert 0 < last["maw"] < 1
     assert last["sdaw"] > 0
     assert last["age"] == 2.0
