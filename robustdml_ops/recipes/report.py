@@ -190,7 +190,7 @@ $times
 
 <footer>
 <p>Made by <code>robustdml demo</code> in $minutes minutes. $machine</p>
-<p>The whole comparison, at several shares of wrong labels: <code>robustdml table</code>. On your own images:
+<p>All methods, against several kinds of wrong labels: <code>robustdml compare</code>. On your own images:
 <code>robustdml train --data FOLDER --backbone package.module:factory</code>.</p>
 </footer>
 """)

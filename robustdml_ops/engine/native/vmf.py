@@ -1,6 +1,8 @@
 """The functions of the von Mises–Fisher distribution in the native module (``csrc/math/vmf.h``), on CPU and GPU."""
 
 from dataclasses import asdict
+from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +14,7 @@ from robustdml_ops.engine.vmf_order import vmf_order
 def evaluate_vmf(function: str, v: float, kappa: Tensor) -> Tensor:
     """``function`` of order ``v`` at ``kappa`` ≥ 0 (float64 or float32, any shape); NaN elsewhere."""
     suffix = module.SUFFIX[kappa.dtype]
-    order = getattr(module.library, f"VmfOrder_{suffix}")(**asdict(vmf_order(v, kappa.dtype)))
+    order = _native_order(module.library, v, kappa.dtype)
     values = kappa.contiguous()
     out = torch.empty_like(values)
     arguments = (order, values.data_ptr(), out.data_ptr(), out.numel())
@@ -22,3 +24,9 @@ def evaluate_vmf(function: str, v: float, kappa: Tensor) -> Tensor:
     else:
         getattr(module.library, f"vmf_{function}_{suffix}")(*arguments, torch.get_num_threads())
     return out
+
+
+@lru_cache(maxsize=256)
+def _native_order(library: Any, v: float, dtype: torch.dtype) -> Any:
+    """The order as the module reads it; made once, since that takes longer than a batch's functions."""
+    return getattr(library, f"VmfOrder_{module.SUFFIX[dtype]}")(**asdict(vmf_order(v, dtype)))
