@@ -17,7 +17,7 @@ from python_ref.bspml import (
 from python_ref.class_lse import class_log_sum_exp, pooled_similarity
 from python_ref.contrastive import contrastive_loss
 from python_ref.multi_similarity import informative_pairs, multi_similarity_loss
-from python_ref.normalized_softmax import mean_over_samples, normalized_softmax_loss
+from python_ref.normalized_softmax import normalized_softmax_loss
 from python_ref.prism_losses import soft_triple_loss, soft_triple_regularizer
 from python_ref.procsim import (
     confidence,
@@ -29,6 +29,7 @@ from python_ref.procsim import (
     superloss,
 )
 from python_ref.proxy_anchor import proxy_anchor_loss
+from python_ref.reduction import mean_over_samples
 from python_ref.smooth_proxy_anchor import (
     confidence_head,
     smooth_proxy_anchor_loss,

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from python_ref.anchor import cosine_similarity
-from python_ref.pairs import count_kept, pair_sets, reduce_samples, without_absent
+from python_ref.pairs import pair_sets, without_absent
+from python_ref.reduction import count_kept, mean_over_samples
 
 
 def contrastive_loss(
@@ -70,4 +71,4 @@ def contrastive_loss(
     repulsion = torch.where(negative, S - neg_margin, 0).clamp(min=0)
     kept = count_kept(labels, sample_weights)
     per_sample = kept * sum(terms.sum(1) / (terms > 0).sum().clamp(min=1) for terms in (attraction, repulsion))
-    return reduce_samples(per_sample, sample_weights, reduction)
+    return mean_over_samples(per_sample, sample_weights, reduction)

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from python_ref.anchor import cosine_similarity, log_one_plus_sum_exp
-from python_ref.pairs import pair_sets, reduce_samples, without_absent
+from python_ref.pairs import pair_sets, without_absent
+from python_ref.reduction import mean_over_samples
 
 
 def informative_pairs(S: Tensor, positive: Tensor, negative: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
@@ -104,7 +105,7 @@ def multi_similarity_loss(
     else:
         others, other_labels = vectors, vector_labels
     if len(others) == 0:
-        return reduce_samples(0 * embeddings.sum(1), sample_weights, reduction)
+        return mean_over_samples(0 * embeddings.sum(1), sample_weights, reduction)
     positive, negative = pair_sets(labels, other_labels)
     S = cosine_similarity(embeddings, others)
     if epsilon is not None:
@@ -115,4 +116,4 @@ def multi_similarity_loss(
         attraction = attraction * (positive * candidate_weights).sum(1) / positive.sum(1).clamp(min=1)
         repulsion = repulsion * (negative * candidate_weights).sum(1) / negative.sum(1).clamp(min=1)
     # Erratum: BSPML Eq. 7 prints |P̂|^α for |P̂|·α.
-    return reduce_samples(attraction / alpha + repulsion / beta, sample_weights, reduction)
+    return mean_over_samples(attraction / alpha + repulsion / beta, sample_weights, reduction)

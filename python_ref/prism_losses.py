@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from python_ref.anchor import cosine_similarity
-from python_ref.normalized_softmax import mean_over_samples
+from python_ref.reduction import mean_over_samples
 
 
 def memory_contrastive_loss(
@@ -80,7 +80,7 @@ def soft_triple_loss(
     scale, gamma, margin : float
         λ, γ and δ.
     sample_weights, reduction
-        As in :func:`python_ref.normalized_softmax.mean_over_samples`.
+        As in :func:`python_ref.reduction.mean_over_samples`.
 
     Returns
     -------

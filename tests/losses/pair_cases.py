@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from python_ref import contrastive_loss, cosine_similarity, multi_similarity_loss
-from python_ref.pairs import pair_sets, reduce_samples, without_absent
+from python_ref.pairs import pair_sets, without_absent
+from python_ref.reduction import mean_over_samples
 from robustdml_ops.losses import ContrastiveLoss, MemoryContrastiveLoss, MultiSimilarityLoss
 
 CPU_BACKENDS = ("native", "eager")
@@ -104,4 +105,4 @@ def per_sample_memory_loss(X, labels, bank, bank_labels, margin, variant, sample
             losses = losses + ((S - margin).clamp(min=0) * negative).sum(1) - (S * positive).sum(1)
         else:
             losses = losses + ((1 - S) * (positive & (S < 1 - 1e-5))).sum(1) + (S * (negative & (margin < S))).sum(1)
-    return reduce_samples(losses, sample_weights, reduction)
+    return mean_over_samples(losses, sample_weights, reduction)

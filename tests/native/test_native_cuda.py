@@ -1,7 +1,5 @@
 """The native CUDA epilogues against eager PyTorch: on the GPU where there is one, and in emulation everywhere."""
 
-import contextlib
-
 import pytest
 import torch
 
@@ -13,22 +11,6 @@ from robustdml_ops.engine.problem import AnchorChunk, AnchorProblem, ConfidenceS
 
 ELEMENTS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 BATCHES = [1, 31, 33, 257, 5000]
-
-
-@pytest.fixture(params=["cuda", "emulated"])
-def device(request, monkeypatch):
-    """Where the kernels run; with "emulated" the epilogues take CPU tensors to them."""
-    if request.param == "cuda":
-        if not torch.cuda.is_available():
-            pytest.skip("no CUDA device")
-        reason = epilogue_native.unavailable(torch.device("cuda"), torch.float32)
-        if reason:
-            pytest.skip(reason)
-        return torch.device("cuda")
-    monkeypatch.setattr(module, "library", request.getfixturevalue("emulated"))
-    monkeypatch.setattr(module, "current_stream", lambda _: contextlib.nullcontext(0))
-    monkeypatch.setattr(module, "on_gpu", lambda _: True)
-    return torch.device("cpu")
 
 
 def poisoned(*shape, dtype, device):

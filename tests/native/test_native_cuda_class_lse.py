@@ -1,31 +1,12 @@
 """The native CUDA epilogues of the class log-sum-exp against eager: on the GPU where there is one, and in emulation."""
 
-import contextlib
-
 import pytest
 import torch
 
 from robustdml_ops.engine import eager as epilogue_eager
 from robustdml_ops.engine import native as epilogue_native
 from robustdml_ops.engine.class_problem import ClassChunk, ClassProblem, ClassSums, ClassUpstream
-from robustdml_ops.engine.native import module
 from robustdml_ops.engine.problem import LabelSets
-
-
-@pytest.fixture(params=["cuda", "emulated"])
-def device(request, monkeypatch):
-    """Where the kernels run; with "emulated" the epilogues take CPU tensors to them."""
-    if request.param == "cuda":
-        if not torch.cuda.is_available():
-            pytest.skip("no CUDA device")
-        reason = epilogue_native.unavailable(torch.device("cuda"), torch.float32)
-        if reason:
-            pytest.skip(reason)
-        return torch.device("cuda")
-    monkeypatch.setattr(module, "library", request.getfixturevalue("emulated"))
-    monkeypatch.setattr(module, "current_stream", lambda _: contextlib.nullcontext(0))
-    monkeypatch.setattr(module, "on_gpu", lambda _: True)
-    return torch.device("cpu")
 
 
 def run(epilogue, dtype, device, B, c, pooling, H):
