@@ -71,6 +71,8 @@ ENTRIES = {
         _filtered("proxy-anchor", "Proxy-Anchor", "vmf", "-corrected", ", κ corrected"),
         _filtered("proxy-anchor", "Proxy-Anchor", "average", "-per-class", ", per class", **_OURS),
         _filtered("proxy-anchor", "Proxy-Anchor", "vmf", "-per-class", ", per class", **_OURS),
+        _filtered("mcl", "MCL", "vmf", "-per-class", ", per class", **_OURS),
+        _filtered("soft-triple", "SoftTriple", "vmf", "-per-class", ", per class", **_OURS),
     ]
 }  # fmt: skip
 
