@@ -91,11 +91,13 @@ QUICK_ENTRIES = (
     "soft-triple",
     "mcl",
     "multi-similarity",
+    "superloss",
     "smooth-proxy-anchor",
     "procsim",
     "bspml",
     "mcl-prism-vmf",
     "soft-triple-prism-vmf",
     "proxy-anchor-prism-vmf-per-class",
+    "mcl-prism-vmf-per-class",
 )
 QUICK_NOISES = ("none", "symmetric:0.5")
