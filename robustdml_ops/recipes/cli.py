@@ -1,4 +1,7 @@
-"""The ``robustdml`` command. Each of its commands is a module with ``add_arguments`` and ``run``."""
+"""The ``robustdml`` command. Each of its commands is a module with ``add_arguments`` and ``run``.
+
+One that can go on after an interruption says how in ``WAY_ON``.
+"""
 
 import argparse
 import sys
@@ -36,8 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"robustdml {parsed.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        way_on = "; --resume goes on after the last whole epoch" if getattr(parsed, "resume", None) is not None else ""
-        print(f"robustdml {parsed.command}: interrupted{way_on}", file=sys.stderr)
+        print(f"robustdml {parsed.command}: interrupted{parsed.way_on}", file=sys.stderr)
         return 130
     return status
 
@@ -58,7 +60,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         if name == chosen:
             module = import_module(f"robustdml_ops.recipes.{module_name}")
             module.add_arguments(command)
-            command.set_defaults(run=module.run)
+            command.set_defaults(run=module.run, way_on=getattr(module, "WAY_ON", ""))
     return parser
 
 

@@ -17,6 +17,8 @@ from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.preparation import prepare, resolve_device
 from robustdml_ops.recipes.progress import progress_bar
 
+WAY_ON = "; the same command goes on with what is missing"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options.

@@ -19,6 +19,7 @@ from robustdml_ops.recipes.progress import progress_bar
 from robustdml_ops.recipes.run_report import render_run
 from robustdml_ops.recipes.train import TrainingResult, train
 
+WAY_ON = "; --resume goes on after the last whole epoch"
 DEFAULTS = TrainingConfig()
 NOISE_FORMS = ", ".join(f"{kind}:RATE" for kind in NOISES)
 

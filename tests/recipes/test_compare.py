@@ -6,6 +6,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+from robustdml_ops.recipes import compare as compare_command
 from robustdml_ops.recipes.cli import main
 from robustdml_ops.recipes.comparison import pool
 from robustdml_ops.recipes.comparison.cells import Cell, all_cells, read_outcome, write_outcome
@@ -152,3 +153,13 @@ def test_the_command_writes_and_goes_on(tmp_path, clusters, capsys):
     assert "epochs: 1 then, 2 now" in capsys.readouterr().err
     assert main([*command, "--seeds", "0"]) == 2
     assert main([*command, "--noise", "loud:2"]) == 2
+
+
+def test_an_interruption_says_how_to_go_on(tmp_path, clusters, monkeypatch, capsys):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compare_command, "load_data", lambda _: clusters)
+    monkeypatch.setattr(compare_command, "run_missing", interrupt)
+    assert main(["compare", "--out", str(tmp_path), "--device", "cpu"]) == 130
+    assert "interrupted; the same command goes on" in capsys.readouterr().err
