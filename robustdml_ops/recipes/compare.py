@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 from robustdml_ops.recipes.cache import write_text
+from robustdml_ops.recipes.comparison.ablations import ALL_ENTRIES
 from robustdml_ops.recipes.comparison.cells import all_cells
+from robustdml_ops.recipes.comparison.claims import claim_cells
 from robustdml_ops.recipes.comparison.entries import ENTRIES, NOISES, QUICK_ENTRIES, QUICK_NOISES
 from robustdml_ops.recipes.comparison.page import markdown, page
 from robustdml_ops.recipes.comparison.pool import default_workers, run_missing
@@ -33,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--data", default="glyphs", help="as for robustdml train")
     parser.add_argument("--quick", action="store_true", help="fewer methods and noises, two seeds")
-    parser.add_argument("--methods", nargs="+", choices=ENTRIES, metavar="NAME", help=f"rows, of {', '.join(ENTRIES)}")
+    parser.add_argument(
+        "--methods", nargs="+", choices=ALL_ENTRIES, metavar="NAME", help=f"rows, of {', '.join(ALL_ENTRIES)}"
+    )
     parser.add_argument("--noise", nargs="+", metavar="NOISE", help="columns, as for robustdml train")
     parser.add_argument("--seeds", type=int, help="runs of each cell, with seeds 0, 1, …; 3, or 2 with --quick")
     parser.add_argument("--epochs", type=int, default=TrainingConfig().epochs, help="epochs of each run")
@@ -60,7 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"{name}={value}: expected at least 1")
     names = arguments.methods or (QUICK_ENTRIES if arguments.quick else ENTRIES)
     noises = arguments.noise or (QUICK_NOISES if arguments.quick else NOISES)
-    cells = all_cells([ENTRIES[name] for name in names], noises, seeds, arguments.epochs)
+    cells = all_cells([ALL_ENTRIES[name] for name in names], noises, seeds, arguments.epochs)
+    if not arguments.methods and not arguments.quick:
+        cells += claim_cells(arguments.noise, seeds, arguments.epochs, cells)
     for cell in cells:
         cell.config  # noqa: B018  settings that are wrong are told before the first run
     with progress_bar("compare") as report:

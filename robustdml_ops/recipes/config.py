@@ -7,6 +7,7 @@ from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.filter_options import FILTERS, NO_FILTER, FilterOptions
 from robustdml_ops.recipes.methods import (
     METHODS,
+    AdaptiveOptions,
     AnchorOptions,
     ContrastiveOptions,
     MemoryContrastiveOptions,
@@ -63,7 +64,7 @@ class TrainingConfig:
         Of AdamW for proxies (and margins), and its decay, which spares proxies and margins.
     amp : str
         ``none``, or ``bf16`` for bfloat16 autocast.
-    anchor, smooth, proxy_nca, normalized_softmax, soft_triple, contrastive, mcl, multi_similarity
+    anchor, smooth, adaptive, proxy_nca, normalized_softmax, soft_triple, contrastive, mcl, multi_similarity
         Settings of methods.
     procsim, superloss, bspml
         Likewise, of those that weigh samples or pairs.
@@ -88,6 +89,7 @@ class TrainingConfig:
     amp: str = "none"
     anchor: AnchorOptions = field(default_factory=AnchorOptions)
     smooth: SmoothOptions = field(default_factory=SmoothOptions)
+    adaptive: AdaptiveOptions = field(default_factory=AdaptiveOptions)
     proxy_nca: ProxyNCAOptions = field(default_factory=ProxyNCAOptions)
     normalized_softmax: NormalizedSoftmaxOptions = field(default_factory=NormalizedSoftmaxOptions)
     soft_triple: SoftTripleOptions = field(default_factory=SoftTripleOptions)

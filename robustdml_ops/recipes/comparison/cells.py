@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,15 @@ class Cell:
         Of initialisation, batches and noise.
     epochs : int
         Of the run.
+    in_table : bool
+        Whether it is of the table, or run for a claim alone.
     """
 
     entry: Entry
     noise: str
     seed: int
     epochs: int
+    in_table: bool = field(default=True, compare=False)
 
     @property
     def config(self) -> TrainingConfig:

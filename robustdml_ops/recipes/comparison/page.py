@@ -7,7 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
 from robustdml_ops.recipes import page as html
-from robustdml_ops.recipes.comparison.claims import CLAIMS, RECALL
+from robustdml_ops.recipes.comparison.claim import RECALL
+from robustdml_ops.recipes.comparison.claims import CLAIMS
 from robustdml_ops.recipes.comparison.results import Results
 from robustdml_ops.recipes.plots import draw_axes
 
@@ -20,6 +21,8 @@ CAPTIONS = {
     "clean_auc": "Clean score against the truth on the training set, AUC",
     "training_seconds": "Seconds of training, on one core where runs are side by side",
 }
+
+BESIDE = "Run for single claims"
 
 
 def rows(results: Results, key: str) -> list[list[str]]:
@@ -42,6 +45,25 @@ def rows(results: Results, key: str) -> list[list[str]]:
         values = [results.estimate(entry.name, noise, key) for noise in results.noises]
         if any(value is not None for value in values):
             table.append([entry.title, *(str(value or "–") for value in values)])
+    return table
+
+
+def rows_beside(results: Results) -> list[list[str]]:
+    """Lay out Recall@1 of what was run for a claim alone, after a row of names.
+
+    Parameters
+    ----------
+    results : Results
+        Of the runs.
+
+    Returns
+    -------
+    list of list of str
+        Entry, noise, Recall@1.
+    """
+    table = [["", "noise", "Recall@1"]]
+    for entry, noise in results.beside_the_table:
+        table.append([entry.title, noise, str(results.estimate(entry.name, noise, RECALL) or "–")])
     return table
 
 
@@ -81,7 +103,9 @@ def markdown(results: Results) -> str:
         Markdown.
     """
     sections = [f"{caption}:\n\n{_markdown_table(rows(results, key))}" for key, caption in _present(results).items()]
-    claims = claim_rows(results)
+    beside, claims = rows_beside(results), claim_rows(results)
+    if len(beside) > 1:
+        sections.append(f"{BESIDE}:\n\n{_markdown_table(beside)}")
     if len(claims) > 1:
         sections.append(
             f"What the papers claim (above: by more than twice the standard error):\n\n{_markdown_table(claims)}"
@@ -112,6 +136,9 @@ def page(results: Results, description: str) -> str:
     for key, caption in _present(results).items():
         head, *body = rows(results, key)
         parts.append(f"<h2>{escape(caption)}</h2>{html.table(head, body)}")
+    head, *body = rows_beside(results)
+    if body:
+        parts.append(f"<h2>{escape(BESIDE)}</h2>{html.table(head, body)}")
     head, *body = claim_rows(results)
     parts.append("<h2>What the papers claim</h2>")
     parts.append(

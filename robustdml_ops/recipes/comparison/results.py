@@ -45,12 +45,17 @@ class Results:
     @property
     def entries(self) -> list[Entry]:
         """Rows, in the order of the runs."""
-        return list(dict.fromkeys(cell.entry for cell, _ in self._outcomes))
+        return list(dict.fromkeys(cell.entry for cell, _ in self._outcomes if cell.in_table))
 
     @property
     def noises(self) -> list[str]:
         """Columns, in the order of the runs."""
-        return list(dict.fromkeys(cell.noise for cell, _ in self._outcomes))
+        return list(dict.fromkeys(cell.noise for cell, _ in self._outcomes if cell.in_table))
+
+    @property
+    def beside_the_table(self) -> list[tuple[Entry, str]]:
+        """What was run for a claim alone, entry and noise."""
+        return list(dict.fromkeys((cell.entry, cell.noise) for cell, _ in self._outcomes if not cell.in_table))
 
     def values(self, entry: str, noise: str, key: str) -> list[float]:
         """Look up one value a seed.

@@ -1,6 +1,6 @@
 """The training methods by name, and their settings."""
 
-from robustdml_ops.recipes.methods.anchors import ANCHOR_METHODS, AnchorOptions, SmoothOptions
+from robustdml_ops.recipes.methods.anchors import ANCHOR_METHODS, AdaptiveOptions, AnchorOptions, SmoothOptions
 from robustdml_ops.recipes.methods.confident import CONFIDENT_METHODS, ProcSimOptions, SuperLossOptions
 from robustdml_ops.recipes.methods.method import Method
 from robustdml_ops.recipes.methods.pairs import (
@@ -27,6 +27,7 @@ METHODS: dict[str, Method] = {
 
 __all__ = [
     "METHODS",
+    "AdaptiveOptions",
     "AnchorOptions",
     "ContrastiveOptions",
     "MemoryContrastiveOptions",

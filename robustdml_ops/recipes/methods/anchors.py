@@ -1,11 +1,12 @@
 """Proxy-Anchor and its descendants."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
 from robustdml_ops.losses import AdaptiveProxyAnchorLoss, ProxyAnchorLoss, SmoothProxyAnchorLoss
+from robustdml_ops.losses.adaptive_proxy_anchor import NEGATIVE_MARGINS
 from robustdml_ops.losses.base import AnchorFamilyLoss
 from robustdml_ops.recipes.methods.method import Method
 from robustdml_ops.recipes.options import option
@@ -20,6 +21,15 @@ class AnchorOptions:
 
     alpha: float = option(32.0, "scale of the similarities")
     margin: float = option(0.1, "margin, or where a learnt one starts")
+
+
+@dataclass(frozen=True)
+class AdaptiveOptions:
+    """Adaptive Proxy-Anchor."""
+
+    per_class: bool = option(False, "a margin for each class")
+    regularization: float = option(1.0, "weight of the term that keeps margins up, λ")
+    negative_margin: str = option("sample", "whose margin a negative pair has", choices=NEGATIVE_MARGINS)
 
 
 @dataclass(frozen=True)
@@ -50,7 +60,9 @@ def _smooth_proxy_anchor(config: "TrainingConfig", num_classes: int) -> nn.Modul
 
 def _adaptive_proxy_anchor(config: "TrainingConfig", num_classes: int) -> nn.Module:
     anchor = config.anchor
-    return AdaptiveProxyAnchorLoss(num_classes, config.embedding_size, margin=anchor.margin, alpha=anchor.alpha)
+    return AdaptiveProxyAnchorLoss(
+        num_classes, config.embedding_size, margin=anchor.margin, alpha=anchor.alpha, **asdict(config.adaptive)
+    )
 
 
 def _proxies(loss: nn.Module) -> Tensor:
