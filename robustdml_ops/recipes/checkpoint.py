@@ -1,6 +1,5 @@
 """Checkpoints: one file that is whole or absent, with plain tensors and numbers in it."""
 
-from dataclasses import asdict
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -29,7 +28,7 @@ def save_checkpoint(folder: Path, config: TrainingConfig, data_summary: dict[str
     state : dict
         Tensors, numbers, texts, and lists and dicts of these.
     """
-    content = {"format": FORMAT, "config": asdict(config), "data": data_summary, "state": state}
+    content = {"format": FORMAT, "config": config.as_dict(), "data": data_summary, "state": state}
     write_whole(folder / FILE_NAME, lambda file: torch.save(content, file))
 
 

@@ -68,8 +68,8 @@ class TrainingConfig:
         Settings of methods.
     procsim, superloss, bspml
         Likewise, of those that weigh samples or pairs.
-    filter : FilterOptions
-        What keeps samples of probably wrong labels out of the loss.
+    filter : FilterOptions or None
+        What keeps samples of probably wrong labels out of the loss; None for what the method asks for.
     """
 
     method: str = "proxy-anchor"
@@ -99,7 +99,7 @@ class TrainingConfig:
     procsim: ProcSimOptions = field(default_factory=ProcSimOptions)
     superloss: SuperLossOptions = field(default_factory=SuperLossOptions)
     bspml: SelfPacedOptions = field(default_factory=SelfPacedOptions)
-    filter: FilterOptions = field(default_factory=FilterOptions)
+    filter: FilterOptions | None = None
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -107,11 +107,12 @@ class TrainingConfig:
         parse_noise(self.noise)
         if self.noise_rate is not None and not 0 <= self.noise_rate <= 1:
             raise UsageError(f"noise_rate={self.noise_rate}: expected a share between 0 and 1")
-        if self.filter.kind not in (NO_FILTER, *FILTERS):
-            raise UsageError(f"filter {self.filter.kind!r}: expected one of {', '.join((NO_FILTER, *FILTERS))}")
-        if self.filter.kind != NO_FILTER and not METHODS[self.method].takes_weights:
-            raise UsageError(f"filter {self.filter.kind}: method {self.method} weighs samples itself; use filter none")
-        if self.filter.kind == "prism-proxy" and METHODS[self.method].proxies is None:
+        kind = self.filter_options.kind
+        if kind not in (NO_FILTER, *FILTERS):
+            raise UsageError(f"filter {kind!r}: expected one of {', '.join((NO_FILTER, *FILTERS))}")
+        if kind != NO_FILTER and not METHODS[self.method].takes_weights:
+            raise UsageError(f"filter {kind}: method {self.method} weighs samples itself; use filter none")
+        if kind == "prism-proxy" and METHODS[self.method].proxies is None:
             raise UsageError(f"filter prism-proxy needs proxies, and method {self.method} has none; use prism-average")
         if self.amp not in ("none", "bf16"):
             raise UsageError(f"amp {self.amp!r}: expected none or bf16")
@@ -139,9 +140,24 @@ class TrainingConfig:
         return METHODS[self.method].learning_rate if self.learning_rate is None else self.learning_rate
 
     @property
+    def filter_options(self) -> FilterOptions:
+        """The filter: the setting, or what the method asks for."""
+        return METHODS[self.method].filter if self.filter is None else self.filter
+
+    @property
     def told_noise_rate(self) -> float:
         """Share of wrong labels that a filter is told: the setting, or the true one."""
         return noise_rate(self.noise) if self.noise_rate is None else self.noise_rate
+
+    def as_dict(self) -> dict[str, Any]:
+        """All settings as they are to be stored, the filter that the method asks for among them.
+
+        Returns
+        -------
+        dict
+            Numbers, texts, None, and a dict for each group.
+        """
+        return asdict(self) | {"filter": asdict(self.filter_options)}
 
     def flat(self) -> dict[str, Any]:
         """All settings by name, those of a group as ``group.name``.
@@ -151,7 +167,7 @@ class TrainingConfig:
         dict
             Numbers, texts, None.
         """
-        return _flatten(asdict(self))
+        return _flatten(self.as_dict())
 
     def differences(self, other: dict[str, Any]) -> list[str]:
         """Name the settings that a stored run had otherwise; the number of epochs may differ, so that a run can go on.
@@ -159,7 +175,7 @@ class TrainingConfig:
         Parameters
         ----------
         other : dict
-            The stored settings, as `dataclasses.asdict` gives them.
+            The stored settings, as `as_dict` gives them.
 
         Returns
         -------

@@ -41,7 +41,7 @@ class Filter(nn.Module):
         steps_per_epoch: int,
     ) -> None:
         super().__init__()
-        options, num_samples = config.filter, len(labels)
+        options, num_samples = config.filter_options, len(labels)
         similarity = FILTERS[options.kind]
         has_bank = similarity in WITH_BANK
         fixed = options.threshold == "fixed"
@@ -155,6 +155,6 @@ def make_filter(
     Filter or None
         None for ``none``.
     """
-    if config.filter.kind == NO_FILTER:
+    if config.filter_options.kind == NO_FILTER:
         return None
     return Filter(config, labels, num_classes, steps_per_epoch)

@@ -38,8 +38,8 @@ def render_run(result: TrainingResult) -> str:
     """
     config, history = result.config, result.history
     title = METHODS[config.method].title
-    if config.filter.kind != NO_FILTER:
-        title += f" with {config.filter.kind}"
+    if config.filter_options.kind != NO_FILTER:
+        title += f" with {config.filter_options.kind}"
     recall = run_plots.curves({title: (history, "precision_at_1")}, "Recall@1, test classes")
     sections = [
         f"<h1>{escape(title)}</h1>",
@@ -66,7 +66,7 @@ def _data_line(result: TrainingResult) -> str:
 
 def _accuracy(result: TrainingResult) -> str:
     return figure(
-        run_plots.filter_accuracy({result.config.filter.kind: result.history}, float(result.changed.mean())),
+        run_plots.filter_accuracy({result.config.filter_options.kind: result.history}, float(result.changed.mean())),
         "Share of right labels among the kept against the epoch.",
         "Share of right labels among the samples that the filter kept, by epoch.",
     )

@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,10 @@ from robustdml_ops.recipes.train import TrainingResult, train
 
 WAY_ON = "; --resume goes on after the last whole epoch"
 DEFAULTS = TrainingConfig()
+# Groups of settings in the configuration, by name.
+OPTION_GROUPS: dict[str, Any] = {
+    field.name: options for field in fields(TrainingConfig) if is_dataclass(options := getattr(DEFAULTS, field.name))
+} | {"filter": DEFAULTS.filter_options}
 NOISE_FORMS = ", ".join(f"{kind}:RATE" for kind in NOISES)
 
 METRICS = {
@@ -97,25 +101,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     training.add_argument("--learning-rate", type=float, help="of the network (default: as the method asks for)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, …")
-    for name, options in _option_groups().items():
+    for name, options in OPTION_GROUPS.items():
         group = parser.add_argument_group((type(options).__doc__ or name).rstrip("."))
         for field in fields(options):
             # The field that chooses among kinds has the name of its group: --filter.
             flag = f"--{name}" if field.name == "kind" else f"--{name}-{field.name}"
-            _add_option(group, flag, getattr(options, field.name), field.metadata, dest=f"{name}.{field.name}")
-
-
-def _option_groups() -> dict[str, Any]:
-    """Groups of settings in the configuration, by name."""
-    defaults = {field.name: getattr(DEFAULTS, field.name) for field in fields(TrainingConfig)}
-    return {name: value for name, value in defaults.items() if is_dataclass(value)}
+            _add_option(group, flag, field.metadata, dest=f"{name}.{field.name}")
 
 
 def _config(arguments: argparse.Namespace) -> TrainingConfig:
-    given, groups = vars(arguments), _option_groups()
-    settings = {field.name: given[field.name] for field in fields(TrainingConfig) if field.name not in groups}
+    given = vars(arguments)
+    settings = {field.name: given[field.name] for field in fields(TrainingConfig) if field.name not in OPTION_GROUPS}
+    groups = OPTION_GROUPS | {"filter": METHODS[arguments.method].filter}
     for name, options in groups.items():
-        settings[name] = type(options)(**{field.name: given[f"{name}.{field.name}"] for field in fields(options)})
+        values = {field.name: given[f"{name}.{field.name}"] for field in fields(options)}
+        settings[name] = replace(options, **{field: value for field, value in values.items() if value is not None})
     return TrainingConfig(**settings)
 
 
@@ -123,16 +123,18 @@ def _add(parser: argparse.ArgumentParser, title: str, settings: dict[str, str]) 
     group = parser.add_argument_group(title)
     for name, text in settings.items():
         default = getattr(DEFAULTS, name)
-        _add_option(group, f"--{name}", default, {"text": text, "kind": type(default), "choices": None}, dest=name)
+        _add_option(group, f"--{name}", {"text": text, "kind": type(default), "choices": None}, name, default)
     return group
 
 
 def _add_option(
-    group: argparse._ArgumentGroup, flag: str, default: Any, metadata: Mapping[str, Any], dest: str
+    group: argparse._ArgumentGroup, flag: str, metadata: Mapping[str, Any], dest: str, default: Any = None
 ) -> None:
+    """Declare an option; without a default, what is not given is None."""
     flag, choices = flag.replace("_", "-"), metadata["choices"]
-    if isinstance(default, bool):
-        group.add_argument(flag, dest=dest, action="store_true", help=metadata["text"])
+    if metadata["kind"] is bool:
+        action = argparse.BooleanOptionalAction
+        group.add_argument(flag, dest=dest, action=action, default=default, help=metadata["text"])
     else:
         metavar = None if choices else dest.rpartition(".")[2].upper()
         group.add_argument(

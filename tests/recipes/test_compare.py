@@ -1,7 +1,6 @@
 """The comparison: outcomes on disk, runs side by side, and what is made of them."""
 
 import json
-from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -28,7 +27,7 @@ BROKEN = Entry("broken", "Broken", {"method": "proxy-anchor", "batch_size": 32, 
 
 def outcome(cell, recall, **summary):
     return {
-        "settings": asdict(cell.config),
+        "settings": cell.config.as_dict(),
         "data": "clusters",
         "summary": {"precision_at_1": recall, **summary},
         "recall_by_epoch": [recall],

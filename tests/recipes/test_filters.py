@@ -103,7 +103,7 @@ def test_the_memory_of_mcl_is_that_of_the_filter(clusters):
     class Spy(train_module.Run):
         def __init__(self, *arguments):
             super().__init__(*arguments)
-            runs[self.config.filter.kind] = self
+            runs[self.config.filter_options.kind] = self
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train_module, "Run", Spy)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,7 @@ class Cell:
         """
         result = train(self.config, data, device=device)
         return {
-            "settings": asdict(self.config),
+            "settings": self.config.as_dict(),
             "data": data.name,
             "summary": result.summary,
             "recall_by_epoch": [record["precision_at_1"] for record in result.history],

@@ -1,10 +1,12 @@
 """What a training method is."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
+
+from robustdml_ops.recipes.filter_options import FilterOptions
 
 if TYPE_CHECKING:
     from robustdml_ops.recipes.config import TrainingConfig
@@ -70,6 +72,8 @@ class Method:
         The names of what `observe` gives.
     takes_weights : bool
         Whether the loss has ``sample_weights``, of which a filter makes use.
+    filter : FilterOptions
+        Default of the setting of that name.
     proxies : callable or None
         Gives the proxies of the loss, (C, D) or (C, H, D), where it has any.
     """
@@ -82,4 +86,5 @@ class Method:
     observe: Callable[[nn.Module, Tensor, dict[str, Any]], tuple[Tensor, dict[str, Tensor]]] = only_value
     observed: tuple[str, ...] = ()
     takes_weights: bool = True
+    filter: FilterOptions = field(default_factory=FilterOptions)
     proxies: Callable[[Any], Tensor] | None = None
