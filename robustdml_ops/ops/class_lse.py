@@ -17,6 +17,7 @@ from robustdml_ops.engine.dispatch import choose
 from robustdml_ops.engine.problem import LabelSets
 from robustdml_ops.engine.similarities import compute_dtype
 from robustdml_ops.ops.validation import (
+    all_finite,
     check_finite_embeddings,
     check_label_range,
     check_labels,
@@ -150,6 +151,8 @@ def class_lse(
         from robustdml_ops.ops.class_library import class_lse_op
 
         return ClassLSE(*class_lse_op(*tensors, *settings))
+    if not settings.differentiable:
+        return ClassLSE(*run_forward(tensors, settings))
     return ClassLSE(*_ClassLSE.apply(*tensors, settings))  # type: ignore[no-untyped-call]
 
 
@@ -223,7 +226,8 @@ def run_forward(tensors: ClassInputs, settings: ClassSettings) -> tuple[Tensor, 
     check_finite_embeddings(embeddings)
     check_label_range(labels, len(rows) // settings.centers)
     if scale.device.type == "cpu":
-        require(torch.isfinite(scale).all(), lambda: f"scale[{_first(~torch.isfinite(scale))}] is NaN or inf")
+        if not all_finite(scale):
+            raise ValueError(f"scale[{_first(~torch.isfinite(scale))}] is NaN or inf")
         if bias is not None:
             require((bias < torch.inf).all(), lambda: f"bias[{_first(~(bias < torch.inf))}] is NaN or inf")
     epilogue = choose(settings.backend, embeddings.device, scale.dtype)

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.vmf import evaluate
-from robustdml_ops.ops.validation import check_matrix, check_same_device
+from robustdml_ops.engine.dispatch import choose
+from robustdml_ops.ops.validation import all_finite, check_matrix, check_same_device
 
 TINY_NORM = 1e-12
 ESTIMATORS = ("newton", "banerjee", "prism")
@@ -80,6 +80,23 @@ def fit_vmf(
     >>> fit_vmf(x.sum(0, keepdim=True), torch.tensor([3]))
     VonMisesFisher(mean_direction=tensor([[0.9998, 0.0222]]), kappa=tensor([386.7458]))
     """
+    kappa, norm = fit_kappa(sums, counts, dim, estimator, bias_correction, backend=backend)
+    dtype = kappa.dtype
+    unit = sums.to(dtype) * torch.where(norm < TINY_NORM, 0, 1 / norm)[:, None].to(dtype)
+    return VonMisesFisher(unit, kappa)
+
+
+@torch.no_grad()
+def fit_kappa(
+    sums: Tensor,
+    counts: Tensor,
+    dim: int | None = None,
+    estimator: str = "newton",
+    bias_correction: str = "u",
+    *,
+    backend: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """As :func:`fit_vmf`, but without the directions: κ (C,), and ‖Σ‖ (C,) float64."""
     check_matrix("sums", sums)
     C, D = sums.shape
     if counts.shape != (C,) or counts.is_complex() or counts.dtype == torch.bool:
@@ -106,9 +123,7 @@ def fit_vmf(
         squared_length = unbiased if bias_correction == "u" else unbiased.square() / squared_length.clamp(min=tiny)
     squared_length = squared_length.clamp(max=(1 - torch.finfo(dtype).eps / 2) ** 2)
     kappa = _concentration(squared_length, dim, estimator, backend)
-    kappa = torch.where(n > 1, kappa, 0)
-    unit = sums.to(dtype) * torch.where(norm < TINY_NORM, 0, 1 / norm)[:, None].to(dtype)
-    return VonMisesFisher(unit, kappa.to(dtype))
+    return torch.where(n > 1, kappa, 0).to(dtype), norm
 
 
 def _concentration(squared_length: Tensor, dim: int, estimator: str, backend: str | None) -> Tensor:
@@ -118,11 +133,12 @@ def _concentration(squared_length: Tensor, dim: int, estimator: str, backend: st
     if estimator != "newton":
         return start
     kappa, order = start, dim / 2 - 1
+    evaluate = choose(backend, kappa.device, kappa.dtype).evaluate_vmf
+    # Where R̄ is within rounding of 1 the excess is noise; the start is as good as R̄ then.
+    least, largest = (1 - _BANERJEE_ERROR) * start, (1 + _BANERJEE_ERROR) * start
     for _ in range(_NEWTON_STEPS):
-        excess = evaluate("ratio", order, kappa, backend) - length
-        step = excess / evaluate("ratio_derivative", order, kappa, backend)
-        # Where R̄ is within rounding of 1 the excess is noise; the start is as good as R̄ then.
-        kappa = torch.clamp(kappa - step, (1 - _BANERJEE_ERROR) * start, (1 + _BANERJEE_ERROR) * start)
+        excess = evaluate("ratio", order, kappa) - length
+        kappa = torch.clamp(kappa - excess / evaluate("ratio_derivative", order, kappa), least, largest)
     return kappa
 
 
@@ -130,10 +146,8 @@ def _check_values(norm: Tensor, counts: Tensor) -> None:
     """What the CPU can look at without a stall; NaN and inf show in the norms, which costs no pass over the sums."""
     if norm.device.type != "cpu":
         return
-    for name, values, valid in (("sums", norm, torch.isfinite(norm)), ("counts", counts, counts >= 0)):
-        if not valid.all():
-            row = int((~valid).nonzero()[0])
-            problem = (
-                "has NaN or inf" if name == "sums" else f"= {float(values[row])}: it must be at least 0, and not NaN"
-            )
-            raise ValueError(f"{name}[{row}] {problem}")
+    if not all_finite(norm):
+        raise ValueError(f"sums[{int((~norm.isfinite()).nonzero()[0])}] has NaN or inf")
+    if not (valid := counts >= 0).all():
+        row = int((~valid).nonzero()[0])
+        raise ValueError(f"counts[{row}] = {float(counts[row])}: it must be at least 0, and not NaN")

@@ -44,6 +44,5 @@ def similarity(embeddings: Tensor, proxies: Tensor) -> Tensor:
 
 def unit_rows(rows: Tensor) -> Tensor:
     """Rows scaled to length 1; zero rows stay zero, and so does their gradient."""
-    norm = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    zero = norm < TINY_NORM
-    return torch.where(zero, torch.zeros_like(rows), rows / norm.masked_fill(zero, 1))
+    norm: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return rows / norm.masked_fill(norm < TINY_NORM, torch.inf)

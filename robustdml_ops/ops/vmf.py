@@ -213,6 +213,8 @@ def _apply(function: str, order: float, kappa: Tensor, backend: str | None) -> T
     if torch.compiler.is_compiling():
         compiled: Tensor = vmf_op(kappa, function, order, backend or "auto")
         return compiled
+    if not (torch.is_grad_enabled() and kappa.requires_grad):
+        return evaluate(function, order, kappa, backend)
     value: Tensor = _Vmf.apply(kappa, function, order, backend)  # type: ignore[no-untyped-call]
     return value
 

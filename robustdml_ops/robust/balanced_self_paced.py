@@ -8,12 +8,12 @@ from torch import Tensor
 from robustdml_ops.ops import pair_lse, self_paced_descent, self_paced_sweep
 from robustdml_ops.ops.validation import (
     INTEGERS,
+    check_id_range,
     check_matrix,
     check_same_device,
     check_sample_ids,
 )
 from robustdml_ops.robust.buffers import TypedBuffers
-from robustdml_ops.robust.sample_copies import check_id_range
 
 SOLVERS = ("exact", "stochastic")
 _VISITS = 160  # of each sample in an update: 10⁷ steps for 60 000 samples

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.ops.validation import (
+    all_finite,
     check_label_range,
     check_labels,
     check_matrix,
@@ -183,21 +184,24 @@ class MemoryBank(TypedBuffers):
         if len(features) == 0:
             return labels
         # All shapes follow from B and the capacity; how many rows enter is known to the device alone.
-        rank, kept = keep.cumsum(0), keep.sum()
-        survives = keep & (rank > kept - self.capacity)
-        order = torch.argsort(survives.logical_not().byte(), stable=True)[: self.capacity]
-        features, labels, ids, entering = features[order], labels[order], ids[order], survives[order]
+        rank, first = keep.cumsum(0), self.enqueued
+        kept = rank[-1]
+        if len(keep) > self.capacity:
+            overflow = (kept - self.capacity).clamp(min=0)
+            keep, first = keep & (rank > overflow), first + overflow
+        order = torch.argsort(keep.byte(), descending=True, stable=True)[: self.capacity]
+        features, labels, ids, entering = (given.index_select(0, order) for given in (features, labels, ids, keep))
         # As many slots as rows, all different; those past the entering rows get back what they hold.
-        overflow = (kept - self.capacity).clamp(min=0)
-        serials = self.enqueued + overflow + torch.arange(len(order), device=order.device)
+        serials = first + torch.arange(len(order), device=order.device)
         slots = serials % self.capacity
-        old_features, old_labels = self.features[slots], self.labels[slots]
+        old_features, old_labels = self.features.index_select(0, slots), self.labels[slots]
+        features = torch.where(entering[:, None], features, old_features)
 
-        touched = torch.cat([torch.where(entering, labels, -1), torch.where(entering, old_labels, -1)])
-        self._update_classes(touched, torch.cat([features, -old_features]))
+        touched = torch.where(entering, torch.stack([labels, old_labels]), -1).flatten()
+        self._update_classes(touched, features, old_features)
         if self.copies is not None:
             self.copies.link(ids, serials, entering)
-        self.features.index_copy_(0, slots, torch.where(entering[:, None], features, old_features))
+        self.features.index_copy_(0, slots, features)
         self.labels.index_copy_(0, slots, torch.where(entering, labels, old_labels))
         self.sample_ids.index_copy_(0, slots, torch.where(entering, ids, self.sample_ids[slots]))
         self.enqueued += kept
@@ -251,10 +255,12 @@ class MemoryBank(TypedBuffers):
         labels = check_labels(labels, ids)
         check_label_range(labels, self.num_classes)
         slots = self.copies.find(ids, self.enqueued, max_copies)
-        own = (slots >= 0) & (self.labels[slots.clamp(min=0)] == labels[:, None])
-        copies = self.features[slots.clamp(min=0)].to(self.sums.dtype) * own[..., None]
+        found = slots.clamp(min=0)
+        own = (slots >= 0) & (self.labels[found] == labels[:, None])
+        copies = self.features.index_select(0, found.flatten()).view(*found.shape, self.embedding_size)
+        sums = self.sums.index_select(0, labels) - (copies.to(self.sums.dtype) * own[..., None]).sum(1)
         counts = self.counts[labels] - own.sum(1)
-        return ClassStatistics(torch.where(counts[:, None] > 0, self.sums[labels] - copies.sum(1), 0), counts)
+        return ClassStatistics(torch.where(counts[:, None] > 0, sums, 0), counts)
 
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""
@@ -263,16 +269,17 @@ class MemoryBank(TypedBuffers):
             f"dtype={self.features.dtype}"
         )
 
-    def _update_classes(self, touched: Tensor, rows: Tensor) -> None:
-        """Add what enters, the first half of ``rows``, and what leaves, the negated second half."""
-        classes, counted = touched.clamp(min=0), touched >= 0
-        signs = torch.ones_like(touched)
-        signs[len(touched) // 2 :] = -1
-        _add_rows(self.counts, classes, signs * counted)
-        _add_rows(self.sums, classes, rows.to(self.sums.dtype).masked_fill_(~counted[:, None], 0))
+    def _update_classes(self, touched: Tensor, entering: Tensor, leaving: Tensor) -> None:
+        """Add rows of the first half of ``touched``, and subtract those of its second half."""
+        classes = touched.clamp(min=0)  # for the padding, 0 times a row is added to class 0
+        plus, minus = (touched >= 0).long().chunk(2)
+        signs = torch.cat([plus, -minus])
+        _add_rows(self.counts, classes, signs)
+        _add_rows(self.sums, classes, torch.cat([entering, leaving]).to(self.sums.dtype) * signs[:, None])
         # Rounding leaves a residue that has a direction, but no meaning.
-        occupied = self.counts[classes] > 0
-        self.sums.index_copy_(0, classes, torch.where(occupied[:, None], self.sums[classes], 0))
+        left = classes[len(leaving) :]
+        occupied = self.counts[left] > 0
+        self.sums.index_copy_(0, left, torch.where(occupied[:, None], self.sums.index_select(0, left), 0))
 
     def _check(
         self, features: Tensor, labels: Tensor, sample_ids: Tensor | None, keep: Tensor | None
@@ -288,19 +295,20 @@ class MemoryBank(TypedBuffers):
             ids = torch.full_like(labels, -1)
         else:
             raise ValueError("sample_ids is missing, and a bank with num_samples needs them: pass (B,) integers")
-        features = features.to(self.features.dtype)
-        finite = torch.isfinite(features).all(1)
-        if features.device.type == "cpu" and not finite.all():
-            row = int((~finite).nonzero()[0])
+        if keep is None:
+            keep = torch.ones_like(labels, dtype=torch.bool)
+        elif keep.shape != labels.shape or keep.dtype != torch.bool:
+            raise ValueError(f"keep must be bool of shape ({len(labels)},), got {tuple(keep.shape)} of {keep.dtype}")
+        features, keep = features.to(self.features.dtype), keep.to(labels.device)
+        if features.device.type != "cpu":
+            return features, labels, ids, keep & torch.isfinite(features).all(1)
+        if not all_finite(features):
+            row = int((~torch.isfinite(features)).any(1).nonzero()[0])
             raise ValueError(
                 f"features[{row}] has NaN or inf as {features.dtype}: look for an overflow in the model, or keep the "
                 "row out of the batch"
             )
-        if keep is None:
-            return features, labels, ids, finite
-        if keep.shape != labels.shape or keep.dtype != torch.bool:
-            raise ValueError(f"keep must be bool of shape ({len(labels)},), got {tuple(keep.shape)} of {keep.dtype}")
-        return features, labels, ids, finite & keep.to(finite.device)
+        return features, labels, ids, keep
 
     def _check_sample_ids(self, sample_ids: object, rows: int) -> Tensor:
         ids = check_sample_ids(sample_ids, rows).to(self.labels.device, non_blocking=True)

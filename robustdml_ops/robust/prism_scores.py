@@ -96,7 +96,7 @@ class MemoryPositive(TypedBuffers):
     def _own_class(self, labels: Tensor, sample_ids: Tensor | None) -> ClassStatistics:
         """Of each sample's class, without its own copies where the bank can tell them."""
         if self.bank.copies is None:
-            return ClassStatistics(self.bank.sums[labels], self.bank.counts[labels])
+            return ClassStatistics(self.bank.sums.index_select(0, labels), self.bank.counts[labels])
         if sample_ids is None:
             raise ValueError("sample_ids is missing, and PRISM(num_samples=) needs it: pass (B,) integers")
         return self.bank.without_own_copies(sample_ids, labels, self.max_copies)
@@ -147,7 +147,10 @@ class AverageSimilarity(MemoryPositive):
 
     def enqueue(self, X: Tensor, labels: Tensor, keep: Tensor, sample_ids: Tensor | None) -> None:
         """Store the kept rows, and bring up to date the classes they enter and those that others leave."""
-        self._refresh(self.bank.enqueue(X, labels, sample_ids, keep))
+        touched = self.bank.enqueue(X, labels, sample_ids, keep)
+        # Of few classes a batch may name more than there are: then all of them are the smaller job.
+        few = len(self.scale) < len(touched)
+        self._refresh(torch.arange(len(self.scale), device=touched.device) if few else touched)
 
     def _refresh(self, touched: Tensor) -> None:
         classes = touched.clamp(min=0)  # for the padding, class 0 comes out as it was
@@ -229,8 +232,8 @@ class VmfSimilarity(AverageSimilarity):
         classes = touched.clamp(min=0)
         kappa = self.vmf.kappa[classes]
         # The length of a sum goes into its scale: no sweep has to normalise all of them. A sum of length 0 has κ = 0.
-        length = torch.linalg.vector_norm(self.bank.sums[classes], dim=1).clamp(min=torch.finfo(kappa.dtype).tiny)
-        return kappa / length, self.vmf.log_peak[classes] - kappa
+        length = torch.linalg.vector_norm(self.bank.sums.index_select(0, classes), dim=1)
+        return kappa / length.clamp(min=torch.finfo(kappa.dtype).tiny), self.vmf.log_peak[classes] - kappa
 
     def _logit(self, X: Tensor, own: ClassStatistics) -> Tensor:
         if not self.has_begun:

@@ -121,16 +121,14 @@ class PerClassThreshold(TypedBuffers):
     def _quantiles(self, labels: Tensor) -> Tensor:
         if self.noise_rate == 1:
             return self.recent.new_full(labels.shape, math.inf)
-        ascending = self.recent[labels].sort(1).values
+        ascending = self.recent.index_select(0, labels).sort(1).values
         number = self.scored[labels].clamp(max=self.window)
         rank = ((number + 1).double() * self.noise_rate).round(decimals=9)  # from 1; of the decimal R, as in TopR
         low = rank.floor()
         share = (rank - low).to(ascending.dtype)
         last = (number - 1).clamp(min=0)
-        below, above = (
-            ascending.gather(1, torch.minimum(place.long(), last)[:, None])[:, 0]
-            for place in ((low - 1).clamp(min=0), low)
-        )
+        places = torch.stack([low - 1, low], dim=1).long().clamp(min=0)
+        below, above = ascending.gather(1, torch.minimum(places, last[:, None])).unbind(1)
         quantile = torch.lerp(below, above, share)
         return torch.where((low >= 1) & (number > 0), quantile, -math.inf)
 
@@ -138,15 +136,14 @@ class PerClassThreshold(TypedBuffers):
         """Append to the rings; of more scores of a class than it has slots the last ones stay."""
         told = scores.known & ~scores.values.isnan()
         labels, order = torch.where(told, labels, self.num_classes).sort(stable=True)
-        positions = torch.arange(len(labels), device=labels.device)
-        rank = positions - torch.searchsorted(labels, labels)
-        number = torch.searchsorted(labels, labels, right=True) - positions + rank
+        first, end = torch.searchsorted(labels, labels), torch.searchsorted(labels, labels, right=True)
+        number, rank = end - first, torch.arange(len(labels), device=labels.device) - first
         real = labels < self.num_classes
         stored = real & (rank >= number - self.window)
-        slots = (self.scored[labels.clamp(max=self.num_classes - 1)] + rank) % self.window
+        classes = labels.clamp(max=self.num_classes - 1)
+        slots = (self.scored[classes] + rank) % self.window
         values = torch.where(stored, scores.values[order].to(self.recent.dtype), math.inf)
         rows = torch.where(stored, labels, self.num_classes)
         self.recent.index_put_((rows, slots), values)
         is_last = real & (rank == number - 1)
-        classes = torch.where(real, labels, 0)
         self.scored.index_add_(0, classes, torch.where(is_last, number, 0))

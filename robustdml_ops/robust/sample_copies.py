@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from robustdml_ops.ops.validation import check_id_range
+
 
 class SampleCopies(nn.Module):
     """For each sample a chain through the slots that hold it, the latest first.
@@ -34,7 +36,7 @@ class SampleCopies(nn.Module):
         self.register_buffer("earlier", torch.full((capacity,), -1))
 
     def check_range(self, sample_ids: Tensor) -> None:
-        """As :func:`check_id_range`, for the samples here."""
+        """As :func:`robustdml_ops.ops.validation.check_id_range`, for the samples here."""
         check_id_range(sample_ids, self.num_samples)
 
     def link(self, sample_ids: Tensor, serials: Tensor, entering: Tensor) -> None:
@@ -54,11 +56,11 @@ class SampleCopies(nn.Module):
         same = ids[1:] == ids[:-1]
         before = self.latest[ids]
         before[1:] = torch.where(same, serials[:-1], before[1:])
-        slots = serials % self.capacity
-        self.earlier.index_copy_(0, slots, torch.where(ids < self.num_samples, before, self.earlier[slots]))
-        is_last = torch.cat([~same, same.new_ones(1)])
+        slots, entering = serials % self.capacity, ids < self.num_samples
+        self.earlier.index_copy_(0, slots, torch.where(entering, before, self.earlier[slots]))
+        is_last = torch.cat([~same, same.new_ones(1)]) & entering
         ids = torch.where(is_last, ids, self.num_samples)
-        self.latest.index_copy_(0, ids, torch.where(ids < self.num_samples, serials, -1))
+        self.latest.index_copy_(0, ids, torch.where(is_last, serials, -1))
 
     def find(self, sample_ids: Tensor, enqueued: Tensor, max_copies: int) -> Tensor:
         """Slots of the latest copies.
@@ -77,26 +79,11 @@ class SampleCopies(nn.Module):
         Tensor
             (B, max_copies) int64, −1 where a sample has no further copy.
         """
+        oldest = (enqueued - self.capacity).clamp(min=0)
         serials = self.latest[sample_ids]
         found = []
         for _ in range(max_copies):
-            serials = torch.where(serials >= enqueued - self.capacity, serials, -1)
-            slots = torch.where(serials >= 0, serials % self.capacity, -1)
-            found.append(slots)
-            serials = torch.where(serials >= 0, self.earlier[slots.clamp(min=0)], -1)
+            slots, held = serials % self.capacity, serials >= oldest
+            found.append(torch.where(held, slots, -1))
+            serials = torch.where(held, self.earlier[slots], -1)
         return torch.stack(found, dim=1)
-
-
-def check_id_range(sample_ids: Tensor, num_samples: int) -> None:
-    """Every id in 0..N-1: IndexError on the CPU, a device-side assertion elsewhere (no host sync)."""
-    if len(sample_ids) == 0:
-        return
-    outside = (sample_ids < 0) | (sample_ids >= num_samples)
-    if sample_ids.device.type != "cpu":
-        torch._assert_async(~outside.any(), f"a sample id is outside 0 … {num_samples - 1}")
-    elif outside.any():
-        where = int(outside.nonzero()[0])
-        raise IndexError(
-            f"sample_ids[{where}] = {int(sample_ids[where])} is outside 0 … {num_samples - 1} "
-            f"(num_samples = {num_samples})"
-        )

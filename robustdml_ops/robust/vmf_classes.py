@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.ops.fit_vmf import fit_vmf
+from robustdml_ops.ops.fit_vmf import fit_kappa
 from robustdml_ops.ops.vmf import vmf_log_peak
 from robustdml_ops.robust.buffers import TypedBuffers
 from robustdml_ops.robust.memory_bank import MemoryBank
@@ -89,15 +89,15 @@ class VmfClasses(TypedBuffers):
         if touched is None:
             touched = torch.arange(len(self.kappa), device=self.kappa.device)
         for classes in torch.split(touched.clamp(min=0), _REFRESH_ROWS):  # for the padding, class 0 comes out as it was
-            fitted = fit_vmf(
-                bank.sums[classes],
+            kappa, _ = fit_kappa(
+                bank.sums.index_select(0, classes),
                 bank.counts[classes],
                 self.dim,
                 self.estimator,
                 self.bias_correction,
                 backend=self.backend,
             )
-            kappa = fitted.kappa.to(self.kappa.dtype)
+            kappa = kappa.to(self.kappa.dtype)
             self.kappa.index_copy_(0, classes, kappa)
             self.log_peak.index_copy_(0, classes, vmf_log_peak(self.dim, kappa, backend=self.backend))
 
