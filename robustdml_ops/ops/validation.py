@@ -108,11 +108,15 @@ def check_sample_ids(sample_ids: object, rows: int) -> Tensor:
     return sample_ids.long()
 
 
+class NotFiniteError(ValueError):
+    """Embeddings that hold NaN or inf: a training run has diverged."""
+
+
 def check_finite_embeddings(embeddings: Tensor) -> None:
     """No NaN or inf on the CPU. Elsewhere a look would stall the stream: the loss is NaN then."""
     if embeddings.device.type == "cpu" and not torch.isfinite(embeddings).all():
         row = int((~torch.isfinite(embeddings)).any(1).nonzero()[0])
-        raise ValueError(
+        raise NotFiniteError(
             f"embeddings[{row}] has NaN or inf: look for an overflow in the model or a learning rate too high"
         )
 
