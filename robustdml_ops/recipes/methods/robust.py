@@ -1,4 +1,4 @@
-"""The combination that is best over all kinds of noise and need not be told how much of it there is: the default."""
+"""Contrastive loss, PRISM's vMF-Sim and Otsu's cut: the best over all kinds of noise, and told of none; the default."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from robustdml_ops.recipes.methods.pairs import PAIR_METHODS
 ROBUST_METHODS = {
     "robust": replace(
         PAIR_METHODS["contrastive"],
-        title="Robust: contrastive, PRISM vMF-Sim, Otsu's cut",
+        title="Robust",
         filter=FilterOptions("prism-vmf", threshold="otsu", without_copies=True, vmf_epochs=1),
     )
 }
