@@ -1,4 +1,5 @@
-// Otsu's cut: otsu_f32 and so on for the CPU, otsu_cuda_f32 for the current CUDA device.
+// Otsu's cut: otsu_f32 and so on for the CPU, otsu_cuda_f32 for the current CUDA device; with the
+// confidences, otsu_confidence_f32 for the CPU.
 #pragma once
 
 #include "bind.h"
@@ -30,7 +31,17 @@ void bind_otsu_of(py::module_& m, const std::string& suffix, const char* last, O
 
 template <class T>
 void bind_otsu(py::module_& m, const std::string& suffix) {
+    using py::arg;
     bind_otsu_of<T, int>(m, suffix, "threads", cpu::otsu<T>);
+    m.def(("otsu_confidence_" + suffix).c_str(),
+          [](Address losses, std::int64_t n, std::int64_t min_group, T lambda, Address threshold,
+             Address sigma, int threads) {
+              py::gil_scoped_release release;
+              cpu::otsu_confidence(at<const T>(losses), n, min_group, lambda, at<T>(threshold), at<T>(sigma),
+                                   threads);
+          },
+          arg("losses"), arg("n"), arg("min_group"), arg("lambda"), arg("threshold"), arg("sigma"),
+          arg("threads"));
 #if defined(ROBUSTDML_CUDA)
     bind_otsu_of<T, Address>(m, "cuda_" + suffix, "stream", cuda::otsu<T>);
 #endif

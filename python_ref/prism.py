@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from python_ref.anchor import cosine_similarity
+from python_ref.procsim import otsu_threshold
 from python_ref.vmf import vmf_concentration, vmf_log_density, vmf_mean_direction, vmf_mean_resultant_length
 
 
@@ -286,6 +287,32 @@ def smooth_top_r_threshold(log_quantiles: Tensor, window: int) -> Tensor:
     """
     last = log_quantiles[-window:]
     return torch.logsumexp(last, dim=0) - math.log(len(last))
+
+
+def otsu_cut(scores: Tensor, known: Tensor) -> Tensor:
+    """Otsu's cut between right and wrong labels, as ProcSim cuts losses; an extension, which needs no noise rate.
+
+    Cut is u = log(1 − log P_clean), how surprising a label is on a logarithmic scale: of wrong labels −log P_clean
+    spreads over two orders of magnitude, and on its own scale the least variance is in the midst of them.
+
+    Parameters
+    ----------
+    scores : Tensor, (B,)
+        Log P_clean.
+    known : Tensor, (B,), bool
+        Whether the bank has the sample's class; others have no part in the cut.
+
+    Returns
+    -------
+    Tensor, ()
+        m = 1 − e^τ, on the scale of the scores; −∞ where there is no cut.
+
+    Examples
+    --------
+    >>> otsu_cut(torch.tensor([0.0, -0.1, -0.2, -40.0, -200.0]), torch.ones(5, dtype=torch.bool))
+    tensor(-6.0143)
+    """
+    return -torch.expm1(scores.new_tensor(otsu_threshold(torch.log1p(-scores[known]))))
 
 
 def is_clean(scores: Tensor, threshold: Tensor | float, known: Tensor) -> Tensor:

@@ -59,6 +59,9 @@ class Epilogue(Protocol):
     def otsu_cut(self, values: Tensor, min_group: int) -> OtsuCut:
         """The best cut of every row, see :mod:`robustdml_ops.engine.otsu`."""
 
+    def otsu_confidence(self, losses: Tensor, min_group: int, lam: float) -> tuple[Tensor, Tensor] | None:
+        """Threshold and confidences at once; None where the backend has no faster way than one after the other."""
+
     def lambert_w(self, x: Tensor) -> Tensor:
         """Lambert's W; this and what follows: see :mod:`robustdml_ops.engine.lambert_w`."""
 

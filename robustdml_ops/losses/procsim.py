@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from robustdml_ops.losses.multi_similarity import MultiSimilarityLoss
 from robustdml_ops.losses.proxy_nca import ProxyNCALoss
 from robustdml_ops.losses.superloss import check_lam
-from robustdml_ops.ops import confidence, pair_lse_sum
+from robustdml_ops.ops import confidence, otsu_confidence, pair_lse_sum
 from robustdml_ops.ops.validation import check_sizes
-from robustdml_ops.robust.loss_thresholds import THRESHOLDS
+from robustdml_ops.robust.loss_thresholds import THRESHOLDS, OtsuThreshold
 
 NAMES = ("multi-similarity", "proxy-nca")
 
@@ -170,8 +170,7 @@ class ProcSimLoss(nn.Module):
             trains_embeddings = self.dml == "proxy-nca"
             proxy_losses = self.proxy_nca(embeddings if trains_embeddings else embeddings.detach(), labels)
         losses = self._detect(embeddings, labels, proxy_losses)
-        threshold: Tensor = self.threshold(losses)
-        sigma = confidence(losses, threshold, self.lam)
+        threshold, sigma = self._judge(losses)
         loss = self._dml(embeddings, labels, sigma, proxy_losses)
         if proxy_losses is not None and self.dml != "proxy-nca":
             loss = loss + _mean(proxy_losses)
@@ -191,6 +190,13 @@ class ProcSimLoss(nn.Module):
             return self.detecting(embeddings.detach(), labels)  # type: ignore[no-any-return]
         assert proxy_losses is not None
         return proxy_losses.detach()
+
+    def _judge(self, losses: Tensor) -> tuple[Tensor, Tensor]:
+        """τ () and σ (B,)."""
+        if isinstance(self.threshold, OtsuThreshold):  # the fixed costs of small calls are most of what ProcSim adds
+            return otsu_confidence(losses, self.lam)
+        threshold: Tensor = self.threshold(losses)
+        return threshold, confidence(losses, threshold, self.lam)
 
     def _dml(self, embeddings: Tensor, labels: Tensor, sigma: Tensor, proxy_losses: Tensor | None) -> Tensor:
         """1/B Σ σ_i ℓ_i^DML."""

@@ -5,7 +5,7 @@ from robustdml_ops.ops.anchor_lse import AnchorBiases, AnchorLSE, anchor_loss, a
 from robustdml_ops.ops.class_lse import ClassLSE, class_lse
 from robustdml_ops.ops.fit_vmf import VonMisesFisher, fit_vmf
 from robustdml_ops.ops.lambert_w import confidence, lambertw, superloss
-from robustdml_ops.ops.otsu import OtsuCut, otsu_threshold
+from robustdml_ops.ops.otsu import OtsuCut, otsu_confidence, otsu_threshold
 from robustdml_ops.ops.pair_hinge import PairHinge, pair_hinge, pair_hinge_sum
 from robustdml_ops.ops.pair_lse import PairLSE, pair_lse, pair_lse_sum
 from robustdml_ops.ops.self_paced import self_paced_descent, self_paced_sweep
@@ -30,6 +30,7 @@ __all__ = [
     "fit_vmf",
     "lambertw",
     "log_bessel_i",
+    "otsu_confidence",
     "otsu_threshold",
     "pair_hinge",
     "pair_hinge_sum",

@@ -165,12 +165,17 @@ def _check_branch(x: Tensor) -> None:
         )
 
 
+def check_lam(lam: float, dtype: torch.dtype) -> None:
+    """λ is a positive number, and so is 2λ in the compute type."""
+    limits = torch.finfo(dtype)
+    if isinstance(lam, bool) or not isinstance(lam, int | float) or not limits.tiny <= lam <= limits.max / 2:
+        raise ValueError(f"lam must be a positive number in the range of {dtype}, got {lam}")
+
+
 def _check_pair(losses: Tensor, threshold: Tensor | float, name: str, lam: float) -> tuple[Tensor, Tensor]:
     """Losses, and a threshold of one element or of their shape, in one type."""
     losses = check_losses(losses)
-    limits = torch.finfo(losses.dtype)
-    if isinstance(lam, bool) or not isinstance(lam, int | float) or not limits.tiny <= lam <= limits.max / 2:
-        raise ValueError(f"lam must be a positive number in the range of {losses.dtype}, got {lam}")
+    check_lam(lam, losses.dtype)
     if not isinstance(threshold, Tensor):
         return losses, losses.new_full((1,), threshold)
     check_local(name, threshold)

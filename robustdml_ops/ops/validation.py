@@ -122,11 +122,15 @@ def all_finite(values: Tensor) -> bool:
     return math.isfinite(values.detach().sum()) or bool(torch.isfinite(values).all())
 
 
+class NotFiniteError(ValueError):
+    """Embeddings that hold NaN or inf: a training run has diverged."""
+
+
 def check_finite_embeddings(embeddings: Tensor) -> None:
     """No NaN or inf on the CPU. Elsewhere a look would stall the stream: the loss is NaN then."""
     if embeddings.device.type == "cpu" and not all_finite(embeddings):
         row = int((~torch.isfinite(embeddings)).any(1).nonzero()[0])
-        raise ValueError(
+        raise NotFiniteError(
             f"embeddings[{row}] has NaN or inf: look for an overflow in the model or a learning rate too high"
         )
 

@@ -5,6 +5,8 @@ import json
 import sys
 from pathlib import Path
 
+import torch
+
 from robustdml_ops.recipes.cache import write_text
 from robustdml_ops.recipes.comparison.ablations import ALL_ENTRIES
 from robustdml_ops.recipes.comparison.cells import all_cells
@@ -78,7 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
     text = markdown(results)
     description = (
         f"{data.name}: {len(data.train):,} training samples of {data.train.num_classes} classes, {len(data.test):,} "
-        f"test samples of {data.test.num_classes} others; {arguments.epochs} epochs, {seeds} seeds."
+        f"test samples of {data.test.num_classes} others; {arguments.epochs} epochs, {seeds} seeds. "
+        f"PyTorch {torch.__version__}, {arguments.workers} runs side by side."
     )
     write_text(arguments.out / "compare.json", json.dumps(results.as_json(), indent=1) + "\n")
     write_text(arguments.out / "compare.md", f"{description}\n\n{text}")

@@ -43,6 +43,7 @@ class TrainingConfig:
         that goes with the data.
     noise_rate : float or None
         Share of wrong labels that a filter is told, in [0, 1]; None for that of `noise`, the true one, as papers do.
+        The threshold "otsu" is not told it: a number is the most that it rejects of a class.
     seed : int
         Of initialisation, batches and noise.
     epochs : int
@@ -50,7 +51,8 @@ class TrainingConfig:
     batch_size : int
         Samples a step.
     samples_per_class : int or None
-        0 for random batches, or K for batches of batch_size/K classes × K samples; None for what the method asks for.
+        0 for random batches, or K for batches of batch_size/K classes × K samples; None for what the method asks for,
+        then in smaller batches where there are fewer classes, or where K does not divide the batch size.
     embedding_size : int
         D.
     finetune : bool
@@ -72,7 +74,7 @@ class TrainingConfig:
         What keeps samples of probably wrong labels out of the loss; None for what the method asks for.
     """
 
-    method: str = "proxy-anchor"
+    method: str = "robust"
     noise: str = "none"
     taxonomy: str = ""
     noise_rate: float | None = None
@@ -145,9 +147,10 @@ class TrainingConfig:
         return METHODS[self.method].filter if self.filter is None else self.filter
 
     @property
-    def told_noise_rate(self) -> float:
-        """Share of wrong labels that a filter is told: the setting, or the true one."""
-        return noise_rate(self.noise) if self.noise_rate is None else self.noise_rate
+    def told_noise_rate(self) -> float | None:
+        """Share of wrong labels that a filter is told: the setting, or the true one for thresholds that need one."""
+        needs_one = self.filter_options.threshold not in ("otsu", "fixed")
+        return noise_rate(self.noise) if self.noise_rate is None and needs_one else self.noise_rate
 
     def as_dict(self) -> dict[str, Any]:
         """All settings as they are to be stored, the filter that the method asks for among them.

@@ -13,7 +13,7 @@ FILTERS = {
     "prism-memory-positive": "memory-positive",
 }
 NO_FILTER = "none"
-THRESHOLDS = ("smooth-top-r", "top-r", "per-class", "fixed")
+THRESHOLDS = ("smooth-top-r", "top-r", "per-class", "otsu", "fixed")
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class FilterOptions:
     """Filter, which keeps samples of probably wrong labels out of the loss."""
 
     kind: str = option(NO_FILTER, "which", choices=(NO_FILTER, *FILTERS))
-    threshold: str = option("smooth-top-r", "how the threshold follows from the noise rate", choices=THRESHOLDS)
+    threshold: str = option("smooth-top-r", "how the threshold is found; otsu needs no noise rate", choices=THRESHOLDS)
     fixed_threshold: float | None = option(None, "P of the threshold called fixed", kind=float)
-    window: int = option(30, "batches of smooth-top-r, or scores kept per class of per-class")
+    window: int = option(30, "batches of smooth-top-r, or scores kept per class of per-class and otsu")
     memory_size: int | None = option(None, "rows of the memory (default: the training samples)", kind=int)
     warmup: int = option(0, "epochs in which all samples are judged and kept, for a network that starts untrained")
     vmf_epochs: int = option(3, "prism-vmf: epochs in which average similarity stands in, while the memory fills")

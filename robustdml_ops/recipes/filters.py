@@ -44,14 +44,13 @@ class Filter(nn.Module):
         options, num_samples = config.filter_options, len(labels)
         similarity = FILTERS[options.kind]
         has_bank = similarity in WITH_BANK
-        fixed = options.threshold == "fixed"
         memory_size = num_samples if options.memory_size is None else options.memory_size
         try:
             self.prism = PRISM(
                 num_classes,
                 config.embedding_size,
                 similarity,
-                None if fixed else config.told_noise_rate,
+                config.told_noise_rate,
                 options.threshold,
                 window=options.window,
                 memory_size=memory_size if has_bank else None,

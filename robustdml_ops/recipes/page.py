@@ -85,7 +85,9 @@ _PAGE = Template("""<!doctype html>
   figure { margin: 1rem 0 0; }
   img { width: 100%; height: auto; display: block; }
   figcaption, footer { color: #5b6067; font-size: .9rem; line-height: 1.5; margin-top: .5rem; }
-  .scroll { overflow-x: auto; }
+  /* Wide tables go beyond the column of text, and scroll where the window ends. */
+  .scroll { overflow-x: auto; width: fit-content; min-width: 100%; max-width: calc(100vw - 2.5rem);
+            position: relative; left: 50%; transform: translateX(-50%); }
   table { border-collapse: collapse; width: 100%; font-size: .92rem; font-variant-numeric: tabular-nums; }
   th, td { text-align: right; padding: .45rem .5rem; border-bottom: 1px solid #e6e8eb; white-space: nowrap; }
   thead th { color: #5b6067; font-weight: 600; border-bottom: 2px solid #c9ccd1; white-space: normal;

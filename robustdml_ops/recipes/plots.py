@@ -17,7 +17,12 @@ from robustdml_ops.recipes.timing import FLOOR, OURS, Timing
 from robustdml_ops.recipes.train import TrainingResult
 
 # Okabe and Ito's colours, told apart by people with any kind of colour vision.
-COLOURS = {"proxy-anchor": "#0072B2", "smooth-proxy-anchor": "#D55E00", "adaptive-proxy-anchor": "#009E73"}
+COLOURS = {
+    "robust": "#CC79A7",
+    "proxy-anchor": "#0072B2",
+    "smooth-proxy-anchor": "#D55E00",
+    "adaptive-proxy-anchor": "#009E73",
+}
 RIGHT, WRONG, GREY = "#009E73", "#CC3311", "#8a8f98"
 STYLE = {
     "font.size": 11,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from html import escape
 from string import Template
 
-from robustdml_ops.recipes import plots
+from robustdml_ops.recipes import plots, run_plots
 from robustdml_ops.recipes.comparison.summary import mean_and_error
 from robustdml_ops.recipes.methods import METHODS
 from robustdml_ops.recipes.page import figure, page, table
@@ -57,7 +57,7 @@ def render(outcome: DemoOutcome) -> str:
     Parameters
     ----------
     outcome : DemoOutcome
-        What the demo did; it has runs of all three methods.
+        What the demo did; it has runs of all four methods.
 
     Returns
     -------
@@ -66,7 +66,7 @@ def render(outcome: DemoOutcome) -> str:
     """
     smooth = outcome.runs["smooth-proxy-anchor"][0]
     auc = mean_and_error([run.summary["confidence_auc"] for run in outcome.runs["smooth-proxy-anchor"]])
-    adaptive = outcome.runs["adaptive-proxy-anchor"][0]
+    adaptive, robust = outcome.runs["adaptive-proxy-anchor"][0], outcome.runs["robust"][0]
     sections = {
         "learning": figure(
             plots.learning_curves(outcome.runs, outcome.frozen_metrics["precision_at_1"]),
@@ -80,6 +80,14 @@ def render(outcome: DemoOutcome) -> str:
             "Confidence of the label each training image was given, seed 0. The confidence module was never told which "
             f"labels are wrong; it tells them from right ones with an AUC of {auc}. Left of the dashed line an image "
             "counts as a negative of the class its label names. Values below 0.0001 are in the first bar.",
+        ),
+        "scores": figure(
+            run_plots.score_histogram(robust.scores["log_p_clean"], robust.changed, "log P_clean"),
+            "Two histograms of log P_clean: right labels lie at the right end, wrong ones far to the left of it.",
+            "What the robust method held of each label in the last epoch, seed 0: how probable the label's class is "
+            "among all classes, by what a memory holds of them. It keeps what lies right of a cut that it finds in "
+            f"each batch: {robust.summary['filter_kept']:.0%} of the images, and of these have "
+            f"{robust.summary['filter_precision']:.1%} a right label. Nobody told it how many labels are wrong.",
         ),
         "margins": figure(
             plots.margin_curve(adaptive),
@@ -116,14 +124,13 @@ def render(outcome: DemoOutcome) -> str:
 
 def _finding(outcome: DemoOutcome) -> str:
     recalls = {
-        method: [run.summary["precision_at_1"] for run in outcome.runs[method]]
-        for method in ("proxy-anchor", "smooth-proxy-anchor")
+        method: [run.summary["precision_at_1"] for run in outcome.runs[method]] for method in ("proxy-anchor", "robust")
     }
-    plain, smooth = recalls["proxy-anchor"], recalls["smooth-proxy-anchor"]
-    gain = 100 * (statistics.fmean(smooth) - statistics.fmean(plain))
+    plain, robust = recalls["proxy-anchor"], recalls["robust"]
+    gain = 100 * (statistics.fmean(robust) - statistics.fmean(plain))
     more = "more" if gain >= 0 else "less"
     return (
-        f"Smooth Proxy-Anchor finds the right character first for {statistics.fmean(smooth):.1%} of the queries, plain "
+        f"The robust method finds the right character first for {statistics.fmean(robust):.1%} of the queries, "
         f"Proxy-Anchor for {statistics.fmean(plain):.1%}: {abs(gain):.1f} points {more}."
     )
 
@@ -139,7 +146,7 @@ def _results_table(outcome: DemoOutcome) -> str:
             mean_and_error([run.summary[key] for run in runs])
             for key in ("precision_at_1", "recall_at_4", "mean_average_precision_at_r")
         ]
-        aucs = [run.summary["confidence_auc"] for run in runs if "confidence" in run.scores]
+        aucs = [run.summary["clean_auc"] for run in runs if run.summary["clean_auc"] is not None]
         seconds = sum(run.summary["training_seconds"] for run in runs) / len(runs)
         rows.append([METHODS[method].title, *columns, mean_and_error(aucs), f"{seconds:.1f} s"])
     return table(
@@ -176,6 +183,7 @@ $results
 $learning
 
 <h2>Which labels are believed</h2>
+$scores
 $confidences
 
 <h2>A margin that is learnt</h2>

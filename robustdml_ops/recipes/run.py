@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from robustdml_ops.ops.validation import NotFiniteError
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.corruption import corrupt
 from robustdml_ops.recipes.errors import UsageError
@@ -56,9 +57,7 @@ class Run:
             # One pass over each parameter: with many classes the default costs as much as the loss.
             fused=True,
         )
-        self.sampler: RandomSampler | ClassBalancedSampler = RandomSampler(len(split), config.batch_size, config.seed)
-        if config.balanced_samples:
-            self.sampler = ClassBalancedSampler(self.labels, config.batch_size, config.balanced_samples, config.seed)
+        self.sampler = _make_sampler(config, self.labels)
         self.filter = make_filter(config, self.labels, split.num_classes, len(self.sampler))
         bank = None
         if self.filter is not None:
@@ -103,7 +102,7 @@ class Run:
         Raises
         ------
         UsageError
-            The loss is no longer finite.
+            Embeddings or loss are no longer finite.
         """
         start = time.perf_counter()
         for loss_input in self.inputs.values():
@@ -115,7 +114,10 @@ class Run:
         total, taken = torch.zeros((), device=self.device), 0
         title = f"epoch {self.epoch + 1} of {self.config.epochs}"
         for step, rows in enumerate(self.sampler.batches(self.epoch), start=1):
-            value = self._step(rows)
+            try:
+                value = self._step(rows)
+            except NotFiniteError as error:
+                raise UsageError(f"epoch {self.epoch + 1}, step {step}: {error}") from error
             if value is not None:
                 total, taken = total + value, taken + 1
             report(title, step, len(self.sampler))
@@ -231,3 +233,14 @@ class Run:
         modules: dict[str, nn.Module] = {"embedder": self.embedder, "loss": self.loss, "log": self.log}
         modules |= {name: value.module for name, value in self.inputs.items() if value.module is not None}
         return modules if self.filter is None else {**modules, "filter": self.filter}
+
+
+def _make_sampler(config: TrainingConfig, labels: NDArray[np.int64]) -> RandomSampler | ClassBalancedSampler:
+    samples_per_class, batch_size = config.balanced_samples, config.batch_size
+    if samples_per_class == 0:
+        return RandomSampler(len(labels), batch_size, config.seed)
+    if config.samples_per_class is None:
+        # Nobody has asked for balanced batches, so they are as near to the batch size as the number of classes allows.
+        classes = min(batch_size // samples_per_class, len(np.unique(labels)))
+        batch_size = samples_per_class * max(classes, 1)
+    return ClassBalancedSampler(labels, batch_size, samples_per_class, config.seed)

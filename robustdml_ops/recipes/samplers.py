@@ -79,7 +79,10 @@ class ClassBalancedSampler:
 
     def __init__(self, labels: NDArray[np.int64], batch_size: int, samples_per_class: int, seed: int) -> None:
         if samples_per_class < 1 or batch_size < 1 or batch_size % samples_per_class:
-            raise UsageError(f"samples_per_class={samples_per_class} must divide the batch size {batch_size}")
+            raise UsageError(
+                f"samples_per_class={samples_per_class} must divide the batch size {batch_size}; samples_per_class 0 "
+                "gives random batches"
+            )
         members = np.split(np.argsort(labels, kind="stable"), np.cumsum(np.bincount(labels))[:-1])
         self._members = [member for member in members if len(member)]
         self._classes_per_batch = batch_size // samples_per_class

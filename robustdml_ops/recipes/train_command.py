@@ -69,7 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     main.add_argument(
         "--noise-rate",
         type=float,
-        help="share of wrong labels that a filter is told (default: that of --noise, the true one, as in the papers)",
+        help="share of wrong labels that a filter is told (default: that of --noise, the true one, as in the papers); "
+        "for Otsu's cut the most that is rejected of a class (default: 0.8)",
     )
     main.add_argument(
         "--out", type=Path, help="folder for checkpoint, history, metrics and report; without it nothing is written"

@@ -27,7 +27,7 @@ from robustdml_ops.robust.prism_scores import (
     VmfSimilarity,
 )
 from robustdml_ops.robust.prism_settings import ABLATIONS, PRISMSettings
-from robustdml_ops.robust.prism_thresholds import FixedThreshold, PerClassThreshold, SmoothTopR, TopR
+from robustdml_ops.robust.prism_thresholds import FixedThreshold, OtsuCut, PerClassThreshold, SmoothTopR, TopR
 
 
 class PRISMResult(NamedTuple):
@@ -35,7 +35,7 @@ class PRISMResult(NamedTuple):
 
     keep: Tensor  # (B,) bool
     log_p_clean: Tensor  # (B,)
-    threshold: Tensor  # (), or (B,) with a threshold per class
+    threshold: Tensor  # (), or (B,) with a threshold per class or Otsu's
     rejected_ids: Tensor | None  # (B,) int64, −1 behind the last one; None without sample ids
 
 
@@ -63,12 +63,14 @@ class PRISM(TypedBuffers):
         the batch, or with those in the bank.
     noise_rate : float
         R in [0, 1], the share to reject; of all thresholds but ``"fixed"``. 0 rejects none, 1 all samples of known
-        classes.
-    threshold : {"smooth-top-r", "top-r", "per-class", "fixed"}
+        classes. ``"otsu"`` needs none: there R is the most that is rejected of a class, by default 0.8.
+    threshold : {"smooth-top-r", "top-r", "per-class", "otsu", "fixed"}
         M. ``"top-r"``: the ⌊R·B⌋-th smallest P_clean of the batch. ``"smooth-top-r"``: its mean over the last batches.
-        ``"per-class"``: the R-quantile of the last scores of the sample's class, an extension. ``"fixed"``: a number.
+        ``"per-class"``: the R-quantile of the last scores of the sample's class, an extension. ``"otsu"``: where the
+        batch falls into right and wrong labels by itself, an extension, with ``"vmf"`` alone; nothing is rejected
+        before ``vmf_start``. ``"fixed"``: a number.
     window : int
-        Batches of ``"smooth-top-r"``, or scores kept per class of ``"per-class"``.
+        Batches of ``"smooth-top-r"``, or scores kept per class of ``"per-class"`` and ``"otsu"``.
     memory_size : int
         Rows of the bank; needed with ``"average"``, ``"vmf"`` and ``"memory-positive"``, the three that have one.
     vmf_start : int
@@ -209,7 +211,7 @@ class PRISM(TypedBuffers):
         -------
         PRISMResult
             ``keep`` (B,) bool; ``log_p_clean`` (B,), 0 for new samples (for the ablations the mean cosine, and 1);
-            ``threshold`` on the same scale, (), or (B,) with "per-class", −∞ where nothing is rejected;
+            ``threshold`` on the same scale, (), or (B,) with "per-class" and "otsu", −∞ where nothing is rejected;
             ``rejected_ids`` (B,) int64, the ids of the rejected and −1 behind them, None without ``sample_ids``.
 
         Raises
@@ -333,10 +335,11 @@ def _make_threshold(settings: PRISMSettings) -> FixedThreshold | TopR | SmoothTo
     if settings.fixed_threshold is not None:
         m = settings.fixed_threshold
         return FixedThreshold(m if not logarithmic else math.log(m) if m > 0 else -math.inf)
-    assert settings.noise_rate is not None
+    share = settings.share_rejected
     if settings.threshold == "top-r":
-        return TopR(settings.noise_rate)
+        return TopR(share)
     if settings.threshold == "smooth-top-r":
-        return SmoothTopR(settings.noise_rate, settings.window, logarithmic)
+        return SmoothTopR(share, settings.window, logarithmic)
+    per_class = OtsuCut if settings.threshold == "otsu" else PerClassThreshold
     dtype = torch.promote_types(settings.memory_dtype, torch.float32)
-    return PerClassThreshold(settings.noise_rate, settings.window, settings.num_classes, dtype)
+    return per_class(share, settings.window, settings.num_classes, dtype)

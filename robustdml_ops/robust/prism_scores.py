@@ -19,6 +19,7 @@ class Scores(NamedTuple):
 
     values: Tensor  # (B,) log P_clean, or a mean cosine
     known: Tensor  # (B,) bool: whether there is anything to judge the sample by; values are those of P_clean = 1 if not
+    stands_in: bool = False  # whether they are AvgSim's, until vMF-Sim begins: on another scale
 
 
 class BatchPositive(nn.Module):
@@ -203,6 +204,10 @@ class VmfSimilarity(AverageSimilarity):
     def has_begun(self) -> bool:
         """Whether AvgSim has been taken over from."""
         return self.iteration >= self.start
+
+    def score(self, X: Tensor, labels: Tensor, sample_ids: Tensor | None, proxies: Tensor | None) -> Scores:
+        """Score unit rows ``X`` (B, D)."""
+        return super().score(X, labels, sample_ids, proxies)._replace(stands_in=not self.has_begun)
 
     def advance(self, labels: Tensor) -> None:
         """Count the iteration; at the change all classes are fitted, and from then on those that a batch touches."""

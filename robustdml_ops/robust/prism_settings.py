@@ -10,7 +10,8 @@ from robustdml_ops.ops.fit_vmf import BIAS_CORRECTIONS, ESTIMATORS
 WITH_BANK = ("average", "vmf", "memory-positive")
 ABLATIONS = ("batch-positive", "memory-positive")
 SIMILARITIES = ("average", "proxy", "vmf", *ABLATIONS)
-THRESHOLDS = ("smooth-top-r", "top-r", "per-class", "fixed")
+THRESHOLDS = ("smooth-top-r", "top-r", "per-class", "otsu", "fixed")
+MOST_REJECTED = 0.8  # of a class, by Otsu's cut
 UNSEEN = ("skip", "zero")
 _OURS = {"unseen": "skip", "estimator": "newton", "bias_correction": "u"}
 _PAPER = {"unseen": "skip", "estimator": "prism", "bias_correction": "none"}
@@ -56,17 +57,29 @@ class PRISMSettings:
         value: str | None = getattr(self, name)
         return value or (_PAPER if self.preset else _OURS)[name]
 
+    @property
+    def share_rejected(self) -> float:
+        """R: the share to reject, or of Otsu's cut the most; not with a fixed threshold."""
+        return MOST_REJECTED if self.noise_rate is None else self.noise_rate
+
     def copies_to_find(self) -> int | None:
         """Copies of one sample in a bank of epochs without repetitions, if it is always kept and others are not."""
         if self.num_samples is None or self.memory_size is None or self.max_copies is not None:
             return self.max_copies
-        kept = 1 - min(self.noise_rate if self.noise_rate is not None else 0.5, 0.9)
+        told = 0.5 if self.threshold == "fixed" else self.share_rejected
+        kept = 1 - min(told, 0.9)
         return 1 + math.ceil(self.memory_size / (kept * self.num_samples))
 
     def _check_threshold(self) -> None:
-        fixed = self.threshold == "fixed"
+        fixed, otsu = self.threshold == "fixed", self.threshold == "otsu"
         self._check_given("fixed_threshold", fixed, 'threshold="fixed"', "the P_clean above which a sample is kept")
-        self._check_given("noise_rate", not fixed, 'any threshold but "fixed"', "the share of samples to reject")
+        if not otsu:
+            self._check_given("noise_rate", not fixed, 'any threshold but "fixed"', "the share of samples to reject")
+        elif self.similarity != "vmf":
+            raise ValueError(
+                f'threshold="otsu" needs similarity="vmf", got "{self.similarity}": a cut parts right labels from '
+                "wrong ones only where scores are log-likelihoods"
+            )
         if self.noise_rate is not None and not 0 <= self.noise_rate <= 1:
             raise ValueError(f"noise_rate must lie in [0, 1], got {self.noise_rate}: it is a share, not a percentage")
         if self.fixed_threshold is not None:
@@ -103,8 +116,8 @@ class PRISMSettings:
                 raise ValueError(f'preset="paper" has {name}="{value}", got "{getattr(self, name)}": leave one out')
         if self.num_samples is not None:
             raise ValueError('preset="paper" has no num_samples: leaving own copies out is an extension')
-        if self.threshold == "per-class":
-            raise ValueError('preset="paper" has no threshold="per-class": it is an extension')
+        if self.threshold in ("per-class", "otsu"):
+            raise ValueError(f'preset="paper" has no threshold="{self.threshold}": it is an extension')
 
     def _check_name(self, name: str, known: tuple[str | None, ...]) -> None:
         if getattr(self, name) not in known:

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from robustdml_ops.ops import otsu_threshold
 from robustdml_ops.robust.buffers import TypedBuffers
 from robustdml_ops.robust.prism_scores import Scores
 
@@ -147,3 +148,28 @@ class PerClassThreshold(TypedBuffers):
         self.recent.index_put_((rows, slots), values)
         is_last = real & (rank == number - 1)
         self.scored.index_add_(0, classes, torch.where(is_last, number, 0))
+
+
+class OtsuCut(PerClassThreshold):
+    """Otsu's cut of the batch between right and wrong labels, by how surprising they are. Not in the paper.
+
+    What is cut is u = log(1 − log P_clean): log P_clean of wrong labels spreads over two orders of magnitude, and their
+    far end would draw a cut of itself into the midst of them. No class loses more than a share R, by its own last
+    scores: a cut that rejects a whole class would leave its rows in the bank to age, and reject it for ever.
+
+    Parameters
+    ----------
+    noise_rate : float
+        R, the most that is rejected of a class.
+    window, num_classes, dtype
+        As in :class:`PerClassThreshold`.
+    """
+
+    def forward(self, scores: Scores, labels: Tensor) -> Tensor:
+        """M of each sample, (B,); −∞ while AvgSim stands in. The batch's scores enter the rings from then on."""
+        if scores.stands_in:
+            return scores.values.new_full(labels.shape, -math.inf)
+        # What is unknown stands for nothing; a NaN has no part in a cut.
+        surprise = torch.log1p(-scores.values).masked_fill(~scores.known, math.nan)
+        cut = -torch.expm1(otsu_threshold(surprise).threshold)
+        return torch.minimum(cut, super().forward(scores, labels))

@@ -15,6 +15,7 @@ if importlib.util.find_spec("triton") is None:
 
 from robustdml_ops.engine import eager, native
 from robustdml_ops.engine import triton as backend_triton
+from robustdml_ops.engine.otsu import threshold_and_confidence
 from robustdml_ops.engine.triton.kernels import launch
 from robustdml_ops.engine.triton.lambert_w import BLOCK
 from robustdml_ops.engine.triton.otsu import LONGEST
@@ -33,8 +34,12 @@ print("compared", len(DTYPES))
 """
 
 
+def name_of(backend):
+    return backend.__name__.rsplit(".", 1)[-1]
+
+
 def compare_cuts(backend, dtype, device, lengths):
-    """Against eager in every bit: ties, offsets, and what is not finite."""
+    """Against eager in every bit: ties, offsets, and what is not finite; with confidences the same as without."""
     for n in lengths:
         values = torch.randn(5, n, generator=torch.Generator().manual_seed(n), dtype=dtype)
         values[1] = values[1].round() + 1e6
@@ -43,6 +48,9 @@ def compare_cuts(backend, dtype, device, lengths):
         ours, theirs = (b.otsu_cut(values.to(device), 2) for b in (backend, eager))
         for name, mine, other in zip(ours._fields, ours, theirs, strict=True):
             assert torch.equal(mine, other), (n, name, mine, other)
+        threshold, sigma = threshold_and_confidence(values[0].to(device), 2, 0.1, name_of(backend))
+        assert torch.equal(threshold, ours.threshold[0])
+        assert torch.equal(sigma, backend.confidence(values[0].to(device), threshold, 0.1))
 
 
 def compare_w(backend, dtype, device):

@@ -99,6 +99,20 @@ def test_positive_and_negative_zero_are_one_value(cut):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [0, 3, 11, 256, 9000])
+def test_cut_and_confidence_in_one_call(native, dtype, n):
+    values = random_rows(1, n, dtype, n)[0]
+    suffix, floats, counts, found = SUFFIX[dtype], np.zeros(3, dtype), np.zeros(2, np.int64), np.zeros(1, bool)
+    address, outputs = values.ctypes.data, [array.ctypes.data for array in (*floats[:, None], *counts[:, None], found)]
+    getattr(native, f"otsu_{suffix}")(address, 1, n, 2, *outputs, 2)
+    one_by_one, threshold, at_once = np.zeros(n, dtype), np.zeros(1, dtype), np.zeros(n, dtype)
+    getattr(native, f"confidence_{suffix}")(address, outputs[0], 0, 0.1, one_by_one.ctypes.data, n, 2)
+    getattr(native, f"otsu_confidence_{suffix}")(address, n, 2, 0.1, threshold.ctypes.data, at_once.ctypes.data, 2)
+    assert threshold[0] == floats[0]
+    np.testing.assert_array_equal(at_once, one_by_one)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", [300, 9000, 300_000])
 def test_threads_do_not_change_a_bit(native, dtype, n):
     """300 000 values are shared by the threads."""

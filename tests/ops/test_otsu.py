@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from python_ref import otsu_threshold as reference
-from robustdml_ops.ops import otsu_threshold
+from robustdml_ops.ops import confidence, otsu_confidence, otsu_threshold
 from robustdml_ops.ops.otsu import otsu_op
 from tests.native.otsu_oracle import check
 
@@ -137,6 +137,53 @@ def test_bad_arguments_name_themselves():
         otsu_threshold(torch.tensor(1.0))
     with pytest.raises(ValueError, match="min_group must be an integer of at least 1, got 0"):
         otsu_threshold(torch.rand(4), min_group=0)
+
+
+def same_as_one_after_the_other(losses, lam, min_group, backend):
+    threshold, sigma = otsu_confidence(losses, lam, min_group, backend=backend)
+    expected = otsu_threshold(losses, min_group, backend=backend).threshold
+    torch.testing.assert_close(threshold, expected, rtol=0, atol=0)
+    expected = confidence(losses, expected, lam, backend=backend)
+    torch.testing.assert_close(sigma, expected, rtol=0, atol=0, equal_nan=True)
+    assert not (threshold.requires_grad or sigma.requires_grad)
+
+
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_threshold_and_confidence_are_those_of_two_calls(dtype, backend, data):
+    losses = torch.tensor(data.draw(st.lists(floats[dtype], max_size=12)), dtype=dtype)
+    same_as_one_after_the_other(
+        losses, data.draw(st.sampled_from([0.1, 1, 1e6])), data.draw(st.integers(1, 3)), backend
+    )
+
+
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+@pytest.mark.parametrize("n", [256, 20_000, 300_000])
+def test_threshold_and_confidence_of_any_layout(n, backend):
+    losses = torch.rand(n, 2, generator=torch.Generator().manual_seed(n)).square().requires_grad_()[:, 1]
+    same_as_one_after_the_other(losses, 0.1, 2, backend)
+    same_as_one_after_the_other(losses.bfloat16(), 0.1, 2, backend)
+
+
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+def test_compiled_threshold_and_confidence(backend):
+    losses = torch.rand(30, generator=torch.Generator().manual_seed(0))
+    compiled = torch.compile(lambda x: otsu_confidence(x, 0.1, backend=backend), fullgraph=True, backend="aot_eager")
+    assert same(compiled(losses), otsu_confidence(losses, 0.1, backend=backend))
+
+
+def test_bad_arguments_of_threshold_and_confidence_name_themselves():
+    with pytest.raises(TypeError, match=r"losses must be a torch.Tensor, not list"):
+        otsu_confidence([1.0, 2.0], 1.0)
+    for losses in (torch.tensor(1.0), torch.rand(2, 4)):
+        with pytest.raises(ValueError, match=r"losses must be one batch, \(n,\), got shape .*take otsu_threshold"):
+            otsu_confidence(losses, 1.0)
+    with pytest.raises(ValueError, match="min_group must be an integer of at least 1, got 0"):
+        otsu_confidence(torch.rand(4), 1.0, 0)
+    with pytest.raises(ValueError, match=r"lam must be a positive number in the range of torch.float32, got -1"):
+        otsu_confidence(torch.rand(4), -1)
 
 
 @pytest.mark.parametrize("backend", CPU_BACKENDS)

@@ -51,6 +51,22 @@ def test_trains_with_a_filter_and_writes_a_report(features, tmp_path, capsys):
     assert checkpoint["config"]["noise_rate"] == 0.2
 
 
+def test_each_setting_of_the_filter_that_a_method_asks_for_may_be_given_otherwise(features, tmp_path):
+    def chosen(*options):
+        out = tmp_path / "-".join(["run", *options])
+        command = ["train", "--data", features, "--batch-size", "32", "--epochs", "1", "--device", "cpu"]
+        assert main([*command, *options, "--out", str(out)]) == 0
+        return torch.load(out / "checkpoint.pt", weights_only=True)["config"]
+
+    default = chosen()
+    assert default["method"] == "robust"
+    assert {"kind": "prism-vmf", "threshold": "otsu", "without_copies": True}.items() <= default["filter"].items()
+    changed = chosen("--filter-window", "5", "--no-filter-without-copies")["filter"]
+    assert changed == {**default["filter"], "window": 5, "without_copies": False}
+    assert chosen("--filter", "none")["filter"]["kind"] == "none"
+    assert chosen("--method", "contrastive")["filter"]["kind"] == "none"
+
+
 def test_trains_on_a_folder_with_an_own_backbone(tmp_path, monkeypatch, capsys):
     random = np.random.default_rng(0)
     for label in range(4):
@@ -62,7 +78,7 @@ def test_trains_on_a_folder_with_an_own_backbone(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     command = ["train", "--data", "photos", "--image-size", "8", "--backbone", "cli_backbone:make", "--epochs", "1"]
     for options in ([], ["--finetune"], ["--method", "smooth-proxy-anchor"]):
-        assert main([*command, *options, "--batch-size", "5", "--device", "cpu"]) == 0
+        assert main([*command, *options, "--batch-size", "9", "--device", "cpu"]) == 0
         assert "MAP@R" in capsys.readouterr().out
 
 

@@ -69,7 +69,7 @@ def test_an_outcome_of_other_settings_is_refused(tmp_path):
     assert read_outcome(cell, tmp_path, "clusters")["summary"]["precision_at_1"] == 0.5
     with pytest.raises(UsageError, match=r"data: clusters then, glyphs now"):
         read_outcome(cell, tmp_path, "glyphs")
-    other = Cell(Entry("plain", "Plain", {**SMALL, "anchor": AnchorOptions(alpha=16.0)}), "none", 0, 2)
+    other = Cell(Entry("plain", "Plain", {**PLAIN.settings, "anchor": AnchorOptions(alpha=16.0)}), "none", 0, 2)
     with pytest.raises(UsageError, match=r"anchor.alpha: 32.0 then, 16.0 now; epochs: 1 then, 2 now"):
         read_outcome(other, tmp_path, "clusters")
     cell.path(tmp_path).write_text("{")

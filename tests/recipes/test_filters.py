@@ -70,6 +70,7 @@ def test_proxies_are_those_of_the_loss(method):
         ("proxy-nca", FilterOptions("prism-average", without_copies=True, threshold="top-r", memory_size=100)),
         ("mcl", FilterOptions("prism-batch-positive", threshold="fixed", fixed_threshold=0.1)),
         ("mcl", FilterOptions()),
+        ("robust", None),
     ],
 )
 def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(clusters, tmp_path, method, options):
@@ -119,6 +120,16 @@ def test_the_memory_of_mcl_is_that_of_the_filter(clusters):
     assert torch.equal(torch.from_numpy(filtered.labels)[stored], bank.labels[bank.labels >= 0])
     norms = alone.inputs["memory"].module.features[: 7 * 32].norm(dim=1)
     torch.testing.assert_close(norms, torch.ones(7 * 32))
+
+
+def test_robust_is_told_no_noise_rate_and_finds_it(clusters):
+    robust = replace(FAST, method="robust", filter=None, epochs=8)
+    assert robust.filter_options.threshold == "otsu" and robust.told_noise_rate is None
+    assert replace(robust, filter=FilterOptions()).filter_options.kind == "none"
+    for noise, share in (("symmetric:0.4", 0.4), ("none", 0.0)):
+        last = train(replace(robust, noise=noise), clusters, device="cpu").history[-1]
+        assert last["filter_kept"] == pytest.approx(1 - share, abs=0.1)
+    assert train(robust, clusters, device="cpu").history[-1]["filter_precision"] > 0.9
 
 
 def test_noise_rate(clusters):

@@ -32,7 +32,8 @@ def pictures(page):
 @pytest.mark.parametrize(
     ("config", "shown"),
     [
-        (FAST, []),
+        (replace(FAST, method="proxy-anchor"), []),
+        (FAST, ["Share of right labels", "histograms of log P_clean", "Box plots of the concentration"]),
         (replace(FAST, method="smooth-proxy-anchor"), ["histograms of confidences"]),
         (replace(FAST, method="soft-triple", filter=FilterOptions("prism-average")),
          ["Share of right labels", "histograms of log P_clean"]),

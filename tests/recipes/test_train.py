@@ -155,7 +155,7 @@ def test_errors_of_folders_and_checkpoints(clusters, tmp_path):
 
 def test_errors_of_settings(clusters, tiny_images):
     for change, message in (
-        ({"method": "triplet"}, "method 'triplet': expected one of proxy-anchor"),
+        ({"method": "triplet"}, "method 'triplet': expected one of robust, proxy-anchor"),
         ({"noise": "symmetric"}, "noise 'symmetric'"),
         ({"amp": "fp8"}, "amp 'fp8'"),
         ({"epochs": 0}, "epochs=0"),
@@ -176,9 +176,11 @@ def test_errors_of_settings(clusters, tiny_images):
 
 
 def test_a_loss_that_diverges_ends_the_run(clusters, monkeypatch):
-    monkeypatch.setattr(train_module.Run, "_batch_loss", lambda self, *_: self.loss.proxies.sum() * float("nan"))
-    with pytest.raises(UsageError, match="the loss of epoch 1 is nan"):
+    monkeypatch.setattr(train_module.Run, "_batch_loss", lambda self, X, *_: X.sum() * float("nan"))
+    with pytest.raises(UsageError, match=r"epoch 1, step 2: embeddings\[0\] has NaN or inf"):
         train(FAST, clusters, device="cpu")
+    with pytest.raises(UsageError, match="the loss of epoch 1 is nan"):
+        train(replace(FAST, method="proxy-anchor"), clusters, device="cpu")
 
 
 @pytest.mark.parametrize("noise", ["symmetric:0.25", "small-cluster:0.25", "semantic:0.25"])
@@ -205,6 +207,12 @@ def test_a_backbone_may_start_untrained(tiny_images):
     assert np.isfinite(train(config, tiny_images, device="cpu").summary["loss"])
 
 
+def test_batches_that_a_method_asks_for_fit_data_of_few_classes(clusters):
+    assert train(TrainingConfig(epochs=1), clusters, device="cpu").history[0]["loss"] > 0  # 64 classes × 4 by default
+    with pytest.raises(UsageError, match="only 12 classes have samples; use a batch size of at most 48"):
+        train(TrainingConfig(epochs=1, samples_per_class=4), clusters, device="cpu")
+
+
 def test_options_of_a_method_reach_its_loss(clusters):
     with pytest.raises(UsageError, match="method proxy-anchor: alpha must be positive, got -1"):
-        train(replace(FAST, anchor=AnchorOptions(alpha=-1)), clusters)
+        train(replace(FAST, method="proxy-anchor", anchor=AnchorOptions(alpha=-1)), clusters)

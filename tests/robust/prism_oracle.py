@@ -11,6 +11,7 @@ from python_ref.prism import (
     is_clean,
     log_p_clean,
     memory_positive_similarity,
+    otsu_cut,
     proxy_similarity,
     smooth_top_r_threshold,
     top_r_threshold,
@@ -82,6 +83,10 @@ class Oracle:
             return torch.tensor(self.fixed if ablation else math.log(self.fixed), dtype=torch.float64)
         if self.threshold == "per-class":
             return self._per_class(scores, labels, known)
+        if self.threshold == "otsu":
+            if self.iteration < self.vmf_start:
+                return torch.full(labels.shape, -math.inf, dtype=torch.float64)
+            return torch.minimum(otsu_cut(scores, known), self._per_class(scores, labels, known))
         quantile = top_r_threshold(scores, self.R)
         if self.threshold == "top-r":
             return quantile

@@ -16,6 +16,7 @@ from robustdml_ops.robust import PRISM, prism_scores
 C, D, H, N = 5, 4, 2, 12
 SIMILARITIES = ("average", "proxy", "vmf", "batch-positive", "memory-positive")
 THRESHOLDS = ("top-r", "smooth-top-r", "per-class", "fixed")
+PAIRS = [(similarity, threshold) for similarity in SIMILARITIES for threshold in THRESHOLDS] + [("vmf", "otsu")]
 few = settings(max_examples=6, deadline=None, derandomize=True)
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -66,8 +67,7 @@ def batches_of(plan, similarity, dtype=torch.float64):
         yield X.to(dtype), labels, ids, None if proxies is None else proxies.to(dtype)
 
 
-@pytest.mark.parametrize("threshold", THRESHOLDS)
-@pytest.mark.parametrize("similarity", SIMILARITIES)
+@pytest.mark.parametrize(("similarity", "threshold"), PAIRS)
 @few
 @given(plan=plans)
 def test_sequences_are_the_papers(similarity, threshold, plan):
@@ -105,8 +105,7 @@ def test_float32_loses_no_more_than_the_reference_in_float32(similarity, plan):
             bank.enqueue(X, labels, keep=result.keep, **{"sample_ids" if bank is prism else "ids": ids})
 
 
-@pytest.mark.parametrize("threshold", THRESHOLDS)
-@pytest.mark.parametrize("similarity", SIMILARITIES)
+@pytest.mark.parametrize(("similarity", "threshold"), PAIRS)
 @settings(max_examples=2, deadline=None, derandomize=True)
 @given(plan=plans, cut=st.integers(0, 5))
 def test_resumes_bit_for_bit(similarity, threshold, plan, cut):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from robustdml_ops.robust.prism_scores import Scores
-from robustdml_ops.robust.prism_thresholds import PerClassThreshold, SmoothTopR, TopR
+from robustdml_ops.robust.prism_thresholds import OtsuCut, PerClassThreshold, SmoothTopR, TopR
 
 
 def all_known(values):
@@ -104,3 +104,52 @@ def test_a_score_that_is_no_number_leaves_nothing():
         assert not threshold(all_known(torch.tensor([-2.0, -1.0], dtype=torch.float64)), labels).isnan().any()
     assert rings.scored.tolist() == [2]
     assert smooth.quantiles[-1] == -2
+
+
+def two_kinds(right, wrong, classes, random):
+    """Scores as vMF-Sim gives them: near 0 with a tail, and spread over two orders of magnitude."""
+    values = torch.cat(
+        [-0.2 * torch.randn(right, generator=random) ** 2, -60 * torch.randn(wrong, generator=random).exp()]
+    )
+    return all_known(values.double()), torch.randint(classes, (right + wrong,), generator=random)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.7])
+def test_otsus_cut_finds_the_share_of_wrong_labels_by_itself(share):
+    random = torch.Generator().manual_seed(0)
+    threshold, wrong = OtsuCut(0.9, 60, 10, torch.float64), int(200 * share)
+    for _ in range(20):
+        scores, labels = two_kinds(200 - wrong, wrong, 10, random)
+        rejected = scores.values <= threshold(scores, labels)
+    assert rejected[200 - wrong :].float().mean() > 0.97
+    assert rejected[: 200 - wrong].float().mean() < 0.02
+
+
+def test_otsus_cut_leaves_every_class_a_share():
+    """Class 0 scores far below the others, all of it."""
+    random = torch.Generator().manual_seed(0)
+    threshold, labels = OtsuCut(0.6, 20, 2, torch.float64), torch.tensor([0, 1]).repeat(8)
+    kept = 0
+    for _ in range(500):
+        values = torch.where(
+            labels == 0, -100 - 10 * torch.rand(16, generator=random), -torch.rand(16, generator=random)
+        )
+        m = threshold(all_known(values.double()), labels)
+        kept += int((values[labels == 0] > m[labels == 0]).sum())
+        assert (values > m)[labels == 1].all()
+    assert kept / (500 * 8) == pytest.approx(0.4, abs=0.03)
+
+
+def test_otsus_cut_waits_for_log_likelihoods_and_for_scores_that_differ():
+    threshold, labels = OtsuCut(0.8, 4, 1, torch.float64), torch.zeros(6, dtype=torch.int64)
+    values = torch.tensor([-0.1, -0.2, -0.3, -90.0, -70.0, -80.0], dtype=torch.float64)
+    averages = all_known(values)._replace(stands_in=True)
+    assert threshold(averages, labels).tolist() == [-math.inf] * 6 and int(threshold.scored[0]) == 0
+    unknown = Scores(torch.zeros(6, dtype=torch.float64), torch.zeros(6, dtype=torch.bool))
+    for nothing in (unknown, all_known(torch.full((6,), math.nan, dtype=torch.float64)), all_known(values * 0)):
+        assert threshold(nothing, labels).tolist() == [-math.inf] * 6
+    m = threshold(all_known(values), labels)  # the class has six scores of 0: its floor is there
+    assert ((values > m) == (values > -1)).all()
+    broken = values.clone()
+    broken[0] = math.nan
+    assert not threshold(all_known(broken), labels).isnan().any()

@@ -5,7 +5,7 @@ import torch
 from robustdml_ops.engine.eager.anchor_lse import anchor_lse, forward_only
 from robustdml_ops.engine.eager.class_lse import class_lse, class_lse_backward, fused_class_lse
 from robustdml_ops.engine.eager.lambert_w import confidence, lambert_w, superloss
-from robustdml_ops.engine.eager.otsu import otsu_cut
+from robustdml_ops.engine.eager.otsu import otsu_confidence, otsu_cut
 from robustdml_ops.engine.eager.pair_hinge import pair_hinge
 from robustdml_ops.engine.eager.pair_lse import pair_lse
 from robustdml_ops.engine.eager.rows import finish, normalize_rows, normalize_rows_backward, operand
@@ -25,6 +25,7 @@ __all__ = [
     "normalize_rows",
     "normalize_rows_backward",
     "operand",
+    "otsu_confidence",
     "otsu_cut",
     "pair_hinge",
     "pair_lse",

@@ -1,4 +1,4 @@
-"""Otsu's cut in the native module: a radix sort on the CPU, one launch on a GPU."""
+"""Otsu's cut in the native module: a radix sort on the CPU, one launch on a GPU; on the CPU with the confidences."""
 
 import torch
 from torch import Tensor
@@ -26,3 +26,21 @@ def otsu_cut(values: Tensor, min_group: int) -> OtsuCut:
     else:
         getattr(module.library, f"otsu_{suffix}")(*arguments, torch.get_num_threads())
     return cut
+
+
+def otsu_confidence(losses: Tensor, min_group: int, lam: float) -> tuple[Tensor, Tensor] | None:
+    """τ and σ of ``losses`` (n,) by one call into two buffers: a batch is small, and calls cost more than its cut."""
+    if module.on_gpu(losses):
+        return None
+    losses = losses.contiguous()
+    sigma, threshold = torch.empty_like(losses), losses.new_empty(())
+    getattr(module.library, f"otsu_confidence_{module.SUFFIX[losses.dtype]}")(
+        losses.data_ptr(),
+        losses.numel(),
+        min_group,
+        lam,
+        threshold.data_ptr(),
+        sigma.data_ptr(),
+        torch.get_num_threads(),
+    )
+    return threshold, sigma

@@ -7,7 +7,7 @@ from robustdml_ops.engine.triton.anchor_lse import anchor_lse, forward_only
 from robustdml_ops.engine.triton.class_lse import class_lse, class_lse_backward, fused_class_lse
 from robustdml_ops.engine.triton.device import unavailable
 from robustdml_ops.engine.triton.lambert_w import confidence, lambert_w, superloss
-from robustdml_ops.engine.triton.otsu import otsu_cut
+from robustdml_ops.engine.triton.otsu import otsu_confidence, otsu_cut
 from robustdml_ops.engine.triton.pairs import pair_hinge, pair_lse
 from robustdml_ops.engine.triton.rows import finish, normalize_rows, normalize_rows_backward, operand
 from robustdml_ops.engine.triton.vmf import evaluate_vmf
@@ -25,6 +25,7 @@ __all__ = [
     "normalize_rows",
     "normalize_rows_backward",
     "operand",
+    "otsu_confidence",
     "otsu_cut",
     "pair_hinge",
     "pair_lse",

@@ -24,3 +24,7 @@ def otsu_cut(values: Tensor, min_group: int) -> OtsuCut:
         with current(values):
             otsu[(values.numel() // n,)](values, *outputs, n, min_group, **launch.otsu(n))
     return cut
+
+
+def otsu_confidence(losses: Tensor, min_group: int, lam: float) -> None:
+    """Cut, then confidence: there is no faster way here."""

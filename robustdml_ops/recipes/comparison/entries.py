@@ -45,6 +45,7 @@ _OURS = {"threshold": "per-class", "without_copies": True}
 ENTRIES = {
     entry.name: entry
     for entry in [
+        _entry("robust", "Robust", method="robust"),
         _entry("proxy-nca", "Proxy-NCA", method="proxy-nca"),
         _entry("proxy-anchor", "Proxy-Anchor", method="proxy-anchor"),
         _entry("soft-triple", "SoftTriple", method="soft-triple"),
@@ -73,6 +74,7 @@ ENTRIES = {
         _filtered("proxy-anchor", "Proxy-Anchor", "vmf", "-per-class", ", per class", **_OURS),
         _filtered("mcl", "MCL", "vmf", "-per-class", ", per class", **_OURS),
         _filtered("soft-triple", "SoftTriple", "vmf", "-per-class", ", per class", **_OURS),
+        _filtered("contrastive", "Contrastive", "vmf", "-per-class", ", per class", **_OURS),
     ]
 }  # fmt: skip
 
@@ -87,6 +89,7 @@ NOISES = (
 )
 
 QUICK_ENTRIES = (
+    "robust",
     "proxy-anchor",
     "soft-triple",
     "mcl",

@@ -175,7 +175,7 @@ def dot_plot(results: Results) -> str:
         axes.invert_yaxis()
         axes.set(xlabel="Recall@1, unseen classes")
         axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, fontsize=9)
+        axes.figure.legend(loc="outside upper left", ncols=4, fontsize=9)
 
     return draw_axes(draw, 0.34 * len(entries) + 1.5)
 

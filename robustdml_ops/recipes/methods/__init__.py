@@ -9,6 +9,7 @@ from robustdml_ops.recipes.methods.pairs import (
     MemoryContrastiveOptions,
     MultiSimilarityOptions,
 )
+from robustdml_ops.recipes.methods.robust import ROBUST_METHODS
 from robustdml_ops.recipes.methods.self_paced import SELF_PACED_METHODS, SelfPacedOptions
 from robustdml_ops.recipes.methods.softmax import (
     SOFTMAX_METHODS,
@@ -18,6 +19,7 @@ from robustdml_ops.recipes.methods.softmax import (
 )
 
 METHODS: dict[str, Method] = {
+    **ROBUST_METHODS,
     **ANCHOR_METHODS,
     **SOFTMAX_METHODS,
     **PAIR_METHODS,

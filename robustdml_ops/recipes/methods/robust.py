@@ -1,0 +1,15 @@
+"""Contrastive loss, PRISM's vMF-Sim and Otsu's cut: the best over all kinds of noise, and told of none; the default."""
+
+from dataclasses import replace
+
+from robustdml_ops.recipes.filter_options import FilterOptions
+from robustdml_ops.recipes.methods.pairs import PAIR_METHODS
+
+# docs/training.md, "The robust method", has what it was chosen from.
+ROBUST_METHODS = {
+    "robust": replace(
+        PAIR_METHODS["contrastive"],
+        title="Robust",
+        filter=FilterOptions("prism-vmf", threshold="otsu", without_copies=True, vmf_epochs=1),
+    )
+}
