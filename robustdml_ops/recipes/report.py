@@ -84,9 +84,9 @@ def render(outcome: DemoOutcome) -> str:
         "scores": figure(
             run_plots.score_histogram(robust.scores["log_p_clean"], robust.changed, "log P_clean"),
             "Two histograms of log P_clean: right labels lie at the right end, wrong ones far to the left of it.",
-            "What the robust method held of each label in the last epoch, seed 0: how probable the label's class is "
-            "among all classes, by what a memory holds of them. It keeps what lies right of a cut that it finds in "
-            f"each batch: {robust.summary['filter_kept']:.0%} of the images, and of these have "
+            "What the robust method held of the labels that it met in the last epoch, seed 0: how probable the label's "
+            "class is among all classes, by what a memory holds of them. It keeps what lies right of a cut that it "
+            f"finds in each batch: {robust.summary['filter_kept']:.0%} of the images, and of these have "
             f"{robust.summary['filter_precision']:.1%} a right label. Nobody told it how many labels are wrong.",
         ),
         "margins": figure(
