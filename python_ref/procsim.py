@@ -74,7 +74,7 @@ def otsu_threshold(losses: Tensor, min_group: int = 2) -> float:
         if min(len(C0), len(C1)) < min_group:  # a tie: the midpoint of two equal losses does not part them
             continue
         cost = float((len(C0) * C0.var(correction=0) + len(C1) * C1.var(correction=0)) / len(losses))
-        if cost < best:
+        if cost < best * (1 - 1e-12):  # what differs by rounding is equally good
             best, threshold = cost, float(candidate)
     return threshold
 

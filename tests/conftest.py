@@ -6,11 +6,16 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is determi
 
 import pytest
 import torch
+from hypothesis import settings
+
+settings.register_profile("fixed", derandomize=True)
+settings.load_profile("fixed")
 
 
 @pytest.fixture(autouse=True)
-def _poisoned_memory():
+def _poisoned_memory_and_a_seed():
     """In deterministic mode PyTorch fills what ``torch.empty`` returns with NaN."""
+    torch.manual_seed(0)
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)

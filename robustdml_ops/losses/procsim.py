@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from robustdml_ops.losses.multi_similarity import MultiSimilarityLoss
@@ -54,6 +55,10 @@ class ProcSimLoss(nn.Module):
         ``LanguageGuidanceLoss(reduction="none")``. Needed where ω > 0.
     confidence_on_regularizer : bool
         Whether σ weighs ℓ^SSL, too.
+    drop_above : bool
+        Whether samples above τ leave the pairs of the others as well, an extension: σ alone weighs a sample as an
+        anchor, and a wrong label stays a positive of its class. For losses on pairs; a callable gets −1 for the labels
+        of such samples, which those of this package pass over.
     softmax_scale : float
         Of Proxy-NCA, see :class:`~robustdml_ops.losses.ProxyNCALoss`.
     backend : str, optional
@@ -100,6 +105,7 @@ class ProcSimLoss(nn.Module):
         regularizer: Callable[[Tensor, Tensor | None, Tensor], Tensor] | None = None,
         confidence_on_regularizer: bool = False,
         *,
+        drop_above: bool = False,
         softmax_scale: float = 1.0,
         backend: str | None = None,
     ) -> None:
@@ -113,12 +119,15 @@ class ProcSimLoss(nn.Module):
             _check_name("dml", dml, NAMES)
         _check_name("threshold", threshold, tuple(THRESHOLDS))
         _check_name("detector", detector, NAMES)
+        if drop_above and dml == "proxy-nca":
+            raise ValueError('drop_above=True leaves samples out of pairs, and dml="proxy-nca" has none: leave one out')
         self.lam = lam
         self.omega = omega
         self.dml = dml
         self.detector = detector
         self.regularizer = regularizer
         self.confidence_on_regularizer = confidence_on_regularizer
+        self.drop_above = drop_above
         self.threshold = THRESHOLDS[threshold]()
         check_sizes(num_classes=num_classes, embedding_size=embedding_size)
         self.proxy_nca = self.multi_similarity = self.detecting = None
@@ -171,7 +180,8 @@ class ProcSimLoss(nn.Module):
             proxy_losses = self.proxy_nca(embeddings if trains_embeddings else embeddings.detach(), labels)
         losses = self._detect(embeddings, labels, proxy_losses)
         threshold, sigma = self._judge(losses)
-        loss = self._dml(embeddings, labels, sigma, proxy_losses)
+        paired = torch.where(losses > threshold, -1, labels) if self.drop_above else labels
+        loss = self._dml(embeddings, paired, sigma, proxy_losses)
         if proxy_losses is not None and self.dml != "proxy-nca":
             loss = loss + _mean(proxy_losses)
         if self.regularizer is not None and self.omega > 0:

@@ -43,18 +43,14 @@ def pair_hinge(
 ) -> PairHinge:
     """Both sums of hinges of every anchor; differentiable for any upstream gradient.
 
-    Forward is one sweep, backward another that computes the similarities again: what is of size n×m exists a chunk of
-    anchors at a time (64 of them at least), whatever n is.
+    Sweeps, memory, precision, backends and errors are those of :func:`~robustdml_ops.ops.pair_lse`.
 
     Parameters
     ----------
     embeddings, labels : Tensor
-        The anchors: (n, D), float64, float32, bfloat16 or float16, any scale, and (n,) integers. A zero row has cosine
-        0 with everything and zero gradient.
+        The anchors, (n, D) and (n,), as in :func:`~robustdml_ops.ops.pair_lse`.
     candidates, candidate_labels : Tensor, optional
-        What the anchors are compared with, (m, D) and (m,); differentiable: rows that need no gradient cost none. None:
-        the anchors themselves, each without itself. A label below 0, here as above, marks a row that takes no part,
-        such as an empty slot of a memory bank.
+        (m, D) and (m,), likewise; None: the anchors themselves.
     positive_margin, negative_margin : float
         m⁺ and m⁻. A positive margin above 1 (cosine) is above every similarity, so all positives count.
     positive_offset, negative_offset : float
@@ -63,7 +59,7 @@ def pair_hinge(
     distance : {"cosine", "euclidean"}
         What the margins are compared with, see above.
     backend : str, optional
-        ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device.
+        As there.
 
     Returns
     -------
@@ -71,16 +67,9 @@ def pair_hinge(
         positive, negative: (n,) each, in float64 if either matrix is, else float32. positive_count, negative_count:
         (n,) int64, not differentiable.
 
-    Raises
-    ------
-    ValueError, TypeError
-        Shapes, types or devices that do not fit; on the CPU also NaN or inf (on a GPU, where a look would stall the
-        stream, the result is NaN).
-
     Notes
     -----
-    Similarities and sums are in float32 at least; on a GPU bfloat16 and float16 inputs, and all inputs under autocast,
-    enter the products as bfloat16. A Euclidean distance comes from the cosine: in float32 what is below 10⁻³ is
+    A Euclidean distance comes from the cosine: in float32 what is below 10⁻³ is
     rounding. Equal vectors have distance 0 and no gradient.
 
     Examples

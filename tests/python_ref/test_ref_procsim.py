@@ -91,6 +91,11 @@ def test_claim_1_i_translation(case, shift):
     assert torch.equal(confidence(losses + shift, otsu_threshold(losses + shift), lam), sigma)
 
 
+def test_of_equally_good_thresholds_the_lowest_is_taken_wherever_they_lie():
+    losses = torch.tensor([0.0, 1, 1, -1, -1, 4, -4, 5, -5], dtype=torch.float64)  # ±0.5 are mirror images
+    assert [otsu_threshold(losses + shift) - shift for shift in (0, -30, 7, 100)] == [-0.5] * 4
+
+
 @given(losses_and_lambda)
 def test_claim_1_ii_and_iii_monotone_within_the_unit_interval(case):
     losses, lam = case

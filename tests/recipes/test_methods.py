@@ -35,6 +35,7 @@ def test_procsim_finds_wrong_labels(clusters):
     "options",
     [
         ProcSimOptions(threshold="mean"),
+        ProcSimOptions(drop_above=True),
         ProcSimOptions(threshold="gmm"),
         ProcSimOptions(dml="proxy-nca"),
         ProcSimOptions(detector="multi-similarity"),

@@ -59,6 +59,8 @@ ENTRIES = {
         _entry("procsim-detector-ms", "ProcSim, cut on MS", method="procsim",
                procsim=ProcSimOptions(detector="multi-similarity")),
         _entry("procsim-mean", "ProcSim, cut at the mean", method="procsim", procsim=ProcSimOptions(threshold="mean")),
+        _entry("procsim-drop-above", "ProcSim, what is above left out", method="procsim",
+               procsim=ProcSimOptions(drop_above=True)),
         _entry("bspml", "BSPML", method="bspml"),
         _entry("bspml-unbalanced", "BSPML, μ = 0", method="bspml", bspml=SelfPacedOptions(mu=0.0)),
         _filtered("mcl", "MCL", "average", **_PAPER),

@@ -24,6 +24,9 @@ class ProcSimOptions:
     threshold: str = option("otsu", "between right and wrong labels", choices=("otsu", "mean", "gmm"))
     detector: str = option("proxy-nca", "whose losses tell them apart", choices=("proxy-nca", "multi-similarity"))
     confidence_on_regularizer: bool = option(False, "let confidences weigh language guidance, too")
+    drop_above: bool = option(
+        False, "leave what lies above the threshold out of the pairs of others, too; an extension"
+    )
 
 
 @dataclass(frozen=True)
