@@ -1,5 +1,7 @@
 """Rows that single claims are about: settings of one method, run where the claim looks and nowhere else."""
 
+from typing import Any
+
 from robustdml_ops.recipes.comparison.entries import ENTRIES, Entry
 from robustdml_ops.recipes.methods import AdaptiveOptions, AnchorOptions, SmoothOptions
 
@@ -30,8 +32,8 @@ def _with_margin(margin: float, name: str) -> Entry:
     return Entry(name, f"Proxy-Anchor, δ = {margin:g}", settings)
 
 
-def _adaptive(name: str, title: str, **options: object) -> Entry:
-    settings = {"method": "adaptive-proxy-anchor", "adaptive": AdaptiveOptions(**options)}  # type: ignore[arg-type]
+def _adaptive(name: str, title: str, **options: Any) -> Entry:
+    settings = {"method": "adaptive-proxy-anchor", "adaptive": AdaptiveOptions(**options)}
     return Entry(name, f"Adaptive Proxy-Anchor, {title}", settings)
 
 
