@@ -11,7 +11,7 @@ from robustdml_ops.losses.proxy_nca import ProxyNCALoss
 from robustdml_ops.losses.superloss import check_lam
 from robustdml_ops.ops import confidence, otsu_confidence, pair_lse_sum
 from robustdml_ops.ops.validation import check_sizes
-from robustdml_ops.robust.loss_thresholds import THRESHOLDS, OtsuThreshold
+from robustdml_ops.robust.loss_thresholds import THRESHOLDS
 
 NAMES = ("multi-similarity", "proxy-nca")
 
@@ -117,7 +117,7 @@ class ProcSimLoss(nn.Module):
             raise ValueError(f"omega={omega} weighs a regularizer: give one, such as LanguageGuidanceLoss")
         if not callable(dml):
             _check_name("dml", dml, NAMES)
-        _check_name("threshold", threshold, tuple(THRESHOLDS))
+        _check_name("threshold", threshold, ("otsu", *THRESHOLDS))
         _check_name("detector", detector, NAMES)
         if drop_above and dml == "proxy-nca":
             raise ValueError('drop_above=True leaves samples out of pairs, and dml="proxy-nca" has none: leave one out')
@@ -128,7 +128,7 @@ class ProcSimLoss(nn.Module):
         self.regularizer = regularizer
         self.confidence_on_regularizer = confidence_on_regularizer
         self.drop_above = drop_above
-        self.threshold = THRESHOLDS[threshold]()
+        self.threshold = None if threshold == "otsu" else THRESHOLDS[threshold]()
         check_sizes(num_classes=num_classes, embedding_size=embedding_size)
         self.proxy_nca = self.multi_similarity = self.detecting = None
         if "proxy-nca" in (dml, detector):
@@ -180,7 +180,7 @@ class ProcSimLoss(nn.Module):
             proxy_losses = self.proxy_nca(embeddings if trains_embeddings else embeddings.detach(), labels)
         losses = self._detect(embeddings, labels, proxy_losses)
         threshold, sigma = self._judge(losses)
-        paired = torch.where(losses > threshold, -1, labels) if self.drop_above else labels
+        paired = torch.where(losses > threshold, -1, labels.long()) if self.drop_above else labels
         loss = self._dml(embeddings, paired, sigma, proxy_losses)
         if proxy_losses is not None and self.dml != "proxy-nca":
             loss = loss + _mean(proxy_losses)
@@ -203,7 +203,7 @@ class ProcSimLoss(nn.Module):
 
     def _judge(self, losses: Tensor) -> tuple[Tensor, Tensor]:
         """τ () and σ (B,)."""
-        if isinstance(self.threshold, OtsuThreshold):  # the fixed costs of small calls are most of what ProcSim adds
+        if self.threshold is None:  # one call for both: the fixed costs of small calls are most of what ProcSim adds
             return otsu_confidence(losses, self.lam)
         threshold: Tensor = self.threshold(losses)
         return threshold, confidence(losses, threshold, self.lam)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from robustdml_ops.recipes.options import option
+from robustdml_ops.robust.prism_settings import THRESHOLDS
 
 # Similarity of `robustdml_ops.robust.PRISM`; the last two are the paper's ablations.
 FILTERS = {
@@ -13,7 +14,6 @@ FILTERS = {
     "prism-memory-positive": "memory-positive",
 }
 NO_FILTER = "none"
-THRESHOLDS = ("smooth-top-r", "top-r", "per-class", "otsu", "fixed")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from robustdml_ops.recipes.noise import NOISES
 from robustdml_ops.recipes.progress import progress_bar
 from robustdml_ops.recipes.run_report import render_run
 from robustdml_ops.recipes.train import TrainingResult, train
+from robustdml_ops.robust.prism_settings import MOST_REJECTED
 
 WAY_ON = "; --resume goes on after the last whole epoch"
 DEFAULTS = TrainingConfig()
@@ -70,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--noise-rate",
         type=float,
         help="share of wrong labels that a filter is told (default: that of --noise, the true one, as in the papers); "
-        "for Otsu's cut the most that is rejected of a class (default: 0.8)",
+        f"for Otsu's cut the most that is rejected of a class (default: {MOST_REJECTED})",
     )
     main.add_argument(
         "--out", type=Path, help="folder for checkpoint, history, metrics and report; without it nothing is written"

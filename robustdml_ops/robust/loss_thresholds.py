@@ -1,4 +1,4 @@
-"""Where the losses of wrong labels begin: three ways to find a threshold in a batch of losses."""
+"""Where the losses of wrong labels begin, beside Otsu's cut: thresholds of a batch of losses that are modules."""
 
 import importlib.util
 import warnings
@@ -7,16 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from robustdml_ops.ops import otsu_threshold
 from robustdml_ops.robust.buffers import TypedBuffers
-
-
-class OtsuThreshold(nn.Module):
-    """The cut with the least variance inside the two groups, of this batch alone; ∞ where there is none."""
-
-    def forward(self, losses: Tensor) -> Tensor:
-        """() of losses (n,)."""
-        return otsu_threshold(losses).threshold
 
 
 class RunningMean(TypedBuffers):
@@ -122,4 +113,4 @@ def mixture_threshold(losses: np.ndarray) -> float:
     return float(center + spread * rising[0]) if rising else np.inf
 
 
-THRESHOLDS: dict[str, type[nn.Module]] = {"otsu": OtsuThreshold, "mean": RunningMean, "gmm": MixtureThreshold}
+THRESHOLDS: dict[str, type[nn.Module]] = {"mean": RunningMean, "gmm": MixtureThreshold}

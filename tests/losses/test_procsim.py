@@ -116,6 +116,7 @@ def test_what_is_above_the_threshold_may_leave_the_pairs(as_callable):
     assert not torch.allclose(step.loss, plain(X, y))
     (dX,) = torch.autograd.grad(step.loss, X)
     assert (dX[~below] == 0).all() and (dX[below].abs().sum(1) > 0).any()
+    assert torch.equal(dropping(X, y.to(torch.uint8)), dropping(X, y))  # which has no −1
     with pytest.raises(ValueError, match="drop_above=True leaves samples out of pairs"):
         ProcSimLoss(C, D, dml="proxy-nca", drop_above=True)
 

@@ -1,6 +1,6 @@
 """What a claim of a paper is, and how it is held against the runs."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from robustdml_ops.recipes.comparison.results import Results
@@ -20,12 +20,12 @@ class Side:
     key : str
         What is compared, a key of a run's summary.
     pick : callable
-        Chooses among several by their means, `min` or `max`.
+        Chooses among several by a key, which is their mean: `min` or `max`.
     """
 
     names: tuple[str, ...]
     key: str = RECALL
-    pick: Callable[[Iterable[float]], float] = min
+    pick: Callable[..., Estimate] = min
 
     def estimate(self, results: Results, noise: str) -> Estimate | None:
         """Look it up.
@@ -43,8 +43,8 @@ class Side:
             None unless all of the entries have been run.
         """
         found = [results.estimate(name, noise, self.key) for name in self.names]
-        known = {estimate.mean: estimate for estimate in found if estimate is not None}
-        return known[self.pick(known)] if all(found) else None
+        known = [estimate for estimate in found if estimate is not None]
+        return self.pick(known, key=lambda estimate: estimate.mean) if len(known) == len(found) else None
 
 
 @dataclass(frozen=True)
