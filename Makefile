@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-NATIVE_SOURCES := CMakeLists.txt setup.py pyproject.toml $(wildcard csrc/*.* csrc/*/*.*)
+NATIVE_SOURCES := CMakeLists.txt setup.py pyproject.toml $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*)
 
 .PHONY: demo test lint bench sanitize clean
 .DELETE_ON_ERROR:
@@ -17,7 +17,7 @@ lint: $(VENV)/.native
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror $(wildcard csrc/*.* csrc/*/*.*)
+	$(BIN)/clang-format --dry-run --Werror $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*)
 
 bench: $(VENV)/.native
 	$(BIN)/robustdml bench --out out/bench

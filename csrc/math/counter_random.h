@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "portable.h"
+#include "math/portable.h"
 
 namespace robustdml {
 

@@ -1,4 +1,5 @@
-// Limits of the floating types as constants: device code can't call std::numeric_limits.
+// Limits that host and device share; those of the floating types because device code can't call
+// std::numeric_limits.
 #pragma once
 
 #include <limits>
@@ -13,5 +14,8 @@ template <class T>
 constexpr T kInfinity = std::numeric_limits<T>::infinity();
 template <class T>
 constexpr T kNaN = std::numeric_limits<T>::quiet_NaN();
+
+// Norms below this are zero vectors: cosine 0 with everything and no gradient, instead of a gradient of 1e12.
+constexpr double kTinyNorm = 1e-12;
 
 }  // namespace robustdml

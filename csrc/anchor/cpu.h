@@ -1,0 +1,16 @@
+// Epilogue of the anchor log-sum-exp: a chunk of similarities becomes two log-sum-exps per anchor, and its
+// own gradient.
+#pragma once
+
+#include "anchor/chunk.h"
+#include "common/cpu/labels.h"
+
+namespace robustdml::cpu {
+
+template <class T>
+void anchor_lse_labels(const AnchorChunk<T>& chunk, const LabelSets& sets, int threads);
+
+template <class T>
+void anchor_lse_confidences(const AnchorChunk<T>& chunk, const ConfidenceSets<T>& sets, int threads);
+
+}  // namespace robustdml::cpu

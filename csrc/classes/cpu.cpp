@@ -1,0 +1,233 @@
+#include "classes/cpu.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "classes/cpu_pooling.h"
+#include "common/cpu/clones.h"
+#include "common/cpu/norm.h"
+#include "math/exp.h"
+#include "math/limits.h"
+
+namespace robustdml::cpu {
+namespace {
+
+// Classes between two looks at the maxima; their similarities with kColumns samples stay in L1.
+constexpr std::int64_t kRows = 32;
+
+// The logit of a class as a function of s. Not in base 2, although an exponential is cheaper there: where one
+// class has all of the weight, its logit minus the log-sum-exp must be 0, not a rounding of their size.
+template <class T>
+struct Line {
+    T slope;
+    T offset;
+};
+
+template <class T>
+ROBUSTDML_HD T scale_of(const ClassChunk<T>& c, std::int64_t k) {
+    return c.scale[k * c.scale_stride];
+}
+
+// The norms are taken here, while the rows of P are warm from the product that read them.
+template <class T>
+ROBUSTDML_HD void take_norms(const ClassChunk<T>& c, std::int64_t k) {
+    if (!c.P) return;
+    for (std::int64_t row = k * c.centers; row < (k + 1) * c.centers; ++row)
+        c.inverse_norm[row] = inverse_norm(c.P + row * c.D, c.D);
+}
+
+template <class T>
+ROBUSTDML_HD Line<T> line_of(const ClassChunk<T>& c, std::int64_t k, T cosine) {
+    const T bias = c.bias ? c.bias[k] : T(0);
+    return {scale_of(c, k) * cosine, bias};
+}
+
+// Up to kRows classes, `stride` elements apart, into the running sums.
+template <class T>
+ROBUSTDML_HD void add_rows(const T* rows, std::int64_t stride, const Line<T>* lines, std::int64_t count,
+                           std::int64_t B, T* shift, double* total) {
+    for (std::int64_t from = 0; from < B; from += kColumns) {
+        const std::int64_t columns = std::min(kColumns, B - from);
+        T largest[kColumns], sum[kColumns];
+        std::copy(shift + from, shift + from + columns, largest);
+        std::fill(sum, sum + columns, T(0));
+        for (std::int64_t r = 0; r < count; ++r) {
+            const T* s = rows + r * stride + from;
+            const Line<T> line = lines[r];
+#pragma omp simd
+            for (std::int64_t x = 0; x < columns; ++x)
+                largest[x] = std::max(largest[x], line.slope * s[x] + line.offset);
+        }
+        for (std::int64_t r = 0; r < count; ++r) {
+            const T* s = rows + r * stride + from;
+            const Line<T> line = lines[r];
+#pragma omp simd
+            for (std::int64_t x = 0; x < columns; ++x)
+                sum[x] += exp_fast(line.slope * s[x] + line.offset - largest[x]);
+        }
+#pragma omp simd
+        for (std::int64_t x = 0; x < columns; ++x) {
+            // Exactly 1 where nothing changed: a rounding a block would add up.
+            const T before = shift[from + x];
+            const T factor = largest[x] == before ? T(1) : exp_fast(before - largest[x]);
+            total[from + x] = total[from + x] * factor + sum[x];
+            shift[from + x] = largest[x];
+        }
+    }
+}
+
+template <class T>
+ROBUSTDML_HD void forward_range(const ClassChunk<T>& c, const LabelSets& labels, T* target,
+                                std::int64_t begin, std::int64_t end, T* shift, double* total, T* weights) {
+    const std::int64_t B = c.B, stride = c.centers * B;
+    const std::int64_t* sorted = labels.sorted_labels;
+    std::int64_t place = std::lower_bound(sorted, sorted + B, labels.first_label + begin) - sorted;
+    Line<T> lines[kRows];
+    for (std::int64_t from = begin; from < end; from += kRows) {
+        const std::int64_t count = std::min(kRows, end - from);
+        for (std::int64_t k = from; k < from + count; ++k) {
+            T* s = c.S + k * stride;
+            take_norms(c, k);
+            T cosine = cosine_factor(c, k);
+            if (c.pooling != Pooling::none) {
+                cosine = T(1);
+                T pooled[kColumns], inverse[kColumns];
+                for (std::int64_t x = 0; x < B; x += kColumns) {
+                    const std::int64_t columns = std::min(kColumns, B - x);
+                    pool(c, k, x, columns, pooled, inverse, weights);
+                    std::copy(pooled, pooled + columns, s + x);
+                }
+            }
+            Line<T>& line = lines[k - from];
+            line = line_of(c, k, cosine);
+            if (place == B || sorted[place] != labels.first_label + k) continue;
+            // A class that is somebody's label, as few are: its row becomes exponents, so that one can be
+            // taken out whatever the slope is.
+            const double bias = c.bias ? double(c.bias[k]) : 0.0;
+            const std::int64_t first = place;
+            for (; place < B && sorted[place] == labels.first_label + k; ++place) {
+                const std::int64_t x = labels.order[place];
+                target[x] = static_cast<T>(double(scale_of(c, k)) * cosine * s[x] + bias);
+            }
+            for (std::int64_t x = 0; x < B; ++x) s[x] = line.slope * s[x] + line.offset;
+            for (std::int64_t p = first; p < place; ++p) s[labels.order[p]] = -kInfinity<T>;
+            line = {T(1), T(0)};
+        }
+        add_rows(c.S + from * stride, stride, lines, count, B, shift, total);
+    }
+}
+
+template <class T>
+ROBUSTDML_HD void backward_range(const ClassChunk<T>& c, const LabelSets& labels,
+                                 const ClassUpstream<T>& upstream, std::int64_t begin, std::int64_t end,
+                                 T* weights) {
+    const std::int64_t B = c.B;
+    const std::int64_t* sorted = labels.sorted_labels;
+    std::int64_t place = std::lower_bound(sorted, sorted + B, labels.first_label + begin) - sorted;
+    for (std::int64_t k = begin; k < end; ++k) {
+        T* s = c.S + k * c.centers * B;
+        take_norms(c, k);
+        const std::int64_t first = place;
+        while (place < B && sorted[place] == labels.first_label + k) ++place;
+        if (c.pooling == Pooling::none) {
+            const T cosine = cosine_factor(c, k);
+            const Line<T> line = line_of(c, k, cosine);
+            const T factor = scale_of(c, k) * cosine;
+#pragma omp simd
+            for (std::int64_t x = 0; x < B; ++x)
+                s[x] =
+                    factor * upstream.dlse[x] * exp_fast(line.slope * s[x] + line.offset - upstream.lse[x]);
+            for (std::int64_t p = first; p < place; ++p)
+                s[labels.order[p]] = factor * upstream.dlogit[labels.order[p]];
+            continue;
+        }
+        const Line<T> line = line_of(c, k, T(1));
+        const T scale = scale_of(c, k);
+        for (std::int64_t from = 0; from < B; from += kColumns) {
+            const std::int64_t columns = std::min(kColumns, B - from);
+            T pooled[kColumns], inverse[kColumns], gradient[kColumns];
+            pool(c, k, from, columns, pooled, inverse, weights);
+#pragma omp simd
+            for (std::int64_t x = 0; x < columns; ++x)
+                gradient[x] = scale * upstream.dlse[from + x] *
+                              exp_fast(line.slope * pooled[x] + line.offset - upstream.lse[from + x]);
+            for (std::int64_t p = first; p < place; ++p) {
+                const std::int64_t x = labels.order[p] - from;
+                if (0 <= x && x < columns) gradient[x] = scale * upstream.dlogit[from + x];
+            }
+            if (c.pooling == Pooling::max)
+                unpool_max(c, k, from, columns, pooled, gradient);
+            else
+                unpool_softmax(c, k, from, columns, pooled, inverse, weights, gradient);
+        }
+    }
+}
+
+// target_clones takes no templates: one plain function per type.
+#define ROBUSTDML_STAMP(T)                                                                             \
+    ROBUSTDML_CLONES void forward_clone(const ClassChunk<T>& c, const LabelSets& labels, T* target,    \
+                                        std::int64_t begin, std::int64_t end, T* shift, double* total, \
+                                        T* weights) {                                                  \
+        forward_range(c, labels, target, begin, end, shift, total, weights);                           \
+    }                                                                                                  \
+    ROBUSTDML_CLONES void backward_clone(const ClassChunk<T>& c, const LabelSets& labels,              \
+                                         const ClassUpstream<T>& upstream, std::int64_t begin,         \
+                                         std::int64_t end, T* weights) {                               \
+        backward_range(c, labels, upstream, begin, end, weights);                                      \
+    }
+ROBUSTDML_STAMP(float)
+ROBUSTDML_STAMP(double)
+#undef ROBUSTDML_STAMP
+
+// Each thread takes a fixed range of classes, with scratch of its own.
+template <class T, class Kernel>
+void over_classes(const ClassChunk<T>& c, int threads, Kernel kernel) {
+    const std::int64_t scratch = c.pooling == Pooling::softmax ? c.centers * kColumns : 0;
+    std::vector<T> weights(scratch * threads);
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && c.classes * c.B > 8192)
+    for (int t = 0; t < threads; ++t)
+        kernel(t, c.classes * t / threads, c.classes * (t + 1) / threads, weights.data() + scratch * t);
+}
+
+}  // namespace
+
+template <class T>
+void class_lse(const ClassChunk<T>& chunk, const LabelSets& labels, const ClassSums<T>& sums, int threads) {
+    const std::int64_t B = chunk.B;
+    // Finite, so that the exponent -inf of a masked class never meets a shift of -inf.
+    std::vector<T> shift(B * threads, -kLargest<T>);
+    std::vector<double> total(B * threads, 0.0);
+    over_classes(chunk, threads, [&](int t, std::int64_t begin, std::int64_t end, T* weights) {
+        forward_clone(chunk, labels, sums.target, begin, end, shift.data() + B * t, total.data() + B * t,
+                      weights);
+    });
+    // In the order of the threads, so the same call gives the same bits.
+    for (std::int64_t x = 0; x < B; ++x) {
+        const double before = sums.shift[x];
+        double largest = before;
+        for (int t = 0; t < threads; ++t) largest = std::max(largest, double(shift[B * t + x]));
+        double sum = sums.total[x] * std::exp(before - largest);
+        for (int t = 0; t < threads; ++t)
+            sum += total[B * t + x] * std::exp(double(shift[B * t + x]) - largest);
+        sums.shift[x] = largest;
+        sums.total[x] = sum;
+    }
+}
+
+template <class T>
+void class_lse_backward(const ClassChunk<T>& chunk, const LabelSets& labels, const ClassUpstream<T>& upstream,
+                        int threads) {
+    over_classes(chunk, threads, [&](int, std::int64_t begin, std::int64_t end, T* weights) {
+        backward_clone(chunk, labels, upstream, begin, end, weights);
+    });
+}
+
+template void class_lse<float>(const ClassChunk<float>&, const LabelSets&, const ClassSums<float>&, int);
+template void class_lse<double>(const ClassChunk<double>&, const LabelSets&, const ClassSums<double>&, int);
+template void class_lse_backward<float>(const ClassChunk<float>&, const LabelSets&,
+                                        const ClassUpstream<float>&, int);
+template void class_lse_backward<double>(const ClassChunk<double>&, const LabelSets&,
+                                         const ClassUpstream<double>&, int);
+
+}  // namespace robustdml::cpu

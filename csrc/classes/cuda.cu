@@ -1,0 +1,198 @@
+#include "classes/cuda.h"
+
+#include <type_traits>
+
+#include "common/cuda/device.h"
+#include "common/cuda/grid.h"
+#include "common/cuda/reduce.h"
+#include "math/limits.h"
+#include "math/log_sum.h"
+
+// A thread keeps to its column, and 32 columns side by side make whole cache lines of every row. The 8 warps
+// of a block take every 8th class of the block's part.
+namespace robustdml::cuda {
+namespace {
+
+constexpr int kLanes = 8;
+constexpr int kThreads = kWarp * kLanes;
+// Blocks per processor that registers are kept free for.
+constexpr int kBlocks = 2;
+// Classes whose loads are in flight together.
+constexpr int kAhead = 4;
+
+template <class T>
+struct Pooled {
+    T value;   // the similarity with the whole class
+    T choice;  // max: number of the largest centre; softmax: the largest similarity
+    T total;   // softmax: sum of exp((s - largest) / gamma)
+};
+
+template <class T, Pooling kPooling>
+__device__ __forceinline__ Pooled<T> pool(const ClassChunk<T>& c, const T* s) {
+    Pooled<T> pooled = {s[0], kPooling == Pooling::max ? T(0) : s[0], T(1)};
+    if constexpr (kPooling == Pooling::max) {
+        for (std::int64_t h = 1; h < c.centers; ++h) {
+            const T value = s[h * c.B];
+            // The first of equal ones; and a NaN, once met, stays.
+            if (value <= pooled.value || pooled.value != pooled.value) continue;
+            pooled.value = value;
+            pooled.choice = static_cast<T>(h);
+        }
+    } else if constexpr (kPooling == Pooling::softmax) {
+        for (std::int64_t h = 1; h < c.centers; ++h) {
+            const T value = s[h * c.B], above = value - pooled.choice;
+            const T e = std::exp(-std::abs(above) / c.gamma);
+            const bool larger = above > T(0);
+            pooled.total = larger ? pooled.total * e + T(1) : pooled.total + e;
+            pooled.value = larger ? pooled.value * e + value : pooled.value + e * value;
+            pooled.choice = larger ? value : pooled.choice;
+        }
+        pooled.value /= pooled.total;
+    }
+    return pooled;
+}
+
+template <class T>
+__device__ __forceinline__ T logit(const ClassChunk<T>& c, std::int64_t k, T similarity) {
+    return c.scale[k * c.scale_stride] * similarity + (c.bias ? c.bias[k] : T(0));
+}
+
+template <class T, Pooling kPooling>
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    class_partials_kernel(ClassChunk<T> c, LabelSets labels, T* target, ClassPartials<T> partials) {
+    const std::int64_t x = std::int64_t(blockIdx.x) * kWarp + threadIdx.x;
+    const std::int64_t begin = c.classes * blockIdx.y / partials.parts;
+    const std::int64_t end = c.classes * (blockIdx.y + 1) / partials.parts;
+    // Finite, so that the exponent -inf of a masked class never meets a shift of -inf.
+    T shift = -kLargest<T>, sum = 0;
+    if (x < c.B) {
+        const std::int64_t own = labels.labels[x] - labels.first_label;
+        for (std::int64_t first = begin + threadIdx.y; first < end; first += kLanes * kAhead) {
+            T logits[kAhead];
+#pragma unroll
+            for (int i = 0; i < kAhead; ++i) {
+                const std::int64_t k = first + i * kLanes;
+                logits[i] = k < end ? logit(c, k, pool<T, kPooling>(c, c.S + k * c.centers * c.B + x).value)
+                                    : -kInfinity<T>;
+            }
+#pragma unroll
+            for (int i = 0; i < kAhead; ++i) {
+                if (first + i * kLanes == own && own < end)
+                    target[x] = logits[i];
+                else
+                    add_exponential(shift, sum, logits[i], T(1));
+            }
+        }
+    }
+    __shared__ T of_lane[2][kLanes][kWarp];
+    of_lane[0][threadIdx.y][threadIdx.x] = shift;
+    of_lane[1][threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y > 0 || x >= c.B) return;
+    T largest = shift, total = 0;
+#pragma unroll
+    for (int lane = 1; lane < kLanes; ++lane) largest = Max{}(largest, of_lane[0][lane][threadIdx.x]);
+#pragma unroll
+    for (int lane = 0; lane < kLanes; ++lane)
+        total += of_lane[1][lane][threadIdx.x] * std::exp(of_lane[0][lane][threadIdx.x] - largest);
+    partials.values[std::int64_t(blockIdx.y) * 2 * c.B + x] = largest;
+    partials.values[(std::int64_t(blockIdx.y) * 2 + 1) * c.B + x] = total;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    class_sums_kernel(std::int64_t B, ClassPartials<T> partials, ClassSums<T> sums) {
+    const std::int64_t x = std::int64_t(blockIdx.x) * kThreads + threadIdx.x;
+    if (x >= B) return;
+    const double before = sums.shift[x];
+    double largest = before;
+#pragma unroll 8
+    for (std::int64_t part = 0; part < partials.parts; ++part)
+        largest = Max{}(largest, double(partials.values[part * 2 * B + x]));
+    double total = sums.total[x] * std::exp(before - largest);
+#pragma unroll 8
+    for (std::int64_t part = 0; part < partials.parts; ++part)
+        total += double(partials.values[(part * 2 + 1) * B + x]) *
+                 double(std::exp(static_cast<T>(partials.values[part * 2 * B + x] - largest)));
+    sums.shift[x] = largest;
+    sums.total[x] = total;
+}
+
+template <class T, Pooling kPooling>
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    class_backward_kernel(ClassChunk<T> c, LabelSets labels, ClassUpstream<T> upstream, std::int64_t parts) {
+    const std::int64_t x = std::int64_t(blockIdx.x) * kWarp + threadIdx.x;
+    if (x >= c.B) return;
+    const std::int64_t begin = c.classes * blockIdx.y / parts;
+    const std::int64_t end = c.classes * (blockIdx.y + 1) / parts;
+    const std::int64_t own = labels.labels[x] - labels.first_label;
+    const T lse = upstream.lse[x], dlse = upstream.dlse[x], dlogit = upstream.dlogit[x];
+#pragma unroll(kPooling == Pooling::none ? kAhead : 1)
+    for (std::int64_t k = begin + threadIdx.y; k < end; k += kLanes) {
+        T* s = c.S + k * c.centers * c.B + x;
+        const Pooled<T> pooled = pool<T, kPooling>(c, s);
+        const T softmax = std::exp(logit(c, k, pooled.value) - lse);
+        const T gradient = c.scale[k * c.scale_stride] * (k == own ? dlogit : dlse * softmax);
+        if constexpr (kPooling == Pooling::none) {
+            s[0] = gradient;
+        } else {
+            for (std::int64_t h = 0; h < c.centers; ++h) {
+                T& value = s[h * c.B];
+                if constexpr (kPooling == Pooling::max) {
+                    value = static_cast<T>(h) == pooled.choice ? gradient : T(0);
+                } else {
+                    const T weight = std::exp((value - pooled.choice) / c.gamma) / pooled.total;
+                    value = gradient * weight * (T(1) + (value - pooled.value) / c.gamma);
+                }
+            }
+        }
+    }
+}
+
+// Calls action with the pooling as a constant.
+template <class Action>
+void with_pooling(Pooling pooling, Action action) {
+    switch (pooling) {
+        case Pooling::none:
+            return action(std::integral_constant<Pooling, Pooling::none>());
+        case Pooling::max:
+            return action(std::integral_constant<Pooling, Pooling::max>());
+        case Pooling::softmax:
+            return action(std::integral_constant<Pooling, Pooling::softmax>());
+    }
+}
+
+}  // namespace
+
+template <class T>
+void class_lse(const ClassChunk<T>& chunk, const LabelSets& labels, const ClassSums<T>& sums,
+               const ClassPartials<T>& partials, std::uintptr_t stream) {
+    if (chunk.B == 0 || chunk.classes == 0) return;
+    with_pooling(chunk.pooling, [&](auto pooling) {
+        launch("class_partials", class_partials_kernel<T, pooling>, blocks(chunk.B, kWarp, partials.parts),
+               dim3(kWarp, kLanes), stream, chunk, labels, sums.target, partials);
+    });
+    launch("class_sums", class_sums_kernel<T>, blocks(chunk.B, kThreads), dim3(kThreads), stream, chunk.B,
+           partials, sums);
+}
+
+template <class T>
+void class_lse_backward(const ClassChunk<T>& chunk, const LabelSets& labels, const ClassUpstream<T>& upstream,
+                        std::int64_t parts, std::uintptr_t stream) {
+    if (chunk.B == 0 || chunk.classes == 0) return;
+    with_pooling(chunk.pooling, [&](auto pooling) {
+        launch("class_backward", class_backward_kernel<T, pooling>, blocks(chunk.B, kWarp, parts),
+               dim3(kWarp, kLanes), stream, chunk, labels, upstream, parts);
+    });
+}
+
+template void class_lse<float>(const ClassChunk<float>&, const LabelSets&, const ClassSums<float>&,
+                               const ClassPartials<float>&, std::uintptr_t);
+template void class_lse<double>(const ClassChunk<double>&, const LabelSets&, const ClassSums<double>&,
+                                const ClassPartials<double>&, std::uintptr_t);
+template void class_lse_backward<float>(const ClassChunk<float>&, const LabelSets&,
+                                        const ClassUpstream<float>&, std::int64_t, std::uintptr_t);
+template void class_lse_backward<double>(const ClassChunk<double>&, const LabelSets&,
+                                         const ClassUpstream<double>&, std::int64_t, std::uintptr_t);
+
+}  // namespace robustdml::cuda

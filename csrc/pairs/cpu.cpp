@@ -1,0 +1,254 @@
+#include "pairs/cpu.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/cpu/clones.h"
+#include "common/cpu/epilogue.h"
+#include "common/cpu/parts.h"
+#include "math/exp.h"
+#include "math/limits.h"
+
+namespace robustdml::cpu {
+namespace {
+
+// Marks the anchor's own place: in no set, since every comparison with it is false.
+template <class T>
+ROBUSTDML_HD RowScale<T> begin_row(const Pairs<T>& c, std::int64_t row, T* s) {
+    const RowScale<T> scales = scale_of_row(c, row, s, c.m);
+    if (c.itself >= 0) s[c.itself + row] = kNaN<T>;
+    return scales;
+}
+
+// Upstream gradients of a row; zeros where none is wanted.
+template <class T>
+struct RowUpstream {
+    T positive;
+    T negative;
+};
+
+template <class T>
+ROBUSTDML_HD RowUpstream<T> upstream_of_row(const Pairs<T>& c, std::int64_t row) {
+    if (!c.upstream_positive) return {T(0), T(0)};
+    return {c.upstream_positive[row * c.upstream_positive_stride],
+            c.upstream_negative[row * c.upstream_negative_stride]};
+}
+
+// What a row's mining compares with: the ends of its sets, or what lets every pair through.
+template <class T>
+struct Extrema {
+    T lowest_positive;
+    T highest_negative;
+};
+
+template <class T>
+ROBUSTDML_HD Extrema<T> extrema_of_row(const Pairs<T>& c, const T* s, PairLabel label, T cosine) {
+    const PairLabel* labels = c.candidate_labels;
+    T lowest = kInfinity<T>, highest = -kInfinity<T>;
+#pragma omp simd reduction(min : lowest) reduction(max : highest)
+    for (std::int64_t x = 0; x < c.m; ++x) {
+        const bool same = labels[x] == label;
+        const T positive = same ? s[x] : kInfinity<T>;
+        const T negative = !same && labels[x] >= 0 ? s[x] : -kInfinity<T>;
+        lowest = positive < lowest ? positive : lowest;
+        highest = negative > highest ? negative : highest;
+    }
+    return {lowest * cosine, highest * cosine};
+}
+
+// Which pairs of a row stay.
+template <class T>
+struct Kept {
+    PairLabel label;
+    T cosine;
+    T epsilon;
+    Extrema<T> bounds;
+
+    ROBUSTDML_HD bool operator()(T s, PairLabel other) const {
+        const T value = s * cosine;
+        return other == label ? value - epsilon < bounds.highest_negative
+                              : (other >= 0) & (value + epsilon > bounds.lowest_positive);
+    }
+};
+
+// Mean weight of the candidates that stay, by side; 0 for an empty set.
+template <class T>
+ROBUSTDML_HD RowUpstream<T> mean_weights(const Pairs<T>& c, const PairLSE<T>& problem, const T* s,
+                                         const Kept<T>& kept) {
+    const T* weights = problem.candidate_weights;
+    if (!weights) return {T(1), T(1)};
+    double positive = 0, negative = 0;
+    std::int64_t positives = 0, negatives = 0;
+    for (std::int64_t from = 0; from < c.m; from += kBlock) {
+        const std::int64_t to = std::min(c.m, from + kBlock);
+        T positive_sum = 0, negative_sum = 0;
+        PairLabel positive_count = 0, negative_count = 0;
+#pragma omp simd reduction(+ : positive_sum, negative_sum, positive_count, negative_count)
+        for (std::int64_t x = from; x < to; ++x) {
+            const bool same = c.candidate_labels[x] == kept.label, stays = kept(s[x], c.candidate_labels[x]);
+            positive_sum += stays && same ? weights[x] : T(0);
+            negative_sum += stays && !same ? weights[x] : T(0);
+            positive_count += stays && same ? 1 : 0;
+            negative_count += stays && !same ? 1 : 0;
+        }
+        positive += positive_sum;
+        negative += negative_sum;
+        positives += positive_count;
+        negatives += negative_count;
+    }
+    return {static_cast<T>(positives ? positive / positives : 0),
+            static_cast<T>(negatives ? negative / negatives : 0)};
+}
+
+template <class T>
+ROBUSTDML_HD void pair_lse_row(const Pairs<T>& c, const PairLSE<T>& problem, std::int64_t row) {
+    T* s = c.S + row * c.m;
+    const PairLabel label = c.labels[row];
+    const PairLabel* labels = c.candidate_labels;
+    const RowScale<T> scales = begin_row(c, row, s);
+    if (label < 0) {
+        c.positive[row] = c.negative[row] = T(0);
+        std::fill(s, s + c.m, T(0));
+        return;
+    }
+    Extrema<T> ends{-kInfinity<T>, kInfinity<T>};
+    if (problem.mining || problem.row_max) ends = extrema_of_row(c, s, label, scales.cosine);
+    const Kept<T> kept{label, scales.cosine, problem.epsilon,
+                       problem.mining ? ends : Extrema<T>{-kInfinity<T>, kInfinity<T>}};
+    const RowUpstream<T> means = mean_weights(c, problem, s, kept);
+
+    // In base 2, where an exponential is two operations cheaper. The ends of the sets are the largest
+    // exponents, mined or not: an extreme pair stays if any does. An empty set has an end of -inf.
+    const T alpha = static_cast<T>(problem.alpha * kLog2E), beta = static_cast<T>(problem.beta * kLog2E);
+    T positive_shift = 0, negative_shift = 0;
+    if (problem.row_max) {
+        positive_shift = std::max(T(0), alpha * (problem.base - ends.lowest_positive));
+        negative_shift = std::max(T(0), beta * (ends.highest_negative - problem.base));
+    }
+    const T positive_start = alpha * problem.base - positive_shift, positive_slope = -alpha * scales.cosine;
+    const T negative_start = -beta * problem.base - negative_shift, negative_slope = beta * scales.cosine;
+    double positive_total = 0, negative_total = 0;
+    for (std::int64_t from = 0; from < c.m; from += kBlock) {
+        const std::int64_t to = std::min(c.m, from + kBlock);
+        T positive_sum = 0, negative_sum = 0;
+#pragma omp simd reduction(+ : positive_sum, negative_sum)
+        for (std::int64_t x = from; x < to; ++x) {
+            const bool same = labels[x] == label;
+            const T exponent =
+                (same ? positive_start : negative_start) + (same ? positive_slope : negative_slope) * s[x];
+            const T e = kept(s[x], labels[x]) ? exp2_fast(exponent) : T(0);
+            positive_sum += same ? e : T(0);
+            negative_sum += same ? T(0) : e;
+            s[x] = same ? -e : e;  // the sign tells the sets apart
+        }
+        positive_total += positive_sum;
+        negative_total += negative_sum;
+    }
+    const double positive_natural = positive_shift / kLog2E, negative_natural = negative_shift / kLog2E;
+    c.positive[row] = means.positive * log_sum<T>(positive_natural, positive_total);
+    c.negative[row] = means.negative * log_sum<T>(negative_natural, negative_total);
+    if (!c.upstream_positive) return;
+    const RowUpstream<T> upstream = upstream_of_row(c, row);
+    const T positive_factor =
+        static_cast<T>(problem.alpha * scales.gradient * means.positive * upstream.positive *
+                       inverse_one_plus(positive_natural, positive_total));
+    const T negative_factor =
+        static_cast<T>(problem.beta * scales.gradient * means.negative * upstream.negative *
+                       inverse_one_plus(negative_natural, negative_total));
+#pragma omp simd
+    for (std::int64_t x = 0; x < c.m; ++x) s[x] *= s[x] < T(0) ? positive_factor : negative_factor;
+}
+
+template <class T, bool Euclidean>
+ROBUSTDML_HD void pair_hinge_row(const Pairs<T>& c, const PairHinge<T>& problem, std::int64_t row) {
+    T* s = c.S + row * c.m;
+    const PairLabel label = c.labels[row];
+    const PairLabel* labels = c.candidate_labels;
+    const RowScale<T> scales = begin_row(c, row, s);
+    const RowUpstream<T> upstream = upstream_of_row(c, row);
+    const T cosine = scales.cosine;
+    const T positive_gradient = -upstream.positive * scales.gradient;
+    const T negative_gradient = upstream.negative * scales.gradient;
+    // What a term is, of a pair above its margin.
+    const T positive_top = problem.positive_margin + problem.positive_offset;
+    const T negative_bottom = problem.negative_margin - problem.negative_offset;
+    double positive_total = 0, negative_total = 0;
+    std::int64_t positives = 0, negatives = 0;
+    for (std::int64_t from = 0; from < c.m; from += kBlock) {
+        const std::int64_t to = std::min(c.m, from + kBlock);
+        T positive_sum = 0, negative_sum = 0;
+        PairLabel positive_count = 0, negative_count = 0;
+#pragma omp simd reduction(+ : positive_sum, negative_sum, positive_count, negative_count)
+        for (std::int64_t x = from; x < to; ++x) {
+            const T value = s[x] * cosine;
+            // The root of what rounding has left below 0 would be NaN; an anchor's own place is to stay one.
+            const T square = T(2) - T(2) * value;
+            const T distance = Euclidean ? std::sqrt(square < T(0) ? T(0) : square) : T(0);
+            const T t = Euclidean ? -distance : value;
+            // dt/ds: equal vectors have none.
+            const T slope = !Euclidean ? T(1) : distance > T(0) ? T(1) / distance : T(0);
+            const bool same = labels[x] == label, present = labels[x] >= 0;
+            const bool attracts = present & same & (t < problem.positive_margin);
+            const bool repels = present & !same & (t > problem.negative_margin);
+            positive_sum += attracts ? positive_top - t : T(0);
+            negative_sum += repels ? t - negative_bottom : T(0);
+            positive_count += attracts ? 1 : 0;
+            negative_count += repels ? 1 : 0;
+            s[x] = (attracts ? positive_gradient : repels ? negative_gradient : T(0)) * slope;
+        }
+        positive_total += positive_sum;
+        negative_total += negative_sum;
+        positives += positive_count;
+        negatives += negative_count;
+    }
+    const bool present = label >= 0;
+    c.positive[row] = present ? static_cast<T>(positive_total) : T(0);
+    c.negative[row] = present ? static_cast<T>(negative_total) : T(0);
+    problem.positive_count[row] = present ? positives : 0;
+    problem.negative_count[row] = present ? negatives : 0;
+    if (!present) std::fill(s, s + c.m, T(0));
+}
+
+// target_clones takes no templates: plain functions of both types.
+#define ROBUSTDML_STAMP(T)                                                                            \
+    ROBUSTDML_CLONES void lse_clone(const Pairs<T>& c, const PairLSE<T>& problem, std::int64_t begin, \
+                                    std::int64_t end) {                                               \
+        for (std::int64_t row = begin; row < end; ++row) pair_lse_row(c, problem, row);               \
+    }                                                                                                 \
+    ROBUSTDML_CLONES void cosine_hinge_clone(const Pairs<T>& c, const PairHinge<T>& problem,          \
+                                             std::int64_t begin, std::int64_t end) {                  \
+        for (std::int64_t row = begin; row < end; ++row) pair_hinge_row<T, false>(c, problem, row);   \
+    }                                                                                                 \
+    ROBUSTDML_CLONES void euclidean_hinge_clone(const Pairs<T>& c, const PairHinge<T>& problem,       \
+                                                std::int64_t begin, std::int64_t end) {               \
+        for (std::int64_t row = begin; row < end; ++row) pair_hinge_row<T, true>(c, problem, row);    \
+    }
+ROBUSTDML_STAMP(float)
+ROBUSTDML_STAMP(double)
+#undef ROBUSTDML_STAMP
+
+}  // namespace
+
+template <class T>
+void pair_lse(const Pairs<T>& chunk, const PairLSE<T>& problem, int threads) {
+    in_parts(chunk.rows, threads, chunk.rows * chunk.m > 8192,
+             [&](std::int64_t begin, std::int64_t end) { lse_clone(chunk, problem, begin, end); });
+}
+
+template void pair_lse<float>(const Pairs<float>&, const PairLSE<float>&, int);
+template void pair_lse<double>(const Pairs<double>&, const PairLSE<double>&, int);
+
+template <class T>
+void pair_hinge(const Pairs<T>& chunk, const PairHinge<T>& problem, int threads) {
+    in_parts(chunk.rows, threads, chunk.rows * chunk.m > 8192, [&](std::int64_t begin, std::int64_t end) {
+        if (problem.euclidean)
+            euclidean_hinge_clone(chunk, problem, begin, end);
+        else
+            cosine_hinge_clone(chunk, problem, begin, end);
+    });
+}
+
+template void pair_hinge<float>(const Pairs<float>&, const PairHinge<float>&, int);
+template void pair_hinge<double>(const Pairs<double>&, const PairHinge<double>&, int);
+
+}  // namespace robustdml::cpu

@@ -1,0 +1,22 @@
+// Epilogues of the sums over pairs: a chunk of similarities becomes two log-sum-exps per anchor, or two sums
+// of hinges and two counts, and its own gradient.
+#pragma once
+
+#include <cstdint>
+
+#include "pairs/chunk.h"
+
+namespace robustdml::cpu {
+
+// As wide as a float, so that a vector compares as many labels as it exponentiates similarities.
+using PairLabel = std::int32_t;
+template <class T>
+using Pairs = PairChunk<T, PairLabel>;
+
+template <class T>
+void pair_lse(const Pairs<T>& chunk, const PairLSE<T>& problem, int threads);
+
+template <class T>
+void pair_hinge(const Pairs<T>& chunk, const PairHinge<T>& problem, int threads);
+
+}  // namespace robustdml::cpu

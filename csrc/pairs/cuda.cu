@@ -1,0 +1,199 @@
+#include "pairs/cuda.h"
+
+#include <cmath>
+
+#include "common/cuda/device.h"
+#include "common/cuda/grid.h"
+#include "common/cuda/reduce.h"
+#include "math/limits.h"
+#include "math/log_sum.h"
+
+namespace robustdml::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+// Blocks per processor that registers are kept free for. Without a number, ptxas aims higher and spills.
+constexpr int kBlocks = 2;
+// Up to this many candidates a warp takes a row; beyond it a block, or too few threads would be busy.
+constexpr std::int64_t kWarpCandidates = 512;
+
+// Which of its anchor's sets a candidate is in; neither for itself and where a label is below 0.
+struct PairMember {
+    bool positive;
+    bool negative;
+};
+
+template <class T>
+__device__ __forceinline__ PairMember member_of(const Pairs<T>& c, std::int64_t row, std::int64_t label,
+                                                std::int64_t x) {
+    const std::int64_t other = c.candidate_labels[x];
+    const bool present = label >= 0 && other >= 0 && !(c.itself >= 0 && x == c.itself + row);
+    return {present && other == label, present && other != label};
+}
+
+template <int kLanes>
+__device__ __forceinline__ std::int64_t row_of_thread() {
+    return std::int64_t(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
+}
+
+template <class Chunk, class Kernel, class... Arguments>
+void over_pair_rows(const char* name, const Chunk& chunk, Kernel by_warp, Kernel by_block,
+                    std::uintptr_t stream, const Arguments&... arguments) {
+    if (chunk.rows == 0) return;
+    const bool warps = chunk.m <= kWarpCandidates;
+    const std::int64_t rows_each = warps ? kThreads / kWarp : 1;
+    launch(name, warps ? by_warp : by_block, blocks(chunk.rows, rows_each), dim3(kThreads), stream, chunk,
+           arguments...);
+}
+
+// Lowest positive and, its sign turned, highest negative: one reduction serves both.
+template <class T>
+struct Ends {
+    T lowest_positive;
+    T highest_negative;
+};
+
+// Mining is asked so that a NaN stays: it is to reach the result.
+template <class T>
+__device__ __forceinline__ PairMember kept_of(PairMember member, T s, const Ends<T>& ends, T epsilon) {
+    return {member.positive && !(s - epsilon >= ends.highest_negative),
+            member.negative && !(s + epsilon <= ends.lowest_positive)};
+}
+
+// kLanes threads take one row: once for the ends of its sets, once for the sums, once to turn S into its
+// gradient. A chunk is sized to stay in L2, so only the first reading may cost memory traffic.
+template <class T, int kLanes>
+__global__ void __launch_bounds__(kThreads, kBlocks) pair_lse_kernel(Pairs<T> c, PairLSE<T> problem) {
+    const int lane = threadIdx.x % kLanes;
+    const std::int64_t row = row_of_thread<kLanes>();
+    if (row >= c.rows) return;  // a whole warp, never a part of a block that reduces together
+    T* s = c.S + row * c.m;
+    const std::int64_t label = c.labels[row];
+    const T alpha = problem.alpha, beta = problem.beta, base = problem.base;
+
+    Ends<T> ends{-kInfinity<T>, kInfinity<T>};  // let every pair through
+    T shift[2] = {T(0), T(0)};
+    if (problem.mining || problem.row_max) {
+        T extrema[2] = {-kInfinity<T>, -kInfinity<T>};
+        for (std::int64_t x = lane; x < c.m; x += kLanes) {
+            const PairMember member = member_of(c, row, label, x);
+            if (member.positive && -s[x] > extrema[0]) extrema[0] = -s[x];
+            if (member.negative && s[x] > extrema[1]) extrema[1] = s[x];
+        }
+        reduce<kLanes>(extrema, Max{});
+        // The ends of the sets have the largest exponents, mined or not: an extreme pair stays if any does.
+        if (problem.row_max) {
+            shift[0] = Max{}(T(0), alpha * (base + extrema[0]));
+            shift[1] = Max{}(T(0), beta * (extrema[1] - base));
+        }
+        if (problem.mining) ends = {-extrema[0], extrema[1]};
+    }
+    T sum[2] = {T(0), T(0)}, weight[2] = {T(0), T(0)}, count[2] = {T(0), T(0)};
+    for (std::int64_t x = lane; x < c.m; x += kLanes) {
+        const PairMember kept = kept_of(member_of(c, row, label, x), s[x], ends, problem.epsilon);
+        if (!kept.positive && !kept.negative) continue;
+        const T exponent = kept.positive ? alpha * (base - s[x]) - shift[0] : beta * (s[x] - base) - shift[1];
+        const T e = std::exp(exponent);
+        const T w = problem.candidate_weights ? problem.candidate_weights[x] : T(0);
+        sum[0] += kept.positive ? e : T(0);
+        sum[1] += kept.negative ? e : T(0);
+        weight[0] += kept.positive ? w : T(0);
+        weight[1] += kept.negative ? w : T(0);
+        count[0] += kept.positive ? T(1) : T(0);
+        count[1] += kept.negative ? T(1) : T(0);
+    }
+    reduce<kLanes>(sum, Add{});
+    T mean[2] = {T(1), T(1)};
+    if (problem.candidate_weights) {
+        // A thread counts its own candidates exactly: fewer than 2^24 of them.
+        reduce<kLanes>(weight, Add{});
+        reduce<kLanes>(count, Add{});
+        mean[0] = weight[0] / Max{}(count[0], T(1));
+        mean[1] = weight[1] / Max{}(count[1], T(1));
+    }
+    if (lane == 0) {
+        c.positive[row] = mean[0] * log_one_plus(shift[0], sum[0]);
+        c.negative[row] = mean[1] * log_one_plus(shift[1], sum[1]);
+    }
+    if (!c.upstream_positive) return;
+    const T positive_factor = -alpha * mean[0] * c.upstream_positive[row * c.upstream_positive_stride] *
+                              inverse_one_plus(shift[0], sum[0]);
+    const T negative_factor = beta * mean[1] * c.upstream_negative[row * c.upstream_negative_stride] *
+                              inverse_one_plus(shift[1], sum[1]);
+    for (std::int64_t x = lane; x < c.m; x += kLanes) {
+        const PairMember kept = kept_of(member_of(c, row, label, x), s[x], ends, problem.epsilon);
+        const T exponent = kept.positive ? alpha * (base - s[x]) - shift[0] : beta * (s[x] - base) - shift[1];
+        const T factor = kept.positive ? positive_factor : negative_factor;
+        s[x] = kept.positive || kept.negative ? factor * std::exp(exponent) : T(0);
+    }
+}
+
+// kLanes threads take one row, once: what a pair adds to the gradient is known with the pair.
+template <class T, bool Euclidean, int kLanes>
+__global__ void __launch_bounds__(kThreads, kBlocks) pair_hinge_kernel(Pairs<T> c, PairHinge<T> problem) {
+    const int lane = threadIdx.x % kLanes;
+    const std::int64_t row = row_of_thread<kLanes>();
+    if (row >= c.rows) return;  // a whole warp, never a part of a block that reduces together
+    T* s = c.S + row * c.m;
+    const std::int64_t label = c.labels[row];
+    const bool gradients = c.upstream_positive != nullptr;
+    const T positive_gradient = gradients ? -c.upstream_positive[row * c.upstream_positive_stride] : T(0);
+    const T negative_gradient = gradients ? c.upstream_negative[row * c.upstream_negative_stride] : T(0);
+    // What a term is, of a pair above its margin.
+    const T positive_top = problem.positive_margin + problem.positive_offset;
+    const T negative_bottom = problem.negative_margin - problem.negative_offset;
+    T sum[2] = {T(0), T(0)};
+    int count[2] = {0, 0};
+    for (std::int64_t x = lane; x < c.m; x += kLanes) {
+        T t = s[x], slope = T(1);
+        if (Euclidean) {
+            const T square = T(2) - T(2) * t;
+            const T distance = std::sqrt(square < T(0) ? T(0) : square);
+            t = -distance;
+            // dt/ds: equal vectors have none.
+            slope = distance == T(0) ? T(0) : T(1) / distance;
+        }
+        const PairMember member = member_of(c, row, label, x);
+        // Asked so that a NaN stays: it is to reach the result.
+        const bool attracts = member.positive && !(t >= problem.positive_margin);
+        const bool repels = member.negative && !(t <= problem.negative_margin);
+        sum[0] += attracts ? positive_top - t : T(0);
+        sum[1] += repels ? t - negative_bottom : T(0);
+        count[0] += attracts;
+        count[1] += repels;
+        if (gradients) s[x] = (attracts ? positive_gradient : repels ? negative_gradient : T(0)) * slope;
+    }
+    reduce<kLanes>(sum, Add{});
+    reduce<kLanes>(count, Add{});
+    if (lane != 0) return;
+    c.positive[row] = sum[0];
+    c.negative[row] = sum[1];
+    problem.positive_count[row] = count[0];
+    problem.negative_count[row] = count[1];
+}
+
+}  // namespace
+
+template <class T>
+void pair_lse(const Pairs<T>& chunk, const PairLSE<T>& problem, std::uintptr_t stream) {
+    over_pair_rows("pair_lse", chunk, pair_lse_kernel<T, kWarp>, pair_lse_kernel<T, kThreads>, stream,
+                   problem);
+}
+
+template void pair_lse<float>(const Pairs<float>&, const PairLSE<float>&, std::uintptr_t);
+template void pair_lse<double>(const Pairs<double>&, const PairLSE<double>&, std::uintptr_t);
+
+template <class T>
+void pair_hinge(const Pairs<T>& chunk, const PairHinge<T>& problem, std::uintptr_t stream) {
+    if (problem.euclidean)
+        over_pair_rows("pair_hinge", chunk, pair_hinge_kernel<T, true, kWarp>,
+                       pair_hinge_kernel<T, true, kThreads>, stream, problem);
+    else
+        over_pair_rows("pair_hinge", chunk, pair_hinge_kernel<T, false, kWarp>,
+                       pair_hinge_kernel<T, false, kThreads>, stream, problem);
+}
+
+template void pair_hinge<float>(const Pairs<float>&, const PairHinge<float>&, std::uintptr_t);
+template void pair_hinge<double>(const Pairs<double>&, const PairHinge<double>&, std::uintptr_t);
+
+}  // namespace robustdml::cuda
