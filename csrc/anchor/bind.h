@@ -3,7 +3,7 @@
 #pragma once
 
 #include "anchor/cpu.h"
-#include "common/bind.h"
+#include "common/keywords.h"
 
 #if defined(ROBUSTDML_CUDA)
 #include "anchor/cuda.h"
@@ -12,103 +12,13 @@
 namespace robustdml {
 
 template <class T>
-void bind_anchor_chunk(py::module_& m, const char* suffix) {
-    using py::arg;
-    py::class_<AnchorChunk<T>>(m, (std::string("AnchorChunk_") + suffix).c_str(), py::module_local())
-        .def(py::init([](Address S, std::int64_t rows, std::int64_t B, T alpha, Address positive_bias,
-                         Address negative_bias, Address anchor_bias, bool row_max, Address upstream_positive,
-                         Address upstream_negative, std::int64_t upstream_positive_stride,
-                         std::int64_t upstream_negative_stride, Address lse_positive, Address lse_negative,
-                         Address dpositive_bias, Address dnegative_bias, Address P, Address inverse_norm,
-                         std::int64_t D) {
-                 return AnchorChunk<T>{at<T>(S),
-                                       rows,
-                                       B,
-                                       alpha,
-                                       at<const T>(positive_bias),
-                                       at<const T>(negative_bias),
-                                       at<const T>(anchor_bias),
-                                       row_max,
-                                       at<const T>(upstream_positive),
-                                       at<const T>(upstream_negative),
-                                       upstream_positive_stride,
-                                       upstream_negative_stride,
-                                       at<T>(lse_positive),
-                                       at<T>(lse_negative),
-                                       at<T>(dpositive_bias),
-                                       at<T>(dnegative_bias),
-                                       at<const T>(P),
-                                       at<T>(inverse_norm),
-                                       D};
-             }),
-             py::kw_only(), arg("S"), arg("rows"), arg("B"), arg("alpha"), arg("positive_bias"),
-             arg("negative_bias"), arg("anchor_bias"), arg("row_max"), arg("upstream_positive"),
-             arg("upstream_negative"), arg("upstream_positive_stride"), arg("upstream_negative_stride"),
-             arg("lse_positive"), arg("lse_negative"), arg("dpositive_bias"), arg("dnegative_bias"),
-             arg("P") = Address(0), arg("inverse_norm") = Address(0), arg("D") = 0);
-}
-
-template <class T>
-void bind_cpu_anchor_lse(py::module_& m, const char* suffix) {
-    using py::arg;
-    const auto name = [&](const char* base) { return std::string(base) + "_" + suffix; };
-    m.def(
-        name("anchor_lse_labels").c_str(),
-        [](const AnchorChunk<T>& chunk, Address sorted_labels, Address order, std::int64_t first_label,
-           int threads) {
-            py::gil_scoped_release release;
-            cpu::anchor_lse_labels(
-                chunk, {at<const std::int64_t>(sorted_labels), at<const std::int64_t>(order), first_label},
-                threads);
-        },
-        arg("chunk"), py::kw_only(), arg("sorted_labels"), arg("order"), arg("first_label"), arg("threads"));
-    m.def(
-        name("anchor_lse_confidences").c_str(),
-        [](const AnchorChunk<T>& chunk, Address values, std::int64_t anchor_stride,
-           std::int64_t candidate_stride, bool logits, T beta, T threshold, int threads) {
-            py::gil_scoped_release release;
-            cpu::anchor_lse_confidences(
-                chunk, {at<const T>(values), anchor_stride, candidate_stride, logits, beta, threshold},
-                threads);
-        },
-        arg("chunk"), py::kw_only(), arg("values"), arg("anchor_stride"), arg("candidate_stride"),
-        arg("logits"), arg("beta"), arg("threshold"), arg("threads"));
-}
-
+void bind_anchor_of(py::module_& m, const std::string& suffix) {
+    define_struct<AnchorChunk<T>>(m, "AnchorChunk_" + suffix);
+    define_epilogue(m, "anchor_lse_labels_" + suffix, cpu::anchor_lse_labels<T>, "threads");
+    define_epilogue(m, "anchor_lse_confidences_" + suffix, cpu::anchor_lse_confidences<T>, "threads");
 #if defined(ROBUSTDML_CUDA)
-template <class T>
-void bind_cuda_anchor_lse(py::module_& m, const char* suffix) {
-    using py::arg;
-    const auto name = [&](const char* base) { return std::string(base) + "_cuda_" + suffix; };
-    m.def(
-        name("anchor_lse_labels").c_str(),
-        [](const AnchorChunk<T>& chunk, Address labels, std::int64_t first_label, Address partials,
-           std::int64_t parts, Address stream) {
-            cuda::anchor_lse_labels<T>(chunk, {at<const std::int64_t>(labels), first_label},
-                                       {at<T>(partials), parts}, stream);
-        },
-        arg("chunk"), py::kw_only(), arg("labels"), arg("first_label"), arg("partials"), arg("parts"),
-        arg("stream"));
-    m.def(
-        name("anchor_lse_confidences").c_str(),
-        [](const AnchorChunk<T>& chunk, Address values, std::int64_t anchor_stride,
-           std::int64_t candidate_stride, bool logits, T beta, T threshold, Address partials,
-           std::int64_t parts, Address stream) {
-            cuda::anchor_lse_confidences<T>(
-                chunk, {at<const T>(values), anchor_stride, candidate_stride, logits, beta, threshold},
-                {at<T>(partials), parts}, stream);
-        },
-        arg("chunk"), py::kw_only(), arg("values"), arg("anchor_stride"), arg("candidate_stride"),
-        arg("logits"), arg("beta"), arg("threshold"), arg("partials"), arg("parts"), arg("stream"));
-}
-#endif
-
-template <class T>
-void bind_anchor_of(py::module_& m, const char* suffix) {
-    bind_anchor_chunk<T>(m, suffix);
-    bind_cpu_anchor_lse<T>(m, suffix);
-#if defined(ROBUSTDML_CUDA)
-    bind_cuda_anchor_lse<T>(m, suffix);
+    define_epilogue(m, "anchor_lse_labels_cuda_" + suffix, cuda::anchor_lse_labels<T>, "stream");
+    define_epilogue(m, "anchor_lse_confidences_cuda_" + suffix, cuda::anchor_lse_confidences<T>, "stream");
 #endif
 }
 

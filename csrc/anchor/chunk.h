@@ -5,6 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <tuple>
+
+#include "common/fields.h"
 
 namespace robustdml {
 
@@ -34,6 +37,30 @@ struct AnchorChunk {
     const T* P;       // (rows, D) in; null: S holds cosines
     T* inverse_norm;  // (rows,) out: 1 / |P|, 0 for zero rows; null exactly when P is
     std::int64_t D;
+
+    static constexpr auto fields() {
+        return std::tuple{
+            field("S", &AnchorChunk::S),
+            field("rows", &AnchorChunk::rows),
+            field("B", &AnchorChunk::B),
+            field("alpha", &AnchorChunk::alpha),
+            field("positive_bias", &AnchorChunk::positive_bias),
+            field("negative_bias", &AnchorChunk::negative_bias),
+            field("anchor_bias", &AnchorChunk::anchor_bias),
+            field("row_max", &AnchorChunk::row_max),
+            field("upstream_positive", &AnchorChunk::upstream_positive),
+            field("upstream_negative", &AnchorChunk::upstream_negative),
+            field("upstream_positive_stride", &AnchorChunk::upstream_positive_stride),
+            field("upstream_negative_stride", &AnchorChunk::upstream_negative_stride),
+            field("lse_positive", &AnchorChunk::lse_positive),
+            field("lse_negative", &AnchorChunk::lse_negative),
+            field("dpositive_bias", &AnchorChunk::dpositive_bias),
+            field("dnegative_bias", &AnchorChunk::dnegative_bias),
+            optional_field("P", &AnchorChunk::P),
+            optional_field("inverse_norm", &AnchorChunk::inverse_norm),
+            optional_field("D", &AnchorChunk::D),
+        };
+    }
 };
 
 // X_p+ = candidates with confidence above the threshold; w = sigmoid(beta |confidence - threshold|) on either
@@ -46,6 +73,17 @@ struct ConfidenceSets {
     bool logits;  // values go through the sigmoid first
     T beta;
     T threshold;
+
+    static constexpr auto fields() {
+        return std::tuple{
+            field("values", &ConfidenceSets::values),
+            field("anchor_stride", &ConfidenceSets::anchor_stride),
+            field("candidate_stride", &ConfidenceSets::candidate_stride),
+            field("logits", &ConfidenceSets::logits),
+            field("beta", &ConfidenceSets::beta),
+            field("threshold", &ConfidenceSets::threshold),
+        };
+    }
 };
 
 }  // namespace robustdml

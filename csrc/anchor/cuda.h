@@ -3,6 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <tuple>
+
+#include "common/fields.h"
 
 #include "anchor/chunk.h"
 #include "common/cuda/labels.h"
@@ -15,6 +18,13 @@ template <class T>
 struct BiasPartials {
     T* values;           // (parts, 2, B) scratch; null where no bias gradient is wanted
     std::int64_t parts;  // at most 65535
+
+    static constexpr auto fields() {
+        return std::tuple{
+            field("partials", &BiasPartials::values),
+            field("parts", &BiasPartials::parts),
+        };
+    }
 };
 
 template <class T>

@@ -5,6 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <tuple>
+
+#include "common/fields.h"
 
 namespace robustdml {
 
@@ -29,6 +32,23 @@ struct ClassChunk {
     const T* P;       // (classes * centers, D) in; null: S holds similarities
     T* inverse_norm;  // (classes * centers,) out: 1 / |P|, 0 for zero rows; null exactly when P is
     std::int64_t D;
+
+    static constexpr auto fields() {
+        return std::tuple{
+            field("S", &ClassChunk::S),
+            field("classes", &ClassChunk::classes),
+            field("centers", &ClassChunk::centers),
+            field("B", &ClassChunk::B),
+            field("scale", &ClassChunk::scale),
+            field("scale_stride", &ClassChunk::scale_stride),
+            field("bias", &ClassChunk::bias),
+            field("pooling", &ClassChunk::pooling),
+            field("gamma", &ClassChunk::gamma),
+            optional_field("P", &ClassChunk::P),
+            optional_field("inverse_norm", &ClassChunk::inverse_norm),
+            optional_field("D", &ClassChunk::D),
+        };
+    }
 };
 
 // What the forward sweep gathers, chunk by chunk.
@@ -37,6 +57,14 @@ struct ClassSums {
     double* shift;  // (B,) in/out: of the exponents so far, about their largest; -inf before the first chunk
     double* total;  // (B,) in/out: sum of exp(logit - shift) over classes but the label's
     T* target;      // (B,) out: logit of the label, where its class is in this chunk
+
+    static constexpr auto fields() {
+        return std::tuple{
+            field("shift", &ClassSums::shift),
+            field("total", &ClassSums::total),
+            field("target", &ClassSums::target),
+        };
+    }
 };
 
 template <class T>
@@ -44,6 +72,14 @@ struct ClassUpstream {
     const T* lse;     // (B,) in: the whole log-sum-exp; +inf: of an empty sum
     const T* dlse;    // (B,) in: dL/dlse
     const T* dlogit;  // (B,) in: dL/dlogit of the label
+
+    static constexpr auto fields() {
+        return std::tuple{
+            field("lse", &ClassUpstream::lse),
+            field("dlse", &ClassUpstream::dlse),
+            field("dlogit", &ClassUpstream::dlogit),
+        };
+    }
 };
 
 }  // namespace robustdml

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <tuple>
+
+#include "common/fields.h"
 
 #include "classes/chunk.h"
 #include "common/cuda/labels.h"
@@ -14,6 +17,13 @@ template <class T>
 struct ClassPartials {
     T* values;           // (parts, 2, B) scratch: largest logit, and sum of exp(logit - largest)
     std::int64_t parts;  // at most 65535
+
+    static constexpr auto fields() {
+        return std::tuple{
+            field("partials", &ClassPartials::values),
+            field("parts", &ClassPartials::parts),
+        };
+    }
 };
 
 template <class T>

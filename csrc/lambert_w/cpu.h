@@ -1,4 +1,4 @@
-// Lambert's W and the confidences made of it, elementwise.
+// Lambert's W and the sigmas made of it, elementwise.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@ void lambert_w(const T* x,  // (count,) in
                std::int64_t count, int threads);
 
 template <class T>
-void confidence(const T* losses,      // (count,) in
-                const T* thresholds,  // (count,), or one where stride is 0, in
-                std::int64_t stride,  // 1 or 0
-                T lambda,
-                T* sigma,  // (count,) out
-                std::int64_t count, int threads);
+void procsim_sigma(const T* losses,      // (count,) in
+                   const T* thresholds,  // (count,), or one where stride is 0, in
+                   std::int64_t stride,  // 1 or 0
+                   T lambda,
+                   T* sigma,  // (count,) out
+                   std::int64_t count, int threads);
 
 template <class T>
 void superloss(const T* losses,      // (count,) in

@@ -21,10 +21,10 @@ __global__ void __launch_bounds__(kThreads) lambert_w_kernel(const T* x, T* w, s
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    confidence_kernel(const T* losses, const T* thresholds, std::int64_t stride, T twice_lambda, T* sigma,
-                      std::int64_t count) {
+    procsim_kernel(const T* losses, const T* thresholds, std::int64_t stride, T twice_lambda, T* sigma,
+                   std::int64_t count) {
     const std::int64_t i = place();
-    if (i < count) sigma[i] = procsim_confidence(losses[i], thresholds[i * stride], twice_lambda);
+    if (i < count) sigma[i] = robustdml::procsim_sigma(losses[i], thresholds[i * stride], twice_lambda);
 }
 
 template <class T>
@@ -48,10 +48,10 @@ void lambert_w(const T* x, T* w, std::int64_t count, std::uintptr_t cuda_stream)
 }
 
 template <class T>
-void confidence(const T* losses, const T* thresholds, std::int64_t stride, T lambda, T* sigma,
-                std::int64_t count, std::uintptr_t cuda_stream) {
+void procsim_sigma(const T* losses, const T* thresholds, std::int64_t stride, T lambda, T* sigma,
+                   std::int64_t count, std::uintptr_t cuda_stream) {
     if (count == 0) return;
-    launch("confidence", confidence_kernel<T>, blocks(count, kThreads), dim3(kThreads), cuda_stream, losses,
+    launch("procsim_sigma", procsim_kernel<T>, blocks(count, kThreads), dim3(kThreads), cuda_stream, losses,
            thresholds, stride, T(2) * lambda, sigma, count);
 }
 
@@ -63,9 +63,9 @@ void superloss(const T* losses, const T* taus, std::int64_t stride, T lambda, T*
            taus, stride, lambda, values, sigma, count);
 }
 
-#define ROBUSTDML_STAMP(T)                                                                              \
-    template void lambert_w<T>(const T*, T*, std::int64_t, std::uintptr_t);                             \
-    template void confidence<T>(const T*, const T*, std::int64_t, T, T*, std::int64_t, std::uintptr_t); \
+#define ROBUSTDML_STAMP(T)                                                                                 \
+    template void lambert_w<T>(const T*, T*, std::int64_t, std::uintptr_t);                                \
+    template void procsim_sigma<T>(const T*, const T*, std::int64_t, T, T*, std::int64_t, std::uintptr_t); \
     template void superloss<T>(const T*, const T*, std::int64_t, T, T*, T*, std::int64_t, std::uintptr_t);
 ROBUSTDML_STAMP(float)
 ROBUSTDML_STAMP(double)

@@ -1,4 +1,5 @@
-// The principal branch of Lambert's W, w e^w = x, with e^-w, and the two confidences that are made of it.
+// The principal branch of Lambert's W, w e^w = x, with e^-w, and what the two methods that
+// weigh losses make of it: their sigma.
 //
 //   x < -1/4   near the branch point -1/e the unknown is d = w + 1, and the equation
 //                  (d - 1) e^d + 1 = d^2 (1/2 + d/3 + d^2/8 + ...) = e x + 1,
@@ -109,9 +110,9 @@ ROBUSTDML_HD LambertW<T> lambert_w(T x) {
     return {x >= kLeast ? w : kNaN<T>, x >= kLeast ? sigma : kNaN<T>};
 }
 
-// ProcSim's confidence exp(-W([(loss - threshold) / 2 lambda]_+)); a threshold of infinity gives 1.
+// ProcSim's sigma, exp(-W([(loss - threshold) / 2 lambda]_+)); a threshold of infinity gives 1.
 template <class T>
-ROBUSTDML_HD T procsim_confidence(T loss, T threshold, T twice_lambda) {
+ROBUSTDML_HD T procsim_sigma(T loss, T threshold, T twice_lambda) {
     const T x = loss <= threshold ? T(0) : (loss - threshold) / twice_lambda;  // both may be infinite
     return lambert_w<false>(x).sigma;
 }

@@ -136,18 +136,18 @@ void otsu(const T* values, std::int64_t rows, std::int64_t n, std::int64_t min_g
 }
 
 template <class T>
-void otsu_confidence(const T* losses, std::int64_t n, std::int64_t min_group, T lambda, T* threshold,
-                     T* sigma, int threads) {
+void otsu_sigma(const T* losses, std::int64_t n, std::int64_t min_group, T lambda, T* threshold, T* sigma,
+                int threads) {
     T low_mean, high_mean;
     std::int64_t index, excluded;
     bool found;
     otsu(losses, 1, n, min_group, {threshold, &low_mean, &high_mean, &index, &excluded, &found}, threads);
-    confidence(losses, threshold, 0, lambda, sigma, n, threads);
+    procsim_sigma(losses, threshold, 0, lambda, sigma, n, threads);
 }
 
 #define ROBUSTDML_STAMP(T)                                                                                 \
     template void otsu<T>(const T*, std::int64_t, std::int64_t, std::int64_t, const OtsuOutputs<T>&, int); \
-    template void otsu_confidence<T>(const T*, std::int64_t, std::int64_t, T, T*, T*, int);
+    template void otsu_sigma<T>(const T*, std::int64_t, std::int64_t, T, T*, T*, int);
 ROBUSTDML_STAMP(float)
 ROBUSTDML_STAMP(double)
 #undef ROBUSTDML_STAMP

@@ -1,4 +1,4 @@
-// Otsu's cut of every row, and the confidences in one row that follow from it.
+// Otsu's cut of every row, and ProcSim's sigmas of one row that follow from it.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@ void otsu(const T* values,  // (rows, n) in; what is not finite is left out
           int threads);
 
 template <class T>
-void otsu_confidence(const T* losses,  // (n,) in
-                     std::int64_t n,
-                     std::int64_t min_group,  // least size of a group
-                     T lambda,
-                     T* threshold,  // one, out
-                     T* sigma,      // (n,) out
-                     int threads);
+void otsu_sigma(const T* losses,  // (n,) in
+                std::int64_t n,
+                std::int64_t min_group,  // least size of a group
+                T lambda,
+                T* threshold,  // one, out
+                T* sigma,      // (n,) out
+                int threads);
 
 }  // namespace robustdml::cpu

@@ -36,8 +36,8 @@ ROBUSTDML_HD T value_of(Key<T> key) {
     return bits_of<T>(key ^ (key & kSign ? kSign : kLastKey<Key<T>>));
 }
 
-// Sorts by bytes, the lowest first, on one thread. One sweep counts all bytes: few values of a byte would
-// make each increment of a sweep of its own wait for the last. Returns where the sorted keys are: in keys or
+// Sorts by bytes, the lowest first, on one thread. One pass counts all bytes: few values of a byte would
+// make each increment of a pass of its own wait for the last. Returns where the sorted keys are: in keys or
 // in scratch.
 template <class K>
 K* sort_by_bytes(K* keys, K* scratch, std::int64_t count) {

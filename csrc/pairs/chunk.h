@@ -4,6 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <tuple>
+
+#include "common/fields.h"
 
 namespace robustdml {
 
@@ -29,12 +32,32 @@ struct PairChunk {
     const T* P;       // (rows, D) in; null: S holds cosines
     T* inverse_norm;  // (rows,) out: 1 / |P|, 0 for zero rows; null exactly when P is
     std::int64_t D;
+
+    static constexpr auto fields() {
+        return std::tuple{
+            field("S", &PairChunk::S),
+            field("rows", &PairChunk::rows),
+            field("m", &PairChunk::m),
+            field("labels", &PairChunk::labels),
+            field("candidate_labels", &PairChunk::candidate_labels),
+            field("itself", &PairChunk::itself),
+            field("upstream_positive", &PairChunk::upstream_positive),
+            field("upstream_negative", &PairChunk::upstream_negative),
+            field("upstream_positive_stride", &PairChunk::upstream_positive_stride),
+            field("upstream_negative_stride", &PairChunk::upstream_negative_stride),
+            field("positive", &PairChunk::positive),
+            field("negative", &PairChunk::negative),
+            optional_field("P", &PairChunk::P),
+            optional_field("inverse_norm", &PairChunk::inverse_norm),
+            optional_field("D", &PairChunk::D),
+        };
+    }
 };
 
 // positive = log(1 + sum over the mined P of exp(-alpha (s - base))), negative = log(1 + sum over the mined N
 // of exp(beta (s - base))), each times the mean weight of its candidates if there are weights.
 template <class T>
-struct PairLSE {
+struct PairLSEProblem {
     T alpha;
     T beta;
     T base;
@@ -42,13 +65,25 @@ struct PairLSE {
     bool mining;                 // otherwise all stay
     bool row_max;                // shift by each row's maximum: needed where an exponent could overflow
     const T* candidate_weights;  // (m,) in, or null
+
+    static constexpr auto fields() {
+        return std::tuple{
+            field("alpha", &PairLSEProblem::alpha),
+            field("beta", &PairLSEProblem::beta),
+            field("base", &PairLSEProblem::base),
+            field("epsilon", &PairLSEProblem::epsilon),
+            field("mining", &PairLSEProblem::mining),
+            field("row_max", &PairLSEProblem::row_max),
+            field("candidate_weights", &PairLSEProblem::candidate_weights),
+        };
+    }
 };
 
 // positive = sum over P of (positive_margin - t) where above 0, negative = sum over N of (t -
 // negative_margin) where above 0, each such term plus its offset. t = s, or minus the distance of unit
 // vectors.
 template <class T>
-struct PairHinge {
+struct PairHingeProblem {
     T positive_margin;
     T negative_margin;
     T positive_offset;
@@ -56,6 +91,18 @@ struct PairHinge {
     bool euclidean;
     std::int64_t* positive_count;  // (rows,) out: terms above 0
     std::int64_t* negative_count;  // (rows,) out
+
+    static constexpr auto fields() {
+        return std::tuple{
+            field("positive_margin", &PairHingeProblem::positive_margin),
+            field("negative_margin", &PairHingeProblem::negative_margin),
+            field("positive_offset", &PairHingeProblem::positive_offset),
+            field("negative_offset", &PairHingeProblem::negative_offset),
+            field("euclidean", &PairHingeProblem::euclidean),
+            field("positive_count", &PairHingeProblem::positive_count),
+            field("negative_count", &PairHingeProblem::negative_count),
+        };
+    }
 };
 
 }  // namespace robustdml

@@ -62,18 +62,18 @@ struct Kept {
     PairLabel label;
     T cosine;
     T epsilon;
-    Extrema<T> bounds;
+    Extrema<T> ends;
 
     ROBUSTDML_HD bool operator()(T s, PairLabel other) const {
         const T value = s * cosine;
-        return other == label ? value - epsilon < bounds.highest_negative
-                              : (other >= 0) & (value + epsilon > bounds.lowest_positive);
+        return other == label ? value - epsilon < ends.highest_negative
+                              : (other >= 0) & (value + epsilon > ends.lowest_positive);
     }
 };
 
 // Mean weight of the candidates that stay, by side; 0 for an empty set.
 template <class T>
-ROBUSTDML_HD RowUpstream<T> mean_weights(const Pairs<T>& c, const PairLSE<T>& problem, const T* s,
+ROBUSTDML_HD RowUpstream<T> mean_weights(const Pairs<T>& c, const PairLSEProblem<T>& problem, const T* s,
                                          const Kept<T>& kept) {
     const T* weights = problem.candidate_weights;
     if (!weights) return {T(1), T(1)};
@@ -101,7 +101,7 @@ ROBUSTDML_HD RowUpstream<T> mean_weights(const Pairs<T>& c, const PairLSE<T>& pr
 }
 
 template <class T>
-ROBUSTDML_HD void pair_lse_row(const Pairs<T>& c, const PairLSE<T>& problem, std::int64_t row) {
+ROBUSTDML_HD void pair_lse_row(const Pairs<T>& c, const PairLSEProblem<T>& problem, std::int64_t row) {
     T* s = c.S + row * c.m;
     const PairLabel label = c.labels[row];
     const PairLabel* labels = c.candidate_labels;
@@ -160,7 +160,7 @@ ROBUSTDML_HD void pair_lse_row(const Pairs<T>& c, const PairLSE<T>& problem, std
 }
 
 template <class T, bool Euclidean>
-ROBUSTDML_HD void pair_hinge_row(const Pairs<T>& c, const PairHinge<T>& problem, std::int64_t row) {
+ROBUSTDML_HD void pair_hinge_row(const Pairs<T>& c, const PairHingeProblem<T>& problem, std::int64_t row) {
     T* s = c.S + row * c.m;
     const PairLabel label = c.labels[row];
     const PairLabel* labels = c.candidate_labels;
@@ -210,18 +210,18 @@ ROBUSTDML_HD void pair_hinge_row(const Pairs<T>& c, const PairHinge<T>& problem,
 }
 
 // target_clones takes no templates: plain functions of both types.
-#define ROBUSTDML_STAMP(T)                                                                            \
-    ROBUSTDML_CLONES void lse_clone(const Pairs<T>& c, const PairLSE<T>& problem, std::int64_t begin, \
-                                    std::int64_t end) {                                               \
-        for (std::int64_t row = begin; row < end; ++row) pair_lse_row(c, problem, row);               \
-    }                                                                                                 \
-    ROBUSTDML_CLONES void cosine_hinge_clone(const Pairs<T>& c, const PairHinge<T>& problem,          \
-                                             std::int64_t begin, std::int64_t end) {                  \
-        for (std::int64_t row = begin; row < end; ++row) pair_hinge_row<T, false>(c, problem, row);   \
-    }                                                                                                 \
-    ROBUSTDML_CLONES void euclidean_hinge_clone(const Pairs<T>& c, const PairHinge<T>& problem,       \
-                                                std::int64_t begin, std::int64_t end) {               \
-        for (std::int64_t row = begin; row < end; ++row) pair_hinge_row<T, true>(c, problem, row);    \
+#define ROBUSTDML_STAMP(T)                                                                                   \
+    ROBUSTDML_CLONES void lse_clone(const Pairs<T>& c, const PairLSEProblem<T>& problem, std::int64_t begin, \
+                                    std::int64_t end) {                                                      \
+        for (std::int64_t row = begin; row < end; ++row) pair_lse_row(c, problem, row);                      \
+    }                                                                                                        \
+    ROBUSTDML_CLONES void cosine_hinge_clone(const Pairs<T>& c, const PairHingeProblem<T>& problem,          \
+                                             std::int64_t begin, std::int64_t end) {                         \
+        for (std::int64_t row = begin; row < end; ++row) pair_hinge_row<T, false>(c, problem, row);          \
+    }                                                                                                        \
+    ROBUSTDML_CLONES void euclidean_hinge_clone(const Pairs<T>& c, const PairHingeProblem<T>& problem,       \
+                                                std::int64_t begin, std::int64_t end) {                      \
+        for (std::int64_t row = begin; row < end; ++row) pair_hinge_row<T, true>(c, problem, row);           \
     }
 ROBUSTDML_STAMP(float)
 ROBUSTDML_STAMP(double)
@@ -230,16 +230,16 @@ ROBUSTDML_STAMP(double)
 }  // namespace
 
 template <class T>
-void pair_lse(const Pairs<T>& chunk, const PairLSE<T>& problem, int threads) {
+void pair_lse(const Pairs<T>& chunk, const PairLSEProblem<T>& problem, int threads) {
     in_parts(chunk.rows, threads, chunk.rows * chunk.m > 8192,
              [&](std::int64_t begin, std::int64_t end) { lse_clone(chunk, problem, begin, end); });
 }
 
-template void pair_lse<float>(const Pairs<float>&, const PairLSE<float>&, int);
-template void pair_lse<double>(const Pairs<double>&, const PairLSE<double>&, int);
+template void pair_lse<float>(const Pairs<float>&, const PairLSEProblem<float>&, int);
+template void pair_lse<double>(const Pairs<double>&, const PairLSEProblem<double>&, int);
 
 template <class T>
-void pair_hinge(const Pairs<T>& chunk, const PairHinge<T>& problem, int threads) {
+void pair_hinge(const Pairs<T>& chunk, const PairHingeProblem<T>& problem, int threads) {
     in_parts(chunk.rows, threads, chunk.rows * chunk.m > 8192, [&](std::int64_t begin, std::int64_t end) {
         if (problem.euclidean)
             euclidean_hinge_clone(chunk, problem, begin, end);
@@ -248,7 +248,7 @@ void pair_hinge(const Pairs<T>& chunk, const PairHinge<T>& problem, int threads)
     });
 }
 
-template void pair_hinge<float>(const Pairs<float>&, const PairHinge<float>&, int);
-template void pair_hinge<double>(const Pairs<double>&, const PairHinge<double>&, int);
+template void pair_hinge<float>(const Pairs<float>&, const PairHingeProblem<float>&, int);
+template void pair_hinge<double>(const Pairs<double>&, const PairHingeProblem<double>&, int);
 
 }  // namespace robustdml::cpu

@@ -14,9 +14,9 @@ template <class T>
 using Pairs = PairChunk<T, PairLabel>;
 
 template <class T>
-void pair_lse(const Pairs<T>& chunk, const PairLSE<T>& problem, int threads);
+void pair_lse(const Pairs<T>& chunk, const PairLSEProblem<T>& problem, int threads);
 
 template <class T>
-void pair_hinge(const Pairs<T>& chunk, const PairHinge<T>& problem, int threads);
+void pair_hinge(const Pairs<T>& chunk, const PairHingeProblem<T>& problem, int threads);
 
 }  // namespace robustdml::cpu

@@ -46,16 +46,16 @@ void over_pair_rows(const char* name, const Chunk& chunk, Kernel by_warp, Kernel
            arguments...);
 }
 
-// Lowest positive and, its sign turned, highest negative: one reduction serves both.
+// What a row's mining compares with: the ends of its sets, or what lets every pair through.
 template <class T>
-struct Ends {
+struct Extrema {
     T lowest_positive;
     T highest_negative;
 };
 
 // Mining is asked so that a NaN stays: it is to reach the result.
 template <class T>
-__device__ __forceinline__ PairMember kept_of(PairMember member, T s, const Ends<T>& ends, T epsilon) {
+__device__ __forceinline__ PairMember kept_of(PairMember member, T s, const Extrema<T>& ends, T epsilon) {
     return {member.positive && !(s - epsilon >= ends.highest_negative),
             member.negative && !(s + epsilon <= ends.lowest_positive)};
 }
@@ -63,7 +63,7 @@ __device__ __forceinline__ PairMember kept_of(PairMember member, T s, const Ends
 // kLanes threads take one row: once for the ends of its sets, once for the sums, once to turn S into its
 // gradient. A chunk is sized to stay in L2, so only the first reading may cost memory traffic.
 template <class T, int kLanes>
-__global__ void __launch_bounds__(kThreads, kBlocks) pair_lse_kernel(Pairs<T> c, PairLSE<T> problem) {
+__global__ void __launch_bounds__(kThreads, kBlocks) pair_lse_kernel(Pairs<T> c, PairLSEProblem<T> problem) {
     const int lane = threadIdx.x % kLanes;
     const std::int64_t row = row_of_thread<kLanes>();
     if (row >= c.rows) return;  // a whole warp, never a part of a block that reduces together
@@ -71,9 +71,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks) pair_lse_kernel(Pairs<T> c,
     const std::int64_t label = c.labels[row];
     const T alpha = problem.alpha, beta = problem.beta, base = problem.base;
 
-    Ends<T> ends{-kInfinity<T>, kInfinity<T>};  // let every pair through
+    Extrema<T> ends{-kInfinity<T>, kInfinity<T>};
     T shift[2] = {T(0), T(0)};
     if (problem.mining || problem.row_max) {
+        // Lowest positive, its sign turned, and highest negative: one reduction serves both.
         T extrema[2] = {-kInfinity<T>, -kInfinity<T>};
         for (std::int64_t x = lane; x < c.m; x += kLanes) {
             const PairMember member = member_of(c, row, label, x);
@@ -130,7 +131,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) pair_lse_kernel(Pairs<T> c,
 
 // kLanes threads take one row, once: what a pair adds to the gradient is known with the pair.
 template <class T, bool Euclidean, int kLanes>
-__global__ void __launch_bounds__(kThreads, kBlocks) pair_hinge_kernel(Pairs<T> c, PairHinge<T> problem) {
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    pair_hinge_kernel(Pairs<T> c, PairHingeProblem<T> problem) {
     const int lane = threadIdx.x % kLanes;
     const std::int64_t row = row_of_thread<kLanes>();
     if (row >= c.rows) return;  // a whole warp, never a part of a block that reduces together
@@ -175,16 +177,16 @@ __global__ void __launch_bounds__(kThreads, kBlocks) pair_hinge_kernel(Pairs<T> 
 }  // namespace
 
 template <class T>
-void pair_lse(const Pairs<T>& chunk, const PairLSE<T>& problem, std::uintptr_t stream) {
+void pair_lse(const Pairs<T>& chunk, const PairLSEProblem<T>& problem, std::uintptr_t stream) {
     over_pair_rows("pair_lse", chunk, pair_lse_kernel<T, kWarp>, pair_lse_kernel<T, kThreads>, stream,
                    problem);
 }
 
-template void pair_lse<float>(const Pairs<float>&, const PairLSE<float>&, std::uintptr_t);
-template void pair_lse<double>(const Pairs<double>&, const PairLSE<double>&, std::uintptr_t);
+template void pair_lse<float>(const Pairs<float>&, const PairLSEProblem<float>&, std::uintptr_t);
+template void pair_lse<double>(const Pairs<double>&, const PairLSEProblem<double>&, std::uintptr_t);
 
 template <class T>
-void pair_hinge(const Pairs<T>& chunk, const PairHinge<T>& problem, std::uintptr_t stream) {
+void pair_hinge(const Pairs<T>& chunk, const PairHingeProblem<T>& problem, std::uintptr_t stream) {
     if (problem.euclidean)
         over_pair_rows("pair_hinge", chunk, pair_hinge_kernel<T, true, kWarp>,
                        pair_hinge_kernel<T, true, kThreads>, stream, problem);
@@ -193,7 +195,7 @@ void pair_hinge(const Pairs<T>& chunk, const PairHinge<T>& problem, std::uintptr
                        pair_hinge_kernel<T, false, kThreads>, stream, problem);
 }
 
-template void pair_hinge<float>(const Pairs<float>&, const PairHinge<float>&, std::uintptr_t);
-template void pair_hinge<double>(const Pairs<double>&, const PairHinge<double>&, std::uintptr_t);
+template void pair_hinge<float>(const Pairs<float>&, const PairHingeProblem<float>&, std::uintptr_t);
+template void pair_hinge<double>(const Pairs<double>&, const PairHingeProblem<double>&, std::uintptr_t);
 
 }  // namespace robustdml::cuda

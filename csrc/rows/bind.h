@@ -14,65 +14,46 @@
 namespace robustdml {
 
 template <class T>
-void bind_cpu_rows(py::module_& m, const char* suffix) {
-    using py::arg;
-    const auto name = [&](const char* base) { return std::string(base) + "_" + suffix; };
-    m.def(
-        name("normalize_rows").c_str(),
-        [](Address P, Address U, Address inverse_norm, std::int64_t rows, std::int64_t D, int threads) {
-            py::gil_scoped_release release;
-            cpu::normalize_rows(at<const T>(P), at<T>(U), at<T>(inverse_norm), rows, D, threads);
-        },
-        arg("P"), arg("U"), arg("inverse_norm"), arg("rows"), arg("D"), arg("threads"));
-    m.def(
-        name("normalize_rows_backward").c_str(),
-        [](Address G, Address U, Address inverse_norm, std::int64_t rows, std::int64_t D, int threads) {
-            py::gil_scoped_release release;
-            cpu::normalize_rows_backward(at<T>(G), at<const T>(U), at<const T>(inverse_norm), rows, D,
-                                         threads);
-        },
-        arg("G"), arg("U"), arg("inverse_norm"), arg("rows"), arg("D"), arg("threads"));
-    m.def(
-        name("project_rows").c_str(),
-        [](Address G, Address P, Address inverse_norm, std::int64_t rows, std::int64_t D, int threads) {
-            py::gil_scoped_release release;
-            cpu::project_rows(at<T>(G), at<const T>(P), at<const T>(inverse_norm), rows, D, threads);
-        },
-        arg("G"), arg("P"), arg("inverse_norm"), arg("rows"), arg("D"), arg("threads"));
+void bind_rows_of(py::module_& m, const std::string& suffix) {
+    define(m, "normalize_rows_" + suffix, cpu::normalize_rows<T>, "P", "U", "inverse_norm", "rows", "D",
+           "threads");
+    define(m, "normalize_rows_backward_" + suffix, cpu::normalize_rows_backward<T>, "G", "U", "inverse_norm",
+           "rows", "D", "threads");
+    define(m, "project_rows_" + suffix, cpu::project_rows<T>, "G", "P", "inverse_norm", "rows", "D",
+           "threads");
 }
 
 #if defined(ROBUSTDML_CUDA)
 // normalize_rows_cuda_<P>_<U> and normalize_rows_backward_cuda_<U>, for every pair of element types.
 inline void bind_cuda_rows(py::module_& m) {
     using cuda::Element;
-    using py::arg;
     constexpr std::pair<const char*, Element> kElements[] = {
         {"f16", Element::f16}, {"bf16", Element::bf16}, {"f32", Element::f32}, {"f64", Element::f64}};
     for (const auto& [U_name, U_type] : kElements) {
-        m.def((std::string("normalize_rows_backward_cuda_") + U_name).c_str(),
-              [U_type = U_type](Address G, Address U, Address inverse_norm, std::int64_t rows, std::int64_t D,
-                                Address stream) {
-                  cuda::normalize_rows_backward(at<void>(G), at<const void>(U), U_type,
-                                                at<const void>(inverse_norm), rows, D, stream);
-              },
-              arg("G"), arg("U"), arg("inverse_norm"), arg("rows"), arg("D"), arg("stream"));
+        define(
+            m, std::string("normalize_rows_backward_cuda_") + U_name,
+            [U_type = U_type](void* G, const void* U, const void* inverse_norm, std::int64_t rows,
+                              std::int64_t D, std::uintptr_t stream) {
+                cuda::normalize_rows_backward(G, U, U_type, inverse_norm, rows, D, stream);
+            },
+            "G", "U", "inverse_norm", "rows", "D", "stream");
         for (const auto& [P_name, P_type] : kElements) {
             if (P_type == Element::f64 && U_type != Element::f64) continue;
-            m.def((std::string("normalize_rows_cuda_") + P_name + "_" + U_name).c_str(),
-                  [P_type = P_type, U_type = U_type](Address P, Address U, Address inverse_norm,
-                                                     std::int64_t rows, std::int64_t D, Address stream) {
-                      cuda::normalize_rows(at<const void>(P), P_type, at<void>(U), U_type,
-                                           at<void>(inverse_norm), rows, D, stream);
-                  },
-                  arg("P"), arg("U"), arg("inverse_norm"), arg("rows"), arg("D"), arg("stream"));
+            define(
+                m, std::string("normalize_rows_cuda_") + P_name + "_" + U_name,
+                [P_type = P_type, U_type = U_type](const void* P, void* U, void* inverse_norm,
+                                                   std::int64_t rows, std::int64_t D, std::uintptr_t stream) {
+                    cuda::normalize_rows(P, P_type, U, U_type, inverse_norm, rows, D, stream);
+                },
+                "P", "U", "inverse_norm", "rows", "D", "stream");
         }
     }
 }
 #endif
 
 inline void bind_rows(py::module_& m) {
-    bind_cpu_rows<float>(m, "f32");
-    bind_cpu_rows<double>(m, "f64");
+    bind_rows_of<float>(m, "f32");
+    bind_rows_of<double>(m, "f64");
 #if defined(ROBUSTDML_CUDA)
     bind_cuda_rows(m);
 #endif

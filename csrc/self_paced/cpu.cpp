@@ -229,11 +229,11 @@ class Descent {
 }  // namespace
 
 template <class T>
-void self_paced_sweep(const SelfPacedProblem<T>& problem) {
+void self_paced_descent(const SelfPacedProblem<T>& problem) {
     Descent<T>(problem).run();
 }
 
-template void self_paced_sweep<float>(const SelfPacedProblem<float>&);
-template void self_paced_sweep<double>(const SelfPacedProblem<double>&);
+template void self_paced_descent<float>(const SelfPacedProblem<float>&);
+template void self_paced_descent<double>(const SelfPacedProblem<double>&);
 
 }  // namespace robustdml::cpu

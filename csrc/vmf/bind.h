@@ -29,20 +29,19 @@ void bind_vmf_of(py::module_& m, const std::string& suffix) {
         if (function == VmfFunction::log_i && sizeof(T) == 4)
             continue;  // it crosses zero: computed in double
         const std::string name = std::string("vmf_") + function_name;
-        m.def((name + "_" + suffix).c_str(),
-              [function = function](const VmfOrder<T>& order, Address kappa, Address out, std::int64_t count,
-                                    int threads) {
-                  py::gil_scoped_release release;
-                  cpu::vmf(function, order, at<const T>(kappa), at<T>(out), count, threads);
-              },
-              arg("order"), arg("kappa"), arg("out"), arg("count"), arg("threads"));
+        define(
+            m, name + "_" + suffix,
+            [function = function](const VmfOrder<T>& order, const T* kappa, T* out, std::int64_t count,
+                                  int threads) { cpu::vmf(function, order, kappa, out, count, threads); },
+            "order", "kappa", "out", "count", "threads");
 #if defined(ROBUSTDML_CUDA)
-        m.def((name + "_cuda_" + suffix).c_str(),
-              [function = function](const VmfOrder<T>& order, Address kappa, Address out, std::int64_t count,
-                                    Address stream) {
-                  cuda::vmf(function, order, at<const T>(kappa), at<T>(out), count, stream);
-              },
-              arg("order"), arg("kappa"), arg("out"), arg("count"), arg("stream"));
+        define(
+            m, name + "_cuda_" + suffix,
+            [function = function](const VmfOrder<T>& order, const T* kappa, T* out, std::int64_t count,
+                                  std::uintptr_t stream) {
+                cuda::vmf(function, order, kappa, out, count, stream);
+            },
+            "order", "kappa", "out", "count", "stream");
 #endif
     }
 }

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <tuple>
+
+#include "common/fields.h"
 
 namespace robustdml::cpu {
 
@@ -10,6 +13,14 @@ struct LabelSets {
     const std::int64_t* sorted_labels;  // (B,) in, ascending
     const std::int64_t* order;          // (B,) in: candidate at each place of sorted_labels
     std::int64_t first_label;           // label of the chunk's first row
+
+    static constexpr auto fields() {
+        return std::tuple{
+            field("sorted_labels", &LabelSets::sorted_labels),
+            field("order", &LabelSets::order),
+            field("first_label", &LabelSets::first_label),
+        };
+    }
 };
 
 }  // namespace robustdml::cpu

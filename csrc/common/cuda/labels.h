@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <tuple>
+
+#include "common/fields.h"
 
 namespace robustdml::cuda {
 
@@ -9,6 +12,13 @@ namespace robustdml::cuda {
 struct LabelSets {
     const std::int64_t* labels;  // (B,) in
     std::int64_t first_label;    // label of the chunk's first row
+
+    static constexpr auto fields() {
+        return std::tuple{
+            field("labels", &LabelSets::labels),
+            field("first_label", &LabelSets::first_label),
+        };
+    }
 };
 
 }  // namespace robustdml::cuda
