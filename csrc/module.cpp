@@ -7,6 +7,7 @@
 #include "pairs/bind.h"
 #include "rows/bind.h"
 #include "self_paced/bind.h"
+#include "similarity/bind.h"
 #include "vmf/bind.h"
 
 PYBIND11_MODULE(_native, m) {
@@ -16,6 +17,7 @@ PYBIND11_MODULE(_native, m) {
     robustdml::bind_anchor(m);
     robustdml::bind_classes(m);
     robustdml::bind_pairs(m);
+    robustdml::bind_similarity(m);
     robustdml::bind_vmf(m);
     robustdml::bind_otsu(m);
     robustdml::bind_lambert_w(m);

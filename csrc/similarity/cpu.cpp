@@ -1,0 +1,170 @@
+#include "similarity/cpu.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "common/cpu/clones.h"
+#include "common/cpu/norm.h"
+#include "common/cpu/parts.h"
+#include "math/limits.h"
+
+namespace robustdml::cpu {
+namespace {
+
+// A cache line of columns, at least: threads do not share lines of an aligned inverse_norm.
+constexpr std::int64_t kColumns = 16;
+// Similarities whose maximum decides whether one of them is looked at.
+constexpr std::int64_t kBlock = 64;
+// Candidates that are put in order together, at most: the more, the fewer moves of the k nearest, and the
+// more candidates that turn out too small.
+constexpr std::int64_t kPending = 1024;
+// Up to this many elements a thread alone is done before others have started.
+constexpr std::int64_t kFewElements = 65536;
+
+template <class T>
+ROBUSTDML_HD void scale_columns(T* S, std::int64_t row_stride, std::int64_t rows, const T* P, std::int64_t D,
+                                const T* row_scale, T* inverse_norm, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t j = begin; j < end; ++j) inverse_norm[j] = robustdml::cpu::inverse_norm(P + j * D, D);
+    for (std::int64_t i = 0; i < rows; ++i) {
+        T* s = S + i * row_stride;
+        const T scale = row_scale ? row_scale[i] : T(1);
+#pragma omp simd
+        for (std::int64_t j = begin; j < end; ++j) s[j] *= scale * inverse_norm[j];
+    }
+}
+
+template <class T>
+struct Neighbour {
+    T value;
+    std::int64_t index;
+};
+
+// The k nearest of one query, and the candidates that may soon be among them.
+template <class T>
+class Nearest {
+  public:
+    explicit Nearest(std::int64_t k)
+        : k_(k), merge_from_(std::min(k, kPending)), pending_(merge_from_ + kBlock) {}
+
+    void begin_row(T* values, std::int64_t* indices) {
+        values_ = values;
+        indices_ = indices;
+    }
+
+    // What a candidate has to exceed.
+    T threshold() const { return values_[k_ - 1]; }
+
+    // Takes those of up to kBlock similarities that exceed the threshold. No branch: chance would decide it.
+    void take(const T* s, std::int64_t count, std::int64_t first, std::int64_t excluded) {
+        const T least = threshold();
+        for (std::int64_t x = 0; x < count; ++x) {
+            pending_[count_] = {s[x], first + x};
+            count_ += (s[x] > least) & (first + x != excluded);
+        }
+        if (count_ >= merge_from_) merge();
+    }
+
+    // Puts the candidates into their places. Behind their equals: what is there has lower indices.
+    void merge() {
+        std::sort(pending_.begin(), pending_.begin() + count_,
+                  [](const Neighbour<T>& a, const Neighbour<T>& b) {
+                      return a.value > b.value || (a.value == b.value && a.index < b.index);
+                  });
+        const std::int64_t candidates = std::min(count_, k_);
+        std::int64_t entering = 0;
+        while (entering < candidates && pending_[entering].value > values_[k_ - 1 - entering]) ++entering;
+        std::int64_t staying = k_ - entering;
+        for (std::int64_t place = k_ - 1; entering > 0; --place) {
+            const Neighbour<T>& candidate = pending_[entering - 1];
+            if (staying > 0 && values_[staying - 1] < candidate.value) {
+                --staying;
+                values_[place] = values_[staying];
+                indices_[place] = indices_[staying];
+            } else {
+                --entering;
+                values_[place] = candidate.value;
+                indices_[place] = candidate.index;
+            }
+        }
+        count_ = 0;
+    }
+
+  private:
+    const std::int64_t k_;
+    const std::int64_t merge_from_;
+    T* values_ = nullptr;
+    std::int64_t* indices_ = nullptr;
+    std::vector<Neighbour<T>> pending_;  // (merge_from_ + kBlock,), count_ of them in use
+    std::int64_t count_ = 0;
+};
+
+// The largest, but for NaN.
+template <class T>
+ROBUSTDML_HD T largest_of(const T* s, std::int64_t count) {
+    T largest = -kInfinity<T>;
+#pragma omp simd reduction(max : largest)
+    for (std::int64_t x = 0; x < count; ++x) largest = s[x] > largest ? s[x] : largest;
+    return largest;
+}
+
+template <class T>
+ROBUSTDML_HD void scan_row(const T* s, std::int64_t columns, std::int64_t first_column, std::int64_t excluded,
+                           Nearest<T>& nearest) {
+    const std::int64_t whole = columns - columns % kBlock;
+    for (std::int64_t x = 0; x < whole; x += kBlock)
+        if (largest_of(s + x, kBlock) > nearest.threshold())
+            nearest.take(s + x, kBlock, first_column + x, excluded);
+    nearest.take(s + whole, columns - whole, first_column + whole, excluded);
+    nearest.merge();
+}
+
+// target_clones takes no templates: plain functions of both types.
+#define ROBUSTDML_STAMP(T)                                                                          \
+    ROBUSTDML_CLONES void scale_clone(T* S, std::int64_t row_stride, std::int64_t rows, const T* P, \
+                                      std::int64_t D, const T* row_scale, T* inverse_norm,          \
+                                      std::int64_t begin, std::int64_t end) {                       \
+        scale_columns(S, row_stride, rows, P, D, row_scale, inverse_norm, begin, end);              \
+    }                                                                                               \
+    ROBUSTDML_CLONES void scan_clone(const T* s, std::int64_t columns, std::int64_t first_column,   \
+                                     std::int64_t excluded, Nearest<T>& nearest) {                  \
+        scan_row(s, columns, first_column, excluded, nearest);                                      \
+    }
+ROBUSTDML_STAMP(float)
+ROBUSTDML_STAMP(double)
+#undef ROBUSTDML_STAMP
+
+}  // namespace
+
+template <class T>
+void scale_similarities(T* S, std::int64_t row_stride, std::int64_t rows, const T* P, std::int64_t columns,
+                        std::int64_t D, const T* row_scale, T* inverse_norm, int threads) {
+    in_parts((columns + kColumns - 1) / kColumns, threads, columns * (rows + D) > kFewElements,
+             [&](std::int64_t begin, std::int64_t end) {
+                 scale_clone(S, row_stride, rows, P, D, row_scale, inverse_norm, begin * kColumns,
+                             std::min(end * kColumns, columns));
+             });
+}
+
+template <class T>
+void nearest_update(const T* S, std::int64_t row_stride, std::int64_t rows, std::int64_t columns,
+                    std::int64_t first_column, const std::int64_t* excluded, std::int64_t k, T* values,
+                    std::int64_t* indices, int threads) {
+    in_parts(rows, threads, rows * columns > kFewElements, [&](std::int64_t begin, std::int64_t end) {
+        Nearest<T> nearest(k);
+        for (std::int64_t row = begin; row < end; ++row) {
+            nearest.begin_row(values + row * k, indices + row * k);
+            scan_clone(S + row * row_stride, columns, first_column, excluded ? excluded[row] : -1, nearest);
+        }
+    });
+}
+
+#define ROBUSTDML_STAMP(T)                                                                            \
+    template void scale_similarities<T>(T*, std::int64_t, std::int64_t, const T*, std::int64_t,       \
+                                        std::int64_t, const T*, T*, int);                             \
+    template void nearest_update<T>(const T*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, \
+                                    const std::int64_t*, std::int64_t, T*, std::int64_t*, int);
+ROBUSTDML_STAMP(float)
+ROBUSTDML_STAMP(double)
+#undef ROBUSTDML_STAMP
+
+}  // namespace robustdml::cpu
