@@ -97,6 +97,16 @@ def test_ends_of_the_range(run, dtype):
         assert np.isfinite(values[4:]).all()
 
 
+@pytest.mark.parametrize(("dtype", "v", "radius", "debye_terms", "series_terms"), CASES)
+def test_elements_do_not_depend_on_their_neighbours(run, dtype, v, radius, debye_terms, series_terms):
+    kappa, lengths = np.geomspace(1e-5, 1e5, 61).astype(dtype), (v, radius, debye_terms, series_terms)
+    for function in compiled(dtype):
+        whole = run(function, lengths, kappa)
+        one_by_one = np.concatenate([run(function, lengths, kappa[i : i + 1].copy()) for i in range(0, 61, 6)])
+        np.testing.assert_allclose(whole[::6], one_by_one, rtol=1e-14 if dtype is np.float64 else 1e-5)
+        assert np.isfinite(whole).all()
+
+
 @pytest.mark.parametrize("count", [0, 1, 7, 300, 10_001])
 def test_every_element_is_written_and_none_beyond(run, count):
     kappa = np.linspace(0, 200, count + 1)

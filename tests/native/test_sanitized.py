@@ -16,6 +16,8 @@ TESTS = (
     "test_native_otsu.py",
     "test_native_pairs.py",
     "test_native_self_paced.py",
+    "test_native_similarity.py",
+    "test_native_vmf.py",
 )
 
 
