@@ -13,6 +13,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from robustdml_ops.recipes.methods import METHODS
+from robustdml_ops.recipes.methods.anchors import AnchorOptions
 from robustdml_ops.recipes.timing import FLOOR, OURS, Timing
 from robustdml_ops.recipes.train import TrainingResult
 
@@ -137,7 +138,7 @@ def margin_curve(result: TrainingResult) -> str:
     """
 
     def draw(axes: Axes) -> None:
-        start = result.config.anchor.margin
+        start = result.config.options[AnchorOptions].margin
         margins = [start, *(record["margin"] for record in result.history)]
         axes.plot(range(len(margins)), margins, color=COLOURS[result.config.method], lw=2, marker="o", ms=4)
         axes.axhline(start, color=GREY, ls="--", lw=1.2)

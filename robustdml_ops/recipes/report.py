@@ -9,6 +9,7 @@ from string import Template
 from robustdml_ops.recipes import plots, run_plots
 from robustdml_ops.recipes.comparison.summary import mean_and_error
 from robustdml_ops.recipes.methods import METHODS
+from robustdml_ops.recipes.methods.anchors import AnchorOptions, SmoothOptions
 from robustdml_ops.recipes.page import figure, page, table
 from robustdml_ops.recipes.timing import FLOOR, OURS, Shape, Timing
 from robustdml_ops.recipes.train import TrainingResult
@@ -67,6 +68,7 @@ def render(outcome: DemoOutcome) -> str:
     smooth = outcome.runs["smooth-proxy-anchor"][0]
     auc = mean_and_error([run.summary["confidence_auc"] for run in outcome.runs["smooth-proxy-anchor"]])
     adaptive, robust = outcome.runs["adaptive-proxy-anchor"][0], outcome.runs["robust"][0]
+    threshold = smooth.config.options[SmoothOptions].threshold
     sections = {
         "learning": figure(
             plots.learning_curves(outcome.runs, outcome.frozen_metrics["precision_at_1"]),
@@ -75,7 +77,7 @@ def render(outcome: DemoOutcome) -> str:
             "seed to the best. The dotted line is the frozen backbone without any embedding layer.",
         ),
         "confidences": figure(
-            plots.confidence_histogram(smooth.scores["confidence"], smooth.changed, smooth.config.smooth.threshold),
+            plots.confidence_histogram(smooth.scores["confidence"], smooth.changed, threshold),
             "Two histograms of confidences: right labels lie mostly to the right, wrong ones to the left.",
             "Confidence of the label each training image was given, seed 0. The confidence module was never told which "
             f"labels are wrong; it tells them from right ones with an AUC of {auc}. Left of the dashed line an image "
@@ -93,7 +95,7 @@ def render(outcome: DemoOutcome) -> str:
             plots.margin_curve(adaptive),
             "The learnt margin against the epoch.",
             "The one margin that Adaptive Proxy-Anchor learns along with the proxies, from "
-            f"{adaptive.config.anchor.margin:g} to {adaptive.history[-1]['margin']:.2f}.",
+            f"{adaptive.config.options[AnchorOptions].margin:g} to {adaptive.history[-1]['margin']:.2f}.",
         ),
         "neighbours": figure(
             plots.neighbour_grid(outcome.neighbours),

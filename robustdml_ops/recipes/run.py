@@ -45,7 +45,7 @@ class Run:
         self.labels, self.changed = corrupt(config, prepared)
         self.embedder = Embedder(prepared.backbone, prepared.num_features, config.embedding_size).to(device)
         try:
-            self.loss = self.method.make_loss(config, split.num_classes).to(device)
+            self.loss = self.method.make_loss(config.options, split.num_classes, config.embedding_size).to(device)
         except ValueError as error:
             raise UsageError(f"method {config.method}: {error}") from error
         self.optimizer = torch.optim.AdamW(

@@ -10,6 +10,7 @@ from robustdml_ops.ops import otsu_threshold
 from robustdml_ops.recipes import run_plots
 from robustdml_ops.recipes.filter_options import NO_FILTER
 from robustdml_ops.recipes.methods import METHODS
+from robustdml_ops.recipes.methods.confident import ProcSimOptions
 from robustdml_ops.recipes.page import figure, page, table
 from robustdml_ops.recipes.train import TrainingResult
 
@@ -93,11 +94,10 @@ def _kappa(result: TrainingResult) -> str:
 def _detector(result: TrainingResult) -> str:
     losses = result.scores["detector_loss"]
     cut = otsu_threshold(torch.from_numpy(losses[~np.isnan(losses)]))
+    detector = result.config.options[ProcSimOptions].detector
     threshold = ("Otsu's threshold", float(cut.threshold)) if bool(cut.found) else None
     return figure(
-        run_plots.score_histogram(
-            losses, result.changed, f"loss of the detector, {result.config.procsim.detector}", threshold
-        ),
+        run_plots.score_histogram(losses, result.changed, f"loss of the detector, {detector}", threshold),
         "Two histograms of losses, of right and of wrong labels, and a threshold between them.",
         "Loss of each training sample by which ProcSim tells wrong labels, in the last epoch. In training the "
         "threshold is found anew in each batch; shown is that of the whole epoch.",

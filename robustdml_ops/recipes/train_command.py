@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ from robustdml_ops.recipes.cache import write_text
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import load_data
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.methods import METHODS
+from robustdml_ops.recipes.filter_options import FilterOptions
+from robustdml_ops.recipes.methods import METHODS, option_groups
 from robustdml_ops.recipes.noise import NOISES
+from robustdml_ops.recipes.options import Options, OptionSet
 from robustdml_ops.recipes.progress import progress_bar
 from robustdml_ops.recipes.run_report import render_run
 from robustdml_ops.recipes.train import TrainingResult, train
@@ -22,10 +24,6 @@ from robustdml_ops.robust.prism_settings import MOST_REJECTED
 
 WAY_ON = "; --resume goes on after the last whole epoch"
 DEFAULTS = TrainingConfig()
-# Groups of settings in the configuration, by name.
-OPTION_GROUPS: dict[str, Any] = {
-    field.name: options for field in fields(TrainingConfig) if is_dataclass(options := getattr(DEFAULTS, field.name))
-} | {"filter": DEFAULTS.filter_options}
 NOISE_FORMS = ", ".join(f"{kind}:RATE" for kind in NOISES)
 
 METRICS = {
@@ -103,22 +101,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     training.add_argument("--learning-rate", type=float, help="of the network (default: as the method asks for)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, …")
-    for name, options in OPTION_GROUPS.items():
-        group = parser.add_argument_group((type(options).__doc__ or name).rstrip("."))
-        for field in fields(options):
+    kinds: list[type[Options]] = [*option_groups(), FilterOptions]
+    for kind in kinds:
+        group = parser.add_argument_group((kind.__doc__ or kind.name).rstrip("."))
+        for field in kind.settings():
             # The field that chooses among kinds has the name of its group: --filter.
-            flag = f"--{name}" if field.name == "kind" else f"--{name}-{field.name}"
-            _add_option(group, flag, field.metadata, dest=f"{name}.{field.name}")
+            flag = f"--{kind.name}" if field.name == "kind" else f"--{kind.name}-{field.name}"
+            _add_option(group, flag, field.metadata, dest=f"{kind.name}.{field.name}")
 
 
 def _config(arguments: argparse.Namespace) -> TrainingConfig:
     given = vars(arguments)
-    settings = {field.name: given[field.name] for field in fields(TrainingConfig) if field.name not in OPTION_GROUPS}
-    groups = OPTION_GROUPS | {"filter": METHODS[arguments.method].filter}
-    for name, options in groups.items():
-        values = {field.name: given[f"{name}.{field.name}"] for field in fields(options)}
-        settings[name] = replace(options, **{field: value for field, value in values.items() if value is not None})
-    return TrainingConfig(**settings)
+    settings = {field.name: given[field.name] for field in fields(TrainingConfig) if field.name in given}
+    groups = (kind(**_given(kind, given)) for kind in option_groups())
+    # What is not given of a filter is what the method asks for.
+    filtered = replace(METHODS[arguments.method].filter, **_given(FilterOptions, given))
+    return TrainingConfig(**settings, options=OptionSet(*groups), filter=filtered)
+
+
+def _given(kind: type[Options], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the command line says of a group of settings; the rest is None there."""
+    values = {field.name: given[f"{kind.name}.{field.name}"] for field in kind.settings()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _add(parser: argparse.ArgumentParser, title: str, settings: dict[str, str]) -> argparse._ArgumentGroup:

@@ -3,7 +3,8 @@
 from typing import Any
 
 from robustdml_ops.recipes.comparison.entries import ENTRIES, Entry
-from robustdml_ops.recipes.methods import AdaptiveOptions, AnchorOptions, SmoothOptions
+from robustdml_ops.recipes.methods.anchors import AdaptiveOptions, AnchorOptions, SmoothOptions
+from robustdml_ops.recipes.options import OptionSet
 
 # Each group's names, the row with the default setting among them.
 TABLE_2 = {
@@ -23,17 +24,17 @@ PER_CLASS_MARGINS = "adaptive-proxy-anchor-per-class"
 
 
 def _smooth(threshold: float, beta: float, name: str) -> Entry:
-    settings = {"method": "smooth-proxy-anchor", "smooth": SmoothOptions(beta, threshold)}
+    settings = {"method": "smooth-proxy-anchor", "options": OptionSet(SmoothOptions(beta, threshold))}
     return Entry(name, f"Smooth Proxy-Anchor, λ = {threshold:g}, β = {beta:g}", settings)
 
 
 def _with_margin(margin: float, name: str) -> Entry:
-    settings = {"method": "proxy-anchor", "anchor": AnchorOptions(margin=margin)}
+    settings = {"method": "proxy-anchor", "options": OptionSet(AnchorOptions(margin=margin))}
     return Entry(name, f"Proxy-Anchor, δ = {margin:g}", settings)
 
 
 def _adaptive(name: str, title: str, **options: Any) -> Entry:
-    settings = {"method": "adaptive-proxy-anchor", "adaptive": AdaptiveOptions(**options)}
+    settings = {"method": "adaptive-proxy-anchor", "options": OptionSet(AdaptiveOptions(**options))}
     return Entry(name, f"Adaptive Proxy-Anchor, {title}", settings)
 
 

@@ -4,7 +4,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from robustdml_ops.recipes.filter_options import FilterOptions
-from robustdml_ops.recipes.methods import ProcSimOptions, SelfPacedOptions
+from robustdml_ops.recipes.methods.confident import ProcSimOptions
+from robustdml_ops.recipes.methods.self_paced import SelfPacedOptions
+from robustdml_ops.recipes.options import Options, OptionSet
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,8 @@ class Entry:
     settings: dict[str, Any] = field(compare=False)
 
 
-def _entry(name: str, title: str, **settings: Any) -> Entry:
-    return Entry(name, title, settings)
+def _entry(name: str, title: str, method: str, *groups: Options) -> Entry:
+    return Entry(name, title, {"method": method, "options": OptionSet(*groups)})
 
 
 def _filtered(method: str, title: str, similarity: str, suffix: str = "", note: str = "", **options: Any) -> Entry:
@@ -45,24 +47,24 @@ _OURS = {"threshold": "per-class", "without_copies": True}
 ENTRIES = {
     entry.name: entry
     for entry in [
-        _entry("robust", "Robust", method="robust"),
-        _entry("proxy-nca", "Proxy-NCA", method="proxy-nca"),
-        _entry("proxy-anchor", "Proxy-Anchor", method="proxy-anchor"),
-        _entry("soft-triple", "SoftTriple", method="soft-triple"),
-        _entry("contrastive", "Contrastive", method="contrastive"),
-        _entry("mcl", "MCL", method="mcl"),
-        _entry("multi-similarity", "Multi-similarity", method="multi-similarity"),
-        _entry("superloss", "SuperLoss", method="superloss"),
-        _entry("smooth-proxy-anchor", "Smooth Proxy-Anchor", method="smooth-proxy-anchor"),
-        _entry("adaptive-proxy-anchor", "Adaptive Proxy-Anchor", method="adaptive-proxy-anchor"),
-        _entry("procsim", "ProcSim", method="procsim"),
-        _entry("procsim-detector-ms", "ProcSim, cut on MS", method="procsim",
-               procsim=ProcSimOptions(detector="multi-similarity")),
-        _entry("procsim-mean", "ProcSim, cut at the mean", method="procsim", procsim=ProcSimOptions(threshold="mean")),
-        _entry("procsim-drop-above", "ProcSim, what is above left out", method="procsim",
-               procsim=ProcSimOptions(drop_above=True)),
-        _entry("bspml", "BSPML", method="bspml"),
-        _entry("bspml-unbalanced", "BSPML, μ = 0", method="bspml", bspml=SelfPacedOptions(mu=0.0)),
+        _entry("robust", "Robust", "robust"),
+        _entry("proxy-nca", "Proxy-NCA", "proxy-nca"),
+        _entry("proxy-anchor", "Proxy-Anchor", "proxy-anchor"),
+        _entry("soft-triple", "SoftTriple", "soft-triple"),
+        _entry("contrastive", "Contrastive", "contrastive"),
+        _entry("mcl", "MCL", "mcl"),
+        _entry("multi-similarity", "Multi-similarity", "multi-similarity"),
+        _entry("superloss", "SuperLoss", "superloss"),
+        _entry("smooth-proxy-anchor", "Smooth Proxy-Anchor", "smooth-proxy-anchor"),
+        _entry("adaptive-proxy-anchor", "Adaptive Proxy-Anchor", "adaptive-proxy-anchor"),
+        _entry("procsim", "ProcSim", "procsim"),
+        _entry("procsim-detector-ms", "ProcSim, cut on MS", "procsim",
+               ProcSimOptions(detector="multi-similarity")),
+        _entry("procsim-mean", "ProcSim, cut at the mean", "procsim", ProcSimOptions(threshold="mean")),
+        _entry("procsim-drop-above", "ProcSim, what is above left out", "procsim",
+               ProcSimOptions(drop_above=True)),
+        _entry("bspml", "BSPML", "bspml"),
+        _entry("bspml-unbalanced", "BSPML, μ = 0", "bspml", SelfPacedOptions(mu=0.0)),
         _filtered("mcl", "MCL", "average", **_PAPER),
         _filtered("mcl", "MCL", "vmf", **_PAPER),
         _filtered("soft-triple", "SoftTriple", "average", **_PAPER),

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.loss_inputs.base import LossInput, Rows, Training
+from robustdml_ops.recipes.methods.self_paced import SelfPacedOptions
 from robustdml_ops.robust import BalancedSelfPaced
 
 
@@ -23,7 +24,7 @@ class SelfPacedWeights(LossInput):
     observed = ("weight",)
 
     def __init__(self, training: Training) -> None:
-        options = training.config.bspml
+        options = training.config.options[SelfPacedOptions]
         try:
             self.module = BalancedSelfPaced(
                 torch.from_numpy(training.labels),
