@@ -7,8 +7,9 @@ import sys
 import pytest
 import torch
 
-from bench.workloads import CENTERS, Shape, Workload
-from python_ref import class_log_sum_exp
+from robustdml_ops.python_ref import class_log_sum_exp
+
+from .workloads import CENTERS, Shape, Workload
 
 LARGE = Shape(256, 100_000, 128)
 SMALL = Shape(64, 3000, 32)
@@ -93,7 +94,7 @@ def test_without_gradients(timed):
 @pytest.mark.parametrize("contender", ["robustdml/class-lse", "pml/proxy-nca", "torch/cross_entropy"])
 def test_memory(benchmark, contender):
     """Peak memory in a process of its own; the time that is kept is that of the whole process and means nothing."""
-    command = [sys.executable, "-m", "bench.memory", contender, *map(str, (LARGE.B, LARGE.C, LARGE.D))]
+    command = [sys.executable, "-m", f"{__package__}.memory", contender, *map(str, (LARGE.B, LARGE.C, LARGE.D))]
     benchmark.group = f"memory, {LARGE}"
     out = benchmark.pedantic(lambda: subprocess.run(command, capture_output=True, text=True, check=True), rounds=1)
     benchmark.extra_info.update(contender=contender, **json.loads(out.stdout))

@@ -7,8 +7,9 @@ import sys
 import pytest
 import torch
 
-from bench.workloads import Shape, Workload
-from python_ref import proxy_anchor_loss, smooth_proxy_anchor_loss
+from robustdml_ops.python_ref import proxy_anchor_loss, smooth_proxy_anchor_loss
+
+from .workloads import Shape, Workload
 
 USUAL, LARGE = Shape(128, 200, 64), Shape(256, 100_000, 128)
 WIDE, HUGE = Shape(256, 200_000, 512), Shape(256, 1_000_000, 128)
@@ -80,7 +81,7 @@ def test_step(timed, contender, shape, sweeps, logits, passes):
 )
 def test_memory(benchmark, contender, shape):
     """Peak memory in a process of its own; the time that is kept is that of the whole process and means nothing."""
-    command = [sys.executable, "-m", "bench.memory", contender, *map(str, (shape.B, shape.C, shape.D))]
+    command = [sys.executable, "-m", f"{__package__}.memory", contender, *map(str, (shape.B, shape.C, shape.D))]
     benchmark.group = f"memory, {shape}"
     out = benchmark.pedantic(lambda: subprocess.run(command, capture_output=True, text=True, check=True), rounds=1)
     benchmark.extra_info.update(contender=contender, **json.loads(out.stdout))
