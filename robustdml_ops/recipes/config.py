@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.filter_options import FILTERS, NO_FILTER, FilterOptions
+from robustdml_ops.recipes.filters.options import FILTERS, NO_FILTER, FilterOptions
 from robustdml_ops.recipes.methods import METHODS, option_groups
 from robustdml_ops.recipes.noise import noise_rate, parse_noise
 from robustdml_ops.recipes.options import OptionSet, check_bounds

@@ -7,7 +7,7 @@ import torch
 from robustdml_ops.recipes import train as train_module
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.filter_options import FILTERS, FilterOptions
+from robustdml_ops.recipes.filters.options import FILTERS, FilterOptions
 from robustdml_ops.recipes.methods import METHODS
 from robustdml_ops.recipes.train import train
 

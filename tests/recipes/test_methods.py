@@ -8,14 +8,14 @@ import torch
 
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.filter_options import FilterOptions
+from robustdml_ops.recipes.filters.options import FilterOptions
 from robustdml_ops.recipes.loss_inputs import guidance
+from robustdml_ops.recipes.loss_inputs.text_embeddings import Guidance
 from robustdml_ops.recipes.methods import METHODS
 from robustdml_ops.recipes.methods.confident import ProcSimOptions
 from robustdml_ops.recipes.methods.pairs import ContrastiveOptions
 from robustdml_ops.recipes.methods.self_paced import SelfPacedOptions
 from robustdml_ops.recipes.options import OptionSet
-from robustdml_ops.recipes.text_embeddings import Guidance
 from robustdml_ops.recipes.train import train
 
 FAST = TrainingConfig(

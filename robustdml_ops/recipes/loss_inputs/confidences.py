@@ -7,9 +7,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robustdml_ops.recipes.loss_inputs.base import LossInput, Rows, Training
+from robustdml_ops.recipes.data import Rows
+from robustdml_ops.recipes.loss_inputs.base import LossInput, Training
 from robustdml_ops.recipes.methods.anchors import SmoothOptions
-from robustdml_ops.recipes.models import as_tensor
+from robustdml_ops.recipes.networks.models import as_tensor
 from robustdml_ops.recipes.progress import OnProgress
 from robustdml_ops.robust import ConfidenceHead
 

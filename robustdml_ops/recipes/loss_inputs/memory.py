@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from robustdml_ops.recipes.loss_inputs.base import LossInput, Rows, Training
+from robustdml_ops.recipes.data import Rows
+from robustdml_ops.recipes.loss_inputs.base import LossInput, Training
 from robustdml_ops.recipes.methods.pairs import MemoryContrastiveOptions
 from robustdml_ops.robust import MemoryBank
 

@@ -5,8 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from robustdml_ops.recipes.data import Rows
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.loss_inputs.base import LossInput, Rows, Training
+from robustdml_ops.recipes.loss_inputs.base import LossInput, Training
 from robustdml_ops.recipes.methods.self_paced import SelfPacedOptions
 from robustdml_ops.robust import BalancedSelfPaced
 

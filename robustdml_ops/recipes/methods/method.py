@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from robustdml_ops.recipes.filter_options import FilterOptions
+from robustdml_ops.recipes.filters.options import FilterOptions
 from robustdml_ops.recipes.options import Options, OptionSet
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from robustdml_ops.recipes.filter_options import FilterOptions
+from robustdml_ops.recipes.filters.options import FilterOptions
 from robustdml_ops.recipes.methods import pairs
 
 # docs/training.md, "The robust method", has what it was chosen from.
