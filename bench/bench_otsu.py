@@ -1,22 +1,16 @@
-"""Otsu's cut against the paper's loop and PyTorch's sort; confidences of a million losses against scipy."""
+"""Otsu's cut against the paper's loop and PyTorch's sort."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
-from scipy.special import lambertw
 
-from robustdml_ops.ops import confidence, otsu_threshold
+from robustdml_ops.ops import otsu_threshold
+
+from .losses import losses_of
 
 SIZES = [64, 256, 1024, 8192, 65_536, 1_000_000]
-COUNT, LAMBDA = 1_000_000, 0.5
-
-
-def losses_of(n):
-    """Two lognormal modes, the upper with a third of the losses."""
-    torch.manual_seed(0)
-    return torch.exp(0.4 * torch.randn(n) + 1.2 * (torch.rand(n) < 1 / 3))
 
 
 def by_the_paper(losses):
@@ -81,28 +75,4 @@ def test_many_batches(timed, rows, backend):
         lambda: losses.sort(),
         group=f"Otsu's cut of {rows} batches of 256, float32; the floor is PyTorch's sort alone",
         contender=f"robustdml/{backend}",
-    )
-
-
-def by_scipy(losses, threshold):
-    return np.exp(-lambertw(np.maximum(losses - threshold, 0) / (2 * LAMBDA)).real)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("contender", ["robustdml/native", "robustdml/eager", "scipy"])
-def test_confidence(timed, contender, dtype):
-    losses = losses_of(COUNT).to(dtype)
-    threshold = otsu_threshold(losses).threshold
-    array, tau = losses.numpy(), threshold.numpy()
-    backend = contender.split("/")[-1]
-    ours = confidence(losses, threshold, LAMBDA, backend="native" if contender == "scipy" else backend)
-    np.testing.assert_allclose(ours.numpy(), by_scipy(array, tau), rtol=1e-12 if dtype == torch.float64 else 2e-6)
-    timed(
-        (lambda: by_scipy(array, tau))
-        if contender == "scipy"
-        else (lambda: confidence(losses, threshold, LAMBDA, backend=backend)),
-        lambda: losses.clone(),
-        group=f"confidence of {COUNT:.0e} losses, {dtype}; the floor is a copy",
-        contender=contender,
-        rounds=5,
     )

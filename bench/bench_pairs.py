@@ -7,8 +7,9 @@ import sys
 import pytest
 import torch
 
-from bench.pair_workloads import MS, PairShape, PairWorkload
-from python_ref import multi_similarity_loss
+from robustdml_ops.python_ref import multi_similarity_loss
+
+from .pair_workloads import MS, PairShape, PairWorkload
 
 USUAL, LARGE = PairShape(256, 128), PairShape(1024, 512)
 # Mining leaves more pairs where labels are wrong: the least similar positive is then a stranger.
@@ -86,7 +87,7 @@ def test_sweep_over_all_pairs(timed):
 )
 def test_memory(benchmark, contender, shape):
     """Peak memory in a process of its own; the time that is kept is that of the whole process and means nothing."""
-    command = [sys.executable, "-m", "bench.pair_workloads", contender, *map(str, (shape.B, shape.D, shape.m))]
+    command = [sys.executable, "-m", f"{__package__}.pair_workloads", contender, *map(str, (shape.B, shape.D, shape.m))]
     benchmark.group = f"memory of pairs, {shape}"
     out = benchmark.pedantic(lambda: subprocess.run(command, capture_output=True, text=True, check=True), rounds=1)
     benchmark.extra_info.update(contender=contender, **json.loads(out.stdout))

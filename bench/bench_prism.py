@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from bench.workloads import Shape, Workload
-from python_ref.prism import average_similarity, log_p_clean, vmf_similarity
+from robustdml_ops.python_ref.prism import average_similarity, log_p_clean, vmf_similarity
 from robustdml_ops.robust import PRISM
+
+from .workloads import Shape, Workload
 
 LARGE = Shape(256, 100_000, 128)
 ROWS_PER_CLASS = 4

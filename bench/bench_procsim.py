@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-import python_ref
+from robustdml_ops import python_ref
 from robustdml_ops.losses import MultiSimilarityLoss, ProcSimLoss
 
 B, CLASSES = 256, 64

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from python_ref.bspml import self_paced_terms
 from robustdml_ops.ops import self_paced_sweep
+from robustdml_ops.python_ref.bspml import self_paced_terms
 from robustdml_ops.robust import BalancedSelfPaced
 
 N, C, P, K = 60_000, 11_318, 16, 4  # the size of Stanford Online Products' training half

@@ -5,8 +5,7 @@ import pytest
 import torch
 from scipy.special import ive
 
-from robustdml_ops.ops.fit_vmf import fit_vmf
-from robustdml_ops.ops.vmf import bessel_ratio, log_bessel_i, vmf_log_peak
+from robustdml_ops.ops import bessel_ratio, fit_vmf, log_bessel_i, vmf_log_peak
 
 COUNT, DIM = 1_000_000, 128
 ORDER = DIM / 2 - 1

@@ -2,14 +2,24 @@
 
 import statistics
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
+import robustdml_ops
+
 ROUNDS = 9
+IN_CHECKOUT = (Path(__file__).resolve().parents[1] / "pyproject.toml").exists()
+
+
+def pytest_benchmark_generate_commit_info(config):
+    """Installed from a wheel there is no commit; that of a repository around the installation would be another's."""
+    return None if IN_CHECKOUT else {"id": "unversioned", "dirty": False, "branch": "(unknown)"}
 
 
 def pytest_benchmark_update_machine_info(config, machine_info):
+    machine_info["robustdml_ops"] = robustdml_ops.__version__
     machine_info["torch"] = torch.__version__
     machine_info["threads"] = torch.get_num_threads()
     machine_info["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else None

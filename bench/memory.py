@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from bench.workloads import Shape, Workload
+from .workloads import Shape, Workload
 
 
 def resident(field: str) -> int:

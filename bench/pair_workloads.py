@@ -11,11 +11,12 @@ from pytorch_metric_learning import losses as pml
 from pytorch_metric_learning import miners
 from torch import Tensor
 
-from bench.memory import resident
-from python_ref import multi_similarity_loss
 from robustdml_ops.engine.chunks import chunk_rows
 from robustdml_ops.losses import ContrastiveLoss, MemoryContrastiveLoss, MultiSimilarityLoss
 from robustdml_ops.ops import pair_lse
+from robustdml_ops.python_ref import multi_similarity_loss
+
+from .memory import resident
 
 MS = {"alpha": 2.0, "beta": 50.0, "base": 0.5}
 

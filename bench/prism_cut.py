@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from robustdml_ops.ops import otsu_threshold
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import load_data
-from robustdml_ops.recipes.filter_options import FilterOptions
-from robustdml_ops.recipes.preparation import prepare
+from robustdml_ops.recipes.filters.options import FilterOptions
+from robustdml_ops.recipes.networks.preparation import prepare
 from robustdml_ops.recipes.progress import silent
 from robustdml_ops.recipes.train import train
 

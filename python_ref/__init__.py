@@ -5,21 +5,21 @@ These functions judge the fused operations and therefore share no code with them
 they are for small cases.
 """
 
-from python_ref.adaptive_proxy_anchor import adaptive_proxy_anchor_loss
-from python_ref.anchor import cosine_similarity, log_one_plus_sum_exp
-from python_ref.bspml import (
+from .adaptive_proxy_anchor import adaptive_proxy_anchor_loss
+from .anchor import cosine_similarity, log_one_plus_sum_exp
+from .bspml import (
     average_weights,
     self_paced_gradient,
     self_paced_objective,
     self_paced_terms,
     weighted_batch_loss,
 )
-from python_ref.class_lse import class_log_sum_exp, pooled_similarity
-from python_ref.contrastive import contrastive_loss
-from python_ref.multi_similarity import informative_pairs, multi_similarity_loss
-from python_ref.normalized_softmax import normalized_softmax_loss
-from python_ref.prism_losses import soft_triple_loss, soft_triple_regularizer
-from python_ref.procsim import (
+from .class_lse import class_log_sum_exp, pooled_similarity
+from .contrastive import contrastive_loss
+from .multi_similarity import informative_pairs, multi_similarity_loss
+from .normalized_softmax import normalized_softmax_loss
+from .prism_losses import soft_triple_loss, soft_triple_regularizer
+from .procsim import (
     confidence,
     lambert_w,
     language_guidance_losses,
@@ -28,15 +28,15 @@ from python_ref.procsim import (
     proxy_nca_losses,
     superloss,
 )
-from python_ref.proxy_anchor import proxy_anchor_loss
-from python_ref.reduction import mean_over_samples
-from python_ref.smooth_proxy_anchor import (
+from .proxy_anchor import proxy_anchor_loss
+from .reduction import mean_over_samples
+from .smooth_proxy_anchor import (
     confidence_head,
     smooth_proxy_anchor_loss,
     smooth_similarity_gradient,
     smooth_weights,
 )
-from python_ref.vmf import (
+from .vmf import (
     vmf_concentration,
     vmf_log_density,
     vmf_log_normalizer,

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from python_ref.anchor import (
+from .anchor import (
     cosine_similarity,
     count_nonempty,
     log_one_plus_sum_exp,

@@ -8,9 +8,9 @@ be balanced against: the mean over nothing is 0.
 import torch
 from torch import Tensor
 
-from python_ref.anchor import cosine_similarity
-from python_ref.multi_similarity import informative_pairs, multi_similarity_terms
-from python_ref.pairs import pair_sets
+from .anchor import cosine_similarity
+from .multi_similarity import informative_pairs, multi_similarity_terms
+from .pairs import pair_sets
 
 
 def self_paced_terms(

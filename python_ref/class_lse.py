@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from python_ref.anchor import cosine_similarity
+from .anchor import cosine_similarity
 
 
 def pooled_similarity(

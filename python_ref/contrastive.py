@@ -6,9 +6,9 @@ The contrastive loss with a memory is in ``python_ref.prism_losses``.
 import torch
 from torch import Tensor
 
-from python_ref.anchor import cosine_similarity
-from python_ref.pairs import pair_sets, without_absent
-from python_ref.reduction import count_kept, mean_over_samples
+from .anchor import cosine_similarity
+from .pairs import pair_sets, without_absent
+from .reduction import count_kept, mean_over_samples
 
 
 def contrastive_loss(

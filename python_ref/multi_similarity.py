@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from python_ref.anchor import cosine_similarity, log_one_plus_sum_exp
-from python_ref.pairs import pair_sets, without_absent
-from python_ref.reduction import mean_over_samples
+from .anchor import cosine_similarity, log_one_plus_sum_exp
+from .pairs import pair_sets, without_absent
+from .reduction import mean_over_samples
 
 
 def informative_pairs(S: Tensor, positive: Tensor, negative: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from python_ref.anchor import cosine_similarity
-from python_ref.reduction import mean_over_samples
+from .anchor import cosine_similarity
+from .reduction import mean_over_samples
 
 
 def normalized_softmax_loss(

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from python_ref.anchor import cosine_similarity
-from python_ref.procsim import otsu_threshold
-from python_ref.vmf import vmf_concentration, vmf_log_density, vmf_mean_direction, vmf_mean_resultant_length
+from .anchor import cosine_similarity
+from .procsim import otsu_threshold
+from .vmf import vmf_concentration, vmf_log_density, vmf_mean_direction, vmf_mean_resultant_length
 
 
 class MemoryQueue:

@@ -6,8 +6,8 @@ Section III-F: the losses that PRISM protects, by Wang et al. (cross-batch memor
 import torch
 from torch import Tensor
 
-from python_ref.anchor import cosine_similarity
-from python_ref.reduction import mean_over_samples
+from .anchor import cosine_similarity
+from .reduction import mean_over_samples
 
 
 def memory_contrastive_loss(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import kl_div, normalize
 
-from python_ref.anchor import cosine_similarity
+from .anchor import cosine_similarity
 
 
 def proxy_nca_losses(X: Tensor, P: Tensor, y: Tensor, scale: float = 1.0, include_positive: bool = True) -> Tensor:

@@ -1,6 +1,19 @@
 """Data, noise, training, evaluation and the command line: what one needs to use the losses on real images.
 
 This part of the package needs the ``recipes`` extra; the losses themselves do not.
+
+==================  ====================================================================================
+`config`, `train`   the settings of a run, and the run; `evaluation` scores what comes out
+`data`, `noise`     images, features, and wrong labels for them; `taxonomy` has the trees of semantic noise
+`methods`           the losses that one trains with, each with its settings; `loss_inputs` what they are fed
+`filters`           who is kept out of the loss
+`networks`, `run`   backbones; the parts of a run: its state, checkpoints, log of samples
+`reports`           the report of a run
+`evidence`          the comparison, the demo and the benchmarks: what stands behind this repository's own claims
+`commands`, `cli`   the command line
+==================  ====================================================================================
+
+Nothing but `commands` imports `evidence`.
 """
 
 from importlib.util import find_spec

@@ -10,11 +10,12 @@ from importlib import import_module
 
 from robustdml_ops.recipes.errors import UsageError
 
+# Each is the module of its name in `robustdml_ops.recipes.commands`.
 COMMANDS = {
-    "train": ("train_command", "train an embedding on Glyphs, a folder of images or a file of features"),
-    "demo": ("demo", "train with half the labels wrong, time the losses, and write a report to look at"),
-    "compare": ("compare", "train every method against every noise over several seeds, and hold the papers to it"),
-    "bench": ("bench_command", "measure speed and memory of the losses against their floors"),
+    "train": "train an embedding on Glyphs, a folder of images or a file of features",
+    "demo": "train with half the labels wrong, time the losses, and write a report to look at",
+    "compare": "train every method against every noise over several seeds, and hold the papers to it",
+    "bench": "measure speed and memory of the losses against their floors",
 }
 
 
@@ -52,13 +53,13 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     chosen = next((argument for argument in arguments if not argument.startswith("-")), None)
-    for name, (module_name, text) in COMMANDS.items():
+    for name, text in COMMANDS.items():
         command = commands.add_parser(
             name, help=text, description=text[0].upper() + text[1:] + ".", formatter_class=_HelpFormatter
         )
         # Only the chosen command is imported: help and errors come at once.
         if name == chosen:
-            module = import_module(f"robustdml_ops.recipes.{module_name}")
+            module = import_module(f"robustdml_ops.recipes.commands.{name}")
             module.add_arguments(command)
             command.set_defaults(run=module.run, way_on=getattr(module, "WAY_ON", ""))
     return parser

@@ -1,31 +1,18 @@
 """Everything that defines a training run, and its checks."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.filter_options import FILTERS, NO_FILTER, FilterOptions
-from robustdml_ops.recipes.methods import (
-    METHODS,
-    AdaptiveOptions,
-    AnchorOptions,
-    ContrastiveOptions,
-    MemoryContrastiveOptions,
-    MultiSimilarityOptions,
-    NormalizedSoftmaxOptions,
-    ProcSimOptions,
-    ProxyNCAOptions,
-    SelfPacedOptions,
-    SmoothOptions,
-    SoftTripleOptions,
-    SuperLossOptions,
-)
+from robustdml_ops.recipes.filters.options import FILTERS, NO_FILTER, FilterOptions
+from robustdml_ops.recipes.methods import METHODS, option_groups
 from robustdml_ops.recipes.noise import noise_rate, parse_noise
+from robustdml_ops.recipes.options import OptionSet, check_bounds
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """Settings of one run. Those of a method or a filter are a group of their own, and have no effect on the others.
+    """Settings of one run. Those of a method or a filter are groups of their own, and have no effect on the others.
 
     Defaults are the papers' where they name any. One departs from it: the learning rate of the dense layers is 1e-3
     rather than 1e-4, with which a run of 15 epochs on Glyphs ends long before plain Proxy-Anchor has converged on clean
@@ -66,10 +53,9 @@ class TrainingConfig:
         Of AdamW for proxies (and margins), and its decay, which spares proxies and margins.
     amp : str
         ``none``, or ``bf16`` for bfloat16 autocast.
-    anchor, smooth, adaptive, proxy_nca, normalized_softmax, soft_triple, contrastive, mcl, multi_similarity
-        Settings of methods.
-    procsim, superloss, bspml
-        Likewise, of those that weigh samples or pairs.
+    options : OptionSet
+        Settings of methods, which lie in the methods' own files in `robustdml_ops.recipes.methods`:
+        ``OptionSet(SmoothOptions(beta=50.0))``, and then ``config.options[SmoothOptions].beta``.
     filter : FilterOptions or None
         What keeps samples of probably wrong labels out of the loss; None for what the method asks for.
     """
@@ -89,18 +75,7 @@ class TrainingConfig:
     proxy_learning_rate: float = 1e-2
     weight_decay: float = 1e-4
     amp: str = "none"
-    anchor: AnchorOptions = field(default_factory=AnchorOptions)
-    smooth: SmoothOptions = field(default_factory=SmoothOptions)
-    adaptive: AdaptiveOptions = field(default_factory=AdaptiveOptions)
-    proxy_nca: ProxyNCAOptions = field(default_factory=ProxyNCAOptions)
-    normalized_softmax: NormalizedSoftmaxOptions = field(default_factory=NormalizedSoftmaxOptions)
-    soft_triple: SoftTripleOptions = field(default_factory=SoftTripleOptions)
-    contrastive: ContrastiveOptions = field(default_factory=ContrastiveOptions)
-    mcl: MemoryContrastiveOptions = field(default_factory=MemoryContrastiveOptions)
-    multi_similarity: MultiSimilarityOptions = field(default_factory=MultiSimilarityOptions)
-    procsim: ProcSimOptions = field(default_factory=ProcSimOptions)
-    superloss: SuperLossOptions = field(default_factory=SuperLossOptions)
-    bspml: SelfPacedOptions = field(default_factory=SelfPacedOptions)
+    options: OptionSet = field(default_factory=OptionSet)
     filter: FilterOptions | None = None
 
     def __post_init__(self) -> None:
@@ -109,25 +84,29 @@ class TrainingConfig:
         parse_noise(self.noise)
         if self.noise_rate is not None and not 0 <= self.noise_rate <= 1:
             raise UsageError(f"noise_rate={self.noise_rate}: expected a share between 0 and 1")
-        kind = self.filter_options.kind
-        if kind not in (NO_FILTER, *FILTERS):
-            raise UsageError(f"filter {kind!r}: expected one of {', '.join((NO_FILTER, *FILTERS))}")
-        if kind != NO_FILTER and not METHODS[self.method].takes_weights:
-            raise UsageError(f"filter {kind}: method {self.method} weighs samples itself; use filter none")
-        if kind == "prism-proxy" and METHODS[self.method].proxies is None:
-            raise UsageError(f"filter prism-proxy needs proxies, and method {self.method} has none; use prism-average")
         if self.amp not in ("none", "bf16"):
             raise UsageError(f"amp {self.amp!r}: expected none or bf16")
-        settings = self.flat()
-        for name in ("epochs", "batch_size", "embedding_size", "smooth.epochs"):
-            if settings[name] < 1:
-                raise UsageError(f"{name}={settings[name]}: expected at least 1")
-        for name in ("samples_per_class", "seed", "filter.warmup", "filter.vmf_epochs"):
-            if settings[name] is not None and settings[name] < 0:
-                raise UsageError(f"{name}={settings[name]}: expected at least 0")
-        for name in ("learning_rate", "proxy_learning_rate", "smooth.learning_rate"):
-            if settings[name] is not None and not settings[name] > 0:
-                raise UsageError(f"{name}={settings[name]}: expected a positive number")
+        for name in ("epochs", "batch_size", "embedding_size"):
+            check_bounds(name, getattr(self, name), at_least=1)
+        for name in ("samples_per_class", "seed"):
+            check_bounds(name, getattr(self, name), at_least=0)
+        for name in ("learning_rate", "proxy_learning_rate"):
+            check_bounds(name, getattr(self, name), positive=True)
+        for group in self.options.groups:
+            if type(group) not in option_groups():
+                raise UsageError(f"{type(group).__name__}: no method has this group of settings")
+            group.check()
+        self._check_filter()
+
+    def _check_filter(self) -> None:
+        self.filter_options.check()
+        kind = self.filter_options.kind
+        if kind == NO_FILTER:
+            return
+        if not METHODS[self.method].takes_weights:
+            raise UsageError(f"filter {kind}: method {self.method} weighs samples itself; use filter none")
+        if FILTERS[kind] == "proxy" and METHODS[self.method].proxies is None:
+            raise UsageError(f"filter {kind} needs proxies, and method {self.method} has none; use prism-average")
 
     @property
     def balanced_samples(self) -> int:
@@ -160,7 +139,9 @@ class TrainingConfig:
         dict
             Numbers, texts, None, and a dict for each group.
         """
-        return asdict(self) | {"filter": asdict(self.filter_options)}
+        plain = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "options"}
+        groups = {group.name: self.options[group].as_dict() for group in option_groups()}
+        return {**plain, **groups, "filter": self.filter_options.as_dict()}
 
     def flat(self) -> dict[str, Any]:
         """All settings by name, those of a group as ``group.name``.
@@ -175,6 +156,8 @@ class TrainingConfig:
     def differences(self, other: dict[str, Any]) -> list[str]:
         """Name the settings that a stored run had otherwise; the number of epochs may differ, so that a run can go on.
 
+        A setting that came after the run was stored had its default then.
+
         Parameters
         ----------
         other : dict
@@ -185,11 +168,11 @@ class TrainingConfig:
         list of str
             Lines such as ``seed: 1 then, 0 now``.
         """
-        stored = _flatten(other)
+        stored = TrainingConfig().flat() | _flatten(other)
         return [
-            f"{name}: {stored.get(name)!r} then, {value!r} now"
+            f"{name}: {stored[name]!r} then, {value!r} now"
             for name, value in self.flat().items()
-            if name != "epochs" and stored.get(name) != value
+            if name != "epochs" and stored[name] != value
         ]
 
 

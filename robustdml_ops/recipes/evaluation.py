@@ -12,6 +12,7 @@ from torch import Tensor
 from robustdml_ops.recipes.errors import UsageError
 
 LARGEST_RECALL = 8
+BLOCK = 1024
 
 
 class _RetrievalMetrics(AccuracyCalculator):  # type: ignore[misc]
@@ -73,10 +74,35 @@ def retrieval_metrics(
         ),
         k="max_bin_count" if largest_class > LARGEST_RECALL else min(LARGEST_RECALL, len(labels) - 1),
         device=device or torch.device("cpu"),
-        knn_func=CustomKNN(CosineSimilarity(), batch_size=1024),
+        knn_func=nearest,
     )
     values: dict[str, float] = calculator.get_accuracy(embeddings, labels)
     return values
+
+
+def nearest(queries: Tensor, k: int, gallery: Tensor, exclude_self: bool) -> tuple[Tensor, Tensor]:
+    """Find the nearest rows of a gallery under the cosine: what all metrics of retrieval are made of.
+
+    Parameters
+    ----------
+    queries : Tensor
+        float32, (Q, D), need not be normalised.
+    k : int
+        How many to find.
+    gallery : Tensor
+        float32, (N, D).
+    exclude_self : bool
+        Whether query i is row i of the gallery and must not find itself.
+
+    Returns
+    -------
+    similarities : Tensor
+        Best first, (Q, k).
+    rows : Tensor
+        Of the gallery, int64, (Q, k).
+    """
+    similarities, rows = CustomKNN(CosineSimilarity(), batch_size=BLOCK)(queries, k, gallery, exclude_self)
+    return similarities, rows
 
 
 def detection_auc(score: NDArray[np.float32], changed: NDArray[np.bool_]) -> float | None:

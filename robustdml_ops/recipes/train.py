@@ -10,15 +10,15 @@ import torch
 from numpy.typing import NDArray
 
 from robustdml_ops.recipes.cache import write_text
-from robustdml_ops.recipes.checkpoint import FILE_NAME, load_checkpoint, save_checkpoint
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import RetrievalData
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.models import Embedder
-from robustdml_ops.recipes.preparation import prepare, resolve_device
+from robustdml_ops.recipes.networks.models import Embedder
+from robustdml_ops.recipes.networks.preparation import prepare, resolve_device
 from robustdml_ops.recipes.progress import OnProgress, silent
-from robustdml_ops.recipes.run import Run
-from robustdml_ops.recipes.sample_log import clean_auc
+from robustdml_ops.recipes.run.checkpoint import FILE_NAME, load_checkpoint, save_checkpoint
+from robustdml_ops.recipes.run.run import Run
+from robustdml_ops.recipes.run.sample_log import clean_auc
 
 # The first of these that a run has is its clean score in reports and comparisons.
 CLEAN_SCORES = ("log_p_clean_auc", "confidence_auc", "detector_loss_auc", "weight_auc")

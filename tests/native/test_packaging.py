@@ -37,8 +37,8 @@ def tree(tmp_path):
     """The sources without anything that was built from them."""
     target = tmp_path / "tree"
     ignored = shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info")
-    for name in ("csrc", "python_ref", "robustdml_ops"):
-        shutil.copytree(native_builds.ROOT / name, target / name, ignore=ignored)
+    for name in ("bench", "csrc", "python_ref", "robustdml_ops"):
+        shutil.copytree(native_builds.ROOT / name, target / name, symlinks=True, ignore=ignored)
     for pattern in ("CMakeLists.txt", "LICENSE", "*.md", "pyproject.toml", "setup.py"):
         for path in native_builds.ROOT.glob(pattern):
             shutil.copy(path, target)
@@ -84,8 +84,10 @@ def test_wheel_without_a_compiler_runs_on_eager(tree, tmp_path, missing):
     assert result.returncode == 0, result.stdout + result.stderr
     (wheel,) = wheels.glob("*.whl")
     with zipfile.ZipFile(wheel) as content:
-        assert not [name for name in content.namelist() if name.endswith(".so")]
-        assert "robustdml_ops/py.typed" in content.namelist()
+        names = set(content.namelist())
+        assert not [name for name in names if name.endswith(".so")]
+        assert {name.partition("/")[0].partition("-")[0] for name in names} == {"robustdml_ops"}
+        assert {f"robustdml_ops/{part}" for part in ("py.typed", "bench/conftest.py", "python_ref/anchor.py")} <= names
         content.extractall(site)
     used = run("-c", FIRST_USE, site, cwd=tmp_path)
     assert used.returncode == 0, used.stderr

@@ -132,7 +132,7 @@ def test_interrupt(features, monkeypatch, capsys):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("robustdml_ops.recipes.train_command.train", interrupt)
+    monkeypatch.setattr("robustdml_ops.recipes.commands.train.train", interrupt)
     assert main(["train", "--data", features]) == 130
     assert "interrupted; --resume goes on" in capsys.readouterr().err
 
@@ -152,3 +152,13 @@ import robustdml_ops.recipes
     assert done.stderr.splitlines()[-1] == (
         "ImportError: robustdml_ops.recipes needs pillow, rich: install with `pip install robustdml_ops[recipes]`"
     )
+
+
+def test_training_knows_nothing_of_the_evidence():
+    script = """
+import sys
+import robustdml_ops.recipes.commands.train
+known = [name for name in sys.modules if "evidence" in name or "python_ref" in name]
+assert "robustdml_ops.recipes.train" in sys.modules and not known, known
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})

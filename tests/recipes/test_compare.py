@@ -5,19 +5,20 @@ import json
 import numpy as np
 import pytest
 
-from robustdml_ops.recipes import compare as compare_command
 from robustdml_ops.recipes.cli import main
-from robustdml_ops.recipes.comparison import pool
-from robustdml_ops.recipes.comparison.ablations import ABLATIONS, ALL_ENTRIES, TABLE_2
-from robustdml_ops.recipes.comparison.cells import Cell, all_cells, read_outcome, write_outcome
-from robustdml_ops.recipes.comparison.claim import Claim, Side
-from robustdml_ops.recipes.comparison.claims import CLAIMS, claim_cells
-from robustdml_ops.recipes.comparison.entries import ENTRIES, NOISES, QUICK_ENTRIES, QUICK_NOISES, Entry
-from robustdml_ops.recipes.comparison.page import claim_rows, markdown, page, rows, rows_beside
-from robustdml_ops.recipes.comparison.results import Results
-from robustdml_ops.recipes.comparison.summary import Estimate, compare, estimate
+from robustdml_ops.recipes.commands import compare as compare_command
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.methods import AnchorOptions
+from robustdml_ops.recipes.evidence.comparison import pool
+from robustdml_ops.recipes.evidence.comparison.ablations import ABLATIONS, ALL_ENTRIES, TABLE_2
+from robustdml_ops.recipes.evidence.comparison.cells import Cell, all_cells, read_outcome, write_outcome
+from robustdml_ops.recipes.evidence.comparison.claim import Claim, Side
+from robustdml_ops.recipes.evidence.comparison.claims import CLAIMS, claim_cells
+from robustdml_ops.recipes.evidence.comparison.entries import ENTRIES, NOISES, QUICK_ENTRIES, QUICK_NOISES, Entry
+from robustdml_ops.recipes.evidence.comparison.page import claim_rows, markdown, page, rows, rows_beside
+from robustdml_ops.recipes.evidence.comparison.results import Results
+from robustdml_ops.recipes.evidence.summary import Estimate, compare, estimate
+from robustdml_ops.recipes.methods.anchors import AnchorOptions
+from robustdml_ops.recipes.options import OptionSet
 from robustdml_ops.recipes.progress import silent
 
 SMALL = {"batch_size": 32, "embedding_size": 8}
@@ -69,7 +70,8 @@ def test_an_outcome_of_other_settings_is_refused(tmp_path):
     assert read_outcome(cell, tmp_path, "clusters")["summary"]["precision_at_1"] == 0.5
     with pytest.raises(UsageError, match=r"data: clusters then, glyphs now"):
         read_outcome(cell, tmp_path, "glyphs")
-    other = Cell(Entry("plain", "Plain", {**PLAIN.settings, "anchor": AnchorOptions(alpha=16.0)}), "none", 0, 2)
+    settings = {**PLAIN.settings, "options": OptionSet(AnchorOptions(alpha=16.0))}
+    other = Cell(Entry("plain", "Plain", settings), "none", 0, 2)
     with pytest.raises(UsageError, match=r"anchor.alpha: 32.0 then, 16.0 now; epochs: 1 then, 2 now"):
         read_outcome(other, tmp_path, "clusters")
     cell.path(tmp_path).write_text("{")

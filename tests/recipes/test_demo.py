@@ -6,10 +6,12 @@ from html.parser import HTMLParser
 import pytest
 import torch
 
-from robustdml_ops.recipes import demo, preparation, timing
 from robustdml_ops.recipes.cli import main
-from robustdml_ops.recipes.models import SmallCNN
-from robustdml_ops.recipes.timing import FLOOR, OURS, Shape, measure
+from robustdml_ops.recipes.commands import demo
+from robustdml_ops.recipes.evidence.demo import experiment, timing
+from robustdml_ops.recipes.evidence.demo.timing import FLOOR, OURS, Shape, measure
+from robustdml_ops.recipes.networks import preparation
+from robustdml_ops.recipes.networks.models import SmallCNN
 
 
 class Page(HTMLParser):
@@ -54,7 +56,8 @@ def test_report_stands_alone_and_says_what_was_measured(tiny_demo, tmp_path, cap
         assert len(image["alt"]) > 20
     assert "$" not in page.text
     results = json.loads((tmp_path / "results.json").read_text())
-    assert [run["method"] for run in results["runs"]] == [method for method in demo.METHODS_SHOWN for _ in range(2)]
+    twice = [method for method in experiment.METHODS_SHOWN for _ in range(2)]
+    assert [run["method"] for run in results["runs"]] == twice
     plain = [run["precision_at_1"] for run in results["runs"][2:4]]
     assert f"{sum(plain) / 2:.3f} ±" in page.text
     assert f"{results['frozen_features']['precision_at_1']:.3f}" in page.text
@@ -62,14 +65,14 @@ def test_report_stands_alone_and_says_what_was_measured(tiny_demo, tmp_path, cap
 
 
 def test_neighbours_are_the_nearest_others(tiny_demo, tiny_images):
-    outcome = demo.run_demo(tiny_images, 1, 1, Shape(4, 5, 6), lambda *_: None)
-    assert len(outcome.neighbours) == demo.QUERIES
+    outcome = experiment.run_demo(tiny_images, 1, 1, Shape(4, 5, 6), lambda *_: None)
+    assert len(outcome.neighbours) == experiment.QUERIES
     pixels = [image.tobytes() for image in tiny_images.test.inputs]
     for neighbour in outcome.neighbours:
         query = pixels.index(neighbour.query.tobytes())
         for found in neighbour.found.values():
             others = [pixels.index(image.tobytes()) for image, _ in found]
-            assert len(set(others) - {query}) == demo.FOUND
+            assert len(set(others) - {query}) == experiment.FOUND
             labels = tiny_images.test.labels
             assert [right for _, right in found] == [labels[other] == labels[query] for other in others]
 

@@ -7,7 +7,7 @@ import torch
 from robustdml_ops.recipes import train as train_module
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.filter_options import FILTERS, FilterOptions
+from robustdml_ops.recipes.filters.options import FILTERS, FilterOptions
 from robustdml_ops.recipes.methods import METHODS
 from robustdml_ops.recipes.train import train
 
@@ -50,7 +50,7 @@ def test_filters_find_wrong_labels(clusters, method, kind):
 
 @pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.proxies is not None])
 def test_proxies_are_those_of_the_loss(method):
-    loss = METHODS[method].make_loss(FAST, 5)
+    loss = METHODS[method].make_loss(FAST.options, 5, FAST.embedding_size)
     proxies = METHODS[method].proxies(loss)
     assert proxies.shape in ((5, 8), (5, 10, 8))
     assert proxies.data_ptr() in {parameter.data_ptr() for parameter in loss.parameters()}

@@ -3,8 +3,8 @@ import pytest
 from PIL import Image
 
 from robustdml_ops.recipes.data import load_data
+from robustdml_ops.recipes.data.folders import load_folder
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.folders import load_folder
 
 
 def save(path, colour, size=(20, 30), mode="RGB"):

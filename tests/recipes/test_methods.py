@@ -8,10 +8,14 @@ import torch
 
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.filter_options import FilterOptions
+from robustdml_ops.recipes.filters.options import FilterOptions
 from robustdml_ops.recipes.loss_inputs import guidance
-from robustdml_ops.recipes.methods import METHODS, ContrastiveOptions, ProcSimOptions, SelfPacedOptions
-from robustdml_ops.recipes.text_embeddings import Guidance
+from robustdml_ops.recipes.loss_inputs.text_embeddings import Guidance
+from robustdml_ops.recipes.methods import METHODS
+from robustdml_ops.recipes.methods.confident import ProcSimOptions
+from robustdml_ops.recipes.methods.pairs import ContrastiveOptions
+from robustdml_ops.recipes.methods.self_paced import SelfPacedOptions
+from robustdml_ops.recipes.options import OptionSet
 from robustdml_ops.recipes.train import train
 
 FAST = TrainingConfig(
@@ -24,7 +28,7 @@ def weights(result):
 
 
 def test_procsim_finds_wrong_labels(clusters):
-    config = replace(FAST, method="procsim", epochs=8, procsim=ProcSimOptions(lam=0.1))
+    config = replace(FAST, method="procsim", epochs=8, options=OptionSet(ProcSimOptions(lam=0.1)))
     last = train(config, clusters, device="cpu").history[-1]
     assert last["detector_loss_auc"] > 0.85
     assert last["above_threshold_wrong"] > 0.7 > 0.3 > last["above_threshold_right"]
@@ -42,7 +46,7 @@ def test_procsim_finds_wrong_labels(clusters):
     ],
 )
 def test_rows_of_the_ablation_train_and_resume(clusters, tmp_path, options):
-    config = replace(FAST, method="procsim", procsim=options)
+    config = replace(FAST, method="procsim", options=OptionSet(options))
     whole = train(config, clusters, device="cpu")
     train(replace(config, epochs=2), clusters, out=tmp_path / "run", device="cpu")
     resumed = train(config, clusters, out=tmp_path / "run", resume=True, device="cpu")
@@ -55,7 +59,7 @@ def test_language_guidance_changes_the_embedding(clusters, tmp_path, monkeypatch
     made = Guidance(random.normal(size=(20, 16)).astype(np.float32), random.integers(0, 20, (252, 3)))
     monkeypatch.setattr(guidance, "name_by_looks", lambda features: made)
     glyphs = replace(clusters, name="glyphs")
-    configs = [replace(FAST, method="procsim", procsim=ProcSimOptions(omega=omega)) for omega in (0.0, 5.0)]
+    configs = [replace(FAST, method="procsim", options=OptionSet(ProcSimOptions(omega=omega))) for omega in (0.0, 5.0)]
     plain, guided = (train(config, glyphs, device="cpu") for config in configs)
     assert not torch.equal(weights(plain), weights(guided))
     with pytest.raises(UsageError, match="language guidance needs text embeddings"):
@@ -64,7 +68,7 @@ def test_language_guidance_changes_the_embedding(clusters, tmp_path, monkeypatch
 
 def test_weights_of_bspml_fall_for_wrong_labels(clusters):
     options = SelfPacedOptions(lam=2.0, lam_max=2.0, warmup=1)
-    result = train(replace(FAST, method="bspml", bspml=options, epochs=5), clusters, device="cpu")
+    result = train(replace(FAST, method="bspml", options=OptionSet(options), epochs=5), clusters, device="cpu")
     first, last = result.history[0], result.history[-1]
     assert (first["weight_right"], first["weight_wrong"], first["maw"], first["sdaw"]) == (1, 1, 1, 0)
     assert last["weight_right"] > 0.6 > 0.3 > last["weight_wrong"]
@@ -75,7 +79,8 @@ def test_weights_of_bspml_fall_for_wrong_labels(clusters):
 
 
 def test_margins_reach_superloss(clusters):
-    configs = [replace(FAST, method="superloss", contrastive=ContrastiveOptions(neg_margin=m)) for m in (1.0, 0.5)]
+    margins = [OptionSet(ContrastiveOptions(neg_margin=margin)) for margin in (1.0, 0.5)]
+    configs = [replace(FAST, method="superloss", options=options) for options in margins]
     first, second = (train(config, clusters, device="cpu") for config in configs)
     assert not torch.equal(weights(first), weights(second))
 
@@ -85,9 +90,9 @@ def test_bad_settings(clusters):
         assert not METHODS[method].takes_weights
         with pytest.raises(UsageError, match=f"method {method} weighs samples itself; use filter none"):
             replace(FAST, method=method, filter=FilterOptions("prism-average"))
-    for change, message in (
-        ({"method": "procsim", "procsim": ProcSimOptions(lam=0.0)}, "method procsim: lam must be positive"),
-        ({"method": "bspml", "bspml": SelfPacedOptions(lam=3.0)}, "method bspml: lam_max must be at least lam = 3.0"),
+    for method, group, message in (
+        ("procsim", ProcSimOptions(lam=0.0), "method procsim: lam must be positive"),
+        ("bspml", SelfPacedOptions(lam=3.0), "method bspml: lam_max must be at least lam = 3.0"),
     ):
         with pytest.raises(UsageError, match=message):
-            train(replace(FAST, **change), clusters)
+            train(replace(FAST, method=method, options=OptionSet(group)), clusters)

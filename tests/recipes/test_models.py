@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from robustdml_ops.recipes import pretraining
 from robustdml_ops.recipes.data import take_classes
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.models import (
+from robustdml_ops.recipes.networks import pretraining
+from robustdml_ops.recipes.networks.models import (
     Embedder,
     SmallCNN,
     apply_in_batches,

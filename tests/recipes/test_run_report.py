@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from robustdml_ops.recipes import run_plots
 from robustdml_ops.recipes.config import TrainingConfig
-from robustdml_ops.recipes.filter_options import FilterOptions
-from robustdml_ops.recipes.run_report import render_run
-from robustdml_ops.recipes.sample_log import SampleLog
+from robustdml_ops.recipes.filters.options import FilterOptions
+from robustdml_ops.recipes.reports import run_plots
+from robustdml_ops.recipes.reports.run_report import render_run
+from robustdml_ops.recipes.run.sample_log import SampleLog
 from robustdml_ops.recipes.train import train
 
 FAST = TrainingConfig(noise="symmetric:0.3", epochs=3, batch_size=32, embedding_size=8)

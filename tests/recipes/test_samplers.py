@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from robustdml_ops.recipes.data.samplers import ClassBalancedSampler, RandomSampler
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.samplers import ClassBalancedSampler, RandomSampler
 
 
 def test_random_batches_cover_an_epoch_once():

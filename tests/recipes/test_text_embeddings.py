@@ -1,15 +1,14 @@
 import numpy as np
 import pytest
 
-from robustdml_ops.recipes import text_embeddings
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import take_classes
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.loss_inputs import Training
+from robustdml_ops.recipes.loss_inputs import Training, text_embeddings
 from robustdml_ops.recipes.loss_inputs.guidance import LanguageGuidance
-from robustdml_ops.recipes.models import SmallCNN, apply_in_batches
-from robustdml_ops.recipes.preparation import Prepared, resolve_device
-from robustdml_ops.recipes.text_embeddings import hashed_ngrams, name_by_looks
+from robustdml_ops.recipes.loss_inputs.text_embeddings import hashed_ngrams, name_by_looks
+from robustdml_ops.recipes.networks.models import SmallCNN, apply_in_batches
+from robustdml_ops.recipes.networks.preparation import Prepared, resolve_device
 
 CPU = resolve_device("cpu")
 

@@ -8,7 +8,9 @@ import torch
 from robustdml_ops.recipes import train as train_module
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.methods import METHODS, AnchorOptions, SmoothOptions
+from robustdml_ops.recipes.methods import METHODS
+from robustdml_ops.recipes.methods.anchors import AnchorOptions, SmoothOptions
+from robustdml_ops.recipes.options import OptionSet
 from robustdml_ops.recipes.train import train
 
 FAST = TrainingConfig(
@@ -16,7 +18,7 @@ FAST = TrainingConfig(
     epochs=4,
     batch_size=32,
     embedding_size=8,
-    smooth=SmoothOptions(epochs=6, learning_rate=3e-3),
+    options=OptionSet(SmoothOptions(epochs=6, learning_rate=3e-3)),
 )
 
 
@@ -34,7 +36,7 @@ def test_learns(clusters, method):
     assert result.summary["precision_at_1"] > 0.7
     assert not result.changed.any()
     if method == "adaptive-proxy-anchor":
-        assert result.summary["margin"] != pytest.approx(config.anchor.margin, abs=1e-4)
+        assert result.summary["margin"] != pytest.approx(config.options[AnchorOptions].margin, abs=1e-4)
 
 
 def test_confidences_tell_wrong_labels(clusters):
@@ -215,4 +217,4 @@ def test_batches_that_a_method_asks_for_fit_data_of_few_classes(clusters):
 
 def test_options_of_a_method_reach_its_loss(clusters):
     with pytest.raises(UsageError, match="method proxy-anchor: alpha must be positive, got -1"):
-        train(replace(FAST, method="proxy-anchor", anchor=AnchorOptions(alpha=-1)), clusters)
+        train(replace(FAST, method="proxy-anchor", options=OptionSet(AnchorOptions(alpha=-1))), clusters)

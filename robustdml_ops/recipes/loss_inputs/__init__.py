@@ -34,4 +34,5 @@ def make_loss_inputs(training: Training) -> dict[str, LossInput]:
     dict
         By name.
     """
-    return {name: LOSS_INPUTS[name](training) for name in METHODS[training.config.method].inputs(training.config)}
+    config = training.config
+    return {name: LOSS_INPUTS[name](training) for name in METHODS[config.method].inputs(config.options)}

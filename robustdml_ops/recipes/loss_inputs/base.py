@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from robustdml_ops.recipes.config import TrainingConfig
-from robustdml_ops.recipes.preparation import Prepared
+from robustdml_ops.recipes.data import Rows
+from robustdml_ops.recipes.networks.preparation import Prepared
 from robustdml_ops.recipes.progress import OnProgress
 from robustdml_ops.robust import MemoryBank
-
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

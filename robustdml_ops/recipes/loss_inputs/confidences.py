@@ -7,8 +7,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robustdml_ops.recipes.loss_inputs.base import LossInput, Rows, Training
-from robustdml_ops.recipes.models import as_tensor
+from robustdml_ops.recipes.data import Rows
+from robustdml_ops.recipes.loss_inputs.base import LossInput, Training
+from robustdml_ops.recipes.methods.anchors import SmoothOptions
+from robustdml_ops.recipes.networks.models import as_tensor
 from robustdml_ops.recipes.progress import OnProgress
 from robustdml_ops.robust import ConfidenceHead
 
@@ -40,14 +42,15 @@ class Confidences(LossInput):
             Told of every epoch.
         """
         config = self._training.config
+        smooth = config.options[SmoothOptions]
         self.module.fit(
             torch.from_numpy(self._features),
             torch.from_numpy(self._training.labels),
-            epochs=config.smooth.epochs,
+            epochs=smooth.epochs,
             batch_size=config.batch_size,
-            learning_rate=config.smooth.learning_rate,
+            learning_rate=smooth.learning_rate,
             seed=config.seed,
-            on_epoch=lambda epoch, _: report("phase one", epoch, config.smooth.epochs),
+            on_epoch=lambda epoch, _: report("phase one", epoch, smooth.epochs),
         )
 
     def loaded(self) -> None:

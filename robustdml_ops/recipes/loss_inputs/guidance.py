@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
+from robustdml_ops.recipes.data import Rows
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.loss_inputs.base import LossInput, Rows, Training
-from robustdml_ops.recipes.text_embeddings import name_by_looks
+from robustdml_ops.recipes.loss_inputs.base import LossInput, Training
+from robustdml_ops.recipes.loss_inputs.text_embeddings import name_by_looks
 
 
 class LanguageGuidance(LossInput):

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from robustdml_ops.recipes.loss_inputs.base import LossInput, Rows, Training
+from robustdml_ops.recipes.data import Rows
+from robustdml_ops.recipes.loss_inputs.base import LossInput, Training
 
 
 class Labels(LossInput):

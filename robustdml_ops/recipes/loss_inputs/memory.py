@@ -4,7 +4,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from robustdml_ops.recipes.loss_inputs.base import LossInput, Rows, Training
+from robustdml_ops.recipes.data import Rows
+from robustdml_ops.recipes.loss_inputs.base import LossInput, Training
+from robustdml_ops.recipes.methods.pairs import MemoryContrastiveOptions
 from robustdml_ops.robust import MemoryBank
 
 
@@ -23,7 +25,8 @@ class Memory(LossInput):
             self._bank = training.bank
             return
         config, num_samples = training.config, len(training.labels)
-        size = num_samples if config.mcl.memory_size is None else config.mcl.memory_size
+        asked = config.options[MemoryContrastiveOptions].memory_size
+        size = num_samples if asked is None else asked
         self._bank = MemoryBank(training.num_classes, config.embedding_size, size).to(training.device)
         self.module = self._bank
 

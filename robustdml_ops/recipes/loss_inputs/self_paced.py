@@ -5,8 +5,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from robustdml_ops.recipes.data import Rows
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.loss_inputs.base import LossInput, Rows, Training
+from robustdml_ops.recipes.loss_inputs.base import LossInput, Training
+from robustdml_ops.recipes.methods.self_paced import SelfPacedOptions
 from robustdml_ops.robust import BalancedSelfPaced
 
 
@@ -23,7 +25,7 @@ class SelfPacedWeights(LossInput):
     observed = ("weight",)
 
     def __init__(self, training: Training) -> None:
-        options = training.config.bspml
+        options = training.config.options[SelfPacedOptions]
         try:
             self.module = BalancedSelfPaced(
                 torch.from_numpy(training.labels),

@@ -1,45 +1,37 @@
-"""The training methods by name, and their settings."""
+"""The training methods by name.
 
-from robustdml_ops.recipes.methods.anchors import ANCHOR_METHODS, AdaptiveOptions, AnchorOptions, SmoothOptions
-from robustdml_ops.recipes.methods.confident import CONFIDENT_METHODS, ProcSimOptions, SuperLossOptions
+A method is a file here, or a part of one: its groups of settings, a function that makes its loss, and an entry of the
+file's ``METHODS``. A new file is one line below; flags, configuration and checkpoints follow from what it declares.
+"""
+
+from importlib import import_module
+
 from robustdml_ops.recipes.methods.method import Method
-from robustdml_ops.recipes.methods.pairs import (
-    PAIR_METHODS,
-    ContrastiveOptions,
-    MemoryContrastiveOptions,
-    MultiSimilarityOptions,
-)
-from robustdml_ops.recipes.methods.robust import ROBUST_METHODS
-from robustdml_ops.recipes.methods.self_paced import SELF_PACED_METHODS, SelfPacedOptions
-from robustdml_ops.recipes.methods.softmax import (
-    SOFTMAX_METHODS,
-    NormalizedSoftmaxOptions,
-    ProxyNCAOptions,
-    SoftTripleOptions,
+from robustdml_ops.recipes.options import Options
+
+__all__ = ["METHODS", "Method", "option_groups"]
+
+# In the order in which messages and ``--help`` name them.
+_FILES = (
+    "robust",
+    "anchors",
+    "softmax",
+    "pairs",
+    "confident",
+    "self_paced",
 )
 
 METHODS: dict[str, Method] = {
-    **ROBUST_METHODS,
-    **ANCHOR_METHODS,
-    **SOFTMAX_METHODS,
-    **PAIR_METHODS,
-    **CONFIDENT_METHODS,
-    **SELF_PACED_METHODS,
+    name: method for file in _FILES for name, method in import_module(f"{__name__}.{file}").METHODS.items()
 }
 
-__all__ = [
-    "METHODS",
-    "AdaptiveOptions",
-    "AnchorOptions",
-    "ContrastiveOptions",
-    "MemoryContrastiveOptions",
-    "Method",
-    "MultiSimilarityOptions",
-    "NormalizedSoftmaxOptions",
-    "ProcSimOptions",
-    "ProxyNCAOptions",
-    "SelfPacedOptions",
-    "SmoothOptions",
-    "SoftTripleOptions",
-    "SuperLossOptions",
-]
+
+def option_groups() -> list[type[Options]]:
+    """List the groups of settings of all methods, each once.
+
+    Returns
+    -------
+    list of type
+        Subclasses of `Options`.
+    """
+    return list(dict.fromkeys(group for method in METHODS.values() for group in method.options))

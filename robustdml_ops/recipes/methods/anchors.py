@@ -1,7 +1,6 @@
 """Proxy-Anchor and its descendants."""
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from torch import Tensor, nn
 
@@ -9,14 +8,11 @@ from robustdml_ops.losses import AdaptiveProxyAnchorLoss, ProxyAnchorLoss, Smoot
 from robustdml_ops.losses.adaptive_proxy_anchor import NEGATIVE_MARGINS
 from robustdml_ops.losses.base import AnchorFamilyLoss
 from robustdml_ops.recipes.methods.method import Method
-from robustdml_ops.recipes.options import option
-
-if TYPE_CHECKING:
-    from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.options import Options, OptionSet, option
 
 
 @dataclass(frozen=True)
-class AnchorOptions:
+class AnchorOptions(Options, name="anchor"):
     """Proxy-Anchor, smooth and adaptive Proxy-Anchor."""
 
     alpha: float = option(32.0, "scale of the similarities")
@@ -24,7 +20,7 @@ class AnchorOptions:
 
 
 @dataclass(frozen=True)
-class AdaptiveOptions:
+class AdaptiveOptions(Options, name="adaptive"):
     """Adaptive Proxy-Anchor."""
 
     per_class: bool = option(False, "a margin for each class")
@@ -33,36 +29,35 @@ class AdaptiveOptions:
 
 
 @dataclass(frozen=True)
-class SmoothOptions:
+class SmoothOptions(Options, name="smooth"):
     """Smooth Proxy-Anchor."""
 
     beta: float = option(100.0, "steepness of the weights")
     threshold: float = option(0.1, "confidence from which a sample counts as positive")
-    epochs: int = option(12, "epochs of phase one, which trains the confidence module")
-    learning_rate: float = option(1e-3, "learning rate of phase one")
+    epochs: int = option(12, "epochs of phase one, which trains the confidence head", at_least=1)
+    learning_rate: float = option(1e-3, "learning rate of phase one", positive=True)
 
 
-def _proxy_anchor(config: "TrainingConfig", num_classes: int) -> nn.Module:
-    anchor = config.anchor
-    return ProxyAnchorLoss(num_classes, config.embedding_size, margin=anchor.margin, alpha=anchor.alpha)
+def _proxy_anchor(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
+    anchor = options[AnchorOptions]
+    return ProxyAnchorLoss(num_classes, embedding_size, margin=anchor.margin, alpha=anchor.alpha)
 
 
-def _smooth_proxy_anchor(config: "TrainingConfig", num_classes: int) -> nn.Module:
+def _smooth_proxy_anchor(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
+    anchor, smooth = options[AnchorOptions], options[SmoothOptions]
     return SmoothProxyAnchorLoss(
         num_classes,
-        config.embedding_size,
-        margin=config.anchor.margin,
-        alpha=config.anchor.alpha,
-        beta=config.smooth.beta,
-        threshold=config.smooth.threshold,
+        embedding_size,
+        margin=anchor.margin,
+        alpha=anchor.alpha,
+        beta=smooth.beta,
+        threshold=smooth.threshold,
     )
 
 
-def _adaptive_proxy_anchor(config: "TrainingConfig", num_classes: int) -> nn.Module:
-    anchor = config.anchor
-    return AdaptiveProxyAnchorLoss(
-        num_classes, config.embedding_size, margin=anchor.margin, alpha=anchor.alpha, **asdict(config.adaptive)
-    )
+def _adaptive_proxy_anchor(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
+    anchor, adaptive = options[AnchorOptions], options[AdaptiveOptions].as_dict()
+    return AdaptiveProxyAnchorLoss(num_classes, embedding_size, margin=anchor.margin, alpha=anchor.alpha, **adaptive)
 
 
 def _proxies(loss: nn.Module) -> Tensor:
@@ -70,10 +65,16 @@ def _proxies(loss: nn.Module) -> Tensor:
     return loss.proxies
 
 
-ANCHOR_METHODS = {
-    "proxy-anchor": Method("Proxy-Anchor", _proxy_anchor, proxies=_proxies),
+METHODS = {
+    "proxy-anchor": Method("Proxy-Anchor", _proxy_anchor, (AnchorOptions,), proxies=_proxies),
     "smooth-proxy-anchor": Method(
-        "Smooth Proxy-Anchor", _smooth_proxy_anchor, inputs=lambda config: ("confidences",), proxies=_proxies
+        "Smooth Proxy-Anchor",
+        _smooth_proxy_anchor,
+        (AnchorOptions, SmoothOptions),
+        inputs=lambda options: ("confidences",),
+        proxies=_proxies,
     ),
-    "adaptive-proxy-anchor": Method("Adaptive Proxy-Anchor", _adaptive_proxy_anchor, proxies=_proxies),
+    "adaptive-proxy-anchor": Method(
+        "Adaptive Proxy-Anchor", _adaptive_proxy_anchor, (AnchorOptions, AdaptiveOptions), proxies=_proxies
+    ),
 }

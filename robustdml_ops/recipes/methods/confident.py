@@ -1,21 +1,19 @@
 """Losses that weigh samples or pairs by a confidence found in the loss itself: ProcSim and SuperLoss."""
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
 from robustdml_ops.losses import LanguageGuidanceLoss, MultiSimilarityLoss, ProcSimLoss, SuperContrastiveLoss
 from robustdml_ops.recipes.methods.method import Method
-from robustdml_ops.recipes.methods.pairs import SAMPLES_PER_CLASS
-from robustdml_ops.recipes.options import option
-
-if TYPE_CHECKING:
-    from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.methods.pairs import SAMPLES_PER_CLASS, ContrastiveOptions, MultiSimilarityOptions
+from robustdml_ops.recipes.methods.softmax import ProxyNCAOptions
+from robustdml_ops.recipes.options import Options, OptionSet, option
 
 
 @dataclass(frozen=True)
-class ProcSimOptions:
+class ProcSimOptions(Options, name="procsim"):
     """ProcSim; each row of its paper's ablation is a setting."""
 
     lam: float = option(0.03, "how far above the threshold a sample still counts")
@@ -30,19 +28,19 @@ class ProcSimOptions:
 
 
 @dataclass(frozen=True)
-class SuperLossOptions:
+class SuperLossOptions(Options, name="superloss"):
     """SuperLoss on pairs, with the margins of the contrastive loss."""
 
     lam: float = option(1.0, "how much losses above and below their mean count less and more")
 
 
-def _procsim(config: "TrainingConfig", num_classes: int) -> nn.Module:
-    settings: dict[str, Any] = asdict(config.procsim)
-    if config.procsim.dml == "multi-similarity":
-        settings["dml"] = MultiSimilarityLoss(**asdict(config.multi_similarity), reduction="none")
-    if config.procsim.omega > 0:
+def _procsim(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
+    settings = options[ProcSimOptions].as_dict()
+    if settings["dml"] == "multi-similarity":
+        settings["dml"] = MultiSimilarityLoss(**options[MultiSimilarityOptions].as_dict(), reduction="none")
+    if settings["omega"] > 0:
         settings["regularizer"] = LanguageGuidanceLoss(reduction="none")
-    return ProcSimLoss(num_classes, config.embedding_size, **settings, softmax_scale=config.proxy_nca.softmax_scale)
+    return ProcSimLoss(num_classes, embedding_size, **settings, softmax_scale=options[ProxyNCAOptions].softmax_scale)
 
 
 def _observed_step(loss: nn.Module, embeddings: Tensor, arguments: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -52,16 +50,17 @@ def _observed_step(loss: nn.Module, embeddings: Tensor, arguments: dict[str, Any
     return step.loss, {"sigma": step.confidence, "detector_loss": step.losses, "above_threshold": above}
 
 
-def _superloss(config: "TrainingConfig", num_classes: int) -> nn.Module:
-    margins = config.contrastive
-    return SuperContrastiveLoss(margins.pos_margin, margins.neg_margin, config.superloss.lam)
+def _superloss(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
+    margins = options[ContrastiveOptions]
+    return SuperContrastiveLoss(margins.pos_margin, margins.neg_margin, options[SuperLossOptions].lam)
 
 
-CONFIDENT_METHODS = {
+METHODS = {
     "procsim": Method(
         "ProcSim",
         _procsim,
-        inputs=lambda config: ("labels", "guidance") if config.procsim.omega > 0 else ("labels",),
+        (ProcSimOptions, MultiSimilarityOptions, ProxyNCAOptions),
+        inputs=lambda options: ("labels", "guidance") if options[ProcSimOptions].omega > 0 else ("labels",),
         samples_per_class=SAMPLES_PER_CLASS,
         learning_rate=3e-3,
         observe=_observed_step,
@@ -69,6 +68,11 @@ CONFIDENT_METHODS = {
         takes_weights=False,
     ),
     "superloss": Method(
-        "SuperLoss", _superloss, samples_per_class=SAMPLES_PER_CLASS, learning_rate=3e-3, takes_weights=False
+        "SuperLoss",
+        _superloss,
+        (SuperLossOptions, ContrastiveOptions),
+        samples_per_class=SAMPLES_PER_CLASS,
+        learning_rate=3e-3,
+        takes_weights=False,
     ),
 }

@@ -2,22 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
-from robustdml_ops.recipes.filter_options import FilterOptions
-
-if TYPE_CHECKING:
-    from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.filters.options import FilterOptions
+from robustdml_ops.recipes.options import Options, OptionSet
 
 
-def only_labels(config: "TrainingConfig") -> tuple[str, ...]:
+def only_labels(options: OptionSet) -> tuple[str, ...]:
     """Inputs of a loss that takes labels and nothing else.
 
     Parameters
     ----------
-    config : TrainingConfig
+    options : OptionSet
         Settings; any.
 
     Returns
@@ -57,7 +55,9 @@ class Method:
     title : str
         Its name in tables and plots.
     make_loss : callable
-        Makes the loss of settings and number of classes.
+        Makes the loss of the settings, the number of classes C and the embedding size D.
+    options : tuple of type
+        The groups of settings that it takes, each a subclass of `Options`; methods may share one.
     inputs : callable
         Names, by the settings, what the loss takes beside the embeddings: keys of
         `robustdml_ops.recipes.loss_inputs.LOSS_INPUTS`.
@@ -79,8 +79,9 @@ class Method:
     """
 
     title: str
-    make_loss: Callable[["TrainingConfig", int], nn.Module]
-    inputs: Callable[["TrainingConfig"], tuple[str, ...]] = only_labels
+    make_loss: Callable[[OptionSet, int, int], nn.Module]
+    options: tuple[type[Options], ...] = ()
+    inputs: Callable[[OptionSet], tuple[str, ...]] = only_labels
     samples_per_class: int = 0
     learning_rate: float = 1e-3
     observe: Callable[[nn.Module, Tensor, dict[str, Any]], tuple[Tensor, dict[str, Tensor]]] = only_value

@@ -1,7 +1,6 @@
 """Pairs of samples: contrastive loss, with a memory and without, and multi-similarity."""
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from torch import nn
 
@@ -9,17 +8,14 @@ from robustdml_ops.losses import ContrastiveLoss, MemoryContrastiveLoss, MultiSi
 from robustdml_ops.losses.contrastive import VARIANTS
 from robustdml_ops.ops.pair_hinge import DISTANCES
 from robustdml_ops.recipes.methods.method import Method
-from robustdml_ops.recipes.options import option
-
-if TYPE_CHECKING:
-    from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.options import Options, OptionSet, option
 
 # K of the P×K batches of PRISM's published settings and of BSPML.
 SAMPLES_PER_CLASS = 4
 
 
 @dataclass(frozen=True)
-class ContrastiveOptions:
+class ContrastiveOptions(Options, name="contrastive"):
     """Contrastive loss."""
 
     pos_margin: float = option(0.0, "of positive pairs")
@@ -28,7 +24,7 @@ class ContrastiveOptions:
 
 
 @dataclass(frozen=True)
-class MemoryContrastiveOptions:
+class MemoryContrastiveOptions(Options, name="mcl"):
     """Memory-based contrastive loss (MCL)."""
 
     margin: float = option(0.5, "similarity from which a negative pair counts, λ")
@@ -39,7 +35,7 @@ class MemoryContrastiveOptions:
 
 
 @dataclass(frozen=True)
-class MultiSimilarityOptions:
+class MultiSimilarityOptions(Options, name="multi_similarity"):
     """Multi-similarity loss, alone and in ProcSim."""
 
     alpha: float = option(2.0, "scale of positive pairs")
@@ -48,28 +44,36 @@ class MultiSimilarityOptions:
     epsilon: float = option(0.1, "mining: how far a pair may be from the hardest of the other kind")
 
 
-def _contrastive(config: "TrainingConfig", num_classes: int) -> nn.Module:
-    return ContrastiveLoss(**asdict(config.contrastive))
+def _contrastive(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
+    return ContrastiveLoss(**options[ContrastiveOptions].as_dict())
 
 
-def _memory_contrastive(config: "TrainingConfig", num_classes: int) -> nn.Module:
-    return MemoryContrastiveLoss(config.mcl.margin, variant=config.mcl.variant)
+def _memory_contrastive(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
+    mcl = options[MemoryContrastiveOptions]
+    return MemoryContrastiveLoss(mcl.margin, variant=mcl.variant)
 
 
-def _multi_similarity(config: "TrainingConfig", num_classes: int) -> nn.Module:
-    return MultiSimilarityLoss(**asdict(config.multi_similarity))
+def _multi_similarity(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
+    return MultiSimilarityLoss(**options[MultiSimilarityOptions].as_dict())
 
 
-PAIR_METHODS = {
-    "contrastive": Method("Contrastive", _contrastive, samples_per_class=SAMPLES_PER_CLASS, learning_rate=3e-3),
+METHODS = {
+    "contrastive": Method(
+        "Contrastive", _contrastive, (ContrastiveOptions,), samples_per_class=SAMPLES_PER_CLASS, learning_rate=3e-3
+    ),
     "mcl": Method(
         "MCL",
         _memory_contrastive,
-        inputs=lambda config: ("labels", "memory"),
+        (MemoryContrastiveOptions,),
+        inputs=lambda options: ("labels", "memory"),
         samples_per_class=SAMPLES_PER_CLASS,
         learning_rate=3e-3,
     ),
     "multi-similarity": Method(
-        "Multi-similarity", _multi_similarity, samples_per_class=SAMPLES_PER_CLASS, learning_rate=3e-3
+        "Multi-similarity",
+        _multi_similarity,
+        (MultiSimilarityOptions,),
+        samples_per_class=SAMPLES_PER_CLASS,
+        learning_rate=3e-3,
     ),
 }

@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from robustdml_ops.recipes.filter_options import FilterOptions
-from robustdml_ops.recipes.methods.pairs import PAIR_METHODS
+from robustdml_ops.recipes.filters.options import FilterOptions
+from robustdml_ops.recipes.methods import pairs
 
 # docs/training.md, "The robust method", has what it was chosen from.
-ROBUST_METHODS = {
+METHODS = {
     "robust": replace(
-        PAIR_METHODS["contrastive"],
+        pairs.METHODS["contrastive"],
         title="Robust",
         filter=FilterOptions("prism-vmf", threshold="otsu", without_copies=True, vmf_epochs=1),
     )

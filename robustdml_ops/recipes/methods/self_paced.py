@@ -1,21 +1,17 @@
 """BSPML: multi-similarity with weights learnt at the samples' own pace."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from torch import nn
 
 from robustdml_ops.losses import BSPMLLoss
 from robustdml_ops.recipes.methods.method import Method
 from robustdml_ops.recipes.methods.pairs import SAMPLES_PER_CLASS
-from robustdml_ops.recipes.options import option
-
-if TYPE_CHECKING:
-    from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.options import Options, OptionSet, option
 
 
 @dataclass(frozen=True)
-class SelfPacedOptions:
+class SelfPacedOptions(Options, name="bspml"):
     """BSPML."""
 
     alpha: float = option(2.0, "scale of positive pairs")
@@ -29,16 +25,17 @@ class SelfPacedOptions:
     warmup: int = option(1, "epochs before the first update, with all weights 1")
 
 
-def _bspml(config: "TrainingConfig", num_classes: int) -> nn.Module:
-    options = config.bspml
-    return BSPMLLoss(options.alpha, options.beta, options.base, options.epsilon)
+def _bspml(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
+    bspml = options[SelfPacedOptions]
+    return BSPMLLoss(bspml.alpha, bspml.beta, bspml.base, bspml.epsilon)
 
 
-SELF_PACED_METHODS = {
+METHODS = {
     "bspml": Method(
         "BSPML",
         _bspml,
-        inputs=lambda config: ("labels", "self_paced_weights"),
+        (SelfPacedOptions,),
+        inputs=lambda options: ("labels", "self_paced_weights"),
         samples_per_class=SAMPLES_PER_CLASS,
         learning_rate=3e-3,
     )

@@ -1,34 +1,30 @@
 """Softmax over classes: Proxy-NCA, normalised softmax, SoftTriple."""
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from robustdml_ops.losses import NormalizedSoftmaxLoss, ProxyNCALoss, SoftTripleLoss
 from robustdml_ops.recipes.methods.method import Method
-from robustdml_ops.recipes.options import option
-
-if TYPE_CHECKING:
-    from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.options import Options, OptionSet, option
 
 
 @dataclass(frozen=True)
-class ProxyNCAOptions:
+class ProxyNCAOptions(Options, name="proxy_nca"):
     """Proxy-NCA."""
 
     softmax_scale: float = option(3.0, "inverse temperature; the paper has 1, ProxyNCA++ 9")
 
 
 @dataclass(frozen=True)
-class NormalizedSoftmaxOptions:
+class NormalizedSoftmaxOptions(Options, name="normalized_softmax"):
     """Normalised softmax."""
 
     temperature: float = option(0.05, "of the softmax")
 
 
 @dataclass(frozen=True)
-class SoftTripleOptions:
+class SoftTripleOptions(Options, name="soft_triple"):
     """SoftTriple."""
 
     centers_per_class: int = option(10, "centres of each class, H")
@@ -38,16 +34,16 @@ class SoftTripleOptions:
     regularizer_weight: float = option(0.0, "draws centres of a class into one; the authors take 0.2")
 
 
-def _proxy_nca(config: "TrainingConfig", num_classes: int) -> nn.Module:
-    return ProxyNCALoss(num_classes, config.embedding_size, **asdict(config.proxy_nca))
+def _proxy_nca(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
+    return ProxyNCALoss(num_classes, embedding_size, **options[ProxyNCAOptions].as_dict())
 
 
-def _normalized_softmax(config: "TrainingConfig", num_classes: int) -> nn.Module:
-    return NormalizedSoftmaxLoss(num_classes, config.embedding_size, **asdict(config.normalized_softmax))
+def _normalized_softmax(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
+    return NormalizedSoftmaxLoss(num_classes, embedding_size, **options[NormalizedSoftmaxOptions].as_dict())
 
 
-def _soft_triple(config: "TrainingConfig", num_classes: int) -> nn.Module:
-    return SoftTripleLoss(num_classes, config.embedding_size, **asdict(config.soft_triple))
+def _soft_triple(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
+    return SoftTripleLoss(num_classes, embedding_size, **options[SoftTripleOptions].as_dict())
 
 
 def _rows(loss: nn.Module) -> Tensor:
@@ -66,8 +62,10 @@ def _centers(loss: nn.Module) -> Tensor:
     return loss.fc.t().reshape(loss.num_classes, loss.centers_per_class, loss.embedding_size)
 
 
-SOFTMAX_METHODS = {
-    "proxy-nca": Method("Proxy-NCA", _proxy_nca, proxies=_rows),
-    "normalized-softmax": Method("Normalised softmax", _normalized_softmax, proxies=_columns),
-    "soft-triple": Method("SoftTriple", _soft_triple, learning_rate=3e-3, proxies=_centers),
+METHODS = {
+    "proxy-nca": Method("Proxy-NCA", _proxy_nca, (ProxyNCAOptions,), proxies=_rows),
+    "normalized-softmax": Method(
+        "Normalised softmax", _normalized_softmax, (NormalizedSoftmaxOptions,), proxies=_columns
+    ),
+    "soft-triple": Method("SoftTriple", _soft_triple, (SoftTripleOptions,), learning_rate=3e-3, proxies=_centers),
 }

@@ -1,0 +1,87 @@
+"""The Proxy-Anchor family: one step (loss, both gradients) against peers and against the matrix products alone."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from robustdml_ops.python_ref import proxy_anchor_loss, smooth_proxy_anchor_loss
+
+from .workloads import Shape, Workload
+
+USUAL, LARGE = Shape(128, 200, 64), Shape(256, 100_000, 128)
+WIDE, HUGE = Shape(256, 200_000, 512), Shape(256, 1_000_000, 128)
+
+# contender, shape, sweeps over the similarities, products of the confidence head, passes over B×C confidences
+PROXY_ANCHOR = [
+    ("robustdml/proxy-anchor", USUAL, 1, 0, 0),
+    ("pml/proxy-anchor", USUAL, 1, 0, 0),
+    ("robustdml/proxy-anchor", LARGE, 1, 0, 0),
+    ("pml/proxy-anchor", LARGE, 1, 0, 0),
+    ("reference/proxy-anchor", LARGE, 1, 0, 0),
+    ("robustdml/adaptive", LARGE, 1, 0, 0),
+    ("robustdml/proxy-anchor none", LARGE, 2, 0, 0),
+    ("robustdml/proxy-anchor", WIDE, 1, 0, 0),
+    ("robustdml/proxy-anchor", HUGE, 1, 0, 0),
+]
+SMOOTH = [
+    ("robustdml/smooth dense", LARGE, 1, 0, 2),
+    ("reference/smooth dense", LARGE, 1, 0, 2),
+    ("robustdml/smooth factored", LARGE, 1, 2, 0),
+]
+
+
+def check(contender: str) -> None:
+    """What is timed computes what the reference does: value and gradients, at a size the reference affords."""
+    workload = Workload(Shape(64, 3000, 32))
+    ours = workload.contender(contender)()
+    X, P = (tensor.detach().double().requires_grad_() for tensor in (workload.embeddings, workload.proxies))
+    if "smooth" in contender:
+        truth = smooth_proxy_anchor_loss(X, P, workload.confidences.double())
+    else:
+        truth = proxy_anchor_loss(X, P, workload.labels)
+    if "adaptive" in contender:
+        truth = truth + 1 / 0.1
+    for mine, exact in zip(ours, [truth, *torch.autograd.grad(truth, (X, P))], strict=True):
+        torch.testing.assert_close(mine.double(), exact, rtol=1e-4, atol=1e-4 * float(exact.abs().max()))
+
+
+@pytest.mark.parametrize(("contender", "shape", "sweeps", "logits", "passes"), PROXY_ANCHOR + SMOOTH, ids=str)
+def test_step(timed, contender, shape, sweeps, logits, passes):
+    check(contender)
+    workload = Workload(shape)
+    step = workload.contender(contender)
+    seconds_each = 0.2 if contender.startswith("robustdml") else 2.0
+    rounds = 9 if shape.C * shape.D * seconds_each < 1e7 else 5
+    timed(
+        step,
+        workload.products(sweeps, logits),
+        group=f"{'smooth' if 'smooth' in contender else 'proxy-anchor'}, {shape}",
+        contender=contender,
+        rounds=200 if shape is USUAL else rounds,
+        flops=workload.flops(sweeps, logits),
+        bytes=workload.bytes(passes),
+    )
+
+
+@pytest.mark.parametrize(
+    ("contender", "shape"),
+    [
+        ("robustdml/proxy-anchor", LARGE),
+        ("pml/proxy-anchor", LARGE),
+        ("robustdml/proxy-anchor", WIDE),
+        ("robustdml/proxy-anchor", HUGE),
+        ("robustdml/smooth factored", LARGE),
+        ("robustdml/smooth dense", LARGE),
+        ("robustdml/adaptive", LARGE),
+    ],
+    ids=str,
+)
+def test_memory(benchmark, contender, shape):
+    """Peak memory in a process of its own; the time that is kept is that of the whole process and means nothing."""
+    command = [sys.executable, "-m", f"{__package__}.memory", contender, *map(str, (shape.B, shape.C, shape.D))]
+    benchmark.group = f"memory, {shape}"
+    out = benchmark.pedantic(lambda: subprocess.run(command, capture_output=True, text=True, check=True), rounds=1)
+    benchmark.extra_info.update(contender=contender, **json.loads(out.stdout))

@@ -1,0 +1,126 @@
+"""Folders of images, one folder a class, as most data sets come.
+
+Images are decoded once into a memory-mapped array in the cache folder: every epoch after that reads pixels, and a file
+that cannot be decoded is found before training starts rather than in the middle of it.
+"""
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from robustdml_ops.recipes.cache import cache_folder, write_whole
+from robustdml_ops.recipes.data.dataset import RetrievalData, Split, divide_classes
+from robustdml_ops.recipes.errors import UsageError
+
+SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
+MAX_NAMED = 10
+BLOCK = 256
+RECIPE_VERSION = 1
+
+
+def load_folder(root: Path, *, image_size: int = 224, test_fraction: float = 0.5, split_seed: int = 0) -> RetrievalData:
+    """Read ``root/class/…/image`` files, or ``root/train/class/…`` and ``root/test/class/…`` where both exist.
+
+    Parameters
+    ----------
+    root : Path
+        The folder. Images may lie at any depth below their class folder; hidden files and folders are passed over.
+    image_size : int
+        Images are resized so that their shorter side has this many pixels, then cropped to the central square.
+    test_fraction, split_seed
+        Split by class, used where there are no train and test folders.
+
+    Returns
+    -------
+    RetrievalData
+        Colour images, uint8, (N, 3, image_size, image_size), memory-mapped.
+
+    Raises
+    ------
+    UsageError
+        No images, or some that cannot be read; the message names them.
+    """
+    if image_size < 1:
+        raise UsageError(f"image_size={image_size}: expected at least 1")
+    if (root / "train").is_dir() and (root / "test").is_dir():
+        train, test = _files_by_class(root / "train"), _files_by_class(root / "test")
+    else:
+        classes = _files_by_class(root)
+        names = list(classes)
+        parts = divide_classes(len(names), str(root), test_fraction, split_seed)
+        train, test = ({names[label]: classes[names[label]] for label in part} for part in parts)
+    return RetrievalData(root.name, _load_split(train, image_size), _load_split(test, image_size))
+
+
+def _files_by_class(folder: Path) -> dict[str, list[Path]]:
+    classes = {
+        entry.name: _image_files(entry)
+        for entry in sorted(folder.iterdir())
+        if entry.is_dir() and not entry.name.startswith(".")
+    }
+    classes = {name: files for name, files in classes.items() if files}
+    if not classes:
+        raise UsageError(f"{folder}: no images; expected files such as {folder}/some-class/image.jpg")
+    return classes
+
+
+def _image_files(folder: Path) -> list[Path]:
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in SUFFIXES and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+
+
+def _load_split(classes: dict[str, list[Path]], image_size: int) -> Split:
+    files = [file for members in classes.values() for file in members]
+    labels = np.repeat(np.arange(len(classes), dtype=np.int64), [len(members) for members in classes.values()])
+    path = cache_folder() / f"images-{_fingerprint(files, image_size)}.npy"
+    if not path.exists():
+        write_whole(path, lambda file: _decode_all(files, image_size, file))
+    return Split(np.load(path, mmap_mode="r"), labels, tuple(classes))
+
+
+def _fingerprint(files: list[Path], image_size: int) -> str:
+    """Return what the decoded array depends on: the files as they lie there, and the size."""
+    digest = hashlib.sha256(f"{RECIPE_VERSION} {image_size}".encode())
+    for file in files:
+        status = file.stat()
+        digest.update(f"{file.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\0".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()[:16]
+
+
+def _decode_all(files: list[Path], image_size: int, output: BinaryIO) -> None:
+    shape = (len(files), 3, image_size, image_size)
+    np.lib.format.write_array_header_1_0(output, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    broken: list[str] = []
+    with ThreadPoolExecutor() as pool:
+        # In blocks, so that decoded images do not pile up ahead of the disk.
+        for start in range(0, len(files), BLOCK):
+            for pixels in pool.map(lambda file: _decode(file, image_size), files[start : start + BLOCK]):
+                if isinstance(pixels, str):
+                    broken.append(pixels)
+                else:
+                    output.write(pixels.tobytes())
+    if broken:
+        more = f" and {len(broken) - MAX_NAMED} more" if len(broken) > MAX_NAMED else ""
+        raise UsageError(
+            f"{len(broken)} images cannot be read; repair or remove them: {'; '.join(broken[:MAX_NAMED])}{more}"
+        )
+
+
+def _decode(file: Path, image_size: int) -> NDArray[np.uint8] | str:
+    """Pixels (3, image_size, image_size), or the reason why there are none."""
+    try:
+        with Image.open(file) as image:
+            upright = ImageOps.exif_transpose(image).convert("RGB")
+            square = ImageOps.fit(upright, (image_size, image_size), Image.Resampling.BICUBIC)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        return f"{file} ({error})"
+    pixels: NDArray[np.uint8] = np.asarray(square).transpose(2, 0, 1)
+    return pixels

@@ -1,0 +1,191 @@
+"""Glyphs: real images with many classes, made in seconds from the typefaces that matplotlib ships.
+
+A class is a Unicode code point, a sample is that character in one typeface; ``docs/glyphs.md`` describes the data.
+"""
+
+import hashlib
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import matplotlib
+import numpy as np
+import PIL
+from matplotlib.ft2font import FT2Font
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from robustdml_ops.recipes.cache import cache_folder, write_whole
+from robustdml_ops.recipes.data.dataset import RetrievalData, Split, take_classes
+
+SIDE = 32
+POINT_SIZE = 26
+RECIPE_VERSION = 1
+COPIES = 4
+NUM_TRAIN, NUM_TEST = 200, 400
+GLYPHS = ("glyphs", "glyphs-validation", "glyphs-large")
+SPLIT_SEED = 0
+
+
+@dataclass(frozen=True)
+class _Part:
+    """All classes of one kind: which Unicode categories, and in how many typefaces at least."""
+
+    categories: str
+    min_typefaces: int
+
+
+_PARTS = {"letters": _Part("L", 12), "pretraining": _Part("SNPM", 6)}
+
+
+def load_glyphs(name: str = "glyphs") -> RetrievalData:
+    """Letters, split by class into training and test.
+
+    Parameters
+    ----------
+    name : {"glyphs", "glyphs-validation", "glyphs-large"}
+        ``glyphs``: 200 training classes, each image in 4 distorted copies (about 54 images a class), and 400 test
+        classes. ``glyphs-validation``: the same training classes, and 400 classes that are in neither part of
+        ``glyphs``, to choose settings by. ``glyphs-large``: half of all letters on each side, no copies (about 690
+        classes × 13.5 images).
+
+    Returns
+    -------
+    RetrievalData
+        Grey images, uint8, (N, 1, 32, 32); white on black.
+
+    Examples
+    --------
+    >>> load_glyphs("glyphs-large").train.inputs.shape[1:]
+    (1, 32, 32)
+    """
+    letters = _load_part("letters")
+    order = np.random.default_rng(SPLIT_SEED).permutation(letters.num_classes)
+    half = letters.num_classes // 2
+    num_train, start, stop = {
+        "glyphs": (NUM_TRAIN, NUM_TRAIN, NUM_TRAIN + NUM_TEST),
+        "glyphs-validation": (NUM_TRAIN, NUM_TRAIN + NUM_TEST, NUM_TRAIN + 2 * NUM_TEST),
+        "glyphs-large": (half, half, 2 * half),
+    }[name]
+    train, test = (take_classes(letters, np.sort(part)) for part in (order[:num_train], order[start:stop]))
+    return RetrievalData(name, train if name == "glyphs-large" else _distorted_copies(train), test)
+
+
+def load_pretraining_glyphs() -> Split:
+    """Everything but letters (symbols, numbers, punctuation, marks): what the backbone is pretrained on.
+
+    Returns
+    -------
+    Split
+        As in `load_glyphs`; no code point is in both.
+    """
+    return _load_part("pretraining")
+
+
+@cache
+def glyphs_key() -> str:
+    """Return what the images depend on: this recipe's version, the font files and the library that draws them."""
+    digest = hashlib.sha256(f"{RECIPE_VERSION} {SIDE} {POINT_SIZE} {sorted(_PARTS.items())} {PIL.__version__}".encode())
+    for font in _font_files():
+        digest.update(font.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _load_part(part: str) -> Split:
+    path = cache_folder() / f"glyphs-{glyphs_key()}.npz"
+    if not path.exists():
+        write_whole(path, _write_all)
+    with np.load(path, allow_pickle=False) as arrays:
+        images, labels, code_points = (arrays[f"{part}_{kind}"] for kind in ("images", "labels", "code_points"))
+    names = tuple(f"U+{code:04X} {unicodedata.name(chr(code), '?')}" for code in code_points)
+    return Split(images[:, None], labels, names)
+
+
+def _font_files() -> list[Path]:
+    folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    return sorted(
+        path
+        for family in ("DejaVu", "STIXGeneral")
+        for path in folder.glob(f"{family}*.ttf")
+        if "Display" not in path.name
+    )
+
+
+def _write_all(file: BinaryIO) -> None:
+    arrays: dict[str, Any] = _draw_all()
+    np.savez_compressed(file, **arrays)
+
+
+def _draw_all() -> dict[str, NDArray[np.generic]]:
+    files = _font_files()
+    coverage = [frozenset(FT2Font(str(path)).get_charmap()) for path in files]
+    typefaces = [ImageFont.truetype(str(path), POINT_SIZE) for path in files]
+    count = Counter(code for covered in coverage for code in covered)
+    arrays: dict[str, NDArray[np.generic]] = {}
+    for name, part in _PARTS.items():
+        codes = sorted(
+            code
+            for code, number in count.items()
+            if number >= part.min_typefaces and unicodedata.category(chr(code))[0] in part.categories
+        )
+        classes = _distinct(
+            (
+                code,
+                [_draw(chr(code), face) for face, covered in zip(typefaces, coverage, strict=True) if code in covered],
+            )
+            for code in codes
+        )
+        sizes = [len(images) for images in classes.values()]
+        arrays[f"{name}_images"] = np.concatenate([np.stack(images) for images in classes.values()])
+        arrays[f"{name}_labels"] = np.repeat(np.arange(len(classes), dtype=np.int64), sizes)
+        arrays[f"{name}_code_points"] = np.fromiter(classes, dtype=np.int64)
+    return arrays
+
+
+def _draw(character: str, typeface: ImageFont.FreeTypeFont) -> NDArray[np.uint8]:
+    image = Image.new("L", (SIDE, SIDE))
+    left, top, right, bottom = typeface.getbbox(character)
+    ImageDraw.Draw(image).text(
+        ((SIDE - left - right) / 2, (SIDE - top - bottom) / 2), character, fill=255, font=typeface
+    )
+    return np.asarray(image)
+
+
+def _distinct(classes: Iterable[tuple[int, list[NDArray[np.uint8]]]]) -> dict[int, list[NDArray[np.uint8]]]:
+    """Drop classes that share a drawing with an earlier one (Latin A, Greek Alpha), and those with an empty drawing."""
+    kept: dict[int, list[NDArray[np.uint8]]] = {}
+    seen: set[bytes] = set()
+    for code, images in classes:
+        drawings = {image.tobytes() for image in images}
+        if seen.isdisjoint(drawings) and all(image.any() for image in images):
+            seen |= drawings
+            kept[code] = images
+    return kept
+
+
+def _distorted_copies(split: Split) -> Split:
+    """Replace each image by `COPIES` of it under small random affine maps, the same at every call."""
+    random = np.random.default_rng(RECIPE_VERSION)
+    copies = np.empty((len(split), COPIES, 1, SIDE, SIDE), dtype=np.uint8)
+    for row, pixels in enumerate(split.inputs[:, 0]):
+        image = Image.fromarray(pixels)
+        for copy in range(COPIES):
+            coefficients = tuple(_affine(random))
+            copies[row, copy, 0] = image.transform(
+                (SIDE, SIDE), Image.Transform.AFFINE, coefficients, Image.Resampling.BILINEAR
+            )
+    return Split(copies.reshape(-1, 1, SIDE, SIDE), np.repeat(split.labels, COPIES), split.class_names)
+
+
+def _affine(random: np.random.Generator) -> NDArray[np.float64]:
+    """Six coefficients: up to 10° of rotation, 10 % of scale, 15 % of shear and 2 pixels of shift about the centre."""
+    angle, shear = np.deg2rad(random.uniform(-10, 10)), random.uniform(-0.15, 0.15)
+    scale, shift = random.uniform(0.9, 1.1, size=2), random.uniform(-2, 2, size=2)
+    rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    linear = rotation @ np.array([[1, shear], [0, 1]]) / scale
+    centre = np.full(2, SIDE / 2)
+    return np.column_stack([linear, centre - linear @ (centre + shift)]).ravel()

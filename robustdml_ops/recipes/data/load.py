@@ -1,0 +1,54 @@
+"""The one place that knows where data comes from."""
+
+from pathlib import Path
+
+from robustdml_ops.recipes.data.dataset import RetrievalData
+from robustdml_ops.recipes.data.features import load_features
+from robustdml_ops.recipes.data.folders import load_folder
+from robustdml_ops.recipes.data.glyphs import GLYPHS, load_glyphs
+from robustdml_ops.recipes.errors import UsageError
+
+
+def load_data(source: str, *, image_size: int = 224, test_fraction: float = 0.5, split_seed: int = 0) -> RetrievalData:
+    """Load data by name or path.
+
+    Parameters
+    ----------
+    source : str
+        ``glyphs``, ``glyphs-validation`` or ``glyphs-large`` (made on the spot), a folder of images, or an ``.npz``
+        file of features.
+    image_size : int
+        Side in pixels to which images of a folder are brought.
+    test_fraction : float
+        Share of the *classes* kept for testing where the source has no test part of its own.
+    split_seed : int
+        Seed of that choice of classes.
+
+    Returns
+    -------
+    RetrievalData
+        Training and test split.
+
+    Raises
+    ------
+    UsageError
+        No such source, or one that cannot be read; the message names the file.
+
+    Examples
+    --------
+    >>> data = load_data("glyphs")  # doctest: +SKIP
+    >>> data.train.num_classes, data.test.num_classes  # doctest: +SKIP
+    (200, 400)
+    """
+    if not 0 < test_fraction < 1:
+        raise UsageError(f"test_fraction={test_fraction}: expected a share of the classes between 0 and 1")
+    if source in GLYPHS:
+        return load_glyphs(source)
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return load_folder(path, image_size=image_size, test_fraction=test_fraction, split_seed=split_seed)
+    if path.suffix == ".npz" and path.is_file():
+        return load_features(path, test_fraction=test_fraction, split_seed=split_seed)
+    raise UsageError(
+        f"data {source!r}: expected glyphs, glyphs-large, a folder of class folders, or an .npz file of features"
+    )

@@ -1,0 +1,1 @@
+"""What stands behind this repository's own claims: the comparison of all methods, the demo, the benchmarks."""

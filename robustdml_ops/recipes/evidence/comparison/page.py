@@ -1,0 +1,189 @@
+"""The comparison as Markdown, and as one HTML page with its plots."""
+
+from collections.abc import Sequence
+from html import escape
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import PercentFormatter
+
+from robustdml_ops.recipes.evidence.comparison.claim import RECALL
+from robustdml_ops.recipes.evidence.comparison.claims import CLAIMS
+from robustdml_ops.recipes.evidence.comparison.results import Results
+from robustdml_ops.recipes.reports import html as html
+from robustdml_ops.recipes.reports.drawing import draw_axes
+
+# Okabe and Ito's colours, told apart by people with any kind of colour vision.
+_COLOURS = ("#000000", "#56B4E9", "#0072B2", "#CC79A7", "#009E73", "#E69F00", "#D55E00")
+
+CAPTIONS = {
+    RECALL: "Recall@1 on unseen classes, mean ± standard error over the seeds, at the last epoch",
+    "mean_average_precision_at_r": "MAP@R on unseen classes",
+    "clean_auc": "Clean score against the truth on the training set, AUC",
+    "training_seconds": "Seconds of training, on one core where runs are side by side",
+}
+
+BESIDE = "Run for single claims"
+
+
+def rows(results: Results, key: str) -> list[list[str]]:
+    """Lay out one quantity: a row an entry, a column a noise, after a row of names.
+
+    Parameters
+    ----------
+    results : Results
+        Of the runs.
+    key : str
+        Of a run's summary.
+
+    Returns
+    -------
+    list of list of str
+        Entries without any value are left out.
+    """
+    table = [["", *results.noises]]
+    for entry in results.entries:
+        values = [results.estimate(entry.name, noise, key) for noise in results.noises]
+        if any(value is not None for value in values):
+            table.append([entry.title, *(str(value or "–") for value in values)])
+    return table
+
+
+def rows_beside(results: Results) -> list[list[str]]:
+    """Lay out Recall@1 of what was run for a claim alone, after a row of names.
+
+    Parameters
+    ----------
+    results : Results
+        Of the runs.
+
+    Returns
+    -------
+    list of list of str
+        Entry, noise, Recall@1.
+    """
+    table = [["", "noise", "Recall@1"]]
+    for entry, noise in results.beside_the_table:
+        table.append([entry.title, noise, str(results.estimate(entry.name, noise, RECALL) or "–")])
+    return table
+
+
+def claim_rows(results: Results) -> list[list[str]]:
+    """Lay out the claims that the runs can speak to, after a row of names.
+
+    Parameters
+    ----------
+    results : Results
+        Of the runs.
+
+    Returns
+    -------
+    list of list of str
+        Paper, claim, its figures, noise, ours, verdict.
+    """
+    table = [["paper", "claim", "its figures", "here, at", "ours", "verdict"]]
+    for claim in CLAIMS:
+        first, second = claim.estimates(results)
+        if first is not None and second is not None:
+            ours = f"{first} : {second}"
+            table.append([claim.paper, claim.text, claim.figures, claim.noise, ours, claim.verdict(results)])
+    return table
+
+
+def markdown(results: Results) -> str:
+    """Write all tables.
+
+    Parameters
+    ----------
+    results : Results
+        Of the runs.
+
+    Returns
+    -------
+    str
+        Markdown.
+    """
+    sections = [f"{caption}:\n\n{_markdown_table(rows(results, key))}" for key, caption in _present(results).items()]
+    beside, claims = rows_beside(results), claim_rows(results)
+    if len(beside) > 1:
+        sections.append(f"{BESIDE}:\n\n{_markdown_table(beside)}")
+    if len(claims) > 1:
+        sections.append(
+            f"What the papers claim (above: by more than twice the standard error):\n\n{_markdown_table(claims)}"
+        )
+    return "\n".join(sections)
+
+
+def page(results: Results, description: str) -> str:
+    """Write the report.
+
+    Parameters
+    ----------
+    results : Results
+        Of the runs.
+    description : str
+        What was run, in a sentence or two.
+
+    Returns
+    -------
+    str
+        HTML that needs no other file.
+    """
+    parts = [
+        "<h1>The methods compared</h1>",
+        f"<p>{escape(description)}</p>",
+        html.figure(dot_plot(results), "Recall@1 of every method, a dot for each noise.", CAPTIONS[RECALL] + "."),
+    ]
+    for key, caption in _present(results).items():
+        head, *body = rows(results, key)
+        parts.append(f"<h2>{escape(caption)}</h2>{html.table(head, body)}")
+    head, *body = rows_beside(results)
+    if body:
+        parts.append(f"<h2>{escape(BESIDE)}</h2>{html.table(head, body)}")
+    head, *body = claim_rows(results)
+    parts.append("<h2>What the papers claim</h2>")
+    parts.append(
+        "<p>A claim holds if the means are apart by more than twice the standard error of their difference.</p>"
+    )
+    parts.append(html.table(head, body) if body else "<p>None of them was run.</p>")
+    return html.page("robustdml_ops: the methods compared", "\n".join(parts))
+
+
+def dot_plot(results: Results) -> str:
+    """Draw Recall@1: a line an entry, a dot a noise, with its standard error.
+
+    Parameters
+    ----------
+    results : Results
+        Of the runs.
+
+    Returns
+    -------
+    str
+        A ``data:`` address.
+    """
+    entries = results.entries
+
+    def draw(axes: Axes) -> None:
+        for noise, colour in zip(results.noises, _COLOURS * len(results.noises), strict=False):
+            points = [(place, results.estimate(entry.name, noise, RECALL)) for place, entry in enumerate(entries)]
+            known = [(place, value) for place, value in points if value is not None]
+            axes.errorbar(
+                [value.mean for _, value in known], [place for place, _ in known],
+                xerr=[value.error or 0 for _, value in known], fmt="o", ms=5, lw=1.2, color=colour, label=noise,
+            )  # fmt: skip
+        axes.set_yticks(range(len(entries)), [entry.title for entry in entries], fontsize=10)
+        axes.invert_yaxis()
+        axes.set(xlabel="Recall@1, unseen classes")
+        axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        axes.figure.legend(loc="outside upper left", ncols=4, fontsize=9)
+
+    return draw_axes(draw, 0.34 * len(entries) + 1.5)
+
+
+def _present(results: Results) -> dict[str, str]:
+    return {key: caption for key, caption in CAPTIONS.items() if len(rows(results, key)) > 1}
+
+
+def _markdown_table(table: Sequence[Sequence[str]]) -> str:
+    head, *body = (f"| {' | '.join(row)} |" for row in table)
+    return "\n".join([head, "|---" * len(table[0]) + "|", *body]) + "\n"

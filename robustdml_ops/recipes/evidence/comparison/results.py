@@ -1,0 +1,108 @@
+"""The outcomes of all runs, by entry and noise."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from robustdml_ops.recipes.evidence.comparison.cells import Cell, read_outcome
+from robustdml_ops.recipes.evidence.comparison.entries import Entry
+from robustdml_ops.recipes.evidence.summary import Estimate, estimate
+
+
+class Results:
+    """What the runs of a comparison came to.
+
+    Parameters
+    ----------
+    outcomes : iterable
+        Pairs of cell and outcome.
+    """
+
+    def __init__(self, outcomes: Iterable[tuple[Cell, dict[str, Any]]]) -> None:
+        self._outcomes = list(outcomes)
+
+    @classmethod
+    def read(cls, cells: Sequence[Cell], folder: Path, data_name: str) -> "Results":
+        """Take what is done.
+
+        Parameters
+        ----------
+        cells : sequence of Cell
+            All runs.
+        folder : Path
+            Of the comparison.
+        data_name : str
+            What they were trained on.
+
+        Returns
+        -------
+        Results
+            Without those that are missing.
+        """
+        read = ((cell, read_outcome(cell, folder, data_name)) for cell in cells)
+        return cls((cell, outcome) for cell, outcome in read if outcome is not None)
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Rows, in the order of the runs."""
+        return list(dict.fromkeys(cell.entry for cell, _ in self._outcomes if cell.in_table))
+
+    @property
+    def noises(self) -> list[str]:
+        """Columns, in the order of the runs."""
+        return list(dict.fromkeys(cell.noise for cell, _ in self._outcomes if cell.in_table))
+
+    @property
+    def beside_the_table(self) -> list[tuple[Entry, str]]:
+        """What was run for a claim alone, entry and noise."""
+        return list(dict.fromkeys((cell.entry, cell.noise) for cell, _ in self._outcomes if not cell.in_table))
+
+    def values(self, entry: str, noise: str, key: str) -> list[float]:
+        """Look up one value a seed.
+
+        Parameters
+        ----------
+        entry, noise : str
+            Row and column.
+        key : str
+            Of a run's summary.
+
+        Returns
+        -------
+        list of float
+            Empty where nothing was run, or the method has no such value.
+        """
+        found = (
+            outcome["summary"].get(key)
+            for cell, outcome in self._outcomes
+            if (cell.entry.name, cell.noise) == (entry, noise)
+        )
+        return [value for value in found if value is not None]
+
+    def estimate(self, entry: str, noise: str, key: str) -> Estimate | None:
+        """Mean and standard error over the seeds.
+
+        Parameters
+        ----------
+        entry, noise, key
+            As in `values`.
+
+        Returns
+        -------
+        Estimate or None
+            None where there is no value.
+        """
+        return estimate(self.values(entry, noise, key))
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """All runs, to be kept in one file.
+
+        Returns
+        -------
+        list of dict
+            Name, noise, seed and summary of each.
+        """
+        return [
+            {"entry": cell.entry.name, "noise": cell.noise, "seed": cell.seed, **outcome}
+            for cell, outcome in self._outcomes
+        ]

@@ -1,0 +1,1 @@
+"""The demo: half the labels wrong, four methods, one report."""

@@ -1,0 +1,1 @@
+"""Filters, which keep samples of probably wrong labels out of the loss."""

@@ -1,0 +1,160 @@
+"""The filter of a run: who takes part in each step."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.data import Rows
+from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.filters.options import FILTERS, NO_FILTER
+from robustdml_ops.robust import PRISM, MemoryBank
+from robustdml_ops.robust.prism_settings import WITH_BANK
+
+# What `Filter.judge` calls its choice.
+KEPT = "kept"
+QUANTILES = {"min": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "max": 1.0}
+
+
+class Filter(nn.Module):
+    """PRISM in a run; all its state is in ``state_dict``.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+        Settings; its filter is not ``none``.
+    labels : ndarray
+        Labels with their noise, (N,).
+    num_classes : int
+        C.
+    steps_per_epoch : int
+        Batches an epoch.
+    """
+
+    observed = ("log_p_clean", KEPT)
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        labels: NDArray[np.int64],
+        num_classes: int,
+        steps_per_epoch: int,
+    ) -> None:
+        super().__init__()
+        options, num_samples = config.filter_options, len(labels)
+        similarity = FILTERS[options.kind]
+        has_bank = similarity in WITH_BANK
+        memory_size = num_samples if options.memory_size is None else options.memory_size
+        try:
+            self.prism = PRISM(
+                num_classes,
+                config.embedding_size,
+                similarity,
+                config.told_noise_rate,
+                options.threshold,
+                window=options.window,
+                memory_size=memory_size if has_bank else None,
+                vmf_start=options.vmf_epochs * steps_per_epoch if similarity == "vmf" else None,
+                fixed_threshold=options.fixed_threshold,
+                num_samples=num_samples if options.without_copies else None,
+                preset=options.preset,
+            )
+        except ValueError as error:
+            raise UsageError(f"filter {options.kind}: {error}") from error
+        self._labels = torch.from_numpy(labels)
+        self._warmup, self._warming = options.warmup, False
+
+    @property
+    def bank(self) -> MemoryBank | None:
+        """The memory of the filter, where it has one."""
+        return self.prism.bank if self.prism.similarity in WITH_BANK else None
+
+    def start_epoch(self, epoch: int) -> None:
+        """Begin an epoch.
+
+        Parameters
+        ----------
+        epoch : int
+            Its number, from 0: in the first ones, as the settings say, all samples are kept.
+        """
+        self._warming = epoch < self._warmup
+
+    def judge(self, embeddings: Tensor, rows: Rows, proxies: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Say who takes part.
+
+        Parameters
+        ----------
+        embeddings : Tensor
+            Of the batch, (B, D), detached.
+        rows : ndarray
+            Sample numbers, (B,).
+        proxies : Tensor or None
+            Of the loss, (C, D) or (C, H, D), where it has any.
+
+        Returns
+        -------
+        keep : Tensor
+            bool, (B,).
+        observed : dict
+            ``log_p_clean`` and ``kept``, (B,).
+        """
+        labels, ids = self._of_batch(embeddings, rows)
+        result = self.prism(embeddings, labels, ids, proxies if self.prism.similarity == "proxy" else None)
+        keep = torch.ones_like(result.keep) if self._warming else result.keep
+        return keep, {"log_p_clean": result.log_p_clean, KEPT: keep}
+
+    def remember(self, embeddings: Tensor, rows: Rows, keep: Tensor) -> None:
+        """Put what was kept into the memory, after the step.
+
+        Parameters
+        ----------
+        embeddings, rows
+            As given to `judge`.
+        keep : Tensor
+            As it came out.
+        """
+        labels, ids = self._of_batch(embeddings, rows)
+        self.prism.enqueue(embeddings, labels, keep, ids)
+
+    def record(self) -> dict[str, float]:
+        """Say how concentrated the classes are.
+
+        Returns
+        -------
+        dict
+            For vMF-Sim the quartiles of κ, once it has begun, over the classes that are in the memory.
+        """
+        if self.prism.similarity != "vmf" or self.bank is None:
+            return {}
+        kappa = self.prism.kappa[self.bank.seen].float()
+        if not len(kappa) or not kappa.any():
+            return {}
+        return {f"kappa_{name}": float(kappa.quantile(q)) for name, q in QUANTILES.items()}
+
+    def _of_batch(self, embeddings: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        ids = torch.from_numpy(rows)
+        return self._labels[ids].to(embeddings.device), ids.to(embeddings.device)
+
+
+def make_filter(
+    config: TrainingConfig,
+    labels: NDArray[np.int64],
+    num_classes: int,
+    steps_per_epoch: int,
+) -> Filter | None:
+    """Make the filter that the settings ask for.
+
+    Parameters
+    ----------
+    config, labels, num_classes, steps_per_epoch
+        As in `Filter`.
+
+    Returns
+    -------
+    Filter or None
+        None for ``none``.
+    """
+    if config.filter_options.kind == NO_FILTER:
+        return None
+    return Filter(config, labels, num_classes, steps_per_epoch)

@@ -1,0 +1,1 @@
+"""Networks, and the data in the form that they take."""

@@ -1,0 +1,62 @@
+"""A backbone pretrained on the Glyphs that are not letters, which stands for one pretrained on ImageNet."""
+
+import torch
+from torch import nn
+
+from robustdml_ops.recipes.cache import cache_folder, write_whole
+from robustdml_ops.recipes.data.glyphs import glyphs_key, load_pretraining_glyphs
+from robustdml_ops.recipes.data.samplers import RandomSampler
+from robustdml_ops.recipes.networks.models import SmallCNN, as_tensor
+from robustdml_ops.recipes.progress import OnProgress, silent
+
+RECIPE_VERSION = 2
+EPOCHS = 3
+BATCH_SIZE = 128
+LEARNING_RATE = 2e-3
+
+
+def load_pretrained_cnn(on_progress: OnProgress = silent) -> SmallCNN:
+    """Return the pretrained backbone, from the cache or trained now (well under a minute on two cores).
+
+    Parameters
+    ----------
+    on_progress : callable
+        Told of every step while it trains.
+
+    Returns
+    -------
+    SmallCNN
+        For grey images, on the CPU.
+    """
+    path = cache_folder() / f"small-cnn-{glyphs_key()}-{RECIPE_VERSION}.pt"
+    backbone = SmallCNN(1)
+    if not path.exists():
+        state = _pretrain(on_progress).state_dict()
+        write_whole(path, lambda file: torch.save(state, file))
+    backbone.load_state_dict(torch.load(path, weights_only=True))
+    return backbone
+
+
+def _pretrain(on_progress: OnProgress) -> SmallCNN:
+    """Plain classification with softmax cross-entropy, clean labels, one-cycle learning rate."""
+    data = load_pretraining_glyphs()
+    cpu = torch.device("cpu")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        backbone = SmallCNN(1)
+        classifier = nn.Linear(2048, data.num_classes)
+    sampler = RandomSampler(len(data), BATCH_SIZE, seed=0)
+    steps = EPOCHS * len(sampler)
+    optimizer = torch.optim.AdamW([*backbone.parameters(), *classifier.parameters()], weight_decay=1e-2)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=LEARNING_RATE, total_steps=steps)
+    labels = torch.from_numpy(data.labels)
+    for epoch in range(EPOCHS):
+        for step, rows in enumerate(sampler.batches(epoch), start=epoch * len(sampler) + 1):
+            logits = classifier(backbone(as_tensor(data.inputs[rows], cpu)))
+            loss = nn.functional.cross_entropy(logits, labels[rows])
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            schedule.step()
+            on_progress("pretraining the backbone", step, steps)
+    return backbone

@@ -1,0 +1,1 @@
+"""The report of a run, and the pieces that all reports are made of."""

@@ -1,0 +1,144 @@
+"""The report of one run: one HTML file with everything in it."""
+
+from collections.abc import Callable
+from html import escape
+
+import numpy as np
+import torch
+
+from robustdml_ops.ops import otsu_threshold
+from robustdml_ops.recipes.filters.options import NO_FILTER
+from robustdml_ops.recipes.methods import METHODS
+from robustdml_ops.recipes.methods.confident import ProcSimOptions
+from robustdml_ops.recipes.reports import run_plots
+from robustdml_ops.recipes.reports.html import figure, page, table
+from robustdml_ops.recipes.train import TrainingResult
+
+METRICS = {
+    "precision_at_1": "Recall@1",
+    "recall_at_4": "Recall@4",
+    "mean_average_precision_at_r": "MAP@R",
+    "filter_precision": "right labels among the kept",
+    "filter_kept": "kept",
+    "clean_auc": "right against wrong labels, AUC",
+}
+
+
+def render_run(result: TrainingResult) -> str:
+    """Write the report of a run.
+
+    Parameters
+    ----------
+    result : TrainingResult
+        The run.
+
+    Returns
+    -------
+    str
+        HTML that needs no other file.
+    """
+    config, history = result.config, result.history
+    title = METHODS[config.method].title
+    if config.filter_options.kind != NO_FILTER:
+        title += f" with {config.filter_options.kind}"
+    recall = run_plots.curves({title: (history, "precision_at_1")}, "Recall@1, test classes")
+    sections = [
+        f"<h1>{escape(title)}</h1>",
+        f"<p>{escape(_data_line(result))}</p>",
+        table(["", "last epoch"], [[text, f"{result.summary[key]:.3f}"] for key, text in METRICS.items()
+                                   if result.summary.get(key) is not None]),
+        "<h2>Retrieval</h2>",
+        figure(recall, "Recall@1 against the epoch.", "Recall@1 on the test classes after each epoch."),
+    ]  # fmt: skip
+    drawn = [draw(result) for name, draw in FIGURES.items() if name in result.scores or name in history[-1]]
+    if drawn:
+        sections += ["<h2>Which labels are believed</h2>", *drawn]
+    return page(f"robustdml_ops: {title}", "\n".join(sections) + "\n")
+
+
+def _data_line(result: TrainingResult) -> str:
+    data, config = result.summary["data"], result.config
+    return (
+        f"{data['name']}: {data['train'][0]:,} training samples of {data['classes']:,} classes, "
+        f"{result.changed.sum():,} of them with a wrong label (noise {config.noise}); seed {config.seed}, "
+        f"{len(result.history)} epochs, {result.summary['training_seconds']:.1f} s of training."
+    )
+
+
+def _accuracy(result: TrainingResult) -> str:
+    return figure(
+        run_plots.filter_accuracy({result.config.filter_options.kind: result.history}, float(result.changed.mean())),
+        "Share of right labels among the kept against the epoch.",
+        "Share of right labels among the samples that the filter kept, by epoch.",
+    )
+
+
+def _p_clean(result: TrainingResult) -> str:
+    return figure(
+        run_plots.score_histogram(result.scores["log_p_clean"], result.changed, "log P_clean"),
+        "Two histograms of log P_clean, of right and of wrong labels.",
+        "What the filter held of each label in the last epoch: the more to the right, the more probably right. The "
+        "filter was never told which labels are wrong.",
+    )
+
+
+def _kappa(result: TrainingResult) -> str:
+    return figure(
+        run_plots.kappa_boxes(result.history),
+        "Box plots of the concentration κ of the classes against the epoch.",
+        "Concentration of the classes' von Mises–Fisher distributions: boxes hold the middle half, whiskers reach the "
+        "extremes.",
+    )
+
+
+def _detector(result: TrainingResult) -> str:
+    losses = result.scores["detector_loss"]
+    cut = otsu_threshold(torch.from_numpy(losses[~np.isnan(losses)]))
+    detector = result.config.options[ProcSimOptions].detector
+    threshold = ("Otsu's threshold", float(cut.threshold)) if bool(cut.found) else None
+    return figure(
+        run_plots.score_histogram(losses, result.changed, f"loss of the detector, {detector}", threshold),
+        "Two histograms of losses, of right and of wrong labels, and a threshold between them.",
+        "Loss of each training sample by which ProcSim tells wrong labels, in the last epoch. In training the "
+        "threshold is found anew in each batch; shown is that of the whole epoch.",
+    )
+
+
+def _sigma(result: TrainingResult) -> str:
+    return figure(
+        run_plots.sigma_curve(result.history),
+        "Mean confidence of right and of wrong labels against the epoch.",
+        "Mean confidence σ that samples of right and of wrong labels were given.",
+    )
+
+
+def _weights(result: TrainingResult) -> str:
+    return figure(
+        run_plots.weight_curve(result.history),
+        "Average weights against the epoch.",
+        "Mean and standard deviation of the classes' average weights, and the mean weights of right and wrong labels.",
+    ) + figure(
+        run_plots.score_histogram(result.scores["weight"], result.changed, "weight"),
+        "Two histograms of weights, of right and of wrong labels.",
+        "Weight of each training sample in the last epoch.",
+    )
+
+
+def _confidence(result: TrainingResult) -> str:
+    return figure(
+        run_plots.score_histogram(result.scores["confidence"], result.changed, "confidence of the label given"),
+        "Two histograms of confidences, of right and of wrong labels.",
+        "Confidence of each given label by the confidence head.",
+    )
+
+
+# By the quantity that they need, in the scores or in the history.
+FIGURES: dict[str, Callable[[TrainingResult], str]] = {
+    "filter_precision": _accuracy,
+    "log_p_clean": _p_clean,
+    "kappa_median": _kappa,
+    "detector_loss": _detector,
+    "sigma": _sigma,
+    "weight": _weights,
+    "confidence": _confidence,
+}

@@ -1,0 +1,247 @@
+"""What changes while a run trains, and what it does in an epoch."""
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from robustdml_ops.ops.validation import NotFiniteError
+from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.data import Rows
+from robustdml_ops.recipes.data.samplers import ClassBalancedSampler, RandomSampler
+from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.evaluation import retrieval_metrics
+from robustdml_ops.recipes.filters.filter import Filter, make_filter
+from robustdml_ops.recipes.loss_inputs import LossInput, Training, make_loss_inputs
+from robustdml_ops.recipes.methods import METHODS, Method
+from robustdml_ops.recipes.networks.models import Embedder, apply_in_batches, as_tensor
+from robustdml_ops.recipes.networks.preparation import Prepared
+from robustdml_ops.recipes.progress import OnProgress
+from robustdml_ops.recipes.run.noisy_labels import noisy_labels
+from robustdml_ops.recipes.run.sample_log import SampleLog
+
+
+class Run:
+    """One training run.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+        Settings.
+    prepared : Prepared
+        Data and backbone.
+    device : torch.device
+        Where it trains.
+    """
+
+    def __init__(self, config: TrainingConfig, prepared: Prepared, device: torch.device) -> None:
+        self.config, self.prepared, self.device = config, prepared, device
+        self.history: list[dict[str, float]] = []
+        self.phase_one_seconds = 0.0
+        self.method = METHODS[config.method]
+        split = prepared.data.train
+        self.labels, self.changed = noisy_labels(config, prepared)
+        self.embedder = Embedder(prepared.backbone, prepared.num_features, config.embedding_size).to(device)
+        try:
+            self.loss = self.method.make_loss(config.options, split.num_classes, config.embedding_size).to(device)
+        except ValueError as error:
+            raise UsageError(f"method {config.method}: {error}") from error
+        self.optimizer = torch.optim.AdamW(
+            [
+                {"params": list(self.embedder.parameters()), "lr": config.network_learning_rate},
+                {"params": list(self.loss.parameters()), "lr": config.proxy_learning_rate, "weight_decay": 0.0},
+            ],
+            weight_decay=config.weight_decay,
+            # One pass over each parameter: with many classes the default costs as much as the loss.
+            fused=True,
+        )
+        self.sampler = _make_sampler(config, self.labels)
+        self.filter = make_filter(config, self.labels, split.num_classes, len(self.sampler))
+        bank = None
+        if self.filter is not None:
+            self.filter.to(device)
+            bank = self.filter.bank
+        self.inputs = make_loss_inputs(Training(config, prepared, self.labels, self.changed, device, bank))
+        observers: list[Method | LossInput | Filter] = [self.method, *self._observers()]
+        self.log = SampleLog((name for source in observers for name in source.observed), self.changed).to(device)
+
+    @property
+    def epoch(self) -> int:
+        """Epochs done."""
+        return len(self.history)
+
+    @property
+    def data_summary(self) -> dict[str, Any]:
+        """Name and sizes of what it trains on."""
+        data = self.prepared.data
+        return {"name": data.name, "train": list(data.train.inputs.shape), "classes": data.train.num_classes}
+
+    def fit_inputs(self, report: OnProgress) -> None:
+        """Do what comes before the first epoch, as phase one of Smooth Proxy-Anchor.
+
+        Parameters
+        ----------
+        report : callable
+            Told of progress.
+        """
+        start = time.perf_counter()
+        for loss_input in self.inputs.values():
+            loss_input.fit(report)
+        self.phase_one_seconds = time.perf_counter() - start
+
+    def train_epoch(self, report: OnProgress) -> None:
+        """Pass over the batches once, then evaluate on the test split and add a record to the history.
+
+        Parameters
+        ----------
+        report : callable
+            Told of every step.
+
+        Raises
+        ------
+        UsageError
+            Embeddings or loss are no longer finite.
+        """
+        start = time.perf_counter()
+        for loss_input in self.inputs.values():
+            loss_input.start_epoch(self.epoch, self._embed_training_split)
+        if self.filter is not None:
+            self.filter.start_epoch(self.epoch)
+        self.log.clear()
+        self.embedder.train()
+        total, taken = torch.zeros((), device=self.device), 0
+        title = f"epoch {self.epoch + 1} of {self.config.epochs}"
+        for step, rows in enumerate(self.sampler.batches(self.epoch), start=1):
+            try:
+                value = self._step(rows)
+            except NotFiniteError as error:
+                raise UsageError(f"epoch {self.epoch + 1}, step {step}: {error}") from error
+            if value is not None:
+                total, taken = total + value, taken + 1
+            report(title, step, len(self.sampler))
+        loss = float(total) / max(taken, 1)
+        if not np.isfinite(loss):
+            raise UsageError(f"the loss of epoch {self.epoch + 1} is {loss}: try a smaller learning rate or amp none")
+        seconds = time.perf_counter() - start
+        test = self.prepared.data.test
+        metrics = retrieval_metrics(apply_in_batches(self.embedder, test.inputs, self.device), test.labels, self.device)
+        record = {"epoch": self.epoch + 1, "loss": loss, "seconds": seconds, **metrics, **self._margins()}
+        record |= self.log.record()
+        for source in self._observers():
+            record |= source.record()
+        self.history.append(record)
+
+    def scores(self) -> dict[str, NDArray[np.float32]]:
+        """What the run holds of the label of each training sample, (N,) by name, as of the last epoch."""
+        scores = self.log.scores()
+        for loss_input in self.inputs.values():
+            scores |= loss_input.scores()
+        return scores
+
+    def _step(self, rows: Rows) -> Tensor | None:
+        """Loss of a batch, detached, after a step of the optimiser; None, and no step, where the filter keeps nothing.
+
+        The optimiser would step without a gradient, too: by its momentum.
+        """
+        with self._autocast():
+            embeddings = self.embedder(as_tensor(self.prepared.data.train.inputs[rows], self.device))
+        keep = self._judge(embeddings.detach(), rows)
+        value = None
+        if keep is None or keep.any():
+            loss = self._batch_loss(embeddings, rows, keep)
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+            value = loss.detach()
+        for loss_input in self.inputs.values():
+            loss_input.after_step(rows, embeddings.detach(), keep)
+        if self.filter is not None and keep is not None:
+            self.filter.remember(embeddings.detach(), rows, keep)
+        return value
+
+    def _judge(self, embeddings: Tensor, rows: Rows) -> Tensor | None:
+        if self.filter is None:
+            return None
+        proxies = self.method.proxies
+        keep, observed = self.filter.judge(embeddings, rows, None if proxies is None else proxies(self.loss))
+        self.log.write(rows, observed)
+        return keep
+
+    def _batch_loss(self, embeddings: Tensor, rows: Rows, keep: Tensor | None) -> Tensor:
+        # Outside of autocast: confidences keep float32, because β = 100 would make their rounding errors large.
+        arguments: dict[str, Any] = {}
+        for source in self.inputs.values():
+            given = source.arguments(rows)
+            self.log.write(rows, source.observe(given))
+            arguments |= given
+        if keep is not None:
+            arguments["sample_weights"] = keep.float() * arguments.get("sample_weights", 1.0)
+        with self._autocast():
+            value, observed = self.method.observe(self.loss, embeddings, arguments)
+        self.log.write(rows, observed)
+        return value
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.amp == "bf16")
+
+    def _observers(self) -> list[LossInput | Filter]:
+        return [*self.inputs.values(), *([] if self.filter is None else [self.filter])]
+
+    def _embed_training_split(self) -> Tensor:
+        return torch.from_numpy(apply_in_batches(self.embedder, self.prepared.data.train.inputs, self.device))
+
+    def _margins(self) -> dict[str, float]:
+        margins = getattr(self.loss, "margins", None)
+        if margins is None:
+            return {}
+        values = margins.detach()
+        return {"margin": float(values.mean()), "margin_min": float(values.min()), "margin_max": float(values.max())}
+
+    def state(self) -> dict[str, Any]:
+        """Return all that a run needs to go on as if it had never stopped."""
+        return {
+            **{name: module.state_dict() for name, module in self._modules().items()},
+            "optimizer": self.optimizer.state_dict(),
+            "history": self.history,
+            "phase_one_seconds": self.phase_one_seconds,
+            "rng": torch.get_rng_state(),
+            "rng_cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go back to where a state was taken.
+
+        Parameters
+        ----------
+        state : dict
+            From `state`, of a run with the same settings and data.
+        """
+        for name, module in self._modules().items():
+            module.load_state_dict(state[name])
+        for loss_input in self.inputs.values():
+            loss_input.loaded()
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.history = state["history"]
+        self.phase_one_seconds = state["phase_one_seconds"]
+        torch.set_rng_state(state["rng"])
+        if state["rng_cuda"] is not None and self.device.type == "cuda":
+            torch.cuda.set_rng_state(state["rng_cuda"], self.device)
+
+    def _modules(self) -> dict[str, nn.Module]:
+        modules: dict[str, nn.Module] = {"embedder": self.embedder, "loss": self.loss, "log": self.log}
+        modules |= {name: value.module for name, value in self.inputs.items() if value.module is not None}
+        return modules if self.filter is None else {**modules, "filter": self.filter}
+
+
+def _make_sampler(config: TrainingConfig, labels: NDArray[np.int64]) -> RandomSampler | ClassBalancedSampler:
+    samples_per_class, batch_size = config.balanced_samples, config.batch_size
+    if samples_per_class == 0:
+        return RandomSampler(len(labels), batch_size, config.seed)
+    if config.samples_per_class is None:
+        # Nobody has asked for balanced batches, so they are as near to the batch size as the number of classes allows.
+        classes = min(batch_size // samples_per_class, len(np.unique(labels)))
+        batch_size = samples_per_class * max(classes, 1)
+    return ClassBalancedSampler(labels, batch_size, samples_per_class, config.seed)
