@@ -6,13 +6,8 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.ops import pair_lse, self_paced_descent, self_paced_sweep
-from robustdml_ops.ops.validation import (
-    INTEGERS,
-    check_id_range,
-    check_matrix,
-    check_same_device,
-    check_sample_ids,
-)
+from robustdml_ops.ops.validation import INTEGERS, check_matrix, check_same_device, check_sizes
+from robustdml_ops.robust.batch import check_ids
 from robustdml_ops.robust.buffers import TypedBuffers
 
 SOLVERS = ("exact", "stochastic")
@@ -134,14 +129,9 @@ class BalancedSelfPaced(TypedBuffers):
             raise ValueError(f"solver={solver!r}: expected one of {', '.join(SOLVERS)}")
         if not 0 < learning_rate < math.inf:
             raise ValueError(f"learning_rate must be positive and finite, got {learning_rate}")
-        least = {
-            "steps": (steps, 0),
-            "classes_per_step": (classes_per_step, 1),
-            "samples_per_class": (samples_per_class, 1),
-        }
-        for name, (value, minimum) in least.items():
-            if value is not None and value < minimum:
-                raise ValueError(f"{name} must be at least {minimum}, got {value}")
+        check_sizes(classes_per_step=classes_per_step, samples_per_class=samples_per_class)
+        if steps is not None and steps < 0:
+            raise ValueError(f"steps must be at least 0, got {steps}")
         if not 0 <= seed < 2**31:
             raise ValueError(f"seed must be from 0 to 2**31 - 1, got {seed}")
         if labels.dim() != 1 or labels.dtype not in INTEGERS or len(labels) == 0 or int(labels.min()) < 0:
@@ -150,13 +140,8 @@ class BalancedSelfPaced(TypedBuffers):
                 f"{labels.dtype}"
             )
         self.growth, self.lam_max, self.mu = growth, lam_max, mu
-        self.solver, self.steps, self.learning_rate, self.seed, self.backend = (
-            solver,
-            steps,
-            learning_rate,
-            seed,
-            backend,
-        )
+        self.solver, self.steps, self.learning_rate = solver, steps, learning_rate
+        self.seed, self.backend = seed, backend
         self.classes_per_step, self.samples_per_class = classes_per_step, samples_per_class
         self.alpha, self.beta, self.base = alpha, beta, base
         self.register_buffer("labels", labels.detach().clone().long())
@@ -242,10 +227,8 @@ class BalancedSelfPaced(TypedBuffers):
             f"solver={self.solver}"
         )
 
-    def _check_ids(self, sample_ids: Tensor, rows: int) -> Tensor:
-        ids = check_sample_ids(sample_ids, rows).to(self.labels.device, non_blocking=True)
-        check_id_range(ids, len(self.labels))
-        return ids
+    def _check_ids(self, sample_ids: Tensor, B: int) -> Tensor:
+        return check_ids(sample_ids, B, len(self.labels), self.labels.device)
 
     def _store(self, embeddings: Tensor, ids: Tensor) -> None:
         check_same_device(embeddings=embeddings, labels=self.labels)

@@ -1,29 +1,17 @@
 """The memory of past embeddings, first in, first out, with the sums of its classes."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from robustdml_ops.ops.validation import (
-    all_finite,
-    check_label_range,
-    check_labels,
-    check_matrix,
-    check_same_device,
-    check_sample_ids,
-)
+from robustdml_ops.ops.validation import all_finite, check_label_range, check_labels, check_sizes
+from robustdml_ops.robust.batch import Batch, check_batch, check_ids, check_keep
 from robustdml_ops.robust.buffers import TypedBuffers
+from robustdml_ops.robust.class_sums import ClassStatistics, add_rows, exchange_rows
 from robustdml_ops.robust.sample_copies import SampleCopies
 
 _RECOMPUTE_ROWS = 65_536
-
-
-class ClassStatistics(NamedTuple):
-    """What a mean or a von Mises–Fisher distribution is fitted to, a row per sample."""
-
-    sums: Tensor  # (B, D)
-    counts: Tensor  # (B,) int64
 
 
 class MemoryBank(TypedBuffers):
@@ -98,15 +86,13 @@ class MemoryBank(TypedBuffers):
         num_samples: int | None = None,
     ) -> None:
         super().__init__()
-        sizes = {"num_classes": num_classes, "embedding_size": embedding_size, "capacity": capacity}
-        for name, value in sizes.items():
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        check_sizes(num_classes=num_classes, embedding_size=embedding_size, capacity=capacity)
         if not dtype.is_floating_point:
             raise ValueError(f"dtype must be a floating-point type, got {dtype}")
         self.num_classes = num_classes
         self.embedding_size = embedding_size
         self.capacity = capacity
+        self.num_samples = num_samples
         self.copies = None if num_samples is None else SampleCopies(num_samples, capacity)
         self.register_buffer("features", torch.zeros(capacity, embedding_size, dtype=dtype))
         self.register_buffer("labels", torch.full((capacity,), -1))
@@ -180,9 +166,28 @@ class MemoryBank(TypedBuffers):
         IndexError
             A label or sample id out of range (on a GPU a device-side assertion).
         """
-        features, labels, ids, keep = self._check(features, labels, sample_ids, keep)
-        if len(features) == 0:
+        D, N = self.embedding_size, self.num_samples
+        batch = check_batch("features", features, labels, sample_ids, D, N, self.features)
+        check_label_range(batch.labels, self.num_classes)
+        stored = features.to(self.features.dtype)
+        if stored.device.type == "cpu" and not all_finite(stored):
+            row = int((~torch.isfinite(stored)).any(1).nonzero()[0])
+            raise ValueError(
+                f"features[{row}] has NaN or inf as {stored.dtype}: look for an overflow in the model, or keep the row "
+                "out of the batch"
+            )
+        keep = torch.ones_like(batch.labels, dtype=torch.bool) if keep is None else check_keep(keep, batch.labels)
+        return self.store(batch._replace(X=stored), keep)
+
+    def store(self, batch: Batch, keep: Tensor) -> Tensor:
+        """As `enqueue`, without a gradient and of values that have been checked."""
+        features, labels, ids = batch.X.to(self.features.dtype), batch.labels, batch.sample_ids
+        if len(labels) == 0:
             return labels
+        if features.device.type != "cpu":
+            keep = keep & torch.isfinite(features).all(1)
+        if ids is None:
+            ids = torch.full_like(labels, -1)
         # All shapes follow from B and the capacity; how many rows enter is known to the device alone.
         rank, first = keep.cumsum(0), self.enqueued
         kept = rank[-1]
@@ -198,7 +203,7 @@ class MemoryBank(TypedBuffers):
         features = torch.where(entering[:, None], features, old_features)
 
         touched = torch.where(entering, torch.stack([labels, old_labels]), -1).flatten()
-        self._update_classes(touched, features, old_features)
+        exchange_rows(ClassStatistics(self.sums, self.counts), touched, features, old_features)
         if self.copies is not None:
             self.copies.link(ids, serials, entering)
         self.features.index_copy_(0, slots, features)
@@ -215,8 +220,8 @@ class MemoryBank(TypedBuffers):
         chunks = (torch.split(buffer, _RECOMPUTE_ROWS) for buffer in (self.features, self.labels))
         for features, labels in zip(*chunks, strict=True):
             classes = labels.clamp(min=0)  # an empty slot holds zeros
-            _add_rows(self.sums, classes, features.to(self.sums.dtype))
-            _add_rows(self.counts, classes, (labels >= 0).long())
+            add_rows(self.sums, classes, features.to(self.sums.dtype))
+            add_rows(self.counts, classes, (labels >= 0).long())
 
     @torch.no_grad()
     def without_own_copies(self, sample_ids: Tensor, labels: Tensor, max_copies: int | None = None) -> ClassStatistics:
@@ -245,16 +250,20 @@ class MemoryBank(TypedBuffers):
         IndexError
             A label or sample id out of range (on a GPU a device-side assertion).
         """
-        if self.copies is None:
+        if self.num_samples is None:
             raise ValueError("without_own_copies needs MemoryBank(..., num_samples=): the size of the training set")
         if max_copies is None:
-            max_copies = 2 * -(-self.capacity // self.copies.num_samples)
-        if max_copies < 1:
-            raise ValueError(f"max_copies must be at least 1, got {max_copies}")
-        ids = self._check_sample_ids(sample_ids, len(labels))
+            max_copies = 2 * -(-self.capacity // self.num_samples)
+        check_sizes(max_copies=max_copies)
+        ids = check_ids(sample_ids, len(labels), self.num_samples, self.labels.device)
         labels = check_labels(labels, ids)
         check_label_range(labels, self.num_classes)
-        slots = self.copies.find(ids, self.enqueued, max_copies)
+        return self.others_of_class(ids, labels, max_copies)
+
+    def others_of_class(self, sample_ids: Tensor, labels: Tensor, max_copies: int) -> ClassStatistics:
+        """As `without_own_copies`, of ids and labels that have been checked."""
+        assert self.copies is not None
+        slots = self.copies.find(sample_ids, self.enqueued, max_copies)
         found = slots.clamp(min=0)
         own = (slots >= 0) & (self.labels[found] == labels[:, None])
         copies = self.features.index_select(0, found.flatten()).view(*found.shape, self.embedding_size)
@@ -269,53 +278,6 @@ class MemoryBank(TypedBuffers):
             f"dtype={self.features.dtype}"
         )
 
-    def _update_classes(self, touched: Tensor, entering: Tensor, leaving: Tensor) -> None:
-        """Add rows of the first half of ``touched``, and subtract those of its second half."""
-        classes = touched.clamp(min=0)  # for the padding, 0 times a row is added to class 0
-        plus, minus = (touched >= 0).long().chunk(2)
-        signs = torch.cat([plus, -minus])
-        _add_rows(self.counts, classes, signs)
-        _add_rows(self.sums, classes, torch.cat([entering, leaving]).to(self.sums.dtype) * signs[:, None])
-        # Rounding leaves a residue that has a direction, but no meaning.
-        left = classes[len(leaving) :]
-        occupied = self.counts[left] > 0
-        self.sums.index_copy_(0, left, torch.where(occupied[:, None], self.sums.index_select(0, left), 0))
-
-    def _check(
-        self, features: Tensor, labels: Tensor, sample_ids: Tensor | None, keep: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Rows as they will be stored, labels and ids as int64, and which rows to store."""
-        check_matrix("features", features, columns=self.embedding_size)
-        check_same_device(features=features, bank=self.features)
-        labels = check_labels(labels, features)
-        check_label_range(labels, self.num_classes)
-        if sample_ids is not None:
-            ids = self._check_sample_ids(sample_ids, len(labels))
-        elif self.copies is None:
-            ids = torch.full_like(labels, -1)
-        else:
-            raise ValueError("sample_ids is missing, and a bank with num_samples needs them: pass (B,) integers")
-        if keep is None:
-            keep = torch.ones_like(labels, dtype=torch.bool)
-        elif keep.shape != labels.shape or keep.dtype != torch.bool:
-            raise ValueError(f"keep must be bool of shape ({len(labels)},), got {tuple(keep.shape)} of {keep.dtype}")
-        features, keep = features.to(self.features.dtype), keep.to(labels.device)
-        if features.device.type != "cpu":
-            return features, labels, ids, keep & torch.isfinite(features).all(1)
-        if not all_finite(features):
-            row = int((~torch.isfinite(features)).any(1).nonzero()[0])
-            raise ValueError(
-                f"features[{row}] has NaN or inf as {features.dtype}: look for an overflow in the model, or keep the "
-                "row out of the batch"
-            )
-        return features, labels, ids, keep
-
-    def _check_sample_ids(self, sample_ids: object, rows: int) -> Tensor:
-        ids = check_sample_ids(sample_ids, rows).to(self.labels.device, non_blocking=True)
-        if self.copies is not None:
-            self.copies.check_range(ids)
-        return ids
-
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         """Refuse rows of another type: rounded on the way in, they would no longer match the sums."""
         saved = state_dict.get(prefix + "features")
@@ -325,14 +287,3 @@ class MemoryBank(TypedBuffers):
                 f"MemoryBank(..., dtype={saved.dtype})"
             )
         super()._load_from_state_dict(state_dict, prefix, *arguments)
-
-
-def _add_rows(target: Tensor, index: Tensor, rows: Tensor) -> None:
-    """``target[index] += rows``, repeated indices in their order on every device.
-
-    On CUDA ``index_add_`` adds atomically, in random order, where ``index_put_`` sorts; on the CPU it is the reverse.
-    """
-    if target.is_cuda:
-        target.index_put_((index,), rows, accumulate=True)
-    else:
-        target.index_add_(0, index, rows)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from robustdml_ops.ops.validation import check_id_range
+from robustdml_ops.ops.validation import check_sizes
 
 
 class SampleCopies(nn.Module):
@@ -25,8 +25,7 @@ class SampleCopies(nn.Module):
 
     def __init__(self, num_samples: int, capacity: int) -> None:
         super().__init__()
-        if num_samples < 1:
-            raise ValueError(f"num_samples must be at least 1, got {num_samples}")
+        check_sizes(num_samples=num_samples)
         self.num_samples = num_samples
         self.capacity = capacity
         # Serial number of each sample's latest copy. The entry past the end takes the writes that are to have no
@@ -34,10 +33,6 @@ class SampleCopies(nn.Module):
         self.register_buffer("latest", torch.full((num_samples + 1,), -1))
         # Of the copy in this slot: the serial number of the same sample's copy before it.
         self.register_buffer("earlier", torch.full((capacity,), -1))
-
-    def check_range(self, sample_ids: Tensor) -> None:
-        """As :func:`robustdml_ops.ops.validation.check_id_range`, for the samples here."""
-        check_id_range(sample_ids, self.num_samples)
 
     def link(self, sample_ids: Tensor, serials: Tensor, entering: Tensor) -> None:
         """Put new rows at the head of their samples' chains.
