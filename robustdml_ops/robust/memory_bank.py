@@ -17,25 +17,23 @@ _RECOMPUTE_ROWS = 65_536
 class MemoryBank(TypedBuffers):
     """Queue of embeddings, labels and sample ids; per class, the sum and the number of its rows.
 
-    Enqueuing touches the slots and classes of the batch alone, so its cost depends on neither capacity nor C. It does
-    not read a value back from the device, and gives the same bits every time. All state is in buffers: a run that
-    resumes from ``state_dict`` equals an unbroken one bit for bit.
+    Enqueuing touches the slots and classes of the batch alone, so its cost depends on neither capacity nor C. It reads
+    no value back from the device, and gives the same bits every time. All state is in buffers: a run that resumes from
+    ``state_dict`` equals an unbroken one bit for bit.
 
     Parameters
     ----------
-    num_classes : int
-        Number of classes, C.
-    embedding_size : int
-        D.
+    num_classes, embedding_size : int
+        C and D.
     capacity : int
-        Rows the bank holds; the oldest make room.
+        Rows the bank holds. When it is full, a new row takes the place of the oldest.
     dtype : torch.dtype
-        Of the stored rows, floating point. Sums are float32 (float64 for float64 rows) and add what is stored, after
-        rounding: what leaves cancels what entered. With bfloat16 rows they hardly drift at all, with float32 rows by
-        1e-6 to 1e-5 over 200 000 updates; a class that becomes empty starts from 0 again.
+        Of the stored rows, floating point. Sums are float32, or float64 for float64 rows. They add rows as stored,
+        after rounding, so that a row that leaves takes away what it brought. Over 200 000 updates they drift by 1e-6 to
+        1e-5 with float32 rows, and by less with bfloat16; a class that becomes empty is set to 0.
     num_samples : int, optional
-        Size of the training set, N. With it sample ids are required, and `without_own_copies` works; 8 bytes per sample
-        and slot.
+        Size of the training set, N. Sample ids are then required, and `without_own_copies` works. Costs 8 bytes for
+        each sample and slot.
 
     Attributes
     ----------
@@ -49,7 +47,7 @@ class MemoryBank(TypedBuffers):
     Notes
     -----
     Rows are stored as given: pass unit vectors, as PRISM does. ``.half()`` and the like, on the bank or on a module
-    around it, move the buffers but leave their types alone.
+    around it, do not change the types of the buffers.
 
     References
     ----------
@@ -120,15 +118,7 @@ class MemoryBank(TypedBuffers):
     def class_means(self, classes: Tensor | None = None) -> Tensor:
         """Mean row of each class, not normalised again; 0 for a class that is not in the bank.
 
-        Parameters
-        ----------
-        classes : Tensor, optional
-            (n,) integers in 0..C-1; by default all classes.
-
-        Returns
-        -------
-        Tensor
-            (n, D) or (C, D), in the type of the sums.
+        (C, D) in the type of the sums, or (n, D) of ``classes`` (n,), integers in 0..C-1.
         """
         sums, counts = (self.sums, self.counts) if classes is None else (self.sums[classes], self.counts[classes])
         return sums / counts.clamp(min=1)[:, None]
@@ -142,12 +132,12 @@ class MemoryBank(TypedBuffers):
         Parameters
         ----------
         features : Tensor
-            (B, D), floating point; detached and rounded to the bank's type. Any B; of more rows than the capacity the
+            (B, D), floating point; detached and rounded to the bank's type. Any B: of more rows than the capacity, the
             last ones stay.
         labels : Tensor
             (B,), integers in 0..C-1.
         sample_ids : Tensor, optional
-            (B,), integers; in 0..N-1 and required if the bank knows ``num_samples``.
+            (B,), integers; in 0..N-1 and required if the bank has ``num_samples``.
         keep : Tensor, optional
             (B,) bool: the rows to store, by default all.
 
@@ -155,14 +145,14 @@ class MemoryBank(TypedBuffers):
         -------
         Tensor
             (2·min(B, capacity),) int64: the classes that rows entered or left, with repetitions, and −1 as padding.
-            What is derived from sums and counts is stale for these classes and no others.
+            Only the sums and counts of these classes have changed.
 
         Raises
         ------
         ValueError, TypeError
             Shapes, types or devices that do not fit, no sample ids; on the CPU NaN or inf. Nothing is stored then. On a
-            GPU, where a look at the values would stall the stream, a row with NaN or inf is left out, as if not kept:
-            it would stay in the sums for good.
+            GPU, where a look at the values would stall the stream, a row with NaN or inf counts as not kept: in the
+            sums it would stay for good.
         IndexError
             A label or sample id out of range (on a GPU a device-side assertion).
         """
@@ -196,7 +186,7 @@ class MemoryBank(TypedBuffers):
             keep, first = keep & (rank > overflow), first + overflow
         order = torch.argsort(keep.byte(), descending=True, stable=True)[: self.capacity]
         features, labels, ids, entering = (given.index_select(0, order) for given in (features, labels, ids, keep))
-        # As many slots as rows, all different; those past the entering rows get back what they hold.
+        # One slot per row, all different; the slots of rows that do not enter get back what they hold.
         serials = first + torch.arange(len(order), device=order.device)
         slots = serials % self.capacity
         old_features, old_labels = self.features.index_select(0, slots), self.labels[slots]
@@ -214,7 +204,7 @@ class MemoryBank(TypedBuffers):
 
     @torch.no_grad()
     def recompute(self) -> None:
-        """Compute sums and counts from the rows in the bank, free of what rounding has left; O(capacity·D)."""
+        """Sum and count the rows in the bank anew, which ends all drift; O(capacity·D)."""
         self.sums.zero_()
         self.counts.zero_()
         chunks = (torch.split(buffer, _RECOMPUTE_ROWS) for buffer in (self.features, self.labels))
@@ -225,7 +215,7 @@ class MemoryBank(TypedBuffers):
 
     @torch.no_grad()
     def without_own_copies(self, sample_ids: Tensor, labels: Tensor, max_copies: int | None = None) -> ClassStatistics:
-        """Sum and number of the rows of each sample's class, but for its own: those vouch for any label.
+        """Sum and number of the rows of each sample's class without its own copies, which would vouch for any label.
 
         Parameters
         ----------
@@ -234,9 +224,8 @@ class MemoryBank(TypedBuffers):
         labels : Tensor
             (B,), integers in 0..C-1. Copies stored under another label are no part of the class.
         max_copies : int, optional
-            How many of a sample's latest copies are left out. By default 2·⌈capacity/N⌉: an epoch without repetitions
-            leaves one, so the bank has ⌈capacity/N⌉ or, as epochs are shuffled, one more; with half of the samples
-            rejected in each epoch, twice as many.
+            How many of a sample's latest copies are looked for. By default 2·⌈capacity/N⌉: when each epoch has each
+            sample once and keeps half of them, the bank holds the last 2·capacity/N epochs.
 
         Returns
         -------

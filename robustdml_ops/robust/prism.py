@@ -10,8 +10,9 @@ from robustdml_ops.robust.batch import Batch, check_batch, check_keep, check_val
 from robustdml_ops.robust.buffers import TypedBuffers
 from robustdml_ops.robust.memory_bank import MemoryBank
 from robustdml_ops.robust.prism_parts import make_similarity, make_threshold
-from robustdml_ops.robust.prism_scores import BankSoftmax, MemoryPositive, Scores, VmfSimilarity
+from robustdml_ops.robust.prism_scores import MemoryPositive, Scores
 from robustdml_ops.robust.prism_settings import PRISMSettings
+from robustdml_ops.robust.prism_softmax import BankSoftmax, VmfSimilarity
 
 
 class PRISMResult(NamedTuple):

@@ -6,15 +6,9 @@ import torch
 from torch import nn
 
 from robustdml_ops.robust.memory_bank import MemoryBank
-from robustdml_ops.robust.prism_scores import (
-    BankSoftmax,
-    BatchPositive,
-    MemoryPositive,
-    ProxySimilarity,
-    Similarity,
-    VmfSimilarity,
-)
+from robustdml_ops.robust.prism_scores import BatchPositive, MemoryPositive, ProxySimilarity, Similarity
 from robustdml_ops.robust.prism_settings import ABLATIONS, PRISMSettings
+from robustdml_ops.robust.prism_softmax import BankSoftmax, VmfSimilarity
 from robustdml_ops.robust.prism_thresholds import FixedThreshold, PerClassThreshold, SmoothTopR, TopR, otsu_cut
 
 

@@ -11,8 +11,6 @@ from robustdml_ops.robust.batch import Batch, check_values
 from robustdml_ops.robust.buffers import TypedBuffers
 from robustdml_ops.robust.class_sums import ClassStatistics
 from robustdml_ops.robust.memory_bank import MemoryBank
-from robustdml_ops.robust.prism_logits import MeanCosine, VmfDensity
-from robustdml_ops.robust.vmf_classes import VmfClasses
 
 
 class Scores(NamedTuple):
@@ -81,9 +79,10 @@ class ProxySimilarity(TypedBuffers):
                 f"proxies must be floating point of shape ({C}, {D}) or ({C}, H, {D}), got {shape} of {proxies.dtype}"
             )
         pooling = "none" if len(shape) == 2 else "max"
+        # It checks the values of rows and labels, too.
         lse = class_lse(batch.X, proxies, batch.labels, pooling=pooling, exclude_target=True, backend=self.backend)
         known = self.observed[batch.labels]
-        return Scores(_log_softmax(lse.target, lse.lse, known), known)
+        return Scores(log_softmax(lse.target, lse.lse, known), known)
 
     def advance(self, labels: Tensor) -> None:
         """Classes of a batch that has been scored are known from then on."""
@@ -96,12 +95,7 @@ class ProxySimilarity(TypedBuffers):
 class MemoryPositive(TypedBuffers):
     """Mean cosine with the rows of the class in the bank, Eq. 21.
 
-    Parameters
-    ----------
-    bank : MemoryBank
-        Of unit rows. If it knows the number of samples, a sample's own copies are left out.
-    max_copies : int, optional
-        How many of them are looked for.
+    If the bank has a number of samples, up to ``max_copies`` copies of the sample itself are left out.
     """
 
     def __init__(self, bank: MemoryBank, max_copies: int | None) -> None:
@@ -112,9 +106,9 @@ class MemoryPositive(TypedBuffers):
     def score(self, batch: Batch, proxies: Tensor | None) -> Scores:
         """Score the batch; a class without rows in the bank is not known."""
         check_values(batch, self.bank.num_classes)
-        own = _own_class(self.bank, batch, self.max_copies)
+        own = own_class(self.bank, batch, self.max_copies)
         known = own.counts > 0
-        return Scores(torch.where(known, MeanCosine().of_own(batch.X, own), 1), known)
+        return Scores(torch.where(known, mean_cosine(batch.X, own), 1), known)
 
     def advance(self, labels: Tensor) -> None:
         """The state changes in `enqueue` alone."""
@@ -124,129 +118,7 @@ class MemoryPositive(TypedBuffers):
         self.bank.store(batch, keep)
 
 
-class BankSoftmax(TypedBuffers):
-    """A softmax over the classes of the bank: AvgSim, Eqs. 5 to 7, while ``logit`` is a :class:`MeanCosine`.
-
-    Parameters
-    ----------
-    bank, max_copies
-        As in :class:`MemoryPositive`.
-    unseen : {"skip", "zero"}
-        What a class that is not in the bank adds to the denominator: nothing, or e⁰.
-    backend : str, optional
-        Of the class log-sum-exp.
-    """
-
-    scale: Tensor
-    bias: Tensor
-
-    def __init__(self, bank: MemoryBank, max_copies: int | None, unseen: str, backend: str | None) -> None:
-        super().__init__()
-        self.bank = bank
-        self.max_copies = max_copies
-        self.backend = backend
-        self.logit: MeanCosine | VmfDensity = MeanCosine()
-        self.stands_in = False
-        self.bias_of_unseen = -torch.inf if unseen == "skip" else 0.0
-        # The logits are scale_k x·Σ_k + bias_k; scale and bias change only for the classes that a batch touches.
-        self.register_buffer("scale", torch.zeros(bank.num_classes, dtype=bank.sums.dtype))
-        self.register_buffer("bias", torch.full((bank.num_classes,), self.bias_of_unseen, dtype=bank.sums.dtype))
-
-    def score(self, batch: Batch, proxies: Tensor | None) -> Scores:
-        """Score the batch; a class without rows in the bank is not known."""
-        lse = class_lse(
-            batch.X,
-            self.bank.sums,
-            batch.labels,
-            scale=self.scale,
-            bias=self.bias,
-            exclude_target=True,
-            normalize_proxies=False,
-            backend=self.backend,
-        )
-        if self.bank.copies is None:
-            target, known = lse.target, self.bank.counts[batch.labels] > 0
-        else:
-            own = _own_class(self.bank, batch, self.max_copies)
-            target, known = self.logit.of_own(batch.X, own), own.counts > 0
-        return Scores(_log_softmax(target, lse.lse, known), known, self.stands_in)
-
-    def advance(self, labels: Tensor) -> None:
-        """The state changes in `enqueue` alone."""
-
-    def enqueue(self, batch: Batch, keep: Tensor) -> None:
-        """Store the kept rows, and bring up to date the classes that rows enter or leave."""
-        touched = self.bank.store(batch, keep)
-        # Where the bank has few classes, a batch may name more than there are: all of them are then less work.
-        self.refresh(None if len(self.scale) < len(touched) else touched.clamp(min=0))  # for −1, class 0 stays as it is
-
-    def refresh(self, classes: Tensor | None) -> None:
-        """Bring scale and bias of these classes (n,), or of all, up to date."""
-        scale, bias = self.logit.of_classes(self.bank, classes)
-        if classes is None:
-            classes = torch.arange(len(scale), device=scale.device)
-        self.scale.index_copy_(0, classes, scale)
-        self.bias.index_copy_(0, classes, torch.where(self.bank.counts[classes] > 0, bias, self.bias_of_unseen))
-
-
-class VmfSimilarity(BankSoftmax):
-    """vMF-Sim: AvgSim in the first iterations, then a softmax over the classes' log-densities, Eqs. 10 to 14.
-
-    Parameters
-    ----------
-    bank, max_copies
-        As in :class:`MemoryPositive`.
-    start : int
-        I_v, iterations of AvgSim.
-    estimator, bias_correction : str
-        As in :func:`robustdml_ops.ops.fit_vmf`.
-    backend : str, optional
-        Of all ops.
-    """
-
-    def __init__(
-        self,
-        bank: MemoryBank,
-        max_copies: int | None,
-        start: int,
-        estimator: str,
-        bias_correction: str,
-        backend: str | None,
-    ) -> None:
-        super().__init__(bank, max_copies, "skip", backend)
-        self.start = start
-        self.vmf = VmfClasses(
-            bank.num_classes, bank.embedding_size, estimator, bias_correction, backend=backend, dtype=bank.sums.dtype
-        )
-        self._set_iteration(0)
-
-    def advance(self, labels: Tensor) -> None:
-        """Count the iteration; when vMF-Sim begins, all classes are fitted."""
-        self._set_iteration(self.iteration + 1)
-        if self.iteration == self.start:
-            self.refresh(None)
-
-    def get_extra_state(self) -> Tensor:
-        """Iteration and start: numbers of Python's, so that no step has to read one back from the device."""
-        return torch.tensor([self.iteration, self.start])
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Take over the iteration; ValueError where vMF-Sim has begun by the saved start and not by this one."""
-        iteration, start = state.tolist()
-        if (iteration >= start) != (iteration >= self.start):
-            raise ValueError(
-                f"vmf_start={self.start}, but the state is of iteration {iteration} with vmf_start={start}: "
-                "give the latter"
-            )
-        self._set_iteration(iteration)
-
-    def _set_iteration(self, iteration: int) -> None:
-        self.iteration = iteration
-        self.stands_in = iteration < self.start
-        self.logit = MeanCosine() if self.stands_in else VmfDensity(self.vmf)
-
-
-def _own_class(bank: MemoryBank, batch: Batch, max_copies: int | None) -> ClassStatistics:
+def own_class(bank: MemoryBank, batch: Batch, max_copies: int | None) -> ClassStatistics:
     """Of each sample's class, without its own copies where the bank can tell them."""
     if bank.copies is None:
         return ClassStatistics(bank.sums.index_select(0, batch.labels), bank.counts[batch.labels])
@@ -254,9 +126,14 @@ def _own_class(bank: MemoryBank, batch: Batch, max_copies: int | None) -> ClassS
     return bank.others_of_class(batch.sample_ids, batch.labels, max_copies)
 
 
-def _log_softmax(target: Tensor, others: Tensor, known: Tensor) -> Tensor:
+def mean_cosine(X: Tensor, own: ClassStatistics) -> Tensor:
+    """Mean cosine of each unit row with the rows that ``own`` sums, (B,); 0 where there are none."""
+    return (X * own.sums).sum(1) / own.counts.clamp(min=1)
+
+
+def log_softmax(target: Tensor, others: Tensor, known: Tensor) -> Tensor:
     """Log P_clean from the logit of the label and the log-sum-exp of all other classes; 0 for an unknown class.
 
-    The difference to a log-sum-exp of all would be lost to rounding where P_clean is nearly 1.
+    A log-sum-exp of all classes minus the logit would be rounded to 0 where P_clean is nearly 1.
     """
     return torch.where(known, functional.logsigmoid(target - others), 0)

@@ -41,14 +41,7 @@ class SmoothTopR(TypedBuffers):
     A sample of a new class is given P = 1. Where so many are new that the quantile falls on one of them, it says
     nothing about the batch, and would lift the mean above all others: it is left out, as in the authors' code.
 
-    Parameters
-    ----------
-    share : float
-        R.
-    batches : int
-        τ, how many of the last batches count.
-    logarithmic : bool
-        Whether scores are logarithms; else cosines, the ablations'.
+    ``share`` is R, ``batches`` is τ, how many count. Scores are log P if ``logarithmic``, else an ablation's cosines.
     """
 
     quantiles: Tensor
@@ -84,19 +77,9 @@ class PerClassThreshold(TypedBuffers):
     come from one distribution, the newest lies below it with probability R. While (n + 1)R < 1 nothing is rejected:
     a new class gathers scores first. Samples that are not known have no score.
 
-    Parameters
-    ----------
-    share : float
-        R; with a ``cut``, the most that is rejected of a class.
-    scores_kept : int
-        Scores kept for each class; 4 bytes each, or 8.
-    num_classes : int
-        C.
-    dtype : torch.dtype
-        Of the scores.
-    cut : callable, optional
-        Gives m of the whole batch; a class's quantile then only bounds it. A cut that rejects all of a class would
-        leave its rows in the bank to age, and reject the class for ever.
+    ``share`` is R, ``scores_kept`` how many scores of ``dtype`` are kept for each class. A ``cut``, if there is one,
+    gives m of the whole batch, and R is then the most that is rejected of a class: a cut that rejected all of a class
+    would leave its rows in the bank to age, and reject the class for ever.
     """
 
     recent: Tensor
@@ -136,11 +119,11 @@ class PerClassThreshold(TypedBuffers):
         number = self.scored[labels].clamp(max=self.scores_kept)
         rank = ((number + 1).double() * self.share).round(decimals=9)  # from 1; of the decimal R, as in TopR
         low = rank.floor()
-        share = (rank - low).to(ascending.dtype)
+        weight = (rank - low).to(ascending.dtype)
         last = (number - 1).clamp(min=0)
         places = torch.stack([low - 1, low], dim=1).long().clamp(min=0)
         below, above = ascending.gather(1, torch.minimum(places, last[:, None])).unbind(1)
-        quantile = torch.lerp(below, above, share)
+        quantile = torch.lerp(below, above, weight)
         return torch.where((low >= 1) & (number > 0), quantile, -math.inf)
 
     def _store(self, scores: Scores, labels: Tensor) -> None:

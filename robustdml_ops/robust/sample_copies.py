@@ -9,15 +9,10 @@ from robustdml_ops.ops.validation import check_sizes
 class SampleCopies(nn.Module):
     """For each sample a chain through the slots that hold it, the latest first.
 
-    Rows are known by serial numbers: the n-th row ever stored is in slot n mod capacity until row n + capacity replaces
-    it. A chain thus ends by itself at the first number that is too old, and nothing need be unlinked.
+    A row's serial number n says how many were stored before it. It is in slot n mod capacity until row n + capacity
+    takes the slot. A chain ends where a serial number is too old to be in the queue: nothing has to be unlinked.
 
-    Parameters
-    ----------
-    num_samples : int
-        Size of the training set, N.
-    capacity : int
-        Slots of the queue.
+    ``num_samples`` is the size of the training set, N, and ``capacity`` the number of slots.
     """
 
     latest: Tensor
@@ -37,14 +32,8 @@ class SampleCopies(nn.Module):
     def link(self, sample_ids: Tensor, serials: Tensor, entering: Tensor) -> None:
         """Put new rows at the head of their samples' chains.
 
-        Parameters
-        ----------
-        sample_ids : Tensor
-            (M,) int64, in 0..N-1; repetitions are in order.
-        serials : Tensor
-            (M,) int64, consecutive, M at least 1 and at most the capacity.
-        entering : Tensor
-            (M,) bool: the rows that count; their serial numbers are new.
+        Of M rows, at least 1 and at most the capacity, ``entering`` (M,) bool says which count. ``sample_ids`` (M,) are
+        in 0 … N−1, ``serials`` (M,) are consecutive, those of entering rows new.
         """
         ids, order = torch.where(entering, sample_ids, self.num_samples).sort(stable=True)
         serials = serials[order]
@@ -58,21 +47,9 @@ class SampleCopies(nn.Module):
         self.latest.index_copy_(0, ids, torch.where(is_last, serials, -1))
 
     def find(self, sample_ids: Tensor, enqueued: Tensor, max_copies: int) -> Tensor:
-        """Slots of the latest copies.
+        """Slots of the latest copies of ``sample_ids`` (B,), as (B, max_copies) int64; −1 where there are no more.
 
-        Parameters
-        ----------
-        sample_ids : Tensor
-            (B,) int64, in 0..N-1.
-        enqueued : Tensor
-            () int64: rows ever stored.
-        max_copies : int
-            Steps along each chain.
-
-        Returns
-        -------
-        Tensor
-            (B, max_copies) int64, −1 where a sample has no further copy.
+        ``enqueued`` () is the number of rows ever stored.
         """
         oldest = (enqueued - self.capacity).clamp(min=0)
         serials = self.latest[sample_ids]

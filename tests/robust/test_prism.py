@@ -130,6 +130,24 @@ def test_resumes_bit_for_bit(similarity, threshold, plan, cut):
     assert_same_state(resumed, unbroken)
 
 
+def test_names_of_the_state():
+    """Saved runs have these: another name would lose them."""
+    bank = {f"scores.bank.{name}" for name in ("features", "labels", "sample_ids", "sums", "counts", "enqueued")}
+    copies = {f"scores.bank.copies.{name}" for name in ("latest", "earlier")}
+    average = bank | {"scores.scale", "scores.bias"}
+    vmf = average | {"scores.vmf.kappa", "scores.vmf.log_peak", "scores._extra_state"}
+    rings = {"threshold.recent", "threshold.scored"}
+    for expected, arguments in (
+        (average | {"threshold.quantiles"}, {"memory_size": 5}),
+        (vmf | rings, {"similarity": "vmf", "vmf_start": 0, "threshold": "otsu", "memory_size": 5}),
+        (average | copies | {"threshold.quantiles"}, {"memory_size": 5, "num_samples": 9}),
+        (bank | rings, {"similarity": "memory-positive", "threshold": "per-class", "memory_size": 5}),
+        ({"scores.observed"}, {"similarity": "proxy", "threshold": "top-r"}),
+        ({"threshold.quantiles"}, {"similarity": "batch-positive"}),
+    ):
+        assert PRISM(C, D, noise_rate=0.5, **arguments).state_dict().keys() == expected
+
+
 def unit_batch(seed=0, B=6, classes=3):
     random = torch.Generator().manual_seed(seed)
     return torch.randn(B, D, generator=random), torch.randint(classes, (B,), generator=random)
