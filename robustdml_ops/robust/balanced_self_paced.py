@@ -6,13 +6,8 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.ops import pair_lse, self_paced_descent, self_paced_sweep
-from robustdml_ops.ops.validation import (
-    INTEGERS,
-    check_id_range,
-    check_matrix,
-    check_same_device,
-    check_sample_ids,
-)
+from robustdml_ops.ops.validation import INTEGERS, check_matrix, check_same_device, check_sizes
+from robustdml_ops.robust.batch import check_ids
 from robustdml_ops.robust.buffers import TypedBuffers
 
 SOLVERS = ("exact", "stochastic")
@@ -24,23 +19,23 @@ _SLOWDOWN = 20  # how much shorter the last steps are than the first
 class BalancedSelfPaced(TypedBuffers):
     """One weight per training sample, from 0 (left out) to 1: samples far from their class come late, or never.
 
-    Train with :class:`robustdml_ops.losses.BSPMLLoss` on the weights, then call :meth:`update`, and so on (Algorithm
-    1). An update minimises, in w ∈ [0, 1]^N,
+    Train with :class:`robustdml_ops.losses.BSPMLLoss` on the weights, call :meth:`update`, train again, and so on
+    (Algorithm 1). An update minimises, in w ∈ [0, 1]^N,
 
         Σ_c Σ_{a∈c} w_a/N^c { (ζ(c) − w_a)/(N^c − 1) ξ⁺_a + 1/(C−1) Σ_{k≠c} w̄_k ξ⁻_a }
         − λ Σ_c w̄_c + μ/(C−1) Σ_{c<k} (w̄_c − w̄_k)²                                                           Eq. 6
 
-    where ξ⁺ and ξ⁻ are the two terms of multi-similarity of a sample against the whole training set, ζ(c) sums the
-    weights of class c and w̄_c is their mean. λ, the age, admits harder samples as it grows; μ holds the classes'
-    means together.
+    where ξ⁺ and ξ⁻ are a sample's two terms of the multi-similarity loss against the whole training set, ζ(c) is the
+    sum of the weights of class c and w̄_c their mean. As λ, the age, grows, harder samples are admitted; μ keeps the
+    mean weights of the classes close to each other.
 
     Parameters
     ----------
     labels : Tensor
         (N,) integers ≥ 0: classes of the training samples, in the order of their ids 0 … N−1.
     lam : float
-        λ of the first update, > 0. A sample is admitted while ξ⁺ + ξ⁻ and their means over the samples kept, together,
-        stay below it. As ξ⁺ is at least log(N^c)/α where similarities are at most ρ, λ must grow with the class sizes:
+        λ of the first update, > 0. A sample is admitted while its ξ⁺ + ξ⁻ plus the mean of ξ⁺ + ξ⁻ over the samples
+        kept is below it. Where similarities are at most ρ, ξ⁺ is at least log(N^c)/α, so large classes need a large λ:
         compare it with 2·:attr:`positive`.
     growth : float
         c ≥ 1: each update multiplies λ by it, up to ``lam_max``.
@@ -49,20 +44,20 @@ class BalancedSelfPaced(TypedBuffers):
     mu : float, optional
         μ ≥ 0; by default λ_∞, as in the paper. 0: plain self-paced learning.
     solver : {"exact", "stochastic"}
-        Descent along the exact gradient, :func:`robustdml_ops.ops.self_paced_descent`: as class sums give it in O(N),
-        it takes less time than Algorithm 3 of the paper, :func:`robustdml_ops.ops.self_paced_sweep`, and comes lower
-        (``docs/performance.md``). Both on the host.
+        "exact": descent along the exact gradient, :func:`robustdml_ops.ops.self_paced_descent`. "stochastic": Algorithm
+        3 of the paper, :func:`robustdml_ops.ops.self_paced_sweep`, which takes longer and ends at a higher objective
+        (``docs/performance.md``). Both run on the host.
     steps : int, optional
         Of the solver in an update. By default 160·N of Algorithm 3, at most 1000 of the exact descent.
     learning_rate : float
-        Of Algorithm 3. γ of class c is learning_rate · N^c · min(1, N^c/2μ): N^c makes all classes equally fast, and
-        the rest keeps the balance term from passing the minimum of a coordinate. It falls as 1/(1 + 20 t/T).
+        Of Algorithm 3. γ of class c is learning_rate · N^c · min(1, N^c/2μ): with N^c all classes move equally fast,
+        and the last factor keeps a step from passing the minimum of the balance term. It falls as 1/(1 + 20 t/T).
     classes_per_step, samples_per_class : int
         P and K of Algorithm 3.
     alpha, beta, base : float
         α, β, ρ of ξ.
     seed : int
-        0 … 2³¹ − 1; with the number of the update it fixes all random numbers, on every machine.
+        0 … 2³¹ − 1. With the number of the update it fixes all random numbers, on every machine.
     backend : str, optional
         Of the sweep for ξ and of Algorithm 3; None: the fastest that serves the device.
 
@@ -77,11 +72,11 @@ class BalancedSelfPaced(TypedBuffers):
 
     Notes
     -----
-    A class of one sample has no positive pair: ξ⁺ = 0, and its weight is decided by ξ⁻, μ and λ. With a single class
-    ξ⁻ and the balance term are 0. A class without samples counts for nothing.
+    A class of one sample has no positive pair: ξ⁺ = 0, and ξ⁻, μ and λ decide its weight. With a single class ξ⁻ and
+    the balance term are 0. A class without samples counts for nothing.
 
-    All state is in buffers, which ``.half()`` and the like move but do not convert: a run that resumes from
-    ``state_dict`` equals an unbroken one bit for bit.
+    All state is in buffers, whose types ``.half()`` and the like do not change. A run that resumes from ``state_dict``
+    equals an unbroken one bit for bit.
 
     References
     ----------
@@ -134,14 +129,9 @@ class BalancedSelfPaced(TypedBuffers):
             raise ValueError(f"solver={solver!r}: expected one of {', '.join(SOLVERS)}")
         if not 0 < learning_rate < math.inf:
             raise ValueError(f"learning_rate must be positive and finite, got {learning_rate}")
-        least = {
-            "steps": (steps, 0),
-            "classes_per_step": (classes_per_step, 1),
-            "samples_per_class": (samples_per_class, 1),
-        }
-        for name, (value, minimum) in least.items():
-            if value is not None and value < minimum:
-                raise ValueError(f"{name} must be at least {minimum}, got {value}")
+        check_sizes(classes_per_step=classes_per_step, samples_per_class=samples_per_class)
+        if steps is not None and steps < 0:
+            raise ValueError(f"steps must be at least 0, got {steps}")
         if not 0 <= seed < 2**31:
             raise ValueError(f"seed must be from 0 to 2**31 - 1, got {seed}")
         if labels.dim() != 1 or labels.dtype not in INTEGERS or len(labels) == 0 or int(labels.min()) < 0:
@@ -150,13 +140,8 @@ class BalancedSelfPaced(TypedBuffers):
                 f"{labels.dtype}"
             )
         self.growth, self.lam_max, self.mu = growth, lam_max, mu
-        self.solver, self.steps, self.learning_rate, self.seed, self.backend = (
-            solver,
-            steps,
-            learning_rate,
-            seed,
-            backend,
-        )
+        self.solver, self.steps, self.learning_rate = solver, steps, learning_rate
+        self.seed, self.backend = seed, backend
         self.classes_per_step, self.samples_per_class = classes_per_step, samples_per_class
         self.alpha, self.beta, self.base = alpha, beta, base
         self.register_buffer("labels", labels.detach().clone().long())
@@ -168,7 +153,7 @@ class BalancedSelfPaced(TypedBuffers):
 
     @torch.no_grad()
     def observe(self, embeddings: Tensor, sample_ids: Tensor) -> None:
-        """Take ξ of a batch from the batch alone, as one does where embedding the whole training set is too dear.
+        """Compute ξ of a batch against this batch alone, for when embedding the whole training set costs too much.
 
         Parameters
         ----------
@@ -188,14 +173,14 @@ class BalancedSelfPaced(TypedBuffers):
 
     @torch.no_grad()
     def update(self, embeddings: Tensor | None = None) -> None:
-        """Solve for the weights, starting from the present ones, and let λ grow: one outer iteration of Algorithm 1.
+        """Solve for the weights, starting from the present ones, and let λ grow: an outer iteration of Algorithm 1.
 
         Parameters
         ----------
         embeddings : Tensor, optional
-            (N, D), floating point, any scale: of all training samples, in the order of their ids. ξ is exact then: one
-            sweep over all pairs, of which a chunk exists at a time. None: ξ is what :meth:`observe` saw last of each
-            sample; samples it never saw keep their weight and take no part.
+            (N, D), floating point, any scale: of all training samples, in the order of their ids. ξ is then exact, by
+            one sweep over all pairs. None: ξ is what :meth:`observe` saw last of each sample; samples it never saw keep
+            their weight and take no part.
 
         Raises
         ------
@@ -242,10 +227,8 @@ class BalancedSelfPaced(TypedBuffers):
             f"solver={self.solver}"
         )
 
-    def _check_ids(self, sample_ids: Tensor, rows: int) -> Tensor:
-        ids = check_sample_ids(sample_ids, rows).to(self.labels.device, non_blocking=True)
-        check_id_range(ids, len(self.labels))
-        return ids
+    def _check_ids(self, sample_ids: Tensor, B: int) -> Tensor:
+        return check_ids(sample_ids, B, len(self.labels), self.labels.device)
 
     def _store(self, embeddings: Tensor, ids: Tensor) -> None:
         check_same_device(embeddings=embeddings, labels=self.labels)

@@ -6,12 +6,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from robustdml_ops.ops.validation import check_label_range, check_labels, check_matrix, check_sizes
+
 
 class ConfidenceHead(nn.Module):
-    """Two linear layers and a sigmoid, trained on noisy labels, then frozen.
+    """Two linear layers and a sigmoid, trained on noisy labels, then frozen: how well a sample fits every class.
 
     A mislabelled sample is an outlier of its class: a head that has not had time to memorise it gives its label a low
     confidence, and the true class a high one.
+
+    Confidence here is the c of Smooth Proxy-Anchor, one number in [0, 1] for each sample and class. The confidence σ of
+    :class:`robustdml_ops.losses.ProcSimLoss` is another thing: one weight per sample, computed from its loss.
 
     Parameters
     ----------
@@ -43,10 +48,7 @@ class ConfidenceHead(nn.Module):
 
     def __init__(self, in_features: int, num_classes: int, hidden_features: int = 512) -> None:
         super().__init__()
-        sizes = {"in_features": in_features, "num_classes": num_classes, "hidden_features": hidden_features}
-        for name, value in sizes.items():
-            if value < 1:
-                raise ValueError(f"{name}={value}: expected at least 1")
+        check_sizes(in_features=in_features, num_classes=num_classes, hidden_features=hidden_features)
         self.reduction = nn.Linear(in_features, hidden_features)
         self.classifier = nn.Linear(hidden_features, num_classes)
         for layer in (self.reduction, self.classifier):
@@ -64,18 +66,7 @@ class ConfidenceHead(nn.Module):
         self.eval()
 
     def train(self, mode: bool = True) -> "ConfidenceHead":
-        """Set the mode; a frozen head stays in eval mode when the model around it is set to train.
-
-        Parameters
-        ----------
-        mode : bool
-            As in `torch.nn.Module.train`.
-
-        Returns
-        -------
-        ConfidenceHead
-            Itself.
-        """
+        """As `torch.nn.Module.train`, but a frozen head stays in eval mode when the model around it is set to train."""
         super().train(mode and not self.frozen)
         return self
 
@@ -94,10 +85,10 @@ class ConfidenceHead(nn.Module):
 
         Raises
         ------
-        ValueError
+        ValueError, TypeError
             Features of another shape or kind.
         """
-        self._check_features(features)
+        check_matrix("features", features, columns=self.reduction.in_features)
         logits = self._logits(features)
         return logits.to(torch.promote_types(logits.dtype, torch.float32)).sigmoid()
 
@@ -121,10 +112,10 @@ class ConfidenceHead(nn.Module):
 
         Raises
         ------
-        ValueError
+        ValueError, TypeError
             Features of another shape or kind.
         """
-        self._check_features(features)
+        check_matrix("features", features, columns=self.reduction.in_features)
         hidden = self.reduction(features).relu()
         return hidden, self.classifier.weight.detach(), self.classifier.bias.detach()
 
@@ -166,16 +157,15 @@ class ConfidenceHead(nn.Module):
 
         Raises
         ------
-        ValueError
+        ValueError, TypeError
             Wrong shapes, dtypes or settings, no samples, features that are not finite.
         IndexError
-            A label outside 0..C-1; the message names it.
+            A label outside 0..C-1.
         RuntimeError
             The head is frozen.
         """
         self._check_training_set(features, labels)
-        if epochs < 1 or batch_size < 1:
-            raise ValueError(f"epochs={epochs}, batch_size={batch_size}: expected at least 1")
+        check_sizes(epochs=epochs, batch_size=batch_size)
         if self.frozen:
             raise RuntimeError("the head is frozen; make a new ConfidenceHead to train again")
         self.train()
@@ -208,26 +198,11 @@ class ConfidenceHead(nn.Module):
         of_labels = logits.gather(1, labels.long()[:, None])
         return (functional.softplus(logits).sum() - of_labels.sum()) / logits.numel()
 
-    def _check_features(self, features: Tensor) -> None:
-        expected = self.reduction.in_features
-        if features.ndim != 2 or features.shape[1] != expected or not features.is_floating_point():
-            raise ValueError(
-                f"features: {features.dtype} of shape {tuple(features.shape)}; "
-                f"expected floating point of shape (B, {expected})"
-            )
-
     def _check_training_set(self, features: Tensor, labels: Tensor) -> None:
-        self._check_features(features)
-        if labels.shape != features.shape[:1] or labels.is_floating_point() or labels.dtype == torch.bool:
-            raise ValueError(
-                f"labels: {labels.dtype} of shape {tuple(labels.shape)}; expected integers of shape ({len(features)},)"
-            )
+        check_matrix("features", features, columns=self.reduction.in_features)
+        labels = check_labels(labels, features, of="features")
         if len(features) == 0:
             raise ValueError("features: no samples to fit")
         if not features.isfinite().all():
             raise ValueError("features hold NaN or infinite values; drop or repair those rows before fitting")
-        low, high = int(labels.min()), int(labels.max())
-        if low < 0 or high >= self.classifier.out_features:
-            raise IndexError(
-                f"label {low if low < 0 else high} is out of range: expected 0 to {self.classifier.out_features - 1}"
-            )
+        check_label_range(labels.cpu(), self.classifier.out_features)

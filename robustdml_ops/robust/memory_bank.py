@@ -1,53 +1,39 @@
 """The memory of past embeddings, first in, first out, with the sums of its classes."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from robustdml_ops.ops.validation import (
-    all_finite,
-    check_label_range,
-    check_labels,
-    check_matrix,
-    check_same_device,
-    check_sample_ids,
-)
+from robustdml_ops.ops.validation import all_finite, check_label_range, check_labels, check_sizes
+from robustdml_ops.robust.batch import Batch, check_batch, check_ids, check_keep
 from robustdml_ops.robust.buffers import TypedBuffers
+from robustdml_ops.robust.class_sums import ClassStatistics, add_rows, exchange_rows
 from robustdml_ops.robust.sample_copies import SampleCopies
 
 _RECOMPUTE_ROWS = 65_536
 
 
-class ClassStatistics(NamedTuple):
-    """What a mean or a von Mises–Fisher distribution is fitted to, a row per sample."""
-
-    sums: Tensor  # (B, D)
-    counts: Tensor  # (B,) int64
-
-
 class MemoryBank(TypedBuffers):
     """Queue of embeddings, labels and sample ids; per class, the sum and the number of its rows.
 
-    Enqueuing touches the slots and classes of the batch alone, so its cost depends on neither capacity nor C. It does
-    not read a value back from the device, and gives the same bits every time. All state is in buffers: a run that
-    resumes from ``state_dict`` equals an unbroken one bit for bit.
+    Enqueuing touches the slots and classes of the batch alone, so its cost depends on neither capacity nor C. It reads
+    no value back from the device, and gives the same bits every time. All state is in buffers: a run that resumes from
+    ``state_dict`` equals an unbroken one bit for bit.
 
     Parameters
     ----------
-    num_classes : int
-        Number of classes, C.
-    embedding_size : int
-        D.
+    num_classes, embedding_size : int
+        C and D.
     capacity : int
-        Rows the bank holds; the oldest make room.
+        Rows the bank holds. When it is full, a new row takes the place of the oldest.
     dtype : torch.dtype
-        Of the stored rows, floating point. Sums are float32 (float64 for float64 rows) and add what is stored, after
-        rounding: what leaves cancels what entered. With bfloat16 rows they hardly drift at all, with float32 rows by
-        1e-6 to 1e-5 over 200 000 updates; a class that becomes empty starts from 0 again.
+        Of the stored rows, floating point. Sums are float32, or float64 for float64 rows. They add rows as stored,
+        after rounding, so that a row that leaves takes away what it brought. Over 200 000 updates they drift by 1e-6 to
+        1e-5 with float32 rows, and by less with bfloat16; a class that becomes empty is set to 0.
     num_samples : int, optional
-        Size of the training set, N. With it sample ids are required, and `without_own_copies` works; 8 bytes per sample
-        and slot.
+        Size of the training set, N. Sample ids are then required, and `without_own_copies` works. Costs 8 bytes for
+        each sample and slot.
 
     Attributes
     ----------
@@ -61,7 +47,7 @@ class MemoryBank(TypedBuffers):
     Notes
     -----
     Rows are stored as given: pass unit vectors, as PRISM does. ``.half()`` and the like, on the bank or on a module
-    around it, move the buffers but leave their types alone.
+    around it, do not change the types of the buffers.
 
     References
     ----------
@@ -98,15 +84,13 @@ class MemoryBank(TypedBuffers):
         num_samples: int | None = None,
     ) -> None:
         super().__init__()
-        sizes = {"num_classes": num_classes, "embedding_size": embedding_size, "capacity": capacity}
-        for name, value in sizes.items():
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        check_sizes(num_classes=num_classes, embedding_size=embedding_size, capacity=capacity)
         if not dtype.is_floating_point:
             raise ValueError(f"dtype must be a floating-point type, got {dtype}")
         self.num_classes = num_classes
         self.embedding_size = embedding_size
         self.capacity = capacity
+        self.num_samples = num_samples
         self.copies = None if num_samples is None else SampleCopies(num_samples, capacity)
         self.register_buffer("features", torch.zeros(capacity, embedding_size, dtype=dtype))
         self.register_buffer("labels", torch.full((capacity,), -1))
@@ -134,15 +118,7 @@ class MemoryBank(TypedBuffers):
     def class_means(self, classes: Tensor | None = None) -> Tensor:
         """Mean row of each class, not normalised again; 0 for a class that is not in the bank.
 
-        Parameters
-        ----------
-        classes : Tensor, optional
-            (n,) integers in 0..C-1; by default all classes.
-
-        Returns
-        -------
-        Tensor
-            (n, D) or (C, D), in the type of the sums.
+        (C, D) in the type of the sums, or (n, D) of ``classes`` (n,), integers in 0..C-1.
         """
         sums, counts = (self.sums, self.counts) if classes is None else (self.sums[classes], self.counts[classes])
         return sums / counts.clamp(min=1)[:, None]
@@ -156,12 +132,12 @@ class MemoryBank(TypedBuffers):
         Parameters
         ----------
         features : Tensor
-            (B, D), floating point; detached and rounded to the bank's type. Any B; of more rows than the capacity the
+            (B, D), floating point; detached and rounded to the bank's type. Any B: of more rows than the capacity, the
             last ones stay.
         labels : Tensor
             (B,), integers in 0..C-1.
         sample_ids : Tensor, optional
-            (B,), integers; in 0..N-1 and required if the bank knows ``num_samples``.
+            (B,), integers; in 0..N-1 and required if the bank has ``num_samples``.
         keep : Tensor, optional
             (B,) bool: the rows to store, by default all.
 
@@ -169,20 +145,39 @@ class MemoryBank(TypedBuffers):
         -------
         Tensor
             (2·min(B, capacity),) int64: the classes that rows entered or left, with repetitions, and −1 as padding.
-            What is derived from sums and counts is stale for these classes and no others.
+            Only the sums and counts of these classes have changed.
 
         Raises
         ------
         ValueError, TypeError
             Shapes, types or devices that do not fit, no sample ids; on the CPU NaN or inf. Nothing is stored then. On a
-            GPU, where a look at the values would stall the stream, a row with NaN or inf is left out, as if not kept:
-            it would stay in the sums for good.
+            GPU, where a look at the values would stall the stream, a row with NaN or inf counts as not kept: in the
+            sums it would stay for good.
         IndexError
             A label or sample id out of range (on a GPU a device-side assertion).
         """
-        features, labels, ids, keep = self._check(features, labels, sample_ids, keep)
-        if len(features) == 0:
+        D, N = self.embedding_size, self.num_samples
+        batch = check_batch("features", features, labels, sample_ids, D, N, self.features)
+        check_label_range(batch.labels, self.num_classes)
+        stored = features.to(self.features.dtype)
+        if stored.device.type == "cpu" and not all_finite(stored):
+            row = int((~torch.isfinite(stored)).any(1).nonzero()[0])
+            raise ValueError(
+                f"features[{row}] has NaN or inf as {stored.dtype}: look for an overflow in the model, or keep the row "
+                "out of the batch"
+            )
+        keep = torch.ones_like(batch.labels, dtype=torch.bool) if keep is None else check_keep(keep, batch.labels)
+        return self.store(batch._replace(X=stored), keep)
+
+    def store(self, batch: Batch, keep: Tensor) -> Tensor:
+        """As `enqueue`, without a gradient and of values that have been checked."""
+        features, labels, ids = batch.X.to(self.features.dtype), batch.labels, batch.sample_ids
+        if len(labels) == 0:
             return labels
+        if features.device.type != "cpu":
+            keep = keep & torch.isfinite(features).all(1)
+        if ids is None:
+            ids = torch.full_like(labels, -1)
         # All shapes follow from B and the capacity; how many rows enter is known to the device alone.
         rank, first = keep.cumsum(0), self.enqueued
         kept = rank[-1]
@@ -191,14 +186,14 @@ class MemoryBank(TypedBuffers):
             keep, first = keep & (rank > overflow), first + overflow
         order = torch.argsort(keep.byte(), descending=True, stable=True)[: self.capacity]
         features, labels, ids, entering = (given.index_select(0, order) for given in (features, labels, ids, keep))
-        # As many slots as rows, all different; those past the entering rows get back what they hold.
+        # One slot per row, all different; the slots of rows that do not enter get back what they hold.
         serials = first + torch.arange(len(order), device=order.device)
         slots = serials % self.capacity
         old_features, old_labels = self.features.index_select(0, slots), self.labels[slots]
         features = torch.where(entering[:, None], features, old_features)
 
         touched = torch.where(entering, torch.stack([labels, old_labels]), -1).flatten()
-        self._update_classes(touched, features, old_features)
+        exchange_rows(ClassStatistics(self.sums, self.counts), touched, features, old_features)
         if self.copies is not None:
             self.copies.link(ids, serials, entering)
         self.features.index_copy_(0, slots, features)
@@ -209,18 +204,18 @@ class MemoryBank(TypedBuffers):
 
     @torch.no_grad()
     def recompute(self) -> None:
-        """Compute sums and counts from the rows in the bank, free of what rounding has left; O(capacity·D)."""
+        """Sum and count the rows in the bank anew, which ends all drift; O(capacity·D)."""
         self.sums.zero_()
         self.counts.zero_()
         chunks = (torch.split(buffer, _RECOMPUTE_ROWS) for buffer in (self.features, self.labels))
         for features, labels in zip(*chunks, strict=True):
             classes = labels.clamp(min=0)  # an empty slot holds zeros
-            _add_rows(self.sums, classes, features.to(self.sums.dtype))
-            _add_rows(self.counts, classes, (labels >= 0).long())
+            add_rows(self.sums, classes, features.to(self.sums.dtype))
+            add_rows(self.counts, classes, (labels >= 0).long())
 
     @torch.no_grad()
     def without_own_copies(self, sample_ids: Tensor, labels: Tensor, max_copies: int | None = None) -> ClassStatistics:
-        """Sum and number of the rows of each sample's class, but for its own: those vouch for any label.
+        """Sum and number of the rows of each sample's class without its own copies, which would vouch for any label.
 
         Parameters
         ----------
@@ -229,9 +224,8 @@ class MemoryBank(TypedBuffers):
         labels : Tensor
             (B,), integers in 0..C-1. Copies stored under another label are no part of the class.
         max_copies : int, optional
-            How many of a sample's latest copies are left out. By default 2·⌈capacity/N⌉: an epoch without repetitions
-            leaves one, so the bank has ⌈capacity/N⌉ or, as epochs are shuffled, one more; with half of the samples
-            rejected in each epoch, twice as many.
+            How many of a sample's latest copies are looked for. By default 2·⌈capacity/N⌉: when each epoch has each
+            sample once and keeps half of them, the bank holds the last 2·capacity/N epochs.
 
         Returns
         -------
@@ -245,16 +239,20 @@ class MemoryBank(TypedBuffers):
         IndexError
             A label or sample id out of range (on a GPU a device-side assertion).
         """
-        if self.copies is None:
+        if self.num_samples is None:
             raise ValueError("without_own_copies needs MemoryBank(..., num_samples=): the size of the training set")
         if max_copies is None:
-            max_copies = 2 * -(-self.capacity // self.copies.num_samples)
-        if max_copies < 1:
-            raise ValueError(f"max_copies must be at least 1, got {max_copies}")
-        ids = self._check_sample_ids(sample_ids, len(labels))
+            max_copies = 2 * -(-self.capacity // self.num_samples)
+        check_sizes(max_copies=max_copies)
+        ids = check_ids(sample_ids, len(labels), self.num_samples, self.labels.device)
         labels = check_labels(labels, ids)
         check_label_range(labels, self.num_classes)
-        slots = self.copies.find(ids, self.enqueued, max_copies)
+        return self.others_of_class(ids, labels, max_copies)
+
+    def others_of_class(self, sample_ids: Tensor, labels: Tensor, max_copies: int) -> ClassStatistics:
+        """As `without_own_copies`, of ids and labels that have been checked."""
+        assert self.copies is not None
+        slots = self.copies.find(sample_ids, self.enqueued, max_copies)
         found = slots.clamp(min=0)
         own = (slots >= 0) & (self.labels[found] == labels[:, None])
         copies = self.features.index_select(0, found.flatten()).view(*found.shape, self.embedding_size)
@@ -269,53 +267,6 @@ class MemoryBank(TypedBuffers):
             f"dtype={self.features.dtype}"
         )
 
-    def _update_classes(self, touched: Tensor, entering: Tensor, leaving: Tensor) -> None:
-        """Add rows of the first half of ``touched``, and subtract those of its second half."""
-        classes = touched.clamp(min=0)  # for the padding, 0 times a row is added to class 0
-        plus, minus = (touched >= 0).long().chunk(2)
-        signs = torch.cat([plus, -minus])
-        _add_rows(self.counts, classes, signs)
-        _add_rows(self.sums, classes, torch.cat([entering, leaving]).to(self.sums.dtype) * signs[:, None])
-        # Rounding leaves a residue that has a direction, but no meaning.
-        left = classes[len(leaving) :]
-        occupied = self.counts[left] > 0
-        self.sums.index_copy_(0, left, torch.where(occupied[:, None], self.sums.index_select(0, left), 0))
-
-    def _check(
-        self, features: Tensor, labels: Tensor, sample_ids: Tensor | None, keep: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Rows as they will be stored, labels and ids as int64, and which rows to store."""
-        check_matrix("features", features, columns=self.embedding_size)
-        check_same_device(features=features, bank=self.features)
-        labels = check_labels(labels, features)
-        check_label_range(labels, self.num_classes)
-        if sample_ids is not None:
-            ids = self._check_sample_ids(sample_ids, len(labels))
-        elif self.copies is None:
-            ids = torch.full_like(labels, -1)
-        else:
-            raise ValueError("sample_ids is missing, and a bank with num_samples needs them: pass (B,) integers")
-        if keep is None:
-            keep = torch.ones_like(labels, dtype=torch.bool)
-        elif keep.shape != labels.shape or keep.dtype != torch.bool:
-            raise ValueError(f"keep must be bool of shape ({len(labels)},), got {tuple(keep.shape)} of {keep.dtype}")
-        features, keep = features.to(self.features.dtype), keep.to(labels.device)
-        if features.device.type != "cpu":
-            return features, labels, ids, keep & torch.isfinite(features).all(1)
-        if not all_finite(features):
-            row = int((~torch.isfinite(features)).any(1).nonzero()[0])
-            raise ValueError(
-                f"features[{row}] has NaN or inf as {features.dtype}: look for an overflow in the model, or keep the "
-                "row out of the batch"
-            )
-        return features, labels, ids, keep
-
-    def _check_sample_ids(self, sample_ids: object, rows: int) -> Tensor:
-        ids = check_sample_ids(sample_ids, rows).to(self.labels.device, non_blocking=True)
-        if self.copies is not None:
-            self.copies.check_range(ids)
-        return ids
-
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         """Refuse rows of another type: rounded on the way in, they would no longer match the sums."""
         saved = state_dict.get(prefix + "features")
@@ -325,14 +276,3 @@ class MemoryBank(TypedBuffers):
                 f"MemoryBank(..., dtype={saved.dtype})"
             )
         super()._load_from_state_dict(state_dict, prefix, *arguments)
-
-
-def _add_rows(target: Tensor, index: Tensor, rows: Tensor) -> None:
-    """``target[index] += rows``, repeated indices in their order on every device.
-
-    On CUDA ``index_add_`` adds atomically, in random order, where ``index_put_`` sorts; on the CPU it is the reverse.
-    """
-    if target.is_cuda:
-        target.index_put_((index,), rows, accumulate=True)
-    else:
-        target.index_add_(0, index, rows)

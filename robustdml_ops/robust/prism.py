@@ -1,33 +1,18 @@
 """PRISM: which samples of a batch have a right label, judged by a memory of those that had."""
 
-import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from robustdml_ops.ops.similarity import unit_rows
-from robustdml_ops.ops.validation import (
-    check_finite_embeddings,
-    check_label_range,
-    check_labels,
-    check_local,
-    check_matrix,
-    check_same_device,
-    check_sample_ids,
-)
+from robustdml_ops.robust.batch import Batch, check_batch, check_keep, check_values
 from robustdml_ops.robust.buffers import TypedBuffers
 from robustdml_ops.robust.memory_bank import MemoryBank
-from robustdml_ops.robust.prism_scores import (
-    AverageSimilarity,
-    BatchPositive,
-    MemoryPositive,
-    ProxySimilarity,
-    Scores,
-    VmfSimilarity,
-)
-from robustdml_ops.robust.prism_settings import ABLATIONS, PRISMSettings
-from robustdml_ops.robust.prism_thresholds import FixedThreshold, OtsuCut, PerClassThreshold, SmoothTopR, TopR
+from robustdml_ops.robust.prism_parts import make_similarity, make_threshold
+from robustdml_ops.robust.prism_scores import MemoryPositive, Scores
+from robustdml_ops.robust.prism_settings import PRISMSettings
+from robustdml_ops.robust.prism_softmax import BankSoftmax, VmfSimilarity
 
 
 class PRISMResult(NamedTuple):
@@ -44,7 +29,8 @@ class PRISM(TypedBuffers):
 
         P_clean(x) = softmax over the classes k of T(x, k), at k = label;      keep x if P_clean(x) > m
 
-    In a training step, in this order::
+    T(x, k) says how well x fits class k: by a memory, the *bank*, of samples that were kept before, or by proxies. In a
+    training step, in this order::
 
         result = prism(embeddings, labels)
         loss = loss_function(embeddings, labels, sample_weights=result.keep.float())
@@ -56,38 +42,40 @@ class PRISM(TypedBuffers):
     ----------
     num_classes, embedding_size : int
         C and D.
-    similarity : {"average", "proxy", "vmf", "batch-positive", "memory-positive"}
-        T. ``"average"``: mean cosine with the rows of class k in the bank. ``"proxy"``: cosine with the nearest proxy
-        of class k. ``"vmf"``: log-density of the von Mises–Fisher distribution of class k's rows. The last two are the
-        paper's ablations, without a softmax: P_clean stands for the mean cosine with the other samples of the class in
-        the batch, or with those in the bank.
+    similarity : {"average", "vmf", "proxy", "batch-positive", "memory-positive"}
+        T. ``"average"``, AvgSim: mean cosine with the rows of class k in the bank. ``"vmf"``, vMF-Sim: log-density of
+        the von Mises–Fisher distribution of those rows. ``"proxy"``, ProxySim: cosine with the nearest proxy of class
+        k. The last two are ablations of the paper and have no softmax: the mean cosine with the other samples of the
+        class, in the batch or in the bank, takes the place of P_clean.
     noise_rate : float
-        R in [0, 1], the share to reject; of all thresholds but ``"fixed"``. 0 rejects none, 1 all samples of known
-        classes. ``"otsu"`` needs none: there R is the most that is rejected of a class, by default 0.8.
+        R in [0, 1]. With the thresholds "top-r", "smooth-top-r" and "per-class", the share of samples to reject: 0
+        rejects none, 1 all samples of known classes. With "otsu", the most that is rejected of a class, by default
+        0.8. "fixed" has none.
     threshold : {"smooth-top-r", "top-r", "per-class", "otsu", "fixed"}
-        M. ``"top-r"``: the ⌊R·B⌋-th smallest P_clean of the batch. ``"smooth-top-r"``: its mean over the last batches.
-        ``"per-class"``: the R-quantile of the last scores of the sample's class, an extension. ``"otsu"``: where the
-        batch falls into right and wrong labels by itself, an extension, with ``"vmf"`` alone; nothing is rejected
-        before ``vmf_start``. ``"fixed"``: a number.
+        m. ``"top-r"``: the ⌊R·B⌋-th smallest P_clean of the batch. ``"smooth-top-r"``: the mean of that over the last
+        batches. ``"per-class"``, an extension: the R-quantile of the last scores of the sample's class. ``"otsu"``, an
+        extension, with "vmf" alone: where the batch falls into right and wrong labels by itself; nothing is rejected
+        before ``vmf_start``. ``"fixed"``: ``fixed_threshold``.
     window : int
-        Batches of ``"smooth-top-r"``, or scores kept per class of ``"per-class"`` and ``"otsu"``.
+        With "smooth-top-r", how many batches m is the mean of. With "per-class" and "otsu", how many scores are kept
+        per class. The other thresholds look at the present batch alone.
     memory_size : int
-        Rows of the bank; needed with ``"average"``, ``"vmf"`` and ``"memory-positive"``, the three that have one.
+        Rows of the bank. Required with "average", "vmf" and "memory-positive"; the others have no bank.
     vmf_start : int
-        Iterations, calls, in which ``"vmf"`` goes by AvgSim, while the bank fills; needed with it alone.
+        Iterations (calls) in which AvgSim stands in for vMF-Sim, while the bank fills. Required with "vmf" alone.
     fixed_threshold : float
-        P in [0, 1] (a cosine for the ablations); needed with ``threshold="fixed"`` alone.
+        P in [0, 1], or a cosine for the ablations. Required with ``threshold="fixed"`` alone.
     num_samples : int, optional
-        Size of the training set: each sample is judged by its class without its own past copies, which would vouch for
-        any label. An extension; sample ids are required then.
+        Size of the training set, an extension. Each sample is then judged by its class without its own past copies,
+        which would vouch for any label. Sample ids are required.
     max_copies : int, optional
-        How many copies of a sample are looked for with ``num_samples``; by default as many as the bank may hold when
-        each epoch has each sample once and a share R is rejected. Samplers that repeat samples need more.
+        How many copies of a sample are looked for with ``num_samples``. By default as many as the bank may hold when
+        each epoch has each sample once and a share R is rejected; samplers that repeat samples need more.
     unseen : {"skip", "zero"}, optional
-        Whether ``"average"`` leaves classes that are not in the bank out of the softmax, or, as the authors' code,
-        counts e⁰ for each. Default "skip".
+        Whether "average" leaves classes that are not in the bank out of the softmax (default), or counts e⁰ for each,
+        as the authors' code does.
     estimator, bias_correction : str, optional
-        Of ``"vmf"``, see :func:`robustdml_ops.ops.fit_vmf`. Default "newton" and, an extension, "u".
+        How "vmf" fits κ, see :func:`robustdml_ops.ops.fit_vmf`. By default "newton" and, an extension, "u".
     preset : {"paper"}, optional
         The paper's form: estimator "prism", bias_correction "none", unseen "skip", and no extension.
     memory_dtype : torch.dtype
@@ -102,13 +90,13 @@ class PRISM(TypedBuffers):
 
     Notes
     -----
-    A sample is new while nothing can be said of its class: it is not in the bank (``"proxy"``: in no batch before;
-    ``"batch-positive"``: not twice in the batch; with ``num_samples``: in the bank with the sample's own copies alone).
-    New samples have P_clean = 1 and are kept whatever m is.
+    A sample is *new* while nothing can be said about its class: the class is not in the bank. (With "proxy": it was in
+    no batch before. With "batch-positive": no other sample of the batch has it. With ``num_samples``: the bank has only
+    the sample's own copies.) A new sample has P_clean = 1 and is kept whatever m is.
 
-    Scores are in float32 (float64 where embeddings or bank are), also under autocast; for ``"vmf"`` the error of log P
-    is some 1e-7·κ in float32. One product B×C×D and nothing of that size B×C in memory; no gradient; nothing waits for
-    a GPU. All state is in ``state_dict``, and a resumed run equals an unbroken one bit for bit.
+    Scores are float32, or float64 where embeddings or bank are, also under autocast. With "vmf" the error of log P is
+    about 1e-7·κ in float32. A step makes one product B×C×D and keeps nothing of size B×C. There is no gradient, and
+    nothing waits for a GPU. All state is in ``state_dict``; a resumed run equals an unbroken one bit for bit.
 
     References
     ----------
@@ -172,14 +160,15 @@ class PRISM(TypedBuffers):
         )
         self.num_classes = num_classes
         self.embedding_size = embedding_size
+        self.num_samples = num_samples
         self.similarity = similarity
-        self.scores = _make_scores(settings, backend)
-        self.threshold = _make_threshold(settings)
+        self.scores = make_similarity(settings, backend)
+        self.threshold = make_threshold(settings)
 
     @property
     def bank(self) -> MemoryBank:
         """The memory, for losses that compare with it; RuntimeError with a similarity that has none."""
-        if not isinstance(self.scores, MemoryPositive):
+        if not isinstance(self.scores, (MemoryPositive, BankSoftmax)):
             raise RuntimeError(f'similarity="{self.similarity}" has no bank')
         return self.scores.bank
 
@@ -222,20 +211,19 @@ class PRISM(TypedBuffers):
         IndexError
             A label or sample id out of range (on a GPU a device-side assertion).
         """
-        X, labels, sample_ids = self._check(embeddings, labels, sample_ids)
-        scores = self._score(X, labels, sample_ids, proxies)
-        threshold = self.threshold(scores, labels)
-        self.scores.advance(labels)
+        batch = self._unit_batch(embeddings, labels, sample_ids)
+        scores = self._score(batch, proxies)
+        threshold = self.threshold(scores, batch.labels)
+        self.scores.advance(batch.labels)
         keep = (scores.values > threshold) | ~scores.known
-        return PRISMResult(keep, scores.values, threshold, _rejected(keep, sample_ids))
+        return PRISMResult(keep, scores.values, threshold, _rejected(keep, batch.sample_ids))
 
     @torch.no_grad()
     def log_p_clean(
         self, embeddings: Tensor, labels: Tensor, sample_ids: Tensor | None = None, proxies: Tensor | None = None
     ) -> Tensor:
         """Scores alone, (B,): changes no state. Parameters and errors as in `forward`."""
-        X, labels, sample_ids = self._check(embeddings, labels, sample_ids)
-        return self._score(X, labels, sample_ids, proxies).values
+        return self._score(self._unit_batch(embeddings, labels, sample_ids), proxies).values
 
     @torch.no_grad()
     def enqueue(self, embeddings: Tensor, labels: Tensor, keep: Tensor, sample_ids: Tensor | None = None) -> None:
@@ -253,52 +241,26 @@ class PRISM(TypedBuffers):
         ValueError, TypeError, IndexError
             As `forward`, and for a ``keep`` of another shape or type. Nothing has changed then.
         """
-        X, labels, sample_ids = self._check(embeddings, labels, sample_ids)
-        if not isinstance(keep, Tensor) or keep.shape != labels.shape or keep.dtype != torch.bool:
-            found = f"{tuple(keep.shape)} of {keep.dtype}" if isinstance(keep, Tensor) else type(keep).__name__
-            raise ValueError(f"keep must be bool of shape ({len(labels)},), as in result.keep, got {found}")
-        self.scores.enqueue(X, labels, keep, sample_ids)
+        batch = self._unit_batch(embeddings, labels, sample_ids)
+        check_values(batch, self.num_classes)
+        self.scores.enqueue(batch, check_keep(keep, batch.labels))
 
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""
         return f"num_classes={self.num_classes}, embedding_size={self.embedding_size}, similarity={self.similarity!r}"
 
-    def _score(self, X: Tensor, labels: Tensor, sample_ids: Tensor | None, proxies: Tensor | None) -> Scores:
-        if self.similarity == "proxy":
-            self._check_proxies(proxies)
-            check_same_device(embeddings=X, proxies=proxies)
-        elif proxies is not None:
+    def _unit_batch(self, embeddings: Tensor, labels: Tensor, sample_ids: Tensor | None) -> Batch:
+        """Unit rows in the compute type. NaN or inf in an embedding is NaN in its row: it is looked for there."""
+        D, N, state = self.embedding_size, self.num_samples, next(self.buffers(), None)
+        batch = check_batch("embeddings", embeddings, labels, sample_ids, D, N, state)
+        return batch._replace(X=unit_rows(embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))))
+
+    def _score(self, batch: Batch, proxies: Tensor | None) -> Scores:
+        if proxies is not None and self.similarity != "proxy":
             raise ValueError(f'proxies are of no use to similarity="{self.similarity}": leave them out')
-        # Cosines in bfloat16 would be 2⁻⁹/√D off, and a hundred κ make more of that than classes differ by.
-        with torch.autocast(X.device.type, enabled=False):
-            return self.scores.score(X, labels, sample_ids, proxies)
-
-    def _check(
-        self, embeddings: Tensor, labels: Tensor, sample_ids: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Unit rows in the compute type, int64 labels and ids."""
-        check_matrix("embeddings", embeddings, columns=self.embedding_size)
-        check_same_device(embeddings=embeddings, state=next(self.buffers(), None))
-        labels = check_labels(labels, embeddings)
-        check_label_range(labels, self.num_classes)
-        check_finite_embeddings(embeddings)
-        dtype = torch.promote_types(embeddings.dtype, torch.float32)
-        if sample_ids is not None:
-            sample_ids = check_sample_ids(sample_ids, len(labels)).to(labels.device, non_blocking=True)
-        return unit_rows(embeddings.detach().to(dtype)), labels, sample_ids
-
-    def _check_proxies(self, proxies: object) -> None:
-        if proxies is None:
-            raise ValueError('proxies are missing, and similarity="proxy" needs them: pass (C, D) or (C, H, D)')
-        check_local("proxies", proxies)
-        if not isinstance(proxies, Tensor):
-            raise TypeError(f"proxies must be a torch.Tensor, not {type(proxies).__name__}")
-        shape, expected = tuple(proxies.shape), (self.num_classes, self.embedding_size)
-        if len(shape) not in (2, 3) or (shape[0], shape[-1]) != expected or not proxies.is_floating_point():
-            raise ValueError(
-                f"proxies must be floating point of shape ({expected[0]}, {expected[1]}) or ({expected[0]}, H, "
-                f"{expected[1]}), got {shape} of {proxies.dtype}"
-            )
+        # Cosines in bfloat16 would be 2⁻⁹/√D off; times a κ in the hundreds that is more than classes differ by.
+        with torch.autocast(batch.X.device.type, enabled=False):
+            return self.scores.score(batch, proxies)
 
 
 def _rejected(keep: Tensor, sample_ids: Tensor | None) -> Tensor | None:
@@ -306,40 +268,3 @@ def _rejected(keep: Tensor, sample_ids: Tensor | None) -> Tensor | None:
         return None
     order = keep.byte().argsort(stable=True)
     return torch.where(keep[order], -1, sample_ids[order])
-
-
-def _make_scores(settings: PRISMSettings, backend: str | None) -> ProxySimilarity | BatchPositive | MemoryPositive:
-    if settings.similarity == "proxy":
-        return ProxySimilarity(settings.num_classes, backend)
-    if settings.similarity == "batch-positive":
-        return BatchPositive()
-    assert settings.memory_size is not None
-    bank = MemoryBank(
-        settings.num_classes,
-        settings.embedding_size,
-        settings.memory_size,
-        settings.memory_dtype,
-        settings.num_samples,
-    )
-    copies = settings.copies_to_find()
-    if settings.similarity == "memory-positive":
-        return MemoryPositive(bank, copies)
-    if settings.vmf_start is None:
-        return AverageSimilarity(bank, copies, settings.resolved("unseen"), backend)
-    estimator, bias_correction = settings.resolved("estimator"), settings.resolved("bias_correction")
-    return VmfSimilarity(bank, copies, settings.vmf_start, estimator, bias_correction, backend)
-
-
-def _make_threshold(settings: PRISMSettings) -> FixedThreshold | TopR | SmoothTopR | PerClassThreshold:
-    logarithmic = settings.similarity not in ABLATIONS
-    if settings.fixed_threshold is not None:
-        m = settings.fixed_threshold
-        return FixedThreshold(m if not logarithmic else math.log(m) if m > 0 else -math.inf)
-    share = settings.share_rejected
-    if settings.threshold == "top-r":
-        return TopR(share)
-    if settings.threshold == "smooth-top-r":
-        return SmoothTopR(share, settings.window, logarithmic)
-    per_class = OtsuCut if settings.threshold == "otsu" else PerClassThreshold
-    dtype = torch.promote_types(settings.memory_dtype, torch.float32)
-    return per_class(share, settings.window, settings.num_classes, dtype)

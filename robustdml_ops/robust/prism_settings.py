@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from robustdml_ops.ops.fit_vmf import BIAS_CORRECTIONS, ESTIMATORS
+from robustdml_ops.ops.validation import check_sizes
 
 WITH_BANK = ("average", "vmf", "memory-positive")
 ABLATIONS = ("batch-positive", "memory-positive")
@@ -45,9 +46,7 @@ class PRISMSettings:
         self._check_name("unseen", (None, *UNSEEN))
         self._check_name("estimator", (None, *ESTIMATORS))
         self._check_name("bias_correction", (None, *BIAS_CORRECTIONS))
-        for name in ("num_classes", "embedding_size", "window"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_sizes(num_classes=self.num_classes, embedding_size=self.embedding_size, window=self.window)
         self._check_threshold()
         self._check_similarity()
         self._check_preset()
@@ -58,16 +57,19 @@ class PRISMSettings:
         return value or (_PAPER if self.preset else _OURS)[name]
 
     @property
-    def share_rejected(self) -> float:
-        """R: the share to reject, or of Otsu's cut the most; not with a fixed threshold."""
+    def share(self) -> float:
+        """R of any threshold but a fixed one: the share to reject, or with Otsu's cut the most of a class."""
         return MOST_REJECTED if self.noise_rate is None else self.noise_rate
 
     def copies_to_find(self) -> int | None:
-        """Copies of one sample in a bank of epochs without repetitions, if it is always kept and others are not."""
+        """``max_copies``, by default the most that the bank can hold of a sample that every epoch has once and keeps.
+
+        An epoch then stores at least that sample and, of all, the share that is not rejected.
+        """
         if self.num_samples is None or self.memory_size is None or self.max_copies is not None:
             return self.max_copies
-        told = 0.5 if self.threshold == "fixed" else self.share_rejected
-        kept = 1 - min(told, 0.9)
+        rejected = 0.5 if self.threshold == "fixed" else self.share  # a fixed threshold does not tell how many
+        kept = 1 - min(rejected, 0.9)
         return 1 + math.ceil(self.memory_size / (kept * self.num_samples))
 
     def _check_threshold(self) -> None:
@@ -96,8 +98,8 @@ class PRISMSettings:
             raise ValueError(f"vmf_start must be at least 0, got {self.vmf_start}")
         if vmf and self.embedding_size < 2:
             raise ValueError('similarity="vmf" needs embedding_size ≥ 2: on a line there is no direction to spread in')
-        if self.max_copies is not None and self.max_copies < 1:
-            raise ValueError(f"max_copies must be at least 1, got {self.max_copies}")
+        if self.max_copies is not None:
+            check_sizes(max_copies=self.max_copies)
         for name, serves, where in (
             ("num_samples", bank, with_bank),
             ("max_copies", self.num_samples is not None, "num_samples"),

@@ -3,21 +3,16 @@
 import torch
 from torch import Tensor, nn
 
-from robustdml_ops.ops.validation import check_id_range
+from robustdml_ops.ops.validation import check_sizes
 
 
 class SampleCopies(nn.Module):
     """For each sample a chain through the slots that hold it, the latest first.
 
-    Rows are known by serial numbers: the n-th row ever stored is in slot n mod capacity until row n + capacity replaces
-    it. A chain thus ends by itself at the first number that is too old, and nothing need be unlinked.
+    A row's serial number n says how many were stored before it. It is in slot n mod capacity until row n + capacity
+    takes the slot. A chain ends where a serial number is too old to be in the queue: nothing has to be unlinked.
 
-    Parameters
-    ----------
-    num_samples : int
-        Size of the training set, N.
-    capacity : int
-        Slots of the queue.
+    ``num_samples`` is the size of the training set, N, and ``capacity`` the number of slots.
     """
 
     latest: Tensor
@@ -25,8 +20,7 @@ class SampleCopies(nn.Module):
 
     def __init__(self, num_samples: int, capacity: int) -> None:
         super().__init__()
-        if num_samples < 1:
-            raise ValueError(f"num_samples must be at least 1, got {num_samples}")
+        check_sizes(num_samples=num_samples)
         self.num_samples = num_samples
         self.capacity = capacity
         # Serial number of each sample's latest copy. The entry past the end takes the writes that are to have no
@@ -35,21 +29,11 @@ class SampleCopies(nn.Module):
         # Of the copy in this slot: the serial number of the same sample's copy before it.
         self.register_buffer("earlier", torch.full((capacity,), -1))
 
-    def check_range(self, sample_ids: Tensor) -> None:
-        """As :func:`robustdml_ops.ops.validation.check_id_range`, for the samples here."""
-        check_id_range(sample_ids, self.num_samples)
-
     def link(self, sample_ids: Tensor, serials: Tensor, entering: Tensor) -> None:
         """Put new rows at the head of their samples' chains.
 
-        Parameters
-        ----------
-        sample_ids : Tensor
-            (M,) int64, in 0..N-1; repetitions are in order.
-        serials : Tensor
-            (M,) int64, consecutive, M at least 1 and at most the capacity.
-        entering : Tensor
-            (M,) bool: the rows that count; their serial numbers are new.
+        Of M rows, at least 1 and at most the capacity, ``entering`` (M,) bool says which count. ``sample_ids`` (M,) are
+        in 0 … N−1, ``serials`` (M,) are consecutive, those of entering rows new.
         """
         ids, order = torch.where(entering, sample_ids, self.num_samples).sort(stable=True)
         serials = serials[order]
@@ -63,21 +47,9 @@ class SampleCopies(nn.Module):
         self.latest.index_copy_(0, ids, torch.where(is_last, serials, -1))
 
     def find(self, sample_ids: Tensor, enqueued: Tensor, max_copies: int) -> Tensor:
-        """Slots of the latest copies.
+        """Slots of the latest copies of ``sample_ids`` (B,), as (B, max_copies) int64; −1 where there are no more.
 
-        Parameters
-        ----------
-        sample_ids : Tensor
-            (B,) int64, in 0..N-1.
-        enqueued : Tensor
-            () int64: rows ever stored.
-        max_copies : int
-            Steps along each chain.
-
-        Returns
-        -------
-        Tensor
-            (B, max_copies) int64, −1 where a sample has no further copy.
+        ``enqueued`` () is the number of rows ever stored.
         """
         oldest = (enqueued - self.capacity).clamp(min=0)
         serials = self.latest[sample_ids]

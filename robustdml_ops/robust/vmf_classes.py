@@ -16,15 +16,13 @@ _REFRESH_ROWS = 65_536
 class VmfClasses(TypedBuffers):
     """Concentration κ and log-density at the mean direction of every class, refreshed where the bank has changed.
 
-    Mean directions are not kept a second time: they are the directions of ``bank.sums``, which a cosine normalises.
+    Mean directions are not stored here: they are the directions of ``bank.sums``.
     The log-density of x under class k, against the uniform distribution, is ``log_peak[k] − kappa[k]·(1 − cos)``.
 
     Parameters
     ----------
-    num_classes : int
-        Number of classes, C.
-    dim : int
-        D ≥ 2.
+    num_classes, dim : int
+        C, and D ≥ 2.
     estimator, bias_correction, backend : str
         As in :func:`robustdml_ops.ops.fit_vmf`.
     dtype : torch.dtype
@@ -88,7 +86,7 @@ class VmfClasses(TypedBuffers):
         """
         if touched is None:
             touched = torch.arange(len(self.kappa), device=self.kappa.device)
-        for classes in torch.split(touched.clamp(min=0), _REFRESH_ROWS):  # for the padding, class 0 comes out as it was
+        for classes in torch.split(touched.clamp(min=0), _REFRESH_ROWS):  # for −1, class 0 is fitted and stays as it is
             kappa, _ = fit_kappa(
                 bank.sums.index_select(0, classes),
                 bank.counts[classes],
@@ -102,7 +100,7 @@ class VmfClasses(TypedBuffers):
             self.log_peak.index_copy_(0, classes, vmf_log_peak(self.dim, kappa, backend=self.backend))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        """Refuse a concentration that is none: it would make every score NaN."""
+        """Refuse κ that is negative, infinite or NaN: it would make every score NaN."""
         kappa = state_dict.get(prefix + "kappa")
         if kappa is not None and not (valid := (kappa >= 0) & kappa.isfinite()).all():
             row = int((~valid).nonzero()[0])

@@ -101,14 +101,18 @@ def test_reports_epochs(clusters):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (lambda x, y: (x[:, :3], y), ValueError, r"features: torch.float32 of shape \(400, 3\).*\(B, 12\)"),
-        (lambda x, y: (x.long(), y), ValueError, "features: torch.int64"),
-        (lambda x, y: (x, y[:7]), ValueError, r"labels: torch.int64 of shape \(7,\).*\(400,\)"),
-        (lambda x, y: (x, y.float()), ValueError, "labels: torch.float32"),
+        (lambda x, y: (x[:, :3], y), ValueError, r"features must have 12 columns, got shape \(400, 3\)"),
+        (lambda x, y: (x.long(), y), ValueError, "features must be a floating-point matrix, got .* of torch.int64"),
+        (
+            lambda x, y: (x, y[:7]),
+            ValueError,
+            r"labels must have shape \(400,\), .* row of features, got \(7,\)",
+        ),
+        (lambda x, y: (x, y.float()), ValueError, "labels must be integers, got torch.float32"),
         (lambda x, y: (x[:0], y[:0]), ValueError, "no samples"),
         (lambda x, y: (x / 0, y), ValueError, "NaN or infinite"),
-        (lambda x, y: (x, y + 1), IndexError, "label 5 is out of range: expected 0 to 4"),
-        (lambda x, y: (x, y - 1), IndexError, "label -1"),
+        (lambda x, y: (x, y + 1), IndexError, r"labels\[\d+\] = 5 is outside 0 … 4"),
+        (lambda x, y: (x, y - 1), IndexError, r"labels\[\d+\] = -1"),
     ],
 )
 def test_bad_training_sets(clusters, change, error, message):
@@ -119,9 +123,9 @@ def test_bad_training_sets(clusters, change, error, message):
 
 def test_bad_settings(clusters):
     features, _, noisy, _ = clusters
-    with pytest.raises(ValueError, match="num_classes=0"):
+    with pytest.raises(ValueError, match="num_classes must be at least 1, got 0"):
         ConfidenceHead(4, 0)
-    with pytest.raises(ValueError, match="epochs=0"):
+    with pytest.raises(ValueError, match="epochs must be at least 1, got 0"):
         make_head().fit(features, noisy, epochs=0)
     with pytest.raises(ValueError, match=r"shape \(2, 3, 12\)"):
         make_head()(torch.zeros(2, 3, SIZE))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from prism_oracle import Oracle
 
 from robustdml_ops.losses import ProxyAnchorLoss
-from robustdml_ops.robust import PRISM, prism_scores
+from robustdml_ops.robust import PRISM, vmf_classes
 
 C, D, H, N = 5, 4, 2, 12
 SIMILARITIES = ("average", "proxy", "vmf", "batch-positive", "memory-positive")
@@ -130,6 +130,24 @@ def test_resumes_bit_for_bit(similarity, threshold, plan, cut):
     assert_same_state(resumed, unbroken)
 
 
+def test_names_of_the_state():
+    """Saved runs have these: another name would lose them."""
+    bank = {f"scores.bank.{name}" for name in ("features", "labels", "sample_ids", "sums", "counts", "enqueued")}
+    copies = {f"scores.bank.copies.{name}" for name in ("latest", "earlier")}
+    average = bank | {"scores.scale", "scores.bias"}
+    vmf = average | {"scores.vmf.kappa", "scores.vmf.log_peak", "scores._extra_state"}
+    rings = {"threshold.recent", "threshold.scored"}
+    for expected, arguments in (
+        (average | {"threshold.quantiles"}, {"memory_size": 5}),
+        (vmf | rings, {"similarity": "vmf", "vmf_start": 0, "threshold": "otsu", "memory_size": 5}),
+        (average | copies | {"threshold.quantiles"}, {"memory_size": 5, "num_samples": 9}),
+        (bank | rings, {"similarity": "memory-positive", "threshold": "per-class", "memory_size": 5}),
+        ({"scores.observed"}, {"similarity": "proxy", "threshold": "top-r"}),
+        ({"threshold.quantiles"}, {"similarity": "batch-positive"}),
+    ):
+        assert PRISM(C, D, noise_rate=0.5, **arguments).state_dict().keys() == expected
+
+
 def unit_batch(seed=0, B=6, classes=3):
     random = torch.Generator().manual_seed(seed)
     return torch.randn(B, D, generator=random), torch.randint(classes, (B,), generator=random)
@@ -233,7 +251,7 @@ def test_the_change_to_vmf_in_parts(monkeypatch):
     X, labels = unit_batch(B=12)
     prisms = [PRISM(C, D, "vmf", 0.3, memory_size=20, vmf_start=1) for _ in range(2)]
     for rows, prism in zip((2, 100), prisms, strict=True):
-        monkeypatch.setattr(prism_scores, "_REFRESH_ROWS", rows)
+        monkeypatch.setattr(vmf_classes, "_REFRESH_ROWS", rows)
         prism.enqueue(X, labels, torch.ones(12, dtype=torch.bool))
         prism(X, labels)
     torch.testing.assert_close(prisms[0].scores.bias, prisms[1].scores.bias)

@@ -115,9 +115,29 @@ def test_bad_batches_change_nothing(batch, error, message):
         assert torch.equal(value, before[name]), name
 
 
+@pytest.mark.parametrize("similarity", ["average", "vmf", "proxy", "batch-positive", "memory-positive"])
+@pytest.mark.parametrize(
+    ("batch", "error", "message"),
+    [
+        ((nan_in_row_2(), Y), ValueError, r"embeddings\[2\] has NaN or inf"),
+        ((nan_in_row_2().nan_to_num(torch.inf), Y), ValueError, r"embeddings\[2\] has NaN or inf"),
+        ((X, Y + 3), IndexError, r"labels\[2\] = 5 is outside 0 … 4"),
+        ((X, Y - 1), IndexError, r"labels\[0\] = -1"),
+    ],
+)
+def test_every_similarity_looks_at_the_values(similarity, batch, error, message):
+    needs = {"proxy": {}, "batch-positive": {}, "vmf": {"memory_size": 9, "vmf_start": 0}}
+    prism = PRISM(C, D, similarity, 0.5, **needs.get(similarity, {"memory_size": 9}))
+    proxies = torch.randn(C, D) if similarity == "proxy" else None
+    with pytest.raises(error, match=message):
+        prism(*batch, proxies=proxies)
+    with pytest.raises(error, match=message):
+        prism.enqueue(*batch, torch.ones(4, dtype=torch.bool))
+
+
 @pytest.mark.parametrize("keep", [torch.ones(4), torch.ones(2, dtype=torch.bool), [True] * 4])
 def test_keep_of_another_kind(keep):
-    with pytest.raises(ValueError, match=r"keep must be bool of shape \(4,\), as in result.keep, got"):
+    with pytest.raises(ValueError, match=r"keep must be bool of shape \(4,\), got .*: pass PRISM's result.keep"):
         PRISM(C, D, **BANK).enqueue(X, Y, keep)
 
 

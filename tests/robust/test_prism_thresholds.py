@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from robustdml_ops.robust.prism_scores import Scores
-from robustdml_ops.robust.prism_thresholds import OtsuCut, PerClassThreshold, SmoothTopR, TopR
+from robustdml_ops.robust.prism_thresholds import PerClassThreshold, SmoothTopR, TopR, otsu_cut
 
 
 def all_known(values):
     return Scores(values, torch.ones(len(values), dtype=torch.bool))
 
 
-def per_class(noise_rate, window, classes):
-    return PerClassThreshold(noise_rate, window, classes, torch.float64)
+def per_class(share, scores_kept, classes, cut=None):
+    return PerClassThreshold(share, scores_kept, classes, torch.float64, cut)
 
 
 @pytest.mark.parametrize(("noise_rate", "removed"), [(0, 0), (0.009, 0), (0.01, 1), (0.29, 29), (0.57, 57), (1, 100)])
@@ -117,7 +117,7 @@ def two_kinds(right, wrong, classes, random):
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.7])
 def test_otsus_cut_finds_the_share_of_wrong_labels_by_itself(share):
     random = torch.Generator().manual_seed(0)
-    threshold, wrong = OtsuCut(0.9, 60, 10, torch.float64), int(200 * share)
+    threshold, wrong = per_class(0.9, 60, 10, otsu_cut), int(200 * share)
     for _ in range(20):
         scores, labels = two_kinds(200 - wrong, wrong, 10, random)
         rejected = scores.values <= threshold(scores, labels)
@@ -128,7 +128,7 @@ def test_otsus_cut_finds_the_share_of_wrong_labels_by_itself(share):
 def test_otsus_cut_leaves_every_class_a_share():
     """Class 0 scores far below the others, all of it."""
     random = torch.Generator().manual_seed(0)
-    threshold, labels = OtsuCut(0.6, 20, 2, torch.float64), torch.tensor([0, 1]).repeat(8)
+    threshold, labels = per_class(0.6, 20, 2, otsu_cut), torch.tensor([0, 1]).repeat(8)
     kept = 0
     for _ in range(500):
         values = torch.where(
@@ -141,7 +141,7 @@ def test_otsus_cut_leaves_every_class_a_share():
 
 
 def test_otsus_cut_waits_for_log_likelihoods_and_for_scores_that_differ():
-    threshold, labels = OtsuCut(0.8, 4, 1, torch.float64), torch.zeros(6, dtype=torch.int64)
+    threshold, labels = per_class(0.8, 4, 1, otsu_cut), torch.zeros(6, dtype=torch.int64)
     values = torch.tensor([-0.1, -0.2, -0.3, -90.0, -70.0, -80.0], dtype=torch.float64)
     averages = all_known(values)._replace(stands_in=True)
     assert threshold(averages, labels).tolist() == [-math.inf] * 6 and int(threshold.scored[0]) == 0

@@ -1,0 +1,40 @@
+"""The sum and the number of the rows of each class, kept up to date while rows enter and leave."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class ClassStatistics(NamedTuple):
+    """What a mean or a von Mises–Fisher distribution is fitted to; one row per class, or per sample."""
+
+    sums: Tensor  # (n, D)
+    counts: Tensor  # (n,) int64
+
+
+def exchange_rows(classes: ClassStatistics, touched: Tensor, entering: Tensor, leaving: Tensor) -> None:
+    """Add ``entering`` (M, D) to the classes in the first half of ``touched``, subtract ``leaving`` from the second.
+
+    ``touched`` is (2M,), −1 where a row neither enters nor leaves.
+    """
+    rows = touched.clamp(min=0)  # for −1, 0 times a row is added to class 0
+    plus, minus = (touched >= 0).long().chunk(2)
+    signs = torch.cat([plus, -minus])
+    add_rows(classes.counts, rows, signs)
+    add_rows(classes.sums, rows, torch.cat([entering, leaving]).to(classes.sums.dtype) * signs[:, None])
+    # A class that lost its last row is set to 0: the residue of rounding has a direction, but no meaning.
+    left = rows[len(leaving) :]
+    occupied = classes.counts[left] > 0
+    classes.sums.index_copy_(0, left, torch.where(occupied[:, None], classes.sums.index_select(0, left), 0))
+
+
+def add_rows(target: Tensor, index: Tensor, rows: Tensor) -> None:
+    """``target[index] += rows``, repeated indices in their order on every device.
+
+    On CUDA ``index_add_`` adds atomically, in random order, where ``index_put_`` sorts; on the CPU it is the reverse.
+    """
+    if target.is_cuda:
+        target.index_put_((index,), rows, accumulate=True)
+    else:
+        target.index_add_(0, index, rows)

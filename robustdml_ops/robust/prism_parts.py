@@ -1,0 +1,44 @@
+"""What PRISM is made of by its settings: a similarity and a threshold."""
+
+import math
+
+import torch
+from torch import nn
+
+from robustdml_ops.robust.memory_bank import MemoryBank
+from robustdml_ops.robust.prism_scores import BatchPositive, MemoryPositive, ProxySimilarity, Similarity
+from robustdml_ops.robust.prism_settings import ABLATIONS, PRISMSettings
+from robustdml_ops.robust.prism_softmax import BankSoftmax, VmfSimilarity
+from robustdml_ops.robust.prism_thresholds import FixedThreshold, PerClassThreshold, SmoothTopR, TopR, otsu_cut
+
+
+def make_similarity(settings: PRISMSettings, backend: str | None) -> Similarity:
+    """T; those with a memory own the bank."""
+    C, D = settings.num_classes, settings.embedding_size
+    if settings.similarity == "proxy":
+        return ProxySimilarity(C, backend)
+    if settings.memory_size is None:
+        return BatchPositive(C)
+    bank = MemoryBank(C, D, settings.memory_size, settings.memory_dtype, settings.num_samples)
+    copies = settings.copies_to_find()
+    if settings.similarity == "memory-positive":
+        return MemoryPositive(bank, copies)
+    if settings.vmf_start is None:
+        return BankSoftmax(bank, copies, settings.resolved("unseen"), backend)
+    estimator, bias_correction = settings.resolved("estimator"), settings.resolved("bias_correction")
+    return VmfSimilarity(bank, copies, settings.vmf_start, estimator, bias_correction, backend)
+
+
+def make_threshold(settings: PRISMSettings) -> nn.Module:
+    """M, called with a batch's scores and labels."""
+    logarithmic = settings.similarity not in ABLATIONS
+    if settings.fixed_threshold is not None:
+        m = settings.fixed_threshold
+        return FixedThreshold(m if not logarithmic else math.log(m) if m > 0 else -math.inf)
+    if settings.threshold == "top-r":
+        return TopR(settings.share)
+    if settings.threshold == "smooth-top-r":
+        return SmoothTopR(settings.share, settings.window, logarithmic)
+    dtype = torch.promote_types(settings.memory_dtype, torch.float32)
+    cut = otsu_cut if settings.threshold == "otsu" else None
+    return PerClassThreshold(settings.share, settings.window, settings.num_classes, dtype, cut)
