@@ -9,10 +9,10 @@ import torch
 from pytorch_metric_learning import losses as pml
 from torch import Tensor
 
-from robustdml_ops.engine.chunks import chunk_rows
 from robustdml_ops.losses import AdaptiveProxyAnchorLoss, ProxyAnchorLoss, SmoothProxyAnchorLoss
 from robustdml_ops.ops import class_lse
 from robustdml_ops.python_ref import proxy_anchor_loss, smooth_proxy_anchor_loss
+from robustdml_ops.sweep import chunk_rows
 
 HIDDEN = 512  # width of the confidence head in Smooth Proxy-Anchor
 CENTERS = 10  # of a class in SoftTriple

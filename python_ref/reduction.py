@@ -21,6 +21,7 @@ def mean_over_samples(losses: Tensor, sample_weights: Tensor | None = None, redu
 
     Examples
     --------
+    >>> import torch
     >>> mean_over_samples(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([1.0, 0.5, 0.0]))
     tensor(1.)
     """

@@ -1,12 +1,22 @@
-"""What all tests share: memory that nobody has written is NaN, and no result may depend on chance."""
+"""What all tests share: memory that nobody has written is NaN, and no result may depend on chance.
 
+The native module comes in two builds: as it is installed, and one whose CUDA kernels are compiled for the host and run
+there on fibers. With ROBUSTDML_NATIVE_UNDER_TEST both are the module at that path: so the sanitized build runs the same
+tests.
+"""
+
+import contextlib
+import importlib
 import os
+from pathlib import Path
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with a fixed workspace
 
 import pytest
 import torch
 from hypothesis import settings
+
+from tests.native import native_builds
 
 settings.register_profile("fixed", derandomize=True)
 settings.load_profile("fixed")
@@ -24,6 +34,55 @@ def _poisoned_memory_and_a_seed():
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Chunks of 7 classes, so that small cases cross many boundaries."""
-    monkeypatch.setattr("robustdml_ops.engine.similarities.chunk_rows", lambda *_: 7)
-    monkeypatch.setattr("robustdml_ops.engine.pair_sweep.chunk_rows", lambda *_: 7)
-    monkeypatch.setattr("robustdml_ops.engine.counting.chunk_rows", lambda *_: 7)
+    for module in ("sweep", "pairs.sweep", "anchor.counting", "anchor.autograd", "classes.autograd", "pairs.autograd"):
+        monkeypatch.setattr(f"robustdml_ops.{module}.chunk_rows", lambda *_: 7)
+
+
+@pytest.fixture
+def exact_products():
+    """No TF32, so that tolerances of float32 hold."""
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(precision)
+
+
+@pytest.fixture(scope="session")
+def native():
+    under_test = os.environ.get("ROBUSTDML_NATIVE_UNDER_TEST")
+    if under_test:
+        return native_builds.load(Path(under_test))
+    try:
+        return importlib.import_module("robustdml_ops._native")
+    except ImportError as error:
+        pytest.skip(f"the native module is not installed: {error}")
+
+
+@pytest.fixture(scope="session")
+def emulated():
+    under_test = os.environ.get("ROBUSTDML_NATIVE_UNDER_TEST")
+    if under_test:
+        return native_builds.load(Path(under_test))
+    reason = native_builds.missing_tools()
+    if reason:
+        pytest.skip(f"the emulated kernels can't be built: {reason}")
+    return native_builds.load(native_builds.build("emulated", "-DROBUSTDML_EMULATE_CUDA=ON"))
+
+
+@pytest.fixture(params=["cuda", "emulated"])
+def device(request, monkeypatch):
+    """Where the kernels run; with "emulated" the epilogues take CPU tensors to them."""
+    # Not above: the sanitized runs do without the installed module.
+    from robustdml_ops import native_module as module
+
+    if request.param == "cuda":
+        if not torch.cuda.is_available():
+            pytest.skip("no CUDA device")
+        reason = module.unavailable(torch.device("cuda"), torch.float32)
+        if reason:
+            pytest.skip(reason)
+        return torch.device("cuda")
+    monkeypatch.setattr(module, "library", request.getfixturevalue("emulated"))
+    monkeypatch.setattr(module, "current_stream", lambda _: contextlib.nullcontext(0))
+    monkeypatch.setattr(module, "on_gpu", lambda _: True)
+    return torch.device("cpu")

@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) anchor_lse_kernel(AnchorChu
 // The gradient with respect to a bias is that with respect to S, but for a factor of -alpha or alpha, summed
 // over the rows. Block (x, part) sums its 32 columns over its part of the rows.
 template <class T, class Sets>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocks)
     bias_partials_kernel(AnchorChunk<T> c, Sets membership, BiasPartials<T> partials) {
     constexpr int kRowLanes = kThreads / kWarp;
     const std::int64_t x = std::int64_t(blockIdx.x) * kWarp + threadIdx.x;

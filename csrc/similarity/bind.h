@@ -1,4 +1,4 @@
-// Similarities themselves: scale_similarities_f32, nearest_update_f32, and the same in f64, for the CPU.
+// Similarities themselves: nearest_update_f32 and nearest_update_f64, for the CPU.
 #pragma once
 
 #include "common/bind.h"
@@ -8,8 +8,6 @@ namespace robustdml {
 
 template <class T>
 void bind_similarity_of(py::module_& m, const std::string& suffix) {
-    define(m, "scale_similarities_" + suffix, cpu::scale_similarities<T>, "S", "row_stride", "rows", "P",
-           "columns", "D", "row_scale", "inverse_norm", "threads");
     define(m, "nearest_update_" + suffix, cpu::nearest_update<T>, "S", "row_stride", "rows", "columns",
            "first_column", "excluded", "k", "values", "indices", "threads");
 }

@@ -4,15 +4,13 @@
 #include <vector>
 
 #include "common/cpu/clones.h"
-#include "common/cpu/norm.h"
 #include "common/cpu/parts.h"
 #include "math/limits.h"
+#include "math/portable.h"
 
 namespace robustdml::cpu {
 namespace {
 
-// A cache line of columns, at least: threads do not share lines of an aligned inverse_norm.
-constexpr std::int64_t kColumns = 16;
 // Similarities whose maximum decides whether one of them is looked at.
 constexpr std::int64_t kBlock = 64;
 // Candidates that are put in order together, at most: the more, the fewer moves of the k nearest, and the
@@ -20,18 +18,6 @@ constexpr std::int64_t kBlock = 64;
 constexpr std::int64_t kPending = 1024;
 // Up to this many elements a thread alone is done before others have started.
 constexpr std::int64_t kFewElements = 65536;
-
-template <class T>
-ROBUSTDML_HD void scale_columns(T* S, std::int64_t row_stride, std::int64_t rows, const T* P, std::int64_t D,
-                                const T* row_scale, T* inverse_norm, std::int64_t begin, std::int64_t end) {
-    for (std::int64_t j = begin; j < end; ++j) inverse_norm[j] = robustdml::cpu::inverse_norm(P + j * D, D);
-    for (std::int64_t i = 0; i < rows; ++i) {
-        T* s = S + i * row_stride;
-        const T scale = row_scale ? row_scale[i] : T(1);
-#pragma omp simd
-        for (std::int64_t j = begin; j < end; ++j) s[j] *= scale * inverse_norm[j];
-    }
-}
 
 template <class T>
 struct Neighbour {
@@ -119,31 +105,16 @@ ROBUSTDML_HD void scan_row(const T* s, std::int64_t columns, std::int64_t first_
 }
 
 // target_clones takes no templates: plain functions of both types.
-#define ROBUSTDML_STAMP(T)                                                                          \
-    ROBUSTDML_CLONES void scale_clone(T* S, std::int64_t row_stride, std::int64_t rows, const T* P, \
-                                      std::int64_t D, const T* row_scale, T* inverse_norm,          \
-                                      std::int64_t begin, std::int64_t end) {                       \
-        scale_columns(S, row_stride, rows, P, D, row_scale, inverse_norm, begin, end);              \
-    }                                                                                               \
-    ROBUSTDML_CLONES void scan_clone(const T* s, std::int64_t columns, std::int64_t first_column,   \
-                                     std::int64_t excluded, Nearest<T>& nearest) {                  \
-        scan_row(s, columns, first_column, excluded, nearest);                                      \
+#define ROBUSTDML_STAMP(T)                                                                        \
+    ROBUSTDML_CLONES void scan_clone(const T* s, std::int64_t columns, std::int64_t first_column, \
+                                     std::int64_t excluded, Nearest<T>& nearest) {                \
+        scan_row(s, columns, first_column, excluded, nearest);                                    \
     }
 ROBUSTDML_STAMP(float)
 ROBUSTDML_STAMP(double)
 #undef ROBUSTDML_STAMP
 
 }  // namespace
-
-template <class T>
-void scale_similarities(T* S, std::int64_t row_stride, std::int64_t rows, const T* P, std::int64_t columns,
-                        std::int64_t D, const T* row_scale, T* inverse_norm, int threads) {
-    in_parts((columns + kColumns - 1) / kColumns, threads, columns * (rows + D) > kFewElements,
-             [&](std::int64_t begin, std::int64_t end) {
-                 scale_clone(S, row_stride, rows, P, D, row_scale, inverse_norm, begin * kColumns,
-                             std::min(end * kColumns, columns));
-             });
-}
 
 template <class T>
 void nearest_update(const T* S, std::int64_t row_stride, std::int64_t rows, std::int64_t columns,
@@ -159,8 +130,6 @@ void nearest_update(const T* S, std::int64_t row_stride, std::int64_t rows, std:
 }
 
 #define ROBUSTDML_STAMP(T)                                                                            \
-    template void scale_similarities<T>(T*, std::int64_t, std::int64_t, const T*, std::int64_t,       \
-                                        std::int64_t, const T*, T*, int);                             \
     template void nearest_update<T>(const T*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, \
                                     const std::int64_t*, std::int64_t, T*, std::int64_t*, int);
 ROBUSTDML_STAMP(float)

@@ -1,21 +1,9 @@
-// What is done with similarities themselves: raw products become cosines, and the nearest are kept.
+// What is done with similarities themselves: the nearest are kept.
 #pragma once
 
 #include <cstdint>
 
 namespace robustdml::cpu {
-
-// S[i, j] *= row_scale[i] / |P_j|: products with the rows of P, which are of any length, become cosines where
-// row_scale is 1 / the length of the query.
-template <class T>
-void scale_similarities(T* S,                     // (rows, columns) in/out
-                        std::int64_t row_stride,  // elements between the rows of S
-                        std::int64_t rows,
-                        const T* P,  // (columns, D) in
-                        std::int64_t columns, std::int64_t D,
-                        const T* row_scale,  // (rows,) in, or null: ones
-                        T* inverse_norm,  // (columns,) out: 1 / |P_j|; 0 for a zero row, NaN for NaN or inf
-                        int threads);
 
 // The k largest similarities of every query, kept up to date with a further chunk of the gallery. Of equal
 // ones the lower gallery index comes first, so chunks are given in ascending order. A NaN, and -inf, is never

@@ -3,11 +3,12 @@
 import torch
 from torch import Tensor, nn
 
-from robustdml_ops.engine.problem import ConfidenceSets, LabelSets
-from robustdml_ops.engine.similarities import compute_dtype
+from robustdml_ops.anchor.problem import ConfidenceSets
+from robustdml_ops.label_sets import LabelSets
 from robustdml_ops.losses.reduction import check_reduction
 from robustdml_ops.ops import AnchorBiases, anchor_loss, anchor_lse, similarity
-from robustdml_ops.ops.validation import check_matrix, check_same_device, check_sample_weights, check_sizes
+from robustdml_ops.sweep import compute_dtype
+from robustdml_ops.validation import check_matrix, check_positive, check_same_device, check_sample_weights, check_sizes
 
 
 class AnchorFamilyLoss(nn.Module):
@@ -18,8 +19,7 @@ class AnchorFamilyLoss(nn.Module):
     ) -> None:
         super().__init__()
         check_sizes(num_classes=num_classes, embedding_size=embedding_size)
-        if not alpha > 0:
-            raise ValueError(f"alpha must be positive, got {alpha}")
+        check_positive(alpha=alpha)
         check_reduction(reduction)
         self.num_classes = num_classes
         self.embedding_size = embedding_size

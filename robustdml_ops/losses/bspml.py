@@ -6,8 +6,14 @@ from torch import Tensor, nn
 
 from robustdml_ops.losses.reduction import check_reduction
 from robustdml_ops.ops import pair_lse, pair_lse_sum
-from robustdml_ops.ops.pairs import check_finite_numbers, pair_dtype
-from robustdml_ops.ops.validation import check_labels, check_matrix, check_sample_weights
+from robustdml_ops.pairs.autograd import pair_dtype
+from robustdml_ops.validation import (
+    check_finite_numbers,
+    check_labels,
+    check_matrix,
+    check_positive,
+    check_sample_weights,
+)
 
 
 class BSPMLLoss(nn.Module):
@@ -68,10 +74,8 @@ class BSPMLLoss(nn.Module):
     ) -> None:
         super().__init__()
         check_reduction(reduction)
-        for name, scale in (("alpha", alpha), ("beta", beta)):
-            if not scale > 0:
-                raise ValueError(f"{name} must be positive, got {scale}")
-        check_finite_numbers(alpha=alpha, beta=beta, base=base, epsilon=epsilon)
+        check_positive(alpha=alpha, beta=beta)
+        check_finite_numbers(base=base, epsilon=epsilon)
         self.alpha, self.beta, self.base, self.epsilon = alpha, beta, base, epsilon
         self.exclude_zero_weights = exclude_zero_weights
         self.reduction = reduction

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from robustdml_ops.losses.reduction import check_reduction, reduce_samples
 from robustdml_ops.ops import ClassLSE
-from robustdml_ops.ops.validation import check_labels, check_matrix, check_same_device, check_sizes
+from robustdml_ops.validation import check_labels, check_matrix, check_same_device, check_sizes
 
 
 class ClassFamilyLoss(nn.Module):

@@ -7,8 +7,8 @@ from torch import Tensor
 from robustdml_ops.losses.pair_family import PairBatch, PairFamilyLoss
 from robustdml_ops.losses.reduction import reduce_samples
 from robustdml_ops.ops import pair_hinge, pair_hinge_sum
-from robustdml_ops.ops.pair_hinge import DISTANCES
-from robustdml_ops.ops.pairs import check_finite_numbers
+from robustdml_ops.pairs import DISTANCES
+from robustdml_ops.validation import check_finite_numbers
 
 VARIANTS = ("paper", "xbm")
 

@@ -4,8 +4,14 @@ import torch
 from torch import Tensor, nn
 
 from robustdml_ops.losses.reduction import check_reduction, reduce_samples
-from robustdml_ops.ops.similarity import unit_rows
-from robustdml_ops.ops.validation import check_finite_embeddings, check_labels, check_matrix, check_same_device
+from robustdml_ops.rows.eager import unit_rows
+from robustdml_ops.validation import (
+    check_finite_embeddings,
+    check_labels,
+    check_matrix,
+    check_positive,
+    check_same_device,
+)
 
 DIRECTIONS = ("forward", "backward")
 
@@ -61,8 +67,7 @@ class LanguageGuidanceLoss(nn.Module):
         super().__init__()
         if direction not in DIRECTIONS:
             raise ValueError(f"direction={direction!r}: expected one of {', '.join(DIRECTIONS)}")
-        if not temperature > 0:
-            raise ValueError(f"temperature must be positive, got {temperature}")
+        check_positive(temperature=temperature)
         check_reduction(reduction)
         self.direction = direction
         self.shift = shift

@@ -7,7 +7,7 @@ from torch import Tensor
 from robustdml_ops.losses.pair_family import PairBatch, PairFamilyLoss
 from robustdml_ops.losses.reduction import reduce_samples
 from robustdml_ops.ops import pair_lse, pair_lse_sum
-from robustdml_ops.ops.pairs import check_finite_numbers
+from robustdml_ops.validation import check_finite_numbers, check_positive
 
 
 class MultiSimilarityLoss(PairFamilyLoss):
@@ -66,10 +66,8 @@ class MultiSimilarityLoss(PairFamilyLoss):
         backend: str | None = None,
     ) -> None:
         super().__init__(reduction, backend)
-        for name, scale in (("alpha", alpha), ("beta", beta)):
-            if not scale > 0:
-                raise ValueError(f"{name} must be positive, got {scale}")
-        check_finite_numbers(alpha=alpha, beta=beta, base=base, epsilon=0.0 if epsilon is None else epsilon)
+        check_positive(alpha=alpha, beta=beta)
+        check_finite_numbers(base=base, epsilon=0.0 if epsilon is None else epsilon)
         self.alpha, self.beta, self.base, self.epsilon = alpha, beta, base, epsilon
 
     def extra_repr(self) -> str:

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from robustdml_ops.losses.class_family import ClassFamilyLoss
 from robustdml_ops.ops import ClassLSE, class_lse, similarity
+from robustdml_ops.validation import check_positive
 
 
 class NormalizedSoftmaxLoss(ClassFamilyLoss):
@@ -47,8 +48,7 @@ class NormalizedSoftmaxLoss(ClassFamilyLoss):
         backend: str | None = None,
     ) -> None:
         super().__init__(num_classes, embedding_size, reduction, backend)
-        if not temperature > 0:
-            raise ValueError(f"temperature must be positive, got {temperature}")
+        check_positive(temperature=temperature)
         self.temperature = temperature
         self.W = nn.Parameter(torch.empty(num_classes, embedding_size).t())
         nn.init.normal_(self.W)

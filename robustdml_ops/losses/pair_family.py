@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from robustdml_ops.losses.reduction import check_reduction
-from robustdml_ops.ops.pairs import pair_dtype
-from robustdml_ops.ops.validation import check_labels, check_matrix, check_same_device, check_sample_weights
+from robustdml_ops.pairs.autograd import pair_dtype
+from robustdml_ops.validation import check_labels, check_matrix, check_same_device, check_sample_weights
 
 
 class PairBatch(NamedTuple):

@@ -8,10 +8,9 @@ from torch import Tensor, nn
 
 from robustdml_ops.losses.multi_similarity import MultiSimilarityLoss
 from robustdml_ops.losses.proxy_nca import ProxyNCALoss
-from robustdml_ops.losses.superloss import check_lam
 from robustdml_ops.ops import confidence, otsu_confidence, pair_lse_sum
-from robustdml_ops.ops.validation import check_sizes
 from robustdml_ops.robust.loss_thresholds import THRESHOLDS
+from robustdml_ops.validation import check_positive, check_sizes
 
 NAMES = ("multi-similarity", "proxy-nca")
 
@@ -110,7 +109,7 @@ class ProcSimLoss(nn.Module):
         backend: str | None = None,
     ) -> None:
         super().__init__()
-        check_lam(lam)
+        check_positive(lam=lam)
         if not 0 <= omega < float("inf"):
             raise ValueError(f"omega must be finite and not negative, got {omega}")
         if omega > 0 and regularizer is None:

@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.counting import count_labels
-from robustdml_ops.engine.problem import LabelSets
+from robustdml_ops.anchor.counting import count_labels
+from robustdml_ops.label_sets import LabelSets
 from robustdml_ops.losses.base import AnchorFamilyLoss
 from robustdml_ops.ops import AnchorBiases
-from robustdml_ops.ops.validation import check_labels
+from robustdml_ops.validation import check_labels
 
 
 class ProxyAnchorLoss(AnchorFamilyLoss):

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from robustdml_ops.losses.class_family import ClassFamilyLoss
 from robustdml_ops.ops import ClassLSE, class_lse, similarity
+from robustdml_ops.validation import check_positive
 
 
 class ProxyNCALoss(ClassFamilyLoss):
@@ -60,8 +61,7 @@ class ProxyNCALoss(ClassFamilyLoss):
         backend: str | None = None,
     ) -> None:
         super().__init__(num_classes, embedding_size, reduction, backend)
-        if not softmax_scale > 0:
-            raise ValueError(f"softmax_scale must be positive, got {softmax_scale}")
+        check_positive(softmax_scale=softmax_scale)
         if not include_positive and num_classes < 2:
             raise ValueError(f"include_positive=False needs at least 2 classes, got num_classes={num_classes}")
         self.softmax_scale = softmax_scale

@@ -2,11 +2,11 @@
 
 from torch import Tensor
 
-from robustdml_ops.engine.counting import ConfidenceCounts, count_confidences
-from robustdml_ops.engine.problem import ConfidenceSets
+from robustdml_ops.anchor.counting import ConfidenceCounts, count_confidences
+from robustdml_ops.anchor.problem import ConfidenceSets
 from robustdml_ops.losses.base import AnchorFamilyLoss
 from robustdml_ops.ops import AnchorBiases
-from robustdml_ops.ops.validation import check_matrix, check_same_device, check_vector, require
+from robustdml_ops.validation import check_matrix, check_positive, check_same_device, check_vector, require
 
 Factors = tuple[Tensor, Tensor, Tensor]
 
@@ -59,8 +59,7 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
         backend: str | None = None,
     ) -> None:
         super().__init__(num_classes, embedding_size, alpha, reduction, backend)
-        if not beta > 0:
-            raise ValueError(f"beta must be positive, got {beta}")
+        check_positive(beta=beta)
         if not 0 < threshold < 1:
             raise ValueError(f"threshold must lie in (0, 1), got {threshold}")
         self.margin = margin

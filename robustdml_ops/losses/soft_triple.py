@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from robustdml_ops.losses.center_spread import center_spread
 from robustdml_ops.losses.class_family import ClassFamilyLoss
 from robustdml_ops.ops import ClassLSE, class_lse, similarity
-from robustdml_ops.ops.validation import check_sizes
+from robustdml_ops.validation import check_positive, check_sizes
 
 
 class SoftTripleLoss(ClassFamilyLoss):
@@ -68,9 +68,7 @@ class SoftTripleLoss(ClassFamilyLoss):
     ) -> None:
         super().__init__(num_classes, embedding_size, reduction, backend)
         check_sizes(centers_per_class=centers_per_class)
-        for name, value in (("la", la), ("gamma", gamma)):
-            if not value > 0:
-                raise ValueError(f"{name} must be positive, got {value}")
+        check_positive(la=la, gamma=gamma)
         if not regularizer_weight >= 0:
             raise ValueError(f"regularizer_weight must not be negative, got {regularizer_weight}")
         self.centers_per_class = centers_per_class

@@ -5,9 +5,9 @@ from torch import Tensor, nn
 
 from robustdml_ops.losses.reduction import check_reduction, reduce_samples
 from robustdml_ops.ops import superloss
-from robustdml_ops.ops.similarity import unit_rows
-from robustdml_ops.ops.validation import check_finite_embeddings, check_labels, check_losses, check_matrix
 from robustdml_ops.robust.loss_thresholds import RunningMean
+from robustdml_ops.rows.eager import unit_rows
+from robustdml_ops.validation import check_finite_embeddings, check_labels, check_losses, check_matrix, check_positive
 
 
 class SuperLoss(nn.Module):
@@ -45,7 +45,7 @@ class SuperLoss(nn.Module):
 
     def __init__(self, lam: float = 1.0, tau: float | None = None, *, reduction: str = "mean") -> None:
         super().__init__()
-        check_lam(lam)
+        check_positive(lam=lam)
         check_reduction(reduction)
         self.lam = lam
         self.tau = tau
@@ -98,7 +98,7 @@ class SuperContrastiveLoss(nn.Module):
 
     def __init__(self, pos_margin: float = 0.0, neg_margin: float = 1.0, lam: float = 1.0) -> None:
         super().__init__()
-        check_lam(lam)
+        check_positive(lam=lam)
         self.pos_margin = pos_margin
         self.neg_margin = neg_margin
         self.lam = lam
@@ -125,12 +125,6 @@ class SuperContrastiveLoss(nn.Module):
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""
         return f"pos_margin={self.pos_margin}, neg_margin={self.neg_margin}, lam={self.lam}"
-
-
-def check_lam(lam: float) -> None:
-    """λ is a positive number."""
-    if not 0 < lam < float("inf"):
-        raise ValueError(f"lam must be positive and finite, got {lam}: confidences divide by it")
 
 
 def _distances(embeddings: Tensor) -> Tensor:

@@ -3,16 +3,14 @@
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pytorch_metric_learning.distances import CosineSimilarity
 from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
-from pytorch_metric_learning.utils.inference import CustomKNN
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
+from robustdml_ops.ops import nearest
 from robustdml_ops.recipes.errors import UsageError
 
 LARGEST_RECALL = 8
-BLOCK = 1024
 
 
 class _RetrievalMetrics(AccuracyCalculator):  # type: ignore[misc]
@@ -74,35 +72,15 @@ def retrieval_metrics(
         ),
         k="max_bin_count" if largest_class > LARGEST_RECALL else min(LARGEST_RECALL, len(labels) - 1),
         device=device or torch.device("cpu"),
-        knn_func=nearest,
+        knn_func=_search,
     )
     values: dict[str, float] = calculator.get_accuracy(embeddings, labels)
     return values
 
 
-def nearest(queries: Tensor, k: int, gallery: Tensor, exclude_self: bool) -> tuple[Tensor, Tensor]:
-    """Find the nearest rows of a gallery under the cosine: what all metrics of retrieval are made of.
-
-    Parameters
-    ----------
-    queries : Tensor
-        float32, (Q, D), need not be normalised.
-    k : int
-        How many to find.
-    gallery : Tensor
-        float32, (N, D).
-    exclude_self : bool
-        Whether query i is row i of the gallery and must not find itself.
-
-    Returns
-    -------
-    similarities : Tensor
-        Best first, (Q, k).
-    rows : Tensor
-        Of the gallery, int64, (Q, k).
-    """
-    similarities, rows = CustomKNN(CosineSimilarity(), batch_size=BLOCK)(queries, k, gallery, exclude_self)
-    return similarities, rows
+def _search(queries: Tensor, k: int, gallery: Tensor, exclude_self: bool) -> tuple[Tensor, Tensor]:
+    """Similarities and gallery rows of the k nearest, (Q, k) each, as the library asks for them."""
+    return nearest(queries, gallery, k, exclude_self=exclude_self)
 
 
 def detection_auc(score: NDArray[np.float32], changed: NDArray[np.bool_]) -> float | None:

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.ops import pair_lse, self_paced_descent, self_paced_sweep
-from robustdml_ops.ops.validation import INTEGERS, check_matrix, check_same_device, check_sizes
 from robustdml_ops.robust.batch import check_ids
 from robustdml_ops.robust.buffers import TypedBuffers
+from robustdml_ops.validation import INTEGERS, check_matrix, check_same_device, check_sizes
 
 SOLVERS = ("exact", "stochastic")
 _VISITS = 160  # of each sample in an update: 10⁷ steps for 60 000 samples

@@ -5,11 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.ops.validation import all_finite, check_label_range, check_labels, check_sizes
 from robustdml_ops.robust.batch import Batch, check_batch, check_ids, check_keep
 from robustdml_ops.robust.buffers import TypedBuffers
 from robustdml_ops.robust.class_sums import ClassStatistics, add_rows, exchange_rows
 from robustdml_ops.robust.sample_copies import SampleCopies
+from robustdml_ops.validation import all_finite, check_label_range, check_labels, check_sizes
 
 _RECOMPUTE_ROWS = 65_536
 

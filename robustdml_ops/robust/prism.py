@@ -5,7 +5,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from robustdml_ops.ops.similarity import unit_rows
 from robustdml_ops.robust.batch import Batch, check_batch, check_keep, check_values
 from robustdml_ops.robust.buffers import TypedBuffers
 from robustdml_ops.robust.memory_bank import MemoryBank
@@ -13,6 +12,7 @@ from robustdml_ops.robust.prism_parts import make_similarity, make_threshold
 from robustdml_ops.robust.prism_scores import MemoryPositive, Scores
 from robustdml_ops.robust.prism_settings import PRISMSettings
 from robustdml_ops.robust.prism_softmax import BankSoftmax, VmfSimilarity
+from robustdml_ops.rows.eager import unit_rows
 
 
 class PRISMResult(NamedTuple):

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from robustdml_ops.ops.fit_vmf import BIAS_CORRECTIONS, ESTIMATORS
-from robustdml_ops.ops.validation import check_sizes
+from robustdml_ops.validation import check_sizes
+from robustdml_ops.vmf import BIAS_CORRECTIONS, ESTIMATORS
 
 WITH_BANK = ("average", "vmf", "memory-positive")
 ABLATIONS = ("batch-positive", "memory-positive")

@@ -19,7 +19,7 @@ class FixedThreshold(nn.Module):
         self.value = value
 
     def forward(self, scores: Scores, labels: Tensor) -> Tensor:
-        """M, ()."""
+        """One threshold for the batch, a tensor of shape ()."""
         return scores.values.new_full((), self.value)
 
 
@@ -31,7 +31,7 @@ class TopR(nn.Module):
         self.share = share
 
     def forward(self, scores: Scores, labels: Tensor) -> Tensor:
-        """M, ()."""
+        """One threshold for the batch, a tensor of shape ()."""
         return _smallest(scores.values, _rejected_number(self.share, len(labels)))
 
 
@@ -54,7 +54,7 @@ class SmoothTopR(TypedBuffers):
         self.register_buffer("quantiles", torch.full((batches,), math.nan, dtype=torch.float64))
 
     def forward(self, scores: Scores, labels: Tensor) -> Tensor:
-        """M, (); −∞ while there is no quantile. The batch's quantile is stored."""
+        """One threshold for the batch, (); −∞ while there is no quantile. The batch's quantile is stored."""
         rejected = _rejected_number(self.share, len(labels))
         quantile = _smallest(scores.values, rejected).to(self.quantiles.dtype)
         told = scores.known.sum() >= rejected

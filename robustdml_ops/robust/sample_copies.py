@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from robustdml_ops.ops.validation import check_sizes
+from robustdml_ops.validation import check_sizes
 
 
 class SampleCopies(nn.Module):

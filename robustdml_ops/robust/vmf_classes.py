@@ -5,10 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.ops.fit_vmf import fit_kappa
-from robustdml_ops.ops.vmf import vmf_log_peak
 from robustdml_ops.robust.buffers import TypedBuffers
 from robustdml_ops.robust.memory_bank import MemoryBank
+from robustdml_ops.vmf import fit_kappa, vmf_log_peak
 
 _REFRESH_ROWS = 65_536
 

@@ -80,7 +80,7 @@ def test_confidences(confidences, error, message):
     [
         (lambda: ProxyAnchorLoss(0, 3), "num_classes must be at least 1, got 0"),
         (lambda: ProxyAnchorLoss(3, 0), "embedding_size must be at least 1, got 0"),
-        (lambda: ProxyAnchorLoss(3, 3, alpha=0), "alpha must be positive, got 0"),
+        (lambda: ProxyAnchorLoss(3, 3, alpha=0), "alpha must be positive and finite, got 0"),
         (lambda: ProxyAnchorLoss(3, 3, reduction="sum"), "reduction='sum': expected one of mean, none"),
         (lambda: SmoothProxyAnchorLoss(3, 3, beta=-1), "beta must be positive"),
         (lambda: SmoothProxyAnchorLoss(3, 3, threshold=1.0), r"threshold must lie in \(0, 1\)"),

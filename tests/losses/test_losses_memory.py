@@ -6,14 +6,22 @@ import sys
 
 import pytest
 
-SHAPE = (256, 150_000, 64)  # S would be 154 MB
+SHAPE = (256, 100_000, 128)  # S would be 102 MB
 
 
-@pytest.mark.parametrize(
-    "contender",
-    ["proxy-anchor", "adaptive", "smooth factored", "proxy-anchor none", "class-lse", "class-lse soft-triple"],
-)
+# In MB: what README claims of them, rounded up to what an allocation of a thread adds.
+CLAIMED = {
+    "proxy-anchor": 9,
+    "proxy-anchor none": 11,
+    "adaptive": 9,
+    "smooth factored": 24,  # 6 most often; the allocator may keep the logits of a chunk beside those of the next
+    "class-lse": 8,
+    "class-lse soft-triple": 8,
+}
+
+
+@pytest.mark.parametrize("contender", CLAIMED)
 def test_peak_memory(contender):
     command = [sys.executable, "-m", "bench.memory", f"robustdml/{contender}", *map(str, SHAPE)]
     out = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert json.loads(out.stdout)["beyond_mb"] <= 32
+    assert json.loads(out.stdout)["beyond_mb"] <= CLAIMED[contender]

@@ -187,8 +187,8 @@ def test_bad_input(kind, arguments, error, message):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: MultiSimilarityLoss(alpha=0), "alpha must be positive, got 0"),
-        (lambda: MultiSimilarityLoss(beta=-2), "beta must be positive, got -2"),
+        (lambda: MultiSimilarityLoss(alpha=0), "alpha must be positive and finite, got 0"),
+        (lambda: MultiSimilarityLoss(beta=-2), "beta must be positive and finite, got -2"),
         (lambda: MultiSimilarityLoss(epsilon=float("nan")), "epsilon must be finite"),
         (lambda: MultiSimilarityLoss(reduction="sum"), "reduction='sum': expected one of mean, none"),
         (lambda: ContrastiveLoss(neg_margin=float("inf")), "neg_margin must be finite"),

@@ -277,7 +277,7 @@ def test_compiles_without_a_graph_break(threshold, dml):
         ({"threshold": "median"}, ValueError, "threshold='median': expected one of otsu, mean, gmm"),
         ({"detector": "otsu"}, ValueError, "detector='otsu': expected one of multi-similarity, proxy-nca"),
         ({"num_classes": 0}, ValueError, "num_classes must be at least 1, got 0"),
-        ({"softmax_scale": 0}, ValueError, "softmax_scale must be positive, got 0"),
+        ({"softmax_scale": 0}, ValueError, "softmax_scale must be positive and finite, got 0"),
     ],
 )
 def test_settings(arguments, error, message):

@@ -19,15 +19,14 @@ sys.path.insert(0, sys.argv[1])
 sys.meta_path = [finder for finder in sys.meta_path if "Editable" not in getattr(finder, "__name__", "")]
 import torch
 import robustdml_ops
-from robustdml_ops.engine import dispatch
-from robustdml_ops.engine import eager as epilogue_eager
-from robustdml_ops.engine.native import module
+from robustdml_ops.backends import choose
+from robustdml_ops.anchor.sweep import BACKENDS
 assert robustdml_ops.__file__.startswith(sys.argv[1]), robustdml_ops.__file__
 with warnings.catch_warnings(record=True) as told:
     warnings.simplefilter("always")
     for _ in range(2):
-        chosen = dispatch.choose(None, torch.device("cpu"), torch.float32)
-assert chosen is epilogue_eager, chosen
+        chosen = choose(BACKENDS, None, torch.device("cpu"), torch.float32)
+assert chosen is BACKENDS["eager"], chosen
 print(json.dumps([str(warning.message) for warning in told if "robustdml_ops" in str(warning.message)]))
 """
 

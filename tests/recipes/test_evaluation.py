@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
-import torch
 
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.evaluation import detection_auc, nearest, retrieval_metrics
+from robustdml_ops.recipes.evaluation import detection_auc, retrieval_metrics
 
 
 def brute_force(embeddings, labels):
@@ -35,20 +34,6 @@ def test_metrics_are_what_their_names_say(sizes):
         assert metrics[f"recall_at_{k}"] == pytest.approx(recall[k])
     assert metrics["r_precision"] == pytest.approx(r_precision)
     assert metrics["mean_average_precision_at_r"] == pytest.approx(average)
-
-
-@pytest.mark.parametrize("exclude_self", [True, False])
-def test_nearest_against_a_sorted_matrix(exclude_self):
-    gallery = torch.randn(1500, 6, generator=torch.Generator().manual_seed(0))
-    queries = gallery[:1100]
-    similarities, rows = nearest(queries, 7, gallery, exclude_self)
-    unit = torch.nn.functional.normalize(gallery.double())
-    expected = unit[:1100] @ unit.t()
-    if exclude_self:
-        expected.fill_diagonal_(-torch.inf)
-    best = expected.topk(7)
-    assert torch.equal(rows, best.indices)
-    torch.testing.assert_close(similarities.double(), best.values, rtol=0, atol=1e-6)
 
 
 def test_nothing_to_find_is_an_error():

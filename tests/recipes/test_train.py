@@ -216,5 +216,5 @@ def test_batches_that_a_method_asks_for_fit_data_of_few_classes(clusters):
 
 
 def test_options_of_a_method_reach_its_loss(clusters):
-    with pytest.raises(UsageError, match="method proxy-anchor: alpha must be positive, got -1"):
+    with pytest.raises(UsageError, match="method proxy-anchor: alpha must be positive and finite, got -1"):
         train(replace(FAST, method="proxy-anchor", options=OptionSet(AnchorOptions(alpha=-1))), clusters)

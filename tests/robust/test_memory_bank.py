@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from robustdml_ops.ops.fit_vmf import fit_vmf
-from robustdml_ops.ops.vmf import vmf_log_peak
 from robustdml_ops.robust import MemoryBank, memory_bank
 from robustdml_ops.robust.vmf_classes import VmfClasses
+from robustdml_ops.vmf import fit_vmf, vmf_log_peak
 
 C, D, N = 5, 3, 9
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

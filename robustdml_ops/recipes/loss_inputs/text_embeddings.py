@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.preprocessing import normalize
 
+from robustdml_ops.ops import nearest
 from robustdml_ops.recipes.cache import cache_folder, write_whole
 from robustdml_ops.recipes.data import Split
 from robustdml_ops.recipes.data.glyphs import glyphs_key, load_pretraining_glyphs
@@ -19,7 +20,6 @@ from robustdml_ops.recipes.progress import OnProgress, silent
 SIZE = 512
 NGRAMS = (2, 4)
 NAMES_PER_SAMPLE = 5
-BLOCK = 2048
 
 
 def hashed_ngrams(texts: Sequence[str], size: int = SIZE) -> NDArray[np.float32]:
@@ -89,13 +89,9 @@ def name_by_looks(features: NDArray[np.float32], on_progress: OnProgress = silen
         on_progress("features of the pretraining characters", 0, 0)
         means = _class_means(pretraining, on_progress)
         write_whole(path, lambda file: np.save(file, means))
-    means, count = np.load(path), NAMES_PER_SAMPLE
-    nearest = [
-        np.argsort(-(normalize(features[start : start + BLOCK]) @ means.T), axis=1, kind="stable")[:, :count]
-        for start in range(0, len(features), BLOCK)
-    ]
+    alike = nearest(torch.from_numpy(features), torch.from_numpy(np.load(path)), NAMES_PER_SAMPLE)
     names = [name.partition(" ")[2] for name in pretraining.class_names]
-    return Guidance(hashed_ngrams(names), np.concatenate(nearest))
+    return Guidance(hashed_ngrams(names), alike.indices.numpy())
 
 
 def _class_means(split: Split, on_progress: OnProgress) -> NDArray[np.float32]:

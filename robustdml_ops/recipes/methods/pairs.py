@@ -6,7 +6,7 @@ from torch import nn
 
 from robustdml_ops.losses import ContrastiveLoss, MemoryContrastiveLoss, MultiSimilarityLoss
 from robustdml_ops.losses.contrastive import VARIANTS
-from robustdml_ops.ops.pair_hinge import DISTANCES
+from robustdml_ops.pairs import DISTANCES
 from robustdml_ops.recipes.methods.method import Method
 from robustdml_ops.recipes.options import Options, OptionSet, option
 

@@ -8,7 +8,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from robustdml_ops.ops.validation import NotFiniteError
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import Rows
 from robustdml_ops.recipes.data.samplers import ClassBalancedSampler, RandomSampler
@@ -22,6 +21,7 @@ from robustdml_ops.recipes.networks.preparation import Prepared
 from robustdml_ops.recipes.progress import OnProgress
 from robustdml_ops.recipes.run.noisy_labels import noisy_labels
 from robustdml_ops.recipes.run.sample_log import SampleLog
+from robustdml_ops.validation import NotFiniteError
 
 
 class Run:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from robustdml_ops.ops import nearest
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import RetrievalData
 from robustdml_ops.recipes.evaluation import retrieval_metrics
@@ -80,13 +81,13 @@ def run_demo(images: RetrievalData, seeds: int, epochs: int, shape: Shape, on_pr
 def _neighbours(runs: dict[str, TrainingResult], features: RetrievalData, images: RetrievalData) -> list[Neighbours]:
     labels, pixels = images.test.labels, images.test.inputs.astype(np.uint8, copy=False)
     queries = np.random.default_rng(0).choice(len(labels), min(QUERIES, len(labels)), replace=False)
-    nearest = {method: _nearest(run, features.test.inputs, queries) for method, run in runs.items()}
+    rows = {method: _nearest(run, features.test.inputs, queries) for method, run in runs.items()}
     return [
         Neighbours(
             pixels[query],
             {
                 method: [(pixels[other], bool(labels[other] == labels[query])) for other in found[row]]
-                for method, found in nearest.items()
+                for method, found in rows.items()
             },
         )
         for row, query in enumerate(queries)
@@ -94,8 +95,6 @@ def _neighbours(runs: dict[str, TrainingResult], features: RetrievalData, images
 
 
 def _nearest(run: TrainingResult, features: NDArray[np.generic], queries: NDArray[np.int64]) -> NDArray[np.int64]:
-    embeddings = apply_in_batches(run.embedder, features, torch.device("cpu"))
-    unit = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True).clip(min=np.finfo(np.float32).tiny)
-    similarity = unit[queries] @ unit.T
-    similarity[np.arange(len(queries)), queries] = -np.inf
-    return np.argsort(-similarity, axis=1, kind="stable")[:, :FOUND]
+    embeddings = torch.from_numpy(apply_in_batches(run.embedder, features, torch.device("cpu")))
+    found: NDArray[np.int64] = nearest(embeddings, embeddings, FOUND, exclude_self=True).indices.numpy()
+    return found[queries]

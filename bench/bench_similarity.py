@@ -1,0 +1,130 @@
+"""Cosines and the nearest of them: against PyTorch, pytorch-metric-learning, and the product alone."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from pytorch_metric_learning.distances import CosineSimilarity
+from pytorch_metric_learning.utils.inference import CustomKNN
+from torch.nn.functional import normalize
+
+from robustdml_ops.ops import nearest, similarity
+
+from .memory import resident
+
+SHAPES = [(256, 100_000, 128), (256, 100_000, 512), (2048, 20_000, 128)]
+ALL = (60_000, 128)
+K = 10
+
+
+def matrices(B, C, D):
+    torch.manual_seed(0)
+    return torch.randn(B, D), torch.randn(C, D)
+
+
+CONTENDERS = {
+    "robustdml/similarity": similarity,
+    "torch/normalize and multiply": lambda X, P: normalize(X) @ normalize(P).t(),
+    "pml/CosineSimilarity": CosineSimilarity(),
+}
+
+
+@pytest.mark.parametrize("contender", CONTENDERS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_matrix(timed, shape, contender):
+    small = matrices(20, 30, 8)
+    torch.testing.assert_close(CONTENDERS[contender](*small), normalize(small[0]) @ normalize(small[1]).t())
+    (X, P), (B, C, D) = matrices(*shape), shape
+    unit = normalize(X)
+    with torch.no_grad():
+        timed(
+            lambda: CONTENDERS[contender](X, P),
+            lambda: unit @ P.t(),
+            group=f"similarity, B={B} C={C:.0e} D={D}".replace("e+0", "e"),
+            contender=contender,
+            rounds=15,
+            flops=2.0 * B * C * D,
+        )
+
+
+@pytest.mark.parametrize("contender", ["robustdml/similarity", "torch/normalize and multiply"])
+def test_matrix_with_gradients(timed, contender):
+    B, C, D = SHAPES[0]
+    X, P = (matrix.requires_grad_() for matrix in matrices(B, C, D))
+    upstream, unit = torch.randn(B, C), normalize(X.detach())
+
+    def step():
+        return torch.autograd.grad(CONTENDERS[contender](X, P), (X, P), upstream)
+
+    def products():
+        with torch.no_grad():
+            return unit @ P.t(), upstream @ P, upstream.t() @ unit
+
+    timed(
+        step,
+        products,
+        group=f"similarity with both gradients, B={B} C={C:.0e} D={D}".replace("e+0", "e"),
+        contender=contender,
+        flops=6.0 * B * C * D,
+    )
+
+
+def tiles(X):
+    """The products of all pairs, a tile at a time, each of which the next one overwrites."""
+    S = torch.empty(1024, 2048)
+    for row in range(0, len(X), 1024):
+        for column in range(0, len(X), 2048):
+            first, second = X[row : row + 1024], X[column : column + 2048]
+            torch.mm(first, second.t(), out=S[: len(first), : len(second)])
+
+
+NEIGHBOURS = {
+    "robustdml/nearest": lambda X, k: nearest(X, X, k, exclude_self=True),
+    "pml/CustomKNN": lambda X, k: CustomKNN(CosineSimilarity(), batch_size=1024)(X, k, X, True),
+}
+
+
+@pytest.mark.parametrize("contender", NEIGHBOURS)
+def test_nearest(timed, contender):
+    X, _ = matrices(300, 1, 8)
+    for mine, other in zip(NEIGHBOURS[contender](X, K), NEIGHBOURS["pml/CustomKNN"](X, K), strict=True):
+        torch.testing.assert_close(mine, other, rtol=0, atol=1e-5)
+    N, D = ALL
+    X, _ = matrices(N, 1, D)
+    timed(
+        lambda: NEIGHBOURS[contender](X, K),
+        lambda: tiles(X),
+        group=f"nearest, N=M={N:.0e} D={D} k={K}".replace("e+0", "e"),
+        contender=contender,
+        rounds=3,
+        flops=2.0 * N * N * D,
+    )
+
+
+@pytest.mark.parametrize("contender", NEIGHBOURS)
+def test_nearest_memory(benchmark, contender):
+    """Peak memory in a process of its own; the time that is kept is that of the whole process and means nothing."""
+    benchmark.group = f"memory, nearest of N=M={ALL[0]} D={ALL[1]}"
+    command = [sys.executable, "-m", __name__, contender]
+    out = benchmark.pedantic(lambda: subprocess.run(command, capture_output=True, text=True, check=True), rounds=1)
+    benchmark.extra_info.update(contender=contender, **json.loads(out.stdout))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(2)
+    X, _ = matrices(ALL[0], 1, ALL[1])
+    NEIGHBOURS[sys.argv[1]](X[:500], K)
+    before = resident("VmRSS")
+    NEIGHBOURS[sys.argv[1]](X, K)
+    peak, mb = resident("VmHWM"), 1 / 2**20
+    print(
+        json.dumps(
+            {
+                "process_mb": peak * mb,
+                "inputs_and_gradients_mb": X.nbytes * mb,
+                "beyond_mb": (peak - before) * mb,
+            }
+        )
+    )

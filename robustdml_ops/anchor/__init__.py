@@ -1,0 +1,192 @@
+"""The anchor log-sum-exp: per anchor, over the candidates of its positive and of its negative set.
+
+    positive_p = log(1 + Σ_{x∈X_p⁺} w_xp exp(−α s(x,p) + positive_bias_x))
+    negative_p = log(1 + Σ_{x∈X_p⁻} w_xp exp(+α s(x,p) + negative_bias_x + anchor_bias_p))
+
+:func:`anchor_lse` returns both vectors, for any use; :func:`anchor_loss` a weighted sum of them, for which value and
+gradients take one sweep over the proxies.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.anchor.autograd import AnchorSweep, Inputs, Outputs
+from robustdml_ops.anchor.problem import ConfidenceSets
+from robustdml_ops.anchor.sweep import Wanted
+from robustdml_ops.autograd import apply, in_eager_mode
+from robustdml_ops.label_sets import LabelSets
+from robustdml_ops.sweep import compute_dtype
+from robustdml_ops.validation import check_matrix, check_positive, check_same_device, check_vector
+
+
+class AnchorLSE(NamedTuple):
+    """Log-sum-exps of all anchors, (C,) each."""
+
+    positive: Tensor
+    negative: Tensor
+
+
+class AnchorBiases(NamedTuple):
+    """What is added to the exponents: α·margin, and the logarithm of a sample's weight (−inf: the sample is absent)."""
+
+    positive: Tensor  # (B,)
+    negative: Tensor  # (B,)
+    anchor: Tensor | None = None  # (C,), to the negative exponent
+
+
+def anchor_lse(
+    embeddings: Tensor,
+    proxies: Tensor,
+    sets: LabelSets | ConfidenceSets,
+    biases: AnchorBiases,
+    *,
+    alpha: float,
+    backend: str | None = None,
+) -> AnchorLSE:
+    """Both log-sum-exps of every anchor; differentiable for any upstream gradient.
+
+    Forward is one sweep, backward another that computes the similarities again: nothing of size B×C is kept.
+
+    Parameters
+    ----------
+    embeddings, proxies : Tensor
+        (B, D) and (C, D), float64, float32, bfloat16 or float16, any scale: s is their cosine. A zero row has cosine 0
+        with everything and zero gradient.
+    sets : LabelSets or ConfidenceSets
+        Which candidates are in X_p⁺; the others are in X_p⁻.
+    biases : AnchorBiases
+        In the compute type (float64 if either matrix is, else float32); differentiable.
+    alpha : float
+        Scale of the similarities, > 0. Any size: rows are shifted by their maximum where exp would overflow.
+    backend : str, optional
+        ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device.
+
+    Returns
+    -------
+    AnchorLSE
+        positive, negative: (C,) each, in the compute type; exactly 0 for an empty set.
+
+    Raises
+    ------
+    ValueError
+        Shapes or types that do not fit; on the CPU also NaN or inf (on a GPU the result is NaN: a look would stall it).
+    IndexError
+        On the CPU, a label outside 0 … C − 1 (on a GPU a device-side assertion).
+
+    Notes
+    -----
+    Source: the two sums of Kim et al. 2020, Eq. 4; Roig et al. 2020, Eq. 5; Phan et al., Eq. 2. Similarities and sums
+    are in float32 at least; on a GPU bfloat16 and float16 inputs, and all inputs under autocast, enter the products as
+    bfloat16.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.ops import AnchorBiases, LabelSets, anchor_lse
+    >>> X, P = torch.eye(2), torch.eye(2)
+    >>> bias = torch.zeros(2)
+    >>> lse = anchor_lse(X, P, LabelSets.of(torch.tensor([0, 1])), AnchorBiases(bias, bias), alpha=1.0)
+    >>> lse.positive  # log(1 + e^-1): each class has its one sample at cosine 1
+    tensor([0.3133, 0.3133])
+    """
+    inputs = _check(embeddings, proxies, sets, biases, alpha)
+    want = [True, False, False, False]
+    _, positive, negative, *_ = _apply(inputs, (None, None), sets, alpha, backend, want)
+    assert positive is not None and negative is not None
+    return AnchorLSE(positive, negative)
+
+
+def anchor_loss(
+    embeddings: Tensor,
+    proxies: Tensor,
+    sets: LabelSets | ConfidenceSets,
+    biases: AnchorBiases,
+    positive_scale: Tensor,
+    negative_scale: Tensor,
+    *,
+    alpha: float,
+    backend: str | None = None,
+) -> Tensor:
+    """positive_scale·Σ_p positive_p + negative_scale·Σ_p negative_p, with all gradients, in one sweep.
+
+    As the scales are known beforehand, a chunk of classes is differentiated before it leaves the cache: 6·B·C·D flops
+    for the value and both gradients, where :func:`anchor_lse` takes 8. The gradients wait for backward, in place of
+    everything that autograd would keep.
+
+    Parameters
+    ----------
+    embeddings, proxies, sets, biases, alpha, backend
+        As in :func:`anchor_lse`.
+    positive_scale, negative_scale : Tensor
+        () each, in the compute type; on the device of the embeddings, so that nothing waits for them. No gradient.
+
+    Returns
+    -------
+    Tensor
+        (), in the compute type. Without samples: 0, with zero gradients.
+
+    Raises
+    ------
+    ValueError, IndexError
+        As :func:`anchor_lse`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.ops import AnchorBiases, LabelSets, anchor_loss
+    >>> X, P, bias = torch.eye(2), torch.eye(2), torch.zeros(2)
+    >>> half = torch.tensor(0.5)
+    >>> anchor_loss(X, P, LabelSets.of(torch.tensor([0, 1])), AnchorBiases(bias, bias), half, half, alpha=1.0)
+    tensor(1.0064)
+    """
+    inputs = _check(embeddings, proxies, sets, biases, alpha)
+    want = Wanted.of(inputs) if torch.is_grad_enabled() else [False] * 4
+    loss, *_ = _apply(inputs, (positive_scale, negative_scale), sets, alpha, backend, want)
+    assert loss is not None
+    return loss
+
+
+def _apply(
+    inputs: Inputs,
+    scales: tuple[Tensor | None, Tensor | None],
+    sets: LabelSets | ConfidenceSets,
+    alpha: float,
+    backend: str | None,
+    want: list[bool],
+) -> Outputs:
+    of_sets: tuple[Any, ...] = (sets,)
+    if not in_eager_mode():
+        numbers = (0.0, 0.0) if isinstance(sets, LabelSets) else (sets.beta, sets.threshold)
+        of_sets = (*numbers, *sets.tensors)
+    outputs: Outputs = apply(AnchorSweep, *inputs, *scales, alpha, backend or "auto", want, *of_sets)
+    return outputs
+
+
+def _check(
+    embeddings: Tensor, proxies: Tensor, sets: LabelSets | ConfidenceSets, biases: AnchorBiases, alpha: float
+) -> Inputs:
+    """What shapes and types tell; values are checked in the sweep, where reading them breaks no graph."""
+    check_matrix("embeddings", embeddings)
+    check_matrix("proxies", proxies, columns=embeddings.shape[1])
+    check_positive(alpha=alpha)
+    dtype = compute_dtype(embeddings, proxies)
+    B, C = len(embeddings), len(proxies)
+    for name, bias, length in zip(biases._fields, biases, (B, B, C), strict=True):
+        if bias is None:
+            continue
+        check_vector(f"biases.{name}", bias, length)
+        if bias.dtype != dtype:
+            raise ValueError(f"biases.{name} must be of the compute type {dtype}, got {bias.dtype}")
+    check_same_device(
+        embeddings=embeddings,
+        proxies=proxies,
+        bias=biases.positive,
+        sets=sets.tensors[0],
+    )
+    # Kernels read the biases by address.
+    positive, anchor = biases.positive.contiguous(), biases.anchor
+    # One tensor twice among its arguments is more than a compiled function takes.
+    negative = None if biases.negative is biases.positive else biases.negative.contiguous()
+    return embeddings, proxies, positive, negative, None if anchor is None else anchor.contiguous()

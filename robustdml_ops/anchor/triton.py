@@ -1,0 +1,159 @@
+"""The anchor log-sum-exp in Triton: of a chunk, or of all proxies with their similarities in one launch."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.anchor.problem import AnchorBackend, AnchorChunk, AnchorProblem, ConfidenceSets
+from robustdml_ops.label_sets import LabelSets
+from robustdml_ops.rows.triton import TritonRows
+from robustdml_ops.sweep import row_stride
+from robustdml_ops.triton_device import Launch, block_of, current, grid_of, is_hopper, launch
+
+_OPERANDS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class TritonAnchor(TritonRows, AnchorBackend):
+    """On CUDA devices; in Triton's interpreter also on the CPU."""
+
+    def anchor_lse(self, chunk: AnchorChunk, problem: AnchorProblem) -> None:
+        """As :meth:`AnchorBackend.anchor_lse`."""
+        from robustdml_ops.anchor.kernels import anchor_lse as kernel
+
+        S, sets = chunk.S, problem.sets
+        c, B = S.shape
+        values = None if isinstance(sets, LabelSets) else sets.values(chunk.first, chunk.last, S.dtype)
+        parameters = epilogue_launch(B, S.dtype, values is None, values is not None and values.stride(0) == 1)
+        grid = grid_of(c, parameters["BLOCK_C"])
+        # Sums over anchors cross programs. Each leaves its part and torch adds the parts, in the same order every time.
+        bias_partials = None if chunk.dpositive_bias is None else S.new_empty((*grid, 2, B))
+        with current(S):
+            kernel[grid](
+                S=S,
+                values=values,
+                upstream_positive=chunk.upstream_positive,
+                upstream_negative=chunk.upstream_negative,
+                upstream_positive_stride=row_stride(chunk.upstream_positive),
+                upstream_negative_stride=row_stride(chunk.upstream_negative),
+                lse_positive=chunk.lse_positive,
+                lse_negative=chunk.lse_negative,
+                bias_partials=bias_partials,
+                c=c,
+                B=B,
+                first=chunk.first,
+                ARE_LOGITS=not isinstance(sets, LabelSets) and sets.are_logits,
+                **problem.arguments(chunk.first, chunk.last),
+                **_set_arguments(sets, values),
+                **parameters,
+            )
+        if bias_partials is not None and chunk.dpositive_bias is not None and chunk.dnegative_bias is not None:
+            dpositive_bias, dnegative_bias = bias_partials.sum(0)
+            chunk.dpositive_bias += dpositive_bias
+            chunk.dnegative_bias += dnegative_bias
+
+    def fused_forward(self, X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tensor, Tensor] | None:
+        """From one launch; None where the kernel doesn't serve.
+
+        It has no float64, and no confidences that are a product themselves.
+        """
+        sets = problem.sets
+        if X.dtype not in _OPERANDS or problem.positive_bias.dtype != torch.float32:
+            return None
+        if not isinstance(sets, LabelSets) and sets.are_logits:
+            return None
+        return fused_anchor_lse(X, P, problem)
+
+
+def fused_anchor_lse(X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tensor, Tensor]:
+    """Both log-sum-exps of every proxy in one launch; nothing else is written.
+
+    Parameters
+    ----------
+    X : Tensor
+        (B, D) unit embeddings in the operand type: float32, bfloat16 or float16; contiguous.
+    P : Tensor
+        (C, D) proxies of any scale and floating type. They are normalised in float32 and then rounded to the operand
+        type, as the sweep does. Products accumulate in float32; float32 operands are rounded to TF32 unless
+        ``torch.get_float32_matmul_precision()`` is ``"highest"``.
+    problem : AnchorProblem
+        Labels or dense confidences, in float32.
+
+    Returns
+    -------
+    lse_positive, lse_negative : Tensor
+        (C,) float32.
+    """
+    from robustdml_ops.anchor.kernels import fused_anchor_lse as kernel
+
+    (B, D), C, sets = X.shape, len(P), problem.sets
+    # The confidences as they are: a copy in the compute type would be of size B×C.
+    values = None if isinstance(sets, LabelSets) or sets.confidences is None else sets.confidences.t()
+    input_precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    parameters = fused_launch(B, D, X.dtype, values is None, input_precision, is_hopper(X))
+    lse_positive, lse_negative = problem.positive_bias.new_empty((2, C))
+    with current(X):
+        kernel[grid_of(C, parameters["BLOCK_C"])](
+            X=X,
+            P=P,
+            values=values,
+            lse_positive=lse_positive,
+            lse_negative=lse_negative,
+            B=B,
+            C=C,
+            row_stride=P.stride(0),
+            column_stride=P.stride(1),
+            D=D,
+            **problem.arguments(0, C),
+            **_set_arguments(sets, values),
+            **parameters,
+        )
+    return lse_positive, lse_negative
+
+
+def _set_arguments(sets: LabelSets | ConfidenceSets, values: Tensor | None) -> dict[str, Any]:
+    """What both kernels take of the sets; what labels don't need is 0."""
+    anchor_stride, candidate_stride = (0, 0) if values is None else values.stride()
+    return {
+        "labels": sets.labels if isinstance(sets, LabelSets) else None,
+        "beta": 0.0 if isinstance(sets, LabelSets) else float(sets.beta),
+        "threshold": 0.0 if isinstance(sets, LabelSets) else float(sets.threshold),
+        "anchor_stride": anchor_stride,
+        "candidate_stride": candidate_stride,
+    }
+
+
+def epilogue_launch(B: int, compute: torch.dtype, labels: bool, anchors_contiguous: bool) -> Launch:
+    """Tile of the epilogue: 16 elements of S a thread, half as many with confidences, a quarter in float64: registers.
+
+    The second pass over the rows of a program finds them in L1. Few rows a program fill the GPU with chunks of a few
+    thousand anchors. Confidences stored as (B, C) are contiguous over the anchors: 16 anchors make whole 32-byte
+    sectors of them.
+    """
+    BLOCK_B = block_of(B, 64 if anchors_contiguous else 256)
+    elements = 512 if compute == torch.float64 else 2048 if labels else 1024
+    return launch(BLOCK_C=elements // BLOCK_B, BLOCK_B=BLOCK_B, num_warps=4, num_stages=1)
+
+
+def fused_launch(B: int, D: int, operand: torch.dtype, labels: bool, input_precision: str, hopper: bool) -> Launch:
+    """Tile of the fused forward.
+
+    Up to D = 128 a tile holds whole rows of proxies: they are read and normalised once and meet the whole batch. Longer
+    rows come in steps of 32 columns, again for every tile of candidates. With labels and half-precision operands Hopper
+    has room for the exponentials beside 64 accumulators a thread: square tiles for whole rows, wide ones where rows are
+    read again. Elsewhere, and with confidences or TF32 operands, registers allow half or a quarter of that.
+    IEEE float32 runs on the ordinary cores, where small tiles keep the operands in registers.
+    """
+    if operand == torch.float32 and input_precision == "ieee":
+        return launch(BLOCK_C=64, BLOCK_B=64, BLOCK_D=16, num_warps=4, num_stages=2, input_precision=input_precision)
+    anchors, candidates = 64, 64
+    if labels and operand.itemsize == 2:
+        anchors, candidates = ((128, 128) if D <= 128 else (64, 256)) if hopper else (64, 128)
+    return launch(
+        BLOCK_C=anchors,
+        BLOCK_B=block_of(B, candidates),
+        BLOCK_D=block_of(D, 128) if D <= 128 else 32,
+        num_warps=8,
+        num_stages=3 if operand.itemsize == 2 else 2,
+        input_precision=input_precision,
+    )

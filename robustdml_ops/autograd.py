@@ -1,0 +1,204 @@
+"""Second derivatives of the sweeps: right, a chunk at a time, where PyTorch asks for a graph of the gradient.
+
+A sweep makes its gradient by hand, so PyTorch knows nothing of how that gradient depends on the inputs. Where it asks
+(``create_graph=True``, ``torch.func.grad``), backward answers with :class:`Derivative`, whose own backward makes the
+second derivative from an ordinary differentiable expression of one chunk after the other. A third one is refused.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.rows.backend import TINY_NORM
+from robustdml_ops.rows.eager import unit_rows
+
+Results = tuple[Tensor | None, ...]
+
+
+def in_eager_mode() -> bool:
+    """Neither under ``torch.compile`` or ``torch.export``, nor in a transform of ``torch.func`` or in forward mode."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or torch.autograd.forward_ad._current_level >= 0
+    )
+
+
+def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
+    """``function.apply(*arguments)``, in eager mode without what PyTorch does for defaults and dead wrappers: 30 µs."""
+    if not in_eager_mode():
+        return function.apply(*_without_twins(arguments))  # type: ignore[no-untyped-call]
+    if not torch.is_grad_enabled():
+        return function.forward(*arguments)
+    return super(torch.autograd.Function, function).apply(*arguments)  # type: ignore[misc]
+
+
+def _without_twins(arguments: Sequence[Any]) -> list[Any]:
+    """A view in place of a tensor that is there already: PyTorch's compiler takes no tensor twice."""
+    seen: list[Any] = []
+    for argument in arguments:
+        twin = isinstance(argument, Tensor) and any(argument is other for other in seen)
+        seen.append(argument.view_as(argument) if twin else argument)
+    return seen
+
+
+class Derivative(torch.autograd.Function):
+    """``first(*tensors)``, the gradients of a sweep, whose derivative is ``second(*tensors, *vectors)``.
+
+    Tensors are the inputs of the sweep, one for each gradient; what else ``first`` needs; and at ``upstream`` the two
+    upstream gradients, in which it is linear. ``vectors`` are the gradients that arrive for what ``first`` returned,
+    None where none does; ``second`` returns the gradients of the first of the tensors, and the rest are constants. All
+    tensors come as arguments, none in a closure: ``torch.func`` wraps them, and unwraps arguments alone.
+    """
+
+    @staticmethod
+    def forward(
+        first: Callable[..., Results], second: Callable[..., Results], upstream: int, *tensors: Tensor | None
+    ) -> Results:
+        """The gradients."""
+        return first(*tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
+        """Keep the inputs."""
+        *ctx.settings, ctx.upstream = inputs[:3]
+        ctx.save_for_backward(*inputs[3:])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *vectors: Tensor | None) -> tuple[Tensor | None, ...]:
+        """The second derivatives."""
+        # Views: of a leaf the engine does not tell whether its gradient is asked for.
+        tensors = [t if t is None or not t.requires_grad else t.view_as(t) for t in ctx.saved_tensors]
+        settings = (*ctx.settings, ctx.upstream, len(tensors))
+        results = SecondDerivative.apply(*settings, *tensors, *vectors)  # type: ignore[no-untyped-call]
+        results = (*results, *(None,) * (len(tensors) - len(results)))
+        needed = ctx.needs_input_grad[3:]
+        return (None, None, None, *(result if need else None for result, need in zip(results, needed, strict=True)))
+
+
+class SecondDerivative(torch.autograd.Function):
+    """``second(*tensors, *vectors)``, which can be differentiated in the vectors alone, in which it is linear.
+
+    ``torch.autograd.functional.hvp`` does so: it takes a product with the Hessian from the product's own derivative.
+    """
+
+    @staticmethod
+    def forward(
+        first: Callable[..., Results],
+        second: Callable[..., Results],
+        upstream: int,
+        count: int,
+        *tensors: Tensor | None,
+    ) -> Results:
+        """Of ``count`` tensors and as many vectors as ``first`` has results."""
+        return second(*tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
+        """Keep the inputs."""
+        *ctx.settings, ctx.upstream, ctx.count = inputs[:4]
+        ctx.save_for_backward(*inputs[4:])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *vectors: Tensor | None) -> tuple[Tensor | None, ...]:
+        """The second derivatives are symmetric, so this is the derivative of ``first`` along ``vectors``."""
+        tensors, inputs = list(ctx.saved_tensors[: ctx.count]), len(ctx.saved_tensors) - ctx.count
+        edges = ctx.next_functions[: sum(tensor is not None for tensor in tensors)]
+        nodes = [node for node, _ in edges if node is not None]
+        if torch.is_grad_enabled() or any(torch._C._will_engine_execute_node(node) for node in nodes):
+            raise RuntimeError(
+                "a fused loss can be differentiated twice, and a third derivative was asked for: use the dense losses "
+                "of robustdml_ops.python_ref, which are ordinary differentiable expressions"
+            )
+        first, second = ctx.settings
+        along_inputs = second(*tensors, *vectors[:inputs])[:inputs]
+        for place in (ctx.upstream, ctx.upstream + 1):
+            vector = vectors[place] if place < len(vectors) else None
+            tensors[place] = torch.zeros_like(tensors[place]) if vector is None else vector
+        along_upstream = first(*tensors)
+        needed = ctx.needs_input_grad[4 + ctx.count :]
+        results = (
+            (of_upstream if of_inputs is None else of_inputs + of_upstream) if need else None
+            for of_inputs, of_upstream, need in zip(along_inputs, along_upstream, needed, strict=True)
+        )
+        return (None, None, None, None, *(None,) * ctx.count, *results)
+
+
+def scale_gradients(gradients: Sequence[Tensor | None], factor: Tensor) -> list[Tensor | None]:
+    """Gradients that a sweep has made beforehand times the upstream gradient ``factor`` (), in their own memory."""
+    if torch.compiler.is_compiling():
+        return [None if gradient is None else (gradient * factor).to(gradient.dtype) for gradient in gradients]
+    # On the CPU the usual upstream of exactly 1 saves a pass over the proxies; elsewhere asking would stall.
+    if factor.device.type != "cpu" or factor != 1:
+        for gradient in gradients:
+            if gradient is not None:
+                gradient.mul_(factor)
+    return list(gradients)
+
+
+def second_derivatives(
+    value: Callable[..., Tensor],
+    shared: Sequence[Tensor | None],
+    sliced: Sequence[Tensor | None],
+    shared_vectors: Sequence[Tensor | None],
+    sliced_vectors: Sequence[Tensor | None],
+    rows: int,
+    length: int,
+) -> Results:
+    """Gradients of Σ ⟨∂value/∂t, vector of t⟩ with respect to every tensor t, a chunk at a time.
+
+    Parameters
+    ----------
+    value : callable
+        ``value(first, last, *shared, *(t[first:last] for t in sliced))``: the part of a chunk in a scalar that is the
+        sum of such parts; () and differentiable twice.
+    shared, sliced : sequence of Tensor or None
+        What each chunk sees whole, and what has a row for each of ``length`` places.
+    shared_vectors, sliced_vectors : sequence of Tensor or None
+        One for each of them, of its shape; None: zero.
+    rows : int
+        Places a chunk.
+
+    Returns
+    -------
+    tuple of Tensor
+        One for each of ``shared`` and then of ``sliced``, in their types; None where they are None.
+    """
+    sums = [None if t is None else torch.zeros_like(t) for t in shared]
+    parts = [None if t is None else torch.zeros_like(t, memory_format=torch.contiguous_format) for t in sliced]
+    nothing = all(v is None for v in (*shared_vectors, *sliced_vectors))
+    for first in range(0, 0 if nothing else length, rows):
+        last = min(length, first + rows)
+        with torch.enable_grad():
+            leaves = [
+                None if t is None else t.detach().requires_grad_()
+                for t in (*shared, *(t if t is None else t[first:last] for t in sliced))
+            ]
+            vectors = (*shared_vectors, *(v if v is None else v[first:last] for v in sliced_vectors))
+            asked = [(leaf, v) for leaf, v in zip(leaves, vectors, strict=True) if leaf is not None and v is not None]
+            gradients = torch.autograd.grad(
+                value(first, last, *leaves), [leaf for leaf, _ in asked], create_graph=True, allow_unused=True
+            )
+            terms = [(g * v).sum() for g, (_, v) in zip(gradients, asked, strict=True) if g is not None]
+            if not terms:
+                continue
+            given = [leaf for leaf in leaves if leaf is not None]
+            found = iter(torch.autograd.grad(torch.stack(terms).sum(), given, allow_unused=True))
+        results = [None if leaf is None else next(found) for leaf in leaves]
+        for total, result in zip(sums, results[: len(sums)], strict=True):
+            if total is not None and result is not None:
+                total += result
+        for part, result in zip(parts, results[len(sums) :], strict=True):
+            if part is not None and result is not None:
+                part[first:last] = result
+    return (*sums, *parts)
+
+
+def unit_rows_twice(rows: Tensor) -> Tensor:
+    """As :func:`robustdml_ops.rows.eager.unit_rows`, but a zero row has a second derivative, too: 0."""
+    zero = torch.linalg.vector_norm(rows.detach(), dim=1, keepdim=True) < TINY_NORM
+    return unit_rows(rows.masked_fill(zero, 1)).masked_fill(zero, 0)

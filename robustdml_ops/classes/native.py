@@ -1,0 +1,64 @@
+"""The class log-sum-exp of a chunk in the native module."""
+
+from typing import Any
+
+import torch
+
+from robustdml_ops import native_module as module
+from robustdml_ops.classes.problem import ClassBackend, ClassChunk, ClassProblem, ClassSums, ClassUpstream
+from robustdml_ops.rows.native import NativeRows
+
+
+class NativeClasses(NativeRows, ClassBackend):
+    """On the CPU and on CUDA devices."""
+
+    def class_lse(self, chunk: ClassChunk, problem: ClassProblem, sums: ClassSums) -> None:
+        """As :meth:`ClassBackend.class_lse`."""
+        results = {name: getattr(sums, name).data_ptr() for name in ("shift", "total", "target")}
+        if module.on_gpu(chunk.S):
+            parts = _parts(chunk)
+            partials = chunk.S.new_empty((parts, 2, chunk.S.shape[1]))
+            _call("class_lse_cuda", chunk, problem, partials=partials.data_ptr(), parts=parts, **results)
+        else:
+            _call("class_lse", chunk, problem, **results)
+
+    def class_lse_backward(self, chunk: ClassChunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
+        """As :meth:`ClassBackend.class_lse_backward`."""
+        given = {name: getattr(upstream, name).data_ptr() for name in ("lse", "dlse", "dlogit")}
+        if module.on_gpu(chunk.S):
+            _call("class_lse_backward_cuda", chunk, problem, parts=_parts(chunk), **given)
+        else:
+            _call("class_lse_backward", chunk, problem, **given)
+
+
+def _call(name: str, chunk: ClassChunk, problem: ClassProblem, **arguments: int) -> None:
+    function = getattr(module.library, f"{name}_{module.SUFFIX[chunk.S.dtype]}")
+    labels = problem.labels
+    arguments["first_label"] = chunk.first
+    if module.on_gpu(chunk.S):
+        with module.current_stream(chunk.S.device) as stream:
+            function(_arguments(chunk, problem), labels=labels.labels.data_ptr(), stream=stream, **arguments)
+        return
+    arguments |= {"sorted_labels": labels.sorted_labels.data_ptr(), "order": labels.order.data_ptr()}
+    function(_arguments(chunk, problem), threads=torch.get_num_threads(), **arguments)
+
+
+def _parts(chunk: ClassChunk) -> int:
+    """Enough parts of the classes to fill a device, whatever the number of columns."""
+    return max(1, min(64, 131072 // chunk.S.shape[1]))
+
+
+def _arguments(chunk: ClassChunk, problem: ClassProblem) -> Any:
+    """``chunk`` as the native module reads it."""
+    classes = chunk.classes(problem)
+    given = problem.arguments(chunk.first, chunk.first + classes)
+    if chunk.inverse_norm is not None and not module.on_gpu(chunk.S):
+        given |= {"P": chunk.V, "inverse_norm": chunk.inverse_norm, "D": chunk.V.shape[1]}
+    return getattr(module.library, f"ClassChunk_{module.SUFFIX[chunk.S.dtype]}")(
+        S=chunk.S.data_ptr(),
+        classes=classes,
+        centers=problem.centers,
+        B=chunk.S.shape[1],
+        pooling=problem.pooling,
+        **module.addresses(given),
+    )

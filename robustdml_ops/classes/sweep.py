@@ -1,0 +1,94 @@
+"""The sweeps of the class log-sum-exp: one for its value, one that makes the similarities again to differentiate it."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.classes.eager import EagerClasses
+from robustdml_ops.classes.native import NativeClasses
+from robustdml_ops.classes.problem import ClassBackend, ClassChunk, ClassProblem, ClassSums, ClassUpstream
+from robustdml_ops.classes.triton import TritonClasses
+from robustdml_ops.sweep import Chunk, Similarities
+
+BACKENDS: dict[str, ClassBackend] = {"native": NativeClasses(), "triton": TritonClasses(), "eager": EagerClasses()}
+
+
+def class_sweep(
+    embeddings: Tensor, proxies: Tensor, problem: ClassProblem, backend: ClassBackend, differentiable: bool
+) -> tuple[Tensor, Tensor]:
+    """Log-sum-exp over the classes and logit of the label, (B,) each in the compute type: 2·B·C·D flops.
+
+    Parameters
+    ----------
+    embeddings, proxies : Tensor
+        (B, D) and (C·H, D), any scale.
+    differentiable : bool
+        Whether :func:`class_sweep_backward` may follow. It must then make the very similarities that were summed: at a
+        scale of 10⁴ another order of additions within a product changes a softmax weight by 10⁻³.
+    """
+    B, compute = len(embeddings), problem.scale.dtype
+    sums = ClassSums.empty(B, compute, embeddings.device)
+    if B:
+        with torch.autocast(embeddings.device.type, enabled=False):
+            similarities = _similarities(embeddings, proxies, problem, backend)
+            if differentiable or not backend.fused_forward(similarities.X, proxies, problem, sums):
+                for _, chunk in _chunks(similarities, problem):
+                    backend.class_lse(chunk, problem, sums)
+    target = sums.target + problem.target_bias
+    lse = sums.log()
+    if not problem.exclude_target:
+        lse = torch.logaddexp(lse, target.double())
+    return lse.to(compute), target
+
+
+def class_sweep_backward(
+    embeddings: Tensor,
+    proxies: Tensor,
+    problem: ClassProblem,
+    results: tuple[Tensor, Tensor],
+    upstream: tuple[Tensor, Tensor],
+    backend: ClassBackend,
+    want: tuple[bool, bool],
+) -> tuple[Tensor | None, Tensor | None]:
+    """dL/dembeddings (B, D), compute type, and dL/dproxies (C·H, D), type of the proxies: 2·B·C·D flops and 2 for each.
+
+    Every similarity needs the log-sum-exp over all classes before it can be differentiated, and the first chunk's are
+    gone when the last one completes it.
+
+    Parameters
+    ----------
+    results : pair of Tensor
+        lse and target, as :func:`class_sweep` returned them.
+    upstream : pair of Tensor
+        dL/dlse and dL/dtarget, (B,) each in the compute type.
+    want : pair of bool
+        Which of the two gradients are asked for.
+    """
+    if len(embeddings) == 0:
+        dX = torch.zeros_like(embeddings, dtype=problem.scale.dtype) if want[0] else None
+        return dX, torch.zeros_like(proxies) if want[1] else None
+    (lse, target), (dlse, dtarget) = results, upstream
+    lse = lse.masked_fill(lse == -torch.inf, torch.inf)
+    dlogit = dtarget if problem.exclude_target else dtarget + dlse * (target - lse).exp()
+    gradient = ClassUpstream(lse, dlse.contiguous(), dlogit.contiguous())
+    with torch.autocast(embeddings.device.type, enabled=False):
+        similarities = _similarities(embeddings, proxies, problem, backend)
+        similarities.want_gradients(*want)
+        for similar, chunk in _chunks(similarities, problem):
+            backend.class_lse_backward(chunk, problem, gradient)
+            similarities.backward(similar)
+        return similarities.gradients()
+
+
+def _similarities(embeddings: Tensor, proxies: Tensor, problem: ClassProblem, backend: ClassBackend) -> Similarities:
+    return Similarities(
+        embeddings, proxies, problem.scale.dtype, backend, together=problem.centers, normalize=problem.normalize
+    )
+
+
+def _chunks(similarities: Similarities, problem: ClassProblem) -> Iterator[tuple[Chunk, ClassChunk]]:
+    """Each chunk as the similarities and as an epilogue know it: the one counts rows, the other classes."""
+    for chunk in similarities:
+        inverse_norm = chunk.inverse_norm if problem.normalize else None
+        yield chunk, ClassChunk(chunk.S, chunk.first // problem.centers, chunk.V, inverse_norm)

@@ -1,1 +1,0 @@
-"""The sweep over chunks of classes, and the epilogues that serve it on each device."""

@@ -1,1 +1,0 @@
-"""Triton kernels, one family a file. Imported only where Triton is there and asked for."""

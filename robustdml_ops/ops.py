@@ -1,0 +1,56 @@
+"""Differentiable operations: the losses are made of these, and so may be others."""
+
+from robustdml_ops.anchor import AnchorBiases, AnchorLSE, anchor_loss, anchor_lse
+from robustdml_ops.anchor.problem import ConfidenceSets
+from robustdml_ops.classes import ClassLSE, class_lse
+from robustdml_ops.label_sets import LabelSets
+from robustdml_ops.lambert_w import confidence, lambertw, superloss
+from robustdml_ops.otsu import otsu_confidence, otsu_threshold
+from robustdml_ops.otsu.problem import OtsuCut
+from robustdml_ops.pairs import PairHinge, PairLSE, pair_hinge, pair_hinge_sum, pair_lse, pair_lse_sum
+from robustdml_ops.self_paced import self_paced_descent, self_paced_sweep
+from robustdml_ops.similarity import Nearest, nearest, similarity
+from robustdml_ops.vmf import (
+    VonMisesFisher,
+    bessel_ratio,
+    fit_vmf,
+    log_bessel_i,
+    vmf_log_likelihood,
+    vmf_log_normalizer,
+    vmf_log_peak,
+)
+
+__all__ = [
+    "AnchorBiases",
+    "AnchorLSE",
+    "ClassLSE",
+    "ConfidenceSets",
+    "LabelSets",
+    "Nearest",
+    "OtsuCut",
+    "PairHinge",
+    "PairLSE",
+    "VonMisesFisher",
+    "anchor_loss",
+    "anchor_lse",
+    "bessel_ratio",
+    "class_lse",
+    "confidence",
+    "fit_vmf",
+    "lambertw",
+    "log_bessel_i",
+    "nearest",
+    "otsu_confidence",
+    "otsu_threshold",
+    "pair_hinge",
+    "pair_hinge_sum",
+    "pair_lse",
+    "pair_lse_sum",
+    "self_paced_descent",
+    "self_paced_sweep",
+    "similarity",
+    "superloss",
+    "vmf_log_likelihood",
+    "vmf_log_normalizer",
+    "vmf_log_peak",
+]

@@ -1,0 +1,243 @@
+"""The one way of the sums of pairs through autograd: in eager mode, ``torch.compile`` and ``torch.export``.
+
+:class:`PairSweep` calls the sweep; a graph that is compiled or exported holds it as ``robustdml_ops::pair_sweep``.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.autograd import Derivative, Results, scale_gradients, second_derivatives
+from robustdml_ops.backends import choose
+from robustdml_ops.pairs.dense import chunk_value
+from robustdml_ops.pairs.problem import PairHingeProblem, PairLSEProblem, PairProblem, PairSets
+from robustdml_ops.pairs.sweep import BACKENDS, PairResult, pair_sweep
+from robustdml_ops.sweep import chunk_rows, compute_dtype
+from robustdml_ops.validation import check_finite_candidates, check_finite_embeddings
+
+# embeddings (n, D), candidates (m, D) or None for the embeddings themselves
+Matrices: TypeAlias = tuple[Tensor, Tensor | None]
+# total, positive and negative sums, counts (2, n), dX, dcandidates; None where there is none
+Outputs: TypeAlias = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+
+
+class PairConstants(NamedTuple):
+    """What of a problem a registered op can take: tensors, a name and numbers."""
+
+    labels: Tensor
+    candidate_labels: Tensor | None
+    candidate_weights: Tensor | None
+    kind: str
+    numbers: list[float]
+
+    @classmethod
+    def of(cls, problem: PairProblem) -> "PairConstants":
+        """Take ``problem`` apart."""
+        sets = problem.sets
+        candidate_labels = None if sets.itself else sets.candidate_labels
+        if isinstance(problem, PairLSEProblem):
+            mining = [] if problem.epsilon is None else [float(problem.epsilon)]
+            numbers = [float(problem.alpha), float(problem.beta), float(problem.base), *mining]
+            return cls(sets.labels, candidate_labels, problem.candidate_weights, "lse", numbers)
+        margins = (problem.positive_margin, problem.negative_margin, problem.positive_offset, problem.negative_offset)
+        return cls(sets.labels, candidate_labels, None, "hinge", [*map(float, margins), float(problem.euclidean)])
+
+    def problem(self) -> PairProblem:
+        """Put it together again."""
+        sets = PairSets.of(self.labels, self.candidate_labels)
+        if self.kind == "lse":
+            alpha, beta, base, *epsilon = self.numbers
+            return PairLSEProblem(sets, alpha, beta, base, epsilon[0] if epsilon else None, self.candidate_weights)
+        m_positive, m_negative, positive_offset, negative_offset, euclidean = self.numbers
+        return PairHingeProblem(sets, m_positive, m_negative, positive_offset, negative_offset, bool(euclidean))
+
+
+class PairSweep(torch.autograd.Function):
+    """One sweep. Without scales it gives both sums of each anchor, with scales their weighted sum and its gradients."""
+
+    @staticmethod
+    def forward(*arguments: Any) -> Outputs:
+        """Of embeddings, candidates or None, two scales or None, backend, which gradients are wanted, and the problem.
+
+        The problem is one argument in eager mode. A compiled graph, and ``torch.func``, take its parts.
+        """
+        X, candidates, *scales, backend, want = arguments[:6]
+        if torch.compiler.is_compiling():
+            return pair_sweep_op(X, candidates, *scales, *arguments[6:], backend, want)  # type: ignore[no-any-return]
+        result = _sweep((X, candidates), scales, _problem_of(arguments[6:]), backend, want)
+        if scales[0] is None:
+            return (None, result.positive, result.negative, result.counts, None, None)
+        return (weighted_sum(result, scales), None, None, None, result.danchors, result.dcandidates)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
+        """Keep the inputs, and the gradients that came with a weighted sum."""
+        *matrices, ctx.backend, ctx.want = inputs[:6]
+        labels, ctx.problem = inputs[6:-2] if len(inputs) > 7 else (), inputs[-2:] if len(inputs) > 7 else inputs[6:]
+        _, _, _, counts, *ctx.gradients = output
+        ctx.save_for_backward(*matrices, *labels)
+        ctx.weighted = matrices[2] is not None
+        ctx.types = [None if matrix is None else matrix.dtype for matrix in matrices[:2]]
+        ctx.mark_non_differentiable(*(tensor for tensor in (counts, *ctx.gradients) if tensor is not None))
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(
+        ctx: Any, dtotal: Any, dpositive: Tensor | None, dnegative: Tensor | None, *_: None
+    ) -> tuple[Tensor | None, ...]:
+        """Scale the gradients that are there already, or sweep again with the upstream gradients."""
+        needs = ctx.needs_input_grad[:2]
+        nothing = (None,) * (len(ctx.needs_input_grad) - 2)
+        # A compiled graph has zeros where nothing arrives: it is the scales that tell what was asked of the sweep.
+        if dtotal is None if ctx.weighted else dpositive is None and dnegative is None:
+            return (None, None, *nothing)
+        differentiable = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        if ctx.weighted and not differentiable:
+            return (*_scaled(ctx, dtotal, needs), *nothing)
+        X, candidates, *scales = ctx.saved_tensors[:4]
+        upstream = [scale * dtotal for scale in scales] if ctx.weighted else (dpositive, dnegative)
+        factors = (_or_zero(factor, X, candidates) for factor in upstream)
+        tensors = (X, candidates, *factors, *ctx.saved_tensors[4:])
+        first = partial(_first, ctx.problem, ctx.backend, needs)
+        if differentiable:
+            second = partial(_second, ctx.problem)
+            results = Derivative.apply(first, second, 2, *tensors)  # type: ignore[no-untyped-call]
+        else:
+            results = first(*tensors)
+        return (*results, *nothing)
+
+
+def _problem_of(parts: Sequence[Any]) -> PairProblem:
+    """The problem as it is, or put together of its parts."""
+    problem: PairProblem = parts[0] if len(parts) == 1 else PairConstants._make(parts).problem()
+    return problem
+
+
+def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> Results:
+    """The gradients of the weighted sum, which its sweep has made, times its upstream gradient."""
+    # They are given away and scaled in place, so a second backward of the same graph sweeps again.
+    gradients, ctx.gradients = ctx.gradients, None
+    if gradients is None:
+        X, candidates, *scales = ctx.saved_tensors[:4]
+        problem = _problem_of((*ctx.saved_tensors[4:], *ctx.problem))
+        result = _sweep((X, candidates), scales, problem, ctx.backend, ctx.want)
+        gradients = (result.danchors, result.dcandidates)
+    return _typed(scale_gradients(gradients, dtotal), ctx.types, needs)
+
+
+def weighted_sum(result: PairResult, scales: Sequence[Tensor]) -> Tensor:
+    """Σ_i of both sums times their scales, (), summed in double."""
+    total = (scales[0] * result.positive).sum(dtype=torch.float64)
+    total += (scales[1] * result.negative).sum(dtype=torch.float64)
+    return total.to(result.positive.dtype)
+
+
+def pair_dtype(embeddings: Tensor, candidates: Tensor | None) -> torch.dtype:
+    """Compute type of the pairs."""
+    return compute_dtype(embeddings, embeddings if candidates is None else candidates)
+
+
+def _sweep(
+    matrices: Matrices, upstream: Sequence[Any], problem: PairProblem, backend: str, want: Sequence[bool]
+) -> PairResult:
+    """One sweep over detached inputs, their values checked."""
+    X, candidates = matrices
+    check_finite_embeddings(X)
+    dtype = pair_dtype(X, candidates)
+    chosen = choose(BACKENDS, backend, X.device, dtype)
+    factors = None if upstream[0] is None else (upstream[0], upstream[1])
+    result = pair_sweep(X, candidates, problem, factors, chosen, dtype, (want[0], want[1]))
+    if candidates is not None and result.candidate_scale is not None:
+        check_finite_candidates(result.candidate_scale)
+    return result
+
+
+def _or_zero(upstream: Tensor | None, X: Tensor, candidates: Tensor | None) -> Tensor:
+    return X.new_zeros((), dtype=pair_dtype(X, candidates)) if upstream is None else upstream.contiguous()
+
+
+def _typed(gradients: Sequence[Tensor | None], types: Sequence[Any], needs: Sequence[bool]) -> Results:
+    """Gradients in the types of their tensors. Only now: unscaled ones of a float16 model may lie below float16."""
+    return tuple(
+        gradient.to(dtype) if need and gradient is not None and dtype is not None else None
+        for gradient, dtype, need in zip(gradients, types, needs, strict=True)
+    )
+
+
+def _first(problem: Sequence[Any], backend: str, needs: Sequence[bool], *tensors: Any) -> Results:
+    """Gradients of Σ_a upstream_a · sum_a over both sums: one sweep."""
+    X, candidates, *upstream = tensors[:4]
+    parts = (*tensors[4:], *problem)
+    gradients: Sequence[Tensor | None]
+    if torch.compiler.is_compiling():
+        _, _, _, _, *gradients = pair_sweep_op(X, candidates, *upstream, *parts, backend, list(needs))
+    else:
+        result = _sweep((X, candidates), upstream, _problem_of(parts), backend, needs)
+        gradients = (result.danchors, result.dcandidates)
+    return _typed(gradients, [None if matrix is None else matrix.dtype for matrix in (X, candidates)], needs)
+
+
+def _second(problem: Sequence[Any], *tensors: Any) -> Results:
+    """Derivatives of ⟨:func:`_first`, vectors⟩ with respect to its tensors, a chunk of anchors at a time."""
+    X, candidates, *upstream = tensors[:4]
+    *labels, vX, vC = tensors[4:]
+    others, v_others = (X, vX) if candidates is None else (candidates, vC)
+    # An upstream is one value for all anchors, or one for each.
+    whole = [factor if factor.dim() == 0 else None for factor in upstream]
+    by_anchor = [None if factor.dim() == 0 else factor for factor in upstream]
+    dothers, *dwhole, dX, dpositive, dnegative = second_derivatives(
+        partial(chunk_value, _problem_of((*labels, *problem)), pair_dtype(X, candidates)),
+        (others, *whole),
+        (X, *by_anchor),
+        (v_others, None, None),
+        (vX, None, None),
+        chunk_rows(len(others) + 2 * X.shape[1], X.device),
+        len(X),
+    )
+    dupstream = [one if each is None else each for one, each in zip(dwhole, (dpositive, dnegative), strict=True)]
+    if candidates is None:
+        assert dX is not None and dothers is not None
+        return (dX + dothers, None, *dupstream)
+    return (dX, dothers, *dupstream)
+
+
+@torch.library.custom_op("robustdml_ops::pair_sweep", mutates_args=())
+def pair_sweep_op(
+    embeddings: Tensor,
+    candidates: Tensor | None,
+    upstream_positive: Tensor | None,
+    upstream_negative: Tensor | None,
+    labels: Tensor,
+    candidate_labels: Tensor | None,
+    candidate_weights: Tensor | None,
+    kind: str,
+    numbers: Sequence[float],
+    backend: str,
+    want: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """One sweep; the gradients are in the compute type. What is not asked for is empty."""
+    constants = PairConstants(labels, candidate_labels, candidate_weights, kind, list(numbers))
+    upstream = (upstream_positive, upstream_negative)
+    result = _sweep((embeddings, candidates), upstream, constants.problem(), backend, want)
+    empty = result.positive.new_empty
+    total = empty(0) if upstream_positive is None else weighted_sum(result, upstream)  # type: ignore[arg-type]
+    counts = labels.new_empty(0) if result.counts is None else result.counts
+    gradients = (empty(0) if value is None else value for value in (result.danchors, result.dcandidates))
+    return (total, result.positive, result.negative, counts, *gradients)  # type: ignore[return-value]
+
+
+@pair_sweep_op.register_fake
+def _(embeddings: Tensor, candidates: Tensor | None, upstream_positive: Tensor | None, *rest: Any) -> Any:
+    labels, kind, want = rest[1], rest[4], rest[7]
+    n, new = embeddings.shape[0], embeddings.new_empty(0, dtype=pair_dtype(embeddings, candidates)).new_empty
+    return (
+        new(0 if upstream_positive is None else ()),
+        new(n),
+        new(n),
+        labels.new_empty((2, n) if kind == "hinge" else 0),
+        new(embeddings.shape if want[0] else 0),
+        new(candidates.shape if want[1] and candidates is not None else 0),
+    )

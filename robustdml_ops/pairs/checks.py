@@ -1,0 +1,75 @@
+"""What the two sums of pairs share: checks, and the call of the sweep."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.autograd import apply, in_eager_mode
+from robustdml_ops.pairs.autograd import PairConstants, PairSweep, pair_dtype
+from robustdml_ops.pairs.problem import PairProblem, PairSets
+from robustdml_ops.validation import check_labels, check_matrix, check_same_device
+
+
+def check_pairs(
+    embeddings: Tensor, labels: Tensor, candidates: Tensor | None, candidate_labels: Tensor | None
+) -> PairSets:
+    """What shapes and types tell; values are checked in the sweep."""
+    check_matrix("embeddings", embeddings)
+    labels = check_labels(labels, embeddings)
+    if candidates is None:
+        if candidate_labels is not None:
+            raise ValueError("candidate_labels without candidates: give both, or neither, for the batch itself")
+        return PairSets.of(labels, None)
+    check_matrix("candidates", candidates, columns=embeddings.shape[1])
+    check_same_device(embeddings=embeddings, candidates=candidates)
+    return PairSets.of(labels, check_labels(candidate_labels, candidates, "candidate_labels", "candidates"))
+
+
+def check_scales(
+    embeddings: Tensor, candidates: Tensor | None, positive_scale: Tensor, negative_scale: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The scales of a weighted sum in the compute type, each () or (n,)."""
+    for name, scale in (("positive_scale", positive_scale), ("negative_scale", negative_scale)):
+        if scale.shape not in ((), (len(embeddings),)):
+            raise ValueError(f"{name} must have shape () or ({len(embeddings)},), got {tuple(scale.shape)}")
+        if scale.requires_grad:
+            raise ValueError(f"{name} is a constant of this op: pass {name}.detach()")
+    check_same_device(embeddings=embeddings, positive_scale=positive_scale, negative_scale=negative_scale)
+    dtype = pair_dtype(embeddings, candidates)
+    return positive_scale.to(dtype), negative_scale.to(dtype)
+
+
+def pair_sums(
+    embeddings: Tensor, candidates: Tensor | None, problem: PairProblem, backend: str | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Positive and negative sums (n,) each, and counts (2, n) of hinges; differentiable."""
+    _, positive, negative, counts, _, _ = _apply(embeddings, candidates, problem, (None, None), backend, [False] * 2)
+    return positive, negative, counts
+
+
+def pair_sum(
+    embeddings: Tensor,
+    candidates: Tensor | None,
+    problem: PairProblem,
+    scales: tuple[Tensor, Tensor],
+    backend: str | None,
+) -> Tensor:
+    """Sums of :func:`pair_sums` times checked scales, summed, in one sweep; differentiable."""
+    want = [False, False]
+    if torch.is_grad_enabled():
+        want = [embeddings.requires_grad, candidates is not None and candidates.requires_grad]
+    total: Tensor = _apply(embeddings, candidates, problem, scales, backend, want)[0]
+    return total
+
+
+def _apply(
+    embeddings: Tensor,
+    candidates: Tensor | None,
+    problem: PairProblem,
+    scales: tuple[Tensor | None, Tensor | None],
+    backend: str | None,
+    want: list[bool],
+) -> Any:
+    parts = (problem,) if in_eager_mode() else PairConstants.of(problem)
+    return apply(PairSweep, embeddings, candidates, *scales, backend or "auto", want, *parts)

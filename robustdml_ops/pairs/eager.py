@@ -1,0 +1,77 @@
+"""The sums of a chunk of pairs in plain PyTorch."""
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.log_sum import log_one_plus_sum
+from robustdml_ops.pairs.problem import PairBackend, PairChunk, PairHingeProblem, PairLSEProblem, PairSets
+from robustdml_ops.rows.eager import EagerRows
+
+
+class EagerPairs(EagerRows, PairBackend):
+    """On every device, without a compiler."""
+
+    def pair_lse(self, chunk: PairChunk, problem: PairLSEProblem) -> None:
+        """As :meth:`PairBackend.pair_lse`."""
+        S, (positive, negative) = chunk.S, members(problem.sets, chunk.first, chunk.last)
+        if problem.epsilon is not None:
+            positive, negative = informative(S, positive, negative, problem.epsilon)
+        distance = problem.base - S
+        W_positive = log_one_plus_sum((problem.alpha * distance).masked_fill_(~positive, -torch.inf), chunk.positive)
+        W_negative = log_one_plus_sum(distance.mul_(-problem.beta).masked_fill_(~negative, -torch.inf), chunk.negative)
+        if problem.candidate_weights is not None:
+            for W, out, kept in ((W_positive, chunk.positive, positive), (W_negative, chunk.negative, negative)):
+                mean = mean_weight(kept, problem.candidate_weights)
+                out.mul_(mean)
+                W.mul_(mean[:, None])
+        if chunk.upstream_positive is None or chunk.upstream_negative is None:
+            return
+        W_positive *= -problem.alpha * chunk.upstream_positive.reshape(-1, 1)
+        W_negative *= problem.beta * chunk.upstream_negative.reshape(-1, 1)
+        torch.add(W_positive, W_negative, out=S)
+
+    def pair_hinge(self, chunk: PairChunk, problem: PairHingeProblem) -> None:
+        """As :meth:`PairBackend.pair_hinge`."""
+        S, (positive, negative) = chunk.S, members(problem.sets, chunk.first, chunk.last)
+        assert chunk.counts is not None
+        t = (2 - 2 * S).clamp_(min=0).sqrt_().neg_() if problem.euclidean else S
+        # Asked so that a NaN stays: it is to reach the result.
+        positive &= ~(t >= problem.positive_margin)
+        negative &= ~(t <= problem.negative_margin)
+        chunk.positive.copy_((problem.positive_margin + problem.positive_offset - t).masked_fill_(~positive, 0).sum(1))
+        chunk.negative.copy_(
+            (t - (problem.negative_margin - problem.negative_offset)).masked_fill_(~negative, 0).sum(1)
+        )
+        torch.stack([positive.sum(1), negative.sum(1)], out=chunk.counts)
+        if chunk.upstream_positive is None or chunk.upstream_negative is None:
+            return
+        # dt/ds: 1, or 1 / distance; equal vectors have none.
+        slope = t.neg().reciprocal_().masked_fill_(t == 0, 0) if problem.euclidean else torch.ones_like(S)
+        gradient = positive * -chunk.upstream_positive.reshape(-1, 1) + negative * chunk.upstream_negative.reshape(
+            -1, 1
+        )
+        torch.mul(gradient, slope, out=S)
+
+
+def mean_weight(kept: Tensor, weights: Tensor) -> Tensor:
+    """Mean of ``weights`` (m,) over the members of each row's set; 0 for an empty set."""
+    return (kept.to(weights.dtype) @ weights) / kept.sum(1).clamp(min=1)
+
+
+def members(sets: PairSets, first: int, last: int) -> tuple[Tensor, Tensor]:
+    """Positives and negatives of the anchors ``first:last``, (c, m) bool."""
+    labels = sets.labels[first:last, None]
+    same = labels == sets.candidate_labels
+    present = (labels >= 0) & (sets.candidate_labels >= 0)
+    positive, negative = same & present, present & ~same
+    if sets.itself:
+        positive.diagonal(first).fill_(False)
+    return positive, negative
+
+
+def informative(S: Tensor, positive: Tensor, negative: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """Mining: what stays of both sets."""
+    lowest_positive = S.masked_fill(~positive, torch.inf).amin(1, keepdim=True)
+    highest_negative = S.masked_fill(~negative, -torch.inf).amax(1, keepdim=True)
+    # Asked so that a NaN stays: it is to reach the result.
+    return positive & ~(S - epsilon >= highest_negative), negative & ~(S + epsilon <= lowest_positive)

@@ -1,0 +1,235 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""The sums of pairs in Triton: sets and mining of a tile, the log-sum-exps, the hinges."""
+
+import triton
+import triton.language as tl
+
+from robustdml_ops.triton_math import in_type, log_one_plus_sum
+
+
+@triton.jit
+def pair_sets(
+    label,  # (BLOCK_R,) int64, in: of the anchors; below 0: the anchor has no pairs, or the row does not exist
+    candidate_labels,  # (m,) int64, in
+    anchors,  # (BLOCK_R,) int64, in: which candidate each anchor is
+    columns,  # (BLOCK_M,) int32, in: candidates
+    m,  # candidates in all, in
+    ITSELF: tl.constexpr,  # whether the anchors are candidates themselves
+):
+    """Positives and negatives, (BLOCK_R, BLOCK_M) bool each."""
+    other = tl.load(candidate_labels + columns, mask=columns < m, other=-1)
+    present = (label >= 0)[:, None] & (other >= 0)[None, :]
+    if ITSELF:
+        present = present & (anchors[:, None] != columns[None, :])
+    same = label[:, None] == other[None, :]
+    return present & same, present & (same == 0)
+
+
+@triton.jit
+def informative(
+    s,  # (BLOCK_R, BLOCK_M) compute dtype, in
+    positive,  # (BLOCK_R, BLOCK_M) bool, in
+    negative,  # (BLOCK_R, BLOCK_M) bool, in
+    lowest_positive,  # (BLOCK_R,) compute dtype, in
+    highest_negative,  # (BLOCK_R,) compute dtype, in
+    epsilon,  # compute dtype, in
+):
+    """Mining: what stays of both sets. Asked so that a NaN stays: it is to reach the result."""
+    kept_positive = positive & ((s - epsilon >= highest_negative[:, None]) == 0)
+    kept_negative = negative & ((s + epsilon <= lowest_positive[:, None]) == 0)
+    return kept_positive, kept_negative
+
+
+@triton.jit
+def pair_terms(
+    s,  # (BLOCK_R, BLOCK_M) compute dtype, in
+    positive,  # (BLOCK_R, BLOCK_M) bool, in: what stays
+    negative,  # (BLOCK_R, BLOCK_M) bool, in
+    alpha,  # compute dtype, in
+    beta,  # compute dtype, in
+    base,  # compute dtype, in
+    max_positive,  # (BLOCK_R,) compute dtype, in: shift of the exponents
+    max_negative,  # (BLOCK_R,) compute dtype, in
+):
+    """Exponentials of both sides, (BLOCK_R, BLOCK_M): a pair is in one set only. 0 where it is in none."""
+    exponent = tl.where(negative, beta * (s - base) - max_negative[:, None], float("-inf"))
+    return tl.exp(tl.where(positive, alpha * (base - s) - max_positive[:, None], exponent))
+
+
+@triton.jit(do_not_specialize=["c", "first"])
+def pair_lse(
+    S,  # (c, m) compute dtype, contiguous, in: cosines; out: dL/dS where upstream is given
+    labels,  # (c,) int64, in
+    candidate_labels,  # (m,) int64, in
+    candidate_weights,  # (m,) compute dtype, in; None: none
+    upstream_positive,  # (c,) or () compute dtype, in: dL/dpositive; None: no gradients wanted
+    upstream_negative,  # (c,) or () compute dtype, in
+    lse_positive,  # (c,) compute dtype, out
+    lse_negative,  # (c,) compute dtype, out
+    c,  # anchors of the chunk, in
+    m,  # candidates, in
+    first,  # anchor of the first row, in
+    upstream_positive_stride,  # in elements, in; 0: one value for all anchors
+    upstream_negative_stride,  # in elements, in
+    alpha: tl.float64,  # in
+    beta: tl.float64,  # in
+    base: tl.float64,  # in
+    epsilon: tl.float64,  # in
+    ITSELF: tl.constexpr,  # whether candidate i is anchor i
+    MINING: tl.constexpr,  # whether informative pairs alone stay
+    ROW_MAX: tl.constexpr,  # whether rows are shifted by their maximum
+    BLOCK_R: tl.constexpr,  # anchors a program
+    BLOCK_M: tl.constexpr,  # candidates a step
+):
+    """Two log-sum-exps per row of S, and S ← dL/dS. Nothing is added across programs: the same bits every time."""
+    rows = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    inside = rows < c
+    anchors = first + rows
+    rows = rows.to(tl.int64)
+    label = tl.load(labels + rows, mask=inside, other=-1)
+    dtype: tl.constexpr = S.dtype.element_ty
+    alpha, beta = in_type(alpha, dtype), in_type(beta, dtype)
+    base, epsilon = in_type(base, dtype), in_type(epsilon, dtype)
+
+    lowest_positive = tl.full((BLOCK_R,), float("inf"), dtype)
+    highest_negative = tl.full((BLOCK_R,), float("-inf"), dtype)
+    if MINING or ROW_MAX:
+        # Tiles, reduced once at the end: a reduction in each step would cost more than the step.
+        lowest = tl.full((BLOCK_R, BLOCK_M), float("inf"), dtype)
+        highest = tl.full((BLOCK_R, BLOCK_M), float("-inf"), dtype)
+        for start in range(0, m, BLOCK_M):
+            columns = start + tl.arange(0, BLOCK_M)
+            mask = inside[:, None] & (columns < m)[None, :]
+            s = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
+            positive, negative = pair_sets(label, candidate_labels, anchors, columns, m, ITSELF)
+            lowest = tl.minimum(lowest, tl.where(positive, s, float("inf")))
+            highest = tl.maximum(highest, tl.where(negative, s, float("-inf")))
+        lowest_positive, highest_negative = tl.min(lowest, axis=1), tl.max(highest, axis=1)
+    # The ends of the sets have the largest exponents, mined or not: an extreme pair stays if any does.
+    max_positive = tl.zeros((BLOCK_R,), dtype)
+    max_negative = tl.zeros((BLOCK_R,), dtype)
+    if ROW_MAX:
+        max_positive = tl.maximum(max_positive, alpha * (base - lowest_positive))
+        max_negative = tl.maximum(max_negative, beta * (highest_negative - base))
+
+    sum_positive = tl.zeros((BLOCK_R, BLOCK_M), dtype)
+    sum_negative = tl.zeros((BLOCK_R, BLOCK_M), dtype)
+    weight_positive = tl.zeros((BLOCK_R, BLOCK_M), dtype)
+    weight_negative = tl.zeros((BLOCK_R, BLOCK_M), dtype)
+    count_positive = tl.zeros((BLOCK_R, BLOCK_M), tl.int32)
+    count_negative = tl.zeros((BLOCK_R, BLOCK_M), tl.int32)
+    for start in range(0, m, BLOCK_M):
+        columns = start + tl.arange(0, BLOCK_M)
+        mask = inside[:, None] & (columns < m)[None, :]
+        s = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
+        positive, negative = pair_sets(label, candidate_labels, anchors, columns, m, ITSELF)
+        if MINING:
+            positive, negative = informative(s, positive, negative, lowest_positive, highest_negative, epsilon)
+        term = pair_terms(s, positive, negative, alpha, beta, base, max_positive, max_negative)
+        sum_positive += tl.where(positive, term, 0.0)
+        sum_negative += tl.where(negative, term, 0.0)
+        if candidate_weights is not None:
+            w = tl.load(candidate_weights + columns, mask=columns < m, other=0.0)[None, :]
+            weight_positive += tl.where(positive, w, 0.0)
+            weight_negative += tl.where(negative, w, 0.0)
+            count_positive += positive.to(tl.int32)
+            count_negative += negative.to(tl.int32)
+    total_positive, total_negative = tl.sum(sum_positive, axis=1), tl.sum(sum_negative, axis=1)
+    mean_positive = tl.full((BLOCK_R,), 1.0, dtype)
+    mean_negative = tl.full((BLOCK_R,), 1.0, dtype)
+    if candidate_weights is not None:
+        mean_positive = tl.sum(weight_positive, axis=1) / tl.maximum(tl.sum(count_positive, axis=1), 1).to(dtype)
+        mean_negative = tl.sum(weight_negative, axis=1) / tl.maximum(tl.sum(count_negative, axis=1), 1).to(dtype)
+    tl.store(lse_positive + rows, mean_positive * log_one_plus_sum(max_positive, total_positive), mask=inside)
+    tl.store(lse_negative + rows, mean_negative * log_one_plus_sum(max_negative, total_negative), mask=inside)
+
+    if upstream_positive is not None:
+        factor_positive = tl.load(upstream_positive + rows * upstream_positive_stride, mask=inside, other=0.0)
+        factor_negative = tl.load(upstream_negative + rows * upstream_negative_stride, mask=inside, other=0.0)
+        factor_positive *= -alpha * mean_positive / (tl.exp(-max_positive) + total_positive)
+        factor_negative *= beta * mean_negative / (tl.exp(-max_negative) + total_negative)
+        for start in range(0, m, BLOCK_M):
+            columns = start + tl.arange(0, BLOCK_M)
+            mask = inside[:, None] & (columns < m)[None, :]
+            s = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
+            positive, negative = pair_sets(label, candidate_labels, anchors, columns, m, ITSELF)
+            if MINING:
+                positive, negative = informative(s, positive, negative, lowest_positive, highest_negative, epsilon)
+            term = pair_terms(s, positive, negative, alpha, beta, base, max_positive, max_negative)
+            dS = tl.where(positive, factor_positive[:, None] * term, 0.0)
+            dS = tl.where(negative, factor_negative[:, None] * term, dS)
+            tl.store(S + rows[:, None] * m + columns[None, :], dS, mask=mask)
+
+
+@triton.jit(do_not_specialize=["c", "first"])
+def pair_hinge(
+    S,  # (c, m) compute dtype, contiguous, in: cosines; out: dL/dS where upstream is given
+    labels,  # (c,) int64, in
+    candidate_labels,  # (m,) int64, in
+    upstream_positive,  # (c,) or () compute dtype, in: dL/dpositive; None: no gradients wanted
+    upstream_negative,  # (c,) or () compute dtype, in
+    sums_positive,  # (c,) compute dtype, out
+    sums_negative,  # (c,) compute dtype, out
+    counts_positive,  # (c,) int64, out: terms above 0
+    counts_negative,  # (c,) int64, out
+    c,  # anchors of the chunk, in
+    m,  # candidates, in
+    first,  # anchor of the first row, in
+    upstream_positive_stride,  # in elements, in; 0: one value for all anchors
+    upstream_negative_stride,  # in elements, in
+    positive_margin: tl.float64,  # of t, in
+    negative_margin: tl.float64,  # of t, in
+    positive_offset: tl.float64,  # in
+    negative_offset: tl.float64,  # in
+    ITSELF: tl.constexpr,  # whether candidate i is anchor i
+    EUCLIDEAN: tl.constexpr,  # whether t is minus the distance of unit vectors, or else the cosine
+    BLOCK_R: tl.constexpr,  # anchors a program
+    BLOCK_M: tl.constexpr,  # candidates a step
+):
+    """Two sums and counts per row of S, and S ← dL/dS. Nothing is added across programs: the same bits every time."""
+    rows = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    inside = rows < c
+    anchors = first + rows
+    rows = rows.to(tl.int64)
+    label = tl.load(labels + rows, mask=inside, other=-1)
+    dtype: tl.constexpr = S.dtype.element_ty
+    positive_margin, negative_margin = in_type(positive_margin, dtype), in_type(negative_margin, dtype)
+    positive_top = positive_margin + in_type(positive_offset, dtype)
+    negative_bottom = negative_margin - in_type(negative_offset, dtype)
+    if upstream_positive is not None:
+        factor_positive = -tl.load(upstream_positive + rows * upstream_positive_stride, mask=inside, other=0.0)
+        factor_negative = tl.load(upstream_negative + rows * upstream_negative_stride, mask=inside, other=0.0)
+
+    # Tiles, reduced once at the end: a reduction in each step would cost more than the step.
+    sum_positive = tl.zeros((BLOCK_R, BLOCK_M), dtype)
+    sum_negative = tl.zeros((BLOCK_R, BLOCK_M), dtype)
+    count_positive = tl.zeros((BLOCK_R, BLOCK_M), tl.int32)
+    count_negative = tl.zeros((BLOCK_R, BLOCK_M), tl.int32)
+    for start in range(0, m, BLOCK_M):
+        columns = start + tl.arange(0, BLOCK_M)
+        mask = inside[:, None] & (columns < m)[None, :]
+        s = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
+        positive, negative = pair_sets(label, candidate_labels, anchors, columns, m, ITSELF)
+        t = s
+        slope = tl.full(s.shape, 1.0, dtype)
+        if EUCLIDEAN:
+            square = 2.0 - 2.0 * s
+            distance = tl.sqrt(tl.where(square < 0.0, 0.0, square))
+            t = -distance
+            # dt/ds: equal vectors have none.
+            slope = tl.where(distance == 0.0, 0.0, 1.0 / tl.where(distance == 0.0, 1.0, distance))
+        # Asked so that a NaN stays: it is to reach the result.
+        positive = positive & ((t >= positive_margin) == 0)
+        negative = negative & ((t <= negative_margin) == 0)
+        sum_positive += tl.where(positive, positive_top - t, 0.0)
+        sum_negative += tl.where(negative, t - negative_bottom, 0.0)
+        count_positive += positive.to(tl.int32)
+        count_negative += negative.to(tl.int32)
+        if upstream_positive is not None:
+            dS = tl.where(positive, factor_positive[:, None] * slope, 0.0)
+            dS = tl.where(negative, factor_negative[:, None] * slope, dS)
+            tl.store(S + rows[:, None] * m + columns[None, :], dS, mask=mask)
+    tl.store(sums_positive + rows, tl.sum(sum_positive, axis=1), mask=inside)
+    tl.store(sums_negative + rows, tl.sum(sum_negative, axis=1), mask=inside)
+    tl.store(counts_positive + rows, tl.sum(count_positive, axis=1).to(tl.int64), mask=inside)
+    tl.store(counts_negative + rows, tl.sum(count_negative, axis=1).to(tl.int64), mask=inside)

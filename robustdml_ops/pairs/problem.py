@@ -1,0 +1,120 @@
+"""What a sweep over pairs computes: who is compared with whom, and the sums of each anchor over its candidates."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.rows.backend import RowsBackend
+
+
+@dataclass(frozen=True)
+class PairSets:
+    """Which candidates each anchor has: positives P_i are those of its label, negatives N_i those of another label.
+
+    A label below 0 marks a row that takes no part: as an anchor its sets are empty, and as a candidate it is in none.
+    Where the candidates are the anchors themselves, an anchor is not its own candidate.
+    """
+
+    labels: Tensor  # (n,) int64, contiguous
+    candidate_labels: Tensor  # (m,) int64, contiguous; the same tensor where the candidates are the anchors
+    itself: bool  # candidate i is anchor i
+
+    @classmethod
+    def of(cls, labels: Tensor, candidate_labels: Tensor | None) -> "PairSets":
+        """Of (n,) and (m,) int64; None: the anchors are the candidates."""
+        labels = labels.contiguous()
+        others = labels if candidate_labels is None else candidate_labels.contiguous()
+        return cls(labels, others, candidate_labels is None)
+
+    @cached_property
+    def narrow(self) -> tuple[Tensor, Tensor]:
+        """Both label vectors as int32: as wide as a float, so that vector code compares as many as it exponentiates.
+
+        Reads values: CPU only.
+        """
+        both = self.labels if self.itself else torch.cat([self.labels, self.candidate_labels])
+        if len(both) and int(both.max()) > torch.iinfo(torch.int32).max:
+            both = torch.unique(both, return_inverse=True)[1].masked_fill(both < 0, -1)
+        both = both.clamp(min=-1).to(torch.int32)
+        return (both, both) if self.itself else (both[: len(self.labels)], both[len(self.labels) :])
+
+
+@dataclass(frozen=True)
+class PairLSEProblem:
+    """log(1 + Σ_P̂ e^{−α(s−base)}) and log(1 + Σ_N̂ e^{β(s−base)}) of every anchor.
+
+    With ``candidate_weights`` each is multiplied by the mean weight of the candidates in its set, a constant.
+    """
+
+    sets: PairSets
+    alpha: float
+    beta: float
+    base: float
+    epsilon: float | None  # mining: n stays if s + ε > min over P, p stays if s − ε < max over N; None: all stay
+    candidate_weights: Tensor | None  # (m,) compute type, contiguous
+
+    counts = False  # whether a chunk has counts
+
+    def needs_row_max(self, dtype: torch.dtype) -> bool:
+        """Whether an exponent can overflow, so that each row must be shifted by its maximum. Cosines bound them all.
+
+        Below that bound no shift is needed: see :meth:`robustdml_ops.anchor.problem.AnchorProblem.needs_row_max`.
+        """
+        largest = max(self.alpha * (1 + self.base), self.beta * (1 - self.base), 0.0)
+        room = 85.0 if dtype == torch.float32 else 700.0
+        return largest + math.log(max(1, len(self.sets.candidate_labels))) > room
+
+
+@dataclass(frozen=True)
+class PairHingeProblem:
+    """Σ_P [m⁺ − t]₊ and Σ_N [t − m⁻]₊ of every anchor, and how many of their terms are above 0.
+
+    t is the cosine s, or minus the distance of unit vectors, −√(2 − 2s). An offset is added to each term above 0.
+    """
+
+    sets: PairSets
+    positive_margin: float  # of t
+    negative_margin: float
+    positive_offset: float
+    negative_offset: float
+    euclidean: bool
+
+    counts = True
+
+
+PairProblem = PairLSEProblem | PairHingeProblem
+
+
+@dataclass
+class PairChunk:
+    """One chunk of a sweep over pairs, as an epilogue sees it."""
+
+    S: Tensor  # (c, m) in: V·x; out: dL/dS where gradients are wanted, else undefined
+    first: int  # anchor of the first row
+    upstream_positive: Tensor | None  # () or (c,): dL/dpositive; None: no gradients wanted
+    upstream_negative: Tensor | None  # () or (c,)
+    positive: Tensor  # (c,) out
+    negative: Tensor  # (c,) out
+    counts: Tensor | None  # (2, c) int64, out: terms above 0 on either side; None: the problem counts none
+    V: Tensor  # (c, D) in: what stood for the anchors in the product that made S
+    inverse_norm: Tensor  # (c,) in or out: 1 / |anchor|, see the backend's operand()
+
+    @property
+    def last(self) -> int:
+        """Anchor after the last row."""
+        return self.first + len(self.S)
+
+
+class PairBackend(RowsBackend):
+    """What a backend provides for the sums of pairs."""
+
+    def pair_lse(self, chunk: PairChunk, problem: PairLSEProblem) -> None:
+        """Two log-sum-exps per row of ``chunk.S``, and S ← dL/dS."""
+        raise NotImplementedError
+
+    def pair_hinge(self, chunk: PairChunk, problem: PairHingeProblem) -> None:
+        """Two sums of hinges per row of ``chunk.S``, their counts, and S ← dL/dS."""
+        raise NotImplementedError

@@ -1,0 +1,133 @@
+"""The sweep over pairs: anchors are rows, a chunk of them at a time, and all candidates are columns.
+
+What an anchor sums over its candidates is complete with its row, mining included. So, as in the Proxy-Anchor family, a
+chunk is differentiated before it leaves the cache.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.pairs.eager import EagerPairs
+from robustdml_ops.pairs.native import NativePairs
+from robustdml_ops.pairs.problem import PairBackend, PairChunk, PairLSEProblem, PairProblem
+from robustdml_ops.pairs.triton import TritonPairs
+from robustdml_ops.sweep import Similarities, chunk_rows, operand_dtype, part, product
+
+BACKENDS: dict[str, PairBackend] = {"native": NativePairs(), "triton": TritonPairs(), "eager": EagerPairs()}
+
+
+_ROWS = 256  # of dS + dSᵀ at a time: nothing more of size n×n beside S
+
+
+@dataclass
+class PairResult:
+    """What a sweep over pairs found; None where it was not asked."""
+
+    positive: Tensor  # (n,) compute type
+    negative: Tensor  # (n,)
+    counts: Tensor | None = None  # (2, n) int64: terms above 0 on either side, of hinges
+    candidate_scale: Tensor | None = None  # (m,) 1 / |candidate|: NaN where one has NaN or inf
+    danchors: Tensor | None = None  # (n, D) compute type; where the candidates are the anchors, of both
+    dcandidates: Tensor | None = None  # (m, D) compute type
+
+
+def pair_sweep(
+    anchors: Tensor,
+    candidates: Tensor | None,
+    problem: PairProblem,
+    upstream: tuple[Tensor, Tensor] | None,
+    backend: PairBackend,
+    dtype: torch.dtype,
+    want: tuple[bool, bool] = (False, False),
+) -> PairResult:
+    """Sums of every anchor and, given their upstream gradients, the gradients of anchors and candidates.
+
+    Six n·m·D flops with both gradients, four for a small batch with itself, two without gradients; what is of size n×m
+    exists a chunk of anchors at a time.
+
+    Parameters
+    ----------
+    anchors, candidates : Tensor
+        (n, D) and (m, D), any scale. None: the anchors themselves; their gradient then has both parts.
+    upstream : pair of Tensor, optional
+        dL/dpositive and dL/dnegative, each () or (n,) in the compute type ``dtype``. Needed for gradients.
+    want : pair of bool
+        Whether gradients of anchors and of candidates are wanted. Without candidates the first stands for both.
+    """
+    others = anchors if candidates is None else candidates
+    n, new = len(anchors), anchors.new_zeros
+    result = PairResult(new(n, dtype=dtype), new(n, dtype=dtype))
+    if problem.counts:
+        result.counts = new((2, n), dtype=torch.int64)
+    want_anchors, want_candidates = want[0], want[0] if candidates is None else want[1]
+    if n == 0 or len(others) == 0:
+        result.danchors = new(anchors.shape, dtype=dtype) if want_anchors else None
+        result.dcandidates = new(others.shape, dtype=dtype) if want_candidates and candidates is not None else None
+        return result
+    factors = upstream if want_anchors or want_candidates else None
+    with torch.autocast(anchors.device.type, enabled=False):
+        if candidates is None and factors is not None and n <= chunk_rows(n + 2 * anchors.shape[1], anchors.device):
+            return _one_chunk(anchors, problem, factors, backend, result)
+        # The anchors' part joins the candidates' in the compute type: half precision is rounded once, at the end.
+        similarities = Similarities(others, anchors.to(dtype), dtype, backend, 0)
+        similarities.want_gradients(want_candidates, want_anchors)
+        result.candidate_scale = similarities.X_inverse_norm
+        for chunk in similarities:
+            _run(backend, problem, result, factors, chunk.first, chunk.S, chunk.V, chunk.inverse_norm)
+            similarities.backward(chunk)
+        result.dcandidates, result.danchors = similarities.gradients()
+    if candidates is None and result.danchors is not None and result.dcandidates is not None:
+        result.danchors, result.dcandidates = result.danchors.add_(result.dcandidates), None
+    return result
+
+
+def _one_chunk(
+    anchors: Tensor, problem: PairProblem, upstream: tuple[Tensor, Tensor], backend: PairBackend, result: PairResult
+) -> PairResult:
+    """Sums and gradient of a batch with itself where S is one chunk: it is symmetric, so two products do for three.
+
+    A row is an anchor in its row of dS and a candidate in its column: its gradient is (dS + dSᵀ)·U, through one
+    Jacobian.
+    """
+    (n, D), dtype, new = anchors.shape, result.positive.dtype, anchors.new_empty
+    U, inverse_norm = new((n, D), dtype=operand_dtype(anchors, dtype)), new(n, dtype=dtype)
+    backend.normalize_rows(anchors, U, inverse_norm)
+    S = product(U, U.t(), new((n, n), dtype=dtype))
+    _run(backend, problem, result, upstream, 0, S, U, torch.empty_like(inverse_norm))
+    result.danchors = new((n, D), dtype=dtype)
+    for first in range(0, n, _ROWS):
+        rows = slice(first, first + _ROWS)
+        product((S[rows] + S[:, rows].t()).to(U.dtype), U, result.danchors[rows])
+    backend.normalize_rows_backward(result.danchors, U, inverse_norm)
+    return result
+
+
+def _run(
+    backend: PairBackend,
+    problem: PairProblem,
+    result: PairResult,
+    upstream: tuple[Tensor, Tensor] | None,
+    first: int,
+    S: Tensor,
+    V: Tensor,
+    inverse_norm: Tensor,
+) -> None:
+    """One chunk: its sums into the result, and S ← dL/dS."""
+    last = first + len(S)
+    chunk = PairChunk(
+        S=S,
+        first=first,
+        upstream_positive=upstream and part(upstream[0], first, last),
+        upstream_negative=upstream and part(upstream[1], first, last),
+        positive=result.positive[first:last],
+        negative=result.negative[first:last],
+        counts=None if result.counts is None else result.counts[:, first:last],
+        V=V,
+        inverse_norm=inverse_norm,
+    )
+    if isinstance(problem, PairLSEProblem):
+        backend.pair_lse(chunk, problem)
+    else:
+        backend.pair_hinge(chunk, problem)

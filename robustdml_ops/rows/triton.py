@@ -1,0 +1,34 @@
+"""Unit rows and their Jacobian in Triton."""
+
+from torch import Tensor
+
+from robustdml_ops.rows.backend import RowsBackend
+from robustdml_ops.triton_device import Launch, block_of, current, grid_of, launch
+
+
+class TritonRows(RowsBackend):
+    """On CUDA devices; in Triton's interpreter also on the CPU."""
+
+    def normalize_rows(self, P: Tensor, U: Tensor, inverse_norm: Tensor) -> None:
+        """As :meth:`RowsBackend.normalize_rows`."""
+        from robustdml_ops.rows.kernels import normalize_rows as kernel
+
+        n, D = P.shape
+        parameters = rows_launch(D)
+        with current(U):
+            kernel[grid_of(n, parameters["BLOCK_R"])](P, U, inverse_norm, n, D, *P.stride(), **parameters)
+
+    def normalize_rows_backward(self, G: Tensor, U: Tensor, inverse_norm: Tensor) -> None:
+        """As :meth:`RowsBackend.normalize_rows_backward`."""
+        from robustdml_ops.rows.kernels import normalize_rows_backward as kernel
+
+        n, D = G.shape
+        parameters = rows_launch(D)
+        with current(G):
+            kernel[grid_of(n, parameters["BLOCK_R"])](G, U, inverse_norm, n, D, **parameters)
+
+
+def rows_launch(D: int) -> Launch:
+    """Normalisation of rows: 2048 elements a program, 16 a thread, whole rows up to D = 1024."""
+    BLOCK_D = block_of(D, 1024)
+    return launch(BLOCK_R=2048 // BLOCK_D, BLOCK_D=BLOCK_D, num_warps=4, num_stages=1)

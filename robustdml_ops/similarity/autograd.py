@@ -1,0 +1,87 @@
+"""The one way of similarities through autograd; compiled graphs hold ``robustdml_ops::similarity`` and its gradient."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.autograd import unit_rows_twice
+from robustdml_ops.backends import choose
+from robustdml_ops.similarity.problem import SimilarityBackend
+from robustdml_ops.similarity.sweep import BACKENDS, similarity_sweep, similarity_sweep_backward
+from robustdml_ops.sweep import compute_dtype
+
+
+class Similarity(torch.autograd.Function):
+    """Cosines, in a matrix of their own."""
+
+    @staticmethod
+    def forward(embeddings: Tensor, proxies: Tensor, dtype: torch.dtype, backend: str) -> Tensor:
+        """(B, C) in ``dtype``."""
+        if torch.compiler.is_compiling():
+            return similarity_op(embeddings, proxies, dtype, backend)  # type: ignore[no-any-return]
+        S = embeddings.new_empty((len(embeddings), len(proxies)), dtype=dtype)
+        similarity_sweep(embeddings, proxies, S, chosen(embeddings, proxies, backend))
+        return S
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep the inputs."""
+        embeddings, proxies, _, ctx.backend = inputs
+        ctx.save_for_backward(embeddings, proxies)
+
+    @staticmethod
+    def backward(ctx: Any, dS: Tensor) -> tuple[Tensor | None, ...]:
+        """Two products through the Jacobian of the normalisation; where a graph is asked for, of PyTorch's own."""
+        X, P = ctx.saved_tensors
+        want = (ctx.needs_input_grad[0], ctx.needs_input_grad[1])
+        if torch.compiler.is_compiling():
+            gradients = similarity_gradient_op(X, P, dS, *want, ctx.backend)
+        elif torch.is_grad_enabled():
+            # The matrix is there anyway, so dense expressions of its size are no loss.
+            compute = compute_dtype(X, P)
+            S = unit_rows_twice(X.to(compute)) @ unit_rows_twice(P.to(compute)).t()
+            inputs = [tensor for tensor, wanted in zip((X, P), want, strict=True) if wanted]
+            found = iter(torch.autograd.grad(S, inputs, dS.to(compute), create_graph=True))
+            gradients = [next(found) if wanted else None for wanted in want]
+        else:
+            gradients = similarity_sweep_backward(X, P, dS, chosen(X, P, ctx.backend), want)
+        return (gradients[0] if want[0] else None, gradients[1] if want[1] else None, None, None)
+
+
+def chosen(embeddings: Tensor, proxies: Tensor, backend: str) -> SimilarityBackend:
+    """The backend that serves both."""
+    return choose(BACKENDS, backend, embeddings.device, compute_dtype(embeddings, proxies))
+
+
+@torch.library.custom_op("robustdml_ops::similarity", mutates_args=())
+def similarity_op(embeddings: Tensor, proxies: Tensor, dtype: torch.dtype, backend: str) -> Tensor:
+    """See :func:`robustdml_ops.ops.similarity`."""
+    S = embeddings.new_empty((len(embeddings), len(proxies)), dtype=dtype)
+    similarity_sweep(embeddings, proxies, S, chosen(embeddings, proxies, backend))
+    return S
+
+
+@similarity_op.register_fake
+def _(embeddings: Tensor, proxies: Tensor, dtype: torch.dtype, backend: str) -> Tensor:
+    return embeddings.new_empty((embeddings.shape[0], proxies.shape[0]), dtype=dtype)
+
+
+@torch.library.custom_op("robustdml_ops::similarity_gradient", mutates_args=())
+def similarity_gradient_op(
+    embeddings: Tensor, proxies: Tensor, dS: Tensor, want_embeddings: bool, want_proxies: bool, backend: str
+) -> tuple[Tensor, Tensor]:
+    """Both gradients; empty where they are not wanted."""
+    want = (want_embeddings, want_proxies)
+    dX, dP = similarity_sweep_backward(embeddings, proxies, dS, chosen(embeddings, proxies, backend), want)
+    return embeddings.new_empty(0) if dX is None else dX, proxies.new_empty(0) if dP is None else dP
+
+
+@similarity_gradient_op.register_fake
+def _(
+    embeddings: Tensor, proxies: Tensor, dS: Tensor, want_embeddings: bool, want_proxies: bool, backend: str
+) -> tuple[Tensor, Tensor]:
+    return (
+        embeddings.new_empty(embeddings.shape if want_embeddings else 0),
+        proxies.new_empty(proxies.shape if want_proxies else 0),
+    )

@@ -1,0 +1,87 @@
+"""The sweep that writes cosines, and the one that takes their gradient back: by chunks, no copy of the proxies."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.rows.eager import inverse_lengths
+from robustdml_ops.similarity.eager import EagerSimilarity
+from robustdml_ops.similarity.native import NativeSimilarity
+from robustdml_ops.similarity.problem import SimilarityBackend
+from robustdml_ops.similarity.triton import TritonSimilarity
+from robustdml_ops.sweep import accumulate, compute_dtype, operand_dtype, product
+
+BACKENDS: dict[str, SimilarityBackend] = {
+    "native": NativeSimilarity(),
+    "triton": TritonSimilarity(),
+    "eager": EagerSimilarity(),
+}
+
+
+def similarity_sweep(embeddings: Tensor, proxies: Tensor, S: Tensor, backend: SimilarityBackend) -> None:
+    """S (B, C) ← cosines of embeddings (B, D) with proxies (C, D): 2·B·C·D flops.
+
+    Proxies become unit rows a chunk at a time, small enough to stay in cache until the product has read them. Where a
+    row of P is longer than its column of S, the CPU multiplies P as it is and scales that column while it is warm.
+    """
+    if S.numel() == 0:
+        return
+    precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    if backend.fused(embeddings, proxies, S, precision):
+        return
+    compute = compute_dtype(embeddings, proxies)
+    with torch.autocast(embeddings.device.type, enabled=False):
+        X, _ = _unit(embeddings, operand_dtype(embeddings, compute), compute, backend)
+        for columns in _chunks(proxies):
+            P, target = proxies[columns], S[:, columns]
+            direct = target.dtype == compute and target.stride(1) == 1
+            if direct and not S.is_cuda and P.dtype == compute and P.shape[1] > len(X):
+                product(X, P.t(), target).mul_(inverse_lengths(P))
+                continue
+            U, _ = _unit(P, X.dtype, compute, backend)
+            if direct:
+                product(X, U.t(), target)
+            else:
+                target.copy_(product(X, U.t(), target.new_empty(target.shape, dtype=compute)))
+
+
+def similarity_sweep_backward(
+    embeddings: Tensor, proxies: Tensor, dS: Tensor, backend: SimilarityBackend, want: tuple[bool, bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    """dL/dembeddings (B, D) and dL/dproxies (C, D), in their types, of dL/dS (B, C): 2·B·C·D flops for each."""
+    compute = compute_dtype(embeddings, proxies)
+    with torch.autocast(embeddings.device.type, enabled=False):
+        X, X_inverse_norm = _unit(embeddings, operand_dtype(embeddings, compute), compute, backend)
+        dX = torch.zeros_like(embeddings, dtype=compute) if want[0] else None
+        dP = torch.zeros_like(proxies, memory_format=torch.contiguous_format) if want[1] else None
+        if dS.numel():
+            for columns in _chunks(proxies):
+                dS_chunk = dS[:, columns].to(X.dtype)
+                U, inverse_norm = _unit(proxies[columns], X.dtype, compute, backend)
+                if dX is not None:
+                    accumulate(dX, dS_chunk, U)
+                if dP is not None:
+                    dU = product(dS_chunk.t(), X, U.new_empty(U.shape, dtype=compute))
+                    backend.normalize_rows_backward(dU, U, inverse_norm)
+                    dP[columns] = dU
+        if dX is not None:
+            backend.normalize_rows_backward(dX, X, X_inverse_norm)
+    return None if dX is None else dX.to(embeddings.dtype), dP
+
+
+def _unit(
+    rows: Tensor, operand: torch.dtype, compute: torch.dtype, backend: SimilarityBackend
+) -> tuple[Tensor, Tensor]:
+    """Unit rows in the operand type, and 1 / their lengths."""
+    U, inverse_norm = rows.new_empty(rows.shape, dtype=operand), rows.new_empty(len(rows), dtype=compute)
+    backend.normalize_rows(rows, U, inverse_norm)
+    return U, inverse_norm
+
+
+def _chunks(proxies: Tensor) -> Iterator[slice]:
+    """Rows that take a megabyte or a few, and enough of them for the product to run at full rate."""
+    C, D = proxies.shape
+    rows = max(16384 if proxies.is_cuda else 2048, (1 << 18) // max(1, D))
+    for first in range(0, C, rows):
+        yield slice(first, min(C, first + rows))

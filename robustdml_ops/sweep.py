@@ -1,0 +1,158 @@
+"""What the sweeps share: similarities by chunks of proxies on the way out, gradients on the way back."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.rows.backend import RowsBackend
+
+
+def compute_dtype(embeddings: Tensor, proxies: Tensor) -> torch.dtype:
+    """float64 where either input is, else float32: bfloat16 cosines would cost 2⁻⁹·α in the exponent."""
+    return torch.float64 if torch.float64 in (embeddings.dtype, proxies.dtype) else torch.float32
+
+
+def operand_dtype(embeddings: Tensor, compute: torch.dtype) -> torch.dtype:
+    """Type of the products' operands: bfloat16 for half precision on a CUDA device, else ``compute``.
+
+    float16, too, becomes bfloat16. The gradient of a similarity is of size α/C: with 10⁶ classes it is below float16's
+    normal range. Beside it the coarser rounding of unit vectors weighs little: about 2⁻⁹/√D in a cosine.
+    """
+    if embeddings.device.type != "cuda" or compute == torch.float64:
+        return compute
+    half = torch.is_autocast_enabled("cuda") or embeddings.dtype in (torch.bfloat16, torch.float16)
+    return torch.bfloat16 if half and torch.cuda.is_bf16_supported(including_emulation=False) else compute
+
+
+def chunk_rows(per_class: int, device: torch.device) -> int:
+    """Classes per chunk, so that what they bring stays in the last-level cache.
+
+    Parameters
+    ----------
+    per_class : int
+        4-byte elements that one class brings: B of S, D of the proxy, D of its gradient, and what its set takes.
+    """
+    budget = (32 if device.type == "cuda" else 12) << 20
+    size = 4 * max(1, per_class)
+    # Where few rows fill the cache, S is in memory anyway, and a product of few rows is slow: 64 rows with 10⁵ columns
+    # take 1.45 times as long as 256. So many, while S stays below 128 MB.
+    least = max(64, min(256, (128 << 20) // size // 64 * 64))
+    return max(least, min(65536 if device.type == "cuda" else 8192, budget // size // 64 * 64))
+
+
+def product(A: Tensor, B: Tensor, out: Tensor) -> Tensor:
+    """Out ← A @ B, where ``out`` has the accumulation type."""
+    if A.dtype == out.dtype:
+        return torch.mm(A, B, out=out)
+    return torch.mm(A, B, out_dtype=out.dtype, out=out)
+
+
+def accumulate(total: Tensor, A: Tensor, B: Tensor) -> None:
+    """Total ← total + A @ B, where ``total`` has the accumulation type."""
+    if A.dtype == total.dtype:
+        total.addmm_(A, B)
+    else:
+        total += torch.mm(A, B, out_dtype=total.dtype)
+
+
+def part(upstream: Tensor, first: int, last: int) -> Tensor:
+    """The rows of a chunk; a single value serves them all."""
+    return upstream if upstream.dim() == 0 else upstream[first:last]
+
+
+def row_stride(upstream: Tensor | None) -> int:
+    """Elements between the values of ``upstream``; 0 where one serves all rows, or there is none."""
+    return 0 if upstream is None or upstream.dim() == 0 else upstream.stride(0)
+
+
+class Chunk(NamedTuple):
+    """Similarities of the classes ``first:last``."""
+
+    first: int
+    last: int
+    S: Tensor  # (c, B) compute type: V·x; an epilogue turns it into dL/dS
+    V: Tensor  # (c, D) operand type: what stood for the proxies in the product
+    inverse_norm: Tensor  # (c,) compute type
+
+
+class Similarities:
+    """All similarities of a batch with C proxies, of which one chunk exists at a time.
+
+    Iterating yields each chunk; when its S has become dL/dS, :meth:`backward` takes it into the gradients.
+
+    Parameters
+    ----------
+    embeddings, proxies : Tensor
+        (B, D) with B ≥ 1 and (C, D), any scale.
+    compute : dtype
+        Of S and of all sums.
+    per_class : int
+        Elements that a class brings into the cache beyond S, its proxy and that proxy's gradient.
+    together : int
+        Proxies in a row that belong together: a chunk holds a multiple of so many.
+    normalize : bool
+        Whether the proxies are scaled to length 1; the embeddings are.
+    """
+
+    def __init__(
+        self,
+        embeddings: Tensor,
+        proxies: Tensor,
+        compute: torch.dtype,
+        backend: RowsBackend,
+        per_class: int = 0,
+        together: int = 1,
+        normalize: bool = True,
+    ) -> None:
+        (B, D), operand = embeddings.shape, operand_dtype(embeddings, compute)
+        new = embeddings.new_empty
+        self.backend, self.embeddings, self.proxies, self.compute = backend, embeddings, proxies, compute
+        self.normalize = normalize
+        rows = chunk_rows(B + 2 * D + per_class, embeddings.device)
+        self.rows = min(len(proxies), max(1, rows // together) * together)
+        self.X, self.X_inverse_norm = new((B, D), dtype=operand), new(B, dtype=compute)
+        backend.normalize_rows(embeddings, self.X, self.X_inverse_norm)
+        self.dX: Tensor | None = None
+        self.dP: Tensor | None = None
+
+    def want_gradients(self, embeddings: bool, proxies: bool) -> None:
+        """Make room for what :meth:`backward` is to fill."""
+        if embeddings:
+            self.dX = self.embeddings.new_zeros(self.embeddings.shape, dtype=self.compute)
+        if proxies:
+            self.dP = torch.empty_like(self.proxies, memory_format=torch.contiguous_format)
+
+    def __iter__(self) -> Iterator[Chunk]:
+        new, (B, D) = self.embeddings.new_empty, self.X.shape
+        S, inverse_norm = new((self.rows, B), dtype=self.compute), new(self.rows, dtype=self.compute)
+        U = new((self.rows, D), dtype=self.X.dtype)
+        for first in range(0, len(self.proxies), self.rows):
+            last = min(len(self.proxies), first + self.rows)
+            count = last - first
+            P = self.proxies[first:last]
+            V = self.backend.operand(P, U[:count], inverse_norm[:count]) if self.normalize else P.to(self.X.dtype)
+            yield Chunk(first, last, product(V, self.X.t(), S[:count]), V, inverse_norm[:count])
+
+    def backward(self, chunk: Chunk) -> None:
+        """Take a chunk whose S is dL/dS into the gradients that are wanted."""
+        if self.dX is None and self.dP is None:
+            return
+        dS = chunk.S.to(self.X.dtype)
+        if self.dX is not None:
+            accumulate(self.dX, dS.t(), chunk.V)
+        if self.dP is not None:
+            target = self.dP[chunk.first : chunk.last]
+            # Written once, in place; a half-precision gradient is rounded once, at the end.
+            dU = product(dS, self.X, target if target.dtype == self.compute else target.to(self.compute))
+            if self.normalize:
+                self.backend.finish(dU, chunk.V, chunk.inverse_norm)
+            if dU is not target:
+                target.copy_(dU)
+
+    def gradients(self) -> tuple[Tensor | None, Tensor | None]:
+        """dL/dembeddings (B, D), compute type, and dL/dproxies (C, D), type of the proxies, once all chunks are in."""
+        if self.dX is not None:
+            self.backend.normalize_rows_backward(self.dX, self.X, self.X_inverse_norm)
+        return self.dX, self.dP

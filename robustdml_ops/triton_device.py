@@ -1,0 +1,62 @@
+"""Where the Triton kernels can run, and how they are launched."""
+
+import importlib.util
+from contextlib import AbstractContextManager, nullcontext
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+Launch: TypeAlias = dict[str, int | bool | str]
+
+
+def unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
+    """Why this backend can't serve ``device`` in the compute type ``dtype``, or None."""
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    if dtype not in (torch.float32, torch.float64):
+        return f"the Triton epilogues compute in float32 or float64, not {dtype}"
+    if device.type == "cpu":
+        return None if interpreted() else "the tensors are on the CPU, where Triton runs under TRITON_INTERPRET=1 alone"
+    if device.type != "cuda":
+        return f"the Triton epilogues run on CUDA devices, and the tensors are on {device}"
+    if torch.version.cuda is not None and torch.cuda.get_device_capability(device) < (8, 0):
+        return f"the Triton epilogues need compute capability 8.0, and {device} has less"
+    return None
+
+
+def grid_of(rows: int, block: int | bool | str) -> tuple[int]:
+    """Programs that take ``block`` of ``rows`` each."""
+    return (-(-rows // int(block)),)
+
+
+def current(tensor: Tensor) -> AbstractContextManager[None]:
+    """Make the tensor's device the current one: Triton launches there and nowhere else."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+
+
+def block_of(size: int, largest: int) -> int:
+    """Return the power of two that holds ``size``, from 16 (the shortest side of a matrix product) to ``largest``."""
+    return min(largest, max(16, 1 << (size - 1).bit_length()))
+
+
+def launch(**parameters: int | bool | str) -> Launch:
+    """Launch parameters: shipped tables, no tuning at run time, so that every rank and run sums in the same order.
+
+    Sizes are chosen from what the compiler reports for sm_80, 90 and 100: no spills, shared memory within the limits.
+    They are not tuned on a device. Fused multiply-adds are asked for by name: their default differs between Triton's
+    releases, and with it the bits.
+    """
+    return {**parameters, "enable_fp_fusion": True}
+
+
+def is_hopper(tensor: Tensor) -> bool:
+    """Whether ``tensor`` is on a device with wgmma."""
+    return tensor.is_cuda and torch.cuda.get_device_capability(tensor.device)[0] == 9
+
+
+def interpreted() -> bool:
+    """Whether kernels run in Triton's interpreter."""
+    import triton
+
+    return bool(triton.knobs.runtime.interpret)

@@ -1,0 +1,186 @@
+"""Checks that the ops share: each error names the argument, its value and the way out."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def check_matrix(name: str, value: object, *, columns: int | None = None) -> Tensor:
+    """Return ``value`` if it is a floating-point matrix of plain local storage, with ``columns`` columns."""
+    check_local(name, value)
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, not {type(value).__name__}")
+    if value.dim() != 2 or not value.is_floating_point():
+        raise ValueError(f"{name} must be a floating-point matrix, got shape {tuple(value.shape)} of {value.dtype}")
+    if columns is not None and value.shape[1] != columns:
+        raise ValueError(f"{name} must have {columns} columns, got shape {tuple(value.shape)}")
+    return value
+
+
+def check_sizes(**sizes: int) -> None:
+    """Every size is at least 1."""
+    for name, value in sizes.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def check_finite_numbers(**numbers: float) -> None:
+    """Settings that are numbers and not NaN or inf."""
+    for name, value in numbers.items():
+        if not math.isfinite(value):
+            raise ValueError(f"{name} must be finite, got {value}")
+
+
+def check_positive(**numbers: float) -> None:
+    """Every number is above 0, and not inf."""
+    for name, value in numbers.items():
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} must be positive and finite, got {value}")
+
+
+def check_local(name: str, value: object) -> None:
+    """Refuse a DTensor: its local part alone would give a wrong sum without a word."""
+    if type(value).__name__ == "DTensor":
+        raise TypeError(
+            f"{name} is a DTensor, and this op works on local tensors: pass {name}.full_tensor(), or {name}.to_local() "
+            "if each rank is to have a loss of its own"
+        )
+
+
+def check_same_device(**tensors: Tensor | None) -> None:
+    """All tensors on one device."""
+    given = {name: value.device for name, value in tensors.items() if value is not None}
+    if len(set(given.values())) > 1:
+        places = ", ".join(f"{name} on {device}" for name, device in given.items())
+        raise ValueError(f"all inputs must be on one device, got {places}: move them, or the loss, with .to(device)")
+
+
+def check_vector(name: str, value: object, length: int) -> Tensor:
+    """Return ``value`` if it is a floating-point vector of ``length``."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, not {type(value).__name__}")
+    if value.dim() != 1 or len(value) != length or not value.is_floating_point():
+        raise ValueError(
+            f"{name} must be a floating-point vector of length {length}, got {tuple(value.shape)} of {value.dtype}"
+        )
+    return value
+
+
+def check_sample_weights(sample_weights: object, samples: Tensor) -> Tensor:
+    """Weights that are finite and not negative, one for each entry of ``samples``, of its type and on its device."""
+    weights = check_vector("sample_weights", sample_weights, len(samples)).to(samples.device, samples.dtype)
+    require(
+        ((weights >= 0) & torch.isfinite(weights)).all(),
+        lambda: (
+            "sample_weights must be finite and not negative, got "
+            f"{weights[~((weights >= 0) & torch.isfinite(weights))][:3].tolist()}"
+        ),
+    )
+    return weights
+
+
+def check_labels(labels: object, embeddings: Tensor, name: str = "labels", of: str = "embeddings") -> Tensor:
+    """Labels as (B,) int64 on the device of the embeddings; their range is checked where their values may be read."""
+    check_local(name, labels)
+    if not isinstance(labels, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, not {type(labels).__name__}")
+    if labels.dtype not in INTEGERS:
+        raise ValueError(f"{name} must be integers, got {labels.dtype}: convert them with {name}.long()")
+    if labels.shape != embeddings.shape[:1]:
+        raise ValueError(
+            f"{name} must have shape ({len(embeddings)},), one for each row of {of}, got {tuple(labels.shape)}"
+        )
+    return labels.to(embeddings.device, torch.int64, non_blocking=True)
+
+
+def check_label_range(labels: Tensor, num_classes: int) -> None:
+    """Every label in 0 … num_classes − 1: IndexError on the CPU, a device-side assertion elsewhere (no host sync)."""
+    _check_range(labels, num_classes, "label", "labels", "num_classes")
+
+
+def check_id_range(sample_ids: Tensor, num_samples: int) -> None:
+    """Every id in 0 … num_samples − 1: errors as of :func:`check_label_range`."""
+    _check_range(sample_ids, num_samples, "sample id", "sample_ids", "num_samples")
+
+
+def _check_range(values: Tensor, size: int, one: str, name: str, name_of_size: str) -> None:
+    if len(values) == 0:
+        return
+    if values.device.type != "cpu":
+        torch._assert_async(((values >= 0) & (values < size)).all(), f"a {one} is outside 0 … {size - 1}")
+        return
+    least, largest = map(int, values.aminmax())
+    if least < 0 or largest >= size:
+        where = int(((values < 0) | (values >= size)).nonzero()[0])
+        raise IndexError(f"{name}[{where}] = {int(values[where])} is outside 0 … {size - 1} ({name_of_size} = {size})")
+
+
+def check_sample_ids(sample_ids: object, rows: int) -> Tensor:
+    """Sample ids as (rows,) int64."""
+    check_local("sample_ids", sample_ids)
+    if not isinstance(sample_ids, Tensor):
+        raise TypeError(f"sample_ids must be a torch.Tensor, not {type(sample_ids).__name__}")
+    if sample_ids.shape != (rows,) or sample_ids.dtype not in INTEGERS:
+        raise ValueError(
+            f"sample_ids must be integers of shape ({rows},), got {tuple(sample_ids.shape)} of {sample_ids.dtype}"
+        )
+    return sample_ids.long()
+
+
+def all_finite(values: Tensor) -> bool:
+    """No NaN or inf in ``values``, of the CPU. Most often their sum, in a fifth of the time, tells; it may overflow."""
+    return math.isfinite(values.detach().sum()) or bool(torch.isfinite(values).all())
+
+
+class NotFiniteError(ValueError):
+    """Embeddings that hold NaN or inf: a training run has diverged."""
+
+
+def check_finite_embeddings(embeddings: Tensor, name: str = "embeddings") -> None:
+    """No NaN or inf on the CPU. Elsewhere a look would stall the stream: the loss is NaN then."""
+    if embeddings.device.type == "cpu" and not all_finite(embeddings):
+        row = int((~torch.isfinite(embeddings)).any(1).nonzero()[0])
+        raise NotFiniteError(
+            f"{name}[{row}] has NaN or inf: look for an overflow in the model or a learning rate too high"
+        )
+
+
+def check_finite_candidates(scale: Tensor, name: str = "candidates[{}] (ref_emb of a loss)", first: int = 0) -> None:
+    """No NaN or inf among rows on the CPU, asked of their inverse lengths (m,), which costs no pass over them."""
+    if scale.device.type == "cpu" and not all_finite(scale):
+        row = int((~torch.isfinite(scale)).nonzero()[0])
+        raise ValueError(f"{name.format(first + row)} has NaN or inf: look at what was stored, or at the model")
+
+
+def check_finite_proxies(total: Tensor, proxies: Tensor) -> None:
+    """The loss of finite embeddings is finite unless a proxy is not; asked of the loss, which costs no pass over P."""
+    if total.device.type == "cpu" and not torch.isfinite(total):
+        bad = (~torch.isfinite(proxies)).any(1).nonzero()
+        where = (
+            f"proxies[{int(bad[0])}] has NaN or inf"
+            if len(bad)
+            else "a bias, a confidence or the length of a vector is NaN or inf"
+        )
+        raise ValueError(f"the loss is {float(total)}: {where}")
+
+
+def require(condition: Tensor, message: Callable[[], str]) -> None:
+    """Raise ValueError where ``condition`` () is false: on the CPU with the values, else by a device-side assertion."""
+    if torch.compiler.is_compiling() or condition.device.type != "cpu":
+        torch._assert_async(condition, "a value is out of range; run this batch on the CPU for its name")
+    elif not condition:
+        raise ValueError(message())
+
+
+def check_losses(losses: object) -> Tensor:
+    """One floating-point tensor of any shape, in the type that is computed in."""
+    check_local("losses", losses)
+    if not isinstance(losses, Tensor):
+        raise TypeError(f"losses must be a torch.Tensor, not {type(losses).__name__}")
+    if not losses.is_floating_point():
+        raise ValueError(f"losses must be floating point, got {losses.dtype}: convert them with losses.float()")
+    return losses if losses.dtype == torch.float64 else losses.float()

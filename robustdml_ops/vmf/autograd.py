@@ -1,0 +1,73 @@
+"""The one way of the von Mises–Fisher functions through autograd; compiled graphs hold ``robustdml_ops::vmf``."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.autograd import apply, in_eager_mode
+from robustdml_ops.backends import choose
+from robustdml_ops.vmf.eager import EagerVmf
+from robustdml_ops.vmf.native import NativeVmf
+from robustdml_ops.vmf.problem import VmfBackend
+from robustdml_ops.vmf.triton import TritonVmf
+
+BACKENDS: dict[str, VmfBackend] = {"native": NativeVmf(), "triton": TritonVmf(), "eager": EagerVmf()}
+
+
+def evaluate(function: str, order: float, kappa: Tensor, backend: str | None) -> Tensor:
+    """``function`` of ``order`` at ``kappa``, see :class:`VmfBackend`. Not differentiable."""
+    return choose(BACKENDS, backend, kappa.device, kappa.dtype).evaluate_vmf(function, order, kappa)
+
+
+def vmf(function: str, order: float, kappa: Tensor, backend: str | None) -> Tensor:
+    """As :func:`evaluate`, differentiable: twice, and "ratio" once."""
+    if not in_eager_mode() or (torch.is_grad_enabled() and kappa.requires_grad):
+        value: Tensor = apply(Vmf, kappa, function, order, backend or "auto")
+        return value
+    return evaluate(function, order, kappa, backend)
+
+
+class Vmf(torch.autograd.Function):
+    """One function of :class:`VmfBackend`."""
+
+    @staticmethod
+    def forward(kappa: Tensor, function: str, order: float, backend: str) -> Tensor:
+        """The value."""
+        if torch.compiler.is_compiling():
+            return vmf_op(kappa, function, order, backend)  # type: ignore[no-any-return]
+        return evaluate(function, order, kappa, backend)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, str, float, str], output: Tensor) -> None:
+        """Keep κ."""
+        kappa, *ctx.settings = inputs
+        ctx.save_for_backward(kappa)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        """The derivative of a function is made of others, so a second derivative comes with it."""
+        (kappa,) = ctx.saved_tensors
+        function, order, backend = ctx.settings
+        if function == "ratio_derivative":
+            raise RuntimeError("the Bessel ratio can be differentiated once: detach kappa before asking for more")
+        if function == "ratio":
+            derivative = vmf("ratio_derivative", order, kappa, backend)
+        else:
+            derivative = vmf("ratio", order, kappa, backend)
+            if function == "peak":
+                derivative = 1 - derivative
+            elif function == "log_i" and order > 0:
+                derivative = derivative + order / kappa
+        return upstream * derivative, None, None, None
+
+
+@torch.library.custom_op("robustdml_ops::vmf", mutates_args=())
+def vmf_op(kappa: Tensor, function: str, order: float, backend: str) -> Tensor:
+    """See :func:`evaluate`."""
+    return evaluate(function, order, kappa, backend)
+
+
+@vmf_op.register_fake
+def _(kappa: Tensor, function: str, order: float, backend: str) -> Tensor:
+    return torch.empty_like(kappa, memory_format=torch.contiguous_format)

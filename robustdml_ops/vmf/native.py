@@ -1,0 +1,36 @@
+"""The functions of the von Mises–Fisher distribution in the native module (``csrc/math/vmf.h``), on CPU and GPU."""
+
+from dataclasses import asdict
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robustdml_ops import native_module as module
+from robustdml_ops.vmf.order import vmf_order
+from robustdml_ops.vmf.problem import VmfBackend
+
+
+class NativeVmf(VmfBackend):
+    """On the CPU and on CUDA devices."""
+
+    def evaluate_vmf(self, function: str, v: float, kappa: Tensor) -> Tensor:
+        """As :meth:`VmfBackend.evaluate_vmf`."""
+        suffix = module.SUFFIX[kappa.dtype]
+        order = _native_order(module.library, v, kappa.dtype)
+        values = kappa.contiguous()
+        out = torch.empty_like(values)
+        arguments = (order, values.data_ptr(), out.data_ptr(), out.numel())
+        if module.on_gpu(out):
+            with module.current_stream(out.device) as stream:
+                getattr(module.library, f"vmf_{function}_cuda_{suffix}")(*arguments, stream)
+        else:
+            getattr(module.library, f"vmf_{function}_{suffix}")(*arguments, torch.get_num_threads())
+        return out
+
+
+@lru_cache(maxsize=256)
+def _native_order(library: Any, v: float, dtype: torch.dtype) -> Any:
+    """The order as the module reads it; made once, since that takes longer than a batch's functions."""
+    return getattr(library, f"VmfOrder_{module.SUFFIX[dtype]}")(**asdict(vmf_order(v, dtype)))

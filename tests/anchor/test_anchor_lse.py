@@ -1,0 +1,169 @@
+"""The anchor log-sum-exp by itself: what the losses do not already try."""
+
+import pytest
+import torch
+
+from robustdml_ops.anchor.autograd import anchor_sweep_op
+from robustdml_ops.ops import AnchorBiases, ConfidenceSets, LabelSets, anchor_loss, anchor_lse, similarity
+
+B, C, D = 6, 11, 5
+
+
+def inputs(dtype=torch.float64):
+    generator = torch.Generator().manual_seed(1)
+    matrices = [torch.randn(n, D, generator=generator, dtype=dtype, requires_grad=True) for n in (B, C)]
+    vectors = [torch.rand(n, generator=generator, dtype=dtype, requires_grad=True) for n in (B, B, C)]
+    return *matrices, *vectors
+
+
+LABELS = torch.tensor([0, 3, 3, 10, 1, 0])
+
+
+def direct(X, P, positive_bias, negative_bias, anchor_bias, alpha):
+    """Both sums as they are written."""
+    s = similarity(P, X)
+    positive = torch.arange(C)[:, None] == LABELS
+    e_positive = torch.exp(-alpha * s + positive_bias) * positive
+    e_negative = torch.exp(alpha * s + negative_bias + anchor_bias[:, None]) * ~positive
+    return torch.log1p(e_positive.sum(1)), torch.log1p(e_negative.sum(1))
+
+
+@pytest.mark.parametrize("backend", ["native", "eager"])
+def test_anchor_lse_with_every_bias(backend):
+    tensors = inputs()
+    X, P, *biases = tensors
+    ours = anchor_lse(X, P, LabelSets.of(LABELS), AnchorBiases(*biases), alpha=4.0, backend=backend)
+    theirs = direct(*tensors, 4.0)
+    upstream = (torch.linspace(-1, 1, C, dtype=torch.float64), torch.linspace(2, 1, C, dtype=torch.float64))
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other)
+    for mine, other in zip(*(torch.autograd.grad(r, tensors, upstream) for r in (ours, theirs)), strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize("backend", ["native", "eager"])
+def test_biases_in_any_layout(backend):
+    X, P, *_ = inputs()
+    expanded, strided = torch.tensor(0.7).double().expand(B), torch.rand(3 * C).double()[::3]
+    ours = anchor_lse(X, P, LabelSets.of(LABELS), AnchorBiases(expanded, expanded, strided), alpha=4.0, backend=backend)
+    theirs = direct(X, P, expanded, expanded, strided, 4.0)
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize("used", [0, 1])
+def test_one_of_the_two_results_may_go_unused(used):
+    tensors = inputs()
+    X, P, *biases = tensors
+    ours = anchor_lse(X, P, LabelSets.of(LABELS), AnchorBiases(*biases), alpha=4.0)[used].sum()
+    theirs = direct(*tensors, 4.0)[used].sum()
+    gradients = (torch.autograd.grad(loss, tensors, allow_unused=True) for loss in (ours, theirs))
+    for mine, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine, torch.zeros_like(mine) if other is None else other)
+
+
+def test_anchor_loss_is_the_weighted_sum_of_anchor_lse():
+    tensors = inputs()
+    X, P, *biases = tensors
+    sets, scales = LabelSets.of(LABELS), (torch.tensor(0.3).double(), torch.tensor(1.7).double())
+    lse = anchor_lse(X, P, sets, AnchorBiases(*biases), alpha=4.0)
+    summed = scales[0] * lse.positive.sum() + scales[1] * lse.negative.sum()
+    at_once = anchor_loss(X, P, sets, AnchorBiases(*biases), *scales, alpha=4.0)
+    torch.testing.assert_close(at_once, summed)
+    for mine, other in zip(*(torch.autograd.grad(2 * r, tensors) for r in (at_once, summed)), strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan")])
+def test_alpha_must_be_positive(alpha):
+    X, P, *biases = inputs()
+    with pytest.raises(ValueError, match="alpha must be positive"):
+        anchor_lse(X, P, LabelSets.of(LABELS), AnchorBiases(*biases), alpha=alpha)
+
+
+def test_biases_must_fit():
+    X, P, positive, negative, anchor = inputs()
+    with pytest.raises(ValueError, match=r"biases.negative must be a floating-point vector of length 6"):
+        anchor_lse(X, P, LabelSets.of(LABELS), AnchorBiases(positive, negative[:3], anchor), alpha=1.0)
+    with pytest.raises(ValueError, match=r"biases.positive must be of the compute type torch.float64"):
+        anchor_lse(X, P, LabelSets.of(LABELS), AnchorBiases(positive.float(), negative, anchor), alpha=1.0)
+
+
+FACTORS = (torch.randn(B, 3).double(), torch.randn(C, 3).double(), torch.randn(C).double())
+SETS = {
+    "labels": LabelSets.of(LABELS),
+    "confidences": ConfidenceSets(100.0, 0.1, torch.rand(C, B).double().t()),
+    "factors": ConfidenceSets(9.0, 0.5, None, *FACTORS),
+}
+
+
+@pytest.mark.parametrize("sets", SETS)
+def test_registered_op_keeps_the_contract_of_the_registry(sets):
+    X, P, positive, negative, anchor = (tensor.detach() for tensor in inputs())
+    sets, scale = SETS[sets], torch.tensor(0.5).double()
+    arguments = {"embeddings": X, "proxies": P, "positive_bias": positive, "sets": list(sets.tensors)}
+    arguments |= {"beta": getattr(sets, "beta", 0.0), "threshold": getattr(sets, "threshold", 0.0)}
+    arguments |= {"alpha": 4.0, "backend": "auto"}
+    for biases in ({"negative_bias": negative, "anchor_bias": anchor}, {"negative_bias": None, "anchor_bias": None}):
+        for scales, want in (
+            ((scale, scale), [True] * 4),
+            ((scale, scale), [False, True, False, False]),
+            ((torch.rand(C).double(), scale), [False, False, True, True]),
+            ((None, None), [True, False, False, False]),
+        ):
+            upstream = dict(zip(("upstream_positive", "upstream_negative"), scales, strict=True))
+            torch.library.opcheck(anchor_sweep_op, (), arguments | biases | upstream | {"want": want})
+
+
+@pytest.mark.parametrize("wanted", [(0, 1, 2, 3, 4), (0,), (1,), (2,), (4,)])
+@pytest.mark.parametrize("kind", SETS)
+def test_compiled_is_as_eager(kind, wanted):
+    """Values and gradients of both ways, whatever has a gradient; and again where the last batch is smaller."""
+    torch.use_deterministic_algorithms(False)  # its NaN filling is not traced
+    torch._dynamo.reset()
+    scales, factors = (torch.tensor(0.5).double(), torch.tensor(0.7).double()), SETS["factors"]
+
+    def both(X, P, positive, negative, anchor, labels, confidences, hidden):
+        sets = {
+            "labels": lambda: LabelSets.of(labels),
+            "confidences": lambda: ConfidenceSets(100.0, 0.1, confidences),
+            "factors": lambda: ConfidenceSets(9.0, 0.5, None, hidden, factors.weight, factors.bias),
+        }[kind]()
+        biases = AnchorBiases(positive, negative, anchor)
+        lse = anchor_lse(X, P, sets, biases, alpha=4.0)
+        loss = anchor_loss(X, P, sets, biases, *scales, alpha=4.0)
+        return (lse.positive * 2).sum() + (lse.negative**2).sum() + 3 * loss
+
+    compiled = torch.compile(both, fullgraph=True, backend="aot_eager")
+    X, P, positive, negative, anchor = (tensor.detach() for tensor in inputs())
+    of_batch = (LABELS, SETS["confidences"].confidences, factors.hidden)
+    for batch in (B, B - 2):
+        tensors = [X[:batch], P, positive[:batch], negative[:batch], anchor]
+        tensors = [tensor.clone().requires_grad_(place in wanted) for place, tensor in enumerate(tensors)]
+        arguments = (*tensors, *(tensor[:batch] for tensor in of_batch))
+        ours, theirs = compiled(*arguments), both(*arguments)
+        torch.testing.assert_close(ours, theirs)
+        leaves = [tensors[place] for place in wanted]
+        for mine, other in zip(*(torch.autograd.grad(value, leaves) for value in (ours, theirs)), strict=True):
+            torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize("twice", ["scales", "matrices"])
+def test_compiles_where_two_arguments_are_one_tensor(twice):
+    torch.use_deterministic_algorithms(False)  # its NaN filling is not traced
+    torch._dynamo.reset()
+    X, P, positive, negative, _ = inputs()
+    scales = (torch.tensor(0.5).double(), torch.tensor(0.7).double())
+    scales, P = ((scales[0], scales[0]), P) if twice == "scales" else (scales, X)
+    sets, biases = LabelSets.of(LABELS % B), AnchorBiases(positive, negative)
+    loss = lambda X, P: anchor_loss(X, P, sets, biases, *scales, alpha=4.0)  # noqa: E731
+    torch.testing.assert_close(torch.compile(loss, fullgraph=True, backend="aot_eager")(X, P), loss(X, P))
+
+
+def test_confidences_of_another_type_are_cast_chunk_by_chunk():
+    X, P, positive, negative, _ = (tensor.detach().float() for tensor in inputs())
+    confidences = torch.rand(B, C)
+    biases = AnchorBiases(positive, negative)
+    ours = anchor_lse(X, P, ConfidenceSets(100.0, 0.1, confidences.bfloat16()), biases, alpha=4.0)
+    theirs = anchor_lse(X, P, ConfidenceSets(100.0, 0.1, confidences.bfloat16().float()), biases, alpha=4.0)
+    assert all(torch.equal(mine, other) for mine, other in zip(ours, theirs, strict=True))

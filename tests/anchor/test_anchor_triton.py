@@ -1,0 +1,228 @@
+"""Triton's backends against the eager ones: on the GPU, or in Triton's interpreter on the CPU."""
+
+import pytest
+import torch
+
+from robustdml_ops.anchor import triton as triton_anchor
+from robustdml_ops.anchor.problem import AnchorChunk, AnchorProblem, ConfidenceSets
+from robustdml_ops.anchor.sweep import BACKENDS, SweepResult, Wanted, anchor_sweep
+from robustdml_ops.label_sets import LabelSets
+from tests.triton_here import DEVICE, MARKS
+
+EAGER, TRITON = BACKENDS["eager"], BACKENDS["triton"]
+
+pytestmark = MARKS
+# The interpreter's products of bfloat16 and float16 are not the device's.
+OPERANDS = [torch.float32, torch.bfloat16, torch.float16] if DEVICE.type == "cuda" else [torch.float32]
+SHAPES = [(5, 7, 3), (33, 65, 40), (1, 1, 1), (130, 70, 17), (300, 9, 24)]
+SETS = ["labels", "confidences by sample", "confidences by class", "logits"]
+
+
+class Case:
+    """A problem in float64 on the CPU, to be had in any type and on any device."""
+
+    def __init__(self, shape, sets, seed=0, alpha=32.0, beta=20.0, anchor_bias=True):
+        self.B, self.C, self.D = B, C, D = shape
+        random = torch.Generator().manual_seed(seed)
+        normal = lambda *size: torch.randn(*size, generator=random, dtype=torch.float64)  # noqa: E731
+        self.kind, self.alpha, self.beta = sets, alpha, beta
+        self.proxies = normal(C, D)
+        # Half of the embeddings are close to a proxy, so that the sums have something to choose from.
+        self.labels = torch.randint(C, (B,), generator=random)
+        self.embeddings = normal(B, D)
+        self.embeddings[::2] = 0.3 * self.embeddings[::2] + self.proxies[self.labels[::2]]
+        self.positive_bias, self.negative_bias = normal(B), normal(B)
+        self.anchor_bias = normal(C) if anchor_bias else None
+        self.confidences = normal(B, C).sub_(1.5).sigmoid_()
+        self.factors = normal(B, 4), normal(C, 4), normal(C)
+        self.upstream = normal(C), normal(C)
+
+    def problem(self, device, dtype) -> AnchorProblem:
+        to = lambda tensor: tensor.to(device, dtype)  # noqa: E731
+        if self.kind == "labels":
+            sets = LabelSets.of(self.labels.to(device))
+        elif self.kind == "logits":
+            hidden, weight, bias = map(to, self.factors)
+            sets = ConfidenceSets(self.beta, 0.3, hidden=hidden, weight=weight, bias=bias)
+        else:
+            confidences = to(self.confidences)
+            by_class = self.kind == "confidences by class"
+            sets = ConfidenceSets(self.beta, 0.3, confidences.t().contiguous().t() if by_class else confidences)
+        anchor_bias = None if self.anchor_bias is None else to(self.anchor_bias)
+        return AnchorProblem(self.alpha, to(self.positive_bias), to(self.negative_bias), anchor_bias, sets)
+
+    def sweep(self, backend, device=DEVICE, dtype=torch.float32, operand=None, want=None) -> SweepResult:
+        inputs = [tensor.to(device, operand or dtype) for tensor in (self.embeddings, self.proxies)]
+        upstream = tuple(tensor.to(device, dtype) for tensor in self.upstream)
+        want = want or Wanted(lse=True, embeddings=True, proxies=True, biases=True)
+        return anchor_sweep(*inputs, self.problem(device, dtype), upstream, backend, want)
+
+    def exact(self, operand=torch.float64) -> SweepResult:
+        """The eager answer in float64, from inputs that ``operand`` can hold."""
+        self.embeddings, self.proxies = (x.to(operand).double() for x in (self.embeddings, self.proxies))
+        return self.sweep(EAGER, torch.device("cpu"), torch.float64)
+
+
+def assert_as_exact_as_eager(ours, eager, exact, what=""):
+    """|ours − exact| ≤ 4 · |eager in the same type − exact| + a few roundings, and NaN nowhere."""
+    exact = exact.to(ours.device)
+    error, eager_error = (ours.double() - exact).abs().max(), (eager.double() - exact).abs().max()
+    roundings = 8 * torch.finfo(torch.float32).eps * exact.abs().max()
+    assert error <= 4 * eager_error + roundings, f"{what}: {error:.3g}, eager {eager_error:.3g}"
+
+
+def assert_sweeps_agree(ours: SweepResult, eager: SweepResult, exact: SweepResult):
+    for field, value in vars(exact).items():
+        assert_as_exact_as_eager(getattr(ours, field), getattr(eager, field), value, field)
+
+
+@pytest.mark.parametrize("operand", OPERANDS)
+@pytest.mark.parametrize("sets", SETS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_sweep_as_exact_as_eager(shape, sets, operand):
+    case = Case(shape, sets)
+    exact = case.exact(operand)
+    assert_sweeps_agree(case.sweep(TRITON, operand=operand), case.sweep(EAGER, operand=operand), exact)
+
+
+@pytest.mark.parametrize("sets", SETS)
+def test_float64(sets):
+    case = Case((33, 65, 40), sets)
+    ours = case.sweep(TRITON, dtype=torch.float64)
+    for field, value in vars(case.exact()).items():
+        torch.testing.assert_close(getattr(ours, field).cpu(), value, rtol=1e-11, atol=1e-11, msg=field)
+
+
+@pytest.mark.parametrize("sets", ["labels", "confidences by sample"])
+def test_large_alpha_and_absent_candidates(sets):
+    """Exponents of ±500, margins, and candidates of weight 0: all in a row, all of the batch's last block."""
+    case = Case((130, 40, 17), sets, alpha=500.0, beta=100.0)
+    case.positive_bias[::3] += 50
+    case.positive_bias[1::3] = case.negative_bias[1::3] = -torch.inf
+    case.positive_bias[64:] = case.negative_bias[64:] = -torch.inf
+    assert_sweeps_agree(case.sweep(TRITON), case.sweep(EAGER), case.exact())
+
+
+@pytest.mark.parametrize("shared", [(True, True), (True, False), (False, True)])
+def test_one_upstream_value_for_all_anchors(shared):
+    case = Case((33, 65, 8), "labels", anchor_bias=False)
+    case.upstream = tuple(part[0] if one else part for one, part in zip(shared, case.upstream, strict=True))
+    assert_sweeps_agree(case.sweep(TRITON), case.sweep(EAGER), case.exact())
+
+
+def test_small_sums_keep_their_digits():
+    case = Case((6, 5, 4), "labels", alpha=1.0, anchor_bias=False)
+    case.positive_bias.fill_(-30)
+    case.negative_bias.fill_(-30)
+    ours, exact = case.sweep(TRITON), case.exact()
+    assert exact.lse_negative.max() < 1e-11
+    torch.testing.assert_close(ours.lse_negative.cpu().double(), exact.lse_negative, rtol=1e-5, atol=0)
+
+
+def test_zero_rows_have_cosine_zero_and_no_gradient():
+    case = Case((9, 11, 6), "labels")
+    case.embeddings[2], case.proxies[[0, 10]] = 0, 0
+    ours = case.sweep(TRITON)
+    assert_sweeps_agree(ours, case.sweep(EAGER), case.exact())
+    assert ours.dembeddings[2].count_nonzero() == 0
+    assert ours.dproxies[[0, 10]].count_nonzero() == 0
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # the interpreter's, on NaN
+def test_nan_stays_where_eager_has_it():
+    case = Case((9, 11, 6), "labels")
+    case.proxies[3, 1] = torch.nan
+    ours, eager = case.sweep(TRITON), case.sweep(EAGER)
+    for field in ("total", "lse_positive", "lse_negative", "dembeddings", "dproxies"):
+        assert torch.equal(getattr(ours, field).isnan(), getattr(eager, field).isnan()), field
+    assert ours.lse_negative.isnan().sum() == 1
+    assert ours.dnegative_bias.isnan().any()
+
+
+def test_inputs_stored_by_column():
+    case = Case((33, 20, 12), "labels")
+    case.embeddings, case.proxies = (x.t().contiguous().t() for x in (case.embeddings, case.proxies))
+    assert case.embeddings.to(DEVICE, torch.float32).stride() == (1, 33)
+    assert_sweeps_agree(case.sweep(TRITON), case.sweep(EAGER), case.exact())
+
+
+def test_same_bits_twice():
+    case = Case((130, 70, 17), "confidences by sample")
+    first, second = case.sweep(TRITON), case.sweep(TRITON)
+    for field, value in vars(first).items():
+        assert torch.equal(getattr(second, field), value), field
+
+
+FORWARD_SHAPES = [*SHAPES, (70, 40, 128), (20, 200, 200)]  # whole rows in a tile, and rows in steps
+
+
+@pytest.mark.parametrize("operand", OPERANDS)
+@pytest.mark.parametrize("sets", ["labels", "confidences by sample", "confidences by class"])
+@pytest.mark.parametrize("shape", FORWARD_SHAPES)
+def test_fused_forward_as_exact_as_the_sweep(shape, sets, operand):
+    case = Case(shape, sets, anchor_bias=shape[0] % 2 == 1)
+    exact = case.exact(operand)
+    eager = case.sweep(EAGER, operand=operand, want=Wanted(lse=True))
+    problem = case.problem(DEVICE, torch.float32)
+    X = torch.nn.functional.normalize(case.embeddings).to(DEVICE, operand)
+    # Proxies in float32 with operands of half precision, as under autocast; an odd stride besides.
+    P = torch.cat([case.proxies, case.proxies], 1).to(DEVICE, torch.float32)[:, : case.D]
+    positive, negative = TRITON.fused_forward(X, P, problem)
+    assert_as_exact_as_eager(positive, eager.lse_positive, exact.lse_positive, "positive")
+    assert_as_exact_as_eager(negative, eager.lse_negative, exact.lse_negative, "negative")
+
+
+def test_fused_forward_of_extremes():
+    case = Case((130, 20, 17), "labels", alpha=500.0)
+    case.positive_bias[::3] = case.negative_bias[::3] = -torch.inf
+    case.proxies[7] = 0
+    case.proxies[8] *= 1e15
+    X = torch.nn.functional.normalize(case.embeddings).to(DEVICE, torch.float32)
+    ours = triton_anchor.fused_anchor_lse(
+        X, case.proxies.to(DEVICE, torch.float32), case.problem(DEVICE, torch.float32)
+    )
+    eager, exact = case.sweep(EAGER, want=Wanted(lse=True)), case.exact()
+    assert_as_exact_as_eager(ours[0], eager.lse_positive, exact.lse_positive, "positive")
+    assert_as_exact_as_eager(ours[1], eager.lse_negative, exact.lse_negative, "negative")
+
+
+@pytest.mark.parametrize(("sets", "dtype"), [("logits", torch.float32), ("labels", torch.float64)])
+def test_fused_forward_leaves_to_the_sweep_what_it_must(sets, dtype):
+    X, P, problem = (
+        torch.ones(3, 2, dtype=dtype),
+        torch.ones(4, 2, dtype=dtype),
+        Case((3, 4, 2), sets).problem("cpu", dtype),
+    )
+    assert TRITON.fused_forward(X, P, problem) is None
+
+
+@pytest.mark.parametrize("sets", ["labels", "confidences by sample", "logits"])
+def test_sweep_without_gradients_takes_the_fused_forward_where_it_serves(sets, monkeypatch):
+    launches = []
+    fused = triton_anchor.fused_anchor_lse
+    monkeypatch.setattr(triton_anchor, "fused_anchor_lse", lambda *inputs: launches.append(1) or fused(*inputs))
+    case = Case((33, 20, 12), sets)
+    ours, eager = (case.sweep(backend, want=Wanted(lse=True)) for backend in (TRITON, EAGER))
+    assert len(launches) == (0 if sets == "logits" else 1)
+    torch.testing.assert_close(ours.total, eager.total, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours.lse_negative, eager.lse_negative, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(DEVICE.type == "cpu", reason="needs 20 GB of a GPU: addresses beyond 2³¹ elements")
+def test_more_than_two_to_the_31_elements():
+    c, B = 70_000, 32_768
+    S = torch.linspace(-1, 1, c, device=DEVICE)[:, None] * torch.linspace(0, 1, B, device=DEVICE)
+    last = S[-8:].clone()
+    zeros, upstream = torch.zeros(B, device=DEVICE), torch.ones((), device=DEVICE)
+    problem = AnchorProblem(32.0, zeros, zeros, None, LabelSets.of(torch.arange(B, device=DEVICE)))
+    chunks = []
+    for backend, cosines in ((TRITON, S), (EAGER, last)):
+        lse = cosines.new_empty((2, len(cosines)))
+        chunk = AnchorChunk(
+            cosines, c - len(cosines), upstream, upstream, lse[0], lse[1], None, None, V=cosines, inverse_norm=lse[0]
+        )
+        backend.anchor_lse(chunk, problem)
+        chunks.append(chunk)
+    ours, eager = chunks
+    torch.testing.assert_close(ours.lse_negative[-8:], eager.lse_negative)
+    torch.testing.assert_close(ours.S[-8:], eager.S)

@@ -1,0 +1,326 @@
+"""The class log-sum-exp against its reference: float64 to rounding, float32 as the reference's own float32."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from python_ref import class_log_sum_exp
+from robustdml_ops.classes.autograd import class_gradient_op, class_sweep_op
+from robustdml_ops.label_sets import LabelSets
+from robustdml_ops.ops import class_lse
+
+BACKENDS = ("native", "eager")
+POOLINGS = {"none": {}, "max": {"pooling": "max"}, "softmax": {"pooling": "softmax", "gamma": 0.2}}
+
+
+def tensor(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+class Case:
+    """Random inputs in float64; half of the samples lie near a proxy, and lengths differ."""
+
+    def __init__(self, B, C, D, H=None, seed=0, **options):
+        random = torch.Generator().manual_seed(seed)
+        self.labels = torch.randint(C, (B,), generator=random)
+        self.proxies = torch.randn(*((C, D) if H is None else (C, H, D)), generator=random, dtype=torch.float64) * 2
+        near = self.proxies.reshape(C, -1, D)[self.labels, 0]
+        self.embeddings = torch.randn(B, D, generator=random, dtype=torch.float64)
+        self.embeddings[::2] = 0.5 * self.embeddings[::2] + near[::2]
+        self.upstream = torch.randn(2, B, generator=random, dtype=torch.float64)
+        self.options = options
+
+    def run(self, function, dtype=torch.float64, want=(True, True), **more):
+        """lse, target and the gradients of their upstream-weighted sum; -inf and its upstream stay out of the sum."""
+        matrices = (self.embeddings, self.proxies)
+        X, P = (value.detach().to(dtype).requires_grad_(one) for value, one in zip(matrices, want, strict=True))
+        options = {k: v.to(dtype) if isinstance(v, torch.Tensor) else v for k, v in (self.options | more).items()}
+        lse, target = function(X, P, self.labels, **options)
+        total = sum(
+            (value.masked_fill(value == -torch.inf, 0) * weight.to(dtype)).sum()
+            for value, weight in zip((lse, target), self.upstream, strict=True)
+        )
+        return [
+            lse.detach(),
+            target.detach(),
+            *torch.autograd.grad(total, [value for value in (X, P) if value.requires_grad]),
+        ]
+
+    def check(self, tolerance=1e-10):
+        for backend in BACKENDS:
+            for mine, exact in zip(self.run(class_lse, backend=backend), self.run(class_log_sum_exp), strict=True):
+                scale = exact[exact.isfinite()].abs().max() if exact.isfinite().any() else 1.0
+                torch.testing.assert_close(mine, exact, rtol=tolerance, atol=tolerance * max(1.0, float(scale)))
+
+    def check_float32(self):
+        for backend in BACKENDS:
+            ours = self.run(class_lse, torch.float32, backend=backend)
+            theirs, exact = self.run(class_log_sum_exp, torch.float32), self.run(class_log_sum_exp)
+            for mine, other, truth in zip(ours, theirs, exact, strict=True):
+                assert mine.dtype == torch.float32
+                allowed = 4 * (other - truth).abs().max() + 16 * torch.finfo(torch.float32).eps * truth.abs().max()
+                assert (mine - truth).abs().max() <= allowed
+
+
+SHAPES = [(1, 1, 1), (1, 5, 3), (5, 1, 4), (7, 23, 1), (33, 65, 17), (70, 9, 130), (300, 40, 8)]
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("H", [None, 1, 3])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_shapes(shape, H, pooling):
+    if pooling == "none" and H == 3:
+        H = 1
+    C = shape[1]
+    bias = torch.linspace(-1, 1, C, dtype=torch.float64)
+    case = Case(*shape, H, scale=torch.linspace(2, 5, C).double(), bias=bias, target_bias=-0.3, **POOLINGS[pooling])
+    case.check()
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("H", [1, 3])
+def test_float32(pooling, H):
+    Case(65, 90, 33, 1 if pooling == "none" else H, scale=16.0, **POOLINGS[pooling]).check_float32()
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"scale": 32.0},
+        {"scale": 0.0},
+        {"scale": -7.0},
+        {"exclude_target": True},
+        {"exclude_target": True, "scale": 20.0, "target_bias": 5.0},
+        {"normalize_proxies": False, "scale": 3.0},
+        {"target_bias": -2.0},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("H", [None, 3])
+def test_options(options, H):
+    for pooling in POOLINGS.values() if H else [{}]:
+        if H and not pooling:
+            continue
+        Case(33, 45, 9, H, **options, **pooling).check()
+        Case(33, 45, 9, H, **options, **pooling).check_float32()
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("exclude_target", [False, True])
+def test_concentrations(exclude_target):
+    """κ up to 1e4 with log-normalisers as large, as the von Mises–Fisher similarity has them; κ = 0 among them."""
+    kappa = torch.logspace(-1, 4, 50).double()
+    kappa[7] = 0
+    case = Case(20, 50, 16, scale=kappa, bias=-kappa + 5, exclude_target=exclude_target)
+    case.check(1e-9)
+    case.check_float32()
+
+
+def test_large_logits_of_one_scale():
+    Case(20, 50, 16, scale=1e4).check(1e-9)
+    Case(20, 50, 16, scale=1e4).check_float32()
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_masked_classes(pooling):
+    """A whole chunk, and the labels of some samples."""
+    bias = torch.zeros(30, dtype=torch.float64)
+    bias[:9] = bias[20] = -torch.inf
+    case = Case(40, 30, 6, 1 if pooling == "none" else 2, bias=bias, scale=4.0, **POOLINGS[pooling])
+    assert (case.labels < 9).any()
+    case.check()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_nothing_to_sum(backend):
+    masked = Case(6, 4, 3, bias=torch.full((4,), -torch.inf).double())
+    alone = Case(6, 1, 3, exclude_target=True)
+    for case in (masked, alone):
+        lse, target, dX, dP = case.run(class_lse, backend=backend)
+        assert (lse == -torch.inf).all()
+        assert (target == -torch.inf).all() == (case is masked)
+        expected = case.run(class_log_sum_exp)
+        torch.testing.assert_close(dX, expected[2])
+        torch.testing.assert_close(dP, expected[3])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_empty_batch(backend, dtype):
+    X, P = torch.ones(0, 3, dtype=dtype, requires_grad=True), torch.ones(4, 3, dtype=dtype, requires_grad=True)
+    result = class_lse(X, P, torch.ones(0, dtype=torch.int64), backend=backend)
+    assert result.lse.shape == result.target.shape == (0,)
+    assert result.lse.dtype == dtype
+    dX, dP = torch.autograd.grad(result.lse.sum() + result.target.sum(), (X, P))
+    assert dX.shape == (0, 3)
+    assert torch.equal(dP, torch.zeros_like(P))
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_zero_rows(pooling):
+    case = Case(9, 12, 5, 1 if pooling == "none" else 2, scale=8.0, **POOLINGS[pooling])
+    case.embeddings[2] = 0
+    case.proxies[3] = case.proxies[7, 0] = 0
+    case.check()
+    for backend in BACKENDS:
+        _, _, dX, dP = case.run(class_lse, torch.float32, backend=backend)
+        assert not dX[2].any()
+        assert not dP[3].any()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("pooling", ["max", "softmax"])
+def test_equal_centers(pooling, backend):
+    """H copies of one centre are one centre; their gradients sum to its gradient, however they share it."""
+    single = Case(8, 6, 5, 1, scale=5.0, **POOLINGS[pooling])
+    copies = Case(8, 6, 5, 1, scale=5.0, **POOLINGS[pooling])
+    copies.proxies = single.proxies.expand(6, 3, 5).contiguous()
+    *values, dX, dP = single.run(class_lse, backend=backend)
+    *copied, dX_copied, dP_copied = copies.run(class_lse, backend=backend)
+    for one, other in zip((*values, dX, dP), (*copied, dX_copied, dP_copied.sum(1, keepdim=True)), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_duplicate_samples_agree(backend):
+    case = Case(6, 40, 7, scale=9.0)
+    case.embeddings[3], case.labels[3] = case.embeddings[1], case.labels[1]
+    lse, target, _, _ = case.run(class_lse, torch.float32, backend=backend)
+    assert lse[3] == lse[1]
+    assert target[3] == target[1]
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    B=st.integers(0, 9),
+    C=st.integers(1, 30),
+    D=st.integers(1, 5),
+    H=st.sampled_from([None, 1, 3]),
+    pooling=st.sampled_from(list(POOLINGS)),
+    scale=st.floats(-50, 50),
+    masked=st.floats(0, 1),
+    exclude_target=st.booleans(),
+    normalize_proxies=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+def test_random_cases(B, C, D, H, pooling, scale, masked, exclude_target, normalize_proxies, seed):
+    if pooling == "none" and H == 3:
+        pooling = "max"
+    random = torch.Generator().manual_seed(seed)
+    bias = torch.randn(C, generator=random, dtype=torch.float64)
+    bias[torch.rand(C, generator=random) < masked] = -torch.inf
+    case = Case(
+        B, C, D, H, seed, scale=scale, bias=bias, exclude_target=exclude_target,
+        normalize_proxies=normalize_proxies, **POOLINGS[pooling],
+    )  # fmt: skip
+    case.check(1e-9)
+
+
+def test_only_what_is_asked_for_gets_a_gradient():
+    case = Case(5, 8, 3)
+    X, P = case.embeddings.clone().requires_grad_(), case.proxies.clone().requires_grad_()
+    loss = lambda X, P: (class_lse(X, P, case.labels).lse).sum()  # noqa: E731
+    both = torch.autograd.grad(loss(X, P), (X, P))
+    (dX,) = torch.autograd.grad(loss(X, P.detach()), X)
+    (dP,) = torch.autograd.grad(loss(X.detach(), P), P)
+    assert torch.equal(dX, both[0])
+    assert torch.equal(dP, both[1])
+    assert not class_lse(X.detach(), P.detach(), case.labels).lse.requires_grad
+
+
+def test_types_and_layouts():
+    """A scale or bias of another type or layout is taken as it is meant; half precision gives float32."""
+    case = Case(9, 12, 6)
+    X, P, y = case.embeddings.float(), case.proxies.float(), case.labels
+    scale, bias = torch.rand(24).double()[::2], torch.tensor(0.5).expand(12)
+    expected = class_lse(X, P, y, scale=scale.float().contiguous(), bias=bias.contiguous())
+    for mine, other in zip(class_lse(X, P, y.int(), scale=scale, bias=bias), expected, strict=True):
+        assert torch.equal(mine, other)
+    by_column = class_lse(X.t().contiguous().t(), P.t().contiguous().t(), y, scale=scale, bias=bias)
+    torch.testing.assert_close(by_column, expected)
+    half = class_lse(X.bfloat16(), P.bfloat16(), y)
+    assert half.lse.dtype == torch.float32
+    torch.testing.assert_close(half, class_lse(X.bfloat16().float(), P.bfloat16().float(), y))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_same_bits_twice(backend):
+    case = Case(100, 700, 24, 2, scale=20.0, pooling="softmax", gamma=0.1)
+    first, second = (case.run(class_lse, torch.float32, backend=backend) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+WANTS = [(True, True), (True, False), (False, True)]
+
+
+@pytest.mark.parametrize("want", WANTS)
+def test_registered_ops_keep_the_contract_of_the_registry(want):
+    case = Case(6, 9, 4)
+    matrices = (case.embeddings, case.proxies)
+    for bias in (torch.zeros(9).double(), None):
+        constants = (*LabelSets.of(case.labels).tensors, torch.tensor(3.0).double(), bias)
+        settings = (1, 0.5, "none", 1.0, False, True, True, "auto")
+        torch.library.opcheck(class_sweep_op, (*matrices, *constants, *settings))
+        results = class_sweep_op(*matrices, *constants, *settings)
+        torch.library.opcheck(
+            class_gradient_op, (*matrices, *results, *case.upstream, *constants, *settings, list(want))
+        )
+
+
+@pytest.mark.parametrize("want", WANTS)
+def test_compiles_without_a_graph_break(want):
+    """And again where the last batch is smaller."""
+    torch.use_deterministic_algorithms(False)  # its NaN filling is not traced
+    torch._dynamo.reset()
+    compiled = torch.compile(class_lse, fullgraph=True, backend="aot_eager")
+    for batch in (6, 4):
+        case = Case(batch, 9, 4, 2, scale=5.0, pooling="softmax", gamma=0.2)
+        for mine, other in zip(case.run(compiled, want=want), case.run(class_lse, want=want), strict=True):
+            torch.testing.assert_close(mine, other)
+
+
+X3, P3, Y3 = torch.eye(3), torch.eye(3), torch.arange(3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"scale": float("nan")}, "scale must be finite, got nan"),
+        ({"scale": torch.tensor([1.0, 2.0])}, "scale must be a floating-point vector of length 3"),
+        ({"scale": torch.ones(3, requires_grad=True)}, r"scale requires a gradient.*scale.detach\(\)"),
+        ({"scale": torch.tensor([1.0, torch.inf, 1.0])}, r"scale\[1\] is NaN or inf"),
+        ({"bias": torch.ones(2)}, "bias must be a floating-point vector of length 3"),
+        ({"bias": torch.ones(3, requires_grad=True)}, "bias requires a gradient"),
+        ({"bias": torch.tensor([0.0, 0.0, torch.nan])}, r"bias\[2\] is NaN or inf"),
+        ({"bias": torch.tensor([torch.inf, 0.0, 0.0])}, r"bias\[0\] is NaN or inf"),
+        ({"target_bias": -torch.inf}, "target_bias must be finite"),
+        ({"pooling": "mean"}, "pooling='mean': expected one of none, max, softmax"),
+        ({"pooling": "softmax"}, "needs a finite gamma > 0, got None"),
+        ({"pooling": "softmax", "gamma": 0.0}, "needs a finite gamma > 0, got 0.0"),
+        ({"gamma": 0.1}, "gamma=0.1 is the temperature of pooling='softmax'"),
+        ({"proxies": torch.ones(3, 2, 3)}, "proxies have 2 sub-centres a class: choose"),
+        ({"proxies": torch.ones(3, 4)}, "proxies must have 3 columns"),
+        ({"proxies": torch.ones(0, 3)}, "at least one class"),
+        ({"labels": torch.arange(2)}, r"labels must have shape \(3,\)"),
+        ({"labels": torch.ones(3)}, "labels must be integers"),
+        ({"embeddings": torch.full((3, 3), torch.nan)}, r"embeddings\[0\] has NaN or inf"),
+        ({"proxies": torch.tensor([[1.0, 0, 0], [0, torch.nan, 0], [0, 0, 1]])}, "row 1 of the proxies has NaN"),
+        ({"backend": "cublas"}, "backend='cublas'"),
+    ],
+)
+def test_bad_input(arguments, message):
+    given = {"embeddings": X3, "proxies": P3, "labels": Y3} | arguments
+    with pytest.raises(ValueError, match=message):
+        class_lse(**given)
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 3], [0, -1, 2]])
+def test_labels_outside(labels):
+    with pytest.raises(IndexError, match=r"labels\[.\] = -?\d is outside 0 … 2"):
+        class_lse(X3, P3, torch.tensor(labels))

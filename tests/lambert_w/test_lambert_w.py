@@ -1,0 +1,181 @@
+"""Lambert's W, ProcSim's confidence and SuperLoss on tensors."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import lambertw as scipy_lambertw
+
+from python_ref import procsim
+from robustdml_ops.lambert_w.autograd import confidence_op, lambertw_op, superloss_op
+from robustdml_ops.ops import confidence, lambertw, otsu_threshold, superloss
+
+CPU_BACKENDS = ("native", "eager")
+DTYPES = [torch.float64, torch.float32]
+LARGEST_W = {torch.float64: 703.2270331, torch.float32: 84.288595}  # of the largest number
+few = settings(max_examples=40, deadline=None)
+backends = st.sampled_from(CPU_BACKENDS)
+
+
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_against_scipy(dtype, backend):
+    """tests/native holds it to mpmath; scipy itself loses half the digits at −1/e."""
+    x = torch.cat([-1 / math.e + torch.logspace(-4, -0.5, 60).double(), torch.logspace(-9, 30, 80).double()]).to(dtype)
+    theirs = torch.from_numpy(scipy_lambertw(x.double().numpy()).real)
+    ours = lambertw(x, backend=backend)
+    assert ours.dtype == dtype
+    torch.testing.assert_close(ours.double(), theirs, rtol=max(4 * torch.finfo(dtype).eps, 1e-13), atol=0)
+
+
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_ends_of_the_range(dtype, backend):
+    limits = torch.finfo(dtype)
+    x = torch.tensor([-1 / math.e, -0.0, limits.smallest_normal / 4, 1e30, limits.max, math.inf, math.nan], dtype=dtype)
+    w = lambertw(x, backend=backend)
+    expected = [-1, 0, limits.smallest_normal / 4, 64.90463377, LARGEST_W[dtype], math.inf]
+    assert w[:-1].tolist() == pytest.approx(expected, rel=3e-8 if dtype == torch.float64 else 4e-7)
+    assert w[-1].isnan()
+    with pytest.raises(ValueError, match=r"x\[1, 0\] = -0.5 is below -1/e"):
+        lambertw(torch.tensor([[0.0], [-0.5]], dtype=dtype), backend=backend)
+
+
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+def test_derivatives_of_w(backend):
+    x = torch.tensor([-0.36, -0.2, -0.05, 0.0, 0.03, 0.5, 20.0], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: lambertw(x, backend=backend), x)
+    inside = x.detach()[1:].requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda x: lambertw(x, backend=backend), inside)
+    ends = torch.tensor([-1 / math.e, 0.0, 1e30, math.inf], requires_grad=True)
+    (slope,) = torch.autograd.grad(lambertw(ends, backend=backend).sum(), ends)
+    assert slope.tolist() == [math.inf, 1, pytest.approx(64.904634 / 65.904634e30, rel=1e-6), 0]
+
+
+losses_and_lambda = st.tuples(
+    st.lists(st.floats(-50, 50), max_size=20).map(lambda v: torch.tensor(v, dtype=torch.float64)),
+    st.floats(1e-3, 100),
+)
+
+
+@few
+@given(losses_and_lambda, backends)
+def test_confidence_is_the_reference_s(case, backend):
+    losses, lam = case
+    threshold = otsu_threshold(losses, backend=backend).threshold
+    ours = confidence(losses, threshold, lam, backend=backend)
+    torch.testing.assert_close(ours, procsim.confidence(losses, threshold.item(), lam), rtol=1e-12, atol=1e-300)
+
+
+@few
+@given(
+    st.lists(st.integers(-200, 200), min_size=1, max_size=20), st.floats(1e-3, 100), st.integers(-1000, 1000), backends
+)
+def test_claim_1_i_translation(values, lam, shift, backend):
+    sigma = []
+    for losses in (torch.tensor(values).double() / 4, torch.tensor(values).double() / 4 + shift):  # all exact
+        sigma.append(confidence(losses, otsu_threshold(losses, backend=backend).threshold, lam, backend=backend))
+    assert torch.equal(*sigma)
+
+
+@few
+@given(losses_and_lambda, backends)
+def test_claim_1_ii_iii_monotone_within_the_unit_interval(case, backend):
+    losses, lam = case
+    for ordered in (losses.sort().values, losses.sort().values.float()):
+        threshold = otsu_threshold(ordered, backend=backend).threshold
+        sigma = confidence(ordered, threshold, lam, backend=backend)
+        # Equal but for rounding: the losses of neighbours may be an ulp apart.
+        assert (sigma[1:] <= sigma[:-1] * (1 + 8 * torch.finfo(sigma.dtype).eps)).all()
+        assert ((sigma >= 0) & (sigma <= 1)).all()
+        assert (sigma[ordered <= threshold] == 1).all()
+
+
+@few
+@given(losses_and_lambda, backends)
+def test_claim_1_iv_v_limits_of_lambda(case, backend):
+    losses, _ = case
+    cut = otsu_threshold(losses, backend=backend)
+    beyond = losses > cut.threshold
+    gap = (losses[beyond].min() - cut.threshold).item() if beyond.any() else 1.0
+    at_zero = confidence(losses, cut.threshold, gap * 1e-9, backend=backend)
+    torch.testing.assert_close(at_zero, (~beyond).double(), rtol=0, atol=1e-6)
+    at_infinity = confidence(losses, cut.threshold, 1e12, backend=backend)
+    torch.testing.assert_close(at_infinity, torch.ones_like(losses), rtol=0, atol=1e-9)
+
+
+@few
+@given(losses_and_lambda, st.floats(-20, 20), backends)
+def test_superloss_is_the_reference_s_with_sigma_for_its_gradient(case, tau, backend):
+    losses, lam = case
+    losses.requires_grad_()
+    value = superloss(losses, tau, lam, backend=backend)
+    expected, sigma = procsim.superloss(losses.detach(), tau, lam)
+    # The reference's W is exact to 1e-8 at the branch point.
+    torch.testing.assert_close(value, expected, rtol=1e-7, atol=1e-7 * (1 + lam))
+    upstream = torch.linspace(-1, 2, len(losses), dtype=torch.float64)
+    (gradient,) = torch.autograd.grad(value, losses, upstream)
+    torch.testing.assert_close(gradient, upstream * sigma, rtol=1e-7, atol=0)
+
+
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+def test_gradient_of_superloss(backend):
+    losses = torch.linspace(-3, 4, 12, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: superloss(x, 0.3, 0.8, backend=backend), losses)
+
+
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+def test_a_threshold_per_batch(backend):
+    losses = torch.rand(4, 30, 3, generator=torch.Generator().manual_seed(0))
+    threshold = otsu_threshold(losses, dim=1).threshold.unsqueeze(1)
+    whole = confidence(losses, threshold, 0.1, backend=backend)
+    alone = confidence(losses[2, :, 1], threshold[2, 0, 1], 0.1, backend=backend)
+    torch.testing.assert_close(whole[2, :, 1], alone, rtol=1e-6, atol=0)
+    assert confidence(losses[:0], 1.0, 0.1, backend=backend).shape == (0, 30, 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_computed_in_float32(dtype):
+    losses = torch.tensor([0.0, 1.0, 3.0], dtype=dtype, requires_grad=True)
+    for function in (lambda x: lambertw(x), lambda x: confidence(x, 1.0, 0.5), lambda x: superloss(x, 1.0, 0.5)):
+        assert torch.equal(function(losses), function(losses.detach().float()))
+    superloss(losses, 1.0, 0.5).sum().backward()
+    assert losses.grad.dtype == dtype
+
+
+@pytest.mark.parametrize("lam", [0.0, -1.0, math.nan, math.inf, 1e-60, True, torch.tensor(1.0)])
+@pytest.mark.parametrize("function", [confidence, superloss])
+def test_lambda_must_be_positive(function, lam):
+    with pytest.raises(ValueError, match=r"lam must be a positive number in the range of torch.float32"):
+        function(torch.rand(3), 0.5, lam)
+
+
+def test_bad_arguments_name_themselves():
+    with pytest.raises(TypeError, match=r"losses must be a torch.Tensor, not float"):
+        confidence(1.0, 0.5, 1.0)
+    with pytest.raises(ValueError, match=r"threshold must broadcast to the shape of losses, \(3,\), got \(2,\)"):
+        confidence(torch.rand(3), torch.rand(2), 1.0)
+    with pytest.raises(ValueError, match=r"pass tau.detach"):
+        superloss(torch.rand(3), torch.tensor(1.0, requires_grad=True), 1.0)
+    with pytest.raises(TypeError, match=r"x must be a floating-point torch.Tensor, got torch.int64"):
+        lambertw(torch.arange(3))
+
+
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+def test_registered_ops_and_compilation(backend):
+    losses, tau = torch.rand(8, dtype=torch.float64, requires_grad=True), torch.tensor([0.5], dtype=torch.float64)
+    constants = losses.detach()
+    torch.library.opcheck(lambertw_op, (constants, backend))
+    torch.library.opcheck(confidence_op, (constants, tau, 0.3, backend))
+    torch.library.opcheck(superloss_op, (constants, tau, 0.3, backend))
+
+    def step(losses):
+        sigma = confidence(losses, otsu_threshold(losses, backend=backend).threshold, 0.3, backend=backend)
+        return (sigma * superloss(losses, 0.5, 0.3, backend=backend) + lambertw(losses, backend=backend)).sum()
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    results = [(value := function(losses), *torch.autograd.grad(value, losses)) for function in (step, compiled)]
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs)

@@ -1,0 +1,158 @@
+"""Second derivatives: those of the dense references, or an error; and torch.func, which always asks for a graph."""
+
+import pytest
+import torch
+from cases import NAMES as ANCHOR_NAMES
+from cases import Case
+from class_cases import NAMES as CLASS_NAMES
+from class_cases import ClassCase
+from pair_cases import NAMES as PAIR_NAMES
+from pair_cases import PairCase
+
+from python_ref import proxy_anchor_loss
+from robustdml_ops.losses import ContrastiveLoss, MultiSimilarityLoss, ProxyAnchorLoss, ProxyNCALoss
+from robustdml_ops.ops import lambertw, superloss
+
+CASES = {
+    **{name: lambda name=name, **options: Case(name, B=9, C=11, D=4, alpha=4.0, **options) for name in ANCHOR_NAMES},
+    **{name: lambda name=name, **options: ClassCase(name, B=9, C=11, D=4, **options) for name in CLASS_NAMES},
+    **{name: lambda name=name, **options: PairCase(name, B=9, D=4, **options) for name in PAIR_NAMES},
+    **{
+        f"{name}, a bank": lambda name=name, **options: PairCase(name, B=9, D=4, m=16, **options) for name in PAIR_NAMES
+    },
+}
+
+
+@pytest.fixture(params=[None, 3], ids=["one chunk", "many chunks"])
+def chunks(request, monkeypatch):
+    """Second derivatives whole, and by chunks of three."""
+    if request.param is not None:
+        for room in ("anchor", "classes", "pairs"):
+            monkeypatch.setattr(f"robustdml_ops.{room}.autograd.chunk_rows", lambda *_: request.param)
+
+
+def penalised(loss, inputs):
+    """A loss with the squared length of its gradient, as gradient penalties have it."""
+    upstream = torch.linspace(0.5, 2.0, loss.numel(), dtype=loss.dtype).reshape(loss.shape)
+    gradients = torch.autograd.grad(loss, inputs, upstream, create_graph=True)
+    return sum(gradient.square().sum() for gradient in gradients)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.usefixtures("chunks")
+def test_a_gradient_penalty_is_that_of_the_reference(name, reduction):
+    case = CASES[name](reduction=reduction)
+    ours = torch.autograd.grad(penalised(case.ours(), case.inputs), case.inputs, allow_unused=True)
+    theirs = torch.autograd.grad(penalised(case.reference(), case.inputs), case.inputs, allow_unused=True)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert (mine - other).norm() <= 1e-9 * other.norm()
+
+
+@pytest.mark.parametrize("name", ["proxy-anchor", "smooth-factored", "adaptive-per-class-proxy"])
+def test_sample_weights_have_second_derivatives(name):
+    case = CASES[name](weighted=True)
+    ours = torch.autograd.grad(penalised(case.ours(), case.inputs), case.inputs)
+    theirs = torch.autograd.grad(penalised(case.reference(), case.inputs), case.inputs)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert (mine - other).norm() <= 1e-9 * other.norm()
+
+
+LOSSES = {
+    "proxy-anchor": lambda: ProxyAnchorLoss(5, 3, alpha=4),
+    "proxy-anchor, each": lambda: ProxyAnchorLoss(5, 3, alpha=4, reduction="none"),
+    "proxy-nca": lambda: ProxyNCALoss(5, 3),
+    "multi-similarity": lambda: MultiSimilarityLoss(2, 5),
+    "contrastive": lambda: ContrastiveLoss(0.2, 1.0),
+}
+
+
+@pytest.fixture(params=LOSSES)
+def loss(request):
+    """A loss of embeddings alone, in float64, and where to differentiate it."""
+    module, labels = LOSSES[request.param]().double(), torch.arange(12) % 5
+    return lambda X: module(X, labels).sum(), torch.randn(12, 3, dtype=torch.float64)
+
+
+def test_products_with_the_hessian(loss):
+    f, X = loss
+    v = torch.randn_like(X)
+    hessian = torch.autograd.functional.hessian(f, X)
+    expected = torch.einsum("abcd,cd->ab", hessian, v)
+    assert expected.norm() > 1e-3
+    torch.testing.assert_close(torch.autograd.functional.hvp(f, X, v)[1], expected, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(torch.autograd.functional.vhp(f, X, v)[1], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_functional_gradients_once_and_twice(loss):
+    f, X = loss
+    leaf = X.clone().requires_grad_()
+    (first,) = torch.autograd.grad(f(leaf), leaf, create_graph=True)
+    assert torch.equal(torch.func.grad(f)(X), first)
+    (second,) = torch.autograd.grad(first.square().sum(), leaf)
+    assert torch.equal(torch.func.grad(lambda x: torch.func.grad(f)(x).square().sum())(X), second)
+
+
+def test_functional_call():
+    module, X, y = ProxyAnchorLoss(5, 3).double(), torch.randn(12, 3, dtype=torch.float64), torch.arange(12) % 5
+    parameters = {name: parameter.detach() for name, parameter in module.named_parameters()}
+    found = torch.func.grad(lambda p: torch.func.functional_call(module, p, (X, y)))(parameters)
+    module(X, y).backward()
+    assert torch.equal(found["proxies"], module.proxies.grad)
+
+
+def test_a_third_derivative_is_refused(loss):
+    f, X = loss
+    leaf = X.clone().requires_grad_()
+    (first,) = torch.autograd.grad(f(leaf), leaf, create_graph=True)
+    (second,) = torch.autograd.grad(first.square().sum(), leaf, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"can be differentiated twice.*robustdml_ops\.python_ref"):
+        second.sum().backward()
+
+
+def test_forward_mode_and_vmap_are_refused(loss):
+    f, X = loss
+    with pytest.raises(NotImplementedError, match="jvp"):
+        torch.func.jvp(f, (X,), (X,))
+    with torch.autograd.forward_ad.dual_level(), torch.no_grad(), pytest.raises(NotImplementedError, match="jvp"):
+        f(torch.autograd.forward_ad.make_dual(X, X))
+    with pytest.raises(RuntimeError, match="vmap"):
+        torch.func.vmap(f)(X[None])
+
+
+def test_zero_rows_have_second_derivatives_of_zero(loss):
+    f, X = loss
+    X = X.clone()
+    X[2] = 0
+    leaf = X.requires_grad_()
+    (found,) = torch.autograd.grad(penalised(f(leaf), [leaf]), leaf)
+    assert torch.isfinite(found).all()
+    assert (found[2] == 0).all()
+
+
+def test_a_gradient_penalty_trains():
+    """The penalty changes the step, and by as much as the reference's does."""
+    X, y = torch.randn(12, 3, dtype=torch.float64, requires_grad=True), torch.arange(12) % 5
+    module = ProxyAnchorLoss(5, 3).double()
+    plain, ours, theirs = (
+        torch.autograd.grad(loss + weight * penalised(loss, [X]), X)[0]
+        for loss, weight in (
+            (module(X, y), 0.0),
+            (module(X, y), 10.0),
+            (proxy_anchor_loss(X, module.proxies, y), 10.0),
+        )
+    )
+    assert (plain - ours).abs().max() > 0.1
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_superloss_and_lambert_w():
+    losses = torch.randn(30, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda x: superloss(x, 0.3, 0.7), [losses])
+    assert torch.autograd.gradgradcheck(lambda x: lambertw(x.exp() - 0.3), [losses])
+    # Below the clamp the confidence is the constant e.
+    low = torch.full((2,), -9.0, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(superloss(low, 0.3, 0.7).sum(), low, create_graph=True)
+    (bend,) = torch.autograd.grad(slope.sum(), low)
+    torch.testing.assert_close(slope.detach(), torch.full_like(low, torch.e))
+    assert (bend == 0).all()

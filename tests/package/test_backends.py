@@ -1,0 +1,110 @@
+"""Which backend is taken, why, and what is said when it can't be."""
+
+import importlib
+import inspect
+import warnings
+
+import pytest
+import torch
+
+from robustdml_ops import backends
+from robustdml_ops import native_module as module
+from robustdml_ops.anchor.sweep import BACKENDS
+from robustdml_ops.self_paced import BACKENDS as ON_HOST
+
+CPU, F32 = torch.device("cpu"), torch.float32
+NATIVE, EAGER = BACKENDS["native"], BACKENDS["eager"]
+
+
+def test_cpu_takes_the_native_module():
+    assert backends.choose(BACKENDS, None, CPU, F32) is NATIVE
+    assert backends.choose(BACKENDS, "auto", CPU, torch.float64) is NATIVE
+
+
+def test_explicit_choice_and_environment(monkeypatch):
+    assert backends.choose(BACKENDS, "eager", CPU, F32) is EAGER
+    monkeypatch.setenv("ROBUSTDML_BACKEND", "eager")
+    assert backends.choose(BACKENDS, None, CPU, F32) is EAGER
+    assert backends.choose(BACKENDS, "native", CPU, F32) is NATIVE  # an argument goes before the environment
+
+
+@pytest.mark.parametrize("source", ["argument", "environment"])
+def test_unknown_name(source, monkeypatch):
+    if source == "environment":
+        monkeypatch.setenv("ROBUSTDML_BACKEND", "cublas")
+    with pytest.raises(ValueError, match="backend='cublas': expected one of native, triton, eager or auto"):
+        backends.choose(BACKENDS, "cublas" if source == "argument" else None, CPU, F32)
+
+
+def test_an_explicit_choice_that_cannot_run_raises_with_the_reason():
+    with pytest.raises(RuntimeError, match=r"backend='triton' can't run here: .*TRITON_INTERPRET=1"):
+        backends.choose(BACKENDS, "triton", CPU, F32)
+    with pytest.raises(RuntimeError, match=r"backend='native' can't run here: .*meta"):
+        backends.choose(BACKENDS, "native", torch.device("meta"), F32)
+
+
+def test_without_the_native_module_eager_serves_and_says_so_once(monkeypatch):
+    monkeypatch.setattr(module, "library", None)
+    monkeypatch.setattr(module, "_REASON", "no compiler was found", raising=False)
+    monkeypatch.setattr(backends, "_told", set())
+    with pytest.warns(RuntimeWarning, match="native can't serve cpu: no compiler was found"):
+        assert backends.choose(BACKENDS, None, CPU, F32) is EAGER
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert backends.choose(BACKENDS, None, CPU, F32) is EAGER
+
+
+def test_a_room_without_a_backend_says_which_it_has():
+    with pytest.raises(
+        RuntimeError,
+        match=r"^backend='triton' can't run here: it has native and eager alone\. Use backend='auto' to take what can",
+    ):
+        backends.choose(ON_HOST, "triton", CPU, F32)
+    assert backends.choose(ON_HOST, "eager", CPU, F32) is ON_HOST["eager"]
+
+
+def test_the_environment_leaves_a_room_without_that_backend_free(monkeypatch):
+    monkeypatch.setenv("ROBUSTDML_BACKEND", "triton")
+    assert backends.choose(ON_HOST, None, CPU, F32) is ON_HOST["native"]
+    assert backends.choose(ON_HOST, "auto", CPU, F32) is ON_HOST["native"]
+    with pytest.raises(RuntimeError, match=r"backend='triton' can't run here: .*TRITON_INTERPRET=1"):
+        backends.choose(BACKENDS, None, CPU, F32)
+    monkeypatch.setenv("ROBUSTDML_BACKEND", "cublas")
+    with pytest.raises(ValueError, match="backend='cublas': expected one of"):
+        backends.choose(ON_HOST, None, CPU, F32)
+
+
+def test_a_device_that_nobody_prefers_is_served_by_eager():
+    assert backends.choose(BACKENDS, None, torch.device("meta"), F32) is EAGER
+
+
+ROOMS = {
+    "anchor.sweep": "AnchorBackend",
+    "classes.sweep": "ClassBackend",
+    "pairs.sweep": "PairBackend",
+    "similarity.sweep": "SimilarityBackend",
+    "vmf.autograd": "VmfBackend",
+    "lambert_w.autograd": "LambertBackend",
+    "otsu": "OtsuBackend",
+    "self_paced": "SelfPacedBackend",
+}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_each_room_has_a_table_of_whole_backends(room):
+    """Each is of the room's base class, and provides all of what that asks for."""
+    table = importlib.import_module(f"robustdml_ops.{room}").BACKENDS
+    base = getattr(importlib.import_module(f"robustdml_ops.{room.partition('.')[0]}.problem"), ROOMS[room])
+    assert {"native", "eager"} <= set(table) <= set(backends.UNAVAILABLE)
+    assert set(table) == set(backends.UNAVAILABLE) or room == "self_paced"
+    asked = [
+        name
+        for kind in base.__mro__
+        for name, member in vars(kind).items()
+        if inspect.isfunction(member) and "raise NotImplementedError" in inspect.getsource(member)
+    ]
+    assert asked
+    for backend in table.values():
+        assert isinstance(backend, base)
+        for name in asked:
+            assert "raise NotImplementedError" not in inspect.getsource(getattr(type(backend), name)), name

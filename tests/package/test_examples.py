@@ -1,0 +1,26 @@
+"""The examples of the docstrings."""
+
+import doctest
+import importlib
+import pkgutil
+
+import torch
+
+import robustdml_ops
+
+ROOMS = ("anchor", "classes", "lambert_w", "otsu", "pairs.lse", "self_paced", "similarity", "similarity.nearest", "vmf")
+
+
+def test_examples_in_docstrings_are_true():
+    torch.use_deterministic_algorithms(False)  # its NaN filling is not part of any example
+    modules = [robustdml_ops, *map(importlib.import_module, _module_names())]
+    results = [doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE) for module in modules]
+    assert sum(result.failed for result in results) == 0
+    tried = {module.__name__ for module, result in zip(modules, results, strict=True) if result.attempted}
+    assert tried >= {f"robustdml_ops.{room}" for room in ROOMS}
+
+
+def _module_names():
+    for module in pkgutil.walk_packages(robustdml_ops.__path__, "robustdml_ops."):
+        if "_native" not in module.name and "triton" not in module.name:
+            yield module.name

@@ -1,0 +1,48 @@
+"""Triton without a GPU: its tests in the interpreter, and what keeps it out of the way of everybody else."""
+
+import importlib.util
+
+import numpy
+import pytest
+import torch
+
+from robustdml_ops import triton_device
+from robustdml_ops.anchor.sweep import BACKENDS
+from robustdml_ops.backends import choose
+from tests.subprocesses import ROOT, run_python
+
+
+def interpreter_refusal() -> str | None:
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    if torch.cuda.is_available():
+        return "these tests run on the GPU themselves"
+    import triton
+
+    version, numpy_version = (tuple(map(int, m.__version__.split(".")[:2])) for m in (triton, numpy))
+    return (
+        "Triton before 3.9 needs numpy < 2.4 for its interpreter"
+        if version < (3, 9) and numpy_version >= (2, 4)
+        else None
+    )
+
+
+@pytest.mark.skipif(interpreter_refusal() is not None, reason=str(interpreter_refusal()))
+@pytest.mark.parametrize("room", ["anchor", "classes", "pairs", "similarity"])
+def test_in_the_interpreter(room):
+    file = ROOT / "tests" / room / f"test_{room}_triton.py"
+    run = run_python("-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", str(file), TRITON_INTERPRET="1")
+    assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-2000:]
+    assert " passed" in run.stdout
+
+
+def test_missing_triton_is_a_reason(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert triton_device.unavailable(torch.device("cuda"), torch.float32) == "triton is not installed"
+
+
+def test_cpu_without_the_interpreter_is_an_error_that_says_so(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    pytest.importorskip("triton", reason="Triton is not installed")
+    with pytest.raises(RuntimeError, match="TRITON_INTERPRET=1"):
+        choose(BACKENDS, "triton", torch.device("cpu"), torch.float32)

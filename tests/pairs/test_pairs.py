@@ -1,0 +1,277 @@
+"""The ops on pairs by themselves: what the losses do not already try."""
+
+import pytest
+import torch
+
+from python_ref import cosine_similarity, informative_pairs, multi_similarity_loss
+from python_ref.multi_similarity import multi_similarity_terms
+from python_ref.pairs import pair_sets
+from robustdml_ops.ops import pair_hinge, pair_hinge_sum, pair_lse, pair_lse_sum
+from robustdml_ops.pairs.autograd import pair_sweep_op
+
+BACKENDS = ("native", "eager")
+MS = {"alpha": 2.0, "beta": 50.0, "base": 0.5}
+
+
+def matrices(*rows, D=5, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(n, D, generator=generator, dtype=dtype).requires_grad_() for n in rows]
+
+
+def random_labels(*sizes, classes=3, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(-1, classes, (n,), generator=generator) for n in sizes]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("bank", [False, True])
+def test_candidate_weights_multiply_each_log_sum_exp_by_their_mean(bank, backend):
+    """The braces of BSPML's Eq. 7."""
+    X, C = matrices(20, 33)
+    y, z = random_labels(20, 33)
+    others = (C, z) if bank else (None, None)
+    weights = torch.rand(33 if bank else 20, dtype=torch.float64)
+    lse = pair_lse(X, y, *others, **MS, epsilon=0.1, candidate_weights=weights, backend=backend)
+    ours = lse.positive / 2 + lse.negative / 50
+    theirs = multi_similarity_loss(X, y, *others, **MS, epsilon=0.1, candidate_weights=weights, reduction="none")
+    torch.testing.assert_close(ours, theirs)
+    inputs, upstream = (X, C) if bank else (X,), torch.linspace(1, 2, 20, dtype=torch.float64)
+    for mine, other in zip(*(torch.autograd.grad(r, inputs, upstream) for r in (ours, theirs)), strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("used", [0, 1])
+def test_one_of_the_two_results_may_go_unused(used, backend):
+    X, y = matrices(9)[0], torch.arange(9) % 3
+    positive, negative = pair_sets(y)
+    theirs = multi_similarity_terms(cosine_similarity(X, X), positive, negative, **MS)[used]
+    ours = pair_lse(X, y, **MS, backend=backend)[used]
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(*(torch.autograd.grad(r.sum(), X)[0] for r in (ours, theirs)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("bank", [False, True])
+@pytest.mark.usefixtures("small_chunks")
+def test_a_sum_is_the_weighted_sum_of_its_vectors(bank, backend):
+    X, C = matrices(20, 33)
+    y, z = random_labels(20, 33)
+    pairs, inputs = ((X, y, C, z), (X, C)) if bank else ((X, y, None, None), (X,))
+    scales = (torch.linspace(-1, 2, 20, dtype=torch.float64), torch.tensor(0.7, dtype=torch.float64))
+    hinge = {"positive_margin": 0.9, "negative_margin": 0.1, "positive_offset": -0.3, "negative_offset": 0.2}
+    for vectors, at_once in (
+        (
+            pair_lse(*pairs, **MS, epsilon=0.2, backend=backend),
+            pair_lse_sum(*pairs, *scales, **MS, epsilon=0.2, backend=backend),
+        ),
+        (pair_hinge(*pairs, **hinge, backend=backend), pair_hinge_sum(*pairs, *scales, **hinge, backend=backend)),
+    ):
+        summed = (scales[0] * vectors.positive).sum() + scales[1] * vectors.negative.sum()
+        torch.testing.assert_close(at_once, summed)
+        for mine, other in zip(*(torch.autograd.grad(3 * r, inputs) for r in (at_once, summed)), strict=True):
+            torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("epsilon", [0.0, 0.25, -0.25])
+def test_ties_at_the_edge_of_mining_are_cut_as_by_the_reference(epsilon, backend):
+    """Few different similarities, all exact in floating point; an equality is not "more similar"."""
+    generator = torch.Generator().manual_seed(0)
+    signs = torch.randint(0, 2, (40, 4), generator=generator).double() * 2 - 1
+    X, y = (signs / 2).requires_grad_(), torch.randint(3, (40,), generator=generator)
+    positive, negative = informative_pairs(cosine_similarity(X, X), *pair_sets(y), epsilon)
+    assert 0 < positive.sum() < pair_sets(y)[0].sum()
+    theirs = multi_similarity_terms(cosine_similarity(X, X), positive, negative, **MS)
+    ours = pair_lse(X, y, **MS, epsilon=epsilon, backend=backend)
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("labels", [(2**40, -5, 2**40 + 1), (2**31, 0, 2**31 + 1)])
+def test_labels_of_any_size(labels, backend):
+    X, C = matrices(30, 40)
+    y, z = random_labels(30, 40)
+    wide = torch.tensor(labels)
+    # A label below 0 takes no part, whatever it is.
+    renamed = [torch.where(label < 0, -7, wide[label.clamp(min=0)]) for label in (y, z)]
+    plain = [torch.where((wide < 0)[label.clamp(min=0)], -1, label) for label in (y, z)]
+    ours, theirs = (pair_lse(X, a, C, b, **MS, backend=backend) for a, b in (renamed, plain))
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_scales_beyond_the_range_of_exp(backend):
+    X, y = matrices(30, dtype=torch.float32)[0], torch.arange(30) % 4
+    positive, negative = pair_sets(y)
+    for settings in ({"alpha": 300.0, "beta": 1e4, "base": 0.1}, {"alpha": 1e4, "beta": 2.0, "base": -3.0}):
+        exact = multi_similarity_terms(cosine_similarity(X.double(), X.double()), positive, negative, **settings)
+        ours = pair_lse(X, y, **settings, backend=backend)
+        for mine, truth in zip(ours, exact, strict=True):
+            torch.testing.assert_close(mine.double(), truth, rtol=1e-5, atol=1e-2)
+            assert torch.isfinite(torch.autograd.grad(mine.sum(), X, retain_graph=True)[0]).all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("distance", ["cosine", "euclidean"])
+def test_gradcheck(distance, backend):
+    X, C = matrices(6, 7, D=3)
+    y, z = random_labels(6, 7)
+    margins = {"positive_margin": 0.3, "negative_margin": 0.2} if distance == "cosine" else {}
+    margins = margins or {"positive_margin": 0.4, "negative_margin": 1.3}
+
+    def lse(X, C=None):
+        others = (None, None) if C is None else (C, z)
+        return tuple(pair_lse(X, y, *others, alpha=2.0, beta=5.0, base=0.5, epsilon=0.1, backend=backend))
+
+    def hinge(X, C=None):
+        others = (None, None) if C is None else (C, z)
+        return tuple(pair_hinge(X, y, *others, **margins, distance=distance, backend=backend)[:2])
+
+    for function in (lse, hinge):
+        assert torch.autograd.gradcheck(function, (X,))
+        assert torch.autograd.gradcheck(function, (X, C))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_equal_vectors_have_distance_zero_and_no_gradient(backend):
+    X = torch.tensor([[3.0, 4.0], [3.0, 4.0]], dtype=torch.float64, requires_grad=True)
+    hinge = pair_hinge(
+        X,
+        torch.zeros(2, dtype=torch.int64),
+        positive_margin=0,
+        negative_margin=1,
+        distance="euclidean",
+        backend=backend,
+    )
+    assert hinge.positive.abs().max() < 1e-7
+    gradient = torch.autograd.grad(hinge.positive.sum(), X)[0]
+    assert gradient.abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((torch.randn(4, 5), torch.zeros(4)), ValueError, "candidate_labels must be integers"),
+        ((torch.randn(4, 5), None), TypeError, "candidate_labels must be a torch.Tensor, not NoneType"),
+        (
+            (torch.randn(4, 5), torch.zeros(3, dtype=torch.int64)),
+            ValueError,
+            r"candidate_labels must have shape \(4,\)",
+        ),
+        ((torch.randn(4, 6), torch.zeros(4, dtype=torch.int64)), ValueError, "candidates must have 5 columns"),
+        ((None, torch.zeros(4, dtype=torch.int64)), ValueError, "candidate_labels without candidates"),
+        ((torch.full((4, 5), torch.inf), torch.zeros(4, dtype=torch.int64)), ValueError, r"candidates\[0\] .* has NaN"),
+        ((torch.randn(4, 5, device="meta"), torch.zeros(4, dtype=torch.int64)), ValueError, "on one device"),
+    ],
+)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_candidates_must_fit(arguments, error, message, backend):
+    X, y = matrices(6)[0], torch.arange(6)
+    with pytest.raises(error, match=message):
+        pair_lse(X, y, *arguments, **MS, backend=backend)
+    with pytest.raises(error, match=message):
+        pair_hinge(X, y, *arguments, positive_margin=1, negative_margin=0, backend=backend)
+
+
+def test_settings_must_fit():
+    X, y = matrices(6)[0], torch.arange(6)
+    for name, value, message in (
+        ("alpha", 0.0, "alpha must be positive and finite, got 0.0"),
+        ("beta", -1.0, "beta must be positive and finite, got -1.0"),
+        ("base", float("nan"), "base must be finite, got nan"),
+        ("epsilon", float("inf"), "epsilon must be finite, got inf"),
+        ("candidate_weights", torch.rand(5), "candidate_weights must be a floating-point vector of length 6"),
+        ("candidate_weights", torch.rand(6, requires_grad=True), "candidate_weights are constants"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            pair_lse(X, y, **{**MS, name: value})
+    with pytest.raises(ValueError, match="distance='l1': expected one of cosine, euclidean"):
+        pair_hinge(X, y, positive_margin=0, negative_margin=1, distance="l1")
+    with pytest.raises(ValueError, match=r"negative_scale must have shape \(\) or \(6,\), got \(5,\)"):
+        pair_lse_sum(X, y, None, None, torch.ones(()), torch.ones(5), **MS)
+    with pytest.raises(ValueError, match="positive_scale is a constant of this op"):
+        pair_lse_sum(X, y, None, None, torch.ones((), requires_grad=True), torch.ones(()), **MS)
+
+
+@pytest.mark.parametrize("bank", [False, True])
+def test_registered_op_keeps_the_contract_of_the_registry(bank):
+    X, C = (matrix.detach() for matrix in matrices(6, 9))
+    y, z = random_labels(6, 9)
+    others, sets = (C if bank else None), (y, z if bank else None)
+    weights, scale = torch.rand(9 if bank else 6, dtype=torch.float64), torch.tensor(0.5, dtype=torch.float64)
+    by_anchor = torch.rand(6, dtype=torch.float64)
+    for settings in ((*sets, weights, "lse", [2.0, 9.0, 0.5, 0.1]), (*sets, None, "hinge", [0.9, 0.1, 0.0, 0.0, 0.0])):
+        for scales, want in (
+            ((scale, scale), [True, bank]),
+            ((by_anchor, scale), [False, bank]),
+            ((None, None), [False, False]),
+        ):
+            torch.library.opcheck(pair_sweep_op, (X, others, *scales, *settings, "auto", want))
+
+
+@pytest.mark.parametrize("kind", ["lse", "hinge"])
+@pytest.mark.parametrize("wanted", ["X", "C", "XC", "batch"])
+def test_compiled_is_as_eager(kind, wanted):
+    """Values and gradients of both ways, whatever has a gradient; and again where the last batch is smaller."""
+    torch.use_deterministic_algorithms(False)  # its NaN filling is not traced
+    torch._dynamo.reset()
+    scales = torch.tensor(0.5, dtype=torch.float64), torch.rand(6, dtype=torch.float64)
+    sums, weighted = (pair_lse, pair_lse_sum) if kind == "lse" else (pair_hinge, pair_hinge_sum)
+    options = {**MS, "epsilon": 0.1} if kind == "lse" else {"positive_margin": 0.9, "negative_margin": 0.1}
+
+    def both(X, y, C, z, positive_scale, negative_scale):
+        each = sums(X, y, C, z, **options)
+        total = weighted(X, y, C, z, positive_scale, negative_scale, **options)
+        return (each.positive * 2).sum() + (each.negative**2).sum() + 3 * total
+
+    compiled = torch.compile(both, fullgraph=True, backend="aot_eager")
+    for batch in (6, 4):
+        X, C = matrices(batch, 9)
+        y, z = random_labels(batch, 9)
+        X.requires_grad_(wanted != "C")
+        C.requires_grad_("C" in wanted)
+        arguments = (X, y, *((None, None) if wanted == "batch" else (C, z)), scales[0], scales[1][:batch])
+        ours, theirs = compiled(*arguments), both(*arguments)
+        torch.testing.assert_close(ours, theirs)
+        leaves = {"X": (X,), "C": (C,), "XC": (X, C), "batch": (X,)}[wanted]
+        for mine, other in zip(*(torch.autograd.grad(value, leaves) for value in (ours, theirs)), strict=True):
+            torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize("twice", ["scales", "samples"])
+def test_compiles_where_two_arguments_are_one_tensor(twice):
+    torch.use_deterministic_algorithms(False)  # its NaN filling is not traced
+    torch._dynamo.reset()
+    X, y = matrices(6)[0], torch.arange(6) % 3
+    scale = torch.tensor(0.5, dtype=torch.float64)
+    others, scales = ((None, None), (scale, scale)) if twice == "scales" else ((X, y), (scale, scale.clone()))
+    loss = lambda X: pair_lse_sum(X, y, *others, *scales, **MS)  # noqa: E731
+    torch.testing.assert_close(torch.compile(loss, fullgraph=True, backend="aot_eager")(X), loss(X))
+
+
+class LargeBuffers(torch.utils._python_dispatch.TorchDispatchMode):
+    """Addresses of the memory of at least so many bytes that operations return."""
+
+    def __init__(self, nbytes):
+        super().__init__()
+        self.nbytes, self.seen = nbytes, set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().nbytes() >= self.nbytes:
+                self.seen.add(tensor.untyped_storage().data_ptr())
+        return result
+
+
+@pytest.mark.parametrize(("n", "buffers"), [(512, 1), (2500, 0)])
+def test_no_more_than_one_matrix_of_pairs(n, buffers):
+    """A batch keeps S alone; beyond one chunk nothing of that size exists, forward or backward."""
+    X, y = matrices(n, D=8, dtype=torch.float32)[0], torch.arange(n) // 4
+    scale = torch.tensor(1.0 / n)
+    with LargeBuffers(4 * n * n) as large:
+        pair_lse_sum(X, y, None, None, scale, scale, **MS, epsilon=0.1, backend="native").backward()
+    assert len(large.seen) == buffers

@@ -1,0 +1,77 @@
+"""Triton's sums of pairs against the eager ones: on the GPU, or in Triton's interpreter on the CPU."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from robustdml_ops.pairs.problem import PairHingeProblem, PairLSEProblem, PairSets
+from robustdml_ops.pairs.sweep import BACKENDS, pair_sweep
+from tests.triton_here import DEVICE, MARKS
+
+EAGER, TRITON = BACKENDS["eager"], BACKENDS["triton"]
+
+pytestmark = MARKS
+SHAPES = [(1, 1, 1), (5, 1030, 9), (20, None, 17)]
+
+
+def problems(sets, dtype, m):
+    weights = torch.linspace(0, 1, m, dtype=dtype, device=DEVICE)
+    plain = PairLSEProblem(sets, 2.0, 50.0, 0.5, None, None)
+    hinge = PairHingeProblem(sets, 0.7, 0.1, 0.25, -0.5, False)
+    return {
+        "all": plain,
+        "mined": replace(plain, epsilon=0.1, candidate_weights=weights),
+        "shifted": replace(plain, beta=900.0),
+        "mined and shifted": replace(plain, alpha=2000.0, epsilon=0.07),
+        "cosine": hinge,
+        "euclidean": replace(hinge, positive_margin=-0.4, negative_margin=-1.4, euclidean=True),
+    }
+
+
+def sweep(backend, name, shape, dtype, seed=0):
+    n, m, D = shape
+    random = torch.Generator().manual_seed(seed)
+    draw = lambda rows: torch.randn(rows, D, generator=random, dtype=torch.float64).to(DEVICE, dtype)  # noqa: E731
+    labels = lambda rows: torch.randint(-1, 5, (rows,), generator=random).to(DEVICE)  # noqa: E731
+    X, y = draw(n), labels(n)
+    C, z = (None, None) if m is None else (draw(m), labels(m))
+    problem = problems(PairSets.of(y, z), dtype, m or n)[name]
+    upstream = tuple(torch.randn(n, generator=random, dtype=torch.float64).to(DEVICE, dtype) for _ in range(2))
+    return pair_sweep(X, C, problem, upstream, backend, dtype, (True, True))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", problems(None, torch.float32, 1))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.usefixtures("small_chunks")
+def test_same_as_eager(name, shape, dtype):
+    ours, exact, theirs = (
+        sweep(backend, name, shape, kind) for backend, kind in ((TRITON, dtype), (EAGER, torch.float64), (EAGER, dtype))
+    )
+    for field in ("positive", "negative", "counts", "danchors", "dcandidates"):
+        mine, dense, truth = (getattr(result, field) for result in (ours, theirs, exact))
+        if truth is None:
+            assert mine is None
+        elif field == "counts":
+            assert torch.equal(mine, truth)
+        else:
+            allowed = 4 * (dense - truth).abs().max() + 64 * torch.finfo(dtype).eps * (1 + truth.abs().max())
+            assert (mine - truth).abs().max() <= allowed
+
+
+def test_same_bits_twice():
+    first, second = (sweep(TRITON, "mined", (5, 1030, 9), torch.float32) for _ in range(2))
+    for field in ("positive", "negative", "danchors", "dcandidates"):
+        assert torch.equal(getattr(first, field), getattr(second, field))
+
+
+def test_a_nan_reaches_the_result():
+    """On a GPU nobody looks at the values; mining must not pass over them in silence."""
+    random = torch.Generator().manual_seed(0)
+    X = torch.randn(6, 4, generator=random).to(DEVICE)
+    X[2] = torch.nan
+    sets = PairSets.of(torch.tensor([0, 0, 1, 1, 2, 2], device=DEVICE), None)
+    for problem in problems(sets, torch.float32, 6).values():
+        result = pair_sweep(X, None, problem, None, TRITON, torch.float32)
+        assert torch.isnan(result.positive + result.negative).any()

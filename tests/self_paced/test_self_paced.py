@@ -1,0 +1,273 @@
+"""Self-paced sample weights: both solvers against autograd of the objective, and the same bits everywhere."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from python_ref.bspml import self_paced_gradient, self_paced_objective
+from robustdml_ops.ops import self_paced_descent, self_paced_sweep
+from robustdml_ops.self_paced.counter_random import random_units, random_words, scale_units
+from robustdml_ops.self_paced.descent import ScaledGradient
+from robustdml_ops.self_paced.problem import SelfPacedTerms
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+random_cases = settings(max_examples=25, deadline=None, derandomize=True)
+
+
+class Case:
+    """Random classes, single ones and gaps in their numbers included."""
+
+    def __init__(self, N, C, seed, dtype=torch.float64):
+        generator = torch.Generator().manual_seed(seed)
+        self.labels = 3 * torch.randint(C, (N,), generator=generator) - 4
+        self.w, self.positive, self.negative = torch.rand(3, N, generator=generator, dtype=dtype)
+
+    def terms(self):
+        return self.w, self.positive, self.negative, self.labels
+
+
+cases = st.builds(Case, N=st.integers(1, 40), C=st.integers(1, 12), seed=st.integers(0, 2**32))
+
+
+def test_random_words_are_splitmix64():
+    """The published sequence of seed 1234567."""
+    words = random_words(np.array([1234567], np.uint64), 0, 5).tolist()
+    published = [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
+    assert words == published
+    assert random_words(np.array([1234567], np.uint64), 3, 2).tolist() == published[3:]
+
+
+def test_random_units_are_uniform_and_below_their_bound():
+    units = random_units(np.array([5], np.uint64), 0, 100_000)
+    counts = np.bincount(scale_units(units, 7), minlength=7)
+    assert len(counts) == 7
+    assert ((counts - 100_000 / 7) ** 2 / (100_000 / 7)).sum() < 22.5  # χ² of 6 degrees, p = 0.001
+    largest = np.array([1 - 2.0**-53])
+    for bound in (1, 2, 3, 60_000, 2**31 + 1, 2**52 + 1):
+        assert scale_units(largest, bound)[0] == bound - 1
+
+
+@random_cases
+@given(
+    case=cases,
+    P=st.integers(1, 14),
+    K=st.integers(1, 9),
+    steps=st.integers(0, 300),
+    mu=st.floats(0, 4),
+    decay=st.sampled_from([0.0, 0.02]),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+)
+def test_both_backends_give_the_same_bits_in_range(case, P, K, steps, mu, decay, dtype):
+    w, *rest = (tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in case.terms())
+    options = {"classes_per_step": P, "samples_per_class": K, "steps": steps, "decay": decay, "seed": steps}
+    results = [
+        self_paced_sweep(w, *rest, lam=0.7, mu=mu, learning_rate=2.0, backend=backend, **options)
+        for backend in ("native", "eager", None)
+    ]
+    assert results[0].dtype == dtype
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+    assert ((results[0] >= 0) & (results[0] <= 1)).all()
+    assert torch.equal(w, case.w.to(dtype))
+
+
+@random_cases
+@given(case=cases, mu=st.floats(0, 4), seed=st.integers(0, 2**64 - 1))
+def test_a_step_with_full_samples_is_along_autograds_gradient(case, mu, seed):
+    w, *rest = case.terms()
+    w = 0.2 + 0.6 * w
+    rate = 1e-3
+    moved = self_paced_sweep(
+        w, *rest, lam=0.7, mu=mu, learning_rate=rate, steps=1, classes_per_step=99, samples_per_class=99, seed=seed
+    )
+    step = (w - moved) / rate
+    assert (step != 0).sum() <= 1
+    where = step.abs().argmax()
+    exact = self_paced_gradient(w, *rest, 0.7, mu)
+    torch.testing.assert_close(step[where], exact[where], rtol=1e-9, atol=1e-10)
+
+
+def test_a_step_with_few_samples_is_unbiased():
+    case, draws, rate = Case(12, 4, seed=8), 4000, 1e-3
+    w, *rest = case.terms()
+    w = 0.2 + 0.6 * w
+    exact = self_paced_gradient(w, *rest, 0.7, 1.3)
+    errors = [[] for _ in w]
+    for seed in range(draws):
+        moved = self_paced_sweep(
+            w, *rest, lam=0.7, mu=1.3, learning_rate=rate, steps=1, classes_per_step=1, samples_per_class=1, seed=seed
+        )
+        step = (w - moved) / rate
+        a = int(step.abs().argmax())
+        errors[a].append(float(step[a] - exact[a]))
+    for of_sample in map(np.array, errors):
+        assert abs(len(of_sample) - draws / 12) < 5 * math.sqrt(draws / 12)
+        assert of_sample.std() > 0.01
+        assert abs(of_sample.mean()) < 4 * of_sample.std() / math.sqrt(len(of_sample))
+
+
+def test_a_seed_gives_these_bits():
+    """What any other machine must give as well."""
+    labels = torch.arange(20) % 6
+    xi = torch.arange(20, dtype=torch.float64) / 16
+    w = self_paced_sweep(
+        torch.ones(20).double(), xi, xi.flip(0) / 8, labels, lam=1.0, mu=0.5, learning_rate=0.5, steps=100, seed=3
+    )
+    bits = [w[i].item().hex() for i in (3, 9, 13, 19)]
+    assert bits == ["0x1.f29b7321067cdp-1", "0x1.e6b9e8bff285ep-1", "0x1.0e5559913d5f4p-1", "0x1.b69c7b0743f1ep-1"]
+
+
+@pytest.mark.parametrize("backend", ["native", "eager"])
+def test_threads_do_not_matter_and_seeds_do(backend):
+    case, threads = Case(60, 9, seed=1), torch.get_num_threads()
+    results = []
+    for count, seed in ((1, 4), (2, 4), (2, 5)):
+        torch.set_num_threads(count)
+        results.append(
+            self_paced_sweep(*case.terms(), lam=0.7, mu=1.0, learning_rate=0.5, steps=99, seed=seed, backend=backend)
+        )
+    torch.set_num_threads(threads)
+    assert torch.equal(results[0], results[1])
+    assert not torch.equal(results[0], results[2])
+
+
+def test_a_rate_for_each_class():
+    labels = torch.tensor([0, 0, 2, 2, 2])
+    xi = torch.full((5,), 0.2).double()
+    rates = torch.tensor([1e-3, 99.0, 2e-3])
+    moved = self_paced_sweep(
+        torch.full((5,), 0.5).double(), xi, xi, labels, lam=1.0, mu=0.0, learning_rate=rates, steps=200
+    )
+    one = self_paced_sweep(
+        torch.full((5,), 0.5).double(), xi, xi, labels, lam=1.0, mu=0.0, learning_rate=1e-3, steps=200
+    )
+    gain = (moved - 0.5) / (one - 0.5)
+    torch.testing.assert_close(gain[:2], torch.ones(2).double(), rtol=0.01, atol=0)
+    torch.testing.assert_close(gain[2:], torch.full((3,), 2.0).double(), rtol=0.01, atol=0)
+
+
+@random_cases
+@given(case=cases, mu=st.floats(0, 4))
+def test_the_exact_gradient_is_autograds(case, mu):
+    w, positive, negative, labels = case.terms()
+    terms = SelfPacedTerms.of(positive, negative, labels)
+    gradient = ScaledGradient(terms, 0.7, mu)
+    ours = terms.unsort(torch.from_numpy(gradient(w[terms.order].numpy())))
+    sizes = (labels[:, None] == labels).sum(1)
+    theirs = self_paced_gradient(w, positive, negative, labels, 0.7, mu) * sizes
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@random_cases
+@given(case=cases, lam=st.floats(0.1, 3), mu=st.floats(0, 4))
+def test_the_exact_descent_never_rises_and_ends_where_nothing_moves(case, lam, mu):
+    w, *rest = case.terms()
+    before = self_paced_objective(w, *rest, lam, mu)
+    for _ in range(12):
+        w = self_paced_descent(w, *rest, lam=lam, mu=mu, steps=1)
+        after = self_paced_objective(w, *rest, lam, mu)
+        assert after <= before + 1e-14 * before.abs()
+        before = after
+    w = self_paced_descent(w, *rest, lam=lam, mu=mu, steps=20_000, tolerance=1e-6)
+    assert self_paced_objective(w, *rest, lam, mu) <= before + 1e-14 * before.abs()
+    assert ((w >= 0) & (w <= 1)).all()
+    sizes = (rest[2][:, None] == rest[2]).sum(1)
+    gradient = self_paced_gradient(w, *rest, lam, mu) * sizes
+    assert ((w - (w - gradient * 1e-3).clamp(0, 1)).abs() <= 1.1e-9).all()
+
+
+def planted(seed, outliers=0.2, classes=30, per_class=20):
+    """Terms of clean samples, and of some that are far from their class."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(classes).repeat_interleave(per_class)
+    wrong = torch.rand(len(labels), generator=generator) < outliers
+    positive = torch.where(wrong, 1.4, 0.4) + 0.1 * torch.rand(len(labels), generator=generator)
+    negative = torch.where(wrong, 0.3, 0.02) + 0.02 * torch.rand(len(labels), generator=generator)
+    return positive, negative, labels, wrong
+
+
+@pytest.mark.parametrize("mu", [0.0, 1.5])
+def test_both_solvers_leave_planted_outliers_out(mu):
+    *terms, wrong = planted(0)
+    ones = torch.ones(len(wrong))
+    exact = self_paced_descent(ones, *terms, lam=1.1, mu=mu)
+    stochastic = self_paced_sweep(
+        ones, *terms, lam=1.1, mu=mu, learning_rate=20.0, decay=1 / len(wrong), steps=200 * len(wrong)
+    )
+    for w in (exact, stochastic):
+        assert (w[wrong] < 0.05).float().mean() > 0.95
+        assert w[~wrong].mean() > 0.97
+    values = [self_paced_objective(w.double(), *terms, 1.1, mu) for w in (exact, stochastic)]
+    assert values[1] < values[0] + 0.01 * values[0].abs()
+
+
+BAD = {
+    "lam must be positive": {"lam": 0.0},
+    "lam must be positive and finite, got nan": {"lam": math.nan},
+    "mu must be at least 0": {"mu": -1.0},
+    "steps must be at least 0": {"steps": -1},
+    "learning_rate must be positive": {"learning_rate": 0.0},
+    "classes_per_step must be at least 1": {"classes_per_step": 0},
+    "samples_per_class must be at least 1": {"samples_per_class": 0},
+    "decay must be at least 0": {"decay": -0.1},
+    "seed must be from 0": {"seed": -1},
+    "one for each of the classes": {"learning_rate": torch.ones(2)},
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_settings_out_of_range(message):
+    settings = {"lam": 1.0, "mu": 0.0, "learning_rate": 1.0, "steps": 1} | BAD[message]
+    with pytest.raises(ValueError, match=message):
+        self_paced_sweep(torch.ones(3), torch.ones(3), torch.ones(3), torch.tensor([0, 1, 2]), **settings)
+
+
+@pytest.mark.parametrize("solve", [self_paced_sweep, self_paced_descent], ids=lambda f: f.__name__)
+def test_values_and_shapes_that_do_not_fit(solve):
+    options = {"learning_rate": 1.0, "steps": 1} if solve is self_paced_sweep else {}
+    ones, labels = torch.ones(3), torch.tensor([0, 0, 1])
+
+    def run(w=ones, positive=ones, negative=ones, labels=labels):
+        return solve(w, positive, negative, labels, lam=1.0, mu=1.0, **options)
+
+    with pytest.raises(ValueError, match=r"positive\[1\] = nan must be finite"):
+        run(positive=torch.tensor([1.0, math.nan, 1.0]))
+    with pytest.raises(ValueError, match=r"weights\[2\] = 1.5 must be in \[0, 1\]"):
+        run(w=torch.tensor([1.0, 0.0, 1.5]))
+    with pytest.raises(ValueError, match="negative must be a floating-point vector of length 3"):
+        run(negative=torch.ones(2))
+    with pytest.raises(ValueError, match="labels must be a vector of integers"):
+        run(labels=torch.ones(3))
+    assert run(ones[:0], ones[:0], ones[:0], labels[:0]).shape == (0,)
+
+
+def test_backends_of_the_host(monkeypatch):
+    arguments = Case(9, 3, seed=0).terms()
+    options = {"lam": 1.0, "mu": 0.0, "learning_rate": 1.0, "steps": 9}
+    with pytest.raises(RuntimeError, match="backend='triton' can't run here"):
+        self_paced_sweep(*arguments, **options, backend="triton")
+    with pytest.raises(ValueError, match="backend='cublas'"):
+        self_paced_sweep(*arguments, **options, backend="cublas")
+    expected = self_paced_sweep(*arguments, **options)
+    for backend in ("triton", "eager", "native"):
+        monkeypatch.setenv("ROBUSTDML_BACKEND", backend)
+        assert torch.equal(self_paced_sweep(*arguments, **options), expected)
+
+
+@needs_gpu
+def test_tensors_of_a_gpu_come_back_to_it():
+    case = Case(50, 6, seed=2, dtype=torch.float32)
+    options = {"lam": 1.0, "mu": 1.0, "learning_rate": 1.0, "steps": 99}
+    ours = self_paced_sweep(*(tensor.cuda() for tensor in case.terms()), **options)
+    assert ours.is_cuda
+    assert torch.equal(ours.cpu(), self_paced_sweep(*case.terms(), **options))

@@ -1,0 +1,119 @@
+"""The k nearest rows of a gallery: those of a stable sort of the whole matrix, ties by index, N×M never held."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robustdml_ops.ops import nearest
+
+BACKENDS = ["native", "eager"]
+
+
+def expected(queries, gallery, k, exclude_self=False):
+    """By sorting all products of unit rows, in the type that is computed in."""
+    unit = [
+        torch.nn.functional.normalize(rows if rows.dtype == torch.float64 else rows.float())
+        for rows in (queries, gallery)
+    ]
+    S = unit[0] @ unit[1].t()
+    if exclude_self:
+        S.fill_diagonal_(-torch.inf)
+    values, indices = S.sort(dim=1, descending=True, stable=True)
+    return values[:, :k], indices[:, :k]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("N", "M", "D", "k"), [(1, 1, 1, 1), (7, 9, 3, 9), (300, 9000, 16, 10), (1100, 50, 5, 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_as_sorting_all(backend, N, M, D, k, dtype):
+    queries, gallery = torch.randn(N, D).to(dtype), torch.randn(M, D).mul(7).to(dtype)
+    found = nearest(queries, gallery, k, backend=backend)
+    values, _ = expected(queries, gallery, k)
+    torch.testing.assert_close(found.values, values, rtol=0, atol=1e-5)
+    # Where two are within rounding either may come first: the rows found have the cosines claimed.
+    unit = [torch.nn.functional.normalize(rows.double()) for rows in (queries, gallery)]
+    claimed = (unit[0][:, None] * unit[1][found.indices]).sum(2)
+    torch.testing.assert_close(claimed, found.values.double(), rtol=0, atol=1e-5)
+    assert all(len(set(row.tolist())) == k for row in found.indices)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_own_row_is_left_out(backend):
+    X = torch.randn(500, 8)
+    found = nearest(X, X, 4, exclude_self=True, backend=backend)
+    assert (found.indices != torch.arange(500)[:, None]).all()
+    torch.testing.assert_close(found.values, expected(X, X, 4, True)[0], rtol=0, atol=1e-5)
+    everything = nearest(X, X, 499, exclude_self=True, backend=backend)
+    assert torch.equal(everything.indices.sort(1).values.sum(1), 499 * 250 - torch.arange(500))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@given(
+    rows=st.lists(st.tuples(st.integers(-2, 2), st.integers(-2, 2)), min_size=2, max_size=40),
+    k=st.integers(1, 12),
+    exclude_self=st.booleans(),
+)
+def test_ties_by_index(backend, rows, k, exclude_self):
+    """Rows along few directions: equal vectors have equal cosines, and the lower index comes first."""
+    X = torch.tensor(rows, dtype=torch.float32)
+    k = min(k, len(X) - exclude_self)
+    found = nearest(X, X, k, exclude_self=exclude_self, backend=backend)
+    for values, indices in zip(*found, strict=True):
+        for (a, i), (b, j) in zip(
+            *[list(zip(values, indices, strict=True))[s] for s in (slice(None, -1), slice(1, None))], strict=True
+        ):
+            assert a > b or (a == b and i < j)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_equal_rows_across_tiles(backend):
+    """5,000 copies of one row: the first ones win, whatever tile they are in."""
+    gallery = torch.cat([torch.randn(1, 4).expand(5000, 4), torch.randn(100, 4)])
+    found = nearest(gallery[:3], gallery, 6, backend=backend)
+    assert torch.equal(found.indices, torch.arange(6).expand(3, 6))
+    own = nearest(gallery[:3], gallery, 6, exclude_self=True, backend=backend)
+    assert own.indices.tolist() == [[j for j in range(7) if j != i][:6] for i in range(3)]
+
+
+def test_zero_rows_and_errors():
+    X = torch.randn(5, 3)
+    X[1] = 0
+    assert (nearest(X, X, 5).values[1] == 0).all()
+    for k, most in ((0, 5), (6, 5), (True, 5), (2.0, 5)):
+        with pytest.raises(ValueError, match=f"k must be an integer from 1 to the {most} rows"):
+            nearest(X, X, k)
+    with pytest.raises(ValueError, match="from 1 to the 4 rows"):
+        nearest(X, X, 5, exclude_self=True)
+    with pytest.raises(ValueError, match="give the set itself as gallery"):
+        nearest(X, X[:2], 1, exclude_self=True)
+    with pytest.raises(ValueError, match="gallery must have 3 columns"):
+        nearest(X, X[:, :2], 1)
+    X[3, 1] = torch.nan
+    with pytest.raises(ValueError, match=r"queries\[3\] has NaN or inf"):
+        nearest(X, X[:2], 1)
+    with pytest.raises(ValueError, match=r"gallery\[3\] has NaN or inf"):
+        nearest(X[:2], X, 1)
+
+
+def test_no_queries():
+    found = nearest(torch.empty(0, 3), torch.randn(4, 3), 2)
+    assert found.values.shape == found.indices.shape == (0, 2)
+
+
+def test_memory():
+    """All pairs of 20,000 rows would take 1.6 GB."""
+    code = """
+import resource, torch
+from robustdml_ops.ops import nearest
+X = torch.randn(20_000, 64)
+nearest(X[:300], X[:300], 10)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+nearest(X, X, 10, exclude_self=True)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(run.stdout) < 24, f"{run.stdout} MB beyond 5 MB of rows"

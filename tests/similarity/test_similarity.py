@@ -1,0 +1,184 @@
+"""The matrix of cosines: values, types, memory, gradients to any order, compiled and exported."""
+
+import math
+
+import pytest
+import torch
+
+from robustdml_ops.ops import similarity
+
+BACKENDS = ["native", "eager"]
+SHAPES = [(1, 1, 1), (7, 13, 3), (1500, 70, 17), (63, 30_000, 5)]
+
+
+def cosines(X, P):
+    return torch.nn.functional.cosine_similarity(X.double()[:, None], P.double()[None], dim=2)
+
+
+def matrices(B, C, D, dtype=torch.float32):
+    return torch.randn(B, D).mul(3).to(dtype), torch.randn(C, D).mul(0.1).to(dtype)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_values(backend, shape, dtype):
+    X, P = matrices(*shape, dtype)
+    S = similarity(X, P, backend=backend)
+    assert S.dtype == dtype
+    torch.testing.assert_close(S.double(), cosines(X, P), rtol=0, atol=4 * torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_mixed_types_and_the_type_asked_for(backend):
+    X, P = matrices(5, 9, 4)
+    assert similarity(X, P.bfloat16(), backend=backend).dtype == torch.float32
+    assert similarity(X.double(), P, backend=backend).dtype == torch.float64
+    rounded = similarity(X, P, dtype=torch.bfloat16, backend=backend)
+    assert torch.equal(rounded, similarity(X, P, backend=backend).bfloat16())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert similarity(X, P, backend=backend).dtype == torch.bfloat16
+    with pytest.raises(ValueError, match=r"dtype must be a floating-point type, got torch\.int64"):
+        similarity(X, P, dtype=torch.int64)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_rows_of_zeros_and_what_is_not_finite(backend):
+    X, P = matrices(4, 6, 3)
+    X[1], P[2] = 0, 0
+    P[4, 1] = torch.inf
+    X[3, 0] = torch.nan
+    S = similarity(X, P, backend=backend)
+    assert (S[1, [0, 1, 2, 3, 5]] == 0).all()
+    assert (S[[0, 1, 2], 2] == 0).all()
+    assert S[:, 4].isnan().all()
+    assert S[3].isnan().all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("layout", ["rows", "columns", "every other"])
+def test_out(backend, layout):
+    X, P = matrices(33, 8200, 6)
+    out = {
+        "rows": torch.empty(33, 8200),
+        "columns": torch.empty(8200, 33).t(),
+        "every other": torch.empty(33, 16_400)[:, ::2],
+    }[layout]
+    assert similarity(X, P, out=out, backend=backend) is out
+    torch.testing.assert_close(out, similarity(X, P, backend=backend), rtol=0, atol=1e-6)
+
+
+def test_bad_out():
+    X, P = matrices(4, 6, 3)
+    with pytest.raises(ValueError, match=r"out must have shape \(4, 6\) and type torch.float32, got \(6, 4\)"):
+        similarity(X, P, out=torch.empty(6, 4))
+    with pytest.raises(ValueError, match=r"leave out away, or call under torch\.no_grad"):
+        similarity(X.requires_grad_(), P, out=torch.empty(4, 6))
+    with torch.no_grad():
+        similarity(X, P, out=torch.empty(4, 6))
+    with pytest.raises(ValueError, match="proxies must have 3 columns"):
+        similarity(X, torch.ones(3, 4))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_to_any_order(backend):
+    X, P = (matrix.double().requires_grad_() for matrix in matrices(4, 5, 3))
+    cosine = lambda x, p: similarity(x, p, backend=backend)  # noqa: E731
+    assert torch.autograd.gradcheck(cosine, (X, P))
+    assert torch.autograd.gradgradcheck(cosine, (X, P))
+    third = torch.func.grad(lambda x: torch.func.grad(lambda y: torch.func.grad(f)(y).sum())(x).sum())
+    f = lambda x: (cosine(x, P.detach()) ** 3).sum()  # noqa: E731
+    g = lambda x: (torch.nn.functional.cosine_similarity(x[:, None], P.detach()[None], dim=2) ** 3).sum()  # noqa: E731
+    ours = third(X.detach())
+    f = g
+    torch.testing.assert_close(ours, third(X.detach()))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_gradients_of_large_matrices(backend, dtype):
+    X, P = (matrix.requires_grad_() for matrix in matrices(50, 20_000, 8, dtype))
+    upstream = torch.randn(50, 20_000)
+    gradients = torch.autograd.grad(similarity(X, P, backend=backend), (X, P), upstream.to(dtype))
+    dense = []
+    for compute in (torch.float64, torch.float32):
+        inputs = [matrix.detach().to(compute).requires_grad_() for matrix in (X, P)]
+        S = torch.nn.functional.normalize(inputs[0]) @ torch.nn.functional.normalize(inputs[1]).t()
+        dense.append(torch.autograd.grad(S, inputs, upstream.to(dtype).to(compute)))
+    for mine, exact, torchs in zip(gradients, *dense, strict=True):
+        assert mine.dtype == dtype
+        bar = 2 * (torchs.to(dtype) - exact).norm() + torch.finfo(dtype).eps * exact.norm()
+        assert (mine.double() - exact).norm() < bar
+
+
+def test_only_the_gradient_that_is_asked_for():
+    X, P = matrices(4, 6, 3)
+    similarity(X.requires_grad_(), P).sum().backward()
+    assert P.grad is None
+    assert X.grad is not None
+
+
+def test_empty():
+    for B, C in ((0, 5), (5, 0)):
+        X, P = (matrix.requires_grad_() for matrix in matrices(B, C, 3))
+        S = similarity(X, P)
+        assert S.shape == (B, C)
+        S.sum().backward()
+        assert (X.grad == 0).all()
+        assert (P.grad == 0).all()
+
+
+def test_compiles_and_exports_as_one_op():
+    X, P = (matrix.requires_grad_() for matrix in matrices(6, 40, 3))
+    eager = similarity(X, P)
+    compiled = torch.compile(similarity, fullgraph=True, backend="aot_eager")(X, P)
+    assert torch.equal(eager, compiled)
+    for mine, other in zip(*(torch.autograd.grad(S.square().sum(), (X, P)) for S in (compiled, eager)), strict=True):
+        assert torch.equal(mine, other)
+
+    class Module(torch.nn.Module):
+        def forward(self, x, p):
+            return similarity(x, p)
+
+    exported = torch.export.export(Module(), (X.detach(), P.detach()))
+    ops = [node.target for node in exported.graph.nodes if node.op == "call_function"]
+    assert ops == [torch.ops.robustdml_ops.similarity.default]
+
+
+def test_registered_op():
+    from robustdml_ops.similarity.autograd import similarity_gradient_op, similarity_op
+
+    X, P = matrices(4, 6, 3)
+    tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
+    torch.library.opcheck(similarity_op, (X, P, torch.float32, "auto"), test_utils=tests)
+    torch.library.opcheck(similarity_gradient_op, (X, P, torch.randn(4, 6), True, True, "auto"), test_utils=tests)
+
+
+def test_memory_is_that_of_the_result(tmp_path):
+    """Peak of a process beyond inputs and result: no copy of the proxies, nothing else of size B×C."""
+    import subprocess
+    import sys
+
+    code = """
+import resource, torch
+from robustdml_ops.ops import similarity
+X, P = torch.randn(64, 128), torch.randn(400_000, 128)
+S = torch.zeros(64, 400_000)
+with torch.no_grad():
+    similarity(X, P[:1000])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    similarity(X, P, out=S)
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(run.stdout) < 8, f"{run.stdout} MB beyond a result of 102 MB and proxies of 205 MB"
+
+
+def test_rows_without_a_direction():
+    """They have cosine 0 with everything and no gradient; NaN stays NaN."""
+    x = torch.tensor([[0.0, 0.0], [-1e-13, 1e-13], [3.0, 4.0], [math.nan, 1.0]], requires_grad=True)
+    cosines = similarity(x, torch.eye(2))
+    torch.testing.assert_close(cosines[:3], torch.tensor([[0.0, 0.0], [0.0, 0.0], [0.6, 0.8]]), rtol=1e-6, atol=0)
+    assert cosines[3].isnan().all()
+    cosines[:3].sum().backward()
+    assert (x.grad[:2] == 0).all() and (x.grad[2] != 0).all()

@@ -1,0 +1,67 @@
+"""Cosines in Triton: on the GPU, or in Triton's interpreter on the CPU."""
+
+import pytest
+import torch
+
+from robustdml_ops.ops import similarity
+from robustdml_ops.similarity.sweep import BACKENDS
+from tests.triton_here import DEVICE, MARKS
+
+TRITON = BACKENDS["triton"]
+
+pytestmark = MARKS
+# The interpreter's products of bfloat16 and float16 are not the device's.
+OPERANDS = [torch.float32, torch.bfloat16, torch.float16] if DEVICE.type == "cuda" else [torch.float32]
+SHAPES = [(1, 1, 1), (5, 7, 3), (33, 65, 40), (130, 70, 17), (600, 9, 130)]
+
+
+def matrices(B, C, D, dtype=torch.float32):
+    return torch.randn(B, D).mul(3).to(DEVICE, dtype), torch.randn(C, D).mul(0.1).to(DEVICE, dtype)
+
+
+def cosines(X, P):
+    return torch.nn.functional.cosine_similarity(X.double()[:, None], P.double()[None], dim=2)
+
+
+@pytest.mark.parametrize("result", OPERANDS)
+@pytest.mark.parametrize("operand", OPERANDS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_values(shape, operand, result):
+    X, P = matrices(*shape, operand)
+    S = similarity(X, P, dtype=result, backend="triton")
+    assert S.dtype == result
+    torch.testing.assert_close(S.double(), cosines(X, P), rtol=0, atol=4 * torch.finfo(result).eps)
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns", "every other"])
+def test_any_layout(layout):
+    X, P = matrices(33, 20, 12)
+    if layout == "columns":
+        X, P = (matrix.t().contiguous().t() for matrix in (X, P))
+    elif layout == "every other":
+        X, P = X[::2], P[:, ::2].clone().repeat(1, 2)[:, ::2]
+        X = X[:, : P.shape[1]]
+    out = torch.empty(len(X), 3 * len(P), device=DEVICE)[:, len(P) : 2 * len(P)]
+    assert similarity(X, P, out=out, backend="triton") is out
+    torch.testing.assert_close(out.double(), cosines(X, P), rtol=0, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # the interpreter's, on NaN and inf
+def test_rows_of_zeros_and_what_is_not_finite():
+    X, P = matrices(4, 6, 3)
+    X[1], P[2] = 0, 0
+    P[4, 1], X[3, 0] = torch.inf, torch.nan
+    S = similarity(X, P, backend="triton")
+    assert (S[1, [0, 1, 2, 3, 5]] == 0).all()
+    assert (S[[0, 1, 2], 2] == 0).all()
+    assert S[:, 4].isnan().all()
+    assert S[3].isnan().all()
+
+
+@pytest.mark.parametrize(("dtype", "columns"), [(torch.float64, False), (torch.float32, True)])
+def test_what_the_kernel_leaves_to_a_product(dtype, columns):
+    X, P = matrices(4, 6, 3, dtype)
+    S = torch.full((6, 4), -9.0, dtype=dtype, device=DEVICE).t() if columns else torch.full_like(X @ P.t(), -9.0)
+    assert not TRITON.fused(X, P, S, "ieee")
+    assert (S == -9).all()
+    torch.testing.assert_close(similarity(X, P, out=S, backend="triton").double(), cosines(X, P), rtol=0, atol=1e-6)

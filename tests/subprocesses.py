@@ -1,0 +1,28 @@
+"""Python in a process of its own: with nothing imported yet, and without what pytest and its workers left there."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def run_python(*arguments: str, timeout: float = 300, **changes: str) -> subprocess.CompletedProcess[str]:
+    """Run in the repository's root, which is on the path, with ``changes`` to the environment."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "TRITON_"))}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env=kept | {"PYTHONPATH": str(ROOT)} | changes,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+def printed(code: str, **changes: str) -> str:
+    """What ``code`` prints."""
+    run = run_python("-c", code, **changes)
+    assert run.returncode == 0, run.stderr[-3000:]
+    return run.stdout.strip()

@@ -1,0 +1,21 @@
+"""Where Triton's kernels are tried: on the GPU, or in Triton's interpreter on the CPU.
+
+The interpreter must be chosen before Triton is imported: ``tests/package/test_interpreter.py`` starts the files that
+import this one that way.
+"""
+
+import os
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed")
+if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("no GPU: test_interpreter.py runs these tests in the interpreter", allow_module_level=True)
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+MARKS = [
+    # Older interpreters meet newer numpy's deprecations.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:triton.runtime.interpreter"),
+    pytest.mark.usefixtures("exact_products"),
+]

@@ -1,0 +1,143 @@
+"""fit_vmf on samples of a known distribution, and on what is hardly one."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from python_ref import vmf as reference
+from robustdml_ops.vmf import bessel_ratio
+from robustdml_ops.vmf.fit import ESTIMATORS, fit_vmf
+
+CPU_BACKENDS = ("native", "eager")
+
+
+def vmf_samples(trials, n, dim, kappa, seed=0):
+    """(trials, n, dim) float64 around the first axis, by rejection (Wood 1994)."""
+    generator = np.random.default_rng(seed)
+    b = (dim - 1) / (2 * kappa + math.sqrt(4 * kappa**2 + (dim - 1) ** 2))
+    x0 = (1 - b) / (1 + b)
+    c = kappa * x0 + (dim - 1) * math.log(1 - x0**2)
+    cosine = np.empty(0)
+    while len(cosine) < trials * n:
+        beta = generator.beta((dim - 1) / 2, (dim - 1) / 2, trials * n)
+        w = (1 - (1 + b) * beta) / (1 - (1 - b) * beta)
+        kept = kappa * w + (dim - 1) * np.log(1 - x0 * w) - c >= np.log(generator.random(trials * n))
+        cosine = np.concatenate([cosine, w[kept]])
+    cosine = torch.from_numpy(cosine[: trials * n])[:, None]
+    rest = torch.nn.functional.normalize(torch.from_numpy(generator.standard_normal((trials * n, dim - 1))))
+    return torch.cat([cosine, rest * (1 - cosine**2).sqrt()], 1).reshape(trials, n, dim)
+
+
+@pytest.mark.parametrize(("n", "uncorrected", "corrected"), [(5, 154.7, 2.3), (10, 69.1, 1.5), (34, 18.7, 0.3)])
+def test_bias_of_few_samples(n, uncorrected, corrected):
+    """D = 128, κ = 537; 20000 trials gave the figures."""
+    trials = 4000
+    sums, counts = vmf_samples(trials, n, 128, 537.0).sum(1), torch.full((trials,), n)
+    plain = fit_vmf(sums, counts, bias_correction="none").kappa
+    unbiased = fit_vmf(sums, counts).kappa
+    for kappa, bias in ((plain, uncorrected), (unbiased, corrected)):
+        assert abs(kappa.mean() - 537 - bias) <= 4 * kappa.std() / math.sqrt(trials)
+
+
+@pytest.mark.parametrize("n", [3, 5, 34])
+def test_the_predictive_kappa_is_that_of_new_samples(n):
+    """The mean cosine of a new sample with the estimated direction is the mean length that κ has."""
+    trials = 4000
+    drawn = vmf_samples(trials, n + 1, 128, 537.0)
+    fitted = fit_vmf(drawn[:, :n].sum(1), torch.full((trials,), n), bias_correction="predictive")
+    difference = (drawn[:, n] * fitted.mean_direction).sum(1) - bessel_ratio(63, fitted.kappa)
+    assert abs(difference.mean()) <= 4 * difference.std() / math.sqrt(trials)
+    unbiased = fit_vmf(drawn[:, :n].sum(1), torch.full((trials,), n)).kappa
+    assert (fitted.kappa < unbiased).all()
+
+
+@pytest.mark.parametrize(("dim", "kappa"), [(2, 5.0), (3, 50.0), (64, 50.0), (512, 5000.0)])
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+def test_recovers_what_was_drawn(dim, kappa, backend):
+    x = vmf_samples(1, 20000, dim, kappa)
+    fitted = fit_vmf(x.sum(1), torch.tensor([20000]), backend=backend)
+    assert fitted.kappa.item() == pytest.approx(kappa, rel=0.05)
+    assert fitted.mean_direction[0, 0] > 1 - 3 * dim / (20000 * kappa)
+
+
+@pytest.mark.parametrize("dim", [2, 3, 8, 64, 128, 2048])
+def test_newton_inverts_the_ratio(dim):
+    kappa = torch.logspace(-3, 4, 50, dtype=torch.float64)
+    length = bessel_ratio(dim / 2 - 1, kappa)
+    sums = torch.zeros(50, dim, dtype=torch.float64)
+    sums[:, 0] = 1e6 * length
+    fitted = fit_vmf(sums, torch.full((50,), 1e6), bias_correction="none").kappa
+    torch.testing.assert_close(fitted, kappa, rtol=1e-8, atol=0)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_estimators_agree_with_the_reference(estimator):
+    x = vmf_samples(1, 50, 128, 537.0)[0]
+    fitted = fit_vmf(x.sum(0, keepdim=True), torch.tensor([50]), estimator=estimator, bias_correction="none")
+    torch.testing.assert_close(fitted.mean_direction[0], reference.vmf_mean_direction(x))
+    paper = reference.vmf_concentration(reference.vmf_mean_resultant_length(x), 128)
+    torch.testing.assert_close(fitted.kappa[0], paper, rtol=1e-12 if estimator == "prism" else 2e-3, atol=0)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("correction", ["u", "none", "predictive"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+def test_never_nan(estimator, correction, dtype, backend):
+    """No sample, one, all the same, all opposed, a little too long by rounding, a sum of almost nothing."""
+    length = torch.tensor([0.0, 0.0, 1.0, 3.0, 0.0, 3.0000004, 1e-30, 2.5], dtype=dtype)
+    counts = torch.tensor([0, 1, 1, 3, 4, 3, 7, 3])
+    sums = torch.zeros(8, 4, dtype=dtype)
+    sums[:, 1] = length
+    fitted = fit_vmf(sums, counts, estimator=estimator, bias_correction=correction, backend=backend)
+    assert fitted.kappa.dtype == fitted.mean_direction.dtype == dtype
+    assert fitted.kappa.isfinite().all()
+    assert fitted.mean_direction.isfinite().all()
+    assert fitted.kappa[[0, 1, 2, 4]].tolist() == [0, 0, 0, 0]
+    largest = 1.1 * 3 / torch.finfo(dtype).eps
+    assert (fitted.kappa[[3, 5]] > largest / 4).all() and (fitted.kappa <= largest).all()
+    assert 1 < fitted.kappa[7] < 12
+    assert fitted.mean_direction[:, 1].tolist() == [0, 0, 1, 1, 0, 1, 0, 1]
+
+
+def test_half_precision_sums_are_computed_in_float32():
+    sums = torch.tensor([[3.0, 1.0, 0.0]])
+    fitted = fit_vmf(sums.bfloat16(), torch.tensor([4.0]))
+    assert fitted.kappa.dtype == torch.float32
+    torch.testing.assert_close(fitted.kappa, fit_vmf(sums, torch.tensor([4])).kappa)
+
+
+def test_padded_vectors_have_the_dimension_that_is_told():
+    x = vmf_samples(1, 30, 8, 20.0)[0]
+    padded = torch.nn.functional.pad(x, (0, 24))
+    counts = torch.tensor([30])
+    expected = fit_vmf(x.sum(0, keepdim=True), counts).kappa
+    torch.testing.assert_close(fit_vmf(padded.sum(0, keepdim=True), counts, dim=8).kappa, expected)
+
+
+def test_no_classes():
+    fitted = fit_vmf(torch.zeros(0, 8), torch.zeros(0))
+    assert fitted.mean_direction.shape == (0, 8)
+    assert fitted.kappa.shape == (0,)
+
+
+def test_bad_input():
+    sums, counts = torch.ones(2, 4), torch.tensor([2, 3])
+    with pytest.raises(ValueError, match="sums must be a floating-point matrix"):
+        fit_vmf(sums[0], counts)
+    with pytest.raises(ValueError, match="counts must be 2 numbers"):
+        fit_vmf(sums, counts[:1])
+    with pytest.raises(ValueError, match="dim must be between 2 and the 4"):
+        fit_vmf(sums, counts, dim=5)
+    with pytest.raises(ValueError, match="dim must be between 2 and the 1"):
+        fit_vmf(sums[:, :1], counts)
+    with pytest.raises(ValueError, match="estimator='mle'"):
+        fit_vmf(sums, counts, estimator="mle")
+    with pytest.raises(ValueError, match="bias_correction='jackknife'"):
+        fit_vmf(sums, counts, bias_correction="jackknife")
+    with pytest.raises(ValueError, match=r"sums\[1\] has NaN"):
+        fit_vmf(torch.tensor([[1.0, 0], [torch.nan, 0]]), counts)
+    with pytest.raises(ValueError, match=r"counts\[0\] = -2"):
+        fit_vmf(sums, torch.tensor([-2, 3]))
