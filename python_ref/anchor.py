@@ -99,16 +99,16 @@ def log_sample_weights(sample_weights: Tensor | None, samples: Tensor) -> tuple[
     Parameters
     ----------
     sample_weights : Tensor, (B,), or None
-        v, not negative; None means 1 for every sample.
+        u, not negative; None means 1 for every sample.
     samples : Tensor, (B, D)
         The samples, for their number, dtype and device.
 
     Returns
     -------
     present : Tensor, (B,), bool
-        v > 0.
+        u > 0.
     log_weights : Tensor, (B,)
-        log v; 0 for absent samples, which no set contains.
+        log u; 0 for absent samples, which no set contains.
 
     Raises
     ------

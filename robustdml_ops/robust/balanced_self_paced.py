@@ -8,7 +8,7 @@ from torch import Tensor
 from robustdml_ops.ops import pair_lse, self_paced_descent, self_paced_sweep
 from robustdml_ops.robust.batch import check_ids
 from robustdml_ops.robust.buffers import TypedBuffers
-from robustdml_ops.validation import INTEGERS, check_matrix, check_same_device, check_sizes
+from robustdml_ops.validation import INTEGERS, check_matrix, check_positive, check_same_device, check_sizes
 
 SOLVERS = ("exact", "stochastic")
 _VISITS = 160  # of each sample in an update: 10⁷ steps for 60 000 samples
@@ -127,8 +127,7 @@ class BalancedSelfPaced(TypedBuffers):
         _check_ages(lam, growth, lam_max, mu)
         if solver not in SOLVERS:
             raise ValueError(f"solver={solver!r}: expected one of {', '.join(SOLVERS)}")
-        if not 0 < learning_rate < math.inf:
-            raise ValueError(f"learning_rate must be positive and finite, got {learning_rate}")
+        check_positive(learning_rate=learning_rate)
         check_sizes(classes_per_step=classes_per_step, samples_per_class=samples_per_class)
         if steps is not None and steps < 0:
             raise ValueError(f"steps must be at least 0, got {steps}")
@@ -270,8 +269,7 @@ class BalancedSelfPaced(TypedBuffers):
 
 
 def _check_ages(lam: float, growth: float, lam_max: float, mu: float) -> None:
-    if not 0 < lam < math.inf:
-        raise ValueError(f"lam must be positive and finite, got {lam}")
+    check_positive(lam=lam)
     if not 1 <= growth < math.inf:
         raise ValueError(f"growth must be at least 1, got {growth}: a smaller λ would drop what is learnt already")
     if not lam <= lam_max < math.inf:
