@@ -3,15 +3,14 @@
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
 
 try:
-    from robustdml_ops import _native
-
-    library: Any = _native
+    library: Any = import_module("robustdml_ops._native")
 except ImportError as error:  # the install found no compiler, or the module was built for another Python
     library = None
     _REASON = f"the native module is not installed ({error}); reinstall where a C++17 compiler is found"

@@ -8,10 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import robustdml_ops
 from robustdml_ops.recipes.errors import UsageError
 
-PACKAGE = Path(robustdml_ops.__file__).parent
+PACKAGE = Path(__file__).parents[2]
 OURS = "robustdml/"
 _EXTRA = {"pytest": "pytest", "pytest_benchmark": "pytest-benchmark", "scipy": "scipy"}
 
