@@ -31,7 +31,7 @@ def check_sizes(**sizes: int) -> None:
 def check_finite_numbers(**numbers: float) -> None:
     """Settings that are numbers and not NaN or inf."""
     for name, value in numbers.items():
-        if not math.isfinite(value):
+        if not -math.inf < value < math.inf:
             raise ValueError(f"{name} must be finite, got {value}")
 
 

@@ -107,7 +107,7 @@ def class_lse(
     dtype, C = compute_dtype(embeddings, rows), len(rows) // centers
     scale, bias = _check_vectors(embeddings, C, dtype, scale, bias)
     gamma = _check_pooling(pooling, gamma, centers)
-    if not math.isfinite(target_bias):
+    if not -math.inf < target_bias < math.inf:
         raise ValueError(f"target_bias must be finite, got {target_bias}: bias=-inf masks a class")
     settings = ClassSettings(
         centers=centers,
@@ -152,7 +152,7 @@ def _check_vectors(
         if value.requires_grad:
             raise ValueError(f"{name} requires a gradient, and class_lse has none for it: pass {name}.detach()")
     if not isinstance(scale, Tensor):
-        if not math.isfinite(scale):
+        if not -math.inf < scale < math.inf:
             raise ValueError(f"scale must be finite, got {scale}")
         scale = embeddings.new_full((), scale, dtype=dtype)
     check_same_device(embeddings=embeddings, scale=scale, bias=bias)
