@@ -49,8 +49,8 @@ class Derivative(torch.autograd.Function):
 
     Tensors are the inputs of the sweep, one for each gradient; what else ``first`` needs; and at ``upstream`` the two
     upstream gradients, in which it is linear. ``vectors`` are the gradients that arrive for what ``first`` returned,
-    None where none does; ``second`` returns the gradients of the first of the tensors, and the rest are constants. All
-    tensors come as arguments, none in a closure: ``torch.func`` wraps them, and unwraps arguments alone.
+    None where none does; ``second`` returns the gradients of the first of the tensors, and the rest are constants.
+    Under ``torch.func`` all tensors come as arguments, none in a closure: it wraps them, and unwraps arguments alone.
     """
 
     @staticmethod
@@ -106,7 +106,8 @@ class SecondDerivative(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *vectors: Tensor | None) -> tuple[Tensor | None, ...]:
         """The second derivatives are symmetric, so this is the derivative of ``first`` along ``vectors``."""
-        tensors, inputs = list(ctx.saved_tensors[: ctx.count]), len(ctx.saved_tensors) - ctx.count
+        saved = ctx.saved_tensors
+        tensors, inputs = list(saved[: ctx.count]), len(saved) - ctx.count
         edges = ctx.next_functions[: sum(tensor is not None for tensor in tensors)]
         nodes = [node for node, _ in edges if node is not None]
         if torch.is_grad_enabled() or any(torch._C._will_engine_execute_node(node) for node in nodes):

@@ -166,12 +166,13 @@ def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> tuple[Tensor | N
     """The gradients of the weighted sum, which its sweep has made, times its upstream gradient."""
     # They are given away and scaled in place, so a second backward of the same graph sweeps again.
     gradients, ctx.gradients = ctx.gradients, None
-    if gradients is None:
-        inputs, scales, _, tensors_of_sets = _saved(ctx.saved_tensors)
-        gradients = _gradients(_sweep(inputs, scales, ctx.settings, ctx.want, (*ctx.sets, *tensors_of_sets)))
     anchor = None
+    if gradients is None or needs[4]:
+        # Read once: torch.utils.checkpoint gives them out a single time.
+        inputs, scales, lse_negative, tensors_of_sets = _saved(ctx.saved_tensors)
+    if gradients is None:
+        gradients = _gradients(_sweep(inputs, scales, ctx.settings, ctx.want, (*ctx.sets, *tensors_of_sets)))
     if needs[4]:
-        _, scales, lse_negative, _ = _saved(ctx.saved_tensors)
         anchor = _anchor_bias_gradient(scales[1], lse_negative) * dtotal
     return _of_inputs(ctx.dtype, ctx.one_bias, needs, scale_gradients(gradients, dtotal), anchor)
 

@@ -97,10 +97,12 @@ class PairSweep(torch.autograd.Function):
         differentiable = torch.is_grad_enabled() and not torch.compiler.is_compiling()
         if ctx.weighted and not differentiable:
             return (*_scaled(ctx, dtotal, needs), *nothing)
-        X, candidates, *scales = ctx.saved_tensors[:4]
+        # Read once: torch.utils.checkpoint gives them out a single time.
+        X, candidates, *rest = ctx.saved_tensors
+        scales, labels = rest[:2], rest[2:]
         upstream = [scale * dtotal for scale in scales] if ctx.weighted else (dpositive, dnegative)
         factors = (_or_zero(factor, X, candidates) for factor in upstream)
-        tensors = (X, candidates, *factors, *ctx.saved_tensors[4:])
+        tensors = (X, candidates, *factors, *labels)
         first = partial(_first, ctx.problem, ctx.backend, needs)
         if differentiable:
             second = partial(_second, ctx.problem)
@@ -121,9 +123,9 @@ def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> Results:
     # They are given away and scaled in place, so a second backward of the same graph sweeps again.
     gradients, ctx.gradients = ctx.gradients, None
     if gradients is None:
-        X, candidates, *scales = ctx.saved_tensors[:4]
-        problem = _problem_of((*ctx.saved_tensors[4:], *ctx.problem))
-        result = _sweep((X, candidates), scales, problem, ctx.backend, ctx.want)
+        X, candidates, *rest = ctx.saved_tensors
+        problem = _problem_of((*rest[2:], *ctx.problem))
+        result = _sweep((X, candidates), rest[:2], problem, ctx.backend, ctx.want)
         gradients = (result.danchors, result.dcandidates)
     return _typed(scale_gradients(gradients, dtotal), ctx.types, needs)
 

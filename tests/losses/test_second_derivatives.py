@@ -8,6 +8,7 @@ from class_cases import NAMES as CLASS_NAMES
 from class_cases import ClassCase
 from pair_cases import NAMES as PAIR_NAMES
 from pair_cases import PairCase
+from torch.utils.checkpoint import checkpoint
 
 from python_ref import proxy_anchor_loss
 from robustdml_ops.losses import ContrastiveLoss, MultiSimilarityLoss, ProxyAnchorLoss, ProxyNCALoss
@@ -47,6 +48,28 @@ def test_a_gradient_penalty_is_that_of_the_reference(name, reduction):
     theirs = torch.autograd.grad(penalised(case.reference(), case.inputs), case.inputs, allow_unused=True)
     for mine, other in zip(ours, theirs, strict=True):
         assert (mine - other).norm() <= 1e-9 * other.norm()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_checkpointed_loss_has_the_same_gradients(name, reduction):
+    """``torch.utils.checkpoint`` drops what a loss keeps, and gives what it makes again out a single time."""
+    case = CASES[name](reduction=reduction)
+    plain = case.ours()
+    upstream = torch.linspace(0.5, 2.0, plain.numel(), dtype=plain.dtype).reshape(plain.shape)
+    expected = torch.autograd.grad(plain, case.inputs, upstream)
+    again = torch.autograd.grad(checkpoint(case.ours, use_reentrant=False), case.inputs, upstream)
+    assert all(torch.equal(mine, other) for mine, other in zip(again, expected, strict=True))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_checkpointed_loss_has_a_gradient_penalty(name, reduction):
+    case = CASES[name](reduction=reduction)
+    expected = torch.autograd.grad(penalised(case.ours(), case.inputs), case.inputs)
+    loss = checkpoint(case.ours, use_reentrant=False)
+    again = torch.autograd.grad(penalised(loss, case.inputs), case.inputs)
+    assert all(torch.allclose(mine, other, rtol=1e-12) for mine, other in zip(again, expected, strict=True))
 
 
 @pytest.mark.parametrize("name", ["proxy-anchor", "smooth-factored", "adaptive-per-class-proxy"])
