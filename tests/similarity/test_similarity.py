@@ -80,18 +80,23 @@ def test_bad_out():
         similarity(X, torch.ones(3, 4))
 
 
+def third_derivative(function, x):
+    """Gradient of the sum of the gradient of the sum of the gradient of ``function``, a scalar of ``x``."""
+    grad = torch.func.grad
+    return grad(lambda y: grad(lambda z: grad(function)(z).sum())(y).sum())(x)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_gradients_to_any_order(backend):
     X, P = (matrix.double().requires_grad_() for matrix in matrices(4, 5, 3))
     cosine = lambda x, p: similarity(x, p, backend=backend)  # noqa: E731
     assert torch.autograd.gradcheck(cosine, (X, P))
     assert torch.autograd.gradgradcheck(cosine, (X, P))
-    third = torch.func.grad(lambda x: torch.func.grad(lambda y: torch.func.grad(f)(y).sum())(x).sum())
-    f = lambda x: (cosine(x, P.detach()) ** 3).sum()  # noqa: E731
-    g = lambda x: (torch.nn.functional.cosine_similarity(x[:, None], P.detach()[None], dim=2) ** 3).sum()  # noqa: E731
-    ours = third(X.detach())
-    f = g
-    torch.testing.assert_close(ours, third(X.detach()))
+    constant = P.detach()
+    ours = third_derivative(lambda x: (cosine(x, constant) ** 3).sum(), X.detach())
+    dense = torch.nn.functional.cosine_similarity
+    theirs = third_derivative(lambda x: (dense(x[:, None], constant[None], dim=2) ** 3).sum(), X.detach())
+    torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
