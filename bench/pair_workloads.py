@@ -66,7 +66,7 @@ class PairWorkload:
             "reference/ms": lambda: multi_similarity_loss(X, y, **MS, epsilon=0.1),
             "robustdml/contrastive": lambda: ContrastiveLoss(**contrastive, distance="cosine")(X, y),
             "pml/contrastive": lambda: cosine(X, y),
-            "robustdml/memory": lambda: MemoryContrastiveLoss()(X, y, *bank),
+            "robustdml/memory": lambda: MemoryContrastiveLoss()(X, y, None, *bank),
             "pml/memory": lambda: cosine(X, y) + cosine(X, y, None, *bank),
         }
 

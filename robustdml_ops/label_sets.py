@@ -5,6 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+# The label of a row that takes no part in any pair, such as an empty slot of a memory bank. Every other one is a class.
+ABSENT = torch.iinfo(torch.int64).min
+
 
 @dataclass(frozen=True)
 class LabelSets:

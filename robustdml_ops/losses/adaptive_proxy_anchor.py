@@ -2,12 +2,17 @@
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from robustdml_ops.anchor.counting import count_labels
 from robustdml_ops.label_sets import LabelSets
-from robustdml_ops.losses.base import AnchorFamilyLoss
+from robustdml_ops.losses.base import AnchorFamilyLoss, AnchorTerms
+from robustdml_ops.losses.labels import class_labels
+from robustdml_ops.losses.metric_loss import Batch, Parts
+from robustdml_ops.losses.peer import WeightedLossOptions
 from robustdml_ops.ops import AnchorBiases
-from robustdml_ops.validation import check_labels, require
+from robustdml_ops.sweep import compute_dtype
+from robustdml_ops.validation import require
 
 NEGATIVE_MARGINS = ("sample", "proxy")
 
@@ -20,8 +25,9 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
 
     Parameters
     ----------
-    num_classes, embedding_size, alpha, reduction, backend
-        As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`. ``reduction="none"`` spreads λ/mean(m) over all proxies.
+    num_classes, embedding_size, alpha
+        As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`, whose keyword arguments this loss has, too.
+        ``reduction="none"`` spreads λ/mean(m) over all proxies.
     margin : float
         m₀ > 0, where the margins start. ``.margins`` is a parameter of shape (1,), or (C,) if ``per_class``.
     per_class : bool
@@ -51,19 +57,18 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
         self,
         num_classes: int,
         embedding_size: int,
-        alpha: float = 32,
         margin: float = 0.1,
+        alpha: float = 32,
+        *,
         per_class: bool = False,
         regularization: float = 1.0,
         negative_margin: str = "sample",
-        *,
-        reduction: str = "mean",
-        backend: str | None = None,
+        **options: Unpack[WeightedLossOptions],
     ) -> None:
-        super().__init__(num_classes, embedding_size, alpha, reduction, backend)
+        super().__init__(num_classes, embedding_size, margin, alpha, **options)
         if not margin > 0:
             raise ValueError(f"margin must be positive, got {margin}: λ/mean(m) has a pole at 0")
-        if regularization < 0:
+        if not regularization >= 0:
             raise ValueError(f"regularization must not be negative, got {regularization}")
         if negative_margin not in NEGATIVE_MARGINS:
             raise ValueError(f"negative_margin={negative_margin!r}: expected one of {', '.join(NEGATIVE_MARGINS)}")
@@ -71,17 +76,38 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
         self.negative_margin = negative_margin
         self.margins = nn.Parameter(torch.full((num_classes if per_class else 1,), float(margin)))
 
-    def forward(self, embeddings: Tensor, labels: Tensor, sample_weights: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None = None,
+        indices_tuple: tuple[Tensor, ...] | None = None,
+        ref_emb: Tensor | None = None,
+        ref_labels: Tensor | None = None,
+        *,
+        sample_weights: Tensor | None = None,
+    ) -> Tensor:
         """Loss of a batch.
 
         Parameters, result and errors are those of :meth:`ProxyAnchorLoss.forward`, and a ValueError when mean(m) ≤ 0
         (on a GPU a device-side assertion). An empty batch gives λ/mean(m).
         """
-        self._check(embeddings)
-        labels = check_labels(labels, embeddings)
-        log_weights, present = self._log_weights(sample_weights, embeddings)
-        margins = self.margins.to(log_weights.dtype)
-        mean = margins.mean()
+        return super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights=sample_weights)
+
+    def _sub_loss_names(self) -> list[str]:
+        return [*super()._sub_loss_names(), "margin_reg_loss"]
+
+    def _loss(self, batch: Batch) -> Tensor:
+        regularizer = self._regularizer(batch)
+        loss = super()._loss(batch)
+        return loss + (regularizer if self.reduction == "mean" else regularizer / self.num_classes)
+
+    def _parts(self, batch: Batch) -> Parts:
+        regularizer = {"losses": self._regularizer(batch), "indices": None, "reduction_type": "already_reduced"}
+        return {**super()._parts(batch), "margin_reg_loss": regularizer}
+
+    def _regularizer(self, batch: Batch) -> Tensor:
+        """λ/mean(m), () in the compute type."""
+        mean = self.margins.to(compute_dtype(batch.embeddings, self.proxies)).mean()
         require(
             mean > 0,
             lambda: (
@@ -89,14 +115,18 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
                 ".margins or raise regularization"
             ),
         )
-        scaled = self.alpha * margins
+        return self.regularization / mean
+
+    def _terms(self, batch: Batch) -> AnchorTerms:
+        embeddings = self._check(batch)
+        labels = class_labels(batch.labels, embeddings)
+        log_weights, present = self._log_weights(batch)
+        scaled = self.alpha * self.margins.to(log_weights.dtype)
         of_sample = scaled[labels] if len(scaled) > 1 else scaled.expand(len(labels))
         if self.negative_margin == "sample" or len(scaled) == 1:
             biases = AnchorBiases(of_sample + log_weights, of_sample + log_weights)
         else:
             biases = AnchorBiases(of_sample + log_weights, log_weights, scaled)
-        anchors = torch.full((), self.num_classes, device=embeddings.device)
         sets = LabelSets.of(labels)
-        loss = self._reduce(embeddings, sets, biases, count_labels(sets, present), anchors)
-        regularizer = self.regularization / mean
-        return loss + (regularizer if self.reduction == "mean" else regularizer / self.num_classes)
+        anchors = torch.full((), self.num_classes, device=embeddings.device)
+        return AnchorTerms(sets, biases, count_labels(sets, present), anchors)

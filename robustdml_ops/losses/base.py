@@ -1,68 +1,96 @@
 """What the losses of the Proxy-Anchor family share: proxies, biases and the two divisors."""
 
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from robustdml_ops.anchor.problem import ConfidenceSets
 from robustdml_ops.label_sets import LabelSets
-from robustdml_ops.losses.reduction import check_reduction
+from robustdml_ops.losses.metric_loss import Batch, MetricLoss, Parts, check_options, refuse_candidates
+from robustdml_ops.losses.miner_indices import miner_weights
+from robustdml_ops.losses.peer import PeerWeights, WeightedLossOptions
 from robustdml_ops.ops import AnchorBiases, anchor_loss, anchor_lse, similarity
 from robustdml_ops.sweep import compute_dtype
 from robustdml_ops.validation import check_matrix, check_positive, check_same_device, check_sample_weights, check_sizes
 
 
-class AnchorFamilyLoss(nn.Module):
+class AnchorFamilyLoss(PeerWeights, MetricLoss):
     """One proxy per class, (C, D), and the sums over the batch that each of them is the anchor of."""
 
+    default_reducer = "DivisorReducer"
+
     def __init__(
-        self, num_classes: int, embedding_size: int, alpha: float, reduction: str, backend: str | None
+        self, num_classes: int, embedding_size: int, margin: float, alpha: float, **options: Unpack[WeightedLossOptions]
     ) -> None:
-        super().__init__()
         check_sizes(num_classes=num_classes, embedding_size=embedding_size)
         check_positive(alpha=alpha)
-        check_reduction(reduction)
+        check_options(type(self), options)
+        super().__init__(**options)
         self.num_classes = num_classes
         self.embedding_size = embedding_size
+        self.margin = margin
         self.alpha = alpha
-        self.reduction = reduction
-        self.backend = backend
         self.proxies = nn.Parameter(torch.empty(num_classes, embedding_size))
-        # As in the authors' code: the scale does not matter to the cosine, but to the first steps of the optimiser.
-        nn.init.kaiming_normal_(self.proxies, mode="fan_out")
+        self.weight_init_func(self.proxies)
+        self.add_to_recordable_attributes(list_of_names=["num_classes", "alpha", "margin"], is_stat=False)
+
+    def get_default_weight_init_func(self) -> Any:
+        """As in the authors' code: the scale does not matter to the cosine, but to the optimiser's first steps."""
+        return kaiming_normal
 
     def get_logits(self, embeddings: Tensor) -> Tensor:
         """Cosines of ``embeddings`` (B, D) with all proxies, (B, C), materialised."""
-        return similarity(embeddings, self.proxies)
+        if self._dense_reason() is None:
+            return similarity(embeddings, self.proxies)
+        logits: Tensor = self.distance(embeddings, self.proxies)
+        return logits
 
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""
         return f"num_classes={self.num_classes}, embedding_size={self.embedding_size}, alpha={self.alpha}"
 
-    def _check(self, embeddings: Tensor) -> None:
-        check_matrix("embeddings", embeddings, columns=self.embedding_size)
-        check_same_device(embeddings=embeddings, proxies=self.proxies)
+    def _sub_loss_names(self) -> list[str]:
+        return ["pos_loss", "neg_loss"]
 
-    def _log_weights(self, sample_weights: Tensor | None, embeddings: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Log u (B,) in the compute type, and which samples are present (None: all). A weight of 0 has no gradient."""
-        zeros = embeddings.new_zeros(len(embeddings), dtype=compute_dtype(embeddings, self.proxies))
-        if sample_weights is None:
-            return zeros, None
-        weights = check_sample_weights(sample_weights, zeros)
+    def _class_matrix(self) -> Tensor:
+        return self.proxies
+
+    def _check(self, batch: Batch) -> Tensor:
+        """The embeddings of a checked batch."""
+        refuse_candidates(self, batch)
+        check_matrix("embeddings", batch.embeddings, columns=self.embedding_size)
+        check_same_device(embeddings=batch.embeddings, proxies=self.proxies)
+        return batch.embeddings
+
+    def _log_weights(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """Log u (B,) in the compute type, and which samples are present (None: all). A weight of 0 has no gradient.
+
+        A miner's weight w counts as e^(w − 1) in the sums: the peer adds w − 1 to the exponents.
+        """
+        embeddings = batch.embeddings
+        logs = embeddings.new_zeros(len(embeddings), dtype=compute_dtype(embeddings, self.proxies))
+        if batch.indices_tuple is not None:
+            logs = miner_weights(batch.indices_tuple, len(logs), logs) - 1
+        if batch.sample_weights is None:
+            return logs, None
+        weights = check_sample_weights(batch.sample_weights, logs)
         present = weights > 0
-        return weights.masked_fill(~present, 1).log().masked_fill(~present, -torch.inf), present
+        return (logs + weights.masked_fill(~present, 1).log()).masked_fill(~present, -torch.inf), present
 
-    def _reduce(
-        self,
-        embeddings: Tensor,
-        sets: LabelSets | ConfidenceSets,
-        biases: AnchorBiases,
-        positive_count: Tensor,
-        negative_count: Tensor,
-    ) -> Tensor:
+    def _terms(self, batch: Batch) -> "AnchorTerms":
+        """What the sums of a checked batch are made of."""
+        raise NotImplementedError
+
+    def _loss(self, batch: Batch) -> Tensor:
+        return self._reduce(batch.embeddings, self._terms(batch))
+
+    def _reduce(self, embeddings: Tensor, terms: "AnchorTerms") -> Tensor:
         """Σ_p positive_p/|P⁺| + negative_p/|P⁻|, or the vector of its terms. An empty set's sum is 0."""
-        positive_scale, negative_scale = (
-            count.clamp(min=1).to(biases.positive.dtype).reciprocal() for count in (positive_count, negative_count)
-        )
+        sets, biases, *counts = terms
+        dtype = biases.positive.dtype
+        positive_scale, negative_scale = (count.clamp(min=1).to(dtype).reciprocal() for count in counts)
         if self.reduction == "mean":
             return anchor_loss(
                 embeddings,
@@ -76,3 +104,30 @@ class AnchorFamilyLoss(nn.Module):
             )
         lse = anchor_lse(embeddings, self.proxies, sets, biases, alpha=self.alpha, backend=self.backend)
         return lse.positive * positive_scale + lse.negative * negative_scale
+
+    def _parts(self, batch: Batch) -> Parts:
+        terms = self._terms(batch)
+        lse = anchor_lse(batch.embeddings, self.proxies, *terms[:2], alpha=self.alpha, backend=self.backend)
+        places = torch.arange(self.num_classes, device=lse.positive.device)
+        parts: Parts = {}
+        for name, losses, divisor in (
+            ("pos_loss", lse.positive, terms.positive_count),
+            ("neg_loss", lse.negative, terms.negative_count),
+        ):
+            parts[name] = {"losses": losses, "indices": places, "reduction_type": "element", "divisor": divisor}
+        self.add_weight_regularization_to_loss_dict(parts, self.proxies)
+        return parts
+
+
+class AnchorTerms(NamedTuple):
+    """What the sums of a batch are made of, and how many proxies have each of them."""
+
+    sets: LabelSets | ConfidenceSets
+    biases: AnchorBiases
+    positive_count: Tensor  # () |P⁺|
+    negative_count: Tensor  # () |P⁻|
+
+
+def kaiming_normal(proxies: Tensor) -> None:
+    """Fill ``proxies`` (C, D), in place."""
+    nn.init.kaiming_normal_(proxies, mode="fan_out")

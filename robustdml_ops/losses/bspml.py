@@ -2,21 +2,18 @@
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from robustdml_ops.losses.reduction import check_reduction
+from robustdml_ops.label_sets import ABSENT
+from robustdml_ops.losses.labels import pair_labels
+from robustdml_ops.losses.metric_loss import Batch, refuse_candidates
+from robustdml_ops.losses.pair_family import PairFamilyLoss
 from robustdml_ops.ops import pair_lse, pair_lse_sum
 from robustdml_ops.pairs.autograd import pair_dtype
-from robustdml_ops.validation import (
-    check_finite_numbers,
-    check_labels,
-    check_matrix,
-    check_positive,
-    check_sample_weights,
-)
+from robustdml_ops.validation import check_finite_numbers, check_matrix, check_positive, check_sample_weights
 
 
-class BSPMLLoss(nn.Module):
+class BSPMLLoss(PairFamilyLoss):
     """Multi-similarity of the informative pairs of a batch, weighted by anchors and candidates.
 
         ℓ_i = w_i { mean_{p∈P̂_i} w_p · 1/α log(1 + Σ_{p∈P̂_i} e^{−α(s_ip−ρ)})
@@ -72,16 +69,22 @@ class BSPMLLoss(nn.Module):
         reduction: str = "mean",
         backend: str | None = None,
     ) -> None:
-        super().__init__()
-        check_reduction(reduction)
+        super().__init__(reduction=reduction, backend=backend)
         check_positive(alpha=alpha, beta=beta)
         check_finite_numbers(base=base, epsilon=epsilon)
         self.alpha, self.beta, self.base, self.epsilon = alpha, beta, base, epsilon
         self.exclude_zero_weights = exclude_zero_weights
-        self.reduction = reduction
-        self.backend = backend
 
-    def forward(self, embeddings: Tensor, labels: Tensor, sample_weights: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None = None,
+        indices_tuple: tuple[Tensor, ...] | None = None,
+        ref_emb: Tensor | None = None,
+        ref_labels: Tensor | None = None,
+        *,
+        sample_weights: Tensor | None = None,
+    ) -> Tensor:
         """Loss of a batch.
 
         Parameters
@@ -89,9 +92,13 @@ class BSPMLLoss(nn.Module):
         embeddings : Tensor
             (B, D), floating point, any scale.
         labels : Tensor
-            (B,) integers. A sample labelled below 0 takes no part: no pair has it.
+            (B,) numbers or truth values: equal ones are of one class. The label ``ops.ABSENT`` marks a sample that
+            takes no part: no pair has it.
+        indices_tuple, ref_emb, ref_labels : None
+            There for the sake of the interface: the loss mines for itself, in the batch.
         sample_weights : Tensor, optional
-            (B,), ≥ 0: w, constants. None: 1.
+            (B,), ≥ 0: w, constants. None: 1. Unlike in the other losses a sample of weight 0 is not absent, see
+            ``exclude_zero_weights``.
 
         Returns
         -------
@@ -104,18 +111,26 @@ class BSPMLLoss(nn.Module):
             Shapes, types or devices that do not fit; on the CPU NaN or inf (on a GPU, where a check would stall the
             stream, the loss is NaN).
         """
-        check_matrix("embeddings", embeddings)
-        labels = check_labels(labels, embeddings)
-        ones = embeddings.new_ones(len(embeddings), dtype=pair_dtype(embeddings, None))
-        weights = ones if sample_weights is None else check_sample_weights(sample_weights.detach(), ones)
+        return super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights=sample_weights)
+
+    def _loss(self, batch: Batch) -> Tensor:
+        if batch.indices_tuple is not None:
+            raise ValueError("BSPMLLoss mines for itself: leave indices_tuple out")
+        refuse_candidates(self, batch)
+        embeddings = check_matrix("embeddings", batch.embeddings)
+        labels, _ = pair_labels(batch.labels, embeddings)
+        weights = embeddings.new_ones(len(embeddings), dtype=pair_dtype(embeddings, None))
+        candidate_weights = None
+        if batch.sample_weights is not None:
+            weights = candidate_weights = check_sample_weights(batch.sample_weights.detach(), weights)
         if self.exclude_zero_weights:
-            labels = labels.masked_fill(weights == 0, -1)
+            labels = labels.masked_fill(weights == 0, ABSENT)
         settings: dict[str, Any] = {
             "alpha": self.alpha,
             "beta": self.beta,
             "base": self.base,
             "epsilon": self.epsilon,
-            "candidate_weights": None if sample_weights is None else weights,
+            "candidate_weights": candidate_weights,
             "backend": self.backend,
         }
         if self.reduction == "mean":

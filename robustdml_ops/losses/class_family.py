@@ -1,25 +1,42 @@
 """What the losses over classes share: a sample's log-sum-exp of all logits, less the logit of its own class."""
 
-from torch import Tensor, nn
+from typing import ClassVar
 
-from robustdml_ops.losses.reduction import check_reduction, reduce_samples
+import torch
+from torch import Tensor
+from typing_extensions import Unpack
+
+from robustdml_ops.losses.labels import class_labels
+from robustdml_ops.losses.metric_loss import Batch, MetricLoss, Parts, check_options, refuse_candidates
+from robustdml_ops.losses.miner_indices import miner_weights
+from robustdml_ops.losses.peer import PeerWeights, WeightedLossOptions
+from robustdml_ops.losses.reduction import reduce_samples
 from robustdml_ops.ops import ClassLSE
-from robustdml_ops.validation import check_labels, check_matrix, check_same_device, check_sizes
+from robustdml_ops.validation import check_matrix, check_same_device, check_sample_weights, check_sizes
 
 
-class ClassFamilyLoss(nn.Module):
+class ClassFamilyLoss(PeerWeights, MetricLoss):
     """One loss per sample, ℓ_i = log Σ_k exp(logit_ik) − logit_iy; a subclass has the logits."""
 
-    def __init__(self, num_classes: int, embedding_size: int, reduction: str, backend: str | None) -> None:
-        super().__init__()
+    miner_weighs_anchors: ClassVar[bool] = False  # a miner's weights count a sample as an anchor only
+
+    def __init__(self, num_classes: int, embedding_size: int, **options: Unpack[WeightedLossOptions]) -> None:
         check_sizes(num_classes=num_classes, embedding_size=embedding_size)
-        check_reduction(reduction)
+        check_options(type(self), options)
+        super().__init__(**options)
         self.num_classes = num_classes
         self.embedding_size = embedding_size
-        self.reduction = reduction
-        self.backend = backend
 
-    def forward(self, embeddings: Tensor, labels: Tensor, sample_weights: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None = None,
+        indices_tuple: tuple[Tensor, ...] | None = None,
+        ref_emb: Tensor | None = None,
+        ref_labels: Tensor | None = None,
+        *,
+        sample_weights: Tensor | None = None,
+    ) -> Tensor:
         """Loss of a batch.
 
         Parameters
@@ -27,7 +44,12 @@ class ClassFamilyLoss(nn.Module):
         embeddings : Tensor
             (B, D), floating point, any scale.
         labels : Tensor
-            (B,) integers in 0 … C − 1.
+            (B,) integers in 0 … C − 1, or truth values or whole floating-point numbers.
+        indices_tuple : tuple of Tensor, optional
+            A miner's pairs or triplets. Each sample's loss is multiplied by how often the miner chose it, divided by
+            the count of the most frequent one; the mean divides by B, as in pytorch-metric-learning.
+        ref_emb, ref_labels : None
+            There for the sake of the interface: the proxies are what the samples are compared with.
         sample_weights : Tensor, optional
             (B,), ≥ 0: multiply the samples' losses; differentiable. The mean divides by the number of weights that are
             not 0, so a mask of zeros and ones gives the loss of the batch without the samples it drops.
@@ -45,8 +67,7 @@ class ClassFamilyLoss(nn.Module):
         IndexError
             On the CPU, a label out of range (on a GPU a device-side assertion).
         """
-        lse = self._class_lse(embeddings, self._check(embeddings, labels))
-        return reduce_samples(lse.lse - lse.target, sample_weights, self.reduction)
+        return super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights=sample_weights)
 
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""
@@ -55,7 +76,25 @@ class ClassFamilyLoss(nn.Module):
     def _class_lse(self, embeddings: Tensor, labels: Tensor) -> ClassLSE:
         raise NotImplementedError
 
-    def _check(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        check_matrix("embeddings", embeddings, columns=self.embedding_size)
-        check_same_device(embeddings=embeddings, **dict(self.named_parameters()))
-        return check_labels(labels, embeddings)
+    def _losses(self, batch: Batch) -> Tensor:
+        """ℓ (B,), times a miner's weights."""
+        refuse_candidates(self, batch)
+        check_matrix("embeddings", batch.embeddings, columns=self.embedding_size)
+        check_same_device(embeddings=batch.embeddings, **dict(self.named_parameters()))
+        lse = self._class_lse(batch.embeddings, class_labels(batch.labels, batch.embeddings))
+        losses = lse.lse - lse.target
+        if batch.indices_tuple is None:
+            return losses
+        return losses * miner_weights(batch.indices_tuple, len(losses), losses, self.miner_weighs_anchors)
+
+    def _loss(self, batch: Batch) -> Tensor:
+        return reduce_samples(self._losses(batch), batch.sample_weights, self.reduction)
+
+    def _parts(self, batch: Batch) -> Parts:
+        losses = self._losses(batch)
+        if batch.sample_weights is not None:
+            losses = losses * check_sample_weights(batch.sample_weights, losses)
+        places = torch.arange(len(losses), device=losses.device)
+        parts: Parts = {"loss": {"losses": losses, "indices": places, "reduction_type": "element"}}
+        self.add_weight_regularization_to_loss_dict(parts, self._class_matrix())
+        return parts

@@ -3,11 +3,16 @@
 from typing import Any
 
 from torch import Tensor
+from typing_extensions import Unpack
 
+from robustdml_ops.losses.distances import fused_form
+from robustdml_ops.losses.listed_pairs import listed_hinge
+from robustdml_ops.losses.metric_loss import Batch, Parts
 from robustdml_ops.losses.pair_family import PairBatch, PairFamilyLoss
+from robustdml_ops.losses.pair_reducers import Side, count_labelled, count_listed, reduce_pairs, threshold_of
+from robustdml_ops.losses.peer import LossOptions, peer_losses
 from robustdml_ops.losses.reduction import reduce_samples
-from robustdml_ops.ops import pair_hinge, pair_hinge_sum
-from robustdml_ops.pairs import DISTANCES
+from robustdml_ops.ops import PairHinge, pair_hinge, pair_hinge_sum
 from robustdml_ops.validation import check_finite_numbers
 
 VARIANTS = ("paper", "xbm")
@@ -25,12 +30,17 @@ class ContrastiveLoss(PairFamilyLoss):
     ----------
     pos_margin, neg_margin : float
         m⁺ and m⁻. The defaults are for distances; with cosines, 1 and 0.5 are usual.
-    distance : {"euclidean", "cosine"}
-        What the margins are compared with: the distance of unit vectors, √(2 − 2s), or the cosine.
+    distance : {"euclidean", "cosine", "squared"} or a distance of pytorch-metric-learning
+        What the margins are compared with: the distance of unit vectors, √(2 − 2s), the cosine s, or the squared
+        distance; see docs/compatibility.md for the objects.
     reduction : {"mean", "none"}
         ``"mean"``: (). ``"none"``: (B,), ℓ_i = B·(Σ_p [d_ip − m⁺]₊/|A⁺| + Σ_n [m⁻ − d_in]₊/|A⁻|), whose mean is L.
     backend : str, optional
         ``"native"``, ``"triton"``, ``"eager"``; None: the fastest that serves the device.
+    ignore_index : int, optional
+        A sample of this label is absent, as one of weight 0; a row of ``ref_emb`` of this label takes no part.
+    reducer, embedding_regularizer, embedding_reg_weight, collect_stats
+        Of pytorch-metric-learning, see docs/compatibility.md; they need it installed.
 
     Notes
     -----
@@ -51,37 +61,91 @@ class ContrastiveLoss(PairFamilyLoss):
     tensor(1.2000)
     """
 
-    def __init__(
-        self,
-        pos_margin: float = 0,
-        neg_margin: float = 1,
-        *,
-        distance: str = "euclidean",
-        reduction: str = "mean",
-        backend: str | None = None,
-    ) -> None:
-        super().__init__(reduction, backend)
+    served_forms = ("euclidean", "cosine", "squared")
+    default_form = "euclidean"
+    default_reducer = "AvgNonZeroReducer"
+
+    def __init__(self, pos_margin: float = 0, neg_margin: float = 1, **options: Unpack[LossOptions]) -> None:
+        super().__init__(**options)
         check_finite_numbers(pos_margin=pos_margin, neg_margin=neg_margin)
-        if distance not in DISTANCES:
-            raise ValueError(f"distance={distance!r}: expected one of {', '.join(DISTANCES)}")
-        self.pos_margin, self.neg_margin, self.distance = pos_margin, neg_margin, distance
+        self.pos_margin, self.neg_margin = pos_margin, neg_margin
+        self.add_to_recordable_attributes(list_of_names=["pos_margin", "neg_margin"], is_stat=False)
 
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""
-        return f"pos_margin={self.pos_margin}, neg_margin={self.neg_margin}, distance={self.distance!r}"
+        return f"pos_margin={self.pos_margin}, neg_margin={self.neg_margin}"
 
-    def _loss(self, batch: PairBatch) -> Tensor:
-        hinge = pair_hinge(
-            *batch.pairs,
-            positive_margin=self.pos_margin,
-            negative_margin=self.neg_margin,
-            distance=self.distance,
-            backend=self.backend,
-        )
+    def _sub_loss_names(self) -> list[str]:
+        return ["pos_loss", "neg_loss"]
+
+    def _loss(self, batch: Batch) -> Tensor:
+        checked = self._checked(batch)
+        hinge = self._hinge(checked)
         # Integers divided by integers would be float32, whatever the hinges are.
-        positive = hinge.positive * batch.kept / hinge.positive_count.sum().clamp(min=1)
-        negative = hinge.negative * batch.kept / hinge.negative_count.sum().clamp(min=1)
-        return reduce_samples(positive + negative, batch.weights, self.reduction)
+        positive = hinge.positive * checked.kept / hinge.positive_count.sum().clamp(min=1)
+        negative = hinge.negative * checked.kept / hinge.negative_count.sum().clamp(min=1)
+        return reduce_samples(positive + negative, checked.weights, self.reduction)
+
+    def _parts(self, batch: Batch) -> Parts:
+        reducers = [self._reducer_of(name) for name in self._sub_loss_names()]
+        thresholds = [threshold_of(reducer) for reducer in reducers]
+        for reducer, threshold in zip(reducers, thresholds, strict=True):
+            if threshold is None:
+                argument = f"reducer={type(reducer).__name__}"
+                if batch.sample_weights is not None:
+                    raise ValueError(f"sample_weights are of the fused sums, and {argument} of none of them")
+                return self._dense(batch, argument)
+        checked = self._checked(batch)
+        hinge = self._hinge(checked, *(threshold or 0.0 for threshold in thresholds))
+        sums = [hinge.positive, hinge.negative]
+        if checked.weights is not None:
+            sums = [checked.weights * one for one in sums]
+        above = (hinge.positive_count, hinge.negative_count)
+        parts: Parts = {}
+        for name, reducer, *side in zip(self._sub_loss_names(), reducers, sums, above, count(checked), strict=True):
+            loss = reduce_pairs(reducer, Side(*side), checked.pairs[1])
+            parts[name] = {"losses": loss, "indices": None, "reduction_type": "already_reduced"}
+        return parts
+
+    def _hinge(self, batch: PairBatch, positive_above: float = 0.0, negative_above: float = 0.0) -> PairHinge:
+        """Sums of the losses of pairs that exceed a threshold."""
+        form, scale = fused_form(self.distance), 1.0
+        sign = -1 if form == "cosine" else 1  # a similarity falls where a distance grows
+        margins = (self.pos_margin + sign * positive_above, self.neg_margin - sign * negative_above)
+        if form == "squared":
+            # d² − m = 2((1 − m/2) − s): a hinge of cosines, twice.
+            form, scale = "cosine", 2.0
+            margins = (1 - margins[0] / 2, 1 - margins[1] / 2)
+        settings: dict[str, Any] = {
+            "positive_margin": margins[0],
+            "negative_margin": margins[1],
+            "positive_offset": positive_above / scale,
+            "negative_offset": negative_above / scale,
+            "distance": form,
+        }
+        if batch.listed is None:
+            hinge = pair_hinge(*batch.pairs, **settings, backend=self.backend)
+        else:
+            hinge = listed_hinge(batch.pairs[0], batch.pairs[2], batch.listed, **settings)
+        if scale != 1:
+            hinge = hinge._replace(positive=scale * hinge.positive, negative=scale * hinge.negative)
+        return hinge
+
+    def _reducer_of(self, name: str) -> Any:
+        """The reducer of a sub-loss: its own, or the common one of a MultipleReducers."""
+        several = getattr(self.reducer, "reducers", None)
+        return self.reducer if several is None else dict(several).get(name, self.reducer.default_reducer)
+
+    def _twin(self) -> Any:
+        return peer_losses.ContrastiveLoss(self.pos_margin, self.neg_margin, distance=self.distance)
+
+
+def count(batch: PairBatch) -> tuple[Tensor, Tensor]:
+    """Positive and negative pairs of each sample, (n,) each."""
+    embeddings, labels, _, candidate_labels = batch.pairs
+    if batch.listed is not None:
+        return count_listed(batch.listed, len(embeddings))
+    return count_labelled(labels, candidate_labels)
 
 
 class MemoryContrastiveLoss(PairFamilyLoss):
@@ -122,7 +186,7 @@ class MemoryContrastiveLoss(PairFamilyLoss):
     >>> bank = MemoryBank(num_classes=2, embedding_size=2, capacity=4)
     >>> slots = bank.enqueue(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
     >>> X, y = torch.tensor([[1.0, 0.0], [0.6, 0.8]]), torch.tensor([0, 1])
-    >>> MemoryContrastiveLoss()(X, y, bank.features, bank.labels)  # (2 · (0.6 − 0.5) + (0.6 − 0.5) − 1)/2
+    >>> MemoryContrastiveLoss()(X, y, None, bank.features, bank.labels)  # (2 · (0.6 − 0.5) + (0.6 − 0.5) − 1)/2
     tensor(-0.3500)
     """
 
@@ -133,8 +197,9 @@ class MemoryContrastiveLoss(PairFamilyLoss):
         variant: str = "paper",
         reduction: str = "mean",
         backend: str | None = None,
+        ignore_index: int | None = None,
     ) -> None:
-        super().__init__(reduction, backend)
+        super().__init__(reduction=reduction, backend=backend, ignore_index=ignore_index)
         check_finite_numbers(margin=margin)
         if variant not in VARIANTS:
             raise ValueError(f"variant={variant!r}: expected one of {', '.join(VARIANTS)}")
@@ -144,10 +209,13 @@ class MemoryContrastiveLoss(PairFamilyLoss):
         """Return the settings, for ``repr``."""
         return f"margin={self.margin}, variant={self.variant!r}"
 
-    def _loss(self, batch: PairBatch) -> Tensor:
-        embeddings, labels, candidates, _ = batch.pairs
-        of_batch = self._term(batch._replace(pairs=(embeddings, labels, None, None)))
-        return of_batch if candidates is None else of_batch + self._term(batch)
+    def _loss(self, batch: Batch) -> Tensor:
+        if batch.indices_tuple is not None:
+            raise ValueError(f"{type(self).__name__} takes all pairs: leave indices_tuple out, or take ContrastiveLoss")
+        checked = self._checked(batch)
+        embeddings, labels, candidates, _ = checked.pairs
+        of_batch = self._term(checked._replace(pairs=(embeddings, labels, None, None)))
+        return of_batch if candidates is None else of_batch + self._term(checked)
 
     def _term(self, batch: PairBatch) -> Tensor:
         """Both variants are hinges with an offset: −s is [2 − s]₊ − 2, and s where s > λ is [s − λ]₊ + λ."""

@@ -2,9 +2,15 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
+from robustdml_ops.losses.distances import fused_form, named
+from robustdml_ops.losses.listed_pairs import listed_lse
+from robustdml_ops.losses.metric_loss import Batch, Parts
 from robustdml_ops.losses.pair_family import PairBatch, PairFamilyLoss
+from robustdml_ops.losses.peer import LossOptions, peer_losses
 from robustdml_ops.losses.reduction import reduce_samples
 from robustdml_ops.ops import pair_lse, pair_lse_sum
 from robustdml_ops.validation import check_finite_numbers, check_positive
@@ -30,6 +36,10 @@ class MultiSimilarityLoss(PairFamilyLoss):
         ``"mean"``: (), over all samples, with pairs or without. ``"none"``: (B,).
     backend : str, optional
         ``"native"``, ``"triton"``, ``"eager"``; None: the fastest that serves the device.
+    ignore_index : int, optional
+        A sample of this label is absent, as one of weight 0; a row of ``ref_emb`` of this label takes no part.
+    distance, reducer, embedding_regularizer, embedding_reg_weight, collect_stats
+        Of pytorch-metric-learning, see docs/compatibility.md; they need it installed.
 
     Notes
     -----
@@ -55,6 +65,8 @@ class MultiSimilarityLoss(PairFamilyLoss):
     torch.Size([32, 64])
     """
 
+    served_forms = ("cosine", "squared")
+
     def __init__(
         self,
         alpha: float = 2,
@@ -62,27 +74,54 @@ class MultiSimilarityLoss(PairFamilyLoss):
         base: float = 0.5,
         *,
         epsilon: float | None = None,
-        reduction: str = "mean",
-        backend: str | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(reduction, backend)
+        super().__init__(**options)
         check_positive(alpha=alpha, beta=beta)
         check_finite_numbers(base=base, epsilon=0.0 if epsilon is None else epsilon)
         self.alpha, self.beta, self.base, self.epsilon = alpha, beta, base, epsilon
+        self.add_to_recordable_attributes(list_of_names=["alpha", "beta", "base"], is_stat=False)
 
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""
         return f"alpha={self.alpha}, beta={self.beta}, base={self.base}, epsilon={self.epsilon}"
 
-    def _loss(self, batch: PairBatch) -> Tensor:
-        settings: dict[str, Any] = {
-            "alpha": self.alpha,
-            "beta": self.beta,
-            "base": self.base,
-            "epsilon": self.epsilon,
-            "backend": self.backend,
-        }
-        if self._in_one_sweep(batch):
-            return pair_lse_sum(*batch.pairs, batch.share / self.alpha, batch.share / self.beta, **settings)
-        lse = pair_lse(*batch.pairs, **settings)
-        return reduce_samples(lse.positive / self.alpha + lse.negative / self.beta, batch.weights, self.reduction)
+    def _loss(self, batch: Batch) -> Tensor:
+        checked = self._checked(batch)
+        if self._in_one_sweep(checked):
+            scales = (checked.share / self.alpha, checked.share / self.beta)
+            return pair_lse_sum(*checked.pairs, *scales, **self._settings(), backend=self.backend)
+        return reduce_samples(self._losses(checked), checked.weights, self.reduction)
+
+    def _parts(self, batch: Batch) -> Parts:
+        checked = self._checked(batch)
+        losses = self._losses(checked)
+        if checked.weights is not None:
+            losses = losses * checked.weights
+        places = torch.arange(len(losses), device=losses.device)
+        return {"loss": {"losses": losses, "indices": places, "reduction_type": "element"}}
+
+    def _losses(self, batch: PairBatch) -> Tensor:
+        """ℓ (B,)."""
+        if batch.listed is None:
+            lse = pair_lse(*batch.pairs, **self._settings(), backend=self.backend)
+        else:
+            lse = listed_lse(batch.pairs[0], batch.pairs[2], batch.listed, **self._settings())
+        return lse.positive / self.alpha + lse.negative / self.beta
+
+    def _settings(self) -> dict[str, Any]:
+        """What the log-sum-exps of cosines take."""
+        settings = {"alpha": self.alpha, "beta": self.beta, "base": self.base, "epsilon": self.epsilon}
+        if fused_form(self.distance) == "squared":
+            # α(d² − δ) = 2α((1 − δ/2) − s), and the same with β.
+            if self.epsilon is not None:
+                raise ValueError(
+                    f"epsilon={self.epsilon} mines by cosines, not by {named(self.distance)}: take a miner"
+                )
+            settings |= {"alpha": 2 * self.alpha, "beta": 2 * self.beta, "base": 1 - self.base / 2}
+        return settings
+
+    def _twin(self) -> Any:
+        if self.epsilon is not None:
+            raise ValueError(f"epsilon={self.epsilon} mines by cosines, not by {named(self.distance)}: take a miner")
+        return peer_losses.MultiSimilarityLoss(self.alpha, self.beta, self.base, distance=self.distance)

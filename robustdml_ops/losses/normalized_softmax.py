@@ -1,9 +1,15 @@
 """Normalised softmax, Zhai and Wu 2019."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from robustdml_ops.losses.class_family import ClassFamilyLoss
+from robustdml_ops.losses.distances import fused_form
+from robustdml_ops.losses.metric_loss import no_initialisation
+from robustdml_ops.losses.peer import WeightedLossOptions, peer_distances, peer_losses
 from robustdml_ops.ops import ClassLSE, class_lse, similarity
 from robustdml_ops.validation import check_positive
 
@@ -15,16 +21,16 @@ class NormalizedSoftmaxLoss(ClassFamilyLoss):
 
     Parameters
     ----------
-    num_classes, embedding_size, reduction, backend
-        As in :class:`~robustdml_ops.losses.ProxyNCALoss`. ``.W`` is a parameter (D, C): one column per class.
+    num_classes, embedding_size
+        As in :class:`~robustdml_ops.losses.ProxyNCALoss`, whose keyword arguments this loss has, too. ``.W`` is a
+        parameter (D, C): one column per class.
     temperature : float
         T > 0.
 
     Notes
     -----
-    Proxy-NCA with ``softmax_scale`` 1/(2T) is the same loss. ``.W`` keeps the columns' memory together, (C, D) seen
-    transposed, so that a sweep over the classes reads it as it lies and its gradient is not copied; ``state_dict`` and
-    optimisers do not mind. Precision, speed and memory are those of :class:`~robustdml_ops.losses.ProxyNCALoss`.
+    Proxy-NCA with ``softmax_scale`` 1/(2T) is the same loss. The sweep reads ``.W`` and writes its gradient as they
+    lie. Precision, speed and memory are those of :class:`~robustdml_ops.losses.ProxyNCALoss`.
 
     Source: Zhai, Wu, "Classification is a Strong Baseline for Deep Metric Learning", BMVC 2019.
 
@@ -38,24 +44,50 @@ class NormalizedSoftmaxLoss(ClassFamilyLoss):
     torch.Size([64, 1000])
     """
 
+    served_forms = ("cosine", "squared")
+
     def __init__(
         self,
         num_classes: int,
         embedding_size: int,
         temperature: float = 0.05,
-        *,
-        reduction: str = "mean",
-        backend: str | None = None,
+        **options: Unpack[WeightedLossOptions],
     ) -> None:
-        super().__init__(num_classes, embedding_size, reduction, backend)
+        super().__init__(num_classes, embedding_size, **options)
         check_positive(temperature=temperature)
         self.temperature = temperature
-        self.W = nn.Parameter(torch.empty(num_classes, embedding_size).t())
-        nn.init.normal_(self.W)
+        self.W = nn.Parameter(torch.empty(embedding_size, num_classes))
+        self.weight_init_func(self.W)
+        names = ["embedding_size", "num_classes", "temperature"]
+        self.add_to_recordable_attributes(list_of_names=names, is_stat=False)
+
+    def get_default_distance(self) -> Any:
+        """As the peer: of unit vectors, and so the cosine."""
+        return peer_distances.DotProductSimilarity()
 
     def get_logits(self, embeddings: Tensor) -> Tensor:
-        """Cosines of ``embeddings`` (B, D) with all classes, by the temperature: (B, C), materialised."""
-        return similarity(embeddings, self.W.t()) / self.temperature
+        """Cosines of ``embeddings`` (B, D) with all classes, by the temperature: (B, C), materialised.
+
+        With a distance, minus that.
+        """
+        form = fused_form(self.distance)
+        if form not in self.served_forms:
+            logits: Tensor = self._twin().get_logits(embeddings)
+            return logits
+        cosines = similarity(embeddings, self.W.t())
+        return (cosines if form == "cosine" else 2 * cosines - 2) / self.temperature
 
     def _class_lse(self, embeddings: Tensor, labels: Tensor) -> ClassLSE:
-        return class_lse(embeddings, self.W.t(), labels, scale=1 / self.temperature, backend=self.backend)
+        # −d = 2s − 2, and the constant leaves with the difference of the two.
+        per_cosine = 2 if fused_form(self.distance) == "squared" else 1
+        return class_lse(embeddings, self.W.t(), labels, scale=per_cosine / self.temperature, backend=self.backend)
+
+    def _class_matrix(self) -> Tensor:
+        return self.W.t()
+
+    def _twin(self) -> Any:
+        twin = peer_losses.NormalizedSoftmaxLoss(
+            1, 1, self.temperature, distance=self.distance, weight_init_func=no_initialisation
+        )
+        twin.W = self.W
+        return twin

@@ -1,19 +1,25 @@
 """What the losses on pairs share: who takes part, and what a sample's loss weighs."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from typing_extensions import Unpack
 
-from robustdml_ops.losses.reduction import check_reduction
+from robustdml_ops.label_sets import ABSENT
+from robustdml_ops.losses.labels import pair_labels
+from robustdml_ops.losses.metric_loss import Batch, MetricLoss, check_options
+from robustdml_ops.losses.miner_indices import ListedPairs, listed_pairs
+from robustdml_ops.losses.peer import LossOptions
 from robustdml_ops.pairs.autograd import pair_dtype
-from robustdml_ops.validation import check_labels, check_matrix, check_same_device, check_sample_weights
+from robustdml_ops.validation import check_matrix, check_same_device, check_sample_weights
 
 
 class PairBatch(NamedTuple):
     """The checked input of a loss on pairs."""
 
-    pairs: tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # embeddings, labels, candidates, candidate labels
+    pairs: tuple[Tensor, Any, Tensor | None, Tensor | None]  # embeddings, labels, candidates, candidate labels
+    listed: ListedPairs | None  # the pairs themselves; labels do not matter then
     weights: Tensor | None  # (B,) compute type
     kept: Tensor | int  # () samples whose weight is not 0, at least 1
 
@@ -25,21 +31,23 @@ class PairBatch(NamedTuple):
         return (one if self.weights is None else self.weights) / self.kept
 
 
-class PairFamilyLoss(nn.Module):
+class PairFamilyLoss(MetricLoss):
     """One loss per sample, of its pairs with the batch or with given candidates; a subclass has the terms."""
 
-    def __init__(self, reduction: str, backend: str | None) -> None:
-        super().__init__()
-        check_reduction(reduction)
-        self.reduction = reduction
-        self.backend = backend
+    dense_size = "batch × candidates"
+
+    def __init__(self, **options: Unpack[LossOptions]) -> None:
+        check_options(type(self), options)
+        super().__init__(**options)
 
     def forward(
         self,
         embeddings: Tensor,
-        labels: Tensor,
+        labels: Tensor | None = None,
+        indices_tuple: tuple[Tensor, ...] | None = None,
         ref_emb: Tensor | None = None,
         ref_labels: Tensor | None = None,
+        *,
         sample_weights: Tensor | None = None,
     ) -> Tensor:
         """Loss of a batch.
@@ -49,10 +57,16 @@ class PairFamilyLoss(nn.Module):
         embeddings : Tensor
             (B, D), floating point, any scale.
         labels : Tensor
-            (B,) integers. A sample labelled below 0 takes no part: no pair has it.
+            (B,) numbers or truth values: equal ones are of one class. Not needed beside ``indices_tuple``.
+        indices_tuple : tuple of Tensor, optional
+            A miner's pairs (anchors, positives, anchors, negatives) or triplets (anchors, positives, negatives), places
+            in the batch and among the candidates: exactly these pairs count, whatever the labels are. Memory and time
+            go by their number.
         ref_emb, ref_labels : Tensor, optional
             (m, D) and (m,): rows of a memory bank or of another batch, see the class. Differentiable; rows that need no
-            gradient cost none. A label below 0 marks a row that takes no part, such as an empty slot.
+            gradient cost none. The label ``ops.ABSENT`` marks a row that takes no part, such as an empty slot. Where
+            ``ref_labels`` is the very tensor ``labels``, or is not given, row i is another view of sample i and not
+            among the candidates of sample i.
         sample_weights : Tensor, optional
             (B,), ≥ 0: multiply the samples' losses; differentiable. A sample of weight 0 is absent, also among the
             candidates of the others, and the mean divides by the number of the other samples: so a mask of zeros and
@@ -69,38 +83,52 @@ class PairFamilyLoss(nn.Module):
         ValueError, TypeError
             Shapes, types or devices that do not fit; on the CPU NaN or inf (on a GPU, where a check would stall the
             stream, the loss is NaN).
+        IndexError
+            On the CPU, a place of ``indices_tuple`` that is not there.
         """
-        return self._loss(self._batch(embeddings, labels, ref_emb, ref_labels, sample_weights))
+        return super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights=sample_weights)
 
-    def _loss(self, batch: PairBatch) -> Tensor:
-        raise NotImplementedError
-
-    def _batch(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        ref_emb: Tensor | None,
-        ref_labels: Tensor | None,
-        sample_weights: Tensor | None,
-    ) -> PairBatch:
-        check_matrix("embeddings", embeddings)
-        labels = check_labels(labels, embeddings)
-        if ref_emb is None:
-            if ref_labels is not None:
-                raise ValueError("ref_labels without ref_emb: give both, or neither, for the batch itself")
-        else:
+    def _checked(self, batch: Batch) -> PairBatch:
+        embeddings, ref_emb = check_matrix("embeddings", batch.embeddings), batch.ref_emb
+        labels, ref_labels = batch.labels, batch.ref_labels
+        if ref_emb is not None:
             check_matrix("ref_emb", ref_emb, columns=embeddings.shape[1])
             check_same_device(embeddings=embeddings, ref_emb=ref_emb)
-            ref_labels = check_labels(ref_labels, ref_emb, "ref_labels", "ref_emb")
-        if sample_weights is None:
-            return PairBatch((embeddings, labels, ref_emb, ref_labels), None, max(1, len(labels)))
+            ref_labels = labels if ref_labels is None else ref_labels
+        elif ref_labels is not None and ref_labels is not labels:
+            raise ValueError("ref_labels without ref_emb: give both, or neither, for the batch itself")
+        listed = None
+        if batch.indices_tuple is not None:
+            listed = listed_pairs(batch.indices_tuple, len(embeddings), len(embeddings if ref_emb is None else ref_emb))
+        if labels is not None or listed is None:
+            labels, ref_labels = pair_labels(labels, embeddings, ref_labels, ref_emb)
+        if batch.sample_weights is None:
+            return PairBatch((embeddings, labels, ref_emb, ref_labels), listed, None, max(1, len(embeddings)))
         like = embeddings.new_empty(len(embeddings), dtype=pair_dtype(embeddings, ref_emb))
-        weights = check_sample_weights(sample_weights, like)
+        weights = check_sample_weights(batch.sample_weights, like)
         absent = weights == 0
         kept = (~absent).sum().clamp(min=1)
-        return PairBatch((embeddings, labels.masked_fill(absent, -1), ref_emb, ref_labels), weights, kept)
+        itself = ref_emb is None or ref_labels is labels
+        if listed is not None:
+            listed = _without(listed, absent, itself)
+        if labels is not None:
+            labels = labels.masked_fill(absent, ABSENT)
+        if ref_emb is not None and itself:
+            ref_labels = labels
+        return PairBatch((embeddings, labels, ref_emb, ref_labels), listed, weights, kept)
 
     def _in_one_sweep(self, batch: PairBatch) -> bool:
         """Whether the weight of each sample's loss is known beforehand, and wants no gradient."""
         known = batch.weights is None or not (batch.weights.requires_grad and torch.is_grad_enabled())
-        return self.reduction == "mean" and known
+        return self.reduction == "mean" and known and batch.listed is None
+
+
+def _without(listed: ListedPairs, absent: Tensor, itself: bool) -> ListedPairs:
+    """The pairs of samples that are present; of a reference set all rows are."""
+    kept = []
+    for anchors, others in (listed[:2], listed[2:]):
+        stays = ~absent[anchors]
+        if itself:
+            stays &= ~absent[others]
+        kept += [anchors[stays], others[stays]]
+    return ListedPairs(*kept)

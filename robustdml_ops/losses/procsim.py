@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from robustdml_ops.label_sets import ABSENT
 from robustdml_ops.losses.multi_similarity import MultiSimilarityLoss
 from robustdml_ops.losses.proxy_nca import ProxyNCALoss
 from robustdml_ops.ops import confidence, otsu_confidence, pair_lse_sum
@@ -56,8 +57,8 @@ class ProcSimLoss(nn.Module):
         Whether σ weighs ℓ^SSL, too.
     drop_above : bool
         Whether samples above τ leave the pairs of the others as well, an extension: σ alone weighs a sample as an
-        anchor, and a wrong label stays a positive of its class. For losses on pairs; a callable gets −1 for the labels
-        of such samples, which those of this package pass over.
+        anchor, and a wrong label stays a positive of its class. For losses on pairs; a callable gets ``ops.ABSENT``
+        for the labels of such samples, which those of this package pass over.
     softmax_scale : float
         Of Proxy-NCA, see :class:`~robustdml_ops.losses.ProxyNCALoss`.
     backend : str, optional
@@ -142,7 +143,16 @@ class ProcSimLoss(nn.Module):
         """(C, D), or None where there are none."""
         return None if self.proxy_nca is None else self.proxy_nca.proxies
 
-    def forward(self, embeddings: Tensor, labels: Tensor, guidance: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        indices_tuple: None = None,
+        ref_emb: None = None,
+        ref_labels: None = None,
+        *,
+        guidance: Tensor | None = None,
+    ) -> Tensor:
         """Loss of a batch.
 
         Parameters
@@ -151,6 +161,8 @@ class ProcSimLoss(nn.Module):
             (B, D), floating point, any scale.
         labels : Tensor
             (B,) integers in 0 … C − 1.
+        indices_tuple, ref_emb, ref_labels : None
+            There for the sake of the interface of pytorch-metric-learning's losses.
         guidance : Tensor, optional
             What the regulariser knows of the samples: text embeddings (B, k, d) for ``LanguageGuidanceLoss``.
 
@@ -167,6 +179,9 @@ class ProcSimLoss(nn.Module):
         IndexError
             On the CPU, a label out of range.
         """
+        for name, value in (("indices_tuple", indices_tuple), ("ref_emb", ref_emb), ("ref_labels", ref_labels)):
+            if value is not None:
+                raise ValueError(f"ProcSimLoss takes all pairs of the batch: leave {name} out")
         return self.step(embeddings, labels, guidance).loss
 
     def step(self, embeddings: Tensor, labels: Tensor, guidance: Tensor | None = None) -> ProcSimStep:
@@ -179,7 +194,7 @@ class ProcSimLoss(nn.Module):
             proxy_losses = self.proxy_nca(embeddings if trains_embeddings else embeddings.detach(), labels)
         losses = self._detect(embeddings, labels, proxy_losses)
         threshold, sigma = self._judge(losses)
-        paired = torch.where(losses > threshold, -1, labels.long()) if self.drop_above else labels
+        paired = torch.where(losses > threshold, ABSENT, labels.long()) if self.drop_above else labels
         loss = self._dml(embeddings, paired, sigma, proxy_losses)
         if proxy_losses is not None and self.dml != "proxy-nca":
             loss = loss + _mean(proxy_losses)

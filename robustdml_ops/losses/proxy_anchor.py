@@ -1,13 +1,18 @@
 """Proxy-Anchor, Kim et al. 2020."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
 from robustdml_ops.anchor.counting import count_labels
 from robustdml_ops.label_sets import LabelSets
-from robustdml_ops.losses.base import AnchorFamilyLoss
+from robustdml_ops.losses.base import AnchorFamilyLoss, AnchorTerms
+from robustdml_ops.losses.labels import class_labels
+from robustdml_ops.losses.metric_loss import Batch, no_initialisation
+from robustdml_ops.losses.peer import WeightedLossOptions, peer_losses
 from robustdml_ops.ops import AnchorBiases
-from robustdml_ops.validation import check_labels
 
 
 class ProxyAnchorLoss(AnchorFamilyLoss):
@@ -27,6 +32,12 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
         ``"mean"``: the loss, (). ``"none"``: its terms by proxy, (C,), whose sum is the loss.
     backend : str, optional
         ``"native"``, ``"triton"``, ``"eager"``; None: the fastest that serves the device.
+    ignore_index : int, optional
+        A sample of this label is absent, as one of weight 0.
+    weight_init_func : callable, optional
+        Fills the proxies in place. None: ``kaiming_normal_(mode="fan_out")``, as pytorch-metric-learning.
+    distance, reducer, embedding_regularizer, weight_regularizer, embedding_reg_weight, weight_reg_weight, collect_stats
+        Of pytorch-metric-learning, see docs/compatibility.md; they need it installed.
 
     Notes
     -----
@@ -54,14 +65,20 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
         embedding_size: int,
         margin: float = 0.1,
         alpha: float = 32,
-        *,
-        reduction: str = "mean",
-        backend: str | None = None,
+        **options: Unpack[WeightedLossOptions],
     ) -> None:
-        super().__init__(num_classes, embedding_size, alpha, reduction, backend)
-        self.margin = margin
+        super().__init__(num_classes, embedding_size, margin, alpha, **options)
 
-    def forward(self, embeddings: Tensor, labels: Tensor, sample_weights: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None = None,
+        indices_tuple: tuple[Tensor, ...] | None = None,
+        ref_emb: Tensor | None = None,
+        ref_labels: Tensor | None = None,
+        *,
+        sample_weights: Tensor | None = None,
+    ) -> Tensor:
         """Loss of a batch.
 
         Parameters
@@ -69,7 +86,12 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
         embeddings : Tensor
             (B, D), floating point, any scale.
         labels : Tensor
-            (B,) integers in 0 … C − 1.
+            (B,) integers in 0 … C − 1, or truth values or whole floating-point numbers.
+        indices_tuple : tuple of Tensor, optional
+            A miner's pairs or triplets. A sample's exponentials are multiplied by e^(w − 1), where w is how often the
+            miner chose it, divided by the count of the most frequent one, as in pytorch-metric-learning.
+        ref_emb, ref_labels : None
+            There for the sake of the interface: the proxies are what the samples are compared with.
         sample_weights : Tensor, optional
             (B,), ≥ 0: multiply the exponentials in both sums; differentiable where positive. A sample of weight 0 is
             absent: the loss is that of the batch without it.
@@ -87,10 +109,19 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
         IndexError
             On the CPU, a label out of range (on a GPU a device-side assertion).
         """
-        self._check(embeddings)
-        labels = check_labels(labels, embeddings)
-        log_weights, present = self._log_weights(sample_weights, embeddings)
+        return super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights=sample_weights)
+
+    def _terms(self, batch: Batch) -> AnchorTerms:
+        embeddings = self._check(batch)
+        sets = LabelSets.of(class_labels(batch.labels, embeddings))
+        log_weights, present = self._log_weights(batch)
         bias = self.alpha * self.margin + log_weights
-        sets = LabelSets.of(labels)
         anchors = torch.full((), self.num_classes, device=embeddings.device)
-        return self._reduce(embeddings, sets, AnchorBiases(bias, bias), count_labels(sets, present), anchors)
+        return AnchorTerms(sets, AnchorBiases(bias, bias), count_labels(sets, present), anchors)
+
+    def _twin(self) -> Any:
+        twin = peer_losses.ProxyAnchorLoss(
+            1, 1, self.margin, self.alpha, distance=self.distance, weight_init_func=no_initialisation
+        )
+        twin.num_classes, twin.proxies = self.num_classes, self.proxies
+        return twin

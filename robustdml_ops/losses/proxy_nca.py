@@ -1,9 +1,15 @@
 """Proxy-NCA, Movshovitz-Attias et al. 2017."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from robustdml_ops.losses.class_family import ClassFamilyLoss
+from robustdml_ops.losses.distances import fused_form, named
+from robustdml_ops.losses.metric_loss import no_initialisation
+from robustdml_ops.losses.peer import WeightedLossOptions, peer_losses
 from robustdml_ops.ops import ClassLSE, class_lse, similarity
 from robustdml_ops.validation import check_positive
 
@@ -26,6 +32,12 @@ class ProxyNCALoss(ClassFamilyLoss):
         ``"mean"``: the loss, (). ``"none"``: one loss per sample, (B,), times its weight.
     backend : str, optional
         ``"native"``, ``"triton"``, ``"eager"``; None: the fastest that serves the device.
+    ignore_index : int, optional
+        A sample of this label is absent, as one of weight 0.
+    weight_init_func : callable, optional
+        Fills the parameter in place. None: as pytorch-metric-learning.
+    distance, reducer, embedding_regularizer, weight_regularizer, embedding_reg_weight, weight_reg_weight, collect_stats
+        Of pytorch-metric-learning, see docs/compatibility.md; they need it installed.
 
     Notes
     -----
@@ -50,6 +62,10 @@ class ProxyNCALoss(ClassFamilyLoss):
     torch.Size([32])
     """
 
+    served_forms = ("squared", "cosine")
+    default_form = "squared"
+    miner_weighs_anchors = True
+
     def __init__(
         self,
         num_classes: int,
@@ -57,29 +73,50 @@ class ProxyNCALoss(ClassFamilyLoss):
         softmax_scale: float = 1.0,
         *,
         include_positive: bool = True,
-        reduction: str = "mean",
-        backend: str | None = None,
+        **options: Unpack[WeightedLossOptions],
     ) -> None:
-        super().__init__(num_classes, embedding_size, reduction, backend)
+        super().__init__(num_classes, embedding_size, **options)
         check_positive(softmax_scale=softmax_scale)
         if not include_positive and num_classes < 2:
             raise ValueError(f"include_positive=False needs at least 2 classes, got num_classes={num_classes}")
         self.softmax_scale = softmax_scale
         self.include_positive = include_positive
         self.proxies = nn.Parameter(torch.empty(num_classes, embedding_size))
-        nn.init.normal_(self.proxies)
+        self.weight_init_func(self.proxies)
+        self.add_to_recordable_attributes(list_of_names=["softmax_scale", "num_classes"], is_stat=False)
 
     def get_logits(self, embeddings: Tensor) -> Tensor:
-        """Squared distances of ``embeddings`` (B, D) to all proxies, (B, C), materialised: the least is the nearest."""
-        return 2 - 2 * similarity(embeddings, self.proxies)
+        """Distances of ``embeddings`` (B, D) to all proxies, (B, C), materialised: squared ones, the least the nearest.
+
+        With another ``distance``, what that gives.
+        """
+        form = fused_form(self.distance)
+        if form not in self.served_forms:
+            logits: Tensor = self.distance(embeddings, self.proxies)
+            return logits
+        cosines = similarity(embeddings, self.proxies)
+        return cosines if form == "cosine" else 2 - 2 * cosines
 
     def _class_lse(self, embeddings: Tensor, labels: Tensor) -> ClassLSE:
         # −t·d = 2t·s − 2t, and the constant leaves with the difference of the two.
+        per_cosine = 1 if fused_form(self.distance) == "cosine" else 2
         return class_lse(
             embeddings,
             self.proxies,
             labels,
-            scale=2 * self.softmax_scale,
+            scale=per_cosine * self.softmax_scale,
             exclude_target=not self.include_positive,
             backend=self.backend,
         )
+
+    def _class_matrix(self) -> Tensor:
+        return self.proxies
+
+    def _twin(self) -> Any:
+        if not self.include_positive:
+            raise ValueError(f"include_positive=False is of the fused sums, and {named(self.distance)} of none of them")
+        twin = peer_losses.ProxyNCALoss(
+            1, 1, softmax_scale=self.softmax_scale, distance=self.distance, weight_init_func=no_initialisation
+        )
+        twin.proxies, twin.proxy_labels = self.proxies, torch.arange(self.num_classes)
+        return twin

@@ -1,10 +1,13 @@
 """Smooth Proxy-Anchor, Roig et al. 2020: confidences in place of labels."""
 
+from typing import Any
+
 from torch import Tensor
 
 from robustdml_ops.anchor.counting import ConfidenceCounts, count_confidences
 from robustdml_ops.anchor.problem import ConfidenceSets
-from robustdml_ops.losses.base import AnchorFamilyLoss
+from robustdml_ops.losses.base import AnchorFamilyLoss, AnchorTerms
+from robustdml_ops.losses.metric_loss import Batch
 from robustdml_ops.ops import AnchorBiases
 from robustdml_ops.validation import check_matrix, check_positive, check_same_device, check_vector, require
 
@@ -19,7 +22,7 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
 
     Parameters
     ----------
-    num_classes, embedding_size, margin, alpha, reduction, backend
+    num_classes, embedding_size, margin, alpha, reduction, backend, weight_init_func
         As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`.
     beta : float
         β > 0, the steepness of the weights.
@@ -57,17 +60,25 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
         *,
         reduction: str = "mean",
         backend: str | None = None,
+        weight_init_func: Any = None,
     ) -> None:
-        super().__init__(num_classes, embedding_size, alpha, reduction, backend)
+        super().__init__(
+            num_classes,
+            embedding_size,
+            margin,
+            alpha,
+            reduction=reduction,
+            backend=backend,
+            weight_init_func=weight_init_func,
+        )
         check_positive(beta=beta)
         if not 0 < threshold < 1:
             raise ValueError(f"threshold must lie in (0, 1), got {threshold}")
-        self.margin = margin
         self.beta = beta
         self.threshold = threshold
 
-    def forward(
-        self, embeddings: Tensor, confidences: Tensor | Factors, sample_weights: Tensor | None = None
+    def forward(  # type: ignore[override]  # confidences stand in for labels
+        self, embeddings: Tensor, confidences: Tensor | Factors, *, sample_weights: Tensor | None = None
     ) -> Tensor:
         """Loss of a batch.
 
@@ -93,14 +104,15 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
             Shapes, types or devices that do not fit; on the CPU NaN, inf or a confidence outside [0, 1] (on a GPU a
             device-side assertion for the confidences, a NaN loss for the embeddings).
         """
-        self._check(embeddings)
+        batch = Batch(embeddings, None, None, None, None, sample_weights)
+        self._check(batch)
         sets = self._sets(embeddings, confidences)
-        log_weights, present = self._log_weights(sample_weights, embeddings)
+        log_weights, present = self._log_weights(batch)
         counts = count_confidences(sets, self.num_classes, present, log_weights.dtype)
         if len(embeddings):
             self._check_range(counts)
         bias = self.alpha * self.margin + log_weights
-        return self._reduce(embeddings, sets, AnchorBiases(bias, bias), counts.positive, counts.negative)
+        return self._reduce(embeddings, AnchorTerms(sets, AnchorBiases(bias, bias), counts.positive, counts.negative))
 
     def _sets(self, embeddings: Tensor, confidences: Tensor | Factors) -> ConfidenceSets:
         B, C = len(embeddings), self.num_classes

@@ -1,12 +1,17 @@
 """SoftTriple, Qian et al. 2019: several centres per class."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from robustdml_ops.losses.center_spread import center_spread
 from robustdml_ops.losses.class_family import ClassFamilyLoss
+from robustdml_ops.losses.distances import named
+from robustdml_ops.losses.metric_loss import Batch, Parts, no_initialisation
+from robustdml_ops.losses.peer import WeightedLossOptions, peer_losses
 from robustdml_ops.ops import ClassLSE, class_lse, similarity
 from robustdml_ops.validation import check_positive, check_sizes
 
@@ -20,15 +25,16 @@ class SoftTripleLoss(ClassFamilyLoss):
 
     Parameters
     ----------
-    num_classes, embedding_size, reduction, backend
-        As in :class:`~robustdml_ops.losses.ProxyNCALoss`. ``.fc`` is a parameter (D, C·H), whose columns from k·H on
-        are the H centres of class k.
+    num_classes, embedding_size
+        As in :class:`~robustdml_ops.losses.ProxyNCALoss`, whose keyword arguments this loss has, too. ``.fc`` is a
+        parameter (D, C·H), whose columns from k·H on are the H centres of class k.
     centers_per_class : int
         H.
     la : float
         λ > 0.
     gamma : float
-        γ > 0, a temperature: small is close to the maximum. The papers' formulas have 1/γ in its place.
+        γ > 0, a temperature: small is close to the maximum. The papers' formulas have 1/γ in its place, and so has the
+        attribute ``.gamma``, as pytorch-metric-learning's.
     margin : float
         δ.
     regularizer_weight : float
@@ -63,31 +69,28 @@ class SoftTripleLoss(ClassFamilyLoss):
         margin: float = 0.01,
         *,
         regularizer_weight: float = 0.0,
-        reduction: str = "mean",
-        backend: str | None = None,
+        **options: Unpack[WeightedLossOptions],
     ) -> None:
-        super().__init__(num_classes, embedding_size, reduction, backend)
+        self.regularizer_weight = regularizer_weight  # first: the names of the sub-losses ask for it
+        super().__init__(num_classes, embedding_size, **options)
         check_sizes(centers_per_class=centers_per_class)
+        if not isinstance(self.distance, str) and not self.distance.is_inverted:
+            raise ValueError(f"{named(self.distance)}: centres are pooled by similarity, take a similarity")
         check_positive(la=la, gamma=gamma)
         if not regularizer_weight >= 0:
             raise ValueError(f"regularizer_weight must not be negative, got {regularizer_weight}")
         self.centers_per_class = centers_per_class
         self.la = la
-        self.gamma = gamma
+        self.gamma = 1 / gamma  # as in pytorch-metric-learning: of a temperature the inverse
         self.margin = margin
-        self.regularizer_weight = regularizer_weight
-        self.fc = nn.Parameter(torch.empty(num_classes * centers_per_class, embedding_size).t())
-        nn.init.kaiming_uniform_(self.fc, a=math.sqrt(5))
+        self.fc = nn.Parameter(torch.empty(embedding_size, num_classes * centers_per_class))
+        self.weight_init_func(self.fc)
+        names = ["la", "gamma", "margin", "centers_per_class", "num_classes", "embedding_size"]
+        self.add_to_recordable_attributes(list_of_names=names, is_stat=False)
 
-    def forward(self, embeddings: Tensor, labels: Tensor, sample_weights: Tensor | None = None) -> Tensor:
-        """Loss of a batch; parameters, result and errors are those of :meth:`ProxyNCALoss.forward`.
-
-        The mean has τ·R added, also where no sample is kept.
-        """
-        loss = super().forward(embeddings, labels, sample_weights)
-        if self.reduction == "none" or self.regularizer_weight == 0:
-            return loss
-        return loss + self.regularizer()
+    def get_default_weight_init_func(self) -> Any:
+        """As the authors' code has it."""
+        return kaiming_uniform
 
     def regularizer(self) -> Tensor:
         """τ·R, (), of the centres as they are; 0 for one centre per class."""
@@ -95,12 +98,45 @@ class SoftTripleLoss(ClassFamilyLoss):
 
     def get_logits(self, embeddings: Tensor) -> Tensor:
         """S' of ``embeddings`` (B, D) with all classes, (B, C); materialises B×C×H."""
+        if self._dense_reason() is not None:
+            logits: Tensor = self._twin().get_logits(embeddings)
+            return logits
         s = similarity(embeddings, self.fc.t()).reshape(-1, self.num_classes, self.centers_per_class)
-        return (torch.softmax(s / self.gamma, dim=2) * s).sum(2)
+        return (torch.softmax(s * self.gamma, dim=2) * s).sum(2)
+
+    def _loss(self, batch: Batch) -> Tensor:
+        loss = super()._loss(batch)
+        if self.reduction == "none" or self.regularizer_weight == 0:
+            return loss
+        return loss + self.regularizer()
+
+    def _parts(self, batch: Batch) -> Parts:
+        return self._with_regularizer(super()._parts(batch))
+
+    def _dense(self, batch: Batch, reason: str) -> Parts:
+        return self._with_regularizer(super()._dense(batch, reason))
+
+    def _with_regularizer(self, parts: Parts) -> Parts:
+        if self.regularizer_weight == 0:
+            return parts
+        spread = {"losses": self.regularizer(), "indices": None, "reduction_type": "already_reduced"}
+        return {**parts, "center_reg_loss": spread}
+
+    def _sub_loss_names(self) -> list[str]:
+        return ["loss", "center_reg_loss"] if self.regularizer_weight else ["loss"]
 
     def _centers(self) -> Tensor:
-        """(C, H, D), a view of ``fc`` as this class lays it out."""
+        """(C, H, D), a view of ``fc``."""
         return self.fc.t().reshape(self.num_classes, self.centers_per_class, self.embedding_size)
+
+    def _class_matrix(self) -> Tensor:
+        return self.fc.t()
+
+    def _twin(self) -> Any:
+        settings = (self.centers_per_class, self.la, 1 / self.gamma, self.margin)
+        twin = peer_losses.SoftTripleLoss(1, 1, *settings, distance=self.distance, weight_init_func=no_initialisation)
+        twin.num_classes, twin.fc = self.num_classes, self.fc
+        return twin
 
     def _class_lse(self, embeddings: Tensor, labels: Tensor) -> ClassLSE:
         return class_lse(
@@ -110,6 +146,11 @@ class SoftTripleLoss(ClassFamilyLoss):
             scale=self.la,
             target_bias=-self.la * self.margin,
             pooling="softmax",
-            gamma=self.gamma,
+            gamma=1 / self.gamma,
             backend=self.backend,
         )
+
+
+def kaiming_uniform(centers: Tensor) -> None:
+    """Fill ``centers`` (D, C·H), in place."""
+    nn.init.kaiming_uniform_(centers, a=math.sqrt(5))

@@ -66,7 +66,9 @@ class PairCase:
             self.module = MemoryContrastiveLoss(**self.options, **settings)
 
     def ours(self):
-        return self.module(self.embeddings, self.labels, self.bank, self.bank_labels, sample_weights=self.weights)
+        return self.module(
+            self.embeddings, self.labels, ref_emb=self.bank, ref_labels=self.bank_labels, sample_weights=self.weights
+        )
 
     def reference(self, dtype=None):
         """The reference in ``dtype``, on the inputs as ours sees them."""

@@ -39,16 +39,16 @@ def test_matches_the_reference(B, D, classes, epsilon, reduction, backend, seed)
     X, labels, weights = batch(B, D, classes, seed)
     loss = BSPMLLoss(3, 40, 0.8, epsilon, reduction=reduction, backend=backend)
     theirs = weighted_batch_loss(X, labels, weights, 3, 40, 0.8, epsilon)
-    compare(loss(X, labels, weights), theirs if reduction == "none" else theirs.mean(), X)
+    compare(loss(X, labels, sample_weights=weights), theirs if reduction == "none" else theirs.mean(), X)
 
 
 def test_zero_weights_may_be_left_out_altogether():
     X, labels, weights = batch(30, 6, 4)
     kept = weights > 0
-    ours = BSPMLLoss(exclude_zero_weights=True, reduction="none")(X, labels, weights)
+    ours = BSPMLLoss(exclude_zero_weights=True, reduction="none")(X, labels, sample_weights=weights)
     theirs = torch.zeros_like(weights).masked_scatter(kept, weighted_batch_loss(X[kept], labels[kept], weights[kept]))
     compare(ours, theirs, X)
-    as_printed = BSPMLLoss(reduction="none")(X, labels, weights)
+    as_printed = BSPMLLoss(reduction="none")(X, labels, sample_weights=weights)
     assert ((as_printed - ours).abs() > 1e-3).any()
     assert not as_printed[~kept].any()
 
@@ -57,14 +57,14 @@ def test_without_weights_it_is_mined_multi_similarity():
     X, labels, weights = batch(30, 6, 4)
     for given_weights in (None, torch.ones_like(weights)):
         plain = MultiSimilarityLoss(2, 50, 1.0, epsilon=0.1)(X, labels)
-        compare(BSPMLLoss()(X, labels, given_weights), plain, X)
+        compare(BSPMLLoss()(X, labels, sample_weights=given_weights), plain, X)
 
 
 def test_float32_is_as_good_as_the_reference_in_float32():
     X, labels, weights = batch(130, 48, 30, dtype=torch.float32)
     exact = weighted_batch_loss(X.double(), labels, weights.double(), epsilon=0.0517).mean()
     theirs = weighted_batch_loss(X, labels, weights, epsilon=0.0517).mean()
-    ours = BSPMLLoss(epsilon=0.0517)(X, labels, weights)
+    ours = BSPMLLoss(epsilon=0.0517)(X, labels, sample_weights=weights)
     for mine, dense, truth in (
         (ours, theirs, exact),
         [torch.autograd.grad(loss, X)[0] for loss in (ours, theirs, exact)],
@@ -80,7 +80,7 @@ def test_nothing_to_learn_is_a_connected_zero(reduction):
     assert loss == 0
     assert X.grad.shape == (0, 4)
     X, labels, weights = batch(9, 4, 3)
-    loss = BSPMLLoss(reduction=reduction)(X, labels, 0 * weights).sum()
+    loss = BSPMLLoss(reduction=reduction)(X, labels, sample_weights=0 * weights).sum()
     loss.backward()
     assert loss == 0
     assert not X.grad.any()
@@ -89,14 +89,14 @@ def test_nothing_to_learn_is_a_connected_zero(reduction):
 def test_weights_are_constants():
     X, labels, weights = batch(9, 4, 3)
     weights.requires_grad_()
-    BSPMLLoss()(X, labels, weights).backward()
+    BSPMLLoss()(X, labels, sample_weights=weights).backward()
     assert weights.grad is None
 
 
 def test_bad_input():
     X, labels, weights = batch(9, 4, 3)
     with pytest.raises(ValueError, match="sample_weights must be finite and not negative"):
-        BSPMLLoss()(X, labels, weights - 1)
+        BSPMLLoss()(X, labels, sample_weights=weights - 1)
     with pytest.raises(ValueError, match="alpha must be positive"):
         BSPMLLoss(alpha=0)
     with pytest.raises(ValueError, match="epsilon must be finite"):

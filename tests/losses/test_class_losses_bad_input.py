@@ -18,20 +18,38 @@ BUILDS = {"proxy-nca": ProxyNCALoss, "normalized-softmax": NormalizedSoftmaxLoss
         ((torch.randn(4, 5), Y), ValueError, "embeddings must have 3 columns"),
         (([[1.0, 2.0, 3.0]], Y), TypeError, "embeddings must be a torch.Tensor"),
         ((X, Y[:3]), ValueError, r"labels must have shape \(4,\)"),
-        ((X, Y.float()), ValueError, "labels must be integers"),
+        ((X, Y + 0.5), ValueError, r"labels must be numbers of classes, got \[0.5, 1.5, 2.5\]"),
         ((X, torch.tensor([0, 1, 7, 1])), IndexError, r"labels\[2\] = 7 is outside 0 … 5"),
         ((X, torch.tensor([0, -1, 2, 1])), IndexError, r"labels\[1\] = -1 is outside 0 … 5"),
         ((torch.full((4, 3), torch.nan), Y), ValueError, r"embeddings\[0\] has NaN or inf"),
         ((X.to("meta"), Y), ValueError, "must be on one device.*meta.*cpu"),
-        ((X, Y, torch.ones(3)), ValueError, "sample_weights must be a floating-point vector of length 4"),
-        ((X, Y, torch.tensor([1.0, -1, 1, 1])), ValueError, r"must be finite and not negative, got \[-1.0\]"),
-        ((X, Y, torch.tensor([1.0, torch.nan, 1, 1])), ValueError, "must be finite and not negative"),
-        ((X, Y, (Y, Y, Y, Y)), TypeError, "sample_weights must be a torch.Tensor, not tuple"),
+        ((X, Y, None, X[:2], Y[:2]), ValueError, "compares samples with its own proxies: leave ref_emb and ref_labels"),
+        ((X, None), TypeError, "labels must be a torch.Tensor, not NoneType"),
+        ((X, Y, torch.ones(4)), TypeError, "indices_tuple must be a miner's triplets .* got Tensor"),
+        ((X, Y, (Y, Y)), TypeError, "indices_tuple must be a miner's triplets"),
+        ((X, Y, (Y, Y, Y[:2])), ValueError, r"indices_tuple must hold pairs of equal lengths, got \[4, 4, 2\]"),
+        ((X, Y, (Y, Y, Y.float())), ValueError, r"indices_tuple\[2\] must be a vector of integers"),
+        ((X, Y, (Y, Y + 4, Y)), IndexError, r"indices_tuple\[1\] holds 6, outside 0 … 3"),
     ],
 )
 def test_batch(name, arguments, error, message):
     with pytest.raises(error, match=message):
         BUILDS[name](6, 3)(*arguments)
+
+
+@pytest.mark.parametrize("name", BUILDS)
+@pytest.mark.parametrize(
+    ("weights", "error", "message"),
+    [
+        (torch.ones(3), ValueError, "sample_weights must be a floating-point vector of length 4"),
+        (torch.tensor([1.0, -1, 1, 1]), ValueError, r"must be finite and not negative, got \[-1.0\]"),
+        (torch.tensor([1.0, torch.nan, 1, 1]), ValueError, "must be finite and not negative"),
+        ((Y, Y, Y, Y), TypeError, "sample_weights must be a torch.Tensor, not tuple"),
+    ],
+)
+def test_sample_weights(name, weights, error, message):
+    with pytest.raises(error, match=message):
+        BUILDS[name](6, 3)(X, Y, sample_weights=weights)
 
 
 @pytest.mark.parametrize(

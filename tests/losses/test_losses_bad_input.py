@@ -19,7 +19,7 @@ Y = torch.tensor([0, 1, 2, 1])
         ([[1.0, 2.0, 3.0]], Y, TypeError, "embeddings must be a torch.Tensor"),
         (X, Y[:3], ValueError, r"labels must have shape \(4,\)"),
         (X, Y[:, None], ValueError, r"labels must have shape \(4,\)"),
-        (X, Y.float(), ValueError, "labels must be integers"),
+        (X, Y + 0.5, ValueError, "labels must be numbers of classes"),
         (X, [0, 1, 2, 1], TypeError, "labels must be a torch.Tensor"),
         (X, torch.tensor([0, 1, 7, 1]), IndexError, r"labels\[2\] = 7 is outside 0 … 5"),
         (X, torch.tensor([0, -1, 2, 1]), IndexError, r"labels\[1\] = -1 is outside 0 … 5"),
@@ -48,10 +48,10 @@ def test_sample_weights(weights, message):
         ProxyAnchorLoss(6, 3)(X, Y, sample_weights=weights)
 
 
-def test_pairs_of_a_miner_are_not_weights():
-    """In pytorch-metric-learning the third argument is a tuple of indices."""
-    with pytest.raises(TypeError, match=r"sample_weights must be a torch.Tensor, not tuple"):
-        ProxyAnchorLoss(6, 3)(X, Y, (Y, Y, Y, Y))
+def test_weights_are_not_pairs_of_a_miner():
+    """As in pytorch-metric-learning the third argument is a tuple of indices."""
+    with pytest.raises(TypeError, match=r"indices_tuple must be a miner's .* weights of samples are sample_weights="):
+        ProxyAnchorLoss(6, 3)(X, Y, torch.ones(4))
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_takes_the_place_of_pytorch_metric_learning(name, bank, classes):
     pairs = None if miner is None else miner(case.embeddings, case.labels, *reference)
     results = []
     for loss in (
-        ours(case.embeddings, case.labels, *reference),
+        ours(case.embeddings, case.labels, None, *reference),
         theirs(case.embeddings, case.labels, pairs, *reference),
     ):
         results.append([loss, *torch.autograd.grad(loss, case.inputs)])

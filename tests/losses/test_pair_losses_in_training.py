@@ -158,8 +158,8 @@ def test_memory_bank_as_it_fills(rows):
     if rows:
         bank.enqueue(stored, labels)
     loss_function = MemoryContrastiveLoss()
-    with_bank = loss_function(X, Y, bank.features, bank.labels)
-    torch.testing.assert_close(with_bank, loss_function(X, Y, stored, labels))
+    with_bank = loss_function(X, Y, None, bank.features, bank.labels)
+    torch.testing.assert_close(with_bank, loss_function(X, Y, None, stored, labels))
     if rows == 0:
         assert torch.equal(with_bank, loss_function(X, Y))
 
@@ -168,20 +168,31 @@ def test_memory_bank_as_it_fills(rows):
     ("arguments", "error", "message"),
     [
         (((Y, Y, Y, Y),), TypeError, "ref_emb must be a torch.Tensor, not tuple"),
-        ((X,), TypeError, "ref_labels must be a torch.Tensor, not NoneType"),
-        ((None, Y), ValueError, "ref_labels without ref_emb"),
+        ((X[:2],), ValueError, r"ref_labels must have shape \(2,\), one for each row of ref_emb"),
+        ((None, Y.clone()), ValueError, "ref_labels without ref_emb"),
+        ((X, (0, 1)), TypeError, "ref_labels must be a torch.Tensor, not tuple"),
         ((X, Y[:2]), ValueError, r"ref_labels must have shape \(4,\), one for each row of ref_emb"),
         ((torch.randn(4, 5), Y), ValueError, "ref_emb must have 3 columns"),
-        ((X, Y.float()), ValueError, "ref_labels must be integers"),
-        ((None, None, torch.ones(3)), ValueError, "sample_weights must be a floating-point vector of length 4"),
-        ((None, None, -torch.ones(4)), ValueError, "sample_weights must be finite and not negative"),
         ((torch.full((4, 3), torch.nan), Y), ValueError, r"candidates\[0\] \(ref_emb of a loss\) has NaN"),
     ],
 )
 @pytest.mark.parametrize("kind", [MultiSimilarityLoss, ContrastiveLoss, MemoryContrastiveLoss])
 def test_bad_input(kind, arguments, error, message):
     with pytest.raises(error, match=message):
-        kind()(X, Y, *arguments)
+        kind()(X, Y, None, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (torch.ones(3), "sample_weights must be a floating-point vector of length 4"),
+        (-torch.ones(4), "sample_weights must be finite and not negative"),
+    ],
+)
+@pytest.mark.parametrize("kind", [MultiSimilarityLoss, ContrastiveLoss, MemoryContrastiveLoss])
+def test_bad_weights(kind, weights, message):
+    with pytest.raises(ValueError, match=message):
+        kind()(X, Y, sample_weights=weights)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +203,10 @@ def test_bad_input(kind, arguments, error, message):
         (lambda: MultiSimilarityLoss(epsilon=float("nan")), "epsilon must be finite"),
         (lambda: MultiSimilarityLoss(reduction="sum"), "reduction='sum': expected one of mean, none"),
         (lambda: ContrastiveLoss(neg_margin=float("inf")), "neg_margin must be finite"),
-        (lambda: ContrastiveLoss(distance="manhattan"), "distance='manhattan': expected one of cosine, euclidean"),
+        (
+            lambda: ContrastiveLoss(distance="manhattan"),
+            "distance='manhattan': expected one of euclidean, cosine, squared",
+        ),
         (lambda: MemoryContrastiveLoss(variant="code"), "variant='code': expected one of paper, xbm"),
     ],
 )

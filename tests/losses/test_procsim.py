@@ -295,10 +295,10 @@ def test_bad_batches():
     with pytest.raises(ValueError, match=r"embeddings\[0\] has NaN or inf"):
         loss_function(torch.full_like(X, torch.nan), y)
     with pytest.raises(ValueError, match="guidance is for a regularizer, and there is none"):
-        loss_function(X, y, text)
+        loss_function(X, y, guidance=text)
     with pytest.raises(ValueError, match=r"dml must give one loss per sample, \(24,\), got \(\): .*reduction='none'"):
         ProcSimLoss(C, D, dml=MultiSimilarityLoss()).double()(X, y)
     with pytest.raises(ValueError, match=r"regularizer must give one loss per sample"):
-        ProcSimLoss(C, D, omega=1.0, regularizer=LanguageGuidanceLoss()).double()(X, y, text)
+        ProcSimLoss(C, D, omega=1.0, regularizer=LanguageGuidanceLoss()).double()(X, y, guidance=text)
     with pytest.raises(TypeError, match=r"text_embeddings must be a torch\.Tensor, not NoneType"):
         ProcSimLoss(C, D, omega=1.0, regularizer=LanguageGuidanceLoss(reduction="none")).double()(X, y)

@@ -1,0 +1,56 @@
+"""Labels as users have them, for kernels that take int64."""
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.validation import check_labels, check_local, require
+
+
+def class_labels(labels: object, embeddings: Tensor) -> Tensor:
+    """Numbers of classes, (B,) int64: integers, truth values, or floating-point numbers that are whole."""
+    check_local("labels", labels)
+    if isinstance(labels, Tensor):
+        if labels.dtype == torch.bool:
+            labels = labels.long()
+        elif labels.is_floating_point():
+            labels = _whole(labels)
+    return check_labels(labels, embeddings)
+
+
+def _whole(labels: Tensor) -> Tensor:
+    whole = labels.long()
+    require(
+        (whole == labels).all(),
+        lambda: f"labels must be numbers of classes, got {labels[whole != labels][:3].tolist()}",
+    )
+    return whole
+
+
+def pair_labels(
+    labels: object, embeddings: Tensor, ref_labels: object = None, ref_emb: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Labels of anchors and of candidates as int64, equal where they were equal: any numbers, or truth values.
+
+    The same tensor for both stays one tensor: candidate i is then another view of sample i.
+    """
+    same = ref_labels is labels
+    if any(isinstance(one, Tensor) and one.dim() == 1 and not _is_whole(one) for one in (labels, ref_labels)):
+        labels, ref_labels = _numbered(labels, labels if ref_labels is None else ref_labels)
+    of_batch = check_labels(labels, embeddings)
+    if ref_emb is None:
+        return of_batch, None
+    of_candidates = check_labels(of_batch if same else ref_labels, ref_emb, "ref_labels", "ref_emb")
+    return of_batch, of_batch if same else of_candidates
+
+
+def _is_whole(labels: Tensor) -> bool:
+    return not (labels.is_floating_point() or labels.dtype == torch.bool)
+
+
+def _numbered(labels: object, ref_labels: object) -> tuple[object, object]:
+    """Both vectors as places among their distinct values; NaN equals nothing, itself included."""
+    if not isinstance(labels, Tensor) or not isinstance(ref_labels, Tensor):
+        return labels, ref_labels
+    both = torch.cat([labels, ref_labels.to(labels.device)])
+    places = torch.unique(both, return_inverse=True)[1]
+    return places[: len(labels)], places[len(labels) :]

@@ -1,0 +1,347 @@
+"""Every argument of the six shared losses does what it does in pytorch-metric-learning."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from peers import CLASS_NAMES, NAMES, PAIR_NAMES, C, D, assert_same, batch, both, values
+from pytorch_metric_learning import distances, miners, reducers, regularizers
+from pytorch_metric_learning.losses import BaseMetricLossFunction
+
+import robustdml_ops.losses as ours
+from robustdml_ops.ops import ABSENT
+
+MINERS = {
+    "multi-similarity": lambda: miners.MultiSimilarityMiner(epsilon=0.1),
+    "pair margin": lambda: miners.PairMarginMiner(pos_margin=0.2, neg_margin=1.1),
+    "triplets": lambda: miners.TripletMarginMiner(margin=0.3),
+    "batch hard": miners.BatchHardMiner,
+}
+
+
+@pytest.fixture(autouse=True)
+def _theirs_is_not_deterministic():
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_same_seed(name):
+    """The same initial values, and the generator is left in the same state."""
+    states = []
+    for module in (ours, ours.peer.peer_losses):
+        torch.manual_seed(3)
+        loss = getattr(module, name)(*NAMES[name])
+        states.append((list(loss.parameters()), torch.get_rng_state()))
+    (mine, my_state), (others, other_state) = states
+    assert torch.equal(my_state, other_state)
+    assert all(torch.equal(a, b) and a.stride() == b.stride() for a, b in zip(mine, others, strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_attributes(name):
+    mine, other = both(name)
+    assert isinstance(mine, BaseMetricLossFunction)
+    assert mine.sub_loss_names() == other.sub_loss_names()
+    for attribute in other._record_these:
+        # Theirs is 0 where the constructor sets none.
+        assert getattr(mine, attribute) == (getattr(other, attribute) or getattr(mine, attribute)), attribute
+    assert mine._record_these == other._record_these
+    assert repr(mine.distance) == repr(other.distance)
+    assert repr(mine.reducer) == repr(other.reducer)
+    assert mine.collect_stats == other.collect_stats
+    assert set(mine.state_dict()) == set(other.state_dict())
+    assert_same((copy.deepcopy(mine), other), *batch())
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("miner", MINERS)
+def test_pairs_of_a_miner(name, miner):
+    X, y = batch()
+    found = MINERS[miner]()(X, y)
+    assert len(found[0]) > 2
+    assert_same(both(name), X, y, found)
+    assert_same(both(name), X, y, indices_tuple=found)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_miner_that_finds_nothing(name):
+    X, y = batch()
+    nothing = (torch.zeros(0, dtype=torch.int64),) * 4
+    assert_same(both(name), X, y, nothing)
+
+
+@pytest.mark.parametrize("name", PAIR_NAMES)
+@pytest.mark.parametrize("miner", MINERS)
+def test_pairs_with_a_reference_set(name, miner):
+    X, y = batch()
+    Z, z = batch(1, 40)
+    found = MINERS[miner]()(X, y, Z, z)
+    assert_same(both(name), X, y, found, Z, z)
+    assert_same(both(name), X, None, found, Z, None)
+
+
+@pytest.mark.parametrize("name", PAIR_NAMES)
+def test_pairs_without_labels_given_twice(name):
+    X, _ = batch()
+    a, p, n = torch.tensor([0, 0, 3]), torch.tensor([1, 1, 2]), torch.tensor([5, 6, 5])
+    assert_same(both(name), X, None, (a, p, n))
+    with pytest.raises((TypeError, ValueError), match="labels"):
+        both(name)[0](X)
+
+
+@pytest.mark.parametrize("name", PAIR_NAMES)
+def test_few_pairs_of_a_large_batch_are_gathered(name):
+    """2,000 pairs of 4,000 × 4,000: a matrix of them would be 8,000 times as large."""
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(4000, D, generator=generator, dtype=torch.float64, requires_grad=True)
+    found = tuple(torch.randint(4000, (1000,), generator=generator) for _ in range(4))
+    assert_same(both(name), X, None, found)
+
+
+@pytest.mark.parametrize("name", PAIR_NAMES)
+def test_a_second_view_of_the_batch(name):
+    """Where the labels are the same tensor, row i of the reference set is no pair of sample i."""
+    X, y = batch()
+    Z = (X + 0.1 * torch.randn_like(X)).detach().requires_grad_()
+    pair = both(name)
+    assert_same(pair, X, y, ref_emb=Z, ref_labels=y)
+    assert_same(pair, X, y, ref_emb=Z)
+    assert_same(pair, X, y, ref_emb=Z, ref_labels=y.clone())
+    assert not torch.allclose(pair[0](X, y, ref_emb=Z, ref_labels=y), pair[0](X, y, ref_emb=Z, ref_labels=y.clone()))
+
+
+@pytest.mark.parametrize("name", PAIR_NAMES)
+@pytest.mark.parametrize(
+    "relabel",
+    [lambda y: y - 4, lambda y: y.double() / 7, lambda y: y.float(), lambda y: y % 2 == 0, lambda y: y * 2**40],
+    ids=["below 0", "fractions", "float32", "bool", "large"],
+)
+def test_labels_of_any_kind(name, relabel):
+    X, y = batch()
+    Z, z = batch(1, 40)
+    assert_same(both(name), X, relabel(y))
+    assert_same(both(name), X, relabel(y), None, Z, relabel(z))
+
+
+def test_labels_of_classes():
+    X, y = batch()
+    for name in CLASS_NAMES:
+        loss = getattr(ours, name)(C, D)
+        assert loss(X, y.float()) == loss(X, y) == loss(X, y.int())
+        assert loss(X, y % 2 == 0) == loss(X, (y % 2 == 0).long())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_label_to_ignore(name):
+    """As if the samples of that label were not there."""
+    X, y = batch()
+    pair = both(name)
+    expected = values(pair[0], X, y)
+    padded = torch.cat([X, torch.ones(3, D)]).detach().requires_grad_()
+    loss = getattr(ours, name)(*NAMES[name], ignore_index=-100).double()
+    loss.load_state_dict(pair[0].state_dict())
+    found = values(loss, padded, torch.cat([y, torch.full((3,), -100)]))
+    torch.testing.assert_close(found[0], expected[0])
+    torch.testing.assert_close(found[1][:-3], expected[1])
+    assert not found[1][-3:].any()
+    for mine, other in zip(found[2:], expected[2:], strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+def test_an_absent_row_of_a_reference_set():
+    X, y = batch()
+    Z, z = batch(1, 40)
+    for name in PAIR_NAMES:
+        loss = getattr(ours, name)()
+        absent = z.masked_fill(torch.arange(40) % 3 == 0, ABSENT)
+        kept = torch.arange(40) % 3 != 0
+        torch.testing.assert_close(loss(X, y, None, Z, absent), loss(X, y, None, Z[kept], z[kept]))
+
+
+WEIGHTS = torch.linspace(0.5, 2, C)
+REDUCERS = {
+    "mean": reducers.MeanReducer,
+    "sum": reducers.SumReducer,
+    "above": lambda: reducers.ThresholdReducer(low=0.3),
+    "below": lambda: reducers.ThresholdReducer(high=1.5),
+    "between": lambda: reducers.ThresholdReducer(low=0.1, high=1.2),
+    "not zero": reducers.AvgNonZeroReducer,
+    "by class": lambda: reducers.ClassWeightedReducer(WEIGHTS),
+    "by anchor": reducers.PerAnchorReducer,
+}
+DENSE_ON_PAIRS = ("below", "between", "by anchor")  # of the losses that a reducer sees one for each pair
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("reducer", REDUCERS)
+def test_reducers(name, reducer):
+    X, y = batch()
+    pair = both(name, reducer=REDUCERS[reducer])
+    if name == "ContrastiveLoss" and reducer in DENSE_ON_PAIRS:
+        with pytest.warns(UserWarning, match=r"ContrastiveLoss with reducer=.* dense code.*matrices of batch × cand"):
+            assert_same(pair, X, y)
+    if name == "ProxyAnchorLoss" and reducer == "by class":
+        return  # it would take the labels of samples at the places of proxies
+    if name == "MultiSimilarityLoss" and reducer == "by class":
+        # Theirs are (B, 1), of which the product with B weights is B × B.
+        losses = both(name)[1].compute_loss(X, y, None, X, y)["loss"]["losses"].squeeze(1)
+        torch.testing.assert_close(pair[0](X, y), (losses * WEIGHTS[y]).mean())
+        return
+    assert_same(pair, X, y)
+    if name in PAIR_NAMES and reducer != "by anchor":  # theirs takes the batch alone
+        assert_same(pair, X, y, None, *batch(1, 40))
+    assert_same(pair, X, y, miners.MultiSimilarityMiner()(X, y))
+
+
+def test_reducers_of_each_part():
+    X, y = batch()
+    parts = {"pos_loss": reducers.MeanReducer(), "neg_loss": reducers.ThresholdReducer(low=0.2)}
+    assert_same(both("ContrastiveLoss", reducer=lambda: reducers.MultipleReducers(copy.deepcopy(parts))), X, y)
+    only = {"pos_loss": reducers.SumReducer()}
+    for name in ("ContrastiveLoss", "ProxyAnchorLoss"):
+        assert_same(both(name, reducer=lambda: reducers.MultipleReducers(copy.deepcopy(only))), X, y)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_losses_before_they_are_reduced(name):
+    X, y = batch()
+    pair = both(name, reducer=reducers.DoNothingReducer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if name == "ContrastiveLoss" else "error")
+        mine, other = (loss(X, y) for loss in pair)
+    assert mine.keys() == other.keys()
+    for part in mine:
+        torch.testing.assert_close(mine[part]["losses"], other[part]["losses"].squeeze())  # (B, 1) of one loss
+        assert mine[part]["reduction_type"] == other[part]["reduction_type"]
+
+
+DISTANCES = {
+    "cosine": distances.CosineSimilarity,
+    "dot product": distances.DotProductSimilarity,
+    "long dot product": lambda: distances.DotProductSimilarity(normalize_embeddings=False),
+    "euclidean": distances.LpDistance,
+    "squared": lambda: distances.LpDistance(power=2),
+    "long euclidean": lambda: distances.LpDistance(normalize_embeddings=False),
+    "taxicab": lambda: distances.LpDistance(p=1),
+    "signal to noise": distances.SNRDistance,
+}
+FUSED = {
+    "ProxyAnchorLoss": ("cosine", "dot product"),
+    "ProxyNCALoss": ("cosine", "dot product", "squared"),
+    "NormalizedSoftmaxLoss": ("cosine", "dot product", "squared"),
+    "SoftTripleLoss": ("cosine", "dot product"),
+    "MultiSimilarityLoss": ("cosine", "dot product", "squared"),
+    "ContrastiveLoss": ("cosine", "dot product", "squared", "euclidean"),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("distance", DISTANCES)
+def test_distances(name, distance):
+    X, y = batch()
+    if name == "SoftTripleLoss" and not DISTANCES[distance]().is_inverted:
+        for module in (ours, ours.peer.peer_losses):
+            with pytest.raises((AssertionError, ValueError)):
+                module.SoftTripleLoss(C, D, distance=DISTANCES[distance]())
+        return
+    pair = both(name, distance=DISTANCES[distance])
+    if distance in FUSED[name]:
+        assert_same(pair, X, y, rtol=1e-6)
+    else:
+        with pytest.warns(UserWarning, match=rf"{name} with distance=.* runs in pytorch-metric-learning's dense code"):
+            assert_same(pair, X, y)
+        assert_same(pair, X, y, miners.MultiSimilarityMiner()(X, y))  # warns once
+        with pytest.raises(ValueError, match="sample_weights is of the fused sums, and distance="):
+            pair[0](X, y, sample_weights=torch.ones(len(y)))
+    if name in CLASS_NAMES:
+        torch.testing.assert_close(pair[0].get_logits(X), pair[1].get_logits(X))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_regularisers(name):
+    X, y = batch()
+    options = {"embedding_regularizer": regularizers.LpRegularizer, "embedding_reg_weight": 0.3}
+    if name in CLASS_NAMES:
+        options |= {"weight_regularizer": regularizers.RegularFaceRegularizer, "weight_reg_weight": 0.2}
+    pair = both(name, **options)
+    assert pair[0].sub_loss_names() == pair[1].sub_loss_names()
+    assert_same(pair, X, y)
+    assert_same(both(name, reducer=reducers.MeanReducer, **options), X, y)
+
+
+@pytest.mark.parametrize("name", CLASS_NAMES)
+def test_initialisation(name):
+    def constant(weights):
+        torch.nn.init.constant_(weights, 0.25)
+
+    pair = both(name, weight_init_func=lambda: constant)
+    assert all(torch.equal(mine, other) for mine, other in zip(*(loss.parameters() for loss in pair), strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_statistics(name):
+    X, y = batch()
+    options = {
+        "distance": lambda: type(both(name)[1].distance)(collect_stats=True, power=both(name)[1].distance.power),
+        "reducer": lambda: reducers.MeanReducer(collect_stats=True),
+        "collect_stats": True,
+    }
+    pair = both(name, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if name == "ContrastiveLoss" else "error")
+        assert_same(pair, X, y)
+    norms = ["initial_avg_query_norm", "final_avg_query_norm", "initial_avg_ref_norm", "final_avg_ref_norm"]
+    if name == "NormalizedSoftmaxLoss":
+        norms.remove("initial_avg_ref_norm")  # theirs normalises the weights before it asks
+    for part in norms:
+        assert getattr(pair[0].distance, part) == pytest.approx(getattr(pair[1].distance, part)), part
+    sizes = [
+        [part.losses_size for part in getattr(loss.reducer, "reducers", {"loss": loss.reducer}).values()]
+        for loss in pair
+    ]
+    assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_subclasses(name):
+    kind = getattr(ours, name)
+
+    class Doubled(kind):
+        def compute_loss(self, *arguments):
+            parts = super().compute_loss(*arguments)
+            return {key: {**part, "losses": 2 * part["losses"]} for key, part in parts.items()}
+
+    X, y = batch()
+    plain = both(name)[0]
+    torch.manual_seed(0)
+    doubled = Doubled(*NAMES[name]).double()
+    torch.testing.assert_close(doubled(X, y), 2 * plain(X, y))
+    with pytest.raises(TypeError, match=r"Wrong._compute_loss is a step of pytorch-metric-learning's dense code"):
+        type("Wrong", (kind,), {"_compute_loss": lambda self: None})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"reducerr": None}, "has no argument 'reducerr': did you mean reducer"),
+        ({"weight_inif_func": None}, "has no argument 'weight_inif_func': did you mean weight_init_func"),
+    ],
+)
+def test_unknown_arguments(options, message):
+    with pytest.raises(TypeError, match=message):
+        ours.ProxyAnchorLoss(C, D, **options)
+
+
+def test_arguments_that_exclude_each_other():
+    with pytest.raises(ValueError, match="reducer with reduction='none', which gives the losses before"):
+        ours.ContrastiveLoss(reduction="none", reducer=reducers.MeanReducer())
+    with pytest.raises(ValueError, match="weight_regularizer with reduction='none'"):
+        ours.SoftTripleLoss(C, D, reduction="none", weight_regularizer=regularizers.LpRegularizer())
+    with pytest.raises(TypeError, match="has no argument 'weight_regularizer'"):
+        ours.ContrastiveLoss(weight_regularizer=regularizers.LpRegularizer())
+    X, y = batch()
+    with pytest.raises(ValueError, match=r"reduction='none' is of the fused sums, and distance=LpDistance"):
+        ours.ProxyAnchorLoss(C, D, reduction="none", distance=distances.LpDistance())(X, y)
+    with pytest.raises(ValueError, match=r"epsilon=0.1 mines by cosines, not by distance=LpDistance"):
+        ours.MultiSimilarityLoss(epsilon=0.1, distance=distances.LpDistance(power=2))(X, y)
