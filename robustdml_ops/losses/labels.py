@@ -9,6 +9,7 @@ from robustdml_ops.validation import check_labels, check_local, require
 def class_labels(labels: object, embeddings: Tensor) -> Tensor:
     """Numbers of classes, (B,) int64: integers, truth values, or floating-point numbers that are whole."""
     check_local("labels", labels)
+    _check_given(labels)
     if isinstance(labels, Tensor):
         if labels.dtype == torch.bool:
             labels = labels.long()
@@ -33,6 +34,7 @@ def pair_labels(
 
     The same tensor for both stays one tensor: candidate i is then another view of sample i.
     """
+    _check_given(labels)
     same = ref_labels is labels
     if any(isinstance(one, Tensor) and one.dim() == 1 and not _is_whole(one) for one in (labels, ref_labels)):
         labels, ref_labels = _numbered(labels, labels if ref_labels is None else ref_labels)
@@ -41,6 +43,11 @@ def pair_labels(
         return of_batch, None
     of_candidates = check_labels(of_batch if same else ref_labels, ref_emb, "ref_labels", "ref_emb")
     return of_batch, of_batch if same else of_candidates
+
+
+def _check_given(labels: object) -> None:
+    if labels is None:
+        raise ValueError("labels are missing: give (B,) numbers, or pairs as indices_tuple to a loss on pairs")
 
 
 def _is_whole(labels: Tensor) -> bool:

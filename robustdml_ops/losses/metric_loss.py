@@ -119,6 +119,8 @@ class MetricLoss(PeerBase):
     ) -> Tensor:
         """Loss of a batch; see the subclass."""
         batch = Batch(embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights)
+        if isinstance(embeddings, Tensor) and embeddings.dtype == torch.float64:
+            self._widen()
         if self.ignore_index is not None:
             batch = _ignore(batch, self.ignore_index)
         if self._is_fused():
@@ -152,6 +154,15 @@ class MetricLoss(PeerBase):
         self.add_embedding_regularization_to_loss_dict(parts, embeddings)
         loss: Tensor = self.reducer(parts, embeddings, None if labels is None else labels.to(embeddings.device))
         return loss
+
+    def _widen(self) -> None:
+        """Turn the parameters into float64 for good, as the peer does: then all that is computed of them is.
+
+        The peer turns them into half precision for good as well, which loses them; the sums here are of float32 then.
+        """
+        for parameter in self.parameters():
+            if parameter.dtype != torch.float64:
+                parameter.data = parameter.data.double()
 
     def _is_fused(self) -> bool:
         """Whether one fused sum is the loss, but for regularisers."""

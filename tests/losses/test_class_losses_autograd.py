@@ -88,17 +88,3 @@ def test_the_least_likely_sample_is_not_dropped():
     labels = torch.tensor([0, 0])
     torch.testing.assert_close(ours(X, labels), torch.tensor(60.0))  # (0 + 120) / 2
     assert theirs(X, labels) == 0
-
-
-@pytest.mark.parametrize("build", [NormalizedSoftmaxLoss, SoftTripleLoss])
-def test_parameter_by_column_is_stored_by_class(build):
-    """Its gradient then takes the layout that the sweep wrote, and training keeps it."""
-    loss_function = build(6, 4)
-    parameter = next(iter(loss_function.parameters()))
-    optimizer = torch.optim.AdamW([parameter], fused=True)
-    for _ in range(2):
-        optimizer.zero_grad()
-        loss_function(torch.randn(5, 4), torch.arange(5)).backward()
-        assert parameter.t().is_contiguous()
-        assert parameter.grad.stride() == parameter.stride()
-        optimizer.step()

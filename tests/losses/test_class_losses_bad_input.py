@@ -24,7 +24,7 @@ BUILDS = {"proxy-nca": ProxyNCALoss, "normalized-softmax": NormalizedSoftmaxLoss
         ((torch.full((4, 3), torch.nan), Y), ValueError, r"embeddings\[0\] has NaN or inf"),
         ((X.to("meta"), Y), ValueError, "must be on one device.*meta.*cpu"),
         ((X, Y, None, X[:2], Y[:2]), ValueError, "compares samples with its own proxies: leave ref_emb and ref_labels"),
-        ((X, None), TypeError, "labels must be a torch.Tensor, not NoneType"),
+        ((X, None), ValueError, "labels are missing"),
         ((X, Y, torch.ones(4)), TypeError, "indices_tuple must be a miner's triplets .* got Tensor"),
         ((X, Y, (Y, Y)), TypeError, "indices_tuple must be a miner's triplets"),
         ((X, Y, (Y, Y, Y[:2])), ValueError, r"indices_tuple must hold pairs of equal lengths, got \[4, 4, 2\]"),

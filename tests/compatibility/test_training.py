@@ -1,0 +1,77 @@
+"""The same seed gives the same run: 50 steps of pytorch-metric-learning's own trainer, its miners and its memory."""
+
+import pytest
+import torch
+from peers import NAMES, PAIR_NAMES, C, D, batch
+from pytorch_metric_learning import losses as theirs
+from pytorch_metric_learning import miners, trainers
+
+import robustdml_ops.losses as ours
+
+STEPS = 50
+MINERS = {
+    "no miner": lambda: None,
+    "multi-similarity": miners.MultiSimilarityMiner,
+    "pair margin": miners.PairMarginMiner,
+    "batch easy hard": lambda: miners.BatchEasyHardMiner(pos_strategy="hard", neg_strategy="semihard"),
+    "triplets": miners.TripletMarginMiner,
+}
+SETUPS = [(name, miner, False) for name in NAMES for miner in MINERS] + [
+    (name, miner, True) for name in PAIR_NAMES for miner in MINERS
+]
+
+
+class Recorder:
+    """Keeps the loss of every step."""
+
+    def __init__(self):
+        self.losses = []
+
+    def __call__(self, trainer):
+        self.losses.append(float(trainer.losses["total_loss"].detach()))
+
+
+def run(module, name, miner, memory, dtype=torch.float32):
+    torch.manual_seed(0)
+    X, y = batch(0, 240, dtype=torch.float32)
+    data = torch.utils.data.TensorDataset(X.detach().to(dtype), y)
+    trunk = torch.nn.Sequential(torch.nn.Linear(D, 16), torch.nn.ReLU(), torch.nn.Linear(16, D)).to(dtype)
+    loss = getattr(module, name)(*NAMES[name]).to(dtype)
+    found = MINERS[miner]()
+    if memory:
+        loss, found = theirs.CrossBatchMemory(loss, D, memory_size=128, miner=found).to(dtype), None
+    optimizers = {"trunk_optimizer": torch.optim.SGD(trunk.parameters(), lr=0.01)}
+    if list(loss.parameters()):
+        optimizers["metric_loss_optimizer"] = torch.optim.Adam(loss.parameters(), lr=0.01)
+    recorder = Recorder()
+    trainer = trainers.MetricLossOnly(
+        {"trunk": trunk},
+        optimizers,
+        batch_size=32,
+        loss_funcs={"metric_loss": loss},
+        dataset=data,
+        mining_funcs={} if found is None else {"tuple_miner": found},
+        iterations_per_epoch=STEPS,
+        dataloader_num_workers=0,
+        data_device=torch.device("cpu"),
+        end_of_iteration_hook=recorder,
+    )
+    trainer.train(num_epochs=1)
+    return recorder.losses
+
+
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True")  # the trainer's progress bar
+@pytest.mark.parametrize(("name", "miner", "memory"), SETUPS)
+def test_the_same_run(name, miner, memory):
+    torch.use_deterministic_algorithms(False)
+    mine, others = (torch.tensor(run(module, name, miner, memory)) for module in (ours, theirs))
+    assert len(mine) == STEPS
+    difference = (mine - others).abs() / others.clamp(min=1)
+    if difference.max() > 1e-6:
+        # As far as float32 takes theirs from float64, where a large scale stands before the cosines.
+        exact = torch.tensor(run(theirs, name, miner, memory, torch.float64))
+        assert difference.max() <= 3 * ((others - exact).abs() / exact.clamp(min=1)).max()
+
+
+def test_the_classes_are_as_many():
+    assert max(int(batch(0, 240)[1].max()), 0) < C

@@ -1,0 +1,77 @@
+"""Where pytorch-metric-learning is not installed the losses are the same, and its arguments say what to install."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from peers import CLASS_NAMES, NAMES, batch
+
+import robustdml_ops.losses as ours
+from robustdml_ops.losses import peer
+
+# An import of a module that is None fails.
+WITHOUT = """
+import sys
+sys.modules["pytorch_metric_learning"] = None
+sys.path.insert(0, {root!r})
+import torch
+import robustdml_ops.losses as ours
+from robustdml_ops.losses.peer import INSTALLED
+assert not INSTALLED
+"""
+
+
+def run(program):
+    root = str(Path(__file__).parents[2])
+    command = [sys.executable, "-c", WITHOUT.format(root=root) + program]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def test_values_and_initial_values(tmp_path):
+    file = tmp_path / "batch.pt"
+    program = f"""
+found = {{}}
+X, y, miner = torch.load({str(file)!r})
+for name, arguments in {NAMES!r}.items():
+    torch.manual_seed(5)
+    loss = getattr(ours, name)(*arguments)
+    found[name] = (loss.state_dict(), loss(X, y), loss(X, y, miner), loss.sub_loss_names(), torch.get_rng_state())
+torch.save(found, {str(file)!r})
+"""
+    X, y = batch(dtype=torch.float32)
+    places = torch.arange(8)
+    miner = (places, places + 1, places, places + 9)
+    torch.save((X.detach(), y, miner), file)
+    result = run(program)
+    assert result.returncode == 0, result.stderr
+    found = torch.load(file)
+    assert peer.INSTALLED
+    for name, arguments in NAMES.items():
+        torch.manual_seed(5)
+        loss = getattr(ours, name)(*arguments)
+        state, value, mined, names, generator = found[name]
+        assert all(torch.equal(state[key], own) for key, own in loss.state_dict().items())
+        assert torch.equal(generator, torch.get_rng_state())
+        torch.testing.assert_close(value, loss(X, y))
+        torch.testing.assert_close(mined, loss(X, y, miner))
+        assert names == loss.sub_loss_names()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_arguments_of_the_peer(name):
+    options = ["reducer", "distance", "embedding_regularizer", "collect_stats"]
+    if name in CLASS_NAMES:
+        options.append("weight_regularizer")
+    program = f"""
+for option in {options!r}:
+    try:
+        ours.{name}(*{NAMES[name]!r}, **{{option: 1}})
+    except ValueError as error:
+        print(error)
+"""
+    result = run(program)
+    assert result.returncode == 0, result.stderr
+    for option, line in zip(options, result.stdout.splitlines(), strict=True):
+        assert line.startswith(f"{option}=1 is served by pytorch-metric-learning, which is not installed: pip install")
