@@ -5,6 +5,7 @@ This part of the package needs the ``recipes`` extra; the losses themselves do n
 ==================  ====================================================================================
 `config`, `train`   the settings of a run, and the run; `evaluation` scores what comes out
 `data`, `noise`     images, features, and wrong labels for them; `taxonomy` has the trees of semantic noise
+`settings`          what a person may set of a run: options, ``config.yaml``, and the configuration made of them
 `methods`           the losses that one trains with, each with its settings; `loss_inputs` what they are fed
 `filters`           who is kept out of the loss
 `networks`, `run`   backbones; the parts of a run: its state, checkpoints, log of samples
@@ -24,6 +25,7 @@ _EXTRAS = {
     "pytorch_metric_learning": "pytorch-metric-learning",
     "rich": "rich",
     "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
 }
 
 _missing = [package for module, package in _EXTRAS.items() if find_spec(module) is None]

@@ -1,5 +1,6 @@
 """The cache folder, and files that are either whole or absent."""
 
+import errno
 import os
 import tempfile
 from collections.abc import Callable
@@ -32,8 +33,24 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
         Where the file is to be; missing parents are made.
     write : callable
         Called with the open binary file.
+
+    Raises
+    ------
+    OSError
+        It cannot be written, for the disk is full or the like; with `path` as its ``filename``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _write_whole(path, write)
+    except (OSError, RuntimeError) as error:
+        cause = _of_disk(error)
+        # An error with a name of its own is about another file, one that `write` reads.
+        if cause is None or (cause.filename is not None and Path(cause.filename).parent != path.parent):
+            raise
+        raise OSError(cause.errno or errno.EIO, cause.strerror or str(cause), str(path)) from error
+
+
+def _write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -48,6 +65,13 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _of_disk(error: BaseException | None) -> OSError | None:
+    """What the disk said: `torch.save` ends in an error of its own, raised over that one."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__context__
+    return error
 
 
 def write_text(path: Path, text: str) -> None:

@@ -1,14 +1,17 @@
 """The ``robustdml`` command. Each of its commands is a module with ``add_arguments`` and ``run``.
 
-One that can go on after an interruption says how in ``WAY_ON``.
+One that can go on after an interruption says how in ``way_on``.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops import __version__
+from robustdml_ops.recipes.command_line import CommandParser
+from robustdml_ops.recipes.errors import UnknownNameError, UsageError, disk_error
 
 # Each is the module of its name in `robustdml_ops.recipes.commands`.
 COMMANDS = {
@@ -30,43 +33,55 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 when all went well, 2 for an error of use (told in one line), 130 when interrupted.
+        0 when all went well, 2 for an error of use (told in one line), 130 when interrupted, 141 when whatever reads
+        the output has gone.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parsed = _parser(arguments).parse_args(arguments)
+    parsed, name = argparse.Namespace(way_on=None), "robustdml"
     try:
+        parsed = _parser(arguments).parse_args(arguments)
+        name = f"robustdml {parsed.command}"
         status: int = parsed.run(parsed)
-    except (UsageError, OSError) as error:
-        print(f"robustdml {parsed.command}: {error}", file=sys.stderr)
-        return 2
+        # What is printed may wait in a buffer until here, and meet a full disk.
+        sys.stdout.flush()
+    except UnknownNameError as error:
+        return _refuse(f"{parsed.usage}{name}: {error}")
+    except UsageError as error:
+        return _refuse(f"{name}: {error}")
+    except BrokenPipeError:
+        # Python would try to write what is left when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except OSError as error:
+        return _refuse(f"{name}: {disk_error(error)}")
     except KeyboardInterrupt:
-        print(f"robustdml {parsed.command}: interrupted{parsed.way_on}", file=sys.stderr)
+        way_on = "" if parsed.way_on is None else f"; {parsed.way_on(parsed)}"
+        print(f"{name}: interrupted{way_on}", file=sys.stderr)
         return 130
     return status
 
 
-def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _refuse(message: str) -> int:
+    print(message, file=sys.stderr)
+    return 2
+
+
+def _parser(arguments: Sequence[str]) -> CommandParser:
+    parser = CommandParser(
         prog="robustdml",
         description="Deep metric learning with very many classes and wrong labels.",
         epilog="robustdml COMMAND --help tells more.",
+        usage="%(prog)s [--help | --version] COMMAND …",
     )
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="robustdml")
     chosen = next((argument for argument in arguments if not argument.startswith("-")), None)
     for name, text in COMMANDS.items():
-        command = commands.add_parser(
-            name, help=text, description=text[0].upper() + text[1:] + ".", formatter_class=_HelpFormatter
-        )
+        command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
         # Only the chosen command is imported: help and errors come at once.
         if name == chosen:
             module = import_module(f"robustdml_ops.recipes.commands.{name}")
             module.add_arguments(command)
-            command.set_defaults(run=module.run, way_on=getattr(module, "WAY_ON", ""))
+            command.shorten_usage()
+            command.set_defaults(run=module.run, way_on=getattr(module, "way_on", None), usage=command.format_usage())
     return parser
-
-
-class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows defaults, save where an option is off or has none."""
-
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        return action.help if action.default in (None, False, "") else super()._get_help_string(action)

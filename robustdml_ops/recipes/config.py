@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.errors import UnknownNameError, UsageError
 from robustdml_ops.recipes.filters.options import FILTERS, NO_FILTER, FilterOptions
 from robustdml_ops.recipes.methods import METHODS, option_groups
 from robustdml_ops.recipes.noise import noise_rate, parse_noise
@@ -80,12 +80,12 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            raise UsageError(f"method {self.method!r}: expected one of {', '.join(METHODS)}")
+            raise UnknownNameError("method", self.method, METHODS)
         parse_noise(self.noise)
         if self.noise_rate is not None and not 0 <= self.noise_rate <= 1:
             raise UsageError(f"noise_rate={self.noise_rate}: expected a share between 0 and 1")
         if self.amp not in ("none", "bf16"):
-            raise UsageError(f"amp {self.amp!r}: expected none or bf16")
+            raise UnknownNameError("amp", self.amp, ("none", "bf16"))
         for name in ("epochs", "batch_size", "embedding_size"):
             check_bounds(name, getattr(self, name), at_least=1)
         for name in ("samples_per_class", "seed"):

@@ -1,6 +1,8 @@
 """The training loop: from noisy labels to an embedding, in one phase or two, with checkpoints and metrics."""
 
 import json
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.networks.models import Embedder
 from robustdml_ops.recipes.networks.preparation import prepare, resolve_device
 from robustdml_ops.recipes.progress import OnProgress, silent
+from robustdml_ops.recipes.recorder import Recorder
 from robustdml_ops.recipes.run.checkpoint import FILE_NAME, load_checkpoint, save_checkpoint
 from robustdml_ops.recipes.run.run import Run
 from robustdml_ops.recipes.run.sample_log import clean_auc
@@ -63,6 +66,7 @@ def train(
     resume: bool = False,
     device: str = "auto",
     on_progress: OnProgress = silent,
+    recorders: Sequence[Recorder] = (),
 ) -> TrainingResult:
     """Train an embedding and evaluate it on the test split after every epoch.
 
@@ -82,6 +86,8 @@ def train(
         ``auto``, ``cpu``, ``cuda``, …
     on_progress : callable
         Called with what is being done, the steps done and the steps in all.
+    recorders : sequence of Recorder
+        Told of the beginning, of every step and of every epoch.
 
     Returns
     -------
@@ -101,8 +107,8 @@ def train(
     """
     if resume and out is None:
         raise UsageError("resume needs the folder of the run (out)")
-    if out is not None and not resume and (out / FILE_NAME).exists():
-        raise UsageError(f"{out} holds a run already: resume it, or give another folder")
+    if out is not None:
+        check_folder(out, resume)
     chosen = resolve_device(device)
     # Seeds are set inside a fork, so that a caller's own random numbers go on as if nothing had run.
     with torch.random.fork_rng(devices=[chosen] if chosen.type == "cuda" else []):
@@ -112,17 +118,49 @@ def train(
             run.load_state(load_checkpoint(out, config, run.data_summary))
             if run.epoch > config.epochs:
                 raise UsageError(f"{out} has {run.epoch} epochs already; ask for at least as many (epochs)")
-        else:
-            run.fit_inputs(on_progress)
-        while run.epoch < config.epochs:
-            run.train_epoch(on_progress)
-            if out is not None:
-                save_checkpoint(out, config, run.data_summary, run.state())
-                write_text(out / "history.jsonl", "".join(json.dumps(record) + "\n" for record in run.history))
+        try:
+            for recorder in recorders:
+                recorder.start(run.history, config.epochs)
+            if not resume:
+                run.fit_inputs(on_progress)
+            while run.epoch < config.epochs:
+                run.train_epoch(on_progress, recorders)
+                for recorder in recorders:
+                    recorder.epoch(run.history[-1])
+                if out is not None:
+                    save_checkpoint(out, config, run.data_summary, run.state())
+                    write_text(out / "history.jsonl", "".join(json.dumps(record) + "\n" for record in run.history))
+        finally:
+            for recorder in recorders:
+                recorder.close()
         result = _result(run)
     if out is not None:
         write_text(out / "metrics.json", json.dumps(result.summary, indent=2) + "\n")
     return result
+
+
+def check_folder(out: Path, resume: bool) -> None:
+    """Refuse a folder that a run cannot be kept in, before anything is done.
+
+    Parameters
+    ----------
+    out : Path
+        The folder, which need not exist.
+    resume : bool
+        Whether a run that is there is to go on.
+
+    Raises
+    ------
+    UsageError
+        There is a file in its place, it may not be written to, or it holds a run and `resume` is False.
+    """
+    there = next(place for place in (out, *out.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise UsageError(f"out {str(out)!r}: {there} is a file, where a folder is needed")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UsageError(f"out {str(out)!r}: no permission to write to {there}")
+    if not resume and (out / FILE_NAME).exists():
+        raise UsageError(f"{out} holds a run already: resume it, or give another folder")
 
 
 def _result(run: Run) -> TrainingResult:

@@ -128,13 +128,40 @@ def test_help_names_every_command_and_option(capsys):
     assert all(option in text for option in (*options, "--smooth-beta", "--filter-threshold", "--taxonomy"))
 
 
-def test_interrupt(features, monkeypatch, capsys):
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
+INTERRUPTED = """
+import os, signal, sys
+from robustdml_ops.recipes.cli import main
+from robustdml_ops.recipes.run.run import Run
+whole = Run.train_epoch
+def train_epoch(run, *rest):
+    if run.epoch == int(sys.argv[1]):
+        os.kill(os.getpid(), signal.SIGINT)
+    whole(run, *rest)
+Run.train_epoch = train_epoch
+sys.exit(main(sys.argv[2:]))
+"""
 
-    monkeypatch.setattr("robustdml_ops.recipes.commands.train.train", interrupt)
-    assert main(["train", "--data", features]) == 130
-    assert "interrupted; --resume goes on" in capsys.readouterr().err
+
+def test_an_interrupted_run_says_how_it_goes_on_and_does(features, tmp_path):
+    """By the signal that Ctrl-C sends, before the first epoch and after it."""
+    out = str(tmp_path / "run")
+    command = ["train", "--data", features, "--batch-size", "32", "--epochs", "2", "--device", "cpu"]
+
+    def interrupted_after(epochs, *options):
+        call = [sys.executable, "-c", INTERRUPTED, str(epochs), *command, *options]
+        done = subprocess.run(call, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        assert done.returncode == 130 and "Traceback" not in done.stderr
+        return done.stderr.splitlines()[-1]
+
+    assert interrupted_after(1) == "robustdml train: interrupted; nothing is kept of a run without --out"
+    first = interrupted_after(0, "--out", out, "--noise", "symmetric:0.2")
+    assert first == "robustdml train: interrupted; no epoch was done, and the same command starts anew"
+    second = interrupted_after(1, "--out", out, "--noise", "symmetric:0.2")
+    assert second == f"robustdml train: interrupted; --out {out} --resume goes on after the last whole epoch"
+    # The settings are those of the run.
+    assert main(["train", "--out", out, "--resume"]) == 0
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["epoch"] == 2
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["noise"] == "symmetric:0.2"
 
 
 def test_core_imports_without_the_extras_and_recipes_name_them():

@@ -128,7 +128,7 @@ def test_specs():
     "spec", ["", "symmetric", "symmetric:", "symmetric:1.5", "symmetric:-0.1", "foo:0.5", "symmetric:nan"]
 )
 def test_bad_specs_are_named(spec):
-    with pytest.raises(UsageError, match="expected none, symmetric:RATE, small-cluster:RATE, semantic:RATE"):
+    with pytest.raises(UsageError, match="expected one of none, symmetric:RATE, small-cluster:RATE, semantic:RATE"):
         apply_noise(spec, np.arange(3), 0, 3, no_sources())
 
 

@@ -4,6 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
+from robustdml_ops.recipes.command_line import path
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.evidence.benchmarks import measure, plot, report, timing_rows
 
@@ -17,10 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         Of the command.
     """
     parser.add_argument(
-        "--out", type=Path, default=Path("out/bench"), help="folder for bench.json, bench.md and bench.png"
+        "--out", type=path, default=Path("out/bench"), help="folder for bench.json, bench.md and bench.png"
     )
     parser.add_argument("--only", default="", metavar="WORDS", help="run what pytest's -k selects, as 'proxy and 1e5'")
-    parser.add_argument("--json", type=Path, help="show an earlier result instead of measuring")
+    parser.add_argument("--json", type=path, help="show an earlier result instead of measuring")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -36,15 +37,17 @@ def run(arguments: argparse.Namespace) -> int:
     int
         0.
     """
-    out, path = arguments.out, arguments.json
+    out, results = arguments.out, arguments.json
+    if results is not None and not results.exists():
+        raise UsageError(f"--json {results}: no such file")
     out.mkdir(parents=True, exist_ok=True)
-    if path is None:
-        path = out / "bench.json"
-        measure(path, arguments.only)
+    if results is None:
+        results = out / "bench.json"
+        measure(results, arguments.only)
     try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} holds no benchmark result: {error}") from error
+        content = json.loads(results.read_text())
+    except ValueError as error:
+        raise UsageError(f"{results} holds no benchmark result: {error}") from error
     text = report(content)
     (out / "bench.md").write_text(text)
     print(text)

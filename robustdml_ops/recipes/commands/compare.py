@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from robustdml_ops.recipes.cache import write_text
+from robustdml_ops.recipes.command_line import path
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import load_data
 from robustdml_ops.recipes.errors import UsageError
@@ -21,8 +22,6 @@ from robustdml_ops.recipes.evidence.comparison.results import Results
 from robustdml_ops.recipes.networks.preparation import prepare, resolve_device
 from robustdml_ops.recipes.progress import progress_bar
 
-WAY_ON = "; the same command goes on with what is missing"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options.
@@ -33,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         Of the command.
     """
     parser.add_argument(
-        "--out", type=Path, default=Path("out/compare"), help="folder; run again, it goes on from there"
+        "--out", type=path, default=Path("out/compare"), help="folder; run again, it goes on from there"
     )
     parser.add_argument("--data", default="glyphs", help="as for robustdml train")
     parser.add_argument("--quick", action="store_true", help="fewer methods and noises, two seeds")
@@ -45,6 +44,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--epochs", type=int, default=TrainingConfig().epochs, help="epochs of each run")
     parser.add_argument("--workers", type=int, default=default_workers(), help="runs side by side")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, …")
+
+
+def way_on(arguments: argparse.Namespace) -> str:
+    """Say how a comparison that was interrupted goes on.
+
+    Parameters
+    ----------
+    arguments : Namespace
+        Parsed options.
+
+    Returns
+    -------
+    str
+        The way.
+    """
+    return "the same command goes on with what is missing"
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from robustdml_ops.recipes.cache import write_text
+from robustdml_ops.recipes.command_line import path
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import load_data
 from robustdml_ops.recipes.evidence.demo.experiment import run_demo
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser : ArgumentParser
         Of the command.
     """
-    parser.add_argument("--out", type=Path, default=Path("out"), help="folder for report.html and results.json")
+    parser.add_argument("--out", type=path, default=Path("out"), help="folder for report.html and results.json")
     parser.add_argument("--seeds", type=int, default=3, choices=range(1, 21), metavar="N", help="runs of each method")
     parser.add_argument("--epochs", type=int, default=TrainingConfig().epochs, help="epochs of each run")
 

@@ -1,30 +1,33 @@
 """``robustdml train``: one training run."""
 
 import argparse
-from collections.abc import Mapping
-from dataclasses import fields, replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from robustdml_ops.recipes.cache import write_text
+from robustdml_ops.recipes.command_line import is_off, path
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import load_data
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.filters.options import FilterOptions
-from robustdml_ops.recipes.methods import METHODS, option_groups
-from robustdml_ops.recipes.noise import NOISES
-from robustdml_ops.recipes.options import Options, OptionSet
+from robustdml_ops.recipes.methods import METHODS
 from robustdml_ops.recipes.progress import progress_bar
+from robustdml_ops.recipes.recorder import Recorder
 from robustdml_ops.recipes.reports.run_report import render_run
-from robustdml_ops.recipes.train import TrainingResult, train
-from robustdml_ops.robust.prism_settings import MOST_REJECTED
+from robustdml_ops.recipes.run.checkpoint import FILE_NAME as CHECKPOINT
+from robustdml_ops.recipes.run.tensorboard import FOLDER as TENSORBOARD
+from robustdml_ops.recipes.run.tensorboard import TensorBoard
+from robustdml_ops.recipes.settings.file import FILE_NAME as CONFIG_FILE
+from robustdml_ops.recipes.settings.file import SettingsFile, read_settings
+from robustdml_ops.recipes.settings.given import Given, complete_settings, make_config, merge, value_of
+from robustdml_ops.recipes.settings.table import Setting, all_settings
+from robustdml_ops.recipes.train import TrainingResult, check_folder, train
 
-WAY_ON = "; --resume goes on after the last whole epoch"
-DEFAULTS = TrainingConfig()
-NOISE_FORMS = ", ".join(f"{kind}:RATE" for kind in NOISES)
+# A run that goes on is told apart from another one by its checkpoint, which does not see these: the data has its name
+# and sizes there.
+SPLIT_SETTINGS = ("test_fraction", "split_seed")
 
 METRICS = {
     "precision_at_1": "Recall@1",
@@ -50,103 +53,59 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser : ArgumentParser
         Of the command.
     """
-    main = parser.add_argument_group("what to train")
-    main.add_argument("--method", default=DEFAULTS.method, choices=METHODS, help="the loss")
-    main.add_argument(
-        "--data",
-        default="glyphs",
-        help="glyphs, glyphs-large, a folder of class folders (or of train and test), or an .npz file of features",
+    run_options = parser.add_argument_group("the run")
+    run_options.add_argument(
+        "--out",
+        type=path,
+        help="folder for checkpoint, history, metrics, settings and report; without it nothing is written",
     )
-    main.add_argument("--noise", default=DEFAULTS.noise, help=f"wrong training labels: none, {NOISE_FORMS}")
-    main.add_argument(
-        "--taxonomy",
-        default=DEFAULTS.taxonomy,
-        metavar="TREE",
-        help="tree of the classes for semantic noise: unicode, wordnet, wordnet:ROOT with a noun above all classes, or "
-        "a file of lines node⇥parent; Glyphs come with one",
+    run_options.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
+    run_options.add_argument(
+        "--config",
+        type=path,
+        metavar="FILE",
+        help=f"settings in YAML, as each run writes them to OUT/{CONFIG_FILE}; options given beside it override it "
+        "(default: with --resume that of --out)",
     )
-    main.add_argument(
-        "--noise-rate",
-        type=float,
-        help="share of wrong labels that a filter is told (default: that of --noise, the true one, as in the papers); "
-        f"for Otsu's cut the most that is rejected of a class (default: {MOST_REJECTED})",
-    )
-    main.add_argument(
-        "--out", type=Path, help="folder for checkpoint, history, metrics and report; without it nothing is written"
-    )
-    main.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
-
-    _add(parser, "network", {
-        "finetune": "train the backbone too, rather than the embedding layer on frozen features",
-        "backbone": "your own, as package.module:factory; or untrained, for the built-in one as it starts",
-        "embedding_size": "size of the embeddings",
-    })  # fmt: skip
-    data = parser.add_argument_group("images and splits")
-    data.add_argument("--image-size", type=int, default=224, help="side of the images of a folder, in pixels")
-    data.add_argument("--test-fraction", type=float, default=0.5, help="share of the classes to test on")
-    data.add_argument("--split-seed", type=int, default=0, help="seed of that choice")
-    training = _add(parser, "training", {
-        "epochs": "passes over the training images",
-        "batch_size": "images a step",
-        "proxy_learning_rate": "of proxies and margins",
-        "weight_decay": "of the network",
-        "seed": "of initialisation, batches and noise",
-        "amp": "bf16 for bfloat16 autocast, or none",
-    })  # fmt: skip
-    training.add_argument(
-        "--samples-per-class",
-        type=int,
-        metavar="K",
-        help="0 for random batches, K for balanced ones with K images of each class (default: as the method asks for)",
-    )
-    training.add_argument("--learning-rate", type=float, help="of the network (default: as the method asks for)")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, …")
-    kinds: list[type[Options]] = [*option_groups(), FilterOptions]
-    for kind in kinds:
-        group = parser.add_argument_group((kind.__doc__ or kind.name).rstrip("."))
-        for field in kind.settings():
-            # The field that chooses among kinds has the name of its group: --filter.
-            flag = f"--{kind.name}" if field.name == "kind" else f"--{kind.name}-{field.name}"
-            _add_option(group, flag, field.metadata, dest=f"{kind.name}.{field.name}")
+    headings: dict[str, argparse._ArgumentGroup] = {}
+    for setting in all_settings().values():
+        if setting.heading not in headings:
+            headings[setting.heading] = parser.add_argument_group(setting.heading)
+        _add_option(headings[setting.heading], setting)
 
 
-def _config(arguments: argparse.Namespace) -> TrainingConfig:
-    given = vars(arguments)
-    settings = {field.name: given[field.name] for field in fields(TrainingConfig) if field.name in given}
-    groups = (kind(**_given(kind, given)) for kind in option_groups())
-    # What is not given of a filter is what the method asks for.
-    filtered = replace(METHODS[arguments.method].filter, **_given(FilterOptions, given))
-    return TrainingConfig(**settings, options=OptionSet(*groups), filter=filtered)
-
-
-def _given(kind: type[Options], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the command line says of a group of settings; the rest is None there."""
-    values = {field.name: given[f"{kind.name}.{field.name}"] for field in kind.settings()}
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _add(parser: argparse.ArgumentParser, title: str, settings: dict[str, str]) -> argparse._ArgumentGroup:
-    group = parser.add_argument_group(title)
-    for name, text in settings.items():
-        default = getattr(DEFAULTS, name)
-        _add_option(group, f"--{name}", {"text": text, "kind": type(default), "choices": None}, name, default)
-    return group
-
-
-def _add_option(
-    group: argparse._ArgumentGroup, flag: str, metadata: Mapping[str, Any], dest: str, default: Any = None
-) -> None:
-    """Declare an option; without a default, what is not given is None."""
-    flag, choices = flag.replace("_", "-"), metadata["choices"]
-    if metadata["kind"] is bool:
+def _add_option(group: argparse._ArgumentGroup, setting: Setting) -> None:
+    """Declare an option. What is not given is None, so that a file can say it; help shows the default."""
+    shown = "" if is_off(setting.default) else f" (default: {setting.default})"
+    if setting.kind is bool:
         action = argparse.BooleanOptionalAction
-        group.add_argument(flag, dest=dest, action=action, default=default, help=metadata["text"])
-    else:
-        metavar = None if choices else dest.rpartition(".")[2].upper()
-        group.add_argument(
-            flag, dest=dest, type=metadata["kind"], choices=choices, metavar=metavar, default=default,
-            help=metadata["text"],
-        )  # fmt: skip
+        group.add_argument(setting.flag, dest=setting.name, action=action, default=None, help=setting.text + shown)
+        return
+    metavar = None if setting.choices else setting.metavar or setting.name.rpartition(".")[2].upper()
+    group.add_argument(
+        setting.flag, dest=setting.name, type=setting.kind, choices=setting.choices, metavar=metavar,
+        help=setting.text + shown,
+    )  # fmt: skip
+
+
+def way_on(arguments: argparse.Namespace) -> str:
+    """Say how a run that was interrupted goes on.
+
+    Parameters
+    ----------
+    arguments : Namespace
+        Parsed options.
+
+    Returns
+    -------
+    str
+        The way, which depends on what is in the folder of the run.
+    """
+    if arguments.out is None:
+        return "nothing is kept of a run without --out"
+    if (arguments.out / CHECKPOINT).exists():
+        return f"--out {arguments.out} --resume goes on after the last whole epoch"
+    return "no epoch was done, and the same command starts anew"
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -162,25 +121,72 @@ def run(arguments: argparse.Namespace) -> int:
     int
         0.
     """
-    if arguments.resume and arguments.out is None:
+    out: Path | None = arguments.out
+    if arguments.resume and out is None:
         raise UsageError("--resume needs --out, the folder of the run")
-    config = _config(arguments)
+    given = _given(arguments)
+    try:
+        config = make_config(given)
+    except UsageError as error:
+        if arguments.config is None:
+            raise
+        raise UsageError(f"{error} (settings of {arguments.config} and of the command line)") from error
+    if out is not None:
+        check_folder(out, arguments.resume)
+    recorders = _recorders(out, config, given)
     with progress_bar(METHODS[config.method].title) as report:
         report("reading data", 0, 0)
         data = load_data(
-            arguments.data,
-            image_size=arguments.image_size,
-            test_fraction=arguments.test_fraction,
-            split_seed=arguments.split_seed,
+            value_of(given, "data"),
+            image_size=value_of(given, "image_size"),
+            test_fraction=value_of(given, "test_fraction"),
+            split_seed=value_of(given, "split_seed"),
         )
         result = train(
-            config, data, out=arguments.out, resume=arguments.resume, device=arguments.device, on_progress=report
+            config,
+            data,
+            out=out,
+            resume=arguments.resume,
+            device=value_of(given, "device"),
+            on_progress=report,
+            recorders=[report, *recorders],
         )
-        if arguments.out is not None:
+        if out is not None:
             report("report", 0, 0)
-            write_text(arguments.out / "report.html", render_run(result))
+            write_text(out / "report.html", render_run(result))
     Console().print(_summary_table(result))
     return 0
+
+
+def _given(arguments: argparse.Namespace) -> dict[str, Given]:
+    """Settings of the command line, and of the file beside it: of a run that goes on, that is its own."""
+    values = vars(arguments)
+    command = {
+        name: Given(values[name], f"--no-{setting.flag[2:]}" if values[name] is False else setting.flag)
+        for name, setting in all_settings().items()
+        if values[name] is not None
+    }
+    own = {}
+    if arguments.resume and (arguments.out / CONFIG_FILE).exists():
+        own = read_settings(arguments.out / CONFIG_FILE)
+    given = merge(command, own if arguments.config is None else read_settings(arguments.config))
+    for name in SPLIT_SETTINGS if own else ():
+        then, now = value_of(own, name), value_of(given, name)
+        if then != now:
+            raise UsageError(
+                f"{arguments.out} holds a run on other data: give the same settings. {name}: {then} then, {now} now"
+            )
+    return given
+
+
+def _recorders(out: Path | None, config: TrainingConfig, given: dict[str, Given]) -> Sequence[Recorder]:
+    logged = value_of(given, "logger") == "tensorboard"
+    if out is None:
+        if logged:
+            raise UsageError(f"{given['logger'].where} needs --out, the folder for its files")
+        return ()
+    settings = SettingsFile(out / CONFIG_FILE, complete_settings(config, given))
+    return (settings, TensorBoard(out / TENSORBOARD)) if logged else (settings,)
 
 
 def _summary_table(result: TrainingResult) -> Table:

@@ -1,12 +1,15 @@
 """The one place that knows where data comes from."""
 
+import os
 from pathlib import Path
 
 from robustdml_ops.recipes.data.dataset import RetrievalData
 from robustdml_ops.recipes.data.features import load_features
 from robustdml_ops.recipes.data.folders import load_folder
 from robustdml_ops.recipes.data.glyphs import GLYPHS, load_glyphs
-from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.errors import UsageError, did_you_mean
+
+EXPECTED = f"{', '.join(GLYPHS)}, a folder of class folders, or an .npz file of features"
 
 
 def load_data(source: str, *, image_size: int = 224, test_fraction: float = 0.5, split_seed: int = 0) -> RetrievalData:
@@ -44,11 +47,20 @@ def load_data(source: str, *, image_size: int = 224, test_fraction: float = 0.5,
         raise UsageError(f"test_fraction={test_fraction}: expected a share of the classes between 0 and 1")
     if source in GLYPHS:
         return load_glyphs(source)
+    if not source:
+        raise UsageError(f"data is empty: expected {EXPECTED}")
     path = Path(source).expanduser()
     if path.is_dir():
         return load_folder(path, image_size=image_size, test_fraction=test_fraction, split_seed=split_seed)
-    if path.suffix == ".npz" and path.is_file():
-        return load_features(path, test_fraction=test_fraction, split_seed=split_seed)
-    raise UsageError(
-        f"data {source!r}: expected glyphs, glyphs-large, a folder of class folders, or an .npz file of features"
-    )
+    if not path.exists():
+        raise UsageError(_missing(source, path))
+    if path.suffix != ".npz":
+        raise UsageError(f"data {source!r}: a file, but no .npz file of features; expected {EXPECTED}")
+    return load_features(path, test_fraction=test_fraction, split_seed=split_seed)
+
+
+def _missing(source: str, path: Path) -> str:
+    beside = os.listdir(path.parent) if path.parent.is_dir() else []
+    broken = f", for it is a link to {path.readlink()}, which is missing" if path.is_symlink() else ""
+    hint = did_you_mean(source, GLYPHS) or did_you_mean(path.name, beside)
+    return f"data {source!r}: no such file or folder{broken}; expected {EXPECTED}{hint}"

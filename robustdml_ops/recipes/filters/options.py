@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.errors import UnknownNameError
 from robustdml_ops.recipes.options import Options, option
 from robustdml_ops.robust.prism_settings import THRESHOLDS
 
@@ -44,5 +44,5 @@ class FilterOptions(Options, name="filter"):
             Naming the setting, its value and what is expected.
         """
         if self.kind not in (NO_FILTER, *FILTERS):
-            raise UsageError(f"filter {self.kind!r}: expected one of {', '.join((NO_FILTER, *FILTERS))}")
+            raise UnknownNameError("filter", self.kind, (NO_FILTER, *FILTERS))
         super().check()

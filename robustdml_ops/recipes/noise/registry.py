@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.errors import UnknownNameError, UsageError
 from robustdml_ops.recipes.noise.semantic import semantic
 from robustdml_ops.recipes.noise.shares import Labels, NoisyLabels
 from robustdml_ops.recipes.noise.small_cluster import small_cluster
@@ -90,10 +90,12 @@ def parse_noise(spec: str) -> tuple[str, float] | None:
     """
     if spec == "none":
         return None
+    forms = ["none", *(f"{kind}:RATE" for kind in NOISES)]
     match = re.fullmatch(r"([a-z-]+):(\d*\.?\d+)", spec)
-    if not match or match[1] not in NOISES or float(match[2]) > 1:
-        known = ", ".join(f"{kind}:RATE" for kind in NOISES)
-        raise UsageError(f"noise {spec!r}: expected none, {known} with RATE between 0 and 1, for example symmetric:0.5")
+    if not match or match[1] not in NOISES:
+        raise UnknownNameError("noise", spec, forms)
+    if float(match[2]) > 1:
+        raise UsageError(f"noise {spec!r}: expected one of {', '.join(forms)} with RATE between 0 and 1")
     return match[1], float(match[2])
 
 

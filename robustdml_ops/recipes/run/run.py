@@ -1,6 +1,7 @@
 """What changes while a run trains, and what it does in an epoch."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from robustdml_ops.recipes.methods import METHODS, Method
 from robustdml_ops.recipes.networks.models import Embedder, apply_in_batches, as_tensor
 from robustdml_ops.recipes.networks.preparation import Prepared
 from robustdml_ops.recipes.progress import OnProgress
+from robustdml_ops.recipes.recorder import Recorder
 from robustdml_ops.recipes.run.noisy_labels import noisy_labels
 from robustdml_ops.recipes.run.sample_log import SampleLog
 from robustdml_ops.validation import NotFiniteError
@@ -92,13 +94,15 @@ class Run:
             loss_input.fit(report)
         self.phase_one_seconds = time.perf_counter() - start
 
-    def train_epoch(self, report: OnProgress) -> None:
+    def train_epoch(self, report: OnProgress, recorders: Sequence[Recorder]) -> None:
         """Pass over the batches once, then evaluate on the test split and add a record to the history.
 
         Parameters
         ----------
         report : callable
             Told of every step.
+        recorders : sequence of Recorder
+            Told of every step and its loss.
 
         Raises
         ------
@@ -121,6 +125,8 @@ class Run:
                 raise UsageError(f"epoch {self.epoch + 1}, step {step}: {error}") from error
             if value is not None:
                 total, taken = total + value, taken + 1
+            for recorder in recorders:
+                recorder.step(step, len(self.sampler), value)
             report(title, step, len(self.sampler))
         loss = float(total) / max(taken, 1)
         if not np.isfinite(loss):

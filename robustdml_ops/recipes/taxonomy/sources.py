@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.errors import UsageError, did_you_mean
 from robustdml_ops.recipes.taxonomy.tree import ClassTree, tree_from_parents
 from robustdml_ops.recipes.taxonomy.unicode_names import tree_from_unicode_names
 from robustdml_ops.recipes.taxonomy.wordnet import tree_from_wordnet
@@ -36,7 +36,9 @@ def load_taxonomy(source: str, class_names: Sequence[str]) -> ClassTree:
         return tree_from_wordnet(class_names, source.partition(":")[2] or "entity")
     path = Path(source).expanduser()
     if not path.is_file():
-        raise UsageError(f"taxonomy {source!r}: expected unicode, wordnet, wordnet:ROOT or a file of node⇥parent lines")
+        found = "no file" if path.exists() else "no such file"
+        expected = "expected unicode, wordnet, wordnet:ROOT or a file of node⇥parent lines"
+        raise UsageError(f"taxonomy {source!r}: {found}; {expected}{did_you_mean(source, ('unicode', 'wordnet'))}")
     return tree_from_parents(_read_parents(path), class_names)
 
 

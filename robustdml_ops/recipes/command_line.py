@@ -1,0 +1,112 @@
+"""A parser of the command line that says what may have been meant, and in one line how the command is used."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from robustdml_ops.recipes.errors import UnknownNameError, did_you_mean
+
+
+class CommandParser(argparse.ArgumentParser):
+    """As its base, with suggestions for what it does not know.
+
+    An option is given by its whole name: a beginning that is plain today would be ambiguous with the next option.
+
+    Parameters
+    ----------
+    **settings
+        Of the base.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"formatter_class": _HelpFormatter, **settings}, allow_abbrev=False)
+
+    def shorten_usage(self) -> None:
+        """Leave out of the usage line what may be left out of the command; to be called when all options are declared.
+
+        The command for training has some seventy options, which ``--help`` explains below the line.
+        """
+        needed = [word for action in self._actions for word in _needed(action)]
+        self.usage = " ".join(["%(prog)s [OPTIONS]", *needed, "  (--help lists the options)"])
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse, and refuse what is unknown: the parser of a command does so itself, and shows its own usage.
+
+        Parameters
+        ----------
+        args, namespace
+            As in the base.
+
+        Returns
+        -------
+        tuple
+            The namespace, and an empty list.
+        """
+        parsed, unknown = super().parse_known_args(args, namespace)
+        options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+        if options:
+            known = list(self._option_string_actions)
+            self.error("; ".join(f"unknown option {option}{did_you_mean(option, known)}" for option in options))
+        if unknown:
+            self.error(f"unexpected argument {unknown[0]!r}")
+        return parsed, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            name = (action.option_strings or [str(action.metavar)])[-1]
+            self.error(str(UnknownNameError(name, str(value), map(str, action.choices))))
+
+
+def path(text: str) -> Path:
+    """Read a path, as the type of an option.
+
+    Parameters
+    ----------
+    text : str
+        What was given.
+
+    Returns
+    -------
+    Path
+        The path, ``~`` written out.
+
+    Raises
+    ------
+    ArgumentTypeError
+        The text is empty, as where a shell variable is not set: it would stand for the current folder.
+    """
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty")
+    return Path(text).expanduser()
+
+
+def is_off(default: object) -> bool:
+    """Whether a default says nothing, so that help need not show it; 0 says something.
+
+    Parameters
+    ----------
+    default : object
+        Of an option.
+
+    Returns
+    -------
+    bool
+        True for None, False and an empty text.
+    """
+    return default is None or default is False or default == ""
+
+
+def _needed(action: argparse.Action) -> Sequence[str]:
+    """Words of the usage line for an argument that has to be given, none for one that has not."""
+    name = str(action.metavar or action.dest.upper())
+    if not action.option_strings:
+        return [{"?": f"[{name}]", "*": f"[{name} …]", "+": f"{name} …"}.get(str(action.nargs), name)]
+    return [action.option_strings[-1], name] if action.required else []
+
+
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows defaults, save where an option is off or has none."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if is_off(action.default) else super()._get_help_string(action)

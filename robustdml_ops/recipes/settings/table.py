@@ -1,0 +1,166 @@
+"""The table of all settings of ``robustdml train``: its options, and the keys of ``config.yaml``, follow from it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.errors import did_you_mean
+from robustdml_ops.recipes.filters.options import FilterOptions
+from robustdml_ops.recipes.methods import METHODS, option_groups
+from robustdml_ops.recipes.noise import NOISES
+from robustdml_ops.recipes.options import Options
+from robustdml_ops.recipes.run.tensorboard import LOGGERS
+from robustdml_ops.robust.prism_settings import MOST_REJECTED
+
+DEFAULTS = TrainingConfig()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting.
+
+    Attributes
+    ----------
+    name : str
+        As in a file, ``epochs``; that of a group with its group, ``filter.window``.
+    heading : str
+        Under which ``--help`` lists it.
+    text : str
+        What it does.
+    kind : type
+        Of its values.
+    default : object
+        What it is where it is not given; None where its text says so, or it goes by the method.
+    choices : tuple of str, optional
+        All its values.
+    metavar : str, optional
+        What ``--help`` calls its value.
+    """
+
+    name: str
+    heading: str
+    text: str
+    kind: type
+    default: Any = None
+    choices: tuple[str, ...] | None = None
+    metavar: str | None = None
+
+    @property
+    def flag(self) -> str:
+        """Its option on the command line."""
+        # The setting that chooses among kinds has the name of its group: --filter.
+        return "--" + self.name.removesuffix(".kind").replace(".", "-").replace("_", "-")
+
+    @property
+    def group(self) -> str:
+        """Name of its group, empty without one."""
+        return self.name.rpartition(".")[0]
+
+    def complaint(self, value: object) -> str | None:
+        """Say what is wrong with a value from a file.
+
+        Parameters
+        ----------
+        value : object
+            Not None.
+
+        Returns
+        -------
+        str or None
+            What was expected; None where all is right. Bounds are checked by the configuration.
+        """
+        if self.choices is not None and value not in self.choices:
+            close = did_you_mean(value, self.choices) if isinstance(value, str) else ""
+            return f"expected one of {', '.join(self.choices)}{close}"
+        kinds: tuple[type, ...] = (int, float) if self.kind is float else (self.kind,)
+        # To Python True is a number.
+        if not isinstance(value, kinds) or (isinstance(value, bool) and self.kind is not bool):
+            return f"expected {_KINDS[self.kind]}"
+        return None
+
+
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text, in quotes if need be"}
+
+
+def all_settings() -> dict[str, Setting]:
+    """List the settings, those of all registered methods among them.
+
+    Returns
+    -------
+    dict
+        By name, in the order of ``--help`` and of files.
+    """
+    return {setting.name: setting for part in (_of_run(), _of_groups()) for setting in part}
+
+
+def _of_run() -> Iterator[Setting]:
+    def field(name: str, text: str, kind: type | None = None, **more: Any) -> Setting:
+        default = getattr(DEFAULTS, name)
+        return Setting(name, heading, text, kind or type(default), default, **more)
+
+    heading = "what to train"
+    yield field("method", "the loss", choices=tuple(METHODS))
+    yield Setting(
+        "data",
+        heading,
+        "glyphs, glyphs-large, a folder of class folders (or of train and test), or an .npz file of features",
+        str,
+        "glyphs",
+    )
+    kinds = ", ".join(f"{kind}:RATE" for kind in NOISES)
+    yield field("noise", f"wrong training labels: none, {kinds}")
+    yield field(
+        "taxonomy",
+        "tree of the classes for semantic noise: unicode, wordnet, wordnet:ROOT with a noun above all classes, or "
+        "a file of lines node⇥parent; Glyphs come with one",
+        metavar="TREE",
+    )
+    yield field(
+        "noise_rate",
+        "share of wrong labels that a filter is told (default: that of --noise, the true one, as in the papers); "
+        f"for Otsu's cut the most that is rejected of a class (default: {MOST_REJECTED})",
+        float,
+    )
+    heading = "network"
+    yield field("finetune", "train the backbone too, rather than the embedding layer on frozen features")
+    yield field("backbone", "your own, as package.module:factory; or untrained, for the built-in one as it starts")
+    yield field("embedding_size", "size of the embeddings")
+    heading = "images and splits"
+    yield Setting("image_size", heading, "side of the images of a folder, in pixels", int, 224)
+    yield Setting("test_fraction", heading, "share of the classes to test on", float, 0.5)
+    yield Setting("split_seed", heading, "seed of that choice", int, 0)
+    heading = "training"
+    yield field("epochs", "passes over the training images")
+    yield field("batch_size", "images a step")
+    yield field(
+        "samples_per_class",
+        "0 for random batches, K for balanced ones with K images of each class (default: as the method asks for)",
+        int,
+        metavar="K",
+    )
+    yield field("learning_rate", "of the network (default: as the method asks for)", float)
+    yield field("proxy_learning_rate", "of proxies and margins")
+    yield field("weight_decay", "of the network")
+    yield field("seed", "of initialisation, batches and noise")
+    yield field("amp", "bf16 for bfloat16 autocast", choices=("none", "bf16"))
+    heading = "where"
+    yield Setting("device", heading, "auto, cpu, cuda, …", str, "auto")
+    yield Setting("logger", heading, "tensorboard: event files in OUT/tensorboard, too", str, "none", LOGGERS)
+
+
+def _of_groups() -> Iterator[Setting]:
+    groups: list[type[Options]] = [*option_groups(), FilterOptions]
+    for group in groups:
+        for field in group.settings():
+            text, kind, choices = (field.metadata[key] for key in ("text", "kind", "choices"))
+            # Of a filter, what is not given is what the method asks for.
+            default = None if group is FilterOptions else field.default
+            yield Setting(
+                f"{group.name}.{field.name}",
+                (group.__doc__ or group.name).rstrip("."),
+                text,
+                kind,
+                default,
+                None if choices is None else tuple(choices),
+            )
