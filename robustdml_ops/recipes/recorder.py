@@ -41,3 +41,18 @@ class Recorder:
 
     def close(self) -> None:
         """Training is over, or has failed."""
+
+
+class Follower(Recorder):
+    """Follows a run, or anything else that reports steps, as `robustdml_ops.recipes.progress.OnProgress` does."""
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Take a report.
+
+        Parameters
+        ----------
+        what : str
+            What is being done.
+        done, total : int
+            Steps.
+        """

@@ -11,8 +11,9 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from robustdml_ops.recipes import progress as module
-from robustdml_ops.recipes.progress import Bar, Lines, progress_bar
+from robustdml_ops.recipes import log_lines
+from robustdml_ops.recipes.log_lines import Lines
+from robustdml_ops.recipes.progress import Bar, progress_bar
 
 STAMP = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d "
 
@@ -28,7 +29,7 @@ def clock(monkeypatch):
             return self.now
 
     clock = Clock()
-    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(log_lines, "time", clock)
     return clock
 
 
@@ -69,8 +70,8 @@ def test_a_log_of_training_has_epochs_losses_and_the_time_that_is_left(clock, ca
     follow.close()
     told = lines(capsys)
     assert told[0] == "Robust: goes on after epoch 2 of 4"
-    assert "Robust: epoch 3 of 4, step 11/12, loss 1.25, 1 steps/s, 0:00:12 left" in told
-    assert "Robust: epoch 3 of 4 done, loss 0.1235, Recall@1 0.7500, 12 s, 0:00:12 left" in told
+    assert "Robust: epoch 3 of 4, step 11/12, loss 1.25, 1 steps/s, 0:00:13 left" in told
+    assert "Robust: epoch 3 of 4 done, loss 0.1235, Recall@1 0.7500, 12 s, 0:00:13 left" in told
     assert told[-1] == "Robust: epoch 4 of 4 done, loss 0.1235, Recall@1 0.7500, 12 s"
     assert len(told) <= 6
 

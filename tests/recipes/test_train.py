@@ -11,6 +11,7 @@ from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.methods import METHODS
 from robustdml_ops.recipes.methods.anchors import AnchorOptions, SmoothOptions
 from robustdml_ops.recipes.options import OptionSet
+from robustdml_ops.recipes.recorder import Recorder
 from robustdml_ops.recipes.train import train
 
 FAST = TrainingConfig(
@@ -124,6 +125,39 @@ def test_files(clusters, tmp_path):
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert metrics["precision_at_1"] == result.history[-1]["precision_at_1"]
     assert metrics["data"]["classes"] == 12
+
+
+class Diary(Recorder):
+    def __init__(self):
+        self.entries = []
+
+    def start(self, history, epochs):
+        self.entries.append(("start", len(history), epochs))
+
+    def step(self, step, steps, loss):
+        self.entries.append(("step", step, steps))
+        assert loss.shape == () and not loss.requires_grad
+
+    def epoch(self, record):
+        self.entries.append(("epoch", record["epoch"]))
+
+    def close(self):
+        self.entries.append(("close",))
+
+
+def test_recorders_are_told(clusters, tmp_path, monkeypatch):
+    config = replace(FAST, method="proxy-anchor", batch_size=126, samples_per_class=0, epochs=1)
+    steps = [("step", 1, 2), ("step", 2, 2)]
+    first, second, third = Diary(), Diary(), Diary()
+    train(config, clusters, out=tmp_path / "run", device="cpu", recorders=[first])
+    assert first.entries == [("start", 0, 1), *steps, ("epoch", 1), ("close",)]
+    config = replace(config, epochs=2)
+    train(config, clusters, out=tmp_path / "run", resume=True, device="cpu", recorders=[second])
+    assert second.entries == [("start", 1, 2), *steps, ("epoch", 2), ("close",)]
+    monkeypatch.setattr(train_module.Run, "_batch_loss", lambda self, X, *_: X.sum() * float("nan"))
+    with pytest.raises(UsageError, match="nan"):
+        train(config, clusters, device="cpu", recorders=[third])
+    assert third.entries[0] == ("start", 0, 2) and third.entries[-1] == ("close",)
 
 
 @pytest.mark.parametrize("method", METHODS)
