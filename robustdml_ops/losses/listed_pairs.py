@@ -8,7 +8,7 @@ from robustdml_ops.losses.miner_indices import ListedPairs
 from robustdml_ops.ops import PairHinge, PairLSE, similarity
 from robustdml_ops.pairs.autograd import pair_dtype
 from robustdml_ops.rows.eager import unit_rows
-from robustdml_ops.validation import check_finite_embeddings
+from robustdml_ops.validation import check_finite_embeddings, require
 
 # A product of whole matrices takes a pair in a hundredth of the time that gathering its two rows does.
 _PRODUCT_PAIRS = 64
@@ -62,7 +62,12 @@ def listed_lse(
     the pairs of the list.
     """
     n, m = len(embeddings), len(embeddings if candidates is None else candidates)
-    (p_rows, p_columns), (n_rows, n_columns) = _once(*listed[:2], n, m), _once(*listed[2:], n, m)
+    p_places, n_places = _once(*listed[:2], n, m), _once(*listed[2:], n, m)
+    both = torch.isin(p_places, n_places, assume_unique=True)
+    require(
+        ~both.any(), lambda: f"indices_tuple has pair {divmod(int(p_places[both][0]), m)} as positive and as negative"
+    )
+    (p_rows, p_columns), (n_rows, n_columns) = ((places // m, places % m) for places in (p_places, n_places))
     positive = _similarities(embeddings, candidates, p_rows, p_columns)
     negative = _similarities(embeddings, candidates, n_rows, n_columns)
     if epsilon is not None:
@@ -108,16 +113,14 @@ def _distances(s: Tensor, X: Tensor, candidates: Tensor | None, rows: Tensor, co
     return torch.where(equal, 0.0, squared.masked_fill(equal, 1).sqrt())
 
 
-def _once(rows: Tensor, columns: Tensor, n: int, m: int) -> tuple[Tensor, Tensor]:
-    """Every pair once: in the peer's code they are the entries of a mask."""
+def _once(rows: Tensor, columns: Tensor, n: int, m: int) -> Tensor:
+    """Places row · m + column, each once: in the peer's code the pairs are the entries of a mask."""
     places = rows * m + columns
-    if n * m <= _PRODUCT_PAIRS * len(places):
-        mask = torch.zeros(n * m, dtype=torch.bool, device=rows.device)
-        mask[places] = True
-        places = mask.nonzero().squeeze(1)
-    else:
-        places = torch.unique(places)
-    return places // m, places % m
+    if n * m > _PRODUCT_PAIRS * len(places):
+        return places.unique()  # type: ignore[no-any-return,no-untyped-call]
+    mask = torch.zeros(n * m, dtype=torch.bool, device=rows.device)
+    mask[places] = True
+    return mask.nonzero().squeeze(1)
 
 
 def _extremes(values: Tensor, rows: Tensor, n: int) -> Tensor:

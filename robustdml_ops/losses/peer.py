@@ -4,6 +4,7 @@ Where it is not installed, stand-ins hold their place: the losses run, and its a
 """
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -115,15 +116,18 @@ if TYPE_CHECKING:
 else:
     try:
         from pytorch_metric_learning import distances as peer_distances
-        from pytorch_metric_learning import losses as peer_losses
+        from pytorch_metric_learning import losses
         from pytorch_metric_learning import reducers as peer_reducers
         from pytorch_metric_learning.losses import BaseMetricLossFunction as PeerBase
         from pytorch_metric_learning.losses.mixins import WeightRegularizerMixin as PeerWeights
 
+        # Its own, also where somebody puts ours in their places.
+        peer_losses = SimpleNamespace(**vars(losses))
         INSTALLED = True
     except ImportError:
         INSTALLED = False
         PeerBase, PeerWeights = StandIn, StandInWeights
+        peer_distances = peer_losses = peer_reducers = None
 
 
 def regularization(loss: Any, embeddings: Tensor, weights: Tensor | None) -> Tensor | float:

@@ -90,6 +90,13 @@ def test_pairs_without_labels_given_twice(name):
         both(name)[0](X)
 
 
+def test_a_pair_is_positive_or_negative():
+    X, _ = batch()
+    a, p, n = torch.tensor([0, 3]), torch.tensor([1, 2]), torch.tensor([5, 2])
+    with pytest.raises(ValueError, match=r"indices_tuple has pair \(3, 2\) as positive and as negative"):
+        both("MultiSimilarityLoss")[0](X, None, (a, p, n))
+
+
 @pytest.mark.parametrize("name", PAIR_NAMES)
 def test_few_pairs_of_a_large_batch_are_gathered(name):
     """2,000 pairs of 4,000 × 4,000: a matrix of them would be 8,000 times as large."""

@@ -141,12 +141,20 @@ def test_an_unknown_part_is_named():
         robustdml_ops.engine  # noqa: B018
 
 
-def test_import_is_light():
-    """Beyond PyTorch and what comes with it, losses and ops bring themselves alone: no Triton, nothing of recipes."""
+@pytest.mark.parametrize(
+    ("parts", "without"),
+    [
+        ("robustdml_ops.ops, robustdml_ops.robust", ""),
+        # The losses are of the base class of pytorch-metric-learning where that is installed, and so bring it along.
+        ("robustdml_ops.losses, robustdml_ops.ops", "sys.modules['pytorch_metric_learning'] = None; "),
+    ],
+)
+def test_import_is_light(parts, without):
+    """Beyond PyTorch and what comes with it, the parts bring themselves alone: no Triton, nothing of recipes."""
     code = (
-        "import sys, torch; before = set(sys.modules); import robustdml_ops.losses, robustdml_ops.ops; "
+        f"import sys, torch; {without}before = set(sys.modules); import {parts}; "
         "tops = lambda names: {name.split('.')[0] for name in names}; "
         "print(tops(sys.modules) - tops(before) - sys.stdlib_module_names, "
-        f"[name for name in {HEAVY} if name in sys.modules])"
+        f"[name for name in {HEAVY} if sys.modules.get(name)])"
     )
     assert printed(code) == "{'robustdml_ops'} []"
