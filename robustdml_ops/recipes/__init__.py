@@ -9,6 +9,7 @@ This part of the package needs the ``recipes`` extra; the losses themselves do n
 `methods`           the losses that one trains with, each with its settings; `loss_inputs` what they are fed
 `filters`           who is kept out of the loss
 `networks`, `run`   backbones; the parts of a run: its state, checkpoints, log of samples
+`trained`           what a run leaves: the model file, `load_embedder`, embedding and exporting with it
 `reports`           the report of a run
 `evidence`          the comparison, the demo and the benchmarks: what stands behind this repository's own claims
 `commands`, `cli`   the command line
@@ -18,6 +19,12 @@ Nothing but `commands` imports `evidence`.
 """
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from robustdml_ops.recipes.trained.embedder import load_embedder
+
+__all__ = ["load_embedder"]
 
 _EXTRAS = {
     "matplotlib": "matplotlib",
@@ -33,3 +40,12 @@ if _missing:
     raise ImportError(
         f"robustdml_ops.recipes needs {', '.join(_missing)}: install with `pip install robustdml_ops[recipes]`"
     )
+
+
+def __getattr__(name: str) -> Any:
+    if name == "load_embedder":
+        # When it is used: a command that needs no network is not to wait for one.
+        from robustdml_ops.recipes.trained.embedder import load_embedder
+
+        return load_embedder
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,6 +16,9 @@ from robustdml_ops.recipes.errors import UnknownNameError, UsageError, disk_erro
 # Each is the module of its name in `robustdml_ops.recipes.commands`.
 COMMANDS = {
     "train": "train an embedding on Glyphs, a folder of images or a file of features",
+    "embed": "embeddings of images by a trained network, as an .npz file",
+    "evaluate": "retrieval metrics of a trained network on other data",
+    "export": "a trained network as a program of torch.export or as an ONNX file",
     "demo": "train with half the labels wrong, time the losses, and write a report to look at",
     "compare": "train every method against every noise over several seeds, and hold the papers to it",
     "bench": "measure speed and memory of the losses against their floors",

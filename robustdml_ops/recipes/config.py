@@ -45,8 +45,12 @@ class TrainingConfig:
     finetune : bool
         Train the backbone as well; otherwise its features are computed once and only the embedding layer trains.
     backbone : str
-        ``package.module:factory`` of the user's own, ``untrained`` for the built-in network as it starts, or empty for
-        the one that goes with the data.
+        ``efficientnet-lite0`` (of the extra ``vision``), ``timm:NAME``, ``package.module:factory`` of the user's own,
+        ``untrained`` for the built-in network as it starts, or empty for the one that goes with the data.
+    backbone_weights : str
+        File of weights for the first two, instead of those that they come with; empty for none.
+    augment : bool
+        Whether the first two crop and flip images at random while they are finetuned.
     learning_rate : float or None
         Of AdamW for the network; None for what the method asks for.
     proxy_learning_rate, weight_decay : float
@@ -71,6 +75,8 @@ class TrainingConfig:
     embedding_size: int = 64
     finetune: bool = False
     backbone: str = ""
+    backbone_weights: str = ""
+    augment: bool = True
     learning_rate: float | None = None
     proxy_learning_rate: float = 1e-2
     weight_decay: float = 1e-4

@@ -12,6 +12,16 @@ from robustdml_ops.recipes.errors import UsageError
 
 LARGEST_RECALL = 8
 
+# What `retrieval_metrics` gives, and what people call it.
+METRICS = {
+    "precision_at_1": "Recall@1",
+    "recall_at_2": "Recall@2",
+    "recall_at_4": "Recall@4",
+    "recall_at_8": "Recall@8",
+    "r_precision": "R-precision",
+    "mean_average_precision_at_r": "MAP@R",
+}
+
 
 class _RetrievalMetrics(AccuracyCalculator):  # type: ignore[misc]
     """The library's metrics, and Recall@K for a few K (its precision_at_1 is Recall@1)."""
@@ -62,14 +72,7 @@ def retrieval_metrics(
     if not np.isfinite(embeddings).all():
         raise UsageError("embeddings hold NaN or infinite values: the training diverged; try a smaller learning rate")
     calculator = _RetrievalMetrics(
-        include=(
-            "precision_at_1",
-            "recall_at_2",
-            "recall_at_4",
-            "recall_at_8",
-            "r_precision",
-            "mean_average_precision_at_r",
-        ),
+        include=tuple(METRICS),
         k="max_bin_count" if largest_class > LARGEST_RECALL else min(LARGEST_RECALL, len(labels) - 1),
         device=device or torch.device("cpu"),
         knn_func=_search,

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ from robustdml_ops.recipes.recorder import Recorder
 from robustdml_ops.recipes.run.checkpoint import FILE_NAME, load_checkpoint, save_checkpoint
 from robustdml_ops.recipes.run.run import Run
 from robustdml_ops.recipes.run.sample_log import clean_auc
+from robustdml_ops.recipes.trained.card import ModelCard
+from robustdml_ops.recipes.trained.embedder import TrainedEmbedder
+from robustdml_ops.recipes.trained.model_file import FILE_NAME as MODEL_FILE
 
 # The first of these that a run has is its clean score in reports and comparisons.
 CLEAN_SCORES = ("log_p_clean_auc", "confidence_auc", "detector_loss_auc", "weight_auc")
@@ -38,7 +42,9 @@ class TrainingResult:
     history : list of dict
         One record an epoch: loss, seconds, the metrics of `retrieval_metrics`, margins where they are learnt.
     embedder : Embedder
-        The trained network, in eval mode; on features where the backbone was frozen.
+        What trained, in eval mode; on features where the backbone was frozen.
+    model : TrainedEmbedder
+        The whole trained network, with backbone and preprocessing, in eval mode; its embeddings have length 1.
     changed : ndarray
         Which training labels are wrong, bool, (N,).
     scores : dict of ndarray
@@ -53,6 +59,7 @@ class TrainingResult:
     config: TrainingConfig
     history: list[dict[str, float]]
     embedder: Embedder
+    model: TrainedEmbedder
     changed: NDArray[np.bool_]
     scores: dict[str, NDArray[np.float32]]
     summary: dict[str, Any]
@@ -79,7 +86,8 @@ def train(
     data : RetrievalData
         Images or features with true labels; the noise is applied here, to the training labels alone.
     out : Path, optional
-        Folder for ``checkpoint.pt``, ``history.jsonl`` and ``metrics.json``; nothing is written without it.
+        Folder for ``checkpoint.pt``, ``history.jsonl``, ``metrics.json`` and ``model.pt``; nothing is written without
+        it.
     resume : bool
         Go on from the checkpoint in `out`.
     device : str
@@ -135,6 +143,7 @@ def train(
                 recorder.close()
         result = _result(run)
     if out is not None:
+        result.model.save(out / MODEL_FILE)
         write_text(out / "metrics.json", json.dumps(result.summary, indent=2) + "\n")
     return result
 
@@ -178,4 +187,22 @@ def _result(run: Run) -> TrainingResult:
         summary |= loss_input.summary()
     summary |= {f"{name}_auc": clean_auc(name, score, run.changed) for name, score in scores.items()}
     summary["clean_auc"] = next((summary[name] for name in CLEAN_SCORES if name in summary), None)
-    return TrainingResult(config, run.history, run.embedder.eval(), run.changed, scores, summary)
+    return TrainingResult(config, run.history, run.embedder.eval(), _model(run), run.changed, scores, summary)
+
+
+def _model(run: Run) -> TrainedEmbedder:
+    """Put what made the features below the embedding layer, so that the whole takes the data as they were given."""
+    origin, size = run.prepared.origin, run.config.embedding_size
+    network = Embedder(origin.backbone, run.prepared.num_features, size)
+    network.head = run.embedder.head
+    trained_by = {"config": run.config.as_dict(), "data": run.data_summary, "metrics": run.history[-1]}
+    card = ModelCard(
+        backbone=origin.name,
+        input_shape=origin.input_shape,
+        num_features=run.prepared.num_features,
+        embedding_size=size,
+        class_names=run.prepared.data.train.class_names,
+        trained_by=trained_by,
+        package_version=import_module("robustdml_ops").__version__,
+    )
+    return TrainedEmbedder(network, card).eval()

@@ -10,7 +10,7 @@ from robustdml_ops.recipes.cli import main
 from robustdml_ops.recipes.commands import demo
 from robustdml_ops.recipes.evidence.demo import experiment, timing
 from robustdml_ops.recipes.evidence.demo.timing import FLOOR, OURS, Shape, measure
-from robustdml_ops.recipes.networks import preparation
+from robustdml_ops.recipes.networks.backbones import choice
 from robustdml_ops.recipes.networks.models import SmallCNN
 
 
@@ -35,7 +35,7 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def tiny_demo(tiny_images, monkeypatch):
-    monkeypatch.setattr(preparation, "load_pretrained_cnn", lambda on_progress: SmallCNN(1))
+    monkeypatch.setattr(choice, "load_pretrained_cnn", lambda on_progress: SmallCNN(1))
     monkeypatch.setattr(demo, "load_data", lambda source: tiny_images)
     monkeypatch.setattr(demo, "Shape", lambda: Shape(batch=16, classes=50, size=8))
 

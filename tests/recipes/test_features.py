@@ -32,6 +32,23 @@ def test_own_test_part_and_half_precision(tmp_path):
     assert data.test.inputs.shape == (2, 4)
 
 
+def test_labels_may_number_names(tmp_path):
+    names = np.array(["wren", "auk", "owl", "crow"])
+    features = np.arange(4.0)[:, None]
+    data = load_data(
+        save(
+            tmp_path,
+            features=features,
+            labels=[3, 1, 3, 0],
+            test_features=features,
+            test_labels=[2, 2, 0, 2],
+            class_names=names,
+        )
+    )
+    assert [data.train.class_names[label] for label in data.train.labels] == ["crow", "auk", "crow", "wren"]
+    assert [data.test.class_names[label] for label in data.test.labels] == ["owl", "owl", "wren", "owl"]
+
+
 X = np.ones((4, 3), np.float32)
 Y = np.array([0, 0, 1, 1])
 
@@ -50,6 +67,9 @@ Y = np.array([0, 0, 1, 1])
         ({"features": X, "labels": Y, "test_labels": Y}, "both or neither"),
         ({"features": X, "labels": Y, "test_features": X[:, :2], "test_labels": Y}, "3 columns and test_features 2"),
         ({"features": X, "labels": Y * 0}, "at least 2 classes"),
+        ({"features": X, "labels": Y + 1, "class_names": ["a", "b"]}, r"class_names is <U1 \(2,\), .* from 1 to 2"),
+        ({"features": X, "labels": Y - 1, "class_names": ["a", "b"]}, "labels go from -1 to 0; expected texts, one"),
+        ({"features": X, "labels": Y, "class_names": [1, 2]}, "class_names is int64"),
         ({"features": np.array([{}, 1], dtype=object), "labels": Y}, "not a readable"),
     ],
 )

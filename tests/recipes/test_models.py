@@ -3,7 +3,6 @@ import pytest
 import torch
 
 from robustdml_ops.recipes.data import take_classes
-from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.networks import pretraining
 from robustdml_ops.recipes.networks.models import (
     Embedder,
@@ -11,7 +10,6 @@ from robustdml_ops.recipes.networks.models import (
     apply_in_batches,
     as_tensor,
     count_features,
-    import_backbone,
 )
 
 CPU = torch.device("cpu")
@@ -35,6 +33,23 @@ def test_batches_change_nothing_and_the_mode_is_kept():
     np.testing.assert_allclose(whole, expected.numpy(), atol=1e-5)
 
 
+def test_large_images_come_in_smaller_batches_and_progress_is_told():
+    sizes, reports = [], []
+
+    def look(_, arguments):
+        sizes.append(len(arguments[0]))
+
+    network = torch.nn.Flatten()
+    network.register_forward_pre_hook(look)
+    apply_in_batches(
+        network, np.zeros((150, 1, 224, 224), np.uint8), CPU, on_progress=lambda *told: reports.append(told)
+    )
+    assert sizes == [64, 64, 22]
+    assert reports == [("features", 0, 150), ("features", 64, 150), ("features", 128, 150)]
+    apply_in_batches(network, np.zeros((600, 5), np.float32), CPU)
+    assert sizes[3:] == [512, 88]
+
+
 def test_images_become_numbers_from_zero_to_one_and_features_stay():
     assert as_tensor(np.array([[0, 255]], np.uint8), CPU).tolist() == [[0, 1]]
     assert as_tensor(np.array([[-3, 255]], np.float32), CPU).tolist() == [[-3, 255]]
@@ -45,22 +60,6 @@ def test_embedder():
     embedder = Embedder(torch.nn.Identity(), 4096, 16)
     assert embedder(torch.zeros(3, 4096)).abs().max() == 0
     assert float(embedder.head.weight.detach().std()) == pytest.approx((2 / 4096) ** 0.5, rel=0.02)
-
-
-def test_own_backbones(tmp_path, monkeypatch):
-    (tmp_path / "own_backbones.py").write_text(
-        "from torch import nn\ndef good():\n    return nn.Flatten()\ndef bad():\n    return 3\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    assert isinstance(import_backbone("own_backbones:good"), torch.nn.Flatten)
-    for path, message in (
-        ("own_backbones", "expected package.module:factory"),
-        ("own_backbones:none", "no attribute 'none'"),
-        ("no_such_module:x", "No module named 'no_such_module'"),
-        ("own_backbones:bad", "returned int"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            import_backbone(path)
 
 
 def test_pretraining_learns_and_is_cached(tiny_images, own_cache, monkeypatch):

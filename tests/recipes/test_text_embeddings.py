@@ -8,7 +8,7 @@ from robustdml_ops.recipes.loss_inputs import Training, text_embeddings
 from robustdml_ops.recipes.loss_inputs.guidance import LanguageGuidance
 from robustdml_ops.recipes.loss_inputs.text_embeddings import hashed_ngrams, name_by_looks
 from robustdml_ops.recipes.networks.models import SmallCNN, apply_in_batches
-from robustdml_ops.recipes.networks.preparation import Prepared, resolve_device
+from robustdml_ops.recipes.networks.preparation import Origin, Prepared, resolve_device
 
 CPU = resolve_device("cpu")
 
@@ -60,7 +60,8 @@ def test_samples_are_named_by_the_nearest_class_means(characters, own_cache):
 
 def training(data, config, features):
     labels = data.train.labels
-    prepared = Prepared(data, SmallCNN(1), features.shape[1], lambda: features)
+    origin = Origin("glyphs-cnn", SmallCNN(1), data.train.inputs.shape[1:])
+    prepared = Prepared(data, SmallCNN(1), features.shape[1], lambda: features, origin)
     return Training(config, prepared, labels, np.zeros(len(labels), bool), CPU, None)
 
 

@@ -119,6 +119,7 @@ def test_files(clusters, tmp_path):
         "checkpoint.pt",
         "history.jsonl",
         "metrics.json",
+        "model.pt",
     ]
     lines = (tmp_path / "run" / "history.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == result.history
@@ -205,9 +206,9 @@ def test_errors_of_settings(clusters, tiny_images):
     with pytest.raises(UsageError, match="holds features"):
         train(replace(FAST, finetune=True), clusters)
     other = replace(tiny_images, name="photos")
-    with pytest.raises(UsageError, match="give a trained one"):
+    with pytest.raises(UsageError, match="takes images of 3 channels, and these have 1; name another"):
         train(FAST, other)
-    with pytest.raises(UsageError, match="give a trained one"):
+    with pytest.raises(UsageError, match="takes images of 3 channels, and these have 1; name another"):
         train(replace(FAST, method="smooth-proxy-anchor", finetune=True), other)
 
 

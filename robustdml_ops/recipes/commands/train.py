@@ -12,7 +12,9 @@ from robustdml_ops.recipes.command_line import is_off, path
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import load_data
 from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.evaluation import METRICS
 from robustdml_ops.recipes.methods import METHODS
+from robustdml_ops.recipes.networks.backbones.choice import default_image_size
 from robustdml_ops.recipes.progress import progress_bar
 from robustdml_ops.recipes.recorder import Recorder
 from robustdml_ops.recipes.reports.run_report import render_run
@@ -24,18 +26,14 @@ from robustdml_ops.recipes.settings.file import SettingsFile, read_settings
 from robustdml_ops.recipes.settings.given import Given, complete_settings, make_config, merge, value_of
 from robustdml_ops.recipes.settings.table import Setting, all_settings
 from robustdml_ops.recipes.train import TrainingResult, check_folder, train
+from robustdml_ops.recipes.trained.model_file import FILE_NAME as MODEL
 
 # A run that goes on is told apart from another one by its checkpoint, which does not see these: the data has its name
 # and sizes there.
 SPLIT_SETTINGS = ("test_fraction", "split_seed")
 
-METRICS = {
-    "precision_at_1": "Recall@1",
-    "recall_at_2": "Recall@2",
-    "recall_at_4": "Recall@4",
-    "recall_at_8": "Recall@8",
-    "r_precision": "R-precision",
-    "mean_average_precision_at_r": "MAP@R",
+FIGURES = {
+    **METRICS,
     "clean_auc": "score of right against wrong labels, AUC",
     "filter_precision": "right labels among the kept",
     "filter_kept": "kept by the filter",
@@ -57,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run_options.add_argument(
         "--out",
         type=path,
-        help="folder for checkpoint, history, metrics, settings and report; without it nothing is written",
+        help="folder for model, checkpoint, metrics, settings and report; without it nothing is written",
     )
     run_options.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
     run_options.add_argument(
@@ -134,11 +132,12 @@ def run(arguments: argparse.Namespace) -> int:
     if out is not None:
         check_folder(out, arguments.resume)
     recorders = _recorders(out, config, given)
+    image_size = value_of(given, "image_size")
     with progress_bar(METHODS[config.method].title) as report:
         report("reading data", 0, 0)
         data = load_data(
             value_of(given, "data"),
-            image_size=value_of(given, "image_size"),
+            image_size=default_image_size(config.backbone) if image_size is None else image_size,
             test_fraction=value_of(given, "test_fraction"),
             split_seed=value_of(given, "split_seed"),
         )
@@ -155,6 +154,8 @@ def run(arguments: argparse.Namespace) -> int:
             report("report", 0, 0)
             write_text(out / "report.html", render_run(result))
     Console().print(_summary_table(result))
+    if out is not None:
+        print(f"{out / MODEL}: try robustdml embed {out} IMAGES -o embeddings.npz")
     return 0
 
 
@@ -191,7 +192,7 @@ def _recorders(out: Path | None, config: TrainingConfig, given: dict[str, Given]
 
 def _summary_table(result: TrainingResult) -> Table:
     table = Table(title=f"{METHODS[result.config.method].title}, noise {result.config.noise}", show_header=False)
-    for key, title in METRICS.items():
+    for key, title in FIGURES.items():
         value = result.summary.get(key)
         if value is not None:
             table.add_row(title, f"{value:.4f}" if key != "training_seconds" else f"{value:.1f}")

@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 from robustdml_ops.recipes.data.dataset import RetrievalData, Split, divide_classes, take_classes
 from robustdml_ops.recipes.errors import UsageError
 
+# What the names of a part's arrays begin with.
+TRAIN, TEST = "", "test_"
+
 
 def load_features(path: Path, *, test_fraction: float = 0.5, split_seed: int = 0) -> RetrievalData:
     """Read ``features`` (N, F) and ``labels`` (N,), and where present ``test_features`` and ``test_labels``.
@@ -16,7 +19,8 @@ def load_features(path: Path, *, test_fraction: float = 0.5, split_seed: int = 0
     Parameters
     ----------
     path : Path
-        The ``.npz`` file. Labels may be any integers; they are renumbered from 0.
+        The ``.npz`` file. Labels may be any integers; they are renumbered from 0. With ``class_names`` (C,) they are
+        numbers of names; otherwise their names are the integers.
     test_fraction, split_seed
         Split by class, used where the file has no test part.
 
@@ -30,45 +34,94 @@ def load_features(path: Path, *, test_fraction: float = 0.5, split_seed: int = 0
     UsageError
         Not such a file, missing arrays, wrong shapes or dtypes, NaN or infinite features, no samples.
     """
+    splits = {part: split for part, (split, _) in load_splits(path).items()}
+    train = splits[TRAIN]
+    if TEST not in splits:
+        parts = divide_classes(train.num_classes, str(path), test_fraction, split_seed)
+        return RetrievalData(path.stem, *(take_classes(train, part) for part in parts))
+    return RetrievalData(path.stem, train, splits[TEST])
+
+
+def load_splits(path: Path, need_labels: bool = True) -> dict[str, tuple[Split, bool]]:
+    """Read what `load_features` reads, in the parts that the file has.
+
+    Parameters
+    ----------
+    path : Path
+        The ``.npz`` file.
+    need_labels : bool
+        Whether features without labels are an error.
+
+    Returns
+    -------
+    dict
+        Under ``""``, and under ``"test_"`` where there is such a part: the samples, and whether they have labels;
+        where they have none they are one class, without a name.
+
+    Raises
+    ------
+    UsageError
+        As `load_features`.
+    """
     try:
         # Opened here, because numpy leaves a file that is no archive open.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
         raise UsageError(f"{path}: not a readable .npz file of plain arrays ({error})") from error
-    train = _split(path, arrays, "")
-    if ("test_features" in arrays) != ("test_labels" in arrays):
+    splits = {TRAIN: _split(path, arrays, TRAIN, need_labels)}
+    if need_labels and ("test_features" in arrays) != ("test_labels" in arrays):
         raise UsageError(f"{path}: has one of test_features and test_labels; give both or neither")
     if "test_features" not in arrays:
-        parts = divide_classes(train.num_classes, str(path), test_fraction, split_seed)
-        return RetrievalData(path.stem, *(take_classes(train, part) for part in parts))
-    test = _split(path, arrays, "test_")
-    if test.inputs.shape[1] != train.inputs.shape[1]:
+        return splits
+    splits[TEST] = _split(path, arrays, TEST, need_labels)
+    columns, test_columns = (splits[part][0].inputs.shape[1] for part in (TRAIN, TEST))
+    if test_columns != columns:
         raise UsageError(
-            f"{path}: features have {train.inputs.shape[1]} columns and test_features {test.inputs.shape[1]}; "
-            "they must come from one model"
+            f"{path}: features have {columns} columns and test_features {test_columns}; they must come from one model"
         )
-    return RetrievalData(path.stem, train, test)
+    return splits
 
 
-def _split(path: Path, arrays: dict[str, NDArray[np.generic]], prefix: str) -> Split:
-    for key in (f"{prefix}features", f"{prefix}labels"):
+def _split(path: Path, arrays: dict[str, NDArray[np.generic]], prefix: str, need_labels: bool) -> tuple[Split, bool]:
+    for key in (f"{prefix}features", f"{prefix}labels")[: 1 + need_labels]:
         if key not in arrays:
             raise UsageError(f"{path}: no array {key!r}; found {', '.join(sorted(arrays)) or 'nothing'}")
-    features, labels = arrays[f"{prefix}features"], arrays[f"{prefix}labels"]
+    features = arrays[f"{prefix}features"]
     if features.ndim != 2 or features.dtype.kind not in "fiu" or 0 in features.shape:
         raise UsageError(
             f"{path}: {prefix}features is {features.dtype} {features.shape}; expected numbers of shape (N, F)"
         )
+    labels = arrays.get(f"{prefix}labels")
+    if labels is None:
+        return Split(_finite(path, features, prefix), np.zeros(len(features), np.int64), ("",)), False
     if labels.shape != features.shape[:1] or labels.dtype.kind not in "iu":
         raise UsageError(
             f"{path}: {prefix}labels is {labels.dtype} {labels.shape}; expected integers of shape ({len(features)},)"
         )
+    values, renumbered = np.unique(labels, return_inverse=True)
+    names = _names(path, arrays.get("class_names"), values)
+    return Split(_finite(path, features, prefix), renumbered.astype(np.int64), names), True
+
+
+def _finite(path: Path, features: NDArray[np.generic], prefix: str) -> NDArray[np.float32]:
     converted = features.astype(np.float32)
     bad = np.flatnonzero(~np.isfinite(converted).all(axis=1))
     if len(bad):
         raise UsageError(
             f"{path}: {len(bad)} rows of {prefix}features hold NaN or infinite values, the first is {bad[0]}"
         )
-    names, renumbered = np.unique(labels, return_inverse=True)
-    return Split(converted, renumbered.astype(np.int64), tuple(str(name) for name in names))
+    return converted
+
+
+def _names(path: Path, names: NDArray[np.generic] | None, values: NDArray[np.generic]) -> tuple[str, ...]:
+    """Names of the classes that the labels `values` mean; the labels themselves where the file has no names."""
+    if names is None:
+        return tuple(str(value) for value in values)
+    low, high = int(values.min()), int(values.max())
+    if names.ndim != 1 or names.dtype.kind != "U" or low < 0 or high >= len(names):
+        raise UsageError(
+            f"{path}: class_names is {names.dtype} {names.shape}, and labels go from {low} to {high}; expected texts, "
+            "one for each label from 0 on"
+        )
+    return tuple(str(names[value]) for value in values.astype(np.int64))

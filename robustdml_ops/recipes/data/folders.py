@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image, ImageOps
 
 from robustdml_ops.recipes.cache import cache_folder, write_whole
 from robustdml_ops.recipes.data.dataset import RetrievalData, Split, divide_classes
+from robustdml_ops.recipes.data.images import decode, few, image_files
 from robustdml_ops.recipes.errors import UsageError
 
-SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
-MAX_NAMED = 10
 BLOCK = 256
 RECIPE_VERSION = 1
 
@@ -47,19 +44,36 @@ def load_folder(root: Path, *, image_size: int = 224, test_fraction: float = 0.5
     """
     if image_size < 1:
         raise UsageError(f"image_size={image_size}: expected at least 1")
-    if (root / "train").is_dir() and (root / "test").is_dir():
-        train, test = _files_by_class(root / "train"), _files_by_class(root / "test")
+    if has_own_split(root):
+        train, test = files_by_class(root / "train"), files_by_class(root / "test")
     else:
-        classes = _files_by_class(root)
+        classes = files_by_class(root)
         names = list(classes)
         parts = divide_classes(len(names), str(root), test_fraction, split_seed)
         train, test = ({names[label]: classes[names[label]] for label in part} for part in parts)
     return RetrievalData(root.name, _load_split(train, image_size), _load_split(test, image_size))
 
 
-def _files_by_class(folder: Path) -> dict[str, list[Path]]:
+def files_by_class(folder: Path) -> dict[str, list[Path]]:
+    """List the images of a folder of class folders.
+
+    Parameters
+    ----------
+    folder : Path
+        Images lie at any depth below their class folder.
+
+    Returns
+    -------
+    dict
+        Paths by the name of the class, both sorted; classes without images are left out.
+
+    Raises
+    ------
+    UsageError
+        No images.
+    """
     classes = {
-        entry.name: _image_files(entry)
+        entry.name: image_files(entry)
         for entry in sorted(folder.iterdir())
         if entry.is_dir() and not entry.name.startswith(".")
     }
@@ -69,12 +83,20 @@ def _files_by_class(folder: Path) -> dict[str, list[Path]]:
     return classes
 
 
-def _image_files(folder: Path) -> list[Path]:
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if path.suffix.lower() in SUFFIXES and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    )
+def has_own_split(root: Path) -> bool:
+    """Tell whether a folder holds a training and a test part.
+
+    Parameters
+    ----------
+    root : Path
+        The folder.
+
+    Returns
+    -------
+    bool
+        Whether there are folders ``train`` and ``test`` in it.
+    """
+    return (root / "train").is_dir() and (root / "test").is_dir()
 
 
 def _load_split(classes: dict[str, list[Path]], image_size: int) -> Split:
@@ -102,25 +124,10 @@ def _decode_all(files: list[Path], image_size: int, output: BinaryIO) -> None:
     with ThreadPoolExecutor() as pool:
         # In blocks, so that decoded images do not pile up ahead of the disk.
         for start in range(0, len(files), BLOCK):
-            for pixels in pool.map(lambda file: _decode(file, image_size), files[start : start + BLOCK]):
+            for pixels in pool.map(lambda file: decode(file, image_size), files[start : start + BLOCK]):
                 if isinstance(pixels, str):
                     broken.append(pixels)
                 else:
                     output.write(pixels.tobytes())
     if broken:
-        more = f" and {len(broken) - MAX_NAMED} more" if len(broken) > MAX_NAMED else ""
-        raise UsageError(
-            f"{len(broken)} images cannot be read; repair or remove them: {'; '.join(broken[:MAX_NAMED])}{more}"
-        )
-
-
-def _decode(file: Path, image_size: int) -> NDArray[np.uint8] | str:
-    """Pixels (3, image_size, image_size), or the reason why there are none."""
-    try:
-        with Image.open(file) as image:
-            upright = ImageOps.exif_transpose(image).convert("RGB")
-            square = ImageOps.fit(upright, (image_size, image_size), Image.Resampling.BICUBIC)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        return f"{file} ({error})"
-    pixels: NDArray[np.uint8] = np.asarray(square).transpose(2, 0, 1)
-    return pixels
+        raise UsageError(f"{len(broken)} images cannot be read; repair or remove them: {few(broken)}")

@@ -1,8 +1,5 @@
 """Embedding networks: a backbone that makes features, and one linear layer that makes embeddings of them."""
 
-import importlib
-import sys
-from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +8,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.progress import OnProgress, silent
+
+# Inputs at a time where nobody says how many: so many, or as many images as have this many pixels together.
+BATCH_SIZE = 512
+BATCH_PIXELS = 64 * 224 * 224
 
 
 class SmallCNN(nn.Sequential):
@@ -102,7 +104,11 @@ def as_tensor(inputs: NDArray[np.generic], device: torch.device) -> Tensor:
 
 @torch.no_grad()
 def apply_in_batches(
-    network: nn.Module, inputs: NDArray[np.generic], device: torch.device, batch_size: int = 512
+    network: nn.Module,
+    inputs: NDArray[np.generic],
+    device: torch.device,
+    batch_size: int | None = None,
+    on_progress: OnProgress = silent,
 ) -> NDArray[np.float32]:
     """Run a network in eval mode over all inputs, and leave it in the mode it was in.
 
@@ -114,58 +120,28 @@ def apply_in_batches(
         As in `Split`.
     device : torch.device
         Where the network is.
-    batch_size : int
-        Inputs at a time.
+    batch_size : int, optional
+        Inputs at a time; by default 512, fewer of large images.
+    on_progress : callable
+        Told of the inputs done, as "features".
 
     Returns
     -------
     ndarray
         float32, (N, features), in main memory.
     """
+    if batch_size is None:
+        pixels = int(np.prod(inputs.shape[2:])) if inputs.ndim == 4 else 1
+        batch_size = min(BATCH_SIZE, max(BATCH_PIXELS // pixels, 1))
     was_training = network.training
     network.eval()
-    outputs = [
-        network(as_tensor(inputs[start : start + batch_size], device)).flatten(1).float().cpu()
-        for start in range(0, len(inputs), batch_size)
-    ]
+    outputs = []
+    for start in range(0, len(inputs), batch_size):
+        on_progress("features", start, len(inputs))
+        outputs.append(network(as_tensor(inputs[start : start + batch_size], device)).flatten(1).float().cpu())
     network.train(was_training)
     result: NDArray[np.float32] = torch.cat(outputs).numpy()
     return result
-
-
-def import_backbone(path: str) -> nn.Module:
-    """Make a backbone of the user's own: ``package.module:factory``, called without arguments.
-
-    Parameters
-    ----------
-    path : str
-        Import path; the current folder is searched first. The factory returns a module that takes float images in
-        [0, 1], (B, channels, S, S), and gives features; normalising and augmenting are its own affair.
-
-    Returns
-    -------
-    Module
-        The backbone.
-
-    Raises
-    ------
-    UsageError
-        Nothing of that name, or no module came back.
-    """
-    module_name, _, factory_name = path.partition(":")
-    if not module_name or not factory_name:
-        raise UsageError(f"backbone {path!r}: expected package.module:factory")
-    sys.path.insert(0, "")
-    try:
-        factory: Callable[[], object] = getattr(importlib.import_module(module_name), factory_name)
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"backbone {path!r}: {error}") from error
-    finally:
-        sys.path.remove("")
-    backbone = factory()
-    if not isinstance(backbone, nn.Module):
-        raise UsageError(f"backbone {path!r}: the factory returned {type(backbone).__name__}, not a torch.nn.Module")
-    return backbone
 
 
 def count_features(backbone: nn.Module, sample: NDArray[np.generic], device: torch.device) -> int:
@@ -184,5 +160,17 @@ def count_features(backbone: nn.Module, sample: NDArray[np.generic], device: tor
     -------
     int
         F.
+
+    Raises
+    ------
+    UsageError
+        The backbone does not take such inputs.
     """
-    return int(apply_in_batches(backbone, sample, device).shape[1])
+    try:
+        return int(apply_in_batches(backbone, sample, device).shape[1])
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+        shape = "×".join(map(str, sample.shape[1:]))
+        raise UsageError(
+            f"the backbone cannot take inputs of {shape} ({' '.join(str(error).split())[:200]}); an image size that it "
+            "is made for may help"
+        ) from error

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,11 +13,29 @@ from torch import nn
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import RetrievalData
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.networks.models import SmallCNN, apply_in_batches, count_features, import_backbone
-from robustdml_ops.recipes.networks.pretraining import load_pretrained_cnn
+from robustdml_ops.recipes.networks.backbones import efficientnet
+from robustdml_ops.recipes.networks.backbones.choice import FEATURES, GLYPHS_CNN, UNTRAINED, load_backbone
+from robustdml_ops.recipes.networks.models import apply_in_batches, count_features
 from robustdml_ops.recipes.progress import OnProgress, silent
 
-UNTRAINED = "untrained"
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the features come from that the embedding layer takes.
+
+    Attributes
+    ----------
+    name : str
+        Of the backbone, as `robustdml_ops.recipes.networks.backbones.choice` knows it.
+    backbone : Module
+        From the data as they were given to features; `torch.nn.Identity` where they were features already.
+    input_shape : tuple of int
+        Of one sample as it was given: (channels, S, S) or (F,).
+    """
+
+    name: str
+    backbone: nn.Module
+    input_shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -34,12 +53,15 @@ class Prepared:
     frozen_features : callable
         Returns the features of the training split from the untouched backbone, (N, F): to be called first before the
         backbone trains. Raises UsageError where the backbone is an untrained one.
+    origin : Origin
+        What made the inputs of `backbone`, or the backbone itself where it trains.
     """
 
     data: RetrievalData
     backbone: nn.Module
     num_features: int
     frozen_features: Callable[[], NDArray[np.float32]]
+    origin: Origin
 
 
 def resolve_device(name: str) -> torch.device:
@@ -97,28 +119,34 @@ def prepare(
         Settings that do not fit the data.
     """
     if not data.train.is_images:
-        if config.finetune or config.backbone:
+        if config.finetune or config.backbone or config.backbone_weights:
             raise UsageError(f"{data.name} holds features: there is no backbone to choose or to train")
-        return _on_features(data)
-    trained = _trained_backbone(config, data, on_progress)
-    if trained is None and not config.finetune:
+        return _on_features(data, Origin(FEATURES, nn.Identity(), data.train.inputs.shape[1:]))
+    name = _backbone_name(config, data)
+    if name == UNTRAINED and not config.finetune:
         raise _needs_trained_backbone(data)
-    backbone = (SmallCNN(data.train.inputs.shape[1]) if trained is None else trained).to(device)
+    channels, _, image_size = data.train.inputs.shape[1:]
+    weights = Path(config.backbone_weights).expanduser() if config.backbone_weights else None
+    backbone = load_backbone(
+        name, channels, image_size, weights=weights, augment=config.augment, on_progress=on_progress
+    ).to(device)
+    num_features = count_features(backbone, data.train.inputs[:1], device)
+    origin = Origin(name, backbone, data.train.inputs.shape[1:])
     if not config.finetune:
-        on_progress("features", 0, 0)
-        return _on_features(extract_features(backbone, data, device))
+        return _on_features(extract_features(backbone, data, device, on_progress), origin)
 
     @cache
     def frozen_features() -> NDArray[np.float32]:
-        if trained is None:
+        if name == UNTRAINED:
             raise _needs_trained_backbone(data)
-        on_progress("features", 0, 0)
-        return apply_in_batches(backbone, data.train.inputs, device)
+        return apply_in_batches(backbone, data.train.inputs, device, on_progress=on_progress)
 
-    return Prepared(data, backbone, count_features(backbone, data.train.inputs[:1], device), frozen_features)
+    return Prepared(data, backbone, num_features, frozen_features, origin)
 
 
-def extract_features(backbone: nn.Module, data: RetrievalData, device: torch.device) -> RetrievalData:
+def extract_features(
+    backbone: nn.Module, data: RetrievalData, device: torch.device, on_progress: OnProgress = silent
+) -> RetrievalData:
     """Replace images by their features.
 
     Parameters
@@ -129,6 +157,8 @@ def extract_features(backbone: nn.Module, data: RetrievalData, device: torch.dev
         Images.
     device : torch.device
         Where to compute.
+    on_progress : callable
+        Told of the images done, those of the training split first.
 
     Returns
     -------
@@ -136,27 +166,26 @@ def extract_features(backbone: nn.Module, data: RetrievalData, device: torch.dev
         The same samples, float32, (N, F).
     """
     train, test = (
-        replace(split, inputs=apply_in_batches(backbone, split.inputs, device)) for split in (data.train, data.test)
+        replace(split, inputs=apply_in_batches(backbone, split.inputs, device, on_progress=on_progress))
+        for split in (data.train, data.test)
     )
     return RetrievalData(data.name, train, test)
 
 
-def _on_features(data: RetrievalData) -> Prepared:
+def _on_features(data: RetrievalData, origin: Origin) -> Prepared:
     features = data.train.inputs.astype(np.float32, copy=False)
-    return Prepared(data, nn.Identity(), features.shape[1], lambda: features)
+    return Prepared(data, nn.Identity(), features.shape[1], lambda: features, origin)
 
 
-def _trained_backbone(config: TrainingConfig, data: RetrievalData, on_progress: OnProgress) -> nn.Module | None:
-    if config.backbone not in ("", UNTRAINED):
-        return import_backbone(config.backbone)
-    if data.name.startswith("glyphs") and config.backbone != UNTRAINED:
-        return load_pretrained_cnn(on_progress)
-    return None
+def _backbone_name(config: TrainingConfig, data: RetrievalData) -> str:
+    if config.backbone:
+        return config.backbone
+    return GLYPHS_CNN if data.name.startswith("glyphs") else efficientnet.NAME
 
 
 def _needs_trained_backbone(data: RetrievalData) -> UsageError:
     return UsageError(
         f"{data.name}: the built-in backbone is not trained for these images, and features of an untrained one are of "
-        "no use; give a trained one (backbone package.module:factory), or finetune with a method and a noise that need "
-        "no frozen features"
+        f"no use; give a trained one (backbone {efficientnet.NAME}, timm:NAME or package.module:factory), or finetune "
+        "with a method and a noise that need no frozen features"
     )

@@ -1,7 +1,6 @@
 """Checkpoints: one file that is whole or absent, with plain tensors and numbers in it."""
 
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -9,6 +8,7 @@ import torch
 from robustdml_ops.recipes.cache import write_whole
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.plain_files import read_plain
 
 FILE_NAME = "checkpoint.pt"
 FORMAT = 2
@@ -57,10 +57,7 @@ def load_checkpoint(folder: Path, config: TrainingConfig, data_summary: dict[str
     path = folder / FILE_NAME
     if not path.exists():
         raise UsageError(f"{path}: no checkpoint to resume from; drop --resume to start anew")
-    try:
-        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, UnpicklingError, OSError) as error:
-        raise UsageError(f"{path}: not a readable checkpoint ({error})") from error
+    content: dict[str, Any] = read_plain(path, "checkpoint")
     if content.get("format") != FORMAT:
         raise UsageError(f"{path}: not a checkpoint of format {FORMAT}")
     changes = config.differences(content["config"])

@@ -124,10 +124,25 @@ def _of_run() -> Iterator[Setting]:
     )
     heading = "network"
     yield field("finetune", "train the backbone too, rather than the embedding layer on frozen features")
-    yield field("backbone", "your own, as package.module:factory; or untrained, for the built-in one as it starts")
+    yield field(
+        "backbone",
+        "efficientnet-lite0 (needs the extra vision; for folders of images), timm:NAME, your own as "
+        "package.module:factory, or untrained, for the built-in one as it starts (default: as goes with the data)",
+    )
+    yield field(
+        "backbone_weights",
+        "file of weights for efficientnet-lite0 or timm:NAME, instead of those that they come with",
+        metavar="FILE",
+    )
+    yield field(
+        "augment",
+        "random crops and flips of the training images, where efficientnet-lite0 or timm:NAME is finetuned",
+    )
     yield field("embedding_size", "size of the embeddings")
     heading = "images and splits"
-    yield Setting("image_size", heading, "side of the images of a folder, in pixels", int, 224)
+    yield Setting(
+        "image_size", heading, "side of the images of a folder, in pixels (default: as the backbone takes)", int
+    )
     yield Setting("test_fraction", heading, "share of the classes to test on", float, 0.5)
     yield Setting("split_seed", heading, "seed of that choice", int, 0)
     heading = "training"

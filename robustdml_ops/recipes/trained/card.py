@@ -1,0 +1,102 @@
+"""What there is to know of a trained network: what it takes, what it gives, and what trained it."""
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """Description of a trained network; it goes with its weights into the model file.
+
+    Attributes
+    ----------
+    backbone : str
+        Its name, as `robustdml_ops.recipes.networks.backbones.choice` knows it.
+    input_shape : tuple of int
+        Of one sample: (channels, S, S) of an image, or (F,) of features.
+    num_features : int
+        Features that the backbone gives to the embedding layer.
+    embedding_size : int
+        D.
+    class_names : tuple of str
+        The classes that it was trained on.
+    trained_by : dict
+        The run: its settings, the size of its data, and its last record of the history.
+    package_version : str
+        Of robustdml_ops, that trained it.
+    """
+
+    backbone: str
+    input_shape: tuple[int, ...]
+    num_features: int
+    embedding_size: int
+    class_names: tuple[str, ...]
+    trained_by: dict[str, Any]
+    package_version: str
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether it takes images rather than features."""
+        return len(self.input_shape) == 3
+
+    @property
+    def channels(self) -> int:
+        """Channels of the images: 1 for grey, 3 for colour; 0 where it takes features."""
+        return self.input_shape[0] if self.takes_images else 0
+
+    @property
+    def image_size(self) -> int:
+        """Side of the images in pixels; 0 where it takes features."""
+        return self.input_shape[-1] if self.takes_images else 0
+
+    @property
+    def takes(self) -> str:
+        """What it takes, for people."""
+        if not self.takes_images:
+            return f"{self.input_shape[0]} features"
+        colour = "colour" if self.channels == 3 else "grey"
+        return f"{colour} images of {self.image_size}×{self.image_size} pixels"
+
+    @property
+    def preprocessing(self) -> dict[str, Any]:
+        """What is to be done to a sample before the network takes it; its own normalisation is within the network."""
+        if not self.takes_images:
+            return {"input": "features", "shape": ["batch", *self.input_shape], "dtype": "float32"}
+        return {
+            "input": "images",
+            "shape": ["batch", *self.input_shape],
+            "dtype": "float32",
+            "upright": "by the EXIF orientation",
+            "mode": "RGB" if self.channels == 3 else "L",
+            "resize": "shorter side to the size, bicubic, antialiased",
+            "crop": "central square",
+            "range": [0.0, 1.0],
+            "normalisation": "none to be done: the network holds its own",
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give all of it as it is stored.
+
+        Returns
+        -------
+        dict
+            Numbers, texts, lists and dicts.
+        """
+        return {**asdict(self), "input_shape": list(self.input_shape), "class_names": list(self.class_names)}
+
+    @classmethod
+    def from_dict(cls, stored: dict[str, Any]) -> "ModelCard":
+        """Make it of what `as_dict` gave.
+
+        Parameters
+        ----------
+        stored : dict
+            With all the attributes; more are passed over.
+
+        Returns
+        -------
+        ModelCard
+            The description.
+        """
+        given = {field.name: stored[field.name] for field in fields(cls)}
+        return cls(**{**given, "input_shape": tuple(given["input_shape"]), "class_names": tuple(given["class_names"])})

@@ -1,0 +1,74 @@
+"""The model file: weights and description in one file of plain tensors, numbers and texts, safe to open."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.recipes.cache import write_whole
+from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.plain_files import read_plain
+from robustdml_ops.recipes.trained.card import ModelCard
+
+FILE_NAME = "model.pt"
+KIND = "robustdml_ops model"
+FORMAT = 1
+
+
+def save_model(path: Path, card: ModelCard, state: dict[str, Tensor]) -> None:
+    """Write a model file, replacing the one before.
+
+    Parameters
+    ----------
+    path : Path
+        Where to.
+    card : ModelCard
+        The description.
+    state : dict
+        Weights of the `Embedder`.
+    """
+    weights = {name: value.detach().cpu() for name, value in state.items()}
+    content = {"kind": KIND, "format": FORMAT, **card.as_dict(), "preprocessing": card.preprocessing, "state": weights}
+    write_whole(path, lambda file: torch.save(content, file))
+
+
+def read_model(path: Path) -> tuple[ModelCard, dict[str, Tensor]]:
+    """Read a model file; nothing in it is run.
+
+    Parameters
+    ----------
+    path : Path
+        The file, or the folder of a run.
+
+    Returns
+    -------
+    tuple
+        Description and weights, on the CPU.
+
+    Raises
+    ------
+    UsageError
+        No such file, or another kind of file.
+    """
+    file = _model_file(path)
+    content = read_plain(file, "model file")
+    if not isinstance(content, dict) or content.get("kind") != KIND:
+        raise UsageError(f"{file}: not a model file; `robustdml train --out FOLDER` writes one, FOLDER/{FILE_NAME}")
+    if content["format"] != FORMAT:
+        raise UsageError(
+            f"{file}: a model file of format {content['format']}, written by robustdml_ops "
+            f"{content.get('package_version')}; this version reads format {FORMAT}"
+        )
+    return ModelCard.from_dict(content), content["state"]
+
+
+def _model_file(path: Path) -> Path:
+    if not path.exists():
+        raise UsageError(f"{path}: no such file or folder")
+    if not path.is_dir():
+        return path
+    if not (path / FILE_NAME).is_file():
+        begun = (path / "checkpoint.pt").exists()
+        why = "its run has not ended: go on with `robustdml train --resume`" if begun else "it is no folder of a run"
+        raise UsageError(f"{path}: no {FILE_NAME} in it; {why}")
+    return path / FILE_NAME
