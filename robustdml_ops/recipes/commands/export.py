@@ -1,8 +1,8 @@
 """``robustdml export``: a trained network for other programs."""
 
 import argparse
-from pathlib import Path
 
+from robustdml_ops.recipes.command_line import path
 from robustdml_ops.recipes.commands.model_arguments import add_model_arguments, open_model
 from robustdml_ops.recipes.progress import progress_bar
 from robustdml_ops.recipes.trained.exporting import export_model
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """
     add_model_arguments(parser)
     parser.add_argument(
-        "-o", "--out", type=Path, required=True, metavar="FILE",
+        "-o", "--out", type=path, required=True, metavar="FILE",
         help="FILE.pt2 for torch.export, or FILE.onnx (needs the extra export); FILE.json beside it tells how images "
         "are prepared",
     )  # fmt: skip

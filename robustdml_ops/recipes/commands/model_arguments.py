@@ -1,8 +1,8 @@
 """What the commands share that take a trained network."""
 
 import argparse
-from pathlib import Path
 
+from robustdml_ops.recipes.command_line import path
 from robustdml_ops.recipes.networks.preparation import resolve_device
 from robustdml_ops.recipes.trained.embedder import BATCH_SIZE, TrainedEmbedder, load_embedder
 
@@ -15,7 +15,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser : ArgumentParser
         Of the command.
     """
-    parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a run, or model file")
+    parser.add_argument("model", type=path, metavar="MODEL", help="folder of a run, or model file")
     parser.add_argument(
         "--backbone",
         default="",

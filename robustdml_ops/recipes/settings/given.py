@@ -101,6 +101,8 @@ def make_config(given: Mapping[str, Given]) -> TrainingConfig:
         _refuse_settings_of_no_filter(method, given)
     if _value(given, "taxonomy") and not _is_semantic(_value(given, "noise")):
         raise UsageError(f"{given['taxonomy'].where} has no effect without semantic noise, noise semantic:RATE")
+    if not _value(given, "augment") and not _value(given, "finetune"):
+        raise UsageError(f"{given['augment'].where} has no effect on frozen features, without finetune")
     plain = {name: value for name, value in values.get("", {}).items() if name in CONFIG_FIELDS}
     groups = (group(**values[group.name]) for group in option_groups() if group.name in values)
     return TrainingConfig(**plain, options=OptionSet(*groups), filter=filtered)
