@@ -5,7 +5,6 @@ from typing import Any
 from torch import Tensor
 from typing_extensions import Unpack
 
-from robustdml_ops.losses.distances import fused_form
 from robustdml_ops.losses.listed_pairs import listed_hinge
 from robustdml_ops.losses.metric_loss import Batch, Parts
 from robustdml_ops.losses.pair_family import PairBatch, PairFamilyLoss
@@ -109,7 +108,7 @@ class ContrastiveLoss(PairFamilyLoss):
 
     def _hinge(self, batch: PairBatch, positive_above: float = 0.0, negative_above: float = 0.0) -> PairHinge:
         """Sums of the losses of pairs that exceed a threshold."""
-        form, scale = fused_form(self.distance), 1.0
+        form, scale = self._form(), 1.0
         sign = -1 if form == "cosine" else 1  # a similarity falls where a distance grows
         margins = (self.pos_margin + sign * positive_above, self.neg_margin - sign * negative_above)
         if form == "squared":

@@ -27,7 +27,6 @@ from robustdml_ops.losses.peer import (
     WeightedLossOptions,
     peer_reducers,
 )
-from robustdml_ops.losses.peer import regularization as regularization_of
 from robustdml_ops.losses.reduction import check_reduction
 
 # Steps of the peer's dense code, which a subclass may have been written to change.
@@ -123,11 +122,10 @@ class MetricLoss(PeerBase):
             self._widen()
         if self.ignore_index is not None:
             batch = _ignore(batch, self.ignore_index)
-        if self._is_fused():
-            loss = self._loss(batch)
-            added = regularization_of(self, embeddings, self._class_matrix())
-            return loss if isinstance(added, float) else loss + added
-        return self._reduced(batch)
+        if not self._is_fused():
+            return self._reduced(batch)
+        loss, added = self._loss(batch), self._regularization(embeddings)
+        return loss + added if isinstance(added, Tensor) else loss
 
     def compute_loss(
         self,
@@ -141,6 +139,15 @@ class MetricLoss(PeerBase):
         batch = Batch(embeddings, labels, indices_tuple, ref_emb, ref_labels, None)
         reason = self._dense_reason()
         return self._parts(batch) if reason is None else self._dense(batch, reason)
+
+    def _regularization(self, embeddings: Tensor) -> Tensor | float:
+        """Sum of the regularisers of embeddings and of the class matrix, weighted; 0 where there is none."""
+        total: Tensor | float = 0.0
+        if self.embedding_regularizer is not None:
+            total = total + self.embedding_regularizer(embeddings) * self.embedding_reg_weight
+        if isinstance(self, PeerWeights) and self.weight_regularizer is not None:
+            total = total + self.weight_regularizer(self._class_matrix()) * self.weight_reg_weight
+        return total
 
     def _reduced(self, batch: Batch) -> Tensor:
         """Sub-losses, reduced by the peer's reducer."""
@@ -171,11 +178,17 @@ class MetricLoss(PeerBase):
             return True
         if self._own_compute_loss or self._dense_reason() is not None:
             return False
-        return self.reducer is None or is_exactly(self.reducer, self.default_reducer)
+        reducer = self._modules.get("reducer")
+        return reducer is None or is_exactly(reducer, self.default_reducer)
 
     def _dense_reason(self) -> str | None:
         """The argument that no fused sum serves."""
-        return None if fused_form(self.distance) in self.served_forms else named(self.distance)
+        return None if self._form() in self.served_forms else named(self.distance)
+
+    def _form(self) -> str | None:
+        """What the distance is of unit vectors."""
+        # By the dictionary: nn.Module's attribute access takes as long as all the rest.
+        return fused_form(self._modules.get("distance") or self.distance)
 
     def _refuse_dense(self, argument: str) -> None:
         reason = self._dense_reason()

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from robustdml_ops.losses.distances import fused_form, named
+from robustdml_ops.losses.distances import named
 from robustdml_ops.losses.listed_pairs import listed_lse
 from robustdml_ops.losses.metric_loss import Batch, Parts
 from robustdml_ops.losses.pair_family import PairBatch, PairFamilyLoss
@@ -112,7 +112,7 @@ class MultiSimilarityLoss(PairFamilyLoss):
     def _settings(self) -> dict[str, Any]:
         """What the log-sum-exps of cosines take."""
         settings = {"alpha": self.alpha, "beta": self.beta, "base": self.base, "epsilon": self.epsilon}
-        if fused_form(self.distance) == "squared":
+        if self._form() == "squared":
             # α(d² − δ) = 2α((1 − δ/2) − s), and the same with β.
             if self.epsilon is not None:
                 raise ValueError(

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from robustdml_ops.losses.class_family import ClassFamilyLoss
-from robustdml_ops.losses.distances import fused_form
 from robustdml_ops.losses.metric_loss import no_initialisation
 from robustdml_ops.losses.peer import WeightedLossOptions, peer_distances, peer_losses
 from robustdml_ops.ops import ClassLSE, class_lse, similarity
@@ -70,7 +69,7 @@ class NormalizedSoftmaxLoss(ClassFamilyLoss):
 
         With a distance, minus that.
         """
-        form = fused_form(self.distance)
+        form = self._form()
         if form not in self.served_forms:
             logits: Tensor = self._twin().get_logits(embeddings)
             return logits
@@ -79,7 +78,7 @@ class NormalizedSoftmaxLoss(ClassFamilyLoss):
 
     def _class_lse(self, embeddings: Tensor, labels: Tensor) -> ClassLSE:
         # −d = 2s − 2, and the constant leaves with the difference of the two.
-        per_cosine = 2 if fused_form(self.distance) == "squared" else 1
+        per_cosine = 2 if self._form() == "squared" else 1
         return class_lse(embeddings, self.W.t(), labels, scale=per_cosine / self.temperature, backend=self.backend)
 
     def _class_matrix(self) -> Tensor:

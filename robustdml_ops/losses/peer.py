@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import TypedDict
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "peer_distances",
     "peer_losses",
     "peer_reducers",
-    "regularization",
 ]
 
 PACKAGE = "pytorch-metric-learning"
@@ -128,13 +127,3 @@ else:
         INSTALLED = False
         PeerBase, PeerWeights = StandIn, StandInWeights
         peer_distances = peer_losses = peer_reducers = None
-
-
-def regularization(loss: Any, embeddings: Tensor, weights: Tensor | None) -> Tensor | float:
-    """Sum of a loss's regularisers of embeddings and of its class matrix, weighted; 0 where it has none."""
-    total: Tensor | float = 0.0
-    if loss.embedding_regularizer is not None:
-        total = total + loss.embedding_regularizer(embeddings) * loss.embedding_reg_weight
-    if weights is not None and loss.weight_regularizer is not None:
-        total = total + loss.weight_regularizer(weights) * loss.weight_reg_weight
-    return total

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from robustdml_ops.losses.class_family import ClassFamilyLoss
-from robustdml_ops.losses.distances import fused_form, named
+from robustdml_ops.losses.distances import named
 from robustdml_ops.losses.metric_loss import no_initialisation
 from robustdml_ops.losses.peer import WeightedLossOptions, peer_losses
 from robustdml_ops.ops import ClassLSE, class_lse, similarity
@@ -90,7 +90,7 @@ class ProxyNCALoss(ClassFamilyLoss):
 
         With another ``distance``, what that gives.
         """
-        form = fused_form(self.distance)
+        form = self._form()
         if form not in self.served_forms:
             logits: Tensor = self.distance(embeddings, self.proxies)
             return logits
@@ -99,7 +99,7 @@ class ProxyNCALoss(ClassFamilyLoss):
 
     def _class_lse(self, embeddings: Tensor, labels: Tensor) -> ClassLSE:
         # −t·d = 2t·s − 2t, and the constant leaves with the difference of the two.
-        per_cosine = 1 if fused_form(self.distance) == "cosine" else 2
+        per_cosine = 1 if self._form() == "cosine" else 2
         return class_lse(
             embeddings,
             self.proxies,
