@@ -34,9 +34,9 @@ def contrastive_loss(
     Parameters
     ----------
     embeddings, labels : Tensor, (B, D) and (B,)
-        Embeddings are normalised here. A label below 0: the sample is absent.
+        Embeddings are normalised here. The label ``ABSENT``: the sample is absent.
     vectors, vector_labels : Tensor, (m, D) and (m,), optional
-        What the samples are compared with; None: one another.
+        What the samples are compared with; None: one another. See :func:`python_ref.pairs.pair_sets`.
     pos_margin, neg_margin : float
         m⁺ and m⁻.
     distance : {"euclidean", "cosine"}
@@ -59,8 +59,9 @@ def contrastive_loss(
     >>> contrastive_loss(X, torch.tensor([0, 0, 1]), pos_margin=1.0, neg_margin=-0.5, distance="cosine")
     tensor(1.5000)
     """
+    seen_anew = vector_labels is labels
     labels = without_absent(labels, sample_weights)
-    positive, negative = pair_sets(labels, None if vectors is None else vector_labels)
+    positive, negative = pair_sets(labels, labels if seen_anew else vector_labels)
     S = cosine_similarity(embeddings, embeddings if vectors is None else vectors)
     if distance == "euclidean":
         square = (2 - 2 * S).clamp(min=0)

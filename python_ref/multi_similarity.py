@@ -74,9 +74,9 @@ def multi_similarity_loss(
     Parameters
     ----------
     embeddings, labels : Tensor, (B, D) and (B,)
-        Embeddings are normalised here. A label below 0: the sample is absent.
+        Embeddings are normalised here. The label ``ABSENT``: the sample is absent.
     vectors, vector_labels : Tensor, (m, D) and (m,), optional
-        What the samples are compared with; None: one another.
+        What the samples are compared with; None: one another. See :func:`python_ref.pairs.pair_sets`.
     alpha, beta, base : float
         α, β and δ (BSPML: ρ).
     epsilon : float, optional
@@ -99,14 +99,12 @@ def multi_similarity_loss(
     >>> multi_similarity_loss(X, torch.tensor([0, 0, 1]), beta=1.0, base=0.0, reduction="none")  # third: log(1 + 2)
     tensor([0.7566, 0.7566, 1.0986])
     """
+    seen_anew = vector_labels is labels
     labels = without_absent(labels, sample_weights)
-    if vectors is None:
-        others, other_labels = embeddings, None
-    else:
-        others, other_labels = vectors, vector_labels
+    others = embeddings if vectors is None else vectors
     if len(others) == 0:
         return mean_over_samples(0 * embeddings.sum(1), sample_weights, reduction)
-    positive, negative = pair_sets(labels, other_labels)
+    positive, negative = pair_sets(labels, labels if seen_anew else vector_labels)
     S = cosine_similarity(embeddings, others)
     if epsilon is not None:
         positive, negative = informative_pairs(S.detach(), positive, negative, epsilon)

@@ -1,12 +1,13 @@
-"""Labels of a batch in both orders: as they come, and sorted."""
+"""Labels of a batch: the one that no class has, and a batch's in both orders, as they come and sorted."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-# The label of a row that takes no part in any pair, such as an empty slot of a memory bank. Every other one is a class.
-ABSENT = torch.iinfo(torch.int64).min
+# The label of a row that takes no part: an empty slot of a memory bank, a sample of weight 0. Any other int64 is a
+# class.
+ABSENT: int = torch.iinfo(torch.int64).min
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,19 @@
 // One chunk of anchors and all their candidates, as the epilogues of both devices see it.
 //
-// P = candidates of the anchor's label, N = those of another. A label below 0 is in no set and has none.
+// P = candidates of the anchor's label, N = those of another. A label kAbsent is in no set and has none.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <tuple>
 
 #include "common/fields.h"
 
 namespace robustdml {
+
+// Of a row that takes no part; every other number is a class.
+template <class Label>
+constexpr Label kAbsent = std::numeric_limits<Label>::min();
 
 template <class T, class Label>
 struct PairChunk {

@@ -49,7 +49,7 @@ ROBUSTDML_HD Extrema<T> extrema_of_row(const Pairs<T>& c, const T* s, PairLabel 
     for (std::int64_t x = 0; x < c.m; ++x) {
         const bool same = labels[x] == label;
         const T positive = same ? s[x] : kInfinity<T>;
-        const T negative = !same && labels[x] >= 0 ? s[x] : -kInfinity<T>;
+        const T negative = !same && labels[x] != kAbsent<PairLabel> ? s[x] : -kInfinity<T>;
         lowest = positive < lowest ? positive : lowest;
         highest = negative > highest ? negative : highest;
     }
@@ -67,7 +67,7 @@ struct Kept {
     ROBUSTDML_HD bool operator()(T s, PairLabel other) const {
         const T value = s * cosine;
         return other == label ? value - epsilon < ends.highest_negative
-                              : (other >= 0) & (value + epsilon > ends.lowest_positive);
+                              : (other != kAbsent<PairLabel>) & (value + epsilon > ends.lowest_positive);
     }
 };
 
@@ -106,7 +106,7 @@ ROBUSTDML_HD void pair_lse_row(const Pairs<T>& c, const PairLSEProblem<T>& probl
     const PairLabel label = c.labels[row];
     const PairLabel* labels = c.candidate_labels;
     const RowScale<T> scales = begin_row(c, row, s);
-    if (label < 0) {
+    if (label == kAbsent<PairLabel>) {
         c.positive[row] = c.negative[row] = T(0);
         std::fill(s, s + c.m, T(0));
         return;
@@ -187,7 +187,7 @@ ROBUSTDML_HD void pair_hinge_row(const Pairs<T>& c, const PairHingeProblem<T>& p
             const T t = Euclidean ? -distance : value;
             // dt/ds: equal vectors have none.
             const T slope = !Euclidean ? T(1) : distance > T(0) ? T(1) / distance : T(0);
-            const bool same = labels[x] == label, present = labels[x] >= 0;
+            const bool same = labels[x] == label, present = labels[x] != kAbsent<PairLabel>;
             const bool attracts = present & same & (t < problem.positive_margin);
             const bool repels = present & !same & (t > problem.negative_margin);
             positive_sum += attracts ? positive_top - t : T(0);
@@ -201,7 +201,7 @@ ROBUSTDML_HD void pair_hinge_row(const Pairs<T>& c, const PairHingeProblem<T>& p
         positives += positive_count;
         negatives += negative_count;
     }
-    const bool present = label >= 0;
+    const bool present = label != kAbsent<PairLabel>;
     c.positive[row] = present ? static_cast<T>(positive_total) : T(0);
     c.negative[row] = present ? static_cast<T>(negative_total) : T(0);
     problem.positive_count[row] = present ? positives : 0;

@@ -17,7 +17,7 @@ constexpr int kBlocks = 2;
 // Up to this many candidates a warp takes a row; beyond it a block, or too few threads would be busy.
 constexpr std::int64_t kWarpCandidates = 512;
 
-// Which of its anchor's sets a candidate is in; neither for itself and where a label is below 0.
+// Which of its anchor's sets a candidate is in; neither for itself and where a label is kAbsent.
 struct PairMember {
     bool positive;
     bool negative;
@@ -27,7 +27,8 @@ template <class T>
 __device__ __forceinline__ PairMember member_of(const Pairs<T>& c, std::int64_t row, std::int64_t label,
                                                 std::int64_t x) {
     const std::int64_t other = c.candidate_labels[x];
-    const bool present = label >= 0 && other >= 0 && !(c.itself >= 0 && x == c.itself + row);
+    constexpr std::int64_t absent = kAbsent<std::int64_t>;
+    const bool present = label != absent && other != absent && !(c.itself >= 0 && x == c.itself + row);
     return {present && other == label, present && other != label};
 }
 

@@ -16,6 +16,8 @@ def check_pairs(
 ) -> PairSets:
     """What shapes and types tell; values are checked in the sweep."""
     check_matrix("embeddings", embeddings)
+    # Asked before labels of another type or device become new tensors.
+    itself = candidates is None or candidate_labels is labels
     labels = check_labels(labels, embeddings)
     if candidates is None:
         if candidate_labels is not None:
@@ -23,7 +25,8 @@ def check_pairs(
         return PairSets.of(labels, None)
     check_matrix("candidates", candidates, columns=embeddings.shape[1])
     check_same_device(embeddings=embeddings, candidates=candidates)
-    return PairSets.of(labels, check_labels(candidate_labels, candidates, "candidate_labels", "candidates"))
+    candidate_labels = check_labels(candidate_labels, candidates, "candidate_labels", "candidates")
+    return PairSets.of(labels, None if itself else candidate_labels)
 
 
 def check_scales(

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from robustdml_ops.label_sets import ABSENT
 from robustdml_ops.log_sum import log_one_plus_sum
 from robustdml_ops.pairs.problem import PairBackend, PairChunk, PairHingeProblem, PairLSEProblem, PairSets
 from robustdml_ops.rows.eager import EagerRows
@@ -62,7 +63,7 @@ def members(sets: PairSets, first: int, last: int) -> tuple[Tensor, Tensor]:
     """Positives and negatives of the anchors ``first:last``, (c, m) bool."""
     labels = sets.labels[first:last, None]
     same = labels == sets.candidate_labels
-    present = (labels >= 0) & (sets.candidate_labels >= 0)
+    present = (labels != ABSENT) & (sets.candidate_labels != ABSENT)
     positive, negative = same & present, present & ~same
     if sets.itself:
         positive.diagonal(first).fill_(False)

@@ -4,12 +4,16 @@
 import triton
 import triton.language as tl
 
+from robustdml_ops import label_sets
 from robustdml_ops.triton_math import in_type, log_one_plus_sum
+
+# As in the other backends.
+ABSENT = tl.constexpr(label_sets.ABSENT)
 
 
 @triton.jit
 def pair_sets(
-    label,  # (BLOCK_R,) int64, in: of the anchors; below 0: the anchor has no pairs, or the row does not exist
+    label,  # (BLOCK_R,) int64, in: of the anchors; ABSENT: the anchor has no pairs, or the row does not exist
     candidate_labels,  # (m,) int64, in
     anchors,  # (BLOCK_R,) int64, in: which candidate each anchor is
     columns,  # (BLOCK_M,) int32, in: candidates
@@ -17,8 +21,8 @@ def pair_sets(
     ITSELF: tl.constexpr,  # whether the anchors are candidates themselves
 ):
     """Positives and negatives, (BLOCK_R, BLOCK_M) bool each."""
-    other = tl.load(candidate_labels + columns, mask=columns < m, other=-1)
-    present = (label >= 0)[:, None] & (other >= 0)[None, :]
+    other = tl.load(candidate_labels + columns, mask=columns < m, other=ABSENT)
+    present = (label != ABSENT)[:, None] & (other != ABSENT)[None, :]
     if ITSELF:
         present = present & (anchors[:, None] != columns[None, :])
     same = label[:, None] == other[None, :]
@@ -86,7 +90,7 @@ def pair_lse(
     inside = rows < c
     anchors = first + rows
     rows = rows.to(tl.int64)
-    label = tl.load(labels + rows, mask=inside, other=-1)
+    label = tl.load(labels + rows, mask=inside, other=ABSENT)
     dtype: tl.constexpr = S.dtype.element_ty
     alpha, beta = in_type(alpha, dtype), in_type(beta, dtype)
     base, epsilon = in_type(base, dtype), in_type(epsilon, dtype)
@@ -191,7 +195,7 @@ def pair_hinge(
     inside = rows < c
     anchors = first + rows
     rows = rows.to(tl.int64)
-    label = tl.load(labels + rows, mask=inside, other=-1)
+    label = tl.load(labels + rows, mask=inside, other=ABSENT)
     dtype: tl.constexpr = S.dtype.element_ty
     positive_margin, negative_margin = in_type(positive_margin, dtype), in_type(negative_margin, dtype)
     positive_top = positive_margin + in_type(positive_offset, dtype)

@@ -45,12 +45,14 @@ def pair_lse(
     Parameters
     ----------
     embeddings, labels : Tensor
-        The anchors: (n, D), float64, float32, bfloat16 or float16, any scale, and (n,) integers. A zero row has cosine
-        0 with everything and zero gradient.
+        The anchors: (n, D), float64, float32, bfloat16 or float16, any scale, and (n,) integers, all of them classes
+        but one: ``robustdml_ops.ops.ABSENT``, the least int64, marks a row that takes no part, here as among the
+        candidates, such as an empty slot of a memory bank. A zero row has cosine 0 with everything and zero gradient.
     candidates, candidate_labels : Tensor, optional
         What the anchors are compared with, (m, D) and (m,); differentiable: rows that need no gradient cost none. None:
-        the anchors themselves, each without itself. A label below 0, here as above, marks a row that takes no part,
-        such as an empty slot of a memory bank.
+        the anchors themselves, each without itself. Where ``candidate_labels is labels``, the same tensor object,
+        candidate i is taken for anchor i seen anew, and anchor i leaves it out; give ``labels.clone()`` where it is to
+        count. A compiled or exported graph keeps what held when it was traced.
     alpha, beta : float
         Scales of the positives and of the negatives, > 0. Any size: rows are shifted by their maximum where exp would
         overflow.

@@ -7,6 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from robustdml_ops.label_sets import ABSENT
 from robustdml_ops.rows.backend import RowsBackend
 
 
@@ -14,17 +15,17 @@ from robustdml_ops.rows.backend import RowsBackend
 class PairSets:
     """Which candidates each anchor has: positives P_i are those of its label, negatives N_i those of another label.
 
-    A label below 0 marks a row that takes no part: as an anchor its sets are empty, and as a candidate it is in none.
-    Where the candidates are the anchors themselves, an anchor is not its own candidate.
+    The label ``ABSENT`` marks a row that takes no part: as an anchor its sets are empty, and as a candidate it is in
+    none. Where candidate i is anchor i, or the same sample seen anew, it is in neither set of anchor i.
     """
 
     labels: Tensor  # (n,) int64, contiguous
-    candidate_labels: Tensor  # (m,) int64, contiguous; the same tensor where the candidates are the anchors
+    candidate_labels: Tensor  # (m,) int64, contiguous; the same tensor where candidate i is anchor i
     itself: bool  # candidate i is anchor i
 
     @classmethod
     def of(cls, labels: Tensor, candidate_labels: Tensor | None) -> "PairSets":
-        """Of (n,) and (m,) int64; None: the anchors are the candidates."""
+        """Of (n,) and (m,) int64; None: candidate i is anchor i."""
         labels = labels.contiguous()
         others = labels if candidate_labels is None else candidate_labels.contiguous()
         return cls(labels, others, candidate_labels is None)
@@ -35,11 +36,23 @@ class PairSets:
 
         Reads values: CPU only.
         """
-        both = self.labels if self.itself else torch.cat([self.labels, self.candidate_labels])
-        if len(both) and int(both.max()) > torch.iinfo(torch.int32).max:
-            both = torch.unique(both, return_inverse=True)[1].masked_fill(both < 0, -1)
-        both = both.clamp(min=-1).to(torch.int32)
+        both = narrowed(self.labels if self.itself else torch.cat([self.labels, self.candidate_labels]))
         return (both, both) if self.itself else (both[: len(self.labels)], both[len(self.labels) :])
+
+
+def narrowed(labels: Tensor) -> Tensor:
+    """Labels (n,) int64 as int32 that are equal where these are; ``ABSENT`` becomes the least int32."""
+    if len(labels) == 0:
+        return labels.to(torch.int32)
+    absent, largest = torch.iinfo(torch.int32).min, torch.iinfo(torch.int32).max
+    low, high = map(int, labels.aminmax())
+    if low != ABSENT and absent < low and high <= largest:
+        return labels.to(torch.int32)
+    # The least class: one less wraps ABSENT around to the largest number.
+    if int((labels - 1).min()) + 1 > absent and high <= largest:
+        return labels.clamp(min=absent).to(torch.int32)
+    ranks: Tensor = torch.unique(labels, return_inverse=True)[1].to(torch.int32)
+    return ranks.masked_fill_(labels == ABSENT, absent)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robustdml_ops.label_sets import ABSENT
 from robustdml_ops.robust.batch import Batch, check_batch, check_ids, check_keep
 from robustdml_ops.robust.buffers import TypedBuffers
 from robustdml_ops.robust.class_sums import ClassStatistics, add_rows, exchange_rows
@@ -38,7 +39,7 @@ class MemoryBank(TypedBuffers):
     Attributes
     ----------
     features, labels, sample_ids : Tensor
-        (capacity, D); (capacity,) int64, −1 where a slot is empty; (capacity,) int64, −1 where no id was given.
+        (capacity, D); (capacity,) int64, ``ABSENT`` where a slot is empty; (capacity,) int64, −1 where no id was given.
     sums, counts : Tensor
         (C, D) and (C,) int64.
     enqueued : Tensor
@@ -93,7 +94,7 @@ class MemoryBank(TypedBuffers):
         self.num_samples = num_samples
         self.copies = None if num_samples is None else SampleCopies(num_samples, capacity)
         self.register_buffer("features", torch.zeros(capacity, embedding_size, dtype=dtype))
-        self.register_buffer("labels", torch.full((capacity,), -1))
+        self.register_buffer("labels", torch.full((capacity,), ABSENT))
         self.register_buffer("sample_ids", torch.full((capacity,), -1))
         sum_dtype = torch.promote_types(dtype, torch.float32)
         self.register_buffer("sums", torch.zeros(num_classes, embedding_size, dtype=sum_dtype))
@@ -192,7 +193,7 @@ class MemoryBank(TypedBuffers):
         old_features, old_labels = self.features.index_select(0, slots), self.labels[slots]
         features = torch.where(entering[:, None], features, old_features)
 
-        touched = torch.where(entering, torch.stack([labels, old_labels]), -1).flatten()
+        touched = torch.where(entering, torch.stack([labels, old_labels]), -1).flatten().clamp_(min=-1)
         exchange_rows(ClassStatistics(self.sums, self.counts), touched, features, old_features)
         if self.copies is not None:
             self.copies.link(ids, serials, entering)
@@ -268,11 +269,17 @@ class MemoryBank(TypedBuffers):
         )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        """Refuse rows of another type: rounded on the way in, they would no longer match the sums."""
+        """Refuse rows of another type: rounded on the way in, they would no longer match the sums.
+
+        Saved labels of −1, no class of a bank, are taken for empty slots.
+        """
         saved = state_dict.get(prefix + "features")
         if saved is not None and saved.dtype != self.features.dtype:
             raise ValueError(
                 f"the saved bank holds {saved.dtype} and this one {self.features.dtype}: make it with "
                 f"MemoryBank(..., dtype={saved.dtype})"
             )
+        labels = state_dict.get(prefix + "labels")
+        if labels is not None:
+            state_dict = {**state_dict, prefix + "labels": labels.masked_fill(labels == -1, ABSENT)}
         super()._load_from_state_dict(state_dict, prefix, *arguments)

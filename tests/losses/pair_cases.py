@@ -9,6 +9,7 @@ from python_ref import contrastive_loss, cosine_similarity, multi_similarity_los
 from python_ref.pairs import pair_sets, without_absent
 from python_ref.reduction import mean_over_samples
 from robustdml_ops.losses import ContrastiveLoss, MemoryContrastiveLoss, MultiSimilarityLoss
+from robustdml_ops.ops import ABSENT
 
 CPU_BACKENDS = ("native", "eager")
 NAMES = ("ms", "ms-mined", "contrastive", "contrastive-cosine", "memory-paper", "memory-xbm")
@@ -46,7 +47,7 @@ class PairCase:
         self.bank = self.bank_labels = None
         if self.m is not None:
             bank, self.bank_labels = random_matrix(self.m, self.D, generator, self.classes)
-            self.bank_labels[::5] = -1
+            self.bank_labels[::5] = ABSENT
             self.bank = bank.to(self.dtype).requires_grad_()
         self.weights = None
         if self.weighted:

@@ -6,6 +6,7 @@ from pair_cases import CPU_BACKENDS, NAMES, PairCase
 from test_pair_losses_against_reference import assert_close
 
 from robustdml_ops.losses import ContrastiveLoss, MemoryContrastiveLoss, MultiSimilarityLoss
+from robustdml_ops.ops import ABSENT
 from robustdml_ops.robust import MemoryBank
 
 X, Y = torch.randn(4, 3), torch.tensor([0, 1, 2, 1])
@@ -127,9 +128,9 @@ def test_no_pairs_give_a_connected_zero(name, reduction, situation, backend):
     if situation == "all rejected":
         case.weights = torch.zeros(6, dtype=torch.float64)
     if situation in ("no labels", "empty bank"):
-        case.labels = torch.full((6,), -1)
+        case.labels = torch.full((6,), ABSENT)
     if situation == "empty bank":
-        case.bank_labels = torch.full((8,), -1)
+        case.bank_labels = torch.full((8,), ABSENT)
     loss = case.ours()
     assert not loss.any() and loss.shape == (() if reduction == "mean" else (B,))
     loss.sum().backward()

@@ -6,7 +6,7 @@ import torch
 from python_ref import cosine_similarity, informative_pairs, multi_similarity_loss
 from python_ref.multi_similarity import multi_similarity_terms
 from python_ref.pairs import pair_sets
-from robustdml_ops.ops import pair_hinge, pair_hinge_sum, pair_lse, pair_lse_sum
+from robustdml_ops.ops import ABSENT, pair_hinge, pair_hinge_sum, pair_lse, pair_lse_sum
 from robustdml_ops.pairs.autograd import pair_sweep_op
 
 BACKENDS = ("native", "eager")
@@ -19,8 +19,10 @@ def matrices(*rows, D=5, dtype=torch.float64, seed=0):
 
 
 def random_labels(*sizes, classes=3, seed=0):
+    """Classes from −1 on, and some rows that take no part."""
     generator = torch.Generator().manual_seed(seed)
-    return [torch.randint(-1, classes, (n,), generator=generator) for n in sizes]
+    draws = (torch.randint(-2, classes, (n,), generator=generator) for n in sizes)
+    return [labels.masked_fill(labels == -2, ABSENT) for labels in draws]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -89,17 +91,127 @@ def test_ties_at_the_edge_of_mining_are_cut_as_by_the_reference(epsilon, backend
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("labels", [(2**40, -5, 2**40 + 1), (2**31, 0, 2**31 + 1)])
-def test_labels_of_any_size(labels, backend):
+@pytest.mark.parametrize(
+    "classes",
+    [
+        (2**40, -5, 2**40 + 1),
+        (2**31, 0, 2**31 - 1),
+        (-1, -2, -3),
+        (-(2**31), -(2**31) - 1, 0),
+        (-(2**31), 1, 2),
+        (1 - 2**63, 2 - 2**63, 2**63 - 1),
+        (2**32, 0, -(2**32)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("absent", [False, True])
+def test_any_integer_but_one_is_a_class(classes, absent, backend):
+    """Also those that 32 bits do not hold, and those they do only by the number that stands for absent rows there."""
     X, C = matrices(30, 40)
-    y, z = random_labels(30, 40)
-    wide = torch.tensor(labels)
-    # A label below 0 takes no part, whatever it is.
-    renamed = [torch.where(label < 0, -7, wide[label.clamp(min=0)]) for label in (y, z)]
-    plain = [torch.where((wide < 0)[label.clamp(min=0)], -1, label) for label in (y, z)]
-    ours, theirs = (pair_lse(X, a, C, b, **MS, backend=backend) for a, b in (renamed, plain))
-    for mine, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, other, rtol=0, atol=0)
+    generator = torch.Generator().manual_seed(0)
+    y, z = (torch.randint(0, 3 + absent, (n,), generator=generator) for n in (30, 40))
+    wide = torch.tensor([*classes, ABSENT])
+    present = torch.arange(30)[y < 3], torch.arange(40)[z < 3]
+    for others, other_labels, kept in ((None, None, present[0]), (C, z, present[1])):
+        ours = pair_lse(X, wide[y], others, others if others is None else wide[other_labels], **MS, backend=backend)
+        rows = (X if others is None else others)[kept]
+        positive, negative = pair_sets(y[present[0]], None if others is None else other_labels[kept])
+        theirs = multi_similarity_terms(cosine_similarity(X[present[0]], rows), positive, negative, **MS)
+        for mine, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(mine[present[0]], other)
+            assert not mine[y == 3].any()
+
+
+def kinds(backend):
+    """Both sums of both kinds, as vectors and as one sweep."""
+    hinge = {"positive_margin": 0.9, "negative_margin": -0.5, "positive_offset": 0.25}
+    scales = torch.tensor(0.5, dtype=torch.float64), torch.tensor(2.0, dtype=torch.float64)
+    return {
+        "lse": lambda *pairs: sum(each.sum() for each in pair_lse(*pairs, **MS, backend=backend)),
+        "lse at once": lambda *pairs: pair_lse_sum(*pairs, *scales, **MS, epsilon=0.3, backend=backend),
+        "hinge": lambda *pairs: sum(each.sum() for each in pair_hinge(*pairs, **hinge, backend=backend)[:2]),
+        "hinge at once": lambda *pairs: pair_hinge_sum(*pairs, *scales, **hinge, backend=backend),
+    }
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", kinds(None))
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+@pytest.mark.usefixtures("small_chunks")
+def test_candidates_with_the_anchors_own_labels_are_the_anchors_seen_anew(kind, dtype, backend):
+    """Anchor i leaves candidate i out: as with a candidate in its place that is marked as absent."""
+    X, C = matrices(20, 20)
+    y = random_labels(20)[0].clamp(min=-1).to(dtype)
+    function = kinds(backend)[kind]
+    ours, counted = function(X, y, C, y), function(X, y, C, y.clone())
+    assert not torch.isclose(ours, counted)
+    alone = [function(X[i : i + 1], y[i : i + 1], C, y.long().where(torch.arange(20) != i, ABSENT)) for i in range(20)]
+    torch.testing.assert_close(ours, sum(alone))
+    for mine, other in zip(*(torch.autograd.grad(r, (X, C)) for r in (ours, sum(alone))), strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_candidates_seen_anew_against_the_reference(backend):
+    X, C = matrices(20, 20)
+    y = random_labels(20)[0]
+    ours = pair_lse(X, y, C, y, **MS, backend=backend)
+    theirs = multi_similarity_loss(X, y, C, y, **MS, reduction="none")
+    torch.testing.assert_close(ours.positive / 2 + ours.negative / 50, theirs)
+    torch.testing.assert_close(
+        multi_similarity_loss(X, y, X, y, **MS, reduction="none"), multi_similarity_loss(X, y, **MS, reduction="none")
+    )
+
+
+@pytest.mark.parametrize("kind", kinds(None))
+@pytest.mark.parametrize("first", ["same", "other"])
+def test_compiled_graphs_know_the_anchors_own_labels(kind, first):
+    """Whichever was traced first, the other is traced anew."""
+    torch.use_deterministic_algorithms(False)  # its NaN filling is not traced
+    torch._dynamo.reset()
+    function = kinds(None)[kind]
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    for same in [True, False, True] if first == "same" else [False, True, False]:
+        X, C = matrices(20, 20)
+        y = random_labels(20)[0]
+        arguments = (X, y, C, y if same else y.clone())
+        ours, theirs = compiled(*arguments), function(*arguments)
+        torch.testing.assert_close(ours, theirs)
+        for mine, other in zip(*(torch.autograd.grad(r, (X, C)) for r in (ours, theirs)), strict=True):
+            torch.testing.assert_close(mine, other)
+
+
+class Exported(torch.nn.Module):
+    """One of the functions of :func:`kinds` as a module."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.function = kinds(None)[kind]
+
+    def forward(self, X, y, C, z):
+        return self.function(X, y, C, z)
+
+
+class ExportedWithItsLabels(Exported):
+    """The same, the labels being one input."""
+
+    def forward(self, X, y, C):
+        return self.function(X, y, C, y)
+
+
+@pytest.mark.parametrize("kind", kinds(None))
+@pytest.mark.parametrize("strict", [False, True])
+def test_exported_graphs_know_the_anchors_own_labels(kind, strict):
+    torch.use_deterministic_algorithms(False)  # its NaN filling is not traced
+    X, C = (matrix.detach().requires_grad_(strict) for matrix in matrices(20, 20))
+    y = random_labels(20)[0]
+    for module, arguments in (
+        (ExportedWithItsLabels(kind), (X, y, C)),
+        (Exported(kind), (X, y, C, y)),
+        (Exported(kind), (X, y, C, y.clone())),
+    ):
+        exported = torch.export.export(module, arguments, strict=strict).module()
+        torch.testing.assert_close(exported(*arguments), module(*arguments))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

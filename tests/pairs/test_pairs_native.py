@@ -24,7 +24,7 @@ PROBLEMS = {
 
 
 class Pairs:
-    """Random similarities and labels, some below 0; outputs poisoned."""
+    """Random similarities and labels, −1 among the classes and some absent; outputs poisoned."""
 
     def __init__(self, name, rows, m, dtype, itself, upstream=True, raw=False):
         rng = np.random.default_rng([rows, m])
@@ -32,8 +32,7 @@ class Pairs:
         self.weights = rng.random(m).astype(dtype) if self.settings.pop("weights", False) else None
         self.first = min(3, m - rows) if itself and m > rows else (0 if itself and m == rows else -1)
         self.S = np.clip(rng.normal(0, 0.3, (rows, m)), -1, 1).astype(dtype)
-        self.candidate_labels = rng.integers(-1, 4, m)
-        self.labels = rng.integers(-1, 4, rows)
+        self.candidate_labels, self.labels = rng.integers(-2, 4, m), rng.integers(-2, 4, rows)
         if self.first >= 0:
             self.labels = self.candidate_labels[self.first : self.first + rows]
         self.upstream = rng.normal(0, 1, (2, rows)).astype(dtype) if upstream else None
@@ -48,7 +47,7 @@ class Pairs:
             norm = np.sqrt((self.P.astype(np.float64) ** 2).sum(1))
             inverse_norm = np.divide(1, norm, where=norm > 0, out=np.zeros_like(norm))
             S = S * inverse_norm[:, None]
-        present = (self.labels[:, None] >= 0) & (self.candidate_labels >= 0)
+        present = (self.labels[:, None] != -2) & (self.candidate_labels != -2)
         if self.first >= 0:
             present[np.arange(self.rows), self.first + np.arange(self.rows)] = False
         same = self.labels[:, None] == self.candidate_labels
@@ -62,7 +61,8 @@ class Pairs:
         """The sums, counts, gradient and inverse norms as ``device`` makes them."""
         suffix = SUFFIX[self.dtype] if device == "cpu" else f"cuda_{SUFFIX[self.dtype]}"
         integer = np.int32 if device == "cpu" else np.int64
-        S, labels, others = self.S.copy(), self.labels.astype(integer), self.candidate_labels.astype(integer)
+        S, absent = self.S.copy(), np.iinfo(integer).min
+        labels, others = (np.where(y == -2, absent, y).astype(integer) for y in (self.labels, self.candidate_labels))
         sums, counts = np.full((2, self.rows), np.nan, self.dtype), np.full((2, self.rows), -9)
         inverse_norm = np.full(self.rows, np.nan, self.dtype)
         address = lambda array: 0 if array is None else array.ctypes.data  # noqa: E731

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from robustdml_ops.label_sets import ABSENT
 from robustdml_ops.pairs.problem import PairHingeProblem, PairLSEProblem, PairSets
 from robustdml_ops.pairs.sweep import BACKENDS, pair_sweep
 from tests.triton_here import DEVICE, MARKS
@@ -12,7 +13,7 @@ from tests.triton_here import DEVICE, MARKS
 EAGER, TRITON = BACKENDS["eager"], BACKENDS["triton"]
 
 pytestmark = MARKS
-SHAPES = [(1, 1, 1), (5, 1030, 9), (20, None, 17)]
+SHAPES = [(1, 1, 1), (5, 1030, 9), (20, None, 17), (20, "anew", 3)]
 
 
 def problems(sets, dtype, m):
@@ -33,9 +34,11 @@ def sweep(backend, name, shape, dtype, seed=0):
     n, m, D = shape
     random = torch.Generator().manual_seed(seed)
     draw = lambda rows: torch.randn(rows, D, generator=random, dtype=torch.float64).to(DEVICE, dtype)  # noqa: E731
-    labels = lambda rows: torch.randint(-1, 5, (rows,), generator=random).to(DEVICE)  # noqa: E731
+    classes = torch.tensor([ABSENT, -1, 0, 2**40, 3, 4])
+    labels = lambda rows: classes[torch.randint(6, (rows,), generator=random)].to(DEVICE)  # noqa: E731
     X, y = draw(n), labels(n)
-    C, z = (None, None) if m is None else (draw(m), labels(m))
+    m, anew = (n, True) if m == "anew" else (m, False)
+    C, z = (None, None) if m is None else (draw(m), None if anew else labels(m))
     problem = problems(PairSets.of(y, z), dtype, m or n)[name]
     upstream = tuple(torch.randn(n, generator=random, dtype=torch.float64).to(DEVICE, dtype) for _ in range(2))
     return pair_sweep(X, C, problem, upstream, backend, dtype, (True, True))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ref_cases import assert_same, few, leaves
 
 from python_ref import contrastive_loss, cosine_similarity, multi_similarity_loss
+from python_ref.pairs import ABSENT
 
 SIZES = {"B": st.integers(0, 7), "m": st.none() | st.integers(0, 6), "seed": st.integers(0, 2**32)}
 
@@ -23,10 +24,12 @@ def test_examples(name):
 
 def draw(B, m, seed):
     random = torch.Generator().manual_seed(seed)
-    X, y = torch.randn(B, 3, generator=random, dtype=torch.float64), torch.randint(-1, 3, (B,), generator=random)
+    rows = lambda n: torch.randn(n, 3, generator=random, dtype=torch.float64)  # noqa: E731
+    labels = lambda n: torch.tensor([-7, 0, 2, ABSENT])[torch.randint(4, (n,), generator=random)]  # noqa: E731
+    X, y = rows(B), labels(B)
     if m is None:
         return X, y, None, None
-    return X, y, torch.randn(m, 3, generator=random, dtype=torch.float64), torch.randint(-1, 3, (m,), generator=random)
+    return (X, y, rows(B), y) if m == B else (X, y, rows(m), labels(m))
 
 
 def similarities(X, y, V, z):
@@ -34,7 +37,8 @@ def similarities(X, y, V, z):
     S = cosine_similarity(X, X if V is None else V).tolist()
     others = (y if V is None else z).tolist()
     for i, label in enumerate(y.tolist()):
-        row = [(s, j) for j, s in enumerate(S[i]) if others[j] >= 0 <= label and not (V is None and i == j)]
+        left_out = i if V is None or z is y else None
+        row = [(s, j) for j, s in enumerate(S[i]) if ABSENT not in (others[j], label) and j != left_out]
         yield [(s, j) for s, j in row if others[j] == label], [(s, j) for s, j in row if others[j] != label]
 
 

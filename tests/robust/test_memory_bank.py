@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from robustdml_ops.ops import ABSENT
 from robustdml_ops.robust import MemoryBank, memory_bank
 from robustdml_ops.robust.vmf_classes import VmfClasses
 from robustdml_ops.vmf import fit_vmf, vmf_log_peak
@@ -261,6 +262,25 @@ def test_buffers_keep_their_types():
     assert MemoryBank(2, 2, 3, torch.bfloat16).double().features.dtype == torch.bfloat16
     with pytest.raises(ValueError, match=r"holds torch.bfloat16 and this one torch.float32: .*dtype=torch.bfloat16"):
         bank[0].load_state_dict(MemoryBank(2, 2, 3, torch.bfloat16, num_samples=4).state_dict())
+
+
+def test_a_state_saved_with_minus_one_in_empty_slots_loads():
+    """−1 is no class of a bank; elsewhere it is a class like others, and no empty slot may be one."""
+    bank, loaded = (MemoryBank(2, 2, 4, num_samples=4) for _ in range(2))
+    bank.enqueue(torch.eye(2), torch.tensor([1, 0]), torch.tensor([0, 3]))
+    assert bank.labels.tolist() == [1, 0, ABSENT, ABSENT]
+    state = bank.state_dict()
+    saved = {**state, "labels": torch.tensor([1, 0, -1, -1])}
+    loaded.load_state_dict(saved)
+    assert saved["labels"].tolist() == [1, 0, -1, -1]
+    assert_same_state(bank, loaded)
+    parent = torch.nn.Sequential(MemoryBank(2, 2, 4, num_samples=4))
+    parent.load_state_dict({f"0.{name}": buffer for name, buffer in saved.items()})
+    assert_same_state(bank, parent[0])
+    for each in (bank, loaded):  # goes on as before
+        touched = each.enqueue(torch.eye(2), torch.tensor([1, 1]), torch.tensor([1, 2]))
+        assert touched.tolist() == [1, 1, -1, -1]
+    assert_same_state(bank, loaded)
 
 
 def test_gradients_end_at_the_bank():

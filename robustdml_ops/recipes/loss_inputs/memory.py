@@ -41,7 +41,7 @@ class Memory(LossInput):
         Returns
         -------
         dict
-            ``ref_emb`` (capacity, D) and ``ref_labels`` (capacity,), -1 in empty slots.
+            ``ref_emb`` (capacity, D) and ``ref_labels`` (capacity,), ``ABSENT`` in empty slots.
         """
         return {"ref_emb": self._bank.features, "ref_labels": self._bank.labels}
 
