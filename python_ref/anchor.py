@@ -39,6 +39,37 @@ def cosine_similarity(anchors: Tensor, candidates: Tensor) -> Tensor:
     return _unit_rows(anchors) @ _unit_rows(candidates).T
 
 
+def unit_distance(anchors: Tensor, candidates: Tensor) -> Tensor:
+    """Euclidean distance √(2 − 2s) of the directions of every anchor and every candidate.
+
+    Made of their differences, as a cosine has no digit of a small one left. A zero vector has distance √2 from all. A
+    distance that rounding alone can make is 0, and has no gradient.
+
+    Parameters
+    ----------
+    anchors : Tensor, (A, D)
+        Need not be normalised.
+    candidates : Tensor, (N, D)
+        Need not be normalised.
+
+    Returns
+    -------
+    Tensor, (A, N)
+
+    Examples
+    --------
+    >>> unit_distance(torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([[3.0, 0.0], [0.0, -1.0]]))
+    tensor([[0.0000, 1.4142],
+            [1.4142, 1.4142]])
+    """
+    U, V = _unit_rows(anchors), _unit_rows(candidates)
+    square = (U[:, None] - V).square().sum(-1)
+    # A zero vector lacks the length 1 in it.
+    square = square + (U == 0).all(1)[:, None].to(U.dtype) + (V == 0).all(1).to(U.dtype)
+    apart = square > (8 * torch.finfo(U.dtype).eps) ** 2
+    return torch.where(apart, torch.where(apart, square, 1.0).sqrt(), 0.0)
+
+
 def log_one_plus_sum_exp(exponents: Tensor, members: Tensor) -> Tensor:
     """Per row, log(1 + Σ e^z) over the members of the row's set.
 

@@ -6,7 +6,7 @@ The contrastive loss with a memory is in ``python_ref.prism_losses``.
 import torch
 from torch import Tensor
 
-from .anchor import cosine_similarity
+from .anchor import cosine_similarity, unit_distance
 from .pairs import pair_sets, without_absent
 from .reduction import count_kept, mean_over_samples
 
@@ -62,12 +62,12 @@ def contrastive_loss(
     seen_anew = vector_labels is labels
     labels = without_absent(labels, sample_weights)
     positive, negative = pair_sets(labels, labels if seen_anew else vector_labels)
-    S = cosine_similarity(embeddings, embeddings if vectors is None else vectors)
+    others = embeddings if vectors is None else vectors
     if distance == "euclidean":
-        square = (2 - 2 * S).clamp(min=0)
-        # The root has no derivative at 0; there the distance is constant.
-        S = -torch.where(square > 0, torch.where(square > 0, square, 1).sqrt(), 0)
+        S = -unit_distance(embeddings, others)
         pos_margin, neg_margin = -pos_margin, -neg_margin
+    else:
+        S = cosine_similarity(embeddings, others)
     attraction = torch.where(positive, pos_margin - S, 0).clamp(min=0)
     repulsion = torch.where(negative, S - neg_margin, 0).clamp(min=0)
     kept = count_kept(labels, sample_weights)

@@ -97,6 +97,15 @@ struct PairHingeProblem {
     std::int64_t* positive_count;  // (rows,) out: terms above 0
     std::int64_t* negative_count;  // (rows,) out
 
+    // Euclidean only: the rows as they were given, of any length.
+    T near;                        // below this a distance is made of the rows
+    T resolution;                  // up to this a distance has no gradient: its direction is rounding
+    const void* anchors;           // (rows, D) in
+    const void* candidates;        // (m, D) in
+    std::int64_t D;                // columns
+    std::int64_t anchors_element;  // a cuda::Element; on the CPU rows are of type T
+    std::int64_t candidates_element;
+
     static constexpr auto fields() {
         return std::tuple{
             field("positive_margin", &PairHingeProblem::positive_margin),
@@ -106,6 +115,13 @@ struct PairHingeProblem {
             field("euclidean", &PairHingeProblem::euclidean),
             field("positive_count", &PairHingeProblem::positive_count),
             field("negative_count", &PairHingeProblem::negative_count),
+            optional_field("near", &PairHingeProblem::near),
+            optional_field("resolution", &PairHingeProblem::resolution),
+            optional_field("anchors", &PairHingeProblem::anchors),
+            optional_field("candidates", &PairHingeProblem::candidates),
+            optional_field("D", &PairHingeProblem::D),
+            optional_field("anchors_element", &PairHingeProblem::anchors_element),
+            optional_field("candidates_element", &PairHingeProblem::candidates_element),
         };
     }
 };

@@ -8,6 +8,7 @@
 #include "common/cpu/parts.h"
 #include "math/exp.h"
 #include "math/limits.h"
+#include "math/unit_distance.h"
 
 namespace robustdml::cpu {
 namespace {
@@ -67,7 +68,7 @@ struct Kept {
     ROBUSTDML_HD bool operator()(T s, PairLabel other) const {
         const T value = s * cosine;
         return other == label ? value - epsilon < ends.highest_negative
-                              : (other != kAbsent<PairLabel>) & (value + epsilon > ends.lowest_positive);
+                              : (other != kAbsent<PairLabel>)&(value + epsilon > ends.lowest_positive);
     }
 };
 
@@ -159,12 +160,60 @@ ROBUSTDML_HD void pair_lse_row(const Pairs<T>& c, const PairLSEProblem<T>& probl
     for (std::int64_t x = 0; x < c.m; ++x) s[x] *= s[x] < T(0) ? positive_factor : negative_factor;
 }
 
+template <class T>
+ROBUSTDML_HD T near_distance(const PairHingeProblem<T>& problem, std::int64_t row, std::int64_t x) {
+    const std::int64_t D = problem.D;
+    const T* p = static_cast<const T*>(problem.anchors) + row * D;
+    const T* q = static_cast<const T*>(problem.candidates) + x * D;
+    T p_largest = 0, q_largest = 0;
+#pragma omp simd reduction(max : p_largest, q_largest)
+    for (std::int64_t d = 0; d < D; ++d) {
+        const T p_size = std::abs(p[d]), q_size = std::abs(q[d]);
+        p_largest = p_size > p_largest ? p_size : p_largest;
+        q_largest = q_size > q_largest ? q_size : q_largest;
+    }
+    const double p_scale = 1.0 / p_largest, q_scale = 1.0 / q_largest;
+    double difference = 0, radial = 0, square = 0;
+#pragma omp simd reduction(+ : difference, radial, square)
+    for (std::int64_t d = 0; d < D; ++d) {
+        const double u = p[d] * p_scale, v = q[d] * q_scale;
+        difference += (u - v) * (u - v);
+        radial += (u - v) * (u + v);
+        square += u * u;
+    }
+    return static_cast<T>(unit_distance({difference, radial, square}));
+}
+
+// s <- minus the distances, of some of a row's candidates.
+template <class T>
+ROBUSTDML_HD void take_distances(const PairHingeProblem<T>& problem, std::int64_t row, T* s,
+                                 std::int64_t from, std::int64_t to, T cosine) {
+    T highest = -kInfinity<T>;
+#pragma omp simd reduction(max : highest)
+    for (std::int64_t x = from; x < to; ++x) {
+        const T square = T(2) - T(2) * (s[x] * cosine);
+        // The root of what rounding has left below 0 would be NaN; an anchor's own place is to stay one.
+        const T t = -std::sqrt(square < T(0) ? T(0) : square);
+        highest = t > highest ? t : highest;
+        s[x] = t;
+    }
+    if (!(highest > -problem.near)) return;
+    for (std::int64_t x = from; x < to; ++x)
+        if (s[x] > -problem.near) s[x] = -near_distance(problem, row, x);
+}
+
 template <class T, bool Euclidean>
 ROBUSTDML_HD void pair_hinge_row(const Pairs<T>& c, const PairHingeProblem<T>& problem, std::int64_t row) {
     T* s = c.S + row * c.m;
     const PairLabel label = c.labels[row];
     const PairLabel* labels = c.candidate_labels;
     const RowScale<T> scales = begin_row(c, row, s);
+    if (label == kAbsent<PairLabel>) {
+        c.positive[row] = c.negative[row] = T(0);
+        problem.positive_count[row] = problem.negative_count[row] = 0;
+        std::fill(s, s + c.m, T(0));
+        return;
+    }
     const RowUpstream<T> upstream = upstream_of_row(c, row);
     const T cosine = scales.cosine;
     const T positive_gradient = -upstream.positive * scales.gradient;
@@ -176,17 +225,14 @@ ROBUSTDML_HD void pair_hinge_row(const Pairs<T>& c, const PairHingeProblem<T>& p
     std::int64_t positives = 0, negatives = 0;
     for (std::int64_t from = 0; from < c.m; from += kBlock) {
         const std::int64_t to = std::min(c.m, from + kBlock);
+        if (Euclidean) take_distances(problem, row, s, from, to, cosine);
         T positive_sum = 0, negative_sum = 0;
         PairLabel positive_count = 0, negative_count = 0;
 #pragma omp simd reduction(+ : positive_sum, negative_sum, positive_count, negative_count)
         for (std::int64_t x = from; x < to; ++x) {
-            const T value = s[x] * cosine;
-            // The root of what rounding has left below 0 would be NaN; an anchor's own place is to stay one.
-            const T square = T(2) - T(2) * value;
-            const T distance = Euclidean ? std::sqrt(square < T(0) ? T(0) : square) : T(0);
-            const T t = Euclidean ? -distance : value;
-            // dt/ds: equal vectors have none.
-            const T slope = !Euclidean ? T(1) : distance > T(0) ? T(1) / distance : T(0);
+            const T t = Euclidean ? s[x] : s[x] * cosine;
+            // dt/ds.
+            const T slope = !Euclidean ? T(1) : t < -problem.resolution ? T(-1) / t : T(0);
             const bool same = labels[x] == label, present = labels[x] != kAbsent<PairLabel>;
             const bool attracts = present & same & (t < problem.positive_margin);
             const bool repels = present & !same & (t > problem.negative_margin);
@@ -201,12 +247,10 @@ ROBUSTDML_HD void pair_hinge_row(const Pairs<T>& c, const PairHingeProblem<T>& p
         positives += positive_count;
         negatives += negative_count;
     }
-    const bool present = label != kAbsent<PairLabel>;
-    c.positive[row] = present ? static_cast<T>(positive_total) : T(0);
-    c.negative[row] = present ? static_cast<T>(negative_total) : T(0);
-    problem.positive_count[row] = present ? positives : 0;
-    problem.negative_count[row] = present ? negatives : 0;
-    if (!present) std::fill(s, s + c.m, T(0));
+    c.positive[row] = static_cast<T>(positive_total);
+    c.negative[row] = static_cast<T>(negative_total);
+    problem.positive_count[row] = positives;
+    problem.negative_count[row] = negatives;
 }
 
 // target_clones takes no templates: plain functions of both types.

@@ -7,6 +7,8 @@
 #include "common/cuda/reduce.h"
 #include "math/limits.h"
 #include "math/log_sum.h"
+#include "math/unit_distance.h"
+#include "rows/cuda.h"
 
 namespace robustdml::cuda {
 namespace {
@@ -130,6 +132,41 @@ __global__ void __launch_bounds__(kThreads, kBlocks) pair_lse_kernel(Pairs<T> c,
     }
 }
 
+__device__ __forceinline__ double element_of(const void* rows, std::int64_t element, std::int64_t i) {
+    switch (static_cast<Element>(element)) {
+        case Element::f16:
+            return static_cast<float>(static_cast<const half*>(rows)[i]);
+        case Element::bf16:
+            return static_cast<float>(static_cast<const bfloat16*>(rows)[i]);
+        case Element::f32:
+            return static_cast<const float*>(rows)[i];
+        default:
+            return static_cast<const double*>(rows)[i];
+    }
+}
+
+template <class T>
+__device__ T near_distance(const PairHingeProblem<T>& problem, std::int64_t row, std::int64_t x) {
+    const std::int64_t D = problem.D;
+    double p_largest = 0, q_largest = 0;
+    for (std::int64_t d = 0; d < D; ++d) {
+        p_largest =
+            Max{}(p_largest, std::abs(element_of(problem.anchors, problem.anchors_element, row * D + d)));
+        q_largest =
+            Max{}(q_largest, std::abs(element_of(problem.candidates, problem.candidates_element, x * D + d)));
+    }
+    const double p_scale = 1.0 / p_largest, q_scale = 1.0 / q_largest;
+    NearSums sums{0.0, 0.0, 0.0};
+    for (std::int64_t d = 0; d < D; ++d) {
+        const double u = element_of(problem.anchors, problem.anchors_element, row * D + d) * p_scale;
+        const double v = element_of(problem.candidates, problem.candidates_element, x * D + d) * q_scale;
+        sums.difference += (u - v) * (u - v);
+        sums.radial += (u - v) * (u + v);
+        sums.square += u * u;
+    }
+    return static_cast<T>(unit_distance(sums));
+}
+
 // kLanes threads take one row, once: what a pair adds to the gradient is known with the pair.
 template <class T, bool Euclidean, int kLanes>
 __global__ void __launch_bounds__(kThreads, kBlocks)
@@ -148,15 +185,17 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     T sum[2] = {T(0), T(0)};
     int count[2] = {0, 0};
     for (std::int64_t x = lane; x < c.m; x += kLanes) {
+        const PairMember member = member_of(c, row, label, x);
         T t = s[x], slope = T(1);
         if (Euclidean) {
             const T square = T(2) - T(2) * t;
-            const T distance = std::sqrt(square < T(0) ? T(0) : square);
+            T distance = std::sqrt(square < T(0) ? T(0) : square);
+            if (distance < problem.near && (member.positive || member.negative))
+                distance = near_distance(problem, row, x);
             t = -distance;
-            // dt/ds: equal vectors have none.
-            slope = distance == T(0) ? T(0) : T(1) / distance;
+            // dt/ds. Asked so that a NaN stays.
+            slope = distance <= problem.resolution ? T(0) : T(1) / distance;
         }
-        const PairMember member = member_of(c, row, label, x);
         // Asked so that a NaN stays: it is to reach the result.
         const bool attracts = member.positive && !(t >= problem.positive_margin);
         const bool repels = member.negative && !(t <= problem.negative_margin);

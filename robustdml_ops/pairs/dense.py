@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.autograd import unit_rows_twice
-from robustdml_ops.pairs.eager import informative, mean_weight, members
-from robustdml_ops.pairs.problem import PairLSEProblem, PairProblem
+from robustdml_ops.pairs.eager import distances, informative, mean_weight, members, near_distances
+from robustdml_ops.pairs.problem import DistanceLimits, PairLSEProblem, PairProblem
 
 
 def chunk_value(
@@ -28,11 +28,7 @@ def chunk_value(
     if isinstance(problem, PairLSEProblem):
         sums = _log_sum_exps(S, positive, negative, problem)
     else:
-        t = S
-        if problem.euclidean:
-            # Equal vectors have distance 0 and no gradient.
-            apart = 2 - 2 * S > 0
-            t = -torch.where(apart, (2 - 2 * S).masked_fill(~apart, 1).sqrt(), 0.0)
+        t = -_distances(S, anchors, candidates, positive | negative) if problem.euclidean else S
         above = positive & (t < problem.positive_margin), negative & (t > problem.negative_margin)
         terms = (
             problem.positive_margin + problem.positive_offset - t,
@@ -43,6 +39,17 @@ def chunk_value(
     upstream_negative = negative_one if negative_each is None else negative_each
     value: Tensor = (upstream_positive * sums[0] + upstream_negative * sums[1]).sum()
     return value
+
+
+def _distances(S: Tensor, anchors: Tensor, candidates: Tensor, members: Tensor) -> Tensor:
+    """As :func:`robustdml_ops.pairs.eager.distances`; constants up to the resolution."""
+    near, resolution = DistanceLimits.of(S.dtype)
+    values = distances(S.detach(), anchors.detach(), candidates.detach(), members, near)
+    far = values >= near
+    result = torch.where(far, (2 - 2 * S).masked_fill(~far, 1).sqrt(), values)
+    i, j = ((values < near) & (values > resolution) & members).nonzero(as_tuple=True)
+    exact = near_distances(anchors[i].double(), candidates[j].double())
+    return result.index_put((i, j), exact.to(result.dtype))
 
 
 def _log_sum_exps(S: Tensor, positive: Tensor, negative: Tensor, problem: PairLSEProblem) -> tuple[Tensor, ...]:

@@ -5,8 +5,17 @@ from torch import Tensor
 
 from robustdml_ops.label_sets import ABSENT
 from robustdml_ops.log_sum import log_one_plus_sum
-from robustdml_ops.pairs.problem import PairBackend, PairChunk, PairHingeProblem, PairLSEProblem, PairSets
+from robustdml_ops.pairs.problem import (
+    DistanceLimits,
+    PairBackend,
+    PairChunk,
+    PairHingeProblem,
+    PairLSEProblem,
+    PairSets,
+)
 from robustdml_ops.rows.eager import EagerRows
+
+_ELEMENTS = 1 << 20  # of the rows of near pairs at a time
 
 
 class EagerPairs(EagerRows, PairBackend):
@@ -35,7 +44,12 @@ class EagerPairs(EagerRows, PairBackend):
         """As :meth:`PairBackend.pair_hinge`."""
         S, (positive, negative) = chunk.S, members(problem.sets, chunk.first, chunk.last)
         assert chunk.counts is not None
-        t = (2 - 2 * S).clamp_(min=0).sqrt_().neg_() if problem.euclidean else S
+        limits = DistanceLimits.of(chunk.V.dtype)
+        t = S
+        if problem.euclidean:
+            assert chunk.rows is not None
+            anchors, candidates = chunk.rows.anchors[chunk.first : chunk.last], chunk.rows.candidates
+            t = distances(S, anchors, candidates, positive | negative, limits.near).neg_()
         # Asked so that a NaN stays: it is to reach the result.
         positive &= ~(t >= problem.positive_margin)
         negative &= ~(t <= problem.negative_margin)
@@ -46,12 +60,37 @@ class EagerPairs(EagerRows, PairBackend):
         torch.stack([positive.sum(1), negative.sum(1)], out=chunk.counts)
         if chunk.upstream_positive is None or chunk.upstream_negative is None:
             return
-        # dt/ds: 1, or 1 / distance; equal vectors have none.
-        slope = t.neg().reciprocal_().masked_fill_(t == 0, 0) if problem.euclidean else torch.ones_like(S)
+        # dt/ds: 1, or 1 / distance.
+        slope = -t.reciprocal().masked_fill_(-t <= limits.resolution, 0) if problem.euclidean else torch.ones_like(S)
         gradient = positive * -chunk.upstream_positive.reshape(-1, 1) + negative * chunk.upstream_negative.reshape(
             -1, 1
         )
         torch.mul(gradient, slope, out=S)
+
+
+def distances(S: Tensor, anchors: Tensor, candidates: Tensor, members: Tensor, near: float) -> Tensor:
+    """√(2 − 2s), and what is below ``near`` of the rows themselves where it matters, ``members``; (c, m)."""
+    result = (2 - 2 * S).clamp_(min=0).sqrt_()
+    # On a GPU this waits for the stream. Native and Triton kernels do not.
+    pairs = ((result < near) & members).nonzero()
+    for part in torch.split(pairs, max(1, _ELEMENTS // anchors.shape[1])):
+        i, j = part.unbind(1)
+        result[i, j] = near_distances(anchors[i].double(), candidates[j].double()).to(result.dtype)
+    return result
+
+
+def near_distances(P: Tensor, Q: Tensor) -> Tensor:
+    """Distances of the directions of rows that almost agree, (k, D) each in double; differentiable where not 0.
+
+    With u and v, the rows over their largest elements, d²|u||v| = |u − v|² − (|u| − |v|)². The quotients are rounded:
+    below 10⁻¹⁴ the rest is rounding, and the directions are one. As ``csrc/math/unit_distance.h``.
+    """
+    u, v = (rows / rows.detach().abs().amax(1, keepdim=True) for rows in (P, Q))
+    u_norm, v_norm = (rows.square().sum(1).sqrt() for rows in (u, v))
+    radial = ((u - v) * (u + v)).sum(1) / (u_norm + v_norm)
+    square = ((u - v).square().sum(1) - radial.square()) / (u_norm * v_norm)
+    apart = square > 1e-28
+    return square.masked_fill(~apart, 1).sqrt().masked_fill(~apart, 0)
 
 
 def mean_weight(kept: Tensor, weights: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ ABSENT = tl.constexpr(label_sets.ABSENT)
 def pair_sets(
     label,  # (BLOCK_R,) int64, in: of the anchors; ABSENT: the anchor has no pairs, or the row does not exist
     candidate_labels,  # (m,) int64, in
-    anchors,  # (BLOCK_R,) int64, in: which candidate each anchor is
+    places,  # (BLOCK_R,) int64, in: which candidate each anchor is
     columns,  # (BLOCK_M,) int32, in: candidates
     m,  # candidates in all, in
     ITSELF: tl.constexpr,  # whether the anchors are candidates themselves
@@ -24,7 +24,7 @@ def pair_sets(
     other = tl.load(candidate_labels + columns, mask=columns < m, other=ABSENT)
     present = (label != ABSENT)[:, None] & (other != ABSENT)[None, :]
     if ITSELF:
-        present = present & (anchors[:, None] != columns[None, :])
+        present = present & (places[:, None] != columns[None, :])
     same = label[:, None] == other[None, :]
     return present & same, present & (same == 0)
 
@@ -88,7 +88,7 @@ def pair_lse(
     """Two log-sum-exps per row of S, and S ← dL/dS. Nothing is added across programs: the same bits every time."""
     rows = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     inside = rows < c
-    anchors = first + rows
+    places = first + rows
     rows = rows.to(tl.int64)
     label = tl.load(labels + rows, mask=inside, other=ABSENT)
     dtype: tl.constexpr = S.dtype.element_ty
@@ -105,7 +105,7 @@ def pair_lse(
             columns = start + tl.arange(0, BLOCK_M)
             mask = inside[:, None] & (columns < m)[None, :]
             s = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
-            positive, negative = pair_sets(label, candidate_labels, anchors, columns, m, ITSELF)
+            positive, negative = pair_sets(label, candidate_labels, places, columns, m, ITSELF)
             lowest = tl.minimum(lowest, tl.where(positive, s, float("inf")))
             highest = tl.maximum(highest, tl.where(negative, s, float("-inf")))
         lowest_positive, highest_negative = tl.min(lowest, axis=1), tl.max(highest, axis=1)
@@ -126,7 +126,7 @@ def pair_lse(
         columns = start + tl.arange(0, BLOCK_M)
         mask = inside[:, None] & (columns < m)[None, :]
         s = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
-        positive, negative = pair_sets(label, candidate_labels, anchors, columns, m, ITSELF)
+        positive, negative = pair_sets(label, candidate_labels, places, columns, m, ITSELF)
         if MINING:
             positive, negative = informative(s, positive, negative, lowest_positive, highest_negative, epsilon)
         term = pair_terms(s, positive, negative, alpha, beta, base, max_positive, max_negative)
@@ -156,13 +156,70 @@ def pair_lse(
             columns = start + tl.arange(0, BLOCK_M)
             mask = inside[:, None] & (columns < m)[None, :]
             s = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
-            positive, negative = pair_sets(label, candidate_labels, anchors, columns, m, ITSELF)
+            positive, negative = pair_sets(label, candidate_labels, places, columns, m, ITSELF)
             if MINING:
                 positive, negative = informative(s, positive, negative, lowest_positive, highest_negative, epsilon)
             term = pair_terms(s, positive, negative, alpha, beta, base, max_positive, max_negative)
             dS = tl.where(positive, factor_positive[:, None] * term, 0.0)
             dS = tl.where(negative, factor_negative[:, None] * term, dS)
             tl.store(S + rows[:, None] * m + columns[None, :], dS, mask=mask)
+
+
+@triton.jit
+def near_distance(
+    p,  # address of a row, any floating type, in
+    q,  # address of a row, any floating type, in
+    D,  # columns, in
+    BLOCK_D: tl.constexpr,
+):
+    """Distance of the directions of two rows that almost agree, float64: see csrc/math/unit_distance.h."""
+    p_largest = tl.zeros((BLOCK_D,), tl.float64)
+    q_largest = tl.zeros((BLOCK_D,), tl.float64)
+    for start in range(0, D, BLOCK_D):
+        d = start + tl.arange(0, BLOCK_D)
+        p_largest = tl.maximum(p_largest, tl.abs(tl.load(p + d, mask=d < D, other=0.0).to(tl.float64)))
+        q_largest = tl.maximum(q_largest, tl.abs(tl.load(q + d, mask=d < D, other=0.0).to(tl.float64)))
+    p_scale, q_scale = 1.0 / tl.max(p_largest, axis=0), 1.0 / tl.max(q_largest, axis=0)
+    differences = tl.zeros((BLOCK_D,), tl.float64)
+    radials = tl.zeros((BLOCK_D,), tl.float64)
+    squares = tl.zeros((BLOCK_D,), tl.float64)
+    for start in range(0, D, BLOCK_D):
+        d = start + tl.arange(0, BLOCK_D)
+        u = tl.load(p + d, mask=d < D, other=0.0).to(tl.float64) * p_scale
+        v = tl.load(q + d, mask=d < D, other=0.0).to(tl.float64) * q_scale
+        differences += (u - v) * (u - v)
+        radials += (u - v) * (u + v)
+        squares += u * u
+    radial, square = tl.sum(radials, axis=0), tl.sum(squares, axis=0)
+    u_norm, v_norm = tl.sqrt(square), tl.sqrt(square - radial)
+    radial = radial / (u_norm + v_norm)
+    exact = (tl.sum(differences, axis=0) - radial * radial) / (u_norm * v_norm)
+    return tl.where(exact > 1e-28, tl.sqrt(tl.maximum(exact, 0.0)), 0.0)
+
+
+@triton.jit
+def with_near_distances(
+    distance,  # (BLOCK_R, BLOCK_M) compute dtype, in: of cosines
+    close,  # (BLOCK_R, BLOCK_M) bool, in: which are to be made of the rows
+    anchors,  # (n, D) any floating type, contiguous, in
+    candidates,  # (m, D) any floating type, contiguous, in
+    row,  # anchor of the tile's first row, in
+    column,  # candidate of its first column, in
+    D,  # columns of the rows, in
+    BLOCK_R: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):
+    """Distances, near pairs one after the other: they are few, and a tile of them would halve what a processor runs."""
+    place = tl.arange(0, BLOCK_R)[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
+    waiting = tl.where(close, place, BLOCK_R * BLOCK_M)
+    count = tl.sum(close.to(tl.int32))
+    for _ in range(0, count):
+        pair = tl.min(waiting)
+        anchor, candidate = (row + pair // BLOCK_M).to(tl.int64), (column + pair % BLOCK_M).to(tl.int64)
+        exact = near_distance(anchors + anchor * D, candidates + candidate * D, D, 128)
+        distance = tl.where(place == pair, exact.to(distance.dtype), distance)
+        waiting = tl.where(place == pair, BLOCK_R * BLOCK_M, waiting)
+    return distance
 
 
 @triton.jit(do_not_specialize=["c", "first"])
@@ -176,8 +233,11 @@ def pair_hinge(
     sums_negative,  # (c,) compute dtype, out
     counts_positive,  # (c,) int64, out: terms above 0
     counts_negative,  # (c,) int64, out
+    anchors,  # (n, D) any floating type, contiguous, in; read with EUCLIDEAN alone
+    candidates,  # (m, D) any floating type, contiguous, in; likewise
     c,  # anchors of the chunk, in
     m,  # candidates, in
+    D,  # columns of the rows, in
     first,  # anchor of the first row, in
     upstream_positive_stride,  # in elements, in; 0: one value for all anchors
     upstream_negative_stride,  # in elements, in
@@ -185,6 +245,8 @@ def pair_hinge(
     negative_margin: tl.float64,  # of t, in
     positive_offset: tl.float64,  # in
     negative_offset: tl.float64,  # in
+    near: tl.float64,  # in: below this a distance is made of the rows
+    resolution: tl.float64,  # in: up to this a distance has no gradient
     ITSELF: tl.constexpr,  # whether candidate i is anchor i
     EUCLIDEAN: tl.constexpr,  # whether t is minus the distance of unit vectors, or else the cosine
     BLOCK_R: tl.constexpr,  # anchors a program
@@ -193,10 +255,11 @@ def pair_hinge(
     """Two sums and counts per row of S, and S ← dL/dS. Nothing is added across programs: the same bits every time."""
     rows = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     inside = rows < c
-    anchors = first + rows
+    places = first + rows
     rows = rows.to(tl.int64)
     label = tl.load(labels + rows, mask=inside, other=ABSENT)
     dtype: tl.constexpr = S.dtype.element_ty
+    near, resolution = in_type(near, dtype), in_type(resolution, dtype)
     positive_margin, negative_margin = in_type(positive_margin, dtype), in_type(negative_margin, dtype)
     positive_top = positive_margin + in_type(positive_offset, dtype)
     negative_bottom = negative_margin - in_type(negative_offset, dtype)
@@ -213,15 +276,27 @@ def pair_hinge(
         columns = start + tl.arange(0, BLOCK_M)
         mask = inside[:, None] & (columns < m)[None, :]
         s = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
-        positive, negative = pair_sets(label, candidate_labels, anchors, columns, m, ITSELF)
+        positive, negative = pair_sets(label, candidate_labels, places, columns, m, ITSELF)
         t = s
         slope = tl.full(s.shape, 1.0, dtype)
         if EUCLIDEAN:
             square = 2.0 - 2.0 * s
             distance = tl.sqrt(tl.where(square < 0.0, 0.0, square))
+            close = (positive | negative) & (distance < near)
+            distance = with_near_distances(
+                distance,
+                close,
+                anchors,
+                candidates,
+                first + tl.program_id(0) * BLOCK_R,
+                start,
+                D,
+                BLOCK_R,
+                BLOCK_M,
+            )
             t = -distance
-            # dt/ds: equal vectors have none.
-            slope = tl.where(distance == 0.0, 0.0, 1.0 / tl.where(distance == 0.0, 1.0, distance))
+            # dt/ds. Asked so that a NaN stays.
+            slope = tl.where(distance <= resolution, 0.0, 1.0 / tl.where(distance <= resolution, 1.0, distance))
         # Asked so that a NaN stays: it is to reach the result.
         positive = positive & ((t >= positive_margin) == 0)
         negative = negative & ((t <= negative_margin) == 0)

@@ -6,9 +6,19 @@ import torch
 from torch import Tensor
 
 from robustdml_ops import native_module as module
-from robustdml_ops.pairs.problem import PairBackend, PairChunk, PairHingeProblem, PairLSEProblem, PairSets
+from robustdml_ops.pairs.problem import (
+    DistanceLimits,
+    PairBackend,
+    PairChunk,
+    PairHingeProblem,
+    PairLSEProblem,
+    PairSets,
+)
 from robustdml_ops.rows.native import NativeRows
 from robustdml_ops.sweep import row_stride
+
+# As cuda::Element of csrc/rows/cuda.h.
+_ELEMENT = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.float64: 3}
 
 
 class NativePairs(NativeRows, PairBackend):
@@ -39,8 +49,26 @@ class NativePairs(NativeRows, PairBackend):
             euclidean=problem.euclidean,
             positive_count=chunk.counts[0].data_ptr(),
             negative_count=chunk.counts[1].data_ptr(),
+            **_rows(chunk),
         )
         _run("pair_hinge", chunk, problem.sets, settings)
+
+
+def _rows(chunk: PairChunk) -> dict[str, Any]:
+    """What distances need."""
+    if chunk.rows is None:
+        return {}
+    anchors, candidates = chunk.rows
+    D, limits = anchors.shape[1], DistanceLimits.of(chunk.V.dtype)
+    return {
+        "near": limits.near,
+        "resolution": limits.resolution,
+        "anchors": anchors.data_ptr() + chunk.first * D * anchors.itemsize,
+        "candidates": candidates.data_ptr(),
+        "D": D,
+        "anchors_element": _ELEMENT[anchors.dtype],
+        "candidates_element": _ELEMENT[candidates.dtype],
+    }
 
 
 def _run(name: str, chunk: PairChunk, sets: PairSets, settings: Any) -> None:

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -85,7 +86,8 @@ class PairLSEProblem:
 class PairHingeProblem:
     """Σ_P [m⁺ − t]₊ and Σ_N [t − m⁻]₊ of every anchor, and how many of their terms are above 0.
 
-    t is the cosine s, or minus the distance of unit vectors, −√(2 − 2s). An offset is added to each term above 0.
+    t is the cosine s, or minus the distance of unit vectors, −√(2 − 2s); near ones are looked up in the rows, see
+    :class:`DistanceLimits`. An offset is added to each term above 0.
     """
 
     sets: PairSets
@@ -101,6 +103,38 @@ class PairHingeProblem:
 PairProblem = PairLSEProblem | PairHingeProblem
 
 
+class GivenRows(NamedTuple):
+    """All anchors and candidates as they were given: cosines have rounded away what near ones differ by."""
+
+    anchors: Tensor  # (n, D) contiguous
+    candidates: Tensor  # (m, D) contiguous
+
+
+class DistanceLimits(NamedTuple):
+    """Of distances d = √(2 − 2s) whose cosines come from products of some type.
+
+    A cosine is right within a few units of rounding ε, so d within a few ε/d of itself times 1/d: below ``near`` it is
+    made of the rows themselves. A gradient is made of products, too: each pair's force, of length 1, is off by about
+    ε/d. Up to ``resolution`` little of it is right, and it is 0.
+    """
+
+    near: float
+    resolution: float
+
+    @classmethod
+    def of(cls, operand: torch.dtype) -> "DistanceLimits":
+        """Of products of ``operand``; those of float32 may be less exact by a setting of PyTorch."""
+        if operand == torch.float64:
+            return _FLOAT64
+        exact = operand == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+        return _FLOAT32 if exact else _COARSE
+
+
+_FLOAT64 = DistanceLimits(2.0**-8, 2.0**-50)
+_FLOAT32 = DistanceLimits(2.0**-5, 2.0**-21)
+_COARSE = DistanceLimits(2.0**-3, 2.0**-6)  # bfloat16 or TF32
+
+
 @dataclass
 class PairChunk:
     """One chunk of a sweep over pairs, as an epilogue sees it."""
@@ -112,6 +146,7 @@ class PairChunk:
     positive: Tensor  # (c,) out
     negative: Tensor  # (c,) out
     counts: Tensor | None  # (2, c) int64, out: terms above 0 on either side; None: the problem counts none
+    rows: GivenRows | None  # None: the problem needs no distances
     V: Tensor  # (c, D) in: what stood for the anchors in the product that made S
     inverse_norm: Tensor  # (c,) in or out: 1 / |anchor|, see the backend's operand()
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from robustdml_ops.pairs.eager import EagerPairs
 from robustdml_ops.pairs.native import NativePairs
-from robustdml_ops.pairs.problem import PairBackend, PairChunk, PairLSEProblem, PairProblem
+from robustdml_ops.pairs.problem import GivenRows, PairBackend, PairChunk, PairLSEProblem, PairProblem
 from robustdml_ops.pairs.triton import TritonPairs
 from robustdml_ops.sweep import Similarities, chunk_rows, operand_dtype, part, product
 
@@ -67,15 +67,18 @@ def pair_sweep(
         result.dcandidates = new(others.shape, dtype=dtype) if want_candidates and candidates is not None else None
         return result
     factors = upstream if want_anchors or want_candidates else None
+    rows = _given_rows(problem, anchors, others, dtype)
+    if rows is not None:
+        anchors, others = rows
     with torch.autocast(anchors.device.type, enabled=False):
         if candidates is None and factors is not None and n <= chunk_rows(n + 2 * anchors.shape[1], anchors.device):
-            return _one_chunk(anchors, problem, factors, backend, result)
+            return _one_chunk(anchors, problem, rows, factors, backend, result)
         # The anchors' part joins the candidates' in the compute type: half precision is rounded once, at the end.
         similarities = Similarities(others, anchors.to(dtype), dtype, backend, 0)
         similarities.want_gradients(want_candidates, want_anchors)
         result.candidate_scale = similarities.X_inverse_norm
         for chunk in similarities:
-            _run(backend, problem, result, factors, chunk.first, chunk.S, chunk.V, chunk.inverse_norm)
+            _run(backend, problem, rows, result, factors, chunk.first, chunk.S, chunk.V, chunk.inverse_norm)
             similarities.backward(chunk)
         result.dcandidates, result.danchors = similarities.gradients()
     if candidates is None and result.danchors is not None and result.dcandidates is not None:
@@ -83,8 +86,23 @@ def pair_sweep(
     return result
 
 
+def _given_rows(problem: PairProblem, anchors: Tensor, others: Tensor, dtype: torch.dtype) -> GivenRows | None:
+    """The rows that distances need; on the CPU in the compute type, which the normalisation would make for itself."""
+    if isinstance(problem, PairLSEProblem) or not problem.euclidean:
+        return None
+    given = anchors.contiguous() if anchors.is_cuda else anchors.to(dtype).contiguous()
+    if others is anchors:
+        return GivenRows(given, given)
+    return GivenRows(given, others.contiguous() if others.is_cuda else others.to(dtype).contiguous())
+
+
 def _one_chunk(
-    anchors: Tensor, problem: PairProblem, upstream: tuple[Tensor, Tensor], backend: PairBackend, result: PairResult
+    anchors: Tensor,
+    problem: PairProblem,
+    given: GivenRows | None,
+    upstream: tuple[Tensor, Tensor],
+    backend: PairBackend,
+    result: PairResult,
 ) -> PairResult:
     """Sums and gradient of a batch with itself where S is one chunk: it is symmetric, so two products do for three.
 
@@ -95,7 +113,7 @@ def _one_chunk(
     U, inverse_norm = new((n, D), dtype=operand_dtype(anchors, dtype)), new(n, dtype=dtype)
     backend.normalize_rows(anchors, U, inverse_norm)
     S = product(U, U.t(), new((n, n), dtype=dtype))
-    _run(backend, problem, result, upstream, 0, S, U, torch.empty_like(inverse_norm))
+    _run(backend, problem, given, result, upstream, 0, S, U, torch.empty_like(inverse_norm))
     result.danchors = new((n, D), dtype=dtype)
     for first in range(0, n, _ROWS):
         rows = slice(first, first + _ROWS)
@@ -107,6 +125,7 @@ def _one_chunk(
 def _run(
     backend: PairBackend,
     problem: PairProblem,
+    rows: GivenRows | None,
     result: PairResult,
     upstream: tuple[Tensor, Tensor] | None,
     first: int,
@@ -124,6 +143,7 @@ def _run(
         positive=result.positive[first:last],
         negative=result.negative[first:last],
         counts=None if result.counts is None else result.counts[:, first:last],
+        rows=rows,
         V=V,
         inverse_norm=inverse_norm,
     )

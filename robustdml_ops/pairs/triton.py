@@ -4,7 +4,14 @@ from typing import Any
 
 import torch
 
-from robustdml_ops.pairs.problem import PairBackend, PairChunk, PairHingeProblem, PairLSEProblem, PairSets
+from robustdml_ops.pairs.problem import (
+    DistanceLimits,
+    PairBackend,
+    PairChunk,
+    PairHingeProblem,
+    PairLSEProblem,
+    PairSets,
+)
 from robustdml_ops.rows.triton import TritonRows
 from robustdml_ops.sweep import row_stride
 from robustdml_ops.triton_device import Launch, block_of, current, grid_of, launch
@@ -52,9 +59,23 @@ class TritonPairs(TritonRows, PairBackend):
                 positive_offset=float(problem.positive_offset),
                 negative_offset=float(problem.negative_offset),
                 EUCLIDEAN=problem.euclidean,
+                **_rows(chunk),
                 **_chunk_arguments(chunk, problem.sets),
                 **parameters,
             )
+
+
+def _rows(chunk: PairChunk) -> dict[str, Any]:
+    """What distances need; with cosines S stands in for rows that nobody reads."""
+    near, resolution = DistanceLimits.of(chunk.V.dtype)
+    anchors, candidates = (chunk.S, chunk.S) if chunk.rows is None else chunk.rows
+    return {
+        "anchors": anchors,
+        "candidates": candidates,
+        "D": chunk.V.shape[1],
+        "near": near,
+        "resolution": resolution,
+    }
 
 
 def _chunk_arguments(chunk: PairChunk, sets: PairSets) -> dict[str, Any]:

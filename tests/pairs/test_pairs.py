@@ -247,22 +247,6 @@ def test_gradcheck(distance, backend):
         assert torch.autograd.gradcheck(function, (X, C))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_equal_vectors_have_distance_zero_and_no_gradient(backend):
-    X = torch.tensor([[3.0, 4.0], [3.0, 4.0]], dtype=torch.float64, requires_grad=True)
-    hinge = pair_hinge(
-        X,
-        torch.zeros(2, dtype=torch.int64),
-        positive_margin=0,
-        negative_margin=1,
-        distance="euclidean",
-        backend=backend,
-    )
-    assert hinge.positive.abs().max() < 1e-7
-    gradient = torch.autograd.grad(hinge.positive.sum(), X)[0]
-    assert gradient.abs().max() < 1e-6
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

@@ -13,11 +13,11 @@ from tests.ahead_of_time import ARCHITECTURES, Constant, check
 def epilogue(kernel, m, compute, **constants):
     """The whole of it: gradients, candidate weights."""
     vectors = ("S", "candidate_weights", "upstream_positive", "upstream_negative", "lse_positive", "lse_negative")
-    vectors += ("sums_positive", "sums_negative")
+    vectors += ("sums_positive", "sums_negative", "anchors", "candidates")
     arguments = dict.fromkeys(vectors, compute)
     arguments |= dict.fromkeys(("labels", "candidate_labels", "counts_positive", "counts_negative"), "*i64")
-    arguments |= dict.fromkeys(("c", "m", "first", "upstream_positive_stride", "upstream_negative_stride"), "i32")
-    arguments |= dict.fromkeys(("alpha", "beta", "base", "epsilon"), "fp64")
+    arguments |= dict.fromkeys(("c", "m", "D", "first", "upstream_positive_stride", "upstream_negative_stride"), "i32")
+    arguments |= dict.fromkeys(("alpha", "beta", "base", "epsilon", "near", "resolution"), "fp64")
     arguments |= dict.fromkeys(
         (f"{side}_{what}" for side in ("positive", "negative") for what in ("margin", "offset")), "fp64"
     )
@@ -30,6 +30,7 @@ KERNELS = {
     "pair lse": epilogue(pair_lse, 60_000, torch.float32, MINING=True, ROW_MAX=False),
     "pair lse, short rows in float64": epilogue(pair_lse, 64, torch.float64, MINING=True, ROW_MAX=True),
     "pair hinge": epilogue(pair_hinge, 60_000, torch.float32, EUCLIDEAN=False),
+    "pair hinge, euclidean": epilogue(pair_hinge, 60_000, torch.float32, EUCLIDEAN=True),
     "pair hinge, euclidean in float64": epilogue(pair_hinge, 256, torch.float64, EUCLIDEAN=True),
 }
 

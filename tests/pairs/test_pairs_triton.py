@@ -63,6 +63,45 @@ def test_same_as_eager(name, shape, dtype):
             assert (mine - truth).abs().max() <= allowed
 
 
+@pytest.mark.parametrize("shape", [(6, 40, 3), (40, None, 200), (3, 1100, 1)], ids=str)
+@pytest.mark.parametrize("given", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_near_rows_keep_their_distance(shape, given):
+    """Copies and near duplicates of one row, in several classes, against the eager sums in float64."""
+    n, m, D = shape
+    random = torch.Generator().manual_seed(0)
+
+    def draw(rows):
+        spread = 10.0 ** torch.randint(-9, 0, (rows, 1), generator=random)
+        return 1 + spread * torch.randn(rows, D, generator=random, dtype=torch.float64)
+
+    X, C = draw(n).to(given), None if m is None else draw(m).to(given)
+    y, z = torch.arange(n) % 3, None if m is None else torch.arange(m) % 4
+    X[n // 2 :] = X[0] if C is None else C[: n - n // 2]
+    dtype = given if given.itemsize == 8 else torch.float32
+    sets = PairSets.of(y.to(DEVICE), z if z is None else z.to(DEVICE))
+    problem = PairHingeProblem(sets, 0.0, -3.0, 0.0, 0.0, True)
+    X, C = X.to(DEVICE), C if C is None else C.to(DEVICE)
+    upstream = torch.ones((), dtype=dtype, device=DEVICE), torch.ones((), dtype=dtype, device=DEVICE)
+    ours = pair_sweep(X, C, problem, upstream, TRITON, dtype, (True, True))
+    theirs = pair_sweep(X, C, problem, upstream, EAGER, dtype, (True, True))
+    exact = pair_sweep(X.double(), C if C is None else C.double(), problem, None, EAGER, torch.float64)
+    assert torch.equal(ours.counts, exact.counts)
+    assert ours.counts[0].any() or D == 1
+    # What lies beyond the limit comes from a cosine.
+    tolerance = 1e-4 if dtype == torch.float32 else 1e-9
+    for field in ("positive", "negative"):
+        mine, truth = getattr(ours, field).double(), getattr(exact, field)
+        torch.testing.assert_close(mine, truth, rtol=tolerance, atol=tolerance * (n if m is None else m))
+    for field in ("danchors", "dcandidates"):
+        mine, other = getattr(ours, field), getattr(theirs, field)
+        assert (mine is None) == (other is None)
+        if mine is not None:
+            assert torch.isfinite(mine).all()
+            # Forces of length 1 between rows at 1e-5 are right to 2 %.
+            scale = (n if m is None else m) / X.double().norm(dim=1).min()
+            assert (mine - other).norm(dim=1).max() <= 0.1 * scale
+
+
 def test_same_bits_twice():
     first, second = (sweep(TRITON, "mined", (5, 1030, 9), torch.float32) for _ in range(2))
     for field in ("positive", "negative", "danchors", "dcandidates"):

@@ -1,0 +1,234 @@
+"""Euclidean hinges of rows that agree, or almost: √(2 − 2s) has nothing left of their distance."""
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+
+from python_ref import contrastive_loss
+from robustdml_ops.losses import ContrastiveLoss
+from robustdml_ops.ops import pair_hinge, pair_hinge_sum
+from robustdml_ops.pairs.problem import DistanceLimits
+from robustdml_ops.robust import MemoryBank
+
+BACKENDS = ("native", "eager")
+# Σ d over all positives, Σ (3 − d) over all negatives, and how many d are above 0.
+SUMS = {"positive_margin": 0.0, "negative_margin": 3.0, "distance": "euclidean"}
+
+
+def hinge(X, y, *others, backend, **margins):
+    return pair_hinge(X, y, *others, **{**SUMS, **margins}, backend=backend)
+
+
+def exact_distance(p, q):
+    """Of the directions of two rows, to 60 digits."""
+    with mpmath.workdps(60):
+        u, v = ([mpmath.mpf(float(value)) for value in row] for row in (p, q))
+        u_norm, v_norm = (mpmath.sqrt(mpmath.fsum(value**2 for value in row)) for row in (u, v))
+        return float(mpmath.sqrt(mpmath.fsum((a / u_norm - b / v_norm) ** 2 for a, b in zip(u, v, strict=True))))
+
+
+def near_rows(relative, D, dtype, seed=0):
+    """Two rows at about this distance, their lengths apart."""
+    generator = torch.Generator().manual_seed(seed)
+    p = torch.randn(D, generator=generator, dtype=torch.float64)
+    step = torch.randn(D, generator=generator, dtype=torch.float64)
+    step -= step @ p / (p @ p) * p
+    return torch.stack([p, 1.5 * (p + relative * p.norm() * step / step.norm())]).to(dtype)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_copies_in_a_batch_are_no_active_pairs(dtype, backend):
+    X = torch.randn(40, 8, dtype=dtype)
+    X[20:] = X[:20]
+    y = (torch.arange(40) % 20) // 4
+    found = hinge(X, y, backend=backend)
+    assert found.positive_count.sum() == 240  # 5 classes of 4 rows, twice: 8·7 pairs each, less 8 of copies
+    truth = torch.cdist(*[torch.nn.functional.normalize(X.double())] * 2, compute_mode="donot_use_mm_for_euclid_dist")
+    same = y[:, None] == y
+    torch.testing.assert_close(found.positive.double().sum(), (truth * same).sum(), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_contrastive_loss_of_a_batch_of_copies(dtype, backend):
+    """Its divisor counts the pairs above 0: rounding in it is 4 % of the loss."""
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(40, 8, generator=generator, dtype=torch.float64).to(dtype)
+    X[20:] = X[:20]
+    y = (torch.arange(40) % 20) // 4
+    ours, truth = ContrastiveLoss(backend=backend)(X, y), contrastive_loss(X.double(), y)
+    torch.testing.assert_close(ours.double(), truth, rtol=1e-5 if dtype == torch.float32 else 1e-12, atol=0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_in_one_dimension_distances_are_0_and_2(dtype, backend):
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(64, 1, generator=generator, dtype=torch.float64).to(dtype)
+    y = torch.arange(64) // 8
+    found = hinge(X, y, backend=backend)
+    opposite = (X * X.t() < 0) & (y[:, None] == y)
+    assert torch.equal(found.positive_count, opposite.sum(1))
+    assert torch.equal(found.positive, 2 * opposite.sum(1).to(dtype))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("D", [2, 7, 128, 700])
+@pytest.mark.parametrize("relative", [3e-1, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_near_duplicates_keep_their_distance(dtype, relative, D, backend):
+    """As the docstring says; the rows are what they are after rounding, so the truth is theirs."""
+    rows = near_rows(relative, D, dtype)
+    truth = exact_distance(*rows)
+    found = hinge(rows, torch.zeros(2, dtype=torch.int64), backend=backend).positive.double()
+    tolerance = 3e-5 if dtype == torch.float32 else 1e-8
+    assert found == pytest.approx(truth, rel=tolerance, abs=1e-14)
+    negatives = hinge(rows, torch.tensor([0, 1]), negative_margin=2 * truth, backend=backend).negative.double()
+    assert negatives == pytest.approx(truth, rel=4 * tolerance, abs=1e-14)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1e30])
+def test_the_scale_of_near_rows_does_not_matter(scale, backend):
+    """A hundred orders of magnitude are no matter in float64, but as the normalisation takes them."""
+    rows = near_rows(1e-4, 33, torch.float64) * torch.tensor([[1.0], [max(scale, 1e-9)]], dtype=torch.float64)
+    found = hinge(rows, torch.zeros(2, dtype=torch.int64), backend=backend).positive
+    assert found == pytest.approx(exact_distance(*rows), rel=1e-8)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_near_rows_of_half_precision(dtype, backend):
+    """Rows are taken as they were given: what is near in half precision is far in float32."""
+    X = near_rows(2e-2, 64, dtype).repeat(2, 1)
+    y = torch.zeros(4, dtype=torch.int64)
+    truth = 2 * exact_distance(*X[:2].double())
+    assert hinge(X, y, backend=backend).positive.double() == pytest.approx(truth, rel=3e-5)
+    assert hinge(X, y, backend=backend).positive_count.tolist() == [2] * 4
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_batch_of_clusters_against_float64(dtype, chunked, backend, request):
+    """Many rows, many chunks, strided rows, and candidates that hold the batch."""
+    if chunked:
+        request.getfixturevalue("small_chunks")
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(9, 2 * 20, generator=generator, dtype=torch.float64)
+    spread = 10.0 ** torch.randint(-8, 0, (60, 1), generator=generator)
+    noise = torch.randn(60, 40, generator=generator, dtype=torch.float64)
+    X = ((centres[torch.arange(60) % 9] + spread * noise) * (1 + torch.arange(60)[:, None] % 5)).to(dtype)[:, ::2]
+    y = torch.arange(60) % 9 // 2
+    U = torch.nn.functional.normalize(X.double())
+    truth = torch.cdist(U, U, compute_mode="donot_use_mm_for_euclid_dist")
+    same, other = y[:, None] == y, ~torch.eye(60, dtype=torch.bool)
+    # With themselves, each without itself; and as candidates of their own, each with itself at distance 0.
+    for others, own in (((), other), ((X.clone(), y.clone()), torch.ones_like(other))):
+        found = hinge(X, y, *others, backend=backend)
+        assert torch.equal(found.positive_count, (same & (truth > 0)).sum(1))
+        assert torch.equal(found.negative_count, (~same & own).sum(1))
+        tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+        for mine, exact in ((found.positive, truth * same), (found.negative, (3 - truth) * ~same)):
+            torch.testing.assert_close(mine.double(), exact.sum(1), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_large_batch_of_copies(backend):
+    """More than a chunk of anchors, more than a block of candidates: every copy at distance 0, no pair lost."""
+    X, y = torch.randn(1500, 16).repeat(2, 1), torch.arange(1500).repeat(2)
+    found = hinge(X, y, backend=backend)
+    assert not found.positive.any()
+    assert not found.positive_count.any()
+    assert (found.negative_count == 2998).all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_memory_bank_that_holds_the_batch(dtype, backend):
+    bank = MemoryBank(num_classes=4, embedding_size=24, capacity=50, dtype=dtype)
+    X, y = torch.nn.functional.normalize(torch.randn(20, 24, dtype=dtype)), torch.arange(20) % 4
+    bank.enqueue(X, y)
+    found = hinge(X, y, bank.features, bank.labels, backend=backend)
+    assert (found.positive_count == 4).all()  # 5 of the class, of which one is the sample itself
+    assert (found.negative_count == 15).all()
+    by_batch = hinge(X, y, backend=backend)
+    torch.testing.assert_close(found.positive, by_batch.positive, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_equal_vectors_have_no_gradient(weighted, dtype, backend):
+    X = torch.randn(1, 5, dtype=dtype).repeat(6, 1) * torch.tensor([1, 1, 2, 4, 1, 0.5], dtype=dtype)[:, None]
+    X.requires_grad_()
+    y, one = torch.arange(6) // 3, torch.ones((), dtype=dtype)
+    if weighted:
+        total = pair_hinge_sum(X, y, None, None, one, one, **SUMS, backend=backend)
+    else:
+        total = sum(part.sum() for part in hinge(X, y, backend=backend)[:2])
+    assert total == 6 * 3 * 3  # negatives alone, at distance 0
+    assert not torch.autograd.grad(total, X)[0].any()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("relative", [1e-1, 1e-2, 1e-3, 1e-4, 1e-5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_force_between_near_vectors(dtype, relative, backend):
+    """Of length 1 at any distance d. Rounding takes ε/d of it, and where d comes from a cosine ε/d²."""
+    rows = near_rows(relative, 12, dtype).requires_grad_()
+    ours = torch.autograd.grad(hinge(rows, torch.zeros(2, dtype=torch.int64), backend=backend).positive.sum(), rows)[0]
+    exact = rows.detach().double().requires_grad_()
+    u, v = torch.nn.functional.normalize(exact)
+    truth = torch.autograd.grad(2 * (u - v).norm(), exact)[0]
+    error = (ours - truth).norm(dim=1) / truth.norm(dim=1)
+    far = relative > DistanceLimits.of(dtype).near
+    assert error.max() < 4 * torch.finfo(dtype).eps / relative ** (2 if far else 1)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_second_derivatives_of_near_vectors(backend):
+    """Of the force above: where near and far pairs, and equal ones, meet in a batch."""
+    X = torch.cat([near_rows(1e-5, 6, torch.float64), torch.randn(3, 6, dtype=torch.float64)])
+    X = torch.cat([X, X[2:3]]).requires_grad_()  # the last is a positive of its copy
+    y, direction = torch.tensor([0, 0, 0, 1, 1, 0]), torch.randn(6, 6, dtype=torch.float64)
+    results = []
+    for ours in (True, False):
+        if ours:
+            found = hinge(X, y, backend=backend)
+            value = found.positive.sum() + found.negative.sum()
+        else:
+            U = torch.nn.functional.normalize(X)
+            i, j = (torch.cdist(U, U).detach() > 1e-12).nonzero(as_tuple=True)
+            d = (U[i] - U[j]).norm(dim=1)
+            value = torch.where(y[i] == y[j], d, 3 - d).sum()
+        gradient = torch.autograd.grad(value, X, create_graph=True)[0]
+        results.append((value.detach(), gradient.detach(), torch.autograd.grad((gradient * direction).sum(), X)[0]))
+    for mine, truth in zip(*results, strict=True):
+        torch.testing.assert_close(mine, truth, rtol=1e-6, atol=1e-6 * float(truth.abs().max()))
+
+
+def test_less_exact_products_have_wider_limits():
+    """bfloat16 or TF32 in the products of float32 leave fewer digits of a cosine."""
+    exact = DistanceLimits.of(torch.float32)
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    coarse = DistanceLimits.of(torch.float32)
+    torch.set_float32_matmul_precision(precision)
+    assert coarse == DistanceLimits.of(torch.bfloat16)
+    assert DistanceLimits.of(torch.float64).near < exact.near < coarse.near
+    assert DistanceLimits.of(torch.float64).resolution < exact.resolution < coarse.resolution
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_collapsed_batch(backend):
+    """All rows near one another: as much work as the products, and no less right."""
+    rng = np.random.default_rng(0)
+    X = torch.from_numpy(1 + 1e-4 * rng.standard_normal((24, 16)))
+    U = torch.nn.functional.normalize(X)
+    truth = torch.cdist(U, U, compute_mode="donot_use_mm_for_euclid_dist").sum(1)
+    for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 3e-3)):  # the rows themselves are rounded
+        found = hinge(X.to(dtype), torch.zeros(24, dtype=torch.int64), backend=backend)
+        torch.testing.assert_close(found.positive.double(), truth, rtol=tolerance, atol=0)
