@@ -70,12 +70,12 @@ def pair_hinge(
 
     Notes
     -----
-    A Euclidean distance d comes from the cosine where that has enough digits, and below 1/32 (float32; 1/256 in float64)
-    from the difference of the rows as they were given, in double: right within 4·10⁻⁴ of itself down to 1/32 and 10⁻⁷
-    below (float64: 10⁻¹⁰ at d = 10⁻⁶, 10⁻¹⁴/d under it). Equal vectors, and parallel ones within rounding, have distance
-    exactly 0 and no gradient. Where the products are of bfloat16 or TF32, from the rows below 1/8. The force between two
-    near vectors is made of the products, and right within a few ε/d; up to d = 4ε (float32; 2⁻⁶ with bfloat16 or TF32),
-    where nothing is left of it, it is 0. A batch whose rows are nearly all that near takes several times as long.
+    A Euclidean distance d comes from the cosine where that has digits enough; below 1/32 (float64: 1/256, products of
+    bfloat16 or TF32: 1/8) from the difference of the rows as they were given, in double. In float32 it is right within
+    4·10⁻⁴ of itself above that limit and 10⁻⁷ below, in float64 within 10⁻¹⁰ or by 10⁻¹⁶. Equal vectors, and vectors
+    that are parallel but for rounding, have distance exactly 0 and no gradient. Gradients are made of the products: the
+    force between near vectors is right within a few ε/d, and 0 up to 4ε (bfloat16 or TF32: 2⁻⁶), where nothing would be
+    left of it. A batch in which nearly all pairs are that near takes several times as long.
 
     Examples
     --------

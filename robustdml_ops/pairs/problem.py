@@ -113,9 +113,9 @@ class GivenRows(NamedTuple):
 class DistanceLimits(NamedTuple):
     """Of distances d = √(2 − 2s) whose cosines come from products of some type.
 
-    A cosine is right within a few units of rounding ε, so d within a few ε/d of itself times 1/d: below ``near`` it is
-    made of the rows themselves. A gradient is made of products, too: each pair's force, of length 1, is off by about
-    ε/d. Up to ``resolution`` little of it is right, and it is 0.
+    A cosine is right within a few units of rounding ε, and so d within a few ε/d² of itself: below ``near`` it is made
+    of the rows instead. A gradient is made of products, too: each pair's force, of length 1, is off by about ε/d. Up to
+    ``resolution`` little of it is right, and it is 0.
     """
 
     near: float
