@@ -45,8 +45,8 @@ class ContrastiveLoss(PairFamilyLoss):
     -----
     The numbers of pytorch-metric-learning's ``ContrastiveLoss`` with its default reducer, and with ``distance=`` its
     ``LpDistance()`` (its default) or ``CosineSimilarity()``. Which pairs A has is known only after the whole batch, so
-    the gradient takes a second sweep: 8·B·m·D flops. What is of size B×m exists a chunk of samples at a time. In
-    float32 a Euclidean distance below 10⁻³ is rounding.
+    the gradient takes a second sweep: 8·B·m·D flops. What is of size B×m exists a chunk of samples at a time.
+    Equal vectors have distance 0; for the precision of near ones see :func:`~robustdml_ops.ops.pair_hinge`.
 
     Source: Hadsell, Chopra, LeCun, "Dimensionality Reduction by Learning an Invariant Mapping", CVPR 2006, without the
     squares.
@@ -153,8 +153,8 @@ class MemoryContrastiveLoss(PairFamilyLoss):
         ℓ_i = Σ_n [s_in − λ]₊ − Σ_p s_ip        over the other samples of the batch, and again over the bank
 
     ``ref_emb`` and ``ref_labels`` are the bank, beside the batch and not in its place: with a
-    :class:`robustdml_ops.robust.MemoryBank`, its ``features`` and ``labels``. Empty slots (label −1) are passed over;
-    without a bank, or with an empty one, the batch's term is the loss.
+    :class:`robustdml_ops.robust.MemoryBank`, its ``features`` and ``labels``. Empty slots, labelled ``ABSENT``, are
+    passed over; without a bank, or with an empty one, the batch's term is the loss.
 
     Parameters
     ----------
