@@ -70,14 +70,21 @@ def check_vector(name: str, value: object, length: int) -> Tensor:
     return value
 
 
+def largest_weight(dtype: torch.dtype) -> float:
+    """What a weight may be: a loss times two of them, summed over a batch, is a finite number."""
+    return math.sqrt(torch.finfo(dtype).max) / 16
+
+
 def check_sample_weights(sample_weights: object, samples: Tensor) -> Tensor:
     """Weights that are finite and not negative, one for each entry of ``samples``, of its type and on its device."""
     weights = check_vector("sample_weights", sample_weights, len(samples)).to(samples.device, samples.dtype)
+    largest = largest_weight(weights.dtype)
     require(
-        ((weights >= 0) & torch.isfinite(weights)).all(),
+        ((weights >= 0) & (weights <= largest)).all(),
         lambda: (
             "sample_weights must be finite and not negative, got "
-            f"{weights[~((weights >= 0) & torch.isfinite(weights))][:3].tolist()}"
+            f"{weights[~((weights >= 0) & (weights <= largest))][:3].tolist()}: at most {largest:.2g} in "
+            f"{weights.dtype}, where a loss is still finite"
         ),
     )
     return weights

@@ -8,7 +8,7 @@ from torch import Tensor
 from robustdml_ops.autograd import apply, in_eager_mode
 from robustdml_ops.pairs.autograd import PairConstants, PairSweep, pair_dtype
 from robustdml_ops.pairs.problem import PairProblem, PairSets
-from robustdml_ops.validation import check_labels, check_matrix, check_same_device
+from robustdml_ops.validation import check_labels, check_matrix, check_same_device, largest_weight
 
 
 def check_pairs(
@@ -40,7 +40,22 @@ def check_scales(
             raise ValueError(f"{name} is a constant of this op: pass {name}.detach()")
     check_same_device(embeddings=embeddings, positive_scale=positive_scale, negative_scale=negative_scale)
     dtype = pair_dtype(embeddings, candidates)
-    return positive_scale.to(dtype), negative_scale.to(dtype)
+    scales = positive_scale.to(dtype), negative_scale.to(dtype)
+    check_weights(positive_scale=scales[0], negative_scale=scales[1])
+    return scales
+
+
+def check_weights(**weights: Tensor) -> None:
+    """No weight that is NaN or makes sums of pairs overflow; on the CPU, as other values, and in eager mode."""
+    for name, values in weights.items():
+        if values.device.type != "cpu" or not in_eager_mode():
+            return
+        largest = largest_weight(values.dtype)
+        fits = values.abs() <= largest
+        if not fits.all():
+            raise ValueError(
+                f"{name} must be finite and at most {largest:.2g} in {values.dtype}, got {values[~fits][:3].tolist()}"
+            )
 
 
 def pair_sums(

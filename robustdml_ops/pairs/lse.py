@@ -12,7 +12,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from robustdml_ops.pairs.autograd import pair_dtype
-from robustdml_ops.pairs.checks import check_pairs, check_scales, pair_sum, pair_sums
+from robustdml_ops.pairs.checks import check_pairs, check_scales, check_weights, pair_sum, pair_sums
 from robustdml_ops.pairs.problem import PairLSEProblem
 from robustdml_ops.validation import check_finite_numbers, check_positive, check_same_device, check_vector
 
@@ -63,7 +63,7 @@ def pair_lse(
         positives keeps no negative, and one without negatives no positive. None: all pairs.
     candidate_weights : Tensor, optional
         (m,), floating point, constants. Each log-sum-exp is multiplied by the mean weight of the candidates that stay
-        in its set, as BSPML's Eq. 7 has it.
+        in its set, as BSPML's Eq. 7 has it. At most 10¹⁸ in float32 and 10¹⁵² in float64, as all weights are.
     backend : str, optional
         ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device.
 
@@ -75,8 +75,8 @@ def pair_lse(
     Raises
     ------
     ValueError, TypeError
-        Shapes, types or devices that do not fit; on the CPU also NaN or inf (on a GPU, where a look would stall the
-        stream, the result is NaN).
+        Shapes, types or devices that do not fit; on the CPU also NaN or inf, and weights that are too large (on a GPU,
+        where a look would stall the stream, the result is NaN or inf).
 
     Notes
     -----
@@ -168,4 +168,5 @@ def _problem(
         if candidate_weights.requires_grad:
             raise ValueError("candidate_weights are constants of this op: pass candidate_weights.detach()")
         candidate_weights = candidate_weights.to(pair_dtype(embeddings, candidates)).contiguous()
+        check_weights(candidate_weights=candidate_weights)
     return PairLSEProblem(sets, alpha, beta, base, epsilon, candidate_weights)
