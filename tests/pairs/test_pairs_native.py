@@ -169,3 +169,38 @@ def test_a_nan_reaches_the_result_on_a_gpu(name, emulated):
     sums, *_ = pairs.run(emulated, "emulated")
     assert np.isnan(sums[0, 0])
     assert np.isnan(sums[1, 1])
+
+
+@pytest.mark.parametrize("dtype", SUFFIX)
+@pytest.mark.parametrize("m", [33, 600, 2100])
+def test_near_rows_keep_their_distance(m, dtype, device):
+    """Copies of the anchors, of other lengths, and near ones among the candidates."""
+    name, module = device
+    rng, rows, D = np.random.default_rng(m), 5, 37
+    P = rng.normal(0, 1, (rows, D)).astype(dtype)
+    Q = (P[np.arange(m) % rows] * 2.0 ** (np.arange(m) % 4)[:, None]).astype(dtype)
+    Q[:: 2 * rows + 1] *= (1 + rng.normal(0, 1e-4, D)).astype(dtype)
+    unit = [rows_ / np.linalg.norm(rows_, axis=1, keepdims=True) for rows_ in (P.astype(float), Q.astype(float))]
+    pairs = Pairs("euclidean", rows, m, dtype, False)
+    pairs.S = (unit[0] @ unit[1].T).astype(dtype)
+    element = {np.float32: 2, np.float64: 3}[dtype]
+    pairs.settings |= {
+        "positive_margin": 0.0, "negative_margin": -3.0, "positive_offset": 0.0, "negative_offset": 0.0,
+        "near": 2.0**-5, "resolution": 2.0**-21, "anchors": P.ctypes.data, "candidates": Q.ctypes.data, "D": D,
+        "anchors_element": element, "candidates_element": element,
+    }  # fmt: skip
+    sums, counts, dS, _ = pairs.run(module, name)
+    distance = np.sqrt(((unit[0][:, None] - unit[1]) ** 2).sum(-1))
+    distance[distance < 1e-14] = 0
+    present = (pairs.labels[:, None] != -2) & (pairs.candidate_labels != -2)
+    same = pairs.labels[:, None] == pairs.candidate_labels
+    attracts, repels = present & same & (distance > 0), present & ~same
+    assert (present & same & (distance == 0)).any()
+    np.testing.assert_array_equal(counts, [attracts.sum(1), repels.sum(1)])
+    tolerance = 1e-4 if dtype == np.float32 else 1e-11
+    expected = [(distance * attracts).sum(1), ((3 - distance) * repels).sum(1)]
+    np.testing.assert_allclose(sums, expected, rtol=tolerance, atol=tolerance)
+    factors = pairs.upstream[1][:, None] * repels - pairs.upstream[0][:, None] * attracts
+    apart = distance > 2.0**-21
+    gradient = np.divide(factors, distance, where=apart, out=np.zeros_like(distance))
+    np.testing.assert_allclose(dS, gradient, rtol=tolerance, atol=tolerance)
