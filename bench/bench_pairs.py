@@ -30,13 +30,19 @@ STEPS = [
     ("pml/contrastive", LARGE, 3, 0),
     ("robustdml/memory", BANK, 3, 2),
     ("pml/memory", BANK, 3, 2),
+    ("robustdml/ms, a miner's pairs", LARGE, 3, 0),
+    ("pml/ms, a miner's pairs", LARGE, 3, 0),
+    ("robustdml/queue of the peer", USUAL, 3, 0),
+    ("pml/queue of the peer", USUAL, 3, 0),
 ]
 
 
 def check(contender: str) -> None:
     """What is timed computes what its peer does, at a size the peer affords."""
     workload = PairWorkload(PairShape(64, 16, 300 if "memory" in contender else 0))
-    if "ms" in contender:
+    if "queue" in contender:
+        expected = workload.contender("pml/queue of the peer")()
+    elif "ms" in contender:
         truth = multi_similarity_loss(workload.embeddings, workload.labels, **MS, epsilon=0.1)
         expected = [truth.detach(), torch.autograd.grad(truth, workload.embeddings)[0]]
     elif "contrastive" in contender:

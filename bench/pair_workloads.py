@@ -69,6 +69,16 @@ class PairWorkload:
             "robustdml/memory": lambda: MemoryContrastiveLoss()(X, y, None, *bank),
             "pml/memory": lambda: cosine(X, y) + cosine(X, y, None, *bank),
         }
+        if "miner's pairs" in name:  # of the miner that scripts use most, found beforehand
+            found = miners.MultiSimilarityMiner(0.1)(X, y)
+            listed = {"robustdml": MultiSimilarityLoss(**MS), "pml": theirs}[name.split("/")[0]]
+            losses[name] = lambda: listed(X, y, found)
+        if "queue" in name:  # the peer's own memory around the loss: it lists all pairs
+            of_queue = {"robustdml": MultiSimilarityLoss(**MS), "pml": theirs}[name.split("/")[0]]
+            queue = pml.CrossBatchMemory(of_queue, self.shape.D, memory_size=8192)
+            while not queue.has_been_filled:
+                queue(X.detach(), y)
+            losses[name] = lambda: queue(X, y)
 
         def step() -> list[Tensor]:
             X.grad = None

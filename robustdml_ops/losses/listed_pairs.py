@@ -1,4 +1,10 @@
-"""Sums over pairs that are listed one by one, as a miner finds them: what the fused sums are over sets of labels."""
+"""Sums over pairs that are listed one by one, as a miner finds them: what the fused sums are over sets of labels.
+
+Memory goes by the number of pairs. Where they are a fair part of all pairs of anchors and candidates, one product gives
+all cosines; where they are few, their rows are gathered.
+"""
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,10 +16,53 @@ from robustdml_ops.pairs.autograd import pair_dtype
 from robustdml_ops.rows.eager import unit_rows
 from robustdml_ops.validation import check_finite_embeddings, require
 
-# A product of whole matrices takes a pair in a hundredth of the time that gathering its two rows does.
-_PRODUCT_PAIRS = 64
-_GATHERED_PAIRS = 1 << 16  # at a time
+_PRODUCT = 64  # all pairs for each that is listed, up to which a product takes less time than gathering
+_MASK = 8  # the same, up to which a pass over the whole matrix takes less time than picking from it
+_GATHERED = 1 << 16  # pairs at a time whose rows are gathered
 _NEAR = 2.0**-10  # of 1 − s, from where on a distance is taken from the difference of the rows
+
+
+class _Cosines:
+    """Cosines of anchors and candidates: the whole matrix, or those that are asked for."""
+
+    def __init__(self, embeddings: Tensor, candidates: Tensor | None, listed: ListedPairs) -> None:
+        self.X = embeddings
+        self.Y = embeddings if candidates is None else candidates
+        self.dtype = pair_dtype(embeddings, candidates)
+        self.size = len(self.X) * len(self.Y)
+        self.matrix: Tensor | None = None
+        if self.size <= _PRODUCT * (len(listed.positives) + len(listed.negatives)):
+            self.matrix = similarity(self.X, self.Y, dtype=self.dtype)
+
+    def of(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Cosines of the pairs, in the compute type."""
+        if self.matrix is not None:
+            return self.matrix[rows, columns]
+        if len(rows) == 0:
+            return self.X[:0].to(self.dtype).sum(1)  # in the graph
+        check_finite_embeddings(self.X)
+        check_finite_embeddings(self.Y, "ref_emb")
+        # Gathered rows are of size pairs × D: each chunk of them lives once forward and once more backward.
+        return torch.cat(
+            [
+                checkpoint(self._gathered, self.X, self.Y, rows[first:last], columns[first:last], use_reentrant=False)
+                for first in range(0, len(rows), _GATHERED)
+                for last in (first + _GATHERED,)
+            ]
+        )
+
+    def _gathered(self, X: Tensor, Y: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        with torch.autocast(X.device.type, enabled=False):
+            return (unit_rows(X[rows].to(self.dtype)) * unit_rows(Y[columns].to(self.dtype))).sum(1)
+
+    def distances(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """√(2 − 2s), and the length of the difference where 2 − 2s would be rounding; 0 has no gradient."""
+        s = self.of(rows, columns)
+        near = (1 - s < _NEAR).nonzero().squeeze(1)
+        apart = unit_rows(self.X[rows[near]].to(s.dtype)) - unit_rows(self.Y[columns[near]].to(s.dtype))
+        squared = (2 - 2 * s).index_put((near,), (apart * apart).sum(1))
+        equal = squared <= 0
+        return torch.where(equal, 0.0, squared.masked_fill(equal, 1).sqrt())
 
 
 def listed_hinge(
@@ -31,16 +80,15 @@ def listed_hinge(
 
     Parameters and results are those of :func:`robustdml_ops.ops.pair_hinge`, but for the labels.
     """
+    cosines = _Cosines(embeddings, candidates, listed)
     sums, counts = [], []
     sides = ((listed[:2], 1, positive_margin, positive_offset), (listed[2:], -1, negative_margin, negative_offset))
     for (rows, columns), sign, margin, offset in sides:
-        s = _similarities(embeddings, candidates, rows, columns)
-        if distance == "euclidean":
-            hinge = sign * (_distances(s, embeddings, candidates, rows, columns) - margin)
-        else:
-            hinge = sign * (margin - s)
+        euclidean = distance == "euclidean"
+        measured = cosines.distances(rows, columns) if euclidean else -cosines.of(rows, columns)
+        hinge = sign * (measured - (margin if euclidean else -margin))
         above = hinge > 0
-        zeros = s.new_zeros(len(embeddings))
+        zeros = hinge.new_zeros(len(embeddings))
         sums.append(zeros.index_add(0, rows, torch.where(above, hinge + offset, 0.0)))
         counts.append(torch.zeros_like(zeros, dtype=torch.int64).index_add(0, rows, above.long()))
     return PairHinge(*sums, *counts)
@@ -61,75 +109,78 @@ def listed_lse(
     Parameters and results are those of :func:`robustdml_ops.ops.pair_lse`, but for the labels. ``epsilon`` mines among
     the pairs of the list.
     """
-    n, m = len(embeddings), len(embeddings if candidates is None else candidates)
-    p_places, n_places = _once(*listed[:2], n, m), _once(*listed[2:], n, m)
-    both = torch.isin(p_places, n_places, assume_unique=True)
-    require(
-        ~both.any(), lambda: f"indices_tuple has pair {divmod(int(p_places[both][0]), m)} as positive and as negative"
-    )
-    (p_rows, p_columns), (n_rows, n_columns) = ((places // m, places % m) for places in (p_places, n_places))
-    positive = _similarities(embeddings, candidates, p_rows, p_columns)
-    negative = _similarities(embeddings, candidates, n_rows, n_columns)
+    positive, negative = _sides(_Cosines(embeddings, candidates, listed), listed)
     if epsilon is not None:
-        least = _extremes(-positive.detach(), p_rows, n)  # of −s: the least similar positive
-        largest = _extremes(negative.detach(), n_rows, n)
-        p_stays, n_stays = positive - epsilon < largest[p_rows], negative + epsilon > -least[n_rows]
-        positive, p_rows = positive[p_stays], p_rows[p_stays]
-        negative, n_rows = negative[n_stays], n_rows[n_stays]
-    positive_exponents, negative_exponents = alpha * (base - positive), beta * (negative - base)
-    return PairLSE(_log_one_plus(positive_exponents, p_rows, n), _log_one_plus(negative_exponents, n_rows, n))
-
-
-def _similarities(X: Tensor, candidates: Tensor | None, rows: Tensor, columns: Tensor) -> Tensor:
-    """Cosines of the pairs, in the compute type; memory goes by their number."""
-    Y = X if candidates is None else candidates
-    dtype = pair_dtype(X, candidates)
-    if len(X) * len(Y) <= _PRODUCT_PAIRS * len(rows):
-        return similarity(X, Y, dtype=dtype)[rows, columns]
-    check_finite_embeddings(X)
-    check_finite_embeddings(Y, "ref_emb")
-    # Gathered rows are of size pairs × D: each chunk of them lives once forward and once more backward.
-    return torch.cat(
-        [
-            checkpoint(_gathered, X, Y, rows[first:last], columns[first:last], dtype, use_reentrant=False)
-            for first in range(0, max(1, len(rows)), _GATHERED_PAIRS)
-            for last in (first + _GATHERED_PAIRS,)
-        ]
+        least, largest = -positive.largest(-positive.s.detach()), negative.largest(negative.s.detach())
+        positive = positive.keep(positive.s - epsilon < positive.of_anchor(largest))
+        negative = negative.keep(negative.s + epsilon > negative.of_anchor(least))
+    return PairLSE(
+        positive.log_one_plus(alpha * (base - positive.s)), negative.log_one_plus(beta * (negative.s - base))
     )
 
 
-def _gathered(X: Tensor, Y: Tensor, rows: Tensor, columns: Tensor, dtype: torch.dtype) -> Tensor:
-    with torch.autocast(X.device.type, enabled=False):
-        return (unit_rows(X[rows].to(dtype)) * unit_rows(Y[columns].to(dtype))).sum(1)
+class _Side(NamedTuple):
+    """Cosines of the pairs of one sign, each pair once: a matrix with a mask, or a list with the anchor of each."""
+
+    s: Tensor  # (n, m) or (k,)
+    where: Tensor  # (n, m) bool, or (k,) int64
+    n: int
+
+    def of_anchor(self, values: Tensor) -> Tensor:
+        """For each cosine the value (n,) of its anchor."""
+        return values[:, None] if self.s.dim() == 2 else values[self.where]
+
+    def keep(self, stays: Tensor) -> "_Side":
+        """The pairs that stay."""
+        if self.s.dim() == 2:
+            return self._replace(where=self.where & stays)
+        return self._replace(s=self.s[stays], where=self.where[stays])
+
+    def largest(self, values: Tensor) -> Tensor:
+        """Largest of the values of each anchor's pairs, (n,); −inf for one without."""
+        if self.s.dim() == 2:
+            return values.masked_fill(~self.where, -torch.inf).amax(1)
+        return values.new_full((self.n,), -torch.inf).scatter_reduce(0, self.where, values, "amax")
+
+    def log_one_plus(self, exponents: Tensor) -> Tensor:
+        """log(1 + Σ exp) of each anchor, (n,); 0 for one without."""
+        if self.s.dim() == 2:
+            exponents = exponents.masked_fill(~self.where, -torch.inf)
+        shift = self.largest(exponents.detach()).clamp(min=0)
+        terms = (exponents - self.of_anchor(shift)).exp()
+        sums = terms.sum(1) if self.s.dim() == 2 else torch.zeros_like(shift).index_add(0, self.where, terms)
+        return shift + (torch.expm1(-shift) + sums).log1p()
 
 
-def _distances(s: Tensor, X: Tensor, candidates: Tensor | None, rows: Tensor, columns: Tensor) -> Tensor:
-    """√(2 − 2s), and the length of the difference where 2 − 2s would be rounding; 0 has no gradient."""
-    Y = X if candidates is None else candidates
-    near = (1 - s < _NEAR).nonzero().squeeze(1)
-    apart = unit_rows(X[rows[near]].to(s.dtype)) - unit_rows(Y[columns[near]].to(s.dtype))
-    squared = (2 - 2 * s).index_put((near,), (apart * apart).sum(1))
-    equal = squared <= 0
-    return torch.where(equal, 0.0, squared.masked_fill(equal, 1).sqrt())
+def _sides(cosines: _Cosines, listed: ListedPairs) -> tuple[_Side, _Side]:
+    """Positive and negative pairs, each once: in the peer's code they are the entries of two masks."""
+    n, m = len(cosines.X), len(cosines.Y)
+    if cosines.matrix is None:
+        places = [torch.unique(rows * m + columns) for rows, columns in (listed[:2], listed[2:])]
+        both = places[0][torch.isin(*places, assume_unique=True)]
+    else:
+        masks = [_mask(rows * m + columns, n * m) for rows, columns in (listed[:2], listed[2:])]
+        both = (masks[0] & masks[1]).nonzero().squeeze(1)
+    require(
+        torch.tensor(len(both) == 0),
+        lambda: f"indices_tuple has pair {divmod(int(both[0]), m)} as positive and as negative",
+    )
+    if cosines.matrix is None:
+        positive, negative = (_Side(cosines.of(each // m, each % m), each // m, n) for each in places)
+    else:
+        positive, negative = (_of_matrix(cosines.matrix, mask.view(n, m)) for mask in masks)
+    return positive, negative
 
 
-def _once(rows: Tensor, columns: Tensor, n: int, m: int) -> Tensor:
-    """Places row · m + column, each once: in the peer's code the pairs are the entries of a mask."""
-    places = rows * m + columns
-    if n * m > _PRODUCT_PAIRS * len(places):
-        return places.unique()  # type: ignore[no-any-return,no-untyped-call]
-    mask = torch.zeros(n * m, dtype=torch.bool, device=rows.device)
+def _mask(places: Tensor, size: int) -> Tensor:
+    mask = torch.zeros(size, dtype=torch.bool, device=places.device)
     mask[places] = True
-    return mask.nonzero().squeeze(1)
+    return mask
 
 
-def _extremes(values: Tensor, rows: Tensor, n: int) -> Tensor:
-    """Largest value of each row (n,), −inf for one without."""
-    return values.new_full((n,), -torch.inf).scatter_reduce(0, rows, values, "amax")
-
-
-def _log_one_plus(exponents: Tensor, rows: Tensor, n: int) -> Tensor:
-    """log(1 + Σ exp) of each row, (n,); 0 for one without."""
-    shift = exponents.new_zeros(n).scatter_reduce(0, rows, exponents.detach(), "amax")
-    sums = torch.zeros_like(shift).index_add(0, rows, (exponents - shift[rows]).exp())
-    return shift + (torch.expm1(-shift) + sums).log1p()
+def _of_matrix(S: Tensor, mask: Tensor) -> _Side:
+    """The whole matrix where most of it counts, else the cosines that do."""
+    if mask.numel() <= _MASK * int(mask.sum()):
+        return _Side(S, mask, len(S))
+    rows, columns = mask.nonzero(as_tuple=True)
+    return _Side(S[rows, columns], rows, len(S))
