@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.rows.backend import TINY_NORM
 from robustdml_ops.rows.eager import unit_rows
+from robustdml_ops.rows.lengths import TINY_NORM
 
 Results = tuple[Tensor | None, ...]
 

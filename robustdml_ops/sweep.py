@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from robustdml_ops.rows.backend import RowsBackend
+from robustdml_ops.rows.backend import RowsBackend, by_columns, new_rows
 
 
 def compute_dtype(embeddings: Tensor, proxies: Tensor) -> torch.dtype:
@@ -67,6 +67,11 @@ def row_stride(upstream: Tensor | None) -> int:
     return 0 if upstream is None or upstream.dim() == 0 else upstream.stride(0)
 
 
+def gradient_room(proxies: Tensor) -> Tensor:
+    """Room for dL/dproxies in the proxies' own layout, so that a parameter takes it for its gradient without a copy."""
+    return new_rows(proxies, len(proxies), by_columns(proxies), proxies.dtype)
+
+
 class Chunk(NamedTuple):
     """Similarities of the classes ``first:last``."""
 
@@ -74,7 +79,8 @@ class Chunk(NamedTuple):
     last: int
     S: Tensor  # (c, B) compute type: V·x; an epilogue turns it into dL/dS
     V: Tensor  # (c, D) operand type: what stood for the proxies in the product
-    inverse_norm: Tensor  # (c,) compute type
+    inverse_norm: Tensor  # (c,) compute type: 1 / |proxy|
+    scale: Tensor | None  # inverse_norm where V holds the proxies as they are, so that S·scale are cosines; else None
 
 
 class Similarities:
@@ -109,7 +115,7 @@ class Similarities:
         (B, D), operand = embeddings.shape, operand_dtype(embeddings, compute)
         new = embeddings.new_empty
         self.backend, self.embeddings, self.proxies, self.compute = backend, embeddings, proxies, compute
-        self.normalize = normalize
+        self.normalize, self.columns = normalize, backend.reads_columns(proxies)
         rows = chunk_rows(B + 2 * D + per_class, embeddings.device)
         self.rows = min(len(proxies), max(1, rows // together) * together)
         self.X, self.X_inverse_norm = new((B, D), dtype=operand), new(B, dtype=compute)
@@ -122,18 +128,27 @@ class Similarities:
         if embeddings:
             self.dX = self.embeddings.new_zeros(self.embeddings.shape, dtype=self.compute)
         if proxies:
-            self.dP = torch.empty_like(self.proxies, memory_format=torch.contiguous_format)
+            self.dP = gradient_room(self.proxies)
 
     def __iter__(self) -> Iterator[Chunk]:
-        new, (B, D) = self.embeddings.new_empty, self.X.shape
+        new, B = self.embeddings.new_empty, len(self.X)
         S, inverse_norm = new((self.rows, B), dtype=self.compute), new(self.rows, dtype=self.compute)
-        U = new((self.rows, D), dtype=self.X.dtype)
+        U: Tensor | None = None
         for first in range(0, len(self.proxies), self.rows):
             last = min(len(self.proxies), first + self.rows)
             count = last - first
-            P = self.proxies[first:last]
-            V = self.backend.operand(P, U[:count], inverse_norm[:count]) if self.normalize else P.to(self.X.dtype)
-            yield Chunk(first, last, product(V, self.X.t(), S[:count]), V, inverse_norm[:count])
+            P, norm, scale = self.proxies[first:last], inverse_norm[:count], None
+            V = self.backend.as_they_are(P, self.X.dtype) if self.normalize else P.to(self.X.dtype)
+            if V is None:
+                U = self._rows(self.rows) if U is None else U
+                V = U[:count]
+                self.backend.normalize_rows(P, V, norm)
+            elif self.normalize:
+                scale = norm
+            similarities = product(V, self.X.t(), S[:count])
+            if scale is not None:
+                self.backend.inverse_norms(V, scale)
+            yield Chunk(first, last, similarities, V, norm, scale)
 
     def backward(self, chunk: Chunk) -> None:
         """Take a chunk whose S is dL/dS into the gradients that are wanted."""
@@ -145,11 +160,16 @@ class Similarities:
         if self.dP is not None:
             target = self.dP[chunk.first : chunk.last]
             # Written once, in place; a half-precision gradient is rounded once, at the end.
-            dU = product(dS, self.X, target if target.dtype == self.compute else target.to(self.compute))
+            in_place = target.dtype == self.compute and by_columns(target) == self.columns
+            dU = product(dS, self.X, target if in_place else self._rows(len(target), self.compute))
             if self.normalize:
-                self.backend.finish(dU, chunk.V, chunk.inverse_norm)
+                self.backend.finish(dU, chunk.V, chunk.inverse_norm, unit=chunk.scale is None)
             if dU is not target:
                 target.copy_(dU)
+
+    def _rows(self, count: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Room for rows of proxies as the backend takes them."""
+        return new_rows(self.proxies, count, self.columns, dtype or self.X.dtype)
 
     def gradients(self) -> tuple[Tensor | None, Tensor | None]:
         """dL/dembeddings (B, D), compute type, and dL/dproxies (C, D), type of the proxies, once all chunks are in."""

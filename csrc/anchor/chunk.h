@@ -32,11 +32,9 @@ struct AnchorChunk {
     T* dpositive_bias;  // (B,) in/out, added to; null: not wanted
     T* dnegative_bias;  // (B,) in/out, added to; null exactly when dpositive_bias is
 
-    // CPU only: the anchors themselves, of any length. S then holds P.x on the way in and dL/d(P.x) on the
-    // way out.
-    const T* P;       // (rows, D) in; null: S holds cosines
-    T* inverse_norm;  // (rows,) out: 1 / |P|, 0 for zero rows; null exactly when P is
-    std::int64_t D;
+    // CPU only, (rows,) in: 1 / |anchor|, 0 for zero rows. S then holds products with the anchors as they are
+    // on the way in, and the gradient of those on the way out; null: S holds cosines.
+    const T* inverse_norm;
 
     static constexpr auto fields() {
         return std::tuple{
@@ -56,9 +54,7 @@ struct AnchorChunk {
             field("lse_negative", &AnchorChunk::lse_negative),
             field("dpositive_bias", &AnchorChunk::dpositive_bias),
             field("dnegative_bias", &AnchorChunk::dnegative_bias),
-            optional_field("P", &AnchorChunk::P),
             optional_field("inverse_norm", &AnchorChunk::inverse_norm),
-            optional_field("D", &AnchorChunk::D),
         };
     }
 };

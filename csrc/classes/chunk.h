@@ -27,11 +27,9 @@ struct ClassChunk {
     Pooling pooling;
     T gamma;
 
-    // CPU only: the proxies themselves, of any length. S then holds P.x on the way in and dL/d(P.x) on the
-    // way out.
-    const T* P;       // (classes * centers, D) in; null: S holds similarities
-    T* inverse_norm;  // (classes * centers,) out: 1 / |P|, 0 for zero rows; null exactly when P is
-    std::int64_t D;
+    // CPU only, (classes * centers,) in: 1 / |proxy|, 0 for zero rows. S then holds products with the proxies
+    // as they are on the way in, and the gradient of those on the way out; null: S holds similarities.
+    const T* inverse_norm;
 
     static constexpr auto fields() {
         return std::tuple{
@@ -44,9 +42,7 @@ struct ClassChunk {
             field("bias", &ClassChunk::bias),
             field("pooling", &ClassChunk::pooling),
             field("gamma", &ClassChunk::gamma),
-            optional_field("P", &ClassChunk::P),
             optional_field("inverse_norm", &ClassChunk::inverse_norm),
-            optional_field("D", &ClassChunk::D),
         };
     }
 };

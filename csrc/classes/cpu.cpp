@@ -6,7 +6,6 @@
 
 #include "classes/cpu_pooling.h"
 #include "common/cpu/clones.h"
-#include "common/cpu/norm.h"
 #include "math/exp.h"
 #include "math/limits.h"
 
@@ -27,14 +26,6 @@ struct Line {
 template <class T>
 ROBUSTDML_HD T scale_of(const ClassChunk<T>& c, std::int64_t k) {
     return c.scale[k * c.scale_stride];
-}
-
-// The norms are taken here, while the rows of P are warm from the product that read them.
-template <class T>
-ROBUSTDML_HD void take_norms(const ClassChunk<T>& c, std::int64_t k) {
-    if (!c.P) return;
-    for (std::int64_t row = k * c.centers; row < (k + 1) * c.centers; ++row)
-        c.inverse_norm[row] = inverse_norm(c.P + row * c.D, c.D);
 }
 
 template <class T>
@@ -88,7 +79,6 @@ ROBUSTDML_HD void forward_range(const ClassChunk<T>& c, const LabelSets& labels,
         const std::int64_t count = std::min(kRows, end - from);
         for (std::int64_t k = from; k < from + count; ++k) {
             T* s = c.S + k * stride;
-            take_norms(c, k);
             T cosine = cosine_factor(c, k);
             if (c.pooling != Pooling::none) {
                 cosine = T(1);
@@ -127,7 +117,6 @@ ROBUSTDML_HD void backward_range(const ClassChunk<T>& c, const LabelSets& labels
     std::int64_t place = std::lower_bound(sorted, sorted + B, labels.first_label + begin) - sorted;
     for (std::int64_t k = begin; k < end; ++k) {
         T* s = c.S + k * c.centers * B;
-        take_norms(c, k);
         const std::int64_t first = place;
         while (place < B && sorted[place] == labels.first_label + k) ++place;
         if (c.pooling == Pooling::none) {

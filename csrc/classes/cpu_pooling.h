@@ -17,7 +17,7 @@ constexpr std::int64_t kColumns = 128;
 // Cosine / s for the centre in this row: 1 where S holds similarities.
 template <class T>
 ROBUSTDML_HD T cosine_factor(const ClassChunk<T>& c, std::int64_t row) {
-    return c.P ? c.inverse_norm[row] : T(1);
+    return c.inverse_norm ? c.inverse_norm[row] : T(1);
 }
 
 // Largest similarity.
@@ -71,7 +71,7 @@ ROBUSTDML_HD void pool_softmax(const ClassChunk<T>& c, std::int64_t k, std::int6
     T shift[kColumns], total[kColumns];
     std::fill(shift, shift + count, T(0));
     // Cosines over 1/40 and more stay within the exponential's range, and need no look at their maximum.
-    if (!c.P || inverse_gamma > T(40)) {
+    if (!c.inverse_norm || inverse_gamma > T(40)) {
         std::fill(shift, shift + count, -kLargest<T>);
         for (std::int64_t h = 0; h < c.centers; ++h) {
             const T factor = cosine_factor(c, k * c.centers + h);

@@ -32,11 +32,9 @@ struct PairChunk {
     T* positive;  // (rows,) out
     T* negative;  // (rows,) out
 
-    // CPU only: the anchors themselves, of any length. S then holds P.x on the way in and dL/d(P.x) on the
-    // way out.
-    const T* P;       // (rows, D) in; null: S holds cosines
-    T* inverse_norm;  // (rows,) out: 1 / |P|, 0 for zero rows; null exactly when P is
-    std::int64_t D;
+    // CPU only, (rows,) in: 1 / |anchor|, 0 for zero rows. S then holds products with the anchors as they are
+    // on the way in, and the gradient of those on the way out; null: S holds cosines.
+    const T* inverse_norm;
 
     static constexpr auto fields() {
         return std::tuple{
@@ -52,9 +50,7 @@ struct PairChunk {
             field("upstream_negative_stride", &PairChunk::upstream_negative_stride),
             field("positive", &PairChunk::positive),
             field("negative", &PairChunk::negative),
-            optional_field("P", &PairChunk::P),
             optional_field("inverse_norm", &PairChunk::inverse_norm),
-            optional_field("D", &PairChunk::D),
         };
     }
 };

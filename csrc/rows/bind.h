@@ -2,6 +2,7 @@
 // the current CUDA device.
 #pragma once
 
+#include <tuple>
 #include <utility>
 
 #include "common/bind.h"
@@ -13,8 +14,18 @@
 
 namespace robustdml {
 
+// Rows are given as (address, row stride, column stride).
+template <class T>
+struct FromPython<cpu::Rows<T>> {
+    using Given = std::tuple<Address, std::int64_t, std::int64_t>;
+    static cpu::Rows<T> convert(Given given) {
+        return {reinterpret_cast<T*>(std::get<0>(given)), std::get<1>(given), std::get<2>(given)};
+    }
+};
+
 template <class T>
 void bind_rows_of(py::module_& m, const std::string& suffix) {
+    define(m, "inverse_norms_" + suffix, cpu::inverse_norms<T>, "P", "inverse_norm", "rows", "D", "threads");
     define(m, "normalize_rows_" + suffix, cpu::normalize_rows<T>, "P", "U", "inverse_norm", "rows", "D",
            "threads");
     define(m, "normalize_rows_backward_" + suffix, cpu::normalize_rows_backward<T>, "G", "U", "inverse_norm",

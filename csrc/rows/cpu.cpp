@@ -1,68 +1,108 @@
 #include "rows/cpu.h"
 
+#include <algorithm>
+
 #include "common/cpu/clones.h"
-#include "common/cpu/norm.h"
 #include "common/cpu/parts.h"
 
 namespace robustdml::cpu {
 namespace {
 
+// One row has its elements side by side whichever way it is read.
+template <class A, class B>
+ROBUSTDML_HD bool by_columns(const Rows<A>& one, const Rows<B>& other) {
+    return one.by_columns() || other.by_columns();
+}
+
+// U = P * scale, a row or kRowsTogether of them by columns at a time, as everything below.
 template <class T>
-ROBUSTDML_HD void normalize_range(const T* P, T* U, T* inverse_norm, std::int64_t begin, std::int64_t end,
-                                  std::int64_t D) {
-    for (std::int64_t i = begin; i < end; ++i) {
-        const T* p = P + i * D;
-        const T scale = robustdml::cpu::inverse_norm(p, D);
-        inverse_norm[i] = scale;
-        T* u = U + i * D;
+ROBUSTDML_HD void scale_range(const Rows<const T>& P, const Rows<T>& U, const T* scale, std::int64_t begin,
+                              std::int64_t end, std::int64_t D) {
+    if (!by_columns(P, U)) {
+        for (std::int64_t i = begin; i < end; ++i) {
+            const T* p = P.row(i);
+            T* u = U.row(i);
 #pragma omp simd
-        for (std::int64_t d = 0; d < D; ++d) u[d] = p[d] * scale;
+            for (std::int64_t d = 0; d < D; ++d) u[d] = p[d] * scale[i];
+        }
+        return;
+    }
+    for (std::int64_t d = 0; d < D; ++d) {
+        const T* p = P.column(d);
+        T* u = U.column(d);
+#pragma omp simd
+        for (std::int64_t i = begin; i < end; ++i) u[i] = p[i] * scale[i];
     }
 }
 
 template <class T>
-ROBUSTDML_HD void backward_range(T* G, const T* U, const T* inverse_norm, std::int64_t begin,
-                                 std::int64_t end, std::int64_t D) {
-    for (std::int64_t i = begin; i < end; ++i) {
-        T* g = G + i * D;
-        const T* u = U + i * D;
-        T dot = 0;
-#pragma omp simd reduction(+ : dot)
-        for (std::int64_t d = 0; d < D; ++d) dot += g[d] * u[d];
-        const T scale = inverse_norm[i];
-#pragma omp simd
-        for (std::int64_t d = 0; d < D; ++d) g[d] = (g[d] - dot * u[d]) * scale;
+ROBUSTDML_HD void normalize_range(const Rows<const T>& P, const Rows<T>& U, T* inverse_norm,
+                                  std::int64_t begin, std::int64_t end, std::int64_t D) {
+    for (std::int64_t from = begin; from < end; from += kRowsTogether) {
+        const std::int64_t to = std::min(end, from + kRowsTogether);
+        inverse_norms_range(P, inverse_norm, from, to, D);
+        scale_range(P, U, inverse_norm, from, to, D);
     }
 }
 
-template <class T>
-ROBUSTDML_HD void project_range(T* G, const T* P, const T* inverse_norm, std::int64_t begin, std::int64_t end,
-                                std::int64_t D) {
-    for (std::int64_t i = begin; i < end; ++i) {
-        T* g = G + i * D;
-        const T* p = P + i * D;
-        const T scale = inverse_norm[i];
-        T dot = 0;
+// G -= (G.u) u, and that * inverse_norm where U holds the unit vectors u; else they are U * inverse_norm.
+template <bool Unit, class T>
+ROBUSTDML_HD void remove_along(const Rows<T>& G, const Rows<const T>& U, const T* inverse_norm,
+                               std::int64_t begin, std::int64_t end, std::int64_t D) {
+    if (!by_columns(G, U)) {
+        for (std::int64_t i = begin; i < end; ++i) {
+            T* g = G.row(i);
+            const T* u = U.row(i);
+            T dot = 0;
 #pragma omp simd reduction(+ : dot)
-        for (std::int64_t d = 0; d < D; ++d) dot += g[d] * (p[d] * scale);
+            for (std::int64_t d = 0; d < D; ++d) dot += g[d] * u[d];
+            const T factor = Unit ? dot : dot * inverse_norm[i] * inverse_norm[i];
+            const T scale = Unit ? inverse_norm[i] : T(1);
 #pragma omp simd
-        for (std::int64_t d = 0; d < D; ++d) g[d] -= dot * (p[d] * scale);
+            for (std::int64_t d = 0; d < D; ++d) g[d] = (g[d] - factor * u[d]) * scale;
+        }
+        return;
+    }
+    for (std::int64_t from = begin; from < end; from += kRowsTogether) {
+        const std::int64_t count = std::min(end - from, kRowsTogether);
+        T factor[kRowsTogether] = {}, scale[kRowsTogether];
+        for (std::int64_t d = 0; d < D; ++d) {
+            const T* g = G.column(d) + from;
+            const T* u = U.column(d) + from;
+#pragma omp simd
+            for (std::int64_t i = 0; i < count; ++i) factor[i] += g[i] * u[i];
+        }
+        for (std::int64_t i = 0; i < count; ++i) {
+            const T inverse = inverse_norm[from + i];
+            factor[i] *= Unit ? T(1) : inverse * inverse;
+            scale[i] = Unit ? inverse : T(1);
+        }
+        for (std::int64_t d = 0; d < D; ++d) {
+            T* g = G.column(d) + from;
+            const T* u = U.column(d) + from;
+#pragma omp simd
+            for (std::int64_t i = 0; i < count; ++i) g[i] = (g[i] - factor[i] * u[i]) * scale[i];
+        }
     }
 }
 
 // target_clones takes no templates: plain functions of both types.
-#define ROBUSTDML_STAMP(T)                                                                                   \
-    ROBUSTDML_CLONES void normalize_clone(const T* P, T* U, T* n, std::int64_t begin, std::int64_t end,      \
-                                          std::int64_t D) {                                                  \
-        normalize_range(P, U, n, begin, end, D);                                                             \
-    }                                                                                                        \
-    ROBUSTDML_CLONES void backward_clone(T* G, const T* U, const T* n, std::int64_t begin, std::int64_t end, \
-                                         std::int64_t D) {                                                   \
-        backward_range(G, U, n, begin, end, D);                                                              \
-    }                                                                                                        \
-    ROBUSTDML_CLONES void project_clone(T* G, const T* P, const T* n, std::int64_t begin, std::int64_t end,  \
-                                        std::int64_t D) {                                                    \
-        project_range(G, P, n, begin, end, D);                                                               \
+#define ROBUSTDML_STAMP(T)                                                                                \
+    ROBUSTDML_CLONES void norms_clone(const Rows<const T>& P, T* n, std::int64_t begin, std::int64_t end, \
+                                      std::int64_t D) {                                                   \
+        inverse_norms_range(P, n, begin, end, D);                                                         \
+    }                                                                                                     \
+    ROBUSTDML_CLONES void normalize_clone(const Rows<const T>& P, const Rows<T>& U, T* n,                 \
+                                          std::int64_t begin, std::int64_t end, std::int64_t D) {         \
+        normalize_range(P, U, n, begin, end, D);                                                          \
+    }                                                                                                     \
+    ROBUSTDML_CLONES void backward_clone(const Rows<T>& G, const Rows<const T>& U, const T* n,            \
+                                         std::int64_t begin, std::int64_t end, std::int64_t D) {          \
+        remove_along<true>(G, U, n, begin, end, D);                                                       \
+    }                                                                                                     \
+    ROBUSTDML_CLONES void project_clone(const Rows<T>& G, const Rows<const T>& P, const T* n,             \
+                                        std::int64_t begin, std::int64_t end, std::int64_t D) {           \
+        remove_along<false>(G, P, n, begin, end, D);                                                      \
     }
 ROBUSTDML_STAMP(float)
 ROBUSTDML_STAMP(double)
@@ -74,30 +114,40 @@ constexpr std::int64_t kFewElements = 65536;
 }  // namespace
 
 template <class T>
-void normalize_rows(const T* P, T* U, T* inverse_norm, std::int64_t rows, std::int64_t D, int threads) {
+void inverse_norms(Rows<const T> P, T* inverse_norm, std::int64_t rows, std::int64_t D, int threads) {
+    in_parts(rows, threads, rows * D > kFewElements,
+             [&](std::int64_t begin, std::int64_t end) { norms_clone(P, inverse_norm, begin, end, D); });
+}
+
+template <class T>
+void normalize_rows(Rows<const T> P, Rows<T> U, T* inverse_norm, std::int64_t rows, std::int64_t D,
+                    int threads) {
     in_parts(rows, threads, rows * D > kFewElements, [&](std::int64_t begin, std::int64_t end) {
         normalize_clone(P, U, inverse_norm, begin, end, D);
     });
 }
 
 template <class T>
-void normalize_rows_backward(T* G, const T* U, const T* inverse_norm, std::int64_t rows, std::int64_t D,
-                             int threads) {
+void normalize_rows_backward(Rows<T> G, Rows<const T> U, const T* inverse_norm, std::int64_t rows,
+                             std::int64_t D, int threads) {
     in_parts(rows, threads, rows * D > kFewElements, [&](std::int64_t begin, std::int64_t end) {
         backward_clone(G, U, inverse_norm, begin, end, D);
     });
 }
 
 template <class T>
-void project_rows(T* G, const T* P, const T* inverse_norm, std::int64_t rows, std::int64_t D, int threads) {
+void project_rows(Rows<T> G, Rows<const T> P, const T* inverse_norm, std::int64_t rows, std::int64_t D,
+                  int threads) {
     in_parts(rows, threads, rows * D > kFewElements,
              [&](std::int64_t begin, std::int64_t end) { project_clone(G, P, inverse_norm, begin, end, D); });
 }
 
-#define ROBUSTDML_STAMP(T)                                                                             \
-    template void normalize_rows<T>(const T*, T*, T*, std::int64_t, std::int64_t, int);                \
-    template void normalize_rows_backward<T>(T*, const T*, const T*, std::int64_t, std::int64_t, int); \
-    template void project_rows<T>(T*, const T*, const T*, std::int64_t, std::int64_t, int);
+#define ROBUSTDML_STAMP(T)                                                                                 \
+    template void inverse_norms<T>(Rows<const T>, T*, std::int64_t, std::int64_t, int);                    \
+    template void normalize_rows<T>(Rows<const T>, Rows<T>, T*, std::int64_t, std::int64_t, int);          \
+    template void normalize_rows_backward<T>(Rows<T>, Rows<const T>, const T*, std::int64_t, std::int64_t, \
+                                             int);                                                         \
+    template void project_rows<T>(Rows<T>, Rows<const T>, const T*, std::int64_t, std::int64_t, int);
 ROBUSTDML_STAMP(float)
 ROBUSTDML_STAMP(double)
 #undef ROBUSTDML_STAMP

@@ -16,7 +16,7 @@ from robustdml_ops.anchor.sweep import BACKENDS, SweepResult, Wanted, anchor_swe
 from robustdml_ops.autograd import Derivative, Results, scale_gradients, second_derivatives, unit_rows_twice
 from robustdml_ops.backends import choose
 from robustdml_ops.label_sets import LabelSets
-from robustdml_ops.sweep import chunk_rows, compute_dtype
+from robustdml_ops.sweep import chunk_rows, compute_dtype, gradient_room
 from robustdml_ops.validation import check_finite_embeddings, check_finite_proxies, check_label_range
 
 # embeddings (B, D), proxies (C, D), positive bias (B,), negative bias (B,) or None for the same, anchor bias (C,)
@@ -281,7 +281,7 @@ def _(
         new(C if lse else 0),
         new(C if lse else 0),
         new(embeddings.shape if dX else 0),
-        proxies.new_empty(proxies.shape) if dP else new(0),
+        gradient_room(proxies) if dP else new(0),
         new(positive_bias.shape if biases else 0),
         new(positive_bias.shape if biases else 0),
     )

@@ -26,9 +26,7 @@ class NativeAnchor(NativeRows, AnchorBackend):
             chunk,
             problem,
             row_max=problem.needs_row_max,
-            P=chunk.V.data_ptr(),
-            inverse_norm=chunk.inverse_norm.data_ptr(),
-            D=chunk.V.shape[1],
+            inverse_norm=module.address(chunk.scale),
         )
         sets = problem.sets
         if isinstance(sets, LabelSets):

@@ -101,8 +101,7 @@ class AnchorChunk:
     lse_negative: Tensor  # (c,) out
     dpositive_bias: Tensor | None  # (B,) added to; None: not wanted
     dnegative_bias: Tensor | None  # (B,) added to; None exactly when dpositive_bias is
-    V: Tensor  # (c, D) in: what stood for the anchors in the product that made S
-    inverse_norm: Tensor  # (c,) in or out: 1 / |anchor|, see the backend's operand()
+    scale: Tensor | None = None  # (c,) in: what makes cosines of S, and of their gradient that of S; None: they are
 
     @property
     def last(self) -> int:

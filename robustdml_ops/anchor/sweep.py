@@ -10,7 +10,7 @@ from robustdml_ops.anchor.eager import EagerAnchor
 from robustdml_ops.anchor.native import NativeAnchor
 from robustdml_ops.anchor.problem import AnchorBackend, AnchorChunk, AnchorProblem
 from robustdml_ops.anchor.triton import TritonAnchor
-from robustdml_ops.sweep import Similarities, part
+from robustdml_ops.sweep import Similarities, gradient_room, part
 
 BACKENDS: dict[str, AnchorBackend] = {"native": NativeAnchor(), "triton": TritonAnchor(), "eager": EagerAnchor()}
 
@@ -106,8 +106,7 @@ def anchor_sweep(
                     lse_negative=lse[1, place:end],
                     dpositive_bias=result.dpositive_bias,
                     dnegative_bias=result.dnegative_bias,
-                    V=chunk.V,
-                    inverse_norm=chunk.inverse_norm,
+                    scale=chunk.scale,
                 ),
                 problem,
             )
@@ -140,7 +139,7 @@ def _without_samples(
         lse_positive=zeros if want.lse else None,
         lse_negative=zeros.clone() if want.lse else None,
         dembeddings=torch.zeros_like(embeddings, dtype=zeros.dtype) if want.embeddings else None,
-        dproxies=torch.zeros_like(proxies) if want.proxies else None,
+        dproxies=gradient_room(proxies).zero_() if want.proxies else None,
         dpositive_bias=torch.zeros_like(problem.positive_bias) if want.biases else None,
         dnegative_bias=torch.zeros_like(problem.negative_bias) if want.biases else None,
     )

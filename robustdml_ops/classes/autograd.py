@@ -16,7 +16,7 @@ from robustdml_ops.backends import choose
 from robustdml_ops.classes.problem import ClassProblem
 from robustdml_ops.classes.sweep import BACKENDS, class_sweep, class_sweep_backward
 from robustdml_ops.label_sets import LabelSets
-from robustdml_ops.sweep import chunk_rows
+from robustdml_ops.sweep import chunk_rows, gradient_room
 from robustdml_ops.validation import all_finite, check_finite_embeddings, check_label_range, require
 
 # embeddings (B, D), proxies (C·H, D)
@@ -150,7 +150,7 @@ def _second(settings: ClassSettings, *tensors: Any) -> Results:
         _, along, p, at_label = _along(logits, (X, P[rows]), (vectors[0], vectors[1][rows]), lse, problem)
         along_lse += (p * along).sum(0)
         along_target += (at_label * along).sum(0)
-    dX, dP = torch.zeros_like(X), torch.empty_like(P)
+    dX, dP = torch.zeros_like(X), gradient_room(P)
     for rows, logits in _chunks(problem, X, P):
         with torch.enable_grad():
             leaves = X.detach().requires_grad_(), P[rows].detach().requires_grad_()
@@ -263,5 +263,5 @@ def _(embeddings: Tensor, proxies: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     scale, want = rest[7], rest[-1]
     return (
         scale.new_empty(embeddings.shape if want[0] else 0),
-        proxies.new_empty(proxies.shape) if want[1] else scale.new_empty(0),
+        gradient_room(proxies) if want[1] else scale.new_empty(0),
     )

@@ -52,8 +52,8 @@ def _arguments(chunk: ClassChunk, problem: ClassProblem) -> Any:
     """``chunk`` as the native module reads it."""
     classes = chunk.classes(problem)
     given = problem.arguments(chunk.first, chunk.first + classes)
-    if chunk.inverse_norm is not None and not module.on_gpu(chunk.S):
-        given |= {"P": chunk.V, "inverse_norm": chunk.inverse_norm, "D": chunk.V.shape[1]}
+    if not module.on_gpu(chunk.S):
+        given["inverse_norm"] = chunk.scale
     return getattr(module.library, f"ClassChunk_{module.SUFFIX[chunk.S.dtype]}")(
         S=chunk.S.data_ptr(),
         classes=classes,

@@ -43,8 +43,7 @@ class ClassChunk:
 
     S: Tensor  # (c·H, B) in: V·x; out: dL/dS in the backward sweep, else undefined
     first: int  # class of the first row
-    V: Tensor  # (c·H, D) in: what stood for the proxies in the product that made S
-    inverse_norm: Tensor | None  # (c·H,) in or out: 1 / |proxy|, see the backend's operand(); None: not normalised
+    scale: Tensor | None = None  # (c·H,) in: what makes cosines of S, and of their gradient that of S; None: they are
 
     def classes(self, problem: ClassProblem) -> int:
         """How many classes the chunk holds."""

@@ -9,7 +9,7 @@ from robustdml_ops.classes.eager import EagerClasses
 from robustdml_ops.classes.native import NativeClasses
 from robustdml_ops.classes.problem import ClassBackend, ClassChunk, ClassProblem, ClassSums, ClassUpstream
 from robustdml_ops.classes.triton import TritonClasses
-from robustdml_ops.sweep import Chunk, Similarities
+from robustdml_ops.sweep import Chunk, Similarities, gradient_room
 
 BACKENDS: dict[str, ClassBackend] = {"native": NativeClasses(), "triton": TritonClasses(), "eager": EagerClasses()}
 
@@ -67,7 +67,7 @@ def class_sweep_backward(
     """
     if len(embeddings) == 0:
         dX = torch.zeros_like(embeddings, dtype=problem.scale.dtype) if want[0] else None
-        return dX, torch.zeros_like(proxies) if want[1] else None
+        return dX, gradient_room(proxies).zero_() if want[1] else None
     (lse, target), (dlse, dtarget) = results, upstream
     lse = lse.masked_fill(lse == -torch.inf, torch.inf)
     dlogit = dtarget if problem.exclude_target else dtarget + dlse * (target - lse).exp()
@@ -90,5 +90,4 @@ def _similarities(embeddings: Tensor, proxies: Tensor, problem: ClassProblem, ba
 def _chunks(similarities: Similarities, problem: ClassProblem) -> Iterator[tuple[Chunk, ClassChunk]]:
     """Each chunk as the similarities and as an epilogue know it: the one counts rows, the other classes."""
     for chunk in similarities:
-        inverse_norm = chunk.inverse_norm if problem.normalize else None
-        yield chunk, ClassChunk(chunk.S, chunk.first // problem.centers, chunk.V, inverse_norm)
+        yield chunk, ClassChunk(chunk.S, chunk.first // problem.centers, chunk.scale)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from robustdml_ops.rows.backend import TINY_NORM
+from robustdml_ops.rows.lengths import TINY_NORM
 
 
 def center_spread(centers: Tensor) -> Tensor:

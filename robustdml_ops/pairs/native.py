@@ -86,9 +86,7 @@ def _run(name: str, chunk: PairChunk, sets: PairSets, settings: Any) -> None:
         labels[chunk.first :],
         candidate_labels,
         sets.itself,
-        P=chunk.V.data_ptr(),
-        inverse_norm=chunk.inverse_norm.data_ptr(),
-        D=chunk.V.shape[1],
+        inverse_norm=module.address(chunk.scale),
     )
     getattr(module.library, f"{name}_{suffix}")(arguments, settings, torch.get_num_threads())
 

@@ -148,7 +148,7 @@ class PairChunk:
     counts: Tensor | None  # (2, c) int64, out: terms above 0 on either side; None: the problem counts none
     rows: GivenRows | None  # None: the problem needs no distances
     V: Tensor  # (c, D) in: what stood for the anchors in the product that made S
-    inverse_norm: Tensor  # (c,) in or out: 1 / |anchor|, see the backend's operand()
+    scale: Tensor | None = None  # (c,) in: what makes cosines of S, and of their gradient that of S; None: they are
 
     @property
     def last(self) -> int:

@@ -78,7 +78,7 @@ def pair_sweep(
         similarities.want_gradients(want_candidates, want_anchors)
         result.candidate_scale = similarities.X_inverse_norm
         for chunk in similarities:
-            _run(backend, problem, rows, result, factors, chunk.first, chunk.S, chunk.V, chunk.inverse_norm)
+            _run(backend, problem, rows, result, factors, chunk.first, chunk.S, chunk.V, chunk.scale)
             similarities.backward(chunk)
         result.dcandidates, result.danchors = similarities.gradients()
     if candidates is None and result.danchors is not None and result.dcandidates is not None:
@@ -113,7 +113,7 @@ def _one_chunk(
     U, inverse_norm = new((n, D), dtype=operand_dtype(anchors, dtype)), new(n, dtype=dtype)
     backend.normalize_rows(anchors, U, inverse_norm)
     S = product(U, U.t(), new((n, n), dtype=dtype))
-    _run(backend, problem, given, result, upstream, 0, S, U, torch.empty_like(inverse_norm))
+    _run(backend, problem, given, result, upstream, 0, S, U, None)
     result.danchors = new((n, D), dtype=dtype)
     for first in range(0, n, _ROWS):
         rows = slice(first, first + _ROWS)
@@ -131,7 +131,7 @@ def _run(
     first: int,
     S: Tensor,
     V: Tensor,
-    inverse_norm: Tensor,
+    scale: Tensor | None,
 ) -> None:
     """One chunk: its sums into the result, and S ← dL/dS."""
     last = first + len(S)
@@ -145,7 +145,7 @@ def _run(
         counts=None if result.counts is None else result.counts[:, first:last],
         rows=rows,
         V=V,
-        inverse_norm=inverse_norm,
+        scale=scale,
     )
     if isinstance(problem, PairLSEProblem):
         backend.pair_lse(chunk, problem)

@@ -1,9 +1,9 @@
-"""What a backend provides for rows, and the length below which a row is zero."""
+"""What a backend provides for rows, and how matrices of rows lie in memory."""
 
+import torch
 from torch import Tensor
 
-# Norms below this are zero vectors: cosine 0 with everything and no gradient, instead of a gradient of 1e12.
-TINY_NORM = 1e-12
+from robustdml_ops.rows.lengths import inverse_lengths
 
 
 class RowsBackend:
@@ -12,7 +12,8 @@ class RowsBackend:
     def normalize_rows(self, P: Tensor, U: Tensor, inverse_norm: Tensor) -> None:
         """U = P / |P| by rows and inverse_norm = 1 / |P|; zero rows give zeros, rows with NaN or inf NaN.
 
-        P (n, D) is of any floating type; U (n, D), the operand type, and inverse_norm (n,), the compute type, are out.
+        P (n, D) is of any floating type and any strides; U (n, D), the operand type, and inverse_norm (n,), the compute
+        type, are out.
         """
         raise NotImplementedError
 
@@ -20,14 +21,36 @@ class RowsBackend:
         """G ← (G − (G·U) U) · inverse_norm by rows, in place: the Jacobian of the normalisation."""
         raise NotImplementedError
 
-    def operand(self, P: Tensor, U: Tensor, inverse_norm: Tensor) -> Tensor:
-        """What stands for the proxies P in the products: by default ``U``, filled with unit rows, so they give cosines.
+    def reads_columns(self, P: Tensor) -> bool:
+        """Whether U and G, too, have the elements of a column side by side where P has; else those of a row."""
+        return False
 
-        Optional: a backend may return P itself and take the norms in its step between the products, while P is warm.
+    def as_they_are(self, P: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """P in the operand type ``dtype`` where products read it before it is normalised; None: they read unit rows.
+
+        Optional. The products then wait for :meth:`inverse_norms`, and their gradient for :meth:`finish`.
         """
-        self.normalize_rows(P, U, inverse_norm)
-        return U
+        return None
 
-    def finish(self, G: Tensor, V: Tensor, inverse_norm: Tensor) -> None:
-        """G ← dL/dP, in place, where G = dL/dSᵀ·X and V came from :meth:`operand`. Optional, as that."""
+    def inverse_norms(self, P: Tensor, inverse_norm: Tensor) -> None:
+        """inverse_norm (n,), of the type of P, = 1 / |P| by rows, where products have read P as it is."""
+        inverse_norm.copy_(inverse_lengths(P))
+
+    def finish(self, G: Tensor, V: Tensor, inverse_norm: Tensor, unit: bool) -> None:
+        """G ← dL/dP, in place, of the gradient G that the products gave.
+
+        V is what they read: unit rows, or P as it is, and then the factor 1 / |P| is in G already.
+        """
         self.normalize_rows_backward(G, V, inverse_norm)
+
+
+def by_columns(P: Tensor) -> bool:
+    """Whether the elements of a column, and not those of a row, lie side by side: a parameter (D, n) transposed."""
+    return P.stride(0) == 1 and P.stride(1) != 1
+
+
+def new_rows(like: Tensor, rows: int, columns: bool, dtype: torch.dtype) -> Tensor:
+    """Room for (rows, D), without values: by columns, or by rows."""
+    if columns:
+        return like.new_empty((like.shape[1], rows), dtype=dtype).t()
+    return like.new_empty((rows, like.shape[1]), dtype=dtype)

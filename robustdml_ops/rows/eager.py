@@ -3,11 +3,16 @@
 import torch
 from torch import Tensor
 
-from robustdml_ops.rows.backend import TINY_NORM, RowsBackend
+from robustdml_ops.rows.backend import RowsBackend, by_columns
+from robustdml_ops.rows.lengths import TINY_NORM, inverse_lengths
 
 
 class EagerRows(RowsBackend):
     """On every device, without a compiler."""
+
+    def reads_columns(self, P: Tensor) -> bool:
+        """As :meth:`RowsBackend.reads_columns`."""
+        return by_columns(P)
 
     def normalize_rows(self, P: Tensor, U: Tensor, inverse_norm: Tensor) -> None:
         """As :meth:`RowsBackend.normalize_rows`."""
@@ -19,14 +24,6 @@ class EagerRows(RowsBackend):
         """As :meth:`RowsBackend.normalize_rows_backward`."""
         unit = U.to(G.dtype)
         G.sub_((G * unit).sum(1, keepdim=True) * unit).mul_(inverse_norm[:, None])
-
-
-def inverse_lengths(rows: Tensor) -> Tensor:
-    """1 / |row|, (n,): 0 for zero rows, NaN for rows with NaN or inf."""
-    norm = torch.linalg.vector_norm(rows, dim=1)
-    # NaN must stay NaN, so ask for "below" rather than "not above"; 1 / inf would pass inf off as a zero row.
-    inverse = torch.where(norm < TINY_NORM, torch.zeros_like(norm), norm.reciprocal())
-    return inverse.masked_fill(norm == torch.inf, torch.nan)
 
 
 def unit_rows(rows: Tensor) -> Tensor:

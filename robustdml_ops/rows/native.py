@@ -8,11 +8,15 @@ import torch
 from torch import Tensor
 
 from robustdml_ops import native_module as module
-from robustdml_ops.rows.backend import RowsBackend
+from robustdml_ops.rows.backend import RowsBackend, by_columns, new_rows
 
 
 class NativeRows(RowsBackend):
     """On the CPU and on CUDA devices."""
+
+    def reads_columns(self, P: Tensor) -> bool:
+        """As :meth:`RowsBackend.reads_columns`: the CPU does."""
+        return not module.on_gpu(P) and by_columns(P)
 
     def normalize_rows(self, P: Tensor, U: Tensor, inverse_norm: Tensor) -> None:
         """As :meth:`RowsBackend.normalize_rows`."""
@@ -20,8 +24,7 @@ class NativeRows(RowsBackend):
             rows = P.contiguous()
             _on_stream(f"normalize_rows_cuda_{module.SUFFIX[P.dtype]}", rows, U, inverse_norm)
             return
-        rows = P.to(U.dtype).contiguous()
-        _on_threads("normalize_rows", rows, U, inverse_norm)
+        _on_threads("normalize_rows", _readable(P, U.dtype, by_columns(U)), U, inverse_norm)
 
     def normalize_rows_backward(self, G: Tensor, U: Tensor, inverse_norm: Tensor) -> None:
         """As :meth:`RowsBackend.normalize_rows_backward`."""
@@ -30,27 +33,39 @@ class NativeRows(RowsBackend):
             return
         _on_threads("normalize_rows_backward", G, U, inverse_norm)
 
-    def operand(self, P: Tensor, U: Tensor, inverse_norm: Tensor) -> Tensor:
-        """On a GPU unit rows in ``U``, on the CPU P itself.
+    def as_they_are(self, P: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """On the CPU, which reads P from memory while it multiplies, at no cost in time; a pass before would cost one.
 
-        A CPU reads P from memory while it multiplies, at no cost in time; a pass before that would cost one. Norms are
-        taken between the products, while P is warm.
+        Norms are taken after the product, while P is warm.
         """
-        if U.is_cuda:
-            return super().operand(P, U, inverse_norm)
-        return P.to(U.dtype).contiguous()
+        return None if module.on_gpu(P) else _readable(P, dtype, by_columns(P))
 
-    def finish(self, G: Tensor, V: Tensor, inverse_norm: Tensor) -> None:
+    def inverse_norms(self, P: Tensor, inverse_norm: Tensor) -> None:
+        """As :meth:`RowsBackend.inverse_norms`."""
+        if module.on_gpu(P):
+            super().inverse_norms(P, inverse_norm)
+            return
+        _on_threads("inverse_norms", _readable(P, P.dtype, by_columns(P)), None, inverse_norm)
+
+    def finish(self, G: Tensor, V: Tensor, inverse_norm: Tensor, unit: bool) -> None:
         """As :meth:`RowsBackend.finish`."""
-        if G.is_cuda:
-            super().finish(G, V, inverse_norm)
+        if unit:
+            super().finish(G, V, inverse_norm, unit)
             return
         _on_threads("project_rows", G, V, inverse_norm)
 
 
-def _on_threads(name: str, rows: Tensor, other: Tensor, inverse_norm: Tensor) -> None:
+def _readable(P: Tensor, dtype: torch.dtype, columns: bool) -> Tensor:
+    """P in ``dtype`` with the elements of its columns, or of its rows, side by side: itself where it is so."""
+    if P.dtype == dtype and P.stride(0 if columns else 1) == 1:
+        return P
+    return new_rows(P, len(P), columns, dtype).copy_(P)
+
+
+def _on_threads(name: str, rows: Tensor, other: Tensor | None, inverse_norm: Tensor) -> None:
     kernel = getattr(module.library, f"{name}_{module.SUFFIX[rows.dtype]}")
-    kernel(rows.data_ptr(), other.data_ptr(), inverse_norm.data_ptr(), *rows.shape, torch.get_num_threads())
+    matrices = [(matrix.data_ptr(), *matrix.stride()) for matrix in (rows, other) if matrix is not None]
+    kernel(*matrices, inverse_norm.data_ptr(), *rows.shape, torch.get_num_threads())
 
 
 def _on_stream(name: str, rows: Tensor, U: Tensor, inverse_norm: Tensor) -> None:

@@ -9,7 +9,7 @@ from robustdml_ops.autograd import unit_rows_twice
 from robustdml_ops.backends import choose
 from robustdml_ops.similarity.problem import SimilarityBackend
 from robustdml_ops.similarity.sweep import BACKENDS, similarity_sweep, similarity_sweep_backward
-from robustdml_ops.sweep import compute_dtype
+from robustdml_ops.sweep import compute_dtype, gradient_room
 
 
 class Similarity(torch.autograd.Function):
@@ -83,5 +83,5 @@ def _(
 ) -> tuple[Tensor, Tensor]:
     return (
         embeddings.new_empty(embeddings.shape if want_embeddings else 0),
-        proxies.new_empty(proxies.shape if want_proxies else 0),
+        gradient_room(proxies) if want_proxies else proxies.new_empty(0),
     )

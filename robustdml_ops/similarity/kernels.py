@@ -4,10 +4,10 @@
 import triton
 import triton.language as tl
 
-from robustdml_ops.rows import backend as rows_backend
+from robustdml_ops.rows import lengths
 
 # As in the other backends.
-TINY_NORM = tl.constexpr(rows_backend.TINY_NORM)
+TINY_NORM = tl.constexpr(lengths.TINY_NORM)
 
 
 @triton.jit

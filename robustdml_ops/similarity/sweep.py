@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from robustdml_ops.rows.eager import inverse_lengths
+from robustdml_ops.rows.backend import new_rows
 from robustdml_ops.similarity.eager import EagerSimilarity
 from robustdml_ops.similarity.native import NativeSimilarity
 from robustdml_ops.similarity.problem import SimilarityBackend
 from robustdml_ops.similarity.triton import TritonSimilarity
-from robustdml_ops.sweep import accumulate, compute_dtype, operand_dtype, product
+from robustdml_ops.sweep import accumulate, compute_dtype, gradient_room, operand_dtype, product
 
 BACKENDS: dict[str, SimilarityBackend] = {
     "native": NativeSimilarity(),
@@ -32,14 +32,17 @@ def similarity_sweep(embeddings: Tensor, proxies: Tensor, S: Tensor, backend: Si
         return
     compute = compute_dtype(embeddings, proxies)
     with torch.autocast(embeddings.device.type, enabled=False):
-        X, _ = _unit(embeddings, operand_dtype(embeddings, compute), compute, backend)
+        X, _ = _unit(embeddings, operand_dtype(embeddings, compute), compute, backend, columns=False)
         for columns in _chunks(proxies):
             P, target = proxies[columns], S[:, columns]
             direct = target.dtype == compute and target.stride(1) == 1
             if direct and not S.is_cuda and P.dtype == compute and P.shape[1] > len(X):
-                product(X, P.t(), target).mul_(inverse_lengths(P))
+                inverse_norm = P.new_empty(len(P))
+                product(X, P.t(), target)
+                backend.inverse_norms(P, inverse_norm)
+                target.mul_(inverse_norm)
                 continue
-            U, _ = _unit(P, X.dtype, compute, backend)
+            U, _ = _unit(P, X.dtype, compute, backend, backend.reads_columns(P))
             if direct:
                 product(X, U.t(), target)
             else:
@@ -52,17 +55,18 @@ def similarity_sweep_backward(
     """dL/dembeddings (B, D) and dL/dproxies (C, D), in their types, of dL/dS (B, C): 2·B·C·D flops for each."""
     compute = compute_dtype(embeddings, proxies)
     with torch.autocast(embeddings.device.type, enabled=False):
-        X, X_inverse_norm = _unit(embeddings, operand_dtype(embeddings, compute), compute, backend)
-        dX = torch.zeros_like(embeddings, dtype=compute) if want[0] else None
-        dP = torch.zeros_like(proxies, memory_format=torch.contiguous_format) if want[1] else None
+        X, X_inverse_norm = _unit(embeddings, operand_dtype(embeddings, compute), compute, backend, columns=False)
+        dX = embeddings.new_zeros(embeddings.shape, dtype=compute) if want[0] else None
+        dP = gradient_room(proxies).zero_() if want[1] else None
         if dS.numel():
             for columns in _chunks(proxies):
                 dS_chunk = dS[:, columns].to(X.dtype)
-                U, inverse_norm = _unit(proxies[columns], X.dtype, compute, backend)
+                P = proxies[columns]
+                U, inverse_norm = _unit(P, X.dtype, compute, backend, backend.reads_columns(P))
                 if dX is not None:
                     accumulate(dX, dS_chunk, U)
                 if dP is not None:
-                    dU = product(dS_chunk.t(), X, U.new_empty(U.shape, dtype=compute))
+                    dU = product(dS_chunk.t(), X, torch.empty_like(U, dtype=compute))
                     backend.normalize_rows_backward(dU, U, inverse_norm)
                     dP[columns] = dU
         if dX is not None:
@@ -71,10 +75,11 @@ def similarity_sweep_backward(
 
 
 def _unit(
-    rows: Tensor, operand: torch.dtype, compute: torch.dtype, backend: SimilarityBackend
+    rows: Tensor, operand: torch.dtype, compute: torch.dtype, backend: SimilarityBackend, columns: bool
 ) -> tuple[Tensor, Tensor]:
-    """Unit rows in the operand type, and 1 / their lengths."""
-    U, inverse_norm = rows.new_empty(rows.shape, dtype=operand), rows.new_empty(len(rows), dtype=compute)
+    """Unit rows in the operand type, by rows or by columns, and 1 / their lengths."""
+    U = new_rows(rows, len(rows), columns, operand)
+    inverse_norm = rows.new_empty(len(rows), dtype=compute)
     backend.normalize_rows(rows, U, inverse_norm)
     return U, inverse_norm
 

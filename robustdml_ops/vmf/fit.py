@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from robustdml_ops.rows.backend import TINY_NORM
+from robustdml_ops.rows.lengths import TINY_NORM
 from robustdml_ops.validation import all_finite, check_matrix, check_same_device
 from robustdml_ops.vmf.autograd import evaluate
 

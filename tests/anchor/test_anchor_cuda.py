@@ -55,8 +55,6 @@ def run(backend, problem, S, first, upstream):
         lse_negative=torch.empty(rows, **options),
         dpositive_bias=dbias[0] if upstream is not None else None,
         dnegative_bias=dbias[1] if upstream is not None else None,
-        V=torch.empty(rows, 1, **options),
-        inverse_norm=torch.empty(rows, **options),
     )
     backend.anchor_lse(chunk, problem)
     return chunk.lse_positive, chunk.lse_negative, *(() if upstream is None else (chunk.S, dbias[0] - 1, dbias[1] - 1))

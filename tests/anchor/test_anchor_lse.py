@@ -97,9 +97,11 @@ SETS = {
 }
 
 
+@pytest.mark.parametrize("columns", [False, True])
 @pytest.mark.parametrize("sets", SETS)
-def test_registered_op_keeps_the_contract_of_the_registry(sets):
+def test_registered_op_keeps_the_contract_of_the_registry(sets, columns):
     X, P, positive, negative, anchor = (tensor.detach() for tensor in inputs())
+    P = P.t().contiguous().t() if columns else P
     sets, scale = SETS[sets], torch.tensor(0.5).double()
     arguments = {"embeddings": X, "proxies": P, "positive_bias": positive, "sets": list(sets.tensors)}
     arguments |= {"beta": getattr(sets, "beta", 0.0), "threshold": getattr(sets, "threshold", 0.0)}

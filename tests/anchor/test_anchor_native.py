@@ -36,14 +36,6 @@ class Cpu:
     def confidences(self, chunk, B, dtype, **sets):
         self.function("anchor_lse_confidences", dtype)(chunk, threads=self.threads, **sets)
 
-    def normalize_rows(self, P, U, inverse_norm):
-        arrays = (array.ctypes.data for array in (P, U, inverse_norm))
-        self.function("normalize_rows", U.dtype.type)(*arrays, *U.shape, self.threads)
-
-    def normalize_rows_backward(self, G, U, inverse_norm):
-        arrays = (array.ctypes.data for array in (G, U, inverse_norm))
-        self.function("normalize_rows_backward", U.dtype.type)(*arrays, *U.shape, self.threads)
-
 
 class Emulated:
     """The CUDA kernels, built for the host."""
@@ -72,15 +64,6 @@ class Emulated:
         self.function("anchor_lse_confidences", dtype)(
             chunk, partials=partials.ctypes.data, parts=self.parts, stream=0, **sets
         )
-
-    def normalize_rows(self, P, U, inverse_norm):
-        arrays = (array.ctypes.data for array in (P, U, inverse_norm))
-        suffix = SUFFIX[U.dtype.type]
-        getattr(self.module, f"normalize_rows_cuda_{suffix}_{suffix}")(*arrays, *U.shape, 0)
-
-    def normalize_rows_backward(self, G, U, inverse_norm):
-        arrays = (array.ctypes.data for array in (G, U, inverse_norm))
-        self.function("normalize_rows_backward", U.dtype.type)(*arrays, *U.shape, 0)
 
 
 @pytest.fixture(params=["cpu", "emulated"])
@@ -270,35 +253,3 @@ def test_kernels_do_not_depend_on_the_order_of_threads(emulated, sets, B, monkey
     monkeypatch.setenv("ROBUSTDML_EMULATION_REVERSE", "1")
     for a, b in zip(forward, problem.run(Emulated(emulated)), strict=True):
         np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("rows", "D"), [(1, 1), (3, 7), (9, 128), (33, 515), (4, 0)])
-def test_normalize_rows(device, rows, D, dtype):
-    rng = np.random.default_rng(rows * D)
-    P = rng.normal(0, 1, (rows, D)).astype(dtype)
-    if rows >= 9:
-        P[0], P[1], P[2], P[3] = 0, 1e-14, P[2] * dtype(1e30), P[3] * dtype(1e-10)
-    U, inverse_norm = np.full_like(P, np.nan), np.full(rows, np.nan, dtype)
-    device.normalize_rows(P, U, inverse_norm)
-    expected_U, expected_inverse = anchor_oracle.normalize_rows(P)
-    rtol = 8 * np.finfo(dtype).eps
-    np.testing.assert_allclose(U, expected_U, rtol=rtol, atol=0)
-    np.testing.assert_allclose(inverse_norm, expected_inverse, rtol=rtol, atol=0)
-
-    G = rng.normal(0, 1, (rows, D)).astype(dtype)
-    expected = anchor_oracle.normalize_rows_backward(G, U, inverse_norm)
-    device.normalize_rows_backward(G, U, inverse_norm)
-    # Differences of numbers of the gradient's size, scaled by the row's.
-    bound = 8 * np.sqrt(D + 1) * np.finfo(dtype).eps * np.abs(inverse_norm)[:, None] * 4
-    assert np.all(np.abs(G - expected) <= bound)
-
-
-def test_nan_row_stays_nan(device):
-    P = np.ones((3, 5), np.float32)
-    P[1, 2] = np.nan
-    U, inverse_norm = np.zeros_like(P), np.zeros(3, np.float32)
-    device.normalize_rows(P, U, inverse_norm)
-    assert np.isnan(U[1]).all()
-    assert np.isnan(inverse_norm[1])
-    assert np.isfinite(U[[0, 2]]).all()

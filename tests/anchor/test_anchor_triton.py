@@ -218,9 +218,7 @@ def test_more_than_two_to_the_31_elements():
     chunks = []
     for backend, cosines in ((TRITON, S), (EAGER, last)):
         lse = cosines.new_empty((2, len(cosines)))
-        chunk = AnchorChunk(
-            cosines, c - len(cosines), upstream, upstream, lse[0], lse[1], None, None, V=cosines, inverse_norm=lse[0]
-        )
+        chunk = AnchorChunk(cosines, c - len(cosines), upstream, upstream, lse[0], lse[1], None, None)
         backend.anchor_lse(chunk, problem)
         chunks.append(chunk)
     ours, eager = chunks

@@ -259,10 +259,11 @@ def test_same_bits_twice(backend):
 WANTS = [(True, True), (True, False), (False, True)]
 
 
+@pytest.mark.parametrize("columns", [False, True])
 @pytest.mark.parametrize("want", WANTS)
-def test_registered_ops_keep_the_contract_of_the_registry(want):
+def test_registered_ops_keep_the_contract_of_the_registry(want, columns):
     case = Case(6, 9, 4)
-    matrices = (case.embeddings, case.proxies)
+    matrices = (case.embeddings, case.proxies.t().contiguous().t() if columns else case.proxies)
     for bias in (torch.zeros(9).double(), None):
         constants = (*LabelSets.of(case.labels).tensors, torch.tensor(3.0).double(), bias)
         settings = (1, 0.5, "none", 1.0, False, True, True, "auto")

@@ -31,11 +31,11 @@ def run(backend, dtype, device, B, c, pooling, H):
     dlse, dlogit = normal(B), normal(B)
     sums = ClassSums.empty(B, dtype, device)
     for number in range(2):
-        backend.class_lse(ClassChunk(S[number].clone(), number * c, S[number], None), problem, sums)
+        backend.class_lse(ClassChunk(S[number].clone(), number * c), problem, sums)
     lse = sums.log().to(dtype)
     upstream = ClassUpstream(lse, dlse, dlogit)
     for number in range(2):
-        backend.class_lse_backward(ClassChunk(S[number], number * c, S[number], None), problem, upstream)
+        backend.class_lse_backward(ClassChunk(S[number], number * c), problem, upstream)
     return lse, sums.target, torch.cat(S)
 
 

@@ -56,9 +56,9 @@ def test_arguments_of_an_epilogue_are_named_too(native):
         native.class_lse_f32(chunk, **given, threads=1, lse=0)
 
 
-def test_the_proxies_of_a_chunk_may_be_left_out(native):
+def test_the_lengths_of_a_chunk_may_be_left_out(native):
     native.ClassChunk_f32(**CLASSES)
-    native.ClassChunk_f32(**CLASSES, P=0, inverse_norm=0, D=0)
+    native.ClassChunk_f32(**CLASSES, inverse_norm=0)
 
 
 def test_numbers_of_numpy_are_numbers(native):
@@ -73,5 +73,5 @@ def test_an_unknown_pooling_is_refused(native):
 
 def test_help_lists_the_fields(native):
     assert "ClassChunk_f32(*, S, classes, centers, " in native.ClassChunk_f32.__doc__
-    assert "P=0, inverse_norm=0, D=0)" in native.ClassChunk_f32.__doc__
+    assert "inverse_norm=0)" in native.ClassChunk_f32.__doc__
     assert "(chunk, *, sorted_labels, order, first_label, threads)" in native.anchor_lse_labels_f32.__doc__

@@ -55,7 +55,7 @@ def test_native_functions_are_clean(sanitized):
     assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-5000:]
     assert "passed" in result.stdout
     assert "skipped" not in result.stdout
-    assert len(TESTS) == 8
+    assert len(TESTS) == 9
 
 
 def test_an_overrun_is_noticed(sanitized):
@@ -64,7 +64,7 @@ def test_an_overrun_is_noticed(sanitized):
         "import os, pathlib, native_builds, numpy as np\n"
         "native = native_builds.load(pathlib.Path(os.environ['ROBUSTDML_NATIVE_UNDER_TEST']))\n"
         "P, U, norm = np.ones((4, 8)), np.ones((4, 8)), np.ones(4)\n"
-        "native.normalize_rows_f64(P.ctypes.data, U.ctypes.data, norm.ctypes.data, 5, 8, 1)\n"
+        "native.normalize_rows_f64((P.ctypes.data, 8, 1), (U.ctypes.data, 8, 1), norm.ctypes.data, 5, 8, 1)\n"
     )
     result = sanitized("-c", overrun)
     assert result.returncode != 0

@@ -45,7 +45,6 @@ def test_pairs(m, itself, upstream, device):
                 counts=torch.full((2, rows), -9, device=device) if problem.counts else None,
                 rows=rows_of_pairs if getattr(problem, "euclidean", False) else None,
                 V=torch.empty(rows, 1, **options),
-                inverse_norm=torch.empty(rows, **options),
             )
             run_pair = backend.pair_lse if isinstance(problem, PairLSEProblem) else backend.pair_hinge
             run_pair(chunk, problem)

@@ -5,6 +5,7 @@ import torch
 
 from robustdml_ops.rows.eager import EagerRows
 from robustdml_ops.rows.native import NativeRows
+from robustdml_ops.sweep import Similarities
 
 NATIVE, EAGER = NativeRows(), EagerRows()
 ELEMENTS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
@@ -45,3 +46,24 @@ def test_rows_that_lie_apart(device, dtype):
         NATIVE.normalize_rows(view, U, inverse_norm)
         expected = torch.nn.functional.normalize(view.float(), dim=1)
         torch.testing.assert_close(U.float(), expected, rtol=torch.finfo(dtype).eps, atol=torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradient_of_proxies_by_columns(device, dtype, small_chunks):
+    """The kernels write rows; the gradient lies as the proxies do."""
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(9, 12, generator=generator).to(device)
+    P = torch.randn(12, 20, generator=generator).to(device, dtype).t()
+    gradients = []
+    for backend in (NATIVE, EAGER):
+        similarities = Similarities(X, P, torch.float32, backend)
+        similarities.want_gradients(True, True)
+        for chunk in similarities:
+            chunk.S.sin_()  # stands for an epilogue
+            similarities.backward(chunk)
+        gradients.append(similarities.gradients())
+    (dX, dP), (expected_dX, expected_dP) = gradients
+    assert dP.stride() == P.stride()
+    tolerance = 16 * torch.finfo(dtype).eps
+    torch.testing.assert_close(dX, expected_dX, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(dP, expected_dP, rtol=tolerance, atol=tolerance)

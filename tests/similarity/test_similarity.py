@@ -150,10 +150,11 @@ def test_compiles_and_exports_as_one_op():
     assert ops == [torch.ops.robustdml_ops.similarity.default]
 
 
-def test_registered_op():
+@pytest.mark.parametrize("columns", [False, True])
+def test_registered_op(columns):
     from robustdml_ops.similarity.autograd import similarity_gradient_op, similarity_op
 
-    X, P = matrices(4, 6, 3)
+    X, P = (x.t().contiguous().t() if columns else x for x in matrices(4, 6, 3))
     tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
     torch.library.opcheck(similarity_op, (X, P, torch.float32, "auto"), test_utils=tests)
     torch.library.opcheck(similarity_gradient_op, (X, P, torch.randn(4, 6), True, True, "auto"), test_utils=tests)

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdint>
 
-#include "common/cpu/norm.h"
 #include "math/log_sum.h"
 #include "math/portable.h"
 
@@ -21,13 +20,11 @@ struct RowScale {
     T gradient;  // (dL/ds) / (dL/dcosine)
 };
 
-// The norm is taken here, while the row of P is warm from the product that read it. `Chunk` has P, D and
-// inverse_norm.
+// `Chunk` has inverse_norm.
 template <class Chunk, class T>
 ROBUSTDML_HD RowScale<T> scale_of_row(const Chunk& c, std::int64_t row, T* s, std::int64_t columns) {
-    if (!c.P) return {T(1), T(1)};
-    const T inverse = inverse_norm(c.P + row * c.D, c.D);
-    c.inverse_norm[row] = inverse;
+    if (!c.inverse_norm) return {T(1), T(1)};
+    const T inverse = c.inverse_norm[row];
     if (inverse == T(0)) {
         std::fill(s, s + columns, T(0));
         return {T(1), T(0)};

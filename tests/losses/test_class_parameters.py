@@ -1,0 +1,164 @@
+"""W of normalised softmax and fc of SoftTriple lie in memory as pytorch-metric-learning's: (D, C) and (D, C·H)."""
+
+import copy
+
+import pytest
+import torch
+from pytorch_metric_learning import losses as pml
+from safetensors.torch import load_file, save_file
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from robustdml_ops.losses import NormalizedSoftmaxLoss, SoftTripleLoss
+from robustdml_ops.ops import AnchorBiases, LabelSets, anchor_loss, class_lse, similarity
+from robustdml_ops.sweep import gradient_room
+
+C, D, B = 23, 16, 12
+LOSSES = [(NormalizedSoftmaxLoss, pml.NormalizedSoftmaxLoss), (SoftTripleLoss, pml.SoftTripleLoss)]
+both = pytest.mark.parametrize(("ours", "theirs"), LOSSES, ids=["normalized-softmax", "soft-triple"])
+BACKENDS = ["native", "eager"]
+
+
+def pair(ours, theirs):
+    """Ours and the peer's with the same parameters."""
+    mine, other = ours(C, D), theirs(C, D)
+    mine.load_state_dict(other.state_dict())
+    return mine, other
+
+
+def batches(steps):
+    generator = torch.Generator().manual_seed(0)
+    return [(torch.randn(B, D, generator=generator), torch.randint(C, (B,), generator=generator)) for _ in range(steps)]
+
+
+def parameter_of(loss_function):
+    (parameter,) = loss_function.parameters()
+    return parameter
+
+
+@both
+def test_same_seed_same_values_and_same_generator(ours, theirs):
+    states, values = [], []
+    for build in (ours, theirs):
+        torch.manual_seed(5)
+        values.append(parameter_of(build(C, D)))
+        states.append(torch.get_rng_state())
+    assert torch.equal(*values)
+    assert torch.equal(*states)
+
+
+@both
+def test_parameter_and_gradient_are_contiguous_and_the_same_memory_goes_on(ours, theirs):
+    loss_function = ours(C, D)
+    parameter = parameter_of(loss_function)
+    assert parameter.is_contiguous()
+    optimizer = torch.optim.AdamW([parameter], fused=True)
+    for X, y in batches(2):
+        optimizer.zero_grad()
+        loss_function(X, y).backward()
+        assert parameter.grad.is_contiguous()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("op", ["class_lse", "pooled", "anchor_loss", "similarity"])
+def test_gradient_that_the_sweep_wrote_becomes_grad(op, dtype, backend, small_chunks, monkeypatch):
+    """Without a copy, in the parameter's layout; and it is that of rows side by side."""
+    written = []
+
+    def watched(proxies):
+        room = gradient_room(proxies)
+        written.append(room.data_ptr())  # not the tensor: PyTorch copies what another holds
+        return room
+
+    for module in ("sweep", "similarity.sweep"):
+        monkeypatch.setattr(f"robustdml_ops.{module}.gradient_room", watched)
+    W = torch.randn(D, 24).to(dtype).requires_grad_()
+    rows = W.detach().t().contiguous().requires_grad_()
+    X, y = torch.randn(B, D), torch.randint(8, (B,))
+    for leaf, proxies in ((W, W.t()), (rows, rows)):
+        if op == "class_lse":
+            value = class_lse(X, proxies, y, scale=8.0, backend=backend).lse
+        elif op == "pooled":
+            value = class_lse(X, proxies.view(8, 3, D), y, scale=8.0, pooling="max", backend=backend).lse
+        elif op == "anchor_loss":
+            zeros, one = torch.zeros(B), torch.ones(())
+            biases = AnchorBiases(zeros, zeros)
+            value = anchor_loss(X, proxies, LabelSets.of(y), biases, one, one, alpha=8.0, backend=backend)
+        else:
+            value = similarity(X, proxies, backend=backend).square()
+        value.sum().backward()
+        assert leaf.grad.is_contiguous()
+        assert leaf.grad.data_ptr() == written[-1]
+    tolerance = 4 * torch.finfo(dtype).eps
+    torch.testing.assert_close(W.grad.t(), rows.grad, rtol=tolerance, atol=8 * tolerance)
+
+
+@both
+def test_safetensors(ours, theirs, tmp_path):
+    mine, other = pair(ours, theirs)
+    save_file(mine.state_dict(), tmp_path / "loss.safetensors")
+    other.load_state_dict(load_file(tmp_path / "loss.safetensors"))
+    assert torch.equal(parameter_of(mine), parameter_of(other))
+
+
+@both
+def test_parameters_to_vector_and_back(ours, theirs):
+    mine, other = pair(ours, theirs)
+    vector = parameters_to_vector(mine.parameters())
+    assert torch.equal(vector, parameters_to_vector(other.parameters()))
+    vector_to_parameters(2 * vector, mine.parameters())
+    assert torch.equal(parameter_of(mine), 2 * parameter_of(other))
+    assert parameter_of(mine).view(-1).shape == vector.shape
+
+
+@both
+def test_lbfgs_takes_the_peers_step(ours, theirs):
+    X, y = batches(1)[0]
+    losses = []
+    for loss_function in pair(ours, theirs):
+        loss_function.double()
+        optimizer = torch.optim.LBFGS(loss_function.parameters(), lr=0.1, max_iter=5)
+
+        def closure(loss_function=loss_function, optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = loss_function(X.double(), y)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        losses.append(closure())
+    torch.testing.assert_close(*losses, rtol=1e-9, atol=1e-9)
+
+
+@both
+@pytest.mark.parametrize("fused", [True, False])
+def test_optimiser_resumed_from_the_peers_checkpoint_goes_on_as_the_peers(ours, theirs, fused):
+    mine, other = pair(ours, theirs)
+    optimizers = [torch.optim.Adam(loss.parameters(), 1e-2, fused=fused) for loss in (mine, other)]
+
+    def train(loss_function, optimizer, steps):
+        for X, y in steps:
+            optimizer.zero_grad()
+            loss_function(X, y).backward()
+            optimizer.step()
+
+    train(other, optimizers[1], batches(20))
+    mine.load_state_dict(other.state_dict())
+    optimizers[0].load_state_dict(copy.deepcopy(optimizers[1].state_dict()))
+    for loss_function, optimizer in zip((mine, other), optimizers, strict=True):
+        train(loss_function, optimizer, batches(40)[20:])
+    torch.testing.assert_close(parameter_of(mine), parameter_of(other), rtol=1e-4, atol=1e-5)
+
+
+@both
+def test_compiled_gradient_lies_as_the_parameter(ours, theirs):
+    torch.use_deterministic_algorithms(False)  # its NaN filling is not traced
+    torch._dynamo.reset()
+    loss_function, (X, y) = ours(C, D), batches(1)[0]
+    parameter = parameter_of(loss_function)
+    loss_function(X, y).backward()
+    expected, parameter.grad = parameter.grad, None
+    torch.compile(loss_function, fullgraph=True)(X, y).backward()
+    assert parameter.grad.is_contiguous()
+    torch.testing.assert_close(parameter.grad, expected)
