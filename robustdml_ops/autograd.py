@@ -11,9 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.rows.eager import unit_rows
-from robustdml_ops.rows.lengths import TINY_NORM
-
 Results = tuple[Tensor | None, ...]
 
 
@@ -197,9 +194,3 @@ def second_derivatives(
             if part is not None and result is not None:
                 part[first:last] = result
     return (*sums, *parts)
-
-
-def unit_rows_twice(rows: Tensor) -> Tensor:
-    """As :func:`robustdml_ops.rows.eager.unit_rows`, but a zero row has a second derivative, too: 0."""
-    zero = torch.linalg.vector_norm(rows.detach(), dim=1, keepdim=True) < TINY_NORM
-    return unit_rows(rows.masked_fill(zero, 1)).masked_fill(zero, 0)

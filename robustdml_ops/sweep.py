@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.rows.backend import RowsBackend, by_columns, new_rows
+from robustdml_ops.validation import check_gradient_fits
 
 
 def compute_dtype(embeddings: Tensor, proxies: Tensor) -> torch.dtype:
@@ -80,6 +81,7 @@ class Chunk(NamedTuple):
     S: Tensor  # (c, B) compute type: V·x; an epilogue turns it into dL/dS
     V: Tensor  # (c, D) operand type: what stood for the proxies in the product
     inverse_norm: Tensor  # (c,) compute type: 1 / |proxy|
+    short: bool  # whether a gradient may be beyond the type, see the backend's normalize_rows()
     scale: Tensor | None  # inverse_norm where V holds the proxies as they are, so that S·scale are cosines; else None
 
 
@@ -100,6 +102,8 @@ class Similarities:
         Proxies in a row that belong together: a chunk holds a multiple of so many.
     normalize : bool
         Whether the proxies are scaled to length 1; the embeddings are.
+    names : pair of str
+        Of both, in errors.
     """
 
     def __init__(
@@ -111,15 +115,17 @@ class Similarities:
         per_class: int = 0,
         together: int = 1,
         normalize: bool = True,
+        names: tuple[str, str] = ("embeddings", "proxies"),
     ) -> None:
         (B, D), operand = embeddings.shape, operand_dtype(embeddings, compute)
         new = embeddings.new_empty
         self.backend, self.embeddings, self.proxies, self.compute = backend, embeddings, proxies, compute
+        self.names = names
         self.normalize, self.columns = normalize, backend.reads_columns(proxies)
         rows = chunk_rows(B + 2 * D + per_class, embeddings.device)
         self.rows = min(len(proxies), max(1, rows // together) * together)
         self.X, self.X_inverse_norm = new((B, D), dtype=operand), new(B, dtype=compute)
-        backend.normalize_rows(embeddings, self.X, self.X_inverse_norm)
+        self.short = backend.normalize_rows(embeddings, self.X, self.X_inverse_norm)
         self.dX: Tensor | None = None
         self.dP: Tensor | None = None
 
@@ -137,18 +143,18 @@ class Similarities:
         for first in range(0, len(self.proxies), self.rows):
             last = min(len(self.proxies), first + self.rows)
             count = last - first
-            P, norm, scale = self.proxies[first:last], inverse_norm[:count], None
+            P, norm, scale, short = self.proxies[first:last], inverse_norm[:count], None, False
             V = self.backend.as_they_are(P, self.X.dtype) if self.normalize else P.to(self.X.dtype)
+            if V is not None:
+                product(V, self.X.t(), S[:count])
+                if self.normalize:
+                    V, scale = (V, norm) if self.backend.inverse_norms(V, norm) else (None, None)
             if V is None:
                 U = self._rows(self.rows) if U is None else U
                 V = U[:count]
-                self.backend.normalize_rows(P, V, norm)
-            elif self.normalize:
-                scale = norm
-            similarities = product(V, self.X.t(), S[:count])
-            if scale is not None:
-                self.backend.inverse_norms(V, scale)
-            yield Chunk(first, last, similarities, V, norm, scale)
+                short = self.backend.normalize_rows(P, V, norm)
+                product(V, self.X.t(), S[:count])
+            yield Chunk(first, last, S[:count], V, norm, short, scale)
 
     def backward(self, chunk: Chunk) -> None:
         """Take a chunk whose S is dL/dS into the gradients that are wanted."""
@@ -164,6 +170,8 @@ class Similarities:
             dU = product(dS, self.X, target if in_place else self._rows(len(target), self.compute))
             if self.normalize:
                 self.backend.finish(dU, chunk.V, chunk.inverse_norm, unit=chunk.scale is None)
+                if chunk.short:
+                    check_gradient_fits(dU, chunk.inverse_norm, self.names[1], chunk.first)
             if dU is not target:
                 target.copy_(dU)
 
@@ -175,4 +183,6 @@ class Similarities:
         """dL/dembeddings (B, D), compute type, and dL/dproxies (C, D), type of the proxies, once all chunks are in."""
         if self.dX is not None:
             self.backend.normalize_rows_backward(self.dX, self.X, self.X_inverse_norm)
+            if self.short:
+                check_gradient_fits(self.dX, self.X_inverse_norm, self.names[0])
         return self.dX, self.dP

@@ -156,6 +156,21 @@ def check_finite_embeddings(embeddings: Tensor, name: str = "embeddings") -> Non
         )
 
 
+def check_gradient_fits(gradient: Tensor, inverse_norm: Tensor, name: str, first: int = 0) -> None:
+    """No short row has a gradient beyond its type: it is that of the row's direction, divided by the row's length."""
+    short = 1e9  # 1 / length
+    if all_finite(gradient):
+        return
+    beyond = (~torch.isfinite(gradient)).any(1)
+    if (beyond & ~(inverse_norm > short)).any():
+        return  # the upstream gradient is not finite: a loss scaler's affair
+    row = int(beyond.nonzero()[0])
+    raise ValueError(
+        f"the gradient of {name}[{first + row}] is beyond {gradient.dtype}: it is divided by the length of the row, "
+        f"{float(1 / inverse_norm[row]):.1e}. Scale such rows up, or give float64"
+    )
+
+
 def check_finite_candidates(scale: Tensor, name: str = "candidates[{}] (ref_emb of a loss)", first: int = 0) -> None:
     """No NaN or inf among rows on the CPU, asked of their inverse lengths (m,), which costs no pass over them."""
     if scale.device.type == "cpu" and not all_finite(scale):

@@ -58,8 +58,6 @@ template <class T>
 ROBUSTDML_HD void labels_range(const AnchorChunk<T>& c, const Base2<T>& base2, const LabelSets& sets,
                                std::int64_t begin, std::int64_t end, T* dpositive_bias, T* dnegative_bias,
                                T* similarity) {
-    // Far below every exponent that counts, and still finite after the product with alpha.
-    constexpr T kUnseen = T(-1e30);
     const std::int64_t B = c.B;
     const T* bias = base2.negative_bias;
     const std::int64_t* sorted = sets.sorted_labels;
@@ -68,10 +66,12 @@ ROBUSTDML_HD void labels_range(const AnchorChunk<T>& c, const Base2<T>& base2, c
         T* s = c.S + row * B;
         const RowScale<T> scales = scale_of_row(c, row, s, B);
         const T alpha = base2.alpha * scales.cosine;
+        // A cosine far below every exponent that counts, and still finite after the product with alpha.
+        const T unseen = T(-1e20) / scales.cosine;
         const std::int64_t first = place;
         for (; place < B && sorted[place] == sets.first_label + row; ++place) {
             similarity[place - first] = s[sets.order[place]] * scales.cosine;
-            s[sets.order[place]] = kUnseen;
+            s[sets.order[place]] = unseen;
         }
         const T anchor = c.anchor_bias ? Base2<T>::scale(c.anchor_bias[row]) : T(0);
         T shift = 0;

@@ -26,15 +26,15 @@ struct FromPython<V*> {
     static V* convert(Address given) { return reinterpret_cast<V*>(given); }
 };
 
-template <class... Parameters, class... Names>
-void define_function(py::module_& m, const std::string& name, std::function<void(Parameters...)> function,
+template <class Result, class... Parameters, class... Names>
+void define_function(py::module_& m, const std::string& name, std::function<Result(Parameters...)> function,
                      Names... names) {
     static_assert(sizeof...(Parameters) == sizeof...(Names), "every parameter has a name");
     m.def(
         name.c_str(),
         [function = std::move(function)](typename FromPython<Parameters>::Given... given) {
             py::gil_scoped_release release;
-            function(FromPython<Parameters>::convert(given)...);
+            return function(FromPython<Parameters>::convert(given)...);
         },
         py::arg(names)...);
 }

@@ -15,7 +15,4 @@ constexpr T kInfinity = std::numeric_limits<T>::infinity();
 template <class T>
 constexpr T kNaN = std::numeric_limits<T>::quiet_NaN();
 
-// Norms below this are zero vectors: cosine 0 with everything and no gradient, instead of a gradient of 1e12.
-constexpr double kTinyNorm = 1e-12;
-
 }  // namespace robustdml

@@ -35,6 +35,17 @@ ROBUSTDML_HD void scale_range(const Rows<const T>& P, const Rows<T>& U, const T*
     }
 }
 
+// 1 / |p| alone may be a number of few digits, or none.
+template <class T>
+ROBUSTDML_HD void scale_row(const Rows<const T>& P, const Rows<T>& U, std::int64_t i, std::int64_t D) {
+    T square = 0;
+    for (std::int64_t d = 0; d < D; ++d)
+        square += P.column(d)[i * P.row_stride] * P.column(d)[i * P.row_stride];
+    const InverseLength<T> length = inverse_length(square, P.row(i), P.column_stride, D);
+    for (std::int64_t d = 0; d < D; ++d)
+        U.column(d)[i * U.row_stride] = (P.column(d)[i * P.row_stride] * length.near_one) * length.inverse;
+}
+
 template <class T>
 ROBUSTDML_HD void normalize_range(const Rows<const T>& P, const Rows<T>& U, T* inverse_norm,
                                   std::int64_t begin, std::int64_t end, std::int64_t D) {
@@ -42,6 +53,8 @@ ROBUSTDML_HD void normalize_range(const Rows<const T>& P, const Rows<T>& U, T* i
         const std::int64_t to = std::min(end, from + kRowsTogether);
         inverse_norms_range(P, inverse_norm, from, to, D);
         scale_range(P, U, inverse_norm, from, to, D);
+        for (std::int64_t i = from; i < to; ++i)
+            if (out_of_reach(inverse_norm[i])) scale_row(P, U, i, D);
     }
 }
 
@@ -114,17 +127,19 @@ constexpr std::int64_t kFewElements = 65536;
 }  // namespace
 
 template <class T>
-void inverse_norms(Rows<const T> P, T* inverse_norm, std::int64_t rows, std::int64_t D, int threads) {
+bool inverse_norms(Rows<const T> P, T* inverse_norm, std::int64_t rows, std::int64_t D, int threads) {
     in_parts(rows, threads, rows * D > kFewElements,
              [&](std::int64_t begin, std::int64_t end) { norms_clone(P, inverse_norm, begin, end, D); });
+    return std::none_of(inverse_norm, inverse_norm + rows, out_of_reach<T>);
 }
 
 template <class T>
-void normalize_rows(Rows<const T> P, Rows<T> U, T* inverse_norm, std::int64_t rows, std::int64_t D,
+bool normalize_rows(Rows<const T> P, Rows<T> U, T* inverse_norm, std::int64_t rows, std::int64_t D,
                     int threads) {
     in_parts(rows, threads, rows * D > kFewElements, [&](std::int64_t begin, std::int64_t end) {
         normalize_clone(P, U, inverse_norm, begin, end, D);
     });
+    return std::none_of(inverse_norm, inverse_norm + rows, out_of_reach<T>);
 }
 
 template <class T>
@@ -143,8 +158,8 @@ void project_rows(Rows<T> G, Rows<const T> P, const T* inverse_norm, std::int64_
 }
 
 #define ROBUSTDML_STAMP(T)                                                                                 \
-    template void inverse_norms<T>(Rows<const T>, T*, std::int64_t, std::int64_t, int);                    \
-    template void normalize_rows<T>(Rows<const T>, Rows<T>, T*, std::int64_t, std::int64_t, int);          \
+    template bool inverse_norms<T>(Rows<const T>, T*, std::int64_t, std::int64_t, int);                    \
+    template bool normalize_rows<T>(Rows<const T>, Rows<T>, T*, std::int64_t, std::int64_t, int);          \
     template void normalize_rows_backward<T>(Rows<T>, Rows<const T>, const T*, std::int64_t, std::int64_t, \
                                              int);                                                         \
     template void project_rows<T>(Rows<T>, Rows<const T>, const T*, std::int64_t, std::int64_t, int);

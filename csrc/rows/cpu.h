@@ -10,16 +10,17 @@
 
 namespace robustdml::cpu {
 
-// inverse_norm[i] = 1 / |P[i]|; 0 for a row shorter than kTinyNorm.
+// inverse_norm[i] = 1 / |P[i]|; 0 for a zero row, shorter than the smallest normal number. False where some
+// row is out of reach for products with P as it is: see out_of_reach.
 template <class T>
-void inverse_norms(Rows<const T> P,  // (rows, D) in
+bool inverse_norms(Rows<const T> P,  // (rows, D) in
                    T* inverse_norm,  // (rows,) out
                    std::int64_t rows, std::int64_t D, int threads);
 
-// U[i] = P[i] / |P[i]| and inverse_norm[i] = 1 / |P[i]|; a row shorter than kTinyNorm gives U[i] = 0,
-// inverse_norm[i] = 0.
+// U[i] = P[i] / |P[i]| and inverse_norm[i] = 1 / |P[i]|; a zero row gives U[i] = 0,
+// inverse_norm[i] = 0. False where some row is out of reach.
 template <class T>
-void normalize_rows(Rows<const T> P,  // (rows, D) in
+bool normalize_rows(Rows<const T> P,  // (rows, D) in
                     Rows<T> U,        // (rows, D) out
                     T* inverse_norm,  // (rows,) out
                     std::int64_t rows, std::int64_t D, int threads);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "math/length.h"
 #include "math/limits.h"
 #include "math/portable.h"
 
@@ -24,18 +25,34 @@ struct Rows {
 // Rows of a matrix by columns that are worked on together: their sums stay in L1.
 constexpr std::int64_t kRowsTogether = 128;
 
-// 0 for a zero row, shorter than kTinyNorm; NaN for one with NaN or inf, which 1 / inf would pass off as one.
+// Whether a row of this inverse norm is longer or shorter. A zero row, 0, and one with NaN or inf, NaN, are
+// not.
 template <class T>
-ROBUSTDML_HD T inverse_of_square(T square, const T* p, std::int64_t stride, std::int64_t D) {
-    if (square > T(1e-18) && square < T(1e30)) return T(1) / std::sqrt(square);
-    // Near the ends of the type, in double: 1e30 neither overflows nor vanishes. (double itself just tries
-    // again.)
-    double exact = 0;
+ROBUSTDML_HD bool out_of_reach(T inverse_norm) {
+    return inverse_norm > T(1) / kShortest<T> || (inverse_norm > T(0) && inverse_norm < T(1) / kLongest<T>);
+}
+
+// 1 / |p| = near_one * inverse, where p * near_one has a length whose square the type holds.
+template <class T>
+struct InverseLength {
+    T near_one;
+    T inverse;
+
+    T product() const { return near_one * inverse; }
+};
+
+// At any scale: 0 for a row shorter than the smallest normal number; NaN for one with NaN or inf, which
+// 1 / inf would pass off as zero.
+template <class T>
+ROBUSTDML_HD InverseLength<T> inverse_length(T square, const T* p, std::int64_t stride, std::int64_t D) {
+    const T near_one = near_one_factor(square);
+    if (near_one == T(1)) return {T(1), T(1) / std::sqrt(square)};
+    T near_square = 0;
     for (std::int64_t d = 0; d < D; ++d)
-        exact += static_cast<double>(p[d * stride]) * static_cast<double>(p[d * stride]);
-    const double norm = std::sqrt(exact);
-    if (norm > kLargest<double>) return kNaN<T>;
-    return norm < kTinyNorm ? T(0) : static_cast<T>(1.0 / norm);
+        near_square += (p[d * stride] * near_one) * (p[d * stride] * near_one);
+    const T norm = std::sqrt(near_square);
+    if (!(norm <= kLargest<T>)) return {T(1), kNaN<T>};
+    return {near_one, norm < kSmallestNormal<T> * near_one ? T(0) : T(1) / norm};
 }
 
 // inverse_norm[i] = 1 / |P[i]| for begin <= i < end.
@@ -48,7 +65,7 @@ ROBUSTDML_HD void inverse_norms_range(const Rows<const T>& P, T* inverse_norm, s
             T square = 0;
 #pragma omp simd reduction(+ : square)
             for (std::int64_t d = 0; d < D; ++d) square += p[d] * p[d];
-            inverse_norm[i] = inverse_of_square(square, p, 1, D);
+            inverse_norm[i] = inverse_length(square, p, 1, D).product();
         }
         return;
     }
@@ -61,7 +78,7 @@ ROBUSTDML_HD void inverse_norms_range(const Rows<const T>& P, T* inverse_norm, s
             for (std::int64_t i = 0; i < count; ++i) square[i] += p[i] * p[i];
         }
         for (std::int64_t i = 0; i < count; ++i)
-            inverse_norm[from + i] = inverse_of_square(square[i], P.row(from + i), P.column_stride, D);
+            inverse_norm[from + i] = inverse_length(square[i], P.row(from + i), P.column_stride, D).product();
     }
 }
 

@@ -5,6 +5,7 @@
 #include "common/cuda/device.h"
 #include "common/cuda/grid.h"
 #include "common/cuda/reduce.h"
+#include "math/length.h"
 #include "math/limits.h"
 
 namespace robustdml::cuda {
@@ -16,6 +17,18 @@ constexpr int kRowsPerBlock = 8;
 template <class U>
 using Compute = std::conditional_t<std::is_same_v<U, double>, double, float>;
 
+// Of p * factor, by a warp; every lane has it.
+template <class Compute, class P>
+__device__ double sum_of_squares(const P* p, std::int64_t D, int lane, Compute factor) {
+    double square[1] = {0};
+    for (std::int64_t d = lane; d < D; d += kWarp) {
+        const double value = static_cast<Compute>(p[d]) * factor;
+        square[0] += value * value;
+    }
+    reduce<kWarp>(square, Add{});
+    return square[0];
+}
+
 template <class P, class U>
 __global__ void normalize_kernel(const P* __restrict__ P_rows,           // (rows, D) in
                                  U* __restrict__ U_rows,                 // (rows, D) out
@@ -25,20 +38,19 @@ __global__ void normalize_kernel(const P* __restrict__ P_rows,           // (row
     const std::int64_t row = std::int64_t(blockIdx.x) * kRowsPerBlock + threadIdx.y;
     if (row >= rows) return;
     const P* p = P_rows + row * D;
-    // In double, so that 1e30 neither overflows nor vanishes. Memory is what this kernel waits for.
-    double square[1] = {0};
-    for (std::int64_t d = lane; d < D; d += kWarp) {
-        const double value = static_cast<Compute<U>>(p[d]);
-        square[0] += value * value;
-    }
-    reduce<kWarp>(square, Add{});
-    const double norm = std::sqrt(square[0]);
+    // In double, where no square of a float overflows or vanishes. Memory is what this kernel waits for.
+    double square = sum_of_squares<Compute<U>>(p, D, lane, Compute<U>(1));
+    // The square of a double may; and 1 / |p| alone may be a number of few digits, or none.
+    const Compute<U> near_one = near_one_factor(static_cast<Compute<U>>(square));
+    if (near_one != Compute<U>(1)) square = sum_of_squares<Compute<U>>(p, D, lane, near_one);
+    const double norm = std::sqrt(square);
     // NaN must stay NaN, so ask for "below" rather than "not above".
-    const Compute<U> scale = norm < kTinyNorm ? Compute<U>(0) : static_cast<Compute<U>>(1.0 / norm);
-    if (lane == 0) inverse_norm[row] = scale;
+    const bool zero = norm < double(kSmallestNormal<Compute<U>>) * double(near_one);
+    const Compute<U> scale = zero ? Compute<U>(0) : static_cast<Compute<U>>(1.0 / norm);
+    if (lane == 0) inverse_norm[row] = near_one * scale;
     U* u = U_rows + row * D;
     for (std::int64_t d = lane; d < D; d += kWarp)
-        u[d] = static_cast<U>(static_cast<Compute<U>>(p[d]) * scale);
+        u[d] = static_cast<U>(static_cast<Compute<U>>(p[d]) * near_one * scale);
 }
 
 template <class U>

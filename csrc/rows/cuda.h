@@ -8,8 +8,8 @@ namespace robustdml::cuda {
 // What the addresses point to. The arithmetic, and inverse_norm, are double where U is double, else float.
 enum class Element { f16, bf16, f32, f64 };
 
-// U[i] = P[i] / |P[i]| and inverse_norm[i] = 1 / |P[i]|; a row shorter than kTinyNorm gives U[i] = 0,
-// inverse_norm[i] = 0.
+// U[i] = P[i] / |P[i]| and inverse_norm[i] = 1 / |P[i]|; a zero row, shorter than the smallest normal number,
+// gives U[i] = 0 and inverse_norm[i] = 0.
 void normalize_rows(const void* P,       // (rows, D) in
                     Element P_type,      // f64 only where U_type is
                     void* U,             // (rows, D) out

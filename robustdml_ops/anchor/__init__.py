@@ -71,7 +71,9 @@ def anchor_lse(
     Raises
     ------
     ValueError
-        Shapes or types that do not fit; on the CPU also NaN or inf (on a GPU the result is NaN: a look would stall it).
+        Shapes or types that do not fit; on the CPU also NaN or inf (on a GPU the result is NaN: a look would stall it),
+        and in backward a row so short that its gradient, which is divided by its length, is beyond its type (on a GPU
+        it is inf).
     IndexError
         On the CPU, a label outside 0 … C − 1 (on a GPU a device-side assertion).
 

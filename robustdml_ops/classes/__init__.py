@@ -84,7 +84,8 @@ def class_lse(
     ------
     ValueError, TypeError
         Shapes, types or settings that do not fit; a scale or bias that requires a gradient; on the CPU also NaN or inf
-        (on a GPU the result is NaN: a look would stall it).
+        (on a GPU the result is NaN: a look would stall it), and in backward a row so short that its gradient, which is
+        divided by its length, is beyond its type (on a GPU it is inf).
     IndexError
         On the CPU, a label outside 0 … C − 1 (on a GPU a device-side assertion).
 

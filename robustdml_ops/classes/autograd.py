@@ -11,11 +11,12 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from robustdml_ops.autograd import Derivative, Results, unit_rows_twice
+from robustdml_ops.autograd import Derivative, Results
 from robustdml_ops.backends import choose
 from robustdml_ops.classes.problem import ClassProblem
 from robustdml_ops.classes.sweep import BACKENDS, class_sweep, class_sweep_backward
 from robustdml_ops.label_sets import LabelSets
+from robustdml_ops.rows.lengths import unit_rows_twice
 from robustdml_ops.sweep import chunk_rows, gradient_room
 from robustdml_ops.validation import all_finite, check_finite_embeddings, check_label_range, require
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from robustdml_ops.rows.lengths import TINY_NORM
+from robustdml_ops.rows.lengths import all_within_reach, unit_rows
 
 
 def center_spread(centers: Tensor) -> Tensor:
@@ -20,10 +20,15 @@ def center_spread(centers: Tensor) -> Tensor:
     C, H, _ = centers.shape
     with torch.autocast(centers.device.type, enabled=False):
         W = centers if centers.dtype == torch.float64 else centers.float()
-        # From the products of the raw centres: unit ones would be copies of the largest parameter there is.
+        # From the products of the raw centres: unit ones would be copies of the largest parameter there is. But for
+        # centres whose products overflow or lose their digits.
         products = W @ W.mT
         squared = products.diagonal(dim1=1, dim2=2)
-        empty = squared < TINY_NORM**2
+        if W.device.type != "cpu" or torch.compiler.is_compiling() or not all_within_reach(squared, 2):
+            W = unit_rows(W.flatten(0, 1)).view(W.shape)
+            products = W @ W.mT
+            squared = products.diagonal(dim1=1, dim2=2)
+        empty = squared == 0
         inverse_norm = torch.where(empty, 0.0, squared.masked_fill(empty, 1).rsqrt())
         upper = torch.ones(H, H, dtype=torch.bool, device=W.device).triu(1)
         apart = 2 - 2 * products * inverse_norm[:, :, None] * inverse_norm[:, None, :]

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from robustdml_ops.losses.reduction import check_reduction, reduce_samples
-from robustdml_ops.rows.eager import unit_rows
+from robustdml_ops.rows.lengths import unit_rows
 from robustdml_ops.validation import (
     check_finite_embeddings,
     check_labels,

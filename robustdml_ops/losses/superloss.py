@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from robustdml_ops.losses.reduction import check_reduction, reduce_samples
 from robustdml_ops.ops import superloss
 from robustdml_ops.robust.loss_thresholds import RunningMean
-from robustdml_ops.rows.eager import unit_rows
+from robustdml_ops.rows.lengths import unit_rows
 from robustdml_ops.validation import check_finite_embeddings, check_labels, check_losses, check_matrix, check_positive
 
 

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.autograd import unit_rows_twice
 from robustdml_ops.pairs.eager import distances, informative, mean_weight, members, near_distances
 from robustdml_ops.pairs.problem import DistanceLimits, PairLSEProblem, PairProblem
+from robustdml_ops.rows.lengths import unit_rows_twice
 
 
 def chunk_value(

@@ -14,6 +14,7 @@ from robustdml_ops.pairs.native import NativePairs
 from robustdml_ops.pairs.problem import GivenRows, PairBackend, PairChunk, PairLSEProblem, PairProblem
 from robustdml_ops.pairs.triton import TritonPairs
 from robustdml_ops.sweep import Similarities, chunk_rows, operand_dtype, part, product
+from robustdml_ops.validation import check_gradient_fits
 
 BACKENDS: dict[str, PairBackend] = {"native": NativePairs(), "triton": TritonPairs(), "eager": EagerPairs()}
 
@@ -74,7 +75,8 @@ def pair_sweep(
         if candidates is None and factors is not None and n <= chunk_rows(n + 2 * anchors.shape[1], anchors.device):
             return _one_chunk(anchors, problem, rows, factors, backend, result)
         # The anchors' part joins the candidates' in the compute type: half precision is rounded once, at the end.
-        similarities = Similarities(others, anchors.to(dtype), dtype, backend, 0)
+        names = ("embeddings" if candidates is None else "candidates", "embeddings")
+        similarities = Similarities(others, anchors.to(dtype), dtype, backend, 0, names=names)
         similarities.want_gradients(want_candidates, want_anchors)
         result.candidate_scale = similarities.X_inverse_norm
         for chunk in similarities:
@@ -111,7 +113,7 @@ def _one_chunk(
     """
     (n, D), dtype, new = anchors.shape, result.positive.dtype, anchors.new_empty
     U, inverse_norm = new((n, D), dtype=operand_dtype(anchors, dtype)), new(n, dtype=dtype)
-    backend.normalize_rows(anchors, U, inverse_norm)
+    short = backend.normalize_rows(anchors, U, inverse_norm)
     S = product(U, U.t(), new((n, n), dtype=dtype))
     _run(backend, problem, given, result, upstream, 0, S, U, None)
     result.danchors = new((n, D), dtype=dtype)
@@ -119,6 +121,8 @@ def _one_chunk(
         rows = slice(first, first + _ROWS)
         product((S[rows] + S[:, rows].t()).to(U.dtype), U, result.danchors[rows])
     backend.normalize_rows_backward(result.danchors, U, inverse_norm)
+    if short:
+        check_gradient_fits(result.danchors, inverse_norm, "embeddings")
     return result
 
 

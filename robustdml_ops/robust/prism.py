@@ -12,7 +12,7 @@ from robustdml_ops.robust.prism_parts import make_similarity, make_threshold
 from robustdml_ops.robust.prism_scores import MemoryPositive, Scores
 from robustdml_ops.robust.prism_settings import PRISMSettings
 from robustdml_ops.robust.prism_softmax import BankSoftmax, VmfSimilarity
-from robustdml_ops.rows.eager import unit_rows
+from robustdml_ops.rows.lengths import unit_rows
 
 
 class PRISMResult(NamedTuple):

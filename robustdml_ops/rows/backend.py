@@ -3,14 +3,16 @@
 import torch
 from torch import Tensor
 
-from robustdml_ops.rows.lengths import inverse_lengths
+from robustdml_ops.rows.lengths import all_within_reach, inverse_lengths, out_of_reach
 
 
 class RowsBackend:
     """Base class of every backend that serves a sweep."""
 
-    def normalize_rows(self, P: Tensor, U: Tensor, inverse_norm: Tensor) -> None:
+    def normalize_rows(self, P: Tensor, U: Tensor, inverse_norm: Tensor) -> bool:
         """U = P / |P| by rows and inverse_norm = 1 / |P|; zero rows give zeros, rows with NaN or inf NaN.
+
+        True if a row may be short enough for its gradient to be beyond the type. A GPU is not asked: False.
 
         P (n, D) is of any floating type and any strides; U (n, D), the operand type, and inverse_norm (n,), the compute
         type, are out.
@@ -32,9 +34,13 @@ class RowsBackend:
         """
         return None
 
-    def inverse_norms(self, P: Tensor, inverse_norm: Tensor) -> None:
-        """inverse_norm (n,), of the type of P, = 1 / |P| by rows, where products have read P as it is."""
+    def inverse_norms(self, P: Tensor, inverse_norm: Tensor) -> bool:
+        """inverse_norm (n,), of the type of P, = 1 / |P| by rows, where products have read P as it is, on the CPU.
+
+        False where they must not have: a row is so long or short that they overflow or lose their digits.
+        """
         inverse_norm.copy_(inverse_lengths(P))
+        return all_within_reach(inverse_norm) or not out_of_reach(inverse_norm).any()
 
     def finish(self, G: Tensor, V: Tensor, inverse_norm: Tensor, unit: bool) -> None:
         """G ← dL/dP, in place, of the gradient G that the products gave.

@@ -4,10 +4,33 @@
 import triton
 import triton.language as tl
 
-from robustdml_ops.rows import lengths
 
-# As in the other backends.
-TINY_NORM = tl.constexpr(lengths.TINY_NORM)
+@triton.jit
+def near_one_factor(
+    squares,  # compute dtype, in: sums of squares, or the largest of them, as the type has them
+):
+    """Powers of two that bring rows within the reach of ``rows/lengths.py``; 1 where they are."""
+    if squares.dtype == tl.float64:
+        near = (squares > 1e-200) & (squares < 1e200)
+        factor = tl.where(squares < 1.0, 2.0**600, 2.0**-600)
+    else:
+        near = (squares > 1e-18) & (squares < 1e18)
+        factor = tl.where(squares < 1.0, 2.0**80, 2.0**-80)
+    return tl.where(near, 1.0, factor)
+
+
+@triton.jit
+def inverse_length(
+    squares,  # compute dtype, in: sums of squares of rows times ``factor``
+    factor,  # compute dtype, in: of near_one_factor
+):
+    """1 / |p · factor|; 0 for a p shorter than the smallest normal number, NaN for one with NaN or inf."""
+    norm = tl.sqrt(squares)
+    smallest: tl.constexpr = 2.0**-1022 if squares.dtype == tl.float64 else 2.0**-126
+    zero = norm < factor * smallest
+    inverse = tl.where(zero, 0.0, 1.0 / tl.where(zero, 1.0, norm))
+    # 1 / inf would pass inf off as a zero row.
+    return tl.where(norm == float("inf"), float("nan"), inverse)
 
 
 @triton.jit(do_not_specialize=["n"])
@@ -48,17 +71,23 @@ def inverse_row_norm(
     BLOCK_D: tl.constexpr,
 ):
     """1 / |p| (BLOCK_R,), 0 for zero rows; NaN for rows with NaN or inf."""
+    # Where squares could overflow or lose their digits is told by the largest element, without a branch: one that
+    # holds a loop costs registers.
+    largest = tl.zeros((BLOCK_R,), dtype=dtype)
+    for start in range(0, D, BLOCK_D):
+        d = start + tl.arange(0, BLOCK_D)
+        mask = inside[:, None] & (d < D)[None, :]
+        p = tl.load(p_rows[:, None] + d.to(tl.int64)[None, :] * column_stride, mask=mask, other=0.0).to(dtype)
+        largest = tl.maximum(largest, tl.max(tl.abs(p), axis=1))
+    factor = near_one_factor(largest * largest)
     squares = tl.zeros((BLOCK_R,), dtype=dtype)
     for start in range(0, D, BLOCK_D):
         d = start + tl.arange(0, BLOCK_D)
         mask = inside[:, None] & (d < D)[None, :]
         p = tl.load(p_rows[:, None] + d.to(tl.int64)[None, :] * column_stride, mask=mask, other=0.0).to(dtype)
+        p *= factor[:, None]
         squares += tl.sum(p * p, axis=1)
-    norm = tl.sqrt(squares)
-    tiny = norm < TINY_NORM
-    inverse = tl.where(tiny, 0.0, 1.0 / tl.where(tiny, 1.0, norm))
-    # 1 / inf would pass inf off as a zero row.
-    return tl.where(norm == float("inf"), float("nan"), inverse)
+    return inverse_length(squares, factor) * factor
 
 
 @triton.jit(do_not_specialize=["n"])

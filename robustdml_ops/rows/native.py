@@ -4,6 +4,8 @@ Temporaries of the CUDA functions may be freed while their kernels still wait: P
 work of the same stream only.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -18,13 +20,13 @@ class NativeRows(RowsBackend):
         """As :meth:`RowsBackend.reads_columns`: the CPU does."""
         return not module.on_gpu(P) and by_columns(P)
 
-    def normalize_rows(self, P: Tensor, U: Tensor, inverse_norm: Tensor) -> None:
+    def normalize_rows(self, P: Tensor, U: Tensor, inverse_norm: Tensor) -> bool:
         """As :meth:`RowsBackend.normalize_rows`."""
         if module.on_gpu(U):
             rows = P.contiguous()
             _on_stream(f"normalize_rows_cuda_{module.SUFFIX[P.dtype]}", rows, U, inverse_norm)
-            return
-        _on_threads("normalize_rows", _readable(P, U.dtype, by_columns(U)), U, inverse_norm)
+            return False
+        return not _on_threads("normalize_rows", _readable(P, U.dtype, by_columns(U)), U, inverse_norm)
 
     def normalize_rows_backward(self, G: Tensor, U: Tensor, inverse_norm: Tensor) -> None:
         """As :meth:`RowsBackend.normalize_rows_backward`."""
@@ -40,12 +42,9 @@ class NativeRows(RowsBackend):
         """
         return None if module.on_gpu(P) else _readable(P, dtype, by_columns(P))
 
-    def inverse_norms(self, P: Tensor, inverse_norm: Tensor) -> None:
+    def inverse_norms(self, P: Tensor, inverse_norm: Tensor) -> bool:
         """As :meth:`RowsBackend.inverse_norms`."""
-        if module.on_gpu(P):
-            super().inverse_norms(P, inverse_norm)
-            return
-        _on_threads("inverse_norms", _readable(P, P.dtype, by_columns(P)), None, inverse_norm)
+        return bool(_on_threads("inverse_norms", _readable(P, P.dtype, by_columns(P)), None, inverse_norm))
 
     def finish(self, G: Tensor, V: Tensor, inverse_norm: Tensor, unit: bool) -> None:
         """As :meth:`RowsBackend.finish`."""
@@ -62,10 +61,11 @@ def _readable(P: Tensor, dtype: torch.dtype, columns: bool) -> Tensor:
     return new_rows(P, len(P), columns, dtype).copy_(P)
 
 
-def _on_threads(name: str, rows: Tensor, other: Tensor | None, inverse_norm: Tensor) -> None:
+def _on_threads(name: str, rows: Tensor, other: Tensor | None, inverse_norm: Tensor) -> Any:
     kernel = getattr(module.library, f"{name}_{module.SUFFIX[rows.dtype]}")
-    matrices = [(matrix.data_ptr(), *matrix.stride()) for matrix in (rows, other) if matrix is not None]
-    kernel(*matrices, inverse_norm.data_ptr(), *rows.shape, torch.get_num_threads())
+    first = (rows.data_ptr(), *rows.stride())
+    matrices = (first,) if other is None else (first, (other.data_ptr(), *other.stride()))
+    return kernel(*matrices, inverse_norm.data_ptr(), *rows.shape, torch.get_num_threads())
 
 
 def _on_stream(name: str, rows: Tensor, U: Tensor, inverse_norm: Tensor) -> None:

@@ -9,7 +9,7 @@ from robustdml_ops.triton_device import Launch, block_of, current, grid_of, laun
 class TritonRows(RowsBackend):
     """On CUDA devices; in Triton's interpreter also on the CPU."""
 
-    def normalize_rows(self, P: Tensor, U: Tensor, inverse_norm: Tensor) -> None:
+    def normalize_rows(self, P: Tensor, U: Tensor, inverse_norm: Tensor) -> bool:
         """As :meth:`RowsBackend.normalize_rows`."""
         from robustdml_ops.rows.kernels import normalize_rows as kernel
 
@@ -17,6 +17,7 @@ class TritonRows(RowsBackend):
         parameters = rows_launch(D)
         with current(U):
             kernel[grid_of(n, parameters["BLOCK_R"])](P, U, inverse_norm, n, D, *P.stride(), **parameters)
+        return False
 
     def normalize_rows_backward(self, G: Tensor, U: Tensor, inverse_norm: Tensor) -> None:
         """As :meth:`RowsBackend.normalize_rows_backward`."""

@@ -49,7 +49,8 @@ def similarity(
     Raises
     ------
     ValueError, TypeError
-        Shapes, types or devices that do not fit; an ``out`` with inputs that require a gradient.
+        Shapes, types or devices that do not fit; an ``out`` with inputs that require a gradient; on the CPU, in
+        backward, a row so short that its gradient, which is divided by its length, is beyond its type.
 
     Examples
     --------

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.autograd import unit_rows_twice
 from robustdml_ops.backends import choose
+from robustdml_ops.rows.lengths import unit_rows_twice
 from robustdml_ops.similarity.problem import SimilarityBackend
 from robustdml_ops.similarity.sweep import BACKENDS, similarity_sweep, similarity_sweep_backward
 from robustdml_ops.sweep import compute_dtype, gradient_room

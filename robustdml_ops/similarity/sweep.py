@@ -11,6 +11,7 @@ from robustdml_ops.similarity.native import NativeSimilarity
 from robustdml_ops.similarity.problem import SimilarityBackend
 from robustdml_ops.similarity.triton import TritonSimilarity
 from robustdml_ops.sweep import accumulate, compute_dtype, gradient_room, operand_dtype, product
+from robustdml_ops.validation import check_gradient_fits
 
 BACKENDS: dict[str, SimilarityBackend] = {
     "native": NativeSimilarity(),
@@ -32,17 +33,17 @@ def similarity_sweep(embeddings: Tensor, proxies: Tensor, S: Tensor, backend: Si
         return
     compute = compute_dtype(embeddings, proxies)
     with torch.autocast(embeddings.device.type, enabled=False):
-        X, _ = _unit(embeddings, operand_dtype(embeddings, compute), compute, backend, columns=False)
+        X, *_ = _unit(embeddings, operand_dtype(embeddings, compute), compute, backend, columns=False)
         for columns in _chunks(proxies):
             P, target = proxies[columns], S[:, columns]
             direct = target.dtype == compute and target.stride(1) == 1
             if direct and not S.is_cuda and P.dtype == compute and P.shape[1] > len(X):
                 inverse_norm = P.new_empty(len(P))
                 product(X, P.t(), target)
-                backend.inverse_norms(P, inverse_norm)
-                target.mul_(inverse_norm)
-                continue
-            U, _ = _unit(P, X.dtype, compute, backend, backend.reads_columns(P))
+                if backend.inverse_norms(P, inverse_norm):
+                    target.mul_(inverse_norm)
+                    continue
+            U, *_ = _unit(P, X.dtype, compute, backend, backend.reads_columns(P))
             if direct:
                 product(X, U.t(), target)
             else:
@@ -55,33 +56,39 @@ def similarity_sweep_backward(
     """dL/dembeddings (B, D) and dL/dproxies (C, D), in their types, of dL/dS (B, C): 2·B·C·D flops for each."""
     compute = compute_dtype(embeddings, proxies)
     with torch.autocast(embeddings.device.type, enabled=False):
-        X, X_inverse_norm = _unit(embeddings, operand_dtype(embeddings, compute), compute, backend, columns=False)
+        X, X_inverse_norm, X_short = _unit(
+            embeddings, operand_dtype(embeddings, compute), compute, backend, columns=False
+        )
         dX = embeddings.new_zeros(embeddings.shape, dtype=compute) if want[0] else None
         dP = gradient_room(proxies).zero_() if want[1] else None
         if dS.numel():
             for columns in _chunks(proxies):
                 dS_chunk = dS[:, columns].to(X.dtype)
                 P = proxies[columns]
-                U, inverse_norm = _unit(P, X.dtype, compute, backend, backend.reads_columns(P))
+                U, inverse_norm, short = _unit(P, X.dtype, compute, backend, backend.reads_columns(P))
                 if dX is not None:
                     accumulate(dX, dS_chunk, U)
                 if dP is not None:
                     dU = product(dS_chunk.t(), X, torch.empty_like(U, dtype=compute))
                     backend.normalize_rows_backward(dU, U, inverse_norm)
+                    if short:
+                        check_gradient_fits(dU, inverse_norm, "proxies", columns.start)
                     dP[columns] = dU
         if dX is not None:
             backend.normalize_rows_backward(dX, X, X_inverse_norm)
+            if X_short:
+                check_gradient_fits(dX, X_inverse_norm, "embeddings")
     return None if dX is None else dX.to(embeddings.dtype), dP
 
 
 def _unit(
     rows: Tensor, operand: torch.dtype, compute: torch.dtype, backend: SimilarityBackend, columns: bool
-) -> tuple[Tensor, Tensor]:
-    """Unit rows in the operand type, by rows or by columns, and 1 / their lengths."""
+) -> tuple[Tensor, Tensor, bool]:
+    """Unit rows in the operand type, by rows or by columns, 1 / their lengths, and whether some are short."""
     U = new_rows(rows, len(rows), columns, operand)
     inverse_norm = rows.new_empty(len(rows), dtype=compute)
-    backend.normalize_rows(rows, U, inverse_norm)
-    return U, inverse_norm
+    short = backend.normalize_rows(rows, U, inverse_norm)
+    return U, inverse_norm, short
 
 
 def _chunks(proxies: Tensor) -> Iterator[slice]:

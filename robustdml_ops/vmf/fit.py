@@ -5,7 +5,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from robustdml_ops.rows.lengths import TINY_NORM
 from robustdml_ops.validation import all_finite, check_matrix, check_same_device
 from robustdml_ops.vmf.autograd import evaluate
 
@@ -14,6 +13,7 @@ BIAS_CORRECTIONS = ("u", "none", "predictive")
 # From Banerjee's approximation, 6.5 % off at worst (D = 2), to 1e-9 (D = 2) or 1e-13 (D from 8).
 _NEWTON_STEPS = 3
 _BANERJEE_ERROR = 0.1
+_TINY_SUM = 1e-12  # of unit vectors: what rounding leaves, without a direction
 
 
 class VonMisesFisher(NamedTuple):
@@ -82,7 +82,7 @@ def fit_vmf(
     """
     kappa, norm = fit_kappa(sums, counts, dim, estimator, bias_correction, backend=backend)
     dtype = kappa.dtype
-    unit = sums.to(dtype) * torch.where(norm < TINY_NORM, 0, 1 / norm)[:, None].to(dtype)
+    unit = sums.to(dtype) * torch.where(norm < _TINY_SUM, 0, 1 / norm)[:, None].to(dtype)
     return VonMisesFisher(unit, kappa)
 
 

@@ -28,7 +28,7 @@ def interpreter_refusal() -> str | None:
 
 
 @pytest.mark.skipif(interpreter_refusal() is not None, reason=str(interpreter_refusal()))
-@pytest.mark.parametrize("room", ["anchor", "classes", "pairs", "similarity"])
+@pytest.mark.parametrize("room", ["anchor", "classes", "pairs", "rows", "similarity"])
 def test_in_the_interpreter(room):
     file = ROOT / "tests" / room / f"test_{room}_triton.py"
     run = run_python("-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", str(file), TRITON_INTERPRET="1")

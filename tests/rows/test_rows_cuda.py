@@ -67,3 +67,23 @@ def test_gradient_of_proxies_by_columns(device, dtype, small_chunks):
     tolerance = 16 * torch.finfo(dtype).eps
     torch.testing.assert_close(dX, expected_dX, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(dP, expected_dP, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_at_the_ends_of_the_type(device, dtype):
+    """Elements that are finite and a norm that is not; and where zero rows begin: below the smallest normal number."""
+    limits = torch.finfo(dtype)
+    P = torch.zeros(5, 40, dtype=dtype)
+    P[0] = limits.max
+    P[1, 7], P[2, 7] = limits.tiny, limits.tiny / 2
+    P[3], P[4] = (torch.randn(2, 40, dtype=dtype).T * torch.tensor([limits.tiny, limits.max / 8], dtype=dtype)).T
+    U = torch.empty(5, 40, dtype=dtype, device=device)
+    inverse_norm = torch.empty(5, dtype=dtype, device=device)
+    NATIVE.normalize_rows(P.to(device), U, inverse_norm)
+    U, inverse_norm = U.cpu(), inverse_norm.cpu()
+    assert inverse_norm[1] == 1 / limits.tiny
+    assert inverse_norm[2] == 0
+    assert 0 < inverse_norm[0] < limits.tiny
+    expected = torch.nn.functional.normalize(P.double() / P.double().abs().amax(1, keepdim=True), dim=1).to(dtype)
+    expected[2] = 0
+    torch.testing.assert_close(U, expected, rtol=16 * limits.eps, atol=0)

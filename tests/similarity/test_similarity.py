@@ -182,7 +182,7 @@ with torch.no_grad():
 
 def test_rows_without_a_direction():
     """They have cosine 0 with everything and no gradient; NaN stays NaN."""
-    x = torch.tensor([[0.0, 0.0], [-1e-13, 1e-13], [3.0, 4.0], [math.nan, 1.0]], requires_grad=True)
+    x = torch.tensor([[0.0, 0.0], [-1e-40, 1e-39], [3.0, 4.0], [math.nan, 1.0]], requires_grad=True)
     cosines = similarity(x, torch.eye(2))
     torch.testing.assert_close(cosines[:3], torch.tensor([[0.0, 0.0], [0.0, 0.0], [0.6, 0.8]]), rtol=1e-6, atol=0)
     assert cosines[3].isnan().all()

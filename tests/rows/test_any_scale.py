@@ -1,0 +1,183 @@
+"""Rows of every length that a type has, in every op and on every backend of the CPU."""
+
+import pytest
+import scales
+import torch
+
+from robustdml_ops.losses import ContrastiveLoss, MultiSimilarityLoss, SoftTripleLoss, SuperContrastiveLoss
+from robustdml_ops.losses.center_spread import center_spread
+from robustdml_ops.ops import AnchorBiases, LabelSets, anchor_loss, class_lse, pair_lse, similarity
+from robustdml_ops.robust import PRISM
+from robustdml_ops.rows.eager import EagerRows
+from robustdml_ops.rows.native import NativeRows
+
+BACKENDS = ["native", "eager"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("dtype", "scale"), scales.SCALES, ids=str)
+@pytest.mark.parametrize("name", scales.OPS)
+def test_values_and_gradients(name, dtype, scale, backend, small_chunks):
+    for which in scales.WHICH:
+        for columns in (False, True):
+            scales.check(name, dtype, scale, which, backend, columns=columns)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("dtype", "scale"), scales.SCALES, ids=str)
+def test_nearest(dtype, scale, backend):
+    for which in scales.WHICH:
+        scales.check_nearest(dtype, scale, which, backend)
+
+
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("backend", [EagerRows(), NativeRows()], ids=["eager", "native"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_at_the_ends_of_the_type(dtype, backend, columns):
+    """Elements that are finite and a norm that is not; and where zero rows begin: below the smallest normal number."""
+    limits = torch.finfo(dtype)
+    P = torch.zeros(6, 40, dtype=dtype)
+    P[0] = limits.max
+    P[1, ::2], P[1, 1::2] = limits.max, -limits.max / 3
+    P[2, 7] = limits.tiny
+    P[3, 7] = limits.tiny / 2
+    P[4, 3], P[5, 4] = torch.inf, torch.nan
+    P = P.t().contiguous().t() if columns else P
+    U, inverse_norm = torch.full_like(P, torch.nan), torch.full((6,), -1.0, dtype=dtype)
+    backend.normalize_rows(P, U, inverse_norm)
+    assert torch.allclose(U[0], torch.full_like(U[0], 40**-0.5), rtol=4 * limits.eps)
+    torch.testing.assert_close(U[1].norm(), torch.ones((), dtype=dtype), rtol=8 * limits.eps, atol=0)
+    assert 0 < inverse_norm[0] < limits.tiny
+    assert U[2, 7] == 1
+    assert inverse_norm[2] == 1 / limits.tiny
+    assert (U[3] == 0).all()
+    assert inverse_norm[3] == 0
+    assert inverse_norm[4:].isnan().all()
+    assert U[4:].isnan().any(1).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype):
+    """The shortest rows of float16 are numbers like others in float32; bfloat16 has its range."""
+    scale = 2.0**-18 if dtype == torch.float16 else 2.0**-120
+    X, P = torch.randn(4, 9).to(dtype), torch.randn(7, 9).to(dtype)
+    small = (P.double() * scale).to(dtype)
+    torch.testing.assert_close(
+        similarity(X.float(), small.float()), similarity(X.double(), small.double()).float(), rtol=1e-6, atol=1e-6
+    )
+    torch.testing.assert_close(
+        class_lse(X, small, torch.arange(4), scale=4.0).lse,
+        class_lse(X.double(), small.double(), torch.arange(4), scale=4.0).lse.float(),
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_second_derivatives(dtype):
+    """Of 1 / length²: of rows whose gradient's gradient is within the type."""
+    scale = 2.0**-50 if dtype == torch.float32 else 2.0**-450
+    X, P, labels = torch.randn(4, 6, dtype=dtype), torch.randn(5, 6, dtype=dtype), torch.arange(4)
+    results = []
+    for factor in (1.0, scale):
+        x = (X * factor).requires_grad_()
+        for value in (class_lse(x, P, labels, scale=3.0).lse.sum(), similarity(x, P).square().sum()):
+            (gradient,) = torch.autograd.grad(value, x, create_graph=True)
+            (second,) = torch.autograd.grad((gradient * X).sum(), x)
+            results.append(second * factor * factor)
+    tolerance = 1e-4 if dtype == torch.float32 else 1e-10
+    torch.testing.assert_close(results[2:], results[:2], rtol=tolerance, atol=tolerance)
+
+
+def beyond(op, backend):
+    """A gradient of 1e3 in the direction of a row of length 1e-37, beside rows of length 1."""
+    X, P, labels = torch.randn(4, 6), torch.randn(5, 6), torch.arange(4)
+    X = X.requires_grad_()
+    short = P.mul(torch.tensor([1, 1, 1e-37, 1, 1])[:, None]).requires_grad_()
+    if op == "class_lse":
+        return class_lse(X, short, labels, scale=1e4, backend=backend).lse.sum()
+    if op == "anchor_loss":
+        zeros, one = torch.zeros(4), torch.full((), 1e4)
+        return anchor_loss(
+            X, short, LabelSets.of(labels), AnchorBiases(zeros, zeros), one, one, alpha=1.0, backend=backend
+        )
+    if op == "pair_lse":
+        return 1e4 * pair_lse(short, torch.arange(5) % 2, alpha=1.0, beta=1.0, base=0.0, backend=backend).positive.sum()
+    if op == "pair_lse with others":
+        sums = pair_lse(X, labels, short, torch.arange(5), alpha=1.0, beta=1.0, base=0.0, backend=backend)
+        return 1e4 * sums.negative.sum()
+    return 1e4 * similarity(X, short, backend=backend).sum()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("op", "name"),
+    [
+        ("class_lse", "proxies"),
+        ("anchor_loss", "proxies"),
+        ("pair_lse", "embeddings"),
+        ("pair_lse with others", "candidates"),
+        ("similarity", "proxies"),
+    ],
+)
+def test_gradient_beyond_the_type_is_an_error(op, name, backend):
+    with pytest.raises(ValueError, match=rf"the gradient of {name}\[2\] is beyond torch.float32: .* \d\.\de-37"):
+        beyond(op, backend).backward()
+
+
+def test_upstream_that_is_not_finite_is_a_loss_scalers_affair():
+    X = torch.randn(4, 6)
+    X[1] *= 1e-30
+    X.requires_grad_()
+    (similarity(X, torch.randn(5, 6)) * torch.inf).sum().backward()
+    assert not X.grad.isfinite().all()
+
+
+@pytest.mark.parametrize(("dtype", "scale"), scales.SCALES, ids=str)
+def test_losses_that_hold_unit_rows(dtype, scale):
+    X, labels = torch.randn(16, 8, dtype=dtype), torch.arange(16) // 2
+    for build in (SuperContrastiveLoss, ContrastiveLoss, MultiSimilarityLoss):
+        results = []
+        for factor in (1.0, scale):
+            x = (X * factor).requires_grad_()
+            loss = build()(x, labels) / 64
+            loss.backward()
+            root = factor**0.5
+            results += [(loss.detach(), x.grad.double() * root * root)]
+        tolerance = 1e-4 if dtype == torch.float32 else 1e-9
+        torch.testing.assert_close(results[1], results[0], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "scale"), scales.SCALES, ids=str)
+def test_center_spread(dtype, scale):
+    centers = torch.randn(4, 3, 8, dtype=dtype)
+    factors = torch.ones(4, 3, 1, dtype=dtype)
+    factors[1], factors[2, 0] = scale, scale
+    values = []
+    for factor in (torch.ones_like(factors), factors):
+        c = (centers * factor).requires_grad_()
+        value = center_spread(c) / 64
+        value.backward()
+        root = factor.double().sqrt()
+        values.append((value.detach(), c.grad.double() * root * root))
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+    torch.testing.assert_close(values[1], values[0], rtol=tolerance, atol=tolerance)
+    loss_function = SoftTripleLoss(4, 8, 3, regularizer_weight=0.2).to(dtype)
+    with torch.no_grad():
+        loss_function.fc.mul_(scale)
+    loss_function(torch.randn(5, 8, dtype=dtype) * 2.0**-20, torch.arange(5) % 4).mul(2.0**-14).backward()
+    assert loss_function.fc.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("scale", scales.FLOAT32)
+def test_prism(scale):
+    """The same rows are kept, whatever their scale."""
+    kept = []
+    for factor in (1.0, scale):
+        generator, noise_filter = torch.Generator().manual_seed(3), PRISM(5, 8, noise_rate=0.3, memory_size=64)
+        labels, keep = torch.arange(20) % 5, []
+        for _ in range(6):
+            X = factor * torch.randn(20, 8, generator=generator)
+            keep.append(noise_filter(X, labels).keep)
+            noise_filter.enqueue(X, labels, keep[-1])
+        kept.append(torch.stack(keep))
+    assert torch.equal(*kept)
+    assert not kept[0].all()

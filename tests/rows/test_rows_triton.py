@@ -1,0 +1,53 @@
+"""Rows of every length in Triton's kernels, the fused ones included: on the GPU, or in Triton's interpreter."""
+
+import pytest
+import scales
+import torch
+
+from robustdml_ops.rows.eager import EagerRows
+from robustdml_ops.rows.triton import TritonRows
+from tests.triton_here import DEVICE, MARKS
+
+pytestmark = [
+    *MARKS,
+    pytest.mark.filterwarnings("ignore:(overflow|underflow|divide|invalid value):RuntimeWarning"),  # the interpreter's
+]
+SCALES = [(torch.float32, scale) for scale in scales.FLOAT32]
+# The sweeps; that they take float64 is seen where they are the only way.
+DOUBLE = [(torch.float64, scale) for scale in scales.FLOAT64[::3]]
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [*SCALES[::2], *DOUBLE], ids=str)
+@pytest.mark.parametrize("name", scales.OPS)
+def test_values_and_gradients(name, dtype, scale):
+    for which in ("both", "some"):
+        scales.check(name, dtype, scale, which, "triton", DEVICE)
+
+
+@pytest.mark.parametrize(("dtype", "scale"), SCALES, ids=str)
+def test_fused_without_gradients(dtype, scale):
+    """Similarities and log-sum-exps in one launch, which reads the rows as they are."""
+    for which in ("proxies", "some"):
+        for name in ("similarity", "anchor", "classes", "centers"):
+            with torch.no_grad():
+                scales.check_value(name, dtype, scale, which, "triton", DEVICE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_as_the_other_backends(dtype):
+    P = (
+        torch.randn(50, 33, dtype=dtype, device=DEVICE)
+        * torch.tensor(
+            [2.0**k for k in ((-120, -50, 0, 50, 120) if dtype == torch.float32 else (-1000, -300, 0, 300, 1000))],
+            dtype=dtype,
+            device=DEVICE,
+        ).repeat(10)[:, None]
+    )
+    P[7], P[8, 3] = 0, torch.nan
+    results = []
+    for backend in (TritonRows(), EagerRows()):
+        U, inverse_norm = torch.empty_like(P), torch.empty(50, dtype=dtype, device=DEVICE)
+        backend.normalize_rows(P, U, inverse_norm)
+        results.append((U, inverse_norm))
+    for mine, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=0, equal_nan=True)
