@@ -76,7 +76,8 @@ def pair_lse(
     ------
     ValueError, TypeError
         Shapes, types or devices that do not fit; on the CPU also NaN or inf, and weights that are too large (on a GPU,
-        where a look would stall the stream, the result is NaN or inf).
+        where a look would stall the stream, the result is NaN or inf), and in backward a row so short that its
+        gradient, which is divided by its length, is beyond its type (on a GPU it is inf).
 
     Notes
     -----
