@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from robustdml_ops.losses.miner_indices import ListedPairs
 from robustdml_ops.ops import PairHinge, PairLSE, similarity
 from robustdml_ops.pairs.autograd import pair_dtype
-from robustdml_ops.rows.eager import unit_rows
+from robustdml_ops.rows.lengths import unit_rows
 from robustdml_ops.validation import check_finite_embeddings, require
 
 _PRODUCT = 64  # all pairs for each that is listed, up to which a product takes less time than gathering
