@@ -80,7 +80,6 @@ def test_near_rows_of_any_type(anchors, candidates, m, device):
             S=S.to(dtype).clone(), first=0, upstream_positive=ones, upstream_negative=ones,
             positive=sums[0], negative=sums[1], counts=counts, rows=GivenRows(P, Q),
             V=torch.empty(rows, D, dtype=dtype, device=device),
-            inverse_norm=torch.empty(rows, dtype=dtype, device=device),
         )  # fmt: skip
         backend.pair_hinge(chunk, problem)
         results.append((sums.double(), counts, chunk.S == 0))
