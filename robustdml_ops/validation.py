@@ -149,7 +149,11 @@ class NotFiniteError(ValueError):
 
 def check_finite_embeddings(embeddings: Tensor, name: str = "embeddings") -> None:
     """No NaN or inf on the CPU. Elsewhere a look would stall the stream: the loss is NaN then."""
-    if embeddings.device.type == "cpu" and not all_finite(embeddings):
+    if embeddings.device.type != "cpu":
+        return
+    if torch.compiler.is_compiling():
+        torch._assert_async(torch.isfinite(embeddings).all(), f"{name} has NaN or inf; run this batch in eager mode")
+    elif not all_finite(embeddings):
         row = int((~torch.isfinite(embeddings)).any(1).nonzero()[0])
         raise NotFiniteError(
             f"{name}[{row}] has NaN or inf: look for an overflow in the model or a learning rate too high"

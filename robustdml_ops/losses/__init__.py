@@ -11,7 +11,8 @@ from robustdml_ops.losses.proxy_anchor import ProxyAnchorLoss
 from robustdml_ops.losses.proxy_nca import ProxyNCALoss
 from robustdml_ops.losses.smooth_proxy_anchor import SmoothProxyAnchorLoss
 from robustdml_ops.losses.soft_triple import SoftTripleLoss
-from robustdml_ops.losses.superloss import SuperContrastiveLoss, SuperLoss
+from robustdml_ops.losses.super_contrastive import SuperContrastiveLoss
+from robustdml_ops.losses.superloss import SuperLoss
 
 __all__ = [
     "AdaptiveProxyAnchorLoss",

@@ -11,6 +11,7 @@ from robustdml_ops.validation import (
     check_matrix,
     check_positive,
     check_same_device,
+    check_sample_weights,
 )
 
 DIRECTIONS = ("forward", "backward")
@@ -74,7 +75,14 @@ class LanguageGuidanceLoss(nn.Module):
         self.temperature = temperature
         self.reduction = reduction
 
-    def forward(self, embeddings: Tensor, text_embeddings: Tensor, labels: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        embeddings: Tensor,
+        text_embeddings: Tensor,
+        labels: Tensor | None = None,
+        *,
+        sample_weights: Tensor | None = None,
+    ) -> Tensor:
         """Loss of a batch.
 
         Parameters
@@ -85,6 +93,9 @@ class LanguageGuidanceLoss(nn.Module):
             (B, k, d), floating point, any scale, constants: of the k texts of each sample.
         labels : Tensor, optional
             (B,) integers; needed where ``shift`` is given, and unused else.
+        sample_weights : Tensor, optional
+            (B,), ≥ 0: multiply the samples' losses; differentiable. A sample of weight 0 is absent, also from the rows
+            of the others, and the mean divides by the number of the other samples.
 
         Returns
         -------
@@ -95,7 +106,7 @@ class LanguageGuidanceLoss(nn.Module):
         ------
         ValueError, TypeError
             Shapes, types or devices that do not fit, k = 0, text embeddings that require a gradient, labels missing
-            where they are needed; on the CPU NaN or inf.
+            where they are needed; on the CPU NaN, inf or negative weights.
         """
         check_matrix("embeddings", embeddings)
         texts = _check_texts(text_embeddings, embeddings)
@@ -113,10 +124,22 @@ class LanguageGuidanceLoss(nn.Module):
             same = labels[:, None] == labels
             visual = visual.masked_fill(same, 1 + self.shift)
             language = (language + self.shift).masked_fill(same, 1 + self.shift)
+        left_out = None
+        if sample_weights is not None:
+            sample_weights = check_sample_weights(sample_weights, visual)
+            # The row of an absent sample keeps its own entry: a softmax over nothing would be NaN.
+            left_out = (sample_weights == 0) & ~torch.eye(len(visual), dtype=torch.bool, device=visual.device)
+            visual, language = (matrix.masked_fill(left_out, -torch.inf) for matrix in (visual, language))
+        return reduce_samples(self._divergences(visual, language, left_out), sample_weights, self.reduction)
+
+    def _divergences(self, visual: Tensor, language: Tensor, left_out: Tensor | None) -> Tensor:
+        """ℓ (B,) of the two matrices, whose entries ``left_out`` (B, B) are −∞."""
         log_p, log_q = (torch.log_softmax(matrix / self.temperature, dim=1) for matrix in (visual, language))
         first, second = (log_q, log_p) if self.direction == "forward" else (log_p, log_q)
-        losses = self.temperature**2 * (first.exp() * (first - second)).sum(1)
-        return reduce_samples(losses, None, self.reduction)
+        difference = first - second
+        if left_out is not None:
+            difference = difference.masked_fill(left_out, 0)  # of −∞ and −∞
+        return self.temperature**2 * (first.exp() * difference).sum(1)
 
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""
@@ -136,7 +159,11 @@ def _check_texts(texts: object, embeddings: Tensor) -> Tensor:
     if texts.requires_grad:
         raise ValueError("text_embeddings are constants of this loss: pass text_embeddings.detach()")
     check_same_device(embeddings=embeddings, text_embeddings=texts)
-    if texts.device.type == "cpu" and not torch.isfinite(texts).all():
+    if texts.device.type == "cpu" and torch.compiler.is_compiling():
+        torch._assert_async(
+            torch.isfinite(texts).all(), "text_embeddings have NaN or inf; run this batch in eager mode"
+        )
+    elif texts.device.type == "cpu" and not torch.isfinite(texts).all():
         row = int((~torch.isfinite(texts)).flatten(1).any(1).nonzero()[0])
         raise ValueError(f"text_embeddings[{row}] has NaN or inf: look at the language model that made it")
     return texts

@@ -13,7 +13,8 @@ from robustdml_ops.robust.buffers import TypedBuffers
 class RunningMean(TypedBuffers):
     """The mean of all losses of all training batches so far, this one included. In eval mode it stands still.
 
-    A resumed run continues where ``state_dict`` was taken. NaN and inf are left out: one of them would stay for good.
+    A resumed run continues where ``state_dict`` was taken. What is not finite in float32 is left out: one NaN or inf
+    would stay for good.
 
     Attributes
     ----------
@@ -32,12 +33,14 @@ class RunningMean(TypedBuffers):
     @torch.no_grad()
     def forward(self, losses: Tensor, counted: Tensor | None = None) -> Tensor:
         """() of losses of any shape, in their type; ``counted``: bool, which of them, by default all."""
-        finite = torch.isfinite(losses)
+        values = losses.float()  # what float32 can't hold would make the mean inf for good
+        finite = torch.isfinite(values)
         counted = finite if counted is None else finite & counted
         new = counted.sum()
         count = self.count + new
-        total = losses.masked_fill(~counted, 0).sum(dtype=torch.float32)
-        mean = self.mean + (total - new * self.mean) / count.clamp(min=1)
+        # Shares of the mean, not a sum that is divided: the sum of large losses overflows.
+        share = count.clamp(min=1).to(values.dtype).reciprocal()
+        mean = self.mean + ((values.masked_fill(~counted, 0) * share).sum() - new * share * self.mean)
         if self.training:
             self.mean.copy_(mean)
             self.count.copy_(count)

@@ -1,11 +1,10 @@
-"""SuperLoss on losses of samples and of pairs, against the reference."""
+"""SuperLoss on losses of samples, against the reference."""
 
 import pytest
 import torch
-from pytorch_metric_learning import losses as pml
 
 import python_ref
-from robustdml_ops.losses import SuperContrastiveLoss, SuperLoss
+from robustdml_ops.losses import SuperLoss
 
 
 def losses_of(seed, n=20):
@@ -50,60 +49,48 @@ def test_eval_before_any_training_takes_the_batch():
     )
 
 
-def pairs_by_loop(X, y, pos_margin, neg_margin):
-    """Losses of all pairs i ≠ j, positives and negatives."""
-    unit = torch.nn.functional.normalize(X, dim=1)
-    found = {True: [], False: []}
-    for i in range(len(X)):
-        for j in range(len(X)):
-            if i != j:
-                d = torch.linalg.vector_norm(unit[i] - unit[j])
-                same = bool(y[i] == y[j])
-                found[same].append((d - pos_margin if same else neg_margin - d).clamp(min=0))
-    return [torch.stack(found[same]) for same in (True, False)]
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_a_weight_of_0_is_an_absent_sample(reduction):
+    """Value, gradient, mean and running mean of the losses that are left; NaN and inf of an absent one pass unseen."""
+    losses, weights = losses_of(0), torch.linspace(0.5, 2, 20, dtype=torch.float64)
+    weights[::3] = 0
+    kept = weights > 0
+    spoilt = losses.detach().masked_fill(~kept, torch.inf).requires_grad_()
+    ours, dropped = SuperLoss(0.5, reduction=reduction), SuperLoss(0.5, reduction=reduction)
+    mine, other = ours(spoilt, sample_weights=weights), dropped(losses[kept], sample_weights=weights[kept])
+    if reduction == "none":
+        assert (mine[~kept] == 0).all()
+        by_hand = python_ref.superloss(losses[kept], float(losses[kept].detach().mean()), 0.5)[0] * weights[kept]
+        torch.testing.assert_close(mine[kept], by_hand, rtol=1e-6, atol=1e-6)
+        mine = mine[kept]
+    torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-6)  # τ is float32
+    gradients = (torch.autograd.grad(loss.sum(), given)[0] for loss, given in ((mine, spoilt), (other, losses)))
+    torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-6)
+    assert ours.running.count == kept.sum()
+    torch.testing.assert_close(ours.running.mean, dropped.running.mean)
 
 
-def test_super_contrastive_is_its_loop():
-    loss_function = SuperContrastiveLoss(0.3, 1.2, 0.2)
-    history = ([], [])
-    for seed in range(2):
-        generator = torch.Generator().manual_seed(seed)
-        X = torch.randn(12, 3, generator=generator, dtype=torch.float64, requires_grad=True)
-        y = torch.randint(4, (12,), generator=generator)
-        expected = 0
-        for pairs, past in zip(pairs_by_loop(X, y, 0.3, 1.2), history, strict=True):
-            past.append(pairs.detach())
-            value, _ = python_ref.superloss(pairs, float(torch.cat(past).mean()), 0.2)
-            expected = expected + value[pairs > 0].mean()
-        ours = loss_function(X, y)
-        torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-6)
-        gradients = (torch.autograd.grad(loss, X)[0] for loss in (ours, expected))
-        torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-6)
+def test_no_sample_is_left():
+    losses, loss_function = losses_of(0), SuperLoss()
+    loss = loss_function(losses, sample_weights=torch.zeros(20))
+    assert (loss, loss_function.running.count) == (0, 0)
+    assert not torch.autograd.grad(loss, losses)[0].any()
 
 
-def test_large_lambda_is_the_contrastive_loss():
-    """σ is 1: the gradient is that of pytorch-metric-learning's loss."""
-    X = torch.randn(16, 5, dtype=torch.float64, requires_grad=True)
-    y = torch.arange(16) // 4
-    ours, theirs = SuperContrastiveLoss(lam=1e12)(X, y), pml.ContrastiveLoss()(X, y)
-    torch.testing.assert_close(*(torch.autograd.grad(loss, X)[0] for loss in (ours, theirs)), rtol=1e-8, atol=1e-10)
-
-
-@pytest.mark.parametrize("labels", [[], [0], [0, 0, 0, 0], [0, 1, 2, 3]])
-def test_batches_without_pairs_of_a_kind(labels):
-    X = torch.ones(len(labels), 3, requires_grad=True)  # and all distances 0
-    loss = SuperContrastiveLoss()(X, torch.tensor(labels, dtype=torch.int64))
-    assert torch.isfinite(loss)
-    loss.backward()
-    assert torch.isfinite(X.grad).all()
+def test_large_losses_leave_the_running_mean_finite():
+    loss_function = SuperLoss()
+    loss_function(torch.full((20,), 1e38))
+    loss_function(torch.tensor([1e200, 3e38], dtype=torch.float64))  # the first is inf in float32
+    torch.testing.assert_close(loss_function.running.mean, torch.tensor((20 * 1e38 + 3e38) / 21))
+    assert loss_function.running.count == 21
 
 
 def test_bad_input():
-    for build in (SuperLoss, lambda lam: SuperContrastiveLoss(lam=lam)):
-        for lam in (0, -1.0, float("nan"), float("inf")):
-            with pytest.raises(ValueError, match="lam must be positive and finite"):
-                build(lam)
+    for lam in (0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="lam must be positive and finite"):
+            SuperLoss(lam)
     with pytest.raises(ValueError, match="reduction='sum'"):
         SuperLoss(reduction="sum")
-    with pytest.raises(ValueError, match=r"embeddings\[1\] has NaN or inf"):
-        SuperContrastiveLoss()(torch.tensor([[1.0], [torch.nan]]), torch.tensor([0, 1]))
+    for weights in (torch.ones(3), -torch.ones(20), torch.full((20,), torch.nan)):
+        with pytest.raises(ValueError, match="sample_weights"):
+            SuperLoss()(losses_of(0), sample_weights=weights)

@@ -1,0 +1,131 @@
+"""The contrastive loss with a SuperLoss on every pair, Castells et al. 2020."""
+
+import torch
+from torch import Tensor, nn
+
+from robustdml_ops.ops import superloss
+from robustdml_ops.pairs.distances import pair_distances
+from robustdml_ops.robust.loss_thresholds import RunningMean
+from robustdml_ops.rows.lengths import unit_rows
+from robustdml_ops.validation import (
+    check_finite_embeddings,
+    check_finite_numbers,
+    check_labels,
+    check_matrix,
+    check_positive,
+    check_sample_weights,
+)
+
+
+class SuperContrastiveLoss(nn.Module):
+    """The contrastive loss with a SuperLoss on every pair: the baseline that ProcSim compares itself with.
+
+        ℓ_ij = [d_ij − m⁺]₊ if y_i = y_j else [m⁻ − d_ij]₊,    d_ij = ‖x̂_i − x̂_j‖,    i ≠ j
+
+    τ is a running mean of its own for positive and for negative pairs, over all of them; the loss is the mean over the
+    positive pairs with ℓ > 0 plus that over the negative ones.
+
+    Parameters
+    ----------
+    pos_margin, neg_margin : float
+        m⁺ and m⁻.
+    lam : float
+        λ > 0.
+
+    Notes
+    -----
+    Every pair has a confidence, so unlike the other losses this one holds some ten B×B matrices. Equal vectors have
+    distance 0 and no gradient. The distance of other ones is within a few ε of that of the rounded unit vectors, and
+    the gradient of a pair within a few ε/d of its length; ε is 6e-8 in float32.
+
+    Source: Castells et al. 2020; margins and means over the pairs that are still wrong as pytorch-metric-learning's
+    ``ContrastiveLoss``, which Barbany et al. (ProcSim, section 4.2) weigh pair by pair.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.losses import SuperContrastiveLoss
+    >>> embeddings = torch.randn(32, 64, requires_grad=True)
+    >>> SuperContrastiveLoss(lam=1.0)(embeddings, torch.arange(32) // 4).backward()
+    >>> embeddings.grad.shape
+    torch.Size([32, 64])
+    """
+
+    def __init__(self, pos_margin: float = 0.0, neg_margin: float = 1.0, lam: float = 1.0) -> None:
+        super().__init__()
+        check_finite_numbers(pos_margin=pos_margin, neg_margin=neg_margin)
+        check_positive(lam=lam)
+        self.pos_margin = pos_margin
+        self.neg_margin = neg_margin
+        self.lam = lam
+        self.positive = RunningMean()
+        self.negative = RunningMean()
+
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        indices_tuple: object = None,
+        ref_emb: object = None,
+        ref_labels: object = None,
+        *,
+        sample_weights: Tensor | None = None,
+    ) -> Tensor:
+        """Loss of a batch.
+
+        Parameters
+        ----------
+        embeddings : Tensor
+            (B, D), floating point, any scale.
+        labels : Tensor
+            (B,) integers.
+        indices_tuple, ref_emb, ref_labels : None
+            For trainers that pass all five arguments: this loss takes all pairs of one batch, and refuses others.
+        sample_weights : Tensor, optional
+            (B,), ≥ 0: that of sample i multiplies the terms of its pairs (i, j); differentiable. A sample of weight 0
+            is absent: no pair has it, in the loss, its means and the running means alike.
+
+        Returns
+        -------
+        Tensor
+            (); without pairs a 0 connected to the graph.
+
+        Raises
+        ------
+        ValueError, TypeError
+            Shapes, types or devices that do not fit, pairs or candidates given; on the CPU NaN or inf.
+        """
+        for name, value in (("indices_tuple", indices_tuple), ("ref_emb", ref_emb), ("ref_labels", ref_labels)):
+            if value is not None:
+                raise ValueError(
+                    f"{name} must be None, got {type(value).__name__}: SuperContrastiveLoss takes all pairs of one "
+                    "batch, since its running means are over all of them; ContrastiveLoss serves other pairs"
+                )
+        check_matrix("embeddings", embeddings)
+        labels = check_labels(labels, embeddings)
+        check_finite_embeddings(embeddings)
+        with torch.autocast(embeddings.device.type, enabled=False):
+            distances = pair_distances(
+                unit_rows(embeddings if embeddings.dtype == torch.float64 else embeddings.float())
+            )
+        same = labels[:, None] == labels
+        losses = torch.where(same, distances - self.pos_margin, self.neg_margin - distances).clamp(min=0)
+        positive, negative = same & ~torch.eye(len(labels), dtype=torch.bool, device=same.device), ~same
+        weights = None
+        if sample_weights is not None:
+            weights = check_sample_weights(sample_weights, losses)
+            present = (weights > 0) & (weights > 0)[:, None]
+            positive, negative = positive & present, negative & present
+        found = losses.detach()
+        tau = torch.where(same, self.positive(found, positive), self.negative(found, negative))
+        robust = superloss(losses, tau, self.lam)
+        if weights is not None:
+            robust = robust * weights[:, None]
+        total = robust.new_zeros(())
+        for pairs in (positive & (found > 0), negative & (found > 0)):
+            total = total + (robust * pairs).sum() / pairs.sum().clamp(min=1)
+        return total
+
+    def extra_repr(self) -> str:
+        """Return the settings, for ``repr``."""
+        return f"pos_margin={self.pos_margin}, neg_margin={self.neg_margin}, lam={self.lam}"

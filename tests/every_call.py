@@ -1,0 +1,153 @@
+"""One small call of every public loss and op: what tests of all of them walk.
+
+``losses.__all__`` and ``ops.__all__`` are held against these tables, so that a new name without a call fails.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from robustdml_ops import losses, ops
+
+B, C, D = 8, 4, 6
+
+
+def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def labels() -> Tensor:
+    return torch.arange(B) % C
+
+
+@dataclass
+class Call:
+    """What is called, made anew each time, with tensors by argument name, and with settings."""
+
+    make: Callable[[], Callable[..., Any]]
+    inputs: Callable[[], dict[str, Any]]
+    differentiable: tuple[str, ...] = ("embeddings",)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self, function: Callable[..., Any] | None = None, **changed: Any) -> Any:
+        return (self.make() if function is None else function)(**{**self.inputs(), **self.settings, **changed})
+
+    def of(self, dtype: torch.dtype) -> dict[str, Any]:
+        """The inputs, floating-point ones in ``dtype``."""
+        return {
+            name: value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+            for name, value in self.inputs().items()
+        }
+
+
+def first(results: Any) -> Tensor:
+    """The tensor of a call's results that comes first."""
+    return results if isinstance(results, Tensor) else results[0]
+
+
+def batch() -> dict[str, Any]:
+    return {"embeddings": random(B, D), "labels": labels()}
+
+
+def of_loss(make: Callable[[], nn.Module], inputs: Callable[[], dict[str, Any]] = batch, **more: Any) -> Call:
+    return Call(lambda: make().double(), inputs, **more)
+
+
+LOSSES: dict[str, Call] = {
+    "AdaptiveProxyAnchorLoss": of_loss(lambda: losses.AdaptiveProxyAnchorLoss(C, D)),
+    "BSPMLLoss": of_loss(losses.BSPMLLoss),
+    "ContrastiveLoss": of_loss(losses.ContrastiveLoss),
+    "LanguageGuidanceLoss": of_loss(
+        losses.LanguageGuidanceLoss, lambda: {"embeddings": random(B, D), "text_embeddings": random(B, 2, 5, seed=1)}
+    ),
+    "MemoryContrastiveLoss": of_loss(losses.MemoryContrastiveLoss),
+    "MultiSimilarityLoss": of_loss(losses.MultiSimilarityLoss),
+    "NormalizedSoftmaxLoss": of_loss(lambda: losses.NormalizedSoftmaxLoss(C, D)),
+    "ProcSimLoss": of_loss(lambda: losses.ProcSimLoss(C, D)),
+    "ProxyAnchorLoss": of_loss(lambda: losses.ProxyAnchorLoss(C, D)),
+    "ProxyNCALoss": of_loss(lambda: losses.ProxyNCALoss(C, D)),
+    "SmoothProxyAnchorLoss": of_loss(
+        lambda: losses.SmoothProxyAnchorLoss(C, D),
+        lambda: {"embeddings": random(B, D), "confidences": random(B, C, seed=1).sigmoid()},
+    ),
+    "SoftTripleLoss": of_loss(lambda: losses.SoftTripleLoss(C, D, 2)),
+    "SuperContrastiveLoss": of_loss(losses.SuperContrastiveLoss),
+    "SuperLoss": of_loss(losses.SuperLoss, lambda: {"losses": random(B).abs()}, differentiable=("losses",)),
+}
+NO_LOSS = {"ProcSimStep"}  # what a loss returns
+
+
+def proxied() -> dict[str, Any]:
+    return {"embeddings": random(B, D), "proxies": random(C, D, seed=1)}
+
+
+def anchored() -> dict[str, Any]:
+    zeros = torch.zeros(B, dtype=torch.float64)
+    return proxied() | {"sets": ops.LabelSets.of(labels()), "biases": ops.AnchorBiases(zeros, zeros)}
+
+
+def summed() -> dict[str, Any]:
+    share = torch.tensor(0.1, dtype=torch.float64)
+    pairs = {"candidates": random(B, D, seed=1), "candidate_labels": labels()}
+    return batch() | pairs | {"positive_scale": share, "negative_scale": share}
+
+
+def self_paced() -> dict[str, Any]:
+    terms = {"positive": random(B).abs(), "negative": random(B, seed=1).abs()}
+    return {"weights": torch.full((B,), 0.5, dtype=torch.float64), **terms, "labels": labels()}
+
+
+def of_op(name: str, inputs: Callable[[], dict[str, Any]], *differentiable: str, **settings: Any) -> Call:
+    return Call(lambda: getattr(ops, name), inputs, differentiable, settings)
+
+
+LSE = {"alpha": 2.0, "beta": 50.0, "base": 0.5}
+HINGE = {"positive_margin": 0.9, "negative_margin": 0.1}
+PROXIED = ("embeddings", "proxies")
+PAIRS = ("embeddings", "candidates")
+_CALLS = (
+    of_op(
+        "anchor_loss",
+        lambda: (
+            anchored()
+            | {
+                "positive_scale": torch.tensor(0.5, dtype=torch.float64),
+                "negative_scale": torch.tensor(0.5, dtype=torch.float64),
+            }
+        ),
+        *PROXIED,
+        alpha=32.0,
+    ),
+    of_op("anchor_lse", anchored, *PROXIED, alpha=32.0),
+    of_op("bessel_ratio", lambda: {"kappa": random(B).exp()}, "kappa", v=2.0),
+    of_op("class_lse", lambda: proxied() | {"labels": labels()}, *PROXIED),
+    of_op("confidence", lambda: {"losses": random(B).abs()}, threshold=0.5, lam=1.0),
+    of_op("fit_vmf", lambda: {"sums": random(C, D), "counts": torch.full((C,), 9)}),
+    of_op("lambertw", lambda: {"x": random(B).exp()}, "x"),
+    of_op("log_bessel_i", lambda: {"kappa": random(B).exp()}, "kappa", v=2.0),
+    of_op("nearest", lambda: {"queries": random(B, D), "gallery": random(B, D, seed=1)}, k=2),
+    of_op("otsu_confidence", lambda: {"losses": random(B).abs()}, lam=1.0),
+    of_op("otsu_threshold", lambda: {"losses": random(B).abs()}),
+    of_op("pair_hinge", batch, "embeddings", **HINGE),
+    of_op("pair_hinge_sum", summed, *PAIRS, **HINGE),
+    of_op("pair_lse", batch, "embeddings", **LSE),
+    of_op("pair_lse_sum", summed, *PAIRS, **LSE),
+    of_op("self_paced_descent", self_paced, lam=1.0, mu=0.1, steps=3),
+    of_op("self_paced_sweep", self_paced, lam=1.0, mu=0.1, learning_rate=0.5, steps=9),
+    of_op("similarity", proxied, *PROXIED),
+    of_op("superloss", lambda: {"losses": random(B).abs()}, "losses", tau=0.5, lam=1.0),
+    of_op(
+        "vmf_log_likelihood",
+        lambda: {"x": random(B, D), "mean_direction": random(C, D, seed=1), "kappa": random(C).exp()},
+    ),
+    of_op("vmf_log_normalizer", lambda: {"kappa": random(B).exp()}, "kappa", dim=D),
+    of_op("vmf_log_peak", lambda: {"kappa": random(B).exp()}, "kappa", dim=D),
+)
+OPS = {call.make().__name__: call for call in _CALLS}
+EVERY = LOSSES | OPS
+PUBLIC_LOSSES = set(losses.__all__) - NO_LOSS
+PUBLIC_OPS = {name for name in ops.__all__ if not inspect.isclass(getattr(ops, name))}

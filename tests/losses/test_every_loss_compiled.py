@@ -1,0 +1,88 @@
+"""Every loss under torch.compile in one graph, and through torch.export: the numbers of eager mode."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch.export import Dim
+
+from tests.every_call import LOSSES, random
+
+
+def results(function, call, inputs):
+    """The loss, with the gradients of what it differentiates and of its parameters."""
+    inputs = inputs | {name: inputs[name].detach().requires_grad_() for name in call.differentiable}
+    loss = function(**inputs)
+    leaves = [inputs[name] for name in call.differentiable]
+    module = getattr(function, "_orig_mod", function)
+    leaves += [parameter for parameter in module.parameters() if parameter.requires_grad]
+    return [loss.detach(), *torch.autograd.grad(loss, leaves, allow_unused=True)]
+
+
+def first_rows(inputs, B):
+    """A batch of B rows, made of the call's."""
+    return {name: torch.cat([value, value])[:B] for name, value in inputs.items()}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", LOSSES)
+def test_compiled(name, training, dynamic):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    call = LOSSES[name]
+    eager = call.make().train(training)
+    compiled_module = call.make().train(training)
+    compiled_module.load_state_dict(eager.state_dict())
+    compiled = torch.compile(compiled_module, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    for B in (8, 5, 11):
+        inputs = first_rows(call.inputs(), B)
+        for mine, other in zip(results(compiled, call, inputs), results(eager, call, inputs), strict=True):
+            torch.testing.assert_close(mine, other)
+    assert_same_buffers(compiled_module, eager)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_compiled_with_weights(name):
+    call = LOSSES[name]
+    if name == "ProcSimLoss":
+        with pytest.raises(TypeError, match="sample_weights"):
+            call(sample_weights=torch.ones(8))
+        return
+    torch._dynamo.reset()
+    module = call.make()
+    compiled = torch.compile(module.eval(), fullgraph=True, backend="aot_eager")
+    inputs = call.inputs() | {"sample_weights": torch.linspace(0, 2, 8, dtype=torch.float64)}
+    torch.testing.assert_close(compiled(**inputs), module(**inputs))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", LOSSES)
+def test_exported(name, training, strict):
+    """For batches of one size; traced by PyTorch's compiler (``strict``), also for batches of any size."""
+    torch._dynamo.reset()
+    call = LOSSES[name]
+    eager = call.make().train(training)
+    inputs = call.inputs()
+    shapes = {key: {0: Dim("B", min=3, max=64)} for key in inputs} if strict else None
+    exported = torch.export.export(deepcopy(eager), (), inputs, dynamic_shapes=shapes, strict=strict).module()
+    for B in (8, 5) if strict else (8,):
+        batch = first_rows(inputs, B)
+        torch.testing.assert_close(exported(**batch), eager(**batch))
+    assert_same_buffers(exported, eager)
+
+
+def test_a_compiled_loss_refuses_what_is_not_finite():
+    """With a message of its own, where eager mode would name the row."""
+    for name in ("SuperContrastiveLoss", "LanguageGuidanceLoss"):
+        torch._dynamo.reset()
+        compiled = torch.compile(LOSSES[name].make(), fullgraph=True, backend="aot_eager")
+        with pytest.raises(RuntimeError, match="embeddings has NaN or inf; run this batch in eager mode"):
+            LOSSES[name](compiled, embeddings=random(8, 6).log())
+
+
+def assert_same_buffers(module, eager):
+    buffers = dict(module.named_buffers())
+    for name, buffer in eager.named_buffers():
+        torch.testing.assert_close(buffers[name], buffer)
