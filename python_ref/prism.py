@@ -343,5 +343,51 @@ def is_clean(scores: Tensor, threshold: Tensor | float, known: Tensor) -> Tensor
     return (scores > threshold) | ~known
 
 
+def authors_filter(
+    p_clean: Tensor, window: list[float], noise_rate: float, window_size: int
+) -> tuple[Tensor, list[float]]:
+    """What the authors' public code makes of a batch, in the place of Eq. 15 and of lines 9 and 17 of Algorithm 1.
+
+    Parameters
+    ----------
+    p_clean : Tensor, (B,)
+        1 for a sample whose class is not in the memory, which is not empty: a batch that meets an empty one is kept.
+    window : list of float
+        The quantiles stored so far, the latest last.
+    noise_rate : float
+        R with ⌊R·B⌋ ≥ 1, or their code ends with an error.
+    window_size : int
+        How many quantiles are kept.
+
+    Returns
+    -------
+    keep : Tensor, (B,), bool
+        P above the mean of the window. Without a window, or where that keeps none: all but the ⌊R·B⌋ lowest, of equal
+        ones the first.
+    window : list of float
+        With this batch's quantile, unless it is 1 or NaN; with that one alone where the mean kept none.
+
+    Examples
+    --------
+    >>> authors_filter(torch.tensor([1.0, 0.3, 1.0, 1.0]), [], noise_rate=0.5, window_size=2)
+    (tensor([False, False,  True,  True]), [])
+    >>> authors_filter(torch.tensor([0.25, 0.125, 0.5, 1.0]), [0.5], noise_rate=0.5, window_size=2)
+    (tensor([False, False,  True,  True]), [0.5, 0.25])
+    >>> authors_filter(torch.tensor([0.25, 0.125]), [0.5], noise_rate=0.5, window_size=2)
+    (tensor([ True, False]), [0.125])
+    """
+    order = p_clean.argsort(stable=True)
+    removed = order[: int(noise_rate * len(p_clean))]
+    by_rank = torch.ones(len(p_clean), dtype=torch.bool)
+    by_rank[removed] = False
+    quantile = float(p_clean[removed[-1]])
+    if quantile < 1:
+        window = [*window, quantile][-window_size:]
+    if not window:
+        return by_rank, window
+    keep = p_clean > sum(window) / len(window)
+    return (keep, window) if keep.any() else (by_rank, window[-1:])
+
+
 def _in_bank(labels: Tensor, num_classes: int) -> Tensor:
     return torch.bincount(labels, minlength=num_classes) > 0

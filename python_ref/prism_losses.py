@@ -17,6 +17,7 @@ def memory_contrastive_loss(
     vector_labels: Tensor,
     margin: float = 0.5,
     variant: str = "paper",
+    keep: Tensor | None = None,
 ) -> Tensor:
     """Memory-based contrastive loss, Eq. 16 of the batch and Eq. 17 of batch and bank, summed.
 
@@ -32,8 +33,12 @@ def memory_contrastive_loss(
         The bank; constants. m may be 0.
     margin : float
         λ.
-    variant : {"paper", "xbm"}
-        "xbm" is the public code: Σ (1 − s) over positives with s < 1 − 1e-5 and Σ s over negatives with s > λ, by B.
+    variant : {"paper", "xbm", "authors"}
+        "xbm" is the public code of cross-batch memory: Σ (1 − s) over positives with s < 1 − 1e-5 and Σ s over
+        negatives with s > λ, by B. "authors" is that of PRISM: the same, where the term of the batch is divided by the
+        number of samples kept, and that of the bank by the number of all.
+    keep : Tensor, (B,), bool, optional
+        Which samples there are; by default all.
 
     Returns
     -------
@@ -45,11 +50,14 @@ def memory_contrastive_loss(
     >>> memory_contrastive_loss(X, y, X[:1], y[:1])  # 2 · (0.6 − 0.5); (0.6 − 0.5) − 1
     tensor(-0.7000)
     """
+    B = len(labels)
+    if keep is not None:
+        embeddings, labels = embeddings[keep], labels[keep]
     different = ~torch.eye(len(labels), dtype=torch.bool)  # Eq. 16 means pairs: a sample is none with itself
     batch = _pair_loss(cosine_similarity(embeddings, embeddings), labels[:, None] == labels, different, margin, variant)
     S = cosine_similarity(embeddings, vectors.detach())
     bank = _pair_loss(S, labels[:, None] == vector_labels, torch.ones_like(S, dtype=torch.bool), margin, variant)
-    return batch + bank
+    return batch + (bank * len(labels) / max(B, 1) if variant == "authors" else bank)
 
 
 def soft_triple_loss(

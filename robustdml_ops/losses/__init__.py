@@ -2,8 +2,9 @@
 
 from robustdml_ops.losses.adaptive_proxy_anchor import AdaptiveProxyAnchorLoss
 from robustdml_ops.losses.bspml import BSPMLLoss
-from robustdml_ops.losses.contrastive import ContrastiveLoss, MemoryContrastiveLoss
+from robustdml_ops.losses.contrastive import ContrastiveLoss
 from robustdml_ops.losses.language_guidance import LanguageGuidanceLoss
+from robustdml_ops.losses.memory_contrastive import MemoryContrastiveLoss
 from robustdml_ops.losses.multi_similarity import MultiSimilarityLoss
 from robustdml_ops.losses.normalized_softmax import NormalizedSoftmaxLoss
 from robustdml_ops.losses.procsim import ProcSimLoss, ProcSimStep

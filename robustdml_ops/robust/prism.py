@@ -76,8 +76,10 @@ class PRISM(TypedBuffers):
         as the authors' code does.
     estimator, bias_correction : str, optional
         How "vmf" fits κ, see :func:`robustdml_ops.ops.fit_vmf`. By default "newton" and, an extension, "u".
-    preset : {"paper"}, optional
-        The paper's form: estimator "prism", bias_correction "none", unseen "skip", and no extension.
+    preset : {"paper", "authors"}, optional
+        ``"paper"``: estimator "prism", bias_correction "none", unseen "skip", and no extension. ``"authors"``: as the
+        authors' public code, which has "average" with "smooth-top-r" alone; unseen is "zero", and samples of new
+        classes may be rejected while the window is empty. ``docs/prism.md`` has the differences.
     memory_dtype : torch.dtype
         Of the stored rows; sums are float32 at least.
     backend : str, optional
@@ -92,7 +94,7 @@ class PRISM(TypedBuffers):
     -----
     A sample is *new* while nothing can be said about its class: the class is not in the bank. (With "proxy": it was in
     no batch before. With "batch-positive": no other sample of the batch has it. With ``num_samples``: the bank has only
-    the sample's own copies.) A new sample has P_clean = 1 and is kept whatever m is.
+    the sample's own copies.) A new sample has P_clean = 1 and is kept whatever m is, except with preset "authors".
 
     Scores are float32, or float64 where embeddings or bank are, also under autocast. With "vmf" the error of log P is
     about 1e-7·κ in float32. A step makes one product B×C×D and keeps nothing of size B×C. There is no gradient, and
@@ -213,9 +215,8 @@ class PRISM(TypedBuffers):
         """
         batch = self._unit_batch(embeddings, labels, sample_ids)
         scores = self._score(batch, proxies)
-        threshold = self.threshold(scores, batch.labels)
+        keep, threshold = self.threshold.judge(scores, batch.labels)
         self.scores.advance(batch.labels)
-        keep = (scores.values > threshold) | ~scores.known
         return PRISMResult(keep, scores.values, threshold, _rejected(keep, batch.sample_ids))
 
     @torch.no_grad()

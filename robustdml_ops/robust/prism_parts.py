@@ -3,13 +3,20 @@
 import math
 
 import torch
-from torch import nn
 
 from robustdml_ops.robust.memory_bank import MemoryBank
+from robustdml_ops.robust.prism_authors import AuthorsSimilarity, AuthorsSmoothTopR
 from robustdml_ops.robust.prism_scores import BatchPositive, MemoryPositive, ProxySimilarity, Similarity
 from robustdml_ops.robust.prism_settings import ABLATIONS, PRISMSettings
 from robustdml_ops.robust.prism_softmax import BankSoftmax, VmfSimilarity
-from robustdml_ops.robust.prism_thresholds import FixedThreshold, PerClassThreshold, SmoothTopR, TopR, otsu_cut
+from robustdml_ops.robust.prism_thresholds import (
+    FixedThreshold,
+    PerClassThreshold,
+    SmoothTopR,
+    Threshold,
+    TopR,
+    otsu_cut,
+)
 
 
 def make_similarity(settings: PRISMSettings, backend: str | None) -> Similarity:
@@ -20,6 +27,8 @@ def make_similarity(settings: PRISMSettings, backend: str | None) -> Similarity:
     if settings.memory_size is None:
         return BatchPositive(C)
     bank = MemoryBank(C, D, settings.memory_size, settings.memory_dtype, settings.num_samples)
+    if settings.preset == "authors":
+        return AuthorsSimilarity(bank, backend)
     copies = settings.copies_to_find()
     if settings.similarity == "memory-positive":
         return MemoryPositive(bank, copies)
@@ -29,8 +38,10 @@ def make_similarity(settings: PRISMSettings, backend: str | None) -> Similarity:
     return VmfSimilarity(bank, copies, settings.vmf_start, estimator, bias_correction, backend)
 
 
-def make_threshold(settings: PRISMSettings) -> nn.Module:
-    """M, called with a batch's scores and labels."""
+def make_threshold(settings: PRISMSettings) -> Threshold:
+    """How a batch's scores become a verdict."""
+    if settings.preset == "authors":
+        return AuthorsSmoothTopR(settings.share, settings.window)
     logarithmic = settings.similarity not in ABLATIONS
     if settings.fixed_threshold is not None:
         m = settings.fixed_threshold

@@ -19,6 +19,7 @@ class Scores(NamedTuple):
     values: Tensor  # (B,) log P_clean, or a mean cosine; where not known that of P_clean = 1
     known: Tensor  # (B,) bool: whether there is anything to judge the sample by
     stands_in: bool = False  # whether these are AvgSim's scores because vMF-Sim has not begun; their scale differs
+    bank_is_empty: Tensor | None = None  # () bool, where the threshold asks for it
 
 
 class Similarity(Protocol):

@@ -1,4 +1,4 @@
-"""The settings of PRISM: which belong together, and what the paper's preset fixes."""
+"""The settings of PRISM: which belong together, and what the presets fix."""
 
 import math
 from dataclasses import dataclass
@@ -15,7 +15,11 @@ THRESHOLDS = ("smooth-top-r", "top-r", "per-class", "otsu", "fixed")
 MOST_REJECTED = 0.8  # of a class, by Otsu's cut
 UNSEEN = ("skip", "zero")
 _OURS = {"unseen": "skip", "estimator": "newton", "bias_correction": "u"}
-_PAPER = {"unseen": "skip", "estimator": "prism", "bias_correction": "none"}
+_FIXED = {
+    "paper": {"unseen": "skip", "estimator": "prism", "bias_correction": "none"},
+    "authors": {"unseen": "zero"},
+}
+PRESETS = tuple(_FIXED)
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class PRISMSettings:
     def __post_init__(self) -> None:
         self._check_name("similarity", SIMILARITIES)
         self._check_name("threshold", THRESHOLDS)
-        self._check_name("preset", (None, "paper"))
+        self._check_name("preset", (None, *PRESETS))
         self._check_name("unseen", (None, *UNSEEN))
         self._check_name("estimator", (None, *ESTIMATORS))
         self._check_name("bias_correction", (None, *BIAS_CORRECTIONS))
@@ -54,7 +58,7 @@ class PRISMSettings:
     def resolved(self, name: str) -> str:
         """``unseen``, ``estimator`` or ``bias_correction``, by default the preset's."""
         value: str | None = getattr(self, name)
-        return value or (_PAPER if self.preset else _OURS)[name]
+        return value or (_FIXED[self.preset] if self.preset else _OURS)[name]
 
     @property
     def share(self) -> float:
@@ -113,13 +117,19 @@ class PRISMSettings:
     def _check_preset(self) -> None:
         if self.preset is None:
             return
-        for name, value in _PAPER.items():
+        of_preset = f'preset="{self.preset}"'
+        for name, value in _FIXED[self.preset].items():
             if getattr(self, name) not in (None, value):
-                raise ValueError(f'preset="paper" has {name}="{value}", got "{getattr(self, name)}": leave one out')
+                raise ValueError(f'{of_preset} has {name}="{value}", got "{getattr(self, name)}": leave one out')
         if self.num_samples is not None:
-            raise ValueError('preset="paper" has no num_samples: leaving own copies out is an extension')
+            raise ValueError(f"{of_preset} has no num_samples: leaving own copies out is an extension")
         if self.threshold in ("per-class", "otsu"):
-            raise ValueError(f'preset="paper" has no threshold="{self.threshold}": it is an extension')
+            raise ValueError(f'{of_preset} has no threshold="{self.threshold}": it is an extension')
+        if self.preset == "authors" and (self.similarity, self.threshold) != ("average", "smooth-top-r"):
+            raise ValueError(
+                f'preset="authors" has similarity="average" with threshold="smooth-top-r" alone, as their code, got '
+                f'"{self.similarity}" with "{self.threshold}": take preset="paper" for others'
+            )
 
     def _check_name(self, name: str, known: tuple[str | None, ...]) -> None:
         if getattr(self, name) not in known:

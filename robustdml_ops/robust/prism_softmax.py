@@ -85,11 +85,15 @@ class BankSoftmax(TypedBuffers):
             backend=self.backend,
         )
         if self.bank.copies is None:
-            target, known = lse.target, self.bank.counts[batch.labels] > 0
+            target, known = lse.target, self.is_known(batch.labels)
         else:
             own = own_class(self.bank, batch, self.max_copies)
             target, known = self.logit.of_own(batch.X, own), own.counts > 0
         return Scores(log_softmax(target, lse.lse, known), known, self.stands_in)
+
+    def is_known(self, labels: Tensor) -> Tensor:
+        """Whether there is anything to judge each sample by, (B,) bool, where own copies count."""
+        return self.bank.counts[labels] > 0
 
     def advance(self, labels: Tensor) -> None:
         """The state changes in `enqueue` alone."""

@@ -4,14 +4,23 @@ import math
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from robustdml_ops.ops import otsu_threshold
 from robustdml_ops.robust.buffers import TypedBuffers
 from robustdml_ops.robust.prism_scores import Scores
 
 
-class FixedThreshold(nn.Module):
+class Threshold(TypedBuffers):
+    """Called with a batch's scores and labels, gives m: (), or (B,), one for each sample. State advances by a batch."""
+
+    def judge(self, scores: Scores, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Which samples are kept, (B,) bool, and m. A sample of a new class is kept whatever m is."""
+        m: Tensor = self(scores, labels)
+        return (scores.values > m) | ~scores.known, m
+
+
+class FixedThreshold(Threshold):
     """The same m for all batches, on the scale of the scores."""
 
     def __init__(self, value: float) -> None:
@@ -23,7 +32,7 @@ class FixedThreshold(nn.Module):
         return scores.values.new_full((), self.value)
 
 
-class TopR(nn.Module):
+class TopR(Threshold):
     """TRM: the ⌊R·B⌋-th smallest score of the batch; −∞ where R·B < 1. ``share`` is R."""
 
     def __init__(self, share: float) -> None:
@@ -35,7 +44,7 @@ class TopR(nn.Module):
         return _smallest(scores.values, _rejected_number(self.share, len(labels)))
 
 
-class SmoothTopR(TypedBuffers):
+class SmoothTopR(Threshold):
     """The sTRM: the mean of P at the quantiles of the last batches, this one among them, Eq. 15.
 
     A sample of a new class is given P = 1. Where so many are new that the quantile falls on one of them, it says
@@ -70,7 +79,7 @@ class SmoothTopR(TypedBuffers):
         return m.to(scores.values.dtype)
 
 
-class PerClassThreshold(TypedBuffers):
+class PerClassThreshold(Threshold):
     """A quantile per class, of the last scores that its samples had in earlier batches. Not in the paper.
 
     Of n earlier scores the (n + 1)R-th smallest is taken, interpolated between two neighbours. If all n + 1 scores

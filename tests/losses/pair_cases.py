@@ -12,7 +12,7 @@ from robustdml_ops.losses import ContrastiveLoss, MemoryContrastiveLoss, MultiSi
 from robustdml_ops.ops import ABSENT
 
 CPU_BACKENDS = ("native", "eager")
-NAMES = ("ms", "ms-mined", "contrastive", "contrastive-cosine", "memory-paper", "memory-xbm")
+NAMES = ("ms", "ms-mined", "contrastive", "contrastive-cosine", "memory-paper", "memory-xbm", "memory-authors")
 
 
 def random_matrix(rows, D, generator, classes):
@@ -103,9 +103,13 @@ def per_sample_memory_loss(X, labels, bank, bank_labels, margin, variant, sample
         if others is None:
             continue
         positive, negative = pair_sets(labels, other_labels)
+        share = 1.0
+        if variant == "authors" and others is bank and sample_weights is not None and len(X):
+            share = max(1, int((sample_weights > 0).sum())) / len(X)
         S = cosine_similarity(X, others)
         if variant == "paper":
             losses = losses + ((S - margin).clamp(min=0) * negative).sum(1) - (S * positive).sum(1)
         else:
-            losses = losses + ((1 - S) * (positive & (S < 1 - 1e-5))).sum(1) + (S * (negative & (margin < S))).sum(1)
+            attracted, repelled = positive & (S < 1 - 1e-5), negative & (margin < S)
+            losses = losses + share * (((1 - S) * attracted).sum(1) + (S * repelled).sum(1))
     return mean_over_samples(losses, sample_weights, reduction)

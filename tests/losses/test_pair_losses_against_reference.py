@@ -9,7 +9,7 @@ from pytorch_metric_learning import distances, miners
 from pytorch_metric_learning import losses as pml
 
 from python_ref.prism_losses import memory_contrastive_loss
-from robustdml_ops.losses import ContrastiveLoss, MultiSimilarityLoss
+from robustdml_ops.losses import ContrastiveLoss, MemoryContrastiveLoss, MultiSimilarityLoss
 from robustdml_ops.ops import ABSENT
 
 SHAPES = [(1, 1, None), (1, 3, 4), (2, 3, None), (5, 2, 1), (17, 7, None), (17, 7, 33), (40, 16, 65), (65, 31, None)]
@@ -73,13 +73,13 @@ def test_float32_is_as_good_as_the_reference_in_float32(name, m, backend):
         assert (mine - truth).abs().max() <= allowed
 
 
-@pytest.mark.parametrize("variant", ["paper", "xbm"])
+@pytest.mark.parametrize("variant", ["paper", "xbm", "authors"])
 def test_memory_loss_is_that_of_the_paper(variant):
     """The reference by sample, to which the others are compared, sums to the reference of the equations."""
     case = PairCase(f"memory-{variant}", 12, 5, 20, reduction="none")
     case.bank_labels = torch.where(case.bank_labels == ABSENT, 1, case.bank_labels)  # that one has no absent rows
     total = memory_contrastive_loss(case.embeddings, case.labels, case.bank, case.bank_labels, 0.2, variant)
-    torch.testing.assert_close(case.ours().sum() / (12 if variant == "xbm" else 1), total)
+    torch.testing.assert_close(case.ours().sum() / (1 if variant == "paper" else 12), total)
 
 
 PML = {
@@ -114,3 +114,32 @@ def test_takes_the_place_of_pytorch_metric_learning(name, bank, classes):
         results.append([loss, *torch.autograd.grad(loss, case.inputs)])
     for mine, other in zip(*results, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("variant", ["paper", "xbm", "authors"])
+def test_a_filtered_batch_with_a_memory(variant, reduction):
+    """With a mask for weights: by the number kept, or as the authors of PRISM the bank's term by that of all."""
+    case = PairCase(f"memory-{variant}", 12, 5, 20, reduction=reduction)
+    case.bank_labels = torch.where(case.bank_labels == ABSENT, 1, case.bank_labels)
+    keep = torch.arange(12) % 3 != 1
+    case.weights = keep.double()
+    expected = memory_contrastive_loss(
+        case.embeddings, case.labels, case.bank, case.bank_labels, 0.2, variant, keep
+    ) * (8 if variant != "paper" else 1)
+    ours = case.ours()
+    ours = ours.sum() if reduction == "none" else ours * 8
+    torch.testing.assert_close(ours, expected)
+    torch.testing.assert_close(
+        *(torch.autograd.grad(loss, case.embeddings)[0] for loss in (ours, expected)), rtol=1e-9, atol=1e-12
+    )
+
+
+def test_the_weight_of_the_memory_by_hand():
+    """Two of three samples kept; a negative pair of the batch at s = 0.8, and two with the bank at 0.6 and 0.96."""
+    X = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]], dtype=torch.float64)
+    y, bank = torch.tensor([0, 1, 0]), torch.tensor([[0.6, 0.8]], dtype=torch.float64)
+    keep = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)
+    for variant, expected in (("xbm", (0.8 + 0.8 + 0.4 + 0.96) / 2), ("authors", (0.8 + 0.8) / 2 + (0.4 + 0.96) / 3)):
+        loss = MemoryContrastiveLoss(0.5, variant=variant)(X, y, None, bank, torch.tensor([0]), sample_weights=keep)
+        assert float(loss) == pytest.approx(expected, rel=1e-12)

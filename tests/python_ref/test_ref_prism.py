@@ -11,6 +11,7 @@ from torch.nn.functional import normalize
 
 from python_ref.prism import (
     MemoryQueue,
+    authors_filter,
     average_similarity,
     batch_positive_similarity,
     class_means,
@@ -208,7 +209,7 @@ def test_a_round_of_the_algorithm():
 
 
 @few
-@given(cases, st.floats(0, 0.9), st.sampled_from(["paper", "xbm"]))
+@given(cases, st.floats(0, 0.9), st.sampled_from(["paper", "xbm", "authors"]))
 def test_memory_contrastive_loss_is_its_pairs(case, margin, variant):
     B, bank = len(case.X), list(zip(case.V, case.y_V, strict=True))
     pairs = [(cosine(case.X[i], case.X[j]), case.y[i] == case.y[j]) for i in range(B) for j in range(B) if i != j]
@@ -241,6 +242,38 @@ def test_losses_of_an_empty_batch_are_connected_zeros():
     assert total == 0
     assert X.grad.shape == (0, 2)
     assert not P.grad.any()
+
+
+def test_memory_contrastive_loss_of_a_filtered_batch_by_hand():
+    X = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]], dtype=torch.float64)
+    y, bank, of_bank = torch.tensor([0, 1, 0]), torch.tensor([[0.6, 0.8]], dtype=torch.float64), torch.tensor([0])
+    keep = torch.tensor([True, True, False])
+    for variant, expected in (
+        ("paper", 2 * (0.8 - 0.5) - 0.6 + (0.96 - 0.5)),
+        ("xbm", (2 * 0.8 + 0.4 + 0.96) / 2),
+        ("authors", 2 * 0.8 / 2 + (0.4 + 0.96) / 3),
+    ):
+        assert_same(memory_contrastive_loss(X, y, bank, of_bank, 0.5, variant, keep).item(), expected)
+
+
+def test_the_filter_of_the_authors_code_by_hand():
+    def run(p, window, noise_rate=0.5, size=3):
+        keep, window = authors_filter(torch.tensor(p, dtype=torch.float64), window, noise_rate, size)
+        return keep.tolist(), window
+
+    # No window, and the quantile falls on a new class: ranks decide, new classes among them, and nothing is stored.
+    assert run([1, 1, 0.2, 1], []) == ([False, True, False, True], [])
+    assert run([1, 1, 1, 1], []) == ([False, False, True, True], [])
+    # A quantile of its own is the mean: what is above it stays.
+    assert run([0.4, 0.1, 0.2, 1], []) == ([True, False, False, True], [0.2])
+    # With a window the quantile on a new class is left out, and new classes stay.
+    assert run([1, 1, 0.2, 1], [0.3]) == ([True, True, False, True], [0.3])
+    # The oldest leaves.
+    assert run([0.4, 0.1, 0.2, 1], [0.5, 0.1, 0.2]) == ([True, False, True, True], [0.1, 0.2, 0.2])
+    # The mean keeps none: ranks decide, and the window forgets.
+    assert run([0.1, 0.2, 0.3, 0.4], [0.9, 0.9]) == ([False, False, True, True], [0.2])
+    # 0.29 · 100 is 28.999999999999996, and their code takes 28.
+    assert sum(run([i / 200 for i in range(100)], [], 0.29)[0]) == 72
 
 
 @pytest.mark.parametrize("variant", ["paper", "xbm"])

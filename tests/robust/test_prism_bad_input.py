@@ -30,7 +30,7 @@ BANK = {"noise_rate": 0.5, "memory_size": 10}
             BANK | {"preset": "paper", "similarity": "vmf", "vmf_start": 0, "threshold": "otsu"},
             'preset="paper" has no threshold="otsu"',
         ),
-        (BANK | {"preset": "ours"}, "preset='ours': expected one of None, paper"),
+        (BANK | {"preset": "ours"}, "preset='ours': expected one of None, paper, authors"),
         (BANK | {"unseen": "one"}, "unseen='one'"),
         (BANK | {"similarity": "vmf"}, "vmf_start is missing"),
         (BANK | {"similarity": "vmf", "vmf_start": -1}, "vmf_start must be at least 0, got -1"),

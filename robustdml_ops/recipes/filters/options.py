@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from robustdml_ops.recipes.errors import UnknownNameError
 from robustdml_ops.recipes.options import Options, option
-from robustdml_ops.robust.prism_settings import THRESHOLDS
+from robustdml_ops.robust.prism_settings import PRESETS, THRESHOLDS
 
 # Similarity of `robustdml_ops.robust.PRISM`; the last two are the paper's ablations.
 FILTERS = {
@@ -33,7 +33,9 @@ class FilterOptions(Options, name="filter"):
         3, "prism-vmf: epochs in which average similarity stands in, while the memory fills", at_least=0
     )
     without_copies: bool = option(False, "judge a sample without its own past copies in the memory, an extension")
-    preset: str | None = option(None, "paper: the paper's estimator and no extension", choices=("paper",), kind=str)
+    preset: str | None = option(
+        None, "paper: the paper's estimator and no extension; authors: as their code", choices=PRESETS, kind=str
+    )
 
     def check(self) -> None:
         """Refuse an unknown kind and values out of bounds.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from robustdml_ops.losses import ContrastiveLoss, MemoryContrastiveLoss, MultiSimilarityLoss
-from robustdml_ops.losses.contrastive import VARIANTS
+from robustdml_ops.losses.memory_contrastive import VARIANTS
 from robustdml_ops.pairs import DISTANCES
 from robustdml_ops.recipes.methods.method import Method
 from robustdml_ops.recipes.options import Options, OptionSet, option
@@ -28,7 +28,7 @@ class MemoryContrastiveOptions(Options, name="mcl"):
     """Memory-based contrastive loss (MCL)."""
 
     margin: float = option(0.5, "similarity from which a negative pair counts, λ")
-    variant: str = option("paper", "paper, or xbm for the form of the code of cross-batch memory", choices=VARIANTS)
+    variant: str = option("paper", "paper; xbm: code of cross-batch memory; authors: of PRISM", choices=VARIANTS)
     memory_size: int | None = option(
         None, "rows of the memory (default: the training samples; with a filter, that of the filter)", kind=int
     )

@@ -1,0 +1,105 @@
+"""Contrastive loss with a memory, Wang et al. 2020, as Liu et al. (PRISM) write it."""
+
+from typing import Any
+
+from torch import Tensor
+
+from robustdml_ops.losses.metric_loss import Batch
+from robustdml_ops.losses.pair_family import PairBatch, PairFamilyLoss
+from robustdml_ops.losses.reduction import reduce_samples
+from robustdml_ops.ops import pair_hinge, pair_hinge_sum
+from robustdml_ops.validation import check_finite_numbers
+
+VARIANTS = ("paper", "xbm", "authors")
+
+
+class MemoryContrastiveLoss(PairFamilyLoss):
+    """Memory-based contrastive loss (MCL): the pairs of the batch, and those of the batch with a memory bank.
+
+        ℓ_i = Σ_n [s_in − λ]₊ − Σ_p s_ip        over the other samples of the batch, and again over the bank
+
+    ``ref_emb`` and ``ref_labels`` are the bank, beside the batch and not in its place: with a
+    :class:`robustdml_ops.robust.MemoryBank`, its ``features`` and ``labels``. Empty slots, labelled ``ABSENT``, are
+    passed over; without a bank, or with an empty one, the batch's term is the loss.
+
+    Parameters
+    ----------
+    margin : float
+        λ.
+    variant : {"paper", "xbm", "authors"}
+        ``"paper"``: as above. ``"xbm"``: as the code of cross-batch memory, Σ_p (1 − s_ip) over positives with s below
+        1 − 10⁻⁵, Σ_n s_in over negatives with s above λ. The gradients differ only at positives above 1 − 10⁻⁵.
+        ``"authors"``: as the code of PRISM, which is ``"xbm"`` with the bank's term divided by B where the batch's is
+        divided by the number of samples whose weight is not 0.
+    reduction : {"mean", "none"}
+        ``"mean"``: (), the mean over the samples. ``"none"``: (B,); its sum is the paper's loss, which does not divide.
+    backend : str, optional
+        ``"native"``, ``"triton"``, ``"eager"``; None: the fastest that serves the device.
+
+    Notes
+    -----
+    Value and gradient come from one sweep over the batch (``"none"``: from two). What is of size B×m exists a chunk of
+    samples at a time. Similarities and sums are in float32 at least, whatever the inputs are; the result is float32
+    (float64 if the embeddings are).
+
+    Source: Liu et al., "Noise-Resistant Deep Metric Learning with Probabilistic Instance Filtering" (PRISM), Eqs. 16
+    and 17; Wang, Zhang, Huang, Scott, "Cross-Batch Memory for Embedding Learning", CVPR 2020.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.losses import MemoryContrastiveLoss
+    >>> from robustdml_ops.robust import MemoryBank
+    >>> bank = MemoryBank(num_classes=2, embedding_size=2, capacity=4)
+    >>> slots = bank.enqueue(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
+    >>> X, y = torch.tensor([[1.0, 0.0], [0.6, 0.8]]), torch.tensor([0, 1])
+    >>> MemoryContrastiveLoss()(X, y, None, bank.features, bank.labels)  # (2 · (0.6 − 0.5) + (0.6 − 0.5) − 1)/2
+    tensor(-0.3500)
+    """
+
+    def __init__(
+        self,
+        margin: float = 0.5,
+        *,
+        variant: str = "paper",
+        reduction: str = "mean",
+        backend: str | None = None,
+        ignore_index: int | None = None,
+    ) -> None:
+        super().__init__(reduction=reduction, backend=backend, ignore_index=ignore_index)
+        check_finite_numbers(margin=margin)
+        if variant not in VARIANTS:
+            raise ValueError(f"variant={variant!r}: expected one of {', '.join(VARIANTS)}")
+        self.margin, self.variant = margin, variant
+
+    def extra_repr(self) -> str:
+        """Return the settings, for ``repr``."""
+        return f"margin={self.margin}, variant={self.variant!r}"
+
+    def _loss(self, batch: Batch) -> Tensor:
+        if batch.indices_tuple is not None:
+            raise ValueError(f"{type(self).__name__} takes all pairs: leave indices_tuple out, or take ContrastiveLoss")
+        checked = self._checked(batch)
+        embeddings, labels, candidates, _ = checked.pairs
+        of_batch = self._term(checked._replace(pairs=(embeddings, labels, None, None)))
+        if candidates is None:
+            return of_batch
+        of_bank = self._term(checked)
+        if self.variant == "authors":
+            of_bank = of_bank * checked.kept / max(1, len(embeddings))
+        return of_batch + of_bank
+
+    def _term(self, batch: PairBatch) -> Tensor:
+        """All variants are hinges with an offset: −s is [2 − s]₊ − 2, and s where s > λ is [s − λ]₊ + λ."""
+        paper = self.variant == "paper"
+        settings: dict[str, Any] = {
+            "positive_margin": 2.0 if paper else 1 - 1e-5,
+            "positive_offset": -2.0 if paper else 1e-5,
+            "negative_margin": self.margin,
+            "negative_offset": 0.0 if paper else self.margin,
+            "backend": self.backend,
+        }
+        if self._in_one_sweep(batch):
+            return pair_hinge_sum(*batch.pairs, batch.share, batch.share, **settings)
+        hinge = pair_hinge(*batch.pairs, **settings)
+        return reduce_samples(hinge.positive + hinge.negative, batch.weights, self.reduction)
