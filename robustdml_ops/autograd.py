@@ -11,13 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robustdml_ops.tracing import has_no_values
+
 Results = tuple[Tensor | None, ...]
 
 
-def in_eager_mode() -> bool:
-    """Neither under ``torch.compile`` or ``torch.export``, nor in a transform of ``torch.func`` or in forward mode."""
+def in_eager_mode(tensor: Tensor) -> bool:
+    """``tensor`` has values, and no transform of ``torch.func`` or forward mode is at work."""
     return not (
-        torch.compiler.is_compiling()
+        has_no_values(tensor)
         or torch._C._are_functorch_transforms_active()
         or torch.autograd.forward_ad._current_level >= 0
     )
@@ -25,10 +27,11 @@ def in_eager_mode() -> bool:
 
 def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
     """``function.apply(*arguments)``, in eager mode without what PyTorch does for defaults and dead wrappers: 30 µs."""
-    if torch.compiler.is_compiling() and not _wants_gradient(arguments):
+    like = next(argument for argument in arguments if isinstance(argument, Tensor))
+    if has_no_values(like) and not _wants_gradient(arguments):
         # PyTorch's compiler would pass a context to a forward that takes any number of arguments, and has none.
         return function.forward(*_without_twins(arguments))
-    if not in_eager_mode():
+    if not in_eager_mode(like):
         return function.apply(*_without_twins(arguments))  # type: ignore[no-untyped-call]
     if not torch.is_grad_enabled():
         return function.forward(*arguments)
@@ -135,7 +138,7 @@ class SecondDerivative(torch.autograd.Function):
 
 def scale_gradients(gradients: Sequence[Tensor | None], factor: Tensor) -> list[Tensor | None]:
     """Gradients that a sweep has made beforehand times the upstream gradient ``factor`` (), in their own memory."""
-    if torch.compiler.is_compiling():
+    if has_no_values(factor):
         return [None if gradient is None else (gradient * factor).to(gradient.dtype) for gradient in gradients]
     # On the CPU the usual upstream of exactly 1 saves a pass over the proxies; elsewhere asking would stall.
     if factor.device.type != "cpu" or factor != 1:

@@ -1,12 +1,16 @@
 """Checks that the ops share: each error names the argument, its value and the way out."""
 
 import math
+import numbers
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from robustdml_ops.tracing import has_no_values
+
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def check_matrix(name: str, value: object, *, columns: int | None = None) -> Tensor:
@@ -22,33 +26,55 @@ def check_matrix(name: str, value: object, *, columns: int | None = None) -> Ten
 
 
 def check_sizes(**sizes: int) -> None:
-    """Every size is at least 1."""
+    """Every size is an integer of at least 1."""
     for name, value in sizes.items():
+        if isinstance(value, bool) or not isinstance(value, int | numbers.Integral):
+            raise TypeError(f"{name} must be an integer, got {value!r}: pass int(...) of it if that is what is meant")
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
 
 
-def check_finite_numbers(**numbers: float) -> None:
+def check_finite_numbers(**settings: float) -> None:
     """Settings that are numbers and not NaN or inf."""
-    for name, value in numbers.items():
+    for name, value in settings.items():
+        check_number(name, value)
         if not -math.inf < value < math.inf:
             raise ValueError(f"{name} must be finite, got {value}")
 
 
-def check_positive(**numbers: float) -> None:
+def check_positive(**settings: float) -> None:
     """Every number is above 0, and not inf."""
-    for name, value in numbers.items():
+    for name, value in settings.items():
+        check_number(name, value)
         if not 0 < value < math.inf:
             raise ValueError(f"{name} must be positive and finite, got {value}")
 
 
+def check_number(name: str, value: object) -> None:
+    """A Python or NumPy number."""
+    if isinstance(value, bool) or not isinstance(value, int | float | numbers.Real):
+        raise TypeError(f"{name} must be a number, got {value!r}: pass float(...) of it")
+
+
 def check_local(name: str, value: object) -> None:
-    """Refuse a DTensor: its local part alone would give a wrong sum without a word."""
-    if type(value).__name__ == "DTensor":
+    """Refuse tensors of a kind that no op here computes with, before one of them fails in the midst of it."""
+    if type(value).__name__ == "DTensor":  # its local part alone would give a wrong sum without a word
         raise TypeError(
             f"{name} is a DTensor, and this op works on local tensors: pass {name}.full_tensor(), or {name}.to_local() "
             "if each rank is to have a loss of its own"
         )
+    if not isinstance(value, Tensor):
+        return
+    if value.is_nested:
+        raise ValueError(f"{name} is a nested tensor, and all rows must be of one length: pass them as a matrix")
+    if value.layout != torch.strided:
+        raise ValueError(
+            f"{name} is of layout {value.layout}, and dense tensors are computed with: pass {name}.to_dense()"
+        )
+    if value.is_quantized:
+        raise ValueError(f"{name} is quantized, {value.dtype}: pass {name}.dequantize()")
+    if value.is_floating_point() and value.dtype not in FLOATS:
+        raise ValueError(f"{name} is of {value.dtype}, a type to store and not to compute in: pass {name}.bfloat16()")
 
 
 def check_same_device(**tensors: Tensor | None) -> None:
@@ -61,6 +87,7 @@ def check_same_device(**tensors: Tensor | None) -> None:
 
 def check_vector(name: str, value: object, length: int) -> Tensor:
     """Return ``value`` if it is a floating-point vector of ``length``."""
+    check_local(name, value)
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, not {type(value).__name__}")
     if value.dim() != 1 or len(value) != length or not value.is_floating_point():
@@ -117,7 +144,7 @@ def check_id_range(sample_ids: Tensor, num_samples: int) -> None:
 def _check_range(values: Tensor, size: int, one: str, name: str, name_of_size: str) -> None:
     if len(values) == 0:
         return
-    if values.device.type != "cpu":
+    if values.device.type != "cpu" or has_no_values(values):
         torch._assert_async(((values >= 0) & (values < size)).all(), f"a {one} is outside 0 … {size - 1}")
         return
     least, largest = map(int, values.aminmax())
@@ -151,7 +178,7 @@ def check_finite_embeddings(embeddings: Tensor, name: str = "embeddings") -> Non
     """No NaN or inf on the CPU. Elsewhere a look would stall the stream: the loss is NaN then."""
     if embeddings.device.type != "cpu":
         return
-    if torch.compiler.is_compiling():
+    if has_no_values(embeddings):
         torch._assert_async(torch.isfinite(embeddings).all(), f"{name} has NaN or inf; run this batch in eager mode")
     elif not all_finite(embeddings):
         row = int((~torch.isfinite(embeddings)).any(1).nonzero()[0])
@@ -196,7 +223,7 @@ def check_finite_proxies(total: Tensor, proxies: Tensor) -> None:
 
 def require(condition: Tensor, message: Callable[[], str]) -> None:
     """Raise ValueError where ``condition`` () is false: on the CPU with the values, else by a device-side assertion."""
-    if torch.compiler.is_compiling() or condition.device.type != "cpu":
+    if condition.device.type != "cpu" or has_no_values(condition):
         torch._assert_async(condition, "a value is out of range; run this batch on the CPU for its name")
     elif not condition:
         raise ValueError(message())

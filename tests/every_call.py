@@ -54,7 +54,12 @@ def batch() -> dict[str, Any]:
 
 
 def of_loss(make: Callable[[], nn.Module], inputs: Callable[[], dict[str, Any]] = batch, **more: Any) -> Call:
-    return Call(lambda: make().double(), inputs, **more)
+    def in_double() -> nn.Module:
+        # Under a fake mode parameters can't be converted: tests of it set the default type.
+        module = make()
+        return module if torch.get_default_dtype() == torch.float64 else module.double()
+
+    return Call(in_double, inputs, **more)
 
 
 LOSSES: dict[str, Call] = {

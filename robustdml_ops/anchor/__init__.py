@@ -159,7 +159,7 @@ def _apply(
     want: list[bool],
 ) -> Outputs:
     of_sets: tuple[Any, ...] = (sets,)
-    if not in_eager_mode():
+    if not in_eager_mode(inputs[0]):
         numbers = (0.0, 0.0) if isinstance(sets, LabelSets) else (sets.beta, sets.threshold)
         of_sets = (*numbers, *sets.tensors)
     outputs: Outputs = apply(AnchorSweep, *inputs, *scales, alpha, backend or "auto", want, *of_sets)

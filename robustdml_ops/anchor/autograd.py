@@ -18,6 +18,7 @@ from robustdml_ops.backends import choose
 from robustdml_ops.label_sets import LabelSets
 from robustdml_ops.rows.lengths import unit_rows_twice
 from robustdml_ops.sweep import chunk_rows, compute_dtype, gradient_room
+from robustdml_ops.tracing import has_no_values
 from robustdml_ops.validation import check_finite_embeddings, check_finite_proxies, check_label_range
 
 # embeddings (B, D), proxies (C, D), positive bias (B,), negative bias (B,) or None for the same, anchor bias (C,)
@@ -45,7 +46,7 @@ class AnchorSweep(torch.autograd.Function):
         """
         inputs, scales, settings = arguments[_INPUTS], arguments[_SCALES], arguments[_SETTINGS]
         want, sets = arguments[_WANT], arguments[_SETS]
-        if torch.compiler.is_compiling():
+        if has_no_values(inputs[0]):
             numbers, tensors = sets[:2], list(sets[2:])
             return anchor_sweep_op(*inputs, *scales, *settings, want, *numbers, tensors)  # type: ignore[no-any-return]
         result = _sweep(inputs, scales, settings, want, sets)
@@ -76,7 +77,8 @@ class AnchorSweep(torch.autograd.Function):
         # A compiled graph has zeros where nothing arrives: it is the scales that tell what was asked of the sweep.
         if dtotal is None if ctx.weighted else dpositive is None and dnegative is None:
             return (*(None,) * _NUMBER, *nothing)
-        differentiable = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        given: Any = dtotal if ctx.weighted else dnegative if dpositive is None else dpositive
+        differentiable = torch.is_grad_enabled() and not has_no_values(given)
         if ctx.weighted and not differentiable:
             return (*_scaled(ctx, dtotal, needs), *nothing)
         inputs, scales, _, tensors_of_sets = _saved(ctx.saved_tensors)
@@ -182,7 +184,7 @@ def _first(settings: Settings, needs: Sequence[bool], sets: Sequence[Any], *tens
     """Gradients of Σ_p upstream_p · lse_p over both sums: one sweep."""
     inputs, upstream, sets = tensors[_INPUTS], tensors[_SCALES], (*sets, *tensors[_TENSORS.stop :])
     want = [needs[4], needs[0], needs[1], needs[2] or needs[3]]
-    if torch.compiler.is_compiling():
+    if has_no_values(inputs[0]):
         numbers, of_sets = sets[:2], list(sets[2:])
         _, _, lse_negative, *gradients = anchor_sweep_op(*inputs, *upstream, *settings, want, *numbers, of_sets)
     else:

@@ -8,6 +8,7 @@ from torch import Tensor
 from robustdml_ops.anchor.problem import ConfidenceSets
 from robustdml_ops.label_sets import LabelSets
 from robustdml_ops.sweep import chunk_rows
+from robustdml_ops.tracing import without_autocast
 
 
 class ConfidenceCounts(NamedTuple):
@@ -45,7 +46,7 @@ def count_confidences(
     rows = chunk_rows(B + sets.per_class, device)
     for first in range(0, num_classes if B else 0, rows):
         last = min(num_classes, first + rows)
-        with torch.autocast(device.type, enabled=False):
+        with without_autocast(device):
             values = sets.values(first, last, dtype)
         low, high = values, values
         if present is not None:

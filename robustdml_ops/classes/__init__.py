@@ -121,7 +121,7 @@ def class_lse(
         backend=backend or "auto",
     )
     arguments = (embeddings, rows, *LabelSets.of(labels).tensors, scale, bias)
-    if not settings.differentiable and in_eager_mode():
+    if not settings.differentiable and in_eager_mode(embeddings):
         return ClassLSE(*sweep_values(arguments[:2], arguments[2:], settings))
     return ClassLSE(*apply(ClassSweep, *arguments, *settings))
 

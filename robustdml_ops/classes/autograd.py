@@ -18,6 +18,7 @@ from robustdml_ops.classes.sweep import BACKENDS, class_sweep, class_sweep_backw
 from robustdml_ops.label_sets import LabelSets
 from robustdml_ops.rows.lengths import unit_rows_twice
 from robustdml_ops.sweep import chunk_rows, gradient_room
+from robustdml_ops.tracing import has_no_values
 from robustdml_ops.validation import all_finite, check_finite_embeddings, check_label_range, require
 
 # embeddings (B, D), proxies (C·H, D)
@@ -45,7 +46,7 @@ class ClassSweep(torch.autograd.Function):
     @staticmethod
     def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
         """Of matrices, constants and settings."""
-        if torch.compiler.is_compiling():
+        if has_no_values(arguments[0]):
             return class_sweep_op(*arguments)  # type: ignore[no-any-return]
         return sweep_values(arguments[:2], arguments[2:7], ClassSettings(*arguments[7:]))
 
@@ -63,7 +64,7 @@ class ClassSweep(torch.autograd.Function):
         want = ctx.needs_input_grad[:2]
         first = partial(_first, ctx.settings, want)
         tensors = (X, P, *results, dlse.contiguous(), dtarget.contiguous(), *constants)
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        if torch.is_grad_enabled() and not has_no_values(X):
             second = partial(_second, ctx.settings)
             gradients = Derivative.apply(first, second, 4, *tensors)  # type: ignore[no-untyped-call]
         else:
@@ -87,12 +88,17 @@ def sweep_values(matrices: Matrices, constants: Constants, settings: ClassSettin
     if lse.device.type == "cpu":
         require(
             (lse < torch.inf).all(),
-            lambda: (
-                f"lse[{_place(~(lse < torch.inf))}] is NaN or inf: row {_place(~torch.isfinite(rows).all(1))} of the "
-                "proxies has NaN or inf, or a logit overflows"
-            ),
+            lambda: f"lse[{_place(~(lse < torch.inf))}] is NaN or inf: {_cause(rows)}",
         )
     return lse, target
+
+
+def _cause(rows: Tensor) -> str:
+    """Of log-sum-exps that are not finite."""
+    bad = ~torch.isfinite(rows).all(1)
+    if bad.any():
+        return f"row {_place(bad)} of the proxies has NaN or inf"
+    return "a logit overflows, or the length of a proxy does: lower scale, bias or the proxies"
 
 
 def _place(bad: Tensor) -> int | str:
@@ -119,7 +125,7 @@ def _problem(constants: Sequence[Any], settings: ClassSettings) -> ClassProblem:
 
 def _first(settings: ClassSettings, want: Sequence[bool], *tensors: Any) -> Results:
     """Gradients of Σ_x dlse_x · lse_x + dtarget_x · target_x, in the types of embeddings and proxies."""
-    if torch.compiler.is_compiling():
+    if has_no_values(tensors[0]):
         dX, dP = class_gradient_op(*tensors, *settings, list(want))
     else:
         dX, dP = _sweep_gradients(settings, want, *tensors)

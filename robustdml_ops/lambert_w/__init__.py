@@ -4,12 +4,14 @@ All compute elementwise in float64 where the first argument is float64, else in 
 """
 
 import math
+import numbers
 
 import torch
 from torch import Tensor
 
 from robustdml_ops.autograd import apply
 from robustdml_ops.lambert_w.autograd import LambertW, SuperLossMinimum, sigma_of
+from robustdml_ops.tracing import has_no_values
 from robustdml_ops.validation import check_local, check_losses, check_same_device
 
 
@@ -48,7 +50,8 @@ def lambertw(x: Tensor, *, backend: str | None = None) -> Tensor:
     """
     check_local("x", x)
     if not isinstance(x, Tensor) or not x.is_floating_point():
-        raise TypeError(f"x must be a floating-point torch.Tensor, got {getattr(x, 'dtype', type(x).__name__)}")
+        found = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise TypeError(f"x must be a floating-point torch.Tensor, got {found}")
     x = x if x.dtype == torch.float64 else x.float()
     _check_branch(x)
     value: Tensor = apply(LambertW, x, backend or "auto")
@@ -147,7 +150,7 @@ def superloss(losses: Tensor, tau: Tensor | float, lam: float, *, backend: str |
 
 def _check_branch(x: Tensor) -> None:
     """On the CPU, no x below −1/e as its type rounds it."""
-    if x.device.type != "cpu" or torch.compiler.is_compiling():
+    if x.device.type != "cpu" or has_no_values(x):
         return
     below = x < torch.tensor(-1 / math.e, dtype=x.dtype)
     if below.any():
@@ -160,8 +163,9 @@ def _check_branch(x: Tensor) -> None:
 def check_lam(lam: float, dtype: torch.dtype) -> None:
     """λ is a positive number, and so is 2λ in the compute type."""
     limits = torch.finfo(dtype)
-    if isinstance(lam, bool) or not isinstance(lam, int | float) or not limits.tiny <= lam <= limits.max / 2:
-        raise ValueError(f"lam must be a positive number in the range of {dtype}, got {lam}")
+    is_number = isinstance(lam, int | float | numbers.Real) and not isinstance(lam, bool)
+    if not is_number or not limits.tiny <= float(lam) <= limits.max / 2:
+        raise ValueError(f"lam must be a positive number in the range of {dtype}, got {lam!r}")
 
 
 def _check_pair(losses: Tensor, threshold: Tensor | float, name: str, lam: float) -> tuple[Tensor, Tensor]:
@@ -169,6 +173,8 @@ def _check_pair(losses: Tensor, threshold: Tensor | float, name: str, lam: float
     losses = check_losses(losses)
     check_lam(lam, losses.dtype)
     if not isinstance(threshold, Tensor):
+        if isinstance(threshold, bool) or not isinstance(threshold, int | float | numbers.Real):
+            raise TypeError(f"{name} must be a number or a torch.Tensor, got {threshold!r}")
         return losses, losses.new_full((1,), threshold)
     check_local(name, threshold)
     check_same_device(losses=losses, **{name: threshold})

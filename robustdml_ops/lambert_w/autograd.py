@@ -11,6 +11,7 @@ from robustdml_ops.lambert_w.eager import EagerLambertW
 from robustdml_ops.lambert_w.native import NativeLambertW
 from robustdml_ops.lambert_w.problem import LambertBackend
 from robustdml_ops.lambert_w.triton import TritonLambertW
+from robustdml_ops.tracing import has_no_values
 
 BACKENDS: dict[str, LambertBackend] = {
     "native": NativeLambertW(),
@@ -29,7 +30,7 @@ class LambertW(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, backend: str) -> Tensor:
         """W(x)."""
-        if torch.compiler.is_compiling():
+        if has_no_values(x):
             return lambertw_op(x, backend)  # type: ignore[no-any-return]
         return _backend(backend, x).lambert_w(x)
 
@@ -54,7 +55,7 @@ class SuperLossMinimum(torch.autograd.Function):
     @staticmethod
     def forward(losses: Tensor, tau: Tensor, lam: float, backend: str) -> tuple[Tensor, Tensor]:
         """The minimum and σ."""
-        if torch.compiler.is_compiling():
+        if has_no_values(losses):
             return superloss_op(losses, tau, lam, backend)  # type: ignore[no-any-return]
         return _backend(backend, losses).superloss(losses, tau, lam)
 
@@ -69,7 +70,7 @@ class SuperLossMinimum(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
         """Upstream times σ."""
         losses, tau, sigma = ctx.saved_tensors
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        if torch.is_grad_enabled() and not has_no_values(losses):
             # σ once more, by a function that knows its derivative; below the clamp σ is the constant e.
             lam, backend = ctx.settings
             x = ((losses - tau) / (2 * lam)).clamp(min=-1 / math.e)
@@ -79,7 +80,7 @@ class SuperLossMinimum(torch.autograd.Function):
 
 def sigma_of(losses: Tensor, threshold: Tensor, lam: float, backend: str) -> Tensor:
     """ProcSim's σ, a constant."""
-    if torch.compiler.is_compiling():
+    if has_no_values(losses):
         return confidence_op(losses, threshold, lam, backend)  # type: ignore[no-any-return]
     return _backend(backend, losses).confidence(losses, threshold, lam)
 

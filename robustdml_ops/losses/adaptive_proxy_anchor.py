@@ -12,7 +12,7 @@ from robustdml_ops.losses.metric_loss import Batch, Parts
 from robustdml_ops.losses.peer import WeightedLossOptions
 from robustdml_ops.ops import AnchorBiases
 from robustdml_ops.sweep import compute_dtype
-from robustdml_ops.validation import require
+from robustdml_ops.validation import check_finite_numbers, require
 
 NEGATIVE_MARGINS = ("sample", "proxy")
 
@@ -66,6 +66,7 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
         **options: Unpack[WeightedLossOptions],
     ) -> None:
         super().__init__(num_classes, embedding_size, margin, alpha, **options)
+        check_finite_numbers(regularization=regularization)
         if not margin > 0:
             raise ValueError(f"margin must be positive, got {margin}: λ/mean(m) has a pole at 0")
         if not regularization >= 0:

@@ -13,7 +13,14 @@ from robustdml_ops.losses.miner_indices import miner_weights
 from robustdml_ops.losses.peer import PeerWeights, WeightedLossOptions
 from robustdml_ops.ops import AnchorBiases, anchor_loss, anchor_lse, similarity
 from robustdml_ops.sweep import compute_dtype
-from robustdml_ops.validation import check_matrix, check_positive, check_same_device, check_sample_weights, check_sizes
+from robustdml_ops.validation import (
+    check_finite_numbers,
+    check_matrix,
+    check_positive,
+    check_same_device,
+    check_sample_weights,
+    check_sizes,
+)
 
 
 class AnchorFamilyLoss(PeerWeights, MetricLoss):
@@ -25,6 +32,7 @@ class AnchorFamilyLoss(PeerWeights, MetricLoss):
         self, num_classes: int, embedding_size: int, margin: float, alpha: float, **options: Unpack[WeightedLossOptions]
     ) -> None:
         check_sizes(num_classes=num_classes, embedding_size=embedding_size)
+        check_finite_numbers(margin=margin)
         check_positive(alpha=alpha)
         check_options(type(self), options)
         super().__init__(**options)

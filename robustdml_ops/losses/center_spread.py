@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.rows.lengths import all_within_reach, unit_rows
+from robustdml_ops.tracing import has_no_values, without_autocast
 
 
 def center_spread(centers: Tensor) -> Tensor:
@@ -18,13 +19,13 @@ def center_spread(centers: Tensor) -> Tensor:
         (C, H, D), any scale. A zero centre has cosine 0 with all others and no gradient.
     """
     C, H, _ = centers.shape
-    with torch.autocast(centers.device.type, enabled=False):
+    with without_autocast(centers.device):
         W = centers if centers.dtype == torch.float64 else centers.float()
         # From the products of the raw centres: unit ones would be copies of the largest parameter there is. But for
         # centres whose products overflow or lose their digits.
         products = W @ W.mT
         squared = products.diagonal(dim1=1, dim2=2)
-        if W.device.type != "cpu" or torch.compiler.is_compiling() or not all_within_reach(squared, 2):
+        if W.device.type != "cpu" or has_no_values(W) or not all_within_reach(squared, 2):
             W = unit_rows(W.flatten(0, 1)).view(W.shape)
             products = W @ W.mT
             squared = products.diagonal(dim1=1, dim2=2)

@@ -5,8 +5,10 @@ from torch import Tensor, nn
 
 from robustdml_ops.losses.reduction import check_reduction, reduce_samples
 from robustdml_ops.rows.lengths import unit_rows
+from robustdml_ops.tracing import has_no_values, without_autocast
 from robustdml_ops.validation import (
     check_finite_embeddings,
+    check_finite_numbers,
     check_labels,
     check_matrix,
     check_positive,
@@ -69,6 +71,8 @@ class LanguageGuidanceLoss(nn.Module):
         if direction not in DIRECTIONS:
             raise ValueError(f"direction={direction!r}: expected one of {', '.join(DIRECTIONS)}")
         check_positive(temperature=temperature)
+        if shift is not None:
+            check_finite_numbers(shift=shift)
         check_reduction(reduction)
         self.direction = direction
         self.shift = shift
@@ -112,7 +116,7 @@ class LanguageGuidanceLoss(nn.Module):
         texts = _check_texts(text_embeddings, embeddings)
         check_finite_embeddings(embeddings)
         dtype = torch.float64 if torch.float64 in (embeddings.dtype, texts.dtype) else torch.float32
-        with torch.autocast(embeddings.device.type, enabled=False):
+        with without_autocast(embeddings.device):
             X, T = unit_rows(embeddings.to(dtype)), unit_rows(texts.flatten(0, 1).to(dtype))
             # The sum of the k matrices is one product of the k texts in a row.
             T = T.reshape(len(texts), texts.shape[1] * texts.shape[2])
@@ -159,7 +163,7 @@ def _check_texts(texts: object, embeddings: Tensor) -> Tensor:
     if texts.requires_grad:
         raise ValueError("text_embeddings are constants of this loss: pass text_embeddings.detach()")
     check_same_device(embeddings=embeddings, text_embeddings=texts)
-    if texts.device.type == "cpu" and torch.compiler.is_compiling():
+    if texts.device.type == "cpu" and has_no_values(texts):
         torch._assert_async(
             torch.isfinite(texts).all(), "text_embeddings have NaN or inf; run this batch in eager mode"
         )

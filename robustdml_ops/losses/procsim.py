@@ -11,7 +11,7 @@ from robustdml_ops.losses.multi_similarity import MultiSimilarityLoss
 from robustdml_ops.losses.proxy_nca import ProxyNCALoss
 from robustdml_ops.ops import confidence, otsu_confidence, pair_lse_sum
 from robustdml_ops.robust.loss_thresholds import THRESHOLDS
-from robustdml_ops.validation import check_positive, check_sizes
+from robustdml_ops.validation import check_finite_numbers, check_matrix, check_positive, check_sizes
 
 NAMES = ("multi-similarity", "proxy-nca")
 
@@ -111,7 +111,8 @@ class ProcSimLoss(nn.Module):
     ) -> None:
         super().__init__()
         check_positive(lam=lam)
-        if not 0 <= omega < float("inf"):
+        check_finite_numbers(omega=omega)
+        if omega < 0:
             raise ValueError(f"omega must be finite and not negative, got {omega}")
         if omega > 0 and regularizer is None:
             raise ValueError(f"omega={omega} weighs a regularizer: give one, such as LanguageGuidanceLoss")
@@ -186,6 +187,7 @@ class ProcSimLoss(nn.Module):
 
     def step(self, embeddings: Tensor, labels: Tensor, guidance: Tensor | None = None) -> ProcSimStep:
         """Loss of a batch as :meth:`forward`, with the confidences, the detector's losses and the threshold."""
+        check_matrix("embeddings", embeddings)
         if guidance is not None and self.regularizer is None:
             raise ValueError("guidance is for a regularizer, and there is none: give ProcSimLoss(regularizer=…)")
         proxy_losses = None

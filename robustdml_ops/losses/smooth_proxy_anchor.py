@@ -9,7 +9,14 @@ from robustdml_ops.anchor.problem import ConfidenceSets
 from robustdml_ops.losses.base import AnchorFamilyLoss, AnchorTerms
 from robustdml_ops.losses.metric_loss import Batch
 from robustdml_ops.ops import AnchorBiases
-from robustdml_ops.validation import check_matrix, check_positive, check_same_device, check_vector, require
+from robustdml_ops.validation import (
+    check_finite_numbers,
+    check_matrix,
+    check_positive,
+    check_same_device,
+    check_vector,
+    require,
+)
 
 Factors = tuple[Tensor, Tensor, Tensor]
 
@@ -71,6 +78,7 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
             backend=backend,
             weight_init_func=weight_init_func,
         )
+        check_finite_numbers(threshold=threshold)
         check_positive(beta=beta)
         if not 0 < threshold < 1:
             raise ValueError(f"threshold must lie in (0, 1), got {threshold}")

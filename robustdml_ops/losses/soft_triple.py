@@ -13,7 +13,7 @@ from robustdml_ops.losses.distances import named
 from robustdml_ops.losses.metric_loss import Batch, Parts, no_initialisation
 from robustdml_ops.losses.peer import WeightedLossOptions, peer_losses
 from robustdml_ops.ops import ClassLSE, class_lse, similarity
-from robustdml_ops.validation import check_positive, check_sizes
+from robustdml_ops.validation import check_finite_numbers, check_positive, check_sizes
 
 
 class SoftTripleLoss(ClassFamilyLoss):
@@ -77,6 +77,7 @@ class SoftTripleLoss(ClassFamilyLoss):
         if not isinstance(self.distance, str) and not self.distance.is_inverted:
             raise ValueError(f"{named(self.distance)}: centres are pooled by similarity, take a similarity")
         check_positive(la=la, gamma=gamma)
+        check_finite_numbers(margin=margin, regularizer_weight=regularizer_weight)
         if not regularizer_weight >= 0:
             raise ValueError(f"regularizer_weight must not be negative, got {regularizer_weight}")
         self.centers_per_class = centers_per_class

@@ -7,6 +7,7 @@ from robustdml_ops.ops import superloss
 from robustdml_ops.pairs.distances import pair_distances
 from robustdml_ops.robust.loss_thresholds import RunningMean
 from robustdml_ops.rows.lengths import unit_rows
+from robustdml_ops.tracing import without_autocast
 from robustdml_ops.validation import (
     check_finite_embeddings,
     check_finite_numbers,
@@ -104,7 +105,7 @@ class SuperContrastiveLoss(nn.Module):
         check_matrix("embeddings", embeddings)
         labels = check_labels(labels, embeddings)
         check_finite_embeddings(embeddings)
-        with torch.autocast(embeddings.device.type, enabled=False):
+        with without_autocast(embeddings.device):
             distances = pair_distances(
                 unit_rows(embeddings if embeddings.dtype == torch.float64 else embeddings.float())
             )

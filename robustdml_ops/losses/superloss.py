@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from robustdml_ops.losses.reduction import check_reduction, reduce_samples
 from robustdml_ops.ops import superloss
 from robustdml_ops.robust.loss_thresholds import RunningMean
-from robustdml_ops.validation import check_losses, check_positive, check_sample_weights
+from robustdml_ops.validation import check_finite_numbers, check_losses, check_positive, check_sample_weights
 
 
 class SuperLoss(nn.Module):
@@ -44,6 +44,8 @@ class SuperLoss(nn.Module):
     def __init__(self, lam: float = 1.0, tau: float | None = None, *, reduction: str = "mean") -> None:
         super().__init__()
         check_positive(lam=lam)
+        if tau is not None:
+            check_finite_numbers(tau=tau)
         check_reduction(reduction)
         self.lam = lam
         self.tau = tau
@@ -73,6 +75,8 @@ class SuperLoss(nn.Module):
             Shapes or types that do not fit; on the CPU weights that are negative or not finite.
         """
         losses = check_losses(losses)
+        if losses.dim() == 0:
+            raise ValueError('losses must have one entry for each sample, got a single number: take reduction="none"')
         present = None
         if sample_weights is not None:
             sample_weights = check_sample_weights(sample_weights, losses)

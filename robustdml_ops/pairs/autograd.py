@@ -16,6 +16,7 @@ from robustdml_ops.pairs.dense import chunk_value
 from robustdml_ops.pairs.problem import PairHingeProblem, PairLSEProblem, PairProblem, PairSets
 from robustdml_ops.pairs.sweep import BACKENDS, PairResult, pair_sweep
 from robustdml_ops.sweep import chunk_rows, compute_dtype
+from robustdml_ops.tracing import has_no_values
 from robustdml_ops.validation import check_finite_candidates, check_finite_embeddings
 
 # embeddings (n, D), candidates (m, D) or None for the embeddings themselves
@@ -65,7 +66,7 @@ class PairSweep(torch.autograd.Function):
         The problem is one argument in eager mode. A compiled graph, and ``torch.func``, take its parts.
         """
         X, candidates, *scales, backend, want = arguments[:6]
-        if torch.compiler.is_compiling():
+        if has_no_values(X):
             return pair_sweep_op(X, candidates, *scales, *arguments[6:], backend, want)  # type: ignore[no-any-return]
         result = _sweep((X, candidates), scales, _problem_of(arguments[6:]), backend, want)
         if scales[0] is None:
@@ -94,7 +95,8 @@ class PairSweep(torch.autograd.Function):
         # A compiled graph has zeros where nothing arrives: it is the scales that tell what was asked of the sweep.
         if dtotal is None if ctx.weighted else dpositive is None and dnegative is None:
             return (None, None, *nothing)
-        differentiable = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        given: Any = dtotal if ctx.weighted else dnegative if dpositive is None else dpositive
+        differentiable = torch.is_grad_enabled() and not has_no_values(given)
         if ctx.weighted and not differentiable:
             return (*_scaled(ctx, dtotal, needs), *nothing)
         # Read once: torch.utils.checkpoint gives them out a single time.
@@ -174,7 +176,7 @@ def _first(problem: Sequence[Any], backend: str, needs: Sequence[bool], *tensors
     X, candidates, *upstream = tensors[:4]
     parts = (*tensors[4:], *problem)
     gradients: Sequence[Tensor | None]
-    if torch.compiler.is_compiling():
+    if has_no_values(X):
         _, _, _, _, *gradients = pair_sweep_op(X, candidates, *upstream, *parts, backend, list(needs))
     else:
         result = _sweep((X, candidates), upstream, _problem_of(parts), backend, needs)

@@ -89,5 +89,5 @@ def _apply(
     backend: str | None,
     want: list[bool],
 ) -> Any:
-    parts = (problem,) if in_eager_mode() else PairConstants.of(problem)
+    parts = (problem,) if in_eager_mode(embeddings) else PairConstants.of(problem)
     return apply(PairSweep, embeddings, candidates, *scales, backend or "auto", want, *parts)

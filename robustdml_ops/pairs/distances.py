@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from robustdml_ops.tracing import has_no_values
+
 _NEAR = 1 / 64  # squared; above it the product's rounding of a few ε is below 1e-5 of the distance
 _ELEMENTS = 1 << 23  # of differences that exist at a time
 
@@ -26,7 +28,7 @@ def pair_distances(X: Tensor) -> Tensor:
     Tensor
         (B, B), as ``X``: the distances of the given rows to some ε, those below 1/8 to some ε of themselves.
     """
-    distances: Tensor = pair_distances_op(X) if torch.compiler.is_compiling() else _pair_distances(X)
+    distances: Tensor = pair_distances_op(X) if has_no_values(X) else _pair_distances(X)
     return distances
 
 

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from robustdml_ops.tracing import has_no_values
+
 # Lengths whose squares the type holds with all of its digits, and likewise products of such rows with unit vectors.
 SHORTEST = {torch.float32: 1e-9, torch.float64: 1e-100}
 LONGEST = {torch.float32: 1e9, torch.float64: 1e100}
@@ -56,7 +58,7 @@ def unit_rows(rows: Tensor) -> Tensor:
     Tensor
         (n, D), as ``rows``.
     """
-    readable = rows.device.type == "cpu" and not torch.compiler.is_compiling()
+    readable = rows.device.type == "cpu" and not has_no_values(rows)
     if readable and not torch._C._are_functorch_transforms_active():
         norm: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
         if all_within_reach(norm):

@@ -10,6 +10,7 @@ terms are 0.
 """
 
 import math
+import numbers
 
 import torch
 from torch import Tensor
@@ -19,7 +20,8 @@ from robustdml_ops.self_paced.descent import ScaledGradient, descend
 from robustdml_ops.self_paced.eager import EagerSelfPaced
 from robustdml_ops.self_paced.native import NativeSelfPaced
 from robustdml_ops.self_paced.problem import CoordinateDescent, SelfPacedBackend, SelfPacedTerms
-from robustdml_ops.validation import INTEGERS, check_local, check_positive, check_vector
+from robustdml_ops.tracing import has_no_values
+from robustdml_ops.validation import INTEGERS, check_finite_numbers, check_local, check_positive, check_vector
 
 # Sequential work, always on the host.
 BACKENDS: dict[str, SelfPacedBackend] = {"native": NativeSelfPaced(), "eager": EagerSelfPaced()}
@@ -111,7 +113,7 @@ def self_paced_sweep(
         raise ValueError(f"decay must be at least 0 and finite, got {decay}")
     if not 0 <= seed < 2**64:
         raise ValueError(f"seed must be from 0 to 2**64 - 1, got {seed}")
-    w, terms = _on_host(weights, positive, negative, labels)
+    w, terms = _on_host(weights, positive, negative, labels, torch.float32)
     if len(w):
         rates = _rates(learning_rate, terms) / terms.sizes
         settings = CoordinateDescent(lam, mu, rates, decay, classes_per_step, samples_per_class, seed, steps)
@@ -164,7 +166,7 @@ def self_paced_descent(
     tensor([1., 1., 0., 1., 1.])
     """
     _check_settings(lam, mu, steps)
-    w, terms = _on_host(weights.double(), positive.double(), negative.double(), labels)
+    w, terms = _on_host(weights, positive, negative, labels, torch.float64)
     if len(w):
         w = torch.from_numpy(descend(ScaledGradient(terms, lam, mu), w.numpy(), steps, tolerance))
     return terms.unsort(w).to(weights)
@@ -172,22 +174,30 @@ def self_paced_descent(
 
 def _check_settings(lam: float, mu: float, steps: int) -> None:
     check_positive(lam=lam)
-    if not 0 <= mu < math.inf:
+    check_finite_numbers(mu=mu)
+    if mu < 0:
         raise ValueError(f"mu must be at least 0 and finite, got {mu}: 0 is plain self-paced learning")
+    if isinstance(steps, bool) or not isinstance(steps, int | numbers.Integral):
+        raise TypeError(f"steps must be an integer, got {steps!r}")
     if steps < 0:
         raise ValueError(f"steps must be at least 0, got {steps}")
 
 
-def _on_host(weights: Tensor, positive: Tensor, negative: Tensor, labels: Tensor) -> tuple[Tensor, SelfPacedTerms]:
-    """Weights and terms on the host, sorted by class, in the compute type."""
+def _on_host(
+    weights: Tensor, positive: Tensor, negative: Tensor, labels: Tensor, least: torch.dtype
+) -> tuple[Tensor, SelfPacedTerms]:
+    """Weights and terms on the host, sorted by class, in float64, or ``least`` where the weights are not."""
     check_local("labels", labels)
     if not isinstance(labels, Tensor) or labels.dim() != 1 or labels.dtype not in INTEGERS:
         raise ValueError("labels must be a vector of integers, one for each sample")
-    host = []
-    dtype = torch.float64 if weights.dtype == torch.float64 else torch.float32
-    for name, value in (("weights", weights), ("positive", positive), ("negative", negative)):
-        check_local(name, value)
+    given = {"weights": weights, "positive": positive, "negative": negative}
+    for name, value in given.items():
         check_vector(name, value, len(labels))
+        if has_no_values(value):
+            raise ValueError(f"{name} is a meta or fake tensor, and the descent is sequential work on values")
+    dtype = torch.promote_types(torch.float64 if weights.dtype == torch.float64 else torch.float32, least)
+    host = []
+    for name, value in given.items():
         host.append(value.detach().to("cpu", dtype))
         valid = torch.isfinite(host[-1]) if name != "weights" else (host[-1] >= 0) & (host[-1] <= 1)
         if not valid.all():
@@ -208,7 +218,8 @@ def _rates(learning_rate: float | Tensor, terms: SelfPacedTerms) -> Tensor:
             )
         rates = learning_rate.detach().to("cpu", torch.float64)[terms.names]
     else:
-        rates = torch.full((len(terms.names),), learning_rate, dtype=torch.float64)
+        check_finite_numbers(learning_rate=learning_rate)
+        rates = torch.full((len(terms.names),), float(learning_rate), dtype=torch.float64)
     if not ((rates > 0) & torch.isfinite(rates)).all():
         raise ValueError(f"learning_rate must be positive and finite, got {learning_rate}")
     return rates

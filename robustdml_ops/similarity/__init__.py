@@ -79,7 +79,7 @@ def _result_type(embeddings: Tensor, proxies: Tensor, dtype: torch.dtype | None,
         if not dtype.is_floating_point:
             raise ValueError(f"dtype must be a floating-point type, got {dtype}")
         return dtype
-    if torch.is_autocast_enabled(embeddings.device.type):
+    if not embeddings.is_meta and torch.is_autocast_enabled(embeddings.device.type):
         return torch.get_autocast_dtype(embeddings.device.type)
     # The promoted type; torch.promote_types would stand in an exported graph.
     return embeddings.dtype if embeddings.dtype == proxies.dtype else compute_dtype(embeddings, proxies)

@@ -10,6 +10,7 @@ from robustdml_ops.rows.lengths import unit_rows_twice
 from robustdml_ops.similarity.problem import SimilarityBackend
 from robustdml_ops.similarity.sweep import BACKENDS, similarity_sweep, similarity_sweep_backward
 from robustdml_ops.sweep import compute_dtype, gradient_room
+from robustdml_ops.tracing import has_no_values
 
 
 class Similarity(torch.autograd.Function):
@@ -18,7 +19,7 @@ class Similarity(torch.autograd.Function):
     @staticmethod
     def forward(embeddings: Tensor, proxies: Tensor, dtype: torch.dtype, backend: str) -> Tensor:
         """(B, C) in ``dtype``."""
-        if torch.compiler.is_compiling():
+        if has_no_values(embeddings):
             return similarity_op(embeddings, proxies, dtype, backend)  # type: ignore[no-any-return]
         S = embeddings.new_empty((len(embeddings), len(proxies)), dtype=dtype)
         similarity_sweep(embeddings, proxies, S, chosen(embeddings, proxies, backend))
@@ -35,7 +36,7 @@ class Similarity(torch.autograd.Function):
         """Two products through the Jacobian of the normalisation; where a graph is asked for, of PyTorch's own."""
         X, P = ctx.saved_tensors
         want = (ctx.needs_input_grad[0], ctx.needs_input_grad[1])
-        if torch.compiler.is_compiling():
+        if has_no_values(X):
             gradients = similarity_gradient_op(X, P, dS, *want, ctx.backend)
         elif torch.is_grad_enabled():
             # The matrix is there anyway, so dense expressions of its size are no loss.

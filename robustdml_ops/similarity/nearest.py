@@ -7,6 +7,7 @@ from torch import Tensor
 
 from robustdml_ops.similarity.autograd import chosen
 from robustdml_ops.sweep import compute_dtype, operand_dtype, product
+from robustdml_ops.tracing import has_no_values
 from robustdml_ops.validation import check_finite_candidates, check_finite_embeddings, check_matrix, check_same_device
 
 # Similarities at a time: queries by rows of the gallery.
@@ -69,9 +70,27 @@ def nearest(
     check_matrix("gallery", gallery, columns=queries.shape[1])
     check_same_device(queries=queries, gallery=gallery)
     _check_k(k, len(queries), len(gallery), exclude_self)
+    if has_no_values(queries):
+        return Nearest(*nearest_op(queries, gallery, k, exclude_self, backend or "auto"))
+    return Nearest(*_nearest(queries, gallery, k, exclude_self, backend or "auto"))
+
+
+@torch.library.custom_op("robustdml_ops::nearest", mutates_args=())
+def nearest_op(queries: Tensor, gallery: Tensor, k: int, exclude_self: bool, backend: str) -> tuple[Tensor, Tensor]:
+    """See :func:`nearest`; in eager mode nothing comes through here."""
+    return _nearest(queries, gallery, k, exclude_self, backend)
+
+
+@nearest_op.register_fake
+def _(queries: Tensor, gallery: Tensor, k: int, exclude_self: bool, backend: str) -> tuple[Tensor, Tensor]:
+    shape = (queries.shape[0], k)
+    return queries.new_empty(shape, dtype=compute_dtype(queries, gallery)), queries.new_empty(shape, dtype=torch.int64)
+
+
+def _nearest(queries: Tensor, gallery: Tensor, k: int, exclude_self: bool, backend: str) -> tuple[Tensor, Tensor]:
     check_finite_embeddings(queries, "queries")
     device, compute = queries.device, compute_dtype(queries, gallery)
-    chosen_backend = chosen(queries, gallery, backend or "auto")
+    chosen_backend = chosen(queries, gallery, backend)
     values = torch.full((len(queries), k), -torch.inf, dtype=compute, device=device)
     indices = torch.full((len(queries), k), -1, device=device)
     own = torch.arange(len(queries), device=device) if exclude_self else None
@@ -91,7 +110,7 @@ def nearest(
                 product(X[some], U.t(), tile)
                 excluded = None if own is None else own[some]
                 chosen_backend.keep_nearest(tile, first, excluded, values[some], indices[some])
-    return Nearest(values, indices)
+    return values, indices
 
 
 def _check_k(k: int, queries: int, gallery: int, exclude_self: bool) -> None:

@@ -5,11 +5,13 @@ a negative κ or NaN is an error; on a GPU, where a look at the values would sta
 """
 
 import math
+import numbers
 
 import torch
 from torch import Tensor
 
-from robustdml_ops.validation import check_local, check_matrix, check_same_device, check_vector
+from robustdml_ops.tracing import has_no_values, without_autocast
+from robustdml_ops.validation import check_local, check_matrix, check_number, check_same_device, check_vector
 from robustdml_ops.vmf.autograd import vmf
 from robustdml_ops.vmf.fit import BIAS_CORRECTIONS, ESTIMATORS, VonMisesFisher, fit_kappa, fit_vmf
 
@@ -217,12 +219,13 @@ def vmf_log_likelihood(x: Tensor, mean_direction: Tensor, kappa: Tensor, *, back
     check_same_device(x=x, mean_direction=mean_direction, kappa=kappa)
     dtype = torch.float64 if torch.float64 in (x.dtype, mean_direction.dtype, kappa.dtype) else torch.float32
     kappa = kappa.to(dtype)
-    with torch.autocast(x.device.type, enabled=False):
+    with without_autocast(x.device):
         cosine = x.to(dtype) @ mean_direction.to(dtype).t()
         return vmf_log_peak(x.shape[1], kappa, backend=backend) - kappa * (1 - cosine)
 
 
 def _check_order(v: float) -> float:
+    check_number("v", v)
     if not 0 <= v <= _LARGEST_ORDER:
         raise ValueError(f"v must be between 0 and {_LARGEST_ORDER:g}, got {v}")
     return float(v)
@@ -230,9 +233,9 @@ def _check_order(v: float) -> float:
 
 def _check_dim(dim: int) -> float:
     """Order of the Bessel function that belongs to ``dim``."""
-    if not isinstance(dim, int) or not 2 <= dim <= _LARGEST_ORDER:
+    if isinstance(dim, bool) or not isinstance(dim, int | numbers.Integral) or not 2 <= dim <= _LARGEST_ORDER:
         raise ValueError(f"dim must be an integer from 2 to {_LARGEST_ORDER:g}, got {dim}: one value has no direction")
-    return dim / 2 - 1
+    return int(dim) / 2 - 1
 
 
 def _check_kappa(kappa: object) -> Tensor:
@@ -242,8 +245,7 @@ def _check_kappa(kappa: object) -> Tensor:
         raise TypeError(f"kappa must be a torch.Tensor, not {type(kappa).__name__}: pass torch.tensor({kappa})")
     if kappa.is_complex() or kappa.dtype == torch.bool:
         raise ValueError(f"kappa must be real numbers, got {kappa.dtype}")
-    compiling = torch.compiler.is_compiling()
-    if kappa.device.type == "cpu" and not compiling and not (kappa >= 0).all():
+    if kappa.device.type == "cpu" and not has_no_values(kappa) and not (kappa >= 0).all():
         where = tuple(int(i) for i in (~(kappa >= 0)).nonzero()[0])
         raise ValueError(
             f"kappa{list(where) if where else ''} = {float(kappa[where])}: it must be at least 0, and not NaN"

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from robustdml_ops.autograd import apply, in_eager_mode
 from robustdml_ops.backends import choose
+from robustdml_ops.tracing import has_no_values
 from robustdml_ops.vmf.eager import EagerVmf
 from robustdml_ops.vmf.native import NativeVmf
 from robustdml_ops.vmf.problem import VmfBackend
@@ -17,12 +18,14 @@ BACKENDS: dict[str, VmfBackend] = {"native": NativeVmf(), "triton": TritonVmf(),
 
 def evaluate(function: str, order: float, kappa: Tensor, backend: str | None) -> Tensor:
     """``function`` of ``order`` at ``kappa``, see :class:`VmfBackend`. Not differentiable."""
+    if has_no_values(kappa):
+        return vmf_op(kappa, function, order, backend or "auto")  # type: ignore[no-any-return]
     return choose(BACKENDS, backend, kappa.device, kappa.dtype).evaluate_vmf(function, order, kappa)
 
 
 def vmf(function: str, order: float, kappa: Tensor, backend: str | None) -> Tensor:
     """As :func:`evaluate`, differentiable: twice, and "ratio" once."""
-    if not in_eager_mode() or (torch.is_grad_enabled() and kappa.requires_grad):
+    if not in_eager_mode(kappa) or (torch.is_grad_enabled() and kappa.requires_grad):
         value: Tensor = apply(Vmf, kappa, function, order, backend or "auto")
         return value
     return evaluate(function, order, kappa, backend)
@@ -34,8 +37,6 @@ class Vmf(torch.autograd.Function):
     @staticmethod
     def forward(kappa: Tensor, function: str, order: float, backend: str) -> Tensor:
         """The value."""
-        if torch.compiler.is_compiling():
-            return vmf_op(kappa, function, order, backend)  # type: ignore[no-any-return]
         return evaluate(function, order, kappa, backend)
 
     @staticmethod

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from robustdml_ops.tracing import has_no_values
 from robustdml_ops.validation import all_finite, check_matrix, check_same_device
 from robustdml_ops.vmf.autograd import evaluate
 
@@ -143,7 +144,7 @@ def _concentration(squared_length: Tensor, dim: int, estimator: str, backend: st
 
 def _check_values(norm: Tensor, counts: Tensor) -> None:
     """What the CPU can look at without a stall; NaN and inf show in the norms, which costs no pass over the sums."""
-    if norm.device.type != "cpu":
+    if norm.device.type != "cpu" or has_no_values(norm):
         return
     if not all_finite(norm):
         raise ValueError(f"sums[{int((~norm.isfinite()).nonzero()[0])}] has NaN or inf")

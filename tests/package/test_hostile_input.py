@@ -1,0 +1,258 @@
+"""What no loss or op computes with: a result, or one sentence with the argument, the value and the way out."""
+
+import inspect
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from robustdml_ops import losses, ops
+from tests.every_call import EVERY, LOSSES, NO_LOSS, B, first, random
+
+SEQUENTIAL = ("self_paced_descent", "self_paced_sweep")  # work on the host, value by value
+INTEGER_KAPPA = ("bessel_ratio", "log_bessel_i", "vmf_log_normalizer", "vmf_log_peak")  # take any real numbers
+
+
+def main_argument(call):
+    """The first floating-point tensor among the inputs."""
+    return next(name for name, value in call.inputs().items() if is_float(value))
+
+
+def is_float(value):
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def moved(inputs, device):
+    def move(value):
+        if isinstance(value, torch.Tensor):
+            return value.to(device)
+        if isinstance(value, ops.LabelSets):
+            return ops.LabelSets(*map(move, value.tensors))
+        return type(value)(*map(move, value)) if isinstance(value, tuple) else value
+
+    return {name: move(value) for name, value in inputs.items()}
+
+
+def gradients(call, function, inputs):
+    """The first result and the gradients of what the call differentiates."""
+    inputs = inputs | {name: inputs[name].requires_grad_() for name in call.differentiable}
+    result = first(call(function, **inputs))
+    leaves = [inputs[name] for name in call.differentiable]
+    return result, torch.autograd.grad(result.sum(), leaves) if leaves else ()
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if name not in SEQUENTIAL])
+def test_shapes_are_inferred_on_the_meta_device(name):
+    call = EVERY[name]
+    function = call.make()
+    expected, _ = gradients(call, function, call.inputs())
+    on_meta = function.to("meta") if name in LOSSES else function
+    result, slopes = gradients(call, on_meta, moved(call.inputs(), "meta"))
+    assert (result.device.type, result.shape, result.dtype) == ("meta", expected.shape, expected.dtype)
+    for key, slope in zip(call.differentiable, slopes, strict=True):
+        assert (slope.device.type, slope.shape) == ("meta", call.inputs()[key].shape)
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if name not in SEQUENTIAL])
+def test_shapes_are_inferred_of_fake_tensors(name):
+    call = EVERY[name]
+    expected, _ = gradients(call, call.make(), call.inputs())
+    torch.set_default_dtype(torch.float64)
+    try:
+        with FakeTensorMode():
+            result, slopes = gradients(call, call.make(), call.inputs())
+            with torch.no_grad():
+                assert first(call()).shape == expected.shape
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
+    for key, slope in zip(call.differentiable, slopes, strict=True):
+        assert slope.shape == call.inputs()[key].shape
+
+
+@pytest.mark.parametrize("name", SEQUENTIAL)
+def test_sequential_work_needs_values(name):
+    with pytest.raises(ValueError, match="weights is a meta or fake tensor"):
+        EVERY[name](**moved(EVERY[name].inputs(), "meta"))
+    with FakeTensorMode(), pytest.raises(ValueError, match="weights is a meta or fake tensor"):
+        EVERY[name]()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_built_on_the_meta_device(name):
+    """Then given memory, and values: the loss that was built with memory at once."""
+    call = LOSSES[name]
+    ready = call.make()
+    with torch.device("meta"):
+        module = call.make()
+    assert all(tensor.is_meta for tensor in module.state_dict().values())
+    module.to_empty(device="cpu")
+    module.load_state_dict(ready.state_dict())
+    torch.testing.assert_close(call(module), call(ready))
+    for parameter in module.parameters():
+        torch.nn.init.uniform_(parameter.data, 0.1, 1)
+    assert torch.isfinite(call(module))
+
+
+@pytest.mark.filterwarnings("ignore:.*prototype stage", "ignore:.*quantized tensor creation")
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.to(torch.float8_e4m3fn), r"float8_e4m3fn, a type to store .* pass {}\.bfloat16\(\)"),
+        (lambda t: t.to(torch.float8_e5m2), r"float8_e5m2, a type to store .* pass {}\.bfloat16\(\)"),
+        (lambda t: t.to_sparse(), r"{} is of layout torch.sparse_coo.*pass {}\.to_dense\(\)"),
+        (lambda t: t.float().to_mkldnn(), r"{} is of layout torch._mkldnn.*pass {}\.to_dense\(\)"),
+        (lambda t: torch.nested.nested_tensor([t[:3], t[3:]]), "{} is a nested tensor"),
+        (lambda t: torch.nested.nested_tensor([t[:3], t[3:]], layout=torch.jagged), "{} is a nested tensor"),
+        (lambda t: torch.quantize_per_tensor(t.float(), 0.1, 0, torch.qint8), r"{} .*(quantized|qint8)"),
+        (lambda t: t.to(torch.complex64), "{} must be .*complex64"),
+        (lambda t: t.bool(), "{} must be .*bool"),
+        (lambda t: t.tolist(), "{} must be .*list"),
+        (lambda t: t.numpy(), "{} must be .*ndarray"),
+        (lambda t: None, "{} must be .*NoneType"),
+    ],
+    ids=[
+        "fp8",
+        "fp8-e5m2",
+        "sparse",
+        "mkldnn",
+        "nested",
+        "jagged",
+        "quantized",
+        "complex",
+        "bool",
+        "list",
+        "numpy",
+        "none",
+    ],
+)
+def test_tensors_of_another_kind(name, change, message):
+    call = EVERY[name]
+    argument = main_argument(call)
+    with pytest.raises((ValueError, TypeError), match=message.replace("{}", argument)):
+        call(**{argument: change(call.inputs()[argument])})
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_integers_for_numbers(name):
+    call = EVERY[name]
+    argument = main_argument(call)
+    if name in INTEGER_KAPPA:
+        torch.testing.assert_close(call(kappa=torch.arange(4)), call(kappa=torch.arange(4.0)))
+        return
+    with pytest.raises((ValueError, TypeError), match=rf"{argument} must be .*int64"):
+        call(**{argument: call.inputs()[argument].long()})
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if "labels" in EVERY[name].inputs()])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda y: y[0],
+        lambda y: torch.nn.functional.one_hot(y),
+        lambda y: y.tolist(),
+        lambda y: y.numpy(),
+        lambda y: None,
+        lambda y: y[:-1],
+        lambda y: y.to_sparse(),
+    ],
+    ids=["0-dim", "one-hot", "list", "numpy", "none", "short", "sparse"],
+)
+def test_labels_of_another_kind(name, change):
+    with pytest.raises((ValueError, TypeError), match=r"labels (must|is)|weights must be .* length") as raised:
+        EVERY[name](labels=change(EVERY[name].inputs()["labels"]))
+    assert "\n" not in str(raised.value)
+
+
+NUMBERS = [
+    (name, parameter.name, parameter.annotation)
+    for name in losses.__all__
+    if name not in NO_LOSS
+    for parameter in inspect.signature(getattr(losses, name)).parameters.values()
+    if parameter.annotation in (int, float, float | None)
+]
+
+
+def build(name, **changed):
+    """The loss with the fewest settings, and these."""
+    kind = getattr(losses, name)
+    needed = {"num_classes": 4, "embedding_size": 6} if "num_classes" in inspect.signature(kind).parameters else {}
+    return kind(**needed | changed)
+
+
+def test_there_are_numbers_to_try():
+    assert len(NUMBERS) > 30
+
+
+@pytest.mark.parametrize(("name", "setting", "kind"), NUMBERS)
+def test_settings_that_are_no_numbers(name, setting, kind):
+    wrong = ["0.1", [0.1], True, torch.ones(2), 1j, float("nan"), float("inf")]
+    for value in [*wrong, 10.0, -3, 0] if kind is int else wrong:
+        with pytest.raises((TypeError, ValueError), match=rf"^{setting} must ") as raised:
+            build(name, **{setting: value})
+        assert "\n" not in str(raised.value) or isinstance(value, torch.Tensor)
+
+
+@pytest.mark.parametrize(("name", "setting", "kind"), NUMBERS)
+def test_numbers_of_numpy_are_taken(name, setting, kind):
+    default = inspect.signature(getattr(losses, name)).parameters[setting].default
+    value = {"num_classes": 4, "embedding_size": 6}.get(setting, default if default else 0.5)
+    if setting == "omega":
+        value = 0.0
+    types = (np.int64, np.int32) if kind is int else (np.float64, np.float32)
+    call = LOSSES[name]
+    inputs = call.inputs()
+    if "labels" not in inputs and setting == "shift":
+        inputs["labels"] = torch.arange(B) % 4
+    for of_numpy in types:
+        plain = of_numpy(value).item()  # 0.1 in float32 is another number
+        torch.manual_seed(0)
+        expected = build(name, **{setting: plain}).double()(**inputs)
+        torch.manual_seed(0)
+        inputs[call.differentiable[0]] = inputs[call.differentiable[0]].detach().requires_grad_()
+        loss = build(name, **{setting: of_numpy(value)}).double()(**inputs)
+        torch.testing.assert_close(loss, expected)
+        loss.backward()
+
+
+@pytest.mark.parametrize("name", [n for n in EVERY if any(isinstance(v, float) for v in EVERY[n].settings.values())])
+def test_settings_of_ops_that_are_no_numbers(name):
+    call = EVERY[name]
+    for setting, value in call.settings.items():
+        if not isinstance(value, float):
+            continue
+        for wrong in ("0.1", [0.1], True, 1j, None if setting != "epsilon" else "x"):
+            with pytest.raises((TypeError, ValueError), match=rf"{setting} must ") as raised:
+                call(**{setting: wrong})
+            assert "\n" not in str(raised.value)
+        torch.testing.assert_close(first(call(**{setting: np.float64(value)})), first(call()))
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES if list(LOSSES[name].make().parameters())])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_parameters_that_are_not_finite(name, bad):
+    """The message says which row, or which parameter."""
+    call = LOSSES[name]
+    module = call.make()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            flat = parameter.view(-1) if parameter.is_contiguous() else parameter.t().view(-1)
+            flat[-1 if parameter.dim() == 1 else -2] = bad
+    with pytest.raises(
+        ValueError, match=r"(proxies\[3\]|row \d of the proxies) has NaN or inf|mean\(margins\) = (nan|inf)"
+    ) as raised:
+        call(module)
+    assert "none" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES if "embeddings" in LOSSES[name].inputs()])
+def test_a_batch_of_one_row_that_is_no_matrix(name):
+    with pytest.raises(ValueError, match="embeddings must be a floating-point matrix, got shape"):
+        LOSSES[name](embeddings=random(6))
+
+
+def test_a_logit_that_overflows_is_no_row_of_the_proxies():
+    with pytest.raises(ValueError, match="is NaN or inf: a logit overflows"):
+        ops.class_lse(random(B, 6), 1e200 * random(4, 6), torch.arange(B) % 4, scale=1e200, normalize_proxies=False)
