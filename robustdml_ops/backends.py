@@ -12,6 +12,7 @@ from typing import TypeVar
 import torch
 
 from robustdml_ops import native_module, triton_device
+from robustdml_ops.tracing import refuse_tracing
 
 BackendT = TypeVar("BackendT")
 
@@ -52,8 +53,10 @@ def choose(room: Mapping[str, BackendT], backend: str | None, device: torch.devi
     ValueError
         If the name is unknown.
     RuntimeError
-        If the backend named can't run here; the message says why.
+        If the backend named can't run here; the message says why. Under ``torch.jit.trace``, which would keep the
+        results as constants.
     """
+    refuse_tracing()
     explicit = backend not in (None, "auto")
     name = backend if explicit else os.environ.get("ROBUSTDML_BACKEND", "auto")
     assert name is not None

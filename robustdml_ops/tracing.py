@@ -13,6 +13,20 @@ def has_no_values(tensor: Tensor) -> bool:
     return torch.compiler.is_compiling() or tensor.is_meta or isinstance(tensor, FakeTensor)
 
 
+def in_registry(tensor: Tensor) -> bool:
+    """Whether an op that is no autograd function goes by its registered form: that knows ``torch.func``, too."""
+    return has_no_values(tensor) or torch._C._are_functorch_transforms_active()
+
+
+def refuse_tracing() -> None:
+    """Refuse ``torch.jit.trace``, which would take results of compiled code for constants."""
+    if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+        raise RuntimeError(
+            "torch.jit.trace sees nothing of what this op computes, and would keep its results as constants: take "
+            "torch.export or torch.compile"
+        )
+
+
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     """No autocast, which the meta device doesn't have."""
     return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)

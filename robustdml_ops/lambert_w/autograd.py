@@ -11,7 +11,7 @@ from robustdml_ops.lambert_w.eager import EagerLambertW
 from robustdml_ops.lambert_w.native import NativeLambertW
 from robustdml_ops.lambert_w.problem import LambertBackend
 from robustdml_ops.lambert_w.triton import TritonLambertW
-from robustdml_ops.tracing import has_no_values
+from robustdml_ops.tracing import has_no_values, in_registry
 
 BACKENDS: dict[str, LambertBackend] = {
     "native": NativeLambertW(),
@@ -80,7 +80,7 @@ class SuperLossMinimum(torch.autograd.Function):
 
 def sigma_of(losses: Tensor, threshold: Tensor, lam: float, backend: str) -> Tensor:
     """ProcSim's σ, a constant."""
-    if has_no_values(losses):
+    if in_registry(losses):
         return confidence_op(losses, threshold, lam, backend)  # type: ignore[no-any-return]
     return _backend(backend, losses).confidence(losses, threshold, lam)
 

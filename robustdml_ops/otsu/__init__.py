@@ -12,7 +12,7 @@ from robustdml_ops.otsu.eager import EagerOtsu
 from robustdml_ops.otsu.native import NativeOtsu
 from robustdml_ops.otsu.problem import OtsuBackend, OtsuCut, empty_cut
 from robustdml_ops.otsu.triton import TritonOtsu
-from robustdml_ops.tracing import has_no_values
+from robustdml_ops.tracing import in_registry
 from robustdml_ops.validation import check_losses
 
 
@@ -77,7 +77,7 @@ def otsu_threshold(losses: Tensor, min_group: int = 2, dim: int = -1, *, backend
     values = losses.detach() if losses.requires_grad else losses
     if dim != -1:
         values = values.movedim(dim, -1)
-    if has_no_values(values):
+    if in_registry(values):
         return OtsuCut(*otsu_op(values, min_group, backend or "auto"))
     return _best_cut(values, min_group, backend or "auto")
 
@@ -133,7 +133,7 @@ def otsu_confidence(
     if losses.requires_grad:
         losses = losses.detach()
     both = None
-    if not has_no_values(losses):
+    if not in_registry(losses):
         both = choose(BACKENDS, backend, losses.device, losses.dtype).otsu_confidence(losses, min_group, lam)
     if both is None:
         threshold = otsu_threshold(losses, min_group, backend=backend).threshold

@@ -77,6 +77,17 @@ def unit_rows_twice(rows: Tensor) -> Tensor:
     return unit.masked_fill(zero, 0)
 
 
+def unit_rows_backward(rows: Tensor, G: Tensor) -> Tensor:
+    """Gradient of :func:`unit_rows_twice` for the upstream gradient G (n, D), itself differentiable."""
+    scaled, factor = _near_one(rows)
+    zero = _is_zero(torch.linalg.vector_norm(scaled.detach(), dim=1, keepdim=True), factor)
+    filled = scaled.masked_fill(zero, 1)
+    norm = torch.linalg.vector_norm(filled, dim=1, keepdim=True)
+    unit = filled / norm
+    gradient: Tensor = (G - (G * unit).sum(1, keepdim=True) * unit) / norm * factor
+    return gradient.masked_fill(zero, 0)
+
+
 def _within_reach(norm: Tensor) -> Tensor:
     return (norm > SHORTEST[norm.dtype]) & (norm < LONGEST[norm.dtype])
 

@@ -20,7 +20,7 @@ from robustdml_ops.self_paced.descent import ScaledGradient, descend
 from robustdml_ops.self_paced.eager import EagerSelfPaced
 from robustdml_ops.self_paced.native import NativeSelfPaced
 from robustdml_ops.self_paced.problem import CoordinateDescent, SelfPacedBackend, SelfPacedTerms
-from robustdml_ops.tracing import has_no_values
+from robustdml_ops.tracing import has_no_values, refuse_tracing
 from robustdml_ops.validation import INTEGERS, check_finite_numbers, check_local, check_positive, check_vector
 
 # Sequential work, always on the host.
@@ -190,6 +190,9 @@ def _on_host(
     check_local("labels", labels)
     if not isinstance(labels, Tensor) or labels.dim() != 1 or labels.dtype not in INTEGERS:
         raise ValueError("labels must be a vector of integers, one for each sample")
+    refuse_tracing()
+    if torch._C._are_functorch_transforms_active():
+        raise RuntimeError("the descent is sequential work on values, and torch.func has none for it: call it outside")
     given = {"weights": weights, "positive": positive, "negative": negative}
     for name, value in given.items():
         check_vector(name, value, len(labels))

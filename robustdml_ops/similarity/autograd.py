@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends import choose
-from robustdml_ops.rows.lengths import unit_rows_twice
+from robustdml_ops.rows.lengths import unit_rows_backward, unit_rows_twice
 from robustdml_ops.similarity.problem import SimilarityBackend
 from robustdml_ops.similarity.sweep import BACKENDS, similarity_sweep, similarity_sweep_backward
 from robustdml_ops.sweep import compute_dtype, gradient_room
@@ -41,10 +41,11 @@ class Similarity(torch.autograd.Function):
         elif torch.is_grad_enabled():
             # The matrix is there anyway, so dense expressions of its size are no loss.
             compute = compute_dtype(X, P)
-            S = unit_rows_twice(X.to(compute)) @ unit_rows_twice(P.to(compute)).t()
-            inputs = [tensor for tensor, wanted in zip((X, P), want, strict=True) if wanted]
-            found = iter(torch.autograd.grad(S, inputs, dS.to(compute), create_graph=True))
-            gradients = [next(found) if wanted else None for wanted in want]
+            rows, columns, upstream = X.to(compute), P.to(compute), dS.to(compute)
+            gradients = (
+                unit_rows_backward(rows, upstream @ unit_rows_twice(columns)).to(X.dtype) if want[0] else None,
+                unit_rows_backward(columns, upstream.t() @ unit_rows_twice(rows)).to(P.dtype) if want[1] else None,
+            )
         else:
             gradients = similarity_sweep_backward(X, P, dS, chosen(X, P, ctx.backend), want)
         return (gradients[0] if want[0] else None, gradients[1] if want[1] else None, None, None)

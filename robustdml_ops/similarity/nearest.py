@@ -7,7 +7,7 @@ from torch import Tensor
 
 from robustdml_ops.similarity.autograd import chosen
 from robustdml_ops.sweep import compute_dtype, operand_dtype, product
-from robustdml_ops.tracing import has_no_values
+from robustdml_ops.tracing import in_registry
 from robustdml_ops.validation import check_finite_candidates, check_finite_embeddings, check_matrix, check_same_device
 
 # Similarities at a time: queries by rows of the gallery.
@@ -70,7 +70,7 @@ def nearest(
     check_matrix("gallery", gallery, columns=queries.shape[1])
     check_same_device(queries=queries, gallery=gallery)
     _check_k(k, len(queries), len(gallery), exclude_self)
-    if has_no_values(queries):
+    if in_registry(queries):
         return Nearest(*nearest_op(queries, gallery, k, exclude_self, backend or "auto"))
     return Nearest(*_nearest(queries, gallery, k, exclude_self, backend or "auto"))
 

@@ -10,7 +10,7 @@ import numbers
 import torch
 from torch import Tensor
 
-from robustdml_ops.tracing import has_no_values, without_autocast
+from robustdml_ops.tracing import has_no_values, refuse_tracing, without_autocast
 from robustdml_ops.validation import check_local, check_matrix, check_number, check_same_device, check_vector
 from robustdml_ops.vmf.autograd import vmf
 from robustdml_ops.vmf.fit import BIAS_CORRECTIONS, ESTIMATORS, VonMisesFisher, fit_kappa, fit_vmf
@@ -213,6 +213,7 @@ def vmf_log_likelihood(x: Tensor, mean_direction: Tensor, kappa: Tensor, *, back
     >>> vmf_log_likelihood(torch.eye(3)[:1], torch.eye(3), torch.tensor([50.0, 50.0, 0.0]))
     tensor([[  4.6052, -45.3948,   0.0000]])
     """
+    refuse_tracing()
     check_matrix("x", x)
     check_matrix("mean_direction", mean_direction, columns=x.shape[1])
     check_vector("kappa", kappa, len(mean_direction))

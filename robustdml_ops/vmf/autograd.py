@@ -7,7 +7,7 @@ from torch import Tensor
 
 from robustdml_ops.autograd import apply, in_eager_mode
 from robustdml_ops.backends import choose
-from robustdml_ops.tracing import has_no_values
+from robustdml_ops.tracing import in_registry
 from robustdml_ops.vmf.eager import EagerVmf
 from robustdml_ops.vmf.native import NativeVmf
 from robustdml_ops.vmf.problem import VmfBackend
@@ -18,7 +18,7 @@ BACKENDS: dict[str, VmfBackend] = {"native": NativeVmf(), "triton": TritonVmf(),
 
 def evaluate(function: str, order: float, kappa: Tensor, backend: str | None) -> Tensor:
     """``function`` of ``order`` at ``kappa``, see :class:`VmfBackend`. Not differentiable."""
-    if has_no_values(kappa):
+    if in_registry(kappa):
         return vmf_op(kappa, function, order, backend or "auto")  # type: ignore[no-any-return]
     return choose(BACKENDS, backend, kappa.device, kappa.dtype).evaluate_vmf(function, order, kappa)
 
