@@ -155,4 +155,4 @@ _CALLS = (
 OPS = {call.make().__name__: call for call in _CALLS}
 EVERY = LOSSES | OPS
 PUBLIC_LOSSES = set(losses.__all__) - NO_LOSS
-PUBLIC_OPS = {name for name in ops.__all__ if not inspect.isclass(getattr(ops, name))}
+PUBLIC_OPS = {name for name in ops.__all__ if inspect.isfunction(getattr(ops, name))}

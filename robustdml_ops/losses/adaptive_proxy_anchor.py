@@ -12,7 +12,7 @@ from robustdml_ops.losses.metric_loss import Batch, Parts
 from robustdml_ops.losses.peer import WeightedLossOptions
 from robustdml_ops.ops import AnchorBiases
 from robustdml_ops.sweep import compute_dtype
-from robustdml_ops.validation import check_finite_numbers, require
+from robustdml_ops.validation import check_finite_numbers, check_matrix, require
 
 NEGATIVE_MARGINS = ("sample", "proxy")
 
@@ -108,6 +108,7 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
 
     def _regularizer(self, batch: Batch) -> Tensor:
         """λ/mean(m), () in the compute type."""
+        check_matrix("embeddings", batch.embeddings)
         mean = self.margins.to(compute_dtype(batch.embeddings, self.proxies)).mean()
         require(
             mean > 0,

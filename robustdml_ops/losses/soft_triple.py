@@ -71,13 +71,13 @@ class SoftTripleLoss(ClassFamilyLoss):
         regularizer_weight: float = 0.0,
         **options: Unpack[WeightedLossOptions],
     ) -> None:
+        check_finite_numbers(margin=margin, regularizer_weight=regularizer_weight)
         self.regularizer_weight = regularizer_weight  # first: the names of the sub-losses ask for it
         super().__init__(num_classes, embedding_size, **options)
         check_sizes(centers_per_class=centers_per_class)
         if not isinstance(self.distance, str) and not self.distance.is_inverted:
             raise ValueError(f"{named(self.distance)}: centres are pooled by similarity, take a similarity")
         check_positive(la=la, gamma=gamma)
-        check_finite_numbers(margin=margin, regularizer_weight=regularizer_weight)
         if not regularizer_weight >= 0:
             raise ValueError(f"regularizer_weight must not be negative, got {regularizer_weight}")
         self.centers_per_class = centers_per_class

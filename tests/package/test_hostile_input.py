@@ -161,7 +161,7 @@ def test_integers_for_numbers(name):
     ids=["0-dim", "one-hot", "list", "numpy", "none", "short", "sparse"],
 )
 def test_labels_of_another_kind(name, change):
-    with pytest.raises((ValueError, TypeError), match=r"labels (must|is)|weights must be .* length") as raised:
+    with pytest.raises((ValueError, TypeError), match=r"labels (must|is|are)|weights must be .* length") as raised:
         EVERY[name](labels=change(EVERY[name].inputs()["labels"]))
     assert "\n" not in str(raised.value)
 

@@ -36,7 +36,8 @@ def outcome(compute):
     try:
         return compute()
     except (RuntimeError, NotImplementedError) as error:
-        assert any(text in str(error) for text in CLEAR), error
+        if not any(text in str(error) for text in CLEAR):
+            raise
         return None
 
 
