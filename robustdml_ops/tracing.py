@@ -28,5 +28,7 @@ def refuse_tracing() -> None:
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
-    """No autocast, which the meta device doesn't have."""
-    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
+    """No autocast, which the meta device doesn't have; where there is none, as most often, it takes no time."""
+    if device.type == "meta" or not torch.is_autocast_enabled(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)

@@ -11,6 +11,8 @@ from robustdml_ops.tracing import has_no_values
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_COMPUTED = frozenset((*FLOATS, *INTEGERS, torch.bool))
+_PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def check_matrix(name: str, value: object, *, columns: int | None = None) -> Tensor:
@@ -58,6 +60,9 @@ def check_number(name: str, value: object) -> None:
 
 def check_local(name: str, value: object) -> None:
     """Refuse tensors of a kind that no op here computes with, before one of them fails in the midst of it."""
+    # Almost all are plain tensors: one look for those.
+    if isinstance(value, Tensor) and type(value) in _PLAIN and value.dtype in _COMPUTED and _is_dense(value):
+        return
     if type(value).__name__ == "DTensor":  # its local part alone would give a wrong sum without a word
         raise TypeError(
             f"{name} is a DTensor, and this op works on local tensors: pass {name}.full_tensor(), or {name}.to_local() "
@@ -75,6 +80,10 @@ def check_local(name: str, value: object) -> None:
         raise ValueError(f"{name} is quantized, {value.dtype}: pass {name}.dequantize()")
     if value.is_floating_point() and value.dtype not in FLOATS:
         raise ValueError(f"{name} is of {value.dtype}, a type to store and not to compute in: pass {name}.bfloat16()")
+
+
+def _is_dense(value: Tensor) -> bool:
+    return value.layout is torch.strided and not value.is_nested
 
 
 def check_same_device(**tensors: Tensor | None) -> None:

@@ -11,6 +11,7 @@ from robustdml_ops.anchor.native import NativeAnchor
 from robustdml_ops.anchor.problem import AnchorBackend, AnchorChunk, AnchorProblem
 from robustdml_ops.anchor.triton import TritonAnchor
 from robustdml_ops.sweep import Similarities, gradient_room, part
+from robustdml_ops.tracing import without_autocast
 
 BACKENDS: dict[str, AnchorBackend] = {"native": NativeAnchor(), "triton": TritonAnchor(), "eager": EagerAnchor()}
 
@@ -72,7 +73,7 @@ def anchor_sweep(
     if len(embeddings) == 0:
         return _without_samples(embeddings, proxies, problem, upstream, want)
     compute, C = problem.positive_bias.dtype, len(proxies)
-    with torch.autocast(embeddings.device.type, enabled=False):
+    with without_autocast(embeddings.device):
         similarities = Similarities(embeddings, proxies, compute, backend, problem.sets.per_class)
         if not want.gradients:
             lse_pair = backend.fused_forward(similarities.X, proxies, problem)

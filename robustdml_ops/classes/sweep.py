@@ -10,6 +10,7 @@ from robustdml_ops.classes.native import NativeClasses
 from robustdml_ops.classes.problem import ClassBackend, ClassChunk, ClassProblem, ClassSums, ClassUpstream
 from robustdml_ops.classes.triton import TritonClasses
 from robustdml_ops.sweep import Chunk, Similarities, gradient_room
+from robustdml_ops.tracing import without_autocast
 
 BACKENDS: dict[str, ClassBackend] = {"native": NativeClasses(), "triton": TritonClasses(), "eager": EagerClasses()}
 
@@ -30,7 +31,7 @@ def class_sweep(
     B, compute = len(embeddings), problem.scale.dtype
     sums = ClassSums.empty(B, compute, embeddings.device)
     if B:
-        with torch.autocast(embeddings.device.type, enabled=False):
+        with without_autocast(embeddings.device):
             similarities = _similarities(embeddings, proxies, problem, backend)
             if differentiable or not backend.fused_forward(similarities.X, proxies, problem, sums):
                 for _, chunk in _chunks(similarities, problem):
@@ -72,7 +73,7 @@ def class_sweep_backward(
     lse = lse.masked_fill(lse == -torch.inf, torch.inf)
     dlogit = dtarget if problem.exclude_target else dtarget + dlse * (target - lse).exp()
     gradient = ClassUpstream(lse, dlse.contiguous(), dlogit.contiguous())
-    with torch.autocast(embeddings.device.type, enabled=False):
+    with without_autocast(embeddings.device):
         similarities = _similarities(embeddings, proxies, problem, backend)
         similarities.want_gradients(*want)
         for similar, chunk in _chunks(similarities, problem):

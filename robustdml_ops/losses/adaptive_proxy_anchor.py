@@ -130,5 +130,4 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
         else:
             biases = AnchorBiases(of_sample + log_weights, log_weights, scaled)
         sets = LabelSets.of(labels)
-        anchors = torch.full((), self.num_classes, device=embeddings.device)
-        return AnchorTerms(sets, biases, count_labels(sets, present), anchors)
+        return AnchorTerms(sets, biases, count_labels(sets, present), self.num_classes)

@@ -97,8 +97,7 @@ class AnchorFamilyLoss(PeerWeights, MetricLoss):
     def _reduce(self, embeddings: Tensor, terms: "AnchorTerms") -> Tensor:
         """Σ_p positive_p/|P⁺| + negative_p/|P⁻|, or the vector of its terms. An empty set's sum is 0."""
         sets, biases, *counts = terms
-        dtype = biases.positive.dtype
-        positive_scale, negative_scale = (count.clamp(min=1).to(dtype).reciprocal() for count in counts)
+        positive_scale, negative_scale = (_reciprocal(count, biases.positive) for count in counts)
         if self.reduction == "mean":
             return anchor_loss(
                 embeddings,
@@ -132,8 +131,15 @@ class AnchorTerms(NamedTuple):
 
     sets: LabelSets | ConfidenceSets
     biases: AnchorBiases
-    positive_count: Tensor  # () |P⁺|
-    negative_count: Tensor  # () |P⁻|
+    positive_count: Tensor | int  # () |P⁺|
+    negative_count: Tensor | int  # () |P⁻|
+
+
+def _reciprocal(count: Tensor | int, like: Tensor) -> Tensor:
+    """1/count, () in the type of ``like``; 1 for a count of 0."""
+    if isinstance(count, Tensor):
+        return count.clamp(min=1).to(like.dtype).reciprocal()
+    return like.new_full((), 1 / max(1, count))
 
 
 def kaiming_normal(proxies: Tensor) -> None:

@@ -80,7 +80,7 @@ class ClassFamilyLoss(PeerWeights, MetricLoss):
         """ℓ (B,), times a miner's weights."""
         refuse_candidates(self, batch)
         check_matrix("embeddings", batch.embeddings, columns=self.embedding_size)
-        check_same_device(embeddings=batch.embeddings, **dict(self.named_parameters()))
+        check_same_device(embeddings=batch.embeddings, **self._parameters)
         lse = self._class_lse(batch.embeddings, class_labels(batch.labels, batch.embeddings))
         losses = lse.lse - lse.target
         if batch.indices_tuple is None:

@@ -78,6 +78,9 @@ class ContrastiveLoss(PairFamilyLoss):
     def _loss(self, batch: Batch) -> Tensor:
         checked = self._checked(batch)
         hinge = self._hinge(checked)
+        if checked.weights is None and self.reduction == "mean":
+            positive = hinge.positive.sum() / hinge.positive_count.sum().clamp(min=1)
+            return positive + hinge.negative.sum() / hinge.negative_count.sum().clamp(min=1)
         # Integers divided by integers would be float32, whatever the hinges are.
         positive = hinge.positive * checked.kept / hinge.positive_count.sum().clamp(min=1)
         negative = hinge.negative * checked.kept / hinge.negative_count.sum().clamp(min=1)

@@ -3,12 +3,11 @@
 import torch
 from torch import Tensor
 
-from robustdml_ops.validation import check_labels, check_local, require
+from robustdml_ops.validation import check_labels, require
 
 
 def class_labels(labels: object, embeddings: Tensor) -> Tensor:
     """Numbers of classes, (B,) int64: integers, truth values, or floating-point numbers that are whole."""
-    check_local("labels", labels)
     _check_given(labels)
     if isinstance(labels, Tensor):
         if labels.dtype == torch.bool:

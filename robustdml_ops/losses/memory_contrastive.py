@@ -100,6 +100,6 @@ class MemoryContrastiveLoss(PairFamilyLoss):
             "backend": self.backend,
         }
         if self._in_one_sweep(batch):
-            return pair_hinge_sum(*batch.pairs, batch.share, batch.share, **settings)
+            return pair_hinge_sum(*batch.pairs, batch.share(), batch.share(), **settings)
         hinge = pair_hinge(*batch.pairs, **settings)
         return reduce_samples(hinge.positive + hinge.negative, batch.weights, self.reduction)

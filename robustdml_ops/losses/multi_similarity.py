@@ -89,7 +89,7 @@ class MultiSimilarityLoss(PairFamilyLoss):
     def _loss(self, batch: Batch) -> Tensor:
         checked = self._checked(batch)
         if self._in_one_sweep(checked):
-            scales = (checked.share / self.alpha, checked.share / self.beta)
+            scales = (checked.share(self.alpha), checked.share(self.beta))
             return pair_lse_sum(*checked.pairs, *scales, **self._settings(), backend=self.backend)
         return reduce_samples(self._losses(checked), checked.weights, self.reduction)
 

@@ -23,12 +23,13 @@ class PairBatch(NamedTuple):
     weights: Tensor | None  # (B,) compute type
     kept: Tensor | int  # () samples whose weight is not 0, at least 1
 
-    @property
-    def share(self) -> Tensor:
-        """What each sample's loss weighs in the mean, () or (B,): its weight by the number of samples kept."""
-        embeddings, _, candidates, _ = self.pairs
-        one = embeddings.new_ones((), dtype=pair_dtype(embeddings, candidates))
-        return (one if self.weights is None else self.weights) / self.kept
+    def share(self, divisor: float = 1.0) -> Tensor:
+        """What each sample's loss weighs in the mean, () or (B,): its weight by samples kept and by ``divisor``."""
+        if self.weights is None:
+            embeddings, _, candidates, _ = self.pairs
+            share = 1 / (self.kept * divisor)  # a number: without weights all samples are kept
+            return embeddings.new_full((), share, dtype=pair_dtype(embeddings, candidates))  # type: ignore[arg-type]
+        return self.weights / (self.kept * divisor)
 
 
 class PairFamilyLoss(MetricLoss):

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
@@ -116,8 +115,7 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
         sets = LabelSets.of(class_labels(batch.labels, embeddings))
         log_weights, present = self._log_weights(batch)
         bias = self.alpha * self.margin + log_weights
-        anchors = torch.full((), self.num_classes, device=embeddings.device)
-        return AnchorTerms(sets, AnchorBiases(bias, bias), count_labels(sets, present), anchors)
+        return AnchorTerms(sets, AnchorBiases(bias, bias), count_labels(sets, present), self.num_classes)
 
     def _twin(self) -> Any:
         twin = peer_losses.ProxyAnchorLoss(

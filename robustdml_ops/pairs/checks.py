@@ -51,8 +51,9 @@ def check_weights(**weights: Tensor) -> None:
         if values.device.type != "cpu" or not in_eager_mode(values):
             return
         largest = largest_weight(values.dtype)
-        fits = values.abs() <= largest
-        if not fits.all():
+        bounds = (values, values) if values.dim() == 0 else values.aminmax() if len(values) else ()
+        if not all(-largest <= float(bound) <= largest for bound in bounds):
+            fits = values.abs() <= largest
             raise ValueError(
                 f"{name} must be finite and at most {largest:.2g} in {values.dtype}, got {values[~fits][:3].tolist()}"
             )

@@ -14,6 +14,7 @@ from robustdml_ops.pairs.native import NativePairs
 from robustdml_ops.pairs.problem import GivenRows, PairBackend, PairChunk, PairLSEProblem, PairProblem
 from robustdml_ops.pairs.triton import TritonPairs
 from robustdml_ops.sweep import Similarities, chunk_rows, operand_dtype, part, product
+from robustdml_ops.tracing import without_autocast
 from robustdml_ops.validation import check_gradient_fits
 
 BACKENDS: dict[str, PairBackend] = {"native": NativePairs(), "triton": TritonPairs(), "eager": EagerPairs()}
@@ -71,7 +72,7 @@ def pair_sweep(
     rows = _given_rows(problem, anchors, others, dtype)
     if rows is not None:
         anchors, others = rows
-    with torch.autocast(anchors.device.type, enabled=False):
+    with without_autocast(anchors.device):
         if candidates is None and factors is not None and n <= chunk_rows(n + 2 * anchors.shape[1], anchors.device):
             return _one_chunk(anchors, problem, rows, factors, backend, result)
         # The anchors' part joins the candidates' in the compute type: half precision is rounded once, at the end.

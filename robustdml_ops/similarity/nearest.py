@@ -7,7 +7,7 @@ from torch import Tensor
 
 from robustdml_ops.similarity.autograd import chosen
 from robustdml_ops.sweep import compute_dtype, operand_dtype, product
-from robustdml_ops.tracing import in_registry
+from robustdml_ops.tracing import in_registry, without_autocast
 from robustdml_ops.validation import check_finite_candidates, check_finite_embeddings, check_matrix, check_same_device
 
 # Similarities at a time: queries by rows of the gallery.
@@ -95,7 +95,7 @@ def _nearest(queries: Tensor, gallery: Tensor, k: int, exclude_self: bool, backe
     indices = torch.full((len(queries), k), -1, device=device)
     own = torch.arange(len(queries), device=device) if exclude_self else None
     height, width = _QUERIES.get(device.type, 1024), _GALLERY.get(device.type, 2048)
-    with torch.autocast(device.type, enabled=False):
+    with without_autocast(device):
         X = queries.new_empty(queries.shape, dtype=operand_dtype(queries, compute))
         chosen_backend.normalize_rows(queries, X, queries.new_empty(len(queries), dtype=compute))
         S = X.new_empty(height * width, dtype=compute)

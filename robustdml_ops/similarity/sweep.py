@@ -11,6 +11,7 @@ from robustdml_ops.similarity.native import NativeSimilarity
 from robustdml_ops.similarity.problem import SimilarityBackend
 from robustdml_ops.similarity.triton import TritonSimilarity
 from robustdml_ops.sweep import accumulate, compute_dtype, gradient_room, operand_dtype, product
+from robustdml_ops.tracing import without_autocast
 from robustdml_ops.validation import check_gradient_fits
 
 BACKENDS: dict[str, SimilarityBackend] = {
@@ -32,7 +33,7 @@ def similarity_sweep(embeddings: Tensor, proxies: Tensor, S: Tensor, backend: Si
     if backend.fused(embeddings, proxies, S, precision):
         return
     compute = compute_dtype(embeddings, proxies)
-    with torch.autocast(embeddings.device.type, enabled=False):
+    with without_autocast(embeddings.device):
         X, *_ = _unit(embeddings, operand_dtype(embeddings, compute), compute, backend, columns=False)
         for columns in _chunks(proxies):
             P, target = proxies[columns], S[:, columns]
@@ -55,7 +56,7 @@ def similarity_sweep_backward(
 ) -> tuple[Tensor | None, Tensor | None]:
     """dL/dembeddings (B, D) and dL/dproxies (C, D), in their types, of dL/dS (B, C): 2·B·C·D flops for each."""
     compute = compute_dtype(embeddings, proxies)
-    with torch.autocast(embeddings.device.type, enabled=False):
+    with without_autocast(embeddings.device):
         X, X_inverse_norm, X_short = _unit(
             embeddings, operand_dtype(embeddings, compute), compute, backend, columns=False
         )
