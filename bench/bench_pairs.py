@@ -15,6 +15,7 @@ USUAL, LARGE = PairShape(256, 128), PairShape(1024, 512)
 # Mining leaves more pairs where labels are wrong: the least similar positive is then a stranger.
 NOISY = PairShape(1024, 512, wrong=50)
 BANK, ALL = PairShape(256, 128, 100_000), PairShape(60_000, 128)
+QUEUE = PairShape(256, 128, 8192)
 
 # contender, shape, products of the batch with itself, products with the bank
 STEPS = [
@@ -30,16 +31,16 @@ STEPS = [
     ("pml/contrastive", LARGE, 3, 0),
     ("robustdml/memory", BANK, 3, 2),
     ("pml/memory", BANK, 3, 2),
-    ("robustdml/ms, a miner's pairs", LARGE, 3, 0),
-    ("pml/ms, a miner's pairs", LARGE, 3, 0),
-    ("robustdml/queue of the peer", USUAL, 3, 0),
-    ("pml/queue of the peer", USUAL, 3, 0),
+    ("robustdml/ms, a miner's pairs", NOISY, 3, 0),
+    ("pml/ms, a miner's pairs", NOISY, 3, 0),
+    ("robustdml/queue of the peer", QUEUE, 0, 2),
+    ("pml/queue of the peer", QUEUE, 0, 2),
 ]
 
 
 def check(contender: str) -> None:
     """What is timed computes what its peer does, at a size the peer affords."""
-    workload = PairWorkload(PairShape(64, 16, 300 if "memory" in contender else 0))
+    workload = PairWorkload(PairShape(64, 16, 300 if "memory" in contender or "queue" in contender else 0))
     if "queue" in contender:
         expected = workload.contender("pml/queue of the peer")()
     elif "ms" in contender:

@@ -75,7 +75,7 @@ class PairWorkload:
             losses[name] = lambda: listed(X, y, found)
         if "queue" in name:  # the peer's own memory around the loss: it lists all pairs
             of_queue = {"robustdml": MultiSimilarityLoss(**MS), "pml": theirs}[name.split("/")[0]]
-            queue = pml.CrossBatchMemory(of_queue, self.shape.D, memory_size=8192)
+            queue = pml.CrossBatchMemory(of_queue, self.shape.D, memory_size=self.shape.m)
             while not queue.has_been_filled:
                 queue(X.detach(), y)
             losses[name] = lambda: queue(X, y)
