@@ -40,6 +40,8 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
 
     Notes
     -----
+    A batch raises ValueError when mean(m) ≤ 0 (on a GPU a device-side assertion); an empty one gives λ/mean(m).
+
     Source: Phan et al., "Adaptive Proxy Anchor Loss for Deep Metric Learning", Eqs. 2–4. Precision, speed and memory
     are those of :class:`~robustdml_ops.losses.ProxyAnchorLoss`.
 
@@ -76,23 +78,6 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
         self.regularization = regularization
         self.negative_margin = negative_margin
         self.margins = nn.Parameter(torch.full((num_classes if per_class else 1,), float(margin)))
-
-    def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor | None = None,
-        indices_tuple: tuple[Tensor, ...] | None = None,
-        ref_emb: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-        *,
-        sample_weights: Tensor | None = None,
-    ) -> Tensor:
-        """Loss of a batch.
-
-        Parameters, result and errors are those of :meth:`ProxyAnchorLoss.forward`, and a ValueError when mean(m) ≤ 0
-        (on a GPU a device-side assertion). An empty batch gives λ/mean(m).
-        """
-        return super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights=sample_weights)
 
     def _sub_loss_names(self) -> list[str]:
         return [*super()._sub_loss_names(), "margin_reg_loss"]

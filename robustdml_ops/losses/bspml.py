@@ -41,6 +41,10 @@ class BSPMLLoss(PairFamilyLoss):
 
     Notes
     -----
+    ``sample_weights`` (B,), ≥ 0, are w, constants. Unlike in the other losses a sample of weight 0 is not absent, see
+    ``exclude_zero_weights``, and the mean divides by B. The loss mines for itself, in the batch: ``indices_tuple``,
+    ``ref_emb`` and ``ref_labels`` are refused.
+
     Value, mining and gradient come from one sweep over the samples (``"none"``: from two). Similarities and sums are in
     float32 at least, whatever the inputs are; the result is float32 (float64 if the embeddings are).
 
@@ -74,44 +78,6 @@ class BSPMLLoss(PairFamilyLoss):
         check_finite_numbers(base=base, epsilon=epsilon)
         self.alpha, self.beta, self.base, self.epsilon = alpha, beta, base, epsilon
         self.exclude_zero_weights = exclude_zero_weights
-
-    def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor | None = None,
-        indices_tuple: tuple[Tensor, ...] | None = None,
-        ref_emb: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-        *,
-        sample_weights: Tensor | None = None,
-    ) -> Tensor:
-        """Loss of a batch.
-
-        Parameters
-        ----------
-        embeddings : Tensor
-            (B, D), floating point, any scale.
-        labels : Tensor
-            (B,) numbers or truth values: equal ones are of one class. The label ``ops.ABSENT`` marks a sample that
-            takes no part: no pair has it.
-        indices_tuple, ref_emb, ref_labels : None
-            There for the sake of the interface: the loss mines for itself, in the batch.
-        sample_weights : Tensor, optional
-            (B,), ≥ 0: w, constants. None: 1. Unlike in the other losses a sample of weight 0 is not absent, see
-            ``exclude_zero_weights``.
-
-        Returns
-        -------
-        Tensor
-            () or (B,), see ``reduction``; connected to the graph where it is 0.
-
-        Raises
-        ------
-        ValueError, TypeError
-            Shapes, types or devices that do not fit; on the CPU NaN or inf (on a GPU, where a check would stall the
-            stream, the loss is NaN).
-        """
-        return super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights=sample_weights)
 
     def _loss(self, batch: Batch) -> Tensor:
         if batch.indices_tuple is not None:

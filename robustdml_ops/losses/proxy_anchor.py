@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from torch import Tensor
 from typing_extensions import Unpack
 
 from robustdml_ops.anchor.counting import count_labels
@@ -67,48 +66,6 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
         **options: Unpack[WeightedLossOptions],
     ) -> None:
         super().__init__(num_classes, embedding_size, margin, alpha, **options)
-
-    def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor | None = None,
-        indices_tuple: tuple[Tensor, ...] | None = None,
-        ref_emb: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-        *,
-        sample_weights: Tensor | None = None,
-    ) -> Tensor:
-        """Loss of a batch.
-
-        Parameters
-        ----------
-        embeddings : Tensor
-            (B, D), floating point, any scale.
-        labels : Tensor
-            (B,) integers in 0 … C − 1, or truth values or whole floating-point numbers.
-        indices_tuple : tuple of Tensor, optional
-            A miner's pairs or triplets. A sample's exponentials are multiplied by e^(w − 1), where w is how often the
-            miner chose it, divided by the count of the most frequent one, as in pytorch-metric-learning.
-        ref_emb, ref_labels : None
-            There for the sake of the interface: the proxies are what the samples are compared with.
-        sample_weights : Tensor, optional
-            (B,), ≥ 0: multiply the exponentials in both sums; differentiable where positive. A sample of weight 0 is
-            absent: the loss is that of the batch without it.
-
-        Returns
-        -------
-        Tensor
-            () or (C,), see ``reduction``. An empty batch gives 0, connected to the graph.
-
-        Raises
-        ------
-        ValueError, TypeError
-            Shapes, types or devices that do not fit; on the CPU NaN or inf (on a GPU, where a check would stall the
-            stream, the loss is NaN).
-        IndexError
-            On the CPU, a label out of range (on a GPU a device-side assertion).
-        """
-        return super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights=sample_weights)
 
     def _terms(self, batch: Batch) -> AnchorTerms:
         embeddings = self._check(batch)
