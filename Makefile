@@ -11,7 +11,7 @@ demo: $(VENV)/.native
 	$(BIN)/robustdml demo --out out
 
 test: $(VENV)/.native
-	$(BIN)/python -m pytest tests -n 2
+	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest tests -n 2
 
 lint: $(VENV)/.native
 	$(BIN)/ruff check .

@@ -114,15 +114,15 @@ class AnchorFamilyLoss(PeerWeights, MetricLoss):
         check_same_device(embeddings=batch.embeddings, proxies=self.proxies)
         return batch.embeddings
 
-    def _log_weights(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """Log u (B,) in the compute type, and which samples are present (None: all). A weight of 0 has no gradient.
+    def _log_weights(self, batch: Batch, bias: float = 0.0) -> tuple[Tensor, Tensor | None]:
+        """Bias + log u (B,), compute type, and which samples are present (None: all). A weight of 0 has no gradient.
 
         A miner's weight w counts as e^(w − 1) in the sums: the peer adds w − 1 to the exponents.
         """
         embeddings = batch.embeddings
-        logs = embeddings.new_zeros(len(embeddings), dtype=compute_dtype(embeddings, self.proxies))
+        logs = embeddings.new_full((len(embeddings),), bias, dtype=compute_dtype(embeddings, self.proxies))
         if batch.indices_tuple is not None:
-            logs = miner_weights(batch.indices_tuple, len(logs), logs) - 1
+            logs = logs + (miner_weights(batch.indices_tuple, len(logs), logs) - 1)
         if batch.sample_weights is None:
             return logs, None
         weights = check_sample_weights(batch.sample_weights, logs)

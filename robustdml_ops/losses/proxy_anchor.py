@@ -70,8 +70,7 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
     def _terms(self, batch: Batch) -> AnchorTerms:
         embeddings = self._check(batch)
         sets = LabelSets.of(class_labels(batch.labels, embeddings))
-        log_weights, present = self._log_weights(batch)
-        bias = self.alpha * self.margin + log_weights
+        bias, present = self._log_weights(batch, self.alpha * self.margin)
         return AnchorTerms(sets, AnchorBiases(bias, bias), count_labels(sets, present), self.num_classes)
 
     def _twin(self) -> Any:

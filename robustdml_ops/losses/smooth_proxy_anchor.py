@@ -115,11 +115,10 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
         batch = Batch(embeddings, None, None, None, None, sample_weights)
         self._check(batch)
         sets = self._sets(embeddings, confidences)
-        log_weights, present = self._log_weights(batch)
-        counts = count_confidences(sets, self.num_classes, present, log_weights.dtype)
+        bias, present = self._log_weights(batch, self.alpha * self.margin)
+        counts = count_confidences(sets, self.num_classes, present, bias.dtype)
         if len(embeddings):
             self._check_range(counts)
-        bias = self.alpha * self.margin + log_weights
         return self._reduce(embeddings, AnchorTerms(sets, AnchorBiases(bias, bias), counts.positive, counts.negative))
 
     def _sets(self, embeddings: Tensor, confidences: Tensor | Factors) -> ConfidenceSets:
