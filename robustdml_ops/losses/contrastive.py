@@ -103,7 +103,7 @@ class ContrastiveLoss(PairFamilyLoss):
         above = (hinge.positive_count, hinge.negative_count)
         parts: Parts = {}
         for name, reducer, *side in zip(self._sub_loss_names(), reducers, sums, above, count(checked), strict=True):
-            loss = reduce_pairs(reducer, Side(*side), checked.pairs[1])
+            loss = reduce_pairs(reducer, Side(*side), batch.labels)
             parts[name] = {"losses": loss, "indices": None, "reduction_type": "already_reduced"}
         return parts
 

@@ -34,8 +34,8 @@ def threshold_of(reducer: Any) -> float | None:
     return None
 
 
-def reduce_pairs(reducer: Any, side: Side, labels: Tensor) -> Tensor:
-    """What ``reducer``, one of those that have a threshold, makes of the pairs: ()."""
+def reduce_pairs(reducer: Any, side: Side, labels: Tensor | None) -> Tensor:
+    """What ``reducer``, one of those that have a threshold, makes of the pairs: (). Labels are those of the anchors."""
     kind = type(reducer)
     total: Tensor = side.sums.sum()
     if kind is peer_reducers.SumReducer:
@@ -43,7 +43,9 @@ def reduce_pairs(reducer: Any, side: Side, labels: Tensor) -> Tensor:
     if kind is peer_reducers.MeanReducer:
         return total / side.pairs.sum().clamp(min=1)
     if kind is peer_reducers.ClassWeightedReducer:
-        weights: Tensor = reducer.weights.to(side.sums)[labels]
+        if labels is None:
+            raise ValueError("reducer=ClassWeightedReducer weighs by labels, and there are none: give them, too")
+        weights: Tensor = reducer.weights.to(side.sums)[labels.to(side.sums.device)]
         return (weights * side.sums).sum() / side.pairs.sum().clamp(min=1)
     return total / side.above.sum().clamp(min=1)
 

@@ -201,6 +201,17 @@ def test_reducers(name, reducer):
     assert_same(pair, X, y, miners.MultiSimilarityMiner()(X, y))
 
 
+def test_class_weights_beside_samples_that_are_absent():
+    """A sample of weight 0 has no class of its own in the sums, but its label still has a weight."""
+    X, y = batch()
+    kept = torch.arange(len(y)) % 4 > 0
+    loss = both("ContrastiveLoss", reducer=REDUCERS["by class"])[0]
+    masked, without = loss(X, y, sample_weights=kept.double()), loss(X[kept], y[kept])
+    torch.testing.assert_close(masked, without)
+    with pytest.raises(ValueError, match="ClassWeightedReducer weighs by labels, and there are none"):
+        loss(X, None, (torch.tensor([0, 1]), torch.tensor([1, 0]), torch.tensor([2, 3]), torch.tensor([5, 6])))
+
+
 def test_reducers_of_each_part():
     X, y = batch()
     parts = {"pos_loss": reducers.MeanReducer(), "neg_loss": reducers.ThresholdReducer(low=0.2)}
