@@ -1,7 +1,7 @@
 """Sums over pairs that are listed one by one, as a miner finds them: what the fused sums are over sets of labels.
 
 Memory goes by the number of pairs. Where they are a fair part of all pairs of anchors and candidates, one product gives
-all cosines; where they are few, their rows are gathered. How many there are is asked of the device, which on a GPU waits
+all cosines; where they are few, their rows are gathered. How many there are is asked of the device: on a GPU that waits
 for the stream, as the miner did that listed them.
 """
 
