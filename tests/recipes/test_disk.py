@@ -24,7 +24,7 @@ def features(tmp_path, clusters):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("nowhere", "data '{}': no such file or folder; expected glyphs, glyphs-validation, glyphs-large, a folder"),
+        ("nowhere", "data '{}': no such file or folder; expected glyphs, "),
         ("cluster.npz", "no such file or folder; .* did you mean .*clusters.npz"),
         ("link.npz", "no such file or folder, for it is a link to .*gone.npz, which is missing"),
         ("notes.txt", "a file, but no .npz file of features"),

@@ -5,11 +5,12 @@ import unicodedata
 import numpy as np
 import pytest
 
-from robustdml_ops.recipes.data import glyphs, load_data
+from robustdml_ops.recipes.data import load_data
+from robustdml_ops.recipes.data.named import glyphs
 
 MAKE = """
 import hashlib
-from robustdml_ops.recipes.data.glyphs import load_glyphs
+from robustdml_ops.recipes.data.named.glyphs import load_glyphs
 data = load_glyphs()
 print(hashlib.sha256(data.train.inputs.tobytes() + data.test.labels.tobytes()).hexdigest())
 """

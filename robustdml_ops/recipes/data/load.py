@@ -6,10 +6,11 @@ from pathlib import Path
 from robustdml_ops.recipes.data.dataset import RetrievalData
 from robustdml_ops.recipes.data.features import load_features
 from robustdml_ops.recipes.data.folders import load_folder
-from robustdml_ops.recipes.data.glyphs import GLYPHS, load_glyphs
+from robustdml_ops.recipes.data.named import NAMED
 from robustdml_ops.recipes.errors import UsageError, did_you_mean
 
-EXPECTED = f"{', '.join(GLYPHS)}, a folder of class folders, or an .npz file of features"
+_REPORTED_ON = ", ".join(name for name in NAMED if not name.endswith("-validation"))
+EXPECTED = f"{_REPORTED_ON} (each also as NAME-validation), a folder of class folders, or an .npz file of features"
 
 
 def load_data(source: str, *, image_size: int = 224, test_fraction: float = 0.5, split_seed: int = 0) -> RetrievalData:
@@ -18,8 +19,7 @@ def load_data(source: str, *, image_size: int = 224, test_fraction: float = 0.5,
     Parameters
     ----------
     source : str
-        ``glyphs``, ``glyphs-validation`` or ``glyphs-large`` (made on the spot), a folder of images, or an ``.npz``
-        file of features.
+        A name in `robustdml_ops.recipes.data.named.NAMED`, a folder of images, or an ``.npz`` file of features.
     image_size : int
         Side in pixels to which images of a folder are brought.
     test_fraction : float
@@ -45,8 +45,8 @@ def load_data(source: str, *, image_size: int = 224, test_fraction: float = 0.5,
     """
     if not 0 < test_fraction < 1:
         raise UsageError(f"test_fraction={test_fraction}: expected a share of the classes between 0 and 1")
-    if source in GLYPHS:
-        return load_glyphs(source)
+    if source in NAMED:
+        return NAMED[source].load()
     if not source:
         raise UsageError(f"data is empty: expected {EXPECTED}")
     path = Path(source).expanduser()
@@ -62,5 +62,5 @@ def load_data(source: str, *, image_size: int = 224, test_fraction: float = 0.5,
 def _missing(source: str, path: Path) -> str:
     beside = os.listdir(path.parent) if path.parent.is_dir() else []
     broken = f", for it is a link to {path.readlink()}, which is missing" if path.is_symlink() else ""
-    hint = did_you_mean(source, GLYPHS) or did_you_mean(path.name, beside)
+    hint = did_you_mean(source, NAMED) or did_you_mean(path.name, beside)
     return f"data {source!r}: no such file or folder{broken}; expected {EXPECTED}{hint}"

@@ -12,7 +12,7 @@ from sklearn.preprocessing import normalize
 from robustdml_ops.ops import nearest
 from robustdml_ops.recipes.cache import cache_folder, write_whole
 from robustdml_ops.recipes.data import Split
-from robustdml_ops.recipes.data.glyphs import glyphs_key, load_pretraining_glyphs
+from robustdml_ops.recipes.data.named.glyphs import glyphs_key, load_pretraining_glyphs
 from robustdml_ops.recipes.networks.models import apply_in_batches
 from robustdml_ops.recipes.networks.pretraining import RECIPE_VERSION, load_pretrained_cnn
 from robustdml_ops.recipes.progress import OnProgress, silent

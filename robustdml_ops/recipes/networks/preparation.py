@@ -12,9 +12,10 @@ from torch import nn
 
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import RetrievalData
+from robustdml_ops.recipes.data.named import NAMED
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.networks.backbones import efficientnet
-from robustdml_ops.recipes.networks.backbones.choice import FEATURES, GLYPHS_CNN, UNTRAINED, load_backbone
+from robustdml_ops.recipes.networks.backbones.choice import FEATURES, UNTRAINED, load_backbone
 from robustdml_ops.recipes.networks.models import apply_in_batches, count_features
 from robustdml_ops.recipes.progress import OnProgress, silent
 
@@ -180,7 +181,7 @@ def _on_features(data: RetrievalData, origin: Origin) -> Prepared:
 def _backbone_name(config: TrainingConfig, data: RetrievalData) -> str:
     if config.backbone:
         return config.backbone
-    return GLYPHS_CNN if data.name.startswith("glyphs") else efficientnet.NAME
+    return NAMED[data.name].backbone if data.name in NAMED else efficientnet.NAME
 
 
 def _needs_trained_backbone(data: RetrievalData) -> UsageError:

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from robustdml_ops.recipes.cache import cache_folder, write_whole
-from robustdml_ops.recipes.data.glyphs import glyphs_key, load_pretraining_glyphs
+from robustdml_ops.recipes.data.named.glyphs import glyphs_key, load_pretraining_glyphs
 from robustdml_ops.recipes.data.samplers import RandomSampler
 from robustdml_ops.recipes.networks.models import SmallCNN, as_tensor
 from robustdml_ops.recipes.progress import OnProgress, silent

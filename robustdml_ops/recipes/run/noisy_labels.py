@@ -2,6 +2,7 @@
 
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import RetrievalData
+from robustdml_ops.recipes.data.named import NAMED
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.networks.preparation import Prepared
 from robustdml_ops.recipes.noise import NoiseSources, apply_noise
@@ -35,7 +36,7 @@ def noisy_labels(config: TrainingConfig, prepared: Prepared) -> NoisyLabels:
 
 
 def _taxonomy(config: TrainingConfig, data: RetrievalData) -> ClassTree:
-    source = config.taxonomy or ("unicode" if data.name.startswith("glyphs") else "")
+    source = config.taxonomy or (NAMED[data.name].taxonomy if data.name in NAMED else "")
     if not source:
         raise UsageError(
             f"noise {config.noise!r} needs a tree of the classes of {data.name}: give one (taxonomy: wordnet, "

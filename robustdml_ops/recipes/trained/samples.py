@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from robustdml_ops.recipes.data import Split
 from robustdml_ops.recipes.data.features import TEST, TRAIN, load_splits
 from robustdml_ops.recipes.data.folders import files_by_class, has_own_split
-from robustdml_ops.recipes.data.glyphs import GLYPHS, load_glyphs
 from robustdml_ops.recipes.data.images import SUFFIXES, image_files
+from robustdml_ops.recipes.data.named import NAMED
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.trained.card import ModelCard
 
@@ -48,7 +48,7 @@ def find_samples(source: str, card: ModelCard) -> dict[str, Samples]:
     source : str
         A folder of class folders; a folder of images, without labels; an image; a text file that lists images, a line
         each, relative to its own folder, with a label after a tab where there is one; an ``.npz`` file of features; or
-        Glyphs by name.
+        a data set by its name.
     card : ModelCard
         What the model takes.
 
@@ -62,9 +62,9 @@ def find_samples(source: str, card: ModelCard) -> dict[str, Samples]:
     UsageError
         Nothing there, or nothing that the model takes.
     """
-    if source in GLYPHS:
-        glyphs = load_glyphs(source)
-        return _fitting({TRAIN: _of_split(source, glyphs.train), TEST: _of_split(source, glyphs.test)}, card)
+    if source in NAMED:
+        named = NAMED[source].load()
+        return _fitting({TRAIN: _of_split(source, named.train), TEST: _of_split(source, named.test)}, card)
     path = Path(source).expanduser()
     if not path.exists():
         raise UsageError(f"{source}: no such file or folder")

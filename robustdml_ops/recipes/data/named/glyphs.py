@@ -8,7 +8,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,13 +21,13 @@ from PIL import Image, ImageDraw, ImageFont
 
 from robustdml_ops.recipes.cache import cache_folder, write_whole
 from robustdml_ops.recipes.data.dataset import RetrievalData, Split, take_classes
+from robustdml_ops.recipes.data.named.named import NamedData
 
 SIDE = 32
 POINT_SIZE = 26
 RECIPE_VERSION = 1
 COPIES = 4
 NUM_TRAIN, NUM_TEST = 200, 400
-GLYPHS = ("glyphs", "glyphs-validation", "glyphs-large")
 SPLIT_SEED = 0
 
 
@@ -47,11 +47,11 @@ def load_glyphs(name: str = "glyphs") -> RetrievalData:
 
     Parameters
     ----------
-    name : {"glyphs", "glyphs-validation", "glyphs-large"}
+    name : {"glyphs", "glyphs-validation", "glyphs-large", "glyphs-large-validation"}
         ``glyphs``: 200 training classes, each image in 4 distorted copies (about 54 images a class), and 400 test
         classes. ``glyphs-validation``: the same training classes, and 400 classes that are in neither part of
         ``glyphs``, to choose settings by. ``glyphs-large``: half of all letters on each side, no copies (about 690
-        classes × 13.5 images).
+        classes × 13.5 images). ``glyphs-large-validation``: the training half of that, halved in the same way.
 
     Returns
     -------
@@ -70,9 +70,10 @@ def load_glyphs(name: str = "glyphs") -> RetrievalData:
         "glyphs": (NUM_TRAIN, NUM_TRAIN, NUM_TRAIN + NUM_TEST),
         "glyphs-validation": (NUM_TRAIN, NUM_TRAIN + NUM_TEST, NUM_TRAIN + 2 * NUM_TEST),
         "glyphs-large": (half, half, 2 * half),
+        "glyphs-large-validation": (half // 2, half // 2, 2 * (half // 2)),
     }[name]
     train, test = (take_classes(letters, np.sort(part)) for part in (order[:num_train], order[start:stop]))
-    return RetrievalData(name, train if name == "glyphs-large" else _distorted_copies(train), test)
+    return RetrievalData(name, train if "large" in name else _distorted_copies(train), test)
 
 
 def load_pretraining_glyphs() -> Split:
@@ -84,6 +85,12 @@ def load_pretraining_glyphs() -> Split:
         As in `load_glyphs`; no code point is in both.
     """
     return _load_part("pretraining")
+
+
+NAMED = {
+    name: NamedData("letters", partial(load_glyphs, name), backbone="glyphs-cnn", taxonomy="unicode")
+    for name in ("glyphs", "glyphs-validation", "glyphs-large", "glyphs-large-validation")
+}
 
 
 @cache
