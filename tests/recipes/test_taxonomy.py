@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.taxonomy import load_taxonomy, tree_from_parents, tree_from_unicode_names, tree_from_wordnet
-from robustdml_ops.recipes.taxonomy.wordnet import find_wordnet
+from robustdml_ops.recipes.taxonomy.wordnet_files import find_wordnet
 
 ANIMALS = {"wren": "bird", "tern": "bird", "carp": "fish", "bird": "animal", "fish": "animal"}
 
@@ -141,6 +141,11 @@ def write_wordnet(folder, synsets=SYNSETS, shift=0):
     return folder
 
 
+def place_of(folder, synset):
+    lines = (folder / "data.noun").read_text().splitlines()
+    return lines[1 + list(SYNSETS).index(synset)][:8]
+
+
 def test_wordnet_format(tmp_path, monkeypatch):
     folder = write_wordnet(tmp_path)
     names = ["001.Black_footed_Albatross", "Laysan Albatross", "house wren", "017.Cardinal", "Oscar the albatross"]
@@ -155,6 +160,16 @@ def test_wordnet_format(tmp_path, monkeypatch):
     assert confused(load_taxonomy("wordnet", ["wren", "beast", "cardinal"]), ["wren", "beast", "cardinal"]) == {
         "wren": {"beast"}, "beast": {"wren"}, "cardinal": {"wren", "beast"},
     }  # fmt: skip
+    # Places in the file, as in the names of ImageNet's folders: the first sense of cardinal is no bird, the second is.
+    cardinal, redbird, wren = (place_of(folder, name) for name in ("cardinal", "redbird", "wren"))
+    names = [f"n{redbird} cardinal", f"n{wren}", f"n{place_of(folder, 'Oscar')} x"]
+    assert confused(load_taxonomy("wordnet:bird", names), names)[names[2]] == {names[0], names[1]}
+    with pytest.raises(
+        UsageError, match=f"1 of 2 classes have no noun under 'bird' .* first is 'n{cardinal} cardinal'"
+    ):
+        load_taxonomy("wordnet:bird", [f"n{cardinal} cardinal", f"n{wren}"])
+    with pytest.raises(UsageError, match="has no synset at 7;"):
+        load_taxonomy("wordnet:bird", ["n00000007", f"n{wren}"])
     with pytest.raises(UsageError, match="2 of 3 classes have no noun under 'bird' in WordNet, the first is 'beast'"):
         load_taxonomy("wordnet:bird", ["wren", "beast", "xyz"])
     with pytest.raises(UsageError, match="the root 'unicorn' is no noun"):
@@ -165,7 +180,7 @@ def test_broken_wordnets(tmp_path, monkeypatch):
     write_wordnet(tmp_path, shift=3)
     with pytest.raises(UsageError, match="has no synset at"):
         tree_from_wordnet(["wren", "albatross"], "bird", tmp_path)
-    monkeypatch.setattr("robustdml_ops.recipes.taxonomy.wordnet._USUAL_PLACES", ())
+    monkeypatch.setattr("robustdml_ops.recipes.taxonomy.wordnet_files._USUAL_PLACES", ())
     monkeypatch.setenv("WNSEARCHDIR", str(tmp_path / "none"))
     monkeypatch.setenv("WNHOME", str(tmp_path))
     with pytest.raises(UsageError, match="no WordNet found; install one"):

@@ -1,13 +1,10 @@
 """Trees from WordNet 3.0: the hypernyms of class names, up to a common root.
 
-Reads the two files of nouns as ``wndb(5WN)`` describes them. ``index.noun`` has a line for each noun: the noun in lower
-case with ``_`` for blanks, ``n``, the number of its senses, a number of pointer types and these, two more numbers, and
-for each sense, the most frequent first, the place of its line in ``data.noun``. There a line has place, file number,
-type, a hexadecimal number of words and for each word the word and an id; then a decimal number of pointers and for each
-a symbol, a place, a part of speech and four digits. ``@`` points to a hypernym, ``@i`` from an instance to its class.
+``index.noun`` has a line for each noun: the noun in lower case with ``_`` for blanks, ``n``, the number of its senses,
+a number of pointer types and these, two more numbers, and for each sense, the most frequent first, the place of its
+line in ``data.noun``, which `robustdml_ops.recipes.taxonomy.wordnet_files` describes.
 """
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -16,8 +13,9 @@ from typing import BinaryIO
 
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.taxonomy.tree import ClassTree
+from robustdml_ops.recipes.taxonomy.wordnet_files import find_wordnet, parse_synset
 
-_USUAL_PLACES = ("/usr/share/wordnet", "/usr/local/WordNet-3.0/dict", "/usr/local/share/wordnet/dict")
+_SYNSET = re.compile(r"n(\d{8})(?!\w)")
 
 
 def tree_from_wordnet(class_names: Sequence[str], root: str = "entity", folder: Path | None = None) -> ClassTree:
@@ -27,7 +25,9 @@ def tree_from_wordnet(class_names: Sequence[str], root: str = "entity", folder: 
     ----------
     class_names : sequence of str
         Names such as ``001.Black_footed_Albatross`` or ``Acura TL Sedan 2012``. Of each the longest run of words is
-        taken that is a noun under the root, and of runs as long the last; numbers and punctuation are passed over.
+        taken that is a noun under the root, and of runs as long the last; numbers and punctuation are passed over. A
+        name that begins with ``n`` and the eight digits of a synset's place, as ImageNet's folders do
+        (``n02084071``), means that synset.
     root : str
         Noun that all classes must be hyponyms of, as ``bird``: it decides which sense of an ambiguous name is meant.
         The most frequent of its own senses is taken that serves all classes.
@@ -62,29 +62,6 @@ def tree_from_wordnet(class_names: Sequence[str], root: str = "entity", folder: 
         )
 
 
-def find_wordnet() -> Path:
-    """Folder of an installed WordNet: ``WNSEARCHDIR``, ``WNHOME/dict`` or the usual places.
-
-    Returns
-    -------
-    Path
-        A folder with ``index.noun`` and ``data.noun``.
-
-    Raises
-    ------
-    UsageError
-        None found.
-    """
-    chosen = os.environ.get("WNSEARCHDIR"), os.environ.get("WNHOME") and f"{os.environ['WNHOME']}/dict"
-    for place in filter(None, (*chosen, *_USUAL_PLACES)):
-        if all((Path(place) / name).is_file() for name in ("index.noun", "data.noun")):
-            return Path(place)
-    raise UsageError(
-        "taxonomy: no WordNet found; install one (Debian, Ubuntu: apt install wordnet-base) or name the folder of "
-        "index.noun and data.noun in the environment variable WNSEARCHDIR"
-    )
-
-
 class _Nouns:
     """The nouns of one WordNet, with its data file open."""
 
@@ -99,6 +76,9 @@ class _Nouns:
 
     def path(self, name: str, root: int) -> tuple[str, ...] | None:
         """Nodes from the root down to the synset that a class name means, or None."""
+        if match := _SYNSET.match(name):
+            synset = int(match[1])
+            return None if self._distance(synset, root) is None else self._path(synset, root)
         for words in _runs(_words(name)):
             for synset in self.senses(words):
                 if self._distance(synset, root) is not None:
@@ -129,12 +109,10 @@ class _Nouns:
     def _hypernyms(self, synset: int) -> tuple[int, ...]:
         if synset not in self._parents:
             self._data.seek(synset)
-            fields = self._data.readline().decode().split()
-            if not fields or fields[0] != f"{synset:08d}":
+            line = self._data.readline().decode()
+            if not line.startswith(f"{synset:08d} "):
                 raise UsageError(f"taxonomy: {self._data.name} has no synset at {synset}; is it of the same WordNet?")
-            first = 4 + 2 * int(fields[3], 16)
-            pointers = zip(*[iter(fields[first + 1 : first + 1 + 4 * int(fields[first])])] * 4, strict=True)
-            self._parents[synset] = tuple(int(place) for symbol, place, _, _ in pointers if symbol in ("@", "@i"))
+            self._parents[synset] = parse_synset(line).hypernyms
         return self._parents[synset]
 
 
