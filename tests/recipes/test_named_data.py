@@ -87,8 +87,12 @@ def test_no_class_of_a_test_is_seen_before(name):
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_same_bytes_at_every_call(name):
-    assert fingerprint(loaded(name)) == fingerprint(loaded(name))
+def test_same_bytes_at_every_call(name, monkeypatch, tmp_path):
+    first = fingerprint(loaded(name))
+    assert fingerprint(loaded(name)) == first
+    # Made again rather than read from the cache.
+    monkeypatch.setenv("ROBUSTDML_CACHE", str(tmp_path / "another"))
+    assert fingerprint(loaded(name)) == first
 
 
 @pytest.mark.parametrize("name", [name for name, (package, *_) in SIZES.items() if isinstance(package, tuple)])
@@ -185,4 +189,4 @@ def test_untouched_mixtures_can_be_searched_and_the_truth_is_better(name):
 def test_sizes_of_the_long_tail_follow_zipf():
     sizes = np.sort(np.bincount(draw_mixture(MIXTURES["mixture-long-tail"])[0].labels))[::-1]
     assert sizes[:4].tolist() == [400, 200, 133, 100]
-    assert (sizes == 2).mean() > 0.5
+    assert (sizes == 2).mean() > 5 / 6

@@ -2,7 +2,7 @@
 
 A class has a mean, drawn once, and its samples lie about it. All that tells classes apart lies in a few *informative*
 directions. In some others, the *nuisance*, samples of all classes differ much and alike; the rest is empty. Then all is
-turned at random, so that no feature is one or the other. The best linear embedding is known: the projection on the
+turned at random, so that no feature is one or the other. The embedding to be learned is known: the projection on the
 informative directions, far above the untouched features. One that is learned from few classes keeps the directions that
 tell *these* apart, and one that is learned from wrong labels may keep any: both may end below the untouched features.
 """
@@ -100,7 +100,8 @@ def draw_mixture(mixture: Mixture) -> tuple[Split, NDArray[np.float32]]:
     split : Split
         Features, (N, D).
     truth : ndarray
-        The informative directions, float32, (D, informative): ``features @ truth`` is the best linear embedding.
+        The informative directions, orthonormal, float32, (D, informative): ``features @ truth`` is what there is to
+        learn.
     """
     random = np.random.default_rng(_SEED)
     sizes = mixture.sizes(random)

@@ -128,7 +128,7 @@ def log_spectrum(signal: NDArray[np.float64], window: int) -> NDArray[np.float32
 
     Examples
     --------
-    >>> log_spectrum(np.sin(np.arange(200) * 2 * np.pi * 7 / 100), 100).argmax() + 1
+    >>> int(log_spectrum(np.sin(np.arange(200) * 2 * np.pi * 7 / 100), 100).argmax()) + 1
     7
     """
     frames = np.lib.stride_tricks.sliding_window_view(signal, window)[:: window // 4]
