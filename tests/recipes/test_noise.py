@@ -4,7 +4,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.noise import NoiseSources, apply_noise, noise_rate, semantic, small_cluster, symmetric
+from robustdml_ops.recipes.noise import (
+    NoiseSources,
+    apply_noise,
+    class_conditional,
+    long_tailed,
+    noise_rate,
+    semantic,
+    small_cluster,
+    symmetric,
+)
+from robustdml_ops.recipes.noise.class_conditional import share_out
 from robustdml_ops.recipes.taxonomy import tree_from_parents
 
 PARENTS = {"wren": "bird", "tern": "bird", "carp": "fish", "bird": "animal", "fish": "animal", "oak": "plant"}
@@ -26,7 +36,11 @@ def test_share_of_each_class_is_exact(sizes, rate, seed):
     tree = tree_from_parents(
         {str(label): f"group {label // 3}" for label in range(len(sizes))}, [*map(str, range(len(sizes)))]
     )
-    for noisy, changed in (symmetric(labels, rate, seed, len(sizes)), semantic(labels, rate, seed, tree)):
+    for noisy, changed in (
+        symmetric(labels, rate, seed, len(sizes)),
+        semantic(labels, rate, seed, tree),
+        long_tailed(labels, rate, seed, len(sizes)),
+    ):
         assert np.array_equal(labels, before)
         assert np.array_equal(noisy != labels, changed)
         assert noisy.dtype == np.int64
@@ -100,11 +114,89 @@ def test_clusters_stay_together():
     assert not np.array_equal(noisy, small_cluster(labels, 0.5, 2, 20, features, cluster_size=4)[0])
 
 
-def test_is_a_pure_function_of_the_seed():
-    labels = np.repeat(np.arange(10), 20)
-    first, again, other = (symmetric(labels, 0.3, seed, 10)[0] for seed in (4, 4, 5))
+@pytest.mark.parametrize("noise", ["symmetric", "long-tailed", "class-conditional"])
+def test_is_a_pure_function_of_the_seed(noise):
+    labels, features = np.repeat(np.arange(10), 20), np.random.default_rng(0).normal(size=(200, 3))
+    sources = NoiseSources(lambda: features, lambda: pytest.fail("tree"))
+    first, again, other = (apply_noise(f"{noise}:0.3", labels, seed, 10, sources)[0] for seed in (4, 4, 5))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
+
+
+def test_long_tailed_noise_flows_to_the_popular():
+    labels = np.repeat(np.arange(6), 20_000)
+    noisy, changed = long_tailed(labels, 0.5, 0, 6)
+    counts = np.zeros((6, 6))
+    np.add.at(counts, (labels[changed], noisy[changed]), 1)
+    # The ranks are read off the sums, in which a popular class lacks only what its own samples would bring.
+    order = np.argsort(-counts.sum(axis=0))
+    popularity = np.empty(6)
+    popularity[order] = 1 / np.arange(1, 7)
+    expected = np.where(np.eye(6, dtype=bool), 0, popularity)
+    expected *= 10_000 / expected.sum(axis=1, keepdims=True)
+    # Standard deviations are at most 50.
+    assert np.abs(counts - expected).max() < 5 * 50
+    assert np.array_equal(counts == 0, np.eye(6, dtype=bool))
+    ranks = {tuple(np.argsort(-np.bincount(long_tailed(labels, 0.5, seed, 6)[0]))) for seed in range(3)}
+    assert len(ranks) == 3
+
+
+@given(
+    sizes=st.lists(st.integers(0, 40), min_size=2, max_size=12),
+    rate=st.floats(0, 0.49),
+    seed=st.integers(0, 2**32),
+)
+def test_class_conditional_noise_has_its_overall_rate_exactly(sizes, rate, seed):
+    random = np.random.default_rng(seed)
+    labels = random.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    features = random.normal(size=(len(labels), 3))
+    occupied = {label for label, size in enumerate(sizes) if size}
+    if len(occupied) < 2:
+        return
+    before = labels.copy()
+    noisy, changed = class_conditional(labels, rate, seed, len(sizes), features)
+    assert np.array_equal(labels, before)
+    assert np.array_equal(noisy != labels, changed)
+    assert noisy.dtype == np.int64
+    assert changed.sum() == int(np.floor(rate * len(labels) + 0.5))
+    assert set(noisy.tolist()) <= occupied
+    for label in occupied:
+        # Within 1 of the quota, which is within half of the rate.
+        assert (rate / 2) * sizes[label] - 1 < changed[labels == label].sum() < (3 * rate / 2) * sizes[label] + 1
+        assert len(set(noisy[changed & (labels == label)].tolist())) <= 3
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.5, 0.65])
+def test_class_conditional_noise_has_few_targets_in_unequal_shares(rate):
+    # Classes on an arc: the nearest are those beside it.
+    angles = np.deg2rad([0, 10, 21, 33, 46, 60, 75])
+    labels = np.repeat(np.arange(7), 1000)
+    features = np.stack([np.cos(angles), np.sin(angles)], axis=1)[labels] * np.linspace(1, 9, 7000)[:, None]
+    noisy, changed = class_conditional(labels, rate, 1, 7, features)
+    near = [[1, 2, 3], [0, 2, 3], [1, 3, 0], [2, 4, 1], [3, 5, 2], [4, 6, 3], [5, 4, 3]]
+    rates = []
+    for label, others in enumerate(near):
+        given = np.bincount(noisy[labels == label], minlength=7)
+        rates.append(1 - given[label] / 1000)
+        # Exact shares, within the rounding.
+        assert np.abs(given[others] - np.array([0.5, 0.3, 0.2]) * 1000 * rates[-1]).max() <= 1
+        assert given.argmax() == label
+        assert given[others].sum() == changed[labels == label].sum()
+    assert np.mean(rates) == pytest.approx(rate, abs=1e-9)
+    assert len({round(value, 3) for value in rates}) > 4
+    # 0.65 leaves little room below 2/3.
+    assert max(rates) - min(rates) > (0.02 if rate > 0.6 else rate / 4)
+
+
+@given(
+    quotas=st.lists(st.integers(0, 10**6).map(lambda number: number / 97), min_size=1, max_size=20),
+)
+def test_quotas_are_shared_out_whole(quotas):
+    quotas = np.array(quotas)
+    total = int(np.floor(quotas.sum() + 0.5))
+    counts = share_out(quotas, total)
+    assert counts.sum() == total
+    assert np.abs(counts - quotas).max() <= 1
 
 
 def test_specs():
@@ -121,6 +213,10 @@ def test_specs():
     assert np.array_equal(noisy, small_cluster(labels, 0.5, 7, 4, features)[0])
     noisy, _ = apply_noise("semantic:0.5", labels, 7, 4, sources)
     assert np.array_equal(noisy, semantic(labels, 0.5, 7, tree)[0])
+    noisy, _ = apply_noise("long-tailed:0.5", labels, 7, 4, no_sources())
+    assert np.array_equal(noisy, long_tailed(labels, 0.5, 7, 4)[0])
+    noisy, _ = apply_noise("class-conditional:0.5", labels, 7, 4, sources)
+    assert np.array_equal(noisy, class_conditional(labels, 0.5, 7, 4, features)[0])
     assert [noise_rate(spec) for spec in ("none", "semantic:0.2")] == [0.0, 0.2]
 
 
@@ -128,7 +224,9 @@ def test_specs():
     "spec", ["", "symmetric", "symmetric:", "symmetric:1.5", "symmetric:-0.1", "foo:0.5", "symmetric:nan"]
 )
 def test_bad_specs_are_named(spec):
-    with pytest.raises(UsageError, match="expected one of none, symmetric:RATE, small-cluster:RATE, semantic:RATE"):
+    with pytest.raises(
+        UsageError, match="expected one of none, symmetric:RATE, small-cluster:RATE, semantic:RATE, long"
+    ):
         apply_noise(spec, np.arange(3), 0, 3, no_sources())
 
 
@@ -147,6 +245,21 @@ def test_bad_specs_are_named(spec):
 def test_bad_arguments(labels, rate, classes, message):
     with pytest.raises(UsageError, match=message):
         symmetric(labels, rate, 0, classes)
+
+
+def test_bad_arguments_of_class_conditional():
+    labels, features = np.arange(12) % 4, np.eye(12)
+    for arguments, message in (
+        ((labels, 0.7, 0, 4, features), r"rate=0.7: of 4 classes .* only below a rate of 0.667"),
+        ((labels % 2, 0.5, 0, 4, features), r"rate=0.5: of 2 classes .* only below a rate of 0.500"),
+        ((labels, 1.5, 0, 4, features), "rate=1.5: the share"),
+        ((labels, 0.5, 0, 4, features[:5]), r"\(5, 12\): expected \(12, F\)"),
+        ((np.zeros(12, dtype=int), 0.5, 0, 4, features), "labels of one class alone"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            class_conditional(*arguments)
+    noisy, changed = class_conditional(labels, 0.0, 0, 4, features)
+    assert np.array_equal(noisy, labels) and not changed.any()
 
 
 def test_bad_arguments_of_small_cluster():

@@ -220,7 +220,10 @@ def test_a_loss_that_diverges_ends_the_run(clusters, monkeypatch):
         train(replace(FAST, method="proxy-anchor"), clusters, device="cpu")
 
 
-@pytest.mark.parametrize("noise", ["symmetric:0.25", "small-cluster:0.25", "semantic:0.25"])
+@pytest.mark.parametrize(
+    "noise",
+    ["symmetric:0.25", "small-cluster:0.25", "semantic:0.25", "long-tailed:0.25", "class-conditional:0.25"],
+)
 def test_every_noise(clusters, tmp_path, noise):
     tree = tmp_path / "tree.tsv"
     tree.write_text("".join(f"class {c}\tgroup {c // 4}\n" for c in range(12)))

@@ -4,6 +4,8 @@ A noise is asked for by a text such as ``symmetric:0.5``: a key of `NOISES`, and
 wrong label.
 """
 
+from robustdml_ops.recipes.noise.class_conditional import class_conditional
+from robustdml_ops.recipes.noise.long_tailed import long_tailed
 from robustdml_ops.recipes.noise.registry import NOISES, NoiseSources, apply_noise, noise_rate, parse_noise
 from robustdml_ops.recipes.noise.semantic import semantic
 from robustdml_ops.recipes.noise.small_cluster import small_cluster
@@ -13,6 +15,8 @@ __all__ = [
     "NOISES",
     "NoiseSources",
     "apply_noise",
+    "class_conditional",
+    "long_tailed",
     "noise_rate",
     "parse_noise",
     "semantic",

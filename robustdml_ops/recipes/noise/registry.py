@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robustdml_ops.recipes.errors import UnknownNameError, UsageError
+from robustdml_ops.recipes.noise.class_conditional import class_conditional
+from robustdml_ops.recipes.noise.long_tailed import long_tailed
 from robustdml_ops.recipes.noise.semantic import semantic
 from robustdml_ops.recipes.noise.shares import Labels, NoisyLabels
 from robustdml_ops.recipes.noise.small_cluster import small_cluster
@@ -38,6 +40,10 @@ NOISES: dict[str, Callable[[Labels, float, int, int, NoiseSources], NoisyLabels]
         labels, rate, seed, classes, sources.features()
     ),
     "semantic": lambda labels, rate, seed, _, sources: semantic(labels, rate, seed, sources.tree()),
+    "long-tailed": lambda labels, rate, seed, classes, _: long_tailed(labels, rate, seed, classes),
+    "class-conditional": lambda labels, rate, seed, classes, sources: class_conditional(
+        labels, rate, seed, classes, sources.features()
+    ),
 }
 
 
