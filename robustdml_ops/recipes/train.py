@@ -26,6 +26,7 @@ from robustdml_ops.recipes.run.sample_log import clean_auc
 from robustdml_ops.recipes.trained.card import ModelCard
 from robustdml_ops.recipes.trained.embedder import TrainedEmbedder
 from robustdml_ops.recipes.trained.model_file import FILE_NAME as MODEL_FILE
+from robustdml_ops.recipes.untouched import below_untouched, untouched_metrics
 
 # The first of these that a run has is its clean score in reports and comparisons.
 CLEAN_SCORES = ("log_p_clean_auc", "confidence_auc", "detector_loss_auc", "weight_auc")
@@ -53,7 +54,8 @@ class TrainingResult:
         ``detector_loss`` and ``above_threshold`` of ProcSim; ``weight`` of BSPML.
     summary : dict
         Settings that matter, final metrics, and how well each of the scores tells wrong labels: ``confidence_auc`` and
-        so on, and ``clean_auc``, that of the score that the run goes by (None without one).
+        so on, and ``clean_auc``, that of the score that the run goes by (None without one); ``untouched``, the metrics
+        before any training, and ``below_untouched``, what to say where the run has ended below them (or None).
     """
 
     config: TrainingConfig
@@ -74,6 +76,7 @@ def train(
     device: str = "auto",
     on_progress: OnProgress = silent,
     recorders: Sequence[Recorder] = (),
+    untouched: dict[str, float] | None = None,
 ) -> TrainingResult:
     """Train an embedding and evaluate it on the test split after every epoch.
 
@@ -96,6 +99,8 @@ def train(
         Called with what is being done, the steps done and the steps in all.
     recorders : sequence of Recorder
         Told of the beginning, of every step and of every epoch.
+    untouched : dict, optional
+        Metrics of the untouched features, by a caller who has them from another run on the same features.
 
     Returns
     -------
@@ -121,7 +126,10 @@ def train(
     # Seeds are set inside a fork, so that a caller's own random numbers go on as if nothing had run.
     with torch.random.fork_rng(devices=[chosen] if chosen.type == "cuda" else []):
         torch.manual_seed(config.seed)
-        run = Run(config, prepare(config, data, chosen, on_progress), chosen)
+        prepared = prepare(config, data, chosen, on_progress)
+        if untouched is None:
+            untouched = untouched_metrics(prepared, chosen, on_progress)
+        run = Run(config, prepared, chosen)
         if resume and out is not None:
             run.load_state(load_checkpoint(out, config, run.data_summary))
             if run.epoch > config.epochs:
@@ -141,7 +149,7 @@ def train(
         finally:
             for recorder in recorders:
                 recorder.close()
-        result = _result(run)
+        result = _result(run, untouched)
     if out is not None:
         result.model.save(out / MODEL_FILE)
         write_text(out / "metrics.json", json.dumps(result.summary, indent=2) + "\n")
@@ -172,7 +180,7 @@ def check_folder(out: Path, resume: bool) -> None:
         raise UsageError(f"{out} holds a run already: resume it, or give another folder")
 
 
-def _result(run: Run) -> TrainingResult:
+def _result(run: Run, untouched: dict[str, float]) -> TrainingResult:
     config = run.config
     summary: dict[str, Any] = {
         "method": config.method,
@@ -187,6 +195,7 @@ def _result(run: Run) -> TrainingResult:
         summary |= loss_input.summary()
     summary |= {f"{name}_auc": clean_auc(name, score, run.changed) for name, score in scores.items()}
     summary["clean_auc"] = next((summary[name] for name in CLEAN_SCORES if name in summary), None)
+    summary |= {"untouched": untouched, "below_untouched": below_untouched(run.history[-1], untouched)}
     return TrainingResult(config, run.history, run.embedder.eval(), _model(run), run.changed, scores, summary)
 
 

@@ -11,7 +11,7 @@ from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import load_data
 from robustdml_ops.recipes.evidence.demo.experiment import run_demo
 from robustdml_ops.recipes.evidence.demo.plots import learning_curves
-from robustdml_ops.recipes.evidence.demo.report import render
+from robustdml_ops.recipes.evidence.demo.report import harm, render
 from robustdml_ops.recipes.evidence.demo.timing import Shape
 from robustdml_ops.recipes.progress import progress_bar
 
@@ -55,5 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     write_text(arguments.out / "report.html", render(outcome))
     curves = learning_curves(outcome.runs, outcome.frozen_metrics["precision_at_1"])
     write_text(arguments.out / "learning-curves.svg", base64.b64decode(curves.partition(",")[2]).decode())
+    for line in harm(outcome):
+        print(line)
     print(f"{arguments.out / 'report.html'}: written in {outcome.seconds:.0f} s; open it in a browser")
     return 0

@@ -27,6 +27,7 @@ from robustdml_ops.recipes.settings.given import Given, complete_settings, make_
 from robustdml_ops.recipes.settings.table import Setting, all_settings
 from robustdml_ops.recipes.train import TrainingResult, check_folder, train
 from robustdml_ops.recipes.trained.model_file import FILE_NAME as MODEL
+from robustdml_ops.recipes.untouched import untouched_title
 
 # A run that goes on is told apart from another one by its checkpoint, which does not see these: the data has its name
 # and sizes there.
@@ -153,7 +154,10 @@ def run(arguments: argparse.Namespace) -> int:
         if out is not None:
             report("report", 0, 0)
             write_text(out / "report.html", render_run(result))
-    Console().print(_summary_table(result))
+    console = Console()
+    console.print(_summary_table(result))
+    if result.summary["below_untouched"]:
+        console.print(result.summary["below_untouched"], style="yellow", highlight=False)
     if out is not None:
         print(f"{out / MODEL}: try robustdml embed {out} IMAGES -o embeddings.npz")
     return 0
@@ -191,9 +195,13 @@ def _recorders(out: Path | None, config: TrainingConfig, given: dict[str, Given]
 
 
 def _summary_table(result: TrainingResult) -> Table:
-    table = Table(title=f"{METHODS[result.config.method].title}, noise {result.config.noise}", show_header=False)
+    table = Table(title=f"{METHODS[result.config.method].title}, noise {result.config.noise}")
+    for title in ("", "last epoch", untouched_title(result.config.backbone).lower()):
+        table.add_column(title)
     for key, title in FIGURES.items():
         value = result.summary.get(key)
         if value is not None:
-            table.add_row(title, f"{value:.4f}" if key != "training_seconds" else f"{value:.1f}")
+            before = result.summary["untouched"].get(key)
+            shown = f"{value:.4f}" if key != "training_seconds" else f"{value:.1f}"
+            table.add_row(title, shown, "" if before is None else f"{before:.4f}")
     return table

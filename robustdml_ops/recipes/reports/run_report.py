@@ -13,6 +13,7 @@ from robustdml_ops.recipes.methods.confident import ProcSimOptions
 from robustdml_ops.recipes.reports import run_plots
 from robustdml_ops.recipes.reports.html import figure, page, table
 from robustdml_ops.recipes.train import TrainingResult
+from robustdml_ops.recipes.untouched import untouched_title
 
 METRICS = {
     "precision_at_1": "Recall@1",
@@ -41,19 +42,38 @@ def render_run(result: TrainingResult) -> str:
     title = METHODS[config.method].title
     if config.filter_options.kind != NO_FILTER:
         title += f" with {config.filter_options.kind}"
-    recall = run_plots.curves({title: (history, "precision_at_1")}, "Recall@1, test classes")
+    untouched = untouched_title(config.backbone)
+    recall = run_plots.curves(
+        {title: (history, "precision_at_1")},
+        "Recall@1, test classes",
+        level=(untouched.lower(), result.summary["untouched"]["precision_at_1"]),
+    )
+    harm = result.summary["below_untouched"]
     sections = [
         f"<h1>{escape(title)}</h1>",
         f"<p>{escape(_data_line(result))}</p>",
-        table(["", "last epoch"], [[text, f"{result.summary[key]:.3f}"] for key, text in METRICS.items()
-                                   if result.summary.get(key) is not None]),
+        f'<p class="finding">{escape(harm)}</p>' if harm else "",
+        table(["", "last epoch", untouched.lower()], _figures(result)),
         "<h2>Retrieval</h2>",
-        figure(recall, "Recall@1 against the epoch.", "Recall@1 on the test classes after each epoch."),
-    ]  # fmt: skip
+        figure(
+            recall,
+            "Recall@1 against the epoch.",
+            "Recall@1 on the test classes after each epoch; the dotted line is that of the untouched features.",
+        ),
+    ]
     drawn = [draw(result) for name, draw in FIGURES.items() if name in result.scores or name in history[-1]]
     if drawn:
         sections += ["<h2>Which labels are believed</h2>", *drawn]
     return page(f"robustdml_ops: {title}", "\n".join(sections) + "\n")
+
+
+def _figures(result: TrainingResult) -> list[list[str]]:
+    summary = result.summary
+    return [
+        [text, f"{summary[key]:.3f}", f"{summary['untouched'][key]:.3f}" if key in summary["untouched"] else ""]
+        for key, text in METRICS.items()
+        if summary.get(key) is not None
+    ]
 
 
 def _data_line(result: TrainingResult) -> str:

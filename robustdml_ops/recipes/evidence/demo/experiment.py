@@ -56,7 +56,7 @@ def run_demo(images: RetrievalData, seeds: int, epochs: int, shape: Shape, on_pr
         for seed in range(seeds):
             on_progress(f"{method}, seed {seed}", seed, seeds)
             config = TrainingConfig(method=method, noise=NOISE, seed=seed, epochs=epochs)
-            runs.setdefault(method, []).append(train(config, features, device="cpu"))
+            runs.setdefault(method, []).append(train(config, features, device="cpu", untouched=frozen))
     neighbours = _neighbours({method: runs[method][0] for method in ("proxy-anchor", "robust")}, features, images)
     on_progress("times", 0, 0)
     timings = measure(shape)

@@ -66,7 +66,7 @@ def learning_curves(runs: dict[str, list[TrainingResult]], frozen_recall: float)
             title = f"{METHODS[method].title} ({seeds})"
             axes.plot(epochs, recall.mean(0), line, color=COLOURS[method], lw=2.2, label=title)
             axes.fill_between(epochs, recall.min(0), recall.max(0), color=COLOURS[method], alpha=0.15, lw=0)
-        axes.axhline(frozen_recall, color=GREY, ls=":", lw=1.6, label="frozen features, no training")
+        axes.axhline(frozen_recall, color=GREY, ls=":", lw=1.6, label="untouched features")
         axes.set(xlabel="epoch", ylabel="Recall@1, unseen classes")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))

@@ -14,6 +14,7 @@ from robustdml_ops.recipes.methods.anchors import AnchorOptions, SmoothOptions
 from robustdml_ops.recipes.reports import run_plots
 from robustdml_ops.recipes.reports.html import figure, page, table
 from robustdml_ops.recipes.train import TrainingResult
+from robustdml_ops.recipes.untouched import JUDGED, TITLE, below_untouched
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,7 @@ def render(outcome: DemoOutcome) -> str:
         share=f"{outcome.noise_rate:.0%}",
         finding=escape(_finding(outcome)),
         results=_results_table(outcome),
+        harm="".join(f'<p class="finding">{escape(line)}</p>' for line in harm(outcome)),
         time_table=_time_table(outcome.timings),
         machine=escape(outcome.machine),
         minutes=f"{outcome.seconds / 60:.1f}",
@@ -138,10 +140,31 @@ def _finding(outcome: DemoOutcome) -> str:
     )
 
 
+def harm(outcome: DemoOutcome) -> list[str]:
+    """Name the methods that ended below the untouched features, on average over the seeds.
+
+    Parameters
+    ----------
+    outcome : DemoOutcome
+        What the demo did.
+
+    Returns
+    -------
+    list of str
+        A sentence each.
+    """
+    means = {
+        method: {key: statistics.fmean(run.summary[key] for run in runs) for key in JUDGED}
+        for method, runs in outcome.runs.items()
+    }
+    told = {METHODS[method].title: below_untouched(mean, outcome.frozen_metrics) for method, mean in means.items()}
+    return [f"{title}: {sentence}" for title, sentence in told.items() if sentence]
+
+
 def _results_table(outcome: DemoOutcome) -> str:
     frozen = outcome.frozen_metrics
     rows = [
-        ["frozen features, no training", f"{frozen['precision_at_1']:.3f}", f"{frozen['recall_at_4']:.3f}",
+        [TITLE, f"{frozen['precision_at_1']:.3f}", f"{frozen['recall_at_4']:.3f}",
          f"{frozen['mean_average_precision_at_r']:.3f}", "–", "–"]
     ]  # fmt: skip
     for method, runs in outcome.runs.items():
@@ -181,6 +204,7 @@ _BODY = Template("""<h1>Training an embedding when $share of the labels are wron
 <p>Each test image looks for its nearest neighbours among all the others. All methods train the same linear layer on the
 same frozen features, with the same wrong labels; means ± standard errors over the seeds, at the last epoch.</p>
 $results
+$harm
 
 <h2>Learning curves</h2>
 $learning
