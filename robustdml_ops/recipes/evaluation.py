@@ -77,7 +77,9 @@ def retrieval_metrics(
         device=device or torch.device("cpu"),
         knn_func=_search,
     )
-    values: dict[str, float] = calculator.get_accuracy(embeddings, labels)
+    # The library makes tensors of them, and PyTorch warns of one over a file that is mapped for reading alone.
+    arrays = (array if array.flags.writeable else array.copy() for array in (embeddings, labels))
+    values: dict[str, float] = calculator.get_accuracy(*arrays)
     return values
 
 

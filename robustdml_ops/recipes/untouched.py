@@ -45,6 +45,22 @@ def untouched_metrics(prepared: Prepared, device: torch.device, on_progress: OnP
     return retrieval_metrics(features, test.labels, device)
 
 
+def falls_short(value: float, reference: float) -> bool:
+    """Tell whether a metric is more than one point below another.
+
+    Parameters
+    ----------
+    value, reference : float
+        Shares.
+
+    Returns
+    -------
+    bool
+        False where it is one point exactly, however that was rounded.
+    """
+    return round(reference - value, 9) > TOLERANCE
+
+
 def untouched_title(backbone: str) -> str:
     """Name the features that a run is held against.
 
@@ -87,6 +103,6 @@ def below_untouched(metrics: dict[str, float], untouched: dict[str, float]) -> s
     lower = [
         f"{METRICS[key]} is {metrics[key]:.3f}, and {untouched[key]:.3f} with the features untouched"
         for key in JUDGED
-        if metrics[key] < untouched[key] - TOLERANCE
+        if falls_short(metrics[key], untouched[key])
     ]
     return f"Training did harm: {'; '.join(lower)}. The way out: {WAY_OUT}." if lower else None

@@ -1,23 +1,29 @@
 """The comparison: outcomes on disk, runs side by side, and what is made of them."""
 
 import json
+import os
 
 import numpy as np
 import pytest
+import torch
 
 from robustdml_ops.recipes.cli import main
 from robustdml_ops.recipes.commands import compare as compare_command
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.evidence.comparison import pool
+from robustdml_ops.recipes.evaluation import retrieval_metrics
+from robustdml_ops.recipes.evidence.comparison import pool, sources
 from robustdml_ops.recipes.evidence.comparison.ablations import ABLATIONS, ALL_ENTRIES, TABLE_2
-from robustdml_ops.recipes.evidence.comparison.cells import Cell, all_cells, read_outcome, write_outcome
+from robustdml_ops.recipes.evidence.comparison.cells import Cell, all_cells
 from robustdml_ops.recipes.evidence.comparison.claim import Claim, Side
 from robustdml_ops.recipes.evidence.comparison.claims import CLAIMS, claim_cells
 from robustdml_ops.recipes.evidence.comparison.entries import ENTRIES, NOISES, QUICK_ENTRIES, QUICK_NOISES, Entry
-from robustdml_ops.recipes.evidence.comparison.page import claim_rows, markdown, page, rows, rows_beside
+from robustdml_ops.recipes.evidence.comparison.outcomes import read_outcome, write_outcome
 from robustdml_ops.recipes.evidence.comparison.results import Results
+from robustdml_ops.recipes.evidence.comparison.section import markdown, page
+from robustdml_ops.recipes.evidence.comparison.tables import claim_rows, rows, rows_beside, sections
 from robustdml_ops.recipes.evidence.summary import Estimate, compare, estimate
 from robustdml_ops.recipes.methods.anchors import AnchorOptions
+from robustdml_ops.recipes.networks.stored_features import store_features
 from robustdml_ops.recipes.options import OptionSet
 from robustdml_ops.recipes.progress import silent
 
@@ -41,42 +47,77 @@ def synthetic(recalls):
         (cell, outcome(cell, recall))
         for (name, noise), values in recalls.items()
         for seed, recall in enumerate(values)
-        for cell in [Cell(Entry(name, name.title(), {}), noise, seed, 1)]
+        for cell in [Cell("clusters", Entry(name, name.title(), {}), noise, seed, 1)]
     )
 
 
-def test_runs_what_is_missing_and_keeps_what_is_done(clusters, tmp_path, monkeypatch):
-    cells = all_cells([PLAIN, BROKEN], ["none", "symmetric:0.5"], seeds=1, epochs=1)
+@pytest.fixture
+def features(clusters, own_cache):
+    return {"clusters": store_features(clusters, torch.device("cpu"))}
+
+
+def test_runs_what_is_missing_and_keeps_what_is_done(features, tmp_path, monkeypatch):
+    cells = all_cells({"clusters": ["none", "symmetric:0.5"]}, [PLAIN, BROKEN], seeds=1, epochs=1)
     told = []
-    failures = pool.run_missing(cells, clusters, tmp_path, "cpu", 1, lambda *report: told.append(report))
+    failures = pool.run_missing(cells, features, tmp_path, "cpu", 1, lambda *report: told.append(report))
     assert [(cell.entry.name, cell.noise) for cell in failures] == [("broken", "none"), ("broken", "symmetric:0.5")]
     assert all("samples_per_class=5 must divide" in message for message in failures.values())
     assert told[-1][1:] == (4, 4)
-    results = Results.read(cells, tmp_path, "clusters")
+    results = Results.read(cells, tmp_path)
     assert [entry.name for entry in results.entries] == ["plain"]
     assert len(results.values("plain", "symmetric:0.5", "precision_at_1")) == 1
+    data = features["clusters"].open()
+    assert (
+        results.untouched("precision_at_1") == retrieval_metrics(data.test.inputs, data.test.labels)["precision_at_1"]
+    )
 
     def refuse(*_, **__):
         raise AssertionError("a run that is done was started again")
 
     monkeypatch.setattr(pool, "ProcessPoolExecutor", refuse)
-    assert pool.run_missing(cells[::2], clusters, tmp_path, "cpu", 1, silent) == {}
+    assert pool.run_missing(cells[::2], features, tmp_path, "cpu", 1, silent) == {}
+
+
+class Fatal(Cell):
+    """A run that takes its process along."""
+
+    def run(self, data, untouched, device):
+        os._exit(9)
+
+
+class Faulty(Cell):
+    """A run with a defect."""
+
+    def run(self, data, untouched, device):
+        raise ZeroDivisionError("a defect")
+
+
+def test_neither_a_process_that_dies_nor_a_defect_loses_the_other_runs(features, tmp_path):
+    good = all_cells({"clusters": ["none", "symmetric:0.2", "symmetric:0.5"]}, [PLAIN], seeds=1, epochs=1)
+    fatal = Fatal("clusters", Entry("fatal", "Fatal", {}), "none", 0, 1)
+    faulty = Faulty("clusters", Entry("faulty", "Faulty", {}), "none", 0, 1)
+    failures = pool.run_missing([faulty, good[0], fatal, *good[1:]], features, tmp_path, "cpu", 2, silent)
+    assert failures == {faulty: "ZeroDivisionError: a defect", fatal: pool.DIED}
+    assert all(cell.path(tmp_path).exists() for cell in good)
 
 
 def test_an_outcome_of_other_settings_is_refused(tmp_path):
-    cell = Cell(PLAIN, "none", 0, 1)
-    assert read_outcome(cell, tmp_path, "clusters") is None
+    cell = Cell("clusters", PLAIN, "none", 0, 1)
+    assert read_outcome(cell, tmp_path) is None
     write_outcome(cell, tmp_path, outcome(cell, 0.5))
-    assert read_outcome(cell, tmp_path, "clusters")["summary"]["precision_at_1"] == 0.5
+    assert read_outcome(cell, tmp_path)["summary"]["precision_at_1"] == 0.5
+    glyphs = Cell("glyphs", PLAIN, "none", 0, 1)
+    assert read_outcome(glyphs, tmp_path) is None
+    write_outcome(glyphs, tmp_path, outcome(cell, 0.5))
     with pytest.raises(UsageError, match=r"data: clusters then, glyphs now"):
-        read_outcome(cell, tmp_path, "glyphs")
+        read_outcome(glyphs, tmp_path)
     settings = {**PLAIN.settings, "options": OptionSet(AnchorOptions(alpha=16.0))}
-    other = Cell(Entry("plain", "Plain", settings), "none", 0, 2)
+    other = Cell("clusters", Entry("plain", "Plain", settings), "none", 0, 2)
     with pytest.raises(UsageError, match=r"anchor.alpha: 32.0 then, 16.0 now; epochs: 1 then, 2 now"):
-        read_outcome(other, tmp_path, "clusters")
+        read_outcome(other, tmp_path)
     cell.path(tmp_path).write_text("{")
     with pytest.raises(UsageError, match="no outcome of a comparison"):
-        read_outcome(cell, tmp_path, "clusters")
+        read_outcome(cell, tmp_path)
 
 
 def test_a_difference_counts_from_twice_its_standard_error():
@@ -112,26 +153,27 @@ def test_a_side_of_several_entries_is_their_lowest_or_highest_and_waits_for_all(
 
 
 def test_claims_ask_for_what_the_table_lacks_and_nothing_twice():
-    table = all_cells(ENTRIES.values(), NOISES, seeds=2, epochs=1)
-    extra = claim_cells(None, 2, 1, table)
+    table = all_cells({"glyphs": NOISES}, list(ENTRIES.values()), seeds=2, epochs=1)
+    extra = claim_cells("glyphs", None, 2, 1, table)
     assert len(set(extra)) == len(extra) and not set(extra) & set(table)
     asked = {(cell.entry.name, cell.noise) for cell in extra}
     needed = {(name, claim.noise) for claim in CLAIMS for name in claim.names}
     assert needed <= asked | {(cell.entry.name, cell.noise) for cell in table}
     assert {name for name, _ in asked} == {*ABLATIONS, "bspml", "multi-similarity", "proxy-anchor"}
     assert {cell.seed for cell in extra} == {0, 1}
-    assert {cell.noise for cell in claim_cells(["none"], 1, 1, [])} == {"none"}
+    assert {cell.noise for cell in claim_cells("glyphs", ["none"], 1, 1, [])} == {"none"}
     # The paper's Table 2 has 16 pairs, of which one is our default and so in the table.
     assert len(TABLE_2) == 16 and sum("smooth" in name for name in ABLATIONS) == 15
 
 
 def test_what_is_run_for_a_claim_alone_stays_out_of_the_table():
     entry = Entry("proxy-anchor", "Proxy-Anchor", {})
-    cells = [Cell(entry, "none", 0, 1), Cell(ABLATIONS["proxy-anchor-margin-0.2"], "symmetric:0.5", 0, 1, False)]
+    beside = ABLATIONS["proxy-anchor-margin-0.2"]
+    cells = [Cell("glyphs", entry, "none", 0, 1), Cell("glyphs", beside, "symmetric:0.5", 0, 1, False)]
     results = Results((cell, outcome(cell, 0.5 + 0.1 * place)) for place, cell in enumerate(cells))
     assert rows(results, "precision_at_1") == [["", "none"], ["Proxy-Anchor", "0.500"]]
     assert rows_beside(results)[1:] == [["Proxy-Anchor, δ = 0.2", "symmetric:0.5", "0.600"]]
-    for text in (markdown(results), page(results, "")):
+    for text in (markdown(sections(results)), page(sections(results), "")):
         assert "Proxy-Anchor, δ = 0.2" in text
 
 
@@ -151,8 +193,8 @@ def test_tables_and_page_show_what_was_run():
     assert [row[0] for row in rows(results, "sdaw")] == [""]
     (claim,) = claim_rows(results)[1:]
     assert claim[4:] == ["0.705 ± 0.005 : 0.450 ± 0.050", "holds"]
-    assert "| Proxy-Anchor | 0.850 ± 0.050 | 0.450 ± 0.050 |" in markdown(results)
-    text = page(results, "a < b")
+    assert "| Proxy-Anchor | 0.850 ± 0.050 | 0.450 ± 0.050 |" in markdown(sections(results))
+    text = page(sections(results), "a < b")
     assert "a &lt; b" in text and "0.705 ± 0.005" in text and "data:image/svg+xml" in text
     assert "http" not in text.replace("http://www.w3.org", "")
 
@@ -160,11 +202,11 @@ def test_tables_and_page_show_what_was_run():
 def test_every_row_and_claim_is_a_setting_that_exists():
     for entry in ALL_ENTRIES.values():
         for noise in NOISES:
-            assert Cell(entry, noise, 0, 1).config.noise == noise
+            assert Cell("glyphs", entry, noise, 0, 1).config.noise == noise
     assert set(QUICK_ENTRIES) <= set(ENTRIES) and set(QUICK_NOISES) <= set(NOISES)
     for claim in CLAIMS:
         assert claim.names <= set(ALL_ENTRIES), claim
-        assert Cell(PLAIN, claim.noise, 0, 1).config.noise == claim.noise
+        assert Cell("glyphs", PLAIN, claim.noise, 0, 1).config.noise == claim.noise
 
 
 def test_the_command_writes_and_goes_on(tmp_path, clusters, capsys):
@@ -195,7 +237,7 @@ def test_an_interruption_says_how_to_go_on(tmp_path, clusters, monkeypatch, caps
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(compare_command, "load_data", lambda _: clusters)
+    monkeypatch.setattr(sources, "load_data", lambda _: clusters)
     monkeypatch.setattr(compare_command, "run_missing", interrupt)
     assert main(["compare", "--out", str(tmp_path), "--device", "cpu"]) == 130
     assert "interrupted; the same command goes on" in capsys.readouterr().err

@@ -1,8 +1,10 @@
-"""``robustdml compare``: every method against every noise over several seeds, side by side, and on one page."""
+"""``robustdml compare``: every method against every noise over several seeds and data sets, and on one page."""
 
 import argparse
+import base64
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -10,16 +12,21 @@ import torch
 from robustdml_ops.recipes.cache import write_text
 from robustdml_ops.recipes.command_line import path
 from robustdml_ops.recipes.config import TrainingConfig
-from robustdml_ops.recipes.data import load_data
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.evidence.comparison.ablations import ALL_ENTRIES
-from robustdml_ops.recipes.evidence.comparison.cells import all_cells
+from robustdml_ops.recipes.evidence.comparison.cells import Cell, all_cells
 from robustdml_ops.recipes.evidence.comparison.claims import claim_cells
-from robustdml_ops.recipes.evidence.comparison.entries import ENTRIES, NOISES, QUICK_ENTRIES, QUICK_NOISES
-from robustdml_ops.recipes.evidence.comparison.page import markdown, page
+from robustdml_ops.recipes.evidence.comparison.outcomes import check_outcomes
+from robustdml_ops.recipes.evidence.comparison.plan import SUITE, SUITE_VALIDATION, Plan, expand_names, make_plan
 from robustdml_ops.recipes.evidence.comparison.pool import default_workers, run_missing
 from robustdml_ops.recipes.evidence.comparison.results import Results
-from robustdml_ops.recipes.networks.preparation import prepare, resolve_device
+from robustdml_ops.recipes.evidence.comparison.section import Section, markdown, page
+from robustdml_ops.recipes.evidence.comparison.sources import Sources, impossible_noises, open_sources
+from robustdml_ops.recipes.evidence.comparison.tables import sections as sections_of_data
+from robustdml_ops.recipes.evidence.statistics.sections import sections as sections_of_suite
+from robustdml_ops.recipes.evidence.statistics.suite import Suite
+from robustdml_ops.recipes.networks.preparation import resolve_device
+from robustdml_ops.recipes.networks.stored_features import StoredFeatures
 from robustdml_ops.recipes.progress import progress_bar
 
 
@@ -34,13 +41,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=path, default=Path("out/compare"), help="folder; run again, it goes on from there"
     )
-    parser.add_argument("--data", default="glyphs", help="as for robustdml train")
-    parser.add_argument("--quick", action="store_true", help="fewer methods and noises, two seeds")
     parser.add_argument(
-        "--methods", nargs="+", choices=ALL_ENTRIES, metavar="NAME", help=f"rows, of {', '.join(ALL_ENTRIES)}"
-    )
+        "--data", nargs="+", default=["glyphs"], metavar="DATA",
+        help=f"data sets, each as for robustdml train; {SUITE}: all of the suite, {SUITE_VALIDATION}: those to choose "
+        "settings by (default: glyphs)",
+    )  # fmt: skip
+    parser.add_argument("--quick", action="store_true", help="fewer methods, noises, seeds, and data sets of the suite")
+    parser.add_argument(
+        "--methods", nargs="+", choices=[SUITE, *ALL_ENTRIES], metavar="NAME",
+        help=f"rows, of {', '.join(ALL_ENTRIES)}; {SUITE}: those of the suite, as by default for several data sets",
+    )  # fmt: skip
     parser.add_argument("--noise", nargs="+", metavar="NOISE", help="columns, as for robustdml train")
-    parser.add_argument("--seeds", type=int, help="runs of each cell, with seeds 0, 1, …; 3, or 2 with --quick")
+    parser.add_argument(
+        "--seeds", type=int,
+        help="runs of each cell, with seeds 0, 1, …; 3, or 5 for several data sets, or 2 with --quick",
+    )  # fmt: skip
     parser.add_argument("--epochs", type=int, default=TrainingConfig().epochs, help="epochs of each run")
     parser.add_argument("--workers", type=int, default=default_workers(), help="runs side by side")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, …")
@@ -73,38 +88,72 @@ def run(arguments: argparse.Namespace) -> int:
     Returns
     -------
     int
-        0, or 1 if a run failed.
+        0, or 1 if a run failed or a data set is not to be had.
     """
-    seeds = arguments.seeds if arguments.seeds is not None else 2 if arguments.quick else 3
-    for name, value in (("seeds", seeds), ("workers", arguments.workers)):
+    out: Path = arguments.out
+    names = expand_names(arguments.data, arguments.quick)
+    plan = make_plan(len(names) > 1, arguments.quick, arguments.methods, arguments.noise, arguments.seeds)
+    for name, value in (("seeds", plan.seeds), ("workers", arguments.workers)):
         if value < 1:
             raise UsageError(f"{name}={value}: expected at least 1")
-    names = arguments.methods or (QUICK_ENTRIES if arguments.quick else ENTRIES)
-    noises = arguments.noise or (QUICK_NOISES if arguments.quick else NOISES)
-    cells = all_cells([ALL_ENTRIES[name] for name in names], noises, seeds, arguments.epochs)
-    if not arguments.methods and not arguments.quick:
-        cells += claim_cells(arguments.noise, seeds, arguments.epochs, cells)
-    for cell in cells:
+    for cell in all_cells({"": plan.noises}, plan.entries, 1, arguments.epochs):
         cell.config  # noqa: B018  settings that are wrong are told before the first run
+    check_outcomes(out)
     with progress_bar("compare") as report:
-        data = load_data(arguments.data)
-        if data.train.is_images:
-            data = prepare(TrainingConfig(), data, resolve_device(arguments.device), report).data
-        failures = run_missing(cells, data, arguments.out, arguments.device, arguments.workers, report)
-    results = Results.read(cells, arguments.out, data.name)
-    text = markdown(results)
-    description = (
-        f"{data.name}: {len(data.train):,} training samples of {data.train.num_classes} classes, {len(data.test):,} "
-        f"test samples of {data.test.num_classes} others; {arguments.epochs} epochs, {seeds} seeds. "
-        f"PyTorch {torch.__version__}, {arguments.workers} runs side by side."
-    )
-    write_text(arguments.out / "compare.json", json.dumps(results.as_json(), indent=1) + "\n")
-    write_text(arguments.out / "compare.md", f"{description}\n\n{text}")
-    write_text(arguments.out / "compare.html", page(results, description))
+        sources = open_sources(names, resolve_device(arguments.device), report)
+        left_out = {name: impossible_noises(features, plan.noises, out) for name, features in sources.features.items()}
+        cells = _cells(plan, left_out, arguments)
+        failures = run_missing(cells, sources.features, out, arguments.device, arguments.workers, report)
+    results = {name: Results.read([cell for cell in cells if cell.data == name], out) for name in sources.features}
+    _write(results, sources, arguments.epochs, plan.seeds, arguments.workers, out)
+    told = [
+        *(f"data {name} left out: {reason}" for name, reason in sources.missing.items()),
+        *(f"{name}, {noise} left out: {why}" for name, noises in left_out.items() for noise, why in noises.items()),
+        *(f"{cell.title} failed: {message}" for cell, message in failures.items()),
+    ]
+    for line in told:
+        print(f"robustdml compare: {line}", file=sys.stderr)
+    return 1 if failures or sources.missing else 0
+
+
+def _cells(plan: Plan, left_out: Mapping[str, Mapping[str, str]], arguments: argparse.Namespace) -> list[Cell]:
+    noises = {name: [noise for noise in plan.noises if noise not in reasons] for name, reasons in left_out.items()}
+    cells = all_cells(noises, plan.entries, plan.seeds, arguments.epochs)
+    if not cells:
+        raise UsageError("; ".join(f"{name}: {why}" for name, reasons in left_out.items() for why in reasons.values()))
+    if plan.with_claims:
+        (data,) = left_out
+        cells += claim_cells(data, arguments.noise, plan.seeds, arguments.epochs, cells)
+    return cells
+
+
+def _write(results: Mapping[str, Results], sources: Sources, epochs: int, seeds: int, workers: int, out: Path) -> None:
+    """Write the outcomes, the tables and the page, and print the tables."""
+    sizes = "; ".join(_sizes(features) for features in sources.features.values())
+    description = f"{sizes}; {epochs} epochs, {seeds} seeds. PyTorch {torch.__version__}, {workers} runs side by side."
+    together: list[Section] = []
+    if len(results) > 1:
+        together = sections_of_suite(Suite(results))
+    alone = {name: sections_of_data(found) for name, found in results.items()}
+    parts = [*together]
+    for name, sections in alone.items():
+        parts += [Section(name), *sections] if together else sections
+    text = markdown(parts)
+    outcomes = [outcome for found in results.values() for outcome in found.as_json()]
+    write_text(out / "compare.json", json.dumps(outcomes, indent=1) + "\n")
+    write_text(out / "compare.md", f"{description}\n\n{text}")
+    write_text(out / "compare.html", page(parts, description))
+    for section in together:
+        if section.picture is not None:
+            svg = base64.b64decode(section.picture.source.partition(",")[2]).decode()
+            write_text(out / f"{section.file_name}.svg", svg)
     print(text)
-    print(f"page: {arguments.out / 'compare.html'}")
-    for cell, message in failures.items():
-        print(
-            f"robustdml compare: {cell.entry.name}, {cell.noise}, seed {cell.seed} failed: {message}", file=sys.stderr
-        )
-    return 1 if failures else 0
+    print(f"page: {out / 'compare.html'}")
+
+
+def _sizes(features: StoredFeatures) -> str:
+    train, test = features.train, features.test
+    return (
+        f"{features.name}: {len(train.labels):,} training samples of {len(train.class_names):,} classes, "
+        f"{len(test.labels):,} test samples of {len(test.class_names):,} others"
+    )

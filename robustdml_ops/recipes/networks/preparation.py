@@ -119,10 +119,46 @@ def prepare(
     UsageError
         Settings that do not fit the data.
     """
+    origin = load_origin(config, data, device, on_progress)
+    if origin.name == FEATURES:
+        return _on_features(data, origin)
+    num_features = count_features(origin.backbone, data.train.inputs[:1], device)
+    if not config.finetune:
+        return _on_features(extract_features(origin.backbone, data, device, on_progress), origin)
+
+    @cache
+    def frozen_features() -> NDArray[np.float32]:
+        if origin.name == UNTRAINED:
+            raise _needs_trained_backbone(data)
+        return apply_in_batches(origin.backbone, data.train.inputs, device, on_progress=on_progress)
+
+    return Prepared(data, origin.backbone, num_features, frozen_features, origin)
+
+
+def load_origin(
+    config: TrainingConfig, data: RetrievalData, device: torch.device, on_progress: OnProgress = silent
+) -> Origin:
+    """Make the backbone that goes with settings and data.
+
+    Parameters
+    ----------
+    config, data, device, on_progress
+        As in `prepare`.
+
+    Returns
+    -------
+    Origin
+        With the backbone on `device`, as it is before any training of the run.
+
+    Raises
+    ------
+    UsageError
+        Settings that do not fit the data.
+    """
     if not data.train.is_images:
         if config.finetune or config.backbone or config.backbone_weights:
             raise UsageError(f"{data.name} holds features: there is no backbone to choose or to train")
-        return _on_features(data, Origin(FEATURES, nn.Identity(), data.train.inputs.shape[1:]))
+        return Origin(FEATURES, nn.Identity(), data.train.inputs.shape[1:])
     name = _backbone_name(config, data)
     if name == UNTRAINED and not config.finetune:
         raise _needs_trained_backbone(data)
@@ -131,18 +167,7 @@ def prepare(
     backbone = load_backbone(
         name, channels, image_size, weights=weights, augment=config.augment, on_progress=on_progress
     ).to(device)
-    num_features = count_features(backbone, data.train.inputs[:1], device)
-    origin = Origin(name, backbone, data.train.inputs.shape[1:])
-    if not config.finetune:
-        return _on_features(extract_features(backbone, data, device, on_progress), origin)
-
-    @cache
-    def frozen_features() -> NDArray[np.float32]:
-        if name == UNTRAINED:
-            raise _needs_trained_backbone(data)
-        return apply_in_batches(backbone, data.train.inputs, device, on_progress=on_progress)
-
-    return Prepared(data, backbone, num_features, frozen_features, origin)
+    return Origin(name, backbone, data.train.inputs.shape[1:])
 
 
 def extract_features(

@@ -1,26 +1,32 @@
-"""One run of the comparison: what it is, and the file that holds its outcome."""
+"""One run of the comparison: what it is, and what it leaves."""
 
-import json
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from robustdml_ops.recipes.cache import write_text
+import numpy as np
+
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import RetrievalData
-from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.evidence.comparison.entries import Entry
-from robustdml_ops.recipes.train import train
+from robustdml_ops.recipes.filters.filter import KEPT
+from robustdml_ops.recipes.train import TrainingResult, train
+
+# Samples from which a class is large enough for a filter to be held to what it rejects of right labels.
+LARGE_CLASS = 20
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A row of the table, a column and a seed.
+    """A data set, a row of its table, a column and a seed.
 
     Attributes
     ----------
+    data : str
+        Name of the data set.
     entry : Entry
         The method with its settings.
     noise : str
@@ -33,11 +39,17 @@ class Cell:
         Whether it is of the table, or run for a claim alone.
     """
 
+    data: str
     entry: Entry
     noise: str
     seed: int
     epochs: int
     in_table: bool = field(default=True, compare=False)
+
+    @property
+    def title(self) -> str:
+        """What people are told of it."""
+        return f"{self.data}, {self.entry.name}, {self.noise}, seed {self.seed}"
 
     @property
     def config(self) -> TrainingConfig:
@@ -58,95 +70,46 @@ class Cell:
         Path
             A JSON file.
         """
-        return folder / "cells" / f"{self.entry.name}__{re.sub('[^a-z0-9.-]', '-', self.noise)}__seed{self.seed}.json"
+        return data_folder(folder, self.data) / f"{self.entry.name}__{plain(self.noise)}__seed{self.seed}.json"
 
-    def run(self, data: RetrievalData, device: str) -> dict[str, Any]:
+    def run(self, data: RetrievalData, untouched: dict[str, float], device: str) -> dict[str, Any]:
         """Train, and return what is kept.
 
         Parameters
         ----------
         data : RetrievalData
             What to train on.
+        untouched : dict
+            Metrics of its features as they are.
         device : str
             As in `train`.
 
         Returns
         -------
         dict
-            ``settings``, ``summary`` and ``recall_by_epoch``, numbers and texts alone.
+            ``settings``, ``data``, ``summary``, ``recall_by_epoch`` and the ``seconds`` that all of it took, numbers
+            and texts alone.
         """
-        result = train(self.config, data, device=device)
+        start = time.perf_counter()
+        result = train(self.config, data, device=device, untouched=untouched)
         return {
             "settings": self.config.as_dict(),
             "data": data.name,
-            "summary": result.summary,
+            "summary": result.summary | {"right_rejected": _right_rejected(result, data)},
             "recall_by_epoch": [record["precision_at_1"] for record in result.history],
+            "seconds": time.perf_counter() - start,
         }
 
 
-def write_outcome(cell: Cell, folder: Path, outcome: dict[str, Any]) -> None:
-    """Keep the outcome of a run.
-
-    Parameters
-    ----------
-    cell : Cell
-        Which run.
-    folder : Path
-        Of the comparison.
-    outcome : dict
-        From `Cell.run`.
-    """
-    write_text(cell.path(folder), json.dumps(outcome, indent=1) + "\n")
-
-
-def read_outcome(cell: Cell, folder: Path, data_name: str) -> dict[str, Any] | None:
-    """Read the outcome of a run that is done.
-
-    Parameters
-    ----------
-    cell : Cell
-        Which run.
-    folder : Path
-        Of the comparison.
-    data_name : str
-        What it is to have been trained on.
-
-    Returns
-    -------
-    dict or None
-        From `Cell.run`; None where it is still to be done.
-
-    Raises
-    ------
-    UsageError
-        The file is of a run with other settings, or unreadable.
-    """
-    path = cell.path(folder)
-    if not path.exists():
-        return None
-    try:
-        outcome: dict[str, Any] = json.loads(path.read_text())
-        changes = cell.config.differences(outcome["settings"])
-        if outcome["settings"]["epochs"] != cell.epochs:
-            changes.append(f"epochs: {outcome['settings']['epochs']} then, {cell.epochs} now")
-        if outcome["data"] != data_name:
-            changes.append(f"data: {outcome['data']} then, {data_name} now")
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path} is no outcome of a comparison ({error!r}): delete it to run it again") from error
-    if changes:
-        raise UsageError(f"{path} is of other settings: delete it, or give another --out. {'; '.join(changes)}")
-    return outcome
-
-
-def all_cells(entries: Sequence[Entry], noises: Sequence[str], seeds: int, epochs: int) -> list[Cell]:
+def all_cells(noises: Mapping[str, Sequence[str]], entries: Sequence[Entry], seeds: int, epochs: int) -> list[Cell]:
     """Every run of a comparison, seed after seed, so that a comparison that was stopped has whole columns.
 
     Parameters
     ----------
+    noises : mapping
+        Columns of each data set.
     entries : sequence of Entry
         Rows.
-    noises : sequence of str
-        Columns.
     seeds : int
         Runs of each, from seed 0.
     epochs : int
@@ -157,4 +120,57 @@ def all_cells(entries: Sequence[Entry], noises: Sequence[str], seeds: int, epoch
     list of Cell
         In the order in which they are run.
     """
-    return [Cell(entry, noise, seed, epochs) for seed in range(seeds) for noise in noises for entry in entries]
+    return [
+        Cell(data, entry, noise, seed, epochs)
+        for seed in range(seeds)
+        for data, columns in noises.items()
+        for noise in columns
+        for entry in entries
+    ]
+
+
+def data_folder(folder: Path, data: str) -> Path:
+    """Where the outcomes of a data set are kept.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the comparison.
+    data : str
+        Name of the data set.
+
+    Returns
+    -------
+    Path
+        A folder.
+    """
+    return folder / "cells" / plain(data)
+
+
+def plain(text: str) -> str:
+    """Make a name of a file from a text.
+
+    Parameters
+    ----------
+    text : str
+        Such as a kind of noise with its rate.
+
+    Returns
+    -------
+    str
+        Letters, digits, ``.``, ``-`` and ``_``.
+
+    Examples
+    --------
+    >>> plain("symmetric:0.5")
+    'symmetric-0.5'
+    """
+    return re.sub(r"[^\w.-]", "-", text).lstrip(".") or "data"
+
+
+def _right_rejected(result: TrainingResult, data: RetrievalData) -> float | None:
+    """Share of the right labels of large classes that the filter kept out of the last epoch."""
+    kept = result.scores.get(KEPT)
+    large = np.bincount(data.train.labels)[data.train.labels] >= LARGE_CLASS
+    judged = large & ~result.changed & (False if kept is None else ~np.isnan(kept))
+    return None if kept is None or not judged.any() else float(1 - kept[judged].mean())

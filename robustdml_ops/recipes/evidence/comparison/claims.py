@@ -80,11 +80,13 @@ CLAIMS = [
 ]  # fmt: skip
 
 
-def claim_cells(noises: Iterable[str] | None, seeds: int, epochs: int, done: Iterable[Cell]) -> list[Cell]:
+def claim_cells(data: str, noises: Iterable[str] | None, seeds: int, epochs: int, done: Iterable[Cell]) -> list[Cell]:
     """Runs that the claims need beside those of the table.
 
     Parameters
     ----------
+    data : str
+        Name of the data set.
     noises : iterable of str or None
         Columns whose claims are wanted; None for all.
     seeds, epochs : int
@@ -98,7 +100,7 @@ def claim_cells(noises: Iterable[str] | None, seeds: int, epochs: int, done: Ite
         Each once, outside of the table.
     """
     wanted = {
-        Cell(ALL_ENTRIES[name], claim.noise, seed, epochs, in_table=False): None
+        Cell(data, ALL_ENTRIES[name], claim.noise, seed, epochs, in_table=False): None
         for seed in range(seeds)
         for claim in CLAIMS
         if noises is None or claim.noise in noises

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from robustdml_ops.recipes.filters.options import FilterOptions
+from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.filters.options import NO_FILTER, FilterOptions
 from robustdml_ops.recipes.methods.confident import ProcSimOptions
 from robustdml_ops.recipes.methods.self_paced import SelfPacedOptions
 from robustdml_ops.recipes.options import Options, OptionSet
@@ -21,15 +22,23 @@ class Entry:
         In tables and plots.
     settings : dict
         Fields of `TrainingConfig` that differ from its defaults.
+    base : str or None
+        Of the method that the comparison is about: the row of the loss that it stands on, alone.
     """
 
     name: str
     title: str
     settings: dict[str, Any] = field(compare=False)
+    base: str | None = field(default=None, compare=False)
+
+    @property
+    def unfiltered(self) -> bool:
+        """Whether all samples take part in its loss, and it is no method that stands on another row."""
+        return self.base is None and TrainingConfig(**self.settings).filter_options.kind == NO_FILTER
 
 
-def _entry(name: str, title: str, method: str, *groups: Options) -> Entry:
-    return Entry(name, title, {"method": method, "options": OptionSet(*groups)})
+def _entry(name: str, title: str, method: str, *groups: Options, base: str | None = None) -> Entry:
+    return Entry(name, title, {"method": method, "options": OptionSet(*groups)}, base)
 
 
 def _filtered(method: str, title: str, similarity: str, suffix: str = "", note: str = "", **options: Any) -> Entry:
@@ -47,7 +56,7 @@ _OURS = {"threshold": "per-class", "without_copies": True}
 ENTRIES = {
     entry.name: entry
     for entry in [
-        _entry("robust", "Robust", "robust"),
+        _entry("robust", "Robust", "robust", base="contrastive"),
         _entry("proxy-nca", "Proxy-NCA", "proxy-nca"),
         _entry("proxy-anchor", "Proxy-Anchor", "proxy-anchor"),
         _entry("soft-triple", "SoftTriple", "soft-triple"),

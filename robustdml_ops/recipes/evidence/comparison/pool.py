@@ -1,22 +1,56 @@
-"""Runs side by side in processes of their own; what is done stays done."""
+"""Runs side by side in processes of their own; what is done stays done, whatever becomes of the others."""
 
 import os
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import cache, partial
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import RetrievalData
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.evidence.comparison.cells import Cell, read_outcome, write_outcome
-from robustdml_ops.recipes.progress import OnProgress
+from robustdml_ops.recipes.evidence.comparison.cells import Cell
+from robustdml_ops.recipes.evidence.comparison.outcomes import read_outcome, write_outcome
+from robustdml_ops.recipes.networks.preparation import prepare, resolve_device
+from robustdml_ops.recipes.networks.stored_features import StoredFeatures
+from robustdml_ops.recipes.progress import OnProgress, silent
+from robustdml_ops.recipes.untouched import untouched_metrics
 
-# Of a worker process: what all its runs train on, and where.
-_data: RetrievalData
-_device: str
+DIED = "its process ended before the run did, killed perhaps for want of memory; fewer workers may help"
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What the processes work on.
+
+    Attributes
+    ----------
+    features : mapping
+        Of each data set.
+    untouched : dict
+        Metrics of each as it is.
+    device : str
+        As in `train`.
+    """
+
+    features: Mapping[str, StoredFeatures]
+    untouched: dict[str, dict[str, float]]
+    device: str
+
+
+# Of a worker process.
+_job: _Job
+
+_Pools = Callable[[int], ProcessPoolExecutor]
+_Found = tuple[Cell, dict[str, Any] | str]
 
 
 def default_workers() -> int:
@@ -31,7 +65,12 @@ def default_workers() -> int:
 
 
 def run_missing(
-    cells: Sequence[Cell], data: RetrievalData, folder: Path, device: str, workers: int, on_progress: OnProgress
+    cells: Sequence[Cell],
+    features: Mapping[str, StoredFeatures],
+    folder: Path,
+    device: str,
+    workers: int,
+    on_progress: OnProgress,
 ) -> dict[Cell, str]:
     """Train every cell that has no outcome yet, and keep each outcome as soon as it is there.
 
@@ -39,8 +78,8 @@ def run_missing(
     ----------
     cells : sequence of Cell
         All runs.
-    data : RetrievalData
-        What to train on; sent to each process once.
+    features : mapping
+        Of each data set by its name; each process maps the files into memory.
     folder : Path
         Of the comparison.
     device : str
@@ -53,38 +92,91 @@ def run_missing(
     Returns
     -------
     dict
-        For each run that failed for a reason of its own, such as a loss that is no longer finite: what it said.
+        For each run that failed, such as by a loss that is no longer finite: what it said. None takes others along.
     """
-    missing = [cell for cell in cells if read_outcome(cell, folder, data.name) is None]
+    missing = [cell for cell in cells if read_outcome(cell, folder) is None]
     done, failures = len(cells) - len(missing), dict[Cell, str]()
     on_progress("runs", done, len(cells))
     if not missing:
         return failures
+    needed = {name: features[name] for name in dict.fromkeys(cell.data for cell in missing)}
+    job = _Job(needed, {name: _untouched(stored, device) for name, stored in needed.items()}, device)
     threads = max(1, default_workers() // workers)
-    executor = ProcessPoolExecutor(
-        workers, mp_context=get_context("spawn"), initializer=_start, initargs=(data, device, threads)
-    )
-    try:
-        futures = {executor.submit(_run, cell): cell for cell in missing}
-        for future in as_completed(futures):
-            cell = futures[future]
-            try:
-                write_outcome(cell, folder, future.result())
-            except UsageError as error:
-                failures[cell] = str(error)
-            done += 1
-            on_progress(f"{cell.entry.title}, {cell.noise}, seed {cell.seed}", done, len(cells))
-    finally:
-        # Ctrl-C: what has not begun is dropped, what is under way is lost, what is done is on the disk.
-        executor.shutdown(wait=False, cancel_futures=True)
+    pools = partial(ProcessPoolExecutor, mp_context=get_context("spawn"), initializer=_start, initargs=(job, threads))
+    for cell, found in _outcomes(missing, workers, pools):
+        if isinstance(found, str):
+            failures[cell] = found
+        else:
+            write_outcome(cell, folder, found)
+        done += 1
+        on_progress(cell.title, done, len(cells))
     return failures
 
 
-def _start(data: RetrievalData, device: str, threads: int) -> None:
-    global _data, _device
-    _data, _device = data, device
+def _untouched(stored: StoredFeatures, device: str) -> dict[str, float]:
+    chosen = resolve_device(device)
+    return untouched_metrics(prepare(TrainingConfig(), stored.open(), chosen), chosen, silent)
+
+
+def _outcomes(cells: Sequence[Cell], workers: int, pools: _Pools) -> Generator[_Found, None, None]:
+    """Give each cell with its outcome, or with what it said when it failed."""
+    waiting = deque(cells)
+    while waiting:
+        lost = yield from _until_one_dies(waiting, workers, pools)
+        # One of these ended its process, and all of them were lost with it: alone it is known which.
+        for cell in lost:
+            if (yield from _until_one_dies(deque([cell]), 1, pools)):
+                yield cell, DIED
+
+
+def _until_one_dies(waiting: deque[Cell], workers: int, pools: _Pools) -> Generator[_Found, None, list[Cell]]:
+    """Take cells from those that wait; return those that were under way when a process died, none at the end."""
+    running: dict[Future[dict[str, Any]], Cell] = {}
+    pool = pools(workers)
+    try:
+        while waiting or running:
+            # No more than there are processes: what is lost with a process is then only what was under way.
+            while waiting and len(running) < workers:
+                future = pool.submit(_run, waiting[0])
+                running[future] = waiting.popleft()
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                found: dict[str, Any] | str
+                try:
+                    found = future.result()
+                except UsageError as error:
+                    found = str(error)
+                except BrokenProcessPool:
+                    raise
+                except Exception as error:  # a defect or a lack of memory in one run is no reason to lose the others
+                    found = f"{type(error).__name__}: {error}"
+                yield running.pop(future), found
+    except BrokenProcessPool:
+        return list(running.values())
+    finally:
+        # Ctrl-C: what has not begun is dropped, what is under way is lost, what is done is on the disk.
+        pool.shutdown(wait=False, cancel_futures=True)
+    return []
+
+
+def _start(job: _Job, threads: int) -> None:
+    global _job
+    _job = job
     torch.set_num_threads(threads)
+    # A parent that is killed cannot say so: without this its processes would wait for work for ever.
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+@cache
+def _open(name: str) -> RetrievalData:
+    return _job.features[name].open()
 
 
 def _run(cell: Cell) -> dict[str, Any]:
-    return cell.run(_data, _device)
+    return cell.run(_open(cell.data), _job.untouched[cell.data], _job.device)

@@ -1,16 +1,17 @@
-"""The outcomes of all runs, by entry and noise."""
+"""The outcomes of all runs on one data set, by entry and noise."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from robustdml_ops.recipes.evidence.comparison.cells import Cell, read_outcome
+from robustdml_ops.recipes.evidence.comparison.cells import Cell
 from robustdml_ops.recipes.evidence.comparison.entries import Entry
+from robustdml_ops.recipes.evidence.comparison.outcomes import read_outcome
 from robustdml_ops.recipes.evidence.summary import Estimate, estimate
 
 
 class Results:
-    """What the runs of a comparison came to.
+    """What the runs of a comparison came to on one data set.
 
     Parameters
     ----------
@@ -22,24 +23,22 @@ class Results:
         self._outcomes = list(outcomes)
 
     @classmethod
-    def read(cls, cells: Sequence[Cell], folder: Path, data_name: str) -> "Results":
+    def read(cls, cells: Sequence[Cell], folder: Path) -> "Results":
         """Take what is done.
 
         Parameters
         ----------
         cells : sequence of Cell
-            All runs.
+            All runs on one data set.
         folder : Path
             Of the comparison.
-        data_name : str
-            What they were trained on.
 
         Returns
         -------
         Results
             Without those that are missing.
         """
-        read = ((cell, read_outcome(cell, folder, data_name)) for cell in cells)
+        read = ((cell, read_outcome(cell, folder)) for cell in cells)
         return cls((cell, outcome) for cell, outcome in read if outcome is not None)
 
     @property
@@ -57,8 +56,24 @@ class Results:
         """What was run for a claim alone, entry and noise."""
         return list(dict.fromkeys((cell.entry, cell.noise) for cell, _ in self._outcomes if not cell.in_table))
 
-    def values(self, entry: str, noise: str, key: str) -> list[float]:
-        """Look up one value a seed.
+    def untouched(self, key: str) -> float | None:
+        """Look up a metric of the untouched features, which noise and seed leave alone.
+
+        Parameters
+        ----------
+        key : str
+            A metric.
+
+        Returns
+        -------
+        float or None
+            None where no run has it.
+        """
+        found = (outcome["summary"].get("untouched", {}).get(key) for _, outcome in self._outcomes)
+        return next((value for value in found if value is not None), None)
+
+    def by_seed(self, entry: str, noise: str, key: str) -> dict[int, float]:
+        """Look up the value of each seed.
 
         Parameters
         ----------
@@ -69,15 +84,30 @@ class Results:
 
         Returns
         -------
-        list of float
+        dict
             Empty where nothing was run, or the method has no such value.
         """
         found = (
-            outcome["summary"].get(key)
+            (cell.seed, outcome["summary"].get(key))
             for cell, outcome in self._outcomes
             if (cell.entry.name, cell.noise) == (entry, noise)
         )
-        return [value for value in found if value is not None]
+        return {seed: value for seed, value in found if value is not None}
+
+    def values(self, entry: str, noise: str, key: str) -> list[float]:
+        """Look up one value a seed.
+
+        Parameters
+        ----------
+        entry, noise, key
+            As in `by_seed`.
+
+        Returns
+        -------
+        list of float
+            In the order of the seeds.
+        """
+        return list(self.by_seed(entry, noise, key).values())
 
     def estimate(self, entry: str, noise: str, key: str) -> Estimate | None:
         """Mean and standard error over the seeds.
@@ -85,7 +115,7 @@ class Results:
         Parameters
         ----------
         entry, noise, key
-            As in `values`.
+            As in `by_seed`.
 
         Returns
         -------

@@ -1,19 +1,18 @@
-"""The comparison as Markdown, and as one HTML page with its plots."""
-
-from collections.abc import Sequence
-from html import escape
+"""The comparison on one data set: its tables, its plot, and the claims of the papers."""
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
+from robustdml_ops.recipes.evaluation import METRICS
 from robustdml_ops.recipes.evidence.comparison.claim import RECALL
 from robustdml_ops.recipes.evidence.comparison.claims import CLAIMS
 from robustdml_ops.recipes.evidence.comparison.results import Results
-from robustdml_ops.recipes.reports import html as html
-from robustdml_ops.recipes.reports.drawing import draw_axes
+from robustdml_ops.recipes.evidence.comparison.section import Picture, Section
+from robustdml_ops.recipes.reports.drawing import GREY, draw_axes
+from robustdml_ops.recipes.untouched import TITLE
 
 # Okabe and Ito's colours, told apart by people with any kind of colour vision.
-_COLOURS = ("#000000", "#56B4E9", "#0072B2", "#CC79A7", "#009E73", "#E69F00", "#D55E00")
+_COLOURS = ("#000000", "#56B4E9", "#0072B2", "#CC79A7", "#009E73", "#E69F00", "#D55E00", "#F0E442")
 
 CAPTIONS = {
     RECALL: "Recall@1 on unseen classes, mean ± standard error over the seeds, at the last epoch",
@@ -38,9 +37,12 @@ def rows(results: Results, key: str) -> list[list[str]]:
     Returns
     -------
     list of list of str
-        Entries without any value are left out.
+        Entries without any value are left out; of a metric the untouched features come first.
     """
     table = [["", *results.noises]]
+    untouched = results.untouched(key) if key in METRICS else None
+    if untouched is not None:
+        table.append([TITLE, *[f"{untouched:.3f}"] * len(results.noises)])
     for entry in results.entries:
         values = [results.estimate(entry.name, noise, key) for noise in results.noises]
         if any(value is not None for value in values):
@@ -89,8 +91,8 @@ def claim_rows(results: Results) -> list[list[str]]:
     return table
 
 
-def markdown(results: Results) -> str:
-    """Write all tables.
+def sections(results: Results) -> list[Section]:
+    """Lay out all that there is to say of one data set.
 
     Parameters
     ----------
@@ -99,53 +101,20 @@ def markdown(results: Results) -> str:
 
     Returns
     -------
-    str
-        Markdown.
+    list of Section
+        In the order in which they are read.
     """
-    sections = [f"{caption}:\n\n{_markdown_table(rows(results, key))}" for key, caption in _present(results).items()]
+    tables = {caption: rows(results, key) for key, caption in CAPTIONS.items()}
+    found = [Section(caption, table) for caption, table in tables.items() if len(table) > 1]
+    plot = Picture(dot_plot(results), "Recall@1 of every method, a dot for each noise.", CAPTIONS[RECALL] + ".")
+    found.insert(0, Section("", picture=plot))
     beside, claims = rows_beside(results), claim_rows(results)
     if len(beside) > 1:
-        sections.append(f"{BESIDE}:\n\n{_markdown_table(beside)}")
+        found.append(Section(BESIDE, beside))
     if len(claims) > 1:
-        sections.append(
-            f"What the papers claim (above: by more than twice the standard error):\n\n{_markdown_table(claims)}"
-        )
-    return "\n".join(sections)
-
-
-def page(results: Results, description: str) -> str:
-    """Write the report.
-
-    Parameters
-    ----------
-    results : Results
-        Of the runs.
-    description : str
-        What was run, in a sentence or two.
-
-    Returns
-    -------
-    str
-        HTML that needs no other file.
-    """
-    parts = [
-        "<h1>The methods compared</h1>",
-        f"<p>{escape(description)}</p>",
-        html.figure(dot_plot(results), "Recall@1 of every method, a dot for each noise.", CAPTIONS[RECALL] + "."),
-    ]
-    for key, caption in _present(results).items():
-        head, *body = rows(results, key)
-        parts.append(f"<h2>{escape(caption)}</h2>{html.table(head, body)}")
-    head, *body = rows_beside(results)
-    if body:
-        parts.append(f"<h2>{escape(BESIDE)}</h2>{html.table(head, body)}")
-    head, *body = claim_rows(results)
-    parts.append("<h2>What the papers claim</h2>")
-    parts.append(
-        "<p>A claim holds if the means are apart by more than twice the standard error of their difference.</p>"
-    )
-    parts.append(html.table(head, body) if body else "<p>None of them was run.</p>")
-    return html.page("robustdml_ops: the methods compared", "\n".join(parts))
+        text = "A claim holds if the means are apart by more than twice the standard error of their difference."
+        found.append(Section("What the papers claim", claims, text))
+    return found
 
 
 def dot_plot(results: Results) -> str:
@@ -171,6 +140,9 @@ def dot_plot(results: Results) -> str:
                 [value.mean for _, value in known], [place for place, _ in known],
                 xerr=[value.error or 0 for _, value in known], fmt="o", ms=5, lw=1.2, color=colour, label=noise,
             )  # fmt: skip
+        untouched = results.untouched(RECALL)
+        if untouched is not None:
+            axes.axvline(untouched, color=GREY, ls=":", lw=1.6, label=TITLE.lower())
         axes.set_yticks(range(len(entries)), [entry.title for entry in entries], fontsize=10)
         axes.invert_yaxis()
         axes.set(xlabel="Recall@1, unseen classes")
@@ -178,12 +150,3 @@ def dot_plot(results: Results) -> str:
         axes.figure.legend(loc="outside upper left", ncols=4, fontsize=9)
 
     return draw_axes(draw, 0.34 * len(entries) + 1.5)
-
-
-def _present(results: Results) -> dict[str, str]:
-    return {key: caption for key, caption in CAPTIONS.items() if len(rows(results, key)) > 1}
-
-
-def _markdown_table(table: Sequence[Sequence[str]]) -> str:
-    head, *body = (f"| {' | '.join(row)} |" for row in table)
-    return "\n".join([head, "|---" * len(table[0]) + "|", *body]) + "\n"

@@ -1,0 +1,113 @@
+"""A part of the report of a comparison, and reports made of such parts: as Markdown, and as one HTML page."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+from robustdml_ops.recipes.reports import html
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A plot in a report.
+
+    Attributes
+    ----------
+    source : str
+        A ``data:`` address.
+    alternative : str
+        What is to be seen, for those who cannot.
+    caption : str
+        What it means.
+    """
+
+    source: str
+    alternative: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading with what stands below it.
+
+    Attributes
+    ----------
+    title : str
+        The heading; empty for none.
+    table : list of list of str
+        A row of names, then the others; empty for none.
+    text : str
+        Before the table.
+    picture : Picture or None
+        Before the text, in HTML alone.
+    level : int
+        Of the heading, 2 or 3.
+    """
+
+    title: str
+    table: list[list[str]] = field(default_factory=list)
+    text: str = ""
+    picture: Picture | None = None
+    level: int = 2
+
+    @property
+    def file_name(self) -> str:
+        """A name for a file of the picture: the heading in lower case, in letters, digits and hyphens."""
+        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
+
+
+def markdown(sections: Sequence[Section]) -> str:
+    """Write all but the pictures.
+
+    Parameters
+    ----------
+    sections : sequence of Section
+        What there is to say.
+
+    Returns
+    -------
+    str
+        Markdown.
+    """
+    parts = []
+    for section in sections:
+        heading = f"{'#' * section.level} {section.title}" if section.title else ""
+        parts += [part for part in (heading, section.text, _markdown_table(section.table)) if part]
+    return "\n\n".join(parts) + "\n"
+
+
+def page(sections: Sequence[Section], description: str) -> str:
+    """Write the report.
+
+    Parameters
+    ----------
+    sections : sequence of Section
+        What there is to say.
+    description : str
+        What was run, in a sentence or two.
+
+    Returns
+    -------
+    str
+        HTML that needs no other file.
+    """
+    parts = ["<h1>The methods compared</h1>", f"<p>{escape(description)}</p>"]
+    for section in sections:
+        if section.title:
+            parts.append(f"<h{section.level}>{escape(section.title)}</h{section.level}>")
+        if section.picture:
+            parts.append(html.figure(section.picture.source, section.picture.alternative, section.picture.caption))
+        if section.text:
+            parts.append(f"<p>{escape(section.text)}</p>")
+        if section.table:
+            head, *body = section.table
+            parts.append(html.table(head, body))
+    return html.page("robustdml_ops: the methods compared", "\n".join(parts))
+
+
+def _markdown_table(table: Sequence[Sequence[str]]) -> str:
+    if not table:
+        return ""
+    head, *body = (f"| {' | '.join(row)} |" for row in table)
+    return "\n".join([head, "|---" * len(table[0]) + "|", *body])
