@@ -82,7 +82,7 @@ def test_of_an_untrained_network_they_are_named_so(tiny_images):
 def test_of_images_with_a_frozen_backbone_they_are_its_features(tiny_images, monkeypatch):
     torch.manual_seed(5)
     network = SmallCNN(1)
-    monkeypatch.setattr(choice, "load_pretrained_cnn", lambda on_progress: network)
+    monkeypatch.setattr(choice, "load_pretrained_cnn", lambda *_: network)
     result = train(replace(FAST, batch_size=20), tiny_images, device="cpu")
     features = apply_in_batches(network, tiny_images.test.inputs, torch.device("cpu"))
     assert result.summary["untouched"] == retrieval_metrics(features, tiny_images.test.labels)

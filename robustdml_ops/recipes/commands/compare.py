@@ -5,6 +5,7 @@ import base64
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -137,7 +138,7 @@ def _write(results: Mapping[str, Results], sources: Sources, epochs: int, seeds:
     alone = {name: sections_of_data(found) for name, found in results.items()}
     parts = [*together]
     for name, sections in alone.items():
-        parts += [Section(name), *sections] if together else sections
+        parts += [Section(name), *(replace(section, level=3) for section in sections)] if together else sections
     text = markdown(parts)
     outcomes = [outcome for found in results.values() for outcome in found.as_json()]
     write_text(out / "compare.json", json.dumps(outcomes, indent=1) + "\n")

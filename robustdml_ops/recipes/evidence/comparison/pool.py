@@ -101,7 +101,8 @@ def run_missing(
         return failures
     needed = {name: features[name] for name in dict.fromkeys(cell.data for cell in missing)}
     job = _Job(needed, {name: _untouched(stored, device) for name, stored in needed.items()}, device)
-    threads = max(1, default_workers() // workers)
+    # No more than PyTorch has been given, as by OMP_NUM_THREADS.
+    threads = max(1, min(torch.get_num_threads(), default_workers() // workers))
     pools = partial(ProcessPoolExecutor, mp_context=get_context("spawn"), initializer=_start, initargs=(job, threads))
     for cell, found in _outcomes(missing, workers, pools):
         if isinstance(found, str):

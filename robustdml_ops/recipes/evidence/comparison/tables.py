@@ -102,8 +102,10 @@ def sections(results: Results) -> list[Section]:
     Returns
     -------
     list of Section
-        In the order in which they are read.
+        In the order in which they are read; none where no run has an outcome.
     """
+    if not results.entries:
+        return []
     tables = {caption: rows(results, key) for key, caption in CAPTIONS.items()}
     found = [Section(caption, table) for caption, table in tables.items() if len(table) > 1]
     plot = Picture(dot_plot(results), "Recall@1 of every method, a dot for each noise.", CAPTIONS[RECALL] + ".")
