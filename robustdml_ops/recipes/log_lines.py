@@ -97,7 +97,7 @@ class Lines(Follower):
         self._write(
             f"epoch {self._epochs_done} of {self._epochs} done",
             f"loss {record['loss']:.4g}",
-            f"Recall@1 {record['precision_at_1']:.4f}",
+            f"Recall@1 {record['precision_at_1']:.4f}" if "precision_at_1" in record else "",
             f"{record['seconds']:.3g} s",
             "" if self._training is None else self._training.left(self._epochs_done, self._epochs),
         )

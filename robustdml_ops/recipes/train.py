@@ -41,7 +41,8 @@ class TrainingResult:
     config : TrainingConfig
         Its settings.
     history : list of dict
-        One record an epoch: loss, seconds, the metrics of `retrieval_metrics`, margins where they are learnt.
+        One record an epoch: loss, seconds, the metrics of `retrieval_metrics` where it was evaluated, margins where
+        they are learnt.
     embedder : Embedder
         What trained, in eval mode; on features where the backbone was frozen.
     model : TrainedEmbedder
@@ -77,6 +78,7 @@ def train(
     on_progress: OnProgress = silent,
     recorders: Sequence[Recorder] = (),
     untouched: dict[str, float] | None = None,
+    evaluate_each_epoch: bool = True,
 ) -> TrainingResult:
     """Train an embedding and evaluate it on the test split after every epoch.
 
@@ -101,6 +103,9 @@ def train(
         Told of the beginning, of every step and of every epoch.
     untouched : dict, optional
         Metrics of the untouched features, by a caller who has them from another run on the same features.
+    evaluate_each_epoch : bool
+        False to evaluate after the last epoch alone, where nobody looks at the others: on much test data evaluation
+        takes longer than training. The other records of the history have no metrics then.
 
     Returns
     -------
@@ -140,7 +145,7 @@ def train(
             if not resume:
                 run.fit_inputs(on_progress)
             while run.epoch < config.epochs:
-                run.train_epoch(on_progress, recorders)
+                run.train_epoch(on_progress, recorders, evaluate_each_epoch or run.epoch + 1 == config.epochs)
                 for recorder in recorders:
                     recorder.epoch(run.history[-1])
                 if out is not None:

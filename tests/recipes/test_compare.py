@@ -37,7 +37,6 @@ def outcome(cell, recall, **summary):
         "settings": cell.config.as_dict(),
         "data": "clusters",
         "summary": {"precision_at_1": recall, **summary},
-        "recall_by_epoch": [recall],
     }
 
 

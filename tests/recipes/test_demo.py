@@ -10,8 +10,10 @@ from robustdml_ops.recipes.cli import main
 from robustdml_ops.recipes.commands import demo
 from robustdml_ops.recipes.evidence.demo import experiment, timing
 from robustdml_ops.recipes.evidence.demo.timing import FLOOR, OURS, Shape, measure
+from robustdml_ops.recipes.methods import METHODS
 from robustdml_ops.recipes.networks.backbones import choice
 from robustdml_ops.recipes.networks.models import SmallCNN
+from robustdml_ops.recipes.untouched import below_untouched
 
 
 class Page(HTMLParser):
@@ -42,7 +44,8 @@ def tiny_demo(tiny_images, monkeypatch):
 
 def test_report_stands_alone_and_says_what_was_measured(tiny_demo, tmp_path, capsys):
     assert main(["demo", "--out", str(tmp_path), "--seeds", "2", "--epochs", "2"]) == 0
-    assert "report.html" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "report.html" in printed
     text = (tmp_path / "report.html").read_text()
     assert (tmp_path / "learning-curves.svg").read_text().rstrip().endswith("</svg>")
     page = Page(text)
@@ -62,6 +65,17 @@ def test_report_stands_alone_and_says_what_was_measured(tiny_demo, tmp_path, cap
     assert f"{sum(plain) / 2:.3f} ±" in page.text
     assert f"{results['frozen_features']['precision_at_1']:.3f}" in page.text
     assert "50% of the labels" in page.text
+    # The methods that ended below the untouched features, on average over the seeds, are named.
+    frozen = results["frozen_features"]
+    assert all(run["untouched"] == frozen for run in results["runs"])
+    for place, method in enumerate(experiment.METHODS_SHOWN):
+        pair = results["runs"][2 * place : 2 * place + 2]
+        mean = {key: (pair[0][key] + pair[1][key]) / 2 for key in frozen}
+        sentence = below_untouched(mean, frozen)
+        for told in (printed, page.text):
+            assert (f"{METHODS[method].title}: Training did harm" in told) == (sentence is not None)
+            assert sentence is None or sentence in told
+    assert "Untouched features" in page.text
 
 
 def test_neighbours_are_the_nearest_others(tiny_demo, tiny_images):

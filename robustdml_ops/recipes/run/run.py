@@ -94,7 +94,7 @@ class Run:
             loss_input.fit(report)
         self.phase_one_seconds = time.perf_counter() - start
 
-    def train_epoch(self, report: OnProgress, recorders: Sequence[Recorder]) -> None:
+    def train_epoch(self, report: OnProgress, recorders: Sequence[Recorder], evaluate: bool = True) -> None:
         """Pass over the batches once, then evaluate on the test split and add a record to the history.
 
         Parameters
@@ -103,6 +103,8 @@ class Run:
             Told of every step.
         recorders : sequence of Recorder
             Told of every step and its loss.
+        evaluate : bool
+            Whether the record has metrics of the test split.
 
         Raises
         ------
@@ -132,8 +134,7 @@ class Run:
         if not np.isfinite(loss):
             raise UsageError(f"the loss of epoch {self.epoch + 1} is {loss}: try a smaller learning rate or amp none")
         seconds = time.perf_counter() - start
-        test = self.prepared.data.test
-        metrics = retrieval_metrics(apply_in_batches(self.embedder, test.inputs, self.device), test.labels, self.device)
+        metrics = self._evaluate() if evaluate else {}
         record = {"epoch": self.epoch + 1, "loss": loss, "seconds": seconds, **metrics, **self._margins()}
         record |= self.log.record()
         for source in self._observers():
@@ -195,6 +196,10 @@ class Run:
 
     def _observers(self) -> list[LossInput | Filter]:
         return [*self.inputs.values(), *([] if self.filter is None else [self.filter])]
+
+    def _evaluate(self) -> dict[str, float]:
+        test = self.prepared.data.test
+        return retrieval_metrics(apply_in_batches(self.embedder, test.inputs, self.device), test.labels, self.device)
 
     def _embed_training_split(self) -> Tensor:
         return torch.from_numpy(apply_in_batches(self.embedder, self.prepared.data.train.inputs, self.device))

@@ -10,7 +10,20 @@ from robustdml_ops.recipes.evidence.comparison.entries import ENTRIES, NOISES, Q
 # The name that stands for all data sets of the suite, and the one that stands for those to choose settings by.
 SUITE, SUITE_VALIDATION = "suite", "suite-validation"
 
-SUITE_DATA = ("glyphs", "glyphs-large")
+SUITE_DATA = (
+    "glyphs",
+    "glyphs-large",
+    "digits",
+    "glosses",
+    "letter-recognition",
+    "libras",
+    "appliances",
+    "pig-pressure",
+    "mixture-few",
+    "mixture-many",
+    "mixture-long-tail",
+    "mixture-pairs",
+)
 # The method that the project stands for, and what it is measured against: losses alone, and those with weights or
 # confidences of their own.
 SUITE_ENTRIES = (
@@ -33,10 +46,13 @@ SUITE_NOISES = (
     "symmetric:0.7",
     "small-cluster:0.5",
     "semantic:0.5",
+    "long-tailed:0.5",
+    "class-conditional:0.3",
 )
 SEEDS, SUITE_SEEDS, QUICK_SEEDS = 3, 5, 2
 
-QUICK_SUITE_DATA = ("glyphs",)
+# Of each kind one, and of the mixtures the few classes and the many.
+QUICK_SUITE_DATA = ("glyphs", "digits", "glosses", "libras", "pig-pressure", "mixture-few", "mixture-pairs")
 QUICK_SUITE_ENTRIES = ("robust", "proxy-anchor", "soft-triple", "contrastive", "superloss", "bspml")
 QUICK_SUITE_NOISES = ("none", "symmetric:0.5")
 
@@ -123,8 +139,8 @@ def expand_names(given: Iterable[str], quick: bool) -> list[str]:
 
     Examples
     --------
-    >>> expand_names(["suite-validation"], quick=True)
-    ['glyphs-validation']
+    >>> expand_names(["suite-validation"], quick=True)[:2]
+    ['glyphs-validation', 'digits-validation']
     """
     suite = QUICK_SUITE_DATA if quick else SUITE_DATA
     presets = {SUITE: suite, SUITE_VALIDATION: tuple(f"{name}-validation" for name in suite)}
