@@ -37,7 +37,7 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def tiny_demo(tiny_images, monkeypatch):
-    monkeypatch.setattr(choice, "load_pretrained_cnn", lambda on_progress: SmallCNN(1))
+    monkeypatch.setattr(choice, "load_pretrained_cnn", lambda name, on_progress: SmallCNN(1))
     monkeypatch.setattr(demo, "load_data", lambda source: tiny_images)
     monkeypatch.setattr(demo, "Shape", lambda: Shape(batch=16, classes=50, size=8))
 

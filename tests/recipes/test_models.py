@@ -63,13 +63,14 @@ def test_embedder():
 
 
 def test_pretraining_learns_and_is_cached(tiny_images, own_cache, monkeypatch):
-    monkeypatch.setattr(pretraining, "load_pretraining_glyphs", lambda: take_classes(tiny_images.train, np.arange(4)))
+    source = pretraining.Pretraining(lambda: take_classes(tiny_images.train, np.arange(4)), lambda: "tiny")
+    monkeypatch.setitem(pretraining.PRETRAINED, "tiny-cnn", source)
     monkeypatch.setattr(pretraining, "BATCH_SIZE", 8)
     monkeypatch.setattr(pretraining, "EPOCHS", 2)
     steps = []
-    first = pretraining.load_pretrained_cnn(lambda what, done, total: steps.append((done, total)))
+    first = pretraining.load_pretrained_cnn("tiny-cnn", lambda what, done, total: steps.append((done, total)))
     assert steps == [(step, 10) for step in range(1, 11)]
-    again = pretraining.load_pretrained_cnn(lambda *_: pytest.fail("trained again"))
+    again = pretraining.load_pretrained_cnn("tiny-cnn", lambda *_: pytest.fail("trained again"))
     for name, value in first.state_dict().items():
         assert torch.equal(value, again.state_dict()[name])
     torch.manual_seed(0)

@@ -39,7 +39,7 @@ def characters(tiny_images, monkeypatch):
     few = take_classes(tiny_images.train, np.arange(6))
     named = few.__class__(few.inputs, few.labels, tuple(f"U+{c:04X} SIGN NUMBER {c}" for c in range(6)))
     monkeypatch.setattr(text_embeddings, "load_pretraining_glyphs", lambda: named)
-    monkeypatch.setattr(text_embeddings, "load_pretrained_cnn", lambda on_progress: network)
+    monkeypatch.setattr(text_embeddings, "load_pretrained_cnn", lambda name, on_progress: network)
     return named, network
 
 

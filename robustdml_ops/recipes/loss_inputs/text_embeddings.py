@@ -96,7 +96,7 @@ def name_by_looks(features: NDArray[np.float32], on_progress: OnProgress = silen
 
 def _class_means(split: Split, on_progress: OnProgress) -> NDArray[np.float32]:
     """Mean features of each class, rows of length 1, (C, F)."""
-    features = apply_in_batches(load_pretrained_cnn(on_progress), split.inputs, torch.device("cpu"))
+    features = apply_in_batches(load_pretrained_cnn("glyphs-cnn", on_progress), split.inputs, torch.device("cpu"))
     sums = np.zeros((split.num_classes, features.shape[1]), dtype=np.float32)
     np.add.at(sums, split.labels, features)
     unit: NDArray[np.float32] = normalize(sums)

@@ -1,10 +1,16 @@
-"""A backbone pretrained on the Glyphs that are not letters, which stands for one pretrained on ImageNet."""
+"""Backbones pretrained on other characters than those of the data, which stand for one pretrained on ImageNet."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from robustdml_ops.recipes.cache import cache_folder, write_whole
+from robustdml_ops.recipes.data.dataset import Split
 from robustdml_ops.recipes.data.named.glyphs import glyphs_key, load_pretraining_glyphs
+from robustdml_ops.recipes.data.named.hangul import HANGUL
+from robustdml_ops.recipes.data.named.hanzi import HANZI
 from robustdml_ops.recipes.data.samplers import RandomSampler
 from robustdml_ops.recipes.networks.models import SmallCNN, as_tensor
 from robustdml_ops.recipes.progress import OnProgress, silent
@@ -15,11 +21,36 @@ BATCH_SIZE = 128
 LEARNING_RATE = 2e-3
 
 
-def load_pretrained_cnn(on_progress: OnProgress = silent) -> SmallCNN:
-    """Return the pretrained backbone, from the cache or trained now (well under a minute on two cores).
+@dataclass(frozen=True)
+class Pretraining:
+    """What a backbone is pretrained on.
+
+    Attributes
+    ----------
+    load : callable
+        Returns grey images of 32×32 pixels and their classes.
+    key : callable
+        Returns what these depend on, as a text.
+    """
+
+    load: Callable[[], Split]
+    key: Callable[[], str]
+
+
+PRETRAINED = {
+    "glyphs-cnn": Pretraining(load_pretraining_glyphs, glyphs_key),
+    "hanzi-cnn": Pretraining(HANZI.load_pretraining, HANZI.atlas.key),
+    "hangul-cnn": Pretraining(HANGUL.load_pretraining, HANGUL.atlas.key),
+}
+
+
+def load_pretrained_cnn(name: str, on_progress: OnProgress = silent) -> SmallCNN:
+    """Return a pretrained backbone, from the cache or trained now (a minute or two on two cores).
 
     Parameters
     ----------
+    name : str
+        A key of `PRETRAINED`.
     on_progress : callable
         Told of every step while it trains.
 
@@ -28,18 +59,18 @@ def load_pretrained_cnn(on_progress: OnProgress = silent) -> SmallCNN:
     SmallCNN
         For grey images, on the CPU.
     """
-    path = cache_folder() / f"small-cnn-{glyphs_key()}-{RECIPE_VERSION}.pt"
+    source = PRETRAINED[name]
+    path = cache_folder() / f"small-cnn-{source.key()}-{RECIPE_VERSION}.pt"
     backbone = SmallCNN(1)
     if not path.exists():
-        state = _pretrain(on_progress).state_dict()
+        state = _pretrain(source.load(), on_progress).state_dict()
         write_whole(path, lambda file: torch.save(state, file))
     backbone.load_state_dict(torch.load(path, weights_only=True))
     return backbone
 
 
-def _pretrain(on_progress: OnProgress) -> SmallCNN:
+def _pretrain(data: Split, on_progress: OnProgress) -> SmallCNN:
     """Plain classification with softmax cross-entropy, clean labels, one-cycle learning rate."""
-    data = load_pretraining_glyphs()
     cpu = torch.device("cpu")
     with torch.random.fork_rng():
         torch.manual_seed(0)

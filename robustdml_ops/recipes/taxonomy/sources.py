@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from robustdml_ops.recipes.errors import UsageError, did_you_mean
+from robustdml_ops.recipes.taxonomy.hangul import tree_from_hangul
 from robustdml_ops.recipes.taxonomy.tree import ClassTree, tree_from_parents
 from robustdml_ops.recipes.taxonomy.unicode_names import tree_from_unicode_names
 from robustdml_ops.recipes.taxonomy.wordnet import tree_from_wordnet
@@ -15,8 +16,8 @@ def load_taxonomy(source: str, class_names: Sequence[str]) -> ClassTree:
     Parameters
     ----------
     source : str
-        ``unicode``, ``wordnet``, ``wordnet:ROOT`` with a noun above all classes, or a file of lines ``node⇥parent``
-        (blank lines and lines that begin with ``#`` are passed over).
+        ``unicode``, ``hangul``, ``wordnet``, ``wordnet:ROOT`` with a noun above all classes, or a file of lines
+        ``node⇥parent`` (blank lines and lines that begin with ``#`` are passed over).
     class_names : sequence of str
         The classes, in the order of the labels.
 
@@ -32,13 +33,17 @@ def load_taxonomy(source: str, class_names: Sequence[str]) -> ClassTree:
     """
     if source == "unicode":
         return tree_from_unicode_names(class_names)
+    if source == "hangul":
+        return tree_from_hangul(class_names)
     if source == "wordnet" or source.startswith("wordnet:"):
         return tree_from_wordnet(class_names, source.partition(":")[2] or "entity")
     path = Path(source).expanduser()
     if not path.is_file():
         found = "no file" if path.exists() else "no such file"
-        expected = "expected unicode, wordnet, wordnet:ROOT or a file of node⇥parent lines"
-        raise UsageError(f"taxonomy {source!r}: {found}; {expected}{did_you_mean(source, ('unicode', 'wordnet'))}")
+        expected = "expected unicode, hangul, wordnet, wordnet:ROOT or a file of node⇥parent lines"
+        raise UsageError(
+            f"taxonomy {source!r}: {found}; {expected}{did_you_mean(source, ('unicode', 'hangul', 'wordnet'))}"
+        )
     return tree_from_parents(_read_parents(path), class_names)
 
 

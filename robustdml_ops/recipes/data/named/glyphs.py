@@ -6,7 +6,6 @@ A class is a Unicode code point, a sample is that character in one typeface; ``d
 import hashlib
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -17,13 +16,13 @@ import numpy as np
 import PIL
 from matplotlib.ft2font import FT2Font
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageFont
 
 from robustdml_ops.recipes.cache import cache_folder, write_whole
+from robustdml_ops.recipes.data.characters.drawing import SIDE, distinct, draw
 from robustdml_ops.recipes.data.dataset import RetrievalData, Split, take_classes
 from robustdml_ops.recipes.data.named.named import NamedData
 
-SIDE = 32
 POINT_SIZE = 26
 RECIPE_VERSION = 1
 COPIES = 4
@@ -139,39 +138,24 @@ def _draw_all() -> dict[str, NDArray[np.generic]]:
             for code, number in count.items()
             if number >= part.min_typefaces and unicodedata.category(chr(code))[0] in part.categories
         )
-        classes = _distinct(
-            (
-                code,
-                [_draw(chr(code), face) for face, covered in zip(typefaces, coverage, strict=True) if code in covered],
+        classes = dict(
+            distinct(
+                (
+                    code,
+                    [
+                        draw(chr(code), face)
+                        for face, covered in zip(typefaces, coverage, strict=True)
+                        if code in covered
+                    ],
+                )
+                for code in codes
             )
-            for code in codes
         )
         sizes = [len(images) for images in classes.values()]
         arrays[f"{name}_images"] = np.concatenate([np.stack(images) for images in classes.values()])
         arrays[f"{name}_labels"] = np.repeat(np.arange(len(classes), dtype=np.int64), sizes)
         arrays[f"{name}_code_points"] = np.fromiter(classes, dtype=np.int64)
     return arrays
-
-
-def _draw(character: str, typeface: ImageFont.FreeTypeFont) -> NDArray[np.uint8]:
-    image = Image.new("L", (SIDE, SIDE))
-    left, top, right, bottom = typeface.getbbox(character)
-    ImageDraw.Draw(image).text(
-        ((SIDE - left - right) / 2, (SIDE - top - bottom) / 2), character, fill=255, font=typeface
-    )
-    return np.asarray(image)
-
-
-def _distinct(classes: Iterable[tuple[int, list[NDArray[np.uint8]]]]) -> dict[int, list[NDArray[np.uint8]]]:
-    """Drop classes that share a drawing with an earlier one (Latin A, Greek Alpha), and those with an empty drawing."""
-    kept: dict[int, list[NDArray[np.uint8]]] = {}
-    seen: set[bytes] = set()
-    for code, images in classes:
-        drawings = {image.tobytes() for image in images}
-        if seen.isdisjoint(drawings) and all(image.any() for image in images):
-            seen |= drawings
-            kept[code] = images
-    return kept
 
 
 def _distorted_copies(split: Split) -> Split:

@@ -10,11 +10,10 @@ from robustdml_ops.recipes.networks.backbones.efficientnet import load_efficient
 from robustdml_ops.recipes.networks.backbones.own import import_backbone
 from robustdml_ops.recipes.networks.backbones.timm_models import PREFIX, load_timm, make_timm, timm_image_size
 from robustdml_ops.recipes.networks.models import SmallCNN
-from robustdml_ops.recipes.networks.pretraining import load_pretrained_cnn
+from robustdml_ops.recipes.networks.pretraining import PRETRAINED, load_pretrained_cnn
 from robustdml_ops.recipes.progress import OnProgress, silent
 
 FEATURES = "features"
-GLYPHS_CNN = "glyphs-cnn"
 UNTRAINED = "untrained"
 DEFAULT_IMAGE_SIZE = 224
 
@@ -70,7 +69,8 @@ def load_backbone(
     Parameters
     ----------
     name : str
-        ``efficientnet-lite0``, ``timm:NAME``, ``package.module:factory``, ``glyphs-cnn`` or ``untrained``.
+        ``efficientnet-lite0``, ``timm:NAME``, ``package.module:factory``, one of
+        `robustdml_ops.recipes.networks.pretraining.PRETRAINED`, or ``untrained``.
     channels : int
         Of the images.
     image_size : int
@@ -80,7 +80,7 @@ def load_backbone(
     augment : bool
         Whether the first two crop and flip at random in training mode.
     on_progress : callable
-        Told of the pretraining of ``glyphs-cnn``.
+        Told of pretraining.
 
     Returns
     -------
@@ -102,7 +102,7 @@ def load_backbone(
             f"backbone weights {weights}: backbone {name} takes none; those that do are {efficientnet.NAME} and "
             f"{PREFIX}NAME"
         )
-    return load_pretrained_cnn(on_progress) if name == GLYPHS_CNN else make_backbone(name, channels, image_size)
+    return load_pretrained_cnn(name, on_progress) if name in PRETRAINED else make_backbone(name, channels, image_size)
 
 
 def make_backbone(name: str, channels: int, image_size: int) -> nn.Module:
@@ -125,7 +125,7 @@ def make_backbone(name: str, channels: int, image_size: int) -> nn.Module:
     """
     if name == FEATURES:
         return nn.Identity()
-    if name in (GLYPHS_CNN, UNTRAINED):
+    if name == UNTRAINED or name in PRETRAINED:
         return SmallCNN(channels)
     if name == efficientnet.NAME:
         return make_efficientnet(image_size)
@@ -139,7 +139,7 @@ def make_backbone(name: str, channels: int, image_size: int) -> nn.Module:
 
 
 def _check_channels(name: str, channels: int) -> None:
-    takes = {efficientnet.NAME: 3, GLYPHS_CNN: 1}.get(name, 3 if name.startswith(PREFIX) else channels)
+    takes = {efficientnet.NAME: 3, **dict.fromkeys(PRETRAINED, 1)}.get(name, 3 if name.startswith(PREFIX) else channels)
     if channels != takes:
         raise UsageError(
             f"backbone {name} takes images of {takes} channels, and these have {channels}; name another: "

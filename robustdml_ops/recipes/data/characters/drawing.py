@@ -1,0 +1,57 @@
+"""A character drawn in a typeface, and classes of such drawings that can be told apart."""
+
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+SIDE = 32
+
+# Code point of a class, and its drawings.
+Class = tuple[int, list[NDArray[np.uint8]]]
+
+
+def draw(character: str, typeface: ImageFont.FreeTypeFont) -> NDArray[np.uint8]:
+    """Draw a character in the middle of a square, white on black.
+
+    Parameters
+    ----------
+    character : str
+        One character.
+    typeface : FreeTypeFont
+        Of some size in pixels.
+
+    Returns
+    -------
+    ndarray
+        uint8, (32, 32).
+    """
+    image = Image.new("L", (SIDE, SIDE))
+    left, top, right, bottom = typeface.getbbox(character)
+    ImageDraw.Draw(image).text(
+        ((SIDE - left - right) / 2, (SIDE - top - bottom) / 2), character, fill=255, font=typeface
+    )
+    return np.asarray(image)
+
+
+def distinct(classes: Iterable[Class]) -> Iterator[Class]:
+    """Pass over classes that share a drawing with an earlier one (Latin A, Greek Alpha), or have an empty drawing.
+
+    Parameters
+    ----------
+    classes : iterable
+        Code points and drawings.
+
+    Yields
+    ------
+    tuple
+        Those that are kept, as they came.
+    """
+    seen: set[bytes] = set()
+    for code, images in classes:
+        drawings = {blake2b(image.tobytes(), digest_size=16).digest() for image in images}
+        if seen.isdisjoint(drawings) and all(image.any() for image in images):
+            seen |= drawings
+            yield code, images
