@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from robustdml_ops.recipes.cache import cache_folder, write_whole
-from robustdml_ops.recipes.data.characters.drawing import SIDE, Class, distinct
+from robustdml_ops.recipes.data.characters.drawing import SIDE, Class, distinct, distort
 from robustdml_ops.recipes.data.characters.typefaces import (
     Pen,
     Typeface,
@@ -55,6 +55,8 @@ class Atlas:
         Drawings a class. Classes with fewer are left out; of more, those are kept that are least alike.
     alike : float
         Two drawings with a cosine from here on are one.
+    distorted : bool
+        Each drawing that is kept goes through a small random affine map, the same on every machine.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Atlas:
     at_least: int = 10
     at_most: int = 12
     alike: float = 0.97
+    distorted: bool = False
 
     def key(self) -> str:
         """Return what the drawings depend on: this recipe, the font files and the library that draws them."""
@@ -181,4 +184,7 @@ def _draw_class(code: int, numbers: NDArray[np.int64]) -> list[NDArray[np.uint8]
     if len(images) < _atlas.at_least:
         return []
     chosen = [images[place] for place in least_alike(images, _atlas.at_most, _atlas.alike)]
-    return chosen if len(chosen) >= _atlas.at_least else []
+    if len(chosen) < _atlas.at_least:
+        return []
+    random = np.random.default_rng((RECIPE_VERSION, code))
+    return [distort(image, random) for image in chosen] if _atlas.distorted else chosen

@@ -149,7 +149,7 @@ class Pen:
         -------
         ndarray or None
             As `robustdml_ops.recipes.data.characters.drawing.draw`; None for an empty drawing, for the box that stands
-            for what is lacking, and where the font's program for that glyph is broken, as in some of Ume's.
+            for what is lacking, and where a program in the font is broken, as in some of Ume's.
         """
         image = self._try_to_draw(code)
         return None if image is None or not image.any() or image.tobytes() == self._lacking else image

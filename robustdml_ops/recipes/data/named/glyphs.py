@@ -16,10 +16,10 @@ import numpy as np
 import PIL
 from matplotlib.ft2font import FT2Font
 from numpy.typing import NDArray
-from PIL import Image, ImageFont
+from PIL import ImageFont
 
 from robustdml_ops.recipes.cache import cache_folder, write_whole
-from robustdml_ops.recipes.data.characters.drawing import SIDE, distinct, draw
+from robustdml_ops.recipes.data.characters.drawing import SIDE, distinct, distort, draw
 from robustdml_ops.recipes.data.dataset import RetrievalData, Split, take_classes
 from robustdml_ops.recipes.data.named.named import NamedData
 
@@ -163,20 +163,6 @@ def _distorted_copies(split: Split) -> Split:
     random = np.random.default_rng(RECIPE_VERSION)
     copies = np.empty((len(split), COPIES, 1, SIDE, SIDE), dtype=np.uint8)
     for row, pixels in enumerate(split.inputs[:, 0]):
-        image = Image.fromarray(pixels)
         for copy in range(COPIES):
-            coefficients = tuple(_affine(random))
-            copies[row, copy, 0] = image.transform(
-                (SIDE, SIDE), Image.Transform.AFFINE, coefficients, Image.Resampling.BILINEAR
-            )
+            copies[row, copy, 0] = distort(pixels, random)
     return Split(copies.reshape(-1, 1, SIDE, SIDE), np.repeat(split.labels, COPIES), split.class_names)
-
-
-def _affine(random: np.random.Generator) -> NDArray[np.float64]:
-    """Six coefficients: up to 10° of rotation, 10 % of scale, 15 % of shear and 2 pixels of shift about the centre."""
-    angle, shear = np.deg2rad(random.uniform(-10, 10)), random.uniform(-0.15, 0.15)
-    scale, shift = random.uniform(0.9, 1.1, size=2), random.uniform(-2, 2, size=2)
-    rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-    linear = rotation @ np.array([[1, shear], [0, 1]]) / scale
-    centre = np.full(2, SIDE / 2)
-    return np.column_stack([linear, centre - linear @ (centre + shift)]).ravel()

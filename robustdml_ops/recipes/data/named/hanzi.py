@@ -9,7 +9,7 @@ from robustdml_ops.recipes.data.named.named import NamedData
 HANZI = Script(
     # The first block, extension A, and all later extensions; the probes are the commonest character of the first, and
     # the first character of B, for which there are fonts of their own.
-    Atlas("hanzi", ((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x323AF)), "一\U00020000"),
+    Atlas("hanzi", ((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x323AF)), "一\U00020000", distorted=True),
     packages="fonts-noto-cjk fonts-noto-cjk-extra",
     pretraining=Part(0, 4000),
     parts={
