@@ -131,7 +131,9 @@ def _make(atlas: Atlas, images_path: Path, codes_path: Path, report: OnProgress)
     def write(file: BinaryIO) -> None:
         for code, images in distinct(_draw_all(atlas, found, report)):
             codes.extend([code] * len(images))
-            file.write(np.stack(images).tobytes())
+            random = np.random.default_rng((RECIPE_VERSION, code))
+            kept = [distort(image, random) for image in images] if atlas.distorted else images
+            file.write(np.stack(kept).tobytes())
 
     write_whole(images_path, write)
     # The last to be there: who finds it finds both.
@@ -184,7 +186,4 @@ def _draw_class(code: int, numbers: NDArray[np.int64]) -> list[NDArray[np.uint8]
     if len(images) < _atlas.at_least:
         return []
     chosen = [images[place] for place in least_alike(images, _atlas.at_most, _atlas.alike)]
-    if len(chosen) < _atlas.at_least:
-        return []
-    random = np.random.default_rng((RECIPE_VERSION, code))
-    return [distort(image, random) for image in chosen] if _atlas.distorted else chosen
+    return chosen if len(chosen) >= _atlas.at_least else []
