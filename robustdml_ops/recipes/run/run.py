@@ -37,13 +37,17 @@ class Run:
         Data and backbone.
     device : torch.device
         Where it trains.
+    method : Method, optional
+        In place of the one that the settings name, as with the same loss of another library.
     """
 
-    def __init__(self, config: TrainingConfig, prepared: Prepared, device: torch.device) -> None:
+    def __init__(
+        self, config: TrainingConfig, prepared: Prepared, device: torch.device, method: Method | None = None
+    ) -> None:
         self.config, self.prepared, self.device = config, prepared, device
         self.history: list[dict[str, float]] = []
         self.phase_one_seconds = 0.0
-        self.method = METHODS[config.method]
+        self.method = METHODS[config.method] if method is None else method
         split = prepared.data.train
         self.labels, self.changed = noisy_labels(config, prepared)
         self.embedder = Embedder(prepared.backbone, prepared.num_features, config.embedding_size).to(device)

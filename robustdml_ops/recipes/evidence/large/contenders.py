@@ -1,0 +1,101 @@
+"""Who trains: the same loop with a loss of ours, with the same loss of the peer, and with a filter before ours."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pytorch_metric_learning import losses as library
+from torch import nn
+
+from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.filters.options import FilterOptions
+from robustdml_ops.recipes.methods import METHODS, Method
+from robustdml_ops.recipes.options import OptionSet
+
+OURS, PEER = "robustdml_ops", "pytorch-metric-learning"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to train.
+
+    Attributes
+    ----------
+    method : str
+        A key of `robustdml_ops.recipes.methods.METHODS`, whose loss, batches and learning rates are taken.
+    peer : callable or None
+        Makes the peer's loss, of C and D, in place of ours.
+    filtered : bool
+        Whether the filter of the method called robust stands before it, where the method has none of its own.
+    """
+
+    method: str
+    peer: Callable[[int, int], nn.Module] | None = None
+    filtered: bool = False
+
+    @property
+    def name(self) -> str:
+        """What its files are called."""
+        return f"{self.method}{'-filtered' if self.filtered else ''}{'-peer' if self.peer else ''}"
+
+    @property
+    def whose(self) -> str:
+        """Of which library the loss is."""
+        return PEER if self.peer else OURS
+
+    @property
+    def title(self) -> str:
+        """What tables call it."""
+        return f"{METHODS[self.method].title}{', filter' if self.filtered else ''}"
+
+    def config(self, noise: str, epochs: int, embedding_size: int) -> TrainingConfig:
+        """Settings of its run.
+
+        Parameters
+        ----------
+        noise : str
+            As in `TrainingConfig`.
+        epochs, embedding_size : int
+            As there.
+
+        Returns
+        -------
+        TrainingConfig
+            Without a filter, unless it is `filtered` or the method is robust itself.
+        """
+        asked = METHODS["robust"].filter if self.filtered or self.method == "robust" else FilterOptions()
+        return TrainingConfig(
+            method=self.method, noise=noise, epochs=epochs, embedding_size=embedding_size, filter=asked
+        )
+
+    def make_method(self) -> Method:
+        """Make what the loop takes: the method as it is, or with the peer's loss in place of ours, from equal values.
+
+        Returns
+        -------
+        Method
+            For `robustdml_ops.recipes.run.run.Run`.
+        """
+        method, peer = METHODS[self.method], self.peer
+        if peer is None:
+            return method
+
+        def make_loss(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
+            loss = peer(num_classes, embedding_size)
+            loss.load_state_dict(method.make_loss(options, num_classes, embedding_size).state_dict())
+            return loss
+
+        return replace(method, make_loss=make_loss)
+
+
+# With the settings that our methods have by default.
+CONTENDERS = (
+    Contender("proxy-anchor", peer=lambda classes, size: library.ProxyAnchorLoss(classes, size)),
+    Contender("proxy-anchor"),
+    Contender("proxy-anchor", filtered=True),
+    Contender("normalized-softmax", peer=lambda classes, size: library.NormalizedSoftmaxLoss(classes, size)),
+    Contender("normalized-softmax"),
+    Contender("normalized-softmax", filtered=True),
+    Contender("robust"),
+)
+QUICK_CONTENDERS = tuple(contender for contender in CONTENDERS if contender.method in ("proxy-anchor", "robust"))
+BY_NAME = {contender.name: contender for contender in CONTENDERS}

@@ -1,0 +1,166 @@
+"""The large demo: features once, then each contender in a process of its own; what is done stays done."""
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from robustdml_ops.recipes.cache import cache_folder, write_text, write_whole
+from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.data import RetrievalData, Split
+from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.evaluation import retrieval_metrics
+from robustdml_ops.recipes.evidence.large.contenders import Contender
+from robustdml_ops.recipes.evidence.large.trial import CPU, Task
+from robustdml_ops.recipes.networks.models import apply_in_batches
+from robustdml_ops.recipes.networks.preparation import load_origin
+from robustdml_ops.recipes.progress import OnProgress
+
+NOISE = "symmetric:0.5"
+# Images whose features are made and written at a time.
+BLOCK = 4096
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is trained.
+
+    Attributes
+    ----------
+    epochs, embedding_size : int
+        As in `TrainingConfig`.
+    threads : int
+        Of torch in every process.
+    """
+
+    epochs: int
+    embedding_size: int
+    threads: int
+
+
+def untouched(data: RetrievalData, on_progress: OnProgress) -> tuple[dict[str, tuple[str, str]], dict[str, float]]:
+    """Make the features of both splits by the backbone that goes with the data, once, and score them as they are.
+
+    Parameters
+    ----------
+    data : RetrievalData
+        Images or features.
+    on_progress : callable
+        Told of pretraining and of features being made.
+
+    Returns
+    -------
+    files : dict
+        For ``train`` and ``test`` the files of features, float32 (N, F), and labels, int64 (N,), in the cache folder.
+    metrics : dict
+        `retrieval_metrics` of the test features.
+    """
+    backbone = load_origin(TrainingConfig(), data, CPU, on_progress).backbone
+    splits = {"train": data.train, "test": data.test}
+    files = {part: _feature_files(data.name, split, backbone, on_progress) for part, split in splits.items()}
+    scores = Path(files["test"][0]).with_suffix(".json")
+    if not scores.exists():
+        on_progress("nearest neighbours of the features as they are", 0, 0)
+        metrics = retrieval_metrics(np.load(files["test"][0], mmap_mode="r"), data.test.labels)
+        write_text(scores, json.dumps(metrics))
+    found: dict[str, float] = json.loads(scores.read_text())
+    return files, found
+
+
+def run_missing(
+    contenders: Sequence[Contender],
+    files: dict[str, tuple[str, str]],
+    data_name: str,
+    scale: Scale,
+    folder: Path,
+    on_done: Callable[[Contender, dict[str, Any]], None],
+) -> dict[str, dict[str, Any]]:
+    """Train every contender that has no result of these settings in the folder yet.
+
+    Parameters
+    ----------
+    contenders : sequence of Contender
+        In the order in which they train.
+    files : dict
+        From `untouched`.
+    data_name : str
+        What reports call the data.
+    scale : Scale
+        How much.
+    folder : Path
+        Where results are kept, a file each.
+    on_done : callable
+        Told of each result, old or new.
+
+    Returns
+    -------
+    dict
+        What `robustdml_ops.recipes.evidence.large.trial.run` measured, by the contender's name.
+
+    Raises
+    ------
+    UsageError
+        A run failed; what it said is on stderr.
+    """
+    results = {}
+    for contender in contenders:
+        task = Task(contender.name, NOISE, data=data_name, **asdict(scale), train=files["train"], test=files["test"])
+        result = _read(folder / f"{contender.name}.json", task) or _run(task, folder)
+        results[contender.name] = result
+        on_done(contender, result)
+    return results
+
+
+def _run(task: Task, folder: Path) -> dict[str, Any]:
+    told, result = folder / f"{task.contender}.task.json", folder / f"{task.contender}.json"
+    write_text(told, json.dumps({"task": asdict(task), "result": str(result)}))
+    module = "robustdml_ops.recipes.evidence.large.trial"
+    try:
+        status = subprocess.run([sys.executable, "-m", module, str(told)], check=False).returncode
+    finally:
+        told.unlink(missing_ok=True)
+    done = _read(result, task) if status == 0 else None
+    if done is None:
+        raise UsageError(f"{task.contender} failed (exit status {status}); what it said is above")
+    return done
+
+
+def _read(path: Path, task: Task) -> dict[str, Any] | None:
+    """A result of the same task."""
+    if not path.exists():
+        return None
+    result: dict[str, Any] = json.loads(path.read_text())
+    return result if result["task"] == json.loads(json.dumps(asdict(task))) else None
+
+
+def _feature_files(name: str, split: Split, backbone: nn.Module, on_progress: OnProgress) -> tuple[str, str]:
+    """Files of features and labels; their name holds what they depend on."""
+    digest = hashlib.sha256(np.ascontiguousarray(split.inputs).data)
+    digest.update(split.labels.tobytes())
+    for tensor in backbone.state_dict().values():
+        digest.update(tensor.numpy().tobytes())
+    features, labels = (
+        cache_folder() / f"{name}-{kind}-{digest.hexdigest()[:16]}.npy" for kind in ("features", "labels")
+    )
+    if not features.exists():
+        write_whole(features, lambda file: _write_features(file, split.inputs, backbone, on_progress))
+    if not labels.exists():
+        write_whole(labels, lambda file: np.save(file, split.labels))
+    return str(features), str(labels)
+
+
+def _write_features(file: BinaryIO, inputs: NDArray[np.generic], backbone: nn.Module, on_progress: OnProgress) -> None:
+    width = apply_in_batches(backbone, inputs[:1], CPU).shape[1]
+    header = {"descr": "<f4", "fortran_order": False, "shape": (len(inputs), width)}
+    np.lib.format.write_array_header_1_0(file, header)
+    for start in range(0, len(inputs), BLOCK):
+        on_progress("features", start, len(inputs))
+        file.write(apply_in_batches(backbone, inputs[start : start + BLOCK], CPU).tobytes())

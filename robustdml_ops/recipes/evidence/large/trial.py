@@ -1,0 +1,170 @@
+"""One contender's run, in a process of its own, so that nothing of another is in its memory.
+
+``python -m robustdml_ops.recipes.evidence.large.trial TASK.json`` trains as the file says, and writes what it measured.
+"""
+
+import json
+import statistics
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robustdml_ops.recipes.cache import write_text
+from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.data import RetrievalData, Split
+from robustdml_ops.recipes.evidence.large import process_memory
+from robustdml_ops.recipes.evidence.large.contenders import BY_NAME, Contender
+from robustdml_ops.recipes.networks.preparation import prepare
+from robustdml_ops.recipes.progress import progress_bar
+from robustdml_ops.recipes.recorder import Recorder
+from robustdml_ops.recipes.run.run import Run
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be trained, as it stands in a file.
+
+    Attributes
+    ----------
+    contender : str
+        A key of `robustdml_ops.recipes.evidence.large.contenders.BY_NAME`.
+    noise : str
+        As in `TrainingConfig`.
+    epochs, embedding_size : int
+        As there.
+    threads : int
+        Of torch.
+    data : str
+        What reports call the data.
+    train, test : tuple of (str, str)
+        Files of features, float32 (N, F), and labels, int64 (N,).
+    """
+
+    contender: str
+    noise: str
+    epochs: int
+    embedding_size: int
+    threads: int
+    data: str
+    train: tuple[str, str]
+    test: tuple[str, str]
+
+    def read_data(self) -> RetrievalData:
+        """Read the features into memory: mapped, their pages would count where they are first used."""
+        train, test = (
+            Split(np.load(features), labels, tuple(map(str, range(int(labels.max()) + 1))))
+            for features, labels in ((path, np.load(of_labels)) for path, of_labels in (self.train, self.test))
+        )
+        return RetrievalData(self.data, train, test)
+
+
+class Clock(Recorder):
+    """Takes the time of every step but the first of an epoch, and the peak of memory when the last is done."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.peak: int | None = None
+        self._last: float | None = None
+
+    def start_epoch(self) -> None:
+        """Forget what came before: the evaluation of the last epoch."""
+        process_memory.forget_peak()
+        self._last = None
+
+    def step(self, step: int, steps: int, loss: Tensor | None) -> None:
+        """Take note of a step.
+
+        Parameters
+        ----------
+        step, steps : int
+            Its number from 1, and those of an epoch.
+        loss : Tensor or None
+            Of its batch.
+        """
+        now = time.perf_counter()
+        if self._last is not None:
+            self.seconds.append(now - self._last)
+        self._last = now
+        if step == steps and (peak := process_memory.peak()) is not None:
+            self.peak = max(peak, self.peak or 0)
+
+
+def run(task: Task) -> dict[str, Any]:
+    """Train a contender.
+
+    Parameters
+    ----------
+    task : Task
+        What to do.
+
+    Returns
+    -------
+    dict
+        ``history`` as of `robustdml_ops.recipes.train.train`; ``seconds`` of training, without evaluation, and the
+        median of a step, ``step_seconds``; ``extra_bytes``, the peak of memory while it trains beyond data, parameters,
+        their gradients and the optimiser's two moments of them (None where the system does not tell), and what of it is
+        the filter's state, ``filter_bytes``; the task.
+    """
+    torch.set_num_threads(task.threads)
+    contender = BY_NAME[task.contender]
+    data = task.read_data()
+    _warm_up(contender)
+    before = process_memory.forget_peak()
+    with progress_bar(f"{contender.title}, {contender.whose}") as report:
+        trained, clock = _train(contender, contender.config(task.noise, task.epochs, task.embedding_size), data, report)
+    parameters = [*trained.embedder.parameters(), *trained.loss.parameters()]
+    counted = 4 * sum(parameter.nbytes for parameter in parameters)
+    state = [] if trained.filter is None else [*trained.filter.parameters(), *trained.filter.buffers()]
+    return {
+        "task": asdict(task),
+        "history": trained.history,
+        "seconds": trained.phase_one_seconds + sum(record["seconds"] for record in trained.history),
+        "step_seconds": statistics.median(clock.seconds),
+        "extra_bytes": None if before is None or clock.peak is None else clock.peak - before - counted,
+        "filter_bytes": sum(tensor.nbytes for tensor in state),
+    }
+
+
+def _train(contender: Contender, config: TrainingConfig, data: RetrievalData, report: Any) -> tuple[Run, Clock]:
+    torch.manual_seed(config.seed)
+    training = Run(config, prepare(config, data, CPU, report), CPU, contender.make_method())
+    clock = Clock()
+    training.fit_inputs(report)
+    while training.epoch < config.epochs:
+        clock.start_epoch()
+        training.train_epoch(report, [clock])
+    return training, clock
+
+
+def _warm_up(contender: Contender) -> None:
+    """Train a little on little data, so that libraries have their threads, code and workspaces."""
+    random = np.random.default_rng(0)
+    labels = np.repeat(np.arange(64), 12)
+    features = random.normal(size=(len(labels), 32)).astype(np.float32)
+    split = Split(features, labels, tuple(map(str, range(64))))
+    config = contender.config("symmetric:0.5", epochs=2, embedding_size=16)
+    _train(contender, config, RetrievalData("warm-up", split, split), lambda *_: None)
+
+
+def main(path: Path) -> None:
+    """Do what a file says.
+
+    Parameters
+    ----------
+    path : Path
+        JSON with ``task``, the fields of `Task`, and ``result``, the file to write.
+    """
+    told = json.loads(path.read_text())
+    write_text(Path(told["result"]), json.dumps(run(Task(**told["task"])), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
