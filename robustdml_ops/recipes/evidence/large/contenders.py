@@ -80,9 +80,11 @@ class Contender:
             return method
 
         def make_loss(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
-            loss = peer(num_classes, embedding_size)
-            loss.load_state_dict(method.make_loss(options, num_classes, embedding_size).state_dict())
-            return loss
+            # Ours first: making one draws random numbers, and both are to start from the same.
+            ours = method.make_loss(options, num_classes, embedding_size)
+            theirs = peer(num_classes, embedding_size)
+            theirs.load_state_dict(ours.state_dict())
+            return theirs
 
         return replace(method, make_loss=make_loss)
 

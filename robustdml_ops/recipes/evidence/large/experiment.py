@@ -69,7 +69,7 @@ def untouched(data: RetrievalData, on_progress: OnProgress) -> tuple[dict[str, t
     scores = Path(files["test"][0]).with_suffix(".json")
     if not scores.exists():
         on_progress("nearest neighbours of the features as they are", 0, 0)
-        metrics = retrieval_metrics(np.load(files["test"][0], mmap_mode="r"), data.test.labels)
+        metrics = retrieval_metrics(np.load(files["test"][0]), data.test.labels)
         write_text(scores, json.dumps(metrics))
     found: dict[str, float] = json.loads(scores.read_text())
     return files, found

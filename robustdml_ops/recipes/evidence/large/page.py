@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
 from robustdml_ops.recipes.evidence.large.contenders import BY_NAME, PEER, Contender
+from robustdml_ops.recipes.methods import METHODS
 from robustdml_ops.recipes.reports.drawing import GREY, draw_axes
 from robustdml_ops.recipes.reports.html import figure, page, table
 
@@ -111,7 +112,7 @@ def render(outcome: LargeOutcome) -> str:
     """
     body = _BODY.substitute(
         data_line=escape(outcome.data_line),
-        finding="<br>".join(map(escape, comparisons(outcome.results))),
+        findings="".join(f'<p class="finding">{escape(line)}</p>' for line in comparisons(outcome.results)),
         results=table(HEAD, rows(outcome)),
         curves=figure(
             _curves(outcome),
@@ -177,7 +178,7 @@ def _curves(outcome: LargeOutcome) -> str:
 
 _BODY = Template("""<h1>Very many classes, half of the labels wrong</h1>
 <p>$data_line</p>
-<p class="finding">$finding</p>
+$findings
 
 <h2>The same loop with each loss</h2>
 <p>All rows train the same linear layer on the same frozen features with the same wrong labels; rows of one loss have

@@ -67,17 +67,17 @@ class Task:
 
 
 class Clock(Recorder):
-    """Takes the time of every step but the first of an epoch, and the peak of memory when the last is done."""
+    """Takes the time of every step, and the peak of memory when the last of an epoch is done."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
         self.peak: int | None = None
-        self._last: float | None = None
+        self._last = 0.0
 
     def start_epoch(self) -> None:
         """Forget what came before: the evaluation of the last epoch."""
         process_memory.forget_peak()
-        self._last = None
+        self._last = time.perf_counter()
 
     def step(self, step: int, steps: int, loss: Tensor | None) -> None:
         """Take note of a step.
@@ -90,8 +90,7 @@ class Clock(Recorder):
             Of its batch.
         """
         now = time.perf_counter()
-        if self._last is not None:
-            self.seconds.append(now - self._last)
+        self.seconds.append(now - self._last)
         self._last = now
         if step == steps and (peak := process_memory.peak()) is not None:
             self.peak = max(peak, self.peak or 0)
