@@ -56,7 +56,7 @@ def test_the_same_loss_gives_the_same_numbers(clusters):
             assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
             assert mine["precision_at_1"] == pytest.approx(theirs["precision_at_1"], abs=0.03)
         assert ours["step_seconds"] > 0
-        assert 0 < ours["seconds"] == pytest.approx(sum(record["seconds"] for record in ours["history"]))
+        assert 0 < sum(record["seconds"] for record in ours["history"]) <= ours["seconds"]
 
 
 def test_the_peer_is_the_peer():
