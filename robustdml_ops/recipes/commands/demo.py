@@ -24,7 +24,7 @@ from robustdml_ops.recipes.evidence.large.contenders import CONTENDERS, QUICK_CO
 from robustdml_ops.recipes.evidence.large.experiment import NOISE, Scale, run_missing, untouched
 from robustdml_ops.recipes.progress import progress_bar
 
-LARGE_EPOCHS, QUICK_EPOCHS = 4, 2
+LARGE_EPOCHS, QUICK_EPOCHS = 3, 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,10 @@ from robustdml_ops.recipes.data.named.named import NamedData
 
 HANGUL = Script(
     Atlas("hangul", ((0xAC00, 0xD7A3),), "가"),
-    packages="fonts-noto-cjk fonts-noto-cjk-extra",
+    packages=(
+        "fonts-noto-cjk fonts-noto-cjk-extra fonts-nanum fonts-unfonts-core fonts-unfonts-extra fonts-baekmuk "
+        "fonts-alee"
+    ),
     pretraining=Part(0, 3000),
     parts={
         "hangul": (Part(4000, 5000), Part(3000, 4000)),

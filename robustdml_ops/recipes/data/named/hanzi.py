@@ -10,7 +10,11 @@ HANZI = Script(
     # The first block, extension A, and all later extensions; the probes are the commonest character of the first, and
     # the first character of B, for which there are fonts of their own.
     Atlas("hanzi", ((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x323AF)), "一\U00020000", distorted=True),
-    packages="fonts-noto-cjk fonts-noto-cjk-extra",
+    packages=(
+        "fonts-noto-cjk fonts-noto-cjk-extra fonts-cns11643-kai fonts-cns11643-sung fonts-hanazono fonts-ipamj-mincho "
+        "fonts-babelstone-han fonts-wqy-zenhei fonts-droid-fallback fonts-arphic-ukai fonts-arphic-uming "
+        "fonts-lxgw-wenkai"
+    ),
     pretraining=Part(0, 4000),
     parts={
         "hanzi": (Part(9000, 29000), Part(4000, 9000)),
