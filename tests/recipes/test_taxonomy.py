@@ -200,3 +200,12 @@ def test_wordnet_itself():
     of_name = confused(tree, names)
     assert of_name[names[0]] == {names[1]} and of_name[names[2]] == {names[3]}
     assert of_name[names[4]] == {names[2], names[3]}
+
+
+def test_hangul_goes_by_letters():
+    names = ["U+AC00 HANGUL SYLLABLE GA", "각", "거", "나", "U+D7A3 HANGUL SYLLABLE HIH"]
+    tree = load_taxonomy("hangul", names)
+    assert [tree.confused_with(label).tolist() for label in range(5)] == [[1], [0], [0, 1], [0, 1, 2, 4], [0, 1, 2, 3]]
+    for name in ("A", "U+4E00 一", "U+XYZ", "한글", "U+D7A4"):
+        with pytest.raises(UsageError, match="is no Korean syllable; give another taxonomy"):
+            load_taxonomy("hangul", [*names, name])
