@@ -10,23 +10,6 @@ from robustdml_ops.rows.backend import RowsBackend, by_columns, new_rows
 from robustdml_ops.validation import check_gradient_fits
 
 
-def compute_dtype(embeddings: Tensor, proxies: Tensor) -> torch.dtype:
-    """float64 where either input is, else float32: bfloat16 cosines would cost 2⁻⁹·α in the exponent."""
-    return torch.float64 if torch.float64 in (embeddings.dtype, proxies.dtype) else torch.float32
-
-
-def operand_dtype(embeddings: Tensor, compute: torch.dtype) -> torch.dtype:
-    """Type of the products' operands: bfloat16 for half precision on a CUDA device, else ``compute``.
-
-    float16, too, becomes bfloat16. The gradient of a similarity is of size α/C: with 10⁶ classes it is below float16's
-    normal range. Beside it the coarser rounding of unit vectors weighs little: about 2⁻⁹/√D in a cosine.
-    """
-    if embeddings.device.type != "cuda" or compute == torch.float64:
-        return compute
-    half = torch.is_autocast_enabled("cuda") or embeddings.dtype in (torch.bfloat16, torch.float16)
-    return torch.bfloat16 if half and torch.cuda.is_bf16_supported(including_emulation=False) else compute
-
-
 def chunk_rows(per_class: int, device: torch.device) -> int:
     """Classes per chunk, so that what they bring stays in the last-level cache.
 
@@ -94,8 +77,8 @@ class Similarities:
     ----------
     embeddings, proxies : Tensor
         (B, D) with B ≥ 1 and (C, D), any scale.
-    compute : dtype
-        Of S and of all sums.
+    compute, operand : dtype
+        Of S and of all sums; and of what the products multiply.
     per_class : int
         Elements that a class brings into the cache beyond S, its proxy and that proxy's gradient.
     together : int
@@ -111,14 +94,14 @@ class Similarities:
         embeddings: Tensor,
         proxies: Tensor,
         compute: torch.dtype,
+        operand: torch.dtype,
         backend: RowsBackend,
         per_class: int = 0,
         together: int = 1,
         normalize: bool = True,
         names: tuple[str, str] = ("embeddings", "proxies"),
     ) -> None:
-        (B, D), operand = embeddings.shape, operand_dtype(embeddings, compute)
-        new = embeddings.new_empty
+        (B, D), new = embeddings.shape, embeddings.new_empty
         self.backend, self.embeddings, self.proxies, self.compute = backend, embeddings, proxies, compute
         self.names = names
         self.normalize, self.columns = normalize, backend.reads_columns(proxies)

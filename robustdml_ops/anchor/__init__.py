@@ -17,7 +17,7 @@ from robustdml_ops.anchor.problem import ConfidenceSets
 from robustdml_ops.anchor.sweep import Wanted
 from robustdml_ops.autograd import apply, in_eager_mode
 from robustdml_ops.label_sets import LabelSets
-from robustdml_ops.sweep import compute_dtype
+from robustdml_ops.precision import autocast_operand_dtype, compute_dtype
 from robustdml_ops.validation import check_matrix, check_positive, check_same_device, check_vector
 
 
@@ -80,8 +80,8 @@ def anchor_lse(
     Notes
     -----
     Source: the two sums of Kim et al. 2020, Eq. 4; Roig et al. 2020, Eq. 5; Phan et al., Eq. 2. Similarities and sums
-    are in float32 at least; on a GPU bfloat16 and float16 inputs, and all inputs under autocast, enter the products as
-    bfloat16.
+    are in float32 at least; on a GPU embeddings of bfloat16 or float16, and all under autocast, enter the products as
+    bfloat16, and the proxies with them.
 
     Examples
     --------
@@ -158,11 +158,12 @@ def _apply(
     backend: str | None,
     want: list[bool],
 ) -> Outputs:
+    operand = autocast_operand_dtype(compute_dtype(*inputs[:2]), inputs[0])
     of_sets: tuple[Any, ...] = (sets,)
     if not in_eager_mode(inputs[0]):
         numbers = (0.0, 0.0) if isinstance(sets, LabelSets) else (sets.beta, sets.threshold)
         of_sets = (*numbers, *sets.tensors)
-    outputs: Outputs = apply(AnchorSweep, *inputs, *scales, alpha, backend or "auto", want, *of_sets)
+    outputs: Outputs = apply(AnchorSweep, *inputs, *scales, alpha, backend or "auto", operand, want, *of_sets)
     return outputs
 
 

@@ -16,18 +16,19 @@ from robustdml_ops.anchor.sweep import BACKENDS, SweepResult, Wanted, anchor_swe
 from robustdml_ops.autograd import Derivative, Results, scale_gradients, second_derivatives
 from robustdml_ops.backends import choose
 from robustdml_ops.label_sets import LabelSets
+from robustdml_ops.precision import compute_dtype
 from robustdml_ops.rows.lengths import unit_rows_twice
-from robustdml_ops.sweep import chunk_rows, compute_dtype, gradient_room
+from robustdml_ops.sweep import chunk_rows, gradient_room
 from robustdml_ops.tracing import has_no_values
 from robustdml_ops.validation import check_finite_embeddings, check_finite_proxies, check_label_range
 
 # embeddings (B, D), proxies (C, D), positive bias (B,), negative bias (B,) or None for the same, anchor bias (C,)
 Inputs: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
-# alpha, backend
-Settings: TypeAlias = tuple[float, str]
+# alpha, backend, type of the products' operands
+Settings: TypeAlias = tuple[float, str, torch.dtype]
 # Places among the arguments of AnchorSweep; tensors are kept in the same order, with the negative sums before the sets.
 _NUMBER = 5
-_INPUTS, _SCALES, _SETTINGS, _WANT, _SETS = slice(5), slice(5, 7), slice(7, 9), 9, slice(10, None)
+_INPUTS, _SCALES, _SETTINGS, _WANT, _SETS = slice(5), slice(5, 7), slice(7, 10), 10, slice(11, None)
 _TENSORS = slice(7)
 # total, both log-sum-exps, dX, dP and both biases' gradients; None where not asked for
 Outputs: TypeAlias = tuple[
@@ -122,14 +123,14 @@ def _sweep(
     """One sweep over detached inputs, their values checked."""
     embeddings, proxies, positive_bias, negative_bias, anchor_bias = inputs
     check_finite_embeddings(embeddings)
-    sets, (alpha, backend) = _sets_of(parts_of_sets), settings
+    sets, (alpha, backend, operand) = _sets_of(parts_of_sets), settings
     if isinstance(sets, LabelSets):
         check_label_range(sets.labels, len(proxies))
     chosen = choose(BACKENDS, backend, embeddings.device, positive_bias.dtype)
     negative_bias = positive_bias if negative_bias is None else negative_bias
     problem = AnchorProblem(alpha, positive_bias, negative_bias, anchor_bias, sets)
     factors = None if upstream[0] is None else tuple(upstream)
-    return anchor_sweep(embeddings, proxies, problem, factors, chosen, Wanted(*want))
+    return anchor_sweep(embeddings, proxies, problem, factors, chosen, operand, Wanted(*want))
 
 
 def _check_result(proxies: Tensor, total: Tensor | None, result: SweepResult) -> None:
@@ -247,6 +248,7 @@ def anchor_sweep_op(
     upstream_negative: Tensor | None,
     alpha: float,
     backend: str,
+    operand: torch.dtype,
     want: Sequence[bool],
     beta: float,
     threshold: float,
@@ -255,7 +257,7 @@ def anchor_sweep_op(
     """One sweep; ``want`` as :class:`~robustdml_ops.anchor.sweep.Wanted`. What is not asked for is empty."""
     inputs = (embeddings, proxies, positive_bias, negative_bias, anchor_bias)
     upstream = (upstream_positive, upstream_negative)
-    result = _sweep(inputs, upstream, (alpha, backend), want, (beta, threshold, *sets))
+    result = _sweep(inputs, upstream, (alpha, backend, operand), want, (beta, threshold, *sets))
     total = None if result.total is None else result.total.to(positive_bias.dtype)
     # Memory of its own for each: the two log-sum-exps are rows of one buffer, which no registered op may return.
     lse = [None if value is None else value.clone() for value in (result.lse_positive, result.lse_negative)]
@@ -274,6 +276,7 @@ def _(
     upstream_negative: Tensor | None,
     alpha: float,
     backend: str,
+    operand: torch.dtype,
     want: Sequence[bool],
     *rest: Any,
 ) -> tuple[Tensor, ...]:

@@ -56,6 +56,7 @@ def anchor_sweep(
     problem: AnchorProblem,
     upstream: tuple[Tensor, Tensor] | None,
     backend: AnchorBackend,
+    operand: torch.dtype,
     want: Wanted,
 ) -> SweepResult:
     """Log-sum-exps of every anchor, their weighted sum and its gradients, in one pass over the proxies.
@@ -69,12 +70,14 @@ def anchor_sweep(
         (B, D) and (C, D), any scale; normalised here, chunk by chunk, so that no normalised copy of the proxies exists.
     upstream : pair of Tensor, optional
         dL/dpositive and dL/dnegative, each () or (C,) in the compute type. Needed for the total and for gradients.
+    operand : dtype
+        Of what the products multiply.
     """
     if len(embeddings) == 0:
         return _without_samples(embeddings, proxies, problem, upstream, want)
     compute, C = problem.positive_bias.dtype, len(proxies)
     with without_autocast(embeddings.device):
-        similarities = Similarities(embeddings, proxies, compute, backend, problem.sets.per_class)
+        similarities = Similarities(embeddings, proxies, compute, operand, backend, problem.sets.per_class)
         if not want.gradients:
             lse_pair = backend.fused_forward(similarities.X, proxies, problem)
             if lse_pair is not None:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from robustdml_ops.anchor.problem import AnchorBackend, AnchorChunk, AnchorProblem, ConfidenceSets
 from robustdml_ops.label_sets import LabelSets
+from robustdml_ops.precision import exact_float32_products
 from robustdml_ops.rows.triton import TritonRows
 from robustdml_ops.sweep import row_stride
 from robustdml_ops.triton_device import Launch, block_of, current, grid_of, is_hopper, launch
@@ -74,8 +75,8 @@ def fused_anchor_lse(X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tens
         (B, D) unit embeddings in the operand type: float32, bfloat16 or float16; contiguous.
     P : Tensor
         (C, D) proxies of any scale and floating type. They are normalised in float32 and then rounded to the operand
-        type, as the sweep does. Products accumulate in float32; float32 operands are rounded to TF32 unless
-        ``torch.get_float32_matmul_precision()`` is ``"highest"``.
+        type, as the sweep does. Products accumulate in float32; float32 operands are rounded to TF32 where
+        PyTorch is set to do so.
     problem : AnchorProblem
         Labels or dense confidences, in float32.
 
@@ -89,7 +90,7 @@ def fused_anchor_lse(X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tens
     (B, D), C, sets = X.shape, len(P), problem.sets
     # The confidences as they are: a copy in the compute type would be of size B×C.
     values = None if isinstance(sets, LabelSets) or sets.confidences is None else sets.confidences.t()
-    input_precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    input_precision = "ieee" if exact_float32_products(X.device) else "tf32"
     parameters = fused_launch(B, D, X.dtype, values is None, input_precision, is_hopper(X))
     lse_positive, lse_negative = problem.positive_bias.new_empty((2, C))
     with current(X):

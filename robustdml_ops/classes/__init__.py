@@ -14,7 +14,7 @@ from torch import Tensor
 from robustdml_ops.autograd import apply, in_eager_mode
 from robustdml_ops.classes.autograd import ClassSettings, ClassSweep, sweep_values
 from robustdml_ops.label_sets import LabelSets
-from robustdml_ops.sweep import compute_dtype
+from robustdml_ops.precision import autocast_operand_dtype, compute_dtype
 from robustdml_ops.validation import check_labels, check_local, check_matrix, check_same_device, check_vector
 
 POOLINGS = ("none", "max", "softmax")
@@ -93,8 +93,9 @@ def class_lse(
     -----
     Source: the denominators of Proxy-NCA (Movshovitz-Attias et al. 2017), of SoftTriple (Qian et al. 2019, Eqs. 5–6)
     and of PRISM (Liu et al. 2021, Eqs. 7 and 14). Similarities and sums are in float32 at least, so a logit carries an
-    absolute error of about 1e-7·scale. On a GPU bfloat16 and float16 inputs, and all inputs under autocast, enter the
-    products as bfloat16: an error of about 2⁻⁹/√D·scale, too much for a scale of 10³ and more.
+    absolute error of about 1e-7·scale. On a GPU embeddings of bfloat16 or float16, and all under autocast, enter the
+    products as bfloat16, and the proxies with them: an error of about 2⁻⁹/√D·scale, too much for a scale of 10³ and
+    more.
 
     Examples
     --------
@@ -119,6 +120,7 @@ def class_lse(
         normalize=normalize_proxies,
         differentiable=torch.is_grad_enabled() and (embeddings.requires_grad or rows.requires_grad),
         backend=backend or "auto",
+        operand=autocast_operand_dtype(dtype, embeddings),
     )
     arguments = (embeddings, rows, *LabelSets.of(labels).tensors, scale, bias)
     if not settings.differentiable and in_eager_mode(embeddings):

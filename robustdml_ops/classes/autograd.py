@@ -38,6 +38,7 @@ class ClassSettings(NamedTuple):
     normalize: bool
     differentiable: bool
     backend: str
+    operand: torch.dtype  # of what the products multiply
 
 
 class ClassSweep(torch.autograd.Function):
@@ -84,7 +85,9 @@ def sweep_values(matrices: Matrices, constants: Constants, settings: ClassSettin
         if bias is not None:
             require((bias < torch.inf).all(), lambda: f"bias[{_place(~(bias < torch.inf))}] is NaN or inf")
     backend = choose(BACKENDS, settings.backend, embeddings.device, scale.dtype)
-    lse, target = class_sweep(embeddings, rows, _problem(constants, settings), backend, settings.differentiable)
+    lse, target = class_sweep(
+        embeddings, rows, _problem(constants, settings), backend, settings.operand, settings.differentiable
+    )
     if lse.device.type == "cpu":
         require(
             (lse < torch.inf).all(),
@@ -138,7 +141,9 @@ def _sweep_gradients(
     X, P, lse, target, dlse, dtarget, *constants = tensors
     problem = _problem(constants, settings)
     backend = choose(BACKENDS, settings.backend, X.device, problem.scale.dtype)
-    return class_sweep_backward(X, P, problem, (lse, target), (dlse, dtarget), backend, (want[0], want[1]))
+    return class_sweep_backward(
+        X, P, problem, (lse, target), (dlse, dtarget), backend, settings.operand, (want[0], want[1])
+    )
 
 
 def _second(settings: ClassSettings, *tensors: Any) -> Results:
@@ -223,9 +228,12 @@ def class_sweep_op(
     normalize: bool,
     differentiable: bool,
     backend: str,
+    operand: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """See :func:`robustdml_ops.ops.class_lse`; the proxies are (C·H, D)."""
-    settings = ClassSettings(centers, target_bias, pooling, gamma, exclude_target, normalize, differentiable, backend)
+    settings = ClassSettings(
+        centers, target_bias, pooling, gamma, exclude_target, normalize, differentiable, backend, operand
+    )
     return sweep_values((embeddings, proxies), (labels, sorted_labels, order, scale, bias), settings)
 
 
@@ -256,10 +264,13 @@ def class_gradient_op(
     normalize: bool,
     differentiable: bool,
     backend: str,
+    operand: torch.dtype,
     want: Sequence[bool],
 ) -> tuple[Tensor, Tensor]:
     """Both gradients, that of the embeddings in the compute type; empty where they are not wanted."""
-    settings = ClassSettings(centers, target_bias, pooling, gamma, exclude_target, normalize, differentiable, backend)
+    settings = ClassSettings(
+        centers, target_bias, pooling, gamma, exclude_target, normalize, differentiable, backend, operand
+    )
     constants = (labels, sorted_labels, order, scale, bias)
     dX, dP = _sweep_gradients(settings, want, embeddings, proxies, lse, target, dlse, dtarget, *constants)
     return scale.new_empty(0) if dX is None else dX, scale.new_empty(0) if dP is None else dP

@@ -16,7 +16,12 @@ BACKENDS: dict[str, ClassBackend] = {"native": NativeClasses(), "triton": Triton
 
 
 def class_sweep(
-    embeddings: Tensor, proxies: Tensor, problem: ClassProblem, backend: ClassBackend, differentiable: bool
+    embeddings: Tensor,
+    proxies: Tensor,
+    problem: ClassProblem,
+    backend: ClassBackend,
+    operand: torch.dtype,
+    differentiable: bool,
 ) -> tuple[Tensor, Tensor]:
     """Log-sum-exp over the classes and logit of the label, (B,) each in the compute type: 2·B·C·D flops.
 
@@ -24,6 +29,8 @@ def class_sweep(
     ----------
     embeddings, proxies : Tensor
         (B, D) and (C·H, D), any scale.
+    operand : dtype
+        Of what the products multiply.
     differentiable : bool
         Whether :func:`class_sweep_backward` may follow. It must then make the very similarities that were summed: at a
         scale of 10⁴ another order of additions within a product changes a softmax weight by 10⁻³.
@@ -32,7 +39,7 @@ def class_sweep(
     sums = ClassSums.empty(B, compute, embeddings.device)
     if B:
         with without_autocast(embeddings.device):
-            similarities = _similarities(embeddings, proxies, problem, backend)
+            similarities = _similarities(embeddings, proxies, problem, backend, operand)
             if differentiable or not backend.fused_forward(similarities.X, proxies, problem, sums):
                 for _, chunk in _chunks(similarities, problem):
                     backend.class_lse(chunk, problem, sums)
@@ -50,6 +57,7 @@ def class_sweep_backward(
     results: tuple[Tensor, Tensor],
     upstream: tuple[Tensor, Tensor],
     backend: ClassBackend,
+    operand: torch.dtype,
     want: tuple[bool, bool],
 ) -> tuple[Tensor | None, Tensor | None]:
     """dL/dembeddings (B, D), compute type, and dL/dproxies (C·H, D), type of the proxies: 2·B·C·D flops and 2 for each.
@@ -63,6 +71,8 @@ def class_sweep_backward(
         lse and target, as :func:`class_sweep` returned them.
     upstream : pair of Tensor
         dL/dlse and dL/dtarget, (B,) each in the compute type.
+    operand : dtype
+        As that of :func:`class_sweep`, or the similarities are others.
     want : pair of bool
         Which of the two gradients are asked for.
     """
@@ -74,7 +84,7 @@ def class_sweep_backward(
     dlogit = dtarget if problem.exclude_target else dtarget + dlse * (target - lse).exp()
     gradient = ClassUpstream(lse, dlse.contiguous(), dlogit.contiguous())
     with without_autocast(embeddings.device):
-        similarities = _similarities(embeddings, proxies, problem, backend)
+        similarities = _similarities(embeddings, proxies, problem, backend, operand)
         similarities.want_gradients(*want)
         for similar, chunk in _chunks(similarities, problem):
             backend.class_lse_backward(chunk, problem, gradient)
@@ -82,9 +92,17 @@ def class_sweep_backward(
         return similarities.gradients()
 
 
-def _similarities(embeddings: Tensor, proxies: Tensor, problem: ClassProblem, backend: ClassBackend) -> Similarities:
+def _similarities(
+    embeddings: Tensor, proxies: Tensor, problem: ClassProblem, backend: ClassBackend, operand: torch.dtype
+) -> Similarities:
     return Similarities(
-        embeddings, proxies, problem.scale.dtype, backend, together=problem.centers, normalize=problem.normalize
+        embeddings,
+        proxies,
+        problem.scale.dtype,
+        operand,
+        backend,
+        together=problem.centers,
+        normalize=problem.normalize,
     )
 
 

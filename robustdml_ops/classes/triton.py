@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.classes.problem import ClassBackend, ClassChunk, ClassProblem, ClassSums, ClassUpstream
+from robustdml_ops.precision import exact_float32_products
 from robustdml_ops.rows.triton import TritonRows
 from robustdml_ops.triton_device import Launch, block_of, current, launch
 
@@ -50,15 +51,14 @@ class TritonClasses(TritonRows, ClassBackend):
         """As :meth:`ClassBackend.fused_forward`; there is no float64.
 
         Proxies are normalised in float32, where they are, and then rounded to the operand type, as the sweep does.
-        Products accumulate in float32; float32 operands are rounded to TF32 unless
-        ``torch.get_float32_matmul_precision()`` is ``"highest"``.
+        Products accumulate in float32; float32 operands are rounded to TF32 where PyTorch is set to do so.
         """
         if problem.scale.dtype != torch.float32:
             return False
         from robustdml_ops.classes.fused_kernel import fused_class_lse as kernel
 
         (B, D), C = X.shape, len(P) // problem.centers
-        input_precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+        input_precision = "ieee" if exact_float32_products(X.device) else "tf32"
         parameters = fused_launch(B, D, X.dtype, problem.pooling != "none", input_precision)
         parts, per_part = _parts(C, int(parameters["BLOCK_C"]), 512)
         partials = sums.target.new_empty((parts, 2, B))

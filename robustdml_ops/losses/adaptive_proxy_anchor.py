@@ -11,7 +11,7 @@ from robustdml_ops.losses.labels import class_labels
 from robustdml_ops.losses.metric_loss import Batch, Parts
 from robustdml_ops.losses.peer import WeightedLossOptions
 from robustdml_ops.ops import AnchorBiases
-from robustdml_ops.sweep import compute_dtype
+from robustdml_ops.precision import compute_dtype
 from robustdml_ops.validation import check_finite_numbers, check_matrix, require
 
 NEGATIVE_MARGINS = ("sample", "proxy")

@@ -12,7 +12,7 @@ from robustdml_ops.losses.metric_loss import Batch, MetricLoss, Parts, check_opt
 from robustdml_ops.losses.miner_indices import miner_weights
 from robustdml_ops.losses.peer import PeerWeights, WeightedLossOptions
 from robustdml_ops.ops import AnchorBiases, anchor_loss, anchor_lse, similarity
-from robustdml_ops.sweep import compute_dtype
+from robustdml_ops.precision import compute_dtype
 from robustdml_ops.validation import (
     check_finite_numbers,
     check_matrix,

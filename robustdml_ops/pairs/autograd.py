@@ -15,12 +15,15 @@ from robustdml_ops.backends import choose
 from robustdml_ops.pairs.dense import chunk_value
 from robustdml_ops.pairs.problem import PairHingeProblem, PairLSEProblem, PairProblem, PairSets
 from robustdml_ops.pairs.sweep import BACKENDS, PairResult, pair_sweep
-from robustdml_ops.sweep import chunk_rows, compute_dtype
+from robustdml_ops.precision import compute_dtype
+from robustdml_ops.sweep import chunk_rows
 from robustdml_ops.tracing import has_no_values
 from robustdml_ops.validation import check_finite_candidates, check_finite_embeddings
 
 # embeddings (n, D), candidates (m, D) or None for the embeddings themselves
 Matrices: TypeAlias = tuple[Tensor, Tensor | None]
+# backend, type of the products' operands
+Settings: TypeAlias = tuple[str, torch.dtype]
 # total, positive and negative sums, counts (2, n), dX, dcandidates; None where there is none
 Outputs: TypeAlias = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 
@@ -61,14 +64,14 @@ class PairSweep(torch.autograd.Function):
 
     @staticmethod
     def forward(*arguments: Any) -> Outputs:
-        """Of embeddings, candidates or None, two scales or None, backend, which gradients are wanted, and the problem.
+        """Of embeddings, candidates or None, two scales or None, settings, which gradients are wanted, and the problem.
 
         The problem is one argument in eager mode. A compiled graph, and ``torch.func``, take its parts.
         """
-        X, candidates, *scales, backend, want = arguments[:6]
+        X, candidates, *scales, backend, operand, want = arguments[:7]
         if has_no_values(X):
-            return pair_sweep_op(X, candidates, *scales, *arguments[6:], backend, want)  # type: ignore[no-any-return]
-        result = _sweep((X, candidates), scales, _problem_of(arguments[6:]), backend, want)
+            return pair_sweep_op(X, candidates, *scales, *arguments[7:], *arguments[4:7])  # type: ignore[no-any-return]
+        result = _sweep((X, candidates), scales, _problem_of(arguments[7:]), (backend, operand), want)
         if scales[0] is None:
             return (None, result.positive, result.negative, result.counts, None, None)
         return (weighted_sum(result, scales), None, None, None, result.danchors, result.dcandidates)
@@ -76,8 +79,9 @@ class PairSweep(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
         """Keep the inputs, and the gradients that came with a weighted sum."""
-        *matrices, ctx.backend, ctx.want = inputs[:6]
-        labels, ctx.problem = inputs[6:-2] if len(inputs) > 7 else (), inputs[-2:] if len(inputs) > 7 else inputs[6:]
+        *matrices, backend, operand, ctx.want = inputs[:7]
+        ctx.settings = (backend, operand)
+        labels, ctx.problem = inputs[7:-2] if len(inputs) > 8 else (), inputs[-2:] if len(inputs) > 8 else inputs[7:]
         _, _, _, counts, *ctx.gradients = output
         ctx.save_for_backward(*matrices, *labels)
         ctx.weighted = matrices[2] is not None
@@ -105,7 +109,7 @@ class PairSweep(torch.autograd.Function):
         upstream = [scale * dtotal for scale in scales] if ctx.weighted else (dpositive, dnegative)
         factors = (_or_zero(factor, X, candidates) for factor in upstream)
         tensors = (X, candidates, *factors, *labels)
-        first = partial(_first, ctx.problem, ctx.backend, needs)
+        first = partial(_first, ctx.problem, ctx.settings, needs)
         if differentiable:
             second = partial(_second, ctx.problem)
             results = Derivative.apply(first, second, 2, *tensors)  # type: ignore[no-untyped-call]
@@ -127,7 +131,7 @@ def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> Results:
     if gradients is None:
         X, candidates, *rest = ctx.saved_tensors
         problem = _problem_of((*rest[2:], *ctx.problem))
-        result = _sweep((X, candidates), rest[:2], problem, ctx.backend, ctx.want)
+        result = _sweep((X, candidates), rest[:2], problem, ctx.settings, ctx.want)
         gradients = (result.danchors, result.dcandidates)
     return _typed(scale_gradients(gradients, dtotal), ctx.types, needs)
 
@@ -145,15 +149,15 @@ def pair_dtype(embeddings: Tensor, candidates: Tensor | None) -> torch.dtype:
 
 
 def _sweep(
-    matrices: Matrices, upstream: Sequence[Any], problem: PairProblem, backend: str, want: Sequence[bool]
+    matrices: Matrices, upstream: Sequence[Any], problem: PairProblem, settings: Settings, want: Sequence[bool]
 ) -> PairResult:
     """One sweep over detached inputs, their values checked."""
     X, candidates = matrices
     check_finite_embeddings(X)
-    dtype = pair_dtype(X, candidates)
+    dtype, (backend, operand) = pair_dtype(X, candidates), settings
     chosen = choose(BACKENDS, backend, X.device, dtype)
     factors = None if upstream[0] is None else (upstream[0], upstream[1])
-    result = pair_sweep(X, candidates, problem, factors, chosen, dtype, (want[0], want[1]))
+    result = pair_sweep(X, candidates, problem, factors, chosen, dtype, operand, (want[0], want[1]))
     if candidates is not None and result.candidate_scale is not None:
         check_finite_candidates(result.candidate_scale)
     return result
@@ -171,15 +175,15 @@ def _typed(gradients: Sequence[Tensor | None], types: Sequence[Any], needs: Sequ
     )
 
 
-def _first(problem: Sequence[Any], backend: str, needs: Sequence[bool], *tensors: Any) -> Results:
+def _first(problem: Sequence[Any], settings: Settings, needs: Sequence[bool], *tensors: Any) -> Results:
     """Gradients of Σ_a upstream_a · sum_a over both sums: one sweep."""
     X, candidates, *upstream = tensors[:4]
     parts = (*tensors[4:], *problem)
     gradients: Sequence[Tensor | None]
     if has_no_values(X):
-        _, _, _, _, *gradients = pair_sweep_op(X, candidates, *upstream, *parts, backend, list(needs))
+        _, _, _, _, *gradients = pair_sweep_op(X, candidates, *upstream, *parts, *settings, list(needs))
     else:
-        result = _sweep((X, candidates), upstream, _problem_of(parts), backend, needs)
+        result = _sweep((X, candidates), upstream, _problem_of(parts), settings, needs)
         gradients = (result.danchors, result.dcandidates)
     return _typed(gradients, [None if matrix is None else matrix.dtype for matrix in (X, candidates)], needs)
 
@@ -220,12 +224,13 @@ def pair_sweep_op(
     kind: str,
     numbers: Sequence[float],
     backend: str,
+    operand: torch.dtype,
     want: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """One sweep; the gradients are in the compute type. What is not asked for is empty."""
     constants = PairConstants(labels, candidate_labels, candidate_weights, kind, list(numbers))
     upstream = (upstream_positive, upstream_negative)
-    result = _sweep((embeddings, candidates), upstream, constants.problem(), backend, want)
+    result = _sweep((embeddings, candidates), upstream, constants.problem(), (backend, operand), want)
     empty = result.positive.new_empty
     total = empty(0) if upstream_positive is None else weighted_sum(result, upstream)  # type: ignore[arg-type]
     counts = labels.new_empty(0) if result.counts is None else result.counts
@@ -235,7 +240,7 @@ def pair_sweep_op(
 
 @pair_sweep_op.register_fake
 def _(embeddings: Tensor, candidates: Tensor | None, upstream_positive: Tensor | None, *rest: Any) -> Any:
-    labels, kind, want = rest[1], rest[4], rest[7]
+    labels, kind, want = rest[1], rest[4], rest[8]
     n, new = embeddings.shape[0], embeddings.new_empty(0, dtype=pair_dtype(embeddings, candidates)).new_empty
     return (
         new(0 if upstream_positive is None else ()),

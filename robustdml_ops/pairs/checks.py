@@ -8,6 +8,7 @@ from torch import Tensor
 from robustdml_ops.autograd import apply, in_eager_mode
 from robustdml_ops.pairs.autograd import PairConstants, PairSweep, pair_dtype
 from robustdml_ops.pairs.problem import PairProblem, PairSets
+from robustdml_ops.precision import autocast_operand_dtype
 from robustdml_ops.validation import check_labels, check_matrix, check_same_device, largest_weight
 
 
@@ -91,4 +92,6 @@ def _apply(
     want: list[bool],
 ) -> Any:
     parts = (problem,) if in_eager_mode(embeddings) else PairConstants.of(problem)
-    return apply(PairSweep, embeddings, candidates, *scales, backend or "auto", want, *parts)
+    both = (embeddings,) if candidates is None else (embeddings, candidates)
+    operand = autocast_operand_dtype(pair_dtype(embeddings, candidates), *both)
+    return apply(PairSweep, embeddings, candidates, *scales, backend or "auto", operand, want, *parts)

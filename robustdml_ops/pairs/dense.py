@@ -43,7 +43,7 @@ def chunk_value(
 
 def _distances(S: Tensor, anchors: Tensor, candidates: Tensor, members: Tensor) -> Tensor:
     """As :func:`robustdml_ops.pairs.eager.distances`; constants up to the resolution."""
-    near, resolution = DistanceLimits.of(S.dtype)
+    near, resolution = DistanceLimits.of(S)
     values = distances(S.detach(), anchors.detach(), candidates.detach(), members, near)
     far = values >= near
     result = torch.where(far, (2 - 2 * S).masked_fill(~far, 1).sqrt(), values)

@@ -44,7 +44,7 @@ class EagerPairs(EagerRows, PairBackend):
         """As :meth:`PairBackend.pair_hinge`."""
         S, (positive, negative) = chunk.S, members(problem.sets, chunk.first, chunk.last)
         assert chunk.counts is not None
-        limits = DistanceLimits.of(chunk.V.dtype)
+        limits = DistanceLimits.of(chunk.V)
         t = S
         if problem.euclidean:
             assert chunk.rows is not None

@@ -59,7 +59,7 @@ def _rows(chunk: PairChunk) -> dict[str, Any]:
     if chunk.rows is None:
         return {}
     anchors, candidates = chunk.rows
-    D, limits = anchors.shape[1], DistanceLimits.of(chunk.V.dtype)
+    D, limits = anchors.shape[1], DistanceLimits.of(chunk.V)
     return {
         "near": limits.near,
         "resolution": limits.resolution,

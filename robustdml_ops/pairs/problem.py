@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.label_sets import ABSENT
+from robustdml_ops.precision import exact_float32_products
 from robustdml_ops.rows.backend import RowsBackend
 
 
@@ -122,11 +123,11 @@ class DistanceLimits(NamedTuple):
     resolution: float
 
     @classmethod
-    def of(cls, operand: torch.dtype) -> "DistanceLimits":
-        """Of products of ``operand``; those of float32 may be less exact by a setting of PyTorch."""
-        if operand == torch.float64:
+    def of(cls, operand: Tensor) -> "DistanceLimits":
+        """Of products of such a matrix; those of float32 may be less exact by a setting of PyTorch."""
+        if operand.dtype == torch.float64:
             return _FLOAT64
-        exact = operand == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+        exact = operand.dtype == torch.float32 and exact_float32_products(operand.device)
         return _FLOAT32 if exact else _COARSE
 
 

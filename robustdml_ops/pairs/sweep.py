@@ -13,7 +13,7 @@ from robustdml_ops.pairs.eager import EagerPairs
 from robustdml_ops.pairs.native import NativePairs
 from robustdml_ops.pairs.problem import GivenRows, PairBackend, PairChunk, PairLSEProblem, PairProblem
 from robustdml_ops.pairs.triton import TritonPairs
-from robustdml_ops.sweep import Similarities, chunk_rows, operand_dtype, part, product
+from robustdml_ops.sweep import Similarities, chunk_rows, part, product
 from robustdml_ops.tracing import without_autocast
 from robustdml_ops.validation import check_gradient_fits
 
@@ -42,6 +42,7 @@ def pair_sweep(
     upstream: tuple[Tensor, Tensor] | None,
     backend: PairBackend,
     dtype: torch.dtype,
+    operand: torch.dtype,
     want: tuple[bool, bool] = (False, False),
 ) -> PairResult:
     """Sums of every anchor and, given their upstream gradients, the gradients of anchors and candidates.
@@ -54,7 +55,9 @@ def pair_sweep(
     anchors, candidates : Tensor
         (n, D) and (m, D), any scale. None: the anchors themselves; their gradient then has both parts.
     upstream : pair of Tensor, optional
-        dL/dpositive and dL/dnegative, each () or (n,) in the compute type ``dtype``. Needed for gradients.
+        dL/dpositive and dL/dnegative, each () or (n,) in the compute type. Needed for gradients.
+    dtype, operand : dtype
+        The compute type, and that of what the products multiply.
     want : pair of bool
         Whether gradients of anchors and of candidates are wanted. Without candidates the first stands for both.
     """
@@ -74,10 +77,10 @@ def pair_sweep(
         anchors, others = rows
     with without_autocast(anchors.device):
         if candidates is None and factors is not None and n <= chunk_rows(n + 2 * anchors.shape[1], anchors.device):
-            return _one_chunk(anchors, problem, rows, factors, backend, result)
+            return _one_chunk(anchors, problem, rows, factors, backend, operand, result)
         # The anchors' part joins the candidates' in the compute type: half precision is rounded once, at the end.
         names = ("embeddings" if candidates is None else "candidates", "embeddings")
-        similarities = Similarities(others, anchors.to(dtype), dtype, backend, 0, names=names)
+        similarities = Similarities(others, anchors.to(dtype), dtype, operand, backend, names=names)
         similarities.want_gradients(want_candidates, want_anchors)
         result.candidate_scale = similarities.X_inverse_norm
         for chunk in similarities:
@@ -105,6 +108,7 @@ def _one_chunk(
     given: GivenRows | None,
     upstream: tuple[Tensor, Tensor],
     backend: PairBackend,
+    operand: torch.dtype,
     result: PairResult,
 ) -> PairResult:
     """Sums and gradient of a batch with itself where S is one chunk: it is symmetric, so two products do for three.
@@ -113,7 +117,7 @@ def _one_chunk(
     Jacobian.
     """
     (n, D), dtype, new = anchors.shape, result.positive.dtype, anchors.new_empty
-    U, inverse_norm = new((n, D), dtype=operand_dtype(anchors, dtype)), new(n, dtype=dtype)
+    U, inverse_norm = new((n, D), dtype=operand), new(n, dtype=dtype)
     short = backend.normalize_rows(anchors, U, inverse_norm)
     S = product(U, U.t(), new((n, n), dtype=dtype))
     _run(backend, problem, given, result, upstream, 0, S, U, None)

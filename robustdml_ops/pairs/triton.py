@@ -67,7 +67,7 @@ class TritonPairs(TritonRows, PairBackend):
 
 def _rows(chunk: PairChunk) -> dict[str, Any]:
     """What distances need; with cosines S stands in for rows that nobody reads."""
-    near, resolution = DistanceLimits.of(chunk.V.dtype)
+    near, resolution = DistanceLimits.of(chunk.V)
     anchors, candidates = (chunk.S, chunk.S) if chunk.rows is None else chunk.rows
     return {
         "anchors": anchors,

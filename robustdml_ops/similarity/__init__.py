@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.autograd import apply
+from robustdml_ops.precision import compute_dtype
 from robustdml_ops.similarity.autograd import Similarity, chosen
 from robustdml_ops.similarity.nearest import Nearest, nearest
 from robustdml_ops.similarity.sweep import similarity_sweep
-from robustdml_ops.sweep import compute_dtype
 from robustdml_ops.validation import check_matrix, check_same_device
 
 __all__ = ["Nearest", "nearest", "similarity"]
@@ -43,8 +43,8 @@ def similarity(
     -------
     Tensor
         (B, C); ``out`` where that is given. Products and lengths are in float32 at least (float64 if either input is),
-        and rounded once, at the end; on a GPU half-precision inputs enter the product as they are, and float32 ones as
-        ``torch.get_float32_matmul_precision()`` says.
+        and rounded once, at the end; on a GPU inputs that are both of one half precision enter the product as they are,
+        and float32 ones in TF32 where PyTorch is set to do so.
 
     Raises
     ------

@@ -5,8 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from robustdml_ops.precision import compute_dtype, operand_dtype
 from robustdml_ops.similarity.autograd import chosen
-from robustdml_ops.sweep import compute_dtype, operand_dtype, product
+from robustdml_ops.sweep import product
 from robustdml_ops.tracing import in_registry, without_autocast
 from robustdml_ops.validation import check_finite_candidates, check_finite_embeddings, check_matrix, check_same_device
 
@@ -96,7 +97,7 @@ def _nearest(queries: Tensor, gallery: Tensor, k: int, exclude_self: bool, backe
     own = torch.arange(len(queries), device=device) if exclude_self else None
     height, width = _QUERIES.get(device.type, 1024), _GALLERY.get(device.type, 2048)
     with without_autocast(device):
-        X = queries.new_empty(queries.shape, dtype=operand_dtype(queries, compute))
+        X = queries.new_empty(queries.shape, dtype=operand_dtype(compute, queries, gallery))
         chosen_backend.normalize_rows(queries, X, queries.new_empty(len(queries), dtype=compute))
         S = X.new_empty(height * width, dtype=compute)
         for first in range(0, len(gallery), width):

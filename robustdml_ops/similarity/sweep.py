@@ -5,12 +5,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from robustdml_ops.precision import compute_dtype, exact_float32_products, operand_dtype
 from robustdml_ops.rows.backend import new_rows
 from robustdml_ops.similarity.eager import EagerSimilarity
 from robustdml_ops.similarity.native import NativeSimilarity
 from robustdml_ops.similarity.problem import SimilarityBackend
 from robustdml_ops.similarity.triton import TritonSimilarity
-from robustdml_ops.sweep import accumulate, compute_dtype, gradient_room, operand_dtype, product
+from robustdml_ops.sweep import accumulate, gradient_room, product
 from robustdml_ops.tracing import without_autocast
 from robustdml_ops.validation import check_gradient_fits
 
@@ -29,12 +30,12 @@ def similarity_sweep(embeddings: Tensor, proxies: Tensor, S: Tensor, backend: Si
     """
     if S.numel() == 0:
         return
-    precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    precision = "ieee" if exact_float32_products(embeddings.device) else "tf32"
     if backend.fused(embeddings, proxies, S, precision):
         return
     compute = compute_dtype(embeddings, proxies)
     with without_autocast(embeddings.device):
-        X, *_ = _unit(embeddings, operand_dtype(embeddings, compute), compute, backend, columns=False)
+        X, *_ = _unit(embeddings, operand_dtype(compute, embeddings, proxies), compute, backend, columns=False)
         for columns in _chunks(proxies):
             P, target = proxies[columns], S[:, columns]
             direct = target.dtype == compute and target.stride(1) == 1
@@ -58,7 +59,7 @@ def similarity_sweep_backward(
     compute = compute_dtype(embeddings, proxies)
     with without_autocast(embeddings.device):
         X, X_inverse_norm, X_short = _unit(
-            embeddings, operand_dtype(embeddings, compute), compute, backend, columns=False
+            embeddings, operand_dtype(compute, embeddings, proxies), compute, backend, columns=False
         )
         dX = embeddings.new_zeros(embeddings.shape, dtype=compute) if want[0] else None
         dP = gradient_room(proxies).zero_() if want[1] else None

@@ -7,6 +7,7 @@ from robustdml_ops.anchor import triton as triton_anchor
 from robustdml_ops.anchor.problem import AnchorChunk, AnchorProblem, ConfidenceSets
 from robustdml_ops.anchor.sweep import BACKENDS, SweepResult, Wanted, anchor_sweep
 from robustdml_ops.label_sets import LabelSets
+from robustdml_ops.precision import operand_dtype
 from tests.triton_here import DEVICE, MARKS
 
 EAGER, TRITON = BACKENDS["eager"], BACKENDS["triton"]
@@ -55,7 +56,8 @@ class Case:
         inputs = [tensor.to(device, operand or dtype) for tensor in (self.embeddings, self.proxies)]
         upstream = tuple(tensor.to(device, dtype) for tensor in self.upstream)
         want = want or Wanted(lse=True, embeddings=True, proxies=True, biases=True)
-        return anchor_sweep(*inputs, self.problem(device, dtype), upstream, backend, want)
+        operand = operand_dtype(dtype, inputs[0])
+        return anchor_sweep(*inputs, self.problem(device, dtype), upstream, backend, operand, want)
 
     def exact(self, operand=torch.float64) -> SweepResult:
         """The eager answer in float64, from inputs that ``operand`` can hold."""

@@ -7,6 +7,7 @@ from robustdml_ops.classes import triton as triton_classes
 from robustdml_ops.classes.problem import ClassProblem, ClassSums
 from robustdml_ops.classes.sweep import BACKENDS, class_sweep, class_sweep_backward
 from robustdml_ops.label_sets import LabelSets
+from robustdml_ops.precision import operand_dtype
 from tests.triton_here import DEVICE, MARKS
 
 EAGER, TRITON = BACKENDS["eager"], BACKENDS["triton"]
@@ -38,13 +39,13 @@ class Case:
         """lse, target, dX and dP; the fused forward has none to go back through."""
         X, P = (tensor.to(device, operand or dtype) for tensor in (self.embeddings, self.proxies))
         to = lambda tensor: None if tensor is None else tensor.to(device, dtype)  # noqa: E731
-        labels = LabelSets.of(self.labels.to(device))
+        labels, operand = LabelSets.of(self.labels.to(device)), operand_dtype(dtype, X)
         problem = ClassProblem(labels=labels, scale=to(self.scale), bias=to(self.bias), **self.settings)
-        results = class_sweep(X, P, problem, backend, differentiable=not fused)
+        results = class_sweep(X, P, problem, backend, operand, differentiable=not fused)
         if fused:
             return dict(zip(("lse", "target"), results, strict=True))
         upstream = tuple(map(to, self.upstream))
-        gradients = class_sweep_backward(X, P, problem, results, upstream, backend, (True, True))
+        gradients = class_sweep_backward(X, P, problem, results, upstream, backend, operand, (True, True))
         return dict(zip(("lse", "target", "dX", "dP"), (*results, *gradients), strict=True))
 
     def check(self, fused, operand=None):

@@ -184,7 +184,7 @@ def test_the_force_between_near_vectors(dtype, relative, backend):
     u, v = torch.nn.functional.normalize(exact)
     truth = torch.autograd.grad(2 * (u - v).norm(), exact)[0]
     error = (ours - truth).norm(dim=1) / truth.norm(dim=1)
-    far = relative > DistanceLimits.of(dtype).near
+    far = relative > limits(dtype).near
     assert error.max() < 4 * torch.finfo(dtype).eps / relative ** (2 if far else 1)
 
 
@@ -210,16 +210,19 @@ def test_second_derivatives_of_near_vectors(backend):
         torch.testing.assert_close(mine, truth, rtol=1e-6, atol=1e-6 * float(truth.abs().max()))
 
 
+def limits(dtype):
+    return DistanceLimits.of(torch.empty(0, dtype=dtype))
+
+
+@pytest.mark.usefixtures("exact_products")
 def test_less_exact_products_have_wider_limits():
     """bfloat16 or TF32 in the products of float32 leave fewer digits of a cosine."""
-    exact = DistanceLimits.of(torch.float32)
-    precision = torch.get_float32_matmul_precision()
+    exact = limits(torch.float32)
     torch.set_float32_matmul_precision("medium")
-    coarse = DistanceLimits.of(torch.float32)
-    torch.set_float32_matmul_precision(precision)
-    assert coarse == DistanceLimits.of(torch.bfloat16)
-    assert DistanceLimits.of(torch.float64).near < exact.near < coarse.near
-    assert DistanceLimits.of(torch.float64).resolution < exact.resolution < coarse.resolution
+    coarse = limits(torch.float32)
+    assert coarse == limits(torch.bfloat16)
+    assert limits(torch.float64).near < exact.near < coarse.near
+    assert limits(torch.float64).resolution < exact.resolution < coarse.resolution
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -305,7 +305,7 @@ def test_registered_op_keeps_the_contract_of_the_registry(bank):
             ((by_anchor, scale), [False, bank]),
             ((None, None), [False, False]),
         ):
-            torch.library.opcheck(pair_sweep_op, (X, others, *scales, *settings, "auto", want))
+            torch.library.opcheck(pair_sweep_op, (X, others, *scales, *settings, "auto", torch.float64, want))
 
 
 @pytest.mark.parametrize("kind", ["lse", "hinge"])

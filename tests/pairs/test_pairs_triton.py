@@ -41,7 +41,7 @@ def sweep(backend, name, shape, dtype, seed=0):
     C, z = (None, None) if m is None else (draw(m), None if anew else labels(m))
     problem = problems(PairSets.of(y, z), dtype, m or n)[name]
     upstream = tuple(torch.randn(n, generator=random, dtype=torch.float64).to(DEVICE, dtype) for _ in range(2))
-    return pair_sweep(X, C, problem, upstream, backend, dtype, (True, True))
+    return pair_sweep(X, C, problem, upstream, backend, dtype, dtype, (True, True))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -82,9 +82,9 @@ def test_near_rows_keep_their_distance(shape, given):
     problem = PairHingeProblem(sets, 0.0, -3.0, 0.0, 0.0, True)
     X, C = X.to(DEVICE), C if C is None else C.to(DEVICE)
     upstream = torch.ones((), dtype=dtype, device=DEVICE), torch.ones((), dtype=dtype, device=DEVICE)
-    ours = pair_sweep(X, C, problem, upstream, TRITON, dtype, (True, True))
-    theirs = pair_sweep(X, C, problem, upstream, EAGER, dtype, (True, True))
-    exact = pair_sweep(X.double(), C if C is None else C.double(), problem, None, EAGER, torch.float64)
+    ours = pair_sweep(X, C, problem, upstream, TRITON, dtype, dtype, (True, True))
+    theirs = pair_sweep(X, C, problem, upstream, EAGER, dtype, dtype, (True, True))
+    exact = pair_sweep(X.double(), C if C is None else C.double(), problem, None, EAGER, torch.float64, torch.float64)
     assert torch.equal(ours.counts, exact.counts)
     assert ours.counts[0].any() or D == 1
     # What lies beyond the limit comes from a cosine.
@@ -115,5 +115,5 @@ def test_a_nan_reaches_the_result():
     X[2] = torch.nan
     sets = PairSets.of(torch.tensor([0, 0, 1, 1, 2, 2], device=DEVICE), None)
     for problem in problems(sets, torch.float32, 6).values():
-        result = pair_sweep(X, None, problem, None, TRITON, torch.float32)
+        result = pair_sweep(X, None, problem, None, TRITON, torch.float32, torch.float32)
         assert torch.isnan(result.positive + result.negative).any()

@@ -56,7 +56,7 @@ def test_gradient_of_proxies_by_columns(device, dtype, small_chunks):
     P = torch.randn(12, 20, generator=generator).to(device, dtype).t()
     gradients = []
     for backend in (NATIVE, EAGER):
-        similarities = Similarities(X, P, torch.float32, backend)
+        similarities = Similarities(X, P, torch.float32, torch.float32, backend)
         similarities.want_gradients(True, True)
         for chunk in similarities:
             chunk.S.sin_()  # stands for an epilogue

@@ -1,0 +1,199 @@
+"""What the products multiply: of which type, and with how many digits."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from robustdml_ops import precision
+from robustdml_ops.ops import (
+    AnchorBiases,
+    LabelSets,
+    anchor_loss,
+    anchor_lse,
+    class_lse,
+    pair_hinge_sum,
+    pair_lse,
+)
+from robustdml_ops.precision import (
+    autocast_operand_dtype,
+    compute_dtype,
+    exact_float32_products,
+    operand_dtype,
+)
+
+F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+B, C, D = 6, 5, 8
+
+
+@pytest.fixture
+def autocast_on_cuda():
+    """As inside ``torch.autocast("cuda")``, which doesn't open where there is no GPU."""
+    torch.set_autocast_enabled("cuda", True)
+    yield
+    torch.set_autocast_enabled("cuda", False)
+
+
+def on_a_gpu(*dtypes):
+    return [SimpleNamespace(dtype=dtype, device=torch.device("cuda")) for dtype in dtypes]
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "supported", "expected"),
+    [
+        ([F32], True, F32),
+        ([BF16], True, BF16),
+        ([F16], True, BF16),  # float16 has no room for gradients of size 1/C
+        ([F16], False, F32),
+        ([F64], True, F64),
+        ([BF16, F16], True, BF16),
+        ([BF16, F32], True, F32),  # the wider of the two, whichever is which
+        ([F32, BF16], True, F32),
+    ],
+)
+def test_operands_on_a_gpu(dtypes, supported, expected, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: supported)
+    compute = F64 if F64 in dtypes else F32
+    assert operand_dtype(compute, *on_a_gpu(*dtypes)) == expected
+    assert autocast_operand_dtype(compute, *on_a_gpu(*dtypes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "supported", "expected"),
+    [([F32], True, BF16), ([F32, F16], True, BF16), ([F32], False, F32), ([F64], True, F64)],
+)
+@pytest.mark.usefixtures("autocast_on_cuda")
+def test_operands_on_a_gpu_under_autocast(dtypes, supported, expected, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: supported)
+    compute = F64 if F64 in dtypes else F32
+    assert autocast_operand_dtype(compute, *on_a_gpu(*dtypes)) == expected
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16, F32])
+def test_operands_elsewhere_are_those_of_the_sums(dtype):
+    assert operand_dtype(F32, torch.ones(1, 1, dtype=dtype)) == F32
+    with torch.autocast("cpu", BF16):
+        assert autocast_operand_dtype(F32, torch.ones(1, 1, dtype=dtype)) == F32
+    assert autocast_operand_dtype(F32, torch.ones(1, 1, dtype=dtype, device="meta")) == F32
+
+
+def test_sums_are_in_float32_at_least():
+    assert compute_dtype(torch.ones(1, 1, dtype=BF16), torch.ones(1, 1, dtype=F16)) == F32
+    assert compute_dtype(torch.ones(1, 1, dtype=BF16), torch.ones(1, 1, dtype=F64)) == F64
+
+
+def weighted_anchors(X, P):
+    half, bias = torch.tensor(0.5), torch.zeros(B)
+    sets = LabelSets.of(torch.arange(B) % C)
+    return anchor_loss(X, P, sets, AnchorBiases(bias, bias), half, half, alpha=4.0, backend="eager")
+
+
+def unweighted_anchors(X, P):
+    bias = torch.zeros(B)
+    lse = anchor_lse(X, P, LabelSets.of(torch.arange(B) % C), AnchorBiases(bias, bias), alpha=4.0, backend="eager")
+    return lse.positive.sum() + lse.negative.sum()
+
+
+def classes(X, P):
+    lse, target = class_lse(X, P, torch.arange(B) % C, scale=4.0, backend="eager")
+    return (lse - target).sum()
+
+
+def bank(X, P):
+    lse = pair_lse(X, torch.arange(B) % 3, P, torch.arange(C) % 3, alpha=2.0, beta=9.0, base=0.5, backend="eager")
+    return lse.positive.sum() + lse.negative.sum()
+
+
+def batch(X, P):
+    margins = {"positive_margin": 1.0, "negative_margin": 0.1}
+    half = torch.tensor(0.5)
+    return pair_hinge_sum(X, torch.arange(B) % 3, None, None, half, half, **margins, backend="eager") + 0 * P.sum()
+
+
+@pytest.fixture
+def operands(monkeypatch):
+    """Types of all operands of products, on a CPU that takes bfloat16 as a GPU does."""
+    seen = set()
+    mm, addmm_ = torch.mm, torch.Tensor.addmm_
+
+    def spy_mm(A, B, *, out_dtype=None, out=None):
+        seen.update((A.dtype, B.dtype))
+        return mm(A, B, out=out) if out_dtype is None else mm(A.to(out_dtype), B.to(out_dtype), out=out)
+
+    def spy_addmm(total, A, B):
+        seen.update((A.dtype, B.dtype))
+        return addmm_(total, A, B)
+
+    monkeypatch.setattr(torch, "mm", spy_mm)
+    monkeypatch.setattr(torch.Tensor, "addmm_", spy_addmm)
+    monkeypatch.setattr(precision, "multiplies_bfloat16", lambda device: True)
+    return seen
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("call", [weighted_anchors, unweighted_anchors, classes, bank, batch])
+def test_autocast_decides_the_operands_of_forward_and_of_a_backward_outside(call, compiled, operands):
+    torch.use_deterministic_algorithms(False)  # its NaN filling is not traced
+    torch._dynamo.reset()
+    X, P = torch.randn(B, D, requires_grad=True), torch.randn(C, D, requires_grad=True)
+    function = torch.compile(call, backend="aot_eager", fullgraph=True) if compiled else call
+    for enabled, expected in ((True, BF16), (False, F32)):
+        operands.clear()
+        with torch.autocast("cpu", BF16, enabled=enabled):
+            value = function(X, P)
+        assert operands == {expected}
+        operands.clear()
+        value.backward(retain_graph=True)
+        assert operands <= {expected}
+        if not compiled:
+            # Weighted sums gave away the gradients of their first sweep: this one sweeps again.
+            operands.clear()
+            value.backward()
+            assert operands == {expected}
+
+
+@pytest.mark.parametrize(("ours", "theirs", "expected"), [(BF16, F32, F32), (F32, BF16, F32), (BF16, F16, BF16)])
+def test_pairs_multiply_in_the_wider_type(ours, theirs, expected, operands):
+    X, P = torch.randn(B, D, dtype=ours, requires_grad=True), torch.randn(C, D, dtype=theirs, requires_grad=True)
+    bank(X, P).backward()
+    assert operands == {expected}
+
+
+@pytest.fixture
+def settings_of_products():
+    """PyTorch's settings of float32 products, all of which a test may change."""
+    yield
+    torch.backends.fp32_precision = "none"
+    torch.backends.cuda.matmul.fp32_precision = "none"
+    torch.backends.mkldnn.matmul.fp32_precision = "none"
+    torch.set_float32_matmul_precision("highest")
+
+
+OLD = {"highest": True, "high": False, "medium": False}
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.usefixtures("settings_of_products")
+def test_either_setting_of_float32_products_is_read(device):
+    backend = torch.backends.cuda if device == "cuda" else torch.backends.mkldnn
+    device = torch.device(device)
+    for value, exact in OLD.items():
+        torch.set_float32_matmul_precision(value)
+        assert exact_float32_products(device) == exact
+    for value, exact in (("ieee", True), ("tf32", False), ("none", True)):
+        backend.matmul.fp32_precision = value
+        assert exact_float32_products(device) == exact
+    torch.backends.fp32_precision = "tf32"  # of all backends that don't say otherwise
+    assert not exact_float32_products(device)
+
+
+@pytest.mark.usefixtures("settings_of_products")
+def test_the_newer_setting_makes_no_op_fail():
+    """The older one's getter raises then."""
+    torch.backends.mkldnn.matmul.fp32_precision = "tf32"
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    X = torch.randn(B, D)
+    margins = {"positive_margin": 0.5, "negative_margin": 1.0, "distance": "euclidean"}
+    half = torch.tensor(0.5)
+    value = pair_hinge_sum(X, torch.arange(B) % 3, None, None, half, half, **margins)
+    assert value.isfinite()
