@@ -9,6 +9,9 @@
 #include "self_paced/bind.h"
 #include "similarity/bind.h"
 #include "vmf/bind.h"
+#if defined(ROBUSTDML_CUDA)
+#include "common/cuda.h"
+#endif
 
 PYBIND11_MODULE(_native, m) {
     m.doc() =
@@ -24,6 +27,8 @@ PYBIND11_MODULE(_native, m) {
     robustdml::bind_self_paced(m);
 #if defined(ROBUSTDML_CUDA)
     m.attr("cuda_architectures") = ROBUSTDML_CUDA;  // as CMake names them: "80-real 120-virtual"
+    m.attr("cuda_runtime_version") = robustdml::cuda::runtime_version();
+    robustdml::define(m, "cuda_driver_version", robustdml::cuda::driver_version);
 #else
     m.attr("cuda_architectures") = pybind11::none();
 #endif

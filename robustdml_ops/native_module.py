@@ -27,7 +27,11 @@ def unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
     if dtype not in _COMPUTE:
         return f"the native epilogues compute in float32 or float64, not {dtype}"
     if device.type == "cuda":
-        return _cuda_unavailable(library.cuda_architectures, torch.cuda.get_device_capability(device))
+        if library.cuda_architectures is None:
+            return "the native module was built without CUDA; reinstall with ROBUSTDML_CUDA=ON where nvcc is found"
+        capability = torch.cuda.get_device_capability(device)
+        versions = (library.cuda_runtime_version, library.cuda_driver_version())
+        return _cuda_unavailable(library.cuda_architectures, capability, *versions)
     return None if device.type == "cpu" else f"the native epilogues know CPU and CUDA, and the tensors are on {device}"
 
 
@@ -56,18 +60,40 @@ def current_stream(device: torch.device) -> Iterator[int]:
         yield torch.cuda.current_stream(device).cuda_stream
 
 
-def _cuda_unavailable(architectures: str | None, capability: tuple[int, int]) -> str | None:
-    """Why kernels built for ``architectures`` (CMake's names) can't run on a device of ``capability``, or None."""
-    if architectures is None:
-        return "the native module was built without its CUDA part; reinstall with ROBUSTDML_CUDA=ON where nvcc is found"
+def _cuda_unavailable(architectures: str, capability: tuple[int, int], built_by: int, driver: int) -> str | None:
+    """Why kernels built for ``architectures`` (CMake's names) can't run on a device of ``capability``, or None.
+
+    ``built_by`` and ``driver`` are versions of CUDA, as 13010 for 13.1: of the toolkit, and the newest that the driver
+    supports. Binaries run by any driver of the toolkit's major version or a later one; PTX, which the driver compiles,
+    by none that is older than the toolkit.
+    """
+    versions = f"was built by CUDA {_version(built_by)}, and the driver supports CUDA {_version(driver)} at most"
+    if driver // 1000 < built_by // 1000:
+        return f"the native module {versions}: update the driver, or reinstall with an older toolkit"
+    from_ptx = False
     for major, minor, feature, kind in re.findall(r"(\d+)(\d)([af]?)-(real|virtual)", architectures):
         built = (int(major), int(minor))
-        if built == capability:
-            return None
         # A binary serves later minors of its major, PTX all later devices; an architecture's own features it alone.
-        if not feature and built <= capability and (kind == "virtual" or built[0] == capability[0]):
+        if built != capability and (feature or built > capability):
+            continue
+        if kind == "virtual":
+            from_ptx = True
+        elif built[0] == capability[0]:
             return None
+    name = ".".join(map(str, capability))
+    if from_ptx and driver >= built_by:
+        return None
+    if from_ptx:
+        return (
+            f"the native module {versions}, which can't compile its PTX for a device of compute capability {name}: "
+            f"update the driver, or reinstall with {name} in TORCH_CUDA_ARCH_LIST"
+        )
     return (
-        f"the native module was built for {architectures}, and the device has compute capability "
-        f"{'.'.join(map(str, capability))}; reinstall with it in TORCH_CUDA_ARCH_LIST"
+        f"the native module was built for {architectures}, and the device has compute capability {name}; reinstall "
+        "with it in TORCH_CUDA_ARCH_LIST"
     )
+
+
+def _version(number: int) -> str:
+    """``13.1`` of 13010."""
+    return f"{number // 1000}.{number % 1000 // 10}"

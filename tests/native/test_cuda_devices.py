@@ -1,5 +1,9 @@
 """Which devices the CUDA part serves, and what a launch that fails says."""
 
+import threading
+import time
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -18,14 +22,87 @@ from robustdml_ops import native_module as module
         ("90a-virtual", (10, 0), False),
         ("86-real", (8, 0), False),
         ("100-real 120-virtual", (12, 1), True),
-        (None, (9, 0), False),
+        ("90-virtual", (9, 0), True),
     ],
 )
 def test_architectures(architectures, capability, serves):
-    reason = module._cuda_unavailable(architectures, capability)
+    reason = module._cuda_unavailable(architectures, capability, 13000, 13000)
     assert (reason is None) == serves
     if not serves:
         assert "reinstall" in reason
+
+
+@pytest.mark.parametrize(
+    ("architectures", "built_by", "driver", "named"),
+    [
+        ("90-real", 13000, 13000, ()),
+        ("90-real", 13010, 13000, ()),  # a driver of the same major version
+        ("90-real", 12080, 13000, ()),  # a later driver
+        ("90-real 120-virtual", 13000, 12040, ("13.0", "12.4", "driver")),
+        ("90-real", 13000, 0, ("13.0", "0.0", "driver")),
+        ("80-virtual", 13010, 13000, ("13.1", "13.0", "driver", "TORCH_CUDA_ARCH_LIST")),
+        ("80-virtual", 13010, 13010, ()),
+        ("80-virtual 90-real", 13010, 13000, ()),
+    ],
+)
+def test_drivers(architectures, built_by, driver, named):
+    reason = module._cuda_unavailable(architectures, (9, 0), built_by, driver)
+    assert (reason is None) == (not named)
+    assert all(word in reason for word in named)
+
+
+def test_the_module_tells_both_versions(emulated, monkeypatch):
+    assert emulated.cuda_runtime_version == emulated.cuda_driver_version() == 13000
+    stub = SimpleNamespace(cuda_architectures="90-real", cuda_runtime_version=13000, cuda_driver_version=lambda: 12040)
+    monkeypatch.setattr(module, "library", stub)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    assert "CUDA 12.4" in module.unavailable(torch.device("cuda"), torch.float32)
+    stub.cuda_driver_version = lambda: 13000
+    assert module.unavailable(torch.device("cuda"), torch.float32) is None
+
+
+def test_a_module_without_its_cuda_part_says_so(monkeypatch):
+    monkeypatch.setattr(module, "library", SimpleNamespace(cuda_architectures=None))
+    assert "ROBUSTDML_CUDA=ON" in module.unavailable(torch.device("cuda"), torch.float32)
+
+
+def test_python_runs_while_a_kernel_is_launched(emulated):
+    """Of the two ways in which C++ functions become Python's, one each: a launch must not hold the GIL."""
+    rows, D = 20_000, 64
+    P, U, inverse_norm = torch.ones(rows, D), torch.empty(rows, D), torch.empty(rows)
+    S, bias, lse = torch.zeros(64, 4096), torch.zeros(4096), torch.empty(2, 64)
+    labels = torch.zeros(4096, dtype=torch.int64)
+    chunk = emulated.AnchorChunk_f32(
+        S=S.data_ptr(), rows=64, B=4096, row_max=True, alpha=1.0, positive_bias=bias.data_ptr(),
+        negative_bias=bias.data_ptr(), anchor_bias=0, upstream_positive=0, upstream_negative=0,
+        upstream_positive_stride=0, upstream_negative_stride=0, lse_positive=lse[0].data_ptr(),
+        lse_negative=lse[1].data_ptr(), dpositive_bias=0, dnegative_bias=0,
+    )  # fmt: skip
+    calls = {
+        "define": lambda: emulated.normalize_rows_cuda_f32_f32(
+            P.data_ptr(), U.data_ptr(), inverse_norm.data_ptr(), rows, D, 0
+        ),
+        "define_epilogue": lambda: emulated.anchor_lse_labels_cuda_f32(
+            chunk, labels=labels.data_ptr(), first_label=0, partials=0, parts=1, stream=0
+        ),
+    }
+    for way, call in calls.items():
+        span = []
+
+        def timed(call=call, span=span):
+            span.append(time.perf_counter())
+            call()
+            span.append(time.perf_counter())
+
+        thread = threading.Thread(target=timed)
+        thread.start()
+        seen = []
+        while thread.is_alive():
+            seen.append(time.perf_counter())
+            time.sleep(0.001)
+        begin, end = span
+        margin = (end - begin) / 10
+        assert any(begin + margin < moment < end - margin for moment in seen), way
 
 
 def test_launch_errors_name_the_kernel(native):

@@ -23,7 +23,16 @@
 #define __shared__ static
 #define __launch_bounds__(...)
 
+#define CUDART_VERSION 13000
+
 namespace robustdml::cuda {
+
+enum cudaError_t { cudaSuccess };
+
+inline cudaError_t cudaDriverGetVersion(int* version) {
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
 
 using half = _Float16;
 
