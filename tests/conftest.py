@@ -8,6 +8,7 @@ tests.
 import contextlib
 import importlib
 import os
+import warnings
 from pathlib import Path
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with a fixed workspace
@@ -45,6 +46,26 @@ def exact_products():
     torch.set_float32_matmul_precision("highest")
     yield
     torch.set_float32_matmul_precision(precision)
+
+
+@pytest.fixture
+def no_waiting():
+    """A context in which an operation that waits for the GPU raises."""
+
+    def set_mode(mode):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the first call warns of a prototype
+            torch.cuda.set_sync_debug_mode(mode)
+
+    @contextlib.contextmanager
+    def forbidden():
+        set_mode("error")
+        try:
+            yield
+        finally:
+            set_mode("default")
+
+    return forbidden
 
 
 @pytest.fixture(scope="session")

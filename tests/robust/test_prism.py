@@ -303,17 +303,16 @@ def test_no_value_is_read_back_from_the_device(similarity, threshold, monkeypatc
 @needs_gpu
 @pytest.mark.parametrize("threshold", ["top-r", "smooth-top-r", "per-class"])
 @pytest.mark.parametrize("similarity", SIMILARITIES)
-def test_gpu_equals_cpu_without_a_stall(similarity, threshold):
+def test_gpu_equals_cpu_without_a_stall(similarity, threshold, no_waiting):
     plan = {"window": 2, "noise_rate": 0.3, "memory_size": 30, "vmf_start": 2, "own_copies": False, "unseen": "skip"}
     chosen = settings_of(plan | {"bias_correction": "u"}, similarity, threshold)
     prisms = [PRISM(C, D, memory_dtype=torch.float64, **chosen).to(device) for device in ("cpu", "cuda")]
     for batch in batches_of({"sizes": [12] * 6, "seed": 0}, similarity):
         on_gpu = [None if tensor is None else tensor.cuda() for tensor in batch]
         expected = prisms[0](*batch)
-        torch.cuda.set_sync_debug_mode("error")
-        result = prisms[1](*on_gpu)
-        prisms[1].enqueue(*on_gpu[:2], result.keep, on_gpu[2])
-        torch.cuda.set_sync_debug_mode("default")
+        with no_waiting():
+            result = prisms[1](*on_gpu)
+            prisms[1].enqueue(*on_gpu[:2], result.keep, on_gpu[2])
         prisms[0].enqueue(*batch[:2], expected.keep, batch[2])
         torch.testing.assert_close(result.log_p_clean.cpu(), expected.log_p_clean, rtol=1e-8, atol=1e-8)
         assert torch.equal(result.keep.cpu(), expected.keep)
