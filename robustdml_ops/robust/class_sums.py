@@ -18,7 +18,7 @@ def exchange_rows(classes: ClassStatistics, touched: Tensor, entering: Tensor, l
 
     ``touched`` is (2M,), −1 where a row neither enters nor leaves.
     """
-    rows = touched.clamp(min=0)  # for −1, 0 times a row is added to class 0
+    rows = spread(touched, len(classes.counts))  # for −1, 0 times a row is added
     plus, minus = (touched >= 0).long().chunk(2)
     signs = torch.cat([plus, -minus])
     add_rows(classes.counts, rows, signs)
@@ -27,6 +27,14 @@ def exchange_rows(classes: ClassStatistics, touched: Tensor, entering: Tensor, l
     left = rows[len(leaving) :]
     occupied = classes.counts[left] > 0
     classes.sums.index_copy_(0, left, torch.where(occupied[:, None], classes.sums.index_select(0, left), 0))
+
+
+def spread(classes: Tensor, num_classes: int) -> Tensor:
+    """Classes (M,) int64, any class in place of a negative number, for rows that add nothing.
+
+    Not one for all of them: ``index_put_`` takes repeated indices one after the other.
+    """
+    return torch.where(classes < 0, torch.arange(len(classes), device=classes.device) % num_classes, classes)
 
 
 def add_rows(target: Tensor, index: Tensor, rows: Tensor) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from robustdml_ops.label_sets import ABSENT
 from robustdml_ops.robust.batch import Batch, check_batch, check_ids, check_keep
 from robustdml_ops.robust.buffers import TypedBuffers
-from robustdml_ops.robust.class_sums import ClassStatistics, add_rows, exchange_rows
+from robustdml_ops.robust.class_sums import ClassStatistics, add_rows, exchange_rows, spread
 from robustdml_ops.robust.sample_copies import SampleCopies
 from robustdml_ops.validation import all_finite, check_label_range, check_labels, check_sizes
 
@@ -210,7 +210,7 @@ class MemoryBank(TypedBuffers):
         self.counts.zero_()
         chunks = (torch.split(buffer, _RECOMPUTE_ROWS) for buffer in (self.features, self.labels))
         for features, labels in zip(*chunks, strict=True):
-            classes = labels.clamp(min=0)  # an empty slot holds zeros
+            classes = spread(labels, self.num_classes)  # an empty slot holds zeros
             add_rows(self.sums, classes, features.to(self.sums.dtype))
             add_rows(self.counts, classes, (labels >= 0).long())
 

@@ -201,6 +201,29 @@ def test_no_value_is_read_back_from_the_device():
     assert bank.class_means(labels).shape == (6, D)
 
 
+class LargestShare(TorchDispatchMode):
+    """How often one class occurs among those that an operation adds rows to."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function is torch.ops.aten.index_add_.default:
+            self.largest = max(self.largest, int(args[2].bincount().max()))
+        return function(*args, **(kwargs or {}))
+
+
+def test_padding_is_spread_over_the_classes():
+    """CUDA adds rows of one class one after the other: what pads a batch, or an empty bank, must not all be of one."""
+    bank = MemoryBank(num_classes=1000, embedding_size=2, capacity=4096)
+    features, labels = torch.ones(512, 2), torch.arange(512)
+    with LargestShare() as share:
+        bank.enqueue(features, labels, keep=labels < 3)
+        bank.recompute()
+    assert 0 < share.largest <= 6
+    assert bank.counts.sum() == 3
+    assert torch.equal(bank.sums[:4], torch.tensor([[1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [0.0, 0.0]]))
+
+
 @needs_gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_gpu_equals_cpu(dtype, no_waiting):
