@@ -1,4 +1,4 @@
-"""Labels of a batch: the one that no class has, and a batch's in both orders, as they come and sorted."""
+"""Labels of a batch: the one that no class has, and a batch's as they come and, for the CPU, sorted."""
 
 from dataclasses import dataclass
 
@@ -14,22 +14,39 @@ ABSENT: int = torch.iinfo(torch.int64).min
 class LabelSets:
     """X_p⁺ = candidates labelled p, with weight 1.
 
-    Both orders of the labels are kept: epilogues that walk the anchors find their positives without a search over B.
+    On the CPU both orders of the labels are kept: its epilogues walk the classes and find the positives of each without
+    a search over B. Those of a GPU look at every candidate anyway.
     """
 
     labels: Tensor  # (B,) int64
-    sorted_labels: Tensor  # (B,) int64, ascending
-    order: Tensor  # (B,) int64, candidate at each place of sorted_labels
+    sorted_labels: Tensor | None = None  # (B,) int64, ascending; None: not on the CPU
+    order: Tensor | None = None  # (B,) int64, candidate at each place of sorted_labels; None exactly where that is
 
     per_class = 0  # elements that a class brings into the cache
 
     @property
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Those that there are."""
+        return tuple(tensor for tensor in self.in_both_orders if tensor is not None)
+
+    @property
+    def in_both_orders(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """All three."""
         return self.labels, self.sorted_labels, self.order
 
     @classmethod
     def of(cls, labels: Tensor) -> "LabelSets":
-        """Sort ``labels`` (B,) int64; stable, so that the same labels give the same sums."""
-        sorted_labels, order = torch.sort(labels, stable=True)
-        return cls(labels.contiguous(), sorted_labels, order)
+        """Of ``labels`` (B,) int64, sorted where that serves; stable, so that the same labels give the same sums."""
+        return cls(labels.contiguous(), *(by_class(labels) if labels.device.type == "cpu" else ()))
+
+    def by_class(self) -> tuple[Tensor, Tensor]:
+        """Sorted labels and their order, kept or, of labels that came from a GPU, made anew."""
+        if self.sorted_labels is None or self.order is None:
+            return by_class(self.labels)
+        return self.sorted_labels, self.order
+
+
+def by_class(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Sorted labels (B,) and the place each of them had."""
+    sorted_labels, order = torch.sort(labels, stable=True)
+    return sorted_labels, order

@@ -22,9 +22,7 @@ class ConfidenceCounts(NamedTuple):
 
 def count_labels(sets: LabelSets, present: Tensor | None) -> Tensor:
     """Distinct labels among the candidates ``present`` (B,) bool (None: all), as () int64."""
-    ordered = sets.sorted_labels
-    if present is not None:
-        ordered, _ = torch.sort(torch.where(present, sets.labels, -1))
+    ordered = sets.by_class()[0] if present is None else torch.sort(torch.where(present, sets.labels, -1))[0]
     new = torch.ones_like(ordered, dtype=torch.bool)
     new[1:] = ordered[1:] != ordered[:-1]
     return (new & (ordered >= 0)).sum()

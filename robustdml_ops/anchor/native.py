@@ -30,10 +30,11 @@ class NativeAnchor(NativeRows, AnchorBackend):
         )
         sets = problem.sets
         if isinstance(sets, LabelSets):
+            sorted_labels, order = sets.by_class()
             getattr(module.library, f"anchor_lse_labels_{suffix}")(
                 arguments,
-                sorted_labels=sets.sorted_labels.data_ptr(),
-                order=sets.order.data_ptr(),
+                sorted_labels=sorted_labels.data_ptr(),
+                order=order.data_ptr(),
                 first_label=chunk.first,
                 threads=torch.get_num_threads(),
             )

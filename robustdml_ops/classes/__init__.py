@@ -122,7 +122,7 @@ def class_lse(
         backend=backend or "auto",
         operand=autocast_operand_dtype(dtype, embeddings),
     )
-    arguments = (embeddings, rows, *LabelSets.of(labels).tensors, scale, bias)
+    arguments = (embeddings, rows, *LabelSets.of(labels).in_both_orders, scale, bias)
     if not settings.differentiable and in_eager_mode(embeddings):
         return ClassLSE(*sweep_values(arguments[:2], arguments[2:], settings))
     return ClassLSE(*apply(ClassSweep, *arguments, *settings))

@@ -23,8 +23,8 @@ from robustdml_ops.validation import all_finite, check_finite_embeddings, check_
 
 # embeddings (B, D), proxies (C·H, D)
 Matrices: TypeAlias = tuple[Tensor, Tensor]
-# labels in both orders (B,) three times, scale () or (C,), bias (C,)
-Constants: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
+# labels (B,), sorted and their order, on the CPU, scale () or (C,), bias (C,)
+Constants: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor | None]
 
 
 class ClassSettings(NamedTuple):
@@ -216,8 +216,8 @@ def class_sweep_op(
     embeddings: Tensor,
     proxies: Tensor,
     labels: Tensor,
-    sorted_labels: Tensor,
-    order: Tensor,
+    sorted_labels: Tensor | None,
+    order: Tensor | None,
     scale: Tensor,
     bias: Tensor | None,
     centers: int,
@@ -252,8 +252,8 @@ def class_gradient_op(
     dlse: Tensor,
     dtarget: Tensor,
     labels: Tensor,
-    sorted_labels: Tensor,
-    order: Tensor,
+    sorted_labels: Tensor | None,
+    order: Tensor | None,
     scale: Tensor,
     bias: Tensor | None,
     centers: int,

@@ -39,7 +39,8 @@ def _call(name: str, chunk: ClassChunk, problem: ClassProblem, **arguments: int)
         with module.current_stream(chunk.S.device) as stream:
             function(_arguments(chunk, problem), labels=labels.labels.data_ptr(), stream=stream, **arguments)
         return
-    arguments |= {"sorted_labels": labels.sorted_labels.data_ptr(), "order": labels.order.data_ptr()}
+    sorted_labels, order = labels.by_class()
+    arguments |= {"sorted_labels": sorted_labels.data_ptr(), "order": order.data_ptr()}
     function(_arguments(chunk, problem), threads=torch.get_num_threads(), **arguments)
 
 
