@@ -40,6 +40,12 @@ def block_of(size: int, largest: int) -> int:
     return min(largest, max(16, 1 << (size - 1).bit_length()))
 
 
+def rows_are_vectors(matrix: Tensor) -> bool:
+    """Whether Triton reads rows several elements at a time: 16, 32, … side by side, from places that are multiples."""
+    whole = matrix.shape[1] % 16 == 0 and matrix.stride(0) % 16 == 0
+    return whole and matrix.stride(1) == 1 and matrix.data_ptr() % 16 == 0
+
+
 def launch(**parameters: int | bool | str) -> Launch:
     """Launch parameters: shipped tables, no tuning at run time, so that every rank and run sums in the same order.
 

@@ -10,7 +10,7 @@ from robustdml_ops.label_sets import LabelSets
 from robustdml_ops.precision import exact_float32_products
 from robustdml_ops.rows.triton import TritonRows
 from robustdml_ops.sweep import row_stride
-from robustdml_ops.triton_device import Launch, block_of, current, grid_of, is_hopper, launch
+from robustdml_ops.triton_device import Launch, block_of, current, grid_of, is_hopper, launch, rows_are_vectors
 
 _OPERANDS = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -91,7 +91,8 @@ def fused_anchor_lse(X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tens
     # The confidences as they are: a copy in the compute type would be of size B×C.
     values = None if isinstance(sets, LabelSets) or sets.confidences is None else sets.confidences.t()
     input_precision = "ieee" if exact_float32_products(X.device) else "tf32"
-    parameters = fused_launch(B, D, X.dtype, values is None, input_precision, is_hopper(X))
+    vectors = rows_are_vectors(P)
+    parameters = fused_launch(B, D, X.dtype, values is None, input_precision, vectors, is_hopper(X))
     lse_positive, lse_negative = problem.positive_bias.new_empty((2, C))
     with current(X):
         kernel[grid_of(C, parameters["BLOCK_C"])](
@@ -136,17 +137,22 @@ def epilogue_launch(B: int, compute: torch.dtype, labels: bool, anchors_contiguo
     return launch(BLOCK_C=elements // BLOCK_B, BLOCK_B=BLOCK_B, num_warps=4, num_stages=1)
 
 
-def fused_launch(B: int, D: int, operand: torch.dtype, labels: bool, input_precision: str, hopper: bool) -> Launch:
+def fused_launch(
+    B: int, D: int, operand: torch.dtype, labels: bool, input_precision: str, vectors: bool, hopper: bool
+) -> Launch:
     """Tile of the fused forward.
 
     Up to D = 128 a tile holds whole rows of proxies: they are read and normalised once and meet the whole batch. Longer
     rows come in steps of 32 columns, again for every tile of candidates. With labels and half-precision operands Hopper
     has room for the exponentials beside 64 accumulators a thread: square tiles for whole rows, wide ones where rows are
     read again. Elsewhere, and with confidences or TF32 operands, registers allow half or a quarter of that.
-    IEEE float32 runs on the ordinary cores, where small tiles keep the operands in registers.
+    IEEE float32 runs on the ordinary cores, where small tiles keep the operands in registers. So do rows that are no
+    vectors, whose elements each have an address of their own.
     """
     if operand == torch.float32 and input_precision == "ieee":
         return launch(BLOCK_C=64, BLOCK_B=64, BLOCK_D=16, num_warps=4, num_stages=2, input_precision=input_precision)
+    if not vectors:
+        return launch(BLOCK_C=64, BLOCK_B=64, BLOCK_D=16, num_warps=8, num_stages=2, input_precision=input_precision)
     anchors, candidates = 64, 64
     if labels and operand.itemsize == 2:
         anchors, candidates = ((128, 128) if D <= 128 else (64, 256)) if hopper else (64, 128)

@@ -8,7 +8,7 @@ from torch import Tensor
 from robustdml_ops.classes.problem import ClassBackend, ClassChunk, ClassProblem, ClassSums, ClassUpstream
 from robustdml_ops.precision import exact_float32_products
 from robustdml_ops.rows.triton import TritonRows
-from robustdml_ops.triton_device import Launch, block_of, current, launch
+from robustdml_ops.triton_device import Launch, block_of, current, launch, rows_are_vectors
 
 
 class TritonClasses(TritonRows, ClassBackend):
@@ -59,7 +59,7 @@ class TritonClasses(TritonRows, ClassBackend):
 
         (B, D), C = X.shape, len(P) // problem.centers
         input_precision = "ieee" if exact_float32_products(X.device) else "tf32"
-        parameters = fused_launch(B, D, X.dtype, problem.pooling != "none", input_precision)
+        parameters = fused_launch(B, D, X.dtype, problem.pooling != "none", input_precision, rows_are_vectors(P))
         parts, per_part = _parts(C, int(parameters["BLOCK_C"]), 512)
         partials = sums.target.new_empty((parts, 2, B))
         with current(X):
@@ -133,15 +133,18 @@ def partials_launch(parts: int) -> Launch:
     return launch(BLOCK_P=block_of(parts, 128), BLOCK_B=16, num_warps=4, num_stages=1)
 
 
-def fused_launch(B: int, D: int, operand: torch.dtype, pooled: bool, input_precision: str) -> Launch:
+def fused_launch(B: int, D: int, operand: torch.dtype, pooled: bool, input_precision: str, vectors: bool) -> Launch:
     """Tile of the fused forward.
 
     A shift and a sum stay in registers for every place of the tile, beside the accumulator and what pooling holds. Up
     to D = 128 the embeddings of a program stay, too, and only proxies stream past them. Without pooling and with
-    half-precision operands there is room for 128 classes.
+    half-precision operands there is room for 128 classes; for 64, and few columns, where rows are no vectors and each
+    of their elements has an address of its own.
     """
     if operand == torch.float32 and input_precision == "ieee":
         return launch(BLOCK_C=64, BLOCK_B=32, BLOCK_D=16, num_warps=4, num_stages=2, input_precision=input_precision)
+    if not vectors:
+        return launch(BLOCK_C=64, BLOCK_B=64, BLOCK_D=16, num_warps=8, num_stages=2, input_precision=input_precision)
     return launch(
         BLOCK_C=64 if pooled or operand == torch.float32 else 128,
         BLOCK_B=block_of(B, 64),

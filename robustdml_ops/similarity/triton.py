@@ -5,7 +5,7 @@ from torch import Tensor
 
 from robustdml_ops.rows.triton import TritonRows
 from robustdml_ops.similarity.eager import EagerSimilarity
-from robustdml_ops.triton_device import Launch, block_of, current, grid_of, launch
+from robustdml_ops.triton_device import Launch, block_of, current, grid_of, launch, rows_are_vectors
 
 
 class TritonSimilarity(TritonRows, EagerSimilarity):
@@ -21,7 +21,8 @@ class TritonSimilarity(TritonRows, EagerSimilarity):
 
         (B, D), C = X.shape, len(P)
         operand = _operand(X.dtype, P.dtype)
-        parameters = similarity_launch(D, operand, input_precision)
+        vectors = all(map(rows_are_vectors, (X, P, S)))
+        parameters = similarity_launch(D, operand, input_precision, vectors)
         programs = grid_of(B, parameters["BLOCK_B"])[0] * grid_of(C, parameters["BLOCK_C"])[0]
         with current(S):
             kernel[(programs,)](
@@ -47,14 +48,19 @@ def _operand(x: torch.dtype, p: torch.dtype) -> torch.dtype:
     return x if x == p else torch.float32
 
 
-def similarity_launch(D: int, operand: torch.dtype, input_precision: str) -> Launch:
+def similarity_launch(D: int, operand: torch.dtype, input_precision: str, vectors: bool) -> Launch:
     """Tile of the product: 128 × 128 accumulators over eight warps, 32 columns a step.
 
-    IEEE float32 runs on the ordinary cores, where small tiles keep the operands in registers.
+    IEEE float32 runs on the ordinary cores, where small tiles keep the operands in registers. So do rows that are
+    no vectors, whose elements each have an address of their own.
     """
     if operand == torch.float32 and input_precision == "ieee":
         return launch(
             BLOCK_B=64, BLOCK_C=64, BLOCK_D=16, GROUP=8, num_warps=8, num_stages=2, input_precision=input_precision
+        )
+    if not vectors:
+        return launch(
+            BLOCK_B=64, BLOCK_C=64, BLOCK_D=32, GROUP=8, num_warps=8, num_stages=2, input_precision=input_precision
         )
     return launch(
         BLOCK_B=128,

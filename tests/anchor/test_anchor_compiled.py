@@ -3,66 +3,80 @@
 import pytest
 import torch
 
-pytest.importorskip("triton", reason="Triton is not installed")
+from robustdml_ops.anchor.problem import AnchorChunk, AnchorProblem, ConfidenceSets
+from robustdml_ops.anchor.triton import TritonAnchor
+from robustdml_ops.label_sets import LabelSets
+from tests.ahead_of_time import ARCHITECTURES, check
 
-from robustdml_ops.anchor.kernels import anchor_lse, fused_anchor_lse
-from robustdml_ops.anchor.triton import epilogue_launch, fused_launch
-from tests.ahead_of_time import ARCHITECTURES, Constant, check
-
-
-def epilogue(sets, compute, B=1024):
-    """The whole of it: gradients, an anchor bias, gradients of the biases."""
-    vectors = ("S", "positive_bias", "negative_bias", "anchor_bias", "upstream_positive", "upstream_negative")
-    arguments = dict.fromkeys((*vectors, "lse_positive", "lse_negative", "bias_partials"), compute)
-    arguments |= dict.fromkeys(("c", "B", "upstream_positive_stride", "upstream_negative_stride"), "i32")
-    arguments |= {"first": "i32", "ARE_LOGITS": Constant(sets == "logits"), **sets_arguments(sets, compute)}
-    parameters = epilogue_launch(B, compute, sets == "labels", sets == "confidences")
-    return anchor_lse, arguments, lambda architecture: parameters
+TRITON = TritonAnchor()
+F64, F32, BF16, F16 = torch.float64, torch.float32, torch.bfloat16, torch.float16
+C = 64
 
 
-def fused(sets, D, operand, proxies=torch.float32, input_precision="tf32", B=1024):
-    vectors = ("positive_bias", "negative_bias", "anchor_bias", "lse_positive", "lse_negative")
-    arguments = {"X": operand, "P": proxies, **dict.fromkeys(vectors, torch.float32), "D": Constant(D)}
-    arguments |= {"B": "i32", "C": "i32", "row_stride": "i32", "column_stride": Constant(1)}
-    arguments |= sets_arguments(sets, torch.float32)
-
-    def parameters(architecture):
-        return fused_launch(B, D, operand, sets == "labels", input_precision, hopper=architecture == 90)
-
-    return fused_anchor_lse, arguments, parameters
-
-
-def sets_arguments(sets, compute):
+def sets_of(kind, B, compute):
     """Confidences as users have them, (B, C) by rows; logits as the sweep makes them, (c, B) by rows."""
-    numbers = dict.fromkeys(("alpha", "beta", "threshold"), "fp64")
-    if sets == "labels":
-        strides = {"anchor_stride": "i32", "candidate_stride": "i32"}
-        return {"labels": "*i64", "values": Constant(None), **strides, **numbers}
-    strides = {"anchor_stride": Constant(1), "candidate_stride": "i32"}
-    if sets == "logits":
-        strides = {"anchor_stride": "i32", "candidate_stride": Constant(1)}
-    return {"labels": Constant(None), "values": compute, **strides, **numbers}
+    if kind == "labels":
+        return LabelSets(torch.zeros(B, dtype=torch.int64))
+    if kind == "confidences":
+        return ConfidenceSets(9.0, 0.5, torch.zeros(B, C, dtype=compute))
+    factors = torch.zeros(B, 4, dtype=compute), torch.zeros(C, 4, dtype=compute), torch.zeros(C, dtype=compute)
+    return ConfidenceSets(9.0, 0.5, None, *factors)
+
+
+def problem(kind, B, compute, anchor_bias=True):
+    bias = torch.zeros(B, dtype=compute)
+    anchor = torch.zeros(C, dtype=compute) if anchor_bias else None
+    return AnchorProblem(32.0, bias, bias, anchor, sets_of(kind, B, compute))
+
+
+def epilogue(kind, compute, B=1024, whole=True):
+    """With gradients; the whole of it has an anchor bias, gradients of the biases, and an upstream for each anchor."""
+    given = problem(kind, B, compute, anchor_bias=whole)
+    upstream = torch.ones(C if whole else (), dtype=compute)
+    lse, dbias = torch.zeros(2, C, dtype=compute), torch.zeros(2, B, dtype=compute)
+    S = torch.zeros(C, B, dtype=compute)
+    chunk = AnchorChunk(S, 0, upstream, upstream, *lse, *(dbias if whole else (None, None)))
+    return lambda: TRITON.anchor_lse(chunk, given)
+
+
+def fused(kind, D, operand, proxies=F32, precision="high", B=1024, columns=False):
+    given, X, P = problem(kind, B, F32), torch.zeros(B, D, dtype=operand), torch.zeros(C, D, dtype=proxies)
+    P = P.t().contiguous().t() if columns else P
+
+    def launch():
+        torch.set_float32_matmul_precision(precision)
+        assert TRITON.fused_forward(X, P, given) is not None
+
+    return launch
 
 
 ORDINARY_CORES = {
-    "epilogue, labels": epilogue("labels", torch.float32),
-    "epilogue, confidences": epilogue("confidences", torch.float32),
-    "epilogue, logits": epilogue("logits", torch.float32),
-    "epilogue, logits in float64": epilogue("logits", torch.float64),
-    "fused, labels, fp32": fused("labels", 128, torch.float32, input_precision="ieee"),
+    "epilogue, labels": epilogue("labels", F32, whole=False),
+    "epilogue, labels, an odd batch": epilogue("labels", F32, B=99, whole=False),
+    "epilogue, labels, the whole": epilogue("labels", F32),
+    "epilogue, confidences": epilogue("confidences", F32),
+    "epilogue, logits": epilogue("logits", F32),
+    "epilogue, logits in float64": epilogue("logits", F64),
+    "fused, labels, fp32": fused("labels", 128, F32, precision="highest"),
 }
 TENSOR_CORES = {
-    "fused, labels, bf16": fused("labels", 128, torch.bfloat16),
-    "fused, labels, bf16, long rows": fused("labels", 512, torch.bfloat16),
-    "fused, confidences, bf16": fused("confidences", 128, torch.bfloat16, proxies=torch.bfloat16),
-    "fused, confidences, fp16, long rows": fused("confidences", 512, torch.float16),
-    "fused, labels, tf32": fused("labels", 128, torch.float32),
-    "fused, confidences, tf32, long rows": fused("confidences", 512, torch.float32),
+    "fused, labels, bf16": fused("labels", 128, BF16),
+    "fused, labels, bf16, an odd batch": fused("labels", 128, BF16, B=99),
+    "fused, labels, bf16, rows of odd length": fused("labels", 99, BF16),
+    "fused, labels, tf32, long rows of odd length": fused("labels", 515, F32),
+    "fused, labels, bf16, by columns": fused("labels", 128, BF16, columns=True),
+    "fused, confidences, tf32, by columns": fused("confidences", 512, F32, columns=True),
+    "fused, labels, bf16, long rows": fused("labels", 512, BF16),
+    "fused, confidences, bf16": fused("confidences", 128, BF16, proxies=BF16),
+    "fused, confidences, fp16, long rows": fused("confidences", 512, F16),
+    "fused, labels, tf32": fused("labels", 128, F32),
+    "fused, confidences, tf32, long rows": fused("confidences", 512, F32),
 }
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("name", [*ORDINARY_CORES, *TENSOR_CORES])
+@pytest.mark.usefixtures("exact_products")
 def test_compiles_without_spills_within_shared_memory(name, architecture, tmp_path):
-    kernel = {**ORDINARY_CORES, **TENSOR_CORES}[name]
-    check(*kernel, architecture, tmp_path, tensor_cores=name in TENSOR_CORES)
+    launch = {**ORDINARY_CORES, **TENSOR_CORES}[name]
+    check(launch, architecture, tmp_path, tensor_cores={"fused_anchor_lse"} if name in TENSOR_CORES else set())

@@ -3,67 +3,88 @@
 import pytest
 import torch
 
-pytest.importorskip("triton", reason="Triton is not installed")
+from robustdml_ops.classes.problem import ClassChunk, ClassProblem, ClassSums, ClassUpstream
+from robustdml_ops.classes.triton import TritonClasses
+from robustdml_ops.label_sets import LabelSets
+from tests.ahead_of_time import ARCHITECTURES, check
 
-from robustdml_ops.classes.fused_kernel import fused_class_lse
-from robustdml_ops.classes.kernels import add_partials, class_lse, class_lse_backward
-from robustdml_ops.classes.triton import epilogue_launch, fused_launch, partials_launch
-from tests.ahead_of_time import ARCHITECTURES, Constant, check
-
-
-def class_arguments(pooling, compute, vectors):
-    arguments = dict.fromkeys(("scale", "bias", *vectors), compute)
-    arguments |= dict.fromkeys(("H", "B", "scale_stride"), "i32")
-    return arguments | {"labels": "*i64", "gamma": "fp64", "POOLING": Constant(pooling)}
+TRITON = TritonClasses()
+F64, F32, BF16 = torch.float64, torch.float32, torch.bfloat16
+C = 512
 
 
-def epilogue(kernel, pooling, compute, B=1024):
-    vectors = ("S", "target", "partials") if kernel is class_lse else ("S", "lse", "dlse", "dlogit")
-    arguments = class_arguments(pooling, compute, vectors) | dict.fromkeys(("c", "first", "per_part"), "i32")
-    return kernel, arguments, lambda architecture: epilogue_launch(B, compute)
+def problem(pooling, compute, B, of_classes, normalize=True):
+    """With a scale and a bias of each class, as PRISM has them, or one scale, as losses have."""
+    return ClassProblem(
+        labels=LabelSets(torch.zeros(B, dtype=torch.int64)),
+        scale=torch.ones(C if of_classes else (), dtype=compute),
+        bias=torch.zeros(C, dtype=compute) if of_classes else None,
+        target_bias=0.0,
+        exclude_target=True,
+        centers=1 if pooling == "none" else 8,
+        pooling=pooling,
+        gamma=0.1,
+        normalize=normalize,
+    )
 
 
-def sums_of_parts(parts):
-    arguments = {"partials": torch.float32, "shift": torch.float64, "total": torch.float64}
-    return add_partials, {**arguments, "parts": "i32", "B": "i32"}, lambda architecture: partials_launch(parts)
+def forward(pooling, compute, B=1024, of_classes=True):
+    given = problem(pooling, compute, B, of_classes)
+    chunk = ClassChunk(torch.zeros(C * given.centers, B, dtype=compute), 0)
+    return lambda: TRITON.class_lse(chunk, given, ClassSums.empty(B, compute, torch.device("cpu")))
 
 
-def fused(pooling, D, operand, proxies=torch.float32, input_precision="tf32", normalize=True, B=1024):
-    arguments = class_arguments(pooling, torch.float32, ("target", "partials"))
-    arguments |= {"X": operand, "P": proxies, "D": Constant(D), "NORMALIZE": Constant(normalize)}
-    arguments |= {"C": "i32", "per_part": "i32", "row_stride": "i32", "column_stride": Constant(1)}
-    parameters = fused_launch(B, D, operand, pooling != "none", input_precision)
-    return fused_class_lse, arguments, lambda architecture: parameters
+def backward(pooling, compute, B=1024, of_classes=True):
+    given = problem(pooling, compute, B, of_classes)
+    chunk = ClassChunk(torch.zeros(C * given.centers, B, dtype=compute), 0)
+    upstream = ClassUpstream(*(torch.zeros(B, dtype=compute) for _ in range(3)))
+    return lambda: TRITON.class_lse_backward(chunk, given, upstream)
+
+
+def fused(pooling, D, operand, proxies=F32, precision="high", normalize=True, B=1024, columns=False):
+    given = problem(pooling, F32, B, of_classes=True, normalize=normalize)
+    X, P = torch.zeros(B, D, dtype=operand), torch.zeros(C * given.centers, D, dtype=proxies)
+    P = P.t().contiguous().t() if columns else P
+
+    def launch():
+        torch.set_float32_matmul_precision(precision)
+        assert TRITON.fused_forward(X, P, given, ClassSums.empty(B, F32, torch.device("cpu")))
+
+    return launch
 
 
 ORDINARY_CORES = {
-    "sums of parts": sums_of_parts(512),
     **{
-        f"{kernel.__name__}, {pooling}, {compute}": epilogue(kernel, pooling, compute)
-        for kernel in (class_lse, class_lse_backward)
-        for pooling, compute in [
-            ("none", torch.float32),
-            ("max", torch.float32),
-            ("softmax", torch.float32),
-            ("softmax", torch.float64),
-        ]
+        f"{sweep.__name__}, {pooling}, {compute}": sweep(pooling, compute)
+        for sweep in (forward, backward)
+        for pooling, compute in [("none", F32), ("max", F32), ("softmax", F32), ("softmax", F64)]
     },
-    "fused, fp32": fused("none", 128, torch.float32, input_precision="ieee"),
-    "fused, softmax, fp32": fused("softmax", 128, torch.float32, input_precision="ieee"),
+    "forward, one scale": forward("none", F32, of_classes=False),
+    "forward of an odd batch": forward("none", F32, B=99),
+    "backward, one scale": backward("none", F32, of_classes=False),
+    "backward of an odd batch": backward("none", F32, B=99),
+    "fused, fp32": fused("none", 128, F32, precision="highest"),
+    "fused, softmax, fp32": fused("softmax", 128, F32, precision="highest"),
 }
 TENSOR_CORES = {
-    "fused, bf16": fused("none", 128, torch.bfloat16),
-    "fused, bf16, as they are": fused("none", 128, torch.bfloat16, normalize=False),
-    "fused, bf16, long rows": fused("none", 512, torch.bfloat16, proxies=torch.bfloat16),
-    "fused, tf32": fused("none", 128, torch.float32),
-    "fused, max, bf16": fused("max", 128, torch.bfloat16),
-    "fused, softmax, bf16": fused("softmax", 128, torch.bfloat16),
-    "fused, softmax, tf32, long rows": fused("softmax", 512, torch.float32),
+    "fused, bf16": fused("none", 128, BF16),
+    "fused, bf16, as they are": fused("none", 128, BF16, normalize=False),
+    "fused, bf16, long rows": fused("none", 512, BF16, proxies=BF16),
+    "fused, bf16, rows of odd length": fused("none", 99, BF16),
+    "fused, softmax, tf32, long rows of odd length": fused("softmax", 515, F32),
+    "fused, bf16, by columns": fused("none", 128, BF16, columns=True),
+    "fused, softmax, tf32, by columns": fused("softmax", 512, F32, columns=True),
+    "fused, bf16, an odd batch": fused("none", 128, BF16, B=99),
+    "fused, tf32": fused("none", 128, F32),
+    "fused, max, bf16": fused("max", 128, BF16),
+    "fused, softmax, bf16": fused("softmax", 128, BF16),
+    "fused, softmax, tf32, long rows": fused("softmax", 512, F32),
 }
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("name", [*ORDINARY_CORES, *TENSOR_CORES])
+@pytest.mark.usefixtures("exact_products")
 def test_compiles_without_spills_within_shared_memory(name, architecture, tmp_path):
-    kernel = {**ORDINARY_CORES, **TENSOR_CORES}[name]
-    check(*kernel, architecture, tmp_path, tensor_cores=name in TENSOR_CORES)
+    launch = {**ORDINARY_CORES, **TENSOR_CORES}[name]
+    check(launch, architecture, tmp_path, tensor_cores={"fused_class_lse"} if name in TENSOR_CORES else set())

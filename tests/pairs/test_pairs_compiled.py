@@ -3,39 +3,60 @@
 import pytest
 import torch
 
-pytest.importorskip("triton", reason="Triton is not installed")
+from robustdml_ops.pairs.problem import GivenRows, PairChunk, PairHingeProblem, PairLSEProblem, PairSets
+from robustdml_ops.pairs.triton import TritonPairs
+from tests.ahead_of_time import ARCHITECTURES, check
 
-from robustdml_ops.pairs.kernels import pair_hinge, pair_lse
-from robustdml_ops.pairs.triton import epilogue_launch
-from tests.ahead_of_time import ARCHITECTURES, Constant, check
+F64, F32, BF16 = torch.float64, torch.float32, torch.bfloat16
+ROWS, D = 64, 128
 
 
-def epilogue(kernel, m, compute, **constants):
-    """The whole of it: gradients, candidate weights."""
-    vectors = ("S", "candidate_weights", "upstream_positive", "upstream_negative", "lse_positive", "lse_negative")
-    vectors += ("sums_positive", "sums_negative", "anchors", "candidates")
-    arguments = dict.fromkeys(vectors, compute)
-    arguments |= dict.fromkeys(("labels", "candidate_labels", "counts_positive", "counts_negative"), "*i64")
-    arguments |= dict.fromkeys(("c", "m", "D", "first", "upstream_positive_stride", "upstream_negative_stride"), "i32")
-    arguments |= dict.fromkeys(("alpha", "beta", "base", "epsilon", "near", "resolution"), "fp64")
-    arguments |= dict.fromkeys(
-        (f"{side}_{what}" for side in ("positive", "negative") for what in ("margin", "offset")), "fp64"
+def sets(m, itself):
+    return PairSets.of(torch.zeros(m if itself else ROWS).long(), None if itself else torch.zeros(m).long())
+
+
+def lse(m, compute, alpha=2.0, weights=True, itself=False):
+    weights = torch.ones(m, dtype=compute) if weights else None
+    return epilogue(PairLSEProblem(sets(m, itself), alpha, 40.0, 0.5, 0.1, weights), m, compute)
+
+
+def hinge(m, compute, euclidean, itself=False):
+    return epilogue(PairHingeProblem(sets(m, itself), 0.9, 0.1, 0.0, 0.0, euclidean), m, compute)
+
+
+def epilogue(problem, m, compute):
+    """With gradients."""
+    upstream = torch.ones((), dtype=compute)
+    sums = torch.zeros(2, ROWS, dtype=compute)
+    euclidean, given = getattr(problem, "euclidean", False), BF16 if compute == F32 else compute
+    chunk = PairChunk(
+        S=torch.zeros(ROWS, m, dtype=compute),
+        first=0,
+        upstream_positive=upstream,
+        upstream_negative=upstream,
+        positive=sums[0],
+        negative=sums[1],
+        counts=torch.zeros(2, ROWS, dtype=torch.int64),
+        rows=GivenRows(torch.zeros(ROWS, D, dtype=given), torch.zeros(m, D, dtype=given)) if euclidean else None,
+        V=torch.zeros(ROWS, D, dtype=given),
     )
-    arguments |= {name: Constant(value) for name, value in ({"ITSELF": True} | constants).items()}
-    taken = {name: arguments[name] for name in kernel.arg_names if name in arguments}
-    return kernel, taken, lambda architecture: epilogue_launch(m, compute)
+    run = TritonPairs().pair_lse if isinstance(problem, PairLSEProblem) else TritonPairs().pair_hinge
+    return lambda: run(chunk, problem)
 
 
-KERNELS = {
-    "pair lse": epilogue(pair_lse, 60_000, torch.float32, MINING=True, ROW_MAX=False),
-    "pair lse, short rows in float64": epilogue(pair_lse, 64, torch.float64, MINING=True, ROW_MAX=True),
-    "pair hinge": epilogue(pair_hinge, 60_000, torch.float32, EUCLIDEAN=False),
-    "pair hinge, euclidean": epilogue(pair_hinge, 60_000, torch.float32, EUCLIDEAN=True),
-    "pair hinge, euclidean in float64": epilogue(pair_hinge, 256, torch.float64, EUCLIDEAN=True),
+LAUNCHES = {
+    "lse of a bank": lse(65_536, F32),
+    "lse of a batch with itself": lse(1024, F32, weights=False, itself=True),
+    "lse of an odd number": lse(9999, F32),
+    "lse of short rows in float64, shifted": lse(64, F64, alpha=1000.0),
+    "hinge of a bank": hinge(65_536, F32, euclidean=False),
+    "hinge of distances in a bank": hinge(65_536, F32, euclidean=True),
+    "hinge of distances in a batch": hinge(1024, F32, euclidean=True, itself=True),
+    "hinge of distances in float64": hinge(256, F64, euclidean=True),
 }
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", LAUNCHES)
 def test_compiles_without_spills_within_shared_memory(name, architecture, tmp_path):
-    check(*KERNELS[name], architecture, tmp_path, tensor_cores=False)
+    check(LAUNCHES[name], architecture, tmp_path)

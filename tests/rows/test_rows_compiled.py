@@ -3,31 +3,32 @@
 import pytest
 import torch
 
-pytest.importorskip("triton", reason="Triton is not installed")
+from robustdml_ops.rows.triton import TritonRows
+from tests.ahead_of_time import ARCHITECTURES, check
 
-from robustdml_ops.rows.kernels import normalize_rows, normalize_rows_backward
-from robustdml_ops.rows.triton import rows_launch
-from tests.ahead_of_time import ARCHITECTURES, Constant, check
+F64, F32, BF16 = torch.float64, torch.float32, torch.bfloat16
 
 
-def forward(D, source, operand, compute):
-    arguments = {"P": source, "U": operand, "inverse_norm": compute, "row_stride": "i32", "column_stride": Constant(1)}
-    return normalize_rows, {**arguments, "n": "i32", "D": "i32"}, lambda architecture: rows_launch(D)
+def forward(D, source, operand, compute, columns=False):
+    P = torch.zeros(D, 64, dtype=source).t() if columns else torch.zeros(64, D, dtype=source)
+    return lambda: TritonRows().normalize_rows(P, torch.zeros(64, D, dtype=operand), torch.zeros(64, dtype=compute))
 
 
 def backward(D, operand, compute):
-    arguments = {"G": compute, "U": operand, "inverse_norm": compute, "n": "i32", "D": "i32"}
-    return normalize_rows_backward, arguments, lambda architecture: rows_launch(D)
+    G, U = torch.zeros(64, D, dtype=compute), torch.zeros(64, D, dtype=operand)
+    return lambda: TritonRows().normalize_rows_backward(G, U, torch.zeros(64, dtype=compute))
 
 
-KERNELS = {
-    "normalize": forward(128, torch.float32, torch.bfloat16, torch.float32),
-    "normalize, long rows in float64": forward(2048, torch.float64, torch.float64, torch.float64),
-    "normalize backward": backward(512, torch.bfloat16, torch.float32),
+LAUNCHES = {
+    "normalize": forward(128, F32, BF16, F32),
+    "normalize, rows of odd length": forward(99, F32, F32, F32),
+    "normalize, by columns": forward(128, F32, BF16, F32, columns=True),
+    "normalize, long rows in float64": forward(2048, F64, F64, F64),
+    "normalize backward": backward(512, BF16, F32),
 }
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", LAUNCHES)
 def test_compiles_without_spills_within_shared_memory(name, architecture, tmp_path):
-    check(*KERNELS[name], architecture, tmp_path, tensor_cores=False)
+    check(LAUNCHES[name], architecture, tmp_path)
