@@ -7,6 +7,7 @@ from scipy.special import lambertw
 
 from robustdml_ops.ops import confidence, otsu_threshold
 
+from .device import backends
 from .losses import losses_of
 
 COUNT, LAMBDA = 1_000_000, 0.5
@@ -17,14 +18,14 @@ def by_scipy(losses, threshold):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("contender", ["robustdml/native", "robustdml/eager", "scipy"])
+@pytest.mark.parametrize("contender", [*(f"robustdml/{name}" for name in backends()), "scipy"])
 def test_confidence(timed, contender, dtype):
     losses = losses_of(COUNT).to(dtype)
     threshold = otsu_threshold(losses).threshold
-    array, tau = losses.numpy(), threshold.numpy()
+    array, tau = losses.cpu().numpy(), threshold.cpu().numpy()
     backend = contender.split("/")[-1]
-    ours = confidence(losses, threshold, LAMBDA, backend="native" if contender == "scipy" else backend)
-    np.testing.assert_allclose(ours.numpy(), by_scipy(array, tau), rtol=1e-12 if dtype == torch.float64 else 2e-6)
+    ours = confidence(losses, threshold, LAMBDA, backend=None if contender == "scipy" else backend)
+    np.testing.assert_allclose(ours.cpu().numpy(), by_scipy(array, tau), rtol=1e-12 if dtype == torch.float64 else 2e-6)
     timed(
         (lambda: by_scipy(array, tau))
         if contender == "scipy"

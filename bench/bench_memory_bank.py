@@ -8,9 +8,10 @@ import torch
 from robustdml_ops.robust import MemoryBank
 from robustdml_ops.robust.vmf_classes import VmfClasses
 
+from .device import DEVICE
+
 B, D = 256, 128
 SIZES = [(C, capacity) for C in (10_000, 1_000_000) for capacity in (10_000, 1_000_000)]
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def full_bank(C, capacity, dtype):

@@ -8,6 +8,7 @@ import torch
 
 from robustdml_ops.ops import otsu_threshold
 
+from .device import backends
 from .losses import losses_of
 
 SIZES = [64, 256, 1024, 8192, 65_536, 1_000_000]
@@ -33,16 +34,18 @@ def by_torch(losses):
     ordered = losses.double().sort().values
     n = len(ordered)
     sums = (ordered - ordered.mean()).cumsum(0)[1:-2]
-    low = torch.arange(2, n - 1, dtype=torch.float64)
+    low = torch.arange(2, n - 1, dtype=torch.float64, device=losses.device)
     i = (sums.square() / (low * (n - low))).argmax() + 2
     return (ordered[i - 1] + ordered[i]) / 2
 
 
 CONTENDERS = {
-    "robustdml/native": lambda losses: otsu_threshold(losses, backend="native").threshold,
-    "robustdml/eager": lambda losses: otsu_threshold(losses, backend="eager").threshold,
+    **{
+        f"robustdml/{name}": lambda losses, name=name: otsu_threshold(losses, backend=name).threshold
+        for name in backends()
+    },
     "torch/sort and cumsum": by_torch,
-    "numpy/the paper's loop": lambda losses: by_the_paper(losses.numpy()),
+    "numpy/the paper's loop": lambda losses: by_the_paper(losses.cpu().numpy()),
 }
 
 
@@ -64,7 +67,7 @@ def test_cut(timed, n, contender):
 
 
 @pytest.mark.parametrize("rows", [64])
-@pytest.mark.parametrize("backend", ["native", "eager"])
+@pytest.mark.parametrize("backend", backends())
 def test_many_batches(timed, rows, backend):
     losses = losses_of(rows * 256).view(rows, 256)
     assert float(otsu_threshold(losses, backend=backend).threshold[3]) == pytest.approx(

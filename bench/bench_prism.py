@@ -9,11 +9,11 @@ from torch.nn.functional import normalize
 from robustdml_ops.python_ref.prism import average_similarity, log_p_clean, vmf_similarity
 from robustdml_ops.robust import PRISM
 
+from .device import DEVICE
 from .workloads import Shape, Workload
 
 LARGE = Shape(256, 100_000, 128)
 ROWS_PER_CLASS = 4
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SIMILARITIES = ["average", "vmf"]
 
 

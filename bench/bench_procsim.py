@@ -6,6 +6,8 @@ import torch
 from robustdml_ops import python_ref
 from robustdml_ops.losses import MultiSimilarityLoss, ProcSimLoss
 
+from .device import DEVICE
+
 B, CLASSES = 256, 64
 
 
@@ -21,10 +23,10 @@ class GivenLosses(ProcSimLoss):
 def workload(D):
     """Four samples a class, a fifth of them wrong: their proxy losses are higher."""
     torch.manual_seed(0)
-    X = torch.randn(B, D, requires_grad=True)
-    y = torch.arange(B) % CLASSES
-    procsim = GivenLosses(CLASSES, D, lam=0.1, detector="multi-similarity")
-    procsim.given = torch.rand(B) + 2 * (torch.rand(B) < 0.2)
+    X = torch.randn(B, D, device=DEVICE, requires_grad=True)
+    y = torch.arange(B, device=DEVICE) % CLASSES
+    procsim = GivenLosses(CLASSES, D, lam=0.1, detector="multi-similarity").to(DEVICE)
+    procsim.given = torch.rand(B, device=DEVICE) + 2 * (torch.rand(B, device=DEVICE) < 0.2)
     return X, y, procsim
 
 

@@ -12,6 +12,7 @@ from torch.nn.functional import normalize
 
 from robustdml_ops.ops import nearest, similarity
 
+from .device import DEVICE
 from .memory import resident
 
 SHAPES = [(256, 100_000, 128), (256, 100_000, 512), (2048, 20_000, 128)]
@@ -19,9 +20,9 @@ ALL = (60_000, 128)
 K = 10
 
 
-def matrices(B, C, D):
+def matrices(B, C, D, device=DEVICE):
     torch.manual_seed(0)
-    return torch.randn(B, D), torch.randn(C, D)
+    return torch.randn(B, D, device=device), torch.randn(C, D, device=device)
 
 
 CONTENDERS = {
@@ -53,7 +54,7 @@ def test_matrix(timed, shape, contender):
 def test_matrix_with_gradients(timed, contender):
     B, C, D = SHAPES[0]
     X, P = (matrix.requires_grad_() for matrix in matrices(B, C, D))
-    upstream, unit = torch.randn(B, C), normalize(X.detach())
+    upstream, unit = torch.randn(B, C, device=DEVICE), normalize(X.detach())
 
     def step():
         return torch.autograd.grad(CONTENDERS[contender](X, P), (X, P), upstream)
@@ -73,7 +74,7 @@ def test_matrix_with_gradients(timed, contender):
 
 def tiles(X):
     """The products of all pairs, a tile at a time, each of which the next one overwrites."""
-    S = torch.empty(1024, 2048)
+    S = X.new_empty(1024, 2048)
     for row in range(0, len(X), 1024):
         for column in range(0, len(X), 2048):
             first, second = X[row : row + 1024], X[column : column + 2048]
@@ -114,7 +115,7 @@ def test_nearest_memory(benchmark, contender):
 
 if __name__ == "__main__":
     torch.set_num_threads(2)
-    X, _ = matrices(ALL[0], 1, ALL[1])
+    X, _ = matrices(ALL[0], 1, ALL[1], "cpu")
     NEIGHBOURS[sys.argv[1]](X[:500], K)
     before = resident("VmRSS")
     NEIGHBOURS[sys.argv[1]](X, K)

@@ -7,6 +7,8 @@ from scipy.special import ive
 
 from robustdml_ops.ops import bessel_ratio, fit_vmf, log_bessel_i, vmf_log_peak
 
+from .device import DEVICE, backends
+
 COUNT, DIM = 1_000_000, 128
 ORDER = DIM / 2 - 1
 
@@ -14,7 +16,7 @@ ORDER = DIM / 2 - 1
 def concentrations(dtype=torch.float64):
     """κ from 1e-4 to 1e4, shuffled: no branch predictor profits from their order."""
     torch.manual_seed(0)
-    return torch.logspace(-4, 4, COUNT, dtype=torch.float64)[torch.randperm(COUNT)].to(dtype)
+    return torch.logspace(-4, 4, COUNT, dtype=torch.float64)[torch.randperm(COUNT)].to(DEVICE, dtype)
 
 
 def by_scipy(kappa):
@@ -25,8 +27,8 @@ def by_scipy(kappa):
 @pytest.mark.parametrize("contender", ["robustdml/log_bessel_i", "scipy/log(ive)"])
 def test_log_bessel_i(timed, contender):
     kappa = concentrations()
-    array = kappa.numpy()
-    theirs, ours = by_scipy(array), log_bessel_i(ORDER, kappa).numpy()
+    array = kappa.cpu().numpy()
+    theirs, ours = by_scipy(array), log_bessel_i(ORDER, kappa).cpu().numpy()
     finite = np.isfinite(theirs)
     np.testing.assert_allclose(ours[finite], theirs[finite], rtol=1e-13, atol=1e-12)
     assert np.isfinite(ours).all()
@@ -42,12 +44,12 @@ def test_log_bessel_i(timed, contender):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("backend", ["native", "eager"])
+@pytest.mark.parametrize("backend", backends())
 @pytest.mark.parametrize("function", [bessel_ratio, vmf_log_peak], ids=lambda f: f.__name__)
 def test_elementwise(timed, function, backend, dtype):
     kappa = concentrations(dtype)
     argument = ORDER if function is bessel_ratio else DIM
-    exact = function(argument, kappa.double(), backend="native")
+    exact = function(argument, kappa.double(), backend="eager")
     torch.testing.assert_close(function(argument, kappa, backend=backend).double(), exact, rtol=1e-6, atol=0)
     timed(
         lambda: function(argument, kappa, backend=backend),
@@ -62,9 +64,9 @@ def test_elementwise(timed, function, backend, dtype):
 def test_fit(timed, classes):
     """As many classes as a step of 256 samples touches, and a whole refresh."""
     torch.manual_seed(0)
-    length = torch.rand(classes) * 20
-    sums = torch.nn.functional.normalize(torch.randn(classes, DIM)) * length[:, None]
-    counts = torch.full((classes,), 20)
+    length = torch.rand(classes, device=DEVICE) * 20
+    sums = torch.nn.functional.normalize(torch.randn(classes, DIM, device=DEVICE)) * length[:, None]
+    counts = torch.full((classes,), 20, device=DEVICE)
     assert fit_vmf(sums, counts).kappa.isfinite().all()
     timed(
         lambda: fit_vmf(sums, counts),

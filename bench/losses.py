@@ -3,8 +3,11 @@
 import torch
 from torch import Tensor
 
+from .device import DEVICE
 
-def losses_of(n: int) -> Tensor:
+
+def losses_of(n: int, device: str = DEVICE) -> Tensor:
     """Two lognormal modes, the upper with a third of the losses."""
     torch.manual_seed(0)
-    return torch.exp(0.4 * torch.randn(n) + 1.2 * (torch.rand(n) < 1 / 3))
+    normal, uniform = torch.randn(n, device=device), torch.rand(n, device=device)
+    return torch.exp(0.4 * normal + 1.2 * (uniform < 1 / 3))

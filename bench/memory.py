@@ -1,4 +1,4 @@
-"""Peak memory of one step, in a process of its own: ``python -m bench.memory CONTENDER B C D`` prints JSON.
+"""Peak memory of one step on the CPU, in a process of its own: ``python -m bench.memory CONTENDER B C D`` prints JSON.
 
 Three figures in MB: the whole process at its peak; the inputs and their gradients; and what the step took beyond them.
 """
@@ -22,9 +22,9 @@ def resident(field: str) -> int:
 
 def peak(contender: str, shape: Shape) -> dict[str, float]:
     """Run ``contender`` at ``shape`` and report the peak of a step."""
-    workload = Workload(shape)
+    workload = Workload(shape, "cpu")
     step = workload.contender(contender)
-    warm = Workload(Shape(shape.B, 640, shape.D))
+    warm = Workload(Shape(shape.B, 640, shape.D), "cpu")
     warm.contender(contender)()  # thread pools and workspaces of the libraries
     gradients = workload.embeddings.nbytes + workload.proxies.nbytes
     before = resident("VmRSS")

@@ -1,4 +1,4 @@
-"""What is timed of the losses on pairs. ``python -m bench.pair_workloads NAME B D m`` prints a step's peak memory."""
+"""What is timed of the losses on pairs. ``python -m bench.pair_workloads NAME B D m``: a step's memory on the CPU."""
 
 import json
 import sys
@@ -16,6 +16,7 @@ from robustdml_ops.ops import pair_lse
 from robustdml_ops.python_ref import multi_similarity_loss
 from robustdml_ops.sweep import chunk_rows
 
+from .device import DEVICE
 from .memory import resident
 
 MS = {"alpha": 2.0, "beta": 50.0, "base": 0.5}
@@ -38,17 +39,17 @@ class PairShape:
 class PairWorkload:
     """Inputs of one shape, with four samples of a class, and every contender that runs on them."""
 
-    def __init__(self, shape: PairShape) -> None:
+    def __init__(self, shape: PairShape, device: str = DEVICE) -> None:
         torch.manual_seed(0)
-        self.shape = shape
+        self.shape, new = shape, {"device": torch.device(device)}
         classes = max(1, shape.B // 4)
-        self.labels = torch.arange(shape.B) % classes
-        directions = torch.randn(classes, shape.D)
-        self.embeddings = (directions[self.labels] + torch.randn(shape.B, shape.D)).requires_grad_()
-        wrong = torch.rand(shape.B) < shape.wrong / 100
-        self.labels = torch.where(wrong, torch.randint(classes, (shape.B,)), self.labels)
-        self.bank = torch.nn.functional.normalize(torch.randn(shape.m, shape.D))
-        self.bank_labels = torch.randint(classes, (shape.m,))
+        self.labels = torch.arange(shape.B, **new) % classes
+        directions = torch.randn(classes, shape.D, **new)
+        self.embeddings = (directions[self.labels] + torch.randn(shape.B, shape.D, **new)).requires_grad_()
+        wrong = torch.rand(shape.B, **new) < shape.wrong / 100
+        self.labels = torch.where(wrong, torch.randint(classes, (shape.B,), **new), self.labels)
+        self.bank = torch.nn.functional.normalize(torch.randn(shape.m, shape.D, **new))
+        self.bank_labels = torch.randint(classes, (shape.m,), **new)
 
     def contender(self, name: str) -> Callable[[], list[Tensor]]:
         """Return the step of ``name``: value and gradient, or the value alone where it ends in ``sweep``."""
@@ -75,7 +76,7 @@ class PairWorkload:
             losses[name] = lambda: listed(X, y, found)
         if "queue" in name:  # the peer's own memory around the loss: it lists all pairs
             of_queue = {"robustdml": MultiSimilarityLoss(**MS), "pml": theirs}[name.split("/")[0]]
-            queue = pml.CrossBatchMemory(of_queue, self.shape.D, memory_size=self.shape.m)
+            queue = pml.CrossBatchMemory(of_queue, self.shape.D, memory_size=self.shape.m).to(X.device)
             while not queue.has_been_filled:
                 queue(X.detach(), y)
             losses[name] = lambda: queue(X, y)
@@ -112,9 +113,9 @@ class PairWorkload:
 
 def peak(name: str, shape: PairShape) -> dict[str, float]:
     """Peak of the process, its inputs and their gradient, and what a step took beyond them, in MB."""
-    workload = PairWorkload(shape)
+    workload = PairWorkload(shape, "cpu")
     step = workload.contender(name)
-    PairWorkload(PairShape(16, shape.D, 64 if shape.m else 0)).contender(name)()  # thread pools, workspaces
+    PairWorkload(PairShape(16, shape.D, 64 if shape.m else 0), "cpu").contender(name)()  # thread pools, workspaces
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
     step()

@@ -14,6 +14,8 @@ from robustdml_ops.ops import class_lse
 from robustdml_ops.python_ref import proxy_anchor_loss, smooth_proxy_anchor_loss
 from robustdml_ops.sweep import chunk_rows
 
+from .device import DEVICE
+
 HIDDEN = 512  # width of the confidence head in Smooth Proxy-Anchor
 CENTERS = 10  # of a class in SoftTriple
 
@@ -33,7 +35,7 @@ class Shape:
 class Workload:
     """Inputs of one shape, and every contender that runs on them."""
 
-    def __init__(self, shape: Shape, device: str = "cpu") -> None:
+    def __init__(self, shape: Shape, device: str = DEVICE) -> None:
         torch.manual_seed(0)
         self.shape, self.device = shape, torch.device(device)
         B, C, D = shape.B, shape.C, shape.D
@@ -45,9 +47,8 @@ class Workload:
     def factors(self) -> tuple[Tensor, Tensor, Tensor]:
         """A confidence head that is sure of one class in a hundred, give or take."""
         B, C = self.shape.B, self.shape.C
-        hidden, weight = torch.randn(B, HIDDEN), torch.randn(C, HIDDEN) / HIDDEN**0.5
-        bias = torch.full((C,), -4.5)
-        return hidden.to(self.device), weight.to(self.device), bias.to(self.device)
+        new = {"device": self.device}
+        return torch.randn(B, HIDDEN, **new), torch.randn(C, HIDDEN, **new) / HIDDEN**0.5, torch.full((C,), -4.5, **new)
 
     @cached_property
     def confidences(self) -> Tensor:
@@ -96,7 +97,7 @@ class Workload:
         C, D = self.shape.C, self.shape.D
         X, P, y = self.embeddings, self.proxies, self.labels
         theirs = pml.ProxyNCALoss(1, D)
-        theirs.proxies, theirs.proxy_labels = P, torch.arange(C)
+        theirs.proxies, theirs.proxy_labels = P, torch.arange(C, device=self.device)
 
         def ours(proxies: Tensor = P, labels: Tensor = y, **options: Any) -> Tensor:
             lse, target = class_lse(X, proxies, labels, **options)

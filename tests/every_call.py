@@ -36,6 +36,18 @@ class Call:
     def __call__(self, function: Callable[..., Any] | None = None, **changed: Any) -> Any:
         return (self.make() if function is None else function)(**{**self.inputs(), **self.settings, **changed})
 
+    def on(self, device: torch.device | str) -> dict[str, Any]:
+        """The inputs on ``device``; sets of labels made there anew."""
+
+        def move(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return value.to(device)
+            if isinstance(value, ops.LabelSets):
+                return ops.LabelSets.of(value.labels.to(device))
+            return type(value)(*map(move, value)) if isinstance(value, tuple) else value
+
+        return {name: move(value) for name, value in self.inputs().items()}
+
     def of(self, dtype: torch.dtype) -> dict[str, Any]:
         """The inputs, floating-point ones in ``dtype``."""
         return {

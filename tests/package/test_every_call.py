@@ -1,4 +1,4 @@
-"""The table of calls is whole, and each call runs and is differentiable as it says."""
+"""The table of calls is whole, and each call runs on every device and is differentiable as it says."""
 
 import pytest
 import torch
@@ -11,13 +11,38 @@ def test_every_public_name_has_a_call():
     assert set(OPS) == PUBLIC_OPS
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_the_call_runs_with_its_gradients(name):
+def value_and_gradients(name, place, compiled=False):
     call = EVERY[name]
-    inputs = {name: call.inputs()[name].requires_grad_() for name in call.differentiable}
-    result = first(call(**inputs))
+    torch.manual_seed(0)
+    function = call.make()
+    function = function.to(place) if name in LOSSES else function
+    function = torch.compile(function, fullgraph=True, backend="aot_eager") if compiled else function
+    inputs = call.on(place)
+    leaves = [inputs[key].requires_grad_() for key in call.differentiable]
+    result = first(call(function, **inputs))
+    return result, torch.autograd.grad(result.sum(), leaves) if leaves else ()
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_call_runs_with_its_gradients(name, place):
+    result, gradients = value_and_gradients(name, place)
+    assert result.device.type == place.type
     assert torch.isfinite(result).all()
-    assert result.requires_grad == bool(inputs)
-    for gradient in torch.autograd.grad(result.sum(), list(inputs.values())) if inputs else ():
+    assert result.requires_grad == bool(gradients)
+    for gradient in gradients:
         assert torch.isfinite(gradient).all()
         assert (gradient != 0).any()
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_gpu_finds_what_the_cpu_does(name, place):
+    """In float64; also through the registered ops, which stand in compiled graphs."""
+    expected = value_and_gradients(name, "cpu")
+    torch.use_deterministic_algorithms(False)  # its NaN filling is not traced
+    torch._dynamo.reset()
+    found = [value_and_gradients(name, place)]
+    if name in LOSSES or EVERY[name].differentiable:
+        found.append(value_and_gradients(name, place, compiled=True))
+    for result, gradients in found:
+        for mine, theirs in zip((result, *gradients), (expected[0], *expected[1]), strict=True):
+            torch.testing.assert_close(mine.cpu(), theirs)

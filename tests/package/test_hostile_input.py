@@ -23,17 +23,6 @@ def is_float(value):
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-def moved(inputs, device):
-    def move(value):
-        if isinstance(value, torch.Tensor):
-            return value.to(device)
-        if isinstance(value, ops.LabelSets):
-            return ops.LabelSets(*map(move, value.tensors))
-        return type(value)(*map(move, value)) if isinstance(value, tuple) else value
-
-    return {name: move(value) for name, value in inputs.items()}
-
-
 def gradients(call, function, inputs):
     """The first result and the gradients of what the call differentiates."""
     inputs = inputs | {name: inputs[name].requires_grad_() for name in call.differentiable}
@@ -48,7 +37,7 @@ def test_shapes_are_inferred_on_the_meta_device(name):
     function = call.make()
     expected, _ = gradients(call, function, call.inputs())
     on_meta = function.to("meta") if name in LOSSES else function
-    result, slopes = gradients(call, on_meta, moved(call.inputs(), "meta"))
+    result, slopes = gradients(call, on_meta, call.on("meta"))
     assert (result.device.type, result.shape, result.dtype) == ("meta", expected.shape, expected.dtype)
     for key, slope in zip(call.differentiable, slopes, strict=True):
         assert (slope.device.type, slope.shape) == ("meta", call.inputs()[key].shape)
@@ -74,7 +63,7 @@ def test_shapes_are_inferred_of_fake_tensors(name):
 @pytest.mark.parametrize("name", SEQUENTIAL)
 def test_sequential_work_needs_values(name):
     with pytest.raises(ValueError, match="weights is a meta or fake tensor"):
-        EVERY[name](**moved(EVERY[name].inputs(), "meta"))
+        EVERY[name](**EVERY[name].on("meta"))
     with FakeTensorMode(), pytest.raises(ValueError, match="weights is a meta or fake tensor"):
         EVERY[name]()
 

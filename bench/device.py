@@ -1,0 +1,13 @@
+"""Where what is timed lies: on the GPU where there is one."""
+
+import torch
+
+from robustdml_ops.backends import PREFERENCE, UNAVAILABLE
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def backends() -> list[str]:
+    """Those that serve the device, so that each is timed."""
+    names = PREFERENCE[DEVICE]
+    return [name for name in names if UNAVAILABLE[name](torch.device(DEVICE), torch.float32) is None]
