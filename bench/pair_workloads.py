@@ -11,10 +11,10 @@ from pytorch_metric_learning import losses as pml
 from pytorch_metric_learning import miners
 from torch import Tensor
 
+from robustdml_ops.chunks import chunk_rows
 from robustdml_ops.losses import ContrastiveLoss, MemoryContrastiveLoss, MultiSimilarityLoss
 from robustdml_ops.ops import pair_lse
 from robustdml_ops.python_ref import multi_similarity_loss
-from robustdml_ops.sweep import chunk_rows
 
 from .device import DEVICE
 from .memory import resident
@@ -94,7 +94,7 @@ class PairWorkload:
         X = self.embeddings.detach()
 
         def run(others: Tensor, count: int) -> None:
-            rows = min(len(X), chunk_rows(len(others) + 2 * X.shape[1], X.device))
+            rows = min(len(X), chunk_rows(len(X), len(others) + 2 * X.shape[1], X.device))
             S, dX = X.new_empty(rows, len(others)), torch.zeros_like(others if others is X else X[:1])
             for first in range(0, len(X) if count else 0, rows):
                 part = X[first : first + rows]

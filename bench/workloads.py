@@ -9,10 +9,10 @@ import torch
 from pytorch_metric_learning import losses as pml
 from torch import Tensor
 
+from robustdml_ops.chunks import chunk_rows
 from robustdml_ops.losses import AdaptiveProxyAnchorLoss, ProxyAnchorLoss, SmoothProxyAnchorLoss
 from robustdml_ops.ops import class_lse
 from robustdml_ops.python_ref import proxy_anchor_loss, smooth_proxy_anchor_loss
-from robustdml_ops.sweep import chunk_rows
 
 from .device import DEVICE
 
@@ -147,7 +147,7 @@ class Workload:
         """
         B, C, D = self.shape.B, self.shape.C, self.shape.D
         X, P = self.embeddings.detach(), self.proxies.detach()
-        rows = min(C, chunk_rows(B + 2 * D, self.device))
+        rows = min(C, chunk_rows(C, B + 2 * D, self.device))
         S, dX = X.new_empty(rows, B), torch.zeros_like(X)
         hidden, weight, _ = self.factors if logits else (X, P, None)
 

@@ -6,24 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from robustdml_ops.chunks import chunk_rows
 from robustdml_ops.rows.backend import RowsBackend, by_columns, new_rows
 from robustdml_ops.validation import check_gradient_fits
-
-
-def chunk_rows(per_class: int, device: torch.device) -> int:
-    """Classes per chunk, so that what they bring stays in the last-level cache.
-
-    Parameters
-    ----------
-    per_class : int
-        4-byte elements that one class brings: B of S, D of the proxy, D of its gradient, and what its set takes.
-    """
-    budget = (32 if device.type == "cuda" else 12) << 20
-    size = 4 * max(1, per_class)
-    # Where few rows fill the cache, S is in memory anyway, and a product of few rows is slow: 64 rows with 10⁵ columns
-    # take 1.45 times as long as 256. So many, while S stays below 128 MB.
-    least = max(64, min(256, (128 << 20) // size // 64 * 64))
-    return max(least, min(65536 if device.type == "cuda" else 8192, budget // size // 64 * 64))
 
 
 def product(A: Tensor, B: Tensor, out: Tensor) -> Tensor:
@@ -105,7 +90,7 @@ class Similarities:
         self.backend, self.embeddings, self.proxies, self.compute = backend, embeddings, proxies, compute
         self.names = names
         self.normalize, self.columns = normalize, backend.reads_columns(proxies)
-        rows = chunk_rows(B + 2 * D + per_class, embeddings.device)
+        rows = chunk_rows(len(proxies), B + 2 * D + per_class, embeddings.device, B * backend.temporaries)
         self.rows = min(len(proxies), max(1, rows // together) * together)
         self.X, self.X_inverse_norm = new((B, D), dtype=operand), new(B, dtype=compute)
         self.short = backend.normalize_rows(embeddings, self.X, self.X_inverse_norm)

@@ -15,10 +15,11 @@ from robustdml_ops.anchor.problem import AnchorProblem, ConfidenceSets
 from robustdml_ops.anchor.sweep import BACKENDS, SweepResult, Wanted, anchor_sweep
 from robustdml_ops.autograd import Derivative, Results, scale_gradients, second_derivatives
 from robustdml_ops.backends import choose
+from robustdml_ops.chunks import cache_rows
 from robustdml_ops.label_sets import LabelSets
 from robustdml_ops.precision import compute_dtype
 from robustdml_ops.rows.lengths import unit_rows_twice
-from robustdml_ops.sweep import chunk_rows, gradient_room
+from robustdml_ops.sweep import gradient_room
 from robustdml_ops.tracing import has_no_values
 from robustdml_ops.validation import check_finite_embeddings, check_finite_proxies, check_label_range
 
@@ -209,7 +210,7 @@ def _second(settings: Settings, sets: Sequence[Any], *tensors: Any) -> Results:
         (P, anchor_bias, *by_class),
         (vX, v_positive, v_negative, None, None),
         (vP, v_anchor, None, None),
-        chunk_rows(len(X) + 2 * X.shape[1], X.device),
+        cache_rows(len(X) + 2 * X.shape[1], X.device),
         len(P),
     )
     dupstream = [one if each is None else each for one, each in zip(dwhole, (dclass_0, dclass_1), strict=True)]

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.anchor.problem import ConfidenceSets
+from robustdml_ops.chunks import chunk_rows
 from robustdml_ops.label_sets import LabelSets
-from robustdml_ops.sweep import chunk_rows
 from robustdml_ops.tracing import without_autocast
 
 
@@ -41,7 +41,7 @@ def count_confidences(
     B, device = len(some), some.device
     lowest = torch.full((num_classes,), torch.inf, dtype=dtype, device=device)
     highest = -lowest
-    rows = chunk_rows(B + sets.per_class, device)
+    rows = chunk_rows(num_classes, B + sets.per_class, device, 0 if present is None else 2 * B)
     for first in range(0, num_classes if B else 0, rows):
         last = min(num_classes, first + rows)
         with without_autocast(device):

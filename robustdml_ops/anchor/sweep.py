@@ -1,4 +1,4 @@
-"""The sweep of the anchor log-sum-exp: what is of size B×C is made a chunk of classes at a time, and dies in cache."""
+"""The sweep of the anchor log-sum-exp: what is of size B×C is made a chunk of classes at a time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from robustdml_ops.autograd import Derivative, Results
 from robustdml_ops.backends import choose
+from robustdml_ops.chunks import cache_rows
 from robustdml_ops.classes.problem import ClassProblem
 from robustdml_ops.classes.sweep import BACKENDS, class_sweep, class_sweep_backward
 from robustdml_ops.label_sets import LabelSets
 from robustdml_ops.rows.lengths import unit_rows_twice
-from robustdml_ops.sweep import chunk_rows, gradient_room
+from robustdml_ops.sweep import gradient_room
 from robustdml_ops.tracing import has_no_values
 from robustdml_ops.validation import all_finite, check_finite_embeddings, check_label_range, require
 
@@ -177,7 +178,7 @@ def _second(settings: ClassSettings, *tensors: Any) -> Results:
 def _chunks(problem: ClassProblem, X: Tensor, P: Tensor) -> Iterator[tuple[slice, Callable[[Tensor, Tensor], Any]]]:
     """Rows of each chunk of whole classes, and the function that gives its logits."""
     H = problem.centers
-    classes = max(1, chunk_rows(len(X) + 2 * X.shape[1], X.device) // H)
+    classes = max(1, cache_rows(len(X) + 2 * X.shape[1], X.device) // H)
     for first in range(0, len(P) // H, classes):
         last = min(len(P) // H, first + classes)
         yield slice(first * H, last * H), partial(_logits, problem, first, last)

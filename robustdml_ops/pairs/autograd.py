@@ -12,11 +12,11 @@ from torch import Tensor
 
 from robustdml_ops.autograd import Derivative, Results, scale_gradients, second_derivatives
 from robustdml_ops.backends import choose
+from robustdml_ops.chunks import cache_rows
 from robustdml_ops.pairs.dense import chunk_value
 from robustdml_ops.pairs.problem import PairHingeProblem, PairLSEProblem, PairProblem, PairSets
 from robustdml_ops.pairs.sweep import BACKENDS, PairResult, pair_sweep
 from robustdml_ops.precision import compute_dtype
-from robustdml_ops.sweep import chunk_rows
 from robustdml_ops.tracing import has_no_values
 from robustdml_ops.validation import check_finite_candidates, check_finite_embeddings
 
@@ -202,7 +202,7 @@ def _second(problem: Sequence[Any], *tensors: Any) -> Results:
         (X, *by_anchor),
         (v_others, None, None),
         (vX, None, None),
-        chunk_rows(len(others) + 2 * X.shape[1], X.device),
+        cache_rows(len(others) + 2 * X.shape[1], X.device),
         len(X),
     )
     dupstream = [one if each is None else each for one, each in zip(dwhole, (dpositive, dnegative), strict=True)]

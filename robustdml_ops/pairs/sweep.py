@@ -9,18 +9,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from robustdml_ops.chunks import chunk_rows
 from robustdml_ops.pairs.eager import EagerPairs
 from robustdml_ops.pairs.native import NativePairs
 from robustdml_ops.pairs.problem import GivenRows, PairBackend, PairChunk, PairLSEProblem, PairProblem
 from robustdml_ops.pairs.triton import TritonPairs
-from robustdml_ops.sweep import Similarities, chunk_rows, part, product
+from robustdml_ops.sweep import Similarities, part, product
 from robustdml_ops.tracing import without_autocast
 from robustdml_ops.validation import check_gradient_fits
 
 BACKENDS: dict[str, PairBackend] = {"native": NativePairs(), "triton": TritonPairs(), "eager": EagerPairs()}
 
 
-_ROWS = 256  # of dS + dSᵀ at a time: nothing more of size n×n beside S
+# Elements of dS + dSᵀ at a time, in 256 rows at least: nothing more of size n×n beside S.
+_ELEMENTS = {"cpu": 0, "cuda": 1 << 24}
 
 
 @dataclass
@@ -76,7 +78,7 @@ def pair_sweep(
     if rows is not None:
         anchors, others = rows
     with without_autocast(anchors.device):
-        if candidates is None and factors is not None and n <= chunk_rows(n + 2 * anchors.shape[1], anchors.device):
+        if candidates is None and factors is not None and n <= _largest_chunk(anchors, backend):
             return _one_chunk(anchors, problem, rows, factors, backend, operand, result)
         # The anchors' part joins the candidates' in the compute type: half precision is rounded once, at the end.
         names = ("embeddings" if candidates is None else "candidates", "embeddings")
@@ -90,6 +92,12 @@ def pair_sweep(
     if candidates is None and result.danchors is not None and result.dcandidates is not None:
         result.danchors, result.dcandidates = result.danchors.add_(result.dcandidates), None
     return result
+
+
+def _largest_chunk(anchors: Tensor, backend: PairBackend) -> int:
+    """Rows that a chunk of a batch with itself may have."""
+    n, D = anchors.shape
+    return chunk_rows(n, n + 2 * D, anchors.device, n * backend.temporaries)
 
 
 def _given_rows(problem: PairProblem, anchors: Tensor, others: Tensor, dtype: torch.dtype) -> GivenRows | None:
@@ -122,8 +130,9 @@ def _one_chunk(
     S = product(U, U.t(), new((n, n), dtype=dtype))
     _run(backend, problem, given, result, upstream, 0, S, U, None)
     result.danchors = new((n, D), dtype=dtype)
-    for first in range(0, n, _ROWS):
-        rows = slice(first, first + _ROWS)
+    some = max(256, _ELEMENTS.get(anchors.device.type, 0) // n)
+    for first in range(0, n, some):
+        rows = slice(first, first + some)
         product((S[rows] + S[:, rows].t()).to(U.dtype), U, result.danchors[rows])
     backend.normalize_rows_backward(result.danchors, U, inverse_norm)
     if short:

@@ -9,6 +9,9 @@ from robustdml_ops.rows.lengths import all_within_reach, inverse_lengths, out_of
 class RowsBackend:
     """Base class of every backend that serves a sweep."""
 
+    # Matrices of the size of S that its epilogues make on the way, beside S.
+    temporaries = 0
+
     def normalize_rows(self, P: Tensor, U: Tensor, inverse_norm: Tensor) -> bool:
         """U = P / |P| by rows and inverse_norm = 1 / |P|; zero rows give zeros, rows with NaN or inf NaN.
 

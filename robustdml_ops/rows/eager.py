@@ -9,6 +9,8 @@ from robustdml_ops.rows.lengths import all_within_reach, inverse_lengths, out_of
 class EagerRows(RowsBackend):
     """On every device, without a compiler."""
 
+    temporaries = 8
+
     def reads_columns(self, P: Tensor) -> bool:
         """As :meth:`RowsBackend.reads_columns`."""
         return by_columns(P)

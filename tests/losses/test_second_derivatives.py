@@ -29,7 +29,7 @@ def chunks(request, monkeypatch):
     """Second derivatives whole, and by chunks of three."""
     if request.param is not None:
         for room in ("anchor", "classes", "pairs"):
-            monkeypatch.setattr(f"robustdml_ops.{room}.autograd.chunk_rows", lambda *_: request.param)
+            monkeypatch.setattr(f"robustdml_ops.{room}.autograd.cache_rows", lambda *_: request.param)
 
 
 def penalised(loss, inputs):
