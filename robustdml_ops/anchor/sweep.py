@@ -85,8 +85,8 @@ def anchor_sweep(
 
         result = SweepResult()
         similarities.want_gradients(want.embeddings, want.proxies)
-        # Summed many chunks at a time, so that a sum costs no launch per chunk and no memory per class.
-        block = C if want.lse else min(C, similarities.rows * max(1, 65536 // similarities.rows))
+        # Summed many chunks at a time, so that a sum costs no launch per chunk and little memory per class.
+        block = C if want.lse else min(C, similarities.rows * max(1, _summed(embeddings.device) // similarities.rows))
         lse = embeddings.new_empty((2, block), dtype=compute)
         if want.lse:
             result.lse_positive, result.lse_negative = lse
@@ -120,6 +120,11 @@ def anchor_sweep(
             similarities.backward(chunk)
         result.dembeddings, result.dproxies = similarities.gradients()
     return result
+
+
+def _summed(device: torch.device) -> int:
+    """Log-sum-exps that are summed at a time: half a megabyte of them, 32 on a GPU, for which each sum is a launch."""
+    return 1 << 16 if device.type == "cpu" else 1 << 22
 
 
 def _of_log_sum_exps(lse: tuple[Tensor, Tensor], upstream: tuple[Tensor, Tensor] | None, want: Wanted) -> SweepResult:

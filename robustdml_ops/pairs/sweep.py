@@ -21,8 +21,8 @@ from robustdml_ops.validation import check_gradient_fits
 BACKENDS: dict[str, PairBackend] = {"native": NativePairs(), "triton": TritonPairs(), "eager": EagerPairs()}
 
 
-# Elements of dS + dSᵀ at a time, in 256 rows at least: nothing more of size n×n beside S.
-_ELEMENTS = {"cpu": 0, "cuda": 1 << 24}
+# Rows of dS + dSᵀ at a time, so that nothing more of size n×n is beside S; elsewhere than on the CPU so many elements.
+_ROWS, _ELEMENTS = 256, 1 << 24
 
 
 @dataclass
@@ -130,7 +130,7 @@ def _one_chunk(
     S = product(U, U.t(), new((n, n), dtype=dtype))
     _run(backend, problem, given, result, upstream, 0, S, U, None)
     result.danchors = new((n, D), dtype=dtype)
-    some = max(256, _ELEMENTS.get(anchors.device.type, 0) // n)
+    some = _ROWS if anchors.device.type == "cpu" else max(_ROWS, _ELEMENTS // n)
     for first in range(0, n, some):
         rows = slice(first, first + some)
         product((S[rows] + S[:, rows].t()).to(U.dtype), U, result.danchors[rows])

@@ -1,0 +1,83 @@
+"""What a step asks of a GPU, counted without one.
+
+On the device "meta" PyTorch's operations have shapes and take no time, and nothing there looks at values, as on a GPU.
+So a step runs there as it would on a GPU: the registered ops step aside, Triton's kernels are noted and not run, and
+chunks and types are those of a card of 80 GB.
+"""
+
+import contextlib
+import sys
+from collections import Counter
+from unittest import mock
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+pytest.importorskip("triton", reason="Triton is not installed")
+from triton.runtime.jit import JITFunction
+
+from robustdml_ops import backends, chunks, precision
+
+CUDA = torch.device("cuda")
+# Allocations, and what stays on the host.
+NO_LAUNCH = {"empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "promote_types", "scalar_tensor"}
+chunk_rows = chunks.chunk_rows
+
+
+class Launches(TorchDispatchMode):
+    """Operations of PyTorch on the way to the device, by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.kernels: Counter[str] = Counter()  # Triton's
+        self.operations: Counter[str] = Counter()  # PyTorch's that compute or copy
+        self.calls = 0  # of PyTorch's dispatcher: views and allocations, too
+
+    @property
+    def total(self):
+        """What the device is asked to run."""
+        return sum((self.kernels + self.operations).values())
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.calls += 1
+        name = function.overloadpacket.__name__
+        if not function.is_view and name not in NO_LAUNCH:
+            self.operations[name] += 1
+        return function(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def counted():
+    """Count what runs within, on tensors of "meta"."""
+    launches = Launches()
+
+    def note(kernel, *arguments, grid, warmup, **named):
+        launches.kernels[kernel.__name__] += 1
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(JITFunction, "run", note))
+        stack.enter_context(mock.patch.dict(backends.UNAVAILABLE, triton=lambda *_: None))
+        stack.enter_context(mock.patch.dict(backends.PREFERENCE, meta=("triton", "eager")))
+        stack.enter_context(mock.patch.object(chunks, "memory", return_value=80 << 30))
+        stack.enter_context(mock.patch.object(precision, "multiplies_bfloat16", return_value=True))
+        stack.enter_context(mock.patch.object(torch, "autocast", no_autocast))
+        for name, module in list(sys.modules.items()):
+            if name.startswith("robustdml_ops."):
+                if hasattr(module, "has_no_values"):
+                    stack.enter_context(mock.patch.object(module, "has_no_values", return_value=False))
+                if hasattr(module, "in_registry"):
+                    stack.enter_context(mock.patch.object(module, "in_registry", return_value=False))
+                if hasattr(module, "chunk_rows"):
+                    stack.enter_context(mock.patch.object(module, "chunk_rows", of_a_card))
+        stack.enter_context(launches)
+        yield launches
+
+
+def no_autocast(*_, **__):
+    """There is none on "meta"."""
+    return contextlib.nullcontext()
+
+
+def of_a_card(classes, per_class, device, on_the_way=0):
+    return chunk_rows(classes, per_class, CUDA, on_the_way)

@@ -1,0 +1,96 @@
+"""What each step asks of a GPU, so that it doesn't grow unseen. Where a figure here falls, lower it."""
+
+import pytest
+import torch
+
+from robustdml_ops.losses import (
+    ContrastiveLoss,
+    MemoryContrastiveLoss,
+    MultiSimilarityLoss,
+    ProxyAnchorLoss,
+    ProxyNCALoss,
+    SmoothProxyAnchorLoss,
+    SoftTripleLoss,
+)
+from robustdml_ops.robust import PRISM
+from tests.launches import counted
+
+META = torch.device("meta")
+BF16 = torch.bfloat16
+
+
+@pytest.fixture(autouse=True)
+def _as_in_training():
+    """Deterministic mode fills what is allocated, which would count."""
+    torch.use_deterministic_algorithms(False)
+
+
+def count(make, B, D, targets=None, more=()):
+    """Of a loss with its gradients, from embeddings of bfloat16."""
+    with META:
+        loss = make()
+        X = torch.empty(B, D, dtype=BF16, requires_grad=True)
+        y = torch.empty(B, dtype=torch.int64) if targets is None else torch.empty(targets)
+        more = [torch.empty(shape, dtype=dtype) for shape, dtype in more]
+        with counted() as launches:
+            loss(X, y, *([None, *more] if more else ())).backward()
+    return launches
+
+
+BANK = (((100_000, 128), BF16), ((100_000,), torch.int64))
+# launches, calls of PyTorch's dispatcher
+STEPS = {
+    "Proxy-Anchor": (lambda: count(lambda: ProxyAnchorLoss(10**5, 512), 1024, 512), 40, 59),
+    "Smooth, dense": (lambda: count(lambda: SmoothProxyAnchorLoss(10**5, 128), 256, 128, (256, 10**5)), 46, 68),
+    "Proxy-NCA": (lambda: count(lambda: ProxyNCALoss(10**5, 512), 1024, 512), 45, 69),
+    "SoftTriple": (lambda: count(lambda: SoftTripleLoss(10**4, 128, 10), 256, 128), 46, 78),
+    "multi-similarity": (lambda: count(MultiSimilarityLoss, 1024, 128), 20, 30),
+    "multi-similarity, a large batch": (lambda: count(MultiSimilarityLoss, 8192, 128), 29, 51),
+    "contrastive": (lambda: count(ContrastiveLoss, 1024, 128), 34, 67),
+    "contrastive with a bank": (lambda: count(MemoryContrastiveLoss, 256, 128, None, BANK), 44, 72),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_launches_of_a_step(name):
+    step, launches, calls = STEPS[name]
+    found = step()
+    told = f"{dict(found.kernels)} {dict(found.operations)}"
+    assert 0 < found.total <= launches, f"{found.total}: {told}"
+    assert found.calls <= calls, f"{found.calls}: {told}"
+
+
+# launches of a chunk: products, Triton's kernels, others
+CHUNKS = {
+    "Proxy-Anchor": (lambda C: count(lambda: ProxyAnchorLoss(C, 512), 1024, 512), (3, 3, 2)),
+    "Proxy-NCA": (lambda C: count(lambda: ProxyNCALoss(C, 512), 1024, 512), (4, 6, 2)),
+}
+
+
+@pytest.mark.parametrize("name", CHUNKS)
+def test_launches_of_a_chunk(name):
+    step, expected = CHUNKS[name]
+    few, many = step(10**6), step(2 * 10**6)
+    products = many.operations["mm"] - few.operations["mm"]
+    chunks = products // expected[0]
+    assert products == chunks * expected[0]
+    assert chunks == 8
+    others = many.operations - few.operations
+    del others["mm"]
+    assert (many.kernels - few.kernels).total() == chunks * expected[1]
+    assert others.total() <= chunks * expected[2], dict(others)
+
+
+@pytest.mark.parametrize(
+    ("similarity", "threshold", "launches"),
+    [("average", "smooth-top-r", 132), ("average", "per-class", 165), ("vmf", "smooth-top-r", 180)],
+)
+def test_launches_of_a_filter(similarity, threshold, launches):
+    """A verdict on a batch, what is kept into the bank, and the refresh of the classes that it touched."""
+    vmf = {"vmf_start": 0} if similarity == "vmf" else {}
+    prism = PRISM(10**5, 128, similarity, 0.5, threshold, memory_size=400_000, **vmf).to(META)
+    X, y = torch.empty(256, 128, device=META), torch.zeros(256, dtype=torch.int64, device=META)
+    for _ in range(2):
+        with counted() as found:
+            prism.enqueue(X, y, prism(X, y).keep)
+    assert 0 < found.total <= launches, f"{found.total}: {dict(found.kernels)} {dict(found.operations)}"
