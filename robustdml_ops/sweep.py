@@ -23,7 +23,7 @@ def accumulate(total: Tensor, A: Tensor, B: Tensor) -> None:
     if A.dtype == total.dtype:
         total.addmm_(A, B)
     else:
-        total += torch.mm(A, B, out_dtype=total.dtype)
+        torch.addmm(total, A, B, out_dtype=total.dtype, out=total)
 
 
 def part(upstream: Tensor, first: int, last: int) -> Tensor:
@@ -46,17 +46,18 @@ class Chunk(NamedTuple):
 
     first: int
     last: int
-    S: Tensor  # (c, B) compute type: V·x; an epilogue turns it into dL/dS
+    S: Tensor  # (c, B) compute type: V·x; an epilogue turns it into dL/dS where there is no dS
     V: Tensor  # (c, D) operand type: what stood for the proxies in the product
     inverse_norm: Tensor  # (c,) compute type: 1 / |proxy|
     short: bool  # whether a gradient may be beyond the type, see the backend's normalize_rows()
     scale: Tensor | None  # inverse_norm where V holds the proxies as they are, so that S·scale are cosines; else None
+    dS: Tensor | None = None  # (c, B) operand type: where the epilogue is to leave dL/dS; None: in S
 
 
 class Similarities:
     """All similarities of a batch with C proxies, of which one chunk exists at a time.
 
-    Iterating yields each chunk; when its S has become dL/dS, :meth:`backward` takes it into the gradients.
+    Iterating yields each chunk; when its epilogue has made dL/dS, :meth:`backward` takes it into the gradients.
 
     Parameters
     ----------
@@ -107,6 +108,8 @@ class Similarities:
     def __iter__(self) -> Iterator[Chunk]:
         new, B = self.embeddings.new_empty, len(self.X)
         S, inverse_norm = new((self.rows, B), dtype=self.compute), new(self.rows, dtype=self.compute)
+        rounds = self.backend.rounds and self.X.dtype != self.compute and (self.dX is not None or self.dP is not None)
+        dS = new((self.rows, B), dtype=self.X.dtype) if rounds else None
         U: Tensor | None = None
         for first in range(0, len(self.proxies), self.rows):
             last = min(len(self.proxies), first + self.rows)
@@ -122,13 +125,13 @@ class Similarities:
                 V = U[:count]
                 short = self.backend.normalize_rows(P, V, norm)
                 product(V, self.X.t(), S[:count])
-            yield Chunk(first, last, S[:count], V, norm, short, scale)
+            yield Chunk(first, last, S[:count], V, norm, short, scale, None if dS is None else dS[:count])
 
     def backward(self, chunk: Chunk) -> None:
-        """Take a chunk whose S is dL/dS into the gradients that are wanted."""
+        """Take a chunk, of which dL/dS is there, into the gradients that are wanted."""
         if self.dX is None and self.dP is None:
             return
-        dS = chunk.S.to(self.X.dtype)
+        dS = chunk.S.to(self.X.dtype) if chunk.dS is None else chunk.dS
         if self.dX is not None:
             accumulate(self.dX, dS.t(), chunk.V)
         if self.dP is not None:

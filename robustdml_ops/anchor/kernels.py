@@ -84,7 +84,8 @@ def add_candidates(
 
 @triton.jit(do_not_specialize=["c", "first"])
 def anchor_lse(
-    S,  # (c, B) compute dtype, contiguous, in: cosines; out: dL/dS where upstream is given
+    S,  # (c, B) compute dtype, contiguous, in: cosines
+    dS,  # (c, B) compute or operand dtype, contiguous, out: dL/dS where upstream is given; may be S
     labels,  # (B,) int64, in; None: the values tell the sets
     values,  # (c, B) compute dtype, in: confidences or their logits; None: the labels tell
     positive_bias,  # (B,) compute dtype, in
@@ -109,7 +110,7 @@ def anchor_lse(
     BLOCK_C: tl.constexpr,  # anchors a program
     BLOCK_B: tl.constexpr,  # candidates a step
 ):
-    """Two log-sum-exps per row of S, and S ← dL/dS. Nothing is added across programs: the same bits every time."""
+    """Two log-sum-exps per row of S, and dL/dS. Nothing is added across programs: the same bits every time."""
     rows = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = rows < c
     classes = first + rows
@@ -154,8 +155,8 @@ def anchor_lse(
             shift = tl.where(positive, max_positive[:, None], max_negative[:, None])
             factor = tl.where(positive, factor_positive[:, None], factor_negative[:, None])
             dexponent = weight * tl.exp(exponent - shift) * factor
-            dS = tl.where(positive, -dexponent, dexponent) * alpha
-            tl.store(S + rows[:, None] * B + columns[None, :], dS, mask=mask)
+            slope = tl.where(positive, -dexponent, dexponent) * alpha
+            tl.store(dS + rows[:, None] * B + columns[None, :], slope, mask=mask)
             if bias_partials is not None:
                 partial = bias_partials + tl.program_id(0).to(tl.int64) * 2 * B + columns
                 tl.store(partial, tl.sum(tl.where(positive, dexponent, 0.0), axis=0), mask=columns < B)

@@ -93,7 +93,7 @@ class AnchorProblem:
 class AnchorChunk:
     """One chunk of a sweep, as an epilogue sees it."""
 
-    S: Tensor  # (c, B) in: V·x; out: dL/dS where gradients are wanted, else undefined
+    S: Tensor  # (c, B) in: V·x; out: dL/dS where gradients are wanted and have no room in dS, else undefined
     first: int  # class of the first row
     upstream_positive: Tensor | None  # () or (c,): dL/dpositive; None: no gradients wanted
     upstream_negative: Tensor | None  # () or (c,)
@@ -102,6 +102,7 @@ class AnchorChunk:
     dpositive_bias: Tensor | None  # (B,) added to; None: not wanted
     dnegative_bias: Tensor | None  # (B,) added to; None exactly when dpositive_bias is
     scale: Tensor | None = None  # (c,) in: what makes cosines of S, and of their gradient that of S; None: they are
+    dS: Tensor | None = None  # (c, B) operand type, out: dL/dS; None: in S
 
     @property
     def last(self) -> int:
@@ -113,7 +114,7 @@ class AnchorBackend(RowsBackend):
     """What a backend provides for the anchor log-sum-exp."""
 
     def anchor_lse(self, chunk: AnchorChunk, problem: AnchorProblem) -> None:
-        """Two log-sum-exps per row of ``chunk.S``, and S ← dL/dS."""
+        """Two log-sum-exps per row of ``chunk.S``, and dL/dS in ``chunk.dS``, or in S where there is none."""
         raise NotImplementedError
 
     def fused_forward(self, X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tensor, Tensor] | None:

@@ -111,6 +111,7 @@ def anchor_sweep(
                     dpositive_bias=result.dpositive_bias,
                     dnegative_bias=result.dnegative_bias,
                     scale=chunk.scale,
+                    dS=chunk.dS,
                 ),
                 problem,
             )

@@ -32,6 +32,7 @@ class TritonAnchor(TritonRows, AnchorBackend):
         with current(S):
             kernel[grid](
                 S=S,
+                dS=S if chunk.dS is None else chunk.dS,
                 values=values,
                 upstream_positive=chunk.upstream_positive,
                 upstream_negative=chunk.upstream_negative,

@@ -198,7 +198,8 @@ def class_lse(
 
 @triton.jit(do_not_specialize=["c", "first"])
 def class_lse_backward(
-    S,  # (c, H, B) compute dtype, contiguous, in: similarities; out: dL/dS
+    S,  # (c, H, B) compute dtype, contiguous, in: similarities
+    dS,  # (c, H, B) compute or operand dtype, contiguous, out: dL/dS; may be S
     labels,  # (B,) int64, in
     scale,  # (c,) or () compute dtype, in
     bias,  # (c,) compute dtype, in; None: none
@@ -215,14 +216,15 @@ def class_lse_backward(
     BLOCK_C: tl.constexpr,  # classes a program
     BLOCK_B: tl.constexpr,  # samples a program
 ):
-    """S ← dL/dS."""
+    """dL/dS."""
     classes = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     columns = tl.program_id(1) * BLOCK_B + tl.arange(0, BLOCK_B)
     exist = columns < B
     mask = (classes < c)[:, None] & exist[None, :]
     rows = classes.to(tl.int64)
     gamma = in_type(gamma, S.dtype.element_ty)
-    pointers = S + rows[:, None] * H * B + columns[None, :]
+    places = rows[:, None] * H * B + columns[None, :]
+    pointers = S + places
     similarity, choice, total = load_pooled(pointers, mask, B, H, gamma, POOLING)
     slope, offset = class_lines(scale, bias, rows, classes < c, scale_stride)
     whole = tl.load(lse + columns, mask=exist, other=0.0)
@@ -235,7 +237,7 @@ def class_lse_backward(
     )
     gradient *= slope[:, None]
     if POOLING == "none":
-        tl.store(pointers, gradient, mask=mask)
+        tl.store(dS + places, gradient, mask=mask)
     else:
         for h in range(0, H):
             if POOLING == "max":
@@ -244,4 +246,4 @@ def class_lse_backward(
                 s = tl.load(pointers + h * B, mask=mask, other=0.0)
                 weight = tl.exp((s - choice) / gamma) / total
                 value = gradient * weight * (1.0 + (s - similarity) / gamma)
-            tl.store(pointers + h * B, value, mask=mask)
+            tl.store(dS + places + h * B, value, mask=mask)

@@ -41,9 +41,10 @@ class ClassProblem:
 class ClassChunk:
     """One chunk of a sweep, as an epilogue sees it. Chunks hold whole classes."""
 
-    S: Tensor  # (c·H, B) in: V·x; out: dL/dS in the backward sweep, else undefined
+    S: Tensor  # (c·H, B) in: V·x; out: dL/dS in the backward sweep where it has no room in dS, else undefined
     first: int  # class of the first row
     scale: Tensor | None = None  # (c·H,) in: what makes cosines of S, and of their gradient that of S; None: they are
+    dS: Tensor | None = None  # (c·H, B) operand type, out in the backward sweep: dL/dS; None: in S
 
     def classes(self, problem: ClassProblem) -> int:
         """How many classes the chunk holds."""
@@ -90,7 +91,7 @@ class ClassBackend(RowsBackend):
         raise NotImplementedError
 
     def class_lse_backward(self, chunk: ClassChunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
-        """S ← dL/dS."""
+        """dL/dS in ``chunk.dS``, or in S where there is none."""
         raise NotImplementedError
 
     def fused_forward(self, X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) -> bool:

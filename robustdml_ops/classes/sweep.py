@@ -109,4 +109,4 @@ def _similarities(
 def _chunks(similarities: Similarities, problem: ClassProblem) -> Iterator[tuple[Chunk, ClassChunk]]:
     """Each chunk as the similarities and as an epilogue know it: the one counts rows, the other classes."""
     for chunk in similarities:
-        yield chunk, ClassChunk(chunk.S, chunk.first // problem.centers, chunk.scale)
+        yield chunk, ClassChunk(chunk.S, chunk.first // problem.centers, chunk.scale, chunk.dS)

@@ -40,6 +40,7 @@ class TritonClasses(TritonRows, ClassBackend):
         parameters = epilogue_launch(B, chunk.S.dtype)
         with current(chunk.S):
             kernel[-(-c // int(parameters["BLOCK_C"])), -(-B // int(parameters["BLOCK_B"]))](
+                dS=chunk.S if chunk.dS is None else chunk.dS,
                 lse=upstream.lse,
                 dlse=upstream.dlse,
                 dlogit=upstream.dlogit,

@@ -62,7 +62,8 @@ def pair_terms(
 
 @triton.jit(do_not_specialize=["c", "first"])
 def pair_lse(
-    S,  # (c, m) compute dtype, contiguous, in: cosines; out: dL/dS where upstream is given
+    S,  # (c, m) compute dtype, contiguous, in: cosines
+    dS,  # (c, m) compute or operand dtype, contiguous, out: dL/dS where upstream is given; may be S
     labels,  # (c,) int64, in
     candidate_labels,  # (m,) int64, in
     candidate_weights,  # (m,) compute dtype, in; None: none
@@ -85,7 +86,7 @@ def pair_lse(
     BLOCK_R: tl.constexpr,  # anchors a program
     BLOCK_M: tl.constexpr,  # candidates a step
 ):
-    """Two log-sum-exps per row of S, and S ← dL/dS. Nothing is added across programs: the same bits every time."""
+    """Two log-sum-exps per row of S, and dL/dS. Nothing is added across programs: the same bits every time."""
     rows = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     inside = rows < c
     places = first + rows
@@ -160,9 +161,9 @@ def pair_lse(
             if MINING:
                 positive, negative = informative(s, positive, negative, lowest_positive, highest_negative, epsilon)
             term = pair_terms(s, positive, negative, alpha, beta, base, max_positive, max_negative)
-            dS = tl.where(positive, factor_positive[:, None] * term, 0.0)
-            dS = tl.where(negative, factor_negative[:, None] * term, dS)
-            tl.store(S + rows[:, None] * m + columns[None, :], dS, mask=mask)
+            slope = tl.where(positive, factor_positive[:, None] * term, 0.0)
+            slope = tl.where(negative, factor_negative[:, None] * term, slope)
+            tl.store(dS + rows[:, None] * m + columns[None, :], slope, mask=mask)
 
 
 @triton.jit
@@ -224,7 +225,8 @@ def with_near_distances(
 
 @triton.jit(do_not_specialize=["c", "first"])
 def pair_hinge(
-    S,  # (c, m) compute dtype, contiguous, in: cosines; out: dL/dS where upstream is given
+    S,  # (c, m) compute dtype, contiguous, in: cosines
+    dS,  # (c, m) compute or operand dtype, contiguous, out: dL/dS where upstream is given; may be S
     labels,  # (c,) int64, in
     candidate_labels,  # (m,) int64, in
     upstream_positive,  # (c,) or () compute dtype, in: dL/dpositive; None: no gradients wanted
@@ -252,7 +254,7 @@ def pair_hinge(
     BLOCK_R: tl.constexpr,  # anchors a program
     BLOCK_M: tl.constexpr,  # candidates a step
 ):
-    """Two sums and counts per row of S, and S ← dL/dS. Nothing is added across programs: the same bits every time."""
+    """Two sums and counts per row of S, and dL/dS. Nothing is added across programs: the same bits every time."""
     rows = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     inside = rows < c
     places = first + rows
@@ -305,9 +307,9 @@ def pair_hinge(
         count_positive += positive.to(tl.int32)
         count_negative += negative.to(tl.int32)
         if upstream_positive is not None:
-            dS = tl.where(positive, factor_positive[:, None] * slope, 0.0)
-            dS = tl.where(negative, factor_negative[:, None] * slope, dS)
-            tl.store(S + rows[:, None] * m + columns[None, :], dS, mask=mask)
+            gradient = tl.where(positive, factor_positive[:, None] * slope, 0.0)
+            gradient = tl.where(negative, factor_negative[:, None] * slope, gradient)
+            tl.store(dS + rows[:, None] * m + columns[None, :], gradient, mask=mask)
     tl.store(sums_positive + rows, tl.sum(sum_positive, axis=1), mask=inside)
     tl.store(sums_negative + rows, tl.sum(sum_negative, axis=1), mask=inside)
     tl.store(counts_positive + rows, tl.sum(count_positive, axis=1).to(tl.int64), mask=inside)

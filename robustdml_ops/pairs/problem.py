@@ -140,7 +140,7 @@ _COARSE = DistanceLimits(2.0**-3, 2.0**-6)  # bfloat16 or TF32
 class PairChunk:
     """One chunk of a sweep over pairs, as an epilogue sees it."""
 
-    S: Tensor  # (c, m) in: V·x; out: dL/dS where gradients are wanted, else undefined
+    S: Tensor  # (c, m) in: V·x; out: dL/dS where gradients are wanted and have no room in dS, else undefined
     first: int  # anchor of the first row
     upstream_positive: Tensor | None  # () or (c,): dL/dpositive; None: no gradients wanted
     upstream_negative: Tensor | None  # () or (c,)
@@ -150,6 +150,7 @@ class PairChunk:
     rows: GivenRows | None  # None: the problem needs no distances
     V: Tensor  # (c, D) in: what stood for the anchors in the product that made S
     scale: Tensor | None = None  # (c,) in: what makes cosines of S, and of their gradient that of S; None: they are
+    dS: Tensor | None = None  # (c, m) operand type, out: dL/dS; None: in S
 
     @property
     def last(self) -> int:
@@ -161,9 +162,9 @@ class PairBackend(RowsBackend):
     """What a backend provides for the sums of pairs."""
 
     def pair_lse(self, chunk: PairChunk, problem: PairLSEProblem) -> None:
-        """Two log-sum-exps per row of ``chunk.S``, and S ← dL/dS."""
+        """Two log-sum-exps per row of ``chunk.S``, and dL/dS in ``chunk.dS``, or in S where there is none."""
         raise NotImplementedError
 
     def pair_hinge(self, chunk: PairChunk, problem: PairHingeProblem) -> None:
-        """Two sums of hinges per row of ``chunk.S``, their counts, and S ← dL/dS."""
+        """Two sums of hinges per row of ``chunk.S``, their counts, and dL/dS as :meth:`pair_lse`."""
         raise NotImplementedError

@@ -14,7 +14,7 @@ from robustdml_ops.pairs.eager import EagerPairs
 from robustdml_ops.pairs.native import NativePairs
 from robustdml_ops.pairs.problem import GivenRows, PairBackend, PairChunk, PairLSEProblem, PairProblem
 from robustdml_ops.pairs.triton import TritonPairs
-from robustdml_ops.sweep import Similarities, part, product
+from robustdml_ops.sweep import Chunk, Similarities, part, product
 from robustdml_ops.tracing import without_autocast
 from robustdml_ops.validation import check_gradient_fits
 
@@ -86,7 +86,7 @@ def pair_sweep(
         similarities.want_gradients(want_candidates, want_anchors)
         result.candidate_scale = similarities.X_inverse_norm
         for chunk in similarities:
-            _run(backend, problem, rows, result, factors, chunk.first, chunk.S, chunk.V, chunk.scale)
+            _run(backend, problem, rows, result, factors, chunk)
             similarities.backward(chunk)
         result.dcandidates, result.danchors = similarities.gradients()
     if candidates is None and result.danchors is not None and result.dcandidates is not None:
@@ -128,7 +128,7 @@ def _one_chunk(
     U, inverse_norm = new((n, D), dtype=operand), new(n, dtype=dtype)
     short = backend.normalize_rows(anchors, U, inverse_norm)
     S = product(U, U.t(), new((n, n), dtype=dtype))
-    _run(backend, problem, given, result, upstream, 0, S, U, None)
+    _run(backend, problem, given, result, upstream, Chunk(0, n, S, U, inverse_norm, short, None))
     result.danchors = new((n, D), dtype=dtype)
     some = _ROWS if anchors.device.type == "cpu" else max(_ROWS, _ELEMENTS // n)
     for first in range(0, n, some):
@@ -146,15 +146,12 @@ def _run(
     rows: GivenRows | None,
     result: PairResult,
     upstream: tuple[Tensor, Tensor] | None,
-    first: int,
-    S: Tensor,
-    V: Tensor,
-    scale: Tensor | None,
+    chunk: Chunk,
 ) -> None:
-    """One chunk: its sums into the result, and S ← dL/dS."""
-    last = first + len(S)
-    chunk = PairChunk(
-        S=S,
+    """One chunk: its sums into the result, and dL/dS."""
+    first, last = chunk.first, chunk.last
+    pairs = PairChunk(
+        S=chunk.S,
         first=first,
         upstream_positive=upstream and part(upstream[0], first, last),
         upstream_negative=upstream and part(upstream[1], first, last),
@@ -162,10 +159,11 @@ def _run(
         negative=result.negative[first:last],
         counts=None if result.counts is None else result.counts[:, first:last],
         rows=rows,
-        V=V,
-        scale=scale,
+        V=chunk.V,
+        scale=chunk.scale,
+        dS=chunk.dS,
     )
     if isinstance(problem, PairLSEProblem):
-        backend.pair_lse(chunk, problem)
+        backend.pair_lse(pairs, problem)
     else:
-        backend.pair_hinge(chunk, problem)
+        backend.pair_hinge(pairs, problem)

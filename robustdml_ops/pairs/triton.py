@@ -83,6 +83,7 @@ def _chunk_arguments(chunk: PairChunk, sets: PairSets) -> dict[str, Any]:
     c, m = chunk.S.shape
     return {
         "S": chunk.S,
+        "dS": chunk.S if chunk.dS is None else chunk.dS,
         "labels": sets.labels[chunk.first : chunk.last],
         "candidate_labels": sets.candidate_labels,
         "upstream_positive": chunk.upstream_positive,

@@ -11,6 +11,8 @@ class RowsBackend:
 
     # Matrices of the size of S that its epilogues make on the way, beside S.
     temporaries = 0
+    # Whether its epilogues round dL/dS to the operand type, where they are given room for it.
+    rounds = False
 
     def normalize_rows(self, P: Tensor, U: Tensor, inverse_norm: Tensor) -> bool:
         """U = P / |P| by rows and inverse_norm = 1 / |P|; zero rows give zeros, rows with NaN or inf NaN.

@@ -9,6 +9,8 @@ from robustdml_ops.triton_device import Launch, block_of, current, grid_of, laun
 class TritonRows(RowsBackend):
     """On CUDA devices; in Triton's interpreter also on the CPU."""
 
+    rounds = True
+
     def normalize_rows(self, P: Tensor, U: Tensor, inverse_norm: Tensor) -> bool:
         """As :meth:`RowsBackend.normalize_rows`."""
         from robustdml_ops.rows.kernels import normalize_rows as kernel

@@ -29,13 +29,14 @@ def problem(kind, B, compute, anchor_bias=True):
     return AnchorProblem(32.0, bias, bias, anchor, sets_of(kind, B, compute))
 
 
-def epilogue(kind, compute, B=1024, whole=True):
+def epilogue(kind, compute, B=1024, whole=True, operand=BF16):
     """With gradients; the whole of it has an anchor bias, gradients of the biases, and an upstream for each anchor."""
     given = problem(kind, B, compute, anchor_bias=whole)
     upstream = torch.ones(C if whole else (), dtype=compute)
     lse, dbias = torch.zeros(2, C, dtype=compute), torch.zeros(2, B, dtype=compute)
     S = torch.zeros(C, B, dtype=compute)
-    chunk = AnchorChunk(S, 0, upstream, upstream, *lse, *(dbias if whole else (None, None)))
+    dS = torch.zeros(C, B, dtype=operand) if compute != operand and compute == F32 else None
+    chunk = AnchorChunk(S, 0, upstream, upstream, *lse, *(dbias if whole else (None, None)), dS=dS)
     return lambda: TRITON.anchor_lse(chunk, given)
 
 
@@ -52,6 +53,7 @@ def fused(kind, D, operand, proxies=F32, precision="high", B=1024, columns=False
 
 ORDINARY_CORES = {
     "epilogue, labels": epilogue("labels", F32, whole=False),
+    "epilogue, labels, operands of float32": epilogue("labels", F32, whole=False, operand=F32),
     "epilogue, labels, an odd batch": epilogue("labels", F32, B=99, whole=False),
     "epilogue, labels, the whole": epilogue("labels", F32),
     "epilogue, confidences": epilogue("confidences", F32),

@@ -34,9 +34,10 @@ def forward(pooling, compute, B=1024, of_classes=True):
     return lambda: TRITON.class_lse(chunk, given, ClassSums.empty(B, compute, torch.device("cpu")))
 
 
-def backward(pooling, compute, B=1024, of_classes=True):
+def backward(pooling, compute, B=1024, of_classes=True, operand=BF16):
     given = problem(pooling, compute, B, of_classes)
-    chunk = ClassChunk(torch.zeros(C * given.centers, B, dtype=compute), 0)
+    dS = torch.zeros(C * given.centers, B, dtype=operand) if compute != operand and compute == F32 else None
+    chunk = ClassChunk(torch.zeros(C * given.centers, B, dtype=compute), 0, dS=dS)
     upstream = ClassUpstream(*(torch.zeros(B, dtype=compute) for _ in range(3)))
     return lambda: TRITON.class_lse_backward(chunk, given, upstream)
 
@@ -62,6 +63,7 @@ ORDINARY_CORES = {
     "forward, one scale": forward("none", F32, of_classes=False),
     "forward of an odd batch": forward("none", F32, B=99),
     "backward, one scale": backward("none", F32, of_classes=False),
+    "backward, operands of float32": backward("none", F32, operand=F32),
     "backward of an odd batch": backward("none", F32, B=99),
     "fused, fp32": fused("none", 128, F32, precision="highest"),
     "fused, softmax, fp32": fused("softmax", 128, F32, precision="highest"),

@@ -114,18 +114,24 @@ def batch(X, P):
 def operands(monkeypatch):
     """Types of all operands of products, on a CPU that takes bfloat16 as a GPU does."""
     seen = set()
-    mm, addmm_ = torch.mm, torch.Tensor.addmm_
+    mm, addmm, addmm_ = torch.mm, torch.addmm, torch.Tensor.addmm_
 
     def spy_mm(A, B, *, out_dtype=None, out=None):
         seen.update((A.dtype, B.dtype))
         return mm(A, B, out=out) if out_dtype is None else mm(A.to(out_dtype), B.to(out_dtype), out=out)
 
-    def spy_addmm(total, A, B):
+    def spy_addmm(total, A, B, *, out_dtype=None, out=None):
+        seen.update((A.dtype, B.dtype))
+        A, B = (A, B) if out_dtype is None else (A.to(out_dtype), B.to(out_dtype))
+        return addmm(total, A, B, out=out)
+
+    def spy_addmm_(total, A, B):
         seen.update((A.dtype, B.dtype))
         return addmm_(total, A, B)
 
     monkeypatch.setattr(torch, "mm", spy_mm)
-    monkeypatch.setattr(torch.Tensor, "addmm_", spy_addmm)
+    monkeypatch.setattr(torch, "addmm", spy_addmm)
+    monkeypatch.setattr(torch.Tensor, "addmm_", spy_addmm_)
     monkeypatch.setattr(precision, "multiplies_bfloat16", lambda device: True)
     return seen
 

@@ -39,6 +39,7 @@ def epilogue(problem, m, compute):
         counts=torch.zeros(2, ROWS, dtype=torch.int64),
         rows=GivenRows(torch.zeros(ROWS, D, dtype=given), torch.zeros(m, D, dtype=given)) if euclidean else None,
         V=torch.zeros(ROWS, D, dtype=given),
+        dS=None if problem.sets.itself or given != BF16 else torch.zeros(ROWS, m, dtype=given),
     )
     run = TritonPairs().pair_lse if isinstance(problem, PairLSEProblem) else TritonPairs().pair_hinge
     return lambda: run(chunk, problem)
