@@ -136,15 +136,21 @@ class SecondDerivative(torch.autograd.Function):
         return (None, None, None, None, *(None,) * ctx.count, *results)
 
 
-def scale_gradients(gradients: Sequence[Tensor | None], factor: Tensor) -> list[Tensor | None]:
-    """Gradients that a sweep has made beforehand times the upstream gradient ``factor`` (), in their own memory."""
+def scale_gradients(
+    gradients: Sequence[Tensor | None], factor: Tensor, scale: Callable[[Tensor, Tensor], None]
+) -> list[Tensor | None]:
+    """Gradients that a sweep has made beforehand times the upstream gradient ``factor`` (), in their own memory.
+
+    ``scale(G, factor)`` multiplies one of them in place.
+    """
     if has_no_values(factor):
         return [None if gradient is None else (gradient * factor).to(gradient.dtype) for gradient in gradients]
-    # On the CPU the usual upstream of exactly 1 saves a pass over the proxies; elsewhere asking would stall.
+    # On the CPU the usual upstream of exactly 1 saves a pass over the proxies; elsewhere asking would stall, and it is
+    # for the device to ask.
     if factor.device.type != "cpu" or factor != 1:
         for gradient in gradients:
             if gradient is not None:
-                gradient.mul_(factor)
+                scale(gradient, factor)
     return list(gradients)
 
 

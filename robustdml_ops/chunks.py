@@ -3,8 +3,8 @@
 import torch
 
 MB = 1 << 20
-# A GPU's chunk. Each costs the host some ten launches, about 0.1 ms; at 3 TB/s a chunk of 256 MB takes as long to be
-# written and read, and one of 1 GB four times as long, so that the GPU never waits.
+# A GPU's chunk. Each costs the host six launches or more, up to 0.1 ms; at 3 TB/s a chunk of 256 MB takes as long to
+# be written and read, and one of 1 GB four times as long, so that the GPU never waits.
 LEAST, MOST = 256 * MB, 1024 * MB
 # Rows that any chunk may have: numbers of programs, of partial sums and of elements stay small.
 LONGEST = 1 << 20

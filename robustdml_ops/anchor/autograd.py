@@ -179,7 +179,12 @@ def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> tuple[Tensor | N
         gradients = _gradients(_sweep(inputs, scales, ctx.settings, ctx.want, (*ctx.sets, *tensors_of_sets)))
     if needs[4]:
         anchor = _anchor_bias_gradient(scales[1], lse_negative) * dtotal
-    return _of_inputs(ctx.dtype, ctx.one_bias, needs, scale_gradients(gradients, dtotal), anchor)
+    scaled = scale_gradients(gradients, dtotal, partial(_scale, ctx.settings[1]))
+    return _of_inputs(ctx.dtype, ctx.one_bias, needs, scaled, anchor)
+
+
+def _scale(backend: str, G: Tensor, factor: Tensor) -> None:
+    choose(BACKENDS, backend, G.device, factor.dtype).scale(G, factor)
 
 
 def _first(settings: Settings, needs: Sequence[bool], sets: Sequence[Any], *tensors: Any) -> Results:

@@ -133,7 +133,11 @@ def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> Results:
         problem = _problem_of((*rest[2:], *ctx.problem))
         result = _sweep((X, candidates), rest[:2], problem, ctx.settings, ctx.want)
         gradients = (result.danchors, result.dcandidates)
-    return _typed(scale_gradients(gradients, dtotal), ctx.types, needs)
+    return _typed(scale_gradients(gradients, dtotal, partial(_scale, ctx.settings[0])), ctx.types, needs)
+
+
+def _scale(backend: str, G: Tensor, factor: Tensor) -> None:
+    choose(BACKENDS, backend, G.device, factor.dtype).scale(G, factor)
 
 
 def weighted_sum(result: PairResult, scales: Sequence[Tensor]) -> Tensor:

@@ -47,6 +47,10 @@ class RowsBackend:
         inverse_norm.copy_(inverse_lengths(P))
         return all_within_reach(inverse_norm) or not out_of_reach(inverse_norm).any()
 
+    def scale(self, G: Tensor, factor: Tensor) -> None:
+        """G ← G · factor, in place, for an upstream gradient () that is 1 most often."""
+        G.mul_(factor)
+
     def finish(self, G: Tensor, V: Tensor, inverse_norm: Tensor, unit: bool) -> None:
         """G ← dL/dP, in place, of the gradient G that the products gave.
 

@@ -124,6 +124,23 @@ def normalize_rows_backward(
 
 
 @triton.jit
+def scale(
+    G,  # (n,) any floating type, contiguous, in/out
+    factor,  # () compute dtype, in
+    n,  # elements, in
+    BLOCK: tl.constexpr,  # elements a step
+):
+    """G ← G · factor; no element is read where the factor is 1."""
+    value = tl.load(factor)
+    if value != 1.0:
+        step = tl.num_programs(0).to(tl.int64) * BLOCK
+        for start in range(tl.program_id(0).to(tl.int64) * BLOCK, n, step):
+            places = start + tl.arange(0, BLOCK)
+            g = tl.load(G + places, mask=places < n, other=0.0)
+            tl.store(G + places, g.to(value.dtype) * value, mask=places < n)
+
+
+@triton.jit
 def unit_rows(
     p_rows,  # (BLOCK_C,) addresses of proxies, any floating type, in
     inside,  # (BLOCK_C,) bool, in: which proxies exist

@@ -5,6 +5,10 @@ from torch import Tensor
 from robustdml_ops.rows.backend import RowsBackend
 from robustdml_ops.triton_device import Launch, block_of, current, grid_of, launch
 
+# Elements a program multiplies at a time, and programs that share a matrix: each asks for the factor once.
+_BLOCK, _PROGRAMS = 2048, 1024
+_SCALE = launch(BLOCK=_BLOCK, num_warps=8, num_stages=1)
+
 
 class TritonRows(RowsBackend):
     """On CUDA devices; in Triton's interpreter also on the CPU."""
@@ -29,6 +33,16 @@ class TritonRows(RowsBackend):
         parameters = rows_launch(D)
         with current(G):
             kernel[grid_of(n, parameters["BLOCK_R"])](G, U, inverse_norm, n, D, **parameters)
+
+    def scale(self, G: Tensor, factor: Tensor) -> None:
+        """As :meth:`RowsBackend.scale`; where the factor is 1 nothing is read but it."""
+        from robustdml_ops.rows.kernels import scale as kernel
+
+        if not G.is_contiguous() and not (G.dim() == 2 and G.t().is_contiguous()):
+            super().scale(G, factor)
+        elif G.numel():
+            with current(G):
+                kernel[(min(_PROGRAMS, grid_of(G.numel(), _BLOCK)[0]),)](G, factor, G.numel(), **_SCALE)
 
 
 def rows_launch(D: int) -> Launch:

@@ -19,12 +19,19 @@ def backward(D, operand, compute):
     return lambda: TritonRows().normalize_rows_backward(G, U, torch.zeros(64, dtype=compute))
 
 
+def scaling(n, dtype, compute=F32):
+    return lambda: TritonRows().scale(torch.zeros(n, dtype=dtype), torch.ones((), dtype=compute))
+
+
 LAUNCHES = {
     "normalize": forward(128, F32, BF16, F32),
     "normalize, rows of odd length": forward(99, F32, F32, F32),
     "normalize, by columns": forward(128, F32, BF16, F32, columns=True),
     "normalize, long rows in float64": forward(2048, F64, F64, F64),
     "normalize backward": backward(512, BF16, F32),
+    "scale": scaling(2**20, F32),
+    "scale, bfloat16 of odd number": scaling(99_999, BF16),
+    "scale, float64": scaling(2**20, F64, F64),
 }
 
 

@@ -51,3 +51,26 @@ def test_rows_as_the_other_backends(dtype):
         results.append((U, inverse_norm))
     for mine, theirs in zip(*results, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(0,), (7,), (3, 5000), (5000, 3)], ids=str)
+@pytest.mark.parametrize("value", [1.0, 0.5, -3.0, float("inf"), float("nan")])
+def test_scale(value, shape, dtype):
+    """By an upstream gradient; with 1 not a bit changes, a NaN's included."""
+    G = torch.randn(shape, device=DEVICE).to(dtype)
+    factor = torch.tensor(value, dtype=torch.float64 if dtype == torch.float64 else torch.float32, device=DEVICE)
+    for matrix in [G] if G.dim() == 1 else [G, G.t()]:
+        ours, expected = matrix.clone(memory_format=torch.preserve_format), matrix.clone().mul_(factor)
+        TritonRows().scale(ours, factor)
+        # The interpreter cuts off what a GPU rounds.
+        tolerance = 2.0**-7 if dtype == torch.bfloat16 and DEVICE.type == "cpu" else 0
+        torch.testing.assert_close(ours, expected, rtol=tolerance, atol=0, equal_nan=True)
+
+
+def test_scale_of_columns_leaves_their_neighbours_alone():
+    whole = torch.randn(6, 10, device=DEVICE)
+    expected = whole.clone()
+    expected[:, 2:5] *= 3
+    TritonRows().scale(whole[:, 2:5], torch.tensor(3.0, device=DEVICE))
+    torch.testing.assert_close(whole, expected, rtol=0, atol=0)
