@@ -2,8 +2,9 @@
 
     python examples/amp_and_compile.py
 
-The loss computes its similarities in float32 at least, so autocast changes what the network does, not the loss; a
-gradient scaler works as with any loss. Half of the labels of this run are wrong, and the loss is told which to doubt.
+The loss sums in float32 at least, whatever the network does; on a GPU autocast makes the operands of its products
+bfloat16, on the CPU it changes nothing. A gradient scaler works as with any loss. Half of the labels of this run are
+wrong, and the loss is told which to doubt.
 """
 
 import argparse
