@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.tracing import has_no_values
+from robustdml_ops.tracing import has_no_values, without_autocast
 
 Results = tuple[Tensor | None, ...]
 
@@ -101,7 +101,7 @@ class SecondDerivative(torch.autograd.Function):
         *tensors: Tensor | None,
     ) -> Results:
         """Of ``count`` tensors and as many vectors as ``first`` has results."""
-        return second(*tensors)
+        return _in_full(second, *tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
@@ -123,7 +123,7 @@ class SecondDerivative(torch.autograd.Function):
                 "of robustdml_ops.python_ref, which are ordinary differentiable expressions"
             )
         first, second = ctx.settings
-        along_inputs = second(*tensors, *vectors[:inputs])[:inputs]
+        along_inputs = _in_full(second, *tensors, *vectors[:inputs])[:inputs]
         for place in (ctx.upstream, ctx.upstream + 1):
             vector = vectors[place] if place < len(vectors) else None
             tensors[place] = torch.zeros_like(tensors[place]) if vector is None else vector
@@ -134,6 +134,13 @@ class SecondDerivative(torch.autograd.Function):
             for of_inputs, of_upstream, need in zip(along_inputs, along_upstream, needed, strict=True)
         )
         return (None, None, None, None, *(None,) * ctx.count, *results)
+
+
+def _in_full(second: Callable[..., Results], *tensors: Tensor | None) -> Results:
+    """``second(*tensors)`` in the compute type: its expressions are PyTorch's, which autocast would round."""
+    device = next(tensor.device for tensor in tensors if tensor is not None)
+    with without_autocast(device):
+        return second(*tensors)
 
 
 def scale_gradients(

@@ -11,7 +11,7 @@ from robustdml_ops.rows.lengths import unit_rows_backward, unit_rows_twice
 from robustdml_ops.similarity.problem import SimilarityBackend
 from robustdml_ops.similarity.sweep import BACKENDS, similarity_sweep, similarity_sweep_backward
 from robustdml_ops.sweep import gradient_room
-from robustdml_ops.tracing import has_no_values
+from robustdml_ops.tracing import has_no_values, without_autocast
 
 
 class Similarity(torch.autograd.Function):
@@ -43,10 +43,11 @@ class Similarity(torch.autograd.Function):
             # The matrix is there anyway, so dense expressions of its size are no loss.
             compute = compute_dtype(X, P)
             rows, columns, upstream = X.to(compute), P.to(compute), dS.to(compute)
-            gradients = (
-                unit_rows_backward(rows, upstream @ unit_rows_twice(columns)).to(X.dtype) if want[0] else None,
-                unit_rows_backward(columns, upstream.t() @ unit_rows_twice(rows)).to(P.dtype) if want[1] else None,
-            )
+            with without_autocast(X.device):
+                gradients = (
+                    unit_rows_backward(rows, upstream @ unit_rows_twice(columns)).to(X.dtype) if want[0] else None,
+                    unit_rows_backward(columns, upstream.t() @ unit_rows_twice(rows)).to(P.dtype) if want[1] else None,
+                )
         else:
             gradients = similarity_sweep_backward(X, P, dS, chosen(X, P, ctx.backend), want)
         return (gradients[0] if want[0] else None, gradients[1] if want[1] else None, None, None)

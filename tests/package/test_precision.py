@@ -14,6 +14,7 @@ from robustdml_ops.ops import (
     class_lse,
     pair_hinge_sum,
     pair_lse,
+    similarity,
 )
 from robustdml_ops.precision import (
     autocast_operand_dtype,
@@ -110,6 +111,10 @@ def batch(X, P):
     return pair_hinge_sum(X, torch.arange(B) % 3, None, None, half, half, **margins, backend="eager") + 0 * P.sum()
 
 
+def cosines(X, P):
+    return similarity(X, P, dtype=F32, backend="eager")
+
+
 @pytest.fixture
 def operands(monkeypatch):
     """Types of all operands of products, on a CPU that takes bfloat16 as a GPU does."""
@@ -203,3 +208,20 @@ def test_the_newer_setting_makes_no_op_fail():
     half = torch.tensor(0.5)
     value = pair_hinge_sum(X, torch.arange(B) % 3, None, None, half, half, **margins)
     assert value.isfinite()
+
+
+@pytest.mark.parametrize("call", [weighted_anchors, unweighted_anchors, classes, bank, batch, cosines])
+def test_autocast_of_the_cpu_changes_no_second_derivative(call):
+    torch.manual_seed(0)
+    X, P = torch.randn(B, D, requires_grad=True), torch.randn(C, D, requires_grad=True)
+    found = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", BF16, enabled=enabled):
+            gradients = torch.autograd.grad(call(X, P).sum(), (X, P), create_graph=True)
+            squares = sum(gradient.square().sum() for gradient in gradients)
+            # PyTorch's own backward of a product would round under autocast.
+            with torch.autocast("cpu", enabled=enabled and call is not cosines):
+                found.append(torch.autograd.grad(squares, (X, P), allow_unused=True))
+    for mine, exact in zip(*found, strict=True):
+        if exact is not None:
+            torch.testing.assert_close(mine, exact, rtol=1e-5, atol=1e-6)
