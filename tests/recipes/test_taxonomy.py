@@ -87,7 +87,7 @@ def test_files(tmp_path):
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="not a readable text"):
         load_taxonomy(str(path), names)
-    with pytest.raises(UsageError, match="expected unicode, hangul, wordnet, wordnet:ROOT or a file"):
+    with pytest.raises(UsageError, match="expected unicode, hangul, icons, wordnet, wordnet:ROOT or a file"):
         load_taxonomy(str(tmp_path / "none"), names)
 
 

@@ -16,7 +16,8 @@ from robustdml_ops.recipes.data.named import NAMED
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.networks.backbones import efficientnet
 from robustdml_ops.recipes.networks.backbones.choice import FEATURES, UNTRAINED, load_backbone
-from robustdml_ops.recipes.networks.models import apply_in_batches, count_features
+from robustdml_ops.recipes.networks.kept_features import features_of
+from robustdml_ops.recipes.networks.models import count_features
 from robustdml_ops.recipes.progress import OnProgress, silent
 
 
@@ -124,13 +125,13 @@ def prepare(
         return _on_features(data, origin)
     num_features = count_features(origin.backbone, data.train.inputs[:1], device)
     if not config.finetune:
-        return _on_features(extract_features(origin.backbone, data, device, on_progress), origin)
+        return _on_features(extract_features(origin.name, origin.backbone, data, device, on_progress), origin)
 
     @cache
     def frozen_features() -> NDArray[np.float32]:
         if origin.name == UNTRAINED:
             raise _needs_trained_backbone(data)
-        return apply_in_batches(origin.backbone, data.train.inputs, device, on_progress=on_progress)
+        return features_of(origin.name, origin.backbone, data.train.inputs, device, on_progress)
 
     return Prepared(data, origin.backbone, num_features, frozen_features, origin)
 
@@ -171,12 +172,14 @@ def load_origin(
 
 
 def extract_features(
-    backbone: nn.Module, data: RetrievalData, device: torch.device, on_progress: OnProgress = silent
+    name: str, backbone: nn.Module, data: RetrievalData, device: torch.device, on_progress: OnProgress = silent
 ) -> RetrievalData:
-    """Replace images by their features.
+    """Replace images by their features, which `features_of` keeps for the next time.
 
     Parameters
     ----------
+    name : str
+        Of the backbone.
     backbone : Module
         On `device`; used in eval mode.
     data : RetrievalData
@@ -192,7 +195,7 @@ def extract_features(
         The same samples, float32, (N, F).
     """
     train, test = (
-        replace(split, inputs=apply_in_batches(backbone, split.inputs, device, on_progress=on_progress))
+        replace(split, inputs=features_of(name, backbone, split.inputs, device, on_progress))
         for split in (data.train, data.test)
     )
     return RetrievalData(data.name, train, test)

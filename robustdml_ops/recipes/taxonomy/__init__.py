@@ -1,6 +1,7 @@
 """Trees of classes: which class is near which, for noise that looks like people's mistakes."""
 
 from robustdml_ops.recipes.taxonomy.hangul import tree_from_hangul
+from robustdml_ops.recipes.taxonomy.icon_names import tree_from_icon_names
 from robustdml_ops.recipes.taxonomy.sources import load_taxonomy
 from robustdml_ops.recipes.taxonomy.tree import ClassTree, tree_from_parents
 from robustdml_ops.recipes.taxonomy.unicode_names import tree_from_unicode_names
@@ -10,6 +11,7 @@ __all__ = [
     "ClassTree",
     "load_taxonomy",
     "tree_from_hangul",
+    "tree_from_icon_names",
     "tree_from_parents",
     "tree_from_unicode_names",
     "tree_from_wordnet",

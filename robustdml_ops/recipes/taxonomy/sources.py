@@ -1,10 +1,11 @@
-"""Taxonomies by name: from Unicode names, from WordNet, or from a file of one's own."""
+"""Taxonomies by name: from Unicode names, from names of icons, from WordNet, or from a file of one's own."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from robustdml_ops.recipes.errors import UsageError, did_you_mean
 from robustdml_ops.recipes.taxonomy.hangul import tree_from_hangul
+from robustdml_ops.recipes.taxonomy.icon_names import tree_from_icon_names
 from robustdml_ops.recipes.taxonomy.tree import ClassTree, tree_from_parents
 from robustdml_ops.recipes.taxonomy.unicode_names import tree_from_unicode_names
 from robustdml_ops.recipes.taxonomy.wordnet import tree_from_wordnet
@@ -16,8 +17,8 @@ def load_taxonomy(source: str, class_names: Sequence[str]) -> ClassTree:
     Parameters
     ----------
     source : str
-        ``unicode``, ``hangul``, ``wordnet``, ``wordnet:ROOT`` with a noun above all classes, or a file of lines
-        ``node⇥parent`` (blank lines and lines that begin with ``#`` are passed over).
+        ``unicode``, ``hangul``, ``icons``, ``wordnet``, ``wordnet:ROOT`` with a noun above all classes, or a file of
+        lines ``node⇥parent`` (blank lines and lines that begin with ``#`` are passed over).
     class_names : sequence of str
         The classes, in the order of the labels.
 
@@ -35,15 +36,16 @@ def load_taxonomy(source: str, class_names: Sequence[str]) -> ClassTree:
         return tree_from_unicode_names(class_names)
     if source == "hangul":
         return tree_from_hangul(class_names)
+    if source == "icons":
+        return tree_from_icon_names(class_names)
     if source == "wordnet" or source.startswith("wordnet:"):
         return tree_from_wordnet(class_names, source.partition(":")[2] or "entity")
     path = Path(source).expanduser()
     if not path.is_file():
         found = "no file" if path.exists() else "no such file"
-        expected = "expected unicode, hangul, wordnet, wordnet:ROOT or a file of node⇥parent lines"
-        raise UsageError(
-            f"taxonomy {source!r}: {found}; {expected}{did_you_mean(source, ('unicode', 'hangul', 'wordnet'))}"
-        )
+        expected = "expected unicode, hangul, icons, wordnet, wordnet:ROOT or a file of node⇥parent lines"
+        close = did_you_mean(source, ("unicode", "hangul", "icons", "wordnet"))
+        raise UsageError(f"taxonomy {source!r}: {found}; {expected}{close}")
     return tree_from_parents(_read_parents(path), class_names)
 
 

@@ -11,7 +11,7 @@ from robustdml_ops.recipes.data.named.named import NamedData
 __all__ = ["NAMED", "NamedData"]
 
 # In the order in which messages name them.
-_FILES = ("glyphs", "hanzi", "hangul", "digits", "glosses", "tables", "signals", "mixtures")
+_FILES = ("glyphs", "hanzi", "hangul", "icons", "digits", "glosses", "tables", "signals", "mixtures")
 
 NAMED: dict[str, NamedData] = {
     name: data for file in _FILES for name, data in import_module(f"{__name__}.{file}").NAMED.items()

@@ -1,0 +1,155 @@
+"""Icons: the same thing drawn by many hands, from the icon themes that are installed.
+
+A class is an icon name, a sample is that name in one theme; ``docs/icons.md`` describes the data.
+"""
+
+import hashlib
+import json
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import PIL
+from numpy.typing import NDArray
+
+from robustdml_ops.recipes.cache import cache_folder, write_text, write_whole
+from robustdml_ops.recipes.data.dataset import RetrievalData, Split, divide_classes
+from robustdml_ops.recipes.data.named.icon_drawings import SIDE
+from robustdml_ops.recipes.data.named.icon_set import MIN_SAMPLES, make_icon_set
+from robustdml_ops.recipes.data.named.icon_themes import Themes, find_families, find_themes, icon_folders, themes_state
+from robustdml_ops.recipes.data.named.named import NamedData
+from robustdml_ops.recipes.errors import UsageError
+
+RECIPE_VERSION = 1
+# Classes that there must be: training and test, each halved again.
+MIN_CLASSES = 4
+SPLIT_SEED = 0
+# What docs/icons.md was written with.
+PACKAGES = (
+    "adwaita-icon-theme breeze-icon-theme deepin-icon-theme elementary-icon-theme elementary-xfce-icon-theme "
+    "faba-icon-theme faenza-icon-theme gnome-accessibility-themes gnome-brave-icon-theme gnome-icon-theme "
+    "gnome-icon-theme-gartoon gnome-icon-theme-nuovo gnome-icon-theme-suede gnome-icon-theme-yasis lxde-icon-theme "
+    "mate-icon-theme mint-y-icons moka-icon-theme numix-icon-theme numix-icon-theme-circle obsidian-icon-theme "
+    "oxygen-icon-theme paper-icon-theme papirus-icon-theme sugar-icon-theme suru-icon-theme tango-icon-theme "
+    "ukui-themes yaru-theme-icon"
+)
+
+
+def load_icons(name: str = "icons") -> RetrievalData:
+    """Icons, split by class into training and test.
+
+    Parameters
+    ----------
+    name : {"icons", "icons-validation"}
+        ``icons``: half of the classes on each side. ``icons-validation``: the training half of that, halved in the
+        same way, to choose settings by.
+
+    Returns
+    -------
+    RetrievalData
+        Colour images on white, uint8, (N, 3, 96, 96), memory-mapped. Classes are called ``context/name``.
+
+    Raises
+    ------
+    UsageError
+        The package that draws SVG is missing, or there are too few icon themes.
+
+    Examples
+    --------
+    >>> load_icons("icons").train.inputs.shape[1:]  # doctest: +SKIP
+    (3, 96, 96)
+    """
+    images, notes = _load_whole()
+    names, sizes = notes["class_names"], notes["sizes"]
+    parts = notes["parts"] if name == "icons" else notes["parts"][:2]
+    # Of the four quarters, in which the classes are ordered, the first two are the training half.
+    middle, stop = (parts[0] + parts[1], sum(parts)) if name == "icons" else (parts[0], sum(parts))
+    train, test = (_cut(images, names, sizes, *bounds) for bounds in ((0, middle), (middle, stop)))
+    return RetrievalData(name, train, test)
+
+
+def icon_census() -> dict[str, Any]:
+    """Tell what the icons were made of: families of themes, names, copies, joined names, and what was left out.
+
+    Returns
+    -------
+    dict
+        Numbers by what they count.
+
+    Raises
+    ------
+    UsageError
+        As `load_icons`.
+    """
+    census: dict[str, Any] = _load_whole()[1]["census"]
+    return census
+
+
+NAMED = {
+    name: NamedData("icons", partial(load_icons, name), backbone="efficientnet-lite0", taxonomy="icons")
+    for name in ("icons", "icons-validation")
+}
+
+
+def _load_whole() -> tuple[NDArray[np.uint8], dict[str, Any]]:
+    """Images in the order of their classes, and what is known of them; made where they are not in the cache."""
+    if find_spec("resvg_py") is None:
+        raise UsageError(
+            "icons: most of them are SVG drawings, and the package that draws them is not installed: "
+            "`pip install 'robustdml_ops[icons]'`"
+        )
+    themes = find_themes(icon_folders())
+    stem = cache_folder() / f"icons-{_key(themes)}"
+    images, notes = stem.with_suffix(".npy"), stem.with_suffix(".json")
+    if not (images.exists() and notes.exists()):
+        _make(themes, images, notes)
+    return np.load(images, mmap_mode="r"), json.loads(notes.read_text(encoding="utf-8"))
+
+
+def _key(themes: Themes) -> str:
+    """Return what the images depend on: this recipe, the files of the themes and the libraries that draw them."""
+    versions = f"{RECIPE_VERSION} {SIDE} {MIN_SAMPLES} {PIL.__version__} {import_module('resvg_py').__version__}"
+    return hashlib.sha256(f"{versions}\n{themes_state(themes)}".encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def _make(themes: Themes, images: Path, notes: Path) -> None:
+    families = find_families(themes)
+    images.parent.mkdir(parents=True, exist_ok=True)
+    with make_icon_set(families, import_module("resvg_py"), images.parent) as icons:
+        count = len(icons.classes)
+        if count < MIN_CLASSES:
+            raise UsageError(
+                f"icons: {len(families)} icon themes found ({', '.join(families) or 'none'}), and {count} names drawn "
+                f"by {MIN_SAMPLES} of them or more; install others (Debian, Ubuntu: apt install {PACKAGES})"
+            )
+        train, test = divide_classes(count, "icons", 0.5, SPLIT_SEED)
+        halves = [half for part in (train, test) for half in (part[h] for h in divide_classes(len(part), "icons", 0.5, SPLIT_SEED))]
+        order = np.concatenate(halves)
+        rows = [list(icons.classes[label].samples.values()) for label in order]
+
+        def write(file: BinaryIO) -> None:
+            shape = (sum(map(len, rows)), *icons.pixels.shape[1:])
+            np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
+            for members in rows:
+                file.write(icons.pixels[members].tobytes())
+
+        write_whole(images, write)
+    known = {
+        "class_names": [icons.class_names[label] for label in order],
+        "names": [icons.classes[label].names for label in order],
+        "families": [list(icons.classes[label].samples) for label in order],
+        "sizes": [len(members) for members in rows],
+        "parts": [len(half) for half in halves],
+        "census": icons.census,
+    }
+    write_text(notes, json.dumps(known))
+
+
+def _cut(images: NDArray[np.uint8], names: list[str], sizes: list[int], start: int, stop: int) -> Split:
+    """Take a run of classes, without copying their images."""
+    labels = np.repeat(np.arange(stop - start, dtype=np.int64), sizes[start:stop])
+    first = sum(sizes[:start])
+    return Split(images[first : first + len(labels)], labels, tuple(names[start:stop]))
