@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.taxonomy import load_taxonomy, tree_from_parents, tree_from_unicode_names, tree_from_wordnet
+from robustdml_ops.recipes.taxonomy import (
+    load_taxonomy,
+    tree_from_icon_names,
+    tree_from_parents,
+    tree_from_unicode_names,
+    tree_from_wordnet,
+)
 from robustdml_ops.recipes.taxonomy.wordnet_files import find_wordnet
 
 ANIMALS = {"wren": "bird", "tern": "bird", "carp": "fish", "bird": "animal", "fish": "animal"}
@@ -209,3 +215,17 @@ def test_hangul_goes_by_letters():
     for name in ("A", "U+4E00 一", "U+XYZ", "한글", "U+D7A4"):
         with pytest.raises(UsageError, match="is no Korean syllable; give another taxonomy"):
             load_taxonomy("hangul", [*names, name])
+
+
+def test_icon_names():
+    names = ["actions/document-save", "actions/document-open", "actions/zoom-in", "apps/document", "apps/gimp"]
+    assert confused(load_taxonomy("icons", names), names) == {
+        "actions/document-save": {"actions/document-open"},
+        "actions/document-open": {"actions/document-save"},
+        "actions/zoom-in": {"actions/document-save", "actions/document-open"},
+        "apps/document": {"apps/gimp"},
+        "apps/gimp": {"apps/document"},
+    }
+    for bad in ("document-save", "/document", "apps/"):
+        with pytest.raises(UsageError, match=f"class '{bad}' is no icon"):
+            tree_from_icon_names([*names, bad])

@@ -68,7 +68,8 @@ def features_of(
 
 
 def _read(path: Path) -> NDArray[np.float32]:
-    features: NDArray[np.float32] = np.load(path, mmap_mode="r")
+    # Copy on write: what takes arrays that can be written takes these, and the file stays as it is.
+    features: NDArray[np.float32] = np.load(path, mmap_mode="c")
     return features
 
 
@@ -78,7 +79,7 @@ def _key(name: str, backbone: nn.Module, images: NDArray[np.generic], device: to
     )
     for key, value in backbone.state_dict().items():
         digest.update(f"{key} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        digest.update(value.detach().cpu().numpy().tobytes())
     for start in range(0, len(images), BLOCK):
-        digest.update(np.ascontiguousarray(images[start : start + BLOCK]))
+        digest.update(images[start : start + BLOCK].tobytes())
     return digest.hexdigest()[:16]

@@ -36,7 +36,9 @@ class IconClass:
     samples: dict[str, int]
 
 
-def find_copies(thumbnails: NDArray[np.uint8], digests: Sequence[Hashable], groups: Iterable[Sequence[int]]) -> list[int]:
+def find_copies(
+    thumbnails: NDArray[np.uint8], digests: Sequence[Hashable], groups: Iterable[Sequence[int]]
+) -> list[int]:
     """Find of each file the first one that it is a copy of, or itself.
 
     Parameters
@@ -63,7 +65,7 @@ def find_copies(thumbnails: NDArray[np.uint8], digests: Sequence[Hashable], grou
             difference = np.abs(pictures[one + 1 :] - picture).mean(axis=1)
             near = np.flatnonzero(difference <= COPY_DIFFERENCE * np.maximum(ink[one + 1 :], ink[one]))
             alike += [(int(files[one]), int(files[one + 1 + other])) for other in near]
-    rows, columns = np.array(alike, dtype=np.int64).T
+    rows, columns = np.array(alike, dtype=np.int64).reshape(-1, 2).T
     graph = coo_array((np.ones(len(alike), dtype=bool), (rows, columns)), shape=(len(digests), len(digests)))
     component = connected_components(graph, directed=False)[1]
     _, first_of, copy = np.unique(component, return_index=True, return_inverse=True)

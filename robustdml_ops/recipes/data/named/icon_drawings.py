@@ -10,21 +10,21 @@ from PIL import Image, ImageOps
 
 from robustdml_ops.recipes.data.named.icon_themes import VECTOR
 
-SIDE = 96
+SIDE = 112
 # Of a drawing, the side of the picture by which it is compared with others.
 THUMBNAIL = 24
 # Values from which on a pixel is not seen on white.
 PALE = 216
 
 
-def draw(path: str, resvg: ModuleType | None) -> NDArray[np.uint8] | str:
+def draw(path: str, resvg: ModuleType) -> NDArray[np.uint8] | str:
     """Draw an icon in the middle of a white square, as large as fits.
 
     Parameters
     ----------
     path : str
         PNG, SVG or SVGZ.
-    resvg : module or None
+    resvg : module
         The package ``resvg_py``, needed for the last two.
 
     Returns
@@ -34,9 +34,10 @@ def draw(path: str, resvg: ModuleType | None) -> NDArray[np.uint8] | str:
     """
     try:
         if os.path.splitext(path)[1] in VECTOR:
-            assert resvg is not None
             # No text is set in the fonts of this machine: the drawing is to be the same on every other.
-            source = io.BytesIO(resvg.svg_to_bytes(svg_path=path, width=SIDE, dpi=96.0, skip_system_fonts=True))
+            source: io.BytesIO | str = io.BytesIO(
+                resvg.svg_to_bytes(svg_path=path, width=SIDE, dpi=96.0, skip_system_fonts=True)
+            )
         else:
             source = path
         with Image.open(source) as image:

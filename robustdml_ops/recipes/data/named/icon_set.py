@@ -1,9 +1,9 @@
-"""The whole set of icons, made of the themes that are installed: drawn, copies found, names joined, written in order."""
+"""The whole set of icons, made of the themes that are installed: drawn, copies found, names joined, put in order."""
 
 import hashlib
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -114,9 +114,7 @@ def make_icon_set(families: Families, resvg: ModuleType, folder: Path) -> Iterat
         yield IconSet(classes, names, pixels, census)
 
 
-def _draw_all(
-    paths: list[str], pixels: NDArray[np.uint8], resvg: ModuleType
-) -> tuple[NDArray[np.uint8], list[str]]:
+def _draw_all(paths: list[str], pixels: NDArray[np.uint8], resvg: ModuleType) -> tuple[NDArray[np.uint8], list[str]]:
     """Fill `pixels`; white where a file cannot be drawn."""
     thumbnails = np.empty((len(paths), 3, THUMBNAIL, THUMBNAIL), dtype=np.uint8)
 
@@ -137,9 +135,7 @@ def _count(classes: list[IconClass]) -> dict[str, int]:
 def _count_apart(drawings: Mapping[str, Mapping[str, int]], classes: list[IconClass]) -> int:
     """Pairs of names, both in the classes, that some family draws the same and that are not of one class."""
     owner = {name: number for number, icon in enumerate(classes) for name in icon.names}
-    return sum(
-        one in owner and other in owner and owner[one] != owner[other] for one, other in shared_names(drawings)
-    )
+    return sum(one in owner and other in owner and owner[one] != owner[other] for one, other in shared_names(drawings))
 
 
 def _context(icon: IconClass, families: Families) -> str:

@@ -5,6 +5,7 @@ A class is an icon name, a sample is that name in one theme; ``docs/icons.md`` d
 
 import hashlib
 import json
+from collections.abc import Iterable
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -50,7 +51,7 @@ def load_icons(name: str = "icons") -> RetrievalData:
     Returns
     -------
     RetrievalData
-        Colour images on white, uint8, (N, 3, 96, 96), memory-mapped. Classes are called ``context/name``.
+        Colour images on white, uint8, (N, 3, 112, 112), memory-mapped. Classes are called ``context/name``.
 
     Raises
     ------
@@ -60,7 +61,7 @@ def load_icons(name: str = "icons") -> RetrievalData:
     Examples
     --------
     >>> load_icons("icons").train.inputs.shape[1:]  # doctest: +SKIP
-    (3, 96, 96)
+    (3, 112, 112)
     """
     images, notes = _load_whole()
     names, sizes = notes["class_names"], notes["sizes"]
@@ -117,16 +118,15 @@ def _key(themes: Themes) -> str:
 
 def _make(themes: Themes, images: Path, notes: Path) -> None:
     families = find_families(themes)
+    if len(families) < MIN_SAMPLES:
+        raise _too_few(families, 0)
     images.parent.mkdir(parents=True, exist_ok=True)
     with make_icon_set(families, import_module("resvg_py"), images.parent) as icons:
         count = len(icons.classes)
         if count < MIN_CLASSES:
-            raise UsageError(
-                f"icons: {len(families)} icon themes found ({', '.join(families) or 'none'}), and {count} names drawn "
-                f"by {MIN_SAMPLES} of them or more; install others (Debian, Ubuntu: apt install {PACKAGES})"
-            )
+            raise _too_few(families, count)
         train, test = divide_classes(count, "icons", 0.5, SPLIT_SEED)
-        halves = [half for part in (train, test) for half in (part[h] for h in divide_classes(len(part), "icons", 0.5, SPLIT_SEED))]
+        halves = [part[half] for part in (train, test) for half in divide_classes(len(part), "icons", 0.5, SPLIT_SEED)]
         order = np.concatenate(halves)
         rows = [list(icons.classes[label].samples.values()) for label in order]
 
@@ -146,6 +146,14 @@ def _make(themes: Themes, images: Path, notes: Path) -> None:
         "census": icons.census,
     }
     write_text(notes, json.dumps(known))
+
+
+def _too_few(families: Iterable[str], count: int) -> UsageError:
+    names = list(families)
+    return UsageError(
+        f"icons: {len(names)} icon themes found ({', '.join(names) or 'none'}), and {count} names drawn by "
+        f"{MIN_SAMPLES} of them or more; install others (Debian, Ubuntu: apt install {PACKAGES})"
+    )
 
 
 def _cut(images: NDArray[np.uint8], names: list[str], sizes: list[int], start: int, stop: int) -> Split:
