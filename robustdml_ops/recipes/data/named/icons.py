@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -64,11 +65,11 @@ def load_icons(name: str = "icons") -> RetrievalData:
     (3, 112, 112)
     """
     images, notes = _load_whole()
-    names, sizes = notes["class_names"], notes["sizes"]
-    parts = notes["parts"] if name == "icons" else notes["parts"][:2]
-    # Of the four quarters, in which the classes are ordered, the first two are the training half.
-    middle, stop = (parts[0] + parts[1], sum(parts)) if name == "icons" else (parts[0], sum(parts))
-    train, test = (_cut(images, names, sizes, *bounds) for bounds in ((0, middle), (middle, stop)))
+    # The classes are in the order of four quarters: two of training and two of test for icons, and for
+    # icons-validation the first of training and the second of test.
+    ends = np.cumsum([0, *notes["quarters"]]).tolist()
+    bounds = (ends[0], ends[2], ends[4]) if name == "icons" else (ends[0], ends[1], ends[2])
+    train, test = (_cut(images, notes["class_names"], notes["sizes"], *part) for part in pairwise(bounds))
     return RetrievalData(name, train, test)
 
 
@@ -126,8 +127,10 @@ def _make(themes: Themes, images: Path, notes: Path) -> None:
         if count < MIN_CLASSES:
             raise _too_few(families, count)
         train, test = divide_classes(count, "icons", 0.5, SPLIT_SEED)
-        halves = [part[half] for part in (train, test) for half in divide_classes(len(part), "icons", 0.5, SPLIT_SEED)]
-        order = np.concatenate(halves)
+        quarters = [
+            half[part] for half in (train, test) for part in divide_classes(len(half), "icons", 0.5, SPLIT_SEED)
+        ]
+        order = np.concatenate(quarters)
         rows = [list(icons.classes[label].samples.values()) for label in order]
 
         def write(file: BinaryIO) -> None:
@@ -142,7 +145,7 @@ def _make(themes: Themes, images: Path, notes: Path) -> None:
         "names": [icons.classes[label].names for label in order],
         "families": [list(icons.classes[label].samples) for label in order],
         "sizes": [len(members) for members in rows],
-        "parts": [len(half) for half in halves],
+        "quarters": [len(quarter) for quarter in quarters],
         "census": icons.census,
     }
     write_text(notes, json.dumps(known))
