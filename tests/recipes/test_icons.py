@@ -1,5 +1,6 @@
 import gzip
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -238,9 +239,10 @@ def test_icons_of_themes(icons):
     assert np.array_equal(np.concatenate([validation.train.inputs, validation.test.inputs]), data.train.inputs)
 
     census = icon_census()
-    assert census["families"] == {**{f"Theme{n}": 15 for n in range(4)}, "Theme0": 16, "Theme4": 12, "Zebra": 3} | {
-        "Theme0": 16, "Theme1": 16, "Theme2": 16, "Theme3": 14,
-    }  # fmt: skip
+    families = {"Theme0": 16, "Theme1": 16, "Theme2": 16, "Theme3": 14, "Theme4": 12, "Zebra": 3}
+    assert census["families"] == families
+    assert census["names"] == 16
+    assert census["names by families"] == {"4": 14, "6": 3, "8": 0, "10": 0}
     assert census["blank"] == 1
     assert len(census["unreadable"]) == 1 and str(places[0] / "torn.png") in census["unreadable"][0]
     assert census["classes before joining"] == {"4": 12, "6": 1, "8": 0, "10": 0}
@@ -276,8 +278,13 @@ def test_too_few_themes_are_told(icons):
     with pytest.raises(UsageError, match=r"0 icon themes found \(none\).*apt install adwaita-icon-theme"):
         load_data("icons")
     make_themes(icons, 3)
-    with pytest.raises(UsageError, match=r"3 icon themes found \(Theme0, Theme1, Theme2\), and 0 names"):
+    with pytest.raises(UsageError, match=r"3 icon themes found \(Theme0, Theme1, Theme2\), and 0 classes"):
         load_data("icons-validation")
+    # Four themes that are copies of one another.
+    shutil.copytree(icons / "Theme0", icons / "Twin")
+    with pytest.raises(UsageError, match=r"4 icon themes found .*, and 0 classes"):
+        load_data("icons")
+    assert list(cache_folder().glob("*icons*")) == []
 
 
 @pytest.mark.slow

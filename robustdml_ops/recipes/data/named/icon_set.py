@@ -3,7 +3,7 @@
 import hashlib
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -56,6 +56,26 @@ class IconSet:
     census: dict[str, object]
 
 
+def families_by_name(families: Families) -> dict[str, list[str]]:
+    """List who has an icon of each name.
+
+    Parameters
+    ----------
+    families : mapping
+        As `find_families` returns them.
+
+    Returns
+    -------
+    dict
+        Families by name of icon.
+    """
+    owners: dict[str, list[str]] = defaultdict(list)
+    for family, icons in families.items():
+        for name in icons:
+            owners[name].append(family)
+    return owners
+
+
 @contextmanager
 def make_icon_set(families: Families, resvg: ModuleType, folder: Path) -> Iterator[IconSet]:
     """Draw all icons that two families or more have a name for, and make classes of them.
@@ -74,8 +94,7 @@ def make_icon_set(families: Families, resvg: ModuleType, folder: Path) -> Iterat
     IconSet
         The set.
     """
-    times = Counter(name for files in families.values() for name in files)
-    shared = {family: {n: file for n, file in files.items() if times[n] > 1} for family, files in families.items()}
+    shared = _in_two_families(families)
     # A link and what it points to are one file.
     real = {file.path: str(Path(file.path).resolve()) for files in shared.values() for file in files.values()}
     paths = sorted(set(real.values()))
@@ -83,8 +102,7 @@ def make_icon_set(families: Families, resvg: ModuleType, folder: Path) -> Iterat
         shape = (len(paths), 3, SIDE, SIDE)
         pixels: NDArray[np.uint8] = np.memmap(store, dtype=np.uint8, mode="w+", shape=shape)
         thumbnails, unreadable = _draw_all(paths, pixels, resvg)
-        seen = [not is_blank(small) for small in thumbnails]
-        row = {path: number for number, path in enumerate(paths) if seen[number]}
+        row = {path: number for number, path in enumerate(paths) if not is_blank(thumbnails[number])}
         files: dict[str, dict[str, int]] = defaultdict(dict)
         for family, icons in shared.items():
             for name, file in icons.items():
@@ -93,25 +111,40 @@ def make_icon_set(families: Families, resvg: ModuleType, folder: Path) -> Iterat
         digests = [hashlib.sha256(drawing).digest() for drawing in pixels]
         number = find_copies(thumbnails, digests, [list(group.values()) for group in files.values()])
         drawings = {name: {family: number[file] for family, file in group.items()} for name, group in files.items()}
-        groups = join_names(drawings)
-        unjoined, joined = (make_classes(drawings, part) for part in ([(name,) for name in drawings], groups))
+        joined = make_classes(drawings, join_names(drawings))
         classes = [icon for icon in joined if len(icon.samples) >= MIN_SAMPLES]
         census: dict[str, object] = {
             "families": {family: len(icons) for family, icons in families.items()},
-            "names": len(times),
+            "names": len({name for icons in families.values() for name in icons}),
+            "names by families": _count(len(icons) for icons in families_by_name(families).values()),
             "files drawn": len(paths),
             "unreadable": unreadable,
             "blank": len(paths) - len(row) - len(unreadable),
-            "classes before joining": _count(unjoined),
-            "classes": _count(joined),
-            "names joined": sum(len(icon.names) for icon in classes if len(icon.names) > 1),
-            "classes of several names": sum(len(icon.names) > 1 for icon in classes),
-            "pairs of names that share a drawing and are not joined": _count_apart(drawings, classes),
-            "samples": sum(len(icon.samples) for icon in classes),
-            "samples whose drawing is in another class too": count_ambiguous(classes),
+            **_census(drawings, classes),
         }
-        names = [f"{_context(icon, shared)}/{icon.names[0]}" for icon in classes]
-        yield IconSet(classes, names, pixels, census)
+        yield IconSet(classes, [f"{_context(icon, shared)}/{icon.names[0]}" for icon in classes], pixels, census)
+
+
+def _in_two_families(families: Families) -> Families:
+    """Leave out the names that one family alone has: nothing can be joined with them, and nothing retrieved."""
+    owners = families_by_name(families)
+    return {
+        family: {name: file for name, file in icons.items() if len(owners[name]) > 1}
+        for family, icons in families.items()
+    }
+
+
+def _census(drawings: Mapping[str, Mapping[str, int]], classes: list[IconClass]) -> dict[str, object]:
+    unjoined = make_classes(drawings, [(name,) for name in drawings])
+    return {
+        "classes before joining": _count(len(icon.samples) for icon in unjoined),
+        "classes": _count(len(icon.samples) for icon in classes),
+        "names joined": sum(len(icon.names) for icon in classes if len(icon.names) > 1),
+        "classes of several names": sum(len(icon.names) > 1 for icon in classes),
+        "pairs of names that share a drawing and are not joined": _count_apart(drawings, classes),
+        "samples": sum(len(icon.samples) for icon in classes),
+        "samples whose drawing is in another class too": count_ambiguous(classes),
+    }
 
 
 def _draw_all(paths: list[str], pixels: NDArray[np.uint8], resvg: ModuleType) -> tuple[NDArray[np.uint8], list[str]]:
@@ -128,8 +161,10 @@ def _draw_all(paths: list[str], pixels: NDArray[np.uint8], resvg: ModuleType) ->
         return thumbnails, [reason for reason in pool.map(one, range(len(paths))) if reason]
 
 
-def _count(classes: list[IconClass]) -> dict[str, int]:
-    return {str(step): sum(len(icon.samples) >= step for icon in classes) for step in STEPS}
+def _count(sizes: Iterable[int]) -> dict[str, int]:
+    """How many are as large as each of `STEPS`; a key in JSON is a text."""
+    counted = list(sizes)
+    return {str(step): sum(size >= step for size in counted) for step in STEPS}
 
 
 def _count_apart(drawings: Mapping[str, Mapping[str, int]], classes: list[IconClass]) -> int:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from robustdml_ops.recipes.cache import cache_folder, write_text, write_whole
 from robustdml_ops.recipes.data.dataset import RetrievalData, Split, divide_classes
 from robustdml_ops.recipes.data.named.icon_drawings import SIDE
-from robustdml_ops.recipes.data.named.icon_set import MIN_SAMPLES, make_icon_set
+from robustdml_ops.recipes.data.named.icon_set import MIN_SAMPLES, families_by_name, make_icon_set
 from robustdml_ops.recipes.data.named.icon_themes import Themes, find_families, find_themes, icon_folders, themes_state
 from robustdml_ops.recipes.data.named.named import NamedData
 from robustdml_ops.recipes.errors import UsageError
@@ -119,8 +119,9 @@ def _key(themes: Themes) -> str:
 
 def _make(themes: Themes, images: Path, notes: Path) -> None:
     families = find_families(themes)
-    if len(families) < MIN_SAMPLES:
-        raise _too_few(families, 0)
+    count = sum(len(owners) >= MIN_SAMPLES for owners in families_by_name(families).values())
+    if count < MIN_CLASSES:
+        raise _too_few(families, count)
     images.parent.mkdir(parents=True, exist_ok=True)
     with make_icon_set(families, import_module("resvg_py"), images.parent) as icons:
         count = len(icons.classes)
@@ -154,7 +155,7 @@ def _make(themes: Themes, images: Path, notes: Path) -> None:
 def _too_few(families: Iterable[str], count: int) -> UsageError:
     names = list(families)
     return UsageError(
-        f"icons: {len(names)} icon themes found ({', '.join(names) or 'none'}), and {count} names drawn by "
+        f"icons: {len(names)} icon themes found ({', '.join(names) or 'none'}), and {count} classes drawn by "
         f"{MIN_SAMPLES} of them or more; install others (Debian, Ubuntu: apt install {PACKAGES})"
     )
 
