@@ -9,6 +9,7 @@ import torch
 
 from robustdml_ops.recipes.cli import main
 from robustdml_ops.recipes.commands import compare as compare_command
+from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.evaluation import retrieval_metrics
 from robustdml_ops.recipes.evidence.comparison import pool, sources
@@ -23,10 +24,12 @@ from robustdml_ops.recipes.evidence.comparison.section import markdown, page
 from robustdml_ops.recipes.evidence.comparison.tables import claim_rows, rows, rows_beside, sections
 from robustdml_ops.recipes.evidence.summary import Estimate, compare, estimate
 from robustdml_ops.recipes.methods.anchors import AnchorOptions
+from robustdml_ops.recipes.networks.origin import load_origin
 from robustdml_ops.recipes.networks.stored_features import store_features
 from robustdml_ops.recipes.options import OptionSet
 from robustdml_ops.recipes.progress import silent
 
+CPU = torch.device("cpu")
 SMALL = {"batch_size": 32, "embedding_size": 8}
 PLAIN = Entry("plain", "Plain", {"method": "proxy-anchor", **SMALL})
 BROKEN = Entry("broken", "Broken", {"method": "proxy-anchor", "batch_size": 32, "samples_per_class": 5})
@@ -52,7 +55,7 @@ def synthetic(recalls):
 
 @pytest.fixture
 def features(clusters, own_cache):
-    return {"clusters": store_features(clusters, torch.device("cpu"))}
+    return {"clusters": store_features(clusters, load_origin(TrainingConfig(), clusters, CPU), CPU)}
 
 
 def test_runs_what_is_missing_and_keeps_what_is_done(features, tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from robustdml_ops.recipes.evidence.large import experiment, trial
 from robustdml_ops.recipes.evidence.large.contenders import BY_NAME, CONTENDERS, QUICK_CONTENDERS
 from robustdml_ops.recipes.evidence.large.page import HEAD, LargeOutcome, comparisons, rows
 from robustdml_ops.recipes.methods import METHODS
+from robustdml_ops.recipes.networks import stored_features
 
 SCALE = experiment.Scale(epochs=1, embedding_size=8, threads=1)
 
@@ -155,14 +156,13 @@ def test_features_are_made_once_by_the_backbone(tiny_images, own_cache, monkeypa
     torch.manual_seed(0)
     network = SmallCNN(1)
     monkeypatch.setattr(choice, "load_pretrained_cnn", lambda name, on_progress: network)
-    monkeypatch.setattr(experiment, "BLOCK", 7)
     files, metrics = experiment.untouched(tiny_images, silent)
     for part, split in (("train", tiny_images.train), ("test", tiny_images.test)):
         expected = apply_in_batches(network, split.inputs, torch.device("cpu"))
         np.testing.assert_allclose(np.load(files[part][0]), expected, rtol=1e-5, atol=1e-5)
         assert np.array_equal(np.load(files[part][1]), split.labels)
     assert 0 < metrics["precision_at_1"] <= 1
-    monkeypatch.setattr(experiment, "_write_features", lambda *_: pytest.fail("made again"))
+    monkeypatch.setattr(stored_features, "outputs_in_batches", lambda *_, **__: pytest.fail("made again"))
     assert experiment.untouched(tiny_images, silent) == (files, metrics)
 
 

@@ -17,16 +17,13 @@ from robustdml_ops.recipes.cli import main
 from robustdml_ops.recipes.commands import compare as compare_command
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import load_data
+from robustdml_ops.recipes.data.characters import atlas
 from robustdml_ops.recipes.data.named import NAMED, NamedData
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.evidence.comparison import plan, sources
 from robustdml_ops.recipes.evidence.comparison.ablations import ALL_ENTRIES
 from robustdml_ops.recipes.evidence.comparison.cells import Cell, all_cells
 from robustdml_ops.recipes.evidence.comparison.plan import expand_names, make_plan
-from robustdml_ops.recipes.networks import stored_features
-from robustdml_ops.recipes.networks.backbones import choice
-from robustdml_ops.recipes.networks.models import SmallCNN, apply_in_batches
-from robustdml_ops.recipes.networks.stored_features import store_features
 from robustdml_ops.recipes.train import train
 from tests.recipes.test_untouched import save
 
@@ -155,6 +152,20 @@ def test_a_data_set_that_is_not_to_be_had_is_told_and_the_others_are_run(two, tm
     assert "did you mean glyphs?" in capsys.readouterr().err
 
 
+def test_on_a_machine_without_fonts_and_themes_the_suite_tells_what_it_lacks(two, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(atlas, "font_files", lambda probes: ())
+    monkeypatch.setenv("XDG_DATA_DIRS", str(tmp_path / "nowhere"))
+    lacking = ("hanzi-small", "hangul", "icons")
+    monkeypatch.setattr(plan, "SUITE_DATA", [name for name in plan.SUITE_DATA if name in lacking])
+    assert main(["compare", "--data", "suite", two[0], *SMALL, "--noise", "none", "--out", str(tmp_path / "out")]) == 1
+    captured = capsys.readouterr()
+    told = [line.split(" left out: ")[0] for line in captured.err.splitlines() if " left out: " in line]
+    assert told == [f"robustdml compare: data {name}" for name in lacking]
+    assert captured.err.count("apt install fonts-noto-cjk") == 2
+    assert "apt install adwaita-icon-theme" in captured.err or "pip install 'robustdml_ops[icons]'" in captured.err
+    assert "| Contrastive |" in captured.out and len(outcomes(tmp_path / "out")) == 4
+
+
 def test_two_data_sets_of_one_name_are_refused(two, clusters, tmp_path, capsys):
     (tmp_path / "other").mkdir()
     again = save(clusters, tmp_path / "other" / "clusters.npz")
@@ -188,39 +199,6 @@ def test_right_labels_that_were_rejected_are_counted_in_large_classes(clusters, 
     assert found == pytest.approx(expected) and 0 < found != pytest.approx(1 - np.nanmean(kept))
     plain = Cell("clusters", ALL_ENTRIES["contrastive"], "none", 0, 1)
     assert plain.run(data, result.summary["untouched"], "cpu")["summary"]["right_rejected"] is None
-
-
-def test_features_are_made_once_and_mapped(tiny_images, own_cache, monkeypatch):
-    network = SmallCNN(1)
-    monkeypatch.setattr(choice, "load_pretrained_cnn", lambda *_: network)
-    stored = store_features(tiny_images, CPU)
-    opened = stored.open()
-    assert np.array_equal(opened.train.inputs, apply_in_batches(network, tiny_images.train.inputs, CPU))
-    assert np.array_equal(opened.test.labels, tiny_images.test.labels)
-    assert isinstance(opened.train.inputs.base, np.memmap) and stored.train.path.is_relative_to(own_cache)
-    before = stored.train.path.stat().st_mtime_ns
-    with monkeypatch.context() as patch:
-        patch.setattr(stored_features, "apply_in_batches", None)  # nothing is computed
-        assert store_features(tiny_images, CPU).train.path == stored.train.path
-    assert stored.train.path.stat().st_mtime_ns == before
-    # Other weights or other images are other features.
-    with torch.no_grad():
-        network[0].weight[0, 0, 0, 0] += 1
-    assert store_features(tiny_images, CPU).train.path != stored.train.path
-    inputs = tiny_images.train.inputs.copy()
-    inputs[3, 0, 5, 5] ^= 1
-    changed = replace(tiny_images, train=replace(tiny_images.train, inputs=inputs))
-    assert store_features(changed, CPU).train.path != store_features(tiny_images, CPU).train.path
-    assert store_features(changed, CPU).test.path == store_features(tiny_images, CPU).test.path
-
-
-def test_training_on_mapped_features_gives_the_same_bits_and_leaves_the_file_alone(clusters, own_cache):
-    stored = store_features(clusters, CPU)
-    before = stored.train.path.read_bytes()
-    config = TrainingConfig(epochs=2, batch_size=32, embedding_size=8, noise="small-cluster:0.5")
-    mapped, plain = (train(config, data, device="cpu") for data in (stored.open(), clusters))
-    assert torch.equal(mapped.embedder.head.weight, plain.embedder.head.weight)
-    assert stored.train.path.read_bytes() == before
 
 
 def test_what_is_compared_by_default():

@@ -8,7 +8,8 @@ from robustdml_ops.recipes.loss_inputs import Training, text_embeddings
 from robustdml_ops.recipes.loss_inputs.guidance import LanguageGuidance
 from robustdml_ops.recipes.loss_inputs.text_embeddings import hashed_ngrams, name_by_looks
 from robustdml_ops.recipes.networks.models import SmallCNN, apply_in_batches
-from robustdml_ops.recipes.networks.preparation import Origin, Prepared, resolve_device
+from robustdml_ops.recipes.networks.origin import Origin
+from robustdml_ops.recipes.networks.preparation import Prepared, resolve_device
 
 CPU = resolve_device("cpu")
 

@@ -10,7 +10,10 @@ from robustdml_ops.recipes.data.named import NAMED
 from robustdml_ops.recipes.errors import UsageError, did_you_mean
 
 _REPORTED_ON = ", ".join(name for name in NAMED if not name.endswith("-validation"))
-EXPECTED = f"{_REPORTED_ON} (each also as NAME-validation), a folder of class folders, or an .npz file of features"
+EXPECTED = (
+    f"{_REPORTED_ON} (each also as NAME-validation), a folder of class folders (or of train and test), or an .npz file "
+    "of features"
+)
 
 
 def load_data(source: str, *, image_size: int = 224, test_fraction: float = 0.5, split_seed: int = 0) -> RetrievalData:

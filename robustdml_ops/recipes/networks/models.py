@@ -1,5 +1,6 @@
 """Embedding networks: a backbone that makes features, and one linear layer that makes embeddings of them."""
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -103,14 +104,14 @@ def as_tensor(inputs: NDArray[np.generic], device: torch.device) -> Tensor:
 
 
 @torch.no_grad()
-def apply_in_batches(
+def outputs_in_batches(
     network: nn.Module,
     inputs: NDArray[np.generic],
     device: torch.device,
     batch_size: int | None = None,
     on_progress: OnProgress = silent,
-) -> NDArray[np.float32]:
-    """Run a network in eval mode over all inputs, and leave it in the mode it was in.
+) -> Iterator[NDArray[np.float32]]:
+    """Run a network in eval mode over all inputs, batch by batch, and leave it in the mode it was in.
 
     Parameters
     ----------
@@ -125,23 +126,44 @@ def apply_in_batches(
     on_progress : callable
         Told of the inputs done, as "features".
 
-    Returns
-    -------
+    Yields
+    ------
     ndarray
-        float32, (N, features), in main memory.
+        float32, (B, features), in main memory.
     """
     if batch_size is None:
         pixels = int(np.prod(inputs.shape[2:])) if inputs.ndim == 4 else 1
         batch_size = min(BATCH_SIZE, max(BATCH_PIXELS // pixels, 1))
     was_training = network.training
     network.eval()
-    outputs = []
-    for start in range(0, len(inputs), batch_size):
-        on_progress("features", start, len(inputs))
-        outputs.append(network(as_tensor(inputs[start : start + batch_size], device)).flatten(1).float().cpu())
-    network.train(was_training)
-    result: NDArray[np.float32] = torch.cat(outputs).numpy()
-    return result
+    try:
+        for start in range(0, len(inputs), batch_size):
+            on_progress("features", start, len(inputs))
+            yield network(as_tensor(inputs[start : start + batch_size], device)).flatten(1).float().cpu().numpy()
+    finally:
+        network.train(was_training)
+
+
+def apply_in_batches(
+    network: nn.Module,
+    inputs: NDArray[np.generic],
+    device: torch.device,
+    batch_size: int | None = None,
+    on_progress: OnProgress = silent,
+) -> NDArray[np.float32]:
+    """Gather what `outputs_in_batches` makes of all inputs.
+
+    Parameters
+    ----------
+    network, inputs, device, batch_size, on_progress
+        As there.
+
+    Returns
+    -------
+    ndarray
+        float32, (N, features), in main memory.
+    """
+    return np.concatenate(list(outputs_in_batches(network, inputs, device, batch_size, on_progress)))
 
 
 def count_features(backbone: nn.Module, sample: NDArray[np.generic], device: torch.device) -> int:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,33 +10,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from robustdml_ops.recipes.config import TrainingConfig
-from robustdml_ops.recipes.data import RetrievalData
-from robustdml_ops.recipes.data.named import NAMED
+from robustdml_ops.recipes.data import RetrievalData, Split
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.networks.backbones import efficientnet
-from robustdml_ops.recipes.networks.backbones.choice import FEATURES, UNTRAINED, load_backbone
-from robustdml_ops.recipes.networks.kept_features import features_of
-from robustdml_ops.recipes.networks.models import count_features
+from robustdml_ops.recipes.networks.backbones.choice import FEATURES, UNTRAINED, is_own_code
+from robustdml_ops.recipes.networks.models import apply_in_batches, count_features
+from robustdml_ops.recipes.networks.origin import Origin, load_origin, needs_trained_backbone
+from robustdml_ops.recipes.networks.stored_features import store_split
 from robustdml_ops.recipes.progress import OnProgress, silent
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where the features come from that the embedding layer takes.
-
-    Attributes
-    ----------
-    name : str
-        Of the backbone, as `robustdml_ops.recipes.networks.backbones.choice` knows it.
-    backbone : Module
-        From the data as they were given to features; `torch.nn.Identity` where they were features already.
-    input_shape : tuple of int
-        Of one sample as it was given: (channels, S, S) or (F,).
-    """
-
-    name: str
-    backbone: nn.Module
-    input_shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -125,96 +104,26 @@ def prepare(
         return _on_features(data, origin)
     num_features = count_features(origin.backbone, data.train.inputs[:1], device)
     if not config.finetune:
-        return _on_features(extract_features(origin.name, origin.backbone, data, device, on_progress), origin)
+        train, test = (_features_of(split, origin, device, on_progress) for split in (data.train, data.test))
+        return _on_features(RetrievalData(data.name, train, test), origin)
 
     @cache
     def frozen_features() -> NDArray[np.float32]:
         if origin.name == UNTRAINED:
-            raise _needs_trained_backbone(data)
-        return features_of(origin.name, origin.backbone, data.train.inputs, device, on_progress)
+            raise needs_trained_backbone(data)
+        return _features_of(data.train, origin, device, on_progress).inputs.astype(np.float32, copy=False)
 
     return Prepared(data, origin.backbone, num_features, frozen_features, origin)
 
 
-def load_origin(
-    config: TrainingConfig, data: RetrievalData, device: torch.device, on_progress: OnProgress = silent
-) -> Origin:
-    """Make the backbone that goes with settings and data.
-
-    Parameters
-    ----------
-    config, data, device, on_progress
-        As in `prepare`.
-
-    Returns
-    -------
-    Origin
-        With the backbone on `device`, as it is before any training of the run.
-
-    Raises
-    ------
-    UsageError
-        Settings that do not fit the data.
-    """
-    if not data.train.is_images:
-        if config.finetune or config.backbone or config.backbone_weights:
-            raise UsageError(f"{data.name} holds features: there is no backbone to choose or to train")
-        return Origin(FEATURES, nn.Identity(), data.train.inputs.shape[1:])
-    name = _backbone_name(config, data)
-    if name == UNTRAINED and not config.finetune:
-        raise _needs_trained_backbone(data)
-    channels, _, image_size = data.train.inputs.shape[1:]
-    weights = Path(config.backbone_weights).expanduser() if config.backbone_weights else None
-    backbone = load_backbone(
-        name, channels, image_size, weights=weights, augment=config.augment, on_progress=on_progress
-    ).to(device)
-    return Origin(name, backbone, data.train.inputs.shape[1:])
-
-
-def extract_features(
-    name: str, backbone: nn.Module, data: RetrievalData, device: torch.device, on_progress: OnProgress = silent
-) -> RetrievalData:
-    """Replace images by their features, which `features_of` keeps for the next time.
-
-    Parameters
-    ----------
-    name : str
-        Of the backbone.
-    backbone : Module
-        On `device`; used in eval mode.
-    data : RetrievalData
-        Images.
-    device : torch.device
-        Where to compute.
-    on_progress : callable
-        Told of the images done, those of the training split first.
-
-    Returns
-    -------
-    RetrievalData
-        The same samples, float32, (N, F).
-    """
-    train, test = (
-        replace(split, inputs=features_of(name, backbone, split.inputs, device, on_progress))
-        for split in (data.train, data.test)
-    )
-    return RetrievalData(data.name, train, test)
+def _features_of(split: Split, origin: Origin, device: torch.device, on_progress: OnProgress) -> Split:
+    """Apply the backbone to images, or read what it made of them before."""
+    # What the user's own code does may change while its name and weights do not.
+    if is_own_code(origin.name):
+        return replace(split, inputs=apply_in_batches(origin.backbone, split.inputs, device, on_progress=on_progress))
+    return store_split(split, origin, device, on_progress).open()
 
 
 def _on_features(data: RetrievalData, origin: Origin) -> Prepared:
     features = data.train.inputs.astype(np.float32, copy=False)
     return Prepared(data, nn.Identity(), features.shape[1], lambda: features, origin)
-
-
-def _backbone_name(config: TrainingConfig, data: RetrievalData) -> str:
-    if config.backbone:
-        return config.backbone
-    return NAMED[data.name].backbone if data.name in NAMED else efficientnet.NAME
-
-
-def _needs_trained_backbone(data: RetrievalData) -> UsageError:
-    return UsageError(
-        f"{data.name}: the built-in backbone is not trained for these images, and features of an untrained one are of "
-        f"no use; give a trained one (backbone {efficientnet.NAME}, timm:NAME or package.module:factory), or finetune "
-        "with a method and a noise that need no frozen features"
-    )

@@ -1,21 +1,24 @@
-"""Frozen features on the disk: made once, and mapped into memory by all processes that train on them."""
+"""Features of frozen backbones on the disk: made once, and mapped into memory by all that train on them."""
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from robustdml_ops.recipes.cache import cache_folder, write_whole
-from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import RetrievalData, Split
-from robustdml_ops.recipes.networks.models import apply_in_batches
-from robustdml_ops.recipes.networks.preparation import Origin, load_origin
+from robustdml_ops.recipes.networks.models import outputs_in_batches
+from robustdml_ops.recipes.networks.origin import Origin
 from robustdml_ops.recipes.progress import OnProgress, silent
 
-_ROWS_HASHED_AT_ONCE = 4096
+RECIPE_VERSION = 1
+# Samples that are read at a time where no network sets the size of batches.
+BLOCK = 4096
 
 
 @dataclass(frozen=True)
@@ -74,15 +77,40 @@ class StoredFeatures:
         return RetrievalData(self.name, self.train.open(), self.test.open())
 
 
-def store_features(data: RetrievalData, device: torch.device, on_progress: OnProgress = silent) -> StoredFeatures:
-    """Put features into the cache folder: those given, or of images those of the backbone that goes with them.
-
-    What is there already is not made again; files go by the data, the network and its weights.
+def store_features(
+    data: RetrievalData, origin: Origin, device: torch.device, on_progress: OnProgress = silent
+) -> StoredFeatures:
+    """Put the features of both splits into the cache folder, as `store_split` does.
 
     Parameters
     ----------
     data : RetrievalData
         Images or features.
+    origin, device, on_progress
+        As in `store_split`.
+
+    Returns
+    -------
+    StoredFeatures
+        Where they are.
+    """
+    train, test = (store_split(split, origin, device, on_progress) for split in (data.train, data.test))
+    return StoredFeatures(data.name, train, test)
+
+
+def store_split(split: Split, origin: Origin, device: torch.device, on_progress: OnProgress = silent) -> StoredSplit:
+    """Put features into the cache folder: those given, or of images those that a backbone makes.
+
+    What is there already is not made again. The name of the file holds a hash of all that the features depend on: the
+    samples, the backbone's layers and weights, the kind of device and PyTorch's version.
+
+    Parameters
+    ----------
+    split : Split
+        Images or features.
+    origin : Origin
+        With the backbone that goes with them, on `device`. Of code of the user's own neither layers nor weights tell
+        what it does: its features are not for this folder.
     device : torch.device
         Where to compute.
     on_progress : callable
@@ -90,36 +118,45 @@ def store_features(data: RetrievalData, device: torch.device, on_progress: OnPro
 
     Returns
     -------
-    StoredFeatures
+    StoredSplit
         Where they are.
 
     Raises
     ------
-    UsageError
-        No backbone goes with the images.
+    OSError
+        They cannot be written.
     """
-    origin = load_origin(TrainingConfig(), data, device, on_progress)
-    stored = (_store(split, origin, device, on_progress) for split in (data.train, data.test))
-    return StoredFeatures(data.name, *stored)
-
-
-def _store(split: Split, origin: Origin, device: torch.device, on_progress: OnProgress) -> StoredSplit:
-    path = cache_folder() / "features" / f"{origin.name.replace('/', '-')}-{_key(split, origin)}.npy"
+    path = cache_folder() / "features" / f"{origin.name.replace('/', '-')}-{_key(split, origin, device)}.npy"
     if not path.exists():
         if split.is_images:
-            features = apply_in_batches(origin.backbone, split.inputs, device, on_progress=on_progress)
+            batches = outputs_in_batches(origin.backbone, split.inputs, device, on_progress=on_progress)
         else:
-            features = split.inputs.astype(np.float32, copy=False)
-        write_whole(path, lambda file: np.save(file, features))
+            batches = (block.astype(np.float32, copy=False) for block in _blocks(split))
+        write_whole(path, lambda file: _write(file, batches, len(split)))
     return StoredSplit(path, split.labels, split.class_names)
 
 
-def _key(split: Split, origin: Origin) -> str:
-    digest = hashlib.blake2b(f"{torch.__version__} {origin.backbone}".encode(), digest_size=12)
+def _write(file: BinaryIO, batches: Iterator[NDArray[np.float32]], count: int) -> None:
+    """Write an array of `count` rows without holding all of it."""
+    for number, features in enumerate(batches):
+        if number == 0:
+            header = {"descr": "<f4", "fortran_order": False, "shape": (count, features.shape[1])}
+            np.lib.format.write_array_header_1_0(file, header)
+        file.write(features.tobytes())
+
+
+def _blocks(split: Split) -> Iterator[NDArray[np.generic]]:
+    return (split.inputs[start : start + BLOCK] for start in range(0, len(split), BLOCK))
+
+
+def _key(split: Split, origin: Origin, device: torch.device) -> str:
+    depends_on = f"{RECIPE_VERSION} {torch.__version__} {device.type} {origin.backbone}"
+    digest = hashlib.blake2b(depends_on.encode(), digest_size=12)
     for name, tensor in origin.backbone.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.cpu().numpy().tobytes())
+        # Bytes, because NumPy has no bfloat16.
+        digest.update(tensor.cpu().reshape(-1).view(torch.uint8).numpy().data)
     digest.update(f"{split.inputs.dtype} {split.inputs.shape}".encode())
-    for start in range(0, len(split), _ROWS_HASHED_AT_ONCE):
-        digest.update(split.inputs[start : start + _ROWS_HASHED_AT_ONCE].tobytes())
+    for block in _blocks(split):
+        digest.update(np.ascontiguousarray(block).data)
     return digest.hexdigest()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.data.load import EXPECTED
 from robustdml_ops.recipes.errors import did_you_mean
 from robustdml_ops.recipes.filters.options import FilterOptions
 from robustdml_ops.recipes.methods import METHODS, option_groups
@@ -101,19 +102,13 @@ def _of_run() -> Iterator[Setting]:
 
     heading = "what to train"
     yield field("method", "the loss", choices=tuple(METHODS))
-    yield Setting(
-        "data",
-        heading,
-        "glyphs, glyphs-large, a folder of class folders (or of train and test), or an .npz file of features",
-        str,
-        "glyphs",
-    )
+    yield Setting("data", heading, EXPECTED, str, "glyphs")
     kinds = ", ".join(f"{kind}:RATE" for kind in NOISES)
     yield field("noise", f"wrong training labels: none, {kinds}")
     yield field(
         "taxonomy",
-        "tree of the classes for semantic noise: unicode, wordnet, wordnet:ROOT with a noun above all classes, or "
-        "a file of lines node⇥parent; Glyphs come with one",
+        "tree of the classes for semantic noise: unicode, hangul, icons, wordnet, wordnet:ROOT with a noun above "
+        "all classes, or a file of lines node⇥parent (default: as comes with the data)",
         metavar="TREE",
     )
     yield field(

@@ -13,6 +13,9 @@ SUITE, SUITE_VALIDATION = "suite", "suite-validation"
 SUITE_DATA = (
     "glyphs",
     "glyphs-large",
+    "hanzi-small",
+    "hangul",
+    "icons",
     "digits",
     "glosses",
     "letter-recognition",

@@ -11,6 +11,7 @@ from robustdml_ops.recipes.data import load_data
 from robustdml_ops.recipes.data.named import NAMED
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.evidence.comparison.outcomes import outcomes_of
+from robustdml_ops.recipes.networks.origin import load_origin
 from robustdml_ops.recipes.networks.preparation import prepare
 from robustdml_ops.recipes.networks.stored_features import StoredFeatures, store_features
 from robustdml_ops.recipes.progress import OnProgress
@@ -59,7 +60,9 @@ def open_sources(names: Sequence[str], device: torch.device, on_progress: OnProg
     for number, name in enumerate(names):
         on_progress(f"data {name}", number, len(names))
         try:
-            features = store_features(load_data(name), device, on_progress)
+            data = load_data(name)
+            origin = load_origin(TrainingConfig(), data, device, on_progress)
+            features = store_features(data, origin, device, on_progress)
         except UsageError as error:
             # A package or a font may be missing; a path that is wrong is to be put right before hours of training.
             if name not in NAMED or len(names) == 1:

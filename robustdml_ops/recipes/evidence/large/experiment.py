@@ -7,26 +7,22 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from torch import nn
 
-from robustdml_ops.recipes.cache import cache_folder, write_text, write_whole
+from robustdml_ops.recipes.cache import write_text, write_whole
 from robustdml_ops.recipes.config import TrainingConfig
-from robustdml_ops.recipes.data import RetrievalData, Split
+from robustdml_ops.recipes.data import RetrievalData
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.evaluation import retrieval_metrics
 from robustdml_ops.recipes.evidence.large.contenders import Contender
 from robustdml_ops.recipes.evidence.large.trial import CPU, Task
-from robustdml_ops.recipes.networks.models import apply_in_batches
-from robustdml_ops.recipes.networks.preparation import load_origin
+from robustdml_ops.recipes.networks.origin import load_origin
+from robustdml_ops.recipes.networks.stored_features import StoredSplit, store_features
 from robustdml_ops.recipes.progress import OnProgress
 
 NOISE = "symmetric:0.5"
-# Images whose features are made and written at a time.
-BLOCK = 4096
 
 
 @dataclass(frozen=True)
@@ -63,10 +59,10 @@ def untouched(data: RetrievalData, on_progress: OnProgress) -> tuple[dict[str, t
     metrics : dict
         `retrieval_metrics` of the test features.
     """
-    backbone = load_origin(TrainingConfig(), data, CPU, on_progress).backbone
-    splits = {"train": data.train, "test": data.test}
-    files = {part: _feature_files(data.name, split, backbone, on_progress) for part, split in splits.items()}
-    scores = Path(files["test"][0]).with_suffix(".json")
+    stored = store_features(data, load_origin(TrainingConfig(), data, CPU, on_progress), CPU, on_progress)
+    splits = {"train": stored.train, "test": stored.test}
+    files = {part: (str(split.path), str(_labels_file(split))) for part, split in splits.items()}
+    scores = Path(files["test"][1]).with_suffix(".json")
     if not scores.exists():
         on_progress("nearest neighbours of the features as they are", 0, 0)
         metrics = retrieval_metrics(np.load(files["test"][0]), data.test.labels)
@@ -141,26 +137,10 @@ def _read(path: Path, task: Task) -> dict[str, Any] | None:
     return result if result["task"] == json.loads(json.dumps(asdict(task))) else None
 
 
-def _feature_files(name: str, split: Split, backbone: nn.Module, on_progress: OnProgress) -> tuple[str, str]:
-    """Files of features and labels; their name holds what they depend on."""
-    digest = hashlib.sha256(np.ascontiguousarray(split.inputs).data)
-    digest.update(split.labels.tobytes())
-    for tensor in backbone.state_dict().values():
-        digest.update(tensor.numpy().tobytes())
-    features, labels = (
-        cache_folder() / f"{name}-{kind}-{digest.hexdigest()[:16]}.npy" for kind in ("features", "labels")
-    )
-    if not features.exists():
-        write_whole(features, lambda file: _write_features(file, split.inputs, backbone, on_progress))
-    if not labels.exists():
-        write_whole(labels, lambda file: np.save(file, split.labels))
-    return str(features), str(labels)
-
-
-def _write_features(file: BinaryIO, inputs: NDArray[np.generic], backbone: nn.Module, on_progress: OnProgress) -> None:
-    width = apply_in_batches(backbone, inputs[:1], CPU).shape[1]
-    header = {"descr": "<f4", "fortran_order": False, "shape": (len(inputs), width)}
-    np.lib.format.write_array_header_1_0(file, header)
-    for start in range(0, len(inputs), BLOCK):
-        on_progress("features", start, len(inputs))
-        file.write(apply_in_batches(backbone, inputs[start : start + BLOCK], CPU).tobytes())
+def _labels_file(split: StoredSplit) -> Path:
+    """The labels beside the features; the name holds what both depend on."""
+    digest = hashlib.sha256(split.labels.tobytes()).hexdigest()[:16]
+    path = split.path.with_name(f"{split.path.stem}-labels-{digest}.npy")
+    if not path.exists():
+        write_whole(path, lambda file: np.save(file, split.labels))
+    return path
