@@ -8,6 +8,12 @@ from robustdml_ops.recipes.filters.options import FILTERS, NO_FILTER, FilterOpti
 from robustdml_ops.recipes.methods import METHODS, option_groups
 from robustdml_ops.recipes.noise import noise_rate, parse_noise
 from robustdml_ops.recipes.options import OptionSet, check_bounds
+from robustdml_ops.robust.prism_settings import BY_OTSU
+
+RANDOM, PRINCIPAL = "random", "principal"
+STARTS = (RANDOM, PRINCIPAL)
+# The name of a backbone that is not trained yet.
+UNTRAINED = "untrained"
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,7 @@ class TrainingConfig:
         that goes with the data.
     noise_rate : float or None
         Share of wrong labels that a filter is told, in [0, 1]; None for that of `noise`, the true one, as papers do.
-        The threshold "otsu" is not told it: a number is the most that it rejects of a class.
+        The thresholds "otsu" and "cautious" are not told it: a number is the most that they reject of a class.
     seed : int
         Of initialisation, batches and noise.
     epochs : int
@@ -40,8 +46,15 @@ class TrainingConfig:
     samples_per_class : int or None
         0 for random batches, or K for batches of batch_size/K classes × K samples; None for what the method asks for,
         then in smaller batches where there are fewer classes, or where K does not divide the batch size.
-    embedding_size : int
-        D.
+    embedding_size : int or None
+        D; None for 64, or with the start called principal for as many as keep the similarities of the features, 64 to
+        512.
+    start : str or None
+        How the embedding layer begins: ``random``, He's normal distribution, or ``principal``, the principal axes of
+        the features; None for what the method asks for.
+    averaging : float or None
+        Share of the trained embedding layer in its average with its start, in [0, 1]; None for what the method asks
+        for: 1, or a share that is chosen by a trial run which leaves classes out.
     finetune : bool
         Train the backbone as well; otherwise its features are computed once and only the embedding layer trains.
     backbone : str
@@ -72,7 +85,9 @@ class TrainingConfig:
     epochs: int = 15
     batch_size: int = 256
     samples_per_class: int | None = None
-    embedding_size: int = 64
+    embedding_size: int | None = None
+    start: str | None = None
+    averaging: float | None = None
     finetune: bool = False
     backbone: str = ""
     backbone_weights: str = ""
@@ -94,6 +109,9 @@ class TrainingConfig:
             raise UnknownNameError("amp", self.amp, ("none", "bf16"))
         for name in ("epochs", "batch_size", "embedding_size"):
             check_bounds(name, getattr(self, name), at_least=1)
+        if self.start not in (None, *STARTS):
+            raise UnknownNameError("start", str(self.start), STARTS)
+        self._check_averaging()
         for name in ("samples_per_class", "seed"):
             check_bounds(name, getattr(self, name), at_least=0)
         for name in ("learning_rate", "proxy_learning_rate"):
@@ -103,6 +121,19 @@ class TrainingConfig:
                 raise UsageError(f"{type(group).__name__}: no method has this group of settings")
             group.check()
         self._check_filter()
+
+    def _check_averaging(self) -> None:
+        if self.averaging is None:
+            return
+        if not 0 <= self.averaging <= 1:
+            raise UsageError(f"averaging={self.averaging}: expected a share between 0 and 1")
+        if self.averaging < 1 and self.finetune:
+            raise UsageError(f"averaging={self.averaging} is for frozen features: leave it out, or finetune")
+        if self.averaging < 1 and self.layer_start != PRINCIPAL:
+            raise UsageError(
+                f"averaging={self.averaging} is with what the layer starts from, and a random start is nothing to go "
+                f"back to; give start {PRINCIPAL} as well"
+            )
 
     def _check_filter(self) -> None:
         self.filter_options.check()
@@ -122,6 +153,20 @@ class TrainingConfig:
         return self.samples_per_class
 
     @property
+    def layer_start(self) -> str:
+        """How the embedding layer begins: the setting, or what the method asks for."""
+        if self.start is not None:
+            return self.start
+        # Features of an untrained network have no axes worth starting from.
+        return RANDOM if self.backbone == UNTRAINED else METHODS[self.method].start
+
+    @property
+    def chooses_averaging(self) -> bool:
+        """Whether a trial is to choose the share of the trained embedding layer."""
+        asked = self.averaging is None and METHODS[self.method].averages
+        return asked and not self.finetune and self.layer_start == PRINCIPAL
+
+    @property
     def network_learning_rate(self) -> float:
         """Learning rate of the network: the setting, or what the method asks for."""
         return METHODS[self.method].learning_rate if self.learning_rate is None else self.learning_rate
@@ -134,7 +179,7 @@ class TrainingConfig:
     @property
     def told_noise_rate(self) -> float | None:
         """Share of wrong labels that a filter is told: the setting, or the true one for thresholds that need one."""
-        needs_one = self.filter_options.threshold not in ("otsu", "fixed")
+        needs_one = self.filter_options.threshold not in (*BY_OTSU, "fixed")
         return noise_rate(self.noise) if self.noise_rate is None and needs_one else self.noise_rate
 
     def as_dict(self) -> dict[str, Any]:

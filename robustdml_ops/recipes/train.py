@@ -20,6 +20,7 @@ from robustdml_ops.recipes.networks.models import Embedder
 from robustdml_ops.recipes.networks.preparation import prepare, resolve_device
 from robustdml_ops.recipes.progress import OnProgress, silent
 from robustdml_ops.recipes.recorder import Recorder
+from robustdml_ops.recipes.run.averaging import choose_share
 from robustdml_ops.recipes.run.checkpoint import FILE_NAME, load_checkpoint, save_checkpoint
 from robustdml_ops.recipes.run.run import Run
 from robustdml_ops.recipes.run.sample_log import clean_auc
@@ -143,6 +144,8 @@ def train(
             for recorder in recorders:
                 recorder.start(run.history, config.epochs)
             if not resume:
+                if config.chooses_averaging:
+                    run.share = choose_share(run, on_progress)
                 run.fit_inputs(on_progress)
             while run.epoch < config.epochs:
                 run.train_epoch(on_progress, recorders, evaluate_each_epoch or run.epoch + 1 == config.epochs)
@@ -193,6 +196,8 @@ def _result(run: Run, untouched: dict[str, float]) -> TrainingResult:
         "seed": config.seed,
         "data": run.data_summary,
         **{key: value for key, value in run.history[-1].items() if key != "seconds"},
+        "embedding_size": run.embedding_size,
+        "averaging": run.share,
         "training_seconds": run.phase_one_seconds + sum(record["seconds"] for record in run.history),
     }
     scores = run.scores()
@@ -201,14 +206,14 @@ def _result(run: Run, untouched: dict[str, float]) -> TrainingResult:
     summary |= {f"{name}_auc": clean_auc(name, score, run.changed) for name, score in scores.items()}
     summary["clean_auc"] = next((summary[name] for name in CLEAN_SCORES if name in summary), None)
     summary |= {"untouched": untouched, "below_untouched": below_untouched(run.history[-1], untouched)}
-    return TrainingResult(config, run.history, run.embedder.eval(), _model(run), run.changed, scores, summary)
+    return TrainingResult(config, run.history, run.averaged().eval(), _model(run), run.changed, scores, summary)
 
 
 def _model(run: Run) -> TrainedEmbedder:
     """Put what made the features below the embedding layer, so that the whole takes the data as they were given."""
-    origin, size = run.prepared.origin, run.config.embedding_size
+    origin, size = run.prepared.origin, run.embedding_size
     network = Embedder(origin.backbone, run.prepared.num_features, size)
-    network.head = run.embedder.head
+    network.head = run.averaged().head
     trained_by = {"config": run.config.as_dict(), "data": run.data_summary, "metrics": run.history[-1]}
     card = ModelCard(
         backbone=origin.name,

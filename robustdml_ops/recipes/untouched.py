@@ -2,8 +2,8 @@
 
 import torch
 
+from robustdml_ops.recipes.config import UNTRAINED
 from robustdml_ops.recipes.evaluation import METRICS, retrieval_metrics
-from robustdml_ops.recipes.networks.backbones.choice import UNTRAINED
 from robustdml_ops.recipes.networks.models import apply_in_batches
 from robustdml_ops.recipes.networks.preparation import Prepared
 from robustdml_ops.recipes.progress import OnProgress

@@ -8,6 +8,7 @@ from torch import Tensor
 from robustdml_ops.robust.batch import Batch, check_batch, check_keep, check_values
 from robustdml_ops.robust.buffers import TypedBuffers
 from robustdml_ops.robust.memory_bank import MemoryBank
+from robustdml_ops.robust.prism_cautious import CautiousThreshold
 from robustdml_ops.robust.prism_parts import make_similarity, make_threshold
 from robustdml_ops.robust.prism_scores import MemoryPositive, Scores
 from robustdml_ops.robust.prism_settings import PRISMSettings
@@ -49,16 +50,19 @@ class PRISM(TypedBuffers):
         class, in the batch or in the bank, takes the place of P_clean.
     noise_rate : float
         R in [0, 1]. With the thresholds "top-r", "smooth-top-r" and "per-class", the share of samples to reject: 0
-        rejects none, 1 all samples of known classes. With "otsu", the most that is rejected of a class, by default
-        0.8. "fixed" has none.
-    threshold : {"smooth-top-r", "top-r", "per-class", "otsu", "fixed"}
+        rejects none, 1 all samples of known classes. With "otsu" and "cautious", the most that is rejected of a class,
+        by default 0.8. "fixed" has none.
+    threshold : {"smooth-top-r", "top-r", "per-class", "otsu", "cautious", "fixed"}
         m. ``"top-r"``: the ⌊R·B⌋-th smallest P_clean of the batch. ``"smooth-top-r"``: the mean of that over the last
         batches. ``"per-class"``, an extension: the R-quantile of the last scores of the sample's class. ``"otsu"``, an
         extension, with "vmf" alone: where the batch falls into right and wrong labels by itself; nothing is rejected
-        before ``vmf_start``. ``"fixed"``: ``fixed_threshold``.
+        before ``vmf_start``. ``"cautious"``, an extension: ``"otsu"`` where it can tell, that is, where more than 4 %
+        of the labels seem wrong, and of classes of which the bank has 5 other rows; see `wrong_share`. ``"fixed"``:
+        ``fixed_threshold``.
     window : int
-        With "smooth-top-r", how many batches m is the mean of. With "per-class" and "otsu", how many scores are kept
-        per class. The other thresholds look at the present batch alone.
+        With "smooth-top-r", how many batches m is the mean of. With "per-class", "otsu" and "cautious", how many
+        scores are kept per class, and with the last how many batches `wrong_share` is the mean of. The other thresholds
+        look at the present batch alone.
     memory_size : int
         Rows of the bank. Required with "average", "vmf" and "memory-positive"; the others have no bank.
     vmf_start : int
@@ -181,6 +185,17 @@ class PRISM(TypedBuffers):
             raise RuntimeError(f'similarity="{self.similarity}" has no kappa')
         return self.scores.vmf.kappa
 
+    @property
+    def wrong_share(self) -> Tensor:
+        """Estimated share of wrong labels in the last batches, (), in [0, 1], NaN while there is none.
+
+        With ``threshold="cautious"`` alone, else RuntimeError. It counts labels that fit no better than those of other
+        samples; of wrong labels that resemble the right one it counts a part.
+        """
+        if not isinstance(self.threshold, CautiousThreshold):
+            raise RuntimeError('wrong_share is known with threshold="cautious" alone')
+        return self.threshold.wrong_share
+
     @torch.no_grad()
     def forward(
         self, embeddings: Tensor, labels: Tensor, sample_ids: Tensor | None = None, proxies: Tensor | None = None
@@ -202,7 +217,8 @@ class PRISM(TypedBuffers):
         -------
         PRISMResult
             ``keep`` (B,) bool; ``log_p_clean`` (B,), 0 for new samples (for the ablations the mean cosine, and 1);
-            ``threshold`` on the same scale, (), or (B,) with "per-class" and "otsu", −∞ where nothing is rejected;
+            ``threshold`` on the same scale, (), or (B,) with "per-class", "otsu" and "cautious", −∞ where nothing
+            is rejected;
             ``rejected_ids`` (B,) int64, the ids of the rejected and −1 behind them, None without ``sample_ids``.
 
         Raises

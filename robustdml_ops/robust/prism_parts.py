@@ -6,8 +6,9 @@ import torch
 
 from robustdml_ops.robust.memory_bank import MemoryBank
 from robustdml_ops.robust.prism_authors import AuthorsSimilarity, AuthorsSmoothTopR
+from robustdml_ops.robust.prism_cautious import CautiousThreshold
 from robustdml_ops.robust.prism_scores import BatchPositive, MemoryPositive, ProxySimilarity, Similarity
-from robustdml_ops.robust.prism_settings import ABLATIONS, PRISMSettings
+from robustdml_ops.robust.prism_settings import ABLATIONS, BY_OTSU, PRISMSettings
 from robustdml_ops.robust.prism_softmax import BankSoftmax, VmfSimilarity
 from robustdml_ops.robust.prism_thresholds import (
     FixedThreshold,
@@ -35,7 +36,9 @@ def make_similarity(settings: PRISMSettings, backend: str | None) -> Similarity:
     if settings.vmf_start is None:
         return BankSoftmax(bank, copies, settings.resolved("unseen"), backend)
     estimator, bias_correction = settings.resolved("estimator"), settings.resolved("bias_correction")
-    return VmfSimilarity(bank, copies, settings.vmf_start, estimator, bias_correction, backend)
+    vmf = VmfSimilarity(bank, copies, settings.vmf_start, estimator, bias_correction, backend)
+    vmf.tries_other_labels = settings.threshold == "cautious"
+    return vmf
 
 
 def make_threshold(settings: PRISMSettings) -> Threshold:
@@ -51,5 +54,6 @@ def make_threshold(settings: PRISMSettings) -> Threshold:
     if settings.threshold == "smooth-top-r":
         return SmoothTopR(settings.share, settings.window, logarithmic)
     dtype = torch.promote_types(settings.memory_dtype, torch.float32)
-    cut = otsu_cut if settings.threshold == "otsu" else None
-    return PerClassThreshold(settings.share, settings.window, settings.num_classes, dtype, cut)
+    cut = otsu_cut if settings.threshold in BY_OTSU else None
+    threshold = PerClassThreshold(settings.share, settings.window, settings.num_classes, dtype, cut)
+    return CautiousThreshold(threshold, settings.window) if settings.threshold == "cautious" else threshold

@@ -12,6 +12,9 @@ from robustdml_ops.robust.buffers import TypedBuffers
 from robustdml_ops.robust.class_sums import ClassStatistics
 from robustdml_ops.robust.memory_bank import MemoryBank
 
+# Rows of a class, a sample's own left out, from which on there is a distribution to judge by (`CautiousThreshold`).
+FEWEST_ROWS = 5
+
 
 class Scores(NamedTuple):
     """One score per sample."""
@@ -20,6 +23,8 @@ class Scores(NamedTuple):
     known: Tensor  # (B,) bool: whether there is anything to judge the sample by
     stands_in: bool = False  # whether these are AvgSim's scores because vMF-Sim has not begun; their scale differs
     bank_is_empty: Tensor | None = None  # () bool, where the threshold asks for it
+    rows: Tensor | None = None  # (B,) rows of the class to judge by, where the threshold asks for it
+    of_other_labels: Tensor | None = None  # (B,) each sample's score for the label of another one, NaN for its own
 
 
 class Similarity(Protocol):

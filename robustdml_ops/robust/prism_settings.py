@@ -11,7 +11,8 @@ from robustdml_ops.vmf import BIAS_CORRECTIONS, ESTIMATORS
 WITH_BANK = ("average", "vmf", "memory-positive")
 ABLATIONS = ("batch-positive", "memory-positive")
 SIMILARITIES = ("average", "proxy", "vmf", *ABLATIONS)
-THRESHOLDS = ("smooth-top-r", "top-r", "per-class", "otsu", "fixed")
+THRESHOLDS = ("smooth-top-r", "top-r", "per-class", "otsu", "cautious", "fixed")
+BY_OTSU = ("otsu", "cautious")  # those that find the cut themselves
 MOST_REJECTED = 0.8  # of a class, by Otsu's cut
 UNSEEN = ("skip", "zero")
 _OURS = {"unseen": "skip", "estimator": "newton", "bias_correction": "u"}
@@ -77,14 +78,14 @@ class PRISMSettings:
         return 1 + math.ceil(self.memory_size / (kept * self.num_samples))
 
     def _check_threshold(self) -> None:
-        fixed, otsu = self.threshold == "fixed", self.threshold == "otsu"
+        fixed, otsu = self.threshold == "fixed", self.threshold in BY_OTSU
         self._check_given("fixed_threshold", fixed, 'threshold="fixed"', "the P_clean above which a sample is kept")
         if not otsu:
             self._check_given("noise_rate", not fixed, 'any threshold but "fixed"', "the share of samples to reject")
         elif self.similarity != "vmf":
             raise ValueError(
-                f'threshold="otsu" needs similarity="vmf", got "{self.similarity}": a cut parts right labels from '
-                "wrong ones only where scores are log-likelihoods"
+                f'threshold="{self.threshold}" needs similarity="vmf", got "{self.similarity}": a cut parts right '
+                "labels from wrong ones only where scores are log-likelihoods"
             )
         if self.noise_rate is not None and not 0 <= self.noise_rate <= 1:
             raise ValueError(f"noise_rate must lie in [0, 1], got {self.noise_rate}: it is a share, not a percentage")
@@ -123,7 +124,7 @@ class PRISMSettings:
                 raise ValueError(f'{of_preset} has {name}="{value}", got "{getattr(self, name)}": leave one out')
         if self.num_samples is not None:
             raise ValueError(f"{of_preset} has no num_samples: leaving own copies out is an extension")
-        if self.threshold in ("per-class", "otsu"):
+        if self.threshold in ("per-class", *BY_OTSU):
             raise ValueError(f'{of_preset} has no threshold="{self.threshold}": it is an extension')
         if self.preset == "authors" and (self.similarity, self.threshold) != ("average", "smooth-top-r"):
             raise ValueError(

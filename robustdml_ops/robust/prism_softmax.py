@@ -11,7 +11,7 @@ from robustdml_ops.robust.batch import Batch
 from robustdml_ops.robust.buffers import TypedBuffers
 from robustdml_ops.robust.class_sums import ClassStatistics
 from robustdml_ops.robust.memory_bank import MemoryBank
-from robustdml_ops.robust.prism_scores import Scores, log_softmax, mean_cosine, own_class
+from robustdml_ops.robust.prism_scores import FEWEST_ROWS, Scores, log_softmax, mean_cosine, own_class
 from robustdml_ops.robust.vmf_classes import VmfClasses
 
 
@@ -67,6 +67,7 @@ class BankSoftmax(TypedBuffers):
         self.backend = backend
         self.logit: MeanCosine | VmfDensity = MeanCosine()
         self.stands_in = False
+        self.tries_other_labels = False
         self.bias_of_unseen = -torch.inf if unseen == "skip" else 0.0
         # The logits are scale_k x·Σ_k + bias_k; scale and bias change only for the classes that a batch touches.
         self.register_buffer("scale", torch.zeros(bank.num_classes, dtype=bank.sums.dtype))
@@ -85,11 +86,21 @@ class BankSoftmax(TypedBuffers):
             backend=self.backend,
         )
         if self.bank.copies is None:
-            target, known = lse.target, self.is_known(batch.labels)
+            target, known, rows = lse.target, self.is_known(batch.labels), self.bank.counts[batch.labels]
         else:
             own = own_class(self.bank, batch, self.max_copies)
-            target, known = self.logit.of_own(batch.X, own), own.counts > 0
-        return Scores(log_softmax(target, lse.lse, known), known, self.stands_in)
+            target, known, rows = self.logit.of_own(batch.X, own), own.counts > 0, own.counts
+        scores = Scores(log_softmax(target, lse.lse, known), known, self.stands_in)
+        if not self.tries_other_labels:
+            return scores
+        return scores._replace(rows=rows, of_other_labels=self._of_other_labels(batch, lse.lse.logaddexp(lse.target)))
+
+    def _of_other_labels(self, batch: Batch, lse: Tensor) -> Tensor:
+        """Log P of a label that is surely wrong, if the sample's own is right: that of the sample half a batch away."""
+        others = batch.labels.roll(len(batch.labels) // 2)
+        logit = self.scale[others] * (batch.X * self.bank.sums.index_select(0, others)).sum(1) + self.bias[others]
+        wrong = (others != batch.labels) & (self.bank.counts[others] >= FEWEST_ROWS)
+        return (logit - lse).masked_fill(~wrong, torch.nan)
 
     def is_known(self, labels: Tensor) -> Tensor:
         """Whether there is anything to judge each sample by, (B,) bool, where own copies count."""

@@ -22,6 +22,7 @@ from robustdml_ops.recipes.evidence.demo.timing import Shape
 from robustdml_ops.recipes.evidence.large import page as large_page
 from robustdml_ops.recipes.evidence.large.contenders import CONTENDERS, QUICK_CONTENDERS, Contender
 from robustdml_ops.recipes.evidence.large.experiment import NOISE, Scale, run_missing, untouched
+from robustdml_ops.recipes.networks.principal_start import NARROWEST
 from robustdml_ops.recipes.progress import progress_bar
 
 LARGE_EPOCHS, QUICK_EPOCHS = 3, 2
@@ -119,7 +120,7 @@ def _run_large(arguments: argparse.Namespace) -> int:
         torch.set_num_threads(arguments.threads)
     scale = Scale(
         epochs=arguments.epochs or (QUICK_EPOCHS if quick else LARGE_EPOCHS),
-        embedding_size=TrainingConfig().embedding_size,
+        embedding_size=NARROWEST,
         threads=torch.get_num_threads(),
     )
     with progress_bar("demo") as report:

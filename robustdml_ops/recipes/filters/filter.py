@@ -14,6 +14,7 @@ from robustdml_ops.robust.prism_settings import WITH_BANK
 
 # What `Filter.judge` calls its choice.
 KEPT = "kept"
+_FILLED_AT_ONCE = 4096
 QUANTILES = {"min": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "max": 1.0}
 
 
@@ -26,10 +27,10 @@ class Filter(nn.Module):
         Settings; its filter is not ``none``.
     labels : ndarray
         Labels with their noise, (N,).
-    num_classes : int
-        C.
+    num_classes, embedding_size : int
+        C and D.
     steps_per_epoch : int
-        Batches an epoch.
+        Batches an epoch; 0 where `fill` makes the epochs needless in which vMF-Sim waits for the memory.
     """
 
     observed = ("log_p_clean", KEPT)
@@ -39,6 +40,7 @@ class Filter(nn.Module):
         config: TrainingConfig,
         labels: NDArray[np.int64],
         num_classes: int,
+        embedding_size: int,
         steps_per_epoch: int,
     ) -> None:
         super().__init__()
@@ -49,7 +51,7 @@ class Filter(nn.Module):
         try:
             self.prism = PRISM(
                 num_classes,
-                config.embedding_size,
+                embedding_size,
                 similarity,
                 config.told_noise_rate,
                 options.threshold,
@@ -63,12 +65,29 @@ class Filter(nn.Module):
         except ValueError as error:
             raise UsageError(f"filter {options.kind}: {error}") from error
         self._labels = torch.from_numpy(labels)
+        self._cautious = options.threshold == "cautious"
         self._warmup, self._warming = options.warmup, False
 
     @property
     def bank(self) -> MemoryBank | None:
         """The memory of the filter, where it has one."""
         return self.prism.bank if self.prism.similarity in WITH_BANK else None
+
+    def fill(self, embeddings: Tensor) -> None:
+        """Remember every training sample as it is before the first step, where that says something already.
+
+        Parameters
+        ----------
+        embeddings : Tensor
+            Of all training samples, (N, D), by the network as it starts.
+        """
+        bank = self.bank
+        if bank is None:
+            return
+        # In random order, so that a memory smaller than N is left with some of every class.
+        for rows in torch.split(torch.randperm(len(embeddings)), _FILLED_AT_ONCE):
+            batch = embeddings[rows].to(bank.features.device)
+            self.remember(batch, rows.numpy(), torch.ones(len(rows), dtype=torch.bool, device=batch.device))
 
     def start_epoch(self, epoch: int) -> None:
         """Begin an epoch.
@@ -123,8 +142,13 @@ class Filter(nn.Module):
         Returns
         -------
         dict
-            For vMF-Sim the quartiles of κ, once it has begun, over the classes that are in the memory.
+            For vMF-Sim the quartiles of κ, once it has begun, over the classes that are in the memory; of a cautious
+            threshold the share of wrong labels that it goes by.
         """
+        found = {"wrong_share": float(self.prism.wrong_share)} if self._cautious else {}
+        return found | self._concentrations()
+
+    def _concentrations(self) -> dict[str, float]:
         if self.prism.similarity != "vmf" or self.bank is None:
             return {}
         kappa = self.prism.kappa[self.bank.seen].float()
@@ -141,13 +165,14 @@ def make_filter(
     config: TrainingConfig,
     labels: NDArray[np.int64],
     num_classes: int,
+    embedding_size: int,
     steps_per_epoch: int,
 ) -> Filter | None:
     """Make the filter that the settings ask for.
 
     Parameters
     ----------
-    config, labels, num_classes, steps_per_epoch
+    config, labels, num_classes, embedding_size, steps_per_epoch
         As in `Filter`.
 
     Returns
@@ -157,4 +182,4 @@ def make_filter(
     """
     if config.filter_options.kind == NO_FILTER:
         return None
-    return Filter(config, labels, num_classes, steps_per_epoch)
+    return Filter(config, labels, num_classes, embedding_size, steps_per_epoch)

@@ -30,6 +30,8 @@ class Training:
         Labels with their noise, int64, (N,).
     changed : ndarray
         Which labels are wrong, bool, (N,): to measure with, not to train with.
+    embedding_size : int
+        D.
     device : torch.device
         Where it trains.
     bank : MemoryBank or None
@@ -40,6 +42,7 @@ class Training:
     prepared: Prepared
     labels: NDArray[np.int64]
     changed: NDArray[np.bool_]
+    embedding_size: int
     device: torch.device
     bank: MemoryBank | None
 

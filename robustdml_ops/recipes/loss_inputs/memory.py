@@ -27,7 +27,7 @@ class Memory(LossInput):
         config, num_samples = training.config, len(training.labels)
         asked = config.options[MemoryContrastiveOptions].memory_size
         size = num_samples if asked is None else asked
-        self._bank = MemoryBank(training.num_classes, config.embedding_size, size).to(training.device)
+        self._bank = MemoryBank(training.num_classes, training.embedding_size, size).to(training.device)
         self.module = self._bank
 
     def arguments(self, rows: Rows) -> dict[str, Tensor]:

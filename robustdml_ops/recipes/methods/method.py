@@ -76,6 +76,11 @@ class Method:
         Default of the setting of that name.
     proxies : callable or None
         Gives the proxies of the loss, (C, D) or (C, H, D), where it has any.
+    start : str
+        Default of the setting of that name.
+    averages : bool
+        Whether the embedding layer is averaged with its start, by a share that a trial chooses, where the setting does
+        not say otherwise.
     """
 
     title: str
@@ -89,3 +94,5 @@ class Method:
     takes_weights: bool = True
     filter: FilterOptions = field(default_factory=FilterOptions)
     proxies: Callable[[Any], Tensor] | None = None
+    start: str = "random"
+    averages: bool = False

@@ -1,15 +1,21 @@
-"""Contrastive loss, PRISM's vMF-Sim and Otsu's cut: the best over all kinds of noise, and told of none; the default."""
+"""The default: made to do no harm where nobody knows how many labels are wrong or how good the features are.
+
+Multi-similarity from the features' own principal axes, PRISM's vMF-Sim with a cut that steps back where it cannot tell,
+and an average with the start.
+"""
 
 from dataclasses import replace
 
 from robustdml_ops.recipes.filters.options import FilterOptions
 from robustdml_ops.recipes.methods import pairs
 
-# docs/training.md, "The robust method", has what it was chosen from.
+# docs/robust.md has what it was chosen from.
 METHODS = {
     "robust": replace(
-        pairs.METHODS["contrastive"],
+        pairs.METHODS["multi-similarity"],
         title="Robust",
-        filter=FilterOptions("prism-vmf", threshold="otsu", without_copies=True, vmf_epochs=1),
+        filter=FilterOptions("prism-vmf", threshold="cautious", without_copies=True, vmf_epochs=1),
+        start="principal",
+        averages=True,
     )
 }

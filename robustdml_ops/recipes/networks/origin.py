@@ -6,12 +6,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.config import UNTRAINED, TrainingConfig
 from robustdml_ops.recipes.data import RetrievalData
 from robustdml_ops.recipes.data.named import NAMED
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.networks.backbones import efficientnet
-from robustdml_ops.recipes.networks.backbones.choice import FEATURES, UNTRAINED, load_backbone
+from robustdml_ops.recipes.networks.backbones.choice import FEATURES, load_backbone
 from robustdml_ops.recipes.progress import OnProgress, silent
 
 

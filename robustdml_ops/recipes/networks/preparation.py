@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.config import UNTRAINED, TrainingConfig
 from robustdml_ops.recipes.data import RetrievalData, Split
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.networks.backbones.choice import FEATURES, UNTRAINED, is_own_code
+from robustdml_ops.recipes.networks.backbones.choice import FEATURES, is_own_code
 from robustdml_ops.recipes.networks.models import apply_in_batches, count_features
 from robustdml_ops.recipes.networks.origin import Origin, load_origin, needs_trained_backbone
 from robustdml_ops.recipes.networks.stored_features import store_split

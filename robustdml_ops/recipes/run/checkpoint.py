@@ -11,7 +11,7 @@ from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.plain_files import read_plain
 
 FILE_NAME = "checkpoint.pt"
-FORMAT = 2
+FORMAT = 3
 
 
 def save_checkpoint(folder: Path, config: TrainingConfig, data_summary: dict[str, Any], state: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.config import PRINCIPAL, TrainingConfig
 from robustdml_ops.recipes.data import Rows
 from robustdml_ops.recipes.data.samplers import ClassBalancedSampler, RandomSampler
 from robustdml_ops.recipes.errors import UsageError
@@ -19,6 +20,7 @@ from robustdml_ops.recipes.loss_inputs import LossInput, Training, make_loss_inp
 from robustdml_ops.recipes.methods import METHODS, Method
 from robustdml_ops.recipes.networks.models import Embedder, apply_in_batches, as_tensor
 from robustdml_ops.recipes.networks.preparation import Prepared
+from robustdml_ops.recipes.networks.principal_start import NARROWEST, PrincipalAxes
 from robustdml_ops.recipes.progress import OnProgress
 from robustdml_ops.recipes.recorder import Recorder
 from robustdml_ops.recipes.run.noisy_labels import noisy_labels
@@ -28,6 +30,9 @@ from robustdml_ops.validation import NotFiniteError
 
 class Run:
     """One training run.
+
+    `share` is that of the trained embedding layer in its average with its start, which is what is evaluated and what
+    remains; 1 unless somebody sets it.
 
     Parameters
     ----------
@@ -50,9 +55,16 @@ class Run:
         self.method = METHODS[config.method] if method is None else method
         split = prepared.data.train
         self.labels, self.changed = noisy_labels(config, prepared)
-        self.embedder = Embedder(prepared.backbone, prepared.num_features, config.embedding_size).to(device)
+        axes = PrincipalAxes.of(prepared.frozen_features()) if config.layer_start == PRINCIPAL else None
+        self.embedding_size = config.embedding_size or (NARROWEST if axes is None else axes.width())
+        self.embedder = Embedder(prepared.backbone, prepared.num_features, self.embedding_size)
+        if axes is not None:
+            axes.fill(self.embedder.head)
+        self.embedder.to(device)
+        self.start = deepcopy(self.embedder.head)
+        self.share = 1.0 if config.averaging is None else config.averaging
         try:
-            self.loss = self.method.make_loss(config.options, split.num_classes, config.embedding_size).to(device)
+            self.loss = self.method.make_loss(config.options, split.num_classes, self.embedding_size).to(device)
         except ValueError as error:
             raise UsageError(f"method {config.method}: {error}") from error
         self.optimizer = torch.optim.AdamW(
@@ -65,12 +77,14 @@ class Run:
             fused=True,
         )
         self.sampler = _make_sampler(config, self.labels)
-        self.filter = make_filter(config, self.labels, split.num_classes, len(self.sampler))
+        steps = 0 if axes is not None else len(self.sampler)
+        self.filter = make_filter(config, self.labels, split.num_classes, self.embedding_size, steps)
         bank = None
         if self.filter is not None:
             self.filter.to(device)
             bank = self.filter.bank
-        self.inputs = make_loss_inputs(Training(config, prepared, self.labels, self.changed, device, bank))
+        training = Training(config, prepared, self.labels, self.changed, self.embedding_size, device, bank)
+        self.inputs = make_loss_inputs(training)
         observers: list[Method | LossInput | Filter] = [self.method, *self._observers()]
         self.log = SampleLog((name for source in observers for name in source.observed), self.changed).to(device)
 
@@ -96,6 +110,8 @@ class Run:
         start = time.perf_counter()
         for loss_input in self.inputs.values():
             loss_input.fit(report)
+        if self.filter is not None and self.config.layer_start == PRINCIPAL:
+            self.filter.fill(self._embed_training_split())
         self.phase_one_seconds = time.perf_counter() - start
 
     def train_epoch(self, report: OnProgress, recorders: Sequence[Recorder], evaluate: bool = True) -> None:
@@ -138,12 +154,27 @@ class Run:
         if not np.isfinite(loss):
             raise UsageError(f"the loss of epoch {self.epoch + 1} is {loss}: try a smaller learning rate or amp none")
         seconds = time.perf_counter() - start
-        metrics = self._evaluate() if evaluate else {}
+        metrics = self.evaluate() if evaluate else {}
         record = {"epoch": self.epoch + 1, "loss": loss, "seconds": seconds, **metrics, **self._margins()}
         record |= self.log.record()
         for source in self._observers():
             record |= source.record()
         self.history.append(record)
+
+    def evaluate(self) -> dict[str, float]:
+        """Metrics of the test split, by the embeddings as they would be used."""
+        test = self.prepared.data.test
+        return retrieval_metrics(apply_in_batches(self.averaged(), test.inputs, self.device), test.labels, self.device)
+
+    def averaged(self) -> Embedder:
+        """Give the network that is to be used: with `share` of the trained layer, and of its start the rest."""
+        if self.share == 1:
+            return self.embedder
+        used = Embedder(self.embedder.backbone, self.prepared.num_features, self.embedding_size).to(self.device)
+        with torch.no_grad():
+            for name, parameter in used.head.named_parameters():
+                parameter.copy_(self.start.get_parameter(name).lerp(self.embedder.head.get_parameter(name), self.share))
+        return used
 
     def scores(self) -> dict[str, NDArray[np.float32]]:
         """What the run holds of the label of each training sample, (N,) by name, as of the last epoch."""
@@ -201,10 +232,6 @@ class Run:
     def _observers(self) -> list[LossInput | Filter]:
         return [*self.inputs.values(), *([] if self.filter is None else [self.filter])]
 
-    def _evaluate(self) -> dict[str, float]:
-        test = self.prepared.data.test
-        return retrieval_metrics(apply_in_batches(self.embedder, test.inputs, self.device), test.labels, self.device)
-
     def _embed_training_split(self) -> Tensor:
         return torch.from_numpy(apply_in_batches(self.embedder, self.prepared.data.train.inputs, self.device))
 
@@ -222,6 +249,7 @@ class Run:
             "optimizer": self.optimizer.state_dict(),
             "history": self.history,
             "phase_one_seconds": self.phase_one_seconds,
+            "share": self.share,
             "rng": torch.get_rng_state(),
             "rng_cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
         }
@@ -241,12 +269,18 @@ class Run:
         self.optimizer.load_state_dict(state["optimizer"])
         self.history = state["history"]
         self.phase_one_seconds = state["phase_one_seconds"]
+        self.share = state["share"]
         torch.set_rng_state(state["rng"])
         if state["rng_cuda"] is not None and self.device.type == "cuda":
             torch.cuda.set_rng_state(state["rng_cuda"], self.device)
 
     def _modules(self) -> dict[str, nn.Module]:
-        modules: dict[str, nn.Module] = {"embedder": self.embedder, "loss": self.loss, "log": self.log}
+        modules: dict[str, nn.Module] = {
+            "embedder": self.embedder,
+            "start": self.start,
+            "loss": self.loss,
+            "log": self.log,
+        }
         modules |= {name: value.module for name, value in self.inputs.items() if value.module is not None}
         return modules if self.filter is None else {**modules, "filter": self.filter}
 
@@ -256,7 +290,10 @@ def _make_sampler(config: TrainingConfig, labels: NDArray[np.int64]) -> RandomSa
     if samples_per_class == 0:
         return RandomSampler(len(labels), batch_size, config.seed)
     if config.samples_per_class is None:
-        # Nobody has asked for balanced batches, so they are as near to the batch size as the number of classes allows.
-        classes = min(batch_size // samples_per_class, len(np.unique(labels)))
-        batch_size = samples_per_class * max(classes, 1)
+        # Nobody has asked for balanced batches. Where there are too few classes to fill one, each gives more samples,
+        # as far as it has them: small batches would mean many steps, and few negatives in each.
+        sizes = np.unique(labels, return_counts=True)[1]
+        classes = max(min(batch_size // samples_per_class, len(sizes)), 1)
+        samples_per_class = max(samples_per_class, min(batch_size // classes, int(sizes.max(initial=1))))
+        batch_size = samples_per_class * classes
     return ClassBalancedSampler(labels, batch_size, samples_per_class, config.seed)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.config import STARTS, TrainingConfig
 from robustdml_ops.recipes.data.load import EXPECTED
 from robustdml_ops.recipes.errors import did_you_mean
 from robustdml_ops.recipes.filters.options import FilterOptions
@@ -133,7 +133,24 @@ def _of_run() -> Iterator[Setting]:
         "augment",
         "random crops and flips of the training images, where efficientnet-lite0 or timm:NAME is finetuned",
     )
-    yield field("embedding_size", "size of the embeddings")
+    yield field(
+        "embedding_size",
+        "size of the embeddings (default: 64; with the principal start as many as keep the features' similarities)",
+        int,
+    )
+    yield field(
+        "start",
+        "the embedding layer as it starts: random, or the principal axes of the features (default: as the method asks "
+        "for)",
+        str,
+        choices=STARTS,
+    )
+    yield field(
+        "averaging",
+        "share of the trained embedding layer in its average with its start (default: as the method asks for: 1, or "
+        "chosen by classes left out of a trial run)",
+        float,
+    )
     heading = "images and splits"
     yield Setting(
         "image_size", heading, "side of the images of a folder, in pixels (default: as the backbone takes)", int

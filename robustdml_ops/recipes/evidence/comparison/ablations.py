@@ -1,8 +1,10 @@
 """Rows that single claims are about: settings of one method, run where the claim looks and nowhere else."""
 
+from dataclasses import replace
 from typing import Any
 
 from robustdml_ops.recipes.evidence.comparison.entries import ENTRIES, Entry
+from robustdml_ops.recipes.filters.options import FilterOptions
 from robustdml_ops.recipes.methods.anchors import AdaptiveOptions, AnchorOptions, SmoothOptions
 from robustdml_ops.recipes.options import OptionSet
 
@@ -38,6 +40,25 @@ def _adaptive(name: str, title: str, **options: Any) -> Entry:
     return Entry(name, f"Adaptive Proxy-Anchor, {title}", settings)
 
 
+def _part(name: str, title: str, method: str, **settings: Any) -> Entry:
+    return Entry(name, title, {"method": method, **settings})
+
+
+_STEPS_BACK = FilterOptions("prism-vmf", threshold="cautious", without_copies=True, vmf_epochs=1)
+# What robust is made of, each part alone or left out, and its parts with another loss.
+PARTS = [
+    _part("multi-similarity-principal", "Multi-similarity, principal start", "multi-similarity", start="principal"),
+    _part("multi-similarity-cautious", "Multi-similarity, filter that steps back", "multi-similarity",
+          filter=_STEPS_BACK),
+    _part("robust-unfiltered", "Robust without its filter", "robust", filter=FilterOptions()),
+    _part("robust-otsu", "Robust, a filter that always cuts", "robust", filter=replace(_STEPS_BACK, threshold="otsu")),
+    _part("robust-trained", "Robust without averaging", "robust", averaging=1.0),
+    _part("robust-random", "Robust from a random start", "robust", start="random"),
+    _part("proxy-anchor-principal", "Proxy-Anchor, principal start", "proxy-anchor", start="principal"),
+    _part("proxy-anchor-cautious", "Proxy-Anchor, principal start, filter that steps back", "proxy-anchor",
+          start="principal", filter=_STEPS_BACK),
+]  # fmt: skip
+
 ABLATIONS = {
     entry.name: entry
     for entry in [
@@ -45,6 +66,7 @@ ABLATIONS = {
         *(_with_margin(margin, name) for margin, name in MARGINS.items()),
         *(_adaptive(name, f"λ = {lam:g}", regularization=lam) for lam, name in REGULARIZATIONS.items()),
         _adaptive(PER_CLASS_MARGINS, "a margin per class", per_class=True),
+        *PARTS,
     ]
     if entry.name not in ENTRIES
 }

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from torch import nn
 
+from robustdml_ops.recipes.config import UNTRAINED
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.networks.backbones import efficientnet
 from robustdml_ops.recipes.networks.backbones.efficientnet import load_efficientnet, make_efficientnet
@@ -14,7 +15,6 @@ from robustdml_ops.recipes.networks.pretraining import PRETRAINED, load_pretrain
 from robustdml_ops.recipes.progress import OnProgress, silent
 
 FEATURES = "features"
-UNTRAINED = "untrained"
 DEFAULT_IMAGE_SIZE = 224
 
 
