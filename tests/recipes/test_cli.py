@@ -60,7 +60,7 @@ def test_each_setting_of_the_filter_that_a_method_asks_for_may_be_given_otherwis
 
     default = chosen()
     assert default["method"] == "robust"
-    assert {"kind": "prism-vmf", "threshold": "otsu", "without_copies": True}.items() <= default["filter"].items()
+    assert {"kind": "prism-vmf", "threshold": "cautious", "without_copies": True}.items() <= default["filter"].items()
     changed = chosen("--filter-window", "5", "--no-filter-without-copies")["filter"]
     assert changed == {**default["filter"], "window": 5, "without_copies": False}
     assert chosen("--filter", "none")["filter"]["kind"] == "none"

@@ -124,7 +124,7 @@ def test_the_memory_of_mcl_is_that_of_the_filter(clusters):
 
 def test_robust_is_told_no_noise_rate_and_finds_it(clusters):
     robust = replace(FAST, method="robust", filter=None, epochs=8)
-    assert robust.filter_options.threshold == "otsu" and robust.told_noise_rate is None
+    assert robust.filter_options.threshold == "cautious" and robust.told_noise_rate is None
     assert replace(robust, filter=FilterOptions()).filter_options.kind == "none"
     for noise, share in (("symmetric:0.4", 0.4), ("none", 0.0)):
         last = train(replace(robust, noise=noise), clusters, device="cpu").history[-1]

@@ -1,0 +1,133 @@
+"""The embedding layer that starts from the features' own axes, and its average with what it has learnt."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.data import RetrievalData, Split
+from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.networks.preparation import prepare
+from robustdml_ops.recipes.networks.principal_start import PrincipalAxes
+from robustdml_ops.recipes.progress import silent
+from robustdml_ops.recipes.run import averaging
+from robustdml_ops.recipes.run.run import Run
+from robustdml_ops.recipes.train import train
+
+CPU = torch.device("cpu")
+
+
+def cosines(x):
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    return unit @ unit.T
+
+
+def mixture(classes=12, size=20, features=24, nuisance=3.0, seed=0):
+    """Classes that differ in a third of the directions, under a nuisance in others."""
+    random = np.random.default_rng(seed)
+    centres = np.zeros((2 * classes, features))
+    centres[:, : features // 3] = random.normal(size=(2 * classes, features // 3))
+    labels = np.repeat(np.arange(2 * classes), size)
+    x = centres[labels] + 0.3 * random.normal(size=(len(labels), features))
+    x[:, -2:] += nuisance * random.normal(size=(len(labels), 2))
+    names = tuple(f"class {c}" for c in range(classes))
+    first = labels < classes
+    train_split = Split(x[first].astype(np.float32), labels[first], names)
+    return RetrievalData("mixture", train_split, Split(x[~first].astype(np.float32), labels[~first] - classes, names))
+
+
+def test_a_layer_that_is_wide_enough_starts_with_the_features_own_cosines():
+    x = mixture().train.inputs
+    layer = nn.Linear(24, 64)
+    PrincipalAxes.of(x).fill(layer)
+    np.testing.assert_allclose(cosines(layer(torch.from_numpy(x)).detach().numpy()), cosines(x), atol=1e-5)
+    # As long as He's rows, so that learning rates mean the same.
+    assert float(layer.weight.detach().square().sum()) == pytest.approx(2 * 24, rel=1e-4)
+
+
+def test_a_narrow_layer_starts_with_the_strongest_axes():
+    random = np.random.default_rng(0)
+    strong = random.normal(size=(200, 4)) @ random.normal(size=(4, 30))
+    x = (strong + 0.01 * random.normal(size=(200, 30))).astype(np.float32)
+    layer = nn.Linear(30, 4)
+    axes = PrincipalAxes.of(x)
+    axes.fill(layer)
+    np.testing.assert_allclose(cosines(layer(torch.from_numpy(x)).detach().numpy()), cosines(x), atol=5e-3)
+    assert np.all(np.diff(axes.strengths) <= 1e-9)
+
+
+def test_the_width_keeps_the_squared_similarities():
+    random = np.random.default_rng(0)
+    few = (random.normal(size=(400, 5)) @ random.normal(size=(5, 300))).astype(np.float32)
+    flat = random.normal(size=(2000, 300)).astype(np.float32)
+    assert PrincipalAxes.of(few).width() == 64
+    wide = PrincipalAxes.of(flat)
+    assert wide.width() == 320
+    kept = np.sum(wide.strengths[: wide.width()] ** 2) / np.sum(wide.strengths**2)
+    assert kept >= 0.99
+
+
+def test_a_run_that_trains_nothing_is_the_untouched_features():
+    data = mixture()
+    result = train(TrainingConfig(averaging=0.0, epochs=1, batch_size=64), data, device="cpu")
+    untouched = result.summary["untouched"]
+    assert result.summary["precision_at_1"] == pytest.approx(untouched["precision_at_1"], abs=1e-9)
+    assert result.summary["averaging"] == 0
+
+
+def test_the_average_lies_between_start_and_end_and_is_what_is_kept(tmp_path):
+    data = mixture()
+    result = train(TrainingConfig(averaging=0.25, epochs=2, batch_size=64), data, out=tmp_path, device="cpu")
+    run = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["state"]
+    expected = 0.75 * run["start"]["weight"] + 0.25 * run["embedder"]["head.weight"]
+    torch.testing.assert_close(result.embedder.head.weight.detach(), expected)
+    used = torch.nn.functional.normalize(result.embedder(torch.from_numpy(data.test.inputs)))
+    torch.testing.assert_close(result.model(torch.from_numpy(data.test.inputs)), used)
+
+
+def test_a_trial_averages_away_what_random_labels_teach():
+    data = mixture(classes=16, size=4)
+    random = np.random.default_rng(1)
+    noise = Split(data.train.inputs, random.permutation(data.train.labels), data.train.class_names)
+    config = TrainingConfig(epochs=15, batch_size=64)
+
+    def share(split):
+        run = Run(config, prepare(config, RetrievalData("mixture", split, data.test), CPU), CPU)
+        return averaging.choose_share(run, silent)
+
+    learnable = share(data.train)
+    assert learnable == averaging.furthest_share(16)
+    assert share(noise) < learnable
+
+
+def test_too_few_classes_for_a_trial():
+    data = mixture(classes=3)
+    config = TrainingConfig(epochs=1, batch_size=32)
+    run = Run(config, prepare(config, data, CPU), CPU)
+    assert averaging.choose_share(run, silent) == averaging.furthest_share(3) == 3 / 13
+
+
+def test_resume_goes_on_with_the_share_of_the_first_run(tmp_path):
+    data = mixture()
+    whole = train(TrainingConfig(epochs=3, batch_size=64), data, device="cpu")
+    train(TrainingConfig(epochs=1, batch_size=64), data, out=tmp_path, device="cpu")
+    resumed = train(TrainingConfig(epochs=3, batch_size=64), data, out=tmp_path, resume=True, device="cpu")
+    # The trial of a run of one epoch may choose another share than that of three.
+    assert resumed.summary["averaging"] == torch.load(tmp_path / "checkpoint.pt", weights_only=True)["state"]["share"]
+    trained = [result.history[-1]["loss"] for result in (whole, resumed)]
+    assert trained[0] == trained[1]
+
+
+def test_what_makes_no_sense_is_refused():
+    for settings, message in (
+        ({"start": "pca"}, "start 'pca'"),
+        ({"averaging": 1.5}, "averaging=1.5"),
+        ({"averaging": 0.5, "method": "contrastive"}, "random start is nothing to go back to"),
+        ({"averaging": 0.5, "finetune": True}, "frozen features"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            TrainingConfig(**settings)
+    assert TrainingConfig(backbone="untrained", finetune=True).layer_start == "random"
+    assert not TrainingConfig(finetune=True).chooses_averaging
+    assert TrainingConfig().chooses_averaging
