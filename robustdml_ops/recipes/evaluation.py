@@ -83,6 +83,32 @@ def retrieval_metrics(
     return values
 
 
+def precisions_by_class(
+    embeddings: NDArray[np.generic], labels: NDArray[np.int64], device: torch.device | None = None
+) -> NDArray[np.float64]:
+    """MAP@R of each class, as in `retrieval_metrics`.
+
+    Parameters
+    ----------
+    embeddings, labels, device
+        As in `retrieval_metrics`.
+
+    Returns
+    -------
+    ndarray
+        (K,), of the classes with at least two samples, by ascending label.
+    """
+    calculator = AccuracyCalculator(
+        include=("mean_average_precision_at_r",),
+        k="max_bin_count",
+        return_per_class=True,
+        device=device or torch.device("cpu"),
+        knn_func=_search,
+    )
+    values = calculator.get_accuracy(embeddings, labels)["mean_average_precision_at_r"]
+    return np.asarray(values, dtype=np.float64)
+
+
 def _search(queries: Tensor, k: int, gallery: Tensor, exclude_self: bool) -> tuple[Tensor, Tensor]:
     """Similarities and gallery rows of the k nearest, (Q, k) each, as the library asks for them."""
     return nearest(queries, gallery, k, exclude_self=exclude_self)

@@ -86,13 +86,14 @@ class BankSoftmax(TypedBuffers):
             backend=self.backend,
         )
         if self.bank.copies is None:
-            target, known, rows = lse.target, self.is_known(batch.labels), self.bank.counts[batch.labels]
+            target, known = lse.target, self.is_known(batch.labels)
         else:
             own = own_class(self.bank, batch, self.max_copies)
-            target, known, rows = self.logit.of_own(batch.X, own), own.counts > 0, own.counts
+            target, known = self.logit.of_own(batch.X, own), own.counts > 0
         scores = Scores(log_softmax(target, lse.lse, known), known, self.stands_in)
         if not self.tries_other_labels:
             return scores
+        rows = self.bank.counts[batch.labels] if self.bank.copies is None else own.counts
         return scores._replace(rows=rows, of_other_labels=self._of_other_labels(batch, lse.lse.logaddexp(lse.target)))
 
     def _of_other_labels(self, batch: Batch, lse: Tensor) -> Tensor:

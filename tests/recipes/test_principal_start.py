@@ -101,11 +101,18 @@ def test_a_trial_averages_away_what_random_labels_teach():
     assert share(noise) < learnable
 
 
+def test_a_gain_is_more_than_chance():
+    assert averaging.is_gain(np.array([0.1, 0.2, 0.1, 0.15, 0.1, 0.2, 0.1, 0.1]))
+    assert not averaging.is_gain(np.array([0.1, -0.1, 0.1, -0.05, 0.0, 0.02, -0.1, 0.1]))
+    assert averaging.is_gain(np.zeros(9))
+    assert averaging.is_gain(np.array([0.1, -0.2]))
+
+
 def test_too_few_classes_for_a_trial():
     data = mixture(classes=3)
     config = TrainingConfig(epochs=1, batch_size=32)
     run = Run(config, prepare(config, data, CPU), CPU)
-    assert averaging.choose_share(run, silent) == averaging.furthest_share(3) == 3 / 13
+    assert averaging.choose_share(run, silent) == averaging.furthest_share(3) == 3 / 8
 
 
 def test_resume_goes_on_with_the_share_of_the_first_run(tmp_path):

@@ -191,7 +191,7 @@ def test_right_labels_that_were_rejected_are_counted_in_large_classes(clusters, 
     data = replace(clusters, train=replace(
         clusters.train, inputs=clusters.train.inputs[~small], labels=clusters.train.labels[~small]
     ))  # fmt: skip
-    cell = Cell("clusters", ALL_ENTRIES["robust"], "none", 0, 3)
+    cell = Cell("clusters", ALL_ENTRIES["robust-otsu"], "none", 0, 3)
     result = train(cell.config, data, device="cpu")
     kept, large = result.scores["kept"], data.train.labels >= 6
     expected = 1 - np.nanmean(kept[large])

@@ -63,7 +63,7 @@ def training(data, config, features):
     labels = data.train.labels
     origin = Origin("glyphs-cnn", SmallCNN(1), data.train.inputs.shape[1:])
     prepared = Prepared(data, SmallCNN(1), features.shape[1], lambda: features, origin)
-    return Training(config, prepared, labels, np.zeros(len(labels), bool), CPU, None)
+    return Training(config, prepared, labels, np.zeros(len(labels), bool), 64, CPU, None)
 
 
 def test_guidance_of_a_batch(characters, tiny_images, clusters):

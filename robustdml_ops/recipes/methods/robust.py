@@ -1,7 +1,7 @@
 """The default: made to do no harm where nobody knows how many labels are wrong or how good the features are.
 
-Multi-similarity from the features' own principal axes, PRISM's vMF-Sim with a cut that steps back where it cannot tell,
-and an average with the start.
+The contrastive loss from the features' own principal axes, PRISM's vMF-Sim with a cut that steps back where it cannot
+tell, and an average with the start.
 """
 
 from dataclasses import replace
@@ -12,7 +12,7 @@ from robustdml_ops.recipes.methods import pairs
 # docs/robust.md has what it was chosen from.
 METHODS = {
     "robust": replace(
-        pairs.METHODS["multi-similarity"],
+        pairs.METHODS["contrastive"],
         title="Robust",
         filter=FilterOptions("prism-vmf", threshold="cautious", without_copies=True, vmf_epochs=1),
         start="principal",

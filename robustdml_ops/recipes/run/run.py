@@ -14,7 +14,7 @@ from robustdml_ops.recipes.config import PRINCIPAL, TrainingConfig
 from robustdml_ops.recipes.data import Rows
 from robustdml_ops.recipes.data.samplers import ClassBalancedSampler, RandomSampler
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.evaluation import retrieval_metrics
+from robustdml_ops.recipes.evaluation import precisions_by_class, retrieval_metrics
 from robustdml_ops.recipes.filters.filter import Filter, make_filter
 from robustdml_ops.recipes.loss_inputs import LossInput, Training, make_loss_inputs
 from robustdml_ops.recipes.methods import METHODS, Method
@@ -165,6 +165,13 @@ class Run:
         """Metrics of the test split, by the embeddings as they would be used."""
         test = self.prepared.data.test
         return retrieval_metrics(apply_in_batches(self.averaged(), test.inputs, self.device), test.labels, self.device)
+
+    def precisions_by_class(self) -> NDArray[np.float64]:
+        """MAP@R of each class of the test split, by the embeddings as they would be used, (K,)."""
+        test = self.prepared.data.test
+        return precisions_by_class(
+            apply_in_batches(self.averaged(), test.inputs, self.device), test.labels, self.device
+        )
 
     def averaged(self) -> Embedder:
         """Give the network that is to be used: with `share` of the trained layer, and of its start the rest."""

@@ -47,9 +47,8 @@ def _part(name: str, title: str, method: str, **settings: Any) -> Entry:
 _STEPS_BACK = FilterOptions("prism-vmf", threshold="cautious", without_copies=True, vmf_epochs=1)
 # What robust is made of, each part alone or left out, and its parts with another loss.
 PARTS = [
-    _part("multi-similarity-principal", "Multi-similarity, principal start", "multi-similarity", start="principal"),
-    _part("multi-similarity-cautious", "Multi-similarity, filter that steps back", "multi-similarity",
-          filter=_STEPS_BACK),
+    _part("contrastive-principal", "Contrastive, principal start", "contrastive", start="principal"),
+    _part("contrastive-cautious", "Contrastive, filter that steps back", "contrastive", filter=_STEPS_BACK),
     _part("robust-unfiltered", "Robust without its filter", "robust", filter=FilterOptions()),
     _part("robust-otsu", "Robust, a filter that always cuts", "robust", filter=replace(_STEPS_BACK, threshold="otsu")),
     _part("robust-trained", "Robust without averaging", "robust", averaging=1.0),
@@ -66,8 +65,7 @@ ABLATIONS = {
         *(_with_margin(margin, name) for margin, name in MARGINS.items()),
         *(_adaptive(name, f"λ = {lam:g}", regularization=lam) for lam, name in REGULARIZATIONS.items()),
         _adaptive(PER_CLASS_MARGINS, "a margin per class", per_class=True),
-        *PARTS,
     ]
     if entry.name not in ENTRIES
 }
-ALL_ENTRIES = ENTRIES | ABLATIONS
+ALL_ENTRIES = ENTRIES | ABLATIONS | {entry.name: entry for entry in PARTS}

@@ -56,7 +56,7 @@ _OURS = {"threshold": "per-class", "without_copies": True}
 ENTRIES = {
     entry.name: entry
     for entry in [
-        _entry("robust", "Robust", "robust", base="multi-similarity"),
+        _entry("robust", "Robust", "robust", base="contrastive"),
         _entry("proxy-nca", "Proxy-NCA", "proxy-nca"),
         _entry("proxy-anchor", "Proxy-Anchor", "proxy-anchor"),
         _entry("soft-triple", "SoftTriple", "soft-triple"),
