@@ -10,8 +10,10 @@ from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.methods import METHODS
 from robustdml_ops.recipes.methods.anchors import AnchorOptions, SmoothOptions
+from robustdml_ops.recipes.networks.preparation import prepare
 from robustdml_ops.recipes.options import OptionSet
 from robustdml_ops.recipes.recorder import Recorder
+from robustdml_ops.recipes.run.run import Run
 from robustdml_ops.recipes.train import train
 
 FAST = TrainingConfig(
@@ -21,6 +23,18 @@ FAST = TrainingConfig(
     embedding_size=8,
     options=OptionSet(SmoothOptions(epochs=6, learning_rate=3e-3)),
 )
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "asked", "shape"), [(256, None, (12, 21)), (32, None, (8, 4)), (24, 2, (12, 2))]
+)
+def test_batches_are_filled_where_classes_are_few(clusters, batch_size, asked, shape):
+    """Twelve classes of 21 samples: a batch of 4 of each would be of 48."""
+    config = TrainingConfig(method="contrastive", batch_size=batch_size, samples_per_class=asked)
+    run = Run(config, prepare(config, clusters, torch.device("cpu")), torch.device("cpu"))
+    batch = clusters.train.labels[next(iter(run.sampler.batches(0)))]
+    sizes = np.unique(batch, return_counts=True)[1]
+    assert (len(sizes), set(sizes.tolist())) == (shape[0], {shape[1]})
 
 
 def weights(result):
