@@ -20,7 +20,7 @@ from robustdml_ops.recipes.networks.models import Embedder
 from robustdml_ops.recipes.networks.preparation import prepare, resolve_device
 from robustdml_ops.recipes.progress import OnProgress, silent
 from robustdml_ops.recipes.recorder import Recorder
-from robustdml_ops.recipes.run.averaging import choose_share
+from robustdml_ops.recipes.run.averaging import prepare_run
 from robustdml_ops.recipes.run.checkpoint import FILE_NAME, load_checkpoint, save_checkpoint
 from robustdml_ops.recipes.run.run import Run
 from robustdml_ops.recipes.run.sample_log import clean_auc
@@ -144,9 +144,7 @@ def train(
             for recorder in recorders:
                 recorder.start(run.history, config.epochs)
             if not resume:
-                if config.chooses_averaging:
-                    run.share = choose_share(run, on_progress)
-                run.fit_inputs(on_progress)
+                prepare_run(run, on_progress)
             while run.epoch < config.epochs:
                 run.train_epoch(on_progress, recorders, evaluate_each_epoch or run.epoch + 1 == config.epochs)
                 for recorder in recorders:

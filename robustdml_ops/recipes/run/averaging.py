@@ -7,6 +7,7 @@ of all points alike. The idea is that of Wortsman et al., "Robust fine-tuning of
 zero-shot models", CVPR 2022, whose share is fixed, or chosen by clean data.
 """
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -43,6 +44,24 @@ def furthest_share(num_classes: int) -> float:
         In (0, 1); a half for five classes, 0.98 for 250.
     """
     return num_classes / (num_classes + PRIOR_CLASSES)
+
+
+def prepare_run(run: Run, report: OnProgress) -> None:
+    """Do all that comes before the first epoch of a run: choose its share where that is asked for, and fit its inputs.
+
+    Parameters
+    ----------
+    run : Run
+        Its `share` is set, and the seconds of the trial are added to those of phase one.
+    report : callable
+        Told of progress.
+    """
+    start = time.perf_counter()
+    if run.config.chooses_averaging:
+        run.share = choose_share(run, report)
+    trial_seconds = time.perf_counter() - start
+    run.fit_inputs(report)
+    run.phase_one_seconds += trial_seconds
 
 
 def choose_share(run: Run, report: OnProgress) -> float:

@@ -23,7 +23,7 @@ from robustdml_ops.recipes.evidence.large.contenders import BY_NAME, Contender
 from robustdml_ops.recipes.networks.preparation import prepare
 from robustdml_ops.recipes.progress import progress_bar
 from robustdml_ops.recipes.recorder import Recorder
-from robustdml_ops.recipes.run.averaging import choose_share
+from robustdml_ops.recipes.run.averaging import prepare_run
 from robustdml_ops.recipes.run.run import Run
 
 CPU = torch.device("cpu")
@@ -137,9 +137,7 @@ def _train(contender: Contender, config: TrainingConfig, data: RetrievalData, re
     torch.manual_seed(config.seed)
     training = Run(config, prepare(config, data, CPU, report), CPU, contender.make_method())
     clock = Clock()
-    if config.chooses_averaging:
-        training.share = choose_share(training, report)
-    training.fit_inputs(report)
+    prepare_run(training, report)
     while training.epoch < config.epochs:
         clock.start_epoch()
         training.train_epoch(report, [clock])
