@@ -46,6 +46,15 @@ def test_a_layer_that_is_wide_enough_starts_with_the_features_own_cosines():
     assert float(layer.weight.detach().square().sum()) == pytest.approx(2 * 24, rel=1e-4)
 
 
+@pytest.mark.parametrize("scale", [1e30, 1e-30])
+def test_the_axes_do_not_depend_on_the_length_of_rows(scale):
+    x = mixture().train.inputs
+    x[3] = 0
+    axes, scaled = PrincipalAxes.of(x), PrincipalAxes.of((x * scale).astype(np.float32))
+    np.testing.assert_allclose(scaled.strengths, axes.strengths, rtol=1e-4, atol=1e-3)
+    assert axes.strengths.sum() == pytest.approx(len(x) - 1, rel=1e-5)
+
+
 def test_a_narrow_layer_starts_with_the_strongest_axes():
     random = np.random.default_rng(0)
     strong = random.normal(size=(200, 4)) @ random.normal(size=(4, 30))
@@ -84,6 +93,18 @@ def test_the_average_lies_between_start_and_end_and_is_what_is_kept(tmp_path):
     torch.testing.assert_close(result.embedder.head.weight.detach(), expected)
     used = torch.nn.functional.normalize(result.embedder(torch.from_numpy(data.test.inputs)))
     torch.testing.assert_close(result.model(torch.from_numpy(data.test.inputs)), used)
+
+
+def test_looking_at_the_average_changes_nothing():
+    """Neither the random numbers that come next nor the layer that trains."""
+    data = mixture()
+    config = TrainingConfig(averaging=0.5, epochs=1, batch_size=64)
+    run = Run(config, prepare(config, data, CPU), CPU)
+    run.train_epoch(silent, (), evaluate=False)
+    weight, state = run.embedder.head.weight.detach().clone(), torch.get_rng_state()
+    run.evaluate()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(run.embedder.head.weight, weight)
 
 
 def test_a_trial_averages_away_what_random_labels_teach():

@@ -46,8 +46,9 @@ class PrincipalAxes:
         """
         if len(features) > MOST_SAMPLES:
             features = features[np.linspace(0, len(features) - 1, MOST_SAMPLES).astype(np.int64)]
-        length = np.linalg.norm(features, axis=1, keepdims=True)
-        unit = (features / np.maximum(length, np.finfo(np.float32).tiny)).astype(np.float32)
+        # By the largest component first: the squares of rows of length 1e±30 are no float32.
+        scaled = _divided(features, np.abs(features).max(axis=1, keepdims=True, initial=0))
+        unit = _divided(scaled, np.linalg.norm(scaled, axis=1, keepdims=True))
         strengths, columns = np.linalg.eigh((unit.T @ unit).astype(np.float64))
         return cls(columns[:, ::-1].T.copy(), np.maximum(strengths[::-1], 0))
 
@@ -78,3 +79,8 @@ class PrincipalAxes:
         rows = turn[:, :size] @ torch.from_numpy(self.directions[:size])
         layer.weight.copy_(math.sqrt(2) * rows)
         layer.bias.zero_()
+
+
+def _divided(rows: NDArray[np.float32], by: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Rows (N, F) by (N, 1); a row of zeros stays what it is."""
+    return rows / np.where(by > 0, by, np.float32(1))

@@ -3,8 +3,8 @@
 What a layer learns from a few classes need not hold for others. Between its start and its end lies a line of layers;
 which point of it is best is asked of classes that a trial run leaves out, by MAP@R: Recall@1 of a few classes is near 1
 before training already, and the rest is chance. Labels may be wrong there as everywhere: wrong ones lower the figures
-of all points alike. The idea is that of Wortsman et al., "Robust fine-tuning of
-zero-shot models", CVPR 2022, whose share is fixed, or chosen by clean data.
+of all points alike. The idea is that of Wortsman et al., "Robust fine-tuning of zero-shot models", CVPR 2022, whose
+share is fixed, or chosen by clean data.
 """
 
 import time

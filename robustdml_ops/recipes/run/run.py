@@ -177,10 +177,11 @@ class Run:
         """Give the network that is to be used: with `share` of the trained layer, and of its start the rest."""
         if self.share == 1:
             return self.embedder
-        used = Embedder(self.embedder.backbone, self.prepared.num_features, self.embedding_size).to(self.device)
+        # A copy, since a new one would draw random numbers; what lies below the layer is frozen, and so the identity.
+        used = deepcopy(self.embedder)
         with torch.no_grad():
-            for name, parameter in used.head.named_parameters():
-                parameter.copy_(self.start.get_parameter(name).lerp(self.embedder.head.get_parameter(name), self.share))
+            for parameter, start in zip(used.head.parameters(), self.start.parameters(), strict=True):
+                parameter.lerp_(start, 1 - self.share)
         return used
 
     def scores(self) -> dict[str, NDArray[np.float32]]:
