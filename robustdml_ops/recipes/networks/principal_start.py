@@ -83,4 +83,4 @@ class PrincipalAxes:
 
 def _divided(rows: NDArray[np.float32], by: NDArray[np.float32]) -> NDArray[np.float32]:
     """Rows (N, F) by (N, 1); a row of zeros stays what it is."""
-    return rows / np.where(by > 0, by, np.float32(1))
+    return (rows / np.where(by > 0, by, 1)).astype(np.float32, copy=False)
