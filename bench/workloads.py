@@ -134,7 +134,7 @@ class Workload:
         return target - lse
 
     def products(self, sweeps: int = 1, logits: int = 0, gradients: bool = True) -> Callable[[], None]:
-        """Build the floor: the products alone, chunk by chunk, the gradient into fresh memory as any loss must.
+        """Build the floor: the products alone, chunk by chunk, the gradient into memory that is mapped already.
 
         Parameters
         ----------
@@ -150,9 +150,9 @@ class Workload:
         rows = min(C, chunk_rows(C, B + 2 * D, self.device))
         S, dX = X.new_empty(rows, B), torch.zeros_like(X)
         hidden, weight, _ = self.factors if logits else (X, P, None)
+        dP = torch.zeros_like(P) if gradients else P
 
         def step() -> None:
-            dP = torch.empty_like(P) if gradients else P
             for first in range(0, C, rows):
                 last = min(C, first + rows)
                 s = S[: last - first]

@@ -1,16 +1,30 @@
 """The ``robustdml`` command; what it runs needs the extra ``[recipes]``."""
 
+import os
 import sys
+
+# What an environment says of threads that wait. `bench` times what a program of the user's own has.
+_WAITING, _SPINNING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"), "bench"
 
 
 def main() -> int:
     """Run the command line, or say in one line what has to be installed for it."""
+    _let_threads_sleep()
     try:
         from robustdml_ops.recipes.cli import main as command
     except ImportError as error:
         print(f"robustdml: {error}", file=sys.stderr)
         return 2
     return command()
+
+
+def _let_threads_sleep() -> None:
+    """Threads that wait for others shall not spin: beside a busy process that takes several times as long.
+
+    GNU's OpenMP, which PyTorch brings, reads it once, when PyTorch is imported.
+    """
+    if _SPINNING not in sys.argv[1:2] and not any(name in os.environ for name in _WAITING):
+        os.environ["OMP_WAIT_POLICY"] = "passive"
 
 
 if __name__ == "__main__":

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.chunks import chunk_rows
+from robustdml_ops.gradient_memory import gradient_room
 from robustdml_ops.rows.backend import RowsBackend, by_columns, new_rows
+from robustdml_ops.rows.lengths import inverse_lengths
 from robustdml_ops.validation import check_gradient_fits
 
 
@@ -34,11 +36,6 @@ def part(upstream: Tensor, first: int, last: int) -> Tensor:
 def row_stride(upstream: Tensor | None) -> int:
     """Elements between the values of ``upstream``; 0 where one serves all rows, or there is none."""
     return 0 if upstream is None or upstream.dim() == 0 else upstream.stride(0)
-
-
-def gradient_room(proxies: Tensor) -> Tensor:
-    """Room for dL/dproxies in the proxies' own layout, so that a parameter takes it for its gradient without a copy."""
-    return new_rows(proxies, len(proxies), by_columns(proxies), proxies.dtype)
 
 
 class Chunk(NamedTuple):
@@ -89,7 +86,7 @@ class Similarities:
     ) -> None:
         (B, D), new = embeddings.shape, embeddings.new_empty
         self.backend, self.embeddings, self.proxies, self.compute = backend, embeddings, proxies, compute
-        self.names = names
+        self.names, self.together = names, together
         self.normalize, self.columns = normalize, backend.reads_columns(proxies)
         rows = chunk_rows(len(proxies), B + 2 * D + per_class, embeddings.device, B * backend.temporaries)
         self.rows = min(len(proxies), max(1, rows // together) * together)
@@ -149,6 +146,11 @@ class Similarities:
     def _rows(self, count: int, dtype: torch.dtype | None = None) -> Tensor:
         """Room for rows of proxies as the backend takes them."""
         return new_rows(self.proxies, count, self.columns, dtype or self.X.dtype)
+
+    def check_proxy_gradients(self) -> None:
+        """No gradient of a short proxy is beyond its type, of all proxies at once."""
+        if self.dP is not None and self.normalize:
+            check_gradient_fits(self.dP, inverse_lengths(self.proxies), self.names[1])
 
     def gradients(self) -> tuple[Tensor | None, Tensor | None]:
         """dL/dembeddings (B, D), compute type, and dL/dproxies (C, D), type of the proxies, once all chunks are in."""

@@ -35,7 +35,7 @@ def _poisoned_memory_and_a_seed():
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Chunks of 7 classes, so that small cases cross many boundaries."""
-    for module in ("sweep", "pairs.sweep", "anchor.counting"):
+    for module in ("sweep", "lanes", "pairs.sweep", "anchor.counting"):
         monkeypatch.setattr(f"robustdml_ops.{module}.chunk_rows", lambda *_: 7)
     for module in ("anchor.autograd", "classes.autograd", "pairs.autograd"):
         monkeypatch.setattr(f"robustdml_ops.{module}.cache_rows", lambda *_: 7)

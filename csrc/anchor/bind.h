@@ -3,6 +3,7 @@
 #pragma once
 
 #include "anchor/cpu.h"
+#include "anchor/cpu_sweep.h"
 #include "common/keywords.h"
 
 #if defined(ROBUSTDML_CUDA)
@@ -16,6 +17,8 @@ void bind_anchor_of(py::module_& m, const std::string& suffix) {
     define_struct<AnchorChunk<T>>(m, "AnchorChunk_" + suffix);
     define_epilogue(m, "anchor_lse_labels_" + suffix, cpu::anchor_lse_labels<T>, "threads");
     define_epilogue(m, "anchor_lse_confidences_" + suffix, cpu::anchor_lse_confidences<T>, "threads");
+    define_epilogue(m, "anchor_sweep_labels_" + suffix, cpu::anchor_sweep_labels<T>, "total");
+    define_epilogue(m, "anchor_sweep_confidences_" + suffix, cpu::anchor_sweep_confidences<T>, "total");
 #if defined(ROBUSTDML_CUDA)
     define_epilogue(m, "anchor_lse_labels_cuda_" + suffix, cuda::anchor_lse_labels<T>, "stream");
     define_epilogue(m, "anchor_lse_confidences_cuda_" + suffix, cuda::anchor_lse_confidences<T>, "stream");

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "classes/cpu.h"
+#include "classes/cpu_sweep.h"
 #include "common/keywords.h"
 
 #if defined(ROBUSTDML_CUDA)
@@ -29,6 +30,8 @@ void bind_classes_of(py::module_& m, const std::string& suffix) {
     define_struct<ClassChunk<T>>(m, "ClassChunk_" + suffix);
     define_epilogue(m, "class_lse_" + suffix, cpu::class_lse<T>, "threads");
     define_epilogue(m, "class_lse_backward_" + suffix, cpu::class_lse_backward<T>, "threads");
+    define_epilogue(m, "class_sweep_" + suffix, cpu::class_sweep<T>);
+    define_epilogue(m, "class_sweep_backward_" + suffix, cpu::class_sweep_backward<T>);
 #if defined(ROBUSTDML_CUDA)
     define_epilogue(m, "class_lse_cuda_" + suffix, cuda::class_lse<T>, "stream");
     define_epilogue(m, "class_lse_backward_cuda_" + suffix, cuda::class_lse_backward<T>, "parts", "stream");

@@ -131,8 +131,8 @@ auto reader_of(const char* const*& name) {
 }
 
 // `function` as m.<name>(chunk, *, <fields of its structs>..., <names of its other parameters>...).
-template <class Chunk, class... Parameters, class... Names>
-void define_epilogue(py::module_& m, const std::string& name, void (*function)(const Chunk&, Parameters...),
+template <class Result, class Chunk, class... Parameters, class... Names>
+void define_epilogue(py::module_& m, const std::string& name, Result (*function)(const Chunk&, Parameters...),
                      Names... names) {
     const std::array<const char*, sizeof...(Names)> all_names{names...};
     const char* const* next = all_names.data();
@@ -145,7 +145,7 @@ void define_epilogue(py::module_& m, const std::string& name, void (*function)(c
             const auto values = std::apply(
                 [&](const auto&... reader) { return read_keywords(name, given, reader...); }, readers);
             py::gil_scoped_release release;
-            std::apply([&](const auto&... value) { function(chunk, value...); }, values);
+            return std::apply([&](const auto&... value) { return function(chunk, value...); }, values);
         },
         py::arg("chunk"), help.c_str());
 }

@@ -4,6 +4,8 @@
 
 #include "common/keywords.h"
 #include "pairs/cpu.h"
+#include "pairs/cpu_sweep.h"
+#include "pairs/cpu_symmetric.h"
 
 #if defined(ROBUSTDML_CUDA)
 #include "pairs/cuda.h"
@@ -16,8 +18,15 @@ void bind_pairs_of(py::module_& m, const std::string& suffix) {
     define_struct<PairLSEProblem<T>>(m, "PairLSE_" + suffix);
     define_struct<PairHingeProblem<T>>(m, "PairHinge_" + suffix);
     define_struct<cpu::Pairs<T>>(m, "PairChunk_" + suffix);
+    define_struct<cpu::Sweep<T>>(m, "Sweep_" + suffix);
     define(m, "pair_lse_" + suffix, cpu::pair_lse<T>, "chunk", "problem", "threads");
     define(m, "pair_hinge_" + suffix, cpu::pair_hinge<T>, "chunk", "problem", "threads");
+    define(m, "pair_lse_sweep_" + suffix, cpu::pair_lse_sweep<T>, "whole", "problem", "sweep");
+    define(m, "pair_hinge_sweep_" + suffix, cpu::pair_hinge_sweep<T>, "whole", "problem", "sweep",
+           "candidate_scale");
+    define_struct<cpu::Batch<T>>(m, "Batch_" + suffix);
+    define(m, "pair_lse_symmetric_" + suffix, cpu::pair_lse_symmetric<T>, "whole", "problem", "batch");
+    define(m, "pair_hinge_symmetric_" + suffix, cpu::pair_hinge_symmetric<T>, "whole", "problem", "batch");
 #if defined(ROBUSTDML_CUDA)
     define_struct<cuda::Pairs<T>>(m, "PairChunk_cuda_" + suffix);
     define(m, "pair_lse_cuda_" + suffix, cuda::pair_lse<T>, "chunk", "problem", "stream");

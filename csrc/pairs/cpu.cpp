@@ -8,7 +8,7 @@
 #include "common/cpu/parts.h"
 #include "math/exp.h"
 #include "math/limits.h"
-#include "math/unit_distance.h"
+#include "pairs/cpu_hinge.h"
 
 namespace robustdml::cpu {
 namespace {
@@ -158,48 +158,6 @@ ROBUSTDML_HD void pair_lse_row(const Pairs<T>& c, const PairLSEProblem<T>& probl
                        inverse_one_plus(negative_natural, negative_total));
 #pragma omp simd
     for (std::int64_t x = 0; x < c.m; ++x) s[x] *= s[x] < T(0) ? positive_factor : negative_factor;
-}
-
-template <class T>
-ROBUSTDML_HD T near_distance(const PairHingeProblem<T>& problem, std::int64_t row, std::int64_t x) {
-    const std::int64_t D = problem.D;
-    const T* p = static_cast<const T*>(problem.anchors) + row * D;
-    const T* q = static_cast<const T*>(problem.candidates) + x * D;
-    T p_largest = 0, q_largest = 0;
-#pragma omp simd reduction(max : p_largest, q_largest)
-    for (std::int64_t d = 0; d < D; ++d) {
-        const T p_size = std::abs(p[d]), q_size = std::abs(q[d]);
-        p_largest = p_size > p_largest ? p_size : p_largest;
-        q_largest = q_size > q_largest ? q_size : q_largest;
-    }
-    const double p_scale = 1.0 / p_largest, q_scale = 1.0 / q_largest;
-    double difference = 0, radial = 0, square = 0;
-#pragma omp simd reduction(+ : difference, radial, square)
-    for (std::int64_t d = 0; d < D; ++d) {
-        const double u = p[d] * p_scale, v = q[d] * q_scale;
-        difference += (u - v) * (u - v);
-        radial += (u - v) * (u + v);
-        square += u * u;
-    }
-    return static_cast<T>(unit_distance({difference, radial, square}));
-}
-
-// s <- minus the distances, of some of a row's candidates.
-template <class T>
-ROBUSTDML_HD void take_distances(const PairHingeProblem<T>& problem, std::int64_t row, T* s,
-                                 std::int64_t from, std::int64_t to, T cosine) {
-    T highest = -kInfinity<T>;
-#pragma omp simd reduction(max : highest)
-    for (std::int64_t x = from; x < to; ++x) {
-        const T square = T(2) - T(2) * (s[x] * cosine);
-        // The root of what rounding has left below 0 would be NaN; an anchor's own place is to stay one.
-        const T t = -std::sqrt(square < T(0) ? T(0) : square);
-        highest = t > highest ? t : highest;
-        s[x] = t;
-    }
-    if (!(highest > -problem.near)) return;
-    for (std::int64_t x = from; x < to; ++x)
-        if (s[x] > -problem.near) s[x] = -near_distance(problem, row, x);
 }
 
 template <class T, bool Euclidean>

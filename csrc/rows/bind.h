@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/bind.h"
+#include "common/cpu/product.h"
 #include "rows/cpu.h"
 
 #if defined(ROBUSTDML_CUDA)
@@ -24,6 +25,9 @@ struct FromPython<cpu::Rows<T>> {
 };
 
 template <class T>
+struct FromPython<const cpu::Rows<T>&> : FromPython<cpu::Rows<T>> {};
+
+template <class T>
 void bind_rows_of(py::module_& m, const std::string& suffix) {
     define(m, "inverse_norms_" + suffix, cpu::inverse_norms<T>, "P", "inverse_norm", "rows", "D", "threads");
     define(m, "normalize_rows_" + suffix, cpu::normalize_rows<T>, "P", "U", "inverse_norm", "rows", "D",
@@ -32,6 +36,8 @@ void bind_rows_of(py::module_& m, const std::string& suffix) {
            "rows", "D", "threads");
     define(m, "project_rows_" + suffix, cpu::project_rows<T>, "G", "P", "inverse_norm", "rows", "D",
            "threads");
+    define(m, "multiply_" + suffix, cpu::multiply<T>, "gemm", "A", "B", "C", "rows", "columns", "inner",
+           "add");
 }
 
 #if defined(ROBUSTDML_CUDA)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from robustdml_ops.anchor.autograd import AnchorSweep, Inputs, Outputs
 from robustdml_ops.anchor.problem import ConfidenceSets
-from robustdml_ops.anchor.sweep import Wanted
+from robustdml_ops.anchor.result import Wanted
 from robustdml_ops.autograd import apply, in_eager_mode
 from robustdml_ops.label_sets import LabelSets
 from robustdml_ops.precision import autocast_operand_dtype, compute_dtype

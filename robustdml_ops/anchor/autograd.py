@@ -12,14 +12,15 @@ from torch import Tensor
 
 from robustdml_ops.anchor.eager import membership
 from robustdml_ops.anchor.problem import AnchorProblem, ConfidenceSets
-from robustdml_ops.anchor.sweep import BACKENDS, SweepResult, Wanted, anchor_sweep
+from robustdml_ops.anchor.result import SweepResult, Wanted
+from robustdml_ops.anchor.sweep import BACKENDS, anchor_sweep
 from robustdml_ops.autograd import Derivative, Results, scale_gradients, second_derivatives
 from robustdml_ops.backends import choose
 from robustdml_ops.chunks import cache_rows
+from robustdml_ops.gradient_memory import gradient_room
 from robustdml_ops.label_sets import LabelSets
 from robustdml_ops.precision import compute_dtype
 from robustdml_ops.rows.lengths import unit_rows_twice
-from robustdml_ops.sweep import gradient_room
 from robustdml_ops.tracing import has_no_values
 from robustdml_ops.validation import check_finite_embeddings, check_finite_proxies, check_label_range
 

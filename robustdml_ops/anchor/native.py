@@ -7,9 +7,11 @@ from torch import Tensor
 
 from robustdml_ops import native_module as module
 from robustdml_ops.anchor.problem import AnchorBackend, AnchorChunk, AnchorProblem, ConfidenceSets
+from robustdml_ops.anchor.result import SweepResult
 from robustdml_ops.label_sets import LabelSets
+from robustdml_ops.lanes import arguments
 from robustdml_ops.rows.native import NativeRows
-from robustdml_ops.sweep import row_stride
+from robustdml_ops.sweep import Similarities, row_stride
 
 
 class NativeAnchor(NativeRows, AnchorBackend):
@@ -45,6 +47,82 @@ class NativeAnchor(NativeRows, AnchorBackend):
             **_confidences(sets, values),
             threads=torch.get_num_threads(),
         )
+
+    def sweep(
+        self,
+        similarities: Similarities,
+        problem: AnchorProblem,
+        upstream: tuple[Tensor, Tensor] | None,
+        result: SweepResult,
+    ) -> bool:
+        """As :meth:`AnchorBackend.sweep`: by lanes, on the CPU."""
+        compute, sets = similarities.compute, problem.sets
+        lanes = arguments(similarities, sets.per_class)
+        values = None if lanes is None or isinstance(sets, LabelSets) else _whole_confidences(sets, compute)
+        if lanes is None or (values is None and not isinstance(sets, LabelSets)):
+            return False
+        suffix = module.SUFFIX[compute]
+        whole = _whole(similarities, problem, upstream, result)
+        lanes["total"] = module.address(result.total)
+        if isinstance(sets, LabelSets):
+            sorted_labels, order = sets.by_class()
+            short = getattr(module.library, f"anchor_sweep_labels_{suffix}")(
+                whole, sorted_labels=sorted_labels.data_ptr(), order=order.data_ptr(), first_label=0, **lanes
+            )
+        else:
+            assert values is not None
+            short = getattr(module.library, f"anchor_sweep_confidences_{suffix}")(
+                whole, **module.addresses(values), **lanes
+            )
+        if short:
+            similarities.check_proxy_gradients()
+        return True
+
+
+def _whole(
+    similarities: Similarities, problem: AnchorProblem, upstream: tuple[Tensor, Tensor] | None, result: SweepResult
+) -> Any:
+    """All classes, as the native module reads a chunk."""
+    positive, negative = upstream or (None, None)
+    return getattr(module.library, f"AnchorChunk_{module.SUFFIX[similarities.compute]}")(
+        S=0,
+        rows=len(similarities.proxies),
+        B=len(similarities.X),
+        row_max=problem.needs_row_max,
+        upstream_positive=module.address(positive),
+        upstream_negative=module.address(negative),
+        upstream_positive_stride=row_stride(positive),
+        upstream_negative_stride=row_stride(negative),
+        lse_positive=module.address(result.lse_positive),
+        lse_negative=module.address(result.lse_negative),
+        dpositive_bias=module.address(result.dpositive_bias),
+        dnegative_bias=module.address(result.dnegative_bias),
+        **module.addresses(problem.arguments(0, len(similarities.proxies))),
+    )
+
+
+def _whole_confidences(sets: ConfidenceSets, compute: torch.dtype) -> dict[str, Any] | None:
+    """The confidences of all classes, or the factors of their logits; None where they are of another type."""
+    # A matrix, or a weight, is as large as all classes: no copy of it.
+    largest = sets.weight if sets.confidences is None else sets.confidences
+    assert largest is not None
+    if largest.dtype != compute:
+        return None
+    given = {"logits": sets.are_logits, "beta": sets.beta, "threshold": sets.threshold}
+    if sets.confidences is not None:
+        anchors, candidates = sets.confidences.stride(1), sets.confidences.stride(0)
+        strides = {"anchor_stride": anchors, "candidate_stride": candidates}
+        return {"values": sets.confidences, "hidden": None, "weight": None, "bias": None, "K": 0, **strides, **given}
+    assert sets.hidden is not None and sets.weight is not None and sets.bias is not None
+    if not sets.weight.is_contiguous():
+        return None
+    factors = {
+        "hidden": sets.hidden.to(compute).contiguous(),
+        "weight": sets.weight,
+        "bias": sets.bias.to(compute).contiguous(),
+    }
+    B, K = sets.hidden.shape
+    return {"values": None, "anchor_stride": B, "candidate_stride": 1, "K": K, **factors, **given}
 
 
 def _arguments(chunk: AnchorChunk, problem: AnchorProblem, row_max: bool, **anchors: int) -> Any:

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robustdml_ops.anchor.result import SweepResult
 from robustdml_ops.label_sets import LabelSets
 from robustdml_ops.rows.backend import RowsBackend
+from robustdml_ops.sweep import Similarities
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,19 @@ class AnchorBackend(RowsBackend):
     def anchor_lse(self, chunk: AnchorChunk, problem: AnchorProblem) -> None:
         """Two log-sum-exps per row of ``chunk.S``, and dL/dS in ``chunk.dS``, or in S where there is none."""
         raise NotImplementedError
+
+    def sweep(
+        self,
+        similarities: Similarities,
+        problem: AnchorProblem,
+        upstream: tuple[Tensor, Tensor] | None,
+        result: SweepResult,
+    ) -> bool:
+        """The whole sweep at once: the sums that ``result`` has room for, and the gradients of ``similarities``.
+
+        Optional: False, and nothing done, where the backend takes a chunk at a time.
+        """
+        return False
 
     def fused_forward(self, X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tensor, Tensor] | None:
         """Both log-sum-exps of every proxy, (C,) each, at once where no gradient is asked for.

@@ -1,53 +1,18 @@
 """The sweep of the anchor log-sum-exp: what is of size B×C is made a chunk of classes at a time."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from robustdml_ops.anchor.eager import EagerAnchor
 from robustdml_ops.anchor.native import NativeAnchor
 from robustdml_ops.anchor.problem import AnchorBackend, AnchorChunk, AnchorProblem
+from robustdml_ops.anchor.result import SweepResult, Wanted
 from robustdml_ops.anchor.triton import TritonAnchor
-from robustdml_ops.sweep import Similarities, gradient_room, part
+from robustdml_ops.gradient_memory import gradient_room
+from robustdml_ops.sweep import Similarities, part
 from robustdml_ops.tracing import without_autocast
 
 BACKENDS: dict[str, AnchorBackend] = {"native": NativeAnchor(), "triton": TritonAnchor(), "eager": EagerAnchor()}
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """Which results a sweep is asked for."""
-
-    lse: bool = False  # per anchor, (C,) each; otherwise only their weighted sum
-    embeddings: bool = False
-    proxies: bool = False
-    biases: bool = False
-
-    @staticmethod
-    def of(inputs: Sequence[Tensor | None]) -> list[bool]:
-        """What autograd needs of (embeddings, proxies, positive bias, negative bias, anchor bias)."""
-        needs = [tensor is not None and tensor.requires_grad for tensor in inputs]
-        return [needs[4], needs[0], needs[1], needs[2] or needs[3]]
-
-    @property
-    def gradients(self) -> bool:
-        """Whether any gradient is asked for."""
-        return self.embeddings or self.proxies or self.biases
-
-
-@dataclass
-class SweepResult:
-    """What a sweep found; None where it was not asked."""
-
-    total: Tensor | None = None  # () float64: Σ_p upstream · log-sum-exp
-    lse_positive: Tensor | None = None  # (C,)
-    lse_negative: Tensor | None = None  # (C,)
-    dembeddings: Tensor | None = None  # (B, D), compute type
-    dproxies: Tensor | None = None  # (C, D), dtype of the proxies
-    dpositive_bias: Tensor | None = None  # (B,)
-    dnegative_bias: Tensor | None = None  # (B,)
 
 
 def anchor_sweep(
@@ -85,42 +50,57 @@ def anchor_sweep(
 
         result = SweepResult()
         similarities.want_gradients(want.embeddings, want.proxies)
-        # Summed many chunks at a time, so that a sum costs no launch per chunk and little memory per class.
-        block = C if want.lse else min(C, similarities.rows * max(1, _summed(embeddings.device) // similarities.rows))
-        lse = embeddings.new_empty((2, block), dtype=compute)
-        if want.lse:
+        lse = embeddings.new_empty((2, C), dtype=compute) if want.lse else None
+        if lse is not None:
             result.lse_positive, result.lse_negative = lse
         if upstream is not None:
             result.total = embeddings.new_zeros((), dtype=torch.float64)
         if want.biases:
             result.dpositive_bias = torch.zeros_like(problem.positive_bias)
             result.dnegative_bias = torch.zeros_like(problem.negative_bias)
-
-        for chunk in similarities:
-            place = chunk.first % block
-            end = place + len(chunk.S)
-            factors = upstream if want.gradients else None
-            backend.anchor_lse(
-                AnchorChunk(
-                    S=chunk.S,
-                    first=chunk.first,
-                    upstream_positive=factors and part(factors[0], chunk.first, chunk.last),
-                    upstream_negative=factors and part(factors[1], chunk.first, chunk.last),
-                    lse_positive=lse[0, place:end],
-                    lse_negative=lse[1, place:end],
-                    dpositive_bias=result.dpositive_bias,
-                    dnegative_bias=result.dnegative_bias,
-                    scale=chunk.scale,
-                    dS=chunk.dS,
-                ),
-                problem,
-            )
-            if upstream is not None and (chunk.last == C or end == block):
-                for factor, value in zip(upstream, lse[:, :end], strict=True):
-                    result.total += (part(factor, chunk.first - place, chunk.last) * value).sum(dtype=torch.float64)
-            similarities.backward(chunk)
+        if not backend.sweep(similarities, problem, upstream, result):
+            _by_chunks(similarities, problem, upstream, backend, result, lse, want.gradients)
         result.dembeddings, result.dproxies = similarities.gradients()
     return result
+
+
+def _by_chunks(
+    similarities: Similarities,
+    problem: AnchorProblem,
+    upstream: tuple[Tensor, Tensor] | None,
+    backend: AnchorBackend,
+    result: SweepResult,
+    lse: Tensor | None,
+    gradients: bool,
+) -> None:
+    """The sweep, a chunk at a time."""
+    C, device = len(similarities.proxies), similarities.X.device
+    # Summed many chunks at a time, so that a sum costs no launch per chunk and little memory per class.
+    block = min(C, similarities.rows * max(1, _summed(device) // similarities.rows)) if lse is None else C
+    lse = similarities.X.new_empty((2, block), dtype=similarities.compute) if lse is None else lse
+    for chunk in similarities:
+        place = chunk.first % block
+        end = place + len(chunk.S)
+        factors = upstream if gradients else None
+        backend.anchor_lse(
+            AnchorChunk(
+                S=chunk.S,
+                first=chunk.first,
+                upstream_positive=factors and part(factors[0], chunk.first, chunk.last),
+                upstream_negative=factors and part(factors[1], chunk.first, chunk.last),
+                lse_positive=lse[0, place:end],
+                lse_negative=lse[1, place:end],
+                dpositive_bias=result.dpositive_bias,
+                dnegative_bias=result.dnegative_bias,
+                scale=chunk.scale,
+                dS=chunk.dS,
+            ),
+            problem,
+        )
+        if upstream is not None and result.total is not None and (chunk.last == C or end == block):
+            for factor, value in zip(upstream, lse[:, :end], strict=True):
+                result.total += (part(factor, chunk.first - place, chunk.last) * value).sum(dtype=torch.float64)
+        similarities.backward(chunk)
 
 
 def _summed(device: torch.device) -> int:

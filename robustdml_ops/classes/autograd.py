@@ -16,9 +16,9 @@ from robustdml_ops.backends import choose
 from robustdml_ops.chunks import cache_rows
 from robustdml_ops.classes.problem import ClassProblem
 from robustdml_ops.classes.sweep import BACKENDS, class_sweep, class_sweep_backward
+from robustdml_ops.gradient_memory import gradient_room
 from robustdml_ops.label_sets import LabelSets
 from robustdml_ops.rows.lengths import unit_rows_twice
-from robustdml_ops.sweep import gradient_room
 from robustdml_ops.tracing import has_no_values
 from robustdml_ops.validation import all_finite, check_finite_embeddings, check_label_range, require
 

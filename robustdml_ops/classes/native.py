@@ -6,7 +6,9 @@ import torch
 
 from robustdml_ops import native_module as module
 from robustdml_ops.classes.problem import ClassBackend, ClassChunk, ClassProblem, ClassSums, ClassUpstream
+from robustdml_ops.lanes import arguments
 from robustdml_ops.rows.native import NativeRows
+from robustdml_ops.sweep import Similarities
 
 
 class NativeClasses(NativeRows, ClassBackend):
@@ -29,6 +31,37 @@ class NativeClasses(NativeRows, ClassBackend):
             _call("class_lse_backward_cuda", chunk, problem, parts=_parts(chunk), **given)
         else:
             _call("class_lse_backward", chunk, problem, **given)
+
+    def sweep(self, similarities: Similarities, problem: ClassProblem, sums: ClassSums) -> bool:
+        """As :meth:`ClassBackend.sweep`: by lanes, on the CPU."""
+        results = {name: getattr(sums, name).data_ptr() for name in ("shift", "total", "target")}
+        return _by_lanes("class_sweep", similarities, problem, results)
+
+    def sweep_backward(self, similarities: Similarities, problem: ClassProblem, upstream: ClassUpstream) -> bool:
+        """As :meth:`ClassBackend.sweep_backward`: by lanes, on the CPU."""
+        given = {name: getattr(upstream, name).data_ptr() for name in ("lse", "dlse", "dlogit")}
+        return _by_lanes("class_sweep_backward", similarities, problem, given)
+
+
+def _by_lanes(name: str, similarities: Similarities, problem: ClassProblem, given: dict[str, int]) -> bool:
+    lanes = arguments(similarities)
+    if lanes is None:
+        return False
+    suffix = module.SUFFIX[similarities.compute]
+    sorted_labels, order = problem.labels.by_class()
+    classes = len(similarities.proxies) // problem.centers
+    whole = getattr(module.library, f"ClassChunk_{suffix}")(
+        S=0,
+        classes=classes,
+        centers=problem.centers,
+        B=len(similarities.X),
+        pooling=problem.pooling,
+        **module.addresses(problem.arguments(0, classes)),
+    )
+    labels = {"sorted_labels": sorted_labels.data_ptr(), "order": order.data_ptr(), "first_label": 0}
+    if getattr(module.library, f"{name}_{suffix}")(whole, **labels, **given, **lanes):
+        similarities.check_proxy_gradients()
+    return True
 
 
 def _call(name: str, chunk: ClassChunk, problem: ClassProblem, **arguments: int) -> None:

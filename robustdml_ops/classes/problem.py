@@ -8,6 +8,7 @@ from torch import Tensor
 
 from robustdml_ops.label_sets import LabelSets
 from robustdml_ops.rows.backend import RowsBackend
+from robustdml_ops.sweep import Similarities
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,14 @@ class ClassBackend(RowsBackend):
     def class_lse_backward(self, chunk: ClassChunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
         """dL/dS in ``chunk.dS``, or in S where there is none."""
         raise NotImplementedError
+
+    def sweep(self, similarities: Similarities, problem: ClassProblem, sums: ClassSums) -> bool:
+        """Add all classes to ``sums`` at once. Optional: False, and nothing done, where it takes a chunk at a time."""
+        return False
+
+    def sweep_backward(self, similarities: Similarities, problem: ClassProblem, upstream: ClassUpstream) -> bool:
+        """The gradients that ``similarities`` has room for, at once. Optional, as :meth:`sweep`."""
+        return False
 
     def fused_forward(self, X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) -> bool:
         """Add all classes to ``sums`` at once where no gradient is asked for.

@@ -9,7 +9,8 @@ from robustdml_ops.classes.eager import EagerClasses
 from robustdml_ops.classes.native import NativeClasses
 from robustdml_ops.classes.problem import ClassBackend, ClassChunk, ClassProblem, ClassSums, ClassUpstream
 from robustdml_ops.classes.triton import TritonClasses
-from robustdml_ops.sweep import Chunk, Similarities, gradient_room
+from robustdml_ops.gradient_memory import gradient_room
+from robustdml_ops.sweep import Chunk, Similarities
 from robustdml_ops.tracing import without_autocast
 
 BACKENDS: dict[str, ClassBackend] = {"native": NativeClasses(), "triton": TritonClasses(), "eager": EagerClasses()}
@@ -40,7 +41,8 @@ def class_sweep(
     if B:
         with without_autocast(embeddings.device):
             similarities = _similarities(embeddings, proxies, problem, backend, operand)
-            if differentiable or not backend.fused_forward(similarities.X, proxies, problem, sums):
+            fused = not differentiable and backend.fused_forward(similarities.X, proxies, problem, sums)
+            if not fused and not backend.sweep(similarities, problem, sums):
                 for _, chunk in _chunks(similarities, problem):
                     backend.class_lse(chunk, problem, sums)
     target = sums.target + problem.target_bias
@@ -86,9 +88,10 @@ def class_sweep_backward(
     with without_autocast(embeddings.device):
         similarities = _similarities(embeddings, proxies, problem, backend, operand)
         similarities.want_gradients(*want)
-        for similar, chunk in _chunks(similarities, problem):
-            backend.class_lse_backward(chunk, problem, gradient)
-            similarities.backward(similar)
+        if not backend.sweep_backward(similarities, problem, gradient):
+            for similar, chunk in _chunks(similarities, problem):
+                backend.class_lse_backward(chunk, problem, gradient)
+                similarities.backward(similar)
         return similarities.gradients()
 
 

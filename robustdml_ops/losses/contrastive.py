@@ -11,7 +11,8 @@ from robustdml_ops.losses.pair_family import PairBatch, PairFamilyLoss
 from robustdml_ops.losses.pair_reducers import Side, count_labelled, count_listed, reduce_pairs, threshold_of
 from robustdml_ops.losses.peer import LossOptions, peer_losses
 from robustdml_ops.losses.reduction import reduce_samples
-from robustdml_ops.ops import PairHinge, pair_hinge
+from robustdml_ops.ops import PairHinge, pair_hinge, pair_hinge_sum
+from robustdml_ops.pairs.autograd import pair_dtype
 from robustdml_ops.validation import check_finite_numbers
 
 
@@ -77,10 +78,13 @@ class ContrastiveLoss(PairFamilyLoss):
 
     def _loss(self, batch: Batch) -> Tensor:
         checked = self._checked(batch)
-        hinge = self._hinge(checked)
         if checked.weights is None and self.reduction == "mean":
+            if checked.listed is None:
+                return self._average(checked)
+            hinge = self._hinge(checked)
             positive = hinge.positive.sum() / hinge.positive_count.sum().clamp(min=1)
             return positive + hinge.negative.sum() / hinge.negative_count.sum().clamp(min=1)
+        hinge = self._hinge(checked)
         # Integers divided by integers would be float32, whatever the hinges are.
         positive = hinge.positive * checked.kept / hinge.positive_count.sum().clamp(min=1)
         negative = hinge.negative * checked.kept / hinge.negative_count.sum().clamp(min=1)
@@ -107,8 +111,16 @@ class ContrastiveLoss(PairFamilyLoss):
             parts[name] = {"losses": loss, "indices": None, "reduction_type": "already_reduced"}
         return parts
 
-    def _hinge(self, batch: PairBatch, positive_above: float = 0.0, negative_above: float = 0.0) -> PairHinge:
-        """Sums of the losses of pairs that exceed a threshold."""
+    def _average(self, batch: PairBatch) -> Tensor:
+        """Mean loss of the positive pairs that have one, and of the negative."""
+        settings, scale = self._settings()
+        embeddings, _, candidates, _ = batch.pairs
+        one = embeddings.new_ones((), dtype=pair_dtype(embeddings, candidates))
+        total: Tensor = pair_hinge_sum(*batch.pairs, one, one, **settings, average=True, backend=self.backend)
+        return total if scale == 1 else scale * total
+
+    def _settings(self, positive_above: float = 0.0, negative_above: float = 0.0) -> tuple[dict[str, Any], float]:
+        """Margins of the fused hinges, and what their sums are to be multiplied by."""
         form, scale = self._form(), 1.0
         sign = -1 if form == "cosine" else 1  # a similarity falls where a distance grows
         margins = (self.pos_margin + sign * positive_above, self.neg_margin - sign * negative_above)
@@ -123,6 +135,11 @@ class ContrastiveLoss(PairFamilyLoss):
             "negative_offset": negative_above / scale,
             "distance": form,
         }
+        return settings, scale
+
+    def _hinge(self, batch: PairBatch, positive_above: float = 0.0, negative_above: float = 0.0) -> PairHinge:
+        """Sums of the losses of pairs that exceed a threshold."""
+        settings, scale = self._settings(positive_above, negative_above)
         if batch.listed is None:
             hinge = pair_hinge(*batch.pairs, **settings, backend=self.backend)
         else:

@@ -47,7 +47,13 @@ class PairConstants(NamedTuple):
             numbers = [float(problem.alpha), float(problem.beta), float(problem.base), *mining]
             return cls(sets.labels, candidate_labels, problem.candidate_weights, "lse", numbers)
         margins = (problem.positive_margin, problem.negative_margin, problem.positive_offset, problem.negative_offset)
-        return cls(sets.labels, candidate_labels, None, "hinge", [*map(float, margins), float(problem.euclidean)])
+        return cls(
+            sets.labels,
+            candidate_labels,
+            None,
+            "hinge",
+            [*map(float, margins), float(problem.euclidean), float(problem.average)],
+        )
 
     def problem(self) -> PairProblem:
         """Put it together again."""
@@ -55,8 +61,9 @@ class PairConstants(NamedTuple):
         if self.kind == "lse":
             alpha, beta, base, *epsilon = self.numbers
             return PairLSEProblem(sets, alpha, beta, base, epsilon[0] if epsilon else None, self.candidate_weights)
-        m_positive, m_negative, positive_offset, negative_offset, euclidean = self.numbers
-        return PairHingeProblem(sets, m_positive, m_negative, positive_offset, negative_offset, bool(euclidean))
+        m_positive, m_negative, positive_offset, negative_offset, euclidean, average = self.numbers
+        margins = (m_positive, m_negative, positive_offset, negative_offset)
+        return PairHingeProblem(sets, *margins, bool(euclidean), bool(average))
 
 
 class PairSweep(torch.autograd.Function):
@@ -111,7 +118,7 @@ class PairSweep(torch.autograd.Function):
         tensors = (X, candidates, *factors, *labels)
         first = partial(_first, ctx.problem, ctx.settings, needs)
         if differentiable:
-            second = partial(_second, ctx.problem)
+            second = partial(_second, ctx.problem, ctx.settings)
             results = Derivative.apply(first, second, 2, *tensors)  # type: ignore[no-untyped-call]
         else:
             results = first(*tensors)
@@ -192,16 +199,23 @@ def _first(problem: Sequence[Any], settings: Settings, needs: Sequence[bool], *t
     return _typed(gradients, [None if matrix is None else matrix.dtype for matrix in (X, candidates)], needs)
 
 
-def _second(problem: Sequence[Any], *tensors: Any) -> Results:
+def _second(problem: Sequence[Any], settings: Settings, *tensors: Any) -> Results:
     """Derivatives of ⟨:func:`_first`, vectors⟩ with respect to its tensors, a chunk of anchors at a time."""
     X, candidates, *upstream = tensors[:4]
     *labels, vX, vC = tensors[4:]
     others, v_others = (X, vX) if candidates is None else (candidates, vC)
+    of_all, terms = _problem_of((*labels, *problem)), None
+    if of_all.average:
+        # How many terms are above 0 is a constant.
+        counts = _sweep((X, candidates), (None, None), of_all, settings, (False, False)).counts
+        assert counts is not None
+        terms = counts.sum(1).clamp(min=1).to(upstream[0].dtype)
+        upstream = [factor / number for factor, number in zip(upstream, terms, strict=True)]
     # An upstream is one value for all anchors, or one for each.
     whole = [factor if factor.dim() == 0 else None for factor in upstream]
     by_anchor = [None if factor.dim() == 0 else factor for factor in upstream]
     dothers, *dwhole, dX, dpositive, dnegative = second_derivatives(
-        partial(chunk_value, _problem_of((*labels, *problem)), pair_dtype(X, candidates)),
+        partial(chunk_value, of_all, pair_dtype(X, candidates)),
         (others, *whole),
         (X, *by_anchor),
         (v_others, None, None),
@@ -210,6 +224,8 @@ def _second(problem: Sequence[Any], *tensors: Any) -> Results:
         len(X),
     )
     dupstream = [one if each is None else each for one, each in zip(dwhole, (dpositive, dnegative), strict=True)]
+    if terms is not None:
+        dupstream = [None if one is None else one / number for one, number in zip(dupstream, terms, strict=True)]
     if candidates is None:
         assert dX is not None and dothers is not None
         return (dX + dothers, None, *dupstream)

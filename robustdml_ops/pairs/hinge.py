@@ -9,6 +9,7 @@ d = √(2 − 2s) is the distance of unit vectors. An offset can be added to eac
 gradients take one sweep over the anchors.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from torch import Tensor
@@ -111,6 +112,7 @@ def pair_hinge_sum(
     positive_offset: float = 0.0,
     negative_offset: float = 0.0,
     distance: str = "cosine",
+    average: bool = False,
     backend: str | None = None,
 ) -> Tensor:
     """Σ_a positive_scale_a·positive_a + negative_scale_a·negative_a, with all gradients, in one sweep.
@@ -126,6 +128,9 @@ def pair_hinge_sum(
         As there.
     positive_scale, negative_scale : Tensor
         () or (n,) each, constants.
+    average : bool
+        Whether each side is divided by the number of its terms above 0, of all anchors together. A batch with itself on
+        the CPU takes one sweep for that, too; others take two.
 
     Returns
     -------
@@ -153,6 +158,7 @@ def pair_hinge_sum(
         negative_offset,
         distance,
     )
+    problem = replace(problem, average=average)
     scales = check_scales(embeddings, candidates, positive_scale, negative_scale)
     return pair_sum(embeddings, candidates, problem, scales, backend)
 

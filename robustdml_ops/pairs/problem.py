@@ -11,6 +11,7 @@ from torch import Tensor
 from robustdml_ops.label_sets import ABSENT
 from robustdml_ops.precision import exact_float32_products
 from robustdml_ops.rows.backend import RowsBackend
+from robustdml_ops.sweep import Similarities
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class PairLSEProblem:
     candidate_weights: Tensor | None  # (m,) compute type, contiguous
 
     counts = False  # whether a chunk has counts
+    average = False
 
     def needs_row_max(self, dtype: torch.dtype) -> bool:
         """Whether an exponent can overflow, so that each row must be shifted by its maximum. Cosines bound them all.
@@ -88,7 +90,8 @@ class PairHingeProblem:
     """Σ_P [m⁺ − t]₊ and Σ_N [t − m⁻]₊ of every anchor, and how many of their terms are above 0.
 
     t is the cosine s, or minus the distance of unit vectors, −√(2 − 2s); near ones are looked up in the rows, see
-    :class:`DistanceLimits`. An offset is added to each term above 0.
+    :class:`DistanceLimits`. An offset is added to each term above 0. With ``average`` the sums of each side are divided
+    by how many of its terms are above 0 in all.
     """
 
     sets: PairSets
@@ -97,6 +100,7 @@ class PairHingeProblem:
     positive_offset: float
     negative_offset: float
     euclidean: bool
+    average: bool = False
 
     counts = True
 
@@ -158,6 +162,31 @@ class PairChunk:
         return self.first + len(self.S)
 
 
+@dataclass(frozen=True)
+class PairRooms:
+    """What a whole sweep fills, and is given of all anchors."""
+
+    upstream_positive: Tensor | None  # () or (n,): dL/dpositive; None: no gradients wanted
+    upstream_negative: Tensor | None  # () or (n,)
+    positive: Tensor  # (n,) out
+    negative: Tensor  # (n,) out
+    counts: Tensor | None  # (2, n) int64, out
+    rows: GivenRows | None  # None: the problem needs no distances
+
+    @property
+    def gradients(self) -> bool:
+        """Whether any is wanted."""
+        return self.upstream_positive is not None
+
+
+class SymmetricBatch(NamedTuple):
+    """A batch with itself, on the CPU."""
+
+    U: Tensor  # (n, D) in: unit rows
+    S: Tensor  # (n, n): room for the cosines
+    dU: Tensor | None  # (n, D) out: dL/dU
+
+
 class PairBackend(RowsBackend):
     """What a backend provides for the sums of pairs."""
 
@@ -168,3 +197,23 @@ class PairBackend(RowsBackend):
     def pair_hinge(self, chunk: PairChunk, problem: PairHingeProblem) -> None:
         """Two sums of hinges per row of ``chunk.S``, their counts, and dL/dS as :meth:`pair_lse`."""
         raise NotImplementedError
+
+    # The whole of a sweep at once. Optional: False, and nothing done, where the backend takes a chunk at a time.
+
+    def sweep(self, similarities: Similarities, problem: PairProblem, rooms: PairRooms) -> bool:
+        """Anchors are the rows of ``similarities``, candidates the batch: any problem."""
+        return False
+
+    def candidate_sweep(
+        self, similarities: Similarities, problem: PairHingeProblem, rooms: PairRooms, candidate_scale: Tensor
+    ) -> bool:
+        """Candidates are the rows, anchors the batch; 1 / |candidate| goes into ``candidate_scale`` (m,)."""
+        return False
+
+    def averages(self, anchors: Tensor, dtype: torch.dtype, operand: torch.dtype) -> bool:
+        """Whether :meth:`symmetric` serves a batch (n, D), and then divides the gradient by the terms above 0, too."""
+        return False
+
+    def symmetric(self, batch: SymmetricBatch, problem: PairProblem, rooms: PairRooms) -> bool:
+        """A batch with itself."""
+        return False

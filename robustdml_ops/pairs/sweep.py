@@ -4,7 +4,7 @@ What an anchor sums over its candidates is complete with its row, mining include
 chunk is differentiated before it leaves the cache.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,7 +12,16 @@ from torch import Tensor
 from robustdml_ops.chunks import chunk_rows
 from robustdml_ops.pairs.eager import EagerPairs
 from robustdml_ops.pairs.native import NativePairs
-from robustdml_ops.pairs.problem import GivenRows, PairBackend, PairChunk, PairLSEProblem, PairProblem
+from robustdml_ops.pairs.problem import (
+    GivenRows,
+    PairBackend,
+    PairChunk,
+    PairHingeProblem,
+    PairLSEProblem,
+    PairProblem,
+    PairRooms,
+    SymmetricBatch,
+)
 from robustdml_ops.pairs.triton import TritonPairs
 from robustdml_ops.sweep import Chunk, Similarities, part, product
 from robustdml_ops.tracing import without_autocast
@@ -64,6 +73,10 @@ def pair_sweep(
         Whether gradients of anchors and of candidates are wanted. Without candidates the first stands for both.
     """
     others = anchors if candidates is None else candidates
+    one_chunk = candidates is None and len(anchors) <= _largest_chunk(anchors, backend)
+    if problem.average and not (one_chunk and backend.averages(anchors, dtype, operand)):
+        assert isinstance(problem, PairHingeProblem)
+        return _averaged(anchors, candidates, problem, upstream, backend, dtype, operand, want)
     n, new = len(anchors), anchors.new_zeros
     result = PairResult(new(n, dtype=dtype), new(n, dtype=dtype))
     if problem.counts:
@@ -78,20 +91,58 @@ def pair_sweep(
     if rows is not None:
         anchors, others = rows
     with without_autocast(anchors.device):
-        if candidates is None and factors is not None and n <= _largest_chunk(anchors, backend):
-            return _one_chunk(anchors, problem, rows, factors, backend, operand, result)
+        of_positive, of_negative = factors or (None, None)
+        rooms = PairRooms(of_positive, of_negative, result.positive, result.negative, result.counts, rows)
+        if one_chunk:
+            return _one_chunk(anchors, problem, rooms, backend, operand, result)
+        if candidates is not None and isinstance(problem, PairHingeProblem) and others.dtype == dtype:
+            names = ("embeddings", "candidates")
+            similarities = Similarities(anchors, others, dtype, operand, backend, names=names)
+            scale = anchors.new_empty(len(others), dtype=dtype)
+            similarities.want_gradients(want_anchors, want_candidates)
+            if backend.candidate_sweep(similarities, problem, rooms, scale):
+                result.candidate_scale = scale
+                result.danchors, result.dcandidates = similarities.gradients()
+                return result
         # The anchors' part joins the candidates' in the compute type: half precision is rounded once, at the end.
         names = ("embeddings" if candidates is None else "candidates", "embeddings")
         similarities = Similarities(others, anchors.to(dtype), dtype, operand, backend, names=names)
         similarities.want_gradients(want_candidates, want_anchors)
         result.candidate_scale = similarities.X_inverse_norm
-        for chunk in similarities:
-            _run(backend, problem, rows, result, factors, chunk)
-            similarities.backward(chunk)
+        if not backend.sweep(similarities, problem, rooms):
+            for chunk in similarities:
+                _run(backend, problem, rooms, chunk)
+                similarities.backward(chunk)
         result.dcandidates, result.danchors = similarities.gradients()
     if candidates is None and result.danchors is not None and result.dcandidates is not None:
         result.danchors, result.dcandidates = result.danchors.add_(result.dcandidates), None
     return result
+
+
+def _averaged(
+    anchors: Tensor,
+    candidates: Tensor | None,
+    problem: PairHingeProblem,
+    upstream: tuple[Tensor, Tensor] | None,
+    backend: PairBackend,
+    dtype: torch.dtype,
+    operand: torch.dtype,
+    want: tuple[bool, bool],
+) -> PairResult:
+    """Each side over the number of its terms above 0, which a sweep knows at its end: gradients take a second one."""
+    plain = replace(problem, average=False)
+    result = pair_sweep(anchors, candidates, plain, None, backend, dtype, operand)
+    assert result.counts is not None
+    terms = result.counts.sum(1).clamp(min=1).to(dtype)
+    if any(want):
+        assert upstream is not None
+        factors = (upstream[0] / terms[0], upstream[1] / terms[1])
+        result = pair_sweep(anchors, candidates, plain, factors, backend, dtype, operand, want)
+    return _divided(result, terms)
+
+
+def _divided(result: PairResult, terms: Tensor) -> PairResult:
+    return replace(result, positive=result.positive / terms[0], negative=result.negative / terms[1])
 
 
 def _largest_chunk(anchors: Tensor, backend: PairBackend) -> int:
@@ -113,8 +164,7 @@ def _given_rows(problem: PairProblem, anchors: Tensor, others: Tensor, dtype: to
 def _one_chunk(
     anchors: Tensor,
     problem: PairProblem,
-    given: GivenRows | None,
-    upstream: tuple[Tensor, Tensor],
+    rooms: PairRooms,
     backend: PairBackend,
     operand: torch.dtype,
     result: PairResult,
@@ -127,38 +177,46 @@ def _one_chunk(
     (n, D), dtype, new = anchors.shape, result.positive.dtype, anchors.new_empty
     U, inverse_norm = new((n, D), dtype=operand), new(n, dtype=dtype)
     short = backend.normalize_rows(anchors, U, inverse_norm)
-    S = product(U, U.t(), new((n, n), dtype=dtype))
-    _run(backend, problem, given, result, upstream, Chunk(0, n, S, U, inverse_norm, short, None))
-    result.danchors = new((n, D), dtype=dtype)
-    some = _ROWS if anchors.device.type == "cpu" else max(_ROWS, _ELEMENTS // n)
-    for first in range(0, n, some):
-        rows = slice(first, first + some)
-        product((S[rows] + S[:, rows].t()).to(U.dtype), U, result.danchors[rows])
-    backend.normalize_rows_backward(result.danchors, U, inverse_norm)
-    if short:
-        check_gradient_fits(result.danchors, inverse_norm, "embeddings")
+    S = new((n, n), dtype=dtype)
+    if rooms.gradients:
+        result.danchors = new((n, D), dtype=dtype)
+    if not backend.symmetric(SymmetricBatch(U, S, result.danchors), problem, rooms):
+        _run(backend, problem, rooms, Chunk(0, n, product(U, U.t(), S), U, inverse_norm, short, None))
+        if result.danchors is not None:
+            _both_parts(S, U, result.danchors)
+    if result.danchors is not None:
+        backend.normalize_rows_backward(result.danchors, U, inverse_norm)
+        if short:
+            check_gradient_fits(result.danchors, inverse_norm, "embeddings")
+    if problem.average:
+        assert result.counts is not None
+        return _divided(result, result.counts.sum(1).clamp(min=1).to(dtype))
     return result
 
 
-def _run(
-    backend: PairBackend,
-    problem: PairProblem,
-    rows: GivenRows | None,
-    result: PairResult,
-    upstream: tuple[Tensor, Tensor] | None,
-    chunk: Chunk,
-) -> None:
-    """One chunk: its sums into the result, and dL/dS."""
+def _both_parts(dS: Tensor, U: Tensor, dU: Tensor) -> None:
+    """DU ← (dS + dSᵀ)·U."""
+    n = len(U)
+    some = _ROWS if U.device.type == "cpu" else max(_ROWS, _ELEMENTS // n)
+    for first in range(0, n, some):
+        rows = slice(first, first + some)
+        product((dS[rows] + dS[:, rows].t()).to(U.dtype), U, dU[rows])
+
+
+def _run(backend: PairBackend, problem: PairProblem, rooms: PairRooms, chunk: Chunk) -> None:
+    """One chunk: its sums into their rooms, and dL/dS."""
     first, last = chunk.first, chunk.last
+    upstream = (rooms.upstream_positive, rooms.upstream_negative)
+    positive, negative = (None if factor is None else part(factor, first, last) for factor in upstream)
     pairs = PairChunk(
         S=chunk.S,
         first=first,
-        upstream_positive=upstream and part(upstream[0], first, last),
-        upstream_negative=upstream and part(upstream[1], first, last),
-        positive=result.positive[first:last],
-        negative=result.negative[first:last],
-        counts=None if result.counts is None else result.counts[:, first:last],
-        rows=rows,
+        upstream_positive=positive,
+        upstream_negative=negative,
+        positive=rooms.positive[first:last],
+        negative=rooms.negative[first:last],
+        counts=None if rooms.counts is None else rooms.counts[:, first:last],
+        rows=rooms.rows,
         V=chunk.V,
         scale=chunk.scale,
         dS=chunk.dS,

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends import choose
+from robustdml_ops.gradient_memory import gradient_room
 from robustdml_ops.precision import compute_dtype
 from robustdml_ops.rows.lengths import unit_rows_backward, unit_rows_twice
 from robustdml_ops.similarity.problem import SimilarityBackend
 from robustdml_ops.similarity.sweep import BACKENDS, similarity_sweep, similarity_sweep_backward
-from robustdml_ops.sweep import gradient_room
 from robustdml_ops.tracing import has_no_values, without_autocast
 
 

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from robustdml_ops.gradient_memory import gradient_room
 from robustdml_ops.precision import compute_dtype, exact_float32_products, operand_dtype
 from robustdml_ops.rows.backend import new_rows
 from robustdml_ops.similarity.eager import EagerSimilarity
 from robustdml_ops.similarity.native import NativeSimilarity
 from robustdml_ops.similarity.problem import SimilarityBackend
 from robustdml_ops.similarity.triton import TritonSimilarity
-from robustdml_ops.sweep import accumulate, gradient_room, product
+from robustdml_ops.sweep import accumulate, product
 from robustdml_ops.tracing import without_autocast
 from robustdml_ops.validation import check_gradient_fits
 

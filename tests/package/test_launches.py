@@ -46,7 +46,7 @@ STEPS = {
     "SoftTriple": (lambda: count(lambda: SoftTripleLoss(10**4, 128, 10), 256, 128), 44, 78),
     "multi-similarity": (lambda: count(MultiSimilarityLoss, 1024, 128), 20, 29),
     "multi-similarity, a large batch": (lambda: count(MultiSimilarityLoss, 8192, 128), 29, 50),
-    "contrastive": (lambda: count(ContrastiveLoss, 1024, 128), 34, 67),
+    "contrastive": (lambda: count(ContrastiveLoss, 1024, 128), 35, 67),
     "contrastive with a bank": (lambda: count(MemoryContrastiveLoss, 256, 128, None, BANK), 43, 71),
 }
 

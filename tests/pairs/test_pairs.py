@@ -299,7 +299,8 @@ def test_registered_op_keeps_the_contract_of_the_registry(bank):
     others, sets = (C if bank else None), (y, z if bank else None)
     weights, scale = torch.rand(9 if bank else 6, dtype=torch.float64), torch.tensor(0.5, dtype=torch.float64)
     by_anchor = torch.rand(6, dtype=torch.float64)
-    for settings in ((*sets, weights, "lse", [2.0, 9.0, 0.5, 0.1]), (*sets, None, "hinge", [0.9, 0.1, 0.0, 0.0, 0.0])):
+    hinges = [(*sets, None, "hinge", [0.9, 0.1, 0.0, 0.0, 0.0, average]) for average in (0.0, 1.0)]
+    for settings in ((*sets, weights, "lse", [2.0, 9.0, 0.5, 0.1]), *hinges):
         for scales, want in (
             ((scale, scale), [True, bank]),
             ((by_anchor, scale), [False, bank]),
@@ -371,3 +372,29 @@ def test_no_more_than_one_matrix_of_pairs(n, buffers):
     with LargeBuffers(4 * n * n) as large:
         pair_lse_sum(X, y, None, None, scale, scale, **MS, epsilon=0.1, backend="native").backward()
     assert len(large.seen) == buffers
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("distance", ["cosine", "euclidean"])
+@pytest.mark.parametrize("bank", [False, True])
+def test_average_is_each_side_over_its_terms(distance, bank, backend):
+    X, y = torch.randn(13, 5, dtype=torch.float64, requires_grad=True), torch.randint(4, (13,))
+    Z, z = (
+        (torch.randn(9, 5, dtype=torch.float64, requires_grad=True), torch.randint(4, (9,))) if bank else (None, None)
+    )
+    margins = {"cosine": (0.9, 0.1), "euclidean": (0.2, 1.3)}[distance]
+    settings = {"positive_margin": margins[0], "negative_margin": margins[1], "distance": distance, "backend": backend}
+    hinge = pair_hinge(X, y, Z, z, **settings)
+    expected = hinge.positive.sum() / hinge.positive_count.sum() + 3 * hinge.negative.sum() / hinge.negative_count.sum()
+    one = torch.ones((), dtype=torch.float64)
+    average = pair_hinge_sum(X, y, Z, z, one, 3 * one, average=True, **settings)
+    torch.testing.assert_close(average, expected)
+    leaves = (X, Z) if bank else (X,)
+    wanted = torch.autograd.grad(expected, leaves, create_graph=True)
+    found = torch.autograd.grad(average, leaves, create_graph=True)
+    torch.testing.assert_close(found, wanted)
+    vectors = [torch.randn_like(leaf) for leaf in leaves]
+    second = [torch.autograd.grad(first, leaves, vectors) for first in (found, wanted)]
+    torch.testing.assert_close(*second)
+    with torch.no_grad():
+        torch.testing.assert_close(pair_hinge_sum(X, y, Z, z, one, 3 * one, average=True, **settings), expected)

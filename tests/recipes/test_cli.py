@@ -191,3 +191,24 @@ known = [name for name in sys.modules if "evidence" in name or "python_ref" in n
 assert "robustdml_ops.recipes.train" in sys.modules and not known, known
 """
     subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "expected"),
+    [("train", {}, "passive"), ("bench", {}, None), ("train", {"OMP_WAIT_POLICY": "active"}, "active")],
+)
+def test_threads_that_wait_sleep_unless_somebody_says_otherwise(command, given, expected):
+    """Set before PyTorch is imported: OpenMP reads it once."""
+    code = (
+        "import os, sys; from robustdml_ops import __main__; assert 'torch' not in sys.modules; "
+        f"sys.argv = ['robustdml', '{command}', '--help']\n"
+        "try: __main__.main()\nexcept SystemExit: pass\n"
+        "print('policy', os.environ.get('OMP_WAIT_POLICY'))"
+    )
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    }
+    out = subprocess.run(
+        [sys.executable, "-c", code], env=environment | given, capture_output=True, text=True, check=True
+    )
+    assert out.stdout.splitlines()[-1] == f"policy {expected}"

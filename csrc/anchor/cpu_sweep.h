@@ -1,0 +1,40 @@
+// The whole sweep of the anchor log-sum-exp on the CPU, by lanes.
+#pragma once
+
+#include "anchor/cpu.h"
+#include "common/cpu/lanes.h"
+
+namespace robustdml::cpu {
+
+// Confidences by their logits hidden weight^T + bias, made for each chunk: the factors of
+// `ConfidenceSets::values`.
+template <class T>
+struct ConfidenceFactors {
+    const T* hidden;  // (B, K) in, by rows; null: the confidences are given as a matrix
+    const T* weight;  // (rows, K) in, by rows
+    const T* bias;    // (rows,) in
+    std::int64_t K;
+
+    static constexpr auto fields() {
+        return std::tuple{
+            field("hidden", &ConfidenceFactors::hidden),
+            field("weight", &ConfidenceFactors::weight),
+            field("bias", &ConfidenceFactors::bias),
+            field("K", &ConfidenceFactors::K),
+        };
+    }
+};
+
+// `whole` is a chunk of all anchors without S and inverse_norm. Its lse may be null: only their sum
+// upstream_positive . lse_positive + upstream_negative . lse_negative is wanted, which is added to `total`
+// where there is an upstream. The gradients that are wanted are those that `sweep` and the biases' have room
+// for. True if some row was out of reach: see sweep_lanes.
+template <class T>
+bool anchor_sweep_labels(const AnchorChunk<T>& whole, const LabelSets& sets, const Sweep<T>& sweep,
+                         double* total);
+
+template <class T>
+bool anchor_sweep_confidences(const AnchorChunk<T>& whole, const ConfidenceSets<T>& sets,
+                              const ConfidenceFactors<T>& factors, const Sweep<T>& sweep, double* total);
+
+}  // namespace robustdml::cpu

@@ -1,0 +1,71 @@
+#include "classes/cpu_sweep.h"
+
+#include <cmath>
+#include <limits>
+
+namespace robustdml::cpu {
+namespace {
+
+template <class T>
+ClassChunk<T> chunk_of(const ClassChunk<T>& whole, const Similar<T>& similar) {
+    ClassChunk<T> chunk = whole;
+    const std::int64_t first = similar.first / whole.centers;
+    chunk.S = similar.S;
+    chunk.classes = similar.count / whole.centers;
+    chunk.inverse_norm = similar.scale;
+    chunk.scale += first * whole.scale_stride;
+    if (whole.bias) chunk.bias += first;
+    return chunk;
+}
+
+template <class T>
+LabelSets labels_of(const LabelSets& labels, const ClassChunk<T>& whole, const Similar<T>& similar) {
+    LabelSets of_chunk = labels;
+    of_chunk.first_label += similar.first / whole.centers;
+    return of_chunk;
+}
+
+}  // namespace
+
+template <class T>
+bool class_sweep(const ClassChunk<T>& whole, const LabelSets& labels, const ClassSums<T>& sums,
+                 const Sweep<T>& sweep) {
+    const std::int64_t B = sweep.B, blocks = sweep.blocks();
+    std::vector<double> shift(B * blocks, -std::numeric_limits<double>::infinity()), total(B * blocks, 0.0);
+    const bool out_of_reach = sweep_lanes(sweep, [&](const Similar<T>& similar) {
+        const ClassSums<T> of_block{shift.data() + B * similar.block, total.data() + B * similar.block,
+                                    sums.target};
+        class_lse(chunk_of(whole, similar), labels_of(labels, whole, similar), of_block, 1);
+    });
+    // In the order of the blocks, so the same call gives the same bits.
+    for (std::int64_t x = 0; x < B; ++x) {
+        double largest = sums.shift[x];
+        for (std::int64_t block = 0; block < blocks; ++block)
+            largest = std::max(largest, shift[B * block + x]);
+        double sum = sums.total[x] * std::exp(sums.shift[x] - largest);
+        for (std::int64_t block = 0; block < blocks; ++block)
+            sum += total[B * block + x] * std::exp(shift[B * block + x] - largest);
+        sums.shift[x] = largest;
+        sums.total[x] = sum;
+    }
+    return out_of_reach;
+}
+
+template <class T>
+bool class_sweep_backward(const ClassChunk<T>& whole, const LabelSets& labels,
+                          const ClassUpstream<T>& upstream, const Sweep<T>& sweep) {
+    return sweep_lanes(sweep, [&](const Similar<T>& similar) {
+        class_lse_backward(chunk_of(whole, similar), labels_of(labels, whole, similar), upstream, 1);
+    });
+}
+
+#define ROBUSTDML_STAMP(T)                                                                                 \
+    template bool class_sweep<T>(const ClassChunk<T>&, const LabelSets&, const ClassSums<T>&,              \
+                                 const Sweep<T>&);                                                         \
+    template bool class_sweep_backward<T>(const ClassChunk<T>&, const LabelSets&, const ClassUpstream<T>&, \
+                                          const Sweep<T>&);
+ROBUSTDML_STAMP(float)
+ROBUSTDML_STAMP(double)
+#undef ROBUSTDML_STAMP
+
+}  // namespace robustdml::cpu

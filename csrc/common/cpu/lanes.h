@@ -1,0 +1,238 @@
+// A sweep on the CPU: each thread is a lane that takes chunks of rows on its own, from the first product to
+// the gradient of its rows, and all meet once, at the end.
+//
+// A chunk's similarities fit the cache of one core, and its products run on that core alone. So no thread
+// waits for another between the steps of a chunk: a thread that the machine has put aside holds up the end,
+// and nothing else. Chunks in a row make a block. Whichever thread is free takes the next block; what blocks
+// sum up is kept by block and added in their order, so the bits don't depend on who did what.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <tuple>
+#include <vector>
+
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+#include "common/cpu/product.h"
+#include "common/cpu/spread.h"
+#include "common/fields.h"
+#include "rows/cpu.h"
+
+namespace robustdml::cpu {
+
+template <class T>
+struct Sweep {
+    Gemm<T> gemm;
+    SetThreads set_threads;
+    const T* X;  // (B, D) in: unit rows of the batch
+    std::int64_t B;
+    std::int64_t D;
+    const T* P;  // (rows, D) in: proxies or anchors, by rows or by columns
+    std::int64_t P_row_stride;
+    std::int64_t P_column_stride;
+    std::int64_t rows;
+    bool normalize;  // whether they are scaled to length 1
+    T* dX;           // (B, D) out: dL/dX, or null
+    T* dP;           // (rows, D) out: dL/dP, or null
+    std::int64_t dP_row_stride;
+    std::int64_t dP_column_stride;
+    std::int64_t chunk_rows;
+    int threads;
+
+    static constexpr auto fields() {
+        return std::tuple{
+            field("gemm", &Sweep::gemm),
+            field("set_threads", &Sweep::set_threads),
+            field("X", &Sweep::X),
+            field("B", &Sweep::B),
+            field("D", &Sweep::D),
+            field("P", &Sweep::P),
+            field("P_row_stride", &Sweep::P_row_stride),
+            field("P_column_stride", &Sweep::P_column_stride),
+            field("rows", &Sweep::rows),
+            field("normalize", &Sweep::normalize),
+            field("dX", &Sweep::dX),
+            field("dP", &Sweep::dP),
+            field("dP_row_stride", &Sweep::dP_row_stride),
+            field("dP_column_stride", &Sweep::dP_column_stride),
+            field("chunk_rows", &Sweep::chunk_rows),
+            field("threads", &Sweep::threads),
+        };
+    }
+
+    bool differentiates() const { return dX || dP; }
+    std::int64_t chunks() const { return (rows + chunk_rows - 1) / chunk_rows; }
+    // Enough of them that a thread which comes late leaves little to wait for, and few sums of dX.
+    std::int64_t blocks() const { return std::min<std::int64_t>(chunks(), 8 * std::int64_t(threads)); }
+    int lanes() const { return static_cast<int>(std::min<std::int64_t>(threads, blocks())); }
+    Rows<const T> proxies(std::int64_t first) const {
+        return {P + first * P_row_stride, P_row_stride, P_column_stride};
+    }
+    Rows<T> gradient(std::int64_t first) const {
+        return {dP + first * dP_row_stride, dP_row_stride, dP_column_stride};
+    }
+};
+
+// Memory without values, for one sweep.
+template <class T>
+class Buffer {
+  public:
+    explicit Buffer(std::int64_t size = 0) : data_(size ? new T[size] : nullptr) {}
+    T* get() const { return data_.get(); }
+
+  private:
+    std::unique_ptr<T[]> data_;
+};
+
+// What an epilogue is given of a chunk.
+template <class T>
+struct Similar {
+    int lane;
+    std::int64_t block;
+    std::int64_t first;  // row
+    std::int64_t count;  // rows
+    T* S;                // (count, B) in: products with the rows; out: dL/dS
+    const T* scale;  // (count,) in: what makes cosines of S, and of their gradient that of S; null: S holds
+                     // cosines
+    const T* inverse_norm;  // (count,) in: 1 / |row|; without values where rows are not normalised
+};
+
+// What a lane has of its own.
+template <class T>
+struct LaneMemory {
+    Buffer<T> S, inverse_norm, U;
+
+    explicit LaneMemory(const Sweep<T>& sweep)
+        : S(sweep.chunk_rows * sweep.B), inverse_norm(sweep.chunk_rows) {}
+};
+
+// Rows of a chunk as the products take them.
+template <class T>
+struct ChunkRows {
+    Rows<const T> V;  // as they are, or unit rows
+    bool as_they_are;
+};
+
+template <class T>
+ChunkRows<T> similarities(const Sweep<T>& sweep, LaneMemory<T>& lane, std::int64_t first, std::int64_t count,
+                          std::atomic<bool>& out_of_reach) {
+    const Rows<const T> P = sweep.proxies(first), X{sweep.X, sweep.D, 1};
+    const Rows<T> S{lane.S.get(), sweep.B, 1};
+    multiply(sweep.gemm, P, transposed(X), S, count, sweep.B, sweep.D, false);
+    // Norms come after the product: it brings the rows into the cache at no cost in time.
+    if (!sweep.normalize || inverse_norms(P, lane.inverse_norm.get(), count, sweep.D, 1))
+        return {P, sweep.normalize};
+    out_of_reach = true;
+    if (!lane.U.get()) lane.U = Buffer<T>(sweep.chunk_rows * sweep.D);
+    // As the rows themselves lie.
+    const Rows<T> U =
+        P.by_columns() ? Rows<T>{lane.U.get(), 1, sweep.chunk_rows} : Rows<T>{lane.U.get(), sweep.D, 1};
+    const Rows<const T> V{U.data, U.row_stride, U.column_stride};
+    normalize_rows(P, U, lane.inverse_norm.get(), count, sweep.D, 1);
+    multiply(sweep.gemm, V, transposed(X), S, count, sweep.B, sweep.D, false);
+    return {V, false};
+}
+
+// dL/dS of a chunk into the gradients that are wanted. `first_of_block`: dX has no values yet.
+template <class T>
+void gradients(const Sweep<T>& sweep, const LaneMemory<T>& lane, const ChunkRows<T>& rows, std::int64_t first,
+               std::int64_t count, T* dX, bool first_of_block) {
+    const Rows<const T> dS{lane.S.get(), sweep.B, 1}, X{sweep.X, sweep.D, 1};
+    if (dX)
+        multiply(sweep.gemm, transposed(dS), rows.V, {dX, sweep.D, 1}, sweep.B, sweep.D, count,
+                 !first_of_block);
+    if (!sweep.dP) return;
+    const Rows<T> dP = sweep.gradient(first);
+    multiply(sweep.gemm, dS, X, dP, count, sweep.D, sweep.B, false);
+    if (!sweep.normalize) return;
+    if (rows.as_they_are)
+        project_rows(dP, rows.V, lane.inverse_norm.get(), count, sweep.D, 1);
+    else
+        normalize_rows_backward(dP, rows.V, lane.inverse_norm.get(), count, sweep.D, 1);
+}
+
+// total = parts[0] + parts[1] + ..., `count` of them, in this order.
+template <class T>
+void add_parts(const T* parts, std::int64_t count, std::int64_t size, T* total, int threads) {
+    constexpr std::int64_t kPiece = 16384;
+    const std::int64_t pieces = (size + kPiece - 1) / kPiece;
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && count * size > (1 << 20))
+    for (std::int64_t piece = 0; piece < pieces; ++piece) {
+        const std::int64_t begin = piece * kPiece, end = std::min(size, begin + kPiece);
+        std::copy(parts + begin, parts + end, total + begin);
+        for (std::int64_t part = 1; part < count; ++part)
+#pragma omp simd
+            for (std::int64_t i = begin; i < end; ++i) total[i] += parts[part * size + i];
+    }
+}
+
+// run(lane, task) for the tasks 0 ... count, each by whichever of `lanes` threads is free. A lane alone opens
+// no parallel region: in one that has no other thread the library's products would make threads of their own
+// for each call.
+template <class Run>
+void in_lanes(std::int64_t count, int lanes, SetThreads set_threads, Run run) {
+    if (lanes == 1) {
+        const Alone alone(set_threads);
+        for (std::int64_t task = 0; task < count; ++task) run(0, task);
+        return;
+    }
+    std::atomic<std::int64_t> next{0};
+    Spread spread(lanes);
+    std::exception_ptr error;
+    std::mutex error_lock;
+#pragma omp parallel num_threads(lanes)
+    {
+        int lane = 0;
+#if defined(_OPENMP)
+        lane = omp_get_thread_num();
+#endif
+        try {
+            for (std::int64_t task; (task = next++) < count;) {
+                spread.settle(lane);
+                run(lane, task);
+            }
+        } catch (...) {
+            const std::lock_guard<std::mutex> hold(error_lock);
+            error = std::current_exception();
+            next = count;
+        }
+        spread.leave(lane);
+    }
+    if (error) std::rethrow_exception(error);
+}
+
+// All chunks, each with `epilogue(similar)`. True if some row was out of reach for products with the rows as
+// they are, so that its gradient may be beyond the type.
+template <class T, class Epilogue>
+bool sweep_lanes(const Sweep<T>& sweep, Epilogue epilogue) {
+    const std::int64_t blocks = sweep.blocks(), chunks = sweep.chunks(), size = sweep.B * sweep.D;
+    // A single block needs no sum.
+    const Buffer<T> parts(sweep.dX && blocks > 1 ? blocks * size : 0);
+    std::vector<LaneMemory<T>> memory;
+    for (int lane = 0; lane < sweep.lanes(); ++lane) memory.emplace_back(sweep);
+    std::atomic<bool> out_of_reach{false};
+    in_lanes(blocks, sweep.lanes(), sweep.set_threads, [&](int lane, std::int64_t block) {
+        LaneMemory<T>& own = memory[lane];
+        T* dX = parts.get() ? parts.get() + block * size : sweep.dX;
+        const std::int64_t begin = chunks * block / blocks, end = chunks * (block + 1) / blocks;
+        for (std::int64_t chunk = begin; chunk < end; ++chunk) {
+            const std::int64_t first = chunk * sweep.chunk_rows;
+            const std::int64_t count = std::min(sweep.chunk_rows, sweep.rows - first);
+            const ChunkRows<T> rows = similarities(sweep, own, first, count, out_of_reach);
+            const T* scale = rows.as_they_are ? own.inverse_norm.get() : nullptr;
+            epilogue(Similar<T>{lane, block, first, count, own.S.get(), scale, own.inverse_norm.get()});
+            gradients(sweep, own, rows, first, count, dX, chunk == begin);
+        }
+    });
+    if (parts.get()) add_parts(parts.get(), blocks, size, sweep.dX, sweep.threads);
+    return out_of_reach;
+}
+
+}  // namespace robustdml::cpu

@@ -1,0 +1,237 @@
+#include "pairs/cpu_sweep.h"
+
+#include <cmath>
+#include <utility>
+
+#include "common/cpu/clones.h"
+#include "common/cpu/epilogue.h"
+#include "pairs/cpu_hinge.h"
+#include "pairs/cpu_part.h"
+
+namespace robustdml::cpu {
+namespace {
+
+// Sums of every anchor, (n,) each.
+template <class T, class Count>
+struct AnchorSums {
+    T* positive;
+    T* negative;
+    Count* positive_count;
+    Count* negative_count;
+};
+
+// Candidates whose terms are summed before they go into the sums of the anchors.
+constexpr std::int64_t kTogether = 4;
+
+// A candidate: its similarities with all anchors.
+template <class T>
+struct Candidate {
+    T* s;
+    T cosine;
+    T gradient;
+    PairLabel label;
+    PairLabel takes_part;
+};
+
+template <class T, bool Euclidean>
+ROBUSTDML_HD Candidate<T> candidate_of(const Pairs<T>& c, const PairHingeProblem<T>& problem,
+                                       std::int64_t row) {
+    T* s = c.S + row * c.m;
+    const RowScale<T> scales = scale_of_row(c, row, s, c.m);
+    // In no set, since every comparison with it is false.
+    if (c.itself >= 0) s[c.itself + row] = kNaN<T>;
+    if (Euclidean) take_distances(problem, row, s, 0, c.m, scales.cosine);
+    return {s, scales.cosine, scales.gradient, c.labels[row], c.labels[row] != kAbsent<PairLabel>};
+}
+
+// Terms of one anchor.
+template <class T>
+struct Terms {
+    T positive;
+    T negative;
+    PairLabel positives;
+    PairLabel negatives;
+};
+
+// An anchor as a candidate meets it.
+template <class T>
+struct Anchor {
+    PairLabel label;
+    T attraction;  // dL/ds of a positive
+    T repulsion;
+};
+
+// What a candidate adds to the terms of anchor x; dL/dS takes S's place.
+template <class T, bool Euclidean>
+ROBUSTDML_HD void meet(const PairHingeProblem<T>& problem, const Candidate<T>& candidate,
+                       const Anchor<T>& anchor, std::int64_t x, Terms<T>& terms) {
+    const T t = Euclidean ? candidate.s[x] : candidate.s[x] * candidate.cosine;
+    const T slope = !Euclidean                ? candidate.gradient
+                    : t < -problem.resolution ? -candidate.gradient / t
+                                              : T(0);
+    const bool same = anchor.label == candidate.label;
+    const bool present = (anchor.label != kAbsent<PairLabel>)&(candidate.takes_part != 0);
+    const bool attracts = present & same & (t < problem.positive_margin);
+    const bool repels = present & !same & (t > problem.negative_margin);
+    terms.positive += attracts ? problem.positive_margin + problem.positive_offset - t : T(0);
+    terms.negative += repels ? t - (problem.negative_margin - problem.negative_offset) : T(0);
+    terms.positives += attracts ? 1 : 0;
+    terms.negatives += repels ? 1 : 0;
+    candidate.s[x] = (attracts ? anchor.attraction : repels ? anchor.repulsion : T(0)) * slope;
+}
+
+// Candidates in a row: their terms meet before they go into the sums of the anchors. Written out by the list
+// of their numbers, as GCC makes no vector code of a loop within the loop over anchors.
+template <class T, bool Euclidean, std::int64_t... r>
+ROBUSTDML_HD void hinge_candidates(const Pairs<T>& c, const PairHingeProblem<T>& problem, std::int64_t first,
+                                   const T* positive_upstream, const T* negative_upstream,
+                                   const AnchorSums<T, PairLabel>& sums,
+                                   std::integer_sequence<std::int64_t, r...>) {
+    const Candidate<T> candidates[] = {candidate_of<T, Euclidean>(c, problem, first + r)...};
+    const PairHingeProblem<T> settings = problem;
+#pragma omp simd
+    for (std::int64_t x = 0; x < c.m; ++x) {
+        const Anchor<T> anchor{c.candidate_labels[x], -positive_upstream[x], negative_upstream[x]};
+        Terms<T> terms{0, 0, 0, 0};
+        (meet<T, Euclidean>(settings, candidates[r], anchor, x, terms), ...);
+        sums.positive[x] += terms.positive;
+        sums.negative[x] += terms.negative;
+        sums.positive_count[x] += terms.positives;
+        sums.negative_count[x] += terms.negatives;
+    }
+}
+
+template <class T, bool Euclidean>
+ROBUSTDML_HD void all_candidates(const Pairs<T>& c, const PairHingeProblem<T>& problem,
+                                 const T* positive_upstream, const T* negative_upstream,
+                                 const AnchorSums<T, PairLabel>& sums) {
+    std::int64_t row = 0;
+    for (; row + kTogether <= c.rows; row += kTogether)
+        hinge_candidates<T, Euclidean>(c, problem, row, positive_upstream, negative_upstream, sums,
+                                       std::make_integer_sequence<std::int64_t, kTogether>());
+    for (; row < c.rows; ++row)
+        hinge_candidates<T, Euclidean>(c, problem, row, positive_upstream, negative_upstream, sums,
+                                       std::make_integer_sequence<std::int64_t, 1>());
+}
+
+#define ROBUSTDML_STAMP(T)                                                                                  \
+    ROBUSTDML_CLONES void cosine_clone(const Pairs<T>& c, const PairHingeProblem<T>& problem, const T* up,  \
+                                       const T* un, const AnchorSums<T, PairLabel>& sums) {                 \
+        all_candidates<T, false>(c, problem, up, un, sums);                                                 \
+    }                                                                                                       \
+    ROBUSTDML_CLONES void euclidean_clone(const Pairs<T>& c, const PairHingeProblem<T>& problem,            \
+                                          const T* up, const T* un, const AnchorSums<T, PairLabel>& sums) { \
+        all_candidates<T, true>(c, problem, up, un, sums);                                                  \
+    }
+ROBUSTDML_STAMP(float)
+ROBUSTDML_STAMP(double)
+#undef ROBUSTDML_STAMP
+
+// Upstream gradients of all anchors, one for each; zeros where none is wanted.
+template <class T>
+std::vector<T> spread_out(const T* upstream, std::int64_t stride, std::int64_t n) {
+    std::vector<T> all(n, T(0));
+    for (std::int64_t x = 0; upstream && x < n; ++x) all[x] = upstream[x * stride];
+    return all;
+}
+
+// Sums of one chunk, which has few terms, and of blocks.
+template <class T>
+struct HingeSums {
+    HingeSums(std::int64_t n, int lanes, std::int64_t blocks)
+        : n(n),
+          lane(2 * n * lanes),
+          lane_count(2 * n * lanes),
+          block(2 * n * blocks, 0.0),
+          count(2 * n * blocks, 0) {}
+
+    AnchorSums<T, PairLabel> of_chunk(int index) {
+        T* sums = lane.data() + 2 * n * index;
+        PairLabel* counts = lane_count.data() + 2 * n * index;
+        std::fill(sums, sums + 2 * n, T(0));
+        std::fill(counts, counts + 2 * n, 0);
+        return {sums, sums + n, counts, counts + n};
+    }
+    void add(int of_lane, std::int64_t to_block) {
+        for (std::int64_t i = 0; i < 2 * n; ++i) {
+            block[2 * n * to_block + i] += lane[2 * n * of_lane + i];
+            count[2 * n * to_block + i] += lane_count[2 * n * of_lane + i];
+        }
+    }
+
+    std::int64_t n;
+    std::vector<T> lane;  // (lanes, 2, n)
+    std::vector<PairLabel> lane_count;
+    std::vector<double> block;  // (blocks, 2, n)
+    std::vector<std::int64_t> count;
+};
+
+}  // namespace
+
+template <class T>
+bool pair_lse_sweep(const Pairs<T>& whole, const PairLSEProblem<T>& problem, const Sweep<T>& sweep) {
+    return sweep_lanes(sweep, [&](const Similar<T>& similar) {
+        Pairs<T> chunk = part_of(whole, similar.first, similar.count, similar.S);
+        chunk.inverse_norm = similar.scale;
+        pair_lse(chunk, problem, 1);
+    });
+}
+
+template <class T>
+bool pair_hinge_sweep(const Pairs<T>& whole, const PairHingeProblem<T>& problem, const Sweep<T>& sweep,
+                      T* candidate_scale) {
+    const std::int64_t n = whole.rows, blocks = sweep.blocks();
+    const auto positive_upstream = spread_out(whole.upstream_positive, whole.upstream_positive_stride, n);
+    const auto negative_upstream = spread_out(whole.upstream_negative, whole.upstream_negative_stride, n);
+    HingeSums<T> sums(n, sweep.lanes(), blocks);
+    const bool out_of_reach = sweep_lanes(sweep, [&](const Similar<T>& similar) {
+        // Candidates and anchors change places.
+        Pairs<T> chunk = whole;
+        chunk.S = similar.S;
+        chunk.rows = similar.count;
+        chunk.m = n;
+        chunk.labels = whole.candidate_labels + similar.first;
+        chunk.candidate_labels = whole.labels;
+        chunk.inverse_norm = similar.scale;
+        if (whole.itself >= 0) chunk.itself = similar.first;
+        PairHingeProblem<T> turned = problem;
+        if (problem.euclidean) {
+            turned.anchors = static_cast<const T*>(problem.candidates) + similar.first * problem.D;
+            turned.candidates = problem.anchors;
+        }
+        const AnchorSums<T, PairLabel> of_chunk = sums.of_chunk(similar.lane);
+        if (problem.euclidean)
+            euclidean_clone(chunk, turned, positive_upstream.data(), negative_upstream.data(), of_chunk);
+        else
+            cosine_clone(chunk, turned, positive_upstream.data(), negative_upstream.data(), of_chunk);
+        sums.add(similar.lane, similar.block);
+        std::copy(similar.inverse_norm, similar.inverse_norm + similar.count,
+                  candidate_scale + similar.first);
+    });
+    for (std::int64_t x = 0; x < n; ++x) {
+        double positive = 0, negative = 0;
+        std::int64_t positives = 0, negatives = 0;
+        // In the order of the blocks, so the same call gives the same bits.
+        for (std::int64_t block = 0; block < blocks; ++block) {
+            positive += sums.block[2 * n * block + x];
+            negative += sums.block[2 * n * block + n + x];
+            positives += sums.count[2 * n * block + x];
+            negatives += sums.count[2 * n * block + n + x];
+        }
+        const bool absent = whole.labels[x] == kAbsent<PairLabel>;
+        whole.positive[x] = absent ? T(0) : static_cast<T>(positive);
+        whole.negative[x] = absent ? T(0) : static_cast<T>(negative);
+        problem.positive_count[x] = positives;
+        problem.negative_count[x] = negatives;
+    }
+    return out_of_reach;
+}
+
+#define ROBUSTDML_STAMP(T)                                                                       \
+    template bool pair_lse_sweep<T>(const Pairs<T>&, const PairLSEProblem<T>&, const Sweep<T>&); \
+    template bool pair_hinge_sweep<T>(const Pairs<T>&, const PairHingeProblem<T>&, const Sweep<T>&, T*);
+ROBUSTDML_STAMP(float)
+ROBUSTDML_STAMP(double)
+#undef ROBUSTDML_STAMP
+
+}  // namespace robustdml::cpu

@@ -1,0 +1,233 @@
+"""Sweeps by lanes on the CPU: the same numbers as a chunk at a time, the same bits twice, and nothing left changed."""
+
+import ctypes
+import os
+import threading
+
+import pytest
+import torch
+
+from robustdml_ops import lanes, native_module
+from robustdml_ops.losses import (
+    ContrastiveLoss,
+    MemoryContrastiveLoss,
+    MultiSimilarityLoss,
+    ProxyAnchorLoss,
+    ProxyNCALoss,
+    SmoothProxyAnchorLoss,
+    SoftTripleLoss,
+)
+from robustdml_ops.ops import ABSENT
+
+pytestmark = pytest.mark.skipif(native_module.library is None, reason="the native module is not built")
+B, C, D, M = 23, 61, 12, 97
+THREADS = (1, 2, 3, 16)
+
+
+@pytest.fixture
+def threads():
+    """Restores PyTorch's own number."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def labels(count, classes=C):
+    y = torch.randint(classes, (count,))
+    return y.masked_fill(torch.rand(count) < 0.1, ABSENT)
+
+
+def case(name, dtype):
+    """A loss of the inputs, and the inputs."""
+    X, P = torch.randn(B, D, dtype=dtype), torch.randn(C, D, dtype=dtype)
+    y = torch.randint(C, (B,))
+    if name in ("proxy-anchor", "proxy-anchor none", "proxy-nca", "by columns"):
+        loss = (ProxyNCALoss if name == "proxy-nca" else ProxyAnchorLoss)(
+            C, D, reduction="none" if name.endswith("none") else "mean"
+        ).to(dtype)
+        if name == "by columns":
+            P = P.t().contiguous()
+            return lambda X, P: with_proxies(loss, P.t())(X, y), (X, P)
+        return lambda X, P: with_proxies(loss, P)(X, y).sum(), (X, P)
+    if name.startswith("smooth"):
+        loss = SmoothProxyAnchorLoss(C, D).to(dtype)
+        given = torch.rand(B, C, dtype=dtype)
+        if name == "smooth factored":
+            given = (torch.randn(B, 5, dtype=dtype), torch.randn(C, 5, dtype=dtype), torch.randn(C, dtype=dtype))
+        return lambda X, P: with_proxies(loss, P)(X, given), (X, P)
+    if name == "soft-triple":
+        loss = SoftTripleLoss(C, D, centers_per_class=3).to(dtype)
+        return lambda X: loss(X, y), (X,)
+    y, of_bank = labels(B, 7), labels(M, 7)
+    bank = torch.randn(M, D, dtype=dtype)
+    if name == "memory":
+        return lambda X, bank: MemoryContrastiveLoss()(X, y, None, bank, of_bank), (X, bank)
+    loss = {"contrastive": ContrastiveLoss, "multi-similarity": MultiSimilarityLoss}[name.removesuffix(" bank")]()
+    if name.endswith("bank"):
+        return lambda X, bank: loss(X, y, None, bank, of_bank), (X, bank)
+    return lambda X: loss(X, y), (X,)
+
+
+CASES = (
+    "proxy-anchor",
+    "proxy-anchor none",
+    "by columns",
+    "smooth dense",
+    "smooth factored",
+    "proxy-nca",
+    "soft-triple",
+    "contrastive",
+    "contrastive bank",
+    "multi-similarity",
+    "multi-similarity bank",
+    "memory",
+)
+
+
+def with_proxies(loss, P):
+    del loss.proxies
+    loss.proxies = P
+    return loss
+
+
+def value_and_gradients(step, inputs):
+    leaves = [tensor.clone().requires_grad_() for tensor in inputs]
+    value = step(*leaves)
+    return [value.detach(), *torch.autograd.grad(value, leaves)]
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", CASES)
+def test_as_a_chunk_at_a_time(name, dtype, threads, monkeypatch):
+    """PyTorch's products of one chunk after the other are the judge; each number of threads against them."""
+    step, inputs = case(name, dtype)
+    with monkeypatch.context() as patch:
+        patch.setattr(lanes, "matrix_product", lambda dtype: 0)
+        patch.setattr("robustdml_ops.pairs.native.matrix_product", lambda dtype: 0)
+        chunks = value_and_gradients(step, inputs)
+    tolerance = 2e-5 if dtype == torch.float32 else 1e-12
+    for count in THREADS:
+        threads(count)
+        for ours, theirs in zip(value_and_gradients(step, inputs), chunks, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance * float(theirs.abs().max()))
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_bits_while_others_are_busy(name, threads):
+    """Who takes which chunk is chance; what comes of it is not."""
+    threads(3)
+    step, inputs = case(name, torch.float32)
+    first = value_and_gradients(step, inputs)
+    stop = threading.Event()
+    busy = [threading.Thread(target=spin, args=(stop,)) for _ in range(3)]
+    for thread in busy:
+        thread.start()
+    try:
+        for _ in range(20):
+            for ours, before in zip(value_and_gradients(step, inputs), first, strict=True):
+                assert torch.equal(ours, before)
+    finally:
+        stop.set()
+        for thread in busy:
+            thread.join()
+
+
+def spin(stop):
+    A = torch.randn(64, 64)
+    while not stop.is_set():
+        A @ A
+
+
+def test_nothing_of_the_process_is_changed(threads):
+    """Threads of PyTorch, of OpenMP and of MKL, and where they may run, with two callers at once."""
+    threads(2)
+    before = state()
+    found, errors = [], []
+
+    def train():
+        try:
+            loss = ProxyAnchorLoss(3000, 16)
+            for _ in range(10):
+                loss(torch.randn(8, 16), torch.randint(3000, (8,))).backward()
+            found.append(state())
+        except BaseException as error:  # a thread's own would be lost
+            errors.append(error)
+
+    callers = [threading.Thread(target=train) for _ in range(2)]
+    for caller in callers:
+        caller.start()
+    train()
+    for caller in callers:
+        caller.join()
+    assert not errors
+    assert state() == before
+    assert len(found) == 3
+    assert all(of_thread[1:] == before[1:] for of_thread in found)
+
+
+def state():
+    """Numbers of threads, and processors that this thread may run on."""
+    mkl = lanes.set_threads()
+    local = None
+    if mkl:
+        function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(mkl)
+        local = function(0)
+        function(local)
+    affinity = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    return local, torch.get_num_threads(), affinity
+
+
+def test_lanes_serve_here():
+    """On x86 Linux the wheels of PyTorch show their product: without this the tests above would compare nothing."""
+    if os.uname().sysname != "Linux" or os.uname().machine != "x86_64":
+        pytest.skip("other builds of PyTorch need not have the symbols")
+    assert lanes.matrix_product(torch.float32)
+    assert lanes.matrix_product(torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(5, 7, 3), (1, 7, 3), (5, 1, 3), (5, 7, 1), (1, 1, 1)], ids=str)
+@pytest.mark.parametrize("add", [False, True])
+@pytest.mark.parametrize("turned", range(8))
+def test_products_of_matrices_as_they_lie(shape, add, turned, dtype):
+    rows, columns, inner = shape
+    A, B_, out = torch.randn(rows, inner), torch.randn(inner, columns), torch.randn(rows, columns)
+    matrices = []
+    for place, matrix in enumerate((A, B_, out)):
+        one = matrix.to(dtype)
+        matrices.append(one.t().contiguous().t() if turned >> place & 1 else one.contiguous())
+    A, B_, out = matrices
+    expected = A @ B_ + (out if add else 0)
+    multiply = getattr(native_module.library, f"multiply_{native_module.SUFFIX[dtype]}")
+    multiply(lanes.matrix_product(dtype), *((m.data_ptr(), *m.stride()) for m in matrices), *shape, add)
+    torch.testing.assert_close(out, expected)
+
+
+@pytest.mark.parametrize(
+    ("rows", "row_bytes", "threads", "expected"),
+    [
+        (10**5, 4 * (256 + 2 * 128), 2, 256),  # cached, and fast
+        (10**5, 4 * (4096 + 2 * 128), 2, 96),  # long rows: few, but not so few that products are slow
+        (200, 4 * (128 + 2 * 64), 2, 112),  # few rows are shared
+        (200, 4 * (128 + 2 * 64), 64, 64),  # but not among all threads of a large machine
+        (10, 400, 8, 163),
+    ],
+)
+def test_chunks_fit_the_cache_of_one_core(rows, row_bytes, threads, expected):
+    assert lanes.chunk_rows(rows, row_bytes, threads) == expected
+
+
+@pytest.mark.parametrize("name", ["proxy-anchor", "proxy-nca", "memory"])
+@pytest.mark.usefixtures("small_chunks")
+def test_rows_of_any_length_among_others(name):
+    """A row out of reach for products with rows as they are is normalised first, in its lane."""
+    step, (X, P) = case(name, torch.float32)
+    P = P * torch.logspace(-30, 30, len(P))[:, None]
+    value, dX, dP = value_and_gradients(step, (X, P))
+    exact, exact_dX, exact_dP = value_and_gradients(step, (X.double(), P.double()))
+    torch.testing.assert_close(value.double(), exact, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(dX.double(), exact_dX, rtol=1e-4, atol=1e-5 * float(exact_dX.abs().max()))
+    length = P.double().norm(dim=1, keepdim=True)
+    torch.testing.assert_close(dP.double() * length, exact_dP * length, rtol=1e-3, atol=1e-5)
