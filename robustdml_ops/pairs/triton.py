@@ -1,5 +1,6 @@
 """The sums of a chunk of pairs in Triton."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from robustdml_ops.pairs.problem import (
 )
 from robustdml_ops.rows.triton import TritonRows
 from robustdml_ops.sweep import row_stride
-from robustdml_ops.triton_device import Launch, block_of, current, grid_of, launch
+from robustdml_ops.triton_device import Launch, block_of, current, grid_of, launch, tile_of
 
 
 class TritonPairs(TritonRows, PairBackend):
@@ -25,7 +26,7 @@ class TritonPairs(TritonRows, PairBackend):
         from robustdml_ops.pairs.kernels import pair_lse as kernel
 
         c, m = chunk.S.shape
-        parameters = epilogue_launch(m, chunk.S.dtype)
+        parameters = epilogue_launch(m, chunk.S.dtype, tile_of("pairs", chunk.S))
         with current(chunk.S):
             kernel[grid_of(c, parameters["BLOCK_R"])](
                 candidate_weights=problem.candidate_weights,
@@ -47,7 +48,7 @@ class TritonPairs(TritonRows, PairBackend):
 
         assert chunk.counts is not None
         c, m = chunk.S.shape
-        parameters = epilogue_launch(m, chunk.S.dtype)
+        parameters = epilogue_launch(m, chunk.S.dtype, tile_of("pairs", chunk.S))
         with current(chunk.S):
             kernel[grid_of(c, parameters["BLOCK_R"])](
                 sums_positive=chunk.positive,
@@ -97,11 +98,11 @@ def _chunk_arguments(chunk: PairChunk, sets: PairSets) -> dict[str, Any]:
     }
 
 
-def epilogue_launch(m: int, compute: torch.dtype) -> Launch:
-    """Tile of the epilogues on pairs: 8 elements of S a thread beside four accumulators of as many, half in float64.
+def epilogue_launch(m: int, compute: torch.dtype, tile: Mapping[str, int]) -> Launch:
+    """Tile of the epilogues on pairs: by default 8 elements of S a thread beside four accumulators, half in float64.
 
     Short rows share a program. A long one has a program of its own: chunks of few rows are then spread over the GPU.
     """
-    elements = 512 if compute == torch.float64 else 1024
+    elements = tile["elements"] // (2 if compute == torch.float64 else 1)
     BLOCK_M = block_of(m, elements)
-    return launch(BLOCK_R=elements // BLOCK_M, BLOCK_M=BLOCK_M, num_warps=4, num_stages=1)
+    return launch(BLOCK_R=elements // BLOCK_M, BLOCK_M=BLOCK_M, num_warps=tile["num_warps"], num_stages=1)

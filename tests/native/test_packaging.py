@@ -86,7 +86,9 @@ def test_wheel_without_a_compiler_runs_on_eager(tree, tmp_path, missing):
         names = set(content.namelist())
         assert not [name for name in names if name.endswith(".so")]
         assert {name.partition("/")[0].partition("-")[0] for name in names} == {"robustdml_ops"}
-        assert {f"robustdml_ops/{part}" for part in ("py.typed", "bench/conftest.py", "python_ref/anchor.py")} <= names
+        assert {
+            f"robustdml_ops/{part}" for part in ("py.typed", "cards.json", "bench/conftest.py", "python_ref/anchor.py")
+        } <= names
         content.extractall(site)
     used = run("-c", FIRST_USE, site, cwd=tmp_path)
     assert used.returncode == 0, used.stderr
