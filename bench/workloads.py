@@ -1,7 +1,6 @@
 """What is timed: each contender is a function that runs one loss with both gradients on fresh gradient memory."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -15,21 +14,10 @@ from robustdml_ops.ops import class_lse
 from robustdml_ops.python_ref import proxy_anchor_loss, smooth_proxy_anchor_loss
 
 from .device import DEVICE
+from .shapes import Shape
 
 HIDDEN = 512  # width of the confidence head in Smooth Proxy-Anchor
 CENTERS = 10  # of a class in SoftTriple
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Batch, classes and embedding size."""
-
-    B: int
-    C: int
-    D: int
-
-    def __str__(self) -> str:
-        return f"B={self.B} C={self.C:.0e} D={self.D}".replace("e+0", "e")
 
 
 class Workload:
