@@ -48,11 +48,15 @@ def main(arguments: list[str] | None = None) -> int:
     elif given.out is None:
         parser.error("OUT, --draw, --adopt or --predict is wanted")
     else:
+        from .machine import NoCard
         from .running import run
 
         chosen = [section for section in SECTIONS if section.letter in given.only]
         wheels = given.wheels and given.wheels.resolve()
-        run(given.out.resolve(), chosen, given.minutes, given.dry_run, wheels, given.commit)
+        try:
+            run(given.out.resolve(), chosen, given.minutes, given.dry_run, wheels, given.commit)
+        except NoCard as error:
+            parser.error(f"no GPU ({error}); --dry-run runs every section on the CPU")
         print(f"{given.out}; tables: python -m {__package__} --draw {given.out}")
     return 0
 

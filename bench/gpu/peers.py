@@ -14,7 +14,7 @@ from robustdml_ops.python_ref import proxy_anchor_loss
 
 from ..shapes import Shape
 from .sheet import Absent, Sheet
-from .steps import STEPS, Inputs, with_proxies
+from .steps import STEPS, Inputs, flops, with_proxies
 from .timing import Step, measure
 
 
@@ -101,10 +101,10 @@ PEERS: dict[str, Callable[[Inputs], Step]] = {
 
 def of_peer(sheet: Sheet, name: str, dtype: str, shape: Shape, compiled: bool = False) -> Mapping[str, Any]:
     """Measure one of PEERS; compiled by ``torch.compile`` where that is asked for."""
-    inputs = Inputs(shape, dtype, sheet.device)
+    inputs, floor = Inputs(shape, dtype, sheet.device), sheet.floor(flops(shape), dtype)
     if not compiled:
-        return measure(PEERS[name](inputs), sheet.device)
+        return {**measure(PEERS[name](inputs), sheet.device), **floor}
     loss = {"cross_entropy(linear)": cross_entropy, "dense PyTorch, proxy-anchor": proxy_anchor_loss}[name]
     # A dry run has no compiler to wait for.
     whole = torch.compile(loss, backend="aot_eager" if sheet.dry_run else "inductor")
-    return measure(inputs.step(lambda X, P, y: whole(X, P, y)), sheet.device)
+    return {**measure(inputs.step(lambda X, P, y: whole(X, P, y)), sheet.device), **floor}

@@ -20,7 +20,7 @@ class Section:
 SECTIONS = (
     Section("a", "build", "Build for this card, with its own torch", 240, 20),
     Section("b", "tests", "Tests of the kernels, then of losses and filters, on CUDA", 330, 60),
-    Section("c", "sanitizer", "compute-sanitizer: memcheck, racecheck, synccheck", 180, 30),
+    Section("c", "sanitizer", "compute-sanitizer: memcheck, racecheck, synccheck", 240, 30),
     Section("d", "ceilings", "Ceilings of this card", 60, 30),
     Section("e", "correctness", "Every loss against float64, and what else it promises", 180, 60),
     Section("f", "settings", "Chunk size, backend, tile and graph", 240, 120),

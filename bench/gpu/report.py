@@ -11,7 +11,8 @@ from .ceilings import Ceilings
 from .plan import SECTIONS
 from .targets import Found, table
 
-HEADER = ("what", "shape", "type", "variant", "step", "host", "kernels", "launches", "beyond inputs and gradients", "")
+MEMORY = "beyond inputs and gradients"
+HEADER = ("what", "shape", "type", "variant", "step", "÷ floor", "host", "kernels", "launches", MEMORY, "")
 PLOTTED = "fgh"  # sections with times beside each other
 
 
@@ -43,14 +44,18 @@ def told(row: dict[str, Any]) -> str:
 def cells(row: dict[str, Any]) -> tuple[str, ...]:
     """One line; what is no time or count stands in the last cell."""
     shape = row.get("given") or row["shape"]
-    times = (row.get(key) for key in ("step_s", "host_s", "busy_s"))
+    times = ("" if row.get(key) is None else seconds(row[key]) for key in ("step_s", "host_s", "busy_s"))
+    step, *others = times
+    floor = f"{row['step_s'] / row['floor_s']:.2f}" if "floor_s" in row and "step_s" in row else ""
     beyond = row.get("beyond_bytes")
     return (
         row["name"],
         " ".join(f"{size}={value}" for size, value in shape.items() if value) if shape and "step_s" in row else "",
         row.get("dtype") or "",
         row.get("variant") or "",
-        *("" if time is None else seconds(time) for time in times),
+        step,
+        floor,
+        *others,
         str(row.get("launches", "")),
         "" if beyond is None else f"{beyond / 2**20:,.0f} MB",
         remark(row),

@@ -41,7 +41,7 @@ class Sheet:
         self.end = time.monotonic() + seconds
         self.device = torch.device("cpu" if dry_run else "cuda")
         self.machine = json.loads((out / rows.MACHINE).read_text())
-        earlier = rows.read(out)
+        earlier = [row for row in rows.read(out) if row["dry_run"] == dry_run]
         self.done = {rows.key(row) for row in earlier if row["run"] == run}
         self.ceilings = Ceilings.of(earlier)
 
@@ -53,6 +53,12 @@ class Sheet:
     def shape(self, shape: Shape) -> Shape:
         """``shape``, in a dry run as small as can be."""
         return Shape(*map(min, asdict(shape).values(), asdict(SMALL).values())) if self.dry_run else shape
+
+    def floor(self, flops: float, dtype: str | None) -> dict[str, Any]:
+        """Facts of a step whose products are so many flops; none where it has no products."""
+        if not flops:
+            return {}
+        return {"floor_s": self.ceilings.products_s(flops, dtype), "floor_by": self.ceilings.source}
 
     def write(self, name: str, status: str, **facts: Any) -> None:
         """Add a row."""

@@ -74,6 +74,13 @@ class Inputs:
         return rows.normal_(generator=torch.Generator(self.device).manual_seed(count))
 
 
+def flops(shape: Shape, gradients: bool = True) -> float:
+    """Of the products that no step over classes, or over pairs of a batch with itself, does without."""
+    if shape.C:
+        return 2.0 * shape.B * shape.C * shape.D * (3 if gradients else 1)
+    return 2.0 * shape.B**2 * shape.D * (2 if gradients else 1)
+
+
 def with_proxies(module: nn.Module, proxies: Tensor) -> nn.Module:
     """The module of a few classes, with other proxies: initial values of 10⁷ would take their time."""
     del module.proxies

@@ -96,7 +96,7 @@ def _counted(step: Step) -> dict[str, Any]:
         step.run()
         torch.cuda.synchronize()
     kernels = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
-    busy = sum(event.device_time_total for event in kernels) * 1e-6
+    busy = sum(event.time_range.elapsed_us() for event in kernels) * 1e-6
     return {"busy_s": busy, "launches": len(kernels), "beyond_bytes": peak - gradients, "gradient_bytes": gradients}
 
 

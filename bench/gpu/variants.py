@@ -15,7 +15,7 @@ from robustdml_ops.backends import UNAVAILABLE
 
 from ..shapes import Shape
 from .sheet import Absent, Sheet
-from .steps import BATCH, LARGE, SMALL, STEPS, Inputs
+from .steps import BATCH, LARGE, SMALL, STEPS, Inputs, flops
 from .timing import graphed, measure
 
 PRESENT = "present"
@@ -121,6 +121,7 @@ def _measure(sheet: Sheet, variant: Variant, name: str, shape: Shape) -> None:
             raise Absent("no CUDA device: nothing to capture")
         with applied(variant.changes, sheet.device):
             step = STEPS[name](Inputs(given, "bfloat16", sheet.device))
-            return measure(graphed(step) if variant.graph else step, sheet.device)
+            found = measure(graphed(step) if variant.graph else step, sheet.device)
+        return {**found, **sheet.floor(flops(given, gradients=bool(step.leaves)), "bfloat16")}
 
     sheet.row(name, facts, shape, dtype="bfloat16", variant=f"{variant.group}: {variant.name}")

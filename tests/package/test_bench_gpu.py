@@ -33,7 +33,7 @@ def dry_run(tmp_path_factory):
     if interpreter_refusal():
         pytest.skip(str(interpreter_refusal()))
     out = tmp_path_factory.mktemp("dry-run")
-    done = run_python("-m", "bench.gpu", str(out), "--dry-run", OMP_NUM_THREADS="1")
+    done = run_python("-m", "bench.gpu", str(out), "--dry-run", timeout=1500, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     assert not (out / rows.STARTED).exists()
     return rows.read(out)
@@ -84,6 +84,9 @@ def test_every_section_makes_its_rows(dry_run):
         assert {(r["name"], r["variant"], r["status"]) for r in rows.of_section(dry_run, letter)} == asked
     assert names(dry_run, "g") == {name for name, *_ in peers.ROWS}
     absent = {"liger-kernel", "cut-cross-entropy", "linear_cross_entropy"}
+    for row in rows.of_section(dry_run, "g", rows.OK):
+        assert row["step_s"] > 0
+        assert row["name"] == "robustdml, otsu" or row["floor_by"] == "section (d)"
     assert {name.partition(",")[0] for name in names(dry_run, "g", rows.ABSENT)} <= absent
     assert variants(dry_run, "i", rows.OK) >= {("log_p_clean", kind) for kind in prism.SIMILARITIES}
     assert names(dry_run, "i", rows.OK) == {"log_p_clean", "step of the filter", "ResNet-50"}
@@ -283,6 +286,14 @@ def test_requirements_are_those_of_continuous_integration():
         name, _, version = line.partition("==")
         if name in pinned:
             assert version == pinned[name], name
+
+
+def test_without_a_card_nothing_but_a_dry_run_begins(tmp_path):
+    if torch.cuda.is_available():
+        pytest.skip("there is a card")
+    done = run_python("-m", "bench.gpu", str(tmp_path))
+    assert done.returncode == 2
+    assert "no GPU" in done.stderr and "--dry-run" in done.stderr
 
 
 def test_the_command_line_refuses_what_is_not_there(tmp_path):

@@ -78,7 +78,7 @@ def native_module(sheet: Sheet) -> Mapping[str, Any]:
         "ROBUSTDML_CUDA": "OFF" if sheet.dry_run else "ON",
         **({} if sheet.dry_run else {"CMAKE_CUDA_COMPILER": tool("nvcc")}),
     }
-    environment = {} if sheet.dry_run else {"TORCH_CUDA_ARCH_LIST": str(sheet.machine["capability"])}
+    environment = {} if sheet.dry_run else {"TORCH_CUDA_ARCH_LIST": sheet.machine["capability"]}
     options = [f"-D{name}={value}" for name, value in settings.items()]
     commands = (
         [tool("cmake"), "-S", ROOT, "-B", folder, "-G", "Ninja", *options],

@@ -17,8 +17,8 @@ SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)")
 
 
 def run(sheet: Sheet) -> None:
-    for name in TOOLS:
-        for backend in BACKENDS:
+    for backend in BACKENDS:  # first those that are taken first
+        for name in TOOLS:
             sheet.row(name, partial(checked, sheet, name, backend), variant=backend)
 
 

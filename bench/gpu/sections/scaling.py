@@ -8,7 +8,7 @@ from typing import Any
 from ...shapes import Shape
 from ..peers import of_peer
 from ..sheet import Sheet
-from ..steps import LARGE, STEPS, Inputs
+from ..steps import LARGE, STEPS, Inputs, flops
 from ..timing import measure
 
 CLASSES = tuple(10**k for k in range(3, 8))
@@ -27,4 +27,4 @@ def run(sheet: Sheet) -> None:
 
 def ours(sheet: Sheet, name: str, shape: Shape) -> Mapping[str, Any]:
     found = measure(STEPS[name](Inputs(shape, "bfloat16", sheet.device)), sheet.device)
-    return {**found, "samples_per_s": shape.B / found["step_s"]}
+    return {**found, **sheet.floor(flops(shape), "bfloat16")}

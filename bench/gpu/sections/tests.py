@@ -25,6 +25,7 @@ GROUPS: dict[str, tuple[tuple[str, ...], str]] = {
     "filters": (("tests/robust/test_*.py",), "cuda or gpu"),
 }  # fmt: skip
 TOLD = 10  # failures of a group
+LONGEST_S = 150.0  # for a group, so that the others have their turn
 
 
 def run(sheet: Sheet) -> None:
@@ -59,7 +60,7 @@ def group(sheet: Sheet, name: str, files: list[str], selected: str, _: Shape) ->
     command += ["-k", selected] if selected else []
     command += ["-n", "8"] if importlib.util.find_spec("xdist") and not sheet.dry_run else []
     # What others' releases warn of is nothing that a kernel could help.
-    code, text = done([*command, "-W", "default", "-q", "--no-header", "--tb=short"], sheet.left)
+    code, text = done([*command, "-W", "default", "-q", "--no-header", "--tb=short"], min(LONGEST_S, sheet.left))
     if code is None:
         return {"status": rows.NOT_RUN, "reason": "time", "tail": text[-1000:]}
     if not report.exists():
