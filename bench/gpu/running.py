@@ -15,6 +15,7 @@ from typing import IO, Any
 
 from . import rows
 from .machine import ROOT, machine
+from .packages import unpack
 from .plan import Section, allowed
 
 TRIES = 8  # of a section that crashes
@@ -29,7 +30,9 @@ def run(
     (out / rows.MACHINE).write_text(json.dumps(machine(commit, dry_run)))
     run_id, end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.monotonic() + 60 * minutes
     with tempfile.TemporaryDirectory(prefix="bench-gpu-") as site, (out / rows.LOG).open("a") as log:
-        environment = _environment(Path(site), wheels, dry_run)
+        environment = _environment(Path(site), dry_run)
+        if wheels:
+            unpack(wheels, Path(site), log)
         for section in chosen:
             began = time.monotonic()
             print(f"({section.letter}) {section.title}: ", end="", flush=True)
@@ -42,11 +45,12 @@ def run(
             print(f"{told}; {time.monotonic() - began:.0f} s", flush=True)
 
 
-def _environment(site: Path, wheels: Path | None, dry_run: bool) -> dict[str, str]:
-    """``site`` is where section (a) unpacks wheels; in a dry run Triton's kernels run in its interpreter."""
+def _environment(site: Path, dry_run: bool) -> dict[str, str]:
+    """``site`` is where wheels are unpacked; in a dry run Triton's kernels run in its interpreter."""
     path = os.pathsep.join(filter(None, [str(site), str(ROOT), os.environ.get("PYTHONPATH")]))
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "ROBUSTDML_"))}
-    given = {"PYTHONPATH": path, "BENCH_GPU_SITE": str(site), "BENCH_GPU_WHEELS": str(wheels or "")}
+    given = {"PYTHONPATH": path, "BENCH_GPU_SITE": str(site), "PYTHONUNBUFFERED": "1"}
+    given["TEARDOWN_CUPTI"] = "1"  # or what was profiled once is slower ever after
     return kept | given | ({"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"} if dry_run else {})
 
 
@@ -67,7 +71,7 @@ def _section(
             return None
         # The row that was begun is told, and the next child goes on behind it.
         row = json.loads(started.read_text()) if started.exists() else None
-        tail = Path(log.name).read_text()[place:][-1500:]
+        tail = Path(log.name).read_bytes()[place:][-1500:].decode(errors="replace")
         _note(out, section, run_id, dry_run, rows.ERROR, reason, row, log=tail)
         if row is None:
             return None

@@ -5,13 +5,14 @@ import os
 import signal
 import sys
 import time
+import zipfile
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
 
-from bench.gpu import rows, running
+from bench.gpu import packages, rows, running
 from bench.gpu.losses import CASES
 from bench.gpu.plan import LETTERS, SECTIONS, allowed
 from bench.gpu.sections import build, ceilings, correctness, peers, prism, sanitizer, scaling
@@ -62,8 +63,7 @@ def test_rows_say_what_they_were_made_on(dry_run):
 
 
 def test_every_section_makes_its_rows(dry_run):
-    requirements = [line for line in build.REQUIREMENTS.read_text().splitlines() if not line.startswith("#")]
-    of_build = {*(f"package {line}" for line in requirements), *(f"tool {name}" for name in build.TOOLS)}
+    of_build = {*(f"package {line}" for line in packages.requirements()), *(f"tool {name}" for name in build.TOOLS)}
     assert names(dry_run, "a") == {*of_build, "native module", "Triton"}
     assert "Triton" in names(dry_run, "a", rows.OK)
     assert names(dry_run, "b", rows.OK) == set(sections_of_tests.GROUPS)
@@ -282,10 +282,31 @@ def test_requirements_are_those_of_continuous_integration():
     pinned = dict(
         line.split(";")[0].strip().split("==") for line in Path("constraints.txt").read_text().splitlines()[1:]
     )
-    for line in build.REQUIREMENTS.read_text().splitlines():
+    for line in packages.requirements():
         name, _, version = line.partition("==")
         if name in pinned:
             assert version == pinned[name], name
+
+
+def test_wheels_that_were_carried_along_are_unpacked(tmp_path, monkeypatch):
+    """Of a package that is not installed; one without a wheel leaves the others be."""
+    wheels, site = tmp_path / "wheels", tmp_path / "site"
+    wheels.mkdir()
+    with zipfile.ZipFile(wheels / "carried_along-1.0-py3-none-any.whl", "w") as wheel:
+        folder = "carried_along-1.0.dist-info"
+        wheel.writestr("carried_along.py", "here = True\n")
+        wheel.writestr(f"{folder}/METADATA", "Metadata-Version: 2.1\nName: carried-along\nVersion: 1.0\n")
+        wheel.writestr(
+            f"{folder}/WHEEL", "Wheel-Version: 1.0\nGenerator: a test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(f"{folder}/RECORD", "")
+    asked = ["left-at-home==1.0", "carried-along==1.0", f"torch=={torch.__version__}"]
+    monkeypatch.setattr(packages, "requirements", lambda: asked)
+    with log_of(tmp_path) as log:
+        packages.unpack(wheels, site, log)
+    assert (site / "carried_along.py").exists()
+    assert not (site / "torch").exists()
+    assert "left-at-home" in (tmp_path / rows.LOG).read_text()
 
 
 def test_without_a_card_nothing_but_a_dry_run_begins(tmp_path):
@@ -293,7 +314,8 @@ def test_without_a_card_nothing_but_a_dry_run_begins(tmp_path):
         pytest.skip("there is a card")
     done = run_python("-m", "bench.gpu", str(tmp_path))
     assert done.returncode == 2
-    assert "no GPU" in done.stderr and "--dry-run" in done.stderr
+    assert "no GPU" in done.stderr
+    assert "--dry-run" in done.stderr
 
 
 def test_the_command_line_refuses_what_is_not_there(tmp_path):

@@ -12,9 +12,9 @@ from ...shapes import Shape
 from .. import rows
 from ..commands import done, tool
 from ..machine import ROOT, version
+from ..packages import requirements
 from ..sheet import Absent, Sheet
 
-REQUIREMENTS = Path(__file__).parents[1] / "requirements.txt"
 TOOLS = ("nvcc", "c++", "cmake", "ninja", "compute-sanitizer")
 SERVES = """
 import torch
@@ -25,9 +25,8 @@ print("serves:", native_module.unavailable(device, torch.float32))
 
 
 def run(sheet: Sheet) -> None:
-    for line in REQUIREMENTS.read_text().splitlines():
-        if line and not line.startswith("#"):
-            sheet.row(f"package {line}", partial(package, line))
+    for line in requirements():
+        sheet.row(f"package {line}", partial(package, line))
     for name in TOOLS:
         sheet.row(f"tool {name}", partial(program, name))
     sheet.row("native module", lambda _: native_module(sheet))
@@ -35,18 +34,11 @@ def run(sheet: Sheet) -> None:
 
 
 def package(requirement: str, _: Shape) -> Mapping[str, Any]:
-    """As it is installed; else unpacked from a wheel that was carried along."""
-    name = requirement.partition("==")[0]
-    if found := version(name):
-        return {"version": found}
-    wheels, site = os.environ["BENCH_GPU_WHEELS"], os.environ["BENCH_GPU_SITE"]
-    if not wheels:
-        raise Absent("not installed, and no --wheels")
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-compile"]
-    code, text = done([*command, "--find-links", wheels, "--target", site, requirement], 60)
-    if code != 0:
-        raise Absent(f"not installed, and not in {wheels}: {text.strip()[-200:]}")
-    return {"version": requirement.partition("==")[2], "wheel": True}
+    """As it is installed, or came out of a wheel."""
+    found = version(requirement.partition("==")[0])
+    if found is None:
+        raise Absent("not installed, and no wheel of it")
+    return {"version": found}
 
 
 def program(name: str, _: Shape) -> Mapping[str, Any]:
@@ -83,13 +75,15 @@ def native_module(sheet: Sheet) -> Mapping[str, Any]:
     commands = (
         [tool("cmake"), "-S", ROOT, "-B", folder, "-G", "Ninja", *options],
         [tool("cmake"), "--build", folder, *(["--", "-n"] if sheet.dry_run else [])],
-        [sys.executable, "-c", SERVES],
     )
     for command in commands:
         code, text = done([part for part in command if part is not None], sheet.left, environment)
         if code != 0:
             why = "no time" if code is None else text.strip()[-500:]
             return {"status": rows.NOT_RUN if code is None else rows.FAILED, "reason": why}
+    if sheet.dry_run:
+        return {}
+    _, text = done([sys.executable, "-c", SERVES], 60)
     reason = text.strip().rpartition("serves: ")[2]
     return {"status": rows.OK if reason == "None" else rows.FAILED, "reason": reason, "architectures": environment}
 
