@@ -61,6 +61,8 @@ VARIANTS = (
     Variant("chunk", "2 GB", {"chunk_most_mb": 2048, "chunk_share": 32}),
     Variant("chunk", "4 GB", {"chunk_most_mb": 4096, "chunk_share": 16}),
     Variant("graph", "graph", graph=True),
+    Variant("graph", "graph, native", {"backends": ("native", "triton", "eager")}, graph=True),
+    Variant("graph", "graph, chunks of 256 MB", {"chunk_most_mb": 256}, graph=True),
     tile("anchor_lse", "1024 elements", elements=1024),
     tile("anchor_lse", "4096 elements", elements=4096),
     tile("anchor_lse", "wide", candidates=512),

@@ -15,6 +15,7 @@ import torch
 from bench.gpu import packages, rows, running
 from bench.gpu.losses import CASES
 from bench.gpu.plan import LETTERS, SECTIONS, allowed
+from bench.gpu.report import draw
 from bench.gpu.sections import build, ceilings, correctness, peers, prism, sanitizer, scaling
 from bench.gpu.sections import tests as sections_of_tests
 from bench.gpu.sheet import Absent, Sheet
@@ -29,15 +30,21 @@ GOES_WRONG = (rows.FAILED, rows.NOT_RUN, rows.NO_MEMORY, rows.ERROR)
 
 
 @pytest.fixture(scope="module")
-def dry_run(tmp_path_factory):
-    """All rows of a dry run."""
+def folder(tmp_path_factory):
+    """What a dry run leaves."""
     if interpreter_refusal():
         pytest.skip(str(interpreter_refusal()))
     out = tmp_path_factory.mktemp("dry-run")
     done = run_python("-m", "bench.gpu", str(out), "--dry-run", timeout=1500, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     assert not (out / rows.STARTED).exists()
-    return rows.read(out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def dry_run(folder):
+    """All rows of it."""
+    return rows.read(folder)
 
 
 def names(results, letter, *statuses):
@@ -92,6 +99,13 @@ def test_every_section_makes_its_rows(dry_run):
     assert names(dry_run, "i", rows.OK) == {"log_p_clean", "step of the filter", "ResNet-50"}
     assert names(dry_run, "j", rows.OK) == {"proxy-anchor", "proxy-nca", scaling.PEER}
     assert len(list(rows.of_section(dry_run, "j"))) == 3 * len(scaling.CLASSES)
+
+
+def test_rows_of_every_section_are_drawn(folder, dry_run):
+    text = draw(folder)
+    assert "a dry run: no figure of a GPU" in text
+    assert {f"## ({section.letter}) {section.title}" for section in SECTIONS} <= set(text.splitlines())
+    assert all(f"| {row['name']} " in text for row in dry_run)
 
 
 def test_every_loss_has_a_case():
