@@ -1,16 +1,21 @@
 """Every kernel of a backend once, at odd sizes: ``python -m bench.gpu.kernels_once triton cuda``."""
 
+import contextlib
+import importlib.util
 import os
 import sys
+import sysconfig
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
-from robustdml_ops import ops
+from robustdml_ops import native_module, ops
 from robustdml_ops.backends import UNAVAILABLE
 
 from ..shapes import Shape
 from .losses import CASES
+from .machine import ROOT
 
 ODD = Shape(33, 65, 40)
 
@@ -48,9 +53,28 @@ def calls(device: torch.device) -> list[Callable[[], object]]:
     ]
 
 
+def emulated() -> Path:
+    """The native module whose CUDA kernels are compiled for the host, where the tests have built it."""
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    return ROOT / "build" / f"emulated-{sys.implementation.cache_tag}" / f"_native{suffix}"
+
+
+def emulate() -> None:
+    """Take tensors of the CPU to it, as the tests do."""
+    spec = importlib.util.spec_from_file_location("emulated._native", emulated())
+    assert spec is not None
+    assert spec.loader is not None
+    native_module.library = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(native_module.library)
+    native_module.current_stream = lambda device: contextlib.nullcontext(0)
+    native_module.on_gpu = lambda tensor: True
+
+
 def main(backend: str, name: str) -> None:
-    """Run them with the backend asked for by name."""
-    device = torch.device(name)
+    """Run them on "cuda", "cpu" or "emulated", with the backend asked for by name."""
+    if name == "emulated":
+        emulate()
+    device = torch.device("cpu" if name == "emulated" else name)
     reason = UNAVAILABLE[backend](device, torch.float32)
     if reason is not None:
         sys.exit(f"{backend}: {reason}")

@@ -1,18 +1,22 @@
 """(c) compute-sanitizer over every kernel at odd shapes, once each, without the caching allocator."""
 
+import contextlib
+import fcntl
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from ...shapes import Shape
 from .. import rows
 from ..commands import done, tool
+from ..kernels_once import emulated
 from ..sheet import Absent, Sheet
 
 TOOLS = ("memcheck", "racecheck", "synccheck")
 BACKENDS = ("triton", "native")
+SCRIPT = (sys.executable, "-m", f"{__package__.rpartition('.')[0]}.kernels_once")
 SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)")
 
 
@@ -23,18 +27,39 @@ def run(sheet: Sheet) -> None:
 
 
 def checked(sheet: Sheet, name: str, backend: str, _: Shape) -> Mapping[str, Any]:
-    """Run the kernels of a backend under a tool; in a dry run once, without it."""
-    script = [sys.executable, "-m", f"{__package__.rpartition('.')[0]}.kernels_once", backend, str(sheet.device)]
+    """Run the kernels of a backend under a tool."""
+    if sheet.dry_run:
+        return without_a_tool(sheet, name, backend)
     sanitizer = tool("compute-sanitizer")
-    if sheet.dry_run and (name, backend) == (TOOLS[0], BACKENDS[0]):
-        code, text = done(script, sheet.left)
-        return {"status": rows.FAILED, "reason": text[-500:]} if code else {"calls": int(text.split()[-2])}
-    if sanitizer is None or sheet.dry_run:
-        raise Absent("a dry run has no kernels to check" if sheet.dry_run else "no compute-sanitizer")
+    if sanitizer is None:
+        raise Absent("no compute-sanitizer")
     # What torch asks of the driver and is denied is none of the kernels' errors.
     options = ["--tool", name, "--report-api-errors", "no", "--print-limit", "20"]
-    code, text = done([sanitizer, *options, *script], sheet.left, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})
-    return judged(code, text)
+    command = [sanitizer, *options, *SCRIPT, backend, "cuda"]
+    return judged(*done(command, sheet.left, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}))
+
+
+def without_a_tool(sheet: Sheet, name: str, backend: str) -> Mapping[str, Any]:
+    """The kernels once, Triton's in its interpreter, the native ones in emulation."""
+    if name != TOOLS[0]:
+        raise Absent("a dry run has no tool")
+    with built() if backend == "native" else contextlib.nullcontext():
+        code, text = done([*SCRIPT, backend, "emulated" if backend == "native" else "cpu"], sheet.left)
+    return {"status": rows.FAILED, "reason": text[-500:]} if code else {"calls": int(text.split()[-2])}
+
+
+@contextlib.contextmanager
+def built() -> Iterator[None]:
+    """The emulated module is there within; tests that are run at the same time may be building it."""
+    lock = emulated().with_name(".lock")
+    if not emulated().exists() or not lock.exists():
+        raise Absent("the emulated module is not built: tests/anchor/test_anchor_cuda.py builds it")
+    with lock.open() as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Absent("the emulated module is being built") from error
+        yield
 
 
 def judged(code: int | None, text: str) -> dict[str, Any]:
