@@ -79,9 +79,9 @@ VARIANTS = (
     Variant("forward", "fused up to 256", {"fused_columns": 256}),
     tile("fused_anchor_lse", "64 × 128", anchors=64, candidates=128, long_anchors=64, long_candidates=128),
     tile("fused_anchor_lse", "128 × 64", anchors=128, candidates=64, long_anchors=128, long_candidates=128),
-    tile("fused_anchor_lse", "4 warps", num_warps=4),
+    tile("fused_anchor_lse", "64 × 64", anchors=64, candidates=64, long_anchors=64, long_candidates=64, num_warps=4),
     tile("fused_class_lse", "64 × 64", classes=64),
-    tile("fused_class_lse", "4 warps", num_warps=4),
+    tile("fused_class_lse", "64 × 64, 4 warps", classes=64, num_warps=4),
 )
 
 
