@@ -9,7 +9,7 @@ from pytorch_metric_learning import losses as pml
 from torch import Tensor
 
 from robustdml_ops.chunks import chunk_rows
-from robustdml_ops.losses import AdaptiveProxyAnchorLoss, ProxyAnchorLoss, SmoothProxyAnchorLoss
+from robustdml_ops.losses import AdaptiveProxyAnchorLoss, ArcFaceLoss, ProxyAnchorLoss, SmoothProxyAnchorLoss
 from robustdml_ops.ops import class_lse
 from robustdml_ops.python_ref import proxy_anchor_loss, smooth_proxy_anchor_loss
 
@@ -44,14 +44,22 @@ class Workload:
         hidden, weight, bias = self.factors
         return torch.sigmoid(hidden @ weight.t() + bias)
 
-    def loss_and_gradients(self, loss: Callable[[], Tensor]) -> Callable[[], list[Tensor]]:
+    @cached_property
+    def columns(self) -> torch.nn.Parameter:
+        """The proxies as (D, C), a column for each class, as losses with a margin store them."""
+        return torch.nn.Parameter(self.proxies.detach().t().contiguous())
+
+    def loss_and_gradients(
+        self, loss: Callable[[], Tensor], parameter: torch.nn.Parameter | None = None
+    ) -> Callable[[], list[Tensor]]:
         """As a training step does it: ``zero_grad(set_to_none=True)``, forward, backward."""
+        weights = self.proxies if parameter is None else parameter
 
         def step() -> list[Tensor]:
-            self.embeddings.grad = self.proxies.grad = None
+            self.embeddings.grad = weights.grad = None
             value = loss()
             value.backward()
-            return [value.detach(), self.embeddings.grad, self.proxies.grad]
+            return [value.detach(), self.embeddings.grad, weights.grad]
 
         return step
 
@@ -61,6 +69,10 @@ class Workload:
         X, P, y = self.embeddings, self.proxies, self.labels
         if name in self.class_losses:
             return self.loss_and_gradients(self.class_losses[name])
+        if name.endswith("/arcface"):
+            arcface = (ArcFaceLoss if name.startswith("robustdml") else pml.ArcFaceLoss)(1, D).to(self.device)
+            arcface.num_classes, arcface.W = C, self.columns
+            return self.loss_and_gradients(lambda: arcface(X, y), self.columns)
         modules = {
             "robustdml/proxy-anchor": ProxyAnchorLoss,
             "robustdml/proxy-anchor none": lambda C, D: ProxyAnchorLoss(C, D, reduction="none"),

@@ -16,6 +16,7 @@ from .bspml import (
 )
 from .class_lse import class_log_sum_exp, pooled_similarity
 from .contrastive import contrastive_loss
+from .margin_softmax import angular_margin, arcface_loss, cosface_loss
 from .multi_similarity import informative_pairs, multi_similarity_loss
 from .normalized_softmax import normalized_softmax_loss
 from .prism_losses import soft_triple_loss, soft_triple_regularizer
@@ -47,11 +48,14 @@ from .vmf import (
 
 __all__ = [
     "adaptive_proxy_anchor_loss",
+    "angular_margin",
+    "arcface_loss",
     "average_weights",
     "class_log_sum_exp",
     "confidence",
     "confidence_head",
     "contrastive_loss",
+    "cosface_loss",
     "cosine_similarity",
     "informative_pairs",
     "lambert_w",

@@ -1,6 +1,6 @@
 """What the losses over classes share: a sample's log-sum-exp of all logits, less the logit of its own class."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -11,12 +11,12 @@ from robustdml_ops.losses.metric_loss import Batch, MetricLoss, Parts, check_opt
 from robustdml_ops.losses.miner_indices import miner_weights
 from robustdml_ops.losses.peer import PeerWeights, WeightedLossOptions
 from robustdml_ops.losses.reduction import reduce_samples
-from robustdml_ops.ops import ClassLSE
+from robustdml_ops.ops import ClassLSE, class_lse
 from robustdml_ops.validation import check_matrix, check_same_device, check_sample_weights, check_sizes
 
 
 class ClassFamilyLoss(PeerWeights, MetricLoss):
-    """One loss per sample, ℓ_i = log Σ_k exp(logit_ik) − logit_iy; a subclass has the logits."""
+    """One loss per sample, ℓ_i = log Σ_k exp(logit_ik) − logit_iy; a subclass has the proxies and the logits."""
 
     miner_weighs_anchors: ClassVar[bool] = False  # a miner's weights count a sample as an anchor only
 
@@ -73,16 +73,29 @@ class ClassFamilyLoss(PeerWeights, MetricLoss):
         """Return the settings, for ``repr``."""
         return f"num_classes={self.num_classes}, embedding_size={self.embedding_size}"
 
-    def _class_lse(self, embeddings: Tensor, labels: Tensor) -> ClassLSE:
+    def _class_matrix(self) -> Tensor:
         raise NotImplementedError
+
+    def _proxies(self) -> Tensor:
+        """(C, D), or (C, H, D) with H centres a class."""
+        return self._class_matrix()
+
+    def _logits(self) -> dict[str, Any]:
+        """How logits are made of the similarities: settings of :func:`~robustdml_ops.ops.class_lse`."""
+        raise NotImplementedError
+
+    def _of_sums(self, sums: ClassLSE) -> Tensor:
+        """ℓ (B,)."""
+        return sums.lse - sums.target
 
     def _losses(self, batch: Batch) -> Tensor:
         """ℓ (B,), times a miner's weights."""
         refuse_candidates(self, batch)
         check_matrix("embeddings", batch.embeddings, columns=self.embedding_size)
         check_same_device(embeddings=batch.embeddings, **self._parameters)
-        lse = self._class_lse(batch.embeddings, class_labels(batch.labels, batch.embeddings))
-        losses = lse.lse - lse.target
+        labels = class_labels(batch.labels, batch.embeddings)
+        sums = class_lse(batch.embeddings, self._proxies(), labels, backend=self.backend, **self._logits())
+        losses = self._of_sums(sums)
         if batch.indices_tuple is None:
             return losses
         return losses * miner_weights(batch.indices_tuple, len(losses), losses, self.miner_weighs_anchors)

@@ -60,6 +60,7 @@ class StandIn(nn.Module):
         if not isinstance(distance, str):
             refuse("distance", distance)
         self.distance = distance
+        self.collect_stats = False
         self.reducer: Any = None
         self.embedding_regularizer: Any = None
         self.embedding_reg_weight = embedding_reg_weight

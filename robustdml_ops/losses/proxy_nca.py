@@ -10,7 +10,7 @@ from robustdml_ops.losses.class_family import ClassFamilyLoss
 from robustdml_ops.losses.distances import named
 from robustdml_ops.losses.metric_loss import no_initialisation
 from robustdml_ops.losses.peer import WeightedLossOptions, peer_losses
-from robustdml_ops.ops import ClassLSE, class_lse, similarity
+from robustdml_ops.ops import similarity
 from robustdml_ops.validation import check_positive
 
 
@@ -97,17 +97,10 @@ class ProxyNCALoss(ClassFamilyLoss):
         cosines = similarity(embeddings, self.proxies)
         return cosines if form == "cosine" else 2 - 2 * cosines
 
-    def _class_lse(self, embeddings: Tensor, labels: Tensor) -> ClassLSE:
+    def _logits(self) -> dict[str, Any]:
         # −t·d = 2t·s − 2t, and the constant leaves with the difference of the two.
         per_cosine = 1 if self._form() == "cosine" else 2
-        return class_lse(
-            embeddings,
-            self.proxies,
-            labels,
-            scale=per_cosine * self.softmax_scale,
-            exclude_target=not self.include_positive,
-            backend=self.backend,
-        )
+        return {"scale": per_cosine * self.softmax_scale, "exclude_target": not self.include_positive}
 
     def _class_matrix(self) -> Tensor:
         return self.proxies
