@@ -31,6 +31,7 @@ from .procsim import (
 )
 from .proxy_anchor import proxy_anchor_loss
 from .reduction import mean_over_samples
+from .sampled_negatives import sampled_cross_entropy, sampled_proxy_anchor_loss
 from .smooth_proxy_anchor import (
     confidence_head,
     smooth_proxy_anchor_loss,
@@ -69,6 +70,8 @@ __all__ = [
     "procsim_loss",
     "proxy_anchor_loss",
     "proxy_nca_losses",
+    "sampled_cross_entropy",
+    "sampled_proxy_anchor_loss",
     "self_paced_gradient",
     "self_paced_objective",
     "self_paced_terms",

@@ -8,7 +8,7 @@ from typing_extensions import Unpack
 
 from robustdml_ops.losses.angular_margin import angular_margin
 from robustdml_ops.losses.margin_softmax import MarginSoftmaxLoss
-from robustdml_ops.losses.peer import WeightedLossOptions
+from robustdml_ops.losses.peer import ClassLossOptions
 from robustdml_ops.ops import ClassLSE
 
 
@@ -58,7 +58,7 @@ class ArcFaceLoss(MarginSoftmaxLoss):
         embedding_size: int,
         margin: float = 28.6,
         scale: float = 64,
-        **options: Unpack[WeightedLossOptions],
+        **options: Unpack[ClassLossOptions],
     ) -> None:
         super().__init__(num_classes, embedding_size, margin, scale, **options)
         self.margin = math.radians(margin)

@@ -6,7 +6,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from robustdml_ops.losses.margin_softmax import MarginSoftmaxLoss
-from robustdml_ops.losses.peer import WeightedLossOptions
+from robustdml_ops.losses.peer import ClassLossOptions
 from robustdml_ops.ops import ClassLSE
 
 
@@ -52,7 +52,7 @@ class CosFaceLoss(MarginSoftmaxLoss):
         embedding_size: int,
         margin: float = 0.35,
         scale: float = 64,
-        **options: Unpack[WeightedLossOptions],
+        **options: Unpack[ClassLossOptions],
     ) -> None:
         super().__init__(num_classes, embedding_size, margin, scale, **options)
 

@@ -9,7 +9,7 @@ from typing_extensions import Unpack
 from robustdml_ops.losses.class_family import ClassFamilyLoss
 from robustdml_ops.losses.distances import named
 from robustdml_ops.losses.metric_loss import no_initialisation
-from robustdml_ops.losses.peer import INSTALLED, WeightedLossOptions, peer_distances, peer_losses
+from robustdml_ops.losses.peer import INSTALLED, ClassLossOptions, peer_distances, peer_losses
 from robustdml_ops.ops import similarity
 from robustdml_ops.validation import check_finite_numbers, check_positive
 
@@ -25,7 +25,7 @@ class MarginSoftmaxLoss(ClassFamilyLoss):
         embedding_size: int,
         margin: float,
         scale: float,
-        **options: Unpack[WeightedLossOptions],
+        **options: Unpack[ClassLossOptions],
     ) -> None:
         super().__init__(num_classes, embedding_size, **options)
         check_finite_numbers(margin=margin)

@@ -8,7 +8,7 @@ from typing_extensions import Unpack
 
 from robustdml_ops.losses.class_family import ClassFamilyLoss
 from robustdml_ops.losses.metric_loss import no_initialisation
-from robustdml_ops.losses.peer import WeightedLossOptions, peer_distances, peer_losses
+from robustdml_ops.losses.peer import ClassLossOptions, peer_distances, peer_losses
 from robustdml_ops.ops import similarity
 from robustdml_ops.validation import check_positive
 
@@ -50,7 +50,7 @@ class NormalizedSoftmaxLoss(ClassFamilyLoss):
         num_classes: int,
         embedding_size: int,
         temperature: float = 0.05,
-        **options: Unpack[WeightedLossOptions],
+        **options: Unpack[ClassLossOptions],
     ) -> None:
         super().__init__(num_classes, embedding_size, **options)
         check_positive(temperature=temperature)

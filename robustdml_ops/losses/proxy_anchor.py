@@ -69,9 +69,11 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
 
     def _terms(self, batch: Batch) -> AnchorTerms:
         embeddings = self._check(batch)
-        sets = LabelSets.of(class_labels(batch.labels, embeddings))
+        labels = class_labels(batch.labels, embeddings)
+        drawn = self._draw(labels)
+        sets = LabelSets.of(labels if drawn is None else drawn.labels)
         bias, present = self._log_weights(batch, self.alpha * self.margin)
-        return AnchorTerms(sets, AnchorBiases(bias, bias), count_labels(sets, present), self.num_classes)
+        return AnchorTerms(sets, AnchorBiases(bias, bias), count_labels(sets, present), self.num_classes, drawn)
 
     def _twin(self) -> Any:
         twin = peer_losses.ProxyAnchorLoss(

@@ -9,7 +9,7 @@ from typing_extensions import Unpack
 from robustdml_ops.losses.class_family import ClassFamilyLoss
 from robustdml_ops.losses.distances import named
 from robustdml_ops.losses.metric_loss import no_initialisation
-from robustdml_ops.losses.peer import WeightedLossOptions, peer_losses
+from robustdml_ops.losses.peer import ClassLossOptions, peer_losses
 from robustdml_ops.ops import similarity
 from robustdml_ops.validation import check_positive
 
@@ -73,7 +73,7 @@ class ProxyNCALoss(ClassFamilyLoss):
         softmax_scale: float = 1.0,
         *,
         include_positive: bool = True,
-        **options: Unpack[WeightedLossOptions],
+        **options: Unpack[ClassLossOptions],
     ) -> None:
         super().__init__(num_classes, embedding_size, **options)
         check_positive(softmax_scale=softmax_scale)

@@ -11,7 +11,7 @@ from robustdml_ops.losses.center_spread import center_spread
 from robustdml_ops.losses.class_family import ClassFamilyLoss
 from robustdml_ops.losses.distances import named
 from robustdml_ops.losses.metric_loss import Batch, Parts, no_initialisation
-from robustdml_ops.losses.peer import WeightedLossOptions, peer_losses
+from robustdml_ops.losses.peer import ClassLossOptions, peer_losses
 from robustdml_ops.ops import similarity
 from robustdml_ops.validation import check_finite_numbers, check_positive, check_sizes
 
@@ -69,7 +69,7 @@ class SoftTripleLoss(ClassFamilyLoss):
         margin: float = 0.01,
         *,
         regularizer_weight: float = 0.0,
-        **options: Unpack[WeightedLossOptions],
+        **options: Unpack[ClassLossOptions],
     ) -> None:
         check_finite_numbers(margin=margin, regularizer_weight=regularizer_weight)
         self.regularizer_weight = regularizer_weight  # first: the names of the sub-losses ask for it

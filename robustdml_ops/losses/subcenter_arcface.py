@@ -9,7 +9,7 @@ from typing_extensions import Unpack
 
 from robustdml_ops.losses.arcface import ArcFaceLoss
 from robustdml_ops.losses.labels import class_labels
-from robustdml_ops.losses.peer import WeightedLossOptions
+from robustdml_ops.losses.peer import ClassLossOptions
 from robustdml_ops.precision import compute_dtype
 from robustdml_ops.rows.lengths import unit_rows
 from robustdml_ops.validation import (
@@ -68,7 +68,7 @@ class SubCenterArcFaceLoss(ArcFaceLoss):
         margin: float = 28.6,
         scale: float = 64,
         sub_centers: int = 3,
-        **options: Unpack[WeightedLossOptions],
+        **options: Unpack[ClassLossOptions],
     ) -> None:
         check_sizes(num_classes=num_classes, sub_centers=sub_centers)
         super().__init__(num_classes * sub_centers, embedding_size, margin, scale, **options)
