@@ -34,6 +34,14 @@ class ProxyNCALoss(ClassFamilyLoss):
         ``"native"``, ``"triton"``, ``"eager"``; None: the fastest that serves the device.
     ignore_index : int, optional
         A sample of this label is absent, as one of weight 0.
+    negative_share : float
+        In (0, 1]: how large a part of the classes that the batch lacks takes part in a step of training, drawn anew
+        each time; see docs/sampled.md. 1: all.
+    negative_seed : int
+        ≥ 0, of the draws. Seed and step are in the ``state_dict``.
+    negative_correction : bool
+        With a share: whether a class that was drawn counts for those that it stands for, the logarithmic correction.
+        False: the form of Partial FC.
     weight_init_func : callable, optional
         Fills the parameter in place. None: as pytorch-metric-learning.
     distance, reducer, embedding_regularizer, weight_regularizer, embedding_reg_weight, weight_reg_weight, collect_stats
