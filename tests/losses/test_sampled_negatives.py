@@ -293,6 +293,23 @@ def test_compiled(name):
     assert compiled_module.negatives.state.tolist() == [3, 3]
 
 
+def test_functional_gradients_take_the_state_with_the_parameters():
+    """As they do of every module that counts its steps; the module's own stays where it was."""
+    X, y = batch()
+    loss_function = build("normalized-softmax", **SHARED)
+
+    def loss(parameters, buffers):
+        return torch.func.functional_call(loss_function, {**parameters, **buffers}, (X, y))
+
+    parameters = {name: parameter.detach() for name, parameter in loss_function.named_parameters()}
+    buffers = {name: buffer.clone() for name, buffer in loss_function.named_buffers()}
+    found = torch.func.grad(loss)(parameters, buffers)
+    assert loss_function.negatives.state.tolist() == [3, 0]
+    assert buffers["negatives.state"].tolist() == [3, 1]
+    loss_function(X, y).backward()
+    torch.testing.assert_close(found["W"], loss_function.W.grad)
+
+
 def test_a_checkpoint_that_would_draw_again_is_refused():
     X, y = batch()
     loss = checkpoint(build("proxy-nca", **SHARED), X, y, use_reentrant=False)
