@@ -66,10 +66,9 @@ def draw_classes(labels: Tensor, num_classes: int, share: float, state: Tensor, 
     others, intervals = C - present, (certain + drawn - present).clamp(min=1)
     j = (slots - present).clamp(min=0)
     low, high = j * others // intervals, (j + 1) * others // intervals
-    key = _mix(_mix(_mix(state[0]) + state[1]) + shard)
-    turn = _mix(key)
-    picked = low + _positive(_mix(key + (slots + 1) * _STEP)) % (high - low).clamp(min=1)
-    picked = (picked + _positive(turn) % others.clamp(min=1)) % others.clamp(min=1)
+    random = _random(state, shard, certain + drawn + 1)
+    turn, others = random[-1], others.clamp(min=1)
+    picked = (low + random[:-1] % (high - low).clamp(min=1) + turn % others) % others
     picked = picked + torch.searchsorted(batch - torch.arange(B, device=labels.device), picked, right=True)
     first = torch.where(slots[:certain] < present, batch[:certain], picked[:certain])
     return Drawn(torch.cat([first, picked[certain:]]), places, certain, (C - certain) / drawn if drawn else 1.0)
@@ -89,6 +88,13 @@ def _distinct(labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor, Tensor]
     return places, distinct.scatter(0, rank + 1, ordered)[1:], (rank + 1).amax() if len(labels) else rank.sum()
 
 
+def _random(state: Tensor, shard: int, n: int) -> Tensor:
+    """Numbers in 0 … 2^63 − 1, (n,): SplitMix64, started anew for each seed, step and shard."""
+    seed, step = state.unbind()
+    start = _mix(seed * _FIRST + step) + shard
+    return _mix(start + torch.arange(n, device=state.device) * _STEP) & torch.iinfo(torch.int64).max
+
+
 def _mix(x: Tensor) -> Tensor:
     """A bijection of int64 that looks random: multiplications wrap around."""
     x = (x ^ _shifted(x, 30)) * _FIRST
@@ -99,7 +105,3 @@ def _mix(x: Tensor) -> Tensor:
 def _shifted(x: Tensor, bits: int) -> Tensor:
     """Shifted to the right with zeros from the left; int64 itself would repeat its sign."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
-
-
-def _positive(x: Tensor) -> Tensor:
-    return x & torch.iinfo(torch.int64).max

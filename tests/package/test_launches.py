@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from robustdml_ops.losses import (
+    ArcFaceLoss,
     ContrastiveLoss,
     MemoryContrastiveLoss,
     MultiSimilarityLoss,
@@ -43,6 +44,12 @@ STEPS = {
     "Proxy-Anchor": (lambda: count(lambda: ProxyAnchorLoss(10**5, 512), 1024, 512), 38, 57),
     "Smooth, dense": (lambda: count(lambda: SmoothProxyAnchorLoss(10**5, 128), 256, 128, (256, 10**5)), 44, 66),
     "Proxy-NCA": (lambda: count(lambda: ProxyNCALoss(10**5, 512), 1024, 512), 43, 69),
+    "ArcFace": (lambda: count(lambda: ArcFaceLoss(10**5, 512), 1024, 512), 74, 108),
+    "Proxy-Anchor, a tenth": (
+        lambda: count(lambda: ProxyAnchorLoss(10**6, 512, negative_share=0.1), 1024, 512),
+        124,
+        160,
+    ),
     "SoftTriple": (lambda: count(lambda: SoftTripleLoss(10**4, 128, 10), 256, 128), 44, 78),
     "multi-similarity": (lambda: count(MultiSimilarityLoss, 1024, 128), 20, 29),
     "multi-similarity, a large batch": (lambda: count(MultiSimilarityLoss, 8192, 128), 29, 50),
