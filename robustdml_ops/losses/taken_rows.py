@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robustdml_ops.gradient_memory import gradient_room
 from robustdml_ops.rows.backend import by_columns
-from robustdml_ops.sweep import gradient_room
 
 # Is given rows (n,) int64, distinct, and dL/drows (n, D) in the type of the matrix.
 Receiver = Callable[[Tensor, Tensor], None]
