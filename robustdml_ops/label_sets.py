@@ -8,6 +8,8 @@ from torch import Tensor
 # The label of a row that takes no part: an empty slot of a memory bank, a sample of weight 0. Any other int64 is a
 # class.
 ABSENT: int = torch.iinfo(torch.int64).min
+# The label of a sample whose class is among those of another process: here it has none, and takes part like any other.
+ELSEWHERE = -1
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class LabelSets:
     labels: Tensor  # (B,) int64
     sorted_labels: Tensor | None = None  # (B,) int64, ascending; None: not on the CPU
     order: Tensor | None = None  # (B,) int64, candidate at each place of sorted_labels; None exactly where that is
+    elsewhere: bool = False  # whether some labels are ELSEWHERE; the range of all has been checked then
 
     per_class = 0  # elements that a class brings into the cache
 
@@ -35,9 +38,10 @@ class LabelSets:
         return self.labels, self.sorted_labels, self.order
 
     @classmethod
-    def of(cls, labels: Tensor) -> "LabelSets":
+    def of(cls, labels: Tensor, elsewhere: bool = False) -> "LabelSets":
         """Of ``labels`` (B,) int64, sorted where that serves; stable, so that the same labels give the same sums."""
-        return cls(labels.contiguous(), *(by_class(labels) if labels.device.type == "cpu" else ()))
+        orders = by_class(labels) if labels.device.type == "cpu" else (None, None)
+        return cls(labels.contiguous(), orders[0], orders[1], elsewhere)
 
     def by_class(self) -> tuple[Tensor, Tensor]:
         """Sorted labels and their order, kept or, of labels that came from a GPU, made anew."""

@@ -3,7 +3,7 @@
 from robustdml_ops.anchor import AnchorBiases, AnchorLSE, anchor_loss, anchor_lse
 from robustdml_ops.anchor.problem import ConfidenceSets
 from robustdml_ops.classes import ClassLSE, class_lse
-from robustdml_ops.label_sets import ABSENT, LabelSets
+from robustdml_ops.label_sets import ABSENT, ELSEWHERE, LabelSets
 from robustdml_ops.lambert_w import confidence, lambertw, superloss
 from robustdml_ops.otsu import otsu_confidence, otsu_threshold
 from robustdml_ops.otsu.problem import OtsuCut
@@ -22,6 +22,7 @@ from robustdml_ops.vmf import (
 
 __all__ = [
     "ABSENT",
+    "ELSEWHERE",
     "AnchorBiases",
     "AnchorLSE",
     "ClassLSE",

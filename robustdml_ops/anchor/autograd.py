@@ -126,7 +126,7 @@ def _sweep(
     embeddings, proxies, positive_bias, negative_bias, anchor_bias = inputs
     check_finite_embeddings(embeddings)
     sets, (alpha, backend, operand) = _sets_of(parts_of_sets), settings
-    if isinstance(sets, LabelSets):
+    if isinstance(sets, LabelSets) and not sets.elsewhere:
         check_label_range(sets.labels, len(proxies))
     chosen = choose(BACKENDS, backend, embeddings.device, positive_bias.dtype)
     negative_bias = positive_bias if negative_bias is None else negative_bias

@@ -39,6 +39,9 @@ def count_confidences(
     some = sets.confidences if sets.confidences is not None else sets.hidden
     assert some is not None
     B, device = len(some), some.device
+    if num_classes == 0:
+        none, number = torch.full((), torch.inf, dtype=dtype, device=device), torch.zeros((), dtype=torch.int64)
+        return ConfidenceCounts(number.to(device), number.to(device), none, -none)
     lowest = torch.full((num_classes,), torch.inf, dtype=dtype, device=device)
     highest = -lowest
     rows = chunk_rows(num_classes, B + sets.per_class, device, 0 if present is None else 2 * B)

@@ -38,8 +38,8 @@ def anchor_sweep(
     operand : dtype
         Of what the products multiply.
     """
-    if len(embeddings) == 0:
-        return _without_samples(embeddings, proxies, problem, upstream, want)
+    if len(embeddings) == 0 or len(proxies) == 0:
+        return _without_sums(embeddings, proxies, problem, upstream, want)
     compute, C = problem.positive_bias.dtype, len(proxies)
     with without_autocast(embeddings.device):
         similarities = Similarities(embeddings, proxies, compute, operand, backend, problem.sets.per_class)
@@ -119,10 +119,10 @@ def _of_log_sum_exps(lse: tuple[Tensor, Tensor], upstream: tuple[Tensor, Tensor]
     return result
 
 
-def _without_samples(
+def _without_sums(
     embeddings: Tensor, proxies: Tensor, problem: AnchorProblem, upstream: tuple[Tensor, Tensor] | None, want: Wanted
 ) -> SweepResult:
-    """Every set is empty: log(1 + 0) and no gradient."""
+    """Without samples every set is empty: log(1 + 0). Without them, or without proxies, there is no gradient."""
     zeros = torch.zeros(len(proxies), dtype=problem.positive_bias.dtype, device=embeddings.device)
     return SweepResult(
         total=None if upstream is None else zeros.new_zeros((), dtype=torch.float64),

@@ -39,6 +39,7 @@ def class_lse(
     gamma: float | None = None,
     exclude_target: bool = False,
     normalize_proxies: bool = True,
+    elsewhere: bool = False,
     backend: str | None = None,
 ) -> ClassLSE:
     """Log-sum-exp of the logits of all classes, and the logit of the label, for every sample.
@@ -70,6 +71,9 @@ def class_lse(
         Leave the label's class out of the log-sum-exp, as the Proxy-NCA of 2017 does.
     normalize_proxies : bool
         False: similarities with the proxies as they are, such as class means that are not to be of length 1.
+    elsewhere : bool
+        Whether the proxies are a part of all classes, perhaps none. The label of a sample whose class is not among them
+        is ``robustdml_ops.ops.ELSEWHERE``, and its target −inf; the range of the labels is not checked then.
     backend : str, optional
         ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device.
 
@@ -105,7 +109,7 @@ def class_lse(
     >>> lse - target  # log(1 + e^-2)
     tensor([0.1269, 0.1269])
     """
-    embeddings, rows, labels, centers = _check_matrices(embeddings, proxies, labels)
+    embeddings, rows, labels, centers = _check_matrices(embeddings, proxies, labels, elsewhere)
     dtype, C = compute_dtype(embeddings, rows), len(rows) // centers
     scale, bias = _check_vectors(embeddings, C, dtype, scale, bias)
     gamma = _check_pooling(pooling, gamma, centers)
@@ -118,6 +122,7 @@ def class_lse(
         gamma=gamma,
         exclude_target=exclude_target,
         normalize=normalize_proxies,
+        elsewhere=elsewhere,
         differentiable=torch.is_grad_enabled() and (embeddings.requires_grad or rows.requires_grad),
         backend=backend or "auto",
         operand=autocast_operand_dtype(dtype, embeddings),
@@ -128,7 +133,9 @@ def class_lse(
     return ClassLSE(*apply(ClassSweep, *arguments, *settings))
 
 
-def _check_matrices(embeddings: Tensor, proxies: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:
+def _check_matrices(
+    embeddings: Tensor, proxies: Tensor, labels: Tensor, elsewhere: bool
+) -> tuple[Tensor, Tensor, Tensor, int]:
     """Embeddings, proxies as (C·H, D), labels as int64, and H."""
     check_matrix("embeddings", embeddings)
     check_local("proxies", proxies)
@@ -136,7 +143,7 @@ def _check_matrices(embeddings: Tensor, proxies: Tensor, labels: Tensor) -> tupl
     if isinstance(proxies, Tensor) and proxies.dim() == 3:
         rows, centers = proxies.flatten(0, 1), proxies.shape[1]
     check_matrix("proxies", rows, columns=embeddings.shape[1])
-    if len(rows) == 0:
+    if len(rows) == 0 and not elsewhere:
         raise ValueError(f"proxies must hold at least one class, got shape {tuple(proxies.shape)}")
     labels = check_labels(labels, embeddings)
     check_same_device(embeddings=embeddings, proxies=proxies)

@@ -37,6 +37,7 @@ class ClassSettings(NamedTuple):
     gamma: float
     exclude_target: bool
     normalize: bool
+    elsewhere: bool
     differentiable: bool
     backend: str
     operand: torch.dtype  # of what the products multiply
@@ -79,7 +80,8 @@ def sweep_values(matrices: Matrices, constants: Constants, settings: ClassSettin
     embeddings, rows = matrices
     check_finite_embeddings(embeddings)
     labels, _, _, scale, bias = constants
-    check_label_range(labels, len(rows) // settings.centers)
+    if not settings.elsewhere:
+        check_label_range(labels, len(rows) // settings.centers)
     if scale.device.type == "cpu":
         if not all_finite(scale):
             raise ValueError(f"scale[{_place(~torch.isfinite(scale))}] is NaN or inf")
@@ -113,9 +115,9 @@ def _place(bad: Tensor) -> int | str:
 
 def _problem(constants: Sequence[Any], settings: ClassSettings) -> ClassProblem:
     """The checked arguments as a sweep takes them."""
-    *labels, scale, bias = constants
+    labels, sorted_labels, order, scale, bias = constants
     return ClassProblem(
-        labels=LabelSets(*labels),
+        labels=LabelSets(labels, sorted_labels, order, settings.elsewhere),
         scale=scale,
         bias=bias,
         target_bias=settings.target_bias,
@@ -227,13 +229,14 @@ def class_sweep_op(
     gamma: float,
     exclude_target: bool,
     normalize: bool,
+    elsewhere: bool,
     differentiable: bool,
     backend: str,
     operand: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """See :func:`robustdml_ops.ops.class_lse`; the proxies are (C·H, D)."""
     settings = ClassSettings(
-        centers, target_bias, pooling, gamma, exclude_target, normalize, differentiable, backend, operand
+        centers, target_bias, pooling, gamma, exclude_target, normalize, elsewhere, differentiable, backend, operand
     )
     return sweep_values((embeddings, proxies), (labels, sorted_labels, order, scale, bias), settings)
 
@@ -263,6 +266,7 @@ def class_gradient_op(
     gamma: float,
     exclude_target: bool,
     normalize: bool,
+    elsewhere: bool,
     differentiable: bool,
     backend: str,
     operand: torch.dtype,
@@ -270,7 +274,7 @@ def class_gradient_op(
 ) -> tuple[Tensor, Tensor]:
     """Both gradients, that of the embeddings in the compute type; empty where they are not wanted."""
     settings = ClassSettings(
-        centers, target_bias, pooling, gamma, exclude_target, normalize, differentiable, backend, operand
+        centers, target_bias, pooling, gamma, exclude_target, normalize, elsewhere, differentiable, backend, operand
     )
     constants = (labels, sorted_labels, order, scale, bias)
     dX, dP = _sweep_gradients(settings, want, embeddings, proxies, lse, target, dlse, dtarget, *constants)

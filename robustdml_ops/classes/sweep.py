@@ -10,6 +10,7 @@ from robustdml_ops.classes.native import NativeClasses
 from robustdml_ops.classes.problem import ClassBackend, ClassChunk, ClassProblem, ClassSums, ClassUpstream
 from robustdml_ops.classes.triton import TritonClasses
 from robustdml_ops.gradient_memory import gradient_room
+from robustdml_ops.label_sets import ELSEWHERE
 from robustdml_ops.sweep import Chunk, Similarities
 from robustdml_ops.tracing import without_autocast
 
@@ -38,7 +39,7 @@ def class_sweep(
     """
     B, compute = len(embeddings), problem.scale.dtype
     sums = ClassSums.empty(B, compute, embeddings.device)
-    if B:
+    if B and len(proxies):
         with without_autocast(embeddings.device):
             similarities = _similarities(embeddings, proxies, problem, backend, operand)
             fused = not differentiable and backend.fused_forward(similarities.X, proxies, problem, sums)
@@ -46,6 +47,8 @@ def class_sweep(
                 for _, chunk in _chunks(similarities, problem):
                     backend.class_lse(chunk, problem, sums)
     target = sums.target + problem.target_bias
+    if problem.labels.elsewhere:
+        target = target.masked_fill(problem.labels.labels == ELSEWHERE, -torch.inf)
     lse = sums.log()
     if not problem.exclude_target:
         lse = torch.logaddexp(lse, target.double())
@@ -78,7 +81,7 @@ def class_sweep_backward(
     want : pair of bool
         Which of the two gradients are asked for.
     """
-    if len(embeddings) == 0:
+    if len(embeddings) == 0 or len(proxies) == 0:
         dX = torch.zeros_like(embeddings, dtype=problem.scale.dtype) if want[0] else None
         return dX, gradient_room(proxies).zero_() if want[1] else None
     (lse, target), (dlse, dtarget) = results, upstream

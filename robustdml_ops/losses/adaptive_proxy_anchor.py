@@ -4,8 +4,6 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from robustdml_ops.anchor.counting import count_labels
-from robustdml_ops.label_sets import LabelSets
 from robustdml_ops.losses.base import AnchorFamilyLoss, AnchorTerms
 from robustdml_ops.losses.labels import class_labels
 from robustdml_ops.losses.metric_loss import Batch, Parts
@@ -78,6 +76,11 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
         self.regularization = regularization
         self.negative_margin = negative_margin
         self.margins = nn.Parameter(torch.full((num_classes if per_class else 1,), float(margin)))
+        self.per_class = per_class
+
+    def class_dimensions(self) -> dict[str, int]:
+        """See the base class."""
+        return {"proxies": 0, "margins": 0} if self.per_class else {"proxies": 0}
 
     def _sub_loss_names(self) -> list[str]:
         return [*super()._sub_loss_names(), "margin_reg_loss"]
@@ -85,7 +88,9 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
     def _loss(self, batch: Batch) -> Tensor:
         regularizer = self._regularizer(batch)
         loss = super()._loss(batch)
-        return loss + (regularizer if self.reduction == "mean" else regularizer / self.num_classes)
+        if self.reduction == "mean":
+            return loss + regularizer
+        return loss + self.shards.common(regularizer) / self.num_classes
 
     def _parts(self, batch: Batch) -> Parts:
         regularizer = {"losses": self._regularizer(batch), "indices": None, "reduction_type": "already_reduced"}
@@ -94,7 +99,8 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
     def _regularizer(self, batch: Batch) -> Tensor:
         """λ/mean(m), () in the compute type."""
         check_matrix("embeddings", batch.embeddings)
-        mean = self.margins.to(compute_dtype(batch.embeddings, self.proxies)).mean()
+        margins = self.shards.rows(self.margins).to(compute_dtype(batch.embeddings, self.proxies))
+        mean = self.shards.total(margins.sum()) / self.num_classes if self.per_class else margins.mean()
         require(
             mean > 0,
             lambda: (
@@ -109,12 +115,15 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
         labels = class_labels(batch.labels, embeddings)
         drawn = self._draw(labels)
         log_weights, present = self._log_weights(batch)
-        scaled = self.alpha * self.margins.to(log_weights.dtype)
-        of_sample = scaled[labels] if len(scaled) > 1 else scaled.expand(len(labels))
-        if self.negative_margin == "sample" or len(scaled) == 1:
+        scaled = self.alpha * self.shards.rows(self.margins).to(log_weights.dtype)
+        if self.per_class:
+            of_sample = self.shards.of_labels(scaled, labels)
+        else:
+            of_sample = self.shards.common(scaled).expand(len(labels))
+        if self.negative_margin == "sample" or not self.per_class:
             biases = AnchorBiases(of_sample + log_weights, of_sample + log_weights)
         else:
             of_proxy = scaled if drawn is None else scaled[drawn.classes]
             biases = AnchorBiases(of_sample + log_weights, log_weights, of_proxy)
-        sets = LabelSets.of(labels if drawn is None else drawn.labels)
-        return AnchorTerms(sets, biases, count_labels(sets, present), self.num_classes, drawn)
+        sets, count = self._label_sets(labels, present, drawn)
+        return AnchorTerms(sets, biases, count, self.num_classes, drawn)

@@ -6,12 +6,14 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from robustdml_ops.anchor.counting import count_labels
 from robustdml_ops.anchor.problem import ConfidenceSets
 from robustdml_ops.label_sets import LabelSets
 from robustdml_ops.losses.drawn_classes import Drawn
 from robustdml_ops.losses.metric_loss import Batch, MetricLoss, Parts, check_options, refuse_candidates
 from robustdml_ops.losses.miner_indices import miner_weights
 from robustdml_ops.losses.negatives import negatives_of
+from robustdml_ops.losses.own_rows import own_rows
 from robustdml_ops.losses.peer import PeerWeights, WeightedLossOptions
 from robustdml_ops.ops import AnchorBiases, AnchorLSE, anchor_loss, anchor_lse, similarity
 from robustdml_ops.precision import compute_dtype
@@ -93,6 +95,10 @@ class AnchorFamilyLoss(PeerWeights, MetricLoss):
         """
         return super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights=sample_weights)
 
+    def class_dimensions(self) -> dict[str, int]:
+        """Parameters that have something for each class, and which of their dimensions counts the classes."""
+        return {"proxies": 0}
+
     def get_default_weight_init_func(self) -> Any:
         """As in the authors' code: the scale does not matter to the cosine, but to the optimiser's first steps."""
         return kaiming_normal
@@ -121,6 +127,18 @@ class AnchorFamilyLoss(PeerWeights, MetricLoss):
         check_same_device(embeddings=batch.embeddings, proxies=self.proxies)
         return batch.embeddings
 
+    def _own_rows(self, batch: Batch) -> dict[str, Tensor | None]:
+        self._check(batch)
+        return own_rows(batch, self.proxies, self.num_classes)
+
+    def _label_sets(self, labels: Tensor, present: Tensor | None, drawn: Drawn | None) -> tuple[LabelSets, Tensor]:
+        """X_p⁺ of the classes here that take part, and |P⁺| of all."""
+        sets = LabelSets.of(labels if drawn is None else drawn.labels)
+        count = count_labels(sets, present)
+        if self.shards.divided:
+            sets = LabelSets.of(self.shards.labels(labels), elsewhere=True)
+        return sets, count
+
     def _log_weights(self, batch: Batch, bias: float = 0.0) -> tuple[Tensor, Tensor | None]:
         """Bias + log u (B,), compute type, and which samples are present (None: all). A weight of 0 has no gradient.
 
@@ -148,7 +166,9 @@ class AnchorFamilyLoss(PeerWeights, MetricLoss):
 
     def _taking_part(self, drawn: Drawn | None) -> Tensor:
         """Their proxies."""
-        return self.proxies if drawn is None or self.negatives is None else self.negatives.rows(self.proxies, drawn)
+        if drawn is None or self.negatives is None:
+            return self.shards.rows(self.proxies)
+        return self.negatives.rows(self.proxies, drawn)
 
     def _loss(self, batch: Batch) -> Tensor:
         return self._reduce(batch.embeddings, self._terms(batch))
@@ -162,9 +182,10 @@ class AnchorFamilyLoss(PeerWeights, MetricLoss):
         if terms.drawn is not None:
             scales[1] = scales[1] * terms.drawn.weights(scales[1].dtype)
         proxies = self._taking_part(terms.drawn)
-        return anchor_loss(
+        loss = anchor_loss(
             embeddings, proxies, terms.sets, terms.biases, *scales, alpha=self.alpha, backend=self.backend
         )
+        return self.shards.total(loss)
 
     def _lse(self, embeddings: Tensor, terms: "AnchorTerms") -> AnchorLSE:
         """Of all proxies, (C,) each. One that was drawn has the terms of all that it stands for, the others 0."""

@@ -7,7 +7,7 @@ from robustdml_ops.rows.lengths import all_within_reach, unit_rows
 from robustdml_ops.tracing import has_no_values, without_autocast
 
 
-def center_spread(centers: Tensor) -> Tensor:
+def center_spread(centers: Tensor, num_classes: int) -> Tensor:
     """Σ_k Σ_{h<h'} √(2 − 2 cos(c_kh, c_kh')) / (C·H·(H−1)), (); 0 for H = 1. Differentiable.
 
     The divisor counts each pair twice, as the authors' does. Two centres nearer than the type resolves, √(8ε), have
@@ -16,9 +16,11 @@ def center_spread(centers: Tensor) -> Tensor:
     Parameters
     ----------
     centers : Tensor
-        (C, H, D), any scale. A zero centre has cosine 0 with all others and no gradient.
+        (c, H, D), of all classes or some, any scale. A zero centre has cosine 0 with all others and no gradient.
+    num_classes : int
+        C.
     """
-    C, H, _ = centers.shape
+    H = centers.shape[1]
     with without_autocast(centers.device):
         W = centers if centers.dtype == torch.float64 else centers.float()
         # From the products of the raw centres: unit ones would be copies of the largest parameter there is. But for
@@ -34,4 +36,6 @@ def center_spread(centers: Tensor) -> Tensor:
         upper = torch.ones(H, H, dtype=torch.bool, device=W.device).triu(1)
         apart = 2 - 2 * products * inverse_norm[:, :, None] * inverse_norm[:, None, :]
         counted = upper & (apart > 8 * torch.finfo(W.dtype).eps)
-        return torch.where(counted, apart.masked_fill(~counted, 1).sqrt(), 0.0).sum() / (C * max(1, H * (H - 1)))
+        return torch.where(counted, apart.masked_fill(~counted, 1).sqrt(), 0.0).sum() / (
+            num_classes * max(1, H * (H - 1))
+        )

@@ -10,6 +10,7 @@ from robustdml_ops.losses.labels import class_labels
 from robustdml_ops.losses.metric_loss import Batch, MetricLoss, Parts, check_options, refuse_candidates
 from robustdml_ops.losses.miner_indices import miner_weights
 from robustdml_ops.losses.negatives import negatives_of
+from robustdml_ops.losses.own_rows import own_rows
 from robustdml_ops.losses.peer import ClassLossOptions, PeerWeights
 from robustdml_ops.losses.reduction import reduce_samples
 from robustdml_ops.ops import ClassLSE, class_lse
@@ -21,6 +22,7 @@ class ClassFamilyLoss(PeerWeights, MetricLoss):
     """One loss per sample, ℓ_i = log Σ_k exp(logit_ik) − logit_iy; a subclass has the proxies and the logits."""
 
     known_options = ClassLossOptions
+    weighs_losses = True
     miner_weighs_anchors: ClassVar[bool] = False  # a miner's weights count a sample as an anchor only
 
     def __init__(self, num_classes: int, embedding_size: int, **options: Unpack[ClassLossOptions]) -> None:
@@ -77,6 +79,10 @@ class ClassFamilyLoss(PeerWeights, MetricLoss):
         """
         return super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights=sample_weights)
 
+    def class_dimensions(self) -> dict[str, int]:
+        """Parameters that have something for each class, and which of their dimensions counts the classes."""
+        return {"proxies": 0}
+
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""
         return f"num_classes={self.num_classes}, embedding_size={self.embedding_size}"
@@ -85,8 +91,8 @@ class ClassFamilyLoss(PeerWeights, MetricLoss):
         raise NotImplementedError
 
     def _proxies(self) -> Tensor:
-        """(C, D), or (C, H, D) with H centres a class."""
-        return self._class_matrix()
+        """(C, D), or (C, H, D) with H centres a class: those that are here."""
+        return self.shards.rows(self._class_matrix())
 
     def _logits(self) -> dict[str, Any]:
         """How logits are made of the similarities: settings of :func:`~robustdml_ops.ops.class_lse`."""
@@ -96,11 +102,18 @@ class ClassFamilyLoss(PeerWeights, MetricLoss):
         """ℓ (B,)."""
         return sums.lse - sums.target
 
-    def _losses(self, batch: Batch) -> Tensor:
-        """ℓ (B,), times a miner's weights."""
+    def _check(self, batch: Batch) -> None:
         refuse_candidates(self, batch)
         check_matrix("embeddings", batch.embeddings, columns=self.embedding_size)
         check_same_device(embeddings=batch.embeddings, **self._parameters)
+
+    def _own_rows(self, batch: Batch) -> dict[str, Tensor | None]:
+        self._check(batch)
+        return own_rows(batch, next(self.parameters()), self.num_classes)
+
+    def _losses(self, batch: Batch) -> Tensor:
+        """ℓ (B,), times a miner's weights."""
+        self._check(batch)
         losses = self._of_sums(self._sums(batch.embeddings, class_labels(batch.labels, batch.embeddings)))
         if batch.indices_tuple is None:
             return losses
@@ -111,7 +124,12 @@ class ClassFamilyLoss(PeerWeights, MetricLoss):
 
         Without this correction the sums are of those drawn alone.
         """
-        proxies, bias = self._proxies(), None
+        proxies, bias, shards = self._proxies(), None, self.shards
+        if shards.divided:  # no class is drawn then: shard_classes refuses that
+            here = class_lse(
+                embeddings, proxies, shards.labels(labels), elsewhere=True, backend=self.backend, **self._logits()
+            )
+            return ClassLSE(*shards.log_sum_exp(*here, labels))
         if self.negatives is not None and self.training:
             drawn = self.negatives.draw(labels, self.num_classes)
             proxies, labels = self.negatives.rows(proxies, drawn), drawn.labels
@@ -121,6 +139,10 @@ class ClassFamilyLoss(PeerWeights, MetricLoss):
 
     def _loss(self, batch: Batch) -> Tensor:
         return reduce_samples(self._losses(batch), batch.sample_weights, self.reduction)
+
+    def _own_loss(self, batch: Batch) -> Tensor:
+        loss = self._loss(batch)
+        return loss if self.reduction == "mean" else self.shards.own(loss)
 
     def _parts(self, batch: Batch) -> Parts:
         losses = self._losses(batch)

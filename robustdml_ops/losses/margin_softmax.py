@@ -51,6 +51,13 @@ class MarginSoftmaxLoss(ClassFamilyLoss):
         if self.collect_stats:
             self.avg_angle = float(torch.acos(cosines.detach().clamp(-1, 1)).mean().rad2deg())
 
+    def class_dimensions(self) -> dict[str, int]:
+        """See the base class."""
+        return {"W": 1}
+
+    def _proxies(self) -> Tensor:
+        return self.shards.rows(self.W).t()
+
     def _class_matrix(self) -> Tensor:
         return self.W.t()
 

@@ -10,7 +10,7 @@ ways, of which the first serves almost all scripts:
 
 import difflib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -27,6 +27,7 @@ from robustdml_ops.losses.peer import (
     peer_reducers,
 )
 from robustdml_ops.losses.reduction import check_reduction
+from robustdml_ops.shards import ONE_PROCESS, OneProcess, settings_of
 
 # Steps of the peer's dense code, which a subclass may have been written to change.
 _DENSE_STEPS = (
@@ -64,6 +65,9 @@ class MetricLoss(PeerBase):
     dense_size: ClassVar[str] = "batch × classes"  # of the matrices that the peer's code keeps
     known_options: ClassVar[type] = LossOptions  # names of its keyword arguments
     _own_compute_loss: ClassVar[bool] = False  # a subclass has its own compute_loss
+    has_classes: ClassVar[bool] = True  # whose terms each process has a part of
+    weighs_losses: ClassVar[bool] = False  # whether sample weights multiply losses, and not the terms of classes
+    shards: OneProcess = ONE_PROCESS  # who has the other classes
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -118,11 +122,13 @@ class MetricLoss(PeerBase):
     ) -> Tensor:
         """Loss of a batch; see the subclass."""
         batch = Batch(embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights)
-        if isinstance(embeddings, Tensor) and embeddings.dtype == torch.float64:
+        if isinstance(embeddings, Tensor) and embeddings.dtype == torch.float64 and not self.shards.divided:
             self._widen()
         if self.ignore_index is not None:
             batch = _ignore(batch, self.ignore_index)
-        if not self._is_fused():
+        if self.shards.divided:
+            return self.shards.guard(self._own_loss, self._of_all(batch, lambda: self._own_rows(batch)))
+        if not self.is_fused():
             return self._reduced(batch)
         loss, added = self._loss(batch), self._regularization(embeddings)
         return loss + added if isinstance(added, Tensor) else loss
@@ -171,7 +177,7 @@ class MetricLoss(PeerBase):
             if parameter.dtype != torch.float64:
                 parameter.data = parameter.data.double()
 
-    def _is_fused(self) -> bool:
+    def is_fused(self) -> bool:
         """Whether one fused sum is the loss, but for regularisers."""
         if self.reduction == "none":
             self._refuse_dense("reduction='none'")
@@ -213,6 +219,22 @@ class MetricLoss(PeerBase):
             ref_emb, ref_labels = embeddings, labels
         parts: Parts = self._twin().compute_loss(embeddings, labels, indices_tuple, ref_emb, ref_labels)
         return parts
+
+    def _of_all(self, batch: Batch, own_rows: Callable[[], dict[str, Tensor | None]]) -> Batch:
+        """The batch of all processes; ``own_rows`` gives the fields of this one's, checked."""
+        rows = self.shards.agree(own_rows, settings_of(self))
+        weights = rows.pop("sample_weights", None)
+        whole: dict[str, Any] = {name: self.shards.gather(value, self.has_classes) for name, value in rows.items()}
+        of_parts = self.has_classes and not self.weighs_losses
+        return batch._replace(sample_weights=self.shards.gather(weights, of_parts), **whole)
+
+    def _own_loss(self, batch: Batch) -> Tensor:
+        """The loss of the batch of all processes or, unreduced, of what is this one's."""
+        return self._loss(batch)
+
+    def _own_rows(self, batch: Batch) -> dict[str, Tensor | None]:
+        """Fields of a batch by their names, checked: what each process brings."""
+        raise NotImplementedError
 
     def _loss(self, batch: Batch) -> Tensor:
         """The loss, (), or its terms, as ``reduction`` says."""

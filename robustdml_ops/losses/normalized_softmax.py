@@ -64,6 +64,10 @@ class NormalizedSoftmaxLoss(ClassFamilyLoss):
         """As the peer: of unit vectors, and so the cosine."""
         return peer_distances.DotProductSimilarity()
 
+    def class_dimensions(self) -> dict[str, int]:
+        """See the base class."""
+        return {"W": 1}
+
     def get_logits(self, embeddings: Tensor) -> Tensor:
         """Cosines of ``embeddings`` (B, D) with all classes, by the temperature: (B, C), materialised.
 
@@ -80,6 +84,9 @@ class NormalizedSoftmaxLoss(ClassFamilyLoss):
         # −d = 2s − 2, and the constant leaves with the difference of the two.
         per_cosine = 2 if self._form() == "squared" else 1
         return {"scale": per_cosine / self.temperature}
+
+    def _proxies(self) -> Tensor:
+        return self.shards.rows(self.W).t()
 
     def _class_matrix(self) -> Tensor:
         return self.W.t()

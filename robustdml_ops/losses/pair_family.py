@@ -12,7 +12,12 @@ from robustdml_ops.losses.metric_loss import Batch, MetricLoss, check_options
 from robustdml_ops.losses.miner_indices import ListedPairs, listed_pairs
 from robustdml_ops.losses.peer import LossOptions
 from robustdml_ops.pairs.autograd import pair_dtype
-from robustdml_ops.validation import check_matrix, check_same_device, check_sample_weights
+from robustdml_ops.validation import (
+    check_finite_embeddings,
+    check_matrix,
+    check_same_device,
+    check_sample_weights,
+)
 
 
 class PairBatch(NamedTuple):
@@ -36,6 +41,7 @@ class PairFamilyLoss(MetricLoss):
     """One loss per sample, of its pairs with the batch or with given candidates; a subclass has the terms."""
 
     dense_size = "batch × candidates"
+    has_classes = False
 
     def __init__(self, **options: Unpack[LossOptions]) -> None:
         check_options(type(self), options)
@@ -88,6 +94,33 @@ class PairFamilyLoss(MetricLoss):
             On the CPU, a place of ``indices_tuple`` that is not there.
         """
         return super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights=sample_weights)
+
+    def class_dimensions(self) -> dict[str, int]:
+        """Nothing is divided but the batch: each process has the pairs of all, and the gradient of its own rows."""
+        return {}
+
+    def _own_rows(self, batch: Batch) -> dict[str, Tensor | None]:
+        embeddings = check_matrix("embeddings", batch.embeddings)
+        check_finite_embeddings(embeddings)
+        if batch.indices_tuple is not None:
+            raise ValueError(
+                "indices_tuple chooses from the batch of one process, and those of several are joined: leave it out"
+            )
+        if batch.ref_emb is not None and (batch.ref_labels is None or batch.ref_labels is batch.labels):
+            raise ValueError(
+                "ref_emb is another view of the batch of one process, and the batches of several are joined: give "
+                "ref_labels of their own, with the same rows on all processes, as those of a memory bank"
+            )
+        labels, _ = pair_labels(batch.labels, embeddings)
+        weights = batch.sample_weights
+        if weights is not None:
+            like = embeddings.new_empty(len(embeddings), dtype=pair_dtype(embeddings, batch.ref_emb))
+            weights = check_sample_weights(weights, like)
+        return {"embeddings": embeddings, "labels": labels, "sample_weights": weights}
+
+    def _own_loss(self, batch: Batch) -> Tensor:
+        loss = self._loss(batch)
+        return loss if self.reduction == "mean" else self.shards.own(loss)
 
     def _checked(self, batch: Batch) -> PairBatch:
         embeddings, ref_emb = check_matrix("embeddings", batch.embeddings), batch.ref_emb

@@ -7,10 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from robustdml_ops.label_sets import ABSENT
+from robustdml_ops.losses.labels import class_labels
 from robustdml_ops.losses.multi_similarity import MultiSimilarityLoss
 from robustdml_ops.losses.proxy_nca import ProxyNCALoss
 from robustdml_ops.ops import confidence, otsu_confidence, pair_lse_sum
 from robustdml_ops.robust.loss_thresholds import THRESHOLDS
+from robustdml_ops.shards import ONE_PROCESS, OneProcess
 from robustdml_ops.validation import check_finite_numbers, check_matrix, check_positive, check_sizes
 
 NAMES = ("multi-similarity", "proxy-nca")
@@ -92,6 +94,8 @@ class ProcSimLoss(nn.Module):
     >>> loss_function.step(embeddings, labels).confidence.shape
     torch.Size([32])
     """
+
+    shards: OneProcess = ONE_PROCESS
 
     def __init__(
         self,
@@ -187,6 +191,8 @@ class ProcSimLoss(nn.Module):
 
     def step(self, embeddings: Tensor, labels: Tensor, guidance: Tensor | None = None) -> ProcSimStep:
         """Loss of a batch as :meth:`forward`, with the confidences, the detector's losses and the threshold."""
+        if self.shards.divided:
+            return self._step_of_all(embeddings, labels)
         check_matrix("embeddings", embeddings)
         if guidance is not None and self.regularizer is None:
             raise ValueError("guidance is for a regularizer, and there is none: give ProcSimLoss(regularizer=…)")
@@ -204,6 +210,36 @@ class ProcSimLoss(nn.Module):
             guided = _check_per_sample("regularizer", self.regularizer(embeddings, guidance, labels), labels)
             loss = loss + self.omega * _mean(sigma * guided if self.confidence_on_regularizer else guided)
         return ProcSimStep(loss, sigma, losses, threshold)
+
+    def class_dimensions(self) -> dict[str, int]:
+        """What has something for each class is in its parts; some things are for one process alone."""
+        for name, value in (("regularizer", self.regularizer), ("dml", self.dml)):
+            if callable(value):
+                raise ValueError(f"{name} of ProcSimLoss, {value!r}, sees one process's samples alone: leave it out")
+        return {}
+
+    def _step_of_all(self, embeddings: Tensor, labels: Tensor) -> ProcSimStep:
+        """As :meth:`step`, with the threshold, the pairs and the means of the batch of all processes."""
+        shards, trains_embeddings = self.shards, self.dml == "proxy-nca"
+        own = None
+        if self.proxy_nca is not None:
+            own = self.proxy_nca(embeddings if trains_embeddings else embeddings.detach(), labels)
+        losses = self._detect(embeddings, labels, own)  # with what is wrong on one process all have ended here
+        labels = class_labels(labels, embeddings)
+        all_losses, all_labels = shards.gather(losses), shards.gather(labels)
+        assert all_losses is not None and all_labels is not None
+        threshold, sigma = self._judge(all_losses)
+        mine, B = shards.own(sigma), max(1, len(sigma))
+        if trains_embeddings:
+            assert own is not None
+            return ProcSimStep(shards.total((mine * own).sum()) / B, mine, losses, threshold)
+        rows = shards.gather(embeddings, of_parts=False)
+        assert rows is not None
+        paired = torch.where(all_losses > threshold, ABSENT, all_labels) if self.drop_above else all_labels
+        loss = self._dml(rows, paired, sigma, None)
+        if own is not None:
+            loss = loss + shards.total(own.sum()) / B
+        return ProcSimStep(loss, mine, losses, threshold)
 
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""

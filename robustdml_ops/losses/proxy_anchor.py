@@ -4,8 +4,6 @@ from typing import Any
 
 from typing_extensions import Unpack
 
-from robustdml_ops.anchor.counting import count_labels
-from robustdml_ops.label_sets import LabelSets
 from robustdml_ops.losses.base import AnchorFamilyLoss, AnchorTerms
 from robustdml_ops.losses.labels import class_labels
 from robustdml_ops.losses.metric_loss import Batch, no_initialisation
@@ -76,9 +74,9 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
         embeddings = self._check(batch)
         labels = class_labels(batch.labels, embeddings)
         drawn = self._draw(labels)
-        sets = LabelSets.of(labels if drawn is None else drawn.labels)
         bias, present = self._log_weights(batch, self.alpha * self.margin)
-        return AnchorTerms(sets, AnchorBiases(bias, bias), count_labels(sets, present), self.num_classes, drawn)
+        sets, count = self._label_sets(labels, present, drawn)
+        return AnchorTerms(sets, AnchorBiases(bias, bias), count, self.num_classes, drawn)
 
     def _twin(self) -> Any:
         twin = peer_losses.ProxyAnchorLoss(

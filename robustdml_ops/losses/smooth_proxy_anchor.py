@@ -1,13 +1,16 @@
 """Smooth Proxy-Anchor, Roig et al. 2020: confidences in place of labels."""
 
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from robustdml_ops.anchor.counting import ConfidenceCounts, count_confidences
 from robustdml_ops.anchor.problem import ConfidenceSets
 from robustdml_ops.losses.base import AnchorFamilyLoss, AnchorTerms
 from robustdml_ops.losses.metric_loss import Batch
+from robustdml_ops.losses.own_rows import own_samples
 from robustdml_ops.ops import AnchorBiases
 from robustdml_ops.validation import (
     check_finite_numbers,
@@ -113,16 +116,47 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
             device-side assertion for the confidences, a NaN loss for the embeddings).
         """
         batch = Batch(embeddings, None, None, None, None, sample_weights)
+        if self.shards.divided:
+            # The labels' place in a batch is that of what stands for them.
+            whole = self._of_all(batch, lambda: self._own_hidden(batch, confidences))
+            sets = replace(self._sets(embeddings, confidences), hidden=whole.labels)
+            return self.shards.guard(self._of_sets, whole, sets)
         self._check(batch)
-        sets = self._sets(embeddings, confidences)
+        return self._of_sets(batch, self._sets(embeddings, confidences))
+
+    def _own_hidden(self, batch: Batch, confidences: Tensor | Factors) -> dict[str, Tensor | None]:
+        self._check(batch)
+        return {**own_samples(batch, self.proxies), "labels": self._sets(batch.embeddings, confidences).hidden}
+
+    def _of_sets(self, batch: Batch, sets: ConfidenceSets) -> Tensor:
         bias, present = self._log_weights(batch, self.alpha * self.margin)
-        counts = count_confidences(sets, self.num_classes, present, bias.dtype)
-        if len(embeddings):
+        counts = self._counts(sets, present, bias)
+        if len(batch.embeddings):
             self._check_range(counts)
-        return self._reduce(embeddings, AnchorTerms(sets, AnchorBiases(bias, bias), counts.positive, counts.negative))
+        biases = AnchorBiases(bias, bias)
+        return self._reduce(batch.embeddings, AnchorTerms(sets, biases, counts.positive, counts.negative))
+
+    def _counts(self, sets: ConfidenceSets, present: Tensor | None, like: Tensor) -> ConfidenceCounts:
+        """Of all classes, by those that are here."""
+        shards = self.shards
+        classes = len(shards.rows(self.proxies))
+        counts = count_confidences(sets, classes, present, like.dtype)
+        if not shards.divided:
+            return counts
+        positive, negative = shards.count(torch.stack([counts.positive, counts.negative]))
+        return ConfidenceCounts(positive, negative, shards.least(counts.lowest), -shards.least(-counts.highest))
 
     def _sets(self, embeddings: Tensor, confidences: Tensor | Factors) -> ConfidenceSets:
         B, C = len(embeddings), self.num_classes
+        if self.shards.divided:
+            if isinstance(confidences, Tensor):
+                raise ValueError(
+                    "confidences (B, C) have all classes, and those of this loss are sharded: give the factors "
+                    "(hidden, weight, bias), as ConfidenceHead.factors does"
+                )
+            hidden, *of_classes = confidences
+            confidences = (hidden, *(self.shards.given(part) for part in of_classes))  # type: ignore[assignment]
+            C = len(self.shards.rows(self.proxies))
         if isinstance(confidences, Tensor):
             check_matrix("confidences", confidences, columns=C)
             given = {"confidences": confidences}

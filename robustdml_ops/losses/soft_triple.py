@@ -95,7 +95,7 @@ class SoftTripleLoss(ClassFamilyLoss):
 
     def regularizer(self) -> Tensor:
         """τ·R, (), of the centres as they are; 0 for one centre per class."""
-        return self.regularizer_weight * center_spread(self._proxies())
+        return self.regularizer_weight * self.shards.total(center_spread(self._proxies(), self.num_classes))
 
     def get_logits(self, embeddings: Tensor) -> Tensor:
         """S' of ``embeddings`` (B, D) with all classes, (B, C); materialises B×C×H."""
@@ -127,7 +127,22 @@ class SoftTripleLoss(ClassFamilyLoss):
         return ["loss", "center_reg_loss"] if self.regularizer_weight else ["loss"]
 
     def _proxies(self) -> Tensor:
-        return self.fc.t().reshape(self.num_classes, self.centers_per_class, self.embedding_size)
+        return self.by_class("fc", self.shards.rows(self.fc))
+
+    def class_dimensions(self) -> dict[str, int]:
+        """See the base class."""
+        return {"fc": 0}
+
+    def by_class(self, _: str, centers: Tensor) -> Tensor:
+        """``fc`` (D, C·H) as (C, H, D), which is how it lies where classes are sharded: no class is cut then."""
+        return centers if centers.dim() == 3 else centers.t().reshape(-1, self.centers_per_class, self.embedding_size)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        """Of one process or, with centres by class, of several."""
+        saved = state_dict.get(prefix + "fc")
+        if saved is not None and saved.dim() == 3 and self.fc.dim() == 2:
+            state_dict = {**state_dict, prefix + "fc": saved.flatten(0, 1).t()}
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def _class_matrix(self) -> Tensor:
         return self.fc.t()

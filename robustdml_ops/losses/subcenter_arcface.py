@@ -141,6 +141,10 @@ class SubCenterArcFaceLoss(ArcFaceLoss):
     def _logits(self) -> dict[str, Any]:
         return {**super()._logits(), "pooling": "max"}
 
+    def class_dimensions(self) -> dict[str, int]:
+        """Refused: the columns of ``W`` are centres, and a division by columns would cut classes apart."""
+        raise ValueError(f"{type(self).__name__} can't be sharded: take SoftTripleLoss, or one centre a class")
+
     def _proxies(self) -> Tensor:
         """(C, H, D), a view of ``W``."""
         return self.W.t().reshape(self.num_classes, self.sub_centers, self.embedding_size)

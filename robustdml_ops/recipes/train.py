@@ -28,6 +28,7 @@ from robustdml_ops.recipes.trained.card import ModelCard
 from robustdml_ops.recipes.trained.embedder import TrainedEmbedder
 from robustdml_ops.recipes.trained.model_file import FILE_NAME as MODEL_FILE
 from robustdml_ops.recipes.untouched import below_untouched, untouched_metrics
+from robustdml_ops.recipes.world import ALONE, World
 
 # The first of these that a run has is its clean score in reports and comparisons.
 CLEAN_SCORES = ("log_p_clean_auc", "confidence_auc", "detector_loss_auc", "weight_auc")
@@ -80,6 +81,7 @@ def train(
     recorders: Sequence[Recorder] = (),
     untouched: dict[str, float] | None = None,
     evaluate_each_epoch: bool = True,
+    world: World = ALONE,
 ) -> TrainingResult:
     """Train an embedding and evaluate it on the test split after every epoch.
 
@@ -107,6 +109,8 @@ def train(
     evaluate_each_epoch : bool
         False to evaluate after the last epoch alone, where nobody looks at the others: on much test data evaluation
         takes longer than training. The other records of the history have no metrics then.
+    world : World
+        The processes that train it together, each with a part of every batch; the first of them writes.
 
     Returns
     -------
@@ -126,16 +130,17 @@ def train(
     """
     if resume and out is None:
         raise UsageError("resume needs the folder of the run (out)")
-    if out is not None:
+    writes = out is not None and world.leads
+    if writes and out is not None:
         check_folder(out, resume)
     chosen = resolve_device(device)
     # Seeds are set inside a fork, so that a caller's own random numbers go on as if nothing had run.
     with torch.random.fork_rng(devices=[chosen] if chosen.type == "cuda" else []):
         torch.manual_seed(config.seed)
-        prepared = prepare(config, data, chosen, on_progress)
+        prepared = world.first(lambda: prepare(config, data, chosen, on_progress))
         if untouched is None:
             untouched = untouched_metrics(prepared, chosen, on_progress)
-        run = Run(config, prepared, chosen)
+        run = Run(config, prepared, chosen, world=world)
         if resume and out is not None:
             run.load_state(load_checkpoint(out, config, run.data_summary))
             if run.epoch > config.epochs:
@@ -149,14 +154,15 @@ def train(
                 run.train_epoch(on_progress, recorders, evaluate_each_epoch or run.epoch + 1 == config.epochs)
                 for recorder in recorders:
                     recorder.epoch(run.history[-1])
-                if out is not None:
-                    save_checkpoint(out, config, run.data_summary, run.state())
+                state = run.state() if out is not None else None
+                if writes and out is not None and state is not None:
+                    save_checkpoint(out, config, run.data_summary, state)
                     write_text(out / "history.jsonl", "".join(json.dumps(record) + "\n" for record in run.history))
         finally:
             for recorder in recorders:
                 recorder.close()
         result = _result(run, untouched)
-    if out is not None:
+    if writes and out is not None:
         result.model.save(out / MODEL_FILE)
         write_text(out / "metrics.json", json.dumps(result.summary, indent=2) + "\n")
     return result

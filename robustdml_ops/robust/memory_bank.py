@@ -10,6 +10,7 @@ from robustdml_ops.robust.batch import Batch, check_batch, check_ids, check_keep
 from robustdml_ops.robust.buffers import TypedBuffers
 from robustdml_ops.robust.class_sums import ClassStatistics, add_rows, exchange_rows, spread
 from robustdml_ops.robust.sample_copies import SampleCopies
+from robustdml_ops.shards import ONE_PROCESS, OneProcess, settings_of
 from robustdml_ops.validation import all_finite, check_label_range, check_labels, check_sizes
 
 _RECOMPUTE_ROWS = 65_536
@@ -75,6 +76,7 @@ class MemoryBank(TypedBuffers):
     sums: Tensor
     counts: Tensor
     enqueued: Tensor
+    shards: OneProcess = ONE_PROCESS
 
     def __init__(
         self,
@@ -100,6 +102,10 @@ class MemoryBank(TypedBuffers):
         self.register_buffer("sums", torch.zeros(num_classes, embedding_size, dtype=sum_dtype))
         self.register_buffer("counts", torch.zeros(num_classes, dtype=torch.int64))
         self.register_buffer("enqueued", torch.zeros((), dtype=torch.int64))
+
+    def class_dimensions(self) -> dict[str, int]:
+        """What has something for each class, and which dimension counts them."""
+        return {"sums": 0, "counts": 0}
 
     @property
     def pointer(self) -> Tensor:
@@ -157,6 +163,19 @@ class MemoryBank(TypedBuffers):
         IndexError
             A label or sample id out of range (on a GPU a device-side assertion).
         """
+
+        def check() -> dict[str, Tensor | None]:
+            batch, kept = self._checked(features, labels, sample_ids, keep)
+            return {**batch._asdict(), "keep": kept}
+
+        rows = self.shards.agree(check, settings_of(self) if self.shards.divided else {})
+        X, y, ids, kept = (self.shards.gather(rows[name]) for name in ("X", "labels", "sample_ids", "keep"))
+        return self.store(Batch(X, y, ids), kept)  # type: ignore[arg-type]
+
+    def _checked(
+        self, features: Tensor, labels: Tensor, sample_ids: Tensor | None, keep: Tensor | None
+    ) -> tuple[Batch, Tensor]:
+        """A batch as :meth:`store` takes it, and which of its rows are kept."""
         D, N = self.embedding_size, self.num_samples
         batch = check_batch("features", features, labels, sample_ids, D, N, self.features)
         check_label_range(batch.labels, self.num_classes)
@@ -168,7 +187,7 @@ class MemoryBank(TypedBuffers):
                 "out of the batch"
             )
         keep = torch.ones_like(batch.labels, dtype=torch.bool) if keep is None else check_keep(keep, batch.labels)
-        return self.store(batch._replace(X=stored), keep)
+        return batch._replace(X=stored), keep
 
     def store(self, batch: Batch, keep: Tensor) -> Tensor:
         """As `enqueue`, without a gradient and of values that have been checked."""
@@ -194,7 +213,9 @@ class MemoryBank(TypedBuffers):
         features = torch.where(entering[:, None], features, old_features)
 
         touched = torch.where(entering, torch.stack([labels, old_labels]), -1).flatten().clamp_(min=-1)
-        exchange_rows(ClassStatistics(self.sums, self.counts), touched, features, old_features)
+        touched = self.shards.labels(touched)  # of other processes' classes nothing is kept here: as for padding
+        if len(self.counts):
+            exchange_rows(ClassStatistics(self.sums, self.counts), touched, features, old_features)
         if self.copies is not None:
             self.copies.link(ids, serials, entering)
         self.features.index_copy_(0, slots, features)
@@ -210,7 +231,12 @@ class MemoryBank(TypedBuffers):
         self.counts.zero_()
         chunks = (torch.split(buffer, _RECOMPUTE_ROWS) for buffer in (self.features, self.labels))
         for features, labels in zip(*chunks, strict=True):
-            classes = spread(labels, self.num_classes)  # an empty slot holds zeros
+            if self.shards.divided:
+                labels = self.shards.labels(labels)
+                features = features * (labels >= 0)[:, None]
+            if len(self.counts) == 0:
+                continue
+            classes = spread(labels, len(self.counts))  # an empty slot holds zeros
             add_rows(self.sums, classes, features.to(self.sums.dtype))
             add_rows(self.counts, classes, (labels >= 0).long())
 
@@ -256,9 +282,12 @@ class MemoryBank(TypedBuffers):
         slots = self.copies.find(sample_ids, self.enqueued, max_copies)
         found = slots.clamp(min=0)
         own = (slots >= 0) & (self.labels[found] == labels[:, None])
+        if self.shards.divided:
+            own &= self.shards.here(labels)[:, None]
         copies = self.features.index_select(0, found.flatten()).view(*found.shape, self.embedding_size)
-        sums = self.sums.index_select(0, labels) - (copies.to(self.sums.dtype) * own[..., None]).sum(1)
-        counts = self.counts[labels] - own.sum(1)
+        copies = (copies.to(self.sums.dtype) * own[..., None]).sum(1)
+        sums = self.shards.at_labels(self.sums, labels) - copies
+        counts = self.shards.at_labels(self.counts, labels) - own.sum(1)
         return ClassStatistics(torch.where(counts[:, None] > 0, sums, 0), counts)
 
     def extra_repr(self) -> str:

@@ -1,6 +1,6 @@
 """PRISM: which samples of a batch have a right label, judged by a memory of those that had."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from robustdml_ops.robust.prism_scores import MemoryPositive, Scores
 from robustdml_ops.robust.prism_settings import PRISMSettings
 from robustdml_ops.robust.prism_softmax import BankSoftmax, VmfSimilarity
 from robustdml_ops.rows.lengths import unit_rows
+from robustdml_ops.shards import ONE_PROCESS, OneProcess, settings_of
 
 
 class PRISMResult(NamedTuple):
@@ -124,6 +125,8 @@ class PRISM(TypedBuffers):
     (tensor([ True, False,  True,  True]), tensor([71, -1, -1, -1]))
     """
 
+    shards: OneProcess = ONE_PROCESS
+
     def __init__(
         self,
         num_classes: int,
@@ -229,18 +232,25 @@ class PRISM(TypedBuffers):
         IndexError
             A label or sample id out of range (on a GPU a device-side assertion).
         """
-        batch = self._unit_batch(embeddings, labels, sample_ids)
+        batch, _ = self._unit_batch(embeddings, labels, sample_ids)
+        return self.shards.guard(self._judge, batch, proxies)
+
+    def _judge(self, batch: Batch, proxies: Tensor | None) -> PRISMResult:
         scores = self._score(batch, proxies)
         keep, threshold = self.threshold.judge(scores, batch.labels)
         self.scores.advance(batch.labels)
-        return PRISMResult(keep, scores.values, threshold, _rejected(keep, batch.sample_ids))
+        own = self.shards.own
+        keep, ids = own(keep), None if batch.sample_ids is None else own(batch.sample_ids)
+        threshold = own(threshold) if threshold.dim() else threshold
+        return PRISMResult(keep, own(scores.values), threshold, _rejected(keep, ids))
 
     @torch.no_grad()
     def log_p_clean(
         self, embeddings: Tensor, labels: Tensor, sample_ids: Tensor | None = None, proxies: Tensor | None = None
     ) -> Tensor:
         """Scores alone, (B,): changes no state. Parameters and errors as in `forward`."""
-        return self._score(self._unit_batch(embeddings, labels, sample_ids), proxies).values
+        batch, _ = self._unit_batch(embeddings, labels, sample_ids)
+        return self.shards.own(self.shards.guard(self._score, batch, proxies).values)
 
     @torch.no_grad()
     def enqueue(self, embeddings: Tensor, labels: Tensor, keep: Tensor, sample_ids: Tensor | None = None) -> None:
@@ -258,15 +268,36 @@ class PRISM(TypedBuffers):
         ValueError, TypeError, IndexError
             As `forward`, and for a ``keep`` of another shape or type. Nothing has changed then.
         """
-        batch = self._unit_batch(embeddings, labels, sample_ids)
-        check_values(batch, self.num_classes)
-        self.scores.enqueue(batch, check_keep(keep, batch.labels))
+        batch, kept = self._unit_batch(embeddings, labels, sample_ids, (keep,))
+        self.shards.guard(self.scores.enqueue, batch, kept)
 
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""
         return f"num_classes={self.num_classes}, embedding_size={self.embedding_size}, similarity={self.similarity!r}"
 
-    def _unit_batch(self, embeddings: Tensor, labels: Tensor, sample_ids: Tensor | None) -> Batch:
+    def class_dimensions(self) -> dict[str, int]:
+        """What has something for each class is in its parts."""
+        return {}
+
+    def _unit_batch(
+        self, embeddings: Tensor, labels: Tensor, sample_ids: Tensor | None, keep: tuple[Tensor, ...] = ()
+    ) -> tuple[Batch, Tensor]:
+        """The batch of all processes, which tell each other first whether theirs is as it should be.
+
+        With it come the rows to keep, where they are given; else values are checked where they are computed with.
+        """
+
+        def check() -> dict[str, Tensor | None]:
+            batch = self._own_batch(embeddings, labels, sample_ids)
+            if keep or self.shards.divided:
+                check_values(batch, self.num_classes)
+            return {**batch._asdict(), "keep": check_keep(keep[0], batch.labels) if keep else None}
+
+        rows: dict[str, Any] = self.shards.agree(check, settings_of(self) if self.shards.divided else {})
+        X, y, ids, kept = (self.shards.gather(rows[name]) for name in ("X", "labels", "sample_ids", "keep"))
+        return Batch(X, y, ids), kept  # type: ignore[arg-type,return-value]
+
+    def _own_batch(self, embeddings: Tensor, labels: Tensor, sample_ids: Tensor | None) -> Batch:
         """Unit rows in the compute type. NaN or inf in an embedding is NaN in its row: it is looked for there."""
         D, N, state = self.embedding_size, self.num_samples, next(self.buffers(), None)
         batch = check_batch("embeddings", embeddings, labels, sample_ids, D, N, state)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from robustdml_ops.robust.batch import Batch
 from robustdml_ops.robust.memory_bank import MemoryBank
-from robustdml_ops.robust.prism_scores import Scores
+from robustdml_ops.robust.prism_scores import Scores, counts_here
 from robustdml_ops.robust.prism_softmax import BankSoftmax
 from robustdml_ops.robust.prism_thresholds import Threshold
 
@@ -25,18 +25,22 @@ class AuthorsSimilarity(BankSoftmax):
         super().__init__(bank, None, "zero", backend)
         self.register_buffer("brought", torch.zeros(bank.num_classes, dtype=torch.bool))
 
+    def class_dimensions(self) -> dict[str, int]:
+        """As of :class:`BankSoftmax`."""
+        return {**super().class_dimensions(), "brought": 0}
+
     def score(self, batch: Batch, proxies: Tensor | None) -> Scores:
         """As of :class:`BankSoftmax`, and whether the bank is empty."""
         return super().score(batch, proxies)._replace(bank_is_empty=self.bank.enqueued == 0)
 
     def is_known(self, labels: Tensor) -> Tensor:
         """As of :class:`BankSoftmax`."""
-        return self.brought[labels]
+        return self.shards.of_labels(self.brought, labels)
 
     def enqueue(self, batch: Batch, keep: Tensor) -> None:
         """Store the kept rows, and take note of their classes unless the bank is empty."""
         noted = keep & (self.bank.enqueued > 0)
-        self.brought |= torch.zeros_like(self.bank.counts).index_add_(0, batch.labels, noted.long()) > 0
+        self.brought |= counts_here(self.shards, batch.labels, noted.long(), len(self.brought)) > 0
         super().enqueue(batch, keep)
 
     def refresh(self, classes: Tensor | None) -> None:

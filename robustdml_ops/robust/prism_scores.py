@@ -1,6 +1,6 @@
 """The similarities of PRISM: each gives every sample of a batch a score, most often log P_clean."""
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from robustdml_ops.robust.batch import Batch, check_values
 from robustdml_ops.robust.buffers import TypedBuffers
 from robustdml_ops.robust.class_sums import ClassStatistics
 from robustdml_ops.robust.memory_bank import MemoryBank
+from robustdml_ops.shards import ONE_PROCESS, OneProcess
 
 # Rows of a class, a sample's own left out, from which on there is a distribution to judge by (`CautiousThreshold`).
 FEWEST_ROWS = 5
@@ -67,9 +68,11 @@ class ProxySimilarity(TypedBuffers):
     """ProxySim: a softmax over the cosines with the nearest proxy of each class, Eqs. 8 and 9."""
 
     observed: Tensor
+    shards: OneProcess = ONE_PROCESS
 
     def __init__(self, num_classes: int, backend: str | None) -> None:
         super().__init__()
+        self.num_classes = num_classes
         self.backend = backend
         self.register_buffer("observed", torch.zeros(num_classes, dtype=torch.bool))
 
@@ -79,6 +82,7 @@ class ProxySimilarity(TypedBuffers):
             raise ValueError('proxies are missing, and similarity="proxy" needs them: pass (C, D) or (C, H, D)')
         if not isinstance(proxies, Tensor):
             raise TypeError(f"proxies must be a torch.Tensor, not {type(proxies).__name__}")
+        proxies = self.shards.given(proxies)
         shape, (C, D) = tuple(proxies.shape), (len(self.observed), batch.X.shape[1])
         if len(shape) not in (2, 3) or (shape[0], shape[-1]) != (C, D) or not proxies.is_floating_point():
             raise ValueError(
@@ -86,13 +90,22 @@ class ProxySimilarity(TypedBuffers):
             )
         pooling = "none" if len(shape) == 2 else "max"
         # It checks the values of rows and labels, too.
-        lse = class_lse(batch.X, proxies, batch.labels, pooling=pooling, exclude_target=True, backend=self.backend)
-        known = self.observed[batch.labels]
-        return Scores(log_softmax(lse.target, lse.lse, known), known)
+        lse, target = joint_class_lse(
+            self.shards, batch, proxies, pooling=pooling, exclude_target=True, backend=self.backend
+        )
+        known = self.shards.of_labels(self.observed, batch.labels)
+        return Scores(log_softmax(target, lse, known), known)
+
+    def class_dimensions(self) -> dict[str, int]:
+        """What has something for each class, and which dimension counts them."""
+        return {"observed": 0}
 
     def advance(self, labels: Tensor) -> None:
         """Classes of a batch that has been scored are known from then on."""
-        self.observed.index_fill_(0, labels, True)
+        if not self.shards.divided:
+            self.observed.index_fill_(0, labels, True)
+        else:
+            self.observed |= counts_here(self.shards, labels, torch.ones_like(labels), len(self.observed)) > 0
 
     def enqueue(self, batch: Batch, keep: Tensor) -> None:
         """There is no memory."""
@@ -112,9 +125,10 @@ class MemoryPositive(TypedBuffers):
     def score(self, batch: Batch, proxies: Tensor | None) -> Scores:
         """Score the batch; a class without rows in the bank is not known."""
         check_values(batch, self.bank.num_classes)
-        own = own_class(self.bank, batch, self.max_copies)
-        known = own.counts > 0
-        return Scores(torch.where(known, mean_cosine(batch.X, own), 1), known)
+        shards, own = self.bank.shards, own_class(self.bank, batch, self.max_copies)
+        known = shards.from_owners(own.counts, batch.labels) > 0
+        mean = shards.from_owners(mean_cosine(batch.X, own), batch.labels)
+        return Scores(torch.where(known, mean, 1), known)
 
     def advance(self, labels: Tensor) -> None:
         """The state changes in `enqueue` alone."""
@@ -125,9 +139,10 @@ class MemoryPositive(TypedBuffers):
 
 
 def own_class(bank: MemoryBank, batch: Batch, max_copies: int | None) -> ClassStatistics:
-    """Of each sample's class, without its own copies where the bank can tell them."""
+    """Of each sample's class, without its own copies where the bank can tell them; 0 of classes that are not here."""
     if bank.copies is None:
-        return ClassStatistics(bank.sums.index_select(0, batch.labels), bank.counts[batch.labels])
+        rows, labels = bank.shards.at_labels, batch.labels
+        return ClassStatistics(rows(bank.sums, labels), rows(bank.counts, labels))
     assert batch.sample_ids is not None and max_copies is not None
     return bank.others_of_class(batch.sample_ids, batch.labels, max_copies)
 
@@ -135,6 +150,22 @@ def own_class(bank: MemoryBank, batch: Batch, max_copies: int | None) -> ClassSt
 def mean_cosine(X: Tensor, own: ClassStatistics) -> Tensor:
     """Mean cosine of each unit row with the rows that ``own`` sums, (B,); 0 where there are none."""
     return (X * own.sums).sum(1) / own.counts.clamp(min=1)
+
+
+def joint_class_lse(shards: OneProcess, batch: Batch, proxies: Tensor, **settings: Any) -> tuple[Tensor, Tensor]:
+    """:func:`class_lse` over the classes of all processes, ``proxies`` being those that are here.
+
+    It checks the values of rows and labels, too, but not labels of other processes' classes.
+    """
+    lse = class_lse(batch.X, proxies, shards.labels(batch.labels), elsewhere=shards.divided, **settings)
+    return shards.log_sum_exp(*lse, batch.labels)
+
+
+def counts_here(shards: OneProcess, labels: Tensor, counted: Tensor, classes: int) -> Tensor:
+    """Σ of ``counted`` (B,) int64 by the classes that are here, (``classes``,)."""
+    here = shards.labels(labels)
+    total = torch.zeros(classes, dtype=torch.int64, device=labels.device)
+    return total if classes == 0 else total.index_add_(0, here.clamp(min=0), counted * (here >= 0))
 
 
 def log_softmax(target: Tensor, others: Tensor, known: Tensor) -> Tensor:

@@ -6,13 +6,14 @@ T(x, k), how well x fits class k, is linear in x for both: scale_k x·Σ_k + bia
 import torch
 from torch import Tensor
 
-from robustdml_ops.ops import class_lse, fit_vmf, vmf_log_peak
+from robustdml_ops.ops import fit_vmf, vmf_log_peak
 from robustdml_ops.robust.batch import Batch
 from robustdml_ops.robust.buffers import TypedBuffers
 from robustdml_ops.robust.class_sums import ClassStatistics
 from robustdml_ops.robust.memory_bank import MemoryBank
-from robustdml_ops.robust.prism_scores import FEWEST_ROWS, Scores, log_softmax, mean_cosine, own_class
+from robustdml_ops.robust.prism_scores import FEWEST_ROWS, Scores, joint_class_lse, log_softmax, mean_cosine, own_class
 from robustdml_ops.robust.vmf_classes import VmfClasses
+from robustdml_ops.shards import ONE_PROCESS, OneProcess
 
 
 class MeanCosine:
@@ -59,10 +60,12 @@ class BankSoftmax(TypedBuffers):
 
     scale: Tensor
     bias: Tensor
+    shards: OneProcess = ONE_PROCESS
 
     def __init__(self, bank: MemoryBank, max_copies: int | None, unseen: str, backend: str | None) -> None:
         super().__init__()
         self.bank = bank
+        self.num_classes = bank.num_classes
         self.max_copies = max_copies
         self.backend = backend
         self.logit: MeanCosine | VmfDensity = MeanCosine()
@@ -75,10 +78,11 @@ class BankSoftmax(TypedBuffers):
 
     def score(self, batch: Batch, proxies: Tensor | None) -> Scores:
         """Score the batch; a class without rows in the bank is not known."""
-        lse = class_lse(  # which checks the values of rows and labels, too
-            batch.X,
+        labels = batch.labels
+        lse, target = joint_class_lse(
+            self.shards,
+            batch,
             self.bank.sums,
-            batch.labels,
             scale=self.scale,
             bias=self.bias,
             exclude_target=True,
@@ -86,26 +90,34 @@ class BankSoftmax(TypedBuffers):
             backend=self.backend,
         )
         if self.bank.copies is None:
-            target, known = lse.target, self.is_known(batch.labels)
+            judged, known = target, self.is_known(labels)
         else:
             own = own_class(self.bank, batch, self.max_copies)
-            target, known = self.logit.of_own(batch.X, own), own.counts > 0
-        scores = Scores(log_softmax(target, lse.lse, known), known, self.stands_in)
+            judged = self.shards.from_owners(self.logit.of_own(batch.X, own), labels)
+            rows = self.shards.from_owners(own.counts, labels)
+            known = rows > 0
+        scores = Scores(log_softmax(judged, lse, known), known, self.stands_in)
         if not self.tries_other_labels:
             return scores
-        rows = self.bank.counts[batch.labels] if self.bank.copies is None else own.counts
-        return scores._replace(rows=rows, of_other_labels=self._of_other_labels(batch, lse.lse.logaddexp(lse.target)))
+        if self.bank.copies is None:
+            rows = self.shards.of_labels(self.bank.counts, labels)
+        return scores._replace(rows=rows, of_other_labels=self._of_other_labels(batch, lse.logaddexp(target)))
+
+    def class_dimensions(self) -> dict[str, int]:
+        """What has something for each class, and which dimension counts them."""
+        return {"scale": 0, "bias": 0}
 
     def _of_other_labels(self, batch: Batch, lse: Tensor) -> Tensor:
         """Log P of a label that is surely wrong, if the sample's own is right: that of the sample half a batch away."""
-        others = batch.labels.roll(len(batch.labels) // 2)
-        logit = self.scale[others] * (batch.X * self.bank.sums.index_select(0, others)).sum(1) + self.bias[others]
-        wrong = (others != batch.labels) & (self.bank.counts[others] >= FEWEST_ROWS)
+        others, shards = batch.labels.roll(len(batch.labels) // 2), self.shards
+        scale, sums, bias = (shards.at_labels(values, others) for values in (self.scale, self.bank.sums, self.bias))
+        logit = shards.from_owners(scale * (batch.X * sums).sum(1) + bias, others)
+        wrong = (others != batch.labels) & (shards.of_labels(self.bank.counts, others) >= FEWEST_ROWS)
         return (logit - lse).masked_fill(~wrong, torch.nan)
 
     def is_known(self, labels: Tensor) -> Tensor:
         """Whether there is anything to judge each sample by, (B,) bool, where own copies count."""
-        return self.bank.counts[labels] > 0
+        return self.shards.of_labels(self.bank.counts, labels) > 0
 
     def advance(self, labels: Tensor) -> None:
         """The state changes in `enqueue` alone."""
@@ -118,6 +130,8 @@ class BankSoftmax(TypedBuffers):
 
     def refresh(self, classes: Tensor | None) -> None:
         """Bring scale and bias of these classes (n,), or of all, up to date."""
+        if len(self.scale) == 0:
+            return
         scale, bias = self.logit.of_classes(self.bank, classes)
         if classes is None:
             classes = torch.arange(len(scale), device=scale.device)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,6 +10,7 @@ from torch import Tensor
 from robustdml_ops.ops import otsu_threshold
 from robustdml_ops.robust.buffers import TypedBuffers
 from robustdml_ops.robust.prism_scores import Scores
+from robustdml_ops.shards import ONE_PROCESS, OneProcess
 
 
 class Threshold(TypedBuffers):
@@ -93,6 +95,7 @@ class PerClassThreshold(Threshold):
 
     recent: Tensor
     scored: Tensor
+    shards: OneProcess = ONE_PROCESS
 
     def __init__(
         self,
@@ -107,9 +110,7 @@ class PerClassThreshold(Threshold):
         self.scores_kept = scores_kept
         self.num_classes = num_classes
         self.cut = cut
-        # One row per class, a ring. The row past the end takes the writes that are to have no effect: their number
-        # varies, the shapes may not.
-        self.register_buffer("recent", torch.full((num_classes + 1, scores_kept), math.inf, dtype=dtype))
+        self.register_buffer("recent", torch.full((num_classes, scores_kept), math.inf, dtype=dtype))  # rings
         self.register_buffer("scored", torch.zeros(num_classes, dtype=torch.int64))
 
     def forward(self, scores: Scores, labels: Tensor) -> Tensor:
@@ -124,8 +125,8 @@ class PerClassThreshold(Threshold):
     def _quantiles(self, labels: Tensor) -> Tensor:
         if self.share == 1:
             return self.recent.new_full(labels.shape, math.inf)
-        ascending = self.recent.index_select(0, labels).sort(1).values
-        number = self.scored[labels].clamp(max=self.scores_kept)
+        ascending = self.shards.at_labels(self.recent, labels).sort(1).values
+        number = self.shards.at_labels(self.scored, labels).clamp(max=self.scores_kept)
         rank = ((number + 1).double() * self.share).round(decimals=9)  # from 1; of the decimal R, as in TopR
         low = rank.floor()
         weight = (rank - low).to(ascending.dtype)
@@ -133,23 +134,41 @@ class PerClassThreshold(Threshold):
         places = torch.stack([low - 1, low], dim=1).long().clamp(min=0)
         below, above = ascending.gather(1, torch.minimum(places, last[:, None])).unbind(1)
         quantile = torch.lerp(below, above, weight)
-        return torch.where((low >= 1) & (number > 0), quantile, -math.inf)
+        return self.shards.from_owners(torch.where((low >= 1) & (number > 0), quantile, -math.inf), labels)
 
     def _store(self, scores: Scores, labels: Tensor) -> None:
         """Append to the rings; of more scores of a class than it has slots the last ones stay."""
-        told = scores.known & ~scores.values.isnan()
-        labels, order = torch.where(told, labels, self.num_classes).sort(stable=True)
+        told, classes = scores.known & ~scores.values.isnan(), len(self.scored)
+        if len(labels) == 0 or classes == 0:
+            return
+        if self.shards.divided:
+            told, labels = told & self.shards.here(labels), self.shards.labels(labels)
+        labels, order = torch.where(told, labels, classes).sort(stable=True)
         first, end = torch.searchsorted(labels, labels), torch.searchsorted(labels, labels, right=True)
         number, rank = end - first, torch.arange(len(labels), device=labels.device) - first
-        real = labels < self.num_classes
+        real = labels < classes
         stored = real & (rank >= number - self.scores_kept)
-        classes = labels.clamp(max=self.num_classes - 1)
-        slots = (self.scored[classes] + rank) % self.scores_kept
-        values = torch.where(stored, scores.values[order].to(self.recent.dtype), math.inf)
-        rows = torch.where(stored, labels, self.num_classes)
-        self.recent.index_put_((rows, slots), values)
+        rows = labels.clamp(max=classes - 1)
+        slots = (self.scored[rows] + rank) % self.scores_kept
+        places, recent = rows * self.scores_kept + slots, self.recent.view(-1)
+        values = torch.where(stored, scores.values[order].to(recent.dtype), recent[places])
+        # How many are stored varies, the shapes may not: the others repeat one that is, or what is there already.
+        one = stored.byte().argmax(0, keepdim=True)
+        places, values = (torch.where(stored, given, given.index_select(0, one)) for given in (places, values))
+        recent.index_copy_(0, places, values)
         is_last = real & (rank == number - 1)
-        self.scored.index_add_(0, classes, torch.where(is_last, number, 0))
+        self.scored.index_add_(0, rows, torch.where(is_last, number, 0))
+
+    def class_dimensions(self) -> dict[str, int]:
+        """What has something for each class, and which dimension counts them."""
+        return {"recent": 0, "scored": 0}
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        """Rings that were saved with a row past the end come without it."""
+        saved = state_dict.get(prefix + "recent")
+        if saved is not None and len(saved) == len(self.recent) + 1:
+            state_dict = {**state_dict, prefix + "recent": saved[:-1]}
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
 def otsu_cut(scores: Scores) -> Tensor:

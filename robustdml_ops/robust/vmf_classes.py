@@ -7,6 +7,7 @@ from torch import Tensor
 
 from robustdml_ops.robust.buffers import TypedBuffers
 from robustdml_ops.robust.memory_bank import MemoryBank
+from robustdml_ops.shards import ONE_PROCESS, OneProcess
 from robustdml_ops.vmf import fit_kappa, vmf_log_peak
 
 _REFRESH_ROWS = 65_536
@@ -48,6 +49,7 @@ class VmfClasses(TypedBuffers):
 
     kappa: Tensor
     log_peak: Tensor
+    shards: OneProcess = ONE_PROCESS
 
     def __init__(
         self,
@@ -60,12 +62,17 @@ class VmfClasses(TypedBuffers):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
+        self.num_classes = num_classes
         self.dim = dim
         self.estimator = estimator
         self.bias_correction = bias_correction
         self.backend = backend
         self.register_buffer("kappa", torch.zeros(num_classes, dtype=dtype))
         self.register_buffer("log_peak", torch.zeros(num_classes, dtype=dtype))
+
+    def class_dimensions(self) -> dict[str, int]:
+        """What has something for each class, and which dimension counts them."""
+        return {"kappa": 0, "log_peak": 0}
 
     @torch.no_grad()
     def refresh(self, bank: MemoryBank, touched: Tensor | None = None) -> None:

@@ -91,8 +91,9 @@ OUTSIDE = ("python_ref", "bench")
     ("folder_below", "above"),
     [
         *((room, {"ops", "losses", "robust", "recipes", *OUTSIDE}) for room in sorted(ROOMS)),
-        ("losses", {"recipes", *OUTSIDE}),
-        ("robust", {"recipes", *OUTSIDE}),
+        ("distributed", {"ops", "losses", "robust", "recipes", *ROOMS, *OUTSIDE}),
+        ("losses", {"distributed", "recipes", *OUTSIDE}),
+        ("robust", {"distributed", "recipes", *OUTSIDE}),
         ("python_ref", {folder(module) for module in FILES} - {"python_ref"}),
     ],
 )
@@ -132,12 +133,12 @@ def test_its_parts_come_when_they_are_used():
         "import robustdml_ops as r; print(r.losses.ProxyAnchorLoss.__name__, r.ops.anchor_lse.__name__, "
         "r.robust.__name__, r.__version__, dir(r))"
     )
-    names = "['__version__', 'losses', 'ops', 'recipes', 'robust']"
+    names = "['__version__', 'distributed', 'losses', 'ops', 'recipes', 'robust']"
     assert printed(code) == f"ProxyAnchorLoss anchor_lse robustdml_ops.robust 0.1.0 {names}"
 
 
 def test_an_unknown_part_is_named():
-    with pytest.raises(AttributeError, match="no attribute 'engine': it has __version__, losses, ops, recipes, robust"):
+    with pytest.raises(AttributeError, match="no attribute 'engine': it has __version__, distributed, losses, ops"):
         robustdml_ops.engine  # noqa: B018
 
 

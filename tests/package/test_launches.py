@@ -89,7 +89,7 @@ def test_launches_of_a_chunk(name):
 
 @pytest.mark.parametrize(
     ("similarity", "threshold", "launches"),
-    [("average", "smooth-top-r", 132), ("average", "per-class", 165), ("vmf", "smooth-top-r", 180)],
+    [("average", "smooth-top-r", 132), ("average", "per-class", 173), ("vmf", "smooth-top-r", 180)],
 )
 def test_launches_of_a_filter(similarity, threshold, launches):
     """A verdict on a batch, what is kept into the bank, and the refresh of the classes that it touched."""

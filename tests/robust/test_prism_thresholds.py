@@ -90,8 +90,16 @@ def test_per_class_keeps_the_last_scores():
     threshold(all_known(values), labels)
     assert threshold.recent[0].sort().values.tolist() == [1, 2, 3]
     assert threshold.recent[1].tolist() == [-1, math.inf, math.inf]
-    assert threshold.recent[2].tolist() == [math.inf] * 3
     assert threshold.scored.tolist() == [5, 1]
+    before = threshold.recent.clone()
+    threshold(Scores(values, torch.zeros(6, dtype=torch.bool)), labels)  # none is known: nothing is stored
+    assert torch.equal(threshold.recent, before)
+
+
+def test_rings_of_older_files_have_a_row_past_the_end():
+    threshold, rings = per_class(0.5, 3, 2), torch.arange(9.0, dtype=torch.float64).view(3, 3)
+    threshold.load_state_dict({"recent": rings, "scored": torch.tensor([3, 3])})
+    assert torch.equal(threshold.recent, rings[:2])
 
 
 def test_a_score_that_is_no_number_leaves_nothing():

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from rich.console import Console
@@ -15,7 +16,7 @@ from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.evaluation import METRICS
 from robustdml_ops.recipes.methods import METHODS
 from robustdml_ops.recipes.networks.backbones.choice import default_image_size
-from robustdml_ops.recipes.progress import progress_bar
+from robustdml_ops.recipes.progress import progress_bar, silent
 from robustdml_ops.recipes.recorder import Recorder
 from robustdml_ops.recipes.reports.run_report import render_run
 from robustdml_ops.recipes.run.checkpoint import FILE_NAME as CHECKPOINT
@@ -28,6 +29,7 @@ from robustdml_ops.recipes.settings.table import Setting, all_settings
 from robustdml_ops.recipes.train import TrainingResult, check_folder, train
 from robustdml_ops.recipes.trained.model_file import FILE_NAME as MODEL
 from robustdml_ops.recipes.untouched import untouched_title
+from robustdml_ops.recipes.world import World, joined_world
 
 # A run that goes on is told apart from another one by its checkpoint, which does not see these: the data has its name
 # and sizes there.
@@ -120,27 +122,36 @@ def run(arguments: argparse.Namespace) -> int:
     int
         0.
     """
-    out: Path | None = arguments.out
-    if arguments.resume and out is None:
+    if arguments.resume and arguments.out is None:
         raise UsageError("--resume needs --out, the folder of the run")
     given = _given(arguments)
+    with joined_world(value_of(given, "device")) as world:
+        return _run(arguments, given, world)
+
+
+def _run(arguments: argparse.Namespace, given: dict[str, Given], world: World) -> int:
+    out: Path | None = arguments.out
     try:
         config = make_config(given)
     except UsageError as error:
         if arguments.config is None:
             raise
         raise UsageError(f"{error} (settings of {arguments.config} and of the command line)") from error
-    if out is not None:
+    if out is not None and world.leads:
         check_folder(out, arguments.resume)
-    recorders = _recorders(out, config, given)
+    recorders = _recorders(out, config, given) if world.leads else ()
     image_size = value_of(given, "image_size")
-    with progress_bar(METHODS[config.method].title) as report:
-        report("reading data", 0, 0)
-        data = load_data(
-            value_of(given, "data"),
-            image_size=default_image_size(config.backbone) if image_size is None else image_size,
-            test_fraction=value_of(given, "test_fraction"),
-            split_seed=value_of(given, "split_seed"),
+    with progress_bar(METHODS[config.method].title) if world.leads else nullcontext() as report:
+        follower = [] if report is None else [report]
+        on_progress = silent if report is None else report
+        on_progress("reading data", 0, 0)
+        data = world.first(
+            lambda: load_data(
+                value_of(given, "data"),
+                image_size=default_image_size(config.backbone) if image_size is None else image_size,
+                test_fraction=value_of(given, "test_fraction"),
+                split_seed=value_of(given, "split_seed"),
+            )
         )
         result = train(
             config,
@@ -148,9 +159,12 @@ def run(arguments: argparse.Namespace) -> int:
             out=out,
             resume=arguments.resume,
             device=value_of(given, "device"),
-            on_progress=report,
-            recorders=[report, *recorders],
+            on_progress=on_progress,
+            recorders=[*follower, *recorders],
+            world=world,
         )
+        if report is None:
+            return 0
         if out is not None:
             report("report", 0, 0)
             write_text(out / "report.html", render_run(result))

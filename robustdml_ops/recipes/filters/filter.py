@@ -9,6 +9,7 @@ from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import Rows
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.filters.options import FILTERS, NO_FILTER
+from robustdml_ops.recipes.world import ALONE, World
 from robustdml_ops.robust import PRISM, MemoryBank
 from robustdml_ops.robust.prism_settings import WITH_BANK
 
@@ -73,21 +74,24 @@ class Filter(nn.Module):
         """The memory of the filter, where it has one."""
         return self.prism.bank if self.prism.similarity in WITH_BANK else None
 
-    def fill(self, embeddings: Tensor) -> None:
+    def fill(self, embeddings: Tensor, world: World = ALONE) -> None:
         """Remember every training sample as it is before the first step, where that says something already.
 
         Parameters
         ----------
         embeddings : Tensor
             Of all training samples, (N, D), by the network as it starts.
+        world : World
+            Whose processes each bring a part of them.
         """
         bank = self.bank
         if bank is None:
             return
         # In random order, so that a memory smaller than N is left with some of every class.
         for rows in torch.split(torch.randperm(len(embeddings)), _FILLED_AT_ONCE):
-            batch = embeddings[rows].to(bank.features.device)
-            self.remember(batch, rows.numpy(), torch.ones(len(rows), dtype=torch.bool, device=batch.device))
+            own = world.part(rows.numpy())
+            batch = embeddings[own].to(bank.features.device)
+            self.remember(batch, own, torch.ones(len(own), dtype=torch.bool, device=batch.device))
 
     def start_epoch(self, epoch: int) -> None:
         """Begin an epoch.
@@ -151,7 +155,8 @@ class Filter(nn.Module):
     def _concentrations(self) -> dict[str, float]:
         if self.prism.similarity != "vmf" or self.bank is None:
             return {}
-        kappa = self.prism.kappa[self.bank.seen].float()
+        whole = self.prism.shards.whole
+        kappa = whole(self.prism.kappa)[whole(self.bank.seen)].float()
         if not len(kappa) or not kappa.any():
             return {}
         return {f"kappa_{name}": float(kappa.quantile(q)) for name, q in QUANTILES.items()}

@@ -25,6 +25,7 @@ from robustdml_ops.recipes.progress import OnProgress
 from robustdml_ops.recipes.recorder import Recorder
 from robustdml_ops.recipes.run.noisy_labels import noisy_labels
 from robustdml_ops.recipes.run.sample_log import SampleLog
+from robustdml_ops.recipes.world import ALONE, World, load_optimizer, whole
 from robustdml_ops.validation import NotFiniteError
 
 
@@ -44,12 +45,19 @@ class Run:
         Where it trains.
     method : Method, optional
         In place of the one that the settings name, as with the same loss of another library.
+    world : World
+        The processes that train it together.
     """
 
     def __init__(
-        self, config: TrainingConfig, prepared: Prepared, device: torch.device, method: Method | None = None
+        self,
+        config: TrainingConfig,
+        prepared: Prepared,
+        device: torch.device,
+        method: Method | None = None,
+        world: World = ALONE,
     ) -> None:
-        self.config, self.prepared, self.device = config, prepared, device
+        self.config, self.prepared, self.device, self.world = config, prepared, device, world
         self.history: list[dict[str, float]] = []
         self.phase_one_seconds = 0.0
         self.method = METHODS[config.method] if method is None else method
@@ -64,9 +72,10 @@ class Run:
         self.start = deepcopy(self.embedder.head)
         self.share = 1.0 if config.averaging is None else config.averaging
         try:
-            self.loss = self.method.make_loss(config.options, split.num_classes, self.embedding_size).to(device)
+            loss = self.method.make_loss(config.options, split.num_classes, self.embedding_size).to(device)
         except ValueError as error:
             raise UsageError(f"method {config.method}: {error}") from error
+        self.network, self.loss = world.wrap(self.embedder), world.shard(loss)
         self.optimizer = torch.optim.AdamW(
             [
                 {"params": list(self.embedder.parameters()), "lr": config.network_learning_rate},
@@ -82,9 +91,14 @@ class Run:
         bank = None
         if self.filter is not None:
             self.filter.to(device)
+            world.shard(self.filter.prism)
             bank = self.filter.bank
         training = Training(config, prepared, self.labels, self.changed, self.embedding_size, device, bank)
         self.inputs = make_loss_inputs(training)
+        if world.size > 1 and (alone := sorted(set(self.inputs) - {"labels"})):
+            raise UsageError(
+                f"method {config.method} takes {', '.join(alone)}, which is made on one process: train without torchrun"
+            )
         observers: list[Method | LossInput | Filter] = [self.method, *self._observers()]
         self.log = SampleLog((name for source in observers for name in source.observed), self.changed).to(device)
 
@@ -111,7 +125,7 @@ class Run:
         for loss_input in self.inputs.values():
             loss_input.fit(report)
         if self.filter is not None and self.config.layer_start == PRINCIPAL:
-            self.filter.fill(self._embed_training_split())
+            self.filter.fill(self._embed_training_split(), self.world)
         self.phase_one_seconds = time.perf_counter() - start
 
     def train_epoch(self, report: OnProgress, recorders: Sequence[Recorder], evaluate: bool = True) -> None:
@@ -137,12 +151,12 @@ class Run:
         if self.filter is not None:
             self.filter.start_epoch(self.epoch)
         self.log.clear()
-        self.embedder.train()
+        self.network.train()
         total, taken = torch.zeros((), device=self.device), 0
         title = f"epoch {self.epoch + 1} of {self.config.epochs}"
         for step, rows in enumerate(self.sampler.batches(self.epoch), start=1):
             try:
-                value = self._step(rows)
+                value = self._step(self.world.part(rows))
             except NotFiniteError as error:
                 raise UsageError(f"epoch {self.epoch + 1}, step {step}: {error}") from error
             if value is not None:
@@ -156,6 +170,7 @@ class Run:
         seconds = time.perf_counter() - start
         metrics = self.evaluate() if evaluate else {}
         record = {"epoch": self.epoch + 1, "loss": loss, "seconds": seconds, **metrics, **self._margins()}
+        self.log.values.copy_(self.world.merged(self.log.values))
         record |= self.log.record()
         for source in self._observers():
             record |= source.record()
@@ -197,10 +212,10 @@ class Run:
         The optimiser would step without a gradient, too: by its momentum.
         """
         with self._autocast():
-            embeddings = self.embedder(as_tensor(self.prepared.data.train.inputs[rows], self.device))
+            embeddings = self.network(as_tensor(self.prepared.data.train.inputs[rows], self.device))
         keep = self._judge(embeddings.detach(), rows)
         value = None
-        if keep is None or keep.any():
+        if keep is None or self.world.any(keep.any()):
             loss = self._batch_loss(embeddings, rows, keep)
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -247,14 +262,14 @@ class Run:
         margins = getattr(self.loss, "margins", None)
         if margins is None:
             return {}
-        values = margins.detach()
+        values = whole(margins.detach())
         return {"margin": float(values.mean()), "margin_min": float(values.min()), "margin_max": float(values.max())}
 
     def state(self) -> dict[str, Any]:
         """Return all that a run needs to go on as if it had never stopped."""
         return {
-            **{name: module.state_dict() for name, module in self._modules().items()},
-            "optimizer": self.optimizer.state_dict(),
+            **{name: whole(module.state_dict()) for name, module in self._modules().items()},
+            "optimizer": whole(self.optimizer.state_dict()),
             "history": self.history,
             "phase_one_seconds": self.phase_one_seconds,
             "share": self.share,
@@ -274,7 +289,7 @@ class Run:
             module.load_state_dict(state[name])
         for loss_input in self.inputs.values():
             loss_input.loaded()
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_optimizer(self.optimizer, state["optimizer"])
         self.history = state["history"]
         self.phase_one_seconds = state["phase_one_seconds"]
         self.share = state["share"]

@@ -1,0 +1,11 @@
+"""Classes divided among processes, on ``torch.distributed`` alone: what one device can't hold, many can.
+
+    loss_function = shard_classes(ProxyAnchorLoss(10_000_000, 512), init_device_mesh("cuda", (8,)))
+
+Each process has a part of the proxies, gives its own batch, and gets the loss of the batch of all.
+"""
+
+from robustdml_ops.distributed.processes import ShardError
+from robustdml_ops.distributed.sharding import shard_classes
+
+__all__ = ["ShardError", "shard_classes"]

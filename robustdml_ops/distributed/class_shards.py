@@ -1,0 +1,133 @@
+"""Some of the classes, of a loss or filter whose others are with other processes."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
+
+from robustdml_ops.distributed.exchange import Common, Gather, JointLogSumExp, Own, Shared, Total
+from robustdml_ops.distributed.processes import Processes
+from robustdml_ops.label_sets import ELSEWHERE
+from robustdml_ops.shards import OneProcess
+
+T = TypeVar("T")
+
+
+class ClassShards(OneProcess):
+    """Classes ``first`` to ``last`` of ``num_classes``, divided as a DTensor divides rows.
+
+    Parameters
+    ----------
+    num_classes : int
+        C, of all processes.
+    mesh : DeviceMesh
+        Of one dimension.
+    processes : Processes
+        That have the other classes.
+    factor : float
+        What the gradients of embeddings and sample weights are multiplied by on their way back.
+    """
+
+    divided = True
+
+    def __init__(self, num_classes: int, mesh: DeviceMesh, processes: Processes, factor: float) -> None:
+        self.num_classes, self.mesh, self.processes, self.factor = num_classes, mesh, processes, factor
+        each = -(-num_classes // processes.size)
+        self.first, self.last = (min(num_classes, place * each) for place in (processes.rank, processes.rank + 1))
+
+    def agree(self, check: Callable[[], dict[str, Tensor | None]], settings: Mapping[str, object]) -> dict[str, Any]:
+        """See :meth:`Processes.agree`."""
+        return self.processes.agree(check, settings)
+
+    def guard(self, function: Callable[..., T], *arguments: Any) -> T:
+        """See :meth:`Processes.guard`."""
+        return self.processes.guard(function, *arguments)
+
+    def gather(self, rows: Tensor | None, of_parts: bool = True) -> Tensor | None:
+        """As of one process."""
+        if rows is None or not rows.is_floating_point():
+            return None if rows is None else self.processes.gather(rows, self.processes.sizes)
+        return _apply(Gather, rows, self.processes, self.factor, of_parts)
+
+    def rows(self, parameter: Tensor) -> Tensor:
+        """As of one process."""
+        return parameter.to_local() if isinstance(parameter, DTensor) else parameter
+
+    def given(self, values: Tensor) -> Tensor:
+        """As of one process."""
+        if len(values) != self.num_classes:
+            raise ValueError(
+                f"{tuple(values.shape)} is the shape of something given for each class, and there are "
+                f"{self.num_classes}: give it for all classes, or as a DTensor that is sharded like the proxies"
+            )
+        return values.to_local() if isinstance(values, DTensor) else values[self.first : self.last]
+
+    def labels(self, labels: Tensor) -> Tensor:
+        """As of one process."""
+        return torch.where(self.here(labels), labels - self.first, ELSEWHERE)
+
+    def here(self, labels: Tensor) -> Tensor:
+        """As of one process."""
+        return (labels >= self.first) & (labels < self.last)
+
+    def total(self, part: Tensor) -> Tensor:
+        """As of one process."""
+        return _apply(Total, part, self.processes)
+
+    def count(self, part: Tensor) -> Tensor:
+        """As of one process."""
+        return self.processes.sum(part)
+
+    def least(self, part: Tensor) -> Tensor:
+        """As of one process."""
+        return -self.processes.maximum(-part)
+
+    def log_sum_exp(self, lse: Tensor, target: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """As of one process; ``labels`` are those of all classes."""
+        joint: Any = JointLogSumExp.apply(lse, target, self.here(labels), self.processes)  # type: ignore[no-untyped-call]
+        return joint[0], joint[1]
+
+    def of_labels(self, values: Tensor, labels: Tensor) -> Tensor:
+        """As of one process; ``labels`` are those of all classes."""
+        if values.dtype == torch.bool:
+            return _apply(Shared, self.at_labels(values.view(torch.uint8), labels), self.processes).bool()
+        return _apply(Shared, self.at_labels(values, labels), self.processes)
+
+    def at_labels(self, values: Tensor, labels: Tensor) -> Tensor:
+        """As of one process."""
+        if self.first == self.last:
+            # Zeros that are connected to the values: all processes have the same collectives in their backward.
+            return values.sum(0, dtype=values.dtype).expand(len(labels), *values.shape[1:])
+        here = self.here(labels)
+        rows = values.index_select(0, torch.where(here, labels - self.first, 0))
+        return rows.masked_fill(~here.view(-1, *(1,) * (rows.dim() - 1)), 0)
+
+    def from_owners(self, values: Tensor, labels: Tensor) -> Tensor:
+        """As of one process."""
+        return self.processes.sum(values.masked_fill(~self.here(labels), 0))
+
+    def common(self, value: Tensor) -> Tensor:
+        """As of one process."""
+        return _apply(Common, value, self.processes)
+
+    def own(self, values: Tensor) -> Tensor:
+        """As of one process."""
+        return _apply(Own, values, self.processes)
+
+    def whole(self, values: Tensor) -> Tensor:
+        """As of one process."""
+        return self.as_shards(values).full_tensor()
+
+    def as_shards(self, local: Tensor) -> DTensor:
+        """One row for each class here, as a part of that for all classes; the same memory."""
+        shape = torch.Size((self.num_classes, *local.shape[1:]))
+        stride = torch.empty(shape, device="meta").stride()
+        return DTensor.from_local(local, self.mesh, [Shard(0)], run_check=False, shape=shape, stride=stride)
+
+
+def _apply(function: Any, *arguments: Any) -> Tensor:
+    result: Tensor = function.apply(*arguments)
+    return result

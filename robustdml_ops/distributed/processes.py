@@ -1,0 +1,237 @@
+"""The processes that share classes: what they send each other, and who is named when one of them fails.
+
+Every process has the same collectives in the same order. Two things would break that. A process may be given what it
+can't compute with: so all of them exchange a few bytes before each step, and all raise the same. And one may die: then
+those that notice close their connections, so that nobody waits for them, and look in the store who else is there.
+"""
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, NoReturn, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+T = TypeVar("T")
+
+# How long a process looks for a sign of the others once a collective has failed, at most.
+ROLL_CALL = timedelta(seconds=10)
+_OK, _SIZE, _TRAITS = 0, 1, 2  # places in the header of a step
+
+
+class ShardError(RuntimeError):
+    """Another process has failed, has died, or has been given something else."""
+
+
+class Processes:
+    """The process group of a mesh of one dimension.
+
+    Parameters
+    ----------
+    mesh : DeviceMesh
+        Of one dimension.
+    timeout : timedelta
+        How long a process waits for another one.
+    """
+
+    def __init__(self, mesh: DeviceMesh, timeout: timedelta) -> None:
+        group = mesh.get_group()
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.ranks = dist.get_process_group_ranks(group)  # as error messages name them
+        # A group of its own on the host: what it says waits for no GPU, and it can be closed when one of them fails.
+        # Of a part of the world's processes only these make it; the names of such groups come from their ranks.
+        part = self.size < dist.get_world_size()
+        self.host: Any = dist.new_group(self.ranks, timeout=timeout, backend="gloo", use_local_synchronization=part)
+        self.device_group: Any = self.host if mesh.device_type == "cpu" else group
+        self.name = f"robustdml_ops/{self.host.group_name}/{'.'.join(map(str, self.ranks))}"
+        self.sizes: tuple[int, ...] = ()  # samples of each process in the present step
+        self.parted = False
+        self.roll_call = min(ROLL_CALL, timeout)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Processes":
+        """A copy of a loss talks to the same processes."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a loss or filter whose classes are sharded can't be pickled, since connections can't: save its "
+            "state_dict(), or with torch.distributed.checkpoint"
+        )
+
+    def own(self, sizes: Sequence[int]) -> slice:
+        """Places of this process's samples in a batch of so many samples of each process."""
+        first = sum(sizes[: self.rank])
+        return slice(first, first + sizes[self.rank])
+
+    def agree(self, check: Callable[[], dict[str, Tensor | None]], settings: Mapping[str, object]) -> dict[str, Any]:
+        """What ``check`` gives, once all processes know that nobody has been given anything else.
+
+        Parameters
+        ----------
+        check : callable
+            Raises where the input is wrong, or gives the tensors of a step, with a row for each sample.
+        settings : mapping
+            What must be the same everywhere.
+
+        Raises
+        ------
+        ShardError
+            Another process has raised, or has other types, sizes or settings: all of them raise, and can go on.
+        """
+        rows, error, traits = {}, None, {name: repr(value) for name, value in settings.items()}
+        try:
+            rows = check()
+            traits |= {name: _trait(value) for name, value in rows.items()}
+        except Exception as raised:
+            error = raised
+        size = next((len(value) for value in rows.values() if value is not None), 0)
+        header = torch.tensor([error is None, size, zlib.crc32(repr(traits).encode())])
+        headers = self._all_gather(header, self.host, "the look at each other's input")
+        if not headers[:, _OK].all() or (headers[:, _TRAITS] != header[_TRAITS]).any():
+            self._disagree(error, traits)
+        self.sizes = tuple(headers[:, _SIZE].tolist())
+        return rows
+
+    def _disagree(self, error: Exception | None, traits: Mapping[str, str]) -> NoReturn:
+        """Raise what is wrong, the same on all processes."""
+        told: list[Any] = [None] * self.size
+        with self._naming("the exchange of messages"):
+            report = None if error is None else f"{type(error).__name__}: {error}"
+            dist.all_gather_object(told, (report, dict(traits)), group=self.host)
+        if error is not None:
+            raise error
+        failed = [f"rank {rank}: {report}" for rank, (report, _) in zip(self.ranks, told, strict=True) if report]
+        if failed:
+            raise ShardError(f"no process has done this step, because of {'; '.join(failed)}")
+        base = told[0][1]
+        differing = [
+            f"{name} is {base.get(name, 'not there')} on rank {self.ranks[0]} and {found.get(name, 'not there')} on "
+            f"rank {rank}"
+            for rank, (_, found) in zip(self.ranks, told, strict=True)
+            for name in sorted(base.keys() | found.keys())
+            if base.get(name) != found.get(name)
+        ]
+        raise ShardError(f"all processes need the same: {'; '.join(differing[:8])}")
+
+    def gather(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Rows of all processes, so many of each, in the order of their ranks; no gradient."""
+        if rows.dtype == torch.bool:
+            return self.gather(rows.view(torch.uint8), sizes).bool()
+        most, own = max(sizes), sizes[self.rank]
+        rows = rows.detach().contiguous()
+        if own < most:
+            rows = torch.cat([rows, rows.new_zeros((most - own, *rows.shape[1:]))])
+        if most == 0:
+            return rows
+        gathered = self._all_gather(rows, self.device_group, "the gathering of the batch")
+        if min(sizes) == most:
+            return gathered.flatten(0, 1)
+        return torch.cat([part[:size] for part, size in zip(gathered, sizes, strict=True)])
+
+    def scatter_sum(self, parts: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Own rows of the sum over all processes of ``parts``, which has so many rows of each of them."""
+        most, own = max(sizes), sizes[self.rank]
+        if most == 0:
+            return parts
+        summed = parts.new_empty((most, *parts.shape[1:]))
+        if min(sizes) < most:
+            padded = parts.new_zeros((self.size, most, *parts.shape[1:]))
+            for place, part in zip(padded, torch.split(parts, list(sizes)), strict=True):
+                place[: len(part)] = part
+            parts = padded
+        with self._naming("the sum of the embeddings' gradients"):
+            _REDUCE_SCATTER(summed.view(-1), parts.contiguous().view(-1), group=self.device_group)
+        return summed[:own]
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Sum over all processes; no gradient."""
+        return self._all_reduce(values, dist.ReduceOp.SUM)
+
+    def maximum(self, values: Tensor) -> Tensor:
+        """Largest of all processes; no gradient."""
+        return self._all_reduce(values, dist.ReduceOp.MAX)
+
+    def _all_reduce(self, values: Tensor, operation: Any) -> Tensor:
+        result = values.detach().clone(memory_format=torch.contiguous_format)
+        with self._naming("a sum or maximum over all classes"):
+            dist.all_reduce(result, operation, group=self.device_group)
+        return result
+
+    def _all_gather(self, values: Tensor, group: Any, what: str) -> Tensor:
+        gathered = values.new_empty((self.size, *values.shape))
+        with self._naming(what):
+            _ALL_GATHER(gathered.view(-1), values.view(-1), group=group)
+        return gathered
+
+    def guard(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function that has collectives; where it raises, the other processes are told, and do not wait."""
+        try:
+            return function(*arguments)
+        except ShardError:
+            raise
+        except Exception as error:
+            self._part(f"{type(error).__name__}: {error}")
+            raise
+
+    @contextmanager
+    def _naming(self, what: str) -> Iterator[None]:
+        """Name the rank that is to blame where a collective fails."""
+        if self.parted:
+            raise ShardError(f"{what}: the processes have parted after an error; end all of them and start anew")
+        try:
+            yield
+        except RuntimeError as error:
+            raise ShardError(f"{what} has failed: {self._roll_call()}. PyTorch says: {_first_line(error)}") from error
+
+    def _part(self, report: str) -> Any:
+        """Close the connections, so that the others notice, and leave a message. Gives the store, or None."""
+        self.parted = True
+        try:
+            dist.destroy_process_group(self.host)
+            store = dist.distributed_c10d._get_default_store()
+            store.set(f"{self.name}/{self.rank}", report)
+        except Exception:  # the store may have gone with the process that died
+            return None
+        return store
+
+    def _roll_call(self) -> str:
+        """Who failed, and who gives no answer."""
+        store = self._part("")
+        if store is None:
+            return "the store does not answer, which rank 0 or the launcher holds: that process has ended"
+        silent: list[str] = []
+        told: list[str] = []
+        for rank, name in enumerate(self.ranks):
+            key = f"{self.name}/{rank}"
+            try:
+                store.wait([key], timedelta(seconds=0.5) if silent else self.roll_call)
+                report = store.get(key).decode()
+            except RuntimeError:
+                silent.append(f"rank {name} does not answer: it has ended, or is busy with something else")
+            else:
+                told += [f"rank {name}: {report}"] if report else []
+        return "; ".join(
+            told or silent or ["all ranks answer, so it may be the network, or a timeout that is too short"]
+        )
+
+
+def _trait(value: Tensor | None) -> str:
+    """What of a tensor must be the same on all processes."""
+    if value is None:
+        return "not given"
+    gradient = ", with a gradient" if value.requires_grad and torch.is_grad_enabled() else ""
+    columns = f" with {value.shape[1]} columns" if value.dim() > 1 else ""
+    return f"of {value.dtype}{columns}{gradient}"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
+
+
+# PyTorch 2.13 has other names for both, and warns of the old ones.
+_ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor

@@ -1,0 +1,188 @@
+"""Wrong input, settings and processes: all processes raise, with the rank that is to blame, and nobody waits."""
+
+import copy
+import os
+import pickle
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+
+from robustdml_ops.distributed import ShardError, shard_classes
+from robustdml_ops.losses import (
+    MultiSimilarityLoss,
+    NormalizedSoftmaxLoss,
+    ProcSimLoss,
+    ProxyAnchorLoss,
+    SmoothProxyAnchorLoss,
+    SubCenterArcFaceLoss,
+    SuperContrastiveLoss,
+)
+from tests.distributed.worlds import case
+
+LABELS = torch.tensor([0, 3, 8])
+
+
+def a_loss(place, **options):
+    return shard_classes(ProxyAnchorLoss(9, 4, **options), place.mesh)
+
+
+def goes_on_for_two_steps(loss, X, value):
+    for _ in range(2):
+        value.backward()
+        value = loss(X, LABELS)
+
+
+def goes_on(loss, place):
+    """After an error that all know of."""
+    assert torch.isfinite(loss(torch.randn(3, 4), LABELS)).item()
+
+
+@case(2, 4)
+def wrong_input_of_one_process(place):
+    loss = a_loss(place)
+    X = torch.randn(3, 4)
+    wrong = {
+        "labels[1] = 9 is outside": (X, torch.tensor([0, 9, 1]), IndexError),
+        "embeddings[2] has NaN": (X.masked_fill(torch.arange(3)[:, None] == 2, torch.nan), LABELS, ValueError),
+        "embeddings must have 4 columns": (torch.randn(3, 5), LABELS, ValueError),
+        "labels are missing": (X, None, ValueError),
+    }
+    for message, (embeddings, labels, kind) in wrong.items():
+        if place.rank == 1:
+            with pytest.raises(kind, match=message.replace("[", r"\[").replace("]", r"\]")):
+                loss(embeddings, labels)
+        else:
+            with pytest.raises(ShardError, match="because of rank 1: ") as caught:
+                loss(X, LABELS)
+            assert message in str(caught.value)
+        goes_on(loss, place)
+
+
+@case(3)
+def processes_that_differ(place):
+    loss = a_loss(place)
+    last = place.rank == 2
+    cases = {
+        "embeddings is of torch.float32.* on rank 0 and of torch.float64.* on rank 2": {
+            "embeddings": torch.randn(3, 4, dtype=torch.float64 if last else torch.float32)
+        },
+        "sample_weights is not given on rank 0 and of torch.float32 on rank 2": {
+            "embeddings": torch.randn(3, 4), "sample_weights": torch.ones(3) if last else None
+        },
+        "with a gradient on rank 2": {"embeddings": torch.randn(3, 4, requires_grad=last)},
+    }  # fmt: skip
+    for message, given in cases.items():
+        with pytest.raises(ShardError, match=message):
+            loss(given.pop("embeddings"), LABELS, **given)
+        goes_on(loss, place)
+    loss.alpha = 16 if last else 32
+    with pytest.raises(ShardError, match="alpha is 32 on rank 0 and 16 on rank 2"):
+        goes_on(loss, place)
+    loss.alpha = 32
+    goes_on(loss, place)
+    for made, message in (
+        (ProxyAnchorLoss(10 if last else 9, 4), "num_classes is 9 on rank 0 and 10 on rank 2"),
+        (ProxyAnchorLoss(9, 4, margin=0.2 if last else 0.1), "margin is 0.1 on rank 0 and 0.2 on rank 2"),
+        (
+            ProxyAnchorLoss(9, 4) if last else NormalizedSoftmaxLoss(9, 4),
+            "NormalizedSoftmaxLoss.backend is None on rank 0 and not there on rank 2",
+        ),
+    ):
+        with pytest.raises(ShardError, match=message):
+            shard_classes(made, place.mesh)
+
+
+@case(2)
+def what_cannot_be_sharded(place):
+    with pytest.raises(ValueError, match=r"device_mesh has 2 dimensions \('a', 'b'\)"):
+        shard_classes(ProxyAnchorLoss(9, 4), init_device_mesh("cpu", (2, 1), mesh_dim_names=("a", "b")))
+    with pytest.raises(ValueError, match="num_classes=1 is less than the 2 processes"):
+        shard_classes(ProxyAnchorLoss(1, 4), place.mesh)
+    with pytest.raises(ValueError, match="ProxyAnchorLoss is sharded already"):
+        shard_classes(a_loss(place), place.mesh)
+    for module in (nn.Linear(2, 3), nn.ModuleDict({"loss": ProxyAnchorLoss(9, 4)}), SuperContrastiveLoss()):
+        with pytest.raises(TypeError, match=f"{type(module).__name__} has no classes to divide"):
+            shard_classes(module, place.mesh)
+    with pytest.raises(ValueError, match="dml of ProcSimLoss"):
+        shard_classes(ProcSimLoss(9, 4, dml=MultiSimilarityLoss(reduction="none")), place.mesh)
+    with pytest.raises(ValueError, match="SubCenterArcFaceLoss can't be sharded"):
+        shard_classes(SubCenterArcFaceLoss(9, 4), place.mesh)
+    with pytest.raises(ValueError, match=r"negative_share=0\.5 of ProxyAnchorLoss"):
+        shard_classes(ProxyAnchorLoss(9, 4, negative_share=0.5), place.mesh)
+    view = shard_classes(MultiSimilarityLoss(), place.mesh)
+    with pytest.raises(ValueError, match="ref_emb is another view"):
+        view(torch.randn(3, 4), LABELS, None, torch.randn(3, 4), LABELS)
+    with pytest.raises(ValueError, match="backbone_gradients='mean': expected one of averaged, summed"):
+        shard_classes(ProxyAnchorLoss(9, 4), place.mesh, backbone_gradients="mean")
+    with pytest.raises(ValueError, match="indices_tuple chooses from the batch of one process"):
+        a_loss(place)(torch.randn(3, 4), LABELS, (torch.tensor([0]),) * 3)
+    smooth = shard_classes(SmoothProxyAnchorLoss(9, 4), place.mesh)
+    with pytest.raises(ValueError, match="give the factors"):
+        smooth(torch.randn(3, 4), torch.rand(3, 9))
+    with pytest.raises(ValueError, match="there are 9"):
+        smooth(torch.randn(3, 4), (torch.randn(3, 2), torch.randn(8, 2), torch.randn(8)))
+    loss = a_loss(place)
+    with pytest.raises(TypeError, match="can't be pickled"):
+        pickle.dumps(loss)
+    before = loss.proxies.full_tensor()
+    with pytest.raises(RuntimeError, match="size mismatch for proxies"):
+        loss.load_state_dict({"proxies": torch.zeros(8, 4)})
+    assert torch.equal(loss.proxies.full_tensor(), before)
+    value = copy.deepcopy(loss)(X := torch.randn(3, 4, requires_grad=True), LABELS)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        torch.autograd.grad(value, X, create_graph=True)[0].sum().backward()
+
+
+@case(2)
+def regularisers_and_reducers_of_the_peer(place):
+    peer = pytest.importorskip("pytorch_metric_learning")
+    del peer
+    from pytorch_metric_learning.reducers import SumReducer
+    from pytorch_metric_learning.regularizers import LpRegularizer
+
+    for options, message in (
+        ({"reducer": SumReducer()}, "reducer=MultipleReducers.* of ProxyAnchorLoss"),
+        ({"weight_regularizer": LpRegularizer()}, "weight_regularizer=LpRegularizer"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            shard_classes(ProxyAnchorLoss(9, 4, **options), place.mesh)
+
+
+@case(3)
+def a_proxy_of_one_process_is_nan(place):
+    """It raises what it would alone, and the others name it; they have parted then."""
+    loss = a_loss(place)
+    if place.rank == 1:
+        with torch.no_grad():
+            loss.proxies.to_local()[0, 0] = torch.nan
+    kind, message = (ValueError, "has NaN") if place.rank == 1 else (ShardError, "rank 1: ValueError: the loss is nan")
+    with pytest.raises(kind, match=message):
+        loss(torch.randn(3, 4), LABELS)
+    with pytest.raises(ShardError, match="the processes have parted"):
+        loss(torch.randn(3, 4), LABELS)
+
+
+@case(2)
+def one_process_comes_late(place):
+    """A timeout ends the wait, and names whom it waited for."""
+    loss = shard_classes(ProxyAnchorLoss(9, 4), place.mesh, timeout=timedelta(seconds=1))
+    if place.rank == 1:
+        time.sleep(3)
+    with pytest.raises(ShardError, match="the look at each other's input has failed"):
+        loss(torch.randn(3, 4), LABELS)
+
+
+@case(4)
+def a_process_dies(place):
+    """All others end, and name it."""
+    loss = shard_classes(ProxyAnchorLoss(9, 4), place.mesh, timeout=timedelta(seconds=3))
+    X = torch.randn(3, 4, requires_grad=True)
+    value = loss(X, LABELS)
+    if place.rank == 3:
+        os._exit(0)
+    with pytest.raises(ShardError, match="rank 3 does not answer"):
+        goes_on_for_two_steps(loss, X, value)

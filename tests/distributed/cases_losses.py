@@ -1,0 +1,240 @@
+"""Each loss on shards against the same loss on one process: value and all gradients, float64, 1e-10."""
+
+import copy
+from functools import partial
+
+import torch
+
+from robustdml_ops.distributed import shard_classes
+from robustdml_ops.losses import (
+    AdaptiveProxyAnchorLoss,
+    ArcFaceLoss,
+    BSPMLLoss,
+    ContrastiveLoss,
+    CosFaceLoss,
+    MemoryContrastiveLoss,
+    MultiSimilarityLoss,
+    NormalizedSoftmaxLoss,
+    ProcSimLoss,
+    ProxyAnchorLoss,
+    ProxyNCALoss,
+    SmoothProxyAnchorLoss,
+    SoftTripleLoss,
+)
+from tests.distributed.worlds import CLASSES, Place, case
+
+C, D, K = CLASSES, 6, 5
+LOSSES = {
+    "proxy_anchor": partial(ProxyAnchorLoss, C, D),
+    "smooth": partial(SmoothProxyAnchorLoss, C, D, beta=7.0),
+    "adaptive": partial(AdaptiveProxyAnchorLoss, C, D),
+    "adaptive_per_class": partial(AdaptiveProxyAnchorLoss, C, D, per_class=True),
+    "adaptive_per_proxy": partial(AdaptiveProxyAnchorLoss, C, D, per_class=True, negative_margin="proxy"),
+    "proxy_nca": partial(ProxyNCALoss, C, D, 3.0),
+    "proxy_nca_2017": partial(ProxyNCALoss, C, D, include_positive=False),
+    "normalized_softmax": partial(NormalizedSoftmaxLoss, C, D),
+    "cosface": partial(CosFaceLoss, C, D),
+    "arcface": partial(ArcFaceLoss, C, D),
+    "soft_triple": partial(SoftTripleLoss, C, D, 3, regularizer_weight=0.2),
+}
+
+
+class Batch:
+    """What all processes are given, of which each takes its own part."""
+
+    def __init__(self, place: Place, part: slice, name: str, weighted: bool):
+        generator = torch.Generator().manual_seed(3)
+        random = partial(torch.randn, generator=generator, dtype=torch.float64)
+        B = place.batch_size
+        X, labels, weights = random(B, D), torch.randint(C - 2, (B,), generator=generator), random(B).abs()
+        weights[::4] = 0
+        hidden, self.weight, self.bias = random(B, K), random(C, K), random(C) - 1
+        self.X = X[part].clone().requires_grad_()
+        self.weights = weights[part].clone().requires_grad_() if weighted else None
+        self.labels = labels[part]
+        self.target = (hidden[part], self.weight, self.bias) if name == "smooth" else self.labels
+
+    def loss(self, loss):
+        return loss(self.X, self.target, sample_weights=self.weights)
+
+
+def make(name, **options):
+    torch.manual_seed(1)
+    loss = LOSSES[name](**options).double()
+    if name.startswith("adaptive"):
+        loss.margins.data += 0.1 * torch.rand_like(loss.margins)
+    return loss
+
+
+def assert_same(place, one, many, mine, own):
+    """Gradients of the batch, and of parameters, whose DTensors are put together."""
+    own_rows = place.own
+    torch.testing.assert_close(own.X.grad, mine.X.grad[own_rows], rtol=0, atol=1e-10)
+    if mine.weights is not None:
+        torch.testing.assert_close(own.weights.grad, mine.weights.grad[own_rows], rtol=0, atol=1e-10)
+    for (name, parameter), sharded in zip(one.named_parameters(), many.parameters(), strict=True):
+        expected = one.by_class(name, parameter.grad) if name == "fc" else parameter.grad
+        torch.testing.assert_close(sharded.grad.full_tensor(), expected, rtol=0, atol=1e-10)
+
+
+def of_the_batch(name, weighted, place):
+    """The mean: every process has the loss of all."""
+    one = make(name)
+    many = shard_classes(copy.deepcopy(one), place.mesh, backbone_gradients="summed")
+    mine, own = Batch(place, slice(None), name, weighted), Batch(place, place.own, name, weighted)
+    expected, found = mine.loss(one), own.loss(many)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    (3 * expected).backward()
+    (3 * found).backward()
+    assert_same(place, one, many, mine, own)
+
+
+def of_each(name, place):
+    """``reduction="none"``: own samples' losses or own classes' terms, and any upstream gradient."""
+    one = make(name, reduction="none")
+    many = shard_classes(copy.deepcopy(one), place.mesh, backbone_gradients="summed")
+    mine, own = Batch(place, slice(None), name, True), Batch(place, place.own, name, True)
+    expected, found = mine.loss(one), own.loss(many)
+    by_class = len(expected) == C
+    here = slice(many.shards.first, many.shards.last) if by_class else place.own
+    torch.testing.assert_close(found, expected[here], rtol=0, atol=1e-10)
+    upstream = torch.linspace(1, 2, len(expected), dtype=torch.float64)
+    (expected * upstream).sum().backward()
+    (found * upstream[here]).sum().backward()
+    assert_same(place, one, many, mine, own)
+
+
+for _name in LOSSES:
+    for _label, _case in (
+        (f"{_name}_mean", partial(of_the_batch, _name, True)),
+        (f"{_name}_none", partial(of_each, _name)),
+        (f"{_name}_plain", partial(of_the_batch, _name, False)),
+    ):
+        _case.__name__, _case.__module__ = _label, __name__
+        case(*((2,) if _label.endswith("plain") else ()))(_case)
+
+
+class PairBatch(Batch):
+    """Labels of few classes, so that all samples have pairs; a bank that all processes have."""
+
+    def __init__(self, place, part, name, weighted):
+        super().__init__(place, part, name, weighted)
+        self.target = self.labels % 3
+        self.bank = None
+        if name == "memory_contrastive":
+            generator = torch.Generator().manual_seed(6)
+            labels = torch.randint(3, (7,), generator=generator)
+            self.bank = (None, torch.randn(7, D, generator=generator, dtype=torch.float64), labels)
+
+    def loss(self, loss):
+        return loss(self.X, self.target, *(self.bank or ()), sample_weights=self.weights)
+
+
+PAIRS = {
+    "multi_similarity": partial(MultiSimilarityLoss, epsilon=0.1),
+    "contrastive": partial(ContrastiveLoss, 0.2, 1.4),
+    "memory_contrastive": partial(MemoryContrastiveLoss, variant="authors"),
+    "bspml": BSPMLLoss,
+}
+
+
+def of_pairs(name, reduction, place):
+    """The pairs of the batch of all."""
+    one = PAIRS[name](reduction=reduction)
+    many = shard_classes(copy.deepcopy(one), place.mesh, backbone_gradients="summed")
+    mine, own = PairBatch(place, slice(None), name, True), PairBatch(place, place.own, name, True)
+    expected, found = mine.loss(one), own.loss(many)
+    here = place.own if reduction == "none" else ...
+    torch.testing.assert_close(found, expected[here], rtol=0, atol=1e-10)
+    upstream = torch.linspace(1, 2, expected.numel(), dtype=torch.float64).view(expected.shape)
+    (expected * upstream).sum().backward()
+    (found * upstream[here]).sum().backward()
+    torch.testing.assert_close(own.X.grad, mine.X.grad[place.own], rtol=0, atol=1e-10)
+    if name != "bspml":  # its weights are constants
+        torch.testing.assert_close(own.weights.grad, mine.weights.grad[place.own], rtol=0, atol=1e-10)
+
+
+for _name in PAIRS:
+    for _reduction in ("mean", "none"):
+        _case = partial(of_pairs, _name, _reduction)
+        _case.__name__, _case.__module__ = f"{_name}_{_reduction}", __name__
+        case(2, 4)(_case)
+
+
+PROCSIM = {
+    "procsim": {},
+    "procsim_mean": {"threshold": "mean", "drop_above": True},
+    "procsim_nca": {"dml": "proxy-nca"},
+    "procsim_detector": {"detector": "multi-similarity"},
+}
+
+
+def of_procsim(name, place):
+    """Threshold and means of the batch of all, in two steps, since a running mean has a state."""
+    torch.manual_seed(1)
+    one = ProcSimLoss(C, D, 0.3, **PROCSIM[name]).double()
+    many = shard_classes(copy.deepcopy(one), place.mesh, backbone_gradients="summed")
+    for _ in range(2):
+        mine, own = Batch(place, slice(None), name, False), Batch(place, place.own, name, False)
+        expected, found = one.step(mine.X, mine.labels), many.step(own.X, own.labels)
+        torch.testing.assert_close(found.loss, expected.loss, rtol=0, atol=1e-10)
+        torch.testing.assert_close(found.threshold, expected.threshold, rtol=0, atol=1e-10)
+        torch.testing.assert_close(found.confidence, expected.confidence[place.own], rtol=0, atol=1e-10)
+        one.zero_grad()
+        many.zero_grad()
+        expected.loss.backward()
+        found.loss.backward()
+        assert_same(place, one, many, mine, own)
+
+
+for _name in PROCSIM:
+    _case = partial(of_procsim, _name)
+    _case.__name__, _case.__module__ = _name, __name__
+    case(2, 4)(_case)
+
+
+@case(2)
+def no_samples_at_all(place):
+    """The loss is 0, connected to the graph, and all gradients are 0."""
+    for name in ("proxy_anchor", "normalized_softmax"):
+        loss = shard_classes(make(name), place.mesh)
+        X = torch.zeros(0, D, dtype=torch.float64, requires_grad=True)
+        value = loss(X, torch.zeros(0, dtype=torch.int64))
+        value.backward()
+        assert value == 0 and X.grad.shape == (0, D)
+        assert all(not parameter.grad.full_tensor().any() for parameter in loss.parameters())
+
+
+@case(3)
+def two_batches_before_one_backward(place):
+    """Each backward is that of its own batch, whose parts had other sizes."""
+    one = make("proxy_nca")
+    many = shard_classes(copy.deepcopy(one), place.mesh, backbone_gradients="summed")
+    mine, own = Batch(place, slice(None), "", False), Batch(place, place.own, "", False)
+    other = slice(place.rank, place.rank + 1)
+    expected = mine.loss(one) + one(mine.X[:3], mine.labels[:3])
+    found = own.loss(many), many(mine.X.detach()[other], mine.labels[other])
+    expected.backward()
+    found[0].backward()
+    found[1].backward()
+    for name, parameter in one.named_parameters():
+        torch.testing.assert_close(getattr(many, name).grad.full_tensor(), parameter.grad, rtol=0, atol=1e-10)
+
+
+@case(2)
+def autocast_and_half_precision(place):
+    """The numbers of one process in the same types, up to the order of sums."""
+    for dtype, amp in ((torch.float32, True), (torch.bfloat16, False)):
+        one = make("proxy_anchor").float()
+        many = shard_classes(copy.deepcopy(one), place.mesh, backbone_gradients="summed")
+        mine, own = Batch(place, slice(None), "", False), Batch(place, place.own, "", False)
+        X, x = (batch.X.detach().to(dtype).requires_grad_() for batch in (mine, own))
+        with torch.autocast("cpu", torch.bfloat16, enabled=amp):
+            expected, found = one(X, mine.labels), many(x, own.labels)
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, expected)
+        expected.backward()
+        found.backward()
+        assert x.grad.dtype == dtype
+        torch.testing.assert_close(x.grad, X.grad[place.own], rtol=1e-2, atol=1e-4)
+        torch.testing.assert_close(many.proxies.grad.full_tensor(), one.proxies.grad)

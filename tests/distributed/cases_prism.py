@@ -1,0 +1,150 @@
+"""PRISM on shards: the same scores, thresholds, masks and queue on every process as on one."""
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+from robustdml_ops.distributed import ShardError, shard_classes
+from robustdml_ops.losses import NormalizedSoftmaxLoss, ProxyNCALoss, SoftTripleLoss
+from robustdml_ops.robust import PRISM, MemoryBank
+from tests.distributed.worlds import CLASSES, case
+
+C, D, N = CLASSES, 6, 150
+TIMES = 5  # as many samples as in other cases: thresholds need some
+BANK = {"memory_size": 100, "memory_dtype": torch.float64}
+FILTERS = {
+    "average": {**BANK, "noise_rate": 0.3},
+    "average_ids": {**BANK, "noise_rate": 0.3, "threshold": "top-r", "num_samples": N},
+    "vmf": {**BANK, "similarity": "vmf", "noise_rate": 0.3, "vmf_start": 2},
+    "vmf_ids": {**BANK, "similarity": "vmf", "threshold": "cautious", "vmf_start": 1, "num_samples": N},
+    "per_class": {**BANK, "noise_rate": 0.4, "threshold": "per-class", "window": 3},
+    "otsu": {**BANK, "similarity": "vmf", "threshold": "otsu", "vmf_start": 2, "window": 4},
+    "cautious": {**BANK, "similarity": "vmf", "threshold": "cautious", "vmf_start": 1},
+    "authors": {**BANK, "noise_rate": 0.3, "preset": "authors"},
+    "memory_positive": {**BANK, "similarity": "memory-positive", "noise_rate": 0.3},
+    "memory_positive_ids": {**BANK, "similarity": "memory-positive", "noise_rate": 0.3, "num_samples": N},
+    "batch_positive": {"similarity": "batch-positive", "noise_rate": 0.3},
+    "proxy": {"similarity": "proxy", "noise_rate": 0.3, "threshold": "per-class", "window": 3},
+    "fixed": {**BANK, "threshold": "fixed", "fixed_threshold": 0.2},
+}
+
+
+def steps(place, count=12, seed=4):
+    """Batches around one direction a class, with wrong labels; ids, since filters may ask for them."""
+    generator = torch.Generator().manual_seed(seed)
+    random = partial(torch.randn, generator=generator, dtype=torch.float64)
+    means = 2 * random(C, D)
+    for _ in range(count):
+        true = torch.randint(C, (TIMES * place.batch_size,), generator=generator)
+        wrong = torch.rand(len(true), generator=generator) < 0.3
+        labels = torch.where(wrong, torch.randint(C, true.shape, generator=generator), true)
+        yield means[true] + random(len(true), D), labels, torch.randint(N, true.shape, generator=generator)
+
+
+def own_rows(place):
+    return slice(TIMES * place.own.start, TIMES * place.own.stop)
+
+
+def same_state(one, many):
+    """What is held for each class, put together, and the queue, which all have."""
+    whole = get_model_state_dict(many, options=StateDictOptions(full_state_dict=True))
+    expected = one.state_dict()
+    assert whole.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(whole[name], value, rtol=1e-10, atol=1e-10, equal_nan=True, msg=name)
+        if name.endswith(("labels", "sample_ids", "enqueued", "counts", "latest", "earlier", "observed", "brought")):
+            assert torch.equal(whole[name], value), name
+
+
+def judged(place, name):
+    one = PRISM(C, D, **FILTERS[name])
+    many = shard_classes(copy.deepcopy(one), place.mesh)
+    proxies = {"proxies": torch.randn(C, D, dtype=torch.float64)} if name == "proxy" else {}
+    own, rejected = own_rows(place), 0
+    for X, labels, ids in steps(place):
+        expected = one(X, labels, ids, **proxies)
+        found = many(X[own], labels[own], ids[own], **proxies)
+        assert torch.equal(found.keep, expected.keep[own])
+        torch.testing.assert_close(found.log_p_clean, expected.log_p_clean[own], rtol=1e-10, atol=1e-10)
+        threshold = expected.threshold[own] if expected.threshold.dim() else expected.threshold
+        torch.testing.assert_close(found.threshold, threshold, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(
+            many.log_p_clean(X[own], labels[own], ids[own], **proxies), one.log_p_clean(X, labels, ids, **proxies)[own]
+        )
+        assert set(found.rejected_ids.tolist()) - {-1} == set(ids[own][~found.keep].tolist())
+        one.enqueue(X, labels, expected.keep, ids)
+        many.enqueue(X[own], labels[own], found.keep, ids[own])
+        rejected += int((~expected.keep).sum())
+    assert rejected, "a filter that rejects nothing proves little"
+    same_state(one, many)
+
+
+for _name in FILTERS:
+    _case = partial(judged, name=_name)
+    _case.__name__, _case.__module__ = _name, __name__
+    case(*((2, 3, 4) if _name != "average" else ()))(_case)
+
+
+@case(2)
+def proxies_of_a_sharded_loss(place):
+    """They come as DTensors, of whatever shape the loss has them in."""
+    X, labels, ids = next(iter(steps(place)))
+    own = own_rows(place)
+    for loss, proxies in (
+        (ProxyNCALoss(C, D), lambda loss: loss.proxies),
+        (NormalizedSoftmaxLoss(C, D), lambda loss: loss.W.t()),
+        (SoftTripleLoss(C, D, 2), lambda loss: loss.fc if loss.fc.dim() == 3 else loss.by_class("fc", loss.fc)),
+    ):
+        one = PRISM(C, D, similarity="proxy", noise_rate=0.3)
+        many, loss = shard_classes(copy.deepcopy(one), place.mesh), loss.double()
+        expected = [one(X, labels, ids, proxies(loss).detach()) for _ in range(2)][1]
+        sharded = shard_classes(loss, place.mesh)
+        found = [many(X[own], labels[own], ids[own], proxies(sharded).detach()) for _ in range(2)][1]
+        torch.testing.assert_close(found.log_p_clean, expected.log_p_clean[own], rtol=1e-10, atol=1e-10)
+        assert torch.equal(found.keep, expected.keep[own])
+
+
+@case(2, 3, 4)
+def a_resumed_filter_goes_on(place):
+    """From a single process's state, and from a checkpoint of another number of processes."""
+    one = PRISM(C, D, **FILTERS["vmf_ids"])
+    for X, labels, ids in steps(place):
+        one.enqueue(X, labels, one(X, labels, ids).keep, ids)
+    loaded = shard_classes(PRISM(C, D, **FILTERS["vmf_ids"]), place.mesh)
+    loaded.load_state_dict(one.state_dict())
+    same_state(one, loaded)
+    dcp.save({"filter": loaded.state_dict()}, checkpoint_id=place.folder / f"filter-{place.size}")
+    if place.size > 2:  # the world before this one had other batches
+        other = shard_classes(PRISM(C, D, **FILTERS["vmf_ids"]), place.mesh)
+        state = {"filter": other.state_dict()}
+        dcp.load(state, checkpoint_id=place.folder / f"filter-{place.size - 1}")
+        other.load_state_dict(state["filter"])
+        assert other.bank.enqueued > 0
+        recomputed = copy.deepcopy(other.bank)
+        recomputed.recompute()
+        torch.testing.assert_close(recomputed.sums, other.bank.sums, rtol=0, atol=1e-10)
+        assert torch.equal(recomputed.counts, other.bank.counts)
+        assert other.bank.counts.sum() > 0 or other.bank.shards.first == C
+    X, labels, ids = next(iter(steps(place, seed=9)))
+    own = own_rows(place)
+    assert torch.equal(loaded(X[own], labels[own], ids[own]).keep, one(X, labels, ids).keep[own])
+    with pytest.raises(ValueError, match="was saved with shape"):
+        loaded.load_state_dict(PRISM(C + 2, D, **FILTERS["vmf_ids"]).state_dict())
+
+
+@case(2)
+def a_bank_alone(place):
+    one = MemoryBank(C, D, 16, torch.float64)
+    many = shard_classes(copy.deepcopy(one), place.mesh)
+    for X, labels, _ in steps(place, 4):
+        one.enqueue(X, labels)
+        many.enqueue(X[own_rows(place)], labels[own_rows(place)])
+    same_state(one, many)
+    wrong = torch.full((2,), C if place.rank else 0)
+    with pytest.raises(IndexError if place.rank else ShardError, match="is outside 0 … 8"):
+        many.enqueue(torch.randn(2, D, dtype=torch.float64), wrong)
+    same_state(one, many)

@@ -1,0 +1,77 @@
+"""A run of the recipes on several processes is the run of one."""
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.data import RetrievalData, Split
+from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.filters.options import FilterOptions
+from robustdml_ops.recipes.methods.anchors import AdaptiveOptions
+from robustdml_ops.recipes.options import OptionSet
+from robustdml_ops.recipes.run.checkpoint import FILE_NAME
+from robustdml_ops.recipes.train import train
+from robustdml_ops.recipes.world import TorchrunWorld
+from tests.distributed.worlds import case
+
+CONFIG = TrainingConfig(
+    method="adaptive-proxy-anchor",
+    noise="symmetric:0.3",
+    epochs=2,
+    batch_size=31,
+    embedding_size=8,
+    options=OptionSet(AdaptiveOptions(per_class=True)),
+    filter=FilterOptions(kind="prism-vmf", vmf_epochs=1),
+)
+
+
+def clusters():
+    random = np.random.default_rng(1)
+
+    def split(samples, classes):
+        labels = np.arange(samples) % classes
+        features = random.normal(size=(classes, 20))[labels] + 0.6 * random.normal(size=(samples, 20))
+        return Split(features.astype(np.float32), labels, tuple(f"class {c}" for c in range(classes)))
+
+    return RetrievalData("clusters", split(252, 12), split(60, 6))
+
+
+def figures(result):
+    return [{name: value for name, value in record.items() if name != "seconds"} for record in result.history]
+
+
+@case(2)
+def a_run(place):
+    """Its figures, what it wrote, and that one process goes on with it, and the other way round."""
+    os.environ["ROBUSTDML_CACHE"] = str(place.folder / f"cache-{place.rank}")
+    world, data = TorchrunWorld(), clusters()
+    folder, alone = place.folder / "run", place.folder / f"alone-{place.rank}"
+    many = train(CONFIG, data, out=folder, device="cpu", world=world)
+    one = train(CONFIG, data, out=alone, device="cpu")
+    longer = replace(CONFIG, epochs=3)
+    goes_on = train(longer, data, out=alone, resume=True, device="cpu")
+    together = train(longer, data, out=folder, resume=True, device="cpu", world=world)
+    for found, expected in ((many, one), (together, goes_on)):
+        for mine, theirs in zip(figures(found), figures(expected), strict=True):
+            assert mine == pytest.approx(theirs, rel=1e-3, abs=1e-3)
+        for name, score in expected.scores.items():
+            np.testing.assert_allclose(found.scores[name], score, rtol=1e-2, atol=1e-2)
+    if place.rank == 0:  # which writes
+        states = [torch.load(path / FILE_NAME)["state"]["loss"] for path in (folder, alone)]
+        torch.testing.assert_close(*states, rtol=1e-3, atol=1e-3)
+        assert sorted(file.name for file in folder.iterdir()) == sorted(file.name for file in alone.iterdir())
+
+
+@case(2)
+def methods_of_one_process(place):
+    os.environ["ROBUSTDML_CACHE"] = str(place.folder / f"cache-{place.rank}")
+    for method, message in (
+        ("smooth-proxy-anchor", "takes confidences, which is made on one process"),
+        ("superloss", "SuperContrastiveLoss has no classes to divide"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            train(TrainingConfig(method=method, epochs=1), clusters(), device="cpu", world=TorchrunWorld())

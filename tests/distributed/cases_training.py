@@ -1,0 +1,227 @@
+"""Training on shards ends where training on one process does: DDP, FSDP2, PyTorch's optimisers, and its checkpoints."""
+
+import copy
+from functools import partial
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_state_dict,
+    set_state_dict,
+)
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from robustdml_ops.distributed import shard_classes
+from robustdml_ops.losses import NormalizedSoftmaxLoss, ProxyAnchorLoss, SoftTripleLoss
+from tests.distributed.cases_losses import LOSSES, make
+from tests.distributed.worlds import CLASSES, case
+
+C, F, D = CLASSES, 8, 6
+OPTIMIZERS = {
+    "adamw": partial(torch.optim.AdamW, fused=False, foreach=True, weight_decay=0.1),
+    "adamw_fused": partial(torch.optim.AdamW, fused=True, weight_decay=0.1),
+    "sgd": partial(torch.optim.SGD, momentum=0.9),
+}
+
+
+def network():
+    torch.manual_seed(2)
+    return nn.Sequential(nn.Linear(F, 7), nn.Tanh(), nn.Linear(7, D)).double()
+
+
+def batches(place):
+    """Three batches of all processes."""
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(3):
+        B = place.batch_size
+        inputs = torch.randn(B, F, generator=generator, dtype=torch.float64)
+        yield inputs, torch.randint(CLASSES, (B,), generator=generator)
+
+
+def steps(place, backbone, loss, part, kind, accumulate=False):
+    """Train; the norm of the proxies' gradient is clipped."""
+    optimizer = OPTIMIZERS[kind]([{"params": backbone.parameters()}, {"params": loss.parameters()}], lr=0.05)
+    for inputs, labels in batches(place):
+        halves = [slice(0, None, 2), slice(1, None, 2)] if accumulate else [slice(None)]
+        for rows in halves:
+            value = loss(backbone(inputs[rows][_within(place, rows, part, len(inputs))]),
+                         labels[rows][_within(place, rows, part, len(inputs))])  # fmt: skip
+            (value / len(halves)).backward()
+        torch.nn.utils.clip_grad_norm_(list(loss.parameters()), 0.2)
+        optimizer.step()
+        optimizer.zero_grad()
+    return optimizer
+
+
+def _within(place, rows, part, count):
+    """Own ones of every second row."""
+    chosen = range(count)[rows]
+    own = range(count)[part]
+    return [place_of for place_of, row in enumerate(chosen) if row in own]
+
+
+def assert_trained_alike(place, one, many, backbone, wrapped):
+    for (name, parameter), sharded in zip(one.named_parameters(), many.parameters(), strict=True):
+        expected = one.by_class(name, parameter) if name == "fc" else parameter
+        torch.testing.assert_close(sharded.full_tensor(), expected, rtol=0, atol=1e-9)
+    for parameter, other in zip(backbone.parameters(), wrapped.parameters(), strict=True):
+        whole = other.full_tensor() if isinstance(other, DTensor) else other
+        torch.testing.assert_close(whole, parameter, rtol=0, atol=1e-9)
+
+
+def trained(place, wrap, name, kind, accumulate=False):
+    backbone, one = network(), make(name)
+    wrapped, many = wrap(network(), place), shard_classes(copy.deepcopy(one), place.mesh)
+    steps(place, backbone, one, slice(None), kind, accumulate)
+    steps(place, wrapped, many, place.own, kind, accumulate)
+    assert_trained_alike(place, one, many, backbone, wrapped)
+
+
+def ddp(module, place):
+    return DistributedDataParallel(module)
+
+
+def fsdp(module, place):
+    for layer in module:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer, mesh=place.mesh)
+    return fully_shard(module, mesh=place.mesh)
+
+
+def _register(label, function, *sizes):
+    function.__name__, function.__module__ = label, __name__
+    case(*sizes)(function)
+
+
+for _kind in OPTIMIZERS:
+    _register(f"ddp_{_kind}", lambda place, kind=_kind: trained(place, ddp, "adaptive_per_class", kind), 2, 3)
+_register("ddp_soft_triple", lambda place: trained(place, ddp, "soft_triple", "adamw_fused"), 4)
+_register("ddp_accumulates", lambda place: trained(place, ddp, "normalized_softmax", "sgd", True), 2)
+_register("ddp_one_margin", lambda place: trained(place, ddp, "adaptive", "adamw"), 2)
+_register("fsdp2", lambda place: trained(place, fsdp, "proxy_nca", "adamw"), 2, 4)
+
+
+class Checkpoint:
+    """Model and optimiser, whose names DCP knows them by."""
+
+    def __init__(self, loss):
+        self.model = nn.ModuleDict({"network": network(), "loss": loss})
+        groups = [{"params": part.parameters()} for part in self.model.values()]
+        self.optimizer = OPTIMIZERS["sgd"](groups, lr=0.05)
+
+    def state(self):
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        return {"model": model, "optimizer": optimizer}
+
+    def load(self, folder):
+        state = self.state()
+        dcp.load(state, checkpoint_id=folder)
+        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+
+
+def save(place, name, folder):
+    """Train a little and save."""
+    saved = Checkpoint(shard_classes(make(name), place.mesh))
+    for parameter in saved.model.parameters():
+        parameter.grad = parameter.detach().clone() * 0.5
+    saved.optimizer.step()
+    dcp.save(saved.state(), checkpoint_id=folder)
+    return saved
+
+
+@case(2, 3, 4)
+def a_checkpoint_loads_on_as_many_and_on_one(place):
+    """Proxies, margins and the optimiser's state; the whole of it in a single process's ``state_dict``."""
+    for name in ("adaptive_per_class", "normalized_softmax", "soft_triple"):
+        folder = place.folder / f"{place.size}-{name}"
+        saved = save(place, name, folder)
+        again = Checkpoint(shard_classes(make(name), place.mesh))
+        again.load(folder)
+        states = (checkpoint.state()["optimizer"]["state"] for checkpoint in (saved, again))
+        for (key, value), other in zip(*(state.items() for state in states), strict=True):
+            assert torch.equal(_local(value["momentum_buffer"]), _local(other[1]["momentum_buffer"])), key
+        whole = get_model_state_dict(again.model, options=StateDictOptions(full_state_dict=True))
+        one = nn.ModuleDict({"network": network(), "loss": make(name)})
+        one.load_state_dict(whole)
+        back = shard_classes(make(name), place.mesh)
+        back.load_state_dict(one["loss"].state_dict())
+        for parameter, other in zip(saved.model["loss"].parameters(), back.parameters(), strict=True):
+            assert torch.equal(parameter.to_local(), other.to_local())
+
+
+@case(1, 3, 4)
+def a_checkpoint_of_other_processes_loads(place):
+    """What a world before this one has saved: proxies and momentum."""
+    saved_on = {1: 1, 3: 2, 4: 3}[place.size]
+    folder = place.folder / f"{saved_on}-normalized_softmax"
+    if saved_on == 1:
+        save(place, "normalized_softmax", folder)
+    again = Checkpoint(shard_classes(make("normalized_softmax"), place.mesh))
+    again.load(folder)
+    start = make("normalized_softmax").W.detach()
+    momentum = again.state()["optimizer"]["state"]["loss.W"]["momentum_buffer"]
+    torch.testing.assert_close(again.model["loss"].W.detach().full_tensor(), start - 0.05 * 0.5 * start)
+    torch.testing.assert_close(momentum.full_tensor(), 0.5 * start)
+
+
+def _local(value):
+    return value.to_local() if isinstance(value, DTensor) else value
+
+
+class Sent(TorchDispatchMode):
+    """Bytes that a process hands to the collectives of a step, by their kind."""
+
+    def __init__(self):
+        super().__init__()
+        self.bytes = dict.fromkeys(("gather", "reduce", "scatter"), 0)
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        if function.namespace == "c10d":
+            name = function._schema.name.partition("::")[2]
+            kind = next(kind for part, kind in KINDS.items() if part in name)
+            given = arguments[0] if kind == "reduce" else arguments[1]
+            for tensor in [given] if isinstance(given, torch.Tensor) else given:
+                self.bytes[kind] += tensor.numel() * tensor.element_size()
+        return function(*arguments, **(options or {}))
+
+
+KINDS = {"allgather": "gather", "reduce_scatter": "scatter", "allreduce": "reduce"}
+
+
+@case(2, 4)
+def bytes_of_a_step(place):
+    """As docs/scaling.md has them; nothing grows with the number of classes."""
+    B, W, item = 6, place.size, 8
+    header = 3 * 8
+    for classes in (C, 50 * C):
+        for loss, reduced in (
+            (ProxyAnchorLoss(classes, D), item),
+            (NormalizedSoftmaxLoss(classes, D), 3 * W * B * item),
+            (SoftTripleLoss(classes, D, 2), 3 * W * B * item),
+        ):
+            loss = shard_classes(loss.double(), place.mesh)
+            X = torch.randn(B, D, dtype=torch.float64, requires_grad=True)
+            with Sent() as sent:
+                loss(X, torch.arange(B)).backward()
+            gathered = header + B * D * item + B * 8
+            assert sent.bytes == {"gather": gathered, "reduce": reduced, "scatter": W * B * D * item}
+
+
+@case(2)
+def proxies_that_were_nowhere(place):
+    """On the meta device first: each process makes its own part, at the scale that one process gives them."""
+    with torch.device("meta"):
+        loss = LOSSES["adaptive_per_class"].func(4000, 16, per_class=True)
+    loss = shard_classes(loss, place.mesh)
+    proxies = loss.proxies.detach().full_tensor()
+    assert loss.proxies.to_local().shape == (2000, 16)
+    assert abs(float(proxies.std()) / (2 / 4000) ** 0.5 - 1) < 0.05
+    assert not torch.equal(proxies[:2000], proxies[2000:])
+    assert (loss.margins.full_tensor() == loss.margin).all()
+    loss(torch.randn(3, 16), torch.tensor([0, 2000, 3999])).backward()

@@ -1,0 +1,143 @@
+"""Worlds of one to four gloo processes on this machine, each started once, in which many cases run.
+
+    python -m tests.distributed.worlds FOLDER
+
+A case is a function of its place in the world; it runs on all processes, and fails where one of them raises. As the
+interpreter that runs them forks, PyTorch is imported once for all worlds.
+"""
+
+import multiprocessing
+import pickle
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib import import_module
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+MODULES = ("losses", "prism", "training", "recipes", "errors")
+TIMEOUT = timedelta(seconds=60)
+# Samples of each process: unequal numbers, and none.
+SIZES = {1: (10,), 2: (7, 3), 3: (5, 0, 3), 4: (3, 1, 0, 6)}
+# Classes: with four processes the last one has none.
+CLASSES = 9
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a case runs."""
+
+    rank: int
+    size: int
+    mesh: DeviceMesh
+    folder: Path  # the same for all worlds
+
+    @property
+    def own(self) -> slice:
+        """Places of own samples in a batch of all."""
+        first = sum(SIZES[self.size][: self.rank])
+        return slice(first, first + SIZES[self.size][self.rank])
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of all processes."""
+        return sum(SIZES[self.size])
+
+    def of_all(self, own: Tensor) -> Tensor:
+        """The rows of all processes."""
+        parts: list[Tensor] = [torch.empty(0)] * self.size
+        dist.all_gather_object(parts, own.detach())
+        return torch.cat(parts)
+
+
+# Cases in which a process ends, after all others of their world, and its rank.
+ENDING = {"errors.a_process_dies": 3}
+Case = Callable[[Place], None]
+CASES: dict[tuple[int, str], Case] = {}
+
+
+def case(*sizes: int) -> Callable[[Case], Case]:
+    """Run a function in worlds of these sizes, by default of all."""
+
+    def register(function: Case) -> Case:
+        module = function.__module__.rpartition("_")[2]
+        for size in sizes or SIZES:
+            CASES[size, f"{module}.{function.__name__}"] = function
+        return function
+
+    return register
+
+
+def load_cases() -> None:
+    for name in MODULES:
+        import_module(f"tests.distributed.cases_{name}")
+
+
+def run_world(size: int, folder: Path) -> None:
+    """Write what each case has raised, or None, for each rank."""
+    context = multiprocessing.get_context("fork")
+    # As torchrun's agent: the store lives on when a process dies.
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    processes = [context.Process(target=_run, args=(rank, size, folder, store.port)) for rank in range(size)]
+    for process in processes:
+        process.start()
+    end = time.monotonic() + 240
+    for process in processes:
+        process.join(max(0, end - time.monotonic()))
+        if process.is_alive():
+            process.kill()
+
+
+def _run(rank: int, size: int, folder: Path, port: int) -> None:
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+    place = Place(rank, size, init_device_mesh("cpu", (size,)), folder)
+    results: dict[str, str | None] = {}
+    cases = {name: function for (of_size, name), function in CASES.items() if of_size == size}
+    for name, function in sorted(cases.items(), key=lambda item: item[0] in ENDING):
+        torch.manual_seed(0)
+        try:
+            function(place)
+            if name not in ENDING:
+                dist.monitored_barrier(timeout=TIMEOUT)
+            results[name] = None
+        except BaseException:
+            results[name] = traceback.format_exc()
+        (folder / f"results-{size}-{rank}").write_bytes(pickle.dumps(results))
+        if results[name] is not None:
+            break  # the others wait for this one, or are elsewhere in the case
+
+
+def read_results(folder: Path) -> dict[tuple[int, str], str | None]:
+    """What went wrong in each case."""
+    found: dict[tuple[int, str], str | None] = {}
+    for size, name in CASES:
+        errors = []
+        for rank in set(range(size)) - {ENDING.get(name)}:
+            file = folder / f"results-{size}-{rank}"
+            results = pickle.loads(file.read_bytes()) if file.exists() else {}
+            error = results.get(name, "was not reached, because of an earlier case")
+            errors += [] if error is None else [f"rank {rank}: {error}"]
+        found[size, name] = "\n".join(errors) or None
+    return found
+
+
+if __name__ == "__main__":
+    from tests.distributed import worlds  # the module that cases register with, not this script's namespace
+
+    worlds.load_cases()
+    chosen = [int(size) for size in sys.argv[2:]] or list(SIZES)
+    for world_size in chosen:
+        worlds.run_world(world_size, Path(sys.argv[1]))
+    for (world_size, case_name), error in worlds.read_results(Path(sys.argv[1])).items():
+        if error and world_size in chosen:
+            print(world_size, case_name, error)
