@@ -1,0 +1,163 @@
+"""How labels come about: each class keeps a share of its samples, and loses the others to certain classes."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# Samples that the mean over all classes counts for, in a class's share of wrong labels and in what it is taken for.
+PRIOR_RATE = 5.0
+PRIOR_PAIRS = 3.0
+_TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class LabelNoise:
+    """The probability of a label, given the class that the sample is of.
+
+    Class C is the one that nobody has named; all of its labels are wrong.
+
+    Attributes
+    ----------
+    rate : float
+        Share of wrong labels in all.
+    popularity : Tensor
+        Where wrong labels go, (C,), with sum 1.
+    pairs : Tensor
+        Keys class·C + label of the pairs that were seen, int64, ascending, (P,).
+    pair_counts : Tensor
+        Expected number of samples of each, (P,).
+    wrong, total : Tensor
+        Expected number of wrong labels and of samples of each class, (C + 1,).
+    """
+
+    rate: float
+    popularity: Tensor
+    pairs: Tensor
+    pair_counts: Tensor
+    wrong: Tensor
+    total: Tensor
+
+    @classmethod
+    def unknown(cls, num_classes: int, rate: float) -> "LabelNoise":
+        """Nothing is known: wrong labels may be any.
+
+        Parameters
+        ----------
+        num_classes : int
+            C.
+        rate : float
+            Share of wrong labels.
+
+        Returns
+        -------
+        LabelNoise
+            Without pairs.
+        """
+        empty, none = torch.zeros(0), torch.zeros(num_classes + 1)
+        popularity = torch.full((num_classes,), 1 / num_classes)
+        return cls(rate, popularity, torch.zeros(0, dtype=torch.int64), empty, none, none)
+
+    @classmethod
+    def count(cls, labels: Tensor, classes: Tensor, posterior: Tensor, num_classes: int, rate: float) -> "LabelNoise":
+        """Count what is expected to have been mistaken for what.
+
+        Parameters
+        ----------
+        labels : Tensor
+            int64, (N,).
+        classes : Tensor
+            int64, (N, K): the given label first.
+        posterior : Tensor
+            Probability of each of them, (N, K).
+        num_classes : int
+            C.
+        rate : float
+            Share of wrong labels in all.
+
+        Returns
+        -------
+        LabelNoise
+            The counts.
+        """
+        wrong_part = posterior.clone()
+        wrong_part[:, 0] = 0
+        likely = wrong_part > 1e-3
+        keys, place = torch.unique((classes * num_classes + labels[:, None])[likely], return_inverse=True)
+        pair_counts = torch.zeros(len(keys)).index_add_(0, place, wrong_part[likely])
+        wrong, total = (
+            torch.zeros(num_classes + 1).index_add_(0, classes.reshape(-1), part.reshape(-1))
+            for part in (wrong_part, posterior)
+        )
+        popularity = torch.ones(num_classes).index_add_(0, labels, 1 - posterior[:, 0])
+        return cls(rate, popularity / popularity.sum(), keys, pair_counts, wrong, total)
+
+    def seen(self, classes: Tensor, labels: Tensor) -> Tensor:
+        """Expected number of samples of these classes with these labels.
+
+        Parameters
+        ----------
+        classes, labels : Tensor
+            int64, (n, K) each, or shapes that broadcast.
+
+        Returns
+        -------
+        Tensor
+            (n, K); only pairs of different numbers are counted.
+        """
+        keys = classes * len(self.popularity) + labels
+        if not len(self.pairs):
+            return torch.zeros(keys.shape)
+        place = torch.searchsorted(self.pairs, keys).clamp(max=len(self.pairs) - 1)
+        return self.pair_counts[place] * (self.pairs[place] == keys)
+
+    def log_probability(self, labels: Tensor, classes: Tensor, own: Tensor) -> Tensor:
+        """Log-probability of each sample's label under several classes, the sample itself left out.
+
+        Parameters
+        ----------
+        labels : Tensor
+            int64, (B,).
+        classes : Tensor
+            int64, (B, K), the given label first, class C last.
+        own : Tensor
+            What the sample itself adds to the counts of each, (B, K).
+
+        Returns
+        -------
+        Tensor
+            (B, K).
+        """
+        popular = self.popularity[labels][:, None]
+        wrong, total = (counts[classes] for counts in (self.wrong, self.total))
+        seen = (self.seen(classes, labels[:, None]) - own).clamp(min=0)
+        taken_for = (seen + PRIOR_PAIRS * popular) / ((wrong - own).clamp(min=0) + PRIOR_PAIRS)
+        rates = ((wrong - own).clamp(min=0) + PRIOR_RATE * self.rate) / ((total - own).clamp(min=0) + PRIOR_RATE)
+        log_probability = (rates * taken_for).clamp(min=_TINY).log()
+        right = (wrong[:, 0] + PRIOR_RATE * self.rate) / (total[:, 0] + PRIOR_RATE)
+        log_probability[:, 0] = (1 - right).clamp(min=_TINY).log()
+        log_probability[:, -1] = popular[:, 0].log()
+        return log_probability
+
+
+def fit_rate(own_class: Tensor, popular: Tensor) -> float:
+    """Share of wrong labels under which the given labels are the likeliest.
+
+    Parameters
+    ----------
+    own_class : Tensor
+        Probability that a sample is of the class of its label, by its features alone, (N,).
+    popular : Tensor
+        Probability of its label among wrong ones, (N,).
+
+    Returns
+    -------
+    float
+        In [0, 1].
+    """
+    rate = 0.3
+    for _ in range(30):
+        wrong = rate * (1 - own_class) * popular
+        right = (1 - rate) * own_class
+        rate = float((wrong / (right + wrong).clamp(min=_TINY)).double().mean())
+    return rate

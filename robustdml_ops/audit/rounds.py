@@ -1,0 +1,234 @@
+"""Judging in rounds: what classes look like by the labels as far as they are believed, then how far to believe them.
+
+Each round fits a `ClassModel` to the samples as far as they are thought to be of each class, scores every sample
+without its own copy, and asks the labels how many of them are wrong (`LabelNoise`). The first rounds believe
+that half are: where labels are mixed up within a few classes, nothing else would ever tell them apart. The last round
+takes the rate that the labels themselves are the likeliest under.
+
+A density of many dimensions is too sure of itself, because the dimensions are not independent. How many independent
+ones there are is told by the squared distances d² of samples from their class: of n independent normal dimensions log
+d² has the variance 2/n. So log-densities are multiplied by about n/D. No label is asked for that. Only where the labels
+given are far likelier under a smaller factor in the first round, that one is the most that is taken.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.audit.class_model import ClassModel
+from robustdml_ops.audit.features import BLOCK, blocks
+from robustdml_ops.audit.label_noise import LabelNoise, fit_rate
+
+ROUNDS = 6
+# Classes beside the given one that a sample is thought of as; all others are taken together.
+CANDIDATES = 8
+FIRST_RATE = 0.5
+# Share of samples that are of no class, as far as nothing else is known.
+UNNAMED = 0.005
+# Of n/D, and of the likeliest factor by the labels: chosen on validation letters, docs/audit.md.
+SHARPNESS = 1.35
+SHARPNESS_BY_LABELS = 1.4
+_FACTORS = (0.05, 0.07, 0.1, 0.14, 0.2, 0.28, 0.4, 0.56, 0.8, 1.0)
+# Samples that the factor is chosen by, and scores of them with all classes.
+_SHARPNESS_ROWS = 20_000
+_SHARPNESS_SCORES = 40_000_000
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What is held of each sample after the last round.
+
+    Attributes
+    ----------
+    classes : Tensor
+        int64, (N, K): the given label, the likeliest classes, and last C, which is no class.
+    posterior : Tensor
+        Probability of each of them, float32, (N, K); what is missing to 1 belongs to all other classes together.
+    nearest : Tensor
+        The class that the features alone say, int64, (N,).
+    rate : float
+        Share of wrong labels in all, as the last round was told by the labels.
+    """
+
+    classes: Tensor
+    posterior: Tensor
+    nearest: Tensor
+    rate: float
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """One round's scores: log of prior times density for `classes`, and for all other classes together."""
+
+    classes: Tensor
+    logits: Tensor
+    rest: Tensor
+    nearest: Tensor
+
+
+def judge(
+    X: Tensor, labels: Tensor, num_classes: int, report: Callable[[int, int], None] = lambda done, total: None
+) -> Judgement:
+    """Judge every label.
+
+    Parameters
+    ----------
+    X : Tensor
+        float32, (N, F), from `principal_rows`.
+    labels : Tensor
+        int64, (N,), in 0..C-1.
+    num_classes : int
+        C, at least 2.
+    report : callable
+        Told of the blocks done and of those in all.
+
+    Returns
+    -------
+    Judgement
+        Of every sample.
+    """
+    steps = len(blocks(len(X)))
+    classes, posterior = labels[:, None], torch.ones(len(X), 1)
+    last: _Scores | None = None
+    most, rate = 1.0, FIRST_RATE
+    for number in range(ROUNDS):
+        # The last column, no class, is not fitted.
+        fitted = (classes, posterior) if last is None else (classes[:, :-1], posterior[:, :-1])
+        model = ClassModel.fit(X, *fitted, num_classes)
+        by_dimensions, by_labels = _sharpness(X, labels, model, *fitted)
+        if last is None:
+            most = min(1.0, SHARPNESS_BY_LABELS * by_labels)
+        sharpness = min(most, SHARPNESS * by_dimensions)
+        scores = _score(X, labels, model, *fitted, sharpness, _of_round(report, number, steps))
+        noise = LabelNoise.unknown(num_classes, rate)
+        own = torch.zeros(scores.logits.shape)
+        if last is not None:
+            noise = LabelNoise.count(labels, classes, posterior, num_classes, rate)
+            own = _own_part(scores.classes, classes, posterior)
+        if number == ROUNDS - 1:
+            features_alone = torch.cat([scores.logits, scores.rest[:, None]], 1).softmax(1)[:, 0]
+            rate = fit_rate(features_alone, noise.popularity[labels])
+            noise = replace(noise, rate=rate)
+        logits = scores.logits + noise.log_probability(labels, scores.classes, own)
+        others = scores.rest + (noise.popularity[labels] * max(rate, 1e-6)).log()
+        classes, last = scores.classes, scores
+        posterior = torch.cat([logits, others[:, None]], 1).softmax(1)[:, :-1]
+    assert last is not None
+    return Judgement(classes, _allow_for_swaps(labels, classes, posterior, num_classes), last.nearest, rate)
+
+
+def _of_round(report: Callable[[int, int], None], number: int, steps: int) -> Callable[[int], None]:
+    return lambda done: report(number * steps + done, ROUNDS * steps)
+
+
+def _score(
+    X: Tensor,
+    labels: Tensor,
+    model: ClassModel,
+    classes: Tensor,
+    weights: Tensor,
+    sharpness: float,
+    report: Callable[[int], None],
+) -> _Scores:
+    """Score all samples for their label, the likeliest classes and none; log-densities count `sharpness` times."""
+    count, num_classes = len(X), len(model.counts)
+    kept = min(CANDIDATES, num_classes)
+    prior = model.log_prior()
+    out = _Scores(
+        torch.empty(count, kept + 2, dtype=torch.int64),
+        torch.empty(count, kept + 2),
+        torch.empty(count),
+        torch.empty(count, dtype=torch.int64),
+    )
+    quadratic, linear, constant = model.predictive()
+    for number, block in enumerate(blocks(count)):
+        Z = model.coordinates(X[block])
+        densities = torch.addmm(constant, Z, linear).addmm_(Z.square(), quadratic).mul_(sharpness).add_(prior)
+        best = densities.topk(kept, 1)
+        chosen = torch.cat([labels[block, None], best.indices], 1)
+        own = (chosen[:, :, None] == classes[block, None]).mul(weights[block, None]).sum(2)
+        logits = model.without_own(Z, chosen, own)[0].mul_(sharpness).add_(prior[chosen])
+        # The label is among the likeliest ones, too: once is enough.
+        logits[:, 1:].masked_fill_(best.indices == labels[block, None], -math.inf)
+        unnamed = model.unnamed(Z) * sharpness + math.log(UNNAMED)
+        out.rest[block] = densities.scatter_(1, chosen, -math.inf).logsumexp(1)
+        out.classes[block] = torch.nn.functional.pad(chosen, (0, 1), value=num_classes)
+        out.logits[block] = torch.cat([logits, unnamed[:, None]], 1)
+        out.nearest[block] = chosen.gather(1, logits.argmax(1, keepdim=True))[:, 0]
+        report(number + 1)
+    return out
+
+
+def _sharpness(X: Tensor, labels: Tensor, model: ClassModel, classes: Tensor, weights: Tensor) -> tuple[float, float]:
+    """Factors of log-densities: what the independent dimensions say, and the likeliest by the labels given."""
+    count = min(len(X), _SHARPNESS_ROWS, max(_SHARPNESS_SCORES // len(model.counts), BLOCK))
+    rows = torch.linspace(0, len(X) - 1, count).long()
+    distances, own_densities, others = [], [], []
+    quadratic, linear, constant = model.predictive()
+    prior = model.log_prior()
+    for block in blocks(count):
+        chosen = rows[block]
+        given = labels[chosen, None]
+        Z = model.coordinates(X[chosen])
+        densities = torch.addmm(constant, Z, linear).addmm_(Z.square(), quadratic)
+        pair = torch.cat([given, densities.argmax(1, keepdim=True)], 1)
+        own = (pair[:, :, None] == classes[chosen, None]).mul(weights[chosen, None]).sum(2)
+        density, distance = model.without_own(Z, pair, own)
+        distances.append(distance[:, 1])
+        own_densities.append(density[:, 0])
+        densities.scatter_(1, given, -math.inf)
+        others.append(torch.stack([(densities * factor + prior).logsumexp(1) for factor in _FACTORS], 1))
+    by_labels = _likeliest_factor(torch.cat(own_densities), torch.cat(others), prior[labels[rows]])
+    # By quantiles: samples of no class are far away.
+    low, high = torch.cat(distances).clamp(min=1e-12).log().quantile(torch.tensor([0.16, 0.84])).tolist()
+    variance = max((high - low) / 2, 1e-3) ** 2
+    return 2 / variance / len(model.between), by_labels
+
+
+def _likeliest_factor(own: Tensor, others: Tensor, prior: Tensor) -> float:
+    """Of `_FACTORS` the one under which the labels given are the likeliest, with the share of wrong labels that fits.
+
+    `own` and `prior`, (n,), are of the label given; `others`, (n, factors), of all other classes together.
+    """
+    best, likeliest = -math.inf, 1.0
+    popular = prior.exp()
+    for place, factor in enumerate(_FACTORS):
+        right = torch.sigmoid(own * factor + prior - others[:, place])
+        rate = fit_rate(right, popular)
+        likelihood = float(((1 - rate) * right + rate * (1 - right) * popular).clamp(min=1e-30).log().double().mean())
+        if likelihood > best:
+            best, likeliest = likelihood, factor
+    return likeliest
+
+
+def _own_part(classes: Tensor, before: Tensor, posterior: Tensor) -> Tensor:
+    """What each sample has added to the counts of wrong labels of these classes, (N, K)."""
+    own = torch.zeros(classes.shape)
+    for place in range(1, before.shape[1]):
+        own += (classes == before[:, place, None]) * posterior[:, place, None]
+    own[:, 0] = 0
+    return own
+
+
+def _allow_for_swaps(labels: Tensor, classes: Tensor, posterior: Tensor, num_classes: int) -> Tensor:
+    """Allow for classes that have taken each other's place.
+
+    Which of two groups of samples a name belongs to is told by the label that most of a group have. Of a group of
+    which a samples have one label and b another, the majority is chance with the probability Φ(−(a − b) / √(a + b)):
+    one half where they are as many. With that probability a sample of one is a sample of the other.
+    """
+    noise = LabelNoise.count(labels, classes, posterior, num_classes, 0.0)
+    kept = (noise.total - noise.wrong)[:-1]
+    out = posterior.clone()
+    for place in range(1, classes.shape[1] - 1):
+        other, given = classes[:, place], labels
+        mistaken = noise.seen(other, given)
+        difference = (kept[other] - mistaken) / (kept[other] + mistaken).clamp(min=1e-6).sqrt()
+        chance = torch.special.ndtr(-difference) * (mistaken > 1) * (other != given)
+        moved = (posterior[:, place] - posterior[:, 0]) * chance
+        out[:, 0] += moved
+        out[:, place] -= moved
+    return out.clamp(min=0, max=1)

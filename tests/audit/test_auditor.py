@@ -1,0 +1,187 @@
+"""The auditor on made-up classes of which the truth is known."""
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from sklearn.utils.estimator_checks import check_estimator
+
+from robustdml_ops.audit import BatchAuditor, LabelAuditor
+from robustdml_ops.audit.class_model import ClassModel
+from robustdml_ops.audit.duplicates import duplicate_groups
+from robustdml_ops.audit.rates import wrong_share
+from robustdml_ops.audit.rounds import _allow_for_swaps
+from robustdml_ops.audit.verdicts import NO_CLASS, NOT_SURE
+
+
+def made_up(num_classes: int, size: int, width: int = 24, spread: float = 0.7, seed: int = 0):
+    random = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(num_classes), size)
+    means = random.normal(size=(num_classes, width))
+    return (means[labels] + spread * random.normal(size=(len(labels), width))).astype(np.float32), labels
+
+
+def corrupt(labels: NDArray[np.int64], rate: float, seed: int = 1):
+    random = np.random.default_rng(seed)
+    changed = random.random(len(labels)) < rate
+    noisy = np.where(changed, (labels + random.integers(1, labels.max() + 1, len(labels))) % (labels.max() + 1), labels)
+    return noisy, changed
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.3, 0.5])
+def test_wrong_labels_are_found_and_put_right(rate):
+    X, truth = made_up(12, 40)
+    labels, changed = corrupt(truth, rate)
+    auditor = LabelAuditor().fit(X, labels)
+    found = auditor.issues_
+    assert (found & changed).sum() >= 0.97 * changed.sum()
+    assert (found & changed).sum() >= 0.95 * found.sum()
+    assert (auditor.proposed_labels_[found & changed] == truth[found & changed]).mean() > 0.97
+    _, low, high = auditor.wrong_share_
+    assert low <= changed.mean() <= high and high - low < 0.15
+
+
+def test_probabilities_mean_what_they_say_where_classes_overlap():
+    X, truth = made_up(10, 80, width=8, spread=1.1)
+    labels, changed = corrupt(truth, 0.3)
+    quality = LabelAuditor().fit(X, labels).label_quality_
+    groups = np.minimum((quality * 10).astype(int), 9)
+    error = sum(
+        abs((~changed)[groups == g].mean() - quality[groups == g].mean()) * (groups == g).mean() for g in set(groups)
+    )
+    assert error < 0.06
+
+
+def test_right_labels_are_left_alone():
+    X, truth = made_up(12, 40)
+    auditor = LabelAuditor().fit(X, truth)
+    assert auditor.issues_.mean() <= 0.01
+    assert auditor.wrong_share_[0] < 0.01
+
+
+def test_labels_mixed_up_between_classes():
+    """Half of each class goes to its two sisters: each name keeps most of its own samples, and no more than that."""
+    X, truth = made_up(12, 60)
+    random = np.random.default_rng(2)
+    changed = random.random(len(truth)) < 0.45
+    labels = np.where(changed, truth // 3 * 3 + (truth + random.integers(1, 3, len(truth))) % 3, truth)
+    found = LabelAuditor().fit(X, labels).issues_
+    assert (found == changed).mean() > 0.95
+
+
+def test_equally_many_samples_of_two_names_say_nothing_about_which_is_which():
+    """Two groups, each with as many labels of the other: one half for either. With four to one it is settled."""
+    labels = torch.tensor([0, 1]).repeat_interleave(100)
+    for kept, least, most in ((50, 0.49, 0.51), (80, 0.95, 1.0)):
+        right = (torch.arange(200) % 100) < kept
+        classes = torch.stack([labels, 1 - labels, torch.full((200,), 2)], 1)
+        posterior = torch.stack([right.float(), 1 - right.float(), torch.zeros(200)], 1)
+        swapped = _allow_for_swaps(labels, classes, posterior, 2)
+        assert least <= swapped[0, 0] <= most
+        torch.testing.assert_close(swapped.sum(1), torch.ones(200))
+
+
+def test_a_sample_is_not_judged_by_its_own_copy():
+    """The weight with which a row counts for a class is taken off: the density is that of a model without the row."""
+    X, truth = made_up(5, 6, width=4)
+    rows, labels = torch.from_numpy(X), torch.from_numpy(truth)
+    model = ClassModel.fit(rows, labels[:, None], torch.ones(30, 1), 5)
+    Z = model.coordinates(rows)
+    density, _ = model.without_own(Z, labels[:, None], torch.ones(30, 1))
+    counts, sums = model.counts.clone(), model.sums.clone()
+    counts[0] -= 1
+    sums[0] -= Z[0]
+    left = ClassModel(model.transform, model.origin, model.between, counts, sums)
+    quadratic, linear, constant = left.predictive()
+    expected = Z[0].square() @ quadratic[:, 0] + Z[0] @ linear[:, 0] + constant[0]
+    torch.testing.assert_close(density[0, 0], expected)
+
+
+def test_a_class_of_one_sample_is_not_judged():
+    X, truth = made_up(8, 30)
+    X = np.concatenate([X, X[truth == 3][:1] + 0.01])
+    auditor = LabelAuditor().fit(X, np.append(truth, 8))
+    assert auditor.verdicts_[-1] == NOT_SURE
+    assert auditor.small_classes_.tolist() == [8]
+
+
+def test_samples_of_no_class():
+    X, truth = made_up(12, 40)
+    random = np.random.default_rng(3)
+    strangers = 3.0 * random.normal(size=(8, 24)).astype(np.float32)
+    auditor = LabelAuditor().fit(np.concatenate([X, strangers]), np.append(truth, np.arange(8)))
+    assert (auditor.verdicts_[-8:] == NO_CLASS).mean() >= 0.75
+    assert (auditor.verdicts_[:-8] == NO_CLASS).mean() < 0.01
+
+
+def test_near_duplicates():
+    X, truth = made_up(4, 10)
+    X = np.concatenate([X, X[:3] * 2, X[:1]])
+    groups = LabelAuditor().fit(X, np.append(truth, [1, 1, 1, 0])).duplicate_groups_
+    assert groups[[0, 40, 43]].tolist() == [0, 0, 0]
+    assert groups[[1, 41]].tolist() == [1, 1] and groups[[2, 42]].tolist() == [2, 2]
+    assert (groups[3:40] == -1).all()
+
+
+def test_duplicates_by_the_thousand():
+    features = np.repeat(np.eye(3, 5), 3000, axis=0)
+    groups = duplicate_groups(features, np.zeros(9000, dtype=np.int64))
+    assert (groups == np.repeat([0, 1, 2], 3000)).all()
+    auditor = LabelAuditor().fit(features[::10], np.arange(900) // 300)
+    assert np.isfinite(auditor.label_quality_).all() and auditor.issues_.sum() == 0
+
+
+def test_interval_of_the_share_of_wrong_labels():
+    """Of shares drawn at random, known for sure, 95 % of the intervals hold the share that they were drawn from."""
+    random = np.random.default_rng(0)
+    inside = 0
+    for _ in range(400):
+        _, low, high = wrong_share((random.random(50) < 0.2).astype(float), np.zeros(50, dtype=np.int64), 1)[0]
+        inside += low <= 0.2 <= high
+    assert 0.92 <= inside / 400 <= 0.985
+    assert np.isnan(wrong_share(np.zeros(1), np.zeros(1, dtype=np.int64), 2)[1]).all()
+
+
+def test_scikit_learn_habits():
+    checks = check_estimator(LabelAuditor(), on_fail=None, on_skip=None)
+    failed = [check for check in checks if check["status"] == "failed"]
+    assert not failed, [(check["check_name"], check["exception"]) for check in failed]
+
+
+def test_same_answer_twice_and_for_other_names():
+    X, truth = made_up(6, 30)
+    labels, _ = corrupt(truth, 0.2)
+    first = LabelAuditor().fit(X, labels)
+    names = np.array(["f", "b", "c", "a", "e", "d"])
+    second = LabelAuditor().fit(X * np.float32(1e30), names[labels])
+    np.testing.assert_allclose(first.label_quality_, second.label_quality_, atol=1e-3)
+    assert (names[first.proposed_labels_] == second.proposed_labels_).all()
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "words"),
+    [
+        (np.ones((4, 2)), [1, 1, 1, 1], "1 class"),
+        (np.full((4, 2), np.nan), [0, 0, 1, 1], "NaN"),
+        (np.ones((4, 2)), [0, 1], "inconsistent numbers of samples"),
+        (np.ones((4, 2)), [0.5, 1.5, 2.5, 3.25], "Unknown label type"),
+    ],
+)
+def test_bad_input(X, y, words):
+    with pytest.raises(ValueError, match=words):
+        LabelAuditor().fit(X, y)
+    with pytest.raises(ValueError, match="duplicate_similarity=0"):
+        LabelAuditor(duplicate_similarity=0).fit(np.eye(4), [0, 1, 0, 1])
+
+
+def test_batches_of_a_training_loop():
+    X, truth = made_up(6, 30)
+    labels, changed = corrupt(truth, 0.2)
+    batches = BatchAuditor(200, 24)
+    random = np.random.default_rng(0)
+    for ids in np.array_split(random.permutation(180), 6):
+        batches(torch.from_numpy(X[ids]).requires_grad_(), torch.from_numpy(labels[ids]), torch.from_numpy(ids))
+    assert batches.seen.sum() == 180
+    assert (batches.report().issues_ == changed).mean() > 0.98
+    with pytest.raises(IndexError, match="sample_ids"):
+        batches(torch.ones(1, 24), torch.zeros(1, dtype=torch.long), torch.tensor([200]))
