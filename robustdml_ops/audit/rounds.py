@@ -27,7 +27,7 @@ ROUNDS = 6
 CANDIDATES = 8
 FIRST_RATE = 0.5
 # Share of samples that are of no class, as far as nothing else is known.
-UNNAMED = 0.005
+UNNAMED = 0.002
 # Of n/D, and of the likeliest factor by the labels: chosen on validation letters, docs/audit.md.
 SHARPNESS = 1.35
 SHARPNESS_BY_LABELS = 1.4

@@ -19,6 +19,8 @@ COMMANDS = {
     "embed": "embeddings of images by a trained network, as an .npz file",
     "evaluate": "retrieval metrics of a trained network on other data",
     "export": "a trained network as a program of torch.export or as an ONNX file",
+    "audit": "find the wrong labels of a folder of images or a file of features",
+    "apply": "a data set without the wrong labels that an audit has found",
     "demo": "train with half the labels wrong, time the losses, and write a report to look at",
     "compare": "train every method against every noise over several seeds, and hold the papers to it",
     "bench": "measure speed and memory of the losses against their floors",

@@ -100,7 +100,7 @@ def _split(path: Path, arrays: dict[str, NDArray[np.generic]], prefix: str, need
             f"{path}: {prefix}labels is {labels.dtype} {labels.shape}; expected integers of shape ({len(features)},)"
         )
     values, renumbered = np.unique(labels, return_inverse=True)
-    names = _names(path, arrays.get("class_names"), values)
+    names = named_labels(path, arrays.get("class_names"), values)
     return Split(_finite(path, features, prefix), renumbered.astype(np.int64), names), True
 
 
@@ -114,8 +114,28 @@ def _finite(path: Path, features: NDArray[np.generic], prefix: str) -> NDArray[n
     return converted
 
 
-def _names(path: Path, names: NDArray[np.generic] | None, values: NDArray[np.generic]) -> tuple[str, ...]:
-    """Names of the classes that the labels `values` mean; the labels themselves where the file has no names."""
+def named_labels(path: Path, names: NDArray[np.generic] | None, values: NDArray[np.generic]) -> tuple[str, ...]:
+    """Names of classes.
+
+    Parameters
+    ----------
+    path : Path
+        The file, for the error.
+    names : ndarray or None
+        Its ``class_names``.
+    values : ndarray
+        The labels that there are, integers.
+
+    Returns
+    -------
+    tuple of str
+        What the labels mean; the labels themselves where the file has no names.
+
+    Raises
+    ------
+    UsageError
+        Names that do not fit the labels.
+    """
     if names is None:
         return tuple(str(value) for value in values)
     low, high = int(values.min()), int(values.max())

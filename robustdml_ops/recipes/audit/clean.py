@@ -1,0 +1,126 @@
+"""What to do about labels that an audit doubts: drop them, or put them right."""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+from robustdml_ops.audit.verdicts import NO_CLASS, NOT_SURE, RIGHT, WRONG
+from robustdml_ops.recipes.audit.findings import Finding
+from robustdml_ops.recipes.errors import UnknownNameError, UsageError
+
+DROP, CORRECT = "drop", "correct"
+USES = (DROP, CORRECT)
+# Proposals that are put in the place of a label are at least as sure as this.
+CONFIDENCE = 0.9
+ACCEPT, REFUSE = "accept", "refuse"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A sample that stays.
+
+    Attributes
+    ----------
+    sample : str
+        As in `Finding`.
+    row : int
+        Its place in the file of findings.
+    label : str
+        Which it has from then on.
+    """
+
+    sample: str
+    row: int
+    label: str
+
+
+def clean_labels(
+    findings: list[Finding], use: str, confidence: float = CONFIDENCE, decisions: dict[str, str] | None = None
+) -> list[Kept]:
+    """Decide what stays, under which label.
+
+    Parameters
+    ----------
+    findings : list of Finding
+        Of all samples.
+    use : {"drop", "correct"}
+        ``drop``: samples whose label is called wrong or that belong to no class go. ``correct``: of these, proposals of
+        at least `confidence` take the place of the label, and the others go.
+    confidence : float
+        In [0, 1].
+    decisions : dict, optional
+        What a person has decided, by sample: ``accept`` puts the proposal in the place of the label and drops a sample
+        of no class, ``refuse`` keeps the label.
+
+    Returns
+    -------
+    list of Kept
+        In the order of the findings.
+
+    Raises
+    ------
+    UsageError
+        An unknown use, or a confidence that is no share.
+    """
+    if use not in USES:
+        raise UnknownNameError("use of labels", use, USES)
+    if not 0 <= confidence <= 1:
+        raise UsageError(f"confidence={confidence}: expected a probability between 0 and 1")
+    decided = decisions or {}
+    kept = []
+    for row, one in enumerate(findings):
+        label = _label(one, use, confidence, decided.get(one.sample, ""))
+        if label is not None:
+            kept.append(Kept(one.sample, row, label))
+    return kept
+
+
+def read_decisions(path: Path, findings: list[Finding]) -> dict[str, str]:
+    """Read what was downloaded from ``audit.html``.
+
+    Parameters
+    ----------
+    path : Path
+        ``decisions.csv``.
+    findings : list of Finding
+        Of the same audit.
+
+    Returns
+    -------
+    dict
+        ``accept`` or ``refuse`` by sample.
+
+    Raises
+    ------
+    UsageError
+        Not such a file, or one of another audit.
+    """
+    known = {one.sample for one in findings}
+    out = {}
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            if not {"sample", "decision"} <= set(reader.fieldnames or ()):
+                raise UsageError(f"{path}: expected the columns sample and decision, as audit.html downloads them")
+            for row in reader:
+                line = f"{path}, line {reader.line_num}"
+                if row["decision"] not in (ACCEPT, REFUSE):
+                    raise UnknownNameError(f"{line}: decision", row["decision"], (ACCEPT, REFUSE))
+                if row["sample"] not in known:
+                    raise UsageError(f"{line}: {row['sample']!r} is not in this audit")
+                out[row["sample"]] = row["decision"]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path}: not a readable .csv file ({error})") from error
+    return out
+
+
+def _label(one: Finding, use: str, confidence: float, decision: str) -> str | None:
+    """The label that a sample has from now on; None where it goes."""
+    if decision == REFUSE:
+        return one.label
+    if decision == ACCEPT:
+        return None if one.verdict == NO_CLASS else one.proposed
+    if one.verdict in (RIGHT, NOT_SURE):
+        return one.label
+    sure = one.verdict == WRONG and one.proposed != one.label and one.proposed_probability >= confidence
+    return one.proposed if use == CORRECT and sure else None

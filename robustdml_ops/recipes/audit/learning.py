@@ -1,0 +1,85 @@
+"""Embeddings to judge by: learnt with ``robust`` from the labels as they are, in one run or several."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robustdml_ops.recipes.audit.samples import AuditSamples
+from robustdml_ops.recipes.cache import write_whole
+from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.data import RetrievalData, Split
+from robustdml_ops.recipes.networks.models import apply_in_batches
+from robustdml_ops.recipes.networks.preparation import prepare, resolve_device
+from robustdml_ops.recipes.progress import OnProgress
+from robustdml_ops.recipes.run.checkpoint import FILE_NAME as CHECKPOINT
+from robustdml_ops.recipes.train import train
+
+# Samples that a run evaluates itself on at its end; nothing depends on that.
+_EVALUATED = 512
+
+
+def learn_embeddings(
+    samples: AuditSamples, config: TrainingConfig, runs: int, out: Path, device: str, on_progress: OnProgress
+) -> NDArray[np.float32]:
+    """Train, and embed all samples; what is in `out` from an earlier call is taken up.
+
+    Parameters
+    ----------
+    samples : AuditSamples
+        Images or features.
+    config : TrainingConfig
+        Settings; the seed is that of the first run.
+    runs : int
+        Independently seeded runs, whose embeddings are put side by side.
+    out : Path
+        Folder for a folder of each run.
+    device : str
+        As `resolve_device` takes it.
+    on_progress : callable
+        Told of the steps.
+
+    Returns
+    -------
+    ndarray
+        float32, (N, runs·D); the part of each run has rows of length 1.
+    """
+    assert samples.inputs is not None
+    whole = Split(samples.inputs, samples.labels, samples.class_names)
+    few = np.linspace(0, len(whole) - 1, min(len(whole), _EVALUATED)).astype(np.int64)
+    data = RetrievalData(
+        samples.source, whole, Split(np.asarray(whole.inputs[few]), whole.labels[few], whole.class_names)
+    )
+    # Features of the frozen backbone are made once for all runs.
+    prepared = prepare(config, data, resolve_device(device), on_progress)
+    parts = []
+    for number in range(runs):
+        folder = out / f"run-{number}"
+        stored = folder / "embeddings.npy"
+        if not stored.exists():
+            result = train(
+                replace(config, seed=config.seed + number),
+                data,
+                out=folder,
+                resume=(folder / CHECKPOINT).exists(),
+                device=device,
+                on_progress=_numbered(on_progress, number, runs),
+                evaluate_each_epoch=False,
+            )
+            inputs = whole.inputs if config.finetune else prepared.data.train.inputs
+            embeddings = apply_in_batches(result.embedder, inputs, resolve_device(device), on_progress=on_progress)
+            lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
+            _store(stored, embeddings / np.maximum(lengths, np.finfo(np.float32).tiny))
+        parts.append(np.load(stored))
+    return np.concatenate(parts, axis=1)
+
+
+def _store(path: Path, array: NDArray[np.float32]) -> None:
+    write_whole(path, lambda file: np.save(file, array))
+
+
+def _numbered(on_progress: OnProgress, number: int, runs: int) -> OnProgress:
+    if runs == 1:
+        return on_progress
+    return lambda what, done, total: on_progress(f"run {number + 1} of {runs}, {what}", done, total)

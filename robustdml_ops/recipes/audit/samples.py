@@ -1,0 +1,246 @@
+"""What is to be audited, as it lies on a disk; what cannot be read is left out and told, and the rest goes on."""
+
+import csv
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robustdml_ops.recipes.cache import write_whole
+from robustdml_ops.recipes.data.features import named_labels
+from robustdml_ops.recipes.data.folders import files_by_class
+from robustdml_ops.recipes.data.images import decode, few
+from robustdml_ops.recipes.data.named import NAMED
+from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.progress import OnProgress
+
+EXPECTED = (
+    "a folder of class folders, an .npz file of features and labels, a list of images (.csv or .parquet with the "
+    "columns path and label), or a data set by its name"
+)
+_BLOCK = 256
+
+
+@dataclass(frozen=True)
+class AuditSamples:
+    """Samples with the labels that were given to them.
+
+    Attributes
+    ----------
+    source : str
+        Where they come from, for `robustdml apply` to find them again.
+    names : list of str
+        Of each sample, its path or its place in the file, (N,).
+    labels : ndarray
+        int64, (N,), 0..C-1.
+    class_names : tuple of str
+        C names.
+    inputs : ndarray or None
+        Features, float32, (N, F), or images, uint8, (N, channels, S, S); None for files that are not decoded yet.
+    left_out : list of str
+        What cannot be judged, with the reason.
+    """
+
+    source: str
+    names: list[str]
+    labels: NDArray[np.int64]
+    class_names: tuple[str, ...]
+    inputs: NDArray[np.generic] | None = None
+    left_out: list[str] = field(default_factory=list)
+
+    def take(self, rows: NDArray[np.int64], inputs: NDArray[np.generic] | None, left_out: list[str]) -> "AuditSamples":
+        """Keep some samples.
+
+        Parameters
+        ----------
+        rows : ndarray
+            Which, ascending.
+        inputs : ndarray or None
+            Of those that are kept.
+        left_out : list of str
+            What is told of the others.
+
+        Returns
+        -------
+        AuditSamples
+            With the classes that still have samples.
+        """
+        used, labels = np.unique(self.labels[rows], return_inverse=True)
+        return AuditSamples(
+            self.source,
+            [self.names[row] for row in rows],
+            labels.astype(np.int64),
+            tuple(self.class_names[label] for label in used),
+            inputs,
+            [*self.left_out, *left_out],
+        )
+
+
+def read_samples(source: str) -> AuditSamples:
+    """Find the samples; images are not decoded yet.
+
+    Parameters
+    ----------
+    source : str
+        As `EXPECTED` says.
+
+    Returns
+    -------
+    AuditSamples
+        Of features all rows that are finite.
+
+    Raises
+    ------
+    UsageError
+        Nothing there that could be judged.
+    """
+    if source in NAMED:
+        train = NAMED[source].load().train
+        places = [str(place) for place in range(len(train))]
+        return AuditSamples(source, places, train.labels, train.class_names, train.inputs)
+    path = Path(source).expanduser()
+    if not path.exists():
+        raise UsageError(f"{source}: no such file or folder; expected {EXPECTED}")
+    if path.is_dir():
+        classes = files_by_class(path)
+        files = [str(file.absolute()) for members in classes.values() for file in members]
+        labels = np.repeat(np.arange(len(classes)), [len(members) for members in classes.values()])
+        return AuditSamples(str(path.absolute()), files, labels, tuple(classes))
+    if path.suffix == ".npz":
+        return _of_features(path)
+    if path.suffix in (".csv", ".parquet"):
+        return _of_list(path, _csv_rows(path) if path.suffix == ".csv" else _parquet_rows(path))
+    raise UsageError(f"{source}: not a kind of file that can be audited; expected {EXPECTED}")
+
+
+def decode_images(samples: AuditSamples, size: int, store: Path, on_progress: OnProgress) -> AuditSamples:
+    """Decode all files into one array on the disk; those that cannot be read are left out.
+
+    Parameters
+    ----------
+    samples : AuditSamples
+        Files.
+    size : int
+        Side in pixels that images are brought to.
+    store : Path
+        The ``.npy`` file; what is there already is read.
+    on_progress : callable
+        Told of the images done.
+
+    Returns
+    -------
+    AuditSamples
+        With images.
+
+    Raises
+    ------
+    UsageError
+        None can be read.
+    """
+    broken: dict[int, str] = {}
+    count = len(samples.names)
+
+    def write(file: BinaryIO) -> None:
+        shape = (count, 3, size, size)
+        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
+        with ThreadPoolExecutor() as pool:
+            for start in range(0, count, _BLOCK):
+                on_progress("reading images", start, count)
+                files = samples.names[start : start + _BLOCK]
+                for place, pixels in enumerate(pool.map(lambda name: decode(Path(name), size), files), start):
+                    if isinstance(pixels, str):
+                        broken[place] = pixels
+                        pixels = np.zeros((3, size, size), np.uint8)
+                    file.write(pixels.tobytes())
+
+    write_whole(store, write)
+    if len(broken) == count:
+        raise UsageError(f"none of the {count} images can be read: {few(list(broken.values()))}")
+    rows = np.array([row for row in range(count) if row not in broken])
+    images = np.load(store, mmap_mode="r")
+    return samples.take(rows, images if not broken else images[rows], list(broken.values()))
+
+
+def _of_features(path: Path) -> AuditSamples:
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays: dict[str, NDArray[Any]] = {key: archive[key] for key in archive.files}
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise UsageError(f"{path}: not a readable .npz file of plain arrays ({error})") from error
+    for key in ("features", "labels"):
+        if key not in arrays:
+            raise UsageError(f"{path}: no array {key!r}; found {', '.join(sorted(arrays)) or 'nothing'}")
+    features, labels = arrays["features"], arrays["labels"]
+    if features.ndim != 2 or features.dtype.kind not in "fiu" or 0 in features.shape:
+        raise UsageError(f"{path}: features is {features.dtype} {features.shape}; expected numbers of shape (N, F)")
+    if labels.shape != features.shape[:1] or labels.dtype.kind not in "iuU":
+        raise UsageError(
+            f"{path}: labels is {labels.dtype} {labels.shape}; expected integers or texts of shape ({len(features)},)"
+        )
+    values, numbers = np.unique(labels, return_inverse=True)
+    names = (
+        tuple(map(str, values)) if labels.dtype.kind == "U" else named_labels(path, arrays.get("class_names"), values)
+    )
+    converted = features.astype(np.float32, copy=False)
+    places = arrays["paths"].tolist() if "paths" in arrays else [str(place) for place in range(len(labels))]
+    whole = AuditSamples(str(path.absolute()), places, numbers.astype(np.int64), names, converted)
+    finite = np.isfinite(converted).all(axis=1)
+    if finite.all():
+        return whole
+    if not finite.any():
+        raise UsageError(f"{path}: every row of features holds NaN or infinite values")
+    bad = [f"{places[row]} (its features hold NaN or infinite values)" for row in np.flatnonzero(~finite)]
+    return whole.take(np.flatnonzero(finite), converted[finite], bad)
+
+
+def _csv_rows(path: Path) -> list[tuple[str, str]]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            _check_columns(path, reader.fieldnames or ())
+            return [((row["path"] or "").strip(), (row["label"] or "").strip()) for row in reader]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path}: not a readable .csv file in UTF-8 ({error})") from error
+
+
+def _parquet_rows(path: Path) -> list[tuple[str, str]]:
+    try:
+        import pyarrow.parquet as parquet
+    except ImportError as error:
+        raise UsageError(f"{path}: reading .parquet needs a package: pip install 'robustdml_ops[audit]'") from error
+    try:
+        table = parquet.read_table(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: not a readable .parquet file ({error})") from error
+    _check_columns(path, table.column_names)
+    files, labels = (
+        ["" if value is None else str(value) for value in table.column(name).to_pylist()] for name in ("path", "label")
+    )
+    return list(zip(files, labels, strict=True))
+
+
+def _check_columns(path: Path, found: Any) -> None:
+    missing = [name for name in ("path", "label") if name not in found]
+    if missing:
+        raise UsageError(f"{path}: no column {missing[0]!r}; found {', '.join(found) or 'nothing'}")
+
+
+def _of_list(path: Path, rows: list[tuple[str, str]]) -> AuditSamples:
+    if not rows:
+        raise UsageError(f"{path}: an empty list; expected a path and a label a line")
+    good = [(file, label) for file, label in rows if file and label]
+    left_out = [
+        f"row {number} of {path.name} (no {'label' if file else 'path'})"
+        for number, (file, label) in enumerate(rows, 1)
+        if not (file and label)
+    ]
+    if not good:
+        raise UsageError(f"{path}: no line has both a path and a label")
+    # Paths are relative to the list.
+    files = [str((path.parent / Path(file).expanduser()).absolute()) for file, _ in good]
+    names, labels = np.unique([label for _, label in good], return_inverse=True)
+    return AuditSamples(str(path.absolute()), files, labels.astype(np.int64), tuple(map(str, names)), None, left_out)

@@ -1,0 +1,136 @@
+"""``robustdml apply``: a data set without the wrong labels that an audit has found."""
+
+import argparse
+import csv
+import io
+import json
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from robustdml_ops.recipes.audit.clean import CONFIDENCE, DROP, USES, Kept, clean_labels, read_decisions
+from robustdml_ops.recipes.audit.findings import read_findings
+from robustdml_ops.recipes.cache import write_text, write_whole
+from robustdml_ops.recipes.command_line import path
+from robustdml_ops.recipes.commands.audit import STATE
+from robustdml_ops.recipes.data.images import few
+from robustdml_ops.recipes.errors import UsageError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options.
+
+    Parameters
+    ----------
+    parser : ArgumentParser
+        Of the command.
+    """
+    parser.add_argument("labels", type=path, metavar="LABELS", help="labels.csv of robustdml audit")
+    parser.add_argument(
+        "--to",
+        type=path,
+        required=True,
+        metavar="CLEAN",
+        help="a new folder of class folders, a .csv list, or of audited features a .npz file",
+    )
+    parser.add_argument(
+        "--use", default=DROP, metavar="|".join(USES), help=f"what is done with wrong labels (default: {DROP})"
+    )
+    parser.add_argument(
+        "--confidence", type=float, default=CONFIDENCE, help=f"of proposals that correct (default: {CONFIDENCE})"
+    )
+    parser.add_argument("--decisions", type=path, metavar="FILE", help="decisions.csv, as audit.html downloads it")
+    parser.add_argument("--copy", action="store_true", help="copy images into the folder rather than link them")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Make the corrected data set.
+
+    Parameters
+    ----------
+    arguments : Namespace
+        Parsed options.
+
+    Returns
+    -------
+    int
+        0.
+    """
+    to: Path = arguments.to
+    if to.exists():
+        raise UsageError(f"--to {to}: is there already; give a new name")
+    findings = read_findings(arguments.labels)
+    decisions = {} if arguments.decisions is None else read_decisions(arguments.decisions, findings)
+    kept = clean_labels(findings, arguments.use, arguments.confidence, decisions)
+    if not kept:
+        raise UsageError(f"{arguments.labels}: no sample is left")
+    if to.suffix == ".csv":
+        _write_list(to, kept)
+    elif to.suffix == ".npz":
+        _write_features(to, kept, arguments.labels.parent / STATE)
+    else:
+        _write_folder(to, kept, arguments.copy)
+    changed = sum(one.label != findings[one.row].label for one in kept)
+    print(f"{to}: {len(kept):,} of {len(findings):,} samples, {changed:,} of them under another label")
+    return 0
+
+
+def _write_list(to: Path, kept: list[Kept]) -> None:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(("path", "label"))
+    writer.writerows((one.sample, one.label) for one in kept)
+    write_text(to, out.getvalue())
+
+
+def _write_features(to: Path, kept: list[Kept], state: Path) -> None:
+    if not state.exists():
+        raise UsageError(
+            f"{state} is missing, which says where the features are; apply the labels.csv of an audit in place"
+        )
+    source = Path(json.loads(state.read_text())["source"])
+    if source.suffix != ".npz" or not source.exists():
+        raise UsageError(f"--to {to}: {source} is no .npz file of features; give a folder or a .csv list")
+    with np.load(source, allow_pickle=False) as archive:
+        arrays = {key: archive[key] for key in archive.files}
+    count = len(arrays["labels"])
+    places = arrays["paths"].tolist() if "paths" in arrays else [str(place) for place in range(count)]
+    number = {name: place for place, name in enumerate(places)}
+    missing = [one.sample for one in kept if one.sample not in number]
+    if missing:
+        raise UsageError(f"{source} has changed since the audit: it has no {few(missing)}")
+    rows = np.array([number[one.sample] for one in kept])
+    names, labels = np.unique([one.label for one in kept], return_inverse=True)
+    clean = {"features": arrays["features"][rows], "labels": labels, "class_names": names}
+    clean["paths"] = np.array(places)[rows]
+    write_whole(to, lambda file: np.savez(file, **clean))
+
+
+def _write_folder(to: Path, kept: list[Kept], copy: bool) -> None:
+    """Lay out a folder of class folders beside `to`, and give it its name when it is whole."""
+    missing = [one.sample for one in kept if not Path(one.sample).is_file()]
+    if missing:
+        raise UsageError(
+            f"{len(missing)} samples are no files: {few(missing)}; of features give --to a .npz file, or a .csv list"
+        )
+    for label in {one.label for one in kept}:
+        if label in ("", ".", "..") or "/" in label or "\0" in label or label.startswith("."):
+            raise UsageError(f"class {label!r} cannot be the name of a folder; give --to a .csv list")
+    unfinished = to.with_name(f".{to.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    taken: Counter[tuple[str, str]] = Counter()
+    for one in kept:
+        source = Path(one.sample)
+        folder = unfinished / one.label
+        folder.mkdir(parents=True, exist_ok=True)
+        taken[one.label, source.name] += 1
+        again = taken[one.label, source.name]
+        target = folder / (source.name if again == 1 else f"{source.stem}-{one.row}{source.suffix}")
+        if copy:
+            shutil.copy2(source, target)
+        else:
+            target.symlink_to(source.absolute())
+    os.replace(unfinished, to)
