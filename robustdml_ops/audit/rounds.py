@@ -32,9 +32,9 @@ UNNAMED = 0.002
 SHARPNESS = 1.35
 SHARPNESS_BY_LABELS = 1.4
 _FACTORS = (0.05, 0.07, 0.1, 0.14, 0.2, 0.28, 0.4, 0.56, 0.8, 1.0)
-# Samples that the factor is chosen by, and scores of them with all classes.
-_SHARPNESS_ROWS = 20_000
-_SHARPNESS_SCORES = 40_000_000
+# Samples that the independent dimensions, and the factor by the labels, are told by.
+_SHARPNESS_ROWS = 4096
+_FACTOR_ROWS = 8_192
 
 
 @dataclass(frozen=True)
@@ -98,10 +98,9 @@ def judge(
         # The last column, no class, is not fitted.
         fitted = (classes, posterior) if last is None else (classes[:, :-1], posterior[:, :-1])
         model = ClassModel.fit(X, *fitted, num_classes)
-        by_dimensions, by_labels = _sharpness(X, labels, model, *fitted)
         if last is None:
-            most = min(1.0, SHARPNESS_BY_LABELS * by_labels)
-        sharpness = min(most, SHARPNESS * by_dimensions)
+            most = min(1.0, SHARPNESS_BY_LABELS * _factor_by_labels(X, labels, model))
+        sharpness = min(most, SHARPNESS * _independent_share(X, model, *fitted))
         scores = _score(X, labels, model, *fitted, sharpness, _of_round(report, number, steps))
         noise = LabelNoise.unknown(num_classes, rate)
         own = torch.zeros(scores.logits.shape)
@@ -162,30 +161,41 @@ def _score(
     return out
 
 
-def _sharpness(X: Tensor, labels: Tensor, model: ClassModel, classes: Tensor, weights: Tensor) -> tuple[float, float]:
-    """Factors of log-densities: what the independent dimensions say, and the likeliest by the labels given."""
-    count = min(len(X), _SHARPNESS_ROWS, max(_SHARPNESS_SCORES // len(model.counts), BLOCK))
-    rows = torch.linspace(0, len(X) - 1, count).long()
-    distances, own_densities, others = [], [], []
+def _independent_share(X: Tensor, model: ClassModel, classes: Tensor, weights: Tensor) -> float:
+    """Share of the dimensions that are independent, by the distances of samples from their nearest class."""
+    rows = _some_rows(X, _SHARPNESS_ROWS)
     quadratic, linear, constant = model.predictive()
-    prior = model.log_prior()
-    for block in blocks(count):
+    distances = []
+    for block in blocks(len(rows)):
         chosen = rows[block]
-        given = labels[chosen, None]
         Z = model.coordinates(X[chosen])
-        densities = torch.addmm(constant, Z, linear).addmm_(Z.square(), quadratic)
-        pair = torch.cat([given, densities.argmax(1, keepdim=True)], 1)
-        own = (pair[:, :, None] == classes[chosen, None]).mul(weights[chosen, None]).sum(2)
-        density, distance = model.without_own(Z, pair, own)
-        distances.append(distance[:, 1])
-        own_densities.append(density[:, 0])
-        densities.scatter_(1, given, -math.inf)
-        others.append(torch.stack([(densities * factor + prior).logsumexp(1) for factor in _FACTORS], 1))
-    by_labels = _likeliest_factor(torch.cat(own_densities), torch.cat(others), prior[labels[rows]])
+        nearest = torch.addmm(constant, Z, linear).addmm_(Z.square(), quadratic).argmax(1, keepdim=True)
+        own = (nearest == classes[chosen]).mul(weights[chosen]).sum(1, keepdim=True)
+        distances.append(model.without_own(Z, nearest, own)[1][:, 0])
     # By quantiles: samples of no class are far away.
     low, high = torch.cat(distances).clamp(min=1e-12).log().quantile(torch.tensor([0.16, 0.84])).tolist()
     variance = max((high - low) / 2, 1e-3) ** 2
-    return 2 / variance / len(model.between), by_labels
+    return float(2 / variance / len(model.between))
+
+
+def _factor_by_labels(X: Tensor, labels: Tensor, model: ClassModel) -> float:
+    """The factor of log-densities under which the labels given are the likeliest; each row counts for its label."""
+    rows = _some_rows(X, _FACTOR_ROWS)
+    quadratic, linear, constant = model.predictive()
+    prior = model.log_prior()
+    own_densities, others = [], []
+    for block in blocks(len(rows), BLOCK // 4):
+        chosen = rows[block]
+        given = labels[chosen, None]
+        Z = model.coordinates(X[chosen])
+        own_densities.append(model.without_own(Z, given, torch.ones(given.shape))[0][:, 0])
+        densities = torch.addmm(constant, Z, linear).addmm_(Z.square(), quadratic).scatter_(1, given, -math.inf)
+        others.append(torch.stack([(densities * factor + prior).logsumexp(1) for factor in _FACTORS], 1))
+    return _likeliest_factor(torch.cat(own_densities), torch.cat(others), prior[labels[rows]])
+
+
+def _some_rows(X: Tensor, most: int) -> Tensor:
+    return torch.linspace(0, len(X) - 1, min(len(X), most)).long()
 
 
 def _likeliest_factor(own: Tensor, others: Tensor, prior: Tensor) -> float:
