@@ -74,10 +74,9 @@ def _cleanlab(probabilities, labels, by) -> Answer:
 
 
 def _logistic(features, labels, seed):
-    rows = principal_rows(features).numpy()
-    return cross_val_predict(
-        LogisticRegression(max_iter=200), rows / rows.std(), labels, cv=FOLDS, method="predict_proba"
-    )
+    # Of C = 0.3, 3 and 30 the best on validation letters: AUC 0.936, 0.986 and 0.976 with half of the labels wrong.
+    model = LogisticRegression(C=3, max_iter=100)
+    return cross_val_predict(model, principal_rows(features).numpy(), labels, cv=FOLDS, method="predict_proba")
 
 
 def _neighbours(features, labels):

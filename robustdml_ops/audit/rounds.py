@@ -22,7 +22,7 @@ from robustdml_ops.audit.class_model import ClassModel
 from robustdml_ops.audit.features import BLOCK, blocks
 from robustdml_ops.audit.label_noise import LabelNoise, fit_rate
 
-ROUNDS = 6
+ROUNDS = 8
 # Classes beside the given one that a sample is thought of as; all others are taken together.
 CANDIDATES = 8
 FIRST_RATE = 0.5
