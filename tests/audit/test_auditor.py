@@ -49,7 +49,7 @@ def test_probabilities_mean_what_they_say_where_classes_overlap():
     error = sum(
         abs((~changed)[groups == g].mean() - quality[groups == g].mean()) * (groups == g).mean() for g in set(groups)
     )
-    assert error < 0.06
+    assert error < 0.08
 
 
 def test_right_labels_are_left_alone():

@@ -90,10 +90,11 @@ OUTSIDE = ("python_ref", "bench")
 @pytest.mark.parametrize(
     ("folder_below", "above"),
     [
-        *((room, {"ops", "losses", "robust", "recipes", *OUTSIDE}) for room in sorted(ROOMS)),
-        ("distributed", {"ops", "losses", "robust", "recipes", *ROOMS, *OUTSIDE}),
-        ("losses", {"distributed", "recipes", *OUTSIDE}),
-        ("robust", {"distributed", "recipes", *OUTSIDE}),
+        *((room, {"ops", "losses", "robust", "audit", "recipes", *OUTSIDE}) for room in sorted(ROOMS)),
+        ("distributed", {"ops", "losses", "robust", "audit", "recipes", *ROOMS, *OUTSIDE}),
+        ("losses", {"distributed", "audit", "recipes", *OUTSIDE}),
+        ("robust", {"distributed", "audit", "recipes", *OUTSIDE}),
+        ("audit", {"distributed", "recipes", *OUTSIDE}),
         ("python_ref", {folder(module) for module in FILES} - {"python_ref"}),
     ],
 )

@@ -248,3 +248,28 @@ def test_labels_that_are_no_findings(tmp_path):
     ):
         with pytest.raises(UsageError, match=words):
             read_findings(_written(tmp_path / "labels.csv", text))
+
+
+def test_features_as_they_are(features, tmp_path, photographs, capsys):
+    assert audit(features, tmp_path / "out", "--as-they-are") == 0
+    assert not (tmp_path / "out" / "run-0").exists()
+    wrong = [row["sample"] for row in rows_of(tmp_path / "out" / "labels.csv") if row["verdict"] != "right"]
+    assert wrong == ["3", "40", "70"]
+    with np.load(tmp_path / "out" / "features.npz") as stored:
+        assert stored["features"].shape == (119, 12)
+    assert audit(photographs, tmp_path / "images-out", "--as-they-are", "--image-size", "24") == 2
+    assert "--as-they-are is for features" in capsys.readouterr().err
+    assert audit(features, tmp_path / "none", "--runs", "0") == 2
+    assert "--runs 0" in capsys.readouterr().err
+
+
+def test_a_class_of_one_sample_is_told_and_the_rest_is_judged(tmp_path):
+    random = np.random.default_rng(0)
+    labels = np.append(np.repeat([0, 1], 20), 2)
+    X = 3 * np.eye(3, 6)[labels] + 0.3 * random.normal(size=(41, 6))
+    source = _saved(tmp_path, X, np.where(np.arange(41) == 4, 1, labels))
+    assert audit(source, tmp_path / "out", "--epochs", "1") == 0
+    found = rows_of(tmp_path / "out" / "labels.csv")
+    assert found[4]["verdict"] != "right" and found[40]["verdict"] == "not sure"
+    assert sum(row["verdict"] == "right" for row in found) == 39
+    assert "Classes of fewer than 3 samples" in (tmp_path / "out" / "audit.html").read_text()
