@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from cleanlab.filter import find_label_issues
 from cleanlab.rank import get_label_quality_scores
+from matplotlib.figure import Figure
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import cross_val_predict
@@ -145,6 +146,7 @@ def main() -> None:
     parser.add_argument("--noise", nargs="+", default=NOISES)
     parser.add_argument("--tools", nargs="+", default=list(TOOLS))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--diagram", type=Path, help="an .svg file of how far the probabilities of the first tool hold")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
@@ -180,6 +182,8 @@ def main() -> None:
                 with path.open("a") as file:
                     file.write(json.dumps(outcome) + "\n")
     print_tables(done)
+    if given.diagram:
+        draw_reliability([one for one in done if one["tool"] == given.tools[0]], given.diagram)
 
 
 def print_tables(outcomes: list[dict]) -> None:
@@ -196,6 +200,25 @@ def print_tables(outcomes: list[dict]) -> None:
                         for c, v in zip(columns, means, strict=True)
                     ]
                     print(f"| {tool} | {len(cells)} | {' | '.join(shown)} |")
+
+
+def draw_reliability(outcomes: list[dict], path: Path) -> None:
+    noises = [noise for noise in dict.fromkeys(one["noise"] for one in outcomes) if noise != "none"]
+    figure = Figure(figsize=(12, 6), layout="constrained")
+    axes = figure.subplots(2, -(-len(noises) // 2), sharex=True, sharey=True, squeeze=False)
+    for ax, noise in zip(axes.flat, noises, strict=False):
+        cells = [one for one in outcomes if one["noise"] == noise]
+        ax.plot([0, 1], [0, 1], color="#8a8f98", linewidth=1)
+        for one in cells:
+            said, was, count = np.array(one["reliability"]).T
+            ax.plot(said, was, color="#0072b2", linewidth=1)
+            ax.scatter(said, was, 300 * count / count.sum() + 4, color="#0072b2")
+        ax.set_title(f"{noise}, ECE {np.mean([one['ece'] for one in cells]):.3f}", fontsize=10)
+    for ax in axes.flat[len(noises) :]:
+        ax.set_axis_off()
+    figure.supxlabel("probability that the label is right")
+    figure.supylabel("share of right labels")
+    figure.savefig(path)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from torch import Tensor
 
 # Samples that the mean over all classes counts for, in a class's share of wrong labels and in what it is taken for.
 PRIOR_RATE = 5.0
-PRIOR_PAIRS = 3.0
+PRIOR_PAIRS = 1.0
 _TINY = 1e-12
 
 
