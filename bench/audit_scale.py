@@ -35,9 +35,8 @@ def main() -> None:
     wrong = labels != truth
     score = 2 * (issues & wrong).sum() / (issues.sum() + wrong.sum())
     megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(
-        f"{given.samples:,} × {given.width}, {given.classes:,} classes: {seconds:.1f} s, {megabytes:,.0f} MB, F1 {score:.3f}"
-    )
+    sizes = f"{given.samples:,} × {given.width}, {given.classes:,} classes"
+    print(f"{sizes}: {seconds:.1f} s, {megabytes:,.0f} MB, F1 {score:.3f}")
 
 
 if __name__ == "__main__":
