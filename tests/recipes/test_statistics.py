@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.evidence.comparison.cells import Cell
 from robustdml_ops.recipes.evidence.comparison.entries import ENTRIES
 from robustdml_ops.recipes.evidence.comparison.results import Results
@@ -26,7 +27,7 @@ def make_suite(values, untouched=0.5, rejected=0.0):
     return Suite(
         {
             data: Results(
-                (Cell(data, ENTRIES[entry], noise, seed, 1), outcome(entry, value))
+                (Cell(data, ENTRIES[entry], noise, seed, TrainingConfig()), outcome(entry, value))
                 for noise, rows in noises.items()
                 for entry, given in rows.items()
                 for seed, value in enumerate(np.atleast_1d(given).tolist())

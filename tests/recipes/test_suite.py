@@ -191,13 +191,13 @@ def test_right_labels_that_were_rejected_are_counted_in_large_classes(clusters, 
     data = replace(clusters, train=replace(
         clusters.train, inputs=clusters.train.inputs[~small], labels=clusters.train.labels[~small]
     ))  # fmt: skip
-    cell = Cell("clusters", ALL_ENTRIES["robust-otsu"], "none", 0, 3)
+    cell = Cell("clusters", ALL_ENTRIES["robust-otsu"], "none", 0, TrainingConfig(epochs=3))
     result = train(cell.config, data, device="cpu")
     kept, large = result.scores["kept"], data.train.labels >= 6
     expected = 1 - np.nanmean(kept[large])
     found = cell.run(data, result.summary["untouched"], "cpu")["summary"]["right_rejected"]
     assert found == pytest.approx(expected) and 0 < found != pytest.approx(1 - np.nanmean(kept))
-    plain = Cell("clusters", ALL_ENTRIES["contrastive"], "none", 0, 1)
+    plain = Cell("clusters", ALL_ENTRIES["contrastive"], "none", 0, TrainingConfig(epochs=1))
     assert plain.run(data, result.summary["untouched"], "cpu")["summary"]["right_rejected"] is None
 
 
@@ -221,16 +221,20 @@ def test_the_suite_names_what_there_is_and_its_quick_part_is_quick():
     assert set(expand_names(["suite-validation"], quick=False)) <= set(NAMED)
     assert set(plan.QUICK_SUITE_ENTRIES) <= set(plan.SUITE_ENTRIES) <= set(ALL_ENTRIES)
     assert set(plan.QUICK_SUITE_NOISES) <= set(plan.SUITE_NOISES)
-    for cell in all_cells({"": plan.SUITE_NOISES}, make_plan(True, False, None, None, None).entries, 1, 1):
+    for cell in all_cells(
+        {"": plan.SUITE_NOISES}, make_plan(True, False, None, None, None).entries, 1, TrainingConfig()
+    ):
         assert cell.config.noise == cell.noise
     # docs/training.md: some six seconds a run and core, at the most.
     quick = make_plan(True, True, None, None, None)
-    runs = len(all_cells(dict.fromkeys(plan.QUICK_SUITE_DATA, quick.noises), quick.entries, quick.seeds, 15))
+    runs = len(
+        all_cells(dict.fromkeys(plan.QUICK_SUITE_DATA, quick.noises), quick.entries, quick.seeds, TrainingConfig())
+    )
     assert runs * 6 < 15 * 60 * 2
 
 
 def test_data_is_loaded_one_after_the_other_and_once(clusters, monkeypatch):
     asked = []
-    monkeypatch.setattr(sources, "load_data", lambda name: asked.append(name) or replace(clusters, name=name))
-    found = sources.open_sources(["a", "b"], CPU, lambda *_: None)
-    assert asked == ["a", "b"] == list(found.features)
+    monkeypatch.setattr(sources, "load_data", lambda name, **_: asked.append(name) or replace(clusters, name=name))
+    found = sources.open_sources(["a", "b"], TrainingConfig(), CPU, lambda *_: None)
+    assert asked == ["a", "b"] == list(found.opened)

@@ -4,7 +4,7 @@ import argparse
 import base64
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import torch
 from robustdml_ops.recipes.cache import write_text
 from robustdml_ops.recipes.command_line import path
 from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.data import RetrievalData
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.evidence.comparison.ablations import ALL_ENTRIES
 from robustdml_ops.recipes.evidence.comparison.cells import Cell, all_cells
@@ -27,7 +28,6 @@ from robustdml_ops.recipes.evidence.comparison.tables import sections as section
 from robustdml_ops.recipes.evidence.statistics.sections import sections as sections_of_suite
 from robustdml_ops.recipes.evidence.statistics.suite import Suite
 from robustdml_ops.recipes.networks.preparation import resolve_device
-from robustdml_ops.recipes.networks.stored_features import StoredFeatures
 from robustdml_ops.recipes.progress import progress_bar
 
 
@@ -58,6 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="runs of each cell, with seeds 0, 1, …; 3, or 5 for several data sets, or 2 with --quick",
     )  # fmt: skip
     parser.add_argument("--epochs", type=int, default=TrainingConfig().epochs, help="epochs of each run")
+    parser.add_argument("--finetune", action="store_true", help="train the backbones of images as well")
+    parser.add_argument(
+        "--backbone", default="", metavar="NAME",
+        help="with --finetune: what trains, as for robustdml train (default: the one that goes with the data)",
+    )  # fmt: skip
     parser.add_argument("--workers", type=int, default=default_workers(), help="runs side by side")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, …")
 
@@ -97,16 +102,19 @@ def run(arguments: argparse.Namespace) -> int:
     for name, value in (("seeds", plan.seeds), ("workers", arguments.workers)):
         if value < 1:
             raise UsageError(f"{name}={value}: expected at least 1")
-    for cell in all_cells({"": plan.noises}, plan.entries, 1, arguments.epochs):
+    common = _common_settings(arguments)
+    for cell in all_cells({"": plan.noises}, plan.entries, 1, common):
         cell.config  # noqa: B018  settings that are wrong are told before the first run
     check_outcomes(out)
     with progress_bar("compare") as report:
-        sources = open_sources(names, resolve_device(arguments.device), report)
-        left_out = {name: impossible_noises(features, plan.noises, out) for name, features in sources.features.items()}
-        cells = _cells(plan, left_out, arguments)
-        failures = run_missing(cells, sources.features, out, arguments.device, arguments.workers, report)
-    results = {name: Results.read([cell for cell in cells if cell.data == name], out) for name in sources.features}
-    _write(results, sources, arguments.epochs, plan.seeds, arguments.workers, out)
+        sources = open_sources(names, common, resolve_device(arguments.device), report)
+        left_out = {
+            name: impossible_noises(source, plan.noises, common, out) for name, source in sources.opened.items()
+        }
+        cells = _cells(plan, left_out, arguments.noise, common)
+        failures = run_missing(cells, sources.opened, out, arguments.device, arguments.workers, report)
+    results = {name: Results.read([cell for cell in cells if cell.data == name], out) for name in sources.opened}
+    _write(results, _description(sources, common, plan.seeds, arguments.workers), out)
     told = [
         *(f"data {name} left out: {reason}" for name, reason in sources.missing.items()),
         *(f"{name}, {noise} left out: {why}" for name, noises in left_out.items() for noise, why in noises.items()),
@@ -117,21 +125,40 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if failures or sources.missing else 0
 
 
-def _cells(plan: Plan, left_out: Mapping[str, Mapping[str, str]], arguments: argparse.Namespace) -> list[Cell]:
+def _common_settings(arguments: argparse.Namespace) -> TrainingConfig:
+    if arguments.backbone and not arguments.finetune:
+        raise UsageError(
+            f"--backbone {arguments.backbone} is for --finetune: without it the features come from the network that "
+            "goes with the data"
+        )
+    return TrainingConfig(epochs=arguments.epochs, finetune=arguments.finetune, backbone=arguments.backbone)
+
+
+def _cells(
+    plan: Plan,
+    left_out: Mapping[str, Mapping[str, str]],
+    noises_asked_for: Sequence[str] | None,
+    common: TrainingConfig,
+) -> list[Cell]:
     noises = {name: [noise for noise in plan.noises if noise not in reasons] for name, reasons in left_out.items()}
-    cells = all_cells(noises, plan.entries, plan.seeds, arguments.epochs)
+    cells = all_cells(noises, plan.entries, plan.seeds, common)
     if not cells:
         raise UsageError("; ".join(f"{name}: {why}" for name, reasons in left_out.items() for why in reasons.values()))
     if plan.with_claims:
         (data,) = left_out
-        cells += claim_cells(data, arguments.noise, plan.seeds, arguments.epochs, cells)
+        cells += claim_cells(data, noises_asked_for, plan.seeds, common, cells)
     return cells
 
 
-def _write(results: Mapping[str, Results], sources: Sources, epochs: int, seeds: int, workers: int, out: Path) -> None:
+def _description(sources: Sources, common: TrainingConfig, seeds: int, workers: int) -> str:
+    sizes = "; ".join(_sizes(source.open()) for source in sources.opened.values())
+    network = f", the network trained as a whole ({common.backbone or 'from its trained state'})"
+    runs = f"{common.epochs} epochs, {seeds} seeds{network if common.finetune else ''}"
+    return f"{sizes}; {runs}. PyTorch {torch.__version__}, {workers} runs side by side."
+
+
+def _write(results: Mapping[str, Results], description: str, out: Path) -> None:
     """Write the outcomes, the tables and the page, and print the tables."""
-    sizes = "; ".join(_sizes(features) for features in sources.features.values())
-    description = f"{sizes}; {epochs} epochs, {seeds} seeds. PyTorch {torch.__version__}, {workers} runs side by side."
     together: list[Section] = []
     if len(results) > 1:
         together = sections_of_suite(Suite(results))
@@ -152,9 +179,9 @@ def _write(results: Mapping[str, Results], sources: Sources, epochs: int, seeds:
     print(f"page: {out / 'compare.html'}")
 
 
-def _sizes(features: StoredFeatures) -> str:
-    train, test = features.train, features.test
+def _sizes(data: RetrievalData) -> str:
+    train, test = data.train, data.test
     return (
-        f"{features.name}: {len(train.labels):,} training samples of {len(train.class_names):,} classes, "
+        f"{data.name}: {len(train.labels):,} training samples of {len(train.class_names):,} classes, "
         f"{len(test.labels):,} test samples of {len(test.class_names):,} others"
     )

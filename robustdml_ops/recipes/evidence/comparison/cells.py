@@ -33,8 +33,8 @@ class Cell:
         As ``robustdml train`` takes it.
     seed : int
         Of initialisation, batches and noise.
-    epochs : int
-        Of the run.
+    common : TrainingConfig
+        Settings that all runs of the comparison share, such as the number of epochs.
     in_table : bool
         Whether it is of the table, or run for a claim alone.
     """
@@ -43,7 +43,7 @@ class Cell:
     entry: Entry
     noise: str
     seed: int
-    epochs: int
+    common: TrainingConfig = field(compare=False)
     in_table: bool = field(default=True, compare=False)
 
     @property
@@ -54,8 +54,7 @@ class Cell:
     @property
     def config(self) -> TrainingConfig:
         """Settings of the run."""
-        base = TrainingConfig(**self.entry.settings)
-        return replace(base, noise=self.noise, seed=self.seed, epochs=self.epochs)
+        return replace(self.common, **self.entry.settings, noise=self.noise, seed=self.seed)
 
     def path(self, folder: Path) -> Path:
         """Where its outcome is kept.
@@ -72,15 +71,15 @@ class Cell:
         """
         return data_folder(folder, self.data) / f"{self.entry.name}__{plain(self.noise)}__seed{self.seed}.json"
 
-    def run(self, data: RetrievalData, untouched: dict[str, float], device: str) -> dict[str, Any]:
+    def run(self, data: RetrievalData, untouched: dict[str, float] | None, device: str) -> dict[str, Any]:
         """Train, and return what is kept.
 
         Parameters
         ----------
         data : RetrievalData
             What to train on.
-        untouched : dict
-            Metrics of its features as they are.
+        untouched : dict or None
+            Metrics of its features as they are; None for the run to find them.
         device : str
             As in `train`.
 
@@ -99,7 +98,9 @@ class Cell:
         }
 
 
-def all_cells(noises: Mapping[str, Sequence[str]], entries: Sequence[Entry], seeds: int, epochs: int) -> list[Cell]:
+def all_cells(
+    noises: Mapping[str, Sequence[str]], entries: Sequence[Entry], seeds: int, common: TrainingConfig
+) -> list[Cell]:
     """Every run of a comparison, seed after seed, so that a comparison that was stopped has whole columns.
 
     Parameters
@@ -110,8 +111,8 @@ def all_cells(noises: Mapping[str, Sequence[str]], entries: Sequence[Entry], see
         Rows.
     seeds : int
         Runs of each, from seed 0.
-    epochs : int
-        Of each run.
+    common : TrainingConfig
+        Settings that all runs share.
 
     Returns
     -------
@@ -119,7 +120,7 @@ def all_cells(noises: Mapping[str, Sequence[str]], entries: Sequence[Entry], see
         In the order in which they are run.
     """
     return [
-        Cell(data, entry, noise, seed, epochs)
+        Cell(data, entry, noise, seed, common)
         for seed in range(seeds)
         for data, columns in noises.items()
         for noise in columns

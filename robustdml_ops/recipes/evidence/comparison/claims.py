@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.evidence.comparison.ablations import (
     ALL_ENTRIES,
     MARGINS,
@@ -80,7 +81,9 @@ CLAIMS = [
 ]  # fmt: skip
 
 
-def claim_cells(data: str, noises: Iterable[str] | None, seeds: int, epochs: int, done: Iterable[Cell]) -> list[Cell]:
+def claim_cells(
+    data: str, noises: Iterable[str] | None, seeds: int, common: TrainingConfig, done: Iterable[Cell]
+) -> list[Cell]:
     """Runs that the claims need beside those of the table.
 
     Parameters
@@ -89,7 +92,7 @@ def claim_cells(data: str, noises: Iterable[str] | None, seeds: int, epochs: int
         Name of the data set.
     noises : iterable of str or None
         Columns whose claims are wanted; None for all.
-    seeds, epochs : int
+    seeds, common
         As in `all_cells`.
     done : iterable of Cell
         The table's own.
@@ -100,7 +103,7 @@ def claim_cells(data: str, noises: Iterable[str] | None, seeds: int, epochs: int
         Each once, outside of the table.
     """
     wanted = {
-        Cell(data, ALL_ENTRIES[name], claim.noise, seed, epochs, in_table=False): None
+        Cell(data, ALL_ENTRIES[name], claim.noise, seed, common, in_table=False): None
         for seed in range(seeds)
         for claim in CLAIMS
         if noises is None or claim.noise in noises

@@ -51,8 +51,8 @@ def read_outcome(cell: Cell, folder: Path) -> dict[str, Any] | None:
     try:
         outcome: dict[str, Any] = json.loads(path.read_text())
         changes = cell.config.differences(outcome["settings"])
-        if outcome["settings"]["epochs"] != cell.epochs:
-            changes.append(f"epochs: {outcome['settings']['epochs']} then, {cell.epochs} now")
+        if outcome["settings"]["epochs"] != cell.config.epochs:
+            changes.append(f"epochs: {outcome['settings']['epochs']} then, {cell.config.epochs} now")
         if outcome["data"] != cell.data:
             changes.append(f"data: {outcome['data']} then, {cell.data} now")
     except (ValueError, KeyError, TypeError) as error:

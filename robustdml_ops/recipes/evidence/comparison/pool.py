@@ -19,8 +19,8 @@ from robustdml_ops.recipes.data import RetrievalData
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.evidence.comparison.cells import Cell
 from robustdml_ops.recipes.evidence.comparison.outcomes import read_outcome, write_outcome
+from robustdml_ops.recipes.evidence.comparison.sources import Source
 from robustdml_ops.recipes.networks.preparation import prepare, resolve_device
-from robustdml_ops.recipes.networks.stored_features import StoredFeatures
 from robustdml_ops.recipes.progress import OnProgress, silent
 from robustdml_ops.recipes.untouched import untouched_metrics
 
@@ -33,15 +33,15 @@ class _Job:
 
     Attributes
     ----------
-    features : mapping
+    sources : mapping
         Of each data set.
     untouched : dict
-        Metrics of each as it is.
+        Metrics of each as it is, where that is the same for all runs.
     device : str
         As in `train`.
     """
 
-    features: Mapping[str, StoredFeatures]
+    sources: Mapping[str, Source]
     untouched: dict[str, dict[str, float]]
     device: str
 
@@ -66,7 +66,7 @@ def default_workers() -> int:
 
 def run_missing(
     cells: Sequence[Cell],
-    features: Mapping[str, StoredFeatures],
+    sources: Mapping[str, Source],
     folder: Path,
     device: str,
     workers: int,
@@ -78,7 +78,7 @@ def run_missing(
     ----------
     cells : sequence of Cell
         All runs.
-    features : mapping
+    sources : mapping
         Of each data set by its name; each process maps the files into memory.
     folder : Path
         Of the comparison.
@@ -99,8 +99,10 @@ def run_missing(
     on_progress("runs", done, len(cells))
     if not missing:
         return failures
-    needed = {name: features[name] for name in dict.fromkeys(cell.data for cell in missing)}
-    job = _Job(needed, {name: _untouched(stored, device) for name, stored in needed.items()}, device)
+    needed = {cell.data: sources[cell.data] for cell in missing}
+    # A network that trains as a whole may start untrained, by its seed: its runs look for themselves.
+    frozen = dict.fromkeys(cell.data for cell in missing if not cell.config.finetune)
+    job = _Job(needed, {name: _untouched(needed[name], device) for name in frozen}, device)
     # No more than PyTorch has been given, as by OMP_NUM_THREADS.
     threads = max(1, min(torch.get_num_threads(), default_workers() // workers))
     pools = partial(ProcessPoolExecutor, mp_context=get_context("spawn"), initializer=_start, initargs=(job, threads))
@@ -114,9 +116,9 @@ def run_missing(
     return failures
 
 
-def _untouched(stored: StoredFeatures, device: str) -> dict[str, float]:
+def _untouched(source: Source, device: str) -> dict[str, float]:
     chosen = resolve_device(device)
-    return untouched_metrics(prepare(TrainingConfig(), stored.open(), chosen), chosen, silent)
+    return untouched_metrics(prepare(TrainingConfig(), source.open(), chosen), chosen, silent)
 
 
 def _outcomes(cells: Sequence[Cell], workers: int, pools: _Pools) -> Generator[_Found, None, None]:
@@ -176,8 +178,8 @@ def _end_with_parent() -> None:
 
 @cache
 def _open(name: str) -> RetrievalData:
-    return _job.features[name].open()
+    return _job.sources[name].open()
 
 
 def _run(cell: Cell) -> dict[str, Any]:
-    return cell.run(_open(cell.data), _job.untouched[cell.data], _job.device)
+    return cell.run(_open(cell.data), _job.untouched.get(cell.data), _job.device)

@@ -1,5 +1,6 @@
 """The outcomes of all runs on one data set, by entry and noise."""
 
+import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from robustdml_ops.recipes.evidence.comparison.cells import Cell
 from robustdml_ops.recipes.evidence.comparison.entries import Entry
 from robustdml_ops.recipes.evidence.comparison.outcomes import read_outcome
 from robustdml_ops.recipes.evidence.summary import Estimate, estimate
+from robustdml_ops.recipes.untouched import untouched_title
 
 
 class Results:
@@ -57,7 +59,7 @@ class Results:
         return list(dict.fromkeys((cell.entry, cell.noise) for cell, _ in self._outcomes if not cell.in_table))
 
     def untouched(self, key: str) -> float | None:
-        """Look up a metric of the untouched features, which noise and seed leave alone.
+        """Look up a metric of the untouched features, which noise leaves alone.
 
         Parameters
         ----------
@@ -67,10 +69,15 @@ class Results:
         Returns
         -------
         float or None
-            None where no run has it.
+            Of networks that start untrained, each seed from its own, the mean; None where no run has it.
         """
-        found = (outcome["summary"].get("untouched", {}).get(key) for _, outcome in self._outcomes)
-        return next((value for value in found if value is not None), None)
+        found = {outcome["summary"].get("untouched", {}).get(key) for _, outcome in self._outcomes} - {None}
+        return statistics.fmean(found) if found else None
+
+    @property
+    def untouched_title(self) -> str:
+        """What the untouched features are called in tables."""
+        return untouched_title(self._outcomes[0][0].common.backbone)
 
     def by_seed(self, entry: str, noise: str, key: str) -> dict[int, float]:
         """Look up the value of each seed.

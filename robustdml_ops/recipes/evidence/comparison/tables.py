@@ -9,7 +9,6 @@ from robustdml_ops.recipes.evidence.comparison.claims import CLAIMS
 from robustdml_ops.recipes.evidence.comparison.results import Results
 from robustdml_ops.recipes.evidence.comparison.section import Picture, Section
 from robustdml_ops.recipes.reports.drawing import GREY, draw_axes
-from robustdml_ops.recipes.untouched import TITLE
 
 # Okabe and Ito's colours, told apart by people with any kind of colour vision.
 _COLOURS = ("#000000", "#56B4E9", "#0072B2", "#CC79A7", "#009E73", "#E69F00", "#D55E00", "#F0E442")
@@ -42,7 +41,7 @@ def rows(results: Results, key: str) -> list[list[str]]:
     table = [["", *results.noises]]
     untouched = results.untouched(key) if key in METRICS else None
     if untouched is not None:
-        table.append([TITLE, *[f"{untouched:.3f}"] * len(results.noises)])
+        table.append([results.untouched_title, *[f"{untouched:.3f}"] * len(results.noises)])
     for entry in results.entries:
         values = [results.estimate(entry.name, noise, key) for noise in results.noises]
         if any(value is not None for value in values):
@@ -144,7 +143,7 @@ def dot_plot(results: Results) -> str:
             )  # fmt: skip
         untouched = results.untouched(RECALL)
         if untouched is not None:
-            axes.axvline(untouched, color=GREY, ls=":", lw=1.6, label=TITLE.lower())
+            axes.axvline(untouched, color=GREY, ls=":", lw=1.6, label=results.untouched_title.lower())
         axes.set_yticks(range(len(entries)), [entry.title for entry in entries], fontsize=10)
         axes.invert_yaxis()
         axes.set(xlabel="Recall@1, unseen classes")
