@@ -9,7 +9,12 @@ from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.filters.options import FILTERS, FilterOptions
 from robustdml_ops.recipes.methods import METHODS
+from robustdml_ops.recipes.networks.preparation import prepare
+from robustdml_ops.recipes.progress import silent
+from robustdml_ops.recipes.run.run import Run
 from robustdml_ops.recipes.train import train
+
+CPU = torch.device("cpu")
 
 FAST = TrainingConfig(
     method="mcl",
@@ -71,6 +76,7 @@ def test_proxies_are_those_of_the_loss(method):
         ("mcl", FilterOptions("prism-batch-positive", threshold="fixed", fixed_threshold=0.1)),
         ("mcl", FilterOptions()),
         ("robust", None),
+        ("mcl", replace(METHODS["robust"].filter, memory_dtype="bfloat16")),
     ],
 )
 def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(clusters, tmp_path, method, options):
@@ -166,3 +172,25 @@ def test_bad_settings(clusters):
     ):
         with pytest.raises(UsageError, match=message):
             train(replace(FAST, filter=options), clusters)
+
+
+def test_a_memory_of_half_the_bytes_judges_alike(clusters):
+    found = {}
+    for dtype in ("float32", "bfloat16"):
+        options = replace(METHODS["robust"].filter, threshold="otsu", memory_dtype=dtype)
+        config = replace(FAST, method="contrastive", filter=options, epochs=6)
+        found[dtype] = Run(config, prepare(config, clusters, CPU), CPU)
+        for _ in range(config.epochs):
+            found[dtype].train_epoch(silent, ())
+    rows = [run.filter.bank.features for run in found.values()]
+    assert rows[0].dtype == torch.float32 and rows[1].dtype == torch.bfloat16 and rows[0].shape == rows[1].shape
+    whole, half = (run.history[-1] for run in found.values())
+    assert half["filter_precision"] > 0.8 and half["log_p_clean_auc"] == pytest.approx(
+        whole["log_p_clean_auc"], abs=0.02
+    )
+    with pytest.raises(UsageError, match=r"filter.memory_dtype=bfloat16 has no effect on prism-proxy"):
+        replace(FAST, method="soft-triple", filter=FilterOptions("prism-proxy", memory_dtype="bfloat16"))
+    with pytest.raises(UsageError, match=r"filter.memory_size=9 has no effect on prism-batch-positive"):
+        replace(FAST, filter=FilterOptions("prism-batch-positive", memory_size=9))
+    with pytest.raises(UsageError, match=r"memory_dtype 'float8'.*float32, bfloat16"):
+        replace(FAST, filter=FilterOptions("prism-vmf", memory_dtype="float8"))

@@ -1,5 +1,7 @@
 """The filter of a run: who takes part in each step."""
 
+import math
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -62,6 +64,7 @@ class Filter(nn.Module):
                 fixed_threshold=options.fixed_threshold,
                 num_samples=num_samples if options.without_copies else None,
                 preset=options.preset,
+                memory_dtype=getattr(torch, options.memory_dtype),
             )
         except ValueError as error:
             raise UsageError(f"filter {options.kind}: {error}") from error
@@ -147,10 +150,10 @@ class Filter(nn.Module):
         -------
         dict
             For vMF-Sim the quartiles of κ, once it has begun, over the classes that are in the memory; of a cautious
-            threshold the share of wrong labels that it goes by.
+            threshold the share of wrong labels that it goes by, once there is one.
         """
-        found = {"wrong_share": float(self.prism.wrong_share)} if self._cautious else {}
-        return found | self._concentrations()
+        share = float(self.prism.wrong_share) if self._cautious else math.nan
+        return ({} if math.isnan(share) else {"wrong_share": share}) | self._concentrations()
 
     def _concentrations(self) -> dict[str, float]:
         if self.prism.similarity != "vmf" or self.bank is None:

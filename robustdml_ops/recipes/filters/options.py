@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from robustdml_ops.recipes.errors import UnknownNameError
+from robustdml_ops.recipes.errors import UnknownNameError, UsageError
 from robustdml_ops.recipes.options import Options, option
-from robustdml_ops.robust.prism_settings import PRESETS, THRESHOLDS
+from robustdml_ops.robust.prism_settings import PRESETS, THRESHOLDS, WITH_BANK
 
 # Similarity of `robustdml_ops.robust.PRISM`; the last two are the paper's ablations.
 FILTERS = {
@@ -15,6 +15,7 @@ FILTERS = {
     "prism-memory-positive": "memory-positive",
 }
 NO_FILTER = "none"
+MEMORY_DTYPES = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,9 @@ class FilterOptions(Options, name="filter"):
     fixed_threshold: float | None = option(None, "P of the threshold called fixed", kind=float)
     window: int = option(30, "batches of smooth-top-r, or scores kept per class of per-class and otsu")
     memory_size: int | None = option(None, "rows of the memory (default: the training samples)", kind=int)
+    memory_dtype: str = option(
+        "float32", "type of the rows of the memory; bfloat16 halves what they take", choices=MEMORY_DTYPES
+    )
     warmup: int = option(
         0, "epochs in which all samples are judged and kept, for a network that starts untrained", at_least=0
     )
@@ -47,4 +51,15 @@ class FilterOptions(Options, name="filter"):
         """
         if self.kind not in (NO_FILTER, *FILTERS):
             raise UnknownNameError("filter", self.kind, (NO_FILTER, *FILTERS))
+        if self.memory_dtype not in MEMORY_DTYPES:
+            raise UnknownNameError("filter.memory_dtype", self.memory_dtype, MEMORY_DTYPES)
+        if self.kind != NO_FILTER and FILTERS[self.kind] not in WITH_BANK:
+            self._refuse_memory()
         super().check()
+
+    def _refuse_memory(self) -> None:
+        defaults = FilterOptions()
+        for name in ("memory_size", "memory_dtype"):
+            value = getattr(self, name)
+            if value != getattr(defaults, name):
+                raise UsageError(f"filter.{name}={value} has no effect on {self.kind}, which has no memory")
