@@ -1,8 +1,12 @@
 """What several data sets say together, against figures worked out by hand and by others."""
 
+import json
+import sys
+
 import numpy as np
 import pytest
 
+from robustdml_ops.bench import gain
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.evidence.comparison.cells import Cell
 from robustdml_ops.recipes.evidence.comparison.entries import ENTRIES
@@ -250,3 +254,20 @@ def test_the_bars_and_the_method_that_they_are_for_are_declared():
     assert [entry.name for entry in ENTRIES.values() if entry.base] == ["robust"]
     texts = [(bar.text, bar.metric) for bar in bars(with_cells())]
     assert len(set(texts)) == len(texts) == 11
+
+
+def test_the_gain_of_a_method_over_its_base(tmp_path, monkeypatch, capsys):
+    def run(data, entry, seed, value, auc):
+        return {"data": data, "noise": "none", "entry": entry, "seed": seed,
+                "summary": {PRECISION: value, "clean_auc": auc}}  # fmt: skip
+
+    runs = [run("a", "procsim", 0, 0.5, 0.75), run("a", "procsim", 1, 0.25, 1.0), run("b", "procsim", 0, 0.5, None)]
+    runs += [run("a", "proxy-nca", seed, 0.25, None) for seed in (0, 1)]
+    path = tmp_path / "compare.json"
+    path.write_text(json.dumps(runs))
+    monkeypatch.setattr(sys, "argv", ["gain", str(path), "procsim", "proxy-nca"])
+    gain.main()
+    head, _, *rows = capsys.readouterr().out.splitlines()
+    assert head == "| data | noise | procsim | proxy-nca | difference in points | AUC of the score |"
+    # Differences of 25 and 0 points: mean 12.5, and t of one degree of freedom 12.706. Of b the base was not run.
+    assert rows == ["| a | none | 0.375 | 0.250 | +12.5 [-146.3, +171.3] | 0.88 |"]

@@ -60,9 +60,11 @@ class Contender:
         Returns
         -------
         TrainingConfig
-            Without a filter, unless it is `filtered` or the method is robust itself.
+            Without a filter, unless it is `filtered` or the method is robust itself; its memory is in bfloat16.
         """
-        asked = METHODS["robust"].filter if self.filtered or self.method == "robust" else FilterOptions()
+        asked = FilterOptions()
+        if self.filtered or self.method == "robust":
+            asked = replace(METHODS["robust"].filter, memory_dtype="bfloat16")
         return TrainingConfig(
             method=self.method, noise=noise, epochs=epochs, embedding_size=embedding_size, filter=asked
         )
