@@ -1,52 +1,97 @@
 """What a method gains over another, in each cell of a comparison: ``python -m bench.gain compare.json METHOD BASE``.
 
-Prints a table in Markdown: a row a data set and noise, with MAP@R of both, the difference, paired by seed, and how well
-the method's own score tells right labels from wrong ones. ``compare.json`` is what ``robustdml compare`` leaves.
+A cell is a data set under a noise. Prints MAP@R of both, the difference, paired by seed, and how well the method's own
+score tells right labels from wrong ones; then what is gained where the score tells them badly, and where well.
+``compare.json`` is what ``robustdml compare`` leaves.
 """
 
 import json
 import statistics
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from robustdml_ops.recipes.evidence.statistics.paired import paired_difference
+from robustdml_ops.recipes.evidence.statistics.paired import Difference, paired_difference
 
 METRIC = "mean_average_precision_at_r"
-COLUMNS = ("data", "noise", "", "", "difference in points", "AUC of the score")
+# Areas under the curve between which cells are put together.
+BANDS = (0.0, 0.6, 0.75, 0.9, 1.01)
 
-Summaries = dict[tuple[str, str, str], dict[int, dict[str, Any]]]
+
+@dataclass(frozen=True)
+class Cell:
+    """A data set under a noise: MAP@R of the method and of its base, and the AUC of the method's score, if any."""
+
+    data: str
+    noise: str
+    ours: float
+    base: float
+    difference: Difference
+    auc: float | None
 
 
-def read(path: Path) -> Summaries:
-    """By data set, noise and entry the summary of each seed."""
-    found: Summaries = {}
+def read(path: Path, method: str, base: str) -> list[Cell]:
+    """The cells in which both were run with the same seeds, in the order of the runs."""
+    values: dict[tuple[str, str, str], dict[int, float]] = {}
+    aucs: dict[tuple[str, str], list[float]] = {}
     for run in json.loads(path.read_text()):
-        found.setdefault((run["data"], run["noise"], run["entry"]), {})[run["seed"]] = run["summary"]
-    return found
+        place, summary = (run["data"], run["noise"]), run["summary"]
+        values.setdefault((*place, run["entry"]), {})[run["seed"]] = summary[METRIC]
+        if run["entry"] == method and summary["clean_auc"] is not None:
+            aucs.setdefault(place, []).append(summary["clean_auc"])
+    cells = []
+    for (data, noise, entry), ours in values.items():
+        other = values.get((data, noise, base), {})
+        difference = paired_difference(ours, other)
+        if entry == method and difference is not None:
+            means = statistics.fmean(ours.values()), statistics.fmean(other.values())
+            found = aucs.get((data, noise))
+            cells.append(Cell(data, noise, *means, difference, statistics.fmean(found) if found else None))
+    return cells
 
 
-def rows(summaries: Summaries, method: str, base: str) -> list[list[str]]:
-    """A row for each data set and noise under which both were run with the same seed, in the order of the runs."""
+def rows(cells: Sequence[Cell]) -> list[list[str]]:
+    """A row for each cell."""
+    return [
+        [
+            cell.data,
+            cell.noise,
+            f"{cell.ours:.3f}",
+            f"{cell.base:.3f}",
+            str(cell.difference),
+            "–" if cell.auc is None else f"{cell.auc:.2f}",
+        ]
+        for cell in cells
+    ]
+
+
+def band_rows(cells: Sequence[Cell]) -> list[list[str]]:
+    """A row for each band of the AUC that has cells: how many, in how many the method is above, and by how much."""
     table = []
-    for (data, noise, entry), ours in summaries.items():
-        other = summaries.get((data, noise, base), {})
-        if entry != method or not ours.keys() & other.keys():
-            continue
-        values = [{seed: run[METRIC] for seed, run in runs.items()} for runs in (ours, other)]
-        aucs = [run["clean_auc"] for run in ours.values() if run["clean_auc"] is not None]
-        means = [f"{statistics.fmean(value.values()):.3f}" for value in values]
-        difference = paired_difference(values[0], values[1])
-        table.append([data, noise, *means, str(difference), f"{statistics.fmean(aucs):.2f}" if aucs else "–"])
+    for low, high in zip(BANDS, BANDS[1:], strict=False):
+        gains = [100 * cell.difference.mean for cell in cells if cell.auc is not None and low <= cell.auc < high]
+        if gains:
+            spread = [f"{value(gains):+.1f}" for value in (statistics.fmean, min, max)]
+            title = f"{low:.2f} and more" if high > 1 else f"{low:.2f} to {high:.2f}"
+            table.append([title, str(len(gains)), str(sum(gain > 0 for gain in gains)), *spread])
     return table
 
 
 def main() -> None:
-    """Print the table."""
+    """Print both tables."""
     path, method, base = sys.argv[1:]
-    head = [*COLUMNS[:2], method, base, *COLUMNS[4:]]
-    for cells in (head, ["---"] * len(head), *rows(read(Path(path)), method, base)):
-        print(f"| {' | '.join(cells)} |")
+    cells = read(Path(path), method, base)
+    head = ["data", "noise", method, base, "difference in points", "AUC of the score"]
+    _print([head, *rows(cells)])
+    print()
+    _print([["AUC of the score", "cells", f"above {base}", "mean difference", "least", "most"], *band_rows(cells)])
+
+
+def _print(table: Sequence[Sequence[str]]) -> None:
+    head, *body = table
+    for row in (head, ["---"] * len(head), *body):
+        print(f"| {' | '.join(row)} |")
 
 
 if __name__ == "__main__":

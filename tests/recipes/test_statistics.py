@@ -267,7 +267,8 @@ def test_the_gain_of_a_method_over_its_base(tmp_path, monkeypatch, capsys):
     path.write_text(json.dumps(runs))
     monkeypatch.setattr(sys, "argv", ["gain", str(path), "procsim", "proxy-nca"])
     gain.main()
-    head, _, *rows = capsys.readouterr().out.splitlines()
+    head, _, row, _, _, _, band = capsys.readouterr().out.splitlines()
     assert head == "| data | noise | procsim | proxy-nca | difference in points | AUC of the score |"
     # Differences of 25 and 0 points: mean 12.5, and t of one degree of freedom 12.706. Of b the base was not run.
-    assert rows == ["| a | none | 0.375 | 0.250 | +12.5 [-146.3, +171.3] | 0.88 |"]
+    assert row == "| a | none | 0.375 | 0.250 | +12.5 [-146.3, +171.3] | 0.88 |"
+    assert band == "| 0.75 to 0.90 | 1 | 1 | +12.5 | +12.5 | +12.5 |"
