@@ -5,6 +5,7 @@ score tells right labels from wrong ones; then what is gained where the score te
 ``compare.json`` is what ``robustdml compare`` leaves.
 """
 
+import itertools
 import json
 import statistics
 import sys
@@ -69,7 +70,7 @@ def rows(cells: Sequence[Cell]) -> list[list[str]]:
 def band_rows(cells: Sequence[Cell]) -> list[list[str]]:
     """A row for each band of the AUC that has cells: how many, in how many the method is above, and by how much."""
     table = []
-    for low, high in zip(BANDS, BANDS[1:], strict=False):
+    for low, high in itertools.pairwise(BANDS):
         gains = [100 * cell.difference.mean for cell in cells if cell.auc is not None and low <= cell.auc < high]
         if gains:
             spread = [f"{value(gains):+.1f}" for value in (statistics.fmean, min, max)]
