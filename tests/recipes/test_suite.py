@@ -203,7 +203,7 @@ def test_right_labels_that_were_rejected_are_counted_in_large_classes(clusters, 
 
 def test_what_is_compared_by_default():
     one, suite = make_plan(False, False, None, None, None), make_plan(True, False, None, None, None)
-    assert (len(one.entries), one.seeds, one.with_claims) == (30, 3, True)
+    assert (len(one.entries), one.seeds, one.with_claims) == (33, 3, True)
     assert (suite.seeds, suite.with_claims, suite.noises) == (5, False, plan.SUITE_NOISES)
     assert [entry.name for entry in suite.entries] == list(plan.SUITE_ENTRIES)
     assert suite.entries[0].base in plan.SUITE_ENTRIES
