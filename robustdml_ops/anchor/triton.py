@@ -45,7 +45,7 @@ class TritonAnchor(TritonRows, AnchorBackend):
                 B=B,
                 first=chunk.first,
                 ARE_LOGITS=not isinstance(sets, LabelSets) and sets.are_logits,
-                **problem.arguments(chunk.first, chunk.last),
+                **_bias_arguments(problem, chunk.first, chunk.last),
                 **_set_arguments(sets, values),
                 **parameters,
             )
@@ -86,7 +86,7 @@ def fused_anchor_lse(X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tens
     lse_positive, lse_negative : Tensor
         (C,) float32.
     """
-    from robustdml_ops.anchor.kernels import fused_anchor_lse as kernel
+    from robustdml_ops.anchor.fused_kernel import fused_anchor_lse as kernel
 
     (B, D), C, sets = X.shape, len(P), problem.sets
     # The confidences as they are: a copy in the compute type would be of size B×C.
@@ -107,11 +107,19 @@ def fused_anchor_lse(X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tens
             row_stride=P.stride(0),
             column_stride=P.stride(1),
             D=D,
-            **problem.arguments(0, C),
+            **_bias_arguments(problem, 0, C),
             **_set_arguments(sets, values),
             **parameters,
         )
     return lse_positive, lse_negative
+
+
+def _bias_arguments(problem: AnchorProblem, first: int, last: int) -> dict[str, Any]:
+    """What both kernels take of the exponents: one bias where both sides have the same, which is read once."""
+    arguments = problem.arguments(first, last)
+    if problem.negative_bias is problem.positive_bias:
+        arguments["negative_bias"] = None
+    return arguments
 
 
 def _set_arguments(sets: LabelSets | ConfidenceSets, values: Tensor | None) -> dict[str, Any]:
@@ -127,14 +135,15 @@ def _set_arguments(sets: LabelSets | ConfidenceSets, values: Tensor | None) -> d
 
 
 def epilogue_launch(B: int, compute: torch.dtype, labels: bool, anchors_contiguous: bool) -> Launch:
-    """Tile of the epilogue: 16 elements of S a thread, half as many with confidences, a quarter in float64: registers.
+    """Tile of the epilogue: 16 elements of S a thread beside two accumulators of as many; a quarter of it in float64.
 
-    The second pass over the rows of a program finds them in L1. Few rows a program fill the GPU with chunks of a few
+    Half as many with confidences, and where rows are no vectors, whose elements each have an address of their own. The
+    second pass over the rows of a program finds them in L1. Few rows a program fill the GPU with chunks of a few
     thousand anchors. Confidences stored as (B, C) are contiguous over the anchors: 16 anchors make whole 32-byte
     sectors of them.
     """
     BLOCK_B = block_of(B, 64 if anchors_contiguous else 256)
-    elements = 512 if compute == torch.float64 else 2048 if labels else 1024
+    elements = 512 if compute == torch.float64 else 2048 if labels and B % 16 == 0 else 1024
     return launch(BLOCK_C=elements // BLOCK_B, BLOCK_B=BLOCK_B, num_warps=4, num_stages=1)
 
 

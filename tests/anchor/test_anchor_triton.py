@@ -50,7 +50,9 @@ class Case:
             by_class = self.kind == "confidences by class"
             sets = ConfidenceSets(self.beta, 0.3, confidences.t().contiguous().t() if by_class else confidences)
         anchor_bias = None if self.anchor_bias is None else to(self.anchor_bias)
-        return AnchorProblem(self.alpha, to(self.positive_bias), to(self.negative_bias), anchor_bias, sets)
+        positive = to(self.positive_bias)
+        negative = positive if self.negative_bias is self.positive_bias else to(self.negative_bias)
+        return AnchorProblem(self.alpha, positive, negative, anchor_bias, sets)
 
     def sweep(self, backend, device=DEVICE, dtype=torch.float32, operand=None, want=None) -> SweepResult:
         inputs = [tensor.to(device, operand or dtype) for tensor in (self.embeddings, self.proxies)]
@@ -103,6 +105,32 @@ def test_large_alpha_and_absent_candidates(sets):
     case.positive_bias[1::3] = case.negative_bias[1::3] = -torch.inf
     case.positive_bias[64:] = case.negative_bias[64:] = -torch.inf
     assert_sweeps_agree(case.sweep(TRITON), case.sweep(EAGER), case.exact())
+
+
+def test_a_row_whose_sum_overflows_leaves_its_neighbours_as_they_are():
+    case = Case((130, 12, 17), "labels")
+    case.anchor_bias.zero_()
+    alone = case.sweep(TRITON)
+    case.anchor_bias[[3, 8]] = 300.0
+    ours, exact = case.sweep(TRITON), case.exact()
+    others = [row for row in range(12) if row not in (3, 8)]
+    for field in ("lse_positive", "lse_negative", "dproxies"):
+        assert torch.equal(getattr(ours, field)[others], getattr(alone, field)[others]), field
+        torch.testing.assert_close(getattr(ours, field).cpu().double(), getattr(exact, field), rtol=1e-4, atol=1e-4)
+    assert ours.lse_negative[[3, 8]].min() > 250
+
+
+@pytest.mark.parametrize("anchor_bias", [True, False])
+@pytest.mark.parametrize("sets", ["labels", "confidences by sample"])
+def test_one_bias_for_both_sides(sets, anchor_bias):
+    case = Case((33, 65, 8), sets, anchor_bias=anchor_bias)
+    case.negative_bias = case.positive_bias
+    exact = case.exact()
+    assert_sweeps_agree(case.sweep(TRITON), case.sweep(EAGER), exact)
+    X, P = (rows.to(DEVICE, torch.float32) for rows in (torch.nn.functional.normalize(case.embeddings), case.proxies))
+    positive, negative = TRITON.fused_forward(X, P, case.problem(DEVICE, torch.float32))
+    torch.testing.assert_close(positive.cpu().double(), exact.lse_positive, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(negative.cpu().double(), exact.lse_negative, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("shared", [(True, True), (True, False), (False, True)])
