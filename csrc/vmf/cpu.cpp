@@ -1,5 +1,8 @@
 #include "vmf/cpu.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "common/cpu/clones.h"
 #include "common/cpu/parts.h"
 #include "vmf/terms.h"
@@ -38,6 +41,44 @@ ROBUSTDML_STAMP_TERMS(double, ratio_derivative, 10, 6, 48)
 #undef ROBUSTDML_STAMP_TERMS
 #undef ROBUSTDML_STAMP
 
+// Classes of which a thread has the lengths, and then the concentrations, at hand.
+constexpr std::int64_t kTogether = 64;
+
+template <class T>
+ROBUSTDML_HD void norms_range(const VmfClasses<T>& c, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+        const T* sum = c.sums + c.row(i) * c.D;
+        double square = 0;
+#pragma omp simd reduction(+ : square)
+        for (std::int64_t d = 0; d < c.D; ++d) square += double(sum[d]) * double(sum[d]);
+        c.norm[i] = std::sqrt(square);
+    }
+}
+
+ROBUSTDML_CLONES void norms_clone(const VmfClasses<float>& c, std::int64_t begin, std::int64_t end) {
+    norms_range(c, begin, end);
+}
+ROBUSTDML_CLONES void norms_clone(const VmfClasses<double>& c, std::int64_t begin, std::int64_t end) {
+    norms_range(c, begin, end);
+}
+
+// kappa[i] of (norm[i], count[i]).
+#define ROBUSTDML_STAMP(newton, debye, series)                                                        \
+    ROBUSTDML_CLONES void concentration_clone(std::bool_constant<newton>, VmfTerms<debye, series>,    \
+                                              const VmfSphere& sphere, const VmfOrder<double>& order, \
+                                              const double* norm, const double* count, double* kappa, \
+                                              std::int64_t n) {                                       \
+        _Pragma("omp simd") for (std::int64_t i = 0; i < n; ++i) kappa[i] =                           \
+            vmf_concentration<newton, debye, series>(norm[i], count[i], sphere, order);               \
+    }
+ROBUSTDML_STAMP(true, 10, 48)
+ROBUSTDML_STAMP(true, 10, 8)
+ROBUSTDML_STAMP(true, 6, 8)
+ROBUSTDML_STAMP(false, 10, 48)
+ROBUSTDML_STAMP(false, 10, 8)
+ROBUSTDML_STAMP(false, 6, 8)
+#undef ROBUSTDML_STAMP
+
 }  // namespace
 
 template <class T>
@@ -52,5 +93,29 @@ void vmf(VmfFunction function, const VmfOrder<T>& order, const T* kappa, T* out,
 
 template void vmf<float>(VmfFunction, const VmfOrder<float>&, const float*, float*, std::int64_t, int);
 template void vmf<double>(VmfFunction, const VmfOrder<double>&, const double*, double*, std::int64_t, int);
+
+template <class T>
+void vmf_fit(const VmfClasses<T>& classes, const VmfOrder<double>& order, const VmfOrder<T>& order_of_peak,
+             int threads) {
+    const VmfSphere sphere = classes.sphere();
+    with_newton(sphere.estimator, order, [&](auto newton, auto terms) {
+        in_parts(
+            classes.n, threads, classes.n * classes.D > 65536, [&](std::int64_t begin, std::int64_t end) {
+                double count[kTogether], kappa[kTogether];
+                for (std::int64_t first = begin; first < end; first += kTogether) {
+                    const std::int64_t n = std::min(kTogether, end - first);
+                    norms_clone(classes, first, first + n);
+                    for (std::int64_t i = 0; i < n; ++i) count[i] = classes.count(first + i);
+                    concentration_clone(newton, terms, sphere, order, classes.norm + first, count, kappa, n);
+                    for (std::int64_t i = 0; i < n; ++i) classes.kappa[first + i] = static_cast<T>(kappa[i]);
+                }
+            });
+    });
+    vmf(VmfFunction::peak, order_of_peak, classes.kappa, classes.log_peak, classes.n, threads);
+}
+
+template void vmf_fit<float>(const VmfClasses<float>&, const VmfOrder<double>&, const VmfOrder<float>&, int);
+template void vmf_fit<double>(const VmfClasses<double>&, const VmfOrder<double>&, const VmfOrder<double>&,
+                              int);
 
 }  // namespace robustdml::cpu

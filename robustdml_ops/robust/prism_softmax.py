@@ -6,13 +6,14 @@ T(x, k), how well x fits class k, is linear in x for both: scale_k x·Σ_k + bia
 import torch
 from torch import Tensor
 
-from robustdml_ops.ops import class_lse, fit_vmf, vmf_log_peak
+from robustdml_ops.ops import class_lse
 from robustdml_ops.robust.batch import Batch
 from robustdml_ops.robust.buffers import TypedBuffers
 from robustdml_ops.robust.class_sums import ClassStatistics
 from robustdml_ops.robust.memory_bank import MemoryBank
 from robustdml_ops.robust.prism_scores import FEWEST_ROWS, Scores, log_softmax, mean_cosine, own_class
 from robustdml_ops.robust.vmf_classes import VmfClasses
+from robustdml_ops.vmf import fit_classes, mean_directions
 
 
 class MeanCosine:
@@ -36,18 +37,15 @@ class VmfDensity:
 
     def of_classes(self, bank: MemoryBank, classes: Tensor | None) -> tuple[Tensor, Tensor]:
         """Fit these classes of the bank anew; scale and bias as of :class:`MeanCosine`."""
-        self.vmf.refresh(bank, classes)
-        sums, kappa, log_peak = (_of(buffer, classes) for buffer in (bank.sums, self.vmf.kappa, self.vmf.log_peak))
+        kappa, log_peak, length = self.vmf.fit(bank, classes)
         # The scale divides by ‖Σ‖: then no sweep has to normalise the sums. A sum of length 0 has κ = 0.
-        length = torch.linalg.vector_norm(sums, dim=1)
-        return kappa / length.clamp(min=torch.finfo(kappa.dtype).tiny), log_peak - kappa
+        return (kappa / length.clamp(min=torch.finfo(kappa.dtype).tiny)).to(kappa.dtype), log_peak - kappa
 
     def of_own(self, X: Tensor, own: ClassStatistics) -> Tensor:
         """As of :class:`MeanCosine`; one distribution is fitted per sample."""
         vmf = self.vmf
-        mean_direction, kappa = fit_vmf(*own, None, vmf.estimator, vmf.bias_correction, backend=vmf.backend)
-        peak = vmf_log_peak(vmf.dim, kappa, backend=vmf.backend)
-        return peak - kappa * (1 - (X * mean_direction).sum(1))
+        fitted = fit_classes(*own, None, vmf.estimator, vmf.bias_correction, backend=vmf.backend)
+        return fitted.log_peak - fitted.kappa * (1 - (X * mean_directions(own.sums, fitted)).sum(1))
 
 
 class BankSoftmax(TypedBuffers):
