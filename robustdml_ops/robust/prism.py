@@ -183,7 +183,7 @@ class PRISM(TypedBuffers):
         """Concentration of every class, (C,), 0 until vMF-Sim has begun; RuntimeError without ``"vmf"``."""
         if not isinstance(self.scores, VmfSimilarity):
             raise RuntimeError(f'similarity="{self.similarity}" has no kappa')
-        return self.scores.vmf.kappa
+        return self.scores.kappa
 
     @property
     def wrong_share(self) -> Tensor:

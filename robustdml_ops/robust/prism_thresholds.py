@@ -114,12 +114,14 @@ class PerClassThreshold(Threshold):
 
     def forward(self, scores: Scores, labels: Tensor) -> Tensor:
         """M of each sample, (B,); −∞ for a class of too few scores. The batch's scores enter the rings."""
-        if self.cut is not None and scores.stands_in:  # the cut and the rings are for vMF-Sim's scores alone
-            return scores.values.new_full(labels.shape, -math.inf)
-        quantiles = self._quantiles(labels)
-        self._store(scores, labels)
-        quantiles = quantiles.to(scores.values.dtype)
-        return quantiles if self.cut is None else torch.minimum(self.cut(scores), quantiles)
+        quantiles = self._quantiles(labels).to(scores.values.dtype)
+        told = scores.known & ~scores.values.isnan()
+        if self.cut is None or scores.stands_in is None:
+            self._store(scores, labels, told)
+            return quantiles if self.cut is None else torch.minimum(self.cut(scores), quantiles)
+        # The cut and the rings are for vMF-Sim's scores alone, whose scale is another.
+        self._store(scores, labels, told & ~scores.stands_in)
+        return torch.where(scores.stands_in, -math.inf, torch.minimum(self.cut(scores), quantiles))
 
     def _quantiles(self, labels: Tensor) -> Tensor:
         if self.share == 1:
@@ -135,9 +137,8 @@ class PerClassThreshold(Threshold):
         quantile = torch.lerp(below, above, weight)
         return torch.where((low >= 1) & (number > 0), quantile, -math.inf)
 
-    def _store(self, scores: Scores, labels: Tensor) -> None:
-        """Append to the rings; of more scores of a class than it has slots the last ones stay."""
-        told = scores.known & ~scores.values.isnan()
+    def _store(self, scores: Scores, labels: Tensor, told: Tensor) -> None:
+        """Append those that ``told`` (B,) marks; of more scores of a class than it has slots the last ones stay."""
         labels, order = torch.where(told, labels, self.num_classes).sort(stable=True)
         first, end = torch.searchsorted(labels, labels), torch.searchsorted(labels, labels, right=True)
         number, rank = end - first, torch.arange(len(labels), device=labels.device) - first

@@ -37,7 +37,7 @@ class EagerVmf(VmfBackend):
         if problem.number > _TOGETHER:
             device, classes = problem.sums.device, problem.classes
             classes = torch.arange(problem.number, device=device) if classes is None else classes
-            parts = [self.fit(replace(problem, classes=some)) for some in classes.split(_TOGETHER)]
+            parts = [self.fit(replace(problem, classes=some)) for some in torch.split(classes, _TOGETHER)]
             return Fitted(*map(torch.cat, zip(*parts, strict=True)))
         sums, counts, classes = problem.sums, problem.counts, problem.classes
         if classes is not None:

@@ -112,7 +112,9 @@ def test_the_native_fit_on_the_cpu(native):
 
 
 def test_a_fit_does_not_depend_on_its_neighbours_or_on_threads(native):
-    sums, counts = (rows.repeat(40, *[1] * (rows.dim() - 1)) for rows in fit_against_eager.classes_of(300, torch.float32))
+    sums, counts = (
+        rows.repeat(40, *[1] * (rows.dim() - 1)) for rows in fit_against_eager.classes_of(300, torch.float32)
+    )
     whole = fit_classes(sums, counts, backend="native")
     some = torch.arange(3, 1600, 7)
     part = fit_classes(sums, counts, classes=some, backend="native")
