@@ -13,7 +13,7 @@ from robustdml_ops.robust.prism_parts import make_similarity, make_threshold
 from robustdml_ops.robust.prism_scores import MemoryPositive, Scores
 from robustdml_ops.robust.prism_settings import PRISMSettings
 from robustdml_ops.robust.prism_softmax import BankSoftmax, VmfSimilarity
-from robustdml_ops.rows.lengths import unit_rows
+from robustdml_ops.rows.unit import normalized
 
 
 class PRISMResult(NamedTuple):
@@ -168,6 +168,7 @@ class PRISM(TypedBuffers):
         self.embedding_size = embedding_size
         self.num_samples = num_samples
         self.similarity = similarity
+        self.backend = backend
         self.scores = make_similarity(settings, backend)
         self.threshold = make_threshold(settings)
 
@@ -270,7 +271,8 @@ class PRISM(TypedBuffers):
         """Unit rows in the compute type. NaN or inf in an embedding is NaN in its row: it is looked for there."""
         D, N, state = self.embedding_size, self.num_samples, next(self.buffers(), None)
         batch = check_batch("embeddings", embeddings, labels, sample_ids, D, N, state)
-        return batch._replace(X=unit_rows(embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))))
+        dtype = torch.promote_types(embeddings.dtype, torch.float32)
+        return batch._replace(X=normalized(embeddings.detach(), dtype, self.backend))
 
     def _score(self, batch: Batch, proxies: Tensor | None) -> Scores:
         if proxies is not None and self.similarity != "proxy":

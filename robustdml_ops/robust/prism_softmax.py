@@ -96,7 +96,7 @@ class BankSoftmax(TypedBuffers):
         counts = self.bank.counts if classes is None else self.bank.counts[classes]
         _write(self.scale, classes, counts.clamp(min=1).to(self.scale.dtype).reciprocal())
         if self.bias_of_unseen != 0:
-            _write(self.bias, classes, torch.zeros_like(self.bias[:1]).where(counts > 0, self.bias_of_unseen))
+            _write(self.bias, classes, torch.where(counts > 0, 0.0, self.bias_of_unseen))
 
 
 class VmfSimilarity(BankSoftmax):
@@ -143,23 +143,24 @@ class VmfSimilarity(BankSoftmax):
 
     def score(self, batch: Batch, proxies: Tensor | None) -> Scores:
         """As of :class:`BankSoftmax`, and whether AvgSim stands in."""
-        return super().score(batch, proxies)._replace(stands_in=~self.begun)
+        return super().score(batch, proxies)._replace(stands_in=self.iteration < self.start)
 
     def lines(self) -> tuple[Tensor, Tensor]:
         """As of :class:`BankSoftmax`."""
-        if _may_look_at(self.begun):
-            return (self.vmf_scale, self.vmf_bias) if self.begun else (self.scale, self.bias)
-        return torch.where(self.begun, self.vmf_scale, self.scale), torch.where(self.begun, self.vmf_bias, self.bias)
+        begun = self.begun
+        if _may_look_at(begun):
+            return (self.vmf_scale, self.vmf_bias) if begun else (self.scale, self.bias)
+        return torch.where(begun, self.vmf_scale, self.scale), torch.where(begun, self.vmf_bias, self.bias)
 
     def of_own(self, X: Tensor, own: ClassStatistics) -> Tensor:
         """As of :class:`BankSoftmax`; one distribution is fitted per sample."""
-        average = super().of_own(X, own)
-        if _may_look_at(self.begun) and not self.begun:
+        average, begun = super().of_own(X, own), self.begun
+        if _may_look_at(begun) and not begun:
             return average
         vmf = self.vmf
         fitted = fit_classes(*own, None, vmf.estimator, vmf.bias_correction, backend=vmf.backend)
         density = fitted.log_peak - fitted.kappa * (1 - (X * mean_directions(own.sums, fitted)).sum(1))
-        return torch.where(self.begun, density, average)
+        return torch.where(begun, density, average)
 
     def advance(self, labels: Tensor) -> None:
         """Count the iteration."""

@@ -68,14 +68,14 @@ class SmoothTopR(Threshold):
         quantile = _smallest(scores.values, rejected).to(self.quantiles.dtype)
         told = scores.known.sum() >= rejected
         self.quantiles.copy_(torch.where(told, torch.cat([self.quantiles[1:], quantile[None]]), self.quantiles))
-        given = ~self.quantiles.isnan()
-        number = given.sum().clamp(min=1).to(self.quantiles.dtype)
+        absent = self.quantiles.isnan()
+        number = (len(absent) - absent.sum(dtype=self.quantiles.dtype)).clamp(min=1)
         if self.logarithmic:
-            m = self.quantiles.masked_fill(~given, -math.inf).logsumexp(0) - number.log()
+            m = self.quantiles.masked_fill(absent, -math.inf).logsumexp(0) - number.log()
         else:
-            rejecting = (given & (self.quantiles > -math.inf)).any()
+            rejecting = (self.quantiles > -math.inf).any()
             # A batch that rejected none counts as the least a cosine can be, as P = 0 does among the logarithms.
-            m = torch.where(rejecting, self.quantiles.clamp(min=-1).masked_fill(~given, 0).sum() / number, -math.inf)
+            m = torch.where(rejecting, self.quantiles.clamp(min=-1).masked_fill(absent, 0).sum() / number, -math.inf)
         return m.to(scores.values.dtype)
 
 
