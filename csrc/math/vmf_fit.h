@@ -26,11 +26,13 @@ struct VmfSphere {
     VmfCorrection correction;
 };
 
-// kappa of `count` unit vectors whose sum has the length `norm`; 0 for one and for none. NaN stays NaN: so
-// are the comparisons put.
-template <bool kNewton, int kDebye, int kSeries>
-ROBUSTDML_HD double vmf_concentration(double norm, double count, const VmfSphere& sphere,
-                                      const VmfOrder<double>& order) {
+struct VmfStart {
+    double length;  // mean length of the vectors' sum, corrected
+    double kappa;   // of it, by a quotient
+};
+
+// Of `count` unit vectors whose sum has the length `norm`. NaN stays NaN: so are the comparisons put.
+ROBUSTDML_HD VmfStart vmf_start(double norm, double count, const VmfSphere& sphere) {
     constexpr double kTiny = kSmallestNormal<double>;
     const double n = count > 1 ? count : 1;
     const double mean = norm / n;
@@ -46,20 +48,18 @@ ROBUSTDML_HD double vmf_concentration(double norm, double count, const VmfSphere
     square = square > sphere.largest ? sphere.largest : square;
     const double length = std::sqrt(square);
     const double subtracted = sphere.estimator == VmfEstimator::prism ? length : square;
-    const double start = length * (sphere.dim - subtracted) / (1 - square);
-    double kappa = start;
-    if constexpr (kNewton) {
-        // Where the length is within rounding of 1 the excess is noise; the start is as good as the length
-        // then.
-        const double least = (1 - kBanerjeeError) * start, most = (1 + kBanerjeeError) * start;
-        for (int step = 0; step < kNewtonSteps; ++step) {
-            const double excess = vmf_function<VmfFunction::ratio, kDebye, kSeries>(kappa, order) - length;
-            const double slope = vmf_function<VmfFunction::ratio_derivative, kDebye, kSeries>(kappa, order);
-            const double next = kappa - excess / slope;
-            kappa = next < least ? least : next > most ? most : next;
-        }
-    }
-    return count > 1 ? kappa : 0;
+    return {length, length * (sphere.dim - subtracted) / (1 - square)};
+}
+
+// One step of Newton's iteration for A(kappa) = length. Where the length is within rounding of 1 the excess
+// is noise; the start is as good as the length then.
+template <int kDebye, int kSeries>
+ROBUSTDML_HD double vmf_newton_step(double kappa, const VmfStart& start, const VmfOrder<double>& order) {
+    const double least = (1 - kBanerjeeError) * start.kappa, most = (1 + kBanerjeeError) * start.kappa;
+    const double excess = vmf_function<VmfFunction::ratio, kDebye, kSeries>(kappa, order) - start.length;
+    const double next =
+        kappa - excess / vmf_function<VmfFunction::ratio_derivative, kDebye, kSeries>(kappa, order);
+    return next < least ? least : next > most ? most : next;
 }
 
 }  // namespace robustdml

@@ -42,7 +42,7 @@ ROBUSTDML_STAMP_TERMS(double, ratio_derivative, 10, 6, 48)
 #undef ROBUSTDML_STAMP
 
 // Classes of which a thread has the lengths, and then the concentrations, at hand.
-constexpr std::int64_t kTogether = 64;
+constexpr std::int64_t kTogether = 256;
 
 template <class T>
 ROBUSTDML_HD void norms_range(const VmfClasses<T>& c, std::int64_t begin, std::int64_t end) {
@@ -62,21 +62,25 @@ ROBUSTDML_CLONES void norms_clone(const VmfClasses<double>& c, std::int64_t begi
     norms_range(c, begin, end);
 }
 
-// kappa[i] of (norm[i], count[i]).
-#define ROBUSTDML_STAMP(newton, debye, series)                                                        \
-    ROBUSTDML_CLONES void concentration_clone(std::bool_constant<newton>, VmfTerms<debye, series>,    \
-                                              const VmfSphere& sphere, const VmfOrder<double>& order, \
-                                              const double* norm, const double* count, double* kappa, \
-                                              std::int64_t n) {                                       \
-        _Pragma("omp simd") for (std::int64_t i = 0; i < n; ++i) kappa[i] =                           \
-            vmf_concentration<newton, debye, series>(norm[i], count[i], sphere, order);               \
+ROBUSTDML_CLONES void start_clone(const VmfSphere& sphere, const double* norm, const double* count,
+                                  VmfStart* start, double* kappa, std::int64_t n) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) {
+        start[i] = vmf_start(norm[i], count[i], sphere);
+        kappa[i] = start[i].kappa;
     }
-ROBUSTDML_STAMP(true, 10, 48)
-ROBUSTDML_STAMP(true, 10, 8)
-ROBUSTDML_STAMP(true, 6, 8)
-ROBUSTDML_STAMP(false, 10, 48)
-ROBUSTDML_STAMP(false, 10, 8)
-ROBUSTDML_STAMP(false, 6, 8)
+}
+
+// A pass for each step: what one class waits for, the next ones fill.
+#define ROBUSTDML_STAMP(debye, series)                                                         \
+    ROBUSTDML_CLONES void newton_clone(VmfTerms<debye, series>, const VmfOrder<double>& order, \
+                                       const VmfStart* start, double* kappa, std::int64_t n) { \
+        _Pragma("omp simd") for (std::int64_t i = 0; i < n; ++i) kappa[i] =                    \
+            vmf_newton_step<debye, series>(kappa[i], start[i], order);                         \
+    }
+ROBUSTDML_STAMP(10, 48)
+ROBUSTDML_STAMP(10, 8)
+ROBUSTDML_STAMP(6, 8)
 #undef ROBUSTDML_STAMP
 
 }  // namespace
@@ -98,18 +102,23 @@ template <class T>
 void vmf_fit(const VmfClasses<T>& classes, const VmfOrder<double>& order, const VmfOrder<T>& order_of_peak,
              int threads) {
     const VmfSphere sphere = classes.sphere();
-    with_newton(sphere.estimator, order, [&](auto newton, auto terms) {
-        in_parts(
-            classes.n, threads, classes.n * classes.D > 65536, [&](std::int64_t begin, std::int64_t end) {
-                double count[kTogether], kappa[kTogether];
-                for (std::int64_t first = begin; first < end; first += kTogether) {
-                    const std::int64_t n = std::min(kTogether, end - first);
-                    norms_clone(classes, first, first + n);
-                    for (std::int64_t i = 0; i < n; ++i) count[i] = classes.count(first + i);
-                    concentration_clone(newton, terms, sphere, order, classes.norm + first, count, kappa, n);
-                    for (std::int64_t i = 0; i < n; ++i) classes.kappa[first + i] = static_cast<T>(kappa[i]);
-                }
-            });
+    with_vmf_terms(order, [&](auto terms) {
+        in_parts(classes.n, threads, classes.n * classes.D > 65536,
+                 [&](std::int64_t begin, std::int64_t end) {
+                     double count[kTogether], kappa[kTogether];
+                     VmfStart start[kTogether];
+                     for (std::int64_t first = begin; first < end; first += kTogether) {
+                         const std::int64_t n = std::min(kTogether, end - first);
+                         norms_clone(classes, first, first + n);
+                         for (std::int64_t i = 0; i < n; ++i) count[i] = classes.count(first + i);
+                         start_clone(sphere, classes.norm + first, count, start, kappa, n);
+                         for (int step = 0; sphere.estimator == VmfEstimator::newton && step < kNewtonSteps;
+                              ++step)
+                             newton_clone(terms, order, start, kappa, n);
+                         for (std::int64_t i = 0; i < n; ++i)
+                             classes.kappa[first + i] = count[i] > 1 ? static_cast<T>(kappa[i]) : T(0);
+                     }
+                 });
     });
     vmf(VmfFunction::peak, order_of_peak, classes.kappa, classes.log_peak, classes.n, threads);
 }

@@ -9,6 +9,8 @@ namespace robustdml::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+// Blocks of a fit that registers are kept free for. Without a number, ptxas aims higher and spills.
+constexpr int kBlocks = 2;
 
 template <VmfFunction function, int kDebye, int kSeries, class T>
 __global__ void __launch_bounds__(kThreads)
@@ -18,8 +20,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // A warp takes a class: its lanes share the sum, and one of them has the iteration.
-template <bool kNewton, int kDebye, int kSeries, class T>
-__global__ void __launch_bounds__(kThreads)
+template <int kDebye, int kSeries, class T>
+__global__ void __launch_bounds__(kThreads, kBlocks)
     vmf_fit_kernel(VmfClasses<T> c, VmfSphere sphere, VmfOrder<double> order) {
     const std::int64_t i = std::int64_t(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
     if (i >= c.n) return;  // a whole warp
@@ -29,9 +31,17 @@ __global__ void __launch_bounds__(kThreads)
         square[0] += static_cast<double>(sum[d]) * static_cast<double>(sum[d]);
     reduce<kWarp>(square, Add{});
     if (threadIdx.x % kWarp != 0) return;
-    const double norm = std::sqrt(square[0]);
+    const double norm = std::sqrt(square[0]), count = c.count(i);
+    const VmfStart start = vmf_start(norm, count, sphere);
+    double kappa = start.kappa;
+    if (sphere.estimator == VmfEstimator::newton) {
+        // Unrolled: around a loop all constants of the order would wait in registers.
+#pragma unroll
+        for (int step = 0; step < kNewtonSteps; ++step)
+            kappa = vmf_newton_step<kDebye, kSeries>(kappa, start, order);
+    }
     c.norm[i] = norm;
-    c.kappa[i] = static_cast<T>(vmf_concentration<kNewton, kDebye, kSeries>(norm, c.count(i), sphere, order));
+    c.kappa[i] = count > 1 ? static_cast<T>(kappa) : T(0);
 }
 
 }  // namespace
@@ -57,9 +67,8 @@ void vmf_fit(const VmfClasses<T>& classes, const VmfOrder<double>& order, const 
              std::uintptr_t stream) {
     if (classes.n == 0) return;
     const VmfSphere sphere = classes.sphere();
-    with_newton(sphere.estimator, order, [&](auto newton, auto terms) {
-        using Terms = decltype(terms);
-        launch("vmf_fit", vmf_fit_kernel<decltype(newton)::value, Terms::debye, Terms::series, T>,
+    with_vmf_terms(order, [&](auto terms) {
+        launch("vmf_fit", vmf_fit_kernel<decltype(terms)::debye, decltype(terms)::series, T>,
                blocks(classes.n, kThreads / kWarp), dim3(kThreads), stream, classes, sphere, order);
     });
     vmf(VmfFunction::peak, order_of_peak, classes.kappa, classes.log_peak, classes.n, stream);

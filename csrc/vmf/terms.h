@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <type_traits>
 
-#include "math/vmf_fit.h"
+#include "math/vmf.h"
 
 namespace robustdml {
 
@@ -54,17 +54,6 @@ void with_vmf(VmfFunction function, const VmfOrder<T>& order, Action action) {
                 throw std::invalid_argument(
                     "vmf: log_i crosses zero, which float can't follow; give it doubles");
     }
-}
-
-// Calls action(newton, VmfTerms): whether the estimator is Newton's iteration, as a constant of the type's.
-template <class Action>
-void with_newton(VmfEstimator estimator, const VmfOrder<double>& order, Action action) {
-    with_vmf_terms(order, [&](auto terms) {
-        if (estimator == VmfEstimator::newton)
-            action(std::true_type(), terms);
-        else
-            action(std::false_type(), terms);
-    });
 }
 
 }  // namespace robustdml

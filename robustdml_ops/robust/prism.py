@@ -102,7 +102,8 @@ class PRISM(TypedBuffers):
 
     Scores are float32, or float64 where embeddings or bank are, also under autocast. With "vmf" the error of log P is
     about 1e-7·κ in float32. A step makes one product B×C×D and keeps nothing of size B×C. There is no gradient, and
-    nothing waits for a GPU. All state is in ``state_dict``; a resumed run equals an unbroken one bit for bit.
+    nothing waits for a GPU: a step can be recorded as a CUDA graph, see ``docs/cuda-graphs.md``. All state is in
+    ``state_dict``; a resumed run equals an unbroken one bit for bit.
 
     References
     ----------
