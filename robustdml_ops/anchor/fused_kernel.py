@@ -52,7 +52,7 @@ def fused_anchor_lse(
     beta: tl.float64,  # in
     threshold: tl.float64,  # in
     D: tl.constexpr,  # columns of X and P
-    input_precision: tl.constexpr,  # of float32 operands: "ieee" or "tf32"
+    input_precision: tl.constexpr,  # of float32 operands: "ieee", "tf32x3" or "tf32"
     BLOCK_C: tl.constexpr,  # anchors a program
     BLOCK_B: tl.constexpr,  # candidates a step
     BLOCK_D: tl.constexpr,  # columns a step

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robustdml_ops import precision
 from robustdml_ops.anchor.problem import AnchorBackend, AnchorChunk, AnchorProblem, ConfidenceSets
 from robustdml_ops.label_sets import LabelSets
-from robustdml_ops.precision import exact_float32_products
 from robustdml_ops.rows.triton import TritonRows
 from robustdml_ops.sweep import row_stride
 from robustdml_ops.triton_device import Launch, block_of, current, grid_of, is_hopper, launch, rows_are_vectors
@@ -91,7 +91,7 @@ def fused_anchor_lse(X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tens
     (B, D), C, sets = X.shape, len(P), problem.sets
     # The confidences as they are: a copy in the compute type would be of size B×C.
     values = None if isinstance(sets, LabelSets) or sets.confidences is None else sets.confidences.t()
-    input_precision = "ieee" if exact_float32_products(X.device) else "tf32"
+    input_precision = precision.input_precision(X.device)
     vectors = rows_are_vectors(P)
     parameters = fused_launch(B, D, X.dtype, values is None, input_precision, vectors, is_hopper(X))
     lse_positive, lse_negative = problem.positive_bias.new_empty((2, C))
@@ -157,11 +157,11 @@ def fused_launch(
     has room for the exponentials beside 64 accumulators a thread: square tiles for whole rows, wide ones where rows are
     read again. Elsewhere, and with confidences or TF32 operands, registers allow half or a quarter of that.
     IEEE float32 runs on the ordinary cores, where small tiles keep the operands in registers. So do rows that are no
-    vectors, whose elements each have an address of their own.
+    vectors, whose elements each have an address of their own, and operands that are two of TF32 each.
     """
     if operand == torch.float32 and input_precision == "ieee":
         return launch(BLOCK_C=64, BLOCK_B=64, BLOCK_D=16, num_warps=4, num_stages=2, input_precision=input_precision)
-    if not vectors:
+    if not vectors or (operand == torch.float32 and input_precision == "tf32x3"):
         return launch(BLOCK_C=64, BLOCK_B=64, BLOCK_D=16, num_warps=8, num_stages=2, input_precision=input_precision)
     anchors, candidates = 64, 64
     if labels and operand.itemsize == 2:

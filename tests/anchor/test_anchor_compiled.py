@@ -6,6 +6,7 @@ import torch
 from robustdml_ops.anchor.problem import AnchorChunk, AnchorProblem, ConfidenceSets
 from robustdml_ops.anchor.triton import TritonAnchor, epilogue_launch
 from robustdml_ops.label_sets import LabelSets
+from robustdml_ops.precision import set_float32_products
 from tests.ahead_of_time import ARCHITECTURES, check, compiling
 from tests.sass import loops
 
@@ -47,8 +48,12 @@ def fused(kind, D, operand, proxies=F32, precision="high", B=1024, columns=False
     P = P.t().contiguous().t() if columns else P
 
     def launch():
-        torch.set_float32_matmul_precision(precision)
-        assert TRITON.fused_forward(X, P, given) is not None
+        torch.set_float32_matmul_precision("highest" if precision == "tf32x3" else precision)
+        set_float32_products("tf32x3" if precision == "tf32x3" else "ieee")
+        try:
+            assert TRITON.fused_forward(X, P, given) is not None
+        finally:
+            set_float32_products("ieee")
 
     return launch
 
@@ -64,6 +69,10 @@ ORDINARY_CORES = {
     "fused, labels, fp32": fused("labels", 128, F32, precision="highest"),
 }
 TENSOR_CORES = {
+    "fused, labels, tf32x3": fused("labels", 128, F32, precision="tf32x3"),
+    "fused, labels, tf32x3, long rows": fused("labels", 512, F32, precision="tf32x3"),
+    "fused, confidences, tf32x3, long rows": fused("confidences", 512, F32, precision="tf32x3"),
+    "fused, labels, tf32x3, three biases": fused("labels", 128, F32, whole=True, precision="tf32x3"),
     "fused, labels, bf16": fused("labels", 128, BF16),
     "fused, labels, bf16, three biases": fused("labels", 128, BF16, whole=True),
     "fused, labels, bf16, long rows, three biases": fused("labels", 512, BF16, whole=True),

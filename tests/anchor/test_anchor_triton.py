@@ -7,7 +7,7 @@ from robustdml_ops.anchor import triton as triton_anchor
 from robustdml_ops.anchor.problem import AnchorChunk, AnchorProblem, ConfidenceSets
 from robustdml_ops.anchor.sweep import BACKENDS, SweepResult, Wanted, anchor_sweep
 from robustdml_ops.label_sets import LabelSets
-from robustdml_ops.precision import operand_dtype
+from robustdml_ops.precision import operand_dtype, set_float32_products
 from tests.triton_here import DEVICE, MARKS
 
 EAGER, TRITON = BACKENDS["eager"], BACKENDS["triton"]
@@ -200,6 +200,19 @@ def test_fused_forward_as_exact_as_the_sweep(shape, sets, operand):
     positive, negative = TRITON.fused_forward(X, P, problem)
     assert_as_exact_as_eager(positive, eager.lse_positive, exact.lse_positive, "positive")
     assert_as_exact_as_eager(negative, eager.lse_negative, exact.lse_negative, "negative")
+
+
+def test_fused_forward_by_three_products_of_tf32():
+    case = Case((70, 40, 128), "labels")
+    exact = case.exact()
+    X = torch.nn.functional.normalize(case.embeddings).to(DEVICE, torch.float32)
+    set_float32_products("tf32x3")
+    try:
+        ours = TRITON.fused_forward(X, case.proxies.to(DEVICE, torch.float32), case.problem(DEVICE, torch.float32))
+    finally:
+        set_float32_products("ieee")
+    torch.testing.assert_close(ours[0].cpu().double(), exact.lse_positive, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(ours[1].cpu().double(), exact.lse_negative, rtol=1e-4, atol=1e-5)
 
 
 def test_fused_forward_of_extremes():
