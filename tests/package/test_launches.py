@@ -38,6 +38,7 @@ def count(make, B, D, targets=None, more=()):
 
 
 BANK = (((100_000, 128), BF16), ((100_000,), torch.int64))
+LARGE_BANK = (((10**6, 128), BF16), ((10**6,), torch.int64))
 # launches, calls of PyTorch's dispatcher
 STEPS = {
     "Proxy-Anchor": (lambda: count(lambda: ProxyAnchorLoss(10**5, 512), 1024, 512), 37, 56),
@@ -46,6 +47,7 @@ STEPS = {
     "SoftTriple": (lambda: count(lambda: SoftTripleLoss(10**4, 128, 10), 256, 128), 43, 77),
     "multi-similarity": (lambda: count(MultiSimilarityLoss, 1024, 128), 20, 29),
     "multi-similarity, a large batch": (lambda: count(MultiSimilarityLoss, 8192, 128), 29, 50),
+    "multi-similarity with a bank": (lambda: count(MultiSimilarityLoss, 64, 128, None, LARGE_BANK), 21, 36),
     "contrastive": (lambda: count(ContrastiveLoss, 1024, 128), 35, 67),
     "contrastive with a bank": (lambda: count(MemoryContrastiveLoss, 256, 128, None, BANK), 43, 71),
 }
