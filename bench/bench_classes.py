@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from robustdml_ops.python_ref import class_log_sum_exp
+from robustdml_ops.python_ref import arcface_loss, class_log_sum_exp
 
 from .workloads import CENTERS, Shape, Workload
 
@@ -20,6 +20,7 @@ STEPS = [
     "torch/linear_cross_entropy",
     "torch/linear_cross_entropy one chunk",
 ]
+MARGINS = ["robustdml/arcface", "pml/arcface"]
 
 
 def check(contender: str) -> None:
@@ -27,7 +28,9 @@ def check(contender: str) -> None:
     workload = Workload(SMALL)
     X, P = (tensor.detach().double().requires_grad_() for tensor in (workload.embeddings, workload.proxies))
     y = workload.labels
-    if contender.startswith("torch/"):
+    if contender in MARGINS:
+        truth = arcface_loss(X, y, P)
+    elif contender.startswith("torch/"):
         truth = torch.nn.functional.cross_entropy(X @ P.t(), y)
     elif "soft-triple" in contender:
         centers = P.view(-1, CENTERS, SMALL.D)
@@ -37,7 +40,8 @@ def check(contender: str) -> None:
     else:
         lse, target = class_log_sum_exp(X, P, y, scale=2.0)
         truth = (lse - target).mean()
-    exact = [truth, *torch.autograd.grad(truth, (X, P))]
+    dX, dP = torch.autograd.grad(truth, (X, P))
+    exact = [truth, dX, dP.t() if contender in MARGINS else dP]
     for mine, value in zip(workload.contender(contender)(), exact, strict=True):
         torch.testing.assert_close(mine.double(), value, rtol=1e-4, atol=1e-4 * float(value.detach().abs().max()))
 
@@ -56,6 +60,22 @@ def test_step(timed, contender):
         workload.contender(contender),
         workload.products(sweeps=2),
         group=f"class LSE, {LARGE}",
+        contender=contender,
+        rounds=9 if contender.startswith("robustdml") else 5,
+        flops=workload.flops(sweeps=2),
+        bytes=workload.bytes(),
+    )
+
+
+@pytest.mark.parametrize("contender", MARGINS)
+def test_arcface(timed, contender):
+    """Class weights (D, C), as the peer stores them."""
+    check(contender)
+    workload = Workload(LARGE)
+    timed(
+        workload.contender(contender),
+        workload.products(sweeps=2),
+        group=f"ArcFace, {LARGE}",
         contender=contender,
         rounds=9 if contender.startswith("robustdml") else 5,
         flops=workload.flops(sweeps=2),
@@ -91,7 +111,7 @@ def test_without_gradients(timed):
     )
 
 
-@pytest.mark.parametrize("contender", ["robustdml/class-lse", "pml/proxy-nca", "torch/cross_entropy"])
+@pytest.mark.parametrize("contender", ["robustdml/class-lse", "pml/proxy-nca", "torch/cross_entropy", *MARGINS])
 def test_memory(benchmark, contender):
     """Peak memory in a process of its own; the time that is kept is that of the whole process and means nothing."""
     command = [sys.executable, "-m", f"{__package__}.memory", contender, *map(str, (LARGE.B, LARGE.C, LARGE.D))]

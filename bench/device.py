@@ -2,12 +2,12 @@
 
 import torch
 
-from robustdml_ops.backends import PREFERENCE, UNAVAILABLE
+from robustdml_ops.backends import UNAVAILABLE, preference
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def backends() -> list[str]:
     """Those that serve the device, so that each is timed."""
-    names = PREFERENCE[DEVICE]
+    names = preference(torch.device(DEVICE))
     return [name for name in names if UNAVAILABLE[name](torch.device(DEVICE), torch.float32) is None]

@@ -1,7 +1,6 @@
 """What is timed: each contender is a function that runs one loss with both gradients on fresh gradient memory."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -10,26 +9,15 @@ from pytorch_metric_learning import losses as pml
 from torch import Tensor
 
 from robustdml_ops.chunks import chunk_rows
-from robustdml_ops.losses import AdaptiveProxyAnchorLoss, ProxyAnchorLoss, SmoothProxyAnchorLoss
+from robustdml_ops.losses import AdaptiveProxyAnchorLoss, ArcFaceLoss, ProxyAnchorLoss, SmoothProxyAnchorLoss
 from robustdml_ops.ops import class_lse
 from robustdml_ops.python_ref import proxy_anchor_loss, smooth_proxy_anchor_loss
 
 from .device import DEVICE
+from .shapes import Shape
 
 HIDDEN = 512  # width of the confidence head in Smooth Proxy-Anchor
 CENTERS = 10  # of a class in SoftTriple
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Batch, classes and embedding size."""
-
-    B: int
-    C: int
-    D: int
-
-    def __str__(self) -> str:
-        return f"B={self.B} C={self.C:.0e} D={self.D}".replace("e+0", "e")
 
 
 class Workload:
@@ -56,14 +44,22 @@ class Workload:
         hidden, weight, bias = self.factors
         return torch.sigmoid(hidden @ weight.t() + bias)
 
-    def loss_and_gradients(self, loss: Callable[[], Tensor]) -> Callable[[], list[Tensor]]:
+    @cached_property
+    def columns(self) -> torch.nn.Parameter:
+        """The proxies as (D, C), a column for each class, as losses with a margin store them."""
+        return torch.nn.Parameter(self.proxies.detach().t().contiguous())
+
+    def loss_and_gradients(
+        self, loss: Callable[[], Tensor], parameter: torch.nn.Parameter | None = None
+    ) -> Callable[[], list[Tensor]]:
         """As a training step does it: ``zero_grad(set_to_none=True)``, forward, backward."""
+        weights = self.proxies if parameter is None else parameter
 
         def step() -> list[Tensor]:
-            self.embeddings.grad = self.proxies.grad = None
+            self.embeddings.grad = weights.grad = None
             value = loss()
             value.backward()
-            return [value.detach(), self.embeddings.grad, self.proxies.grad]
+            return [value.detach(), self.embeddings.grad, weights.grad]
 
         return step
 
@@ -73,6 +69,10 @@ class Workload:
         X, P, y = self.embeddings, self.proxies, self.labels
         if name in self.class_losses:
             return self.loss_and_gradients(self.class_losses[name])
+        if name.endswith("/arcface"):
+            arcface = (ArcFaceLoss if name.startswith("robustdml") else pml.ArcFaceLoss)(1, D).to(self.device)
+            arcface.num_classes, arcface.W = C, self.columns
+            return self.loss_and_gradients(lambda: arcface(X, y), self.columns)
         modules = {
             "robustdml/proxy-anchor": ProxyAnchorLoss,
             "robustdml/proxy-anchor none": lambda C, D: ProxyAnchorLoss(C, D, reduction="none"),

@@ -16,6 +16,7 @@ from .bspml import (
 )
 from .class_lse import class_log_sum_exp, pooled_similarity
 from .contrastive import contrastive_loss
+from .margin_softmax import angular_margin, arcface_loss, cosface_loss
 from .multi_similarity import informative_pairs, multi_similarity_loss
 from .normalized_softmax import normalized_softmax_loss
 from .prism_losses import soft_triple_loss, soft_triple_regularizer
@@ -30,6 +31,7 @@ from .procsim import (
 )
 from .proxy_anchor import proxy_anchor_loss
 from .reduction import mean_over_samples
+from .sampled_negatives import sampled_cross_entropy, sampled_proxy_anchor_loss
 from .smooth_proxy_anchor import (
     confidence_head,
     smooth_proxy_anchor_loss,
@@ -47,11 +49,14 @@ from .vmf import (
 
 __all__ = [
     "adaptive_proxy_anchor_loss",
+    "angular_margin",
+    "arcface_loss",
     "average_weights",
     "class_log_sum_exp",
     "confidence",
     "confidence_head",
     "contrastive_loss",
+    "cosface_loss",
     "cosine_similarity",
     "informative_pairs",
     "lambert_w",
@@ -65,6 +70,8 @@ __all__ = [
     "procsim_loss",
     "proxy_anchor_loss",
     "proxy_nca_losses",
+    "sampled_cross_entropy",
+    "sampled_proxy_anchor_loss",
     "self_paced_gradient",
     "self_paced_objective",
     "self_paced_terms",

@@ -3,13 +3,18 @@
 import os
 import sys
 
-# What an environment says of threads that wait. `bench` times what a program of the user's own has.
-_WAITING, _SPINNING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"), "bench"
+# What an environment says of threads that wait. These time what a program of the user's own has.
+_WAITING, _SPINNING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"), ("bench", "doctor")
 
 
 def main() -> int:
     """Run the command line, or say in one line what has to be installed for it."""
     _let_threads_sleep()
+    if sys.argv[1:2] == ["doctor"]:
+        # It needs no extra, and is what one runs where something is missing.
+        from robustdml_ops.doctor.command import main as doctor
+
+        return doctor(sys.argv[2:])
     try:
         from robustdml_ops.recipes.cli import main as command
     except ImportError as error:
@@ -23,7 +28,7 @@ def _let_threads_sleep() -> None:
 
     GNU's OpenMP, which PyTorch brings, reads it once, when PyTorch is imported.
     """
-    if _SPINNING not in sys.argv[1:2] and not any(name in os.environ for name in _WAITING):
+    if not set(_SPINNING) & set(sys.argv[1:2]) and not any(name in os.environ for name in _WAITING):
         os.environ["OMP_WAIT_POLICY"] = "passive"
 
 

@@ -12,6 +12,7 @@ from typing import TypeVar
 import torch
 
 from robustdml_ops import native_module, triton_device
+from robustdml_ops.cards import card
 from robustdml_ops.tracing import refuse_tracing
 
 BackendT = TypeVar("BackendT")
@@ -28,13 +29,15 @@ UNAVAILABLE: dict[str, Callable[[torch.device, torch.dtype], str | None]] = {
     "eager": _always_available,
 }
 
-# Fastest first. What is measured and why: docs/performance.md.
-PREFERENCE: dict[str, tuple[str, ...]] = {
-    "cpu": ("native", "eager"),
-    "cuda": ("triton", "native", "eager"),
-}
+# Fastest first, elsewhere than on CUDA devices, of which ``cards.json`` has the order.
+PREFERENCE: dict[str, tuple[str, ...]] = {"cpu": ("native", "eager")}
 
 _told: set[str] = set()
+
+
+def preference(device: torch.device) -> tuple[str, ...]:
+    """The backends that may serve ``device``, fastest first. What is measured and why: docs/performance.md."""
+    return card(device).backends if device.type == "cuda" else PREFERENCE.get(device.type, ("eager",))
 
 
 def choose(room: Mapping[str, BackendT], backend: str | None, device: torch.device, dtype: torch.dtype) -> BackendT:
@@ -46,7 +49,7 @@ def choose(room: Mapping[str, BackendT], backend: str | None, device: torch.devi
         The backends of the room, by name; ``"eager"`` is always among them.
     backend : str or None
         ``"native"``, ``"triton"`` or ``"eager"``: that one or an error. ``"auto"`` or None: what ``ROBUSTDML_BACKEND``
-        names, if the room has it, or else the first of :data:`PREFERENCE` that can run.
+        names, if the room has it, or else the first of :func:`preference` that can run.
 
     Raises
     ------
@@ -67,7 +70,7 @@ def choose(room: Mapping[str, BackendT], backend: str | None, device: torch.devi
         if reason is not None:
             raise RuntimeError(f"backend={name!r} can't run here: {reason}. Use backend='auto' to take what can.")
         return room[name]
-    for candidate in PREFERENCE.get(device.type, ("eager",)):
+    for candidate in preference(device):
         if candidate not in room:
             continue
         reason = UNAVAILABLE[candidate](device, dtype)

@@ -2,10 +2,9 @@
 
 import torch
 
+from robustdml_ops.cards import card
+
 MB = 1 << 20
-# A GPU's chunk. Each costs the host six launches or more, up to 0.1 ms; at 3 TB/s a chunk of 256 MB takes as long to
-# be written and read, and one of 1 GB four times as long, so that the GPU never waits.
-LEAST, MOST = 256 * MB, 1024 * MB
 # Rows that any chunk may have: numbers of programs, of partial sums and of elements stay small.
 LONGEST = 1 << 20
 
@@ -24,6 +23,10 @@ def chunk_rows(classes: int, per_class: int, device: torch.device, on_the_way: i
 
     Notes
     -----
+    A GPU's chunk costs the host six launches or more, up to 0.1 ms; at 3 TB/s a chunk of 256 MB takes as long to be
+    written and read, and one of 1 GB four times as long, so that the GPU never waits. The bounds are the card's row of
+    ``cards.json``.
+
     On a GPU the chunks are of one size as far as can be, so that none is a sliver. The size follows from shapes and
     from what the device has, never from what of it is free at the moment: with the chunks the order of the sums
     changes, and with it the bits, between two runs and between forward and backward.
@@ -31,7 +34,9 @@ def chunk_rows(classes: int, per_class: int, device: torch.device, on_the_way: i
     if device.type != "cuda":
         return cache_rows(per_class, device)
     size = 4 * max(1, per_class + on_the_way)
-    largest = min(LONGEST, max(64, min(MOST, max(LEAST, memory(device) // 64)) // size // 64 * 64))
+    row = card(device)
+    budget = min(row.chunk_most_mb * MB, max(row.chunk_least_mb * MB, memory(device) // row.chunk_share))
+    largest = min(LONGEST, max(64, budget // size // 64 * 64))
     chunks = -(-classes // largest)
     return min(largest, -(-classes // max(1, chunks) // 64) * 64) if classes else largest
 

@@ -1,11 +1,14 @@
 """Where the Triton kernels can run, and how they are launched."""
 
 import importlib.util
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
+
+from robustdml_ops.cards import card
 
 Launch: TypeAlias = dict[str, int | bool | str]
 
@@ -46,19 +49,25 @@ def rows_are_vectors(matrix: Tensor) -> bool:
     return whole and matrix.stride(1) == 1 and matrix.data_ptr() % 16 == 0
 
 
+def tile_of(kernel: str, tensor: Tensor) -> Mapping[str, int]:
+    """What the table of cards has of a kernel's tile for the device of ``tensor``."""
+    return card(tensor.device).tiles[kernel]
+
+
+def fused_pays(X: Tensor) -> bool:
+    """Whether rows as long as those of ``X`` take the fused forward on its device, by the table of cards."""
+    columns = card(X.device).fused_columns
+    return columns is None or X.shape[1] <= columns
+
+
 def launch(**parameters: int | bool | str) -> Launch:
     """Launch parameters: shipped tables, no tuning at run time, so that every rank and run sums in the same order.
 
     Sizes are chosen from what the compiler reports for sm_80, 90 and 100: no spills, shared memory within the limits.
-    They are not tuned on a device. Fused multiply-adds are asked for by name: their default differs between Triton's
-    releases, and with it the bits.
+    Those of a card whose row in ``cards.json`` was not measured are not tuned on a device. Fused multiply-adds are
+    asked for by name: their default differs between Triton's releases, and with it the bits.
     """
     return {**parameters, "enable_fp_fusion": True}
-
-
-def is_hopper(tensor: Tensor) -> bool:
-    """Whether ``tensor`` is on a device with wgmma."""
-    return tensor.is_cuda and torch.cuda.get_device_capability(tensor.device)[0] == 9
 
 
 def interpreted() -> bool:

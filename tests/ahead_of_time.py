@@ -21,6 +21,8 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.runtime import driver  # noqa: E402
 from triton.runtime.jit import JITFunction  # noqa: E402
 
+from robustdml_ops import cards  # noqa: E402
+
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 SHARED_LIMIT = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}  # bytes a block may use: CUDA C++ Programming Guide
 ARCHITECTURES = tuple(SHARED_LIMIT)
@@ -55,7 +57,7 @@ def compiling(architecture):
     try:
         with (
             mock.patch.object(JITFunction, "run", compile_alone),
-            mock.patch("robustdml_ops.anchor.triton.is_hopper", return_value=architecture == 90),
+            mock.patch.object(cards, "architecture", return_value=f"sm_{architecture}"),
         ):
             yield compiled
     finally:

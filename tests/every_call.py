@@ -76,8 +76,10 @@ def of_loss(make: Callable[[], nn.Module], inputs: Callable[[], dict[str, Any]] 
 
 LOSSES: dict[str, Call] = {
     "AdaptiveProxyAnchorLoss": of_loss(lambda: losses.AdaptiveProxyAnchorLoss(C, D)),
+    "ArcFaceLoss": of_loss(lambda: losses.ArcFaceLoss(C, D)),
     "BSPMLLoss": of_loss(losses.BSPMLLoss),
     "ContrastiveLoss": of_loss(losses.ContrastiveLoss),
+    "CosFaceLoss": of_loss(lambda: losses.CosFaceLoss(C, D)),
     "LanguageGuidanceLoss": of_loss(
         losses.LanguageGuidanceLoss, lambda: {"embeddings": random(B, D), "text_embeddings": random(B, 2, 5, seed=1)}
     ),
@@ -92,6 +94,7 @@ LOSSES: dict[str, Call] = {
         lambda: {"embeddings": random(B, D), "confidences": random(B, C, seed=1).sigmoid()},
     ),
     "SoftTripleLoss": of_loss(lambda: losses.SoftTripleLoss(C, D, 2)),
+    "SubCenterArcFaceLoss": of_loss(lambda: losses.SubCenterArcFaceLoss(C, D)),
     "SuperContrastiveLoss": of_loss(losses.SuperContrastiveLoss),
     "SuperLoss": of_loss(losses.SuperLoss, lambda: {"losses": random(B).abs()}, differentiable=("losses",)),
 }

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 pytest.importorskip("triton", reason="Triton is not installed")
 from triton.runtime.jit import JITFunction
 
-from robustdml_ops import backends, chunks, precision
+from robustdml_ops import backends, cards, chunks, precision
 
 CUDA = torch.device("cuda")
 # What a value must be read for, or a shape follows from: the host would wait for the device.
@@ -88,6 +88,7 @@ def counted():
         stack.enter_context(mock.patch.dict(backends.UNAVAILABLE, triton=lambda *_: None))
         stack.enter_context(mock.patch.dict(backends.PREFERENCE, meta=("triton", "eager")))
         stack.enter_context(mock.patch.object(chunks, "memory", return_value=80 << 30))
+        stack.enter_context(mock.patch.object(cards, "architecture", return_value=cards.DEFAULT))
         stack.enter_context(mock.patch.object(precision, "multiplies_bfloat16", return_value=True))
         stack.enter_context(mock.patch.object(torch, "autocast", no_autocast))
         for name, module in list(sys.modules.items()):

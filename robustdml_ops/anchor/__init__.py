@@ -123,7 +123,8 @@ def anchor_loss(
     embeddings, proxies, sets, biases, alpha, backend
         As in :func:`anchor_lse`.
     positive_scale, negative_scale : Tensor
-        () each, in the compute type; on the device of the embeddings, so that nothing waits for them. No gradient.
+        () or (C,) each, in the compute type; on the device of the embeddings, so that nothing waits for them. No
+        gradient.
 
     Returns
     -------
@@ -145,10 +146,26 @@ def anchor_loss(
     tensor(1.0064)
     """
     inputs = _check(embeddings, proxies, sets, biases, alpha)
+    scales = [
+        _check_scale(name, scale, inputs)
+        for name, scale in (("positive_scale", positive_scale), ("negative_scale", negative_scale))
+    ]
     want = Wanted.of(inputs) if torch.is_grad_enabled() else [False] * 4
-    loss, *_ = _apply(inputs, (positive_scale, negative_scale), sets, alpha, backend, want)
+    loss, *_ = _apply(inputs, (scales[0], scales[1]), sets, alpha, backend, want)
     assert loss is not None
     return loss
+
+
+def _check_scale(name: str, scale: Tensor, inputs: Inputs) -> Tensor:
+    """Contiguous, since kernels read it by address."""
+    C, dtype = len(inputs[1]), inputs[2].dtype
+    if scale.shape not in ((), (C,)) or scale.dtype != dtype:
+        raise ValueError(
+            f"{name} must be of shape () or ({C},) and of the compute type {dtype}, got {tuple(scale.shape)} of "
+            f"{scale.dtype}"
+        )
+    check_same_device(embeddings=inputs[0], **{name: scale})
+    return scale.contiguous()
 
 
 def _apply(

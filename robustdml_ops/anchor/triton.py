@@ -1,5 +1,6 @@
 """The anchor log-sum-exp in Triton: of a chunk, or of all proxies with their similarities in one launch."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,7 +11,16 @@ from robustdml_ops.anchor.problem import AnchorBackend, AnchorChunk, AnchorProbl
 from robustdml_ops.label_sets import LabelSets
 from robustdml_ops.rows.triton import TritonRows
 from robustdml_ops.sweep import row_stride
-from robustdml_ops.triton_device import Launch, block_of, current, grid_of, is_hopper, launch, rows_are_vectors
+from robustdml_ops.triton_device import (
+    Launch,
+    block_of,
+    current,
+    fused_pays,
+    grid_of,
+    launch,
+    rows_are_vectors,
+    tile_of,
+)
 
 _OPERANDS = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -25,7 +35,8 @@ class TritonAnchor(TritonRows, AnchorBackend):
         S, sets = chunk.S, problem.sets
         c, B = S.shape
         values = None if isinstance(sets, LabelSets) else sets.values(chunk.first, chunk.last, S.dtype)
-        parameters = epilogue_launch(B, S.dtype, values is None, values is not None and values.stride(0) == 1)
+        by_anchor = values is not None and values.stride(0) == 1
+        parameters = epilogue_launch(B, S.dtype, values is None, by_anchor, tile_of("anchor_lse", S))
         grid = grid_of(c, parameters["BLOCK_C"])
         # Sums over anchors cross programs. Each leaves its part and torch adds the parts, in the same order every time.
         bias_partials = None if chunk.dpositive_bias is None else S.new_empty((*grid, 2, B))
@@ -57,10 +68,10 @@ class TritonAnchor(TritonRows, AnchorBackend):
     def fused_forward(self, X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tensor, Tensor] | None:
         """From one launch; None where the kernel doesn't serve.
 
-        It has no float64, and no confidences that are a product themselves.
+        It has no float64, no confidences that are a product themselves, and no rows longer than pay.
         """
         sets = problem.sets
-        if X.dtype not in _OPERANDS or problem.positive_bias.dtype != torch.float32:
+        if X.dtype not in _OPERANDS or problem.positive_bias.dtype != torch.float32 or not fused_pays(X):
             return None
         if not isinstance(sets, LabelSets) and sets.are_logits:
             return None
@@ -92,8 +103,8 @@ def fused_anchor_lse(X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tens
     # The confidences as they are: a copy in the compute type would be of size B×C.
     values = None if isinstance(sets, LabelSets) or sets.confidences is None else sets.confidences.t()
     input_precision = precision.input_precision(X.device)
-    vectors = rows_are_vectors(P)
-    parameters = fused_launch(B, D, X.dtype, values is None, input_precision, vectors, is_hopper(X))
+    vectors, tile = rows_are_vectors(P), tile_of("fused_anchor_lse", X)
+    parameters = fused_launch(B, D, X.dtype, values is None, input_precision, vectors, tile)
     lse_positive, lse_negative = problem.positive_bias.new_empty((2, C))
     with current(X):
         kernel[grid_of(C, parameters["BLOCK_C"])](
@@ -134,21 +145,29 @@ def _set_arguments(sets: LabelSets | ConfidenceSets, values: Tensor | None) -> d
     }
 
 
-def epilogue_launch(B: int, compute: torch.dtype, labels: bool, anchors_contiguous: bool) -> Launch:
-    """Tile of the epilogue: 16 elements of S a thread beside two accumulators of as many; a quarter of it in float64.
+def epilogue_launch(
+    B: int, compute: torch.dtype, labels: bool, anchors_contiguous: bool, tile: Mapping[str, int]
+) -> Launch:
+    """Tile of the epilogue: by default 16 elements of S a thread beside as many of two sums; a quarter in float64.
 
     Half as many with confidences, and where rows are no vectors, whose elements each have an address of their own. The
     second pass over the rows of a program finds them in L1. Few rows a program fill the GPU with chunks of a few
     thousand anchors. Confidences stored as (B, C) are contiguous over the anchors: 16 anchors make whole 32-byte
     sectors of them.
     """
-    BLOCK_B = block_of(B, 64 if anchors_contiguous else 256)
-    elements = 512 if compute == torch.float64 else 2048 if labels and B % 16 == 0 else 1024
-    return launch(BLOCK_C=elements // BLOCK_B, BLOCK_B=BLOCK_B, num_warps=4, num_stages=1)
+    BLOCK_B = block_of(B, tile["candidates"] // (4 if anchors_contiguous else 1))
+    elements = tile["elements"] // (4 if compute == torch.float64 else 1 if labels and B % 16 == 0 else 2)
+    return launch(BLOCK_C=elements // BLOCK_B, BLOCK_B=BLOCK_B, num_warps=tile["num_warps"], num_stages=1)
 
 
 def fused_launch(
-    B: int, D: int, operand: torch.dtype, labels: bool, input_precision: str, vectors: bool, hopper: bool
+    B: int,
+    D: int,
+    operand: torch.dtype,
+    labels: bool,
+    input_precision: str,
+    vectors: bool,
+    tile: Mapping[str, int],
 ) -> Launch:
     """Tile of the fused forward.
 
@@ -165,12 +184,13 @@ def fused_launch(
         return launch(BLOCK_C=64, BLOCK_B=64, BLOCK_D=16, num_warps=8, num_stages=2, input_precision=input_precision)
     anchors, candidates = 64, 64
     if labels and operand.itemsize == 2:
-        anchors, candidates = ((128, 128) if D <= 128 else (64, 256)) if hopper else (64, 128)
+        long = "" if D <= 128 else "long_"
+        anchors, candidates = tile[f"{long}anchors"], tile[f"{long}candidates"]
     return launch(
         BLOCK_C=anchors,
         BLOCK_B=block_of(B, candidates),
         BLOCK_D=block_of(D, 128) if D <= 128 else 32,
-        num_warps=8,
+        num_warps=tile["num_warps"],
         num_stages=3 if operand.itemsize == 2 else 2,
         input_precision=input_precision,
     )

@@ -1,5 +1,6 @@
 """The class log-sum-exp in Triton: of a chunk, or of all classes with their similarities in one launch."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 from robustdml_ops import precision
 from robustdml_ops.classes.problem import ClassBackend, ClassChunk, ClassProblem, ClassSums, ClassUpstream
 from robustdml_ops.rows.triton import TritonRows
-from robustdml_ops.triton_device import Launch, block_of, current, launch, rows_are_vectors
+from robustdml_ops.triton_device import Launch, block_of, current, fused_pays, launch, rows_are_vectors, tile_of
 
 
 class TritonClasses(TritonRows, ClassBackend):
@@ -19,7 +20,7 @@ class TritonClasses(TritonRows, ClassBackend):
         from robustdml_ops.classes.kernels import class_lse as kernel
 
         c, B = chunk.classes(problem), chunk.S.shape[1]
-        parameters = epilogue_launch(B, chunk.S.dtype)
+        parameters = epilogue_launch(B, chunk.S.dtype, tile_of("class_lse", chunk.S))
         parts, per_part = _parts(c, int(parameters["BLOCK_C"]), 64)
         partials = chunk.S.new_empty((parts, 2, B))
         with current(chunk.S):
@@ -37,7 +38,7 @@ class TritonClasses(TritonRows, ClassBackend):
         from robustdml_ops.classes.kernels import class_lse_backward as kernel
 
         c, B = chunk.classes(problem), chunk.S.shape[1]
-        parameters = epilogue_launch(B, chunk.S.dtype)
+        parameters = epilogue_launch(B, chunk.S.dtype, tile_of("class_lse", chunk.S))
         with current(chunk.S):
             kernel[-(-c // int(parameters["BLOCK_C"])), -(-B // int(parameters["BLOCK_B"]))](
                 dS=chunk.S if chunk.dS is None else chunk.dS,
@@ -49,18 +50,19 @@ class TritonClasses(TritonRows, ClassBackend):
             )
 
     def fused_forward(self, X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) -> bool:
-        """As :meth:`ClassBackend.fused_forward`; there is no float64.
+        """As :meth:`ClassBackend.fused_forward`; there is no float64, and no rows longer than pay.
 
         Proxies are normalised in float32, where they are, and then rounded to the operand type, as the sweep does.
         Products accumulate in float32; float32 operands are rounded to TF32 where PyTorch is set to do so.
         """
-        if problem.scale.dtype != torch.float32:
+        if problem.scale.dtype != torch.float32 or not fused_pays(X):
             return False
         from robustdml_ops.classes.fused_kernel import fused_class_lse as kernel
 
         (B, D), C = X.shape, len(P) // problem.centers
         input_precision = precision.input_precision(X.device)
-        parameters = fused_launch(B, D, X.dtype, problem.pooling != "none", input_precision, rows_are_vectors(P))
+        pooled, tile = problem.pooling != "none", tile_of("fused_class_lse", X)
+        parameters = fused_launch(B, D, X.dtype, pooled, input_precision, rows_are_vectors(P), tile)
         parts, per_part = _parts(C, int(parameters["BLOCK_C"]), 512)
         partials = sums.target.new_empty((parts, 2, B))
         with current(X):
@@ -119,14 +121,14 @@ def _chunk_arguments(chunk: ClassChunk, problem: ClassProblem) -> dict[str, Any]
     }
 
 
-def epilogue_launch(B: int, compute: torch.dtype) -> Launch:
-    """Tile of both epilogues: 8 elements of S a thread, as many shifts and sums beside them; 4 in float64.
+def epilogue_launch(B: int, compute: torch.dtype, tile: Mapping[str, int]) -> Launch:
+    """Tile of both epilogues: by default 8 elements of S a thread, with as many shifts and sums; 4 in float64.
 
     Wider than 64 samples, pooling by softmax spills on sm_100.
     """
-    BLOCK_B = block_of(B, 64)
-    elements = 512 if compute == torch.float64 else 1024
-    return launch(BLOCK_C=elements // BLOCK_B, BLOCK_B=BLOCK_B, num_warps=4, num_stages=1)
+    BLOCK_B = block_of(B, tile["samples"])
+    elements = tile["elements"] // (2 if compute == torch.float64 else 1)
+    return launch(BLOCK_C=elements // BLOCK_B, BLOCK_B=BLOCK_B, num_warps=tile["num_warps"], num_stages=1)
 
 
 def partials_launch(parts: int) -> Launch:
@@ -134,13 +136,15 @@ def partials_launch(parts: int) -> Launch:
     return launch(BLOCK_P=block_of(parts, 128), BLOCK_B=16, num_warps=4, num_stages=1)
 
 
-def fused_launch(B: int, D: int, operand: torch.dtype, pooled: bool, input_precision: str, vectors: bool) -> Launch:
+def fused_launch(
+    B: int, D: int, operand: torch.dtype, pooled: bool, input_precision: str, vectors: bool, tile: Mapping[str, int]
+) -> Launch:
     """Tile of the fused forward.
 
     A shift and a sum stay in registers for every place of the tile, beside the accumulator and what pooling holds. Up
     to D = 128 the embeddings of a program stay, too, and only proxies stream past them. Without pooling and with
-    half-precision operands there is room for 128 classes; for 64, and few columns, where rows are no vectors and each
-    of their elements has an address of its own, or where each operand is two of TF32.
+    half-precision operands there is room for 128 classes, the default; for 64, and few columns, where rows are no
+    vectors and each of their elements has an address of its own, or where each operand is two of TF32.
     """
     if operand == torch.float32 and input_precision == "ieee":
         return launch(BLOCK_C=64, BLOCK_B=32, BLOCK_D=16, num_warps=4, num_stages=2, input_precision=input_precision)
@@ -151,10 +155,10 @@ def fused_launch(B: int, D: int, operand: torch.dtype, pooled: bool, input_preci
             BLOCK_C=64, BLOCK_B=BLOCK_B, BLOCK_D=16, num_warps=8, num_stages=2, input_precision=input_precision
         )
     return launch(
-        BLOCK_C=64 if pooled or operand == torch.float32 else 128,
-        BLOCK_B=block_of(B, 64),
+        BLOCK_C=tile["classes"] // (2 if pooled or operand == torch.float32 else 1),
+        BLOCK_B=block_of(B, tile["samples"]),
         BLOCK_D=block_of(D, 128) if D <= 128 else 32,
-        num_warps=8,
+        num_warps=tile["num_warps"],
         num_stages=2,
         input_precision=input_precision,
     )

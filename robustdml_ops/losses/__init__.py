@@ -1,8 +1,10 @@
 """Losses with the names and signatures of pytorch-metric-learning where it has them."""
 
 from robustdml_ops.losses.adaptive_proxy_anchor import AdaptiveProxyAnchorLoss
+from robustdml_ops.losses.arcface import ArcFaceLoss
 from robustdml_ops.losses.bspml import BSPMLLoss
 from robustdml_ops.losses.contrastive import ContrastiveLoss
+from robustdml_ops.losses.cosface import CosFaceLoss
 from robustdml_ops.losses.language_guidance import LanguageGuidanceLoss
 from robustdml_ops.losses.memory_contrastive import MemoryContrastiveLoss
 from robustdml_ops.losses.multi_similarity import MultiSimilarityLoss
@@ -12,13 +14,16 @@ from robustdml_ops.losses.proxy_anchor import ProxyAnchorLoss
 from robustdml_ops.losses.proxy_nca import ProxyNCALoss
 from robustdml_ops.losses.smooth_proxy_anchor import SmoothProxyAnchorLoss
 from robustdml_ops.losses.soft_triple import SoftTripleLoss
+from robustdml_ops.losses.subcenter_arcface import SubCenterArcFaceLoss
 from robustdml_ops.losses.super_contrastive import SuperContrastiveLoss
 from robustdml_ops.losses.superloss import SuperLoss
 
 __all__ = [
     "AdaptiveProxyAnchorLoss",
+    "ArcFaceLoss",
     "BSPMLLoss",
     "ContrastiveLoss",
+    "CosFaceLoss",
     "LanguageGuidanceLoss",
     "MemoryContrastiveLoss",
     "MultiSimilarityLoss",
@@ -29,6 +34,7 @@ __all__ = [
     "ProxyNCALoss",
     "SmoothProxyAnchorLoss",
     "SoftTripleLoss",
+    "SubCenterArcFaceLoss",
     "SuperContrastiveLoss",
     "SuperLoss",
 ]

@@ -107,12 +107,14 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
     def _terms(self, batch: Batch) -> AnchorTerms:
         embeddings = self._check(batch)
         labels = class_labels(batch.labels, embeddings)
+        drawn = self._draw(labels)
         log_weights, present = self._log_weights(batch)
         scaled = self.alpha * self.margins.to(log_weights.dtype)
         of_sample = scaled[labels] if len(scaled) > 1 else scaled.expand(len(labels))
         if self.negative_margin == "sample" or len(scaled) == 1:
             biases = AnchorBiases(of_sample + log_weights, of_sample + log_weights)
         else:
-            biases = AnchorBiases(of_sample + log_weights, log_weights, scaled)
-        sets = LabelSets.of(labels)
-        return AnchorTerms(sets, biases, count_labels(sets, present), self.num_classes)
+            of_proxy = scaled if drawn is None else scaled[drawn.classes]
+            biases = AnchorBiases(of_sample + log_weights, log_weights, of_proxy)
+        sets = LabelSets.of(labels if drawn is None else drawn.labels)
+        return AnchorTerms(sets, biases, count_labels(sets, present), self.num_classes, drawn)

@@ -8,10 +8,12 @@ from typing_extensions import Unpack
 
 from robustdml_ops.anchor.problem import ConfidenceSets
 from robustdml_ops.label_sets import LabelSets
+from robustdml_ops.losses.drawn_classes import Drawn
 from robustdml_ops.losses.metric_loss import Batch, MetricLoss, Parts, check_options, refuse_candidates
 from robustdml_ops.losses.miner_indices import miner_weights
+from robustdml_ops.losses.negatives import negatives_of
 from robustdml_ops.losses.peer import PeerWeights, WeightedLossOptions
-from robustdml_ops.ops import AnchorBiases, anchor_loss, anchor_lse, similarity
+from robustdml_ops.ops import AnchorBiases, AnchorLSE, anchor_loss, anchor_lse, similarity
 from robustdml_ops.precision import compute_dtype
 from robustdml_ops.validation import (
     check_finite_numbers,
@@ -26,6 +28,7 @@ from robustdml_ops.validation import (
 class AnchorFamilyLoss(PeerWeights, MetricLoss):
     """One proxy per class, (C, D), and the sums over the batch that each of them is the anchor of."""
 
+    known_options = WeightedLossOptions
     default_reducer = "DivisorReducer"
 
     def __init__(
@@ -35,7 +38,11 @@ class AnchorFamilyLoss(PeerWeights, MetricLoss):
         check_finite_numbers(margin=margin)
         check_positive(alpha=alpha)
         check_options(type(self), options)
+        negatives = negatives_of(options)
         super().__init__(**options)
+        self.negatives = negatives
+        if negatives is not None:
+            self._refuse_dense("negative_share")
         self.num_classes = num_classes
         self.embedding_size = embedding_size
         self.margin = margin
@@ -133,30 +140,45 @@ class AnchorFamilyLoss(PeerWeights, MetricLoss):
         """What the sums of a checked batch are made of."""
         raise NotImplementedError
 
+    def _draw(self, labels: Tensor) -> Drawn | None:
+        """Classes that take part; None: all."""
+        if self.negatives is None or not self.training:
+            return None
+        return self.negatives.draw(labels, self.num_classes)
+
+    def _taking_part(self, drawn: Drawn | None) -> Tensor:
+        """Their proxies."""
+        return self.proxies if drawn is None or self.negatives is None else self.negatives.rows(self.proxies, drawn)
+
     def _loss(self, batch: Batch) -> Tensor:
         return self._reduce(batch.embeddings, self._terms(batch))
 
     def _reduce(self, embeddings: Tensor, terms: "AnchorTerms") -> Tensor:
         """Σ_p positive_p/|P⁺| + negative_p/|P⁻|, or the vector of its terms. An empty set's sum is 0."""
-        sets, biases, *counts = terms
-        positive_scale, negative_scale = (_reciprocal(count, biases.positive) for count in counts)
-        if self.reduction == "mean":
-            return anchor_loss(
-                embeddings,
-                self.proxies,
-                sets,
-                biases,
-                positive_scale,
-                negative_scale,
-                alpha=self.alpha,
-                backend=self.backend,
-            )
-        lse = anchor_lse(embeddings, self.proxies, sets, biases, alpha=self.alpha, backend=self.backend)
-        return lse.positive * positive_scale + lse.negative * negative_scale
+        scales = [_reciprocal(count, terms.biases.positive) for count in terms[2:4]]
+        if self.reduction == "none":
+            lse = self._lse(embeddings, terms)
+            return lse.positive * scales[0] + lse.negative * scales[1]
+        if terms.drawn is not None:
+            scales[1] = scales[1] * terms.drawn.weights(scales[1].dtype)
+        proxies = self._taking_part(terms.drawn)
+        return anchor_loss(
+            embeddings, proxies, terms.sets, terms.biases, *scales, alpha=self.alpha, backend=self.backend
+        )
+
+    def _lse(self, embeddings: Tensor, terms: "AnchorTerms") -> AnchorLSE:
+        """Of all proxies, (C,) each. One that was drawn has the terms of all that it stands for, the others 0."""
+        proxies, drawn = self._taking_part(terms.drawn), terms.drawn
+        lse = anchor_lse(embeddings, proxies, *terms[:2], alpha=self.alpha, backend=self.backend)
+        if drawn is None:
+            return lse
+        zeros = lse.positive.new_zeros(self.num_classes)
+        each = (lse.positive, lse.negative * drawn.weights(zeros.dtype))
+        return AnchorLSE(*(zeros.index_copy(0, drawn.classes, values) for values in each))
 
     def _parts(self, batch: Batch) -> Parts:
         terms = self._terms(batch)
-        lse = anchor_lse(batch.embeddings, self.proxies, *terms[:2], alpha=self.alpha, backend=self.backend)
+        lse = self._lse(batch.embeddings, terms)
         places = torch.arange(self.num_classes, device=lse.positive.device)
         parts: Parts = {}
         for name, losses, divisor in (
@@ -175,6 +197,7 @@ class AnchorTerms(NamedTuple):
     biases: AnchorBiases
     positive_count: Tensor | int  # () |P⁺|
     negative_count: Tensor | int  # () |P⁻|
+    drawn: Drawn | None = None  # whose places the sets name; None: all classes take part
 
 
 def _reciprocal(count: Tensor | int, like: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """What the losses over classes share: a sample's log-sum-exp of all logits, less the logit of its own class."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -9,23 +9,31 @@ from typing_extensions import Unpack
 from robustdml_ops.losses.labels import class_labels
 from robustdml_ops.losses.metric_loss import Batch, MetricLoss, Parts, check_options, refuse_candidates
 from robustdml_ops.losses.miner_indices import miner_weights
-from robustdml_ops.losses.peer import PeerWeights, WeightedLossOptions
+from robustdml_ops.losses.negatives import negatives_of
+from robustdml_ops.losses.peer import ClassLossOptions, PeerWeights
 from robustdml_ops.losses.reduction import reduce_samples
-from robustdml_ops.ops import ClassLSE
+from robustdml_ops.ops import ClassLSE, class_lse
+from robustdml_ops.precision import compute_dtype
 from robustdml_ops.validation import check_matrix, check_same_device, check_sample_weights, check_sizes
 
 
 class ClassFamilyLoss(PeerWeights, MetricLoss):
-    """One loss per sample, ℓ_i = log Σ_k exp(logit_ik) − logit_iy; a subclass has the logits."""
+    """One loss per sample, ℓ_i = log Σ_k exp(logit_ik) − logit_iy; a subclass has the proxies and the logits."""
 
+    known_options = ClassLossOptions
     miner_weighs_anchors: ClassVar[bool] = False  # a miner's weights count a sample as an anchor only
 
-    def __init__(self, num_classes: int, embedding_size: int, **options: Unpack[WeightedLossOptions]) -> None:
+    def __init__(self, num_classes: int, embedding_size: int, **options: Unpack[ClassLossOptions]) -> None:
         check_sizes(num_classes=num_classes, embedding_size=embedding_size)
         check_options(type(self), options)
+        negatives = negatives_of(options)
+        self.negative_correction = options.pop("negative_correction", True)
         super().__init__(**options)
         self.num_classes = num_classes
         self.embedding_size = embedding_size
+        self.negatives = negatives
+        if negatives is not None:
+            self._refuse_dense("negative_share")
 
     def forward(
         self,
@@ -73,19 +81,43 @@ class ClassFamilyLoss(PeerWeights, MetricLoss):
         """Return the settings, for ``repr``."""
         return f"num_classes={self.num_classes}, embedding_size={self.embedding_size}"
 
-    def _class_lse(self, embeddings: Tensor, labels: Tensor) -> ClassLSE:
+    def _class_matrix(self) -> Tensor:
         raise NotImplementedError
+
+    def _proxies(self) -> Tensor:
+        """(C, D), or (C, H, D) with H centres a class."""
+        return self._class_matrix()
+
+    def _logits(self) -> dict[str, Any]:
+        """How logits are made of the similarities: settings of :func:`~robustdml_ops.ops.class_lse`."""
+        raise NotImplementedError
+
+    def _of_sums(self, sums: ClassLSE) -> Tensor:
+        """ℓ (B,)."""
+        return sums.lse - sums.target
 
     def _losses(self, batch: Batch) -> Tensor:
         """ℓ (B,), times a miner's weights."""
         refuse_candidates(self, batch)
         check_matrix("embeddings", batch.embeddings, columns=self.embedding_size)
         check_same_device(embeddings=batch.embeddings, **self._parameters)
-        lse = self._class_lse(batch.embeddings, class_labels(batch.labels, batch.embeddings))
-        losses = lse.lse - lse.target
+        losses = self._of_sums(self._sums(batch.embeddings, class_labels(batch.labels, batch.embeddings)))
         if batch.indices_tuple is None:
             return losses
         return losses * miner_weights(batch.indices_tuple, len(losses), losses, self.miner_weighs_anchors)
+
+    def _sums(self, embeddings: Tensor, labels: Tensor) -> ClassLSE:
+        """Over the classes that take part. One that stands for others counts as they would: log of how many is added.
+
+        Without this correction the sums are of those drawn alone.
+        """
+        proxies, bias = self._proxies(), None
+        if self.negatives is not None and self.training:
+            drawn = self.negatives.draw(labels, self.num_classes)
+            proxies, labels = self.negatives.rows(proxies, drawn), drawn.labels
+            if self.negative_correction:
+                bias = drawn.weights(compute_dtype(embeddings, proxies)).log()
+        return class_lse(embeddings, proxies, labels, bias=bias, backend=self.backend, **self._logits())
 
     def _loss(self, batch: Batch) -> Tensor:
         return reduce_samples(self._losses(batch), batch.sample_weights, self.reduction)

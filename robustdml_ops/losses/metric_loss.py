@@ -24,7 +24,6 @@ from robustdml_ops.losses.peer import (
     LossOptions,
     PeerBase,
     PeerWeights,
-    WeightedLossOptions,
     peer_reducers,
 )
 from robustdml_ops.losses.reduction import check_reduction
@@ -63,6 +62,7 @@ class MetricLoss(PeerBase):
     default_form: ClassVar[str] = "cosine"
     default_reducer: ClassVar[str] = "MeanReducer"  # the peer's name of what reduction="mean" does
     dense_size: ClassVar[str] = "batch × classes"  # of the matrices that the peer's code keeps
+    known_options: ClassVar[type] = LossOptions  # names of its keyword arguments
     _own_compute_loss: ClassVar[bool] = False  # a subclass has its own compute_loss
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -238,9 +238,9 @@ class MetricLoss(PeerBase):
         return batch.embeddings if batch.ref_emb is None else batch.ref_emb
 
 
-def check_options(kind: type, options: Mapping[str, Any]) -> None:
+def check_options(kind: type[MetricLoss], options: Mapping[str, Any]) -> None:
     """Refuse keyword arguments that a loss of class ``kind`` does not know, or that exclude each other."""
-    known = (WeightedLossOptions if issubclass(kind, PeerWeights) else LossOptions).__annotations__
+    known = kind.known_options.__annotations__
     for name, value in options.items():
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)

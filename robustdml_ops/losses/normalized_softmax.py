@@ -8,8 +8,8 @@ from typing_extensions import Unpack
 
 from robustdml_ops.losses.class_family import ClassFamilyLoss
 from robustdml_ops.losses.metric_loss import no_initialisation
-from robustdml_ops.losses.peer import WeightedLossOptions, peer_distances, peer_losses
-from robustdml_ops.ops import ClassLSE, class_lse, similarity
+from robustdml_ops.losses.peer import ClassLossOptions, peer_distances, peer_losses
+from robustdml_ops.ops import similarity
 from robustdml_ops.validation import check_positive
 
 
@@ -50,7 +50,7 @@ class NormalizedSoftmaxLoss(ClassFamilyLoss):
         num_classes: int,
         embedding_size: int,
         temperature: float = 0.05,
-        **options: Unpack[WeightedLossOptions],
+        **options: Unpack[ClassLossOptions],
     ) -> None:
         super().__init__(num_classes, embedding_size, **options)
         check_positive(temperature=temperature)
@@ -76,10 +76,10 @@ class NormalizedSoftmaxLoss(ClassFamilyLoss):
         cosines = similarity(embeddings, self.W.t())
         return (cosines if form == "cosine" else 2 * cosines - 2) / self.temperature
 
-    def _class_lse(self, embeddings: Tensor, labels: Tensor) -> ClassLSE:
+    def _logits(self) -> dict[str, Any]:
         # −d = 2s − 2, and the constant leaves with the difference of the two.
         per_cosine = 2 if self._form() == "squared" else 1
-        return class_lse(embeddings, self.W.t(), labels, scale=per_cosine / self.temperature, backend=self.backend)
+        return {"scale": per_cosine / self.temperature}
 
     def _class_matrix(self) -> Tensor:
         return self.W.t()

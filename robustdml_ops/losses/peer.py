@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 __all__ = [
     "INSTALLED",
     "PACKAGE",
+    "ClassLossOptions",
     "LossOptions",
     "PeerBase",
     "PeerWeights",
@@ -44,6 +45,14 @@ class WeightedLossOptions(LossOptions, total=False):
     weight_regularizer: Any
     weight_reg_weight: float
     weight_init_func: Any
+    negative_share: float
+    negative_seed: int
+
+
+class ClassLossOptions(WeightedLossOptions, total=False):
+    """And those of a softmax over classes."""
+
+    negative_correction: bool
 
 
 class StandIn(nn.Module):
@@ -60,6 +69,7 @@ class StandIn(nn.Module):
         if not isinstance(distance, str):
             refuse("distance", distance)
         self.distance = distance
+        self.collect_stats = False
         self.reducer: Any = None
         self.embedding_regularizer: Any = None
         self.embedding_reg_weight = embedding_reg_weight

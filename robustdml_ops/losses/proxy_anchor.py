@@ -32,6 +32,11 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
         ``"native"``, ``"triton"``, ``"eager"``; None: the fastest that serves the device.
     ignore_index : int, optional
         A sample of this label is absent, as one of weight 0.
+    negative_share : float
+        In (0, 1]: how large a part of the classes that the batch lacks takes part in a step of training, drawn anew
+        each time; see docs/sampled.md. 1: all.
+    negative_seed : int
+        ≥ 0, of the draws. Seed and step are in the ``state_dict``.
     weight_init_func : callable, optional
         Fills the proxies in place. None: ``kaiming_normal_(mode="fan_out")``, as pytorch-metric-learning.
     distance, reducer, embedding_regularizer, weight_regularizer, embedding_reg_weight, weight_reg_weight, collect_stats
@@ -69,9 +74,11 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
 
     def _terms(self, batch: Batch) -> AnchorTerms:
         embeddings = self._check(batch)
-        sets = LabelSets.of(class_labels(batch.labels, embeddings))
+        labels = class_labels(batch.labels, embeddings)
+        drawn = self._draw(labels)
+        sets = LabelSets.of(labels if drawn is None else drawn.labels)
         bias, present = self._log_weights(batch, self.alpha * self.margin)
-        return AnchorTerms(sets, AnchorBiases(bias, bias), count_labels(sets, present), self.num_classes)
+        return AnchorTerms(sets, AnchorBiases(bias, bias), count_labels(sets, present), self.num_classes, drawn)
 
     def _twin(self) -> Any:
         twin = peer_losses.ProxyAnchorLoss(

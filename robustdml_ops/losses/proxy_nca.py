@@ -9,8 +9,8 @@ from typing_extensions import Unpack
 from robustdml_ops.losses.class_family import ClassFamilyLoss
 from robustdml_ops.losses.distances import named
 from robustdml_ops.losses.metric_loss import no_initialisation
-from robustdml_ops.losses.peer import WeightedLossOptions, peer_losses
-from robustdml_ops.ops import ClassLSE, class_lse, similarity
+from robustdml_ops.losses.peer import ClassLossOptions, peer_losses
+from robustdml_ops.ops import similarity
 from robustdml_ops.validation import check_positive
 
 
@@ -34,6 +34,14 @@ class ProxyNCALoss(ClassFamilyLoss):
         ``"native"``, ``"triton"``, ``"eager"``; None: the fastest that serves the device.
     ignore_index : int, optional
         A sample of this label is absent, as one of weight 0.
+    negative_share : float
+        In (0, 1]: how large a part of the classes that the batch lacks takes part in a step of training, drawn anew
+        each time; see docs/sampled.md. 1: all.
+    negative_seed : int
+        ≥ 0, of the draws. Seed and step are in the ``state_dict``.
+    negative_correction : bool
+        With a share: whether a class that was drawn counts for those that it stands for, the logarithmic correction.
+        False: the form of Partial FC.
     weight_init_func : callable, optional
         Fills the parameter in place. None: as pytorch-metric-learning.
     distance, reducer, embedding_regularizer, weight_regularizer, embedding_reg_weight, weight_reg_weight, collect_stats
@@ -73,7 +81,7 @@ class ProxyNCALoss(ClassFamilyLoss):
         softmax_scale: float = 1.0,
         *,
         include_positive: bool = True,
-        **options: Unpack[WeightedLossOptions],
+        **options: Unpack[ClassLossOptions],
     ) -> None:
         super().__init__(num_classes, embedding_size, **options)
         check_positive(softmax_scale=softmax_scale)
@@ -97,17 +105,10 @@ class ProxyNCALoss(ClassFamilyLoss):
         cosines = similarity(embeddings, self.proxies)
         return cosines if form == "cosine" else 2 - 2 * cosines
 
-    def _class_lse(self, embeddings: Tensor, labels: Tensor) -> ClassLSE:
+    def _logits(self) -> dict[str, Any]:
         # −t·d = 2t·s − 2t, and the constant leaves with the difference of the two.
         per_cosine = 1 if self._form() == "cosine" else 2
-        return class_lse(
-            embeddings,
-            self.proxies,
-            labels,
-            scale=per_cosine * self.softmax_scale,
-            exclude_target=not self.include_positive,
-            backend=self.backend,
-        )
+        return {"scale": per_cosine * self.softmax_scale, "exclude_target": not self.include_positive}
 
     def _class_matrix(self) -> Tensor:
         return self.proxies

@@ -11,8 +11,8 @@ from robustdml_ops.losses.center_spread import center_spread
 from robustdml_ops.losses.class_family import ClassFamilyLoss
 from robustdml_ops.losses.distances import named
 from robustdml_ops.losses.metric_loss import Batch, Parts, no_initialisation
-from robustdml_ops.losses.peer import WeightedLossOptions, peer_losses
-from robustdml_ops.ops import ClassLSE, class_lse, similarity
+from robustdml_ops.losses.peer import ClassLossOptions, peer_losses
+from robustdml_ops.ops import similarity
 from robustdml_ops.validation import check_finite_numbers, check_positive, check_sizes
 
 
@@ -69,7 +69,7 @@ class SoftTripleLoss(ClassFamilyLoss):
         margin: float = 0.01,
         *,
         regularizer_weight: float = 0.0,
-        **options: Unpack[WeightedLossOptions],
+        **options: Unpack[ClassLossOptions],
     ) -> None:
         check_finite_numbers(margin=margin, regularizer_weight=regularizer_weight)
         self.regularizer_weight = regularizer_weight  # first: the names of the sub-losses ask for it
@@ -95,7 +95,7 @@ class SoftTripleLoss(ClassFamilyLoss):
 
     def regularizer(self) -> Tensor:
         """τ·R, (), of the centres as they are; 0 for one centre per class."""
-        return self.regularizer_weight * center_spread(self._centers())
+        return self.regularizer_weight * center_spread(self._proxies())
 
     def get_logits(self, embeddings: Tensor) -> Tensor:
         """S' of ``embeddings`` (B, D) with all classes, (B, C); materialises B×C×H."""
@@ -126,8 +126,7 @@ class SoftTripleLoss(ClassFamilyLoss):
     def _sub_loss_names(self) -> list[str]:
         return ["loss", "center_reg_loss"] if self.regularizer_weight else ["loss"]
 
-    def _centers(self) -> Tensor:
-        """(C, H, D), a view of ``fc``."""
+    def _proxies(self) -> Tensor:
         return self.fc.t().reshape(self.num_classes, self.centers_per_class, self.embedding_size)
 
     def _class_matrix(self) -> Tensor:
@@ -139,17 +138,9 @@ class SoftTripleLoss(ClassFamilyLoss):
         twin.num_classes, twin.fc = self.num_classes, self.fc
         return twin
 
-    def _class_lse(self, embeddings: Tensor, labels: Tensor) -> ClassLSE:
-        return class_lse(
-            embeddings,
-            self._centers(),
-            labels,
-            scale=self.la,
-            target_bias=-self.la * self.margin,
-            pooling="softmax",
-            gamma=1 / self.gamma,
-            backend=self.backend,
-        )
+    def _logits(self) -> dict[str, Any]:
+        of_label = -self.la * self.margin
+        return {"scale": self.la, "target_bias": of_label, "pooling": "softmax", "gamma": 1 / self.gamma}
 
 
 def kaiming_uniform(centers: Tensor) -> None:

@@ -1,5 +1,6 @@
 """The sums of a chunk of pairs in Triton."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from robustdml_ops.pairs.problem import (
 )
 from robustdml_ops.rows.triton import TritonRows
 from robustdml_ops.sweep import row_stride
-from robustdml_ops.triton_device import Launch, block_of, current, grid_of, launch
+from robustdml_ops.triton_device import Launch, block_of, current, grid_of, launch, tile_of
 
 _PROGRAMS = 2 * 132
 
@@ -27,7 +28,7 @@ class TritonPairs(TritonRows, PairBackend):
         from robustdml_ops.pairs.kernels import pair_lse as kernel
 
         c, m = chunk.S.shape
-        parameters = epilogue_launch(m, chunk.S.dtype)
+        parameters = epilogue_launch(m, chunk.S.dtype, tile_of("pairs", chunk.S))
         (programs,) = grid_of(c, parameters["BLOCK_R"])
         parts, per_part = parts_of(programs, m, int(parameters["BLOCK_M"]))
         row_max = problem.needs_row_max(chunk.S.dtype)
@@ -64,7 +65,7 @@ class TritonPairs(TritonRows, PairBackend):
 
         assert chunk.counts is not None
         c, m = chunk.S.shape
-        parameters = epilogue_launch(m, chunk.S.dtype, problem.euclidean)
+        parameters = epilogue_launch(m, chunk.S.dtype, tile_of("pairs", chunk.S), problem.euclidean)
         (programs,) = grid_of(c, parameters["BLOCK_R"])
         parts, per_part = parts_of(programs, m, int(parameters["BLOCK_M"]))
         positive, negative, counts = chunk.positive, chunk.negative, chunk.counts
@@ -138,12 +139,13 @@ def _chunk_arguments(chunk: PairChunk, sets: PairSets) -> dict[str, Any]:
     }
 
 
-def epilogue_launch(m: int, compute: torch.dtype, distances: bool = False) -> Launch:
-    """Tile of the epilogues on pairs: 8 elements of S a thread beside four accumulators of as many, half in float64.
+def epilogue_launch(m: int, compute: torch.dtype, tile: Mapping[str, int], distances: bool = False) -> Launch:
+    """Tile of the epilogues on pairs: by default 8 elements of S a thread beside four accumulators, half in float64.
 
-    Two warps with distances in float64: with four ptxas aims at more blocks a processor, and spills. Short rows share a
-    program. A long one has a program of its own, or several: chunks of few rows are then spread over the GPU.
+    Half the warps with distances in float64: with four ptxas aims at more blocks a processor, and spills. Short rows
+    share a program. A long one has a program of its own, or several: chunks of few rows are then spread over the GPU.
     """
-    elements = 1024 if compute != torch.float64 else 256 if distances else 512
+    halved = 1 if compute != torch.float64 else 4 if distances else 2
+    elements, num_warps = tile["elements"] // halved, tile["num_warps"] // (2 if halved == 4 else 1)
     BLOCK_M = block_of(m, elements)
-    return launch(BLOCK_R=elements // BLOCK_M, BLOCK_M=BLOCK_M, num_warps=2 if elements == 256 else 4, num_stages=1)
+    return launch(BLOCK_R=elements // BLOCK_M, BLOCK_M=BLOCK_M, num_warps=num_warps, num_stages=1)

@@ -22,6 +22,7 @@ COMMANDS = {
     "demo": "train with half the labels wrong, time the losses, and write a report to look at",
     "compare": "train every method against every noise over several seeds, and hold the papers to it",
     "bench": "measure speed and memory of the losses against their floors",
+    "doctor": "say what runs here, how exactly and how fast, and what to do about what does not",
 }
 
 

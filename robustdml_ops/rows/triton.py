@@ -1,9 +1,11 @@
 """Unit rows and their Jacobian in Triton."""
 
+from collections.abc import Mapping
+
 from torch import Tensor
 
 from robustdml_ops.rows.backend import RowsBackend
-from robustdml_ops.triton_device import Launch, block_of, current, grid_of, launch
+from robustdml_ops.triton_device import Launch, block_of, current, grid_of, launch, tile_of
 
 # Elements a program multiplies at a time, and programs that share a matrix: each asks for the factor once.
 _BLOCK, _PROGRAMS = 2048, 1024
@@ -20,7 +22,7 @@ class TritonRows(RowsBackend):
         from robustdml_ops.rows.kernels import normalize_rows as kernel
 
         n, D = P.shape
-        parameters = rows_launch(D)
+        parameters = rows_launch(D, tile_of("rows", U))
         with current(U):
             kernel[grid_of(n, parameters["BLOCK_R"])](P, U, inverse_norm, n, D, *P.stride(), **parameters)
         return False
@@ -30,7 +32,7 @@ class TritonRows(RowsBackend):
         from robustdml_ops.rows.kernels import normalize_rows_backward as kernel
 
         n, D = G.shape
-        parameters = rows_launch(D)
+        parameters = rows_launch(D, tile_of("rows", G))
         with current(G):
             kernel[grid_of(n, parameters["BLOCK_R"])](G, U, inverse_norm, n, D, **parameters)
 
@@ -45,7 +47,8 @@ class TritonRows(RowsBackend):
                 kernel[(min(_PROGRAMS, grid_of(G.numel(), _BLOCK)[0]),)](G, factor, G.numel(), **_SCALE)
 
 
-def rows_launch(D: int) -> Launch:
-    """Normalisation of rows: 2048 elements a program, 16 a thread, whole rows up to D = 1024."""
-    BLOCK_D = block_of(D, 1024)
-    return launch(BLOCK_R=2048 // BLOCK_D, BLOCK_D=BLOCK_D, num_warps=4, num_stages=1)
+def rows_launch(D: int, tile: Mapping[str, int]) -> Launch:
+    """Normalisation of rows: 2048 elements a program by default, 16 a thread, whole rows up to half of them."""
+    elements = tile["elements"]
+    BLOCK_D = block_of(D, elements // 2)
+    return launch(BLOCK_R=elements // BLOCK_D, BLOCK_D=BLOCK_D, num_warps=tile["num_warps"], num_stages=1)

@@ -7,6 +7,7 @@ from robustdml_ops.anchor.problem import AnchorChunk, AnchorProblem, ConfidenceS
 from robustdml_ops.anchor.triton import TritonAnchor, epilogue_launch
 from robustdml_ops.label_sets import LabelSets
 from robustdml_ops.precision import set_float32_products
+from robustdml_ops.triton_device import tile_of
 from tests.ahead_of_time import ARCHITECTURES, check, compiling
 from tests.sass import loops
 
@@ -111,6 +112,6 @@ def test_instructions_an_element(name, most, architecture, tmp_path):
     assert len(between) == 2
     assert not any("SHFL" in instruction for instruction in sums)
     assert any("STG" in instruction for instruction in gradient)
-    parameters = epilogue_launch(1024, F32, True, False)
+    parameters = epilogue_launch(1024, F32, True, False, tile_of("anchor_lse", torch.empty(0)))
     a_thread = parameters["BLOCK_C"] * parameters["BLOCK_B"] / (32 * parameters["num_warps"])
     assert 10 < (len(sums) + len(gradient)) / a_thread <= most

@@ -74,11 +74,47 @@ def test_anchor_loss_is_the_weighted_sum_of_anchor_lse():
         torch.testing.assert_close(mine, other)
 
 
+@pytest.mark.parametrize("backend", ["native", "eager"])
+@pytest.mark.usefixtures("small_chunks")
+def test_anchor_loss_with_a_scale_for_each_class(backend):
+    """Of one sum or of both: value, gradients, a second backward, and the gradient of a penalty."""
+    tensors = inputs()
+    X, P, *biases = tensors
+    each, one = torch.linspace(0.5, 2, C, dtype=torch.float64), torch.tensor(0.3, dtype=torch.float64)
+    positive, negative = direct(*tensors, 4.0)
+    for scales in ((one, each), (each, one), (each, 3 * each)):
+        ours = anchor_loss(X, P, LabelSets.of(LABELS), AnchorBiases(*biases), *scales, alpha=4.0, backend=backend)
+        theirs = (scales[0] * positive).sum() + (scales[1] * negative).sum()
+        torch.testing.assert_close(ours, theirs)
+        expected = torch.autograd.grad(2 * theirs, tensors, retain_graph=True)
+        for _ in range(2):
+            found = torch.autograd.grad(2 * ours, tensors, retain_graph=True)
+            torch.testing.assert_close(found, expected)
+        penalties = [
+            sum(g.square().sum() for g in torch.autograd.grad(loss, tensors, create_graph=True))
+            for loss in (ours, theirs)
+        ]
+        second = [torch.autograd.grad(penalty, tensors, retain_graph=True) for penalty in penalties]
+        torch.testing.assert_close(*second)
+
+
 @pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan")])
 def test_alpha_must_be_positive(alpha):
     X, P, *biases = inputs()
     with pytest.raises(ValueError, match="alpha must be positive"):
         anchor_lse(X, P, LabelSets.of(LABELS), AnchorBiases(*biases), alpha=alpha)
+
+
+@pytest.mark.parametrize(
+    ("scale", "found"),
+    [(torch.ones(C - 1).double(), r"\(10,\) of torch.float64"), (torch.ones(()), r"\(\) of torch.float32")],
+)
+def test_scales_must_fit(scale, found):
+    X, P, *biases = inputs()
+    one = torch.ones((), dtype=torch.float64)
+    for name, scales in (("positive_scale", (scale, one)), ("negative_scale", (one, scale))):
+        with pytest.raises(ValueError, match=rf"{name} must be of shape \(\) or \(11,\) and of the .*, got {found}"):
+            anchor_loss(X, P, LabelSets.of(LABELS), AnchorBiases(*biases), *scales, alpha=1.0)
 
 
 def test_biases_must_fit():

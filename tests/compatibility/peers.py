@@ -1,4 +1,4 @@
-"""The six losses that pytorch-metric-learning has, too: theirs and ours, by the same arguments."""
+"""The nine losses that pytorch-metric-learning has, too: theirs and ours, by the same arguments."""
 
 import pytorch_metric_learning.losses as theirs
 import torch
@@ -7,14 +7,19 @@ import robustdml_ops.losses as ours
 
 C, D = 9, 8
 
+SIZES = {"num_classes": C, "embedding_size": D}
 NAMES = {
-    "ProxyAnchorLoss": (C, D),
-    "ProxyNCALoss": (C, D),
-    "NormalizedSoftmaxLoss": (C, D),
-    "SoftTripleLoss": (C, D),
-    "MultiSimilarityLoss": (),
-    "ContrastiveLoss": (),
+    "ProxyAnchorLoss": SIZES,
+    "ProxyNCALoss": SIZES,
+    "NormalizedSoftmaxLoss": SIZES,
+    "SoftTripleLoss": SIZES,
+    "CosFaceLoss": SIZES,
+    "ArcFaceLoss": SIZES,
+    "SubCenterArcFaceLoss": SIZES,  # theirs takes the sizes by name alone
+    "MultiSimilarityLoss": {},
+    "ContrastiveLoss": {},
 }
+MARGIN_NAMES = ("CosFaceLoss", "ArcFaceLoss", "SubCenterArcFaceLoss")
 PAIR_NAMES = ("MultiSimilarityLoss", "ContrastiveLoss")
 CLASS_NAMES = tuple(name for name in NAMES if name not in PAIR_NAMES)
 
@@ -25,7 +30,7 @@ def both(name, *, seed=0, **options):
     for module in (ours, theirs):
         torch.manual_seed(seed)
         given = {key: value() if callable(value) else value for key, value in options.items()}
-        made.append(getattr(module, name)(*NAMES[name], **given).double())
+        made.append(getattr(module, name)(**NAMES[name], **given).double())
     return made
 
 

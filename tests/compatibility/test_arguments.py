@@ -1,11 +1,11 @@
-"""Every argument of the six shared losses does what it does in pytorch-metric-learning."""
+"""Every argument of the nine shared losses does what it does in pytorch-metric-learning."""
 
 import copy
 import warnings
 
 import pytest
 import torch
-from peers import CLASS_NAMES, NAMES, PAIR_NAMES, C, D, assert_same, batch, both, values
+from peers import CLASS_NAMES, MARGIN_NAMES, NAMES, PAIR_NAMES, SIZES, C, D, assert_same, batch, both, values
 from pytorch_metric_learning import distances, miners, reducers, regularizers
 from pytorch_metric_learning.losses import BaseMetricLossFunction
 
@@ -31,7 +31,7 @@ def test_same_seed(name):
     states = []
     for module in (ours, ours.peer.peer_losses):
         torch.manual_seed(3)
-        loss = getattr(module, name)(*NAMES[name])
+        loss = getattr(module, name)(**NAMES[name])
         states.append((list(loss.parameters()), torch.get_rng_state()))
     (mine, my_state), (others, other_state) = states
     assert torch.equal(my_state, other_state)
@@ -146,7 +146,7 @@ def test_a_label_to_ignore(name):
     pair = both(name)
     expected = values(pair[0], X, y)
     padded = torch.cat([X, torch.ones(3, D)]).detach().requires_grad_()
-    loss = getattr(ours, name)(*NAMES[name], ignore_index=-100).double()
+    loss = getattr(ours, name)(**NAMES[name], ignore_index=-100).double()
     loss.load_state_dict(pair[0].state_dict())
     found = values(loss, padded, torch.cat([y, torch.full((3,), -100)]))
     torch.testing.assert_close(found[0], expected[0])
@@ -237,6 +237,7 @@ def test_losses_before_they_are_reduced(name):
 DISTANCES = {
     "cosine": distances.CosineSimilarity,
     "dot product": distances.DotProductSimilarity,
+    "squared cosine": lambda: distances.CosineSimilarity(power=2),
     "long dot product": lambda: distances.DotProductSimilarity(normalize_embeddings=False),
     "euclidean": distances.LpDistance,
     "squared": lambda: distances.LpDistance(power=2),
@@ -249,6 +250,7 @@ FUSED = {
     "ProxyNCALoss": ("cosine", "dot product", "squared"),
     "NormalizedSoftmaxLoss": ("cosine", "dot product", "squared"),
     "SoftTripleLoss": ("cosine", "dot product"),
+    **dict.fromkeys(MARGIN_NAMES, ("cosine",)),
     "MultiSimilarityLoss": ("cosine", "dot product", "squared"),
     "ContrastiveLoss": ("cosine", "dot product", "squared", "euclidean"),
 }
@@ -258,10 +260,11 @@ FUSED = {
 @pytest.mark.parametrize("distance", DISTANCES)
 def test_distances(name, distance):
     X, y = batch()
-    if name == "SoftTripleLoss" and not DISTANCES[distance]().is_inverted:
+    of_cosines = isinstance(DISTANCES[distance](), distances.CosineSimilarity)
+    if not (of_cosines if name in MARGIN_NAMES else name != "SoftTripleLoss" or DISTANCES[distance]().is_inverted):
         for module in (ours, ours.peer.peer_losses):
             with pytest.raises((AssertionError, ValueError)):
-                module.SoftTripleLoss(C, D, distance=DISTANCES[distance]())
+                getattr(module, name)(**SIZES, distance=DISTANCES[distance]())
         return
     pair = both(name, distance=DISTANCES[distance])
     if distance in FUSED[name]:
@@ -345,7 +348,7 @@ def test_subclasses(name):
     X, y = batch()
     plain = both(name)[0]
     torch.manual_seed(0)
-    doubled = Doubled(*NAMES[name]).double()
+    doubled = Doubled(**NAMES[name]).double()
     torch.testing.assert_close(doubled(X, y), 2 * plain(X, y))
     with pytest.raises(TypeError, match=r"Wrong._compute_loss is a step of pytorch-metric-learning's dense code"):
         type("Wrong", (kind,), {"_compute_loss": lambda self: None})

@@ -36,7 +36,7 @@ def run(module, name, miner, memory, dtype=torch.float32):
     X, y = batch(0, 240, dtype=torch.float32)
     data = torch.utils.data.TensorDataset(X.detach().to(dtype), y)
     trunk = torch.nn.Sequential(torch.nn.Linear(D, 16), torch.nn.ReLU(), torch.nn.Linear(16, D)).to(dtype)
-    loss = getattr(module, name)(*NAMES[name]).to(dtype)
+    loss = getattr(module, name)(**NAMES[name]).to(dtype)
     found = MINERS[miner]()
     if memory:
         loss, found = theirs.CrossBatchMemory(loss, D, memory_size=128, miner=found).to(dtype), None

@@ -6,15 +6,34 @@ import torch
 from torch import Tensor
 
 from python_ref import (
+    arcface_loss,
+    cosface_loss,
     mean_over_samples,
     normalized_softmax_loss,
     proxy_nca_losses,
     soft_triple_loss,
     soft_triple_regularizer,
 )
-from robustdml_ops.losses import NormalizedSoftmaxLoss, ProxyNCALoss, SoftTripleLoss
+from robustdml_ops.losses import (
+    ArcFaceLoss,
+    CosFaceLoss,
+    NormalizedSoftmaxLoss,
+    ProxyNCALoss,
+    SoftTripleLoss,
+    SubCenterArcFaceLoss,
+)
 
-NAMES = ("proxy-nca", "proxy-nca-2017", "normalized-softmax", "soft-triple", "soft-triple-one-center")
+NAMES = (
+    "proxy-nca",
+    "proxy-nca-2017",
+    "normalized-softmax",
+    "soft-triple",
+    "soft-triple-one-center",
+    "cosface",
+    "arcface",
+    "arcface-wide",
+    "subcenter-arcface",
+)
 
 
 @dataclass
@@ -45,12 +64,20 @@ class ClassCase:
             self.module = ProxyNCALoss(self.C, self.D, 8.0, include_positive=include, **options)
         elif self.name == "normalized-softmax":
             self.module = NormalizedSoftmaxLoss(self.C, self.D, **options)
+        elif self.name == "cosface":
+            self.module = CosFaceLoss(self.C, self.D, 0.35, 16.0, **options)
+        elif "arcface" in self.name:
+            # In one dimension all angles are 0 or π, where the derivative of a margin has a pole. The wide one has many
+            # samples beyond π − m.
+            self.margin = 0.0 if self.D == 1 else 100.0 if self.name.endswith("wide") else 28.6
+            build = SubCenterArcFaceLoss if self.name.startswith("subcenter") else ArcFaceLoss
+            self.module = build(self.C, self.D, self.margin, 16.0, **options)
         else:
             H = 1 if self.name.endswith("one-center") else 3
             # In one dimension centers coincide, and the reference's root has no derivative there.
             self.regularizer_weight = 0.3 if self.D > 1 else 0.0
             self.module = SoftTripleLoss(self.C, self.D, H, regularizer_weight=self.regularizer_weight, **options)
-        centers = random(self.C * getattr(self.module, "centers_per_class", 1), self.D)
+        centers = random(self.parameter.numel() // self.D, self.D)
         self.parameter.data = centers if self.name.startswith("proxy") else centers.t()
         self.module.to(self.dtype)
         # Half of the samples lie near a center, so that the softmax is peaky; lengths differ.
@@ -82,7 +109,11 @@ class ClassCase:
             return mean_over_samples(proxy_nca_losses(X, W, y, 8.0, self.name == "proxy-nca"), **options)
         if self.name == "normalized-softmax":
             return normalized_softmax_loss(X, y, W.t(), **options)
+        if self.name == "cosface":
+            return cosface_loss(X, y, W.t(), 0.35, 16.0, **options)
         centers = W.t().reshape(self.C, -1, self.D)
+        if "arcface" in self.name:
+            return arcface_loss(X, y, centers, self.margin, 16.0, **options)
         loss = soft_triple_loss(X, y, centers, **options)
         if self.reduction == "none" or self.regularizer_weight == 0:
             return loss

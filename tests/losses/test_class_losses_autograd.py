@@ -6,7 +6,14 @@ from class_cases import NAMES, ClassCase
 from pytorch_metric_learning import losses as pml
 from pytorch_metric_learning.regularizers import SparseCentersRegularizer
 
-from robustdml_ops.losses import NormalizedSoftmaxLoss, ProxyNCALoss, SoftTripleLoss
+from robustdml_ops.losses import (
+    ArcFaceLoss,
+    CosFaceLoss,
+    NormalizedSoftmaxLoss,
+    ProxyNCALoss,
+    SoftTripleLoss,
+    SubCenterArcFaceLoss,
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -53,6 +60,20 @@ PEERS = {
     "proxy-nca scaled": (ProxyNCALoss(30, 12, softmax_scale=9), pml.ProxyNCALoss(30, 12, softmax_scale=9)),
     "normalized-softmax": (NormalizedSoftmaxLoss(30, 12), pml.NormalizedSoftmaxLoss(30, 12)),
     "soft-triple": (SoftTripleLoss(30, 12), pml.SoftTripleLoss(30, 12)),
+    "cosface": (CosFaceLoss(30, 12), pml.CosFaceLoss(30, 12)),
+    "cosface settings": (CosFaceLoss(30, 12, 0.1, 9), pml.CosFaceLoss(30, 12, margin=0.1, scale=9)),
+    "arcface": (ArcFaceLoss(30, 12), pml.ArcFaceLoss(30, 12)),
+    "arcface settings": (ArcFaceLoss(30, 12, 90, 9), pml.ArcFaceLoss(30, 12, 90, 9)),
+    "arcface, half a turn and more": (ArcFaceLoss(30, 12, 200, 9), pml.ArcFaceLoss(30, 12, 200, 9)),
+    "arcface, a negative margin": (ArcFaceLoss(30, 12, -20, 9), pml.ArcFaceLoss(30, 12, -20, 9)),
+    "subcenter-arcface": (
+        SubCenterArcFaceLoss(30, 12),
+        pml.SubCenterArcFaceLoss(num_classes=30, embedding_size=12),
+    ),
+    "subcenter-arcface settings": (
+        SubCenterArcFaceLoss(30, 12, 40, 9, 5),
+        pml.SubCenterArcFaceLoss(num_classes=30, embedding_size=12, margin=40, scale=9, sub_centers=5),
+    ),
     "soft-triple settings": (
         SoftTripleLoss(30, 12, 4, 10, 0.3, 0.2, regularizer_weight=0.2),
         pml.SoftTripleLoss(30, 12, 4, 10, 0.3, 0.2, weight_regularizer=REGULARIZER, weight_reg_weight=0.2),

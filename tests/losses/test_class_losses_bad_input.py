@@ -4,11 +4,25 @@ import pytest
 import torch
 from class_cases import NAMES, ClassCase
 
-from robustdml_ops.losses import NormalizedSoftmaxLoss, ProxyNCALoss, SoftTripleLoss
+from robustdml_ops.losses import (
+    ArcFaceLoss,
+    CosFaceLoss,
+    NormalizedSoftmaxLoss,
+    ProxyNCALoss,
+    SoftTripleLoss,
+    SubCenterArcFaceLoss,
+)
 
 X = torch.randn(4, 3)
 Y = torch.tensor([0, 1, 2, 1])
-BUILDS = {"proxy-nca": ProxyNCALoss, "normalized-softmax": NormalizedSoftmaxLoss, "soft-triple": SoftTripleLoss}
+BUILDS = {
+    "proxy-nca": ProxyNCALoss,
+    "normalized-softmax": NormalizedSoftmaxLoss,
+    "soft-triple": SoftTripleLoss,
+    "cosface": CosFaceLoss,
+    "arcface": ArcFaceLoss,
+    "subcenter-arcface": SubCenterArcFaceLoss,
+}
 
 
 @pytest.mark.parametrize("name", BUILDS)
@@ -66,6 +80,12 @@ def test_sample_weights(name, weights, error, message):
         (lambda: SoftTripleLoss(3, 3, gamma=0), "gamma must be positive and finite, got 0"),
         (lambda: SoftTripleLoss(3, 3, gamma=float("nan")), "gamma must be positive and finite, got nan"),
         (lambda: SoftTripleLoss(3, 3, regularizer_weight=-0.1), "regularizer_weight must not be negative, got -0.1"),
+        (lambda: CosFaceLoss(3, 3, margin=float("inf")), "margin must be finite, got inf"),
+        (lambda: CosFaceLoss(3, 3, scale=0), "scale must be positive and finite, got 0"),
+        (lambda: ArcFaceLoss(3, 3, margin=float("nan")), "margin must be finite, got nan"),
+        (lambda: ArcFaceLoss(3, 0), "embedding_size must be at least 1, got 0"),
+        (lambda: SubCenterArcFaceLoss(0, 3), "num_classes must be at least 1, got 0"),
+        (lambda: SubCenterArcFaceLoss(3, 3, sub_centers=0), "sub_centers must be at least 1, got 0"),
     ],
 )
 def test_settings(build, message):

@@ -1,4 +1,4 @@
-"""W of normalised softmax and fc of SoftTriple lie in memory as pytorch-metric-learning's: (D, C) and (D, C·H)."""
+"""W of softmax losses and fc of SoftTriple lie in memory as pytorch-metric-learning's: (D, C) and (D, C·H)."""
 
 import copy
 
@@ -8,19 +8,23 @@ from pytorch_metric_learning import losses as pml
 from safetensors.torch import load_file, save_file
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from robustdml_ops.losses import NormalizedSoftmaxLoss, SoftTripleLoss
+from robustdml_ops.losses import NormalizedSoftmaxLoss, SoftTripleLoss, SubCenterArcFaceLoss
 from robustdml_ops.ops import AnchorBiases, LabelSets, anchor_loss, class_lse, similarity
 from robustdml_ops.sweep import gradient_room
 
 C, D, B = 23, 16, 12
-LOSSES = [(NormalizedSoftmaxLoss, pml.NormalizedSoftmaxLoss), (SoftTripleLoss, pml.SoftTripleLoss)]
-both = pytest.mark.parametrize(("ours", "theirs"), LOSSES, ids=["normalized-softmax", "soft-triple"])
+LOSSES = {
+    "normalized-softmax": (NormalizedSoftmaxLoss, pml.NormalizedSoftmaxLoss),
+    "soft-triple": (SoftTripleLoss, pml.SoftTripleLoss),
+    "subcenter-arcface": (SubCenterArcFaceLoss, pml.SubCenterArcFaceLoss),
+}
+both = pytest.mark.parametrize(("ours", "theirs"), LOSSES.values(), ids=LOSSES)
 BACKENDS = ["native", "eager"]
 
 
 def pair(ours, theirs):
     """Ours and the peer's with the same parameters."""
-    mine, other = ours(C, D), theirs(C, D)
+    mine, other = ours(C, D), theirs(num_classes=C, embedding_size=D)
     mine.load_state_dict(other.state_dict())
     return mine, other
 
@@ -40,7 +44,7 @@ def test_same_seed_same_values_and_same_generator(ours, theirs):
     states, values = [], []
     for build in (ours, theirs):
         torch.manual_seed(5)
-        values.append(parameter_of(build(C, D)))
+        values.append(parameter_of(build(num_classes=C, embedding_size=D)))
         states.append(torch.get_rng_state())
     assert torch.equal(*values)
     assert torch.equal(*states)

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -86,7 +87,9 @@ def test_wheel_without_a_compiler_runs_on_eager(tree, tmp_path, missing):
         names = set(content.namelist())
         assert not [name for name in names if name.endswith(".so")]
         assert {name.partition("/")[0].partition("-")[0] for name in names} == {"robustdml_ops"}
-        assert {f"robustdml_ops/{part}" for part in ("py.typed", "bench/conftest.py", "python_ref/anchor.py")} <= names
+        assert {
+            f"robustdml_ops/{part}" for part in ("py.typed", "cards.json", "bench/conftest.py", "python_ref/anchor.py")
+        } <= names
         content.extractall(site)
     used = run("-c", FIRST_USE, site, cwd=tmp_path)
     assert used.returncode == 0, used.stderr
@@ -142,3 +145,19 @@ def test_module_links_no_torch_and_no_cuda(native):
     assert "libstdc++" in linked
     for library in ("torch", "cudart", "libcuda", "c10"):
         assert library not in linked
+
+
+def test_source_distribution_has_what_a_build_needs(tree, tmp_path):
+    """Every source of the native module, and every file of the package: a wheel can be built of it alone."""
+    shutil.copy(native_builds.ROOT / "MANIFEST.in", tree)
+    shutil.copy(native_builds.ROOT / "constraints.txt", tree)
+    built = run("setup.py", "-q", "sdist", "-d", tmp_path, cwd=tree)
+    assert built.returncode == 0, built.stderr
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as files:
+        found = {name.split("/", 1)[1] for name in files.getnames() if "/" in name}
+    needed = {"CMakeLists.txt", "setup.py", "pyproject.toml", "LICENSE"}
+    for folder in ("csrc", "robustdml_ops"):
+        needed |= {str(path.relative_to(tree)) for path in (tree / folder).rglob("*") if path.is_file()}
+    assert len(needed) > 300
+    assert not needed - found

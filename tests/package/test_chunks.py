@@ -3,12 +3,19 @@
 import pytest
 import torch
 
-from robustdml_ops import chunks
+from robustdml_ops import cards, chunks
 from robustdml_ops.chunks import MB, cache_rows, chunk_rows
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+pytestmark = pytest.mark.usefixtures("default_card")
 PER_CLASS = (0, 1, 300, 512, 1280, 9000, 70_000, 200_000, 10**7)
 GB = 1024 * MB
+
+
+@pytest.fixture
+def default_card(monkeypatch):
+    """A GPU of which nothing was measured."""
+    monkeypatch.setattr(cards, "architecture", lambda device: cards.DEFAULT)
 
 
 @pytest.fixture(params=[4, 24, 80, 141])

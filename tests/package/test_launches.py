@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from robustdml_ops.losses import (
+    ArcFaceLoss,
     ContrastiveLoss,
     MemoryContrastiveLoss,
     MultiSimilarityLoss,
@@ -44,6 +45,12 @@ STEPS = {
     "Proxy-Anchor": (lambda: count(lambda: ProxyAnchorLoss(10**5, 512), 1024, 512), 37, 56),
     "Smooth, dense": (lambda: count(lambda: SmoothProxyAnchorLoss(10**5, 128), 256, 128, (256, 10**5)), 44, 66),
     "Proxy-NCA": (lambda: count(lambda: ProxyNCALoss(10**5, 512), 1024, 512), 42, 68),
+    "ArcFace": (lambda: count(lambda: ArcFaceLoss(10**5, 512), 1024, 512), 73, 107),
+    "Proxy-Anchor, a tenth": (
+        lambda: count(lambda: ProxyAnchorLoss(10**6, 512, negative_share=0.1), 1024, 512),
+        122,
+        158,
+    ),
     "SoftTriple": (lambda: count(lambda: SoftTripleLoss(10**4, 128, 10), 256, 128), 43, 77),
     "multi-similarity": (lambda: count(MultiSimilarityLoss, 1024, 128), 20, 29),
     "multi-similarity, a large batch": (lambda: count(MultiSimilarityLoss, 8192, 128), 29, 50),

@@ -13,6 +13,7 @@ from robustdml_ops.recipes.loss_inputs import guidance
 from robustdml_ops.recipes.loss_inputs.text_embeddings import Guidance
 from robustdml_ops.recipes.methods import METHODS
 from robustdml_ops.recipes.methods.confident import ProcSimOptions
+from robustdml_ops.recipes.methods.negatives import NegativeOptions, SoftmaxOptions
 from robustdml_ops.recipes.methods.pairs import ContrastiveOptions
 from robustdml_ops.recipes.methods.self_paced import SelfPacedOptions
 from robustdml_ops.recipes.options import OptionSet
@@ -85,6 +86,26 @@ def test_margins_reach_superloss(clusters):
     assert not torch.equal(weights(first), weights(second))
 
 
+@pytest.mark.parametrize("method", ["proxy-anchor", "subcenter-arcface"])
+def test_sampled_negatives_train_and_resume(clusters, tmp_path, method):
+    """The draws go on where they stopped."""
+    config = replace(FAST, method=method, batch_size=4, options=OptionSet(NegativeOptions(share=0.3)))
+    whole = train(config, clusters, device="cpu")
+    train(replace(config, epochs=2), clusters, out=tmp_path / "run", device="cpu")
+    resumed = train(config, clusters, out=tmp_path / "run", resume=True, device="cpu")
+    assert torch.equal(weights(whole), weights(resumed))
+    every = train(replace(config, options=OptionSet()), clusters, device="cpu")
+    assert not torch.equal(weights(whole), weights(every))
+
+
+def test_correction_of_sampled_negatives_reaches_the_loss():
+    for correct in (True, False):
+        options = OptionSet(NegativeOptions(share=0.5), SoftmaxOptions(correct_negatives=correct))
+        loss = METHODS["soft-triple"].make_loss(options, 9, 4)
+        assert loss.negatives.share == 0.5
+        assert loss.negative_correction == correct
+
+
 def test_bad_settings(clusters):
     for method in ("procsim", "superloss"):
         assert not METHODS[method].takes_weights
@@ -93,6 +114,7 @@ def test_bad_settings(clusters):
     for method, group, message in (
         ("procsim", ProcSimOptions(lam=0.0), "method procsim: lam must be positive"),
         ("bspml", SelfPacedOptions(lam=3.0), "method bspml: lam_max must be at least lam = 3.0"),
+        ("arcface", NegativeOptions(share=1.5), r"method arcface: negative_share must lie in \(0, 1\], got 1.5"),
     ):
         with pytest.raises(UsageError, match=message):
             train(replace(FAST, method=method, options=OptionSet(group)), clusters)

@@ -8,6 +8,7 @@ from robustdml_ops.losses import AdaptiveProxyAnchorLoss, ProxyAnchorLoss, Smoot
 from robustdml_ops.losses.adaptive_proxy_anchor import NEGATIVE_MARGINS
 from robustdml_ops.losses.base import AnchorFamilyLoss
 from robustdml_ops.recipes.methods.method import Method
+from robustdml_ops.recipes.methods.negatives import NegativeOptions, sampled
 from robustdml_ops.recipes.options import Options, OptionSet, option
 
 
@@ -40,7 +41,7 @@ class SmoothOptions(Options, name="smooth"):
 
 def _proxy_anchor(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
     anchor = options[AnchorOptions]
-    return ProxyAnchorLoss(num_classes, embedding_size, margin=anchor.margin, alpha=anchor.alpha)
+    return ProxyAnchorLoss(num_classes, embedding_size, margin=anchor.margin, alpha=anchor.alpha, **sampled(options))
 
 
 def _smooth_proxy_anchor(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
@@ -56,7 +57,7 @@ def _smooth_proxy_anchor(options: OptionSet, num_classes: int, embedding_size: i
 
 
 def _adaptive_proxy_anchor(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
-    anchor, adaptive = options[AnchorOptions], options[AdaptiveOptions].as_dict()
+    anchor, adaptive = options[AnchorOptions], options[AdaptiveOptions].as_dict() | sampled(options)
     return AdaptiveProxyAnchorLoss(num_classes, embedding_size, margin=anchor.margin, alpha=anchor.alpha, **adaptive)
 
 
@@ -66,7 +67,7 @@ def _proxies(loss: nn.Module) -> Tensor:
 
 
 METHODS = {
-    "proxy-anchor": Method("Proxy-Anchor", _proxy_anchor, (AnchorOptions,), proxies=_proxies),
+    "proxy-anchor": Method("Proxy-Anchor", _proxy_anchor, (AnchorOptions, NegativeOptions), proxies=_proxies),
     "smooth-proxy-anchor": Method(
         "Smooth Proxy-Anchor",
         _smooth_proxy_anchor,
@@ -75,6 +76,9 @@ METHODS = {
         proxies=_proxies,
     ),
     "adaptive-proxy-anchor": Method(
-        "Adaptive Proxy-Anchor", _adaptive_proxy_anchor, (AnchorOptions, AdaptiveOptions), proxies=_proxies
+        "Adaptive Proxy-Anchor",
+        _adaptive_proxy_anchor,
+        (AnchorOptions, AdaptiveOptions, NegativeOptions),
+        proxies=_proxies,
     ),
 }

@@ -1,0 +1,66 @@
+"""Sampled negatives: a step over the classes of the batch and a share of the others, against all of them."""
+
+import pytest
+import torch
+
+from robustdml_ops.losses import ProxyAnchorLoss
+from robustdml_ops.losses.drawn_classes import draw_classes
+from robustdml_ops.python_ref import sampled_proxy_anchor_loss
+
+from .workloads import Shape, Workload
+
+SHAPES = [Shape(256, 689, 64), Shape(256, 20_000, 64), Shape(256, 1_000_000, 128)]
+SHARES = [1.0, 0.3, 0.1, 0.03]
+
+
+def step_of(workload, share):
+    """Loss, gradient of the embeddings, and rows with their gradient as an optimiser that is bound to them has them."""
+    shape = workload.shape
+    module = ProxyAnchorLoss(1, shape.D, negative_share=share).to(workload.device)
+    module.num_classes, module.proxies = shape.C, workload.proxies
+    handed = {}
+    if module.negatives is not None:
+        module.negatives.receiver = lambda rows, gradient: handed.update(rows=rows, gradient=gradient)
+
+    def step():
+        workload.embeddings.grad = workload.proxies.grad = None
+        handed.clear()
+        loss = module(workload.embeddings, workload.labels)
+        loss.backward()
+        return loss.detach(), workload.embeddings.grad, handed
+
+    return step
+
+
+def check(share):
+    """What is timed is the reference's, of the first draw."""
+    workload = Workload(Shape(64, 3000, 32))
+    loss, dX, handed = step_of(workload, share)()
+    X, P = (tensor.detach().double().requires_grad_() for tensor in (workload.embeddings, workload.proxies))
+    drawn = draw_classes(workload.labels, 3000, share, torch.zeros(2, dtype=torch.int64, device=workload.device))
+    weights = drawn.weights(torch.float64)
+    exact = sampled_proxy_anchor_loss(X, P, workload.labels, drawn.classes, weights)
+    gradients = torch.autograd.grad(exact, (X, P))
+    assert torch.equal(handed["rows"], drawn.classes)
+    for mine, truth in ((loss, exact), (dX, gradients[0]), (handed["gradient"], gradients[1][drawn.classes])):
+        torch.testing.assert_close(mine.double(), truth, rtol=1e-4, atol=1e-4 * float(truth.detach().abs().max()))
+
+
+@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_step(timed, shape, share):
+    """The floor: the three products with the classes that are drawn, into fresh memory."""
+    if share < 1:
+        check(share)
+    workload = Workload(shape)
+    met = min(shape.B, shape.C) + round(share * max(0, shape.C - shape.B))
+    floor = Workload(Shape(shape.B, met, shape.D))
+    timed(
+        step_of(workload, share),
+        floor.products(),
+        group=f"proxy-anchor, sampled, {shape}",
+        contender=f"robustdml/proxy-anchor {share:.0%}",
+        rounds=5 if shape.C > 10**5 else 50,
+        flops=floor.flops(),
+        bytes=floor.bytes(),
+    )

@@ -1,0 +1,1 @@
+"""The sections, a file each: ``run(sheet)`` makes its rows."""

@@ -1,0 +1,61 @@
+"""What measurements choose for each kind of card: order of backends, size of chunks, tiles of Triton's kernels.
+
+One shipped table, ``cards.json``: the row ``default`` is whole and serves every card that has no row of its own; the
+row of an architecture holds what differs. Nothing is tuned at run time, so that all ranks and runs sum in the same
+order. ``python -m bench.gpu --adopt`` writes rows from measurements (docs/gpu.md).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+TABLE = Path(__file__).with_name("cards.json")
+DEFAULT = "default"
+
+
+@dataclass(frozen=True)
+class Card:
+    """A row of the table: one field for each key."""
+
+    backends: tuple[str, ...]  # fastest first
+    chunk_least_mb: int  # a chunk takes 1 / chunk_share of the card's memory, at least and at most so many megabytes
+    chunk_most_mb: int
+    chunk_share: int
+    fused_columns: int | None  # embedding sizes up to this one take the fused forward; None: all that it serves
+    tiles: Mapping[str, Mapping[str, int]]  # by kernel
+
+
+def read(table: Path = TABLE) -> dict[str, Card]:
+    """All rows of a table, each made whole by the default."""
+    rows: dict[str, dict[str, Any]] = json.loads(table.read_text())
+    return {name: _card(rows[DEFAULT], row) for name, row in rows.items()}
+
+
+def _card(default: dict[str, Any], row: dict[str, Any]) -> Card:
+    changed = row.get("tiles", {})
+    unknown = {(kernel, key) for kernel, tile in changed.items() for key in tile if key not in default["tiles"][kernel]}
+    if unknown:
+        raise ValueError(f"cards.json: no tile of the default row has {sorted(unknown)}")
+    tiles = {kernel: {**tile, **changed.get(kernel, {})} for kernel, tile in default["tiles"].items()}
+    whole = {**default, **row, "tiles": tiles}
+    return Card(**{**whole, "backends": tuple(whole["backends"])})
+
+
+CARDS = read()
+
+
+def card(device: torch.device) -> Card:
+    """The row that serves ``device``."""
+    return CARDS.get(architecture(device), CARDS[DEFAULT])
+
+
+def architecture(device: torch.device) -> str:
+    """``sm_90`` of an H100; the default where kernels are not run by NVIDIA's."""
+    if device.type != "cuda" or torch.version.cuda is None:
+        return DEFAULT
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"

@@ -1,0 +1,31 @@
+"""What the doctor says of one thing."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes
+    ----------
+    name : str
+        What it is.
+    told : str
+        What was found, in a line.
+    way_out : str, optional
+        What to do about it; None: nothing is to be done.
+    facts : dict
+        The same for programs: numbers, names, lists of them.
+    """
+
+    name: str
+    told: str
+    way_out: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def well(self) -> bool:
+        """Whether nothing is to be done."""
+        return self.way_out is None

@@ -1,0 +1,74 @@
+"""ArcFace, Deng et al. 2019: a margin on the angle between a sample and its class."""
+
+import math
+from typing import Any
+
+from torch import Tensor, nn
+from typing_extensions import Unpack
+
+from robustdml_ops.losses.angular_margin import angular_margin
+from robustdml_ops.losses.margin_softmax import MarginSoftmaxLoss
+from robustdml_ops.losses.peer import ClassLossOptions
+from robustdml_ops.ops import ClassLSE
+
+
+class ArcFaceLoss(MarginSoftmaxLoss):
+    """ArcFace: a softmax over cosines in which the angle with the label's class is enlarged by a margin.
+
+        ℓ_i = −log( e^{s f(θ_y)} / (e^{s f(θ_y)} + Σ_{k≠y} e^{s cos θ_k}) ),   θ_k the angle of x and w_k
+        f(θ) = cos(θ + m) where θ ≤ π − m,  cos θ − m sin m above
+
+    Parameters
+    ----------
+    num_classes, embedding_size
+        As in :class:`~robustdml_ops.losses.NormalizedSoftmaxLoss`, whose keyword arguments this loss has, too. ``.W``
+        is a parameter (D, C): one column per class.
+    margin : float
+        m, in degrees. ``.margin`` holds it in radians, as pytorch-metric-learning's.
+    scale : float
+        s > 0, an inverse temperature.
+
+    Notes
+    -----
+    The margin concerns the label's logit alone, B numbers: the rest is the log-sum-exp over the other classes, with the
+    speed and memory of :class:`~robustdml_ops.losses.ProxyNCALoss`. Gradients are finite at every angle: where sample
+    and class weight are parallel the derivative of f(θ_y) = cos θ cos m − sin θ sin m is that of its first term, since
+    the tangent of the second has no direction. Near there a cosine's rounding error e is one of e·sin m / sin θ in f.
+    With ``collect_stats=True`` (of pytorch-metric-learning) ``.avg_angle`` is the mean of the angles θ_y of the last
+    batch, in degrees, without the margin.
+
+    Source: Deng, Guo, Xue, Zafeiriou, "ArcFace: Additive Angular Margin Loss for Deep Face Recognition", CVPR 2019,
+    Eq. 3; the part above π − m is the authors' code's.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.losses import ArcFaceLoss
+    >>> loss_function = ArcFaceLoss(num_classes=1000, embedding_size=64, margin=28.6, scale=64)
+    >>> loss_function(torch.randn(32, 64), torch.randint(1000, (32,))).backward()
+    >>> loss_function.W.grad.shape
+    torch.Size([64, 1000])
+    """
+
+    peer_name = "ArcFaceLoss"
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        margin: float = 28.6,
+        scale: float = 64,
+        **options: Unpack[ClassLossOptions],
+    ) -> None:
+        super().__init__(num_classes, embedding_size, margin, scale, **options)
+        self.margin = math.radians(margin)
+
+    def _logits(self) -> dict[str, Any]:
+        return {"scale": self.scale, "exclude_target": True}
+
+    def _of_sums(self, sums: ClassLSE) -> Tensor:
+        cosines = sums.target / self.scale
+        self._keep_angle(cosines)
+        moved = self.scale * angular_margin(cosines, self.margin)
+        # log(e^others + e^moved) − moved; beyond 40 the other term is below the last digit of float64.
+        return nn.functional.softplus(sums.lse - moved, threshold=40)

@@ -1,0 +1,112 @@
+"""Sampled negatives: each step a loss meets the classes of its batch and a random share of the others."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from robustdml_ops.losses.drawn_classes import Drawn, draw_classes
+from robustdml_ops.losses.taken_rows import Receiver, take_rows
+from robustdml_ops.validation import check_label_range, check_number
+
+
+class Negatives(nn.Module):
+    """Draws the classes of each step, and remembers which step it is.
+
+    Parameters
+    ----------
+    share : float
+        In (0, 1): how large a part of the classes that the batch lacks is drawn.
+    seed : int
+        ≥ 0. Seed and step are a buffer, ``state`` (2,) int64: a run that is resumed draws what it would have drawn. A
+        checkpoint without it, of a run with all classes, leaves it as it is.
+
+    Attributes
+    ----------
+    receiver : callable or None
+        Is given the rows that were drawn and their gradient, in backward, in place of a gradient of all classes in
+        ``.grad``: for optimisers that leave the other rows alone.
+    """
+
+    state: Tensor
+
+    def __init__(self, share: float, seed: int = 0) -> None:
+        super().__init__()
+        self.share = share
+        self.register_buffer("state", torch.tensor([seed, 0]))
+        self.receiver: Receiver | None = None
+
+    def draw(self, labels: Tensor, num_classes: int) -> Drawn:
+        """Draw the classes of the next step.
+
+        Parameters
+        ----------
+        labels : Tensor
+            (B,) int64 in 0 … C − 1.
+        num_classes : int
+            C.
+
+        Returns
+        -------
+        Drawn
+            See :func:`~robustdml_ops.losses.drawn_classes.draw_classes`.
+
+        Raises
+        ------
+        IndexError
+            On the CPU, a label out of range.
+        RuntimeError
+            In the backward pass, where a checkpoint runs the loss again.
+        """
+        if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:
+            raise RuntimeError(
+                "torch.utils.checkpoint runs the loss again in the backward pass, where it would draw other negatives: "
+                "leave the loss out of the checkpoint, or negative_share out of the loss"
+            )
+        check_label_range(labels, num_classes)
+        drawn = draw_classes(labels, num_classes, self.share, self.state)
+        with torch.no_grad():
+            self.state[1] += 1
+        return drawn
+
+    def rows(self, proxies: Tensor, drawn: Drawn) -> Tensor:
+        """Take the rows of the classes drawn.
+
+        Parameters
+        ----------
+        proxies : Tensor
+            (C, D), or (C, H, D) with H centres a class.
+        drawn : Drawn
+            Of this step.
+
+        Returns
+        -------
+        Tensor
+            (M, D) or (M, H, D), differentiable.
+        """
+        if proxies.dim() == 2:
+            return take_rows(proxies, drawn.classes, self.receiver)
+        H = proxies.shape[1]
+        rows = (drawn.classes[:, None] * H + torch.arange(H, device=drawn.classes.device)).flatten()
+        return take_rows(proxies.flatten(0, 1), rows, self.receiver).view(-1, H, proxies.shape[2])
+
+    def extra_repr(self) -> str:
+        """Return the settings, for ``repr``."""
+        return f"share={self.share}"
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        state_dict.setdefault(f"{prefix}state", self.state)
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+
+def negatives_of(options: Any) -> Negatives | None:
+    """Take ``negative_share`` and ``negative_seed`` out of a loss's dictionary of options; None: all classes."""
+    share, seed = options.pop("negative_share", 1.0), options.pop("negative_seed", 0)
+    check_number("negative_share", share)
+    if not 0 < share <= 1:
+        raise ValueError(f"negative_share must lie in (0, 1], got {share}: 1 takes all classes")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise TypeError(f"negative_seed must be an integer, got {seed!r}")
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"negative_seed must not be negative, nor 2^63 or more, got {seed}")
+    return None if share == 1 else Negatives(float(share), seed)

@@ -1,0 +1,156 @@
+"""Sub-center ArcFace, Deng et al. 2020: several centres a class, of which the nearest counts."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import Unpack
+
+from robustdml_ops.losses.arcface import ArcFaceLoss
+from robustdml_ops.losses.labels import class_labels
+from robustdml_ops.losses.peer import ClassLossOptions
+from robustdml_ops.precision import compute_dtype
+from robustdml_ops.rows.lengths import unit_rows
+from robustdml_ops.validation import (
+    check_finite_embeddings,
+    check_finite_numbers,
+    check_label_range,
+    check_matrix,
+    check_same_device,
+    check_sizes,
+)
+
+_SAMPLES = 1 << 14  # whose centres are gathered at a time
+
+
+class SubCenterArcFaceLoss(ArcFaceLoss):
+    """ArcFace over classes of H centres: a sample's cosine with a class is that with the nearest of them.
+
+        cos θ_k = max_h cos(x, w_kh),   and ℓ_i of these as in :class:`~robustdml_ops.losses.ArcFaceLoss`
+
+    Wrong labels gather at centres of their own, and leave the dominant one clean; :meth:`get_outliers` finds them.
+
+    Parameters
+    ----------
+    num_classes, embedding_size, margin, scale
+        As in :class:`~robustdml_ops.losses.ArcFaceLoss`, whose keyword arguments this loss has, too. ``.W`` is a
+        parameter (D, C·H), whose columns from k·H on are the H centres of class k.
+    sub_centers : int
+        H.
+
+    Notes
+    -----
+    Of centres that are equally near the first has the gradient. Precision, speed and memory are those of
+    :class:`~robustdml_ops.losses.ArcFaceLoss` with C·H classes.
+
+    Source: Deng, Guo, Liu, Gong, Zafeiriou, "Sub-center ArcFace: Boosting Face Recognition by Large-scale Noisy Web
+    Faces", ECCV 2020, Eq. 2 and section 3.3.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.losses import SubCenterArcFaceLoss
+    >>> loss_function = SubCenterArcFaceLoss(num_classes=100, embedding_size=64, sub_centers=3)
+    >>> embeddings, labels = torch.randn(32, 64), torch.randint(100, (32,))
+    >>> loss_function(embeddings, labels).backward()
+    >>> outliers, dominant_centers = loss_function.get_outliers(embeddings, labels, threshold=75)
+    >>> dominant_centers.shape
+    torch.Size([64, 100])
+    """
+
+    peer_name = "SubCenterArcFaceLoss"
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        margin: float = 28.6,
+        scale: float = 64,
+        sub_centers: int = 3,
+        **options: Unpack[ClassLossOptions],
+    ) -> None:
+        check_sizes(num_classes=num_classes, sub_centers=sub_centers)
+        super().__init__(num_classes * sub_centers, embedding_size, margin, scale, **options)
+        self.num_classes = num_classes
+        self.sub_centers = sub_centers
+
+    def get_logits(self, embeddings: Tensor) -> Tensor:
+        """s·cos θ of ``embeddings`` (B, D) with all classes, (B, C), without the margin; materialises B×C×H."""
+        of_centers = super().get_logits(embeddings)
+        if self._dense_reason() is not None:
+            return of_centers
+        return of_centers.view(-1, self.num_classes, self.sub_centers).max(2).values
+
+    @torch.no_grad()
+    def get_outliers(
+        self, embeddings: Tensor, labels: Tensor, threshold: float = 75, return_dominant_centers: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """Find samples that are far from the dominant centre of their class, the one nearest to most of its samples.
+
+        Parameters
+        ----------
+        embeddings, labels : Tensor
+            (N, D) and (N,), such as those of a whole training set.
+        threshold : float
+            Angle in degrees above which a sample is an outlier.
+        return_dominant_centers : bool
+            Of no effect: pytorch-metric-learning 2.9 returns the centres either way, and scripts unpack them.
+
+        Returns
+        -------
+        outliers : Tensor
+            (n,) int64: places of the outliers, sorted by label and place.
+        dominant_centers : Tensor
+            (D, C), columns of ``W``, in the type of the embeddings; 0 where a class has no sample.
+
+        Raises
+        ------
+        ValueError, IndexError
+            As for a batch of the loss.
+        """
+        check_finite_numbers(threshold=threshold)
+        check_matrix("embeddings", embeddings, columns=self.embedding_size)
+        check_same_device(embeddings=embeddings, W=self.W)
+        check_finite_embeddings(embeddings)
+        labels = class_labels(labels, embeddings)
+        check_label_range(labels, self.num_classes)
+        if embeddings.dtype == torch.float64:
+            self._widen()
+        cosines = self._cosines_with_own_centers(embeddings, labels)
+        C, H = self.num_classes, self.sub_centers
+        votes = torch.bincount(labels * H + cosines.argmax(1), minlength=C * H).view(C, H)
+        dominant = votes.argmax(1)
+        far = cosines.gather(1, dominant[labels, None]).squeeze(1) < math.cos(math.radians(threshold))
+        outliers = far.nonzero().squeeze(1)
+        outliers = outliers[labels[outliers].argsort(stable=True)]
+        centers = self.W.detach()[:, torch.arange(C, device=labels.device) * H + dominant]
+        return outliers, centers.masked_fill(votes.sum(1) == 0, 0).to(embeddings.dtype)
+
+    def _cosines_with_own_centers(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Cosines (N, H) of samples with the centres of their labels, some samples at a time."""
+        dtype = compute_dtype(embeddings, self.W)
+        centers = self._proxies().detach()
+        return torch.cat(
+            [
+                torch.einsum("nhd,nd->nh", _unit(centers[own].to(dtype)), unit_rows(X.to(dtype)))
+                for X, own in zip(torch.split(embeddings, _SAMPLES), torch.split(labels, _SAMPLES), strict=True)
+            ]
+        )
+
+    def _logits(self) -> dict[str, Any]:
+        return {**super()._logits(), "pooling": "max"}
+
+    def _proxies(self) -> Tensor:
+        """(C, H, D), a view of ``W``."""
+        return self.W.t().reshape(self.num_classes, self.sub_centers, self.embedding_size)
+
+    def _twin(self) -> Any:
+        twin = super()._twin()
+        twin.sub_centers = self.sub_centers
+        return twin
+
+
+def _unit(centers: Tensor) -> Tensor:
+    """Centres (n, H, D), scaled to length 1."""
+    return unit_rows(centers.flatten(0, 1)).view_as(centers)

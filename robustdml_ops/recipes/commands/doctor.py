@@ -1,0 +1,32 @@
+"""``robustdml doctor``: see :mod:`robustdml_ops.doctor`, which runs without the extra of the recipes, too."""
+
+import argparse
+
+from robustdml_ops.doctor.command import main
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options.
+
+    Parameters
+    ----------
+    parser : ArgumentParser
+        Of the command.
+    """
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Examine this machine.
+
+    Parameters
+    ----------
+    arguments : Namespace
+        Parsed options.
+
+    Returns
+    -------
+    int
+        0 if nothing is to be done, else 1.
+    """
+    return main(["--json"] if arguments.json else [])

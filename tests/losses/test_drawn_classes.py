@@ -1,0 +1,92 @@
+"""Which classes a step meets: those of the batch, and a share of the others, each as likely as any."""
+
+import pytest
+import torch
+
+from robustdml_ops.losses.drawn_classes import draw_classes
+
+
+def state(step=0, seed=0):
+    return torch.tensor([seed, step])
+
+
+@pytest.mark.parametrize(
+    ("B", "C", "share"),
+    [
+        (5, 20, 0.3),
+        (1, 2, 0.5),
+        (3, 4, 0.01),
+        (64, 40, 0.1),
+        (40, 40, 0.5),
+        (0, 9, 0.4),
+        (7, 10**6, 1e-3),
+        (9, 50, 0.99),
+    ],
+)
+def test_distinct_classes_with_those_of_the_batch_first(B, C, share):
+    generator = torch.Generator().manual_seed(B)
+    for step in range(20):
+        labels = torch.randint(C, (B,), generator=generator)
+        drawn = draw_classes(labels, C, share, state(step))
+        certain = min(B, C)
+        others = max(1, round(share * (C - certain))) if certain < C else 0
+        assert drawn.classes.shape == (certain + others,)
+        assert len(drawn.classes.unique()) == len(drawn.classes)
+        assert drawn.classes.numel() == 0 or 0 <= drawn.classes.min() <= drawn.classes.max() < C
+        assert torch.equal(drawn.classes[drawn.labels], labels)
+        assert drawn.certain == certain
+        assert (drawn.labels < len(labels.unique())).all()
+        weights = drawn.weights(torch.float64)
+        # The weights are those of all classes together.
+        torch.testing.assert_close(weights.sum(), torch.tensor(float(C), dtype=torch.float64))
+        assert (weights[:certain] == 1).all()
+
+
+def test_a_pure_function_of_seed_step_and_shard():
+    labels = torch.tensor([3, 3, 700, 12])
+
+    def classes(step=0, seed=0, shard=0):
+        return draw_classes(labels, 1000, 0.1, state(step, seed), shard).classes
+
+    assert torch.equal(classes(4, 5, 6), classes(4, 5, 6))
+    first = set(classes().tolist())
+    for other in (classes(step=1), classes(seed=1), classes(shard=1), classes(seed=2**40), classes(step=2**40)):
+        assert len(first & set(other.tolist())) < 40  # of 104; by chance 13
+
+
+def test_labels_of_other_shards_are_left_out():
+    drawn = draw_classes(torch.tensor([-7, 4, -1, 9, 4]), 100, 0.2, state())
+    assert drawn.labels.tolist() == [-7, 0, -1, 1, 0]
+    assert drawn.classes[:2].tolist() == [4, 9]
+    assert len(drawn.classes.unique()) == len(drawn.classes) == 5 + 19
+    none = draw_classes(torch.tensor([-1, -1]), 10, 0.5, state())
+    assert none.labels.tolist() == [-1, -1]
+    assert len(none.classes.unique()) == 2 + 4
+
+
+@pytest.mark.parametrize(("C", "share"), [(24, 0.3), (37, 0.1)])
+def test_each_class_counts_once_on_average(C, share):
+    """Sum of weights over many steps, for each class, against its binomial error."""
+    labels, steps = torch.tensor([5, 5, 0, 5]), 2000
+    total, squares = torch.zeros(C, dtype=torch.float64), torch.zeros(C, dtype=torch.float64)
+    for step in range(steps):
+        drawn = draw_classes(labels, C, share, state(step, seed=1))
+        weights = drawn.weights(torch.float64)
+        total[drawn.classes] += weights
+        squares[drawn.classes] += weights**2
+    mean = total / steps
+    error = ((squares / steps - mean**2) / steps).sqrt()
+    present = torch.zeros(C, dtype=torch.bool).scatter(0, labels, True)
+    assert (mean[present] == 1).all()
+    z = (mean[~present] - 1) / error[~present]
+    assert z.abs().max() < 4
+    # The squares of a normal number of each class; without the weights their mean would be in the hundreds.
+    assert 0.3 < z.square().mean() < 2
+
+
+def test_draws_of_two_steps_are_no_more_alike_than_chance():
+    labels, C = torch.tensor([1, 2]), 400
+    sets = [set(draw_classes(labels, C, 0.1, state(step)).classes[2:].tolist()) for step in range(300)]
+    for lag in (1, 2, 7):
+        common = [len(a & b) for a, b in zip(sets, sets[lag:], strict=False)]
+        assert sum(common) / len(common) == pytest.approx(40 * 40 / 398, abs=0.5)

@@ -1,0 +1,355 @@
+"""Losses over a share of the classes: values, expectations, gradients of rows, and runs that go on."""
+
+import copy
+import math
+
+import pytest
+import torch
+from pytorch_metric_learning.distances import LpDistance
+from torch.utils.checkpoint import checkpoint
+
+from python_ref import angular_margin, pooled_similarity, sampled_cross_entropy, sampled_proxy_anchor_loss
+from robustdml_ops.losses import (
+    AdaptiveProxyAnchorLoss,
+    ArcFaceLoss,
+    CosFaceLoss,
+    NormalizedSoftmaxLoss,
+    ProxyAnchorLoss,
+    ProxyNCALoss,
+    SmoothProxyAnchorLoss,
+    SoftTripleLoss,
+    SubCenterArcFaceLoss,
+)
+from robustdml_ops.losses.drawn_classes import draw_classes
+from robustdml_ops.losses.taken_rows import take_rows
+
+C, D, B = 30, 5, 8
+SHARED = {"negative_share": 0.2, "negative_seed": 3}
+BUILDS = {
+    "proxy-anchor": lambda **options: ProxyAnchorLoss(C, D, alpha=6, **options),
+    "adaptive": lambda **options: AdaptiveProxyAnchorLoss(
+        C, D, alpha=6, per_class=True, negative_margin="proxy", **options
+    ),
+    "proxy-nca": lambda **options: ProxyNCALoss(C, D, 3, **options),
+    "proxy-nca-2017": lambda **options: ProxyNCALoss(C, D, 3, include_positive=False, **options),
+    "normalized-softmax": lambda **options: NormalizedSoftmaxLoss(C, D, 0.2, **options),
+    "soft-triple": lambda **options: SoftTripleLoss(C, D, 3, la=6, **options),
+    "cosface": lambda **options: CosFaceLoss(C, D, scale=6, **options),
+    "arcface": lambda **options: ArcFaceLoss(C, D, scale=6, **options),
+    "subcenter-arcface": lambda **options: SubCenterArcFaceLoss(C, D, scale=6, **options),
+}
+SOFTMAX = [name for name in BUILDS if name not in ("proxy-anchor", "adaptive")]
+every = pytest.mark.parametrize("name", BUILDS)
+
+
+def build(name, **options):
+    torch.manual_seed(0)
+    return BUILDS[name](**options).double()
+
+
+def batch():
+    generator = torch.Generator().manual_seed(1)
+    X = torch.randn(B, D, generator=generator, dtype=torch.float64, requires_grad=True)
+    return X, torch.randint(C, (B,), generator=generator)
+
+
+def matrix(loss_function):
+    """The parameter of the classes."""
+    return next(parameter for parameter in loss_function.parameters() if parameter.dim() == 2)
+
+
+def rows_of(loss_function, gradient):
+    """By classes, (C, …)."""
+    gradient = gradient if gradient.shape[1] == D else gradient.t()
+    return gradient.reshape(C, -1)
+
+
+def reference(name, loss_function, X, y, drawn, weights):
+    """The dense formula on the classes drawn."""
+    W = matrix(loss_function)
+    W = W if W.shape[1] == D else W.t()
+    if name == "proxy-anchor":
+        return sampled_proxy_anchor_loss(X, W, y, drawn, weights, 6.0)
+    own = torch.nn.functional.one_hot(y, C).bool()
+    centers = W.reshape(C, -1, D)
+    pooling = {"soft-triple": "softmax", "subcenter-arcface": "max"}.get(name, "none")
+    gamma = 0.1 if pooling == "softmax" else None
+    s = pooled_similarity(X, W if pooling == "none" else centers, pooling, gamma)
+    moved, scale = s, 6.0
+    if name.startswith("normalized"):
+        scale = 5.0
+    elif name == "soft-triple":
+        moved = s - 0.01
+    elif name == "cosface":
+        moved = s - 0.35
+    elif name.endswith("arcface"):
+        moved = angular_margin(s, math.radians(28.6))
+    return sampled_cross_entropy(scale * torch.where(own, moved, s), y, drawn, weights).mean()
+
+
+@pytest.mark.parametrize("backend", ["native", "eager"])
+@pytest.mark.parametrize("correction", [True, False])
+@pytest.mark.parametrize("name", [name for name in BUILDS if name not in ("adaptive", "proxy-nca-2017")])
+@pytest.mark.usefixtures("small_chunks")
+def test_values_and_gradients_are_the_reference_s(name, correction, backend):
+    if name in SOFTMAX:
+        options = {"negative_correction": correction}
+    elif not correction:
+        return
+    else:
+        options = {}
+    loss_function = build(name, backend=backend, **SHARED, **options)
+    X, y = batch()
+    for step in range(3):
+        drawn = draw_classes(y, C, 0.2, torch.tensor([3, step]))
+        weights = drawn.weights(torch.float64) if correction else torch.ones(len(drawn.classes), dtype=torch.float64)
+        mine, other = loss_function(X, y), reference(name, loss_function, X, y, drawn.classes, weights)
+        torch.testing.assert_close(mine, other, rtol=1e-11, atol=1e-12)
+        inputs = (X, matrix(loss_function))
+        gradients = [torch.autograd.grad(loss, inputs, create_graph=True) for loss in (mine, other)]
+        for found, expected in zip(*gradients, strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+        second = [torch.autograd.grad(sum(g.square().sum() for g in each), inputs) for each in gradients]
+        for found, expected in zip(*second, strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-9)
+
+
+@every
+def test_rows_that_were_not_drawn_have_no_gradient(name):
+    loss_function = build(name, **SHARED)
+    X, y = batch()
+    loss_function(X, y).backward()
+    drawn = draw_classes(y, C, 0.2, torch.tensor([3, 0])).classes
+    gradient = matrix(loss_function).grad
+    assert gradient.stride() == matrix(loss_function).stride()
+    rows = rows_of(loss_function, gradient)
+    present = torch.zeros(C, dtype=torch.bool).scatter(0, drawn, True)
+    assert len(drawn) == 8 + 4
+    assert not rows[~present].any()
+    assert (rows[present] != 0).any(1).all()
+
+
+def means(name, steps, weight=None):
+    """Loss and gradients over many draws: their mean, and the error of it."""
+    loss_function = build(name, **SHARED)
+    X, y = batch()
+    inputs = (X, matrix(loss_function))
+    kept = []
+    for _ in range(steps):
+        loss = loss_function(X, y)
+        parts = [loss.detach()[None], *(g.flatten() for g in torch.autograd.grad(loss, inputs))]
+        kept.append(torch.cat(parts))
+    values = torch.stack(kept)
+    return values.mean(0), values.std(0) / steps**0.5, loss_function
+
+
+def whole(loss_function):
+    X, y = batch()
+    loss = loss_function.eval()(X, y)
+    gradients = torch.autograd.grad(loss, (X, matrix(loss_function)))
+    return torch.cat([loss.detach()[None], *(g.flatten() for g in gradients)])
+
+
+@pytest.mark.parametrize("name", ["proxy-anchor", "adaptive"])
+def test_loss_and_gradients_of_proxy_anchor_keep_their_expectation(name, monkeypatch):
+    mean, error, loss_function = means(name, 600)
+    exact = whole(loss_function)
+    z = (mean - exact) / error.clamp(min=1e-12)
+    assert z.abs().max() < 4.5  # of 191 numbers
+    assert (error > 1e-6).sum() > 100
+    # It would be seen: with each class counted once the loss is too small by many errors.
+    monkeypatch.setattr(
+        "robustdml_ops.losses.drawn_classes.Drawn.weights",
+        lambda drawn, dtype: torch.ones(len(drawn.classes)).to(dtype),
+    )
+    mean, error, _ = means(name, 100)
+    assert (mean[0] - exact[0]) / error[0] < -20
+
+
+def test_the_sum_of_a_softmax_keeps_its_expectation():
+    """Of the exponentials, whose logarithm the loss takes: its own mean is below by the spread of the sum."""
+    X, y = batch()
+    sums = {}
+    for correction in (True, False):
+        loss_function = build("proxy-nca", **SHARED, negative_correction=correction, reduction="none")
+        # e^ℓ = Σ_k e^{z_k − z_y}
+        sums[correction] = torch.stack([loss_function(X, y).detach().exp() for _ in range(600)])
+        exact = loss_function.eval()(X, y).detach().exp()
+    z = {key: (each.mean(0) - exact) / (each.std(0) / 600**0.5) for key, each in sums.items()}
+    assert z[True].abs().max() < 4
+    assert z[False].max() < -20
+
+
+@every
+def test_terms_and_parts_have_the_same_sum(name):
+    X, y = batch()
+    mean = build(name, **SHARED)(X, y)
+    terms = build(name, **SHARED, reduction="none")(X, y)
+    torch.testing.assert_close(terms.mean() if name in SOFTMAX else terms.sum(), mean)
+    parts = build(name, **SHARED).compute_loss(X, y, None, None, None)
+    if name == "proxy-anchor":
+        assert terms.shape == (C,)
+        summed = sum(part["losses"].sum() / part["divisor"] for part in parts.values())
+        torch.testing.assert_close(summed, mean)
+        assert (parts["neg_loss"]["losses"] != 0).sum() == 12
+
+
+@every
+def test_where_the_batch_is_larger_than_the_classes_all_take_part(name):
+    loss_function = build(name, **SHARED)
+    X = torch.randn(C + 3, D, dtype=torch.float64)
+    y = torch.arange(C + 3) % (C - 2)
+    torch.testing.assert_close(loss_function(X, y), loss_function.eval()(X, y))
+
+
+@every
+def test_a_share_of_1_is_all_classes_and_nothing_else(name):
+    X, y = batch()
+    loss_function = build(name, negative_share=1)
+    assert loss_function.negatives is None
+    assert loss_function.state_dict().keys() == build(name).state_dict().keys()
+    assert loss_function(X, y) == build(name)(X, y)
+
+
+def test_evaluation_takes_all_classes_and_no_step():
+    X, y = batch()
+    loss_function = build("arcface", **SHARED)
+    assert loss_function.eval()(X, y) == build("arcface")(X, y)
+    assert loss_function.negatives.state.tolist() == [3, 0]
+    assert loss_function.get_logits(X).shape == (B, C)
+
+
+@every
+def test_a_resumed_run_draws_what_it_would_have_drawn(name):
+    X, y = batch()
+    loss_function = build(name, **SHARED)
+    for _ in range(3):
+        loss_function(X, y)
+    saved = copy.deepcopy(loss_function.state_dict())
+    assert saved["negatives.state"].tolist() == [3, 3]
+    expected = [loss_function(X, y) for _ in range(2)]
+    other = build(name, negative_share=0.2)  # another seed, which the checkpoint replaces
+    other.load_state_dict(saved)
+    assert [other(X, y) for _ in range(2)] == expected
+    # A run over all classes is taken up with fewer.
+    plain = build(name).state_dict()
+    other.load_state_dict(plain)
+    assert other.negatives.state.tolist() == [3, 5]
+
+
+@pytest.mark.parametrize("name", ["proxy-anchor", "soft-triple", "arcface"])
+def test_a_receiver_is_given_rows_and_gradient_in_place_of_grad(name):
+    """And can update the rows drawn alone, by the very step that a dense gradient would have made."""
+    X, y = batch()
+    dense, lazy = build(name, **SHARED), build(name, **SHARED)
+    optimizer = torch.optim.SGD(dense.parameters(), 0.1)
+
+    def update(rows, gradient):
+        W = matrix(lazy).detach()
+        assert rows.unique().numel() == len(rows) == len(gradient)
+        W = W if name == "proxy-anchor" else W.t()
+        W[rows] -= 0.1 * gradient
+
+    lazy.negatives.receiver = update
+    for _ in range(4):
+        optimizer.zero_grad()
+        losses = [loss_function(X, y) for loss_function in (dense, lazy)]
+        torch.testing.assert_close(*losses, rtol=1e-13, atol=0)
+        before = X.grad
+        losses[0].backward()
+        optimizer.step()
+        X.grad = before
+        losses[1].backward()
+        assert matrix(lazy).grad is None
+        torch.testing.assert_close(matrix(lazy), matrix(dense), rtol=1e-12, atol=1e-13)
+    with pytest.raises(RuntimeError, match="leave create_graph=True out"):
+        torch.autograd.grad(lazy(X, y), [*lazy.parameters()], create_graph=True)
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_rows_are_differentiable_twice(columns):
+    W = torch.randn(7, 3, dtype=torch.float64)
+    W = (W.t().contiguous().t() if columns else W).requires_grad_()
+    rows = torch.tensor([5, 0, 3])
+    assert torch.equal(take_rows(W, rows), W[rows])
+    assert torch.autograd.gradcheck(lambda matrix: take_rows(matrix, rows), [W])
+    assert torch.autograd.gradgradcheck(lambda matrix: take_rows(matrix, rows).square(), [W])
+
+
+@pytest.mark.parametrize("name", ["adaptive", "subcenter-arcface"])
+def test_compiled(name):
+    torch.use_deterministic_algorithms(False)  # its NaN filling is not traced
+    torch._dynamo.reset()
+    eager, compiled_module = build(name, **SHARED), build(name, **SHARED)
+    compiled = torch.compile(compiled_module, fullgraph=True, backend="aot_eager")
+    X, y = batch()
+    for _ in range(3):
+        results = []
+        for function, module in ((compiled, compiled_module), (eager, eager)):
+            loss = function(X, y)
+            results.append([loss, *torch.autograd.grad(loss, (X, matrix(module)))])
+        for mine, other in zip(*results, strict=True):
+            torch.testing.assert_close(mine, other)
+    assert compiled_module.negatives.state.tolist() == [3, 3]
+
+
+def test_functional_gradients_take_the_state_with_the_parameters():
+    """As they do of every module that counts its steps; the module's own stays where it was."""
+    X, y = batch()
+    loss_function = build("normalized-softmax", **SHARED)
+
+    def loss(parameters, buffers):
+        return torch.func.functional_call(loss_function, {**parameters, **buffers}, (X, y))
+
+    parameters = {name: parameter.detach() for name, parameter in loss_function.named_parameters()}
+    buffers = {name: buffer.clone() for name, buffer in loss_function.named_buffers()}
+    found = torch.func.grad(loss)(parameters, buffers)
+    assert loss_function.negatives.state.tolist() == [3, 0]
+    assert buffers["negatives.state"].tolist() == [3, 1]
+    loss_function(X, y).backward()
+    torch.testing.assert_close(found["W"], loss_function.W.grad)
+
+
+def test_a_checkpoint_that_would_draw_again_is_refused():
+    X, y = batch()
+    loss = checkpoint(build("proxy-nca", **SHARED), X, y, use_reentrant=False)
+    with pytest.raises(RuntimeError, match="would draw other negatives: leave the loss out of the checkpoint"):
+        loss.backward()
+
+
+@every
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"negative_share": 0}, ValueError, r"negative_share must lie in \(0, 1\], got 0: 1 takes all classes"),
+        ({"negative_share": 1.01}, ValueError, r"negative_share must lie in \(0, 1\], got 1.01"),
+        ({"negative_share": float("nan")}, ValueError, r"negative_share must lie in \(0, 1\], got nan"),
+        ({"negative_share": "0.1"}, TypeError, "negative_share must be a number, got '0.1'"),
+        ({"negative_share": 0.1, "negative_seed": -1}, ValueError, "negative_seed must not be negative, .* got -1"),
+        ({"negative_share": 0.1, "negative_seed": 0.5}, TypeError, "negative_seed must be an integer, got 0.5"),
+        ({"negative_shares": 0.1}, TypeError, "did you mean negative_share"),
+    ],
+)
+def test_bad_settings(name, options, error, message):
+    with pytest.raises(error, match=message):
+        BUILDS[name](**options)
+
+
+def test_losses_that_have_no_sampled_negatives_say_so():
+    with pytest.raises(TypeError, match="negative_share"):
+        SmoothProxyAnchorLoss(C, D, negative_share=0.1)
+    with pytest.raises(TypeError, match="ProxyAnchorLoss has no argument 'negative_correction'"):
+        ProxyAnchorLoss(C, D, negative_share=0.1, negative_correction=False)
+    for kind in (ProxyAnchorLoss, ProxyNCALoss):
+        with pytest.raises(ValueError, match=r"negative_share is of the fused sums, and distance=LpDistance"):
+            kind(C, D, negative_share=0.1, distance=LpDistance())
+
+
+@every
+def test_a_label_out_of_range_is_named(name):
+    X, y = batch()
+    loss_function = build(name, **SHARED)
+    y[2] = C
+    with pytest.raises(IndexError, match=rf"labels\[2\] = {C} is outside 0 … {C - 1}"):
+        loss_function(X, y)
+    assert loss_function.negatives.state.tolist() == [3, 0]

@@ -1,0 +1,154 @@
+"""The table of cards: what it holds is what the code reads, and a row that says otherwise changes what is done."""
+
+import dataclasses
+import json
+import re
+
+import pytest
+import torch
+
+from bench.gpu.adopt import differing
+from robustdml_ops import backends, cards, chunks
+from robustdml_ops.anchor import triton as anchor
+from robustdml_ops.chunks import MB, chunk_rows
+from robustdml_ops.classes import triton as classes
+from robustdml_ops.pairs import triton as pairs
+from robustdml_ops.rows import triton as rows
+from robustdml_ops.triton_device import fused_pays
+
+CUDA, F32, F64, BF16 = torch.device("cuda"), torch.float32, torch.float64, torch.bfloat16
+ROWS = sorted(cards.CARDS)
+
+
+@pytest.fixture
+def on_card(monkeypatch):
+    """Let a row serve "cuda"."""
+
+    def put(name="sm_90", **changed):
+        row = dataclasses.replace(cards.CARDS.get(name, cards.CARDS[cards.DEFAULT]), **changed)
+        monkeypatch.setitem(cards.CARDS, name, row)
+        monkeypatch.setattr(cards, "architecture", lambda device: name)
+        return row
+
+    monkeypatch.setattr(chunks, "memory", lambda device: 80 << 30)
+    return put
+
+
+def launches(tile_of):
+    """Of every kernel whose tile is in the table, over the shapes and types that it distinguishes."""
+    for B in (16, 99, 1024):
+        for compute in (F32, F64):
+            for labels, by_anchor in ((True, False), (False, False), (False, True)):
+                yield anchor.epilogue_launch(B, compute, labels, by_anchor, tile_of("anchor_lse"))
+            yield classes.epilogue_launch(B, compute, tile_of("class_lse"))
+            yield pairs.epilogue_launch(B, compute, tile_of("pairs"))
+        for D in (16, 128, 515):
+            yield rows.rows_launch(D, tile_of("rows"))
+            for operand in (F32, BF16):
+                yield anchor.fused_launch(B, D, operand, True, "tf32", True, tile_of("fused_anchor_lse"))
+                yield classes.fused_launch(B, D, operand, False, "tf32", True, tile_of("fused_class_lse"))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_tiles_are_powers_of_two(name):
+    for launch in launches(cards.CARDS[name].tiles.__getitem__):
+        blocks = {key: value for key, value in launch.items() if key.startswith("BLOCK")}
+        assert all(value >= 1 and value & (value - 1) == 0 for value in blocks.values()), launch
+        assert launch["num_warps"] in (1, 2, 4, 8, 16)
+
+
+def test_every_tile_of_the_table_is_read():
+    asked = set()
+
+    class Told(dict):
+        def __init__(self, kernel, tile):
+            super().__init__(tile)
+            self.kernel = kernel
+
+        def __getitem__(self, key):
+            asked.add((self.kernel, key))
+            return super().__getitem__(key)
+
+    tiles = cards.CARDS[cards.DEFAULT].tiles
+    for _ in launches(lambda kernel: Told(kernel, tiles[kernel])):
+        pass
+    assert asked == {(kernel, key) for kernel, tile in tiles.items() for key in tile}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_hold_what_can_be(name):
+    row = cards.CARDS[name]
+    assert set(row.backends) == set(backends.UNAVAILABLE)
+    assert 64 <= row.chunk_least_mb <= row.chunk_most_mb
+    assert row.chunk_share >= 1
+    assert row.fused_columns is None or row.fused_columns >= 0
+    assert name == cards.DEFAULT or re.fullmatch(r"sm_\d{2,3}", name)
+
+
+def test_the_default_row_is_whole_and_the_others_hold_what_differs():
+    table = json.loads(cards.TABLE.read_text())
+    default = table.pop(cards.DEFAULT)
+    assert set(default) == {field.name for field in dataclasses.fields(cards.Card)}
+    for row in table.values():
+        assert differing(row, default) == row != {}
+
+
+def test_a_card_without_a_row_has_the_default(monkeypatch):
+    monkeypatch.setattr(cards, "architecture", lambda device: "sm_79")
+    assert cards.card(CUDA) is cards.CARDS[cards.DEFAULT]
+
+
+def test_hopper_has_its_tiles():
+    tile = cards.CARDS["sm_90"].tiles["fused_anchor_lse"]
+    short, long = (anchor.fused_launch(1024, D, BF16, True, "tf32", True, tile) for D in (128, 512))
+    assert (short["BLOCK_C"], short["BLOCK_B"], long["BLOCK_C"], long["BLOCK_B"]) == (128, 128, 64, 256)
+    tile = cards.CARDS[cards.DEFAULT].tiles["fused_anchor_lse"]
+    short = anchor.fused_launch(1024, 128, BF16, True, "tf32", True, tile)
+    assert (short["BLOCK_C"], short["BLOCK_B"]) == (64, 128)
+
+
+def test_chunks_follow_the_row(on_card):
+    size = 2048 * 4
+    for most in (256, 512, 1024):
+        on_card(chunk_most_mb=most)
+        assert chunk_rows(10**7, 2048, CUDA) * size <= most * MB < 2 * chunk_rows(10**7, 2048, CUDA) * size
+    on_card(chunk_most_mb=4096, chunk_share=40)
+    assert 1800 * MB < chunk_rows(10**7, 2048, CUDA) * size <= 2048 * MB
+    on_card(chunk_least_mb=3072, chunk_most_mb=4096)
+    assert 2500 * MB < chunk_rows(10**7, 2048, CUDA) * size <= 3072 * MB
+
+
+def test_the_order_of_backends_follows_the_row(on_card, monkeypatch):
+    monkeypatch.setattr(backends, "UNAVAILABLE", dict.fromkeys(backends.UNAVAILABLE, lambda *_: None))
+    room = {name: name for name in backends.UNAVAILABLE}
+    for order in (("triton", "native", "eager"), ("native", "triton", "eager"), ("eager", "native", "triton")):
+        on_card(backends=order)
+        assert backends.preference(CUDA) == order
+        assert backends.choose(room, None, CUDA, F32) == order[0]
+
+
+def test_the_fused_forward_follows_the_row(on_card, monkeypatch):
+    X = torch.zeros(1, 128)
+    monkeypatch.setattr(cards, "architecture", lambda device: "sm_90")
+    for columns, pays in ((None, True), (128, True), (127, False), (0, False)):
+        on_card(fused_columns=columns)
+        assert fused_pays(X) is pays
+
+
+def test_a_tile_that_no_kernel_reads_is_named(tmp_path):
+    table = json.loads(cards.TABLE.read_text())
+    table["sm_90"] = {"tiles": {"pairs": {"element": 512}}}
+    path = tmp_path / "cards.json"
+    path.write_text(json.dumps(table))
+    with pytest.raises(ValueError, match=r"no tile of the default row has \[\('pairs', 'element'\)\]"):
+        cards.read(path)
+
+
+def test_a_row_changes_what_it_names_alone(tmp_path):
+    table = json.loads(cards.TABLE.read_text())
+    table["sm_90"] = {"chunk_most_mb": 512, "tiles": {"pairs": {"num_warps": 8}}}
+    path = tmp_path / "cards.json"
+    path.write_text(json.dumps(table))
+    read, default = cards.read(path)["sm_90"], cards.CARDS[cards.DEFAULT]
+    tiles = {**default.tiles, "pairs": {**default.tiles["pairs"], "num_warps": 8}}
+    assert read == dataclasses.replace(default, chunk_most_mb=512, tiles=tiles)
