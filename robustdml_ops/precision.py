@@ -48,3 +48,44 @@ def exact_float32_products(device: torch.device) -> bool:
     """
     backend = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
     return backend.matmul.fp32_precision in ("none", "ieee")
+
+
+_FLOAT32_PRODUCTS = ("ieee", "tf32x3")
+_float32_products = "ieee"
+
+
+def set_float32_products(products: str) -> None:
+    """How the fused Triton kernels multiply float32 matrices where PyTorch does not allow TF32. For the whole process.
+
+    They serve what needs no gradient: log-sum-exps over batch or classes, P_clean, and similarities. Products of a
+    training step are PyTorch's own, which has nothing between the two.
+
+    Parameters
+    ----------
+    products : {"ieee", "tf32x3"}
+        ``"ieee"``, the default: all 24 bits, by the ordinary cores. ``"tf32x3"``: each number as a sum of two of TF32,
+        and three products of these by tensor cores; 21 of the 24 bits at least.
+
+    Raises
+    ------
+    ValueError
+        Another name.
+
+    Examples
+    --------
+    >>> from robustdml_ops.precision import set_float32_products
+    >>> set_float32_products("tf32x3")
+    >>> set_float32_products("ieee")
+    """
+    global _float32_products
+    if products not in _FLOAT32_PRODUCTS:
+        raise ValueError(
+            f"products={products!r}: expected one of {', '.join(_FLOAT32_PRODUCTS)}; TF32 is allowed by "
+            'torch.set_float32_matmul_precision("high")'
+        )
+    _float32_products = products
+
+
+def input_precision(device: torch.device) -> str:
+    """How a fused Triton kernel multiplies float32 there, by its name in Triton: "ieee", "tf32x3" or "tf32"."""
+    return _float32_products if exact_float32_products(device) else "tf32"

@@ -154,7 +154,7 @@ def _check_range(values: Tensor, size: int, one: str, name: str, name_of_size: s
     if len(values) == 0:
         return
     if values.device.type != "cpu" or has_no_values(values):
-        torch._assert_async(((values >= 0) & (values < size)).all(), f"a {one} is outside 0 … {size - 1}")
+        torch._assert_async((values == values.clamp(0, size - 1)).all(), f"a {one} is outside 0 … {size - 1}")
         return
     least, largest = map(int, values.aminmax())
     if least < 0 or largest >= size:

@@ -1,4 +1,4 @@
-"""What a step asks of a GPU, counted without one.
+"""What a step asks of a GPU, counted and written down without one.
 
 On the device "meta" PyTorch's operations have shapes and take no time, and nothing there looks at values, as on a GPU.
 So a step runs there as it would on a GPU: the registered ops step aside, Triton's kernels are noted and not run, and
@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 pytest.importorskip("triton", reason="Triton is not installed")
 from triton.runtime.jit import JITFunction
@@ -20,6 +21,9 @@ from triton.runtime.jit import JITFunction
 from robustdml_ops import backends, cards, chunks, precision
 
 CUDA = torch.device("cuda")
+# What a value must be read for, or a shape follows from: the host would wait for the device.
+READS = {"_local_scalar_dense", "item", "is_nonzero", "equal", "allclose", "nonzero", "masked_select", "unique_dim"}
+READS |= {"_unique", "_unique2", "unique_consecutive", "bincount", "histc", "repeat_interleave"}
 # Allocations, and what stays on the host.
 NO_LAUNCH = {"empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "promote_types", "scalar_tensor"}
 chunk_rows = chunks.chunk_rows
@@ -33,6 +37,7 @@ class Launches(TorchDispatchMode):
         self.kernels: Counter[str] = Counter()  # Triton's
         self.operations: Counter[str] = Counter()  # PyTorch's that compute or copy
         self.calls = 0  # of PyTorch's dispatcher: views and allocations, too
+        self.sequence: list[str] = []  # each launch with its numbers, and the tensors' shapes and types
 
     @property
     def total(self):
@@ -41,10 +46,32 @@ class Launches(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         self.calls += 1
-        name = function.overloadpacket.__name__
+        name, kwargs = function.overloadpacket.__name__, kwargs or {}
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        masks = name in ("index", "index_put_", "_index_put_impl_") and any(
+            mask is not None and mask.dtype in (torch.bool, torch.uint8) for mask in args[1]
+        )
+        result = function(*args, **kwargs)
+        devices = {tensor.device.type for tensor in tensors if tensor.dim()}
+        devices |= {leaf.device.type for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor) and leaf.dim()}
+        waits = (name in READS or masks) and "meta" in {tensor.device.type for tensor in tensors}
+        assert not waits and len(devices) < 2, f"the host waits for the device in {name}{described((args, kwargs))}"
+        if "meta" in devices or any(tensor.is_meta for tensor in tensors):
+            self.sequence.append(f"{name} {described((args, kwargs))}")
         if not function.is_view and name not in NO_LAUNCH:
             self.operations[name] += 1
-        return function(*args, **(kwargs or {}))
+        return result
+
+
+def described(value):
+    """A tensor by its shape, type and strides, one of the host's by its value, and anything else as it is."""
+    if isinstance(value, torch.Tensor):
+        return (
+            str(value.tolist()) if value.device.type == "cpu" else f"{value.dtype}{[*value.shape]}{[*value.stride()]}"
+        )
+    if isinstance(value, dict):
+        return str({name: described(each) for name, each in value.items()})
+    return str([described(each) for each in value]) if isinstance(value, (list, tuple)) else str(value)
 
 
 @contextlib.contextmanager
@@ -54,6 +81,7 @@ def counted():
 
     def note(kernel, *arguments, grid, warmup, **named):
         launches.kernels[kernel.__name__] += 1
+        launches.sequence.append(f"{kernel.__name__} {grid} {described(arguments)} {described(named)}")
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(JITFunction, "run", note))

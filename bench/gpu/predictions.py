@@ -14,7 +14,7 @@ from ..shapes import Shape
 from .ceilings import Ceilings
 
 # Instructions an element of S, counted in the machine code for sm_90.
-INSTRUCTIONS = {"anchor_lse": 68, "class_lse": 22, "class_lse_backward": 25}
+INSTRUCTIONS = {"anchor_lse": 25, "class_lse": 22, "class_lse_backward": 25}
 LEAST_S = 3e-6  # of a kernel, however small
 HALF, FULL = 2, 4  # bytes
 

@@ -20,7 +20,7 @@ struct AnchorChunk {
     const T* positive_bias;  // (B,) in
     const T* negative_bias;  // (B,) in
     const T* anchor_bias;    // (rows,) in, or null: none
-    bool row_max;            // shift by each row's maximum: needed where an exponent could overflow
+    bool row_max;            // CPU only: shift by each row's maximum, needed where an exponent could overflow
 
     const T* upstream_positive;             // (rows,) or (1,) in: dL/dpositive; null: no gradients
     const T* upstream_negative;             // (rows,) or (1,) in: dL/dnegative

@@ -46,8 +46,56 @@ struct ConfidenceMembership {
     }
 };
 
-// kLanes threads take kRowsOf<T> rows: once over them for the sums, once more to turn S into its gradient. A
-// chunk is sized to stay in L2, so the second reading costs no memory traffic.
+// A row's sum up to which no shift is needed: exponentials have room below the largest number, and their
+// quotient by the sum, times an upstream gradient, above the smallest.
+template <class T>
+constexpr T kLarge = T(18446744073709551616.0);  // 2^64
+
+// Calls action(r, x, membership, exponent) for the candidates of this lane and the rows first + r of a
+// thread.
+template <int kLanes, class T, class Sets, class Action>
+__device__ __forceinline__ void over_candidates(const AnchorChunk<T>& c, const Sets& membership,
+                                                std::int64_t first, Action action) {
+    constexpr int kRows = kRowsOf<T>;
+    T anchor[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+        anchor[r] = c.anchor_bias && first + r < c.rows ? c.anchor_bias[first + r] : T(0);
+    for (std::int64_t x = threadIdx.x % kLanes; x < c.B; x += kLanes) {
+        T s[kRows];
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) s[r] = first + r < c.rows ? c.S[(first + r) * c.B + x] : T(0);
+        const T positive_bias = c.positive_bias[x], negative_bias = c.negative_bias[x];
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+            if (first + r >= c.rows) continue;
+            const Membership<T> member = membership(first + r, x);
+            const T bias = member.positive ? positive_bias : negative_bias + anchor[r];
+            action(r, x, member, (member.positive ? -c.alpha : c.alpha) * s[r] + bias);
+        }
+    }
+}
+
+// sum <- the sums of weight * e^(exponent - shift) of kRowsOf<T> rows: positives, then negatives. A lane adds
+// up its own candidates, and the lanes of a row meet once.
+template <int kLanes, int kSums, class T, class Sets>
+__device__ __forceinline__ void row_sums(const AnchorChunk<T>& c, const Sets& membership, std::int64_t first,
+                                         const T (&shift)[kSums], T (&sum)[kSums]) {
+    constexpr int kRows = kSums / 2;
+#pragma unroll
+    for (int v = 0; v < kSums; ++v) sum[v] = T(0);
+    over_candidates<kLanes>(
+        c, membership, first, [&](int r, std::int64_t, const Membership<T>& member, T exponent) {
+            const T e = member.weight * std::exp(exponent - (member.positive ? shift[r] : shift[kRows + r]));
+            sum[r] += member.positive ? e : T(0);
+            sum[kRows + r] += member.positive ? T(0) : e;
+        });
+    reduce<kLanes>(sum, Add{});
+}
+
+// kLanes threads take kRowsOf<T> rows: once over them for the sums, once more to turn S into its gradient.
+// The sums stand beside a 1, so they are made without a shift; those that are too large are made again,
+// shifted by the row's largest exponent.
 template <class T, class Sets, int kLanes>
 __global__ void __launch_bounds__(kThreads, kBlocks) anchor_lse_kernel(AnchorChunk<T> c, Sets membership) {
     constexpr int kRows = kRowsOf<T>;
@@ -55,46 +103,31 @@ __global__ void __launch_bounds__(kThreads, kBlocks) anchor_lse_kernel(AnchorChu
     const std::int64_t first =
         (std::int64_t(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes) * kRows;
     if (first >= c.rows) return;  // a whole warp, never a part of a block that reduces together
-    const std::int64_t B = c.B;
-    const T alpha = c.alpha;
 
-    T anchor[kRows];
     // Positives, then negatives.
-    T shift[2 * kRows], sum[2 * kRows];
+    T shift[2 * kRows] = {}, sum[2 * kRows];
+    row_sums<kLanes>(c, membership, first, shift, sum);
+    bool large = false;
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-        anchor[r] = c.anchor_bias && first + r < c.rows ? c.anchor_bias[first + r] : T(0);
-        shift[r] = shift[kRows + r] = sum[r] = sum[kRows + r] = T(0);
+    for (int v = 0; v < 2 * kRows; ++v) large = large || sum[v] > kLarge<T>;
+    if (large) {                    // the same answer in all threads of the row
+        T highest[2 * kRows] = {};  // at least 0, the exponent of the 1
+        over_candidates<kLanes>(
+            c, membership, first, [&](int r, std::int64_t, const Membership<T>& member, T exponent) {
+                highest[r] = Max{}(highest[r], member.positive ? exponent : T(0));
+                highest[kRows + r] = Max{}(highest[kRows + r], member.positive ? T(0) : exponent);
+            });
+        reduce<kLanes>(highest, Max{});
+        // Only sums that need it are shifted: what a row gives must not depend on its neighbours.
+#pragma unroll
+        for (int v = 0; v < 2 * kRows; ++v) shift[v] = sum[v] > kLarge<T> ? highest[v] : T(0);
+        row_sums<kLanes>(c, membership, first, shift, sum);
     }
-    for (std::int64_t x = lane; x < B; x += kLanes) {
-        T s[kRows];
-#pragma unroll
-        for (int r = 0; r < kRows; ++r) s[r] = first + r < c.rows ? c.S[(first + r) * B + x] : T(0);
-        const T negative_bias = c.negative_bias[x];
-#pragma unroll
-        for (int r = 0; r < kRows; ++r) {
-            if (first + r >= c.rows) continue;
-            const Membership<T> member = membership(first + r, x);
-            if (member.positive)
-                add_exponential(shift[r], sum[r], c.positive_bias[x] - alpha * s[r], member.weight);
-            else
-                add_exponential(shift[kRows + r], sum[kRows + r], negative_bias + anchor[r] + alpha * s[r],
-                                member.weight);
-        }
-    }
-    // One exponential a thread: first the maximum of all, then the sums brought to it.
-    T row_shift[2 * kRows];
-#pragma unroll
-    for (int v = 0; v < 2 * kRows; ++v) row_shift[v] = shift[v];
-    reduce<kLanes>(row_shift, Max{});
-#pragma unroll
-    for (int v = 0; v < 2 * kRows; ++v) sum[v] *= std::exp(shift[v] - row_shift[v]);
-    reduce<kLanes>(sum, Add{});
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
         if (lane != r || first + r >= c.rows) continue;
-        c.lse_positive[first + r] = log_one_plus(row_shift[r], sum[r]);
-        c.lse_negative[first + r] = log_one_plus(row_shift[kRows + r], sum[kRows + r]);
+        c.lse_positive[first + r] = log_one_plus(shift[r], sum[r]);
+        c.lse_negative[first + r] = log_one_plus(shift[kRows + r], sum[kRows + r]);
     }
     if (!c.upstream_positive) return;
 
@@ -102,27 +135,16 @@ __global__ void __launch_bounds__(kThreads, kBlocks) anchor_lse_kernel(AnchorChu
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
         if (first + r >= c.rows) continue;
-        scale[r] = -alpha * c.upstream_positive[(first + r) * c.upstream_positive_stride] *
-                   inverse_one_plus(row_shift[r], sum[r]);
-        scale[kRows + r] = alpha * c.upstream_negative[(first + r) * c.upstream_negative_stride] *
-                           inverse_one_plus(row_shift[kRows + r], sum[kRows + r]);
+        scale[r] = -c.alpha * c.upstream_positive[(first + r) * c.upstream_positive_stride] *
+                   inverse_one_plus(shift[r], sum[r]);
+        scale[kRows + r] = c.alpha * c.upstream_negative[(first + r) * c.upstream_negative_stride] *
+                           inverse_one_plus(shift[kRows + r], sum[kRows + r]);
     }
-    for (std::int64_t x = lane; x < B; x += kLanes) {
-        T s[kRows];
-#pragma unroll
-        for (int r = 0; r < kRows; ++r) s[r] = first + r < c.rows ? c.S[(first + r) * B + x] : T(0);
-        const T negative_bias = c.negative_bias[x];
-#pragma unroll
-        for (int r = 0; r < kRows; ++r) {
-            if (first + r >= c.rows) continue;
-            const Membership<T> member = membership(first + r, x);
-            const T exponent = member.positive
-                                   ? c.positive_bias[x] - alpha * s[r] - row_shift[r]
-                                   : negative_bias + anchor[r] + alpha * s[r] - row_shift[kRows + r];
-            const T factor = member.positive ? scale[r] : scale[kRows + r];
-            c.S[(first + r) * B + x] = factor * member.weight * std::exp(exponent);
-        }
-    }
+    over_candidates<kLanes>(
+        c, membership, first, [&](int r, std::int64_t x, const Membership<T>& member, T exponent) {
+            const T e = std::exp(exponent - (member.positive ? shift[r] : shift[kRows + r]));
+            c.S[(first + r) * c.B + x] = (member.positive ? scale[r] : scale[kRows + r]) * member.weight * e;
+        });
 }
 
 // The gradient with respect to a bias is that with respect to S, but for a factor of -alpha or alpha, summed

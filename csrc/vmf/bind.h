@@ -1,10 +1,10 @@
 // The special functions of the von Mises-Fisher distribution: vmf_<function>_f32 and so on for the CPU,
-// vmf_<function>_cuda_f32 for the current CUDA device.
+// vmf_<function>_cuda_f32 for the current CUDA device; VmfClasses_f32, vmf_fit_f32 and vmf_fit_cuda_f32.
 #pragma once
 
 #include <utility>
 
-#include "common/bind.h"
+#include "common/keywords.h"
 #include "vmf/cpu.h"
 
 #if defined(ROBUSTDML_CUDA)
@@ -44,6 +44,11 @@ void bind_vmf_of(py::module_& m, const std::string& suffix) {
             "order", "kappa", "out", "count", "stream");
 #endif
     }
+    define_struct<VmfClasses<T>>(m, "VmfClasses_" + suffix);
+    define(m, "vmf_fit_" + suffix, cpu::vmf_fit<T>, "classes", "order", "order_of_peak", "threads");
+#if defined(ROBUSTDML_CUDA)
+    define(m, "vmf_fit_cuda_" + suffix, cuda::vmf_fit<T>, "classes", "order", "order_of_peak", "stream");
+#endif
 }
 
 inline void bind_vmf(py::module_& m) {

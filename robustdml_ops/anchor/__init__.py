@@ -81,7 +81,8 @@ def anchor_lse(
     -----
     Source: the two sums of Kim et al. 2020, Eq. 4; Roig et al. 2020, Eq. 5; Phan et al., Eq. 2. Similarities and sums
     are in float32 at least; on a GPU embeddings of bfloat16 or float16, and all under autocast, enter the products as
-    bfloat16, and the proxies with them.
+    bfloat16, and the proxies with them. float32 is multiplied exactly there, by the ordinary cores, at a tenth of their
+    rate or less, unless PyTorch allows TF32: README, "float32 on a GPU".
 
     Examples
     --------

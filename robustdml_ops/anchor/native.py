@@ -159,8 +159,8 @@ def _confidences(sets: ConfidenceSets, values: Tensor) -> dict[str, Any]:
 
 def _anchor_lse_cuda(chunk: AnchorChunk, problem: AnchorProblem, stream: int) -> None:
     suffix = module.SUFFIX[chunk.S.dtype]
-    # Whether a row needs its maximum is a question to the device: the kernels always take it, and nothing waits.
-    arguments = _arguments(chunk, problem, row_max=True)
+    # Whether a row needs its maximum is a question to the device: the kernels ask it of the row's sum.
+    arguments = _arguments(chunk, problem, row_max=False)
     B = chunk.S.shape[1]
     # Enough parts of the rows to fill a device, whatever the number of columns, in 256 Ki elements at most.
     parts = max(1, min(64, 131072 // max(B, 1)))

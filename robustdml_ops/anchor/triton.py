@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robustdml_ops import precision
 from robustdml_ops.anchor.problem import AnchorBackend, AnchorChunk, AnchorProblem, ConfidenceSets
 from robustdml_ops.label_sets import LabelSets
-from robustdml_ops.precision import exact_float32_products
 from robustdml_ops.rows.triton import TritonRows
 from robustdml_ops.sweep import row_stride
 from robustdml_ops.triton_device import (
@@ -56,7 +56,7 @@ class TritonAnchor(TritonRows, AnchorBackend):
                 B=B,
                 first=chunk.first,
                 ARE_LOGITS=not isinstance(sets, LabelSets) and sets.are_logits,
-                **problem.arguments(chunk.first, chunk.last),
+                **_bias_arguments(problem, chunk.first, chunk.last),
                 **_set_arguments(sets, values),
                 **parameters,
             )
@@ -97,12 +97,12 @@ def fused_anchor_lse(X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tens
     lse_positive, lse_negative : Tensor
         (C,) float32.
     """
-    from robustdml_ops.anchor.kernels import fused_anchor_lse as kernel
+    from robustdml_ops.anchor.fused_kernel import fused_anchor_lse as kernel
 
     (B, D), C, sets = X.shape, len(P), problem.sets
     # The confidences as they are: a copy in the compute type would be of size B×C.
     values = None if isinstance(sets, LabelSets) or sets.confidences is None else sets.confidences.t()
-    input_precision = "ieee" if exact_float32_products(X.device) else "tf32"
+    input_precision = precision.input_precision(X.device)
     vectors, tile = rows_are_vectors(P), tile_of("fused_anchor_lse", X)
     parameters = fused_launch(B, D, X.dtype, values is None, input_precision, vectors, tile)
     lse_positive, lse_negative = problem.positive_bias.new_empty((2, C))
@@ -118,11 +118,19 @@ def fused_anchor_lse(X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tens
             row_stride=P.stride(0),
             column_stride=P.stride(1),
             D=D,
-            **problem.arguments(0, C),
+            **_bias_arguments(problem, 0, C),
             **_set_arguments(sets, values),
             **parameters,
         )
     return lse_positive, lse_negative
+
+
+def _bias_arguments(problem: AnchorProblem, first: int, last: int) -> dict[str, Any]:
+    """What both kernels take of the exponents: one bias where both sides have the same, which is read once."""
+    arguments = problem.arguments(first, last)
+    if problem.negative_bias is problem.positive_bias:
+        arguments["negative_bias"] = None
+    return arguments
 
 
 def _set_arguments(sets: LabelSets | ConfidenceSets, values: Tensor | None) -> dict[str, Any]:
@@ -140,14 +148,15 @@ def _set_arguments(sets: LabelSets | ConfidenceSets, values: Tensor | None) -> d
 def epilogue_launch(
     B: int, compute: torch.dtype, labels: bool, anchors_contiguous: bool, tile: Mapping[str, int]
 ) -> Launch:
-    """Tile of the epilogue: by default 16 elements of S a thread, 8 with confidences, 4 in float64: registers.
+    """Tile of the epilogue: by default 16 elements of S a thread beside as many of two sums; a quarter in float64.
 
-    The second pass over the rows of a program finds them in L1. Few rows a program fill the GPU with chunks of a few
+    Half as many with confidences, and where rows are no vectors, whose elements each have an address of their own. The
+    second pass over the rows of a program finds them in L1. Few rows a program fill the GPU with chunks of a few
     thousand anchors. Confidences stored as (B, C) are contiguous over the anchors: 16 anchors make whole 32-byte
     sectors of them.
     """
     BLOCK_B = block_of(B, tile["candidates"] // (4 if anchors_contiguous else 1))
-    elements = tile["elements"] // (4 if compute == torch.float64 else 1 if labels else 2)
+    elements = tile["elements"] // (4 if compute == torch.float64 else 1 if labels and B % 16 == 0 else 2)
     return launch(BLOCK_C=elements // BLOCK_B, BLOCK_B=BLOCK_B, num_warps=tile["num_warps"], num_stages=1)
 
 
@@ -167,11 +176,11 @@ def fused_launch(
     has room for the exponentials beside 64 accumulators a thread: square tiles for whole rows, wide ones where rows are
     read again. Elsewhere, and with confidences or TF32 operands, registers allow half or a quarter of that.
     IEEE float32 runs on the ordinary cores, where small tiles keep the operands in registers. So do rows that are no
-    vectors, whose elements each have an address of their own.
+    vectors, whose elements each have an address of their own, and operands that are two of TF32 each.
     """
     if operand == torch.float32 and input_precision == "ieee":
         return launch(BLOCK_C=64, BLOCK_B=64, BLOCK_D=16, num_warps=4, num_stages=2, input_precision=input_precision)
-    if not vectors:
+    if not vectors or (operand == torch.float32 and input_precision == "tf32x3"):
         return launch(BLOCK_C=64, BLOCK_B=64, BLOCK_D=16, num_warps=8, num_stages=2, input_precision=input_precision)
     anchors, candidates = 64, 64
     if labels and operand.itemsize == 2:

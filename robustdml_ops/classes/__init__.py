@@ -99,7 +99,8 @@ def class_lse(
     and of PRISM (Liu et al. 2021, Eqs. 7 and 14). Similarities and sums are in float32 at least, so a logit carries an
     absolute error of about 1e-7·scale. On a GPU embeddings of bfloat16 or float16, and all under autocast, enter the
     products as bfloat16, and the proxies with them: an error of about 2⁻⁹/√D·scale, too much for a scale of 10³ and
-    more.
+    more. float32 is multiplied exactly there, at a tenth of their rate or less, unless PyTorch allows TF32: README,
+    "float32 on a GPU".
 
     Examples
     --------

@@ -29,7 +29,7 @@ def similarity_tile(
     column_stride,  # of P in elements, in
     D: tl.constexpr,  # columns of X and P
     NORMALIZE: tl.constexpr,  # whether rows of P are scaled to length 1
-    input_precision: tl.constexpr,  # of float32 operands: "ieee" or "tf32"
+    input_precision: tl.constexpr,  # of float32 operands: "ieee", "tf32x3" or "tf32"
     BLOCK_C: tl.constexpr,
     BLOCK_B: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -73,7 +73,7 @@ def fused_class_lse(
     D: tl.constexpr,  # columns of X and P
     NORMALIZE: tl.constexpr,  # whether rows of P are scaled to length 1
     POOLING: tl.constexpr,  # "none", "max" or "softmax"
-    input_precision: tl.constexpr,  # of float32 operands: "ieee" or "tf32"
+    input_precision: tl.constexpr,  # of float32 operands: "ieee", "tf32x3" or "tf32"
     BLOCK_C: tl.constexpr,  # classes a step
     BLOCK_B: tl.constexpr,  # samples a program
     BLOCK_D: tl.constexpr,  # columns of P a step

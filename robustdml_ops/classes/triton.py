@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robustdml_ops import precision
 from robustdml_ops.classes.problem import ClassBackend, ClassChunk, ClassProblem, ClassSums, ClassUpstream
-from robustdml_ops.precision import exact_float32_products
 from robustdml_ops.rows.triton import TritonRows
 from robustdml_ops.triton_device import Launch, block_of, current, fused_pays, launch, rows_are_vectors, tile_of
 
@@ -60,7 +60,7 @@ class TritonClasses(TritonRows, ClassBackend):
         from robustdml_ops.classes.fused_kernel import fused_class_lse as kernel
 
         (B, D), C = X.shape, len(P) // problem.centers
-        input_precision = "ieee" if exact_float32_products(X.device) else "tf32"
+        input_precision = precision.input_precision(X.device)
         pooled, tile = problem.pooling != "none", tile_of("fused_class_lse", X)
         parameters = fused_launch(B, D, X.dtype, pooled, input_precision, rows_are_vectors(P), tile)
         parts, per_part = _parts(C, int(parameters["BLOCK_C"]), 512)
@@ -144,12 +144,16 @@ def fused_launch(
     A shift and a sum stay in registers for every place of the tile, beside the accumulator and what pooling holds. Up
     to D = 128 the embeddings of a program stay, too, and only proxies stream past them. Without pooling and with
     half-precision operands there is room for 128 classes, the default; for 64, and few columns, where rows are no
-    vectors and each of their elements has an address of its own.
+    vectors and each of their elements has an address of its own, or where each operand is two of TF32.
     """
     if operand == torch.float32 and input_precision == "ieee":
         return launch(BLOCK_C=64, BLOCK_B=32, BLOCK_D=16, num_warps=4, num_stages=2, input_precision=input_precision)
-    if not vectors:
-        return launch(BLOCK_C=64, BLOCK_B=64, BLOCK_D=16, num_warps=8, num_stages=2, input_precision=input_precision)
+    threefold = operand == torch.float32 and input_precision == "tf32x3"
+    if not vectors or threefold:
+        BLOCK_B = 32 if pooled and threefold else 64
+        return launch(
+            BLOCK_C=64, BLOCK_B=BLOCK_B, BLOCK_D=16, num_warps=8, num_stages=2, input_precision=input_precision
+        )
     return launch(
         BLOCK_C=tile["classes"] // (2 if pooled or operand == torch.float32 else 1),
         BLOCK_B=block_of(B, tile["samples"]),

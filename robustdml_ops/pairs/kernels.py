@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""The sums of pairs in Triton: sets and mining of a tile, the log-sum-exps, the hinges."""
+"""The log-sum-exps of pairs in Triton: sets and mining of a tile, the sums, the gradient."""
 
 import triton
 import triton.language as tl
@@ -60,7 +60,69 @@ def pair_terms(
     return tl.exp(tl.where(positive, alpha * (base - s) - max_positive[:, None], exponent))
 
 
-@triton.jit(do_not_specialize=["c", "first"])
+@triton.jit
+def row_extrema(
+    S,  # (c, m) compute dtype, contiguous, in: cosines
+    candidate_labels,  # (m,) int64, in
+    label,  # (BLOCK_R,) int64, in
+    places,  # (BLOCK_R,) int64, in: which candidate each anchor is
+    rows,  # (BLOCK_R,) int64, in
+    inside,  # (BLOCK_R,) bool, in: which rows exist
+    begin,  # first candidate, in
+    end,  # candidate after the last one, in
+    m,  # candidates in all, in
+    ITSELF: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):
+    """Lowest positive and highest negative of these candidates, (BLOCK_R,) each; ∞ and −∞ where there is none."""
+    # Tiles, reduced once at the end: a reduction in each step would cost more than the step.
+    lowest = tl.full((BLOCK_R, BLOCK_M), float("inf"), S.dtype.element_ty)
+    highest = tl.full((BLOCK_R, BLOCK_M), float("-inf"), S.dtype.element_ty)
+    for start in range(begin, end, BLOCK_M):
+        columns = start + tl.arange(0, BLOCK_M)
+        mask = inside[:, None] & (columns < end)[None, :]
+        s = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
+        positive, negative = pair_sets(label, candidate_labels, places, columns, end, ITSELF)
+        lowest = tl.minimum(lowest, tl.where(positive, s, float("inf")))
+        highest = tl.maximum(highest, tl.where(negative, s, float("-inf")))
+    return tl.min(lowest, axis=1), tl.max(highest, axis=1)
+
+
+@triton.jit
+def store_part(
+    partials,  # (8, parts, c) compute dtype, out
+    quantity: tl.constexpr,
+    part,  # in
+    parts,  # in
+    c,  # anchors of the chunk, in
+    rows,  # (BLOCK_R,) int64, in
+    inside,  # (BLOCK_R,) bool, in
+    value,  # (BLOCK_R,) in
+):
+    """What this part of the candidates gave of one quantity."""
+    place = partials + (quantity * parts + part).to(tl.int64) * c + rows
+    tl.store(place, value.to(partials.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def load_parts(
+    partials,  # (8, parts, c) compute dtype, in
+    quantity: tl.constexpr,
+    parts,  # in
+    c,  # anchors of the chunk, in
+    rows,  # (BLOCK_R,) int64, in
+    inside,  # (BLOCK_R,) bool, in
+    nothing,  # what parts that do not exist give, in
+    BLOCK_P: tl.constexpr,  # the power of two that holds the parts
+):
+    """What all parts gave, (BLOCK_R, BLOCK_P): they meet in an order that never changes."""
+    part = tl.arange(0, BLOCK_P)
+    place = partials + (quantity * parts + part).to(tl.int64)[None, :] * c + rows[:, None]
+    return tl.load(place, mask=inside[:, None] & (part < parts)[None, :], other=nothing)
+
+
+@triton.jit(do_not_specialize=["c", "first", "parts", "per_part"])
 def pair_lse(
     S,  # (c, m) compute dtype, contiguous, in: cosines
     dS,  # (c, m) compute or operand dtype, contiguous, out: dL/dS where upstream is given; may be S
@@ -71,9 +133,12 @@ def pair_lse(
     upstream_negative,  # (c,) or () compute dtype, in
     lse_positive,  # (c,) compute dtype, out
     lse_negative,  # (c,) compute dtype, out
+    partials,  # (8, parts, c) compute dtype, in/out: extrema, sums, weights, counts of each part; None: one part
     c,  # anchors of the chunk, in
     m,  # candidates, in
     first,  # anchor of the first row, in
+    parts,  # in which candidates are taken, in
+    per_part,  # candidates of a part, in
     upstream_positive_stride,  # in elements, in; 0: one value for all anchors
     upstream_negative_stride,  # in elements, in
     alpha: tl.float64,  # in
@@ -83,14 +148,19 @@ def pair_lse(
     ITSELF: tl.constexpr,  # whether candidate i is anchor i
     MINING: tl.constexpr,  # whether informative pairs alone stay
     ROW_MAX: tl.constexpr,  # whether rows are shifted by their maximum
+    STAGE: tl.constexpr,  # "all"; or of candidates in parts "extrema", "sums", "gradients", a launch each
     BLOCK_R: tl.constexpr,  # anchors a program
     BLOCK_M: tl.constexpr,  # candidates a step
+    BLOCK_P: tl.constexpr,  # parts, or the next power of two
 ):
-    """Two log-sum-exps per row of S, and dL/dS. Nothing is added across programs: the same bits every time."""
+    """Two log-sum-exps per row of S, and dL/dS. Programs add nothing to each other's sums: the same bits every time."""
     rows = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     inside = rows < c
     places = first + rows
     rows = rows.to(tl.int64)
+    part = tl.program_id(1)
+    begin = part * per_part
+    end = tl.minimum(begin + per_part, m)
     label = tl.load(labels + rows, mask=inside, other=ABSENT)
     dtype: tl.constexpr = S.dtype.element_ty
     alpha, beta = in_type(alpha, dtype), in_type(beta, dtype)
@@ -98,219 +168,94 @@ def pair_lse(
 
     lowest_positive = tl.full((BLOCK_R,), float("inf"), dtype)
     highest_negative = tl.full((BLOCK_R,), float("-inf"), dtype)
-    if MINING or ROW_MAX:
-        # Tiles, reduced once at the end: a reduction in each step would cost more than the step.
-        lowest = tl.full((BLOCK_R, BLOCK_M), float("inf"), dtype)
-        highest = tl.full((BLOCK_R, BLOCK_M), float("-inf"), dtype)
-        for start in range(0, m, BLOCK_M):
-            columns = start + tl.arange(0, BLOCK_M)
-            mask = inside[:, None] & (columns < m)[None, :]
-            s = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
-            positive, negative = pair_sets(label, candidate_labels, places, columns, m, ITSELF)
-            lowest = tl.minimum(lowest, tl.where(positive, s, float("inf")))
-            highest = tl.maximum(highest, tl.where(negative, s, float("-inf")))
-        lowest_positive, highest_negative = tl.min(lowest, axis=1), tl.max(highest, axis=1)
-    # The ends of the sets have the largest exponents, mined or not: an extreme pair stays if any does.
-    max_positive = tl.zeros((BLOCK_R,), dtype)
-    max_negative = tl.zeros((BLOCK_R,), dtype)
-    if ROW_MAX:
-        max_positive = tl.maximum(max_positive, alpha * (base - lowest_positive))
-        max_negative = tl.maximum(max_negative, beta * (highest_negative - base))
+    if STAGE == "sums" or STAGE == "gradients":
+        if MINING or ROW_MAX:
+            lowest_positive = tl.min(load_parts(partials, 0, parts, c, rows, inside, float("inf"), BLOCK_P), axis=1)
+            highest_negative = tl.max(load_parts(partials, 1, parts, c, rows, inside, float("-inf"), BLOCK_P), axis=1)
+    elif MINING or ROW_MAX:
+        lowest_positive, highest_negative = row_extrema(
+            S, candidate_labels, label, places, rows, inside, begin, end, m, ITSELF, BLOCK_R, BLOCK_M
+        )
+    if STAGE == "extrema":
+        store_part(partials, 0, part, parts, c, rows, inside, lowest_positive)
+        store_part(partials, 1, part, parts, c, rows, inside, highest_negative)
+    else:
+        # The ends of the sets have the largest exponents, mined or not: an extreme pair stays if any does.
+        max_positive = tl.zeros((BLOCK_R,), dtype)
+        max_negative = tl.zeros((BLOCK_R,), dtype)
+        if ROW_MAX:
+            max_positive = tl.maximum(max_positive, alpha * (base - lowest_positive))
+            max_negative = tl.maximum(max_negative, beta * (highest_negative - base))
 
-    sum_positive = tl.zeros((BLOCK_R, BLOCK_M), dtype)
-    sum_negative = tl.zeros((BLOCK_R, BLOCK_M), dtype)
-    weight_positive = tl.zeros((BLOCK_R, BLOCK_M), dtype)
-    weight_negative = tl.zeros((BLOCK_R, BLOCK_M), dtype)
-    count_positive = tl.zeros((BLOCK_R, BLOCK_M), tl.int32)
-    count_negative = tl.zeros((BLOCK_R, BLOCK_M), tl.int32)
-    for start in range(0, m, BLOCK_M):
-        columns = start + tl.arange(0, BLOCK_M)
-        mask = inside[:, None] & (columns < m)[None, :]
-        s = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
-        positive, negative = pair_sets(label, candidate_labels, places, columns, m, ITSELF)
-        if MINING:
-            positive, negative = informative(s, positive, negative, lowest_positive, highest_negative, epsilon)
-        term = pair_terms(s, positive, negative, alpha, beta, base, max_positive, max_negative)
-        sum_positive += tl.where(positive, term, 0.0)
-        sum_negative += tl.where(negative, term, 0.0)
-        if candidate_weights is not None:
-            w = tl.load(candidate_weights + columns, mask=columns < m, other=0.0)[None, :]
-            weight_positive += tl.where(positive, w, 0.0)
-            weight_negative += tl.where(negative, w, 0.0)
-            count_positive += positive.to(tl.int32)
-            count_negative += negative.to(tl.int32)
-    total_positive, total_negative = tl.sum(sum_positive, axis=1), tl.sum(sum_negative, axis=1)
-    mean_positive = tl.full((BLOCK_R,), 1.0, dtype)
-    mean_negative = tl.full((BLOCK_R,), 1.0, dtype)
-    if candidate_weights is not None:
-        mean_positive = tl.sum(weight_positive, axis=1) / tl.maximum(tl.sum(count_positive, axis=1), 1).to(dtype)
-        mean_negative = tl.sum(weight_negative, axis=1) / tl.maximum(tl.sum(count_negative, axis=1), 1).to(dtype)
-    tl.store(lse_positive + rows, mean_positive * log_one_plus_sum(max_positive, total_positive), mask=inside)
-    tl.store(lse_negative + rows, mean_negative * log_one_plus_sum(max_negative, total_negative), mask=inside)
-
-    if upstream_positive is not None:
-        factor_positive = tl.load(upstream_positive + rows * upstream_positive_stride, mask=inside, other=0.0)
-        factor_negative = tl.load(upstream_negative + rows * upstream_negative_stride, mask=inside, other=0.0)
-        factor_positive *= -alpha * mean_positive / (tl.exp(-max_positive) + total_positive)
-        factor_negative *= beta * mean_negative / (tl.exp(-max_negative) + total_negative)
-        for start in range(0, m, BLOCK_M):
-            columns = start + tl.arange(0, BLOCK_M)
-            mask = inside[:, None] & (columns < m)[None, :]
-            s = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
-            positive, negative = pair_sets(label, candidate_labels, places, columns, m, ITSELF)
-            if MINING:
-                positive, negative = informative(s, positive, negative, lowest_positive, highest_negative, epsilon)
-            term = pair_terms(s, positive, negative, alpha, beta, base, max_positive, max_negative)
-            slope = tl.where(positive, factor_positive[:, None] * term, 0.0)
-            slope = tl.where(negative, factor_negative[:, None] * term, slope)
-            tl.store(dS + rows[:, None] * m + columns[None, :], slope, mask=mask)
-
-
-@triton.jit
-def near_distance(
-    p,  # address of a row, any floating type, in
-    q,  # address of a row, any floating type, in
-    D,  # columns, in
-    BLOCK_D: tl.constexpr,
-):
-    """Distance of the directions of two rows that almost agree, float64: see csrc/math/unit_distance.h."""
-    p_largest = tl.zeros((BLOCK_D,), tl.float64)
-    q_largest = tl.zeros((BLOCK_D,), tl.float64)
-    for start in range(0, D, BLOCK_D):
-        d = start + tl.arange(0, BLOCK_D)
-        p_largest = tl.maximum(p_largest, tl.abs(tl.load(p + d, mask=d < D, other=0.0).to(tl.float64)))
-        q_largest = tl.maximum(q_largest, tl.abs(tl.load(q + d, mask=d < D, other=0.0).to(tl.float64)))
-    p_scale, q_scale = 1.0 / tl.max(p_largest, axis=0), 1.0 / tl.max(q_largest, axis=0)
-    differences = tl.zeros((BLOCK_D,), tl.float64)
-    radials = tl.zeros((BLOCK_D,), tl.float64)
-    squares = tl.zeros((BLOCK_D,), tl.float64)
-    for start in range(0, D, BLOCK_D):
-        d = start + tl.arange(0, BLOCK_D)
-        u = tl.load(p + d, mask=d < D, other=0.0).to(tl.float64) * p_scale
-        v = tl.load(q + d, mask=d < D, other=0.0).to(tl.float64) * q_scale
-        differences += (u - v) * (u - v)
-        radials += (u - v) * (u + v)
-        squares += u * u
-    radial, square = tl.sum(radials, axis=0), tl.sum(squares, axis=0)
-    u_norm, v_norm = tl.sqrt(square), tl.sqrt(square - radial)
-    radial = radial / (u_norm + v_norm)
-    exact = (tl.sum(differences, axis=0) - radial * radial) / (u_norm * v_norm)
-    return tl.where(exact > 1e-28, tl.sqrt(tl.maximum(exact, 0.0)), 0.0)
-
-
-@triton.jit
-def with_near_distances(
-    distance,  # (BLOCK_R, BLOCK_M) compute dtype, in: of cosines
-    close,  # (BLOCK_R, BLOCK_M) bool, in: which are to be made of the rows
-    anchors,  # (n, D) any floating type, contiguous, in
-    candidates,  # (m, D) any floating type, contiguous, in
-    row,  # anchor of the tile's first row, in
-    column,  # candidate of its first column, in
-    D,  # columns of the rows, in
-    BLOCK_R: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-):
-    """Distances, near pairs one after the other: they are few, and a tile of them would halve what a processor runs."""
-    place = tl.arange(0, BLOCK_R)[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
-    waiting = tl.where(close, place, BLOCK_R * BLOCK_M)
-    count = tl.sum(close.to(tl.int32))
-    for _ in range(0, count):
-        pair = tl.min(waiting)
-        anchor, candidate = (row + pair // BLOCK_M).to(tl.int64), (column + pair % BLOCK_M).to(tl.int64)
-        exact = near_distance(anchors + anchor * D, candidates + candidate * D, D, 128)
-        distance = tl.where(place == pair, exact.to(distance.dtype), distance)
-        waiting = tl.where(place == pair, BLOCK_R * BLOCK_M, waiting)
-    return distance
-
-
-@triton.jit(do_not_specialize=["c", "first"])
-def pair_hinge(
-    S,  # (c, m) compute dtype, contiguous, in: cosines
-    dS,  # (c, m) compute or operand dtype, contiguous, out: dL/dS where upstream is given; may be S
-    labels,  # (c,) int64, in
-    candidate_labels,  # (m,) int64, in
-    upstream_positive,  # (c,) or () compute dtype, in: dL/dpositive; None: no gradients wanted
-    upstream_negative,  # (c,) or () compute dtype, in
-    sums_positive,  # (c,) compute dtype, out
-    sums_negative,  # (c,) compute dtype, out
-    counts_positive,  # (c,) int64, out: terms above 0
-    counts_negative,  # (c,) int64, out
-    anchors,  # (n, D) any floating type, contiguous, in; read with EUCLIDEAN alone
-    candidates,  # (m, D) any floating type, contiguous, in; likewise
-    c,  # anchors of the chunk, in
-    m,  # candidates, in
-    D,  # columns of the rows, in
-    first,  # anchor of the first row, in
-    upstream_positive_stride,  # in elements, in; 0: one value for all anchors
-    upstream_negative_stride,  # in elements, in
-    positive_margin: tl.float64,  # of t, in
-    negative_margin: tl.float64,  # of t, in
-    positive_offset: tl.float64,  # in
-    negative_offset: tl.float64,  # in
-    near: tl.float64,  # in: below this a distance is made of the rows
-    resolution: tl.float64,  # in: up to this a distance has no gradient
-    ITSELF: tl.constexpr,  # whether candidate i is anchor i
-    EUCLIDEAN: tl.constexpr,  # whether t is minus the distance of unit vectors, or else the cosine
-    BLOCK_R: tl.constexpr,  # anchors a program
-    BLOCK_M: tl.constexpr,  # candidates a step
-):
-    """Two sums and counts per row of S, and dL/dS. Nothing is added across programs: the same bits every time."""
-    rows = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
-    inside = rows < c
-    places = first + rows
-    rows = rows.to(tl.int64)
-    label = tl.load(labels + rows, mask=inside, other=ABSENT)
-    dtype: tl.constexpr = S.dtype.element_ty
-    near, resolution = in_type(near, dtype), in_type(resolution, dtype)
-    positive_margin, negative_margin = in_type(positive_margin, dtype), in_type(negative_margin, dtype)
-    positive_top = positive_margin + in_type(positive_offset, dtype)
-    negative_bottom = negative_margin - in_type(negative_offset, dtype)
-    if upstream_positive is not None:
-        factor_positive = -tl.load(upstream_positive + rows * upstream_positive_stride, mask=inside, other=0.0)
-        factor_negative = tl.load(upstream_negative + rows * upstream_negative_stride, mask=inside, other=0.0)
-
-    # Tiles, reduced once at the end: a reduction in each step would cost more than the step.
-    sum_positive = tl.zeros((BLOCK_R, BLOCK_M), dtype)
-    sum_negative = tl.zeros((BLOCK_R, BLOCK_M), dtype)
-    count_positive = tl.zeros((BLOCK_R, BLOCK_M), tl.int32)
-    count_negative = tl.zeros((BLOCK_R, BLOCK_M), tl.int32)
-    for start in range(0, m, BLOCK_M):
-        columns = start + tl.arange(0, BLOCK_M)
-        mask = inside[:, None] & (columns < m)[None, :]
-        s = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
-        positive, negative = pair_sets(label, candidate_labels, places, columns, m, ITSELF)
-        t = s
-        slope = tl.full(s.shape, 1.0, dtype)
-        if EUCLIDEAN:
-            square = 2.0 - 2.0 * s
-            distance = tl.sqrt(tl.where(square < 0.0, 0.0, square))
-            close = (positive | negative) & (distance < near)
-            distance = with_near_distances(
-                distance,
-                close,
-                anchors,
-                candidates,
-                first + tl.program_id(0) * BLOCK_R,
-                start,
-                D,
-                BLOCK_R,
-                BLOCK_M,
-            )
-            t = -distance
-            # dt/ds. Asked so that a NaN stays.
-            slope = tl.where(distance <= resolution, 0.0, 1.0 / tl.where(distance <= resolution, 1.0, distance))
-        # Asked so that a NaN stays: it is to reach the result.
-        positive = positive & ((t >= positive_margin) == 0)
-        negative = negative & ((t <= negative_margin) == 0)
-        sum_positive += tl.where(positive, positive_top - t, 0.0)
-        sum_negative += tl.where(negative, t - negative_bottom, 0.0)
-        count_positive += positive.to(tl.int32)
-        count_negative += negative.to(tl.int32)
-        if upstream_positive is not None:
-            gradient = tl.where(positive, factor_positive[:, None] * slope, 0.0)
-            gradient = tl.where(negative, factor_negative[:, None] * slope, gradient)
-            tl.store(dS + rows[:, None] * m + columns[None, :], gradient, mask=mask)
-    tl.store(sums_positive + rows, tl.sum(sum_positive, axis=1), mask=inside)
-    tl.store(sums_negative + rows, tl.sum(sum_negative, axis=1), mask=inside)
-    tl.store(counts_positive + rows, tl.sum(count_positive, axis=1).to(tl.int64), mask=inside)
-    tl.store(counts_negative + rows, tl.sum(count_negative, axis=1).to(tl.int64), mask=inside)
+        sum_positive = tl.zeros((BLOCK_R, BLOCK_M), dtype)
+        sum_negative = tl.zeros((BLOCK_R, BLOCK_M), dtype)
+        weight_positive = tl.zeros((BLOCK_R, BLOCK_M), dtype)
+        weight_negative = tl.zeros((BLOCK_R, BLOCK_M), dtype)
+        count_positive = tl.zeros((BLOCK_R, BLOCK_M), tl.int32)
+        count_negative = tl.zeros((BLOCK_R, BLOCK_M), tl.int32)
+        if STAGE != "gradients":
+            for start in range(begin, end, BLOCK_M):
+                columns = start + tl.arange(0, BLOCK_M)
+                mask = inside[:, None] & (columns < end)[None, :]
+                s = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
+                positive, negative = pair_sets(label, candidate_labels, places, columns, end, ITSELF)
+                if MINING:
+                    positive, negative = informative(s, positive, negative, lowest_positive, highest_negative, epsilon)
+                term = pair_terms(s, positive, negative, alpha, beta, base, max_positive, max_negative)
+                sum_positive += tl.where(positive, term, 0.0)
+                sum_negative += tl.where(negative, term, 0.0)
+                if candidate_weights is not None:
+                    w = tl.load(candidate_weights + columns, mask=columns < end, other=0.0)[None, :]
+                    weight_positive += tl.where(positive, w, 0.0)
+                    weight_negative += tl.where(negative, w, 0.0)
+                    count_positive += positive.to(tl.int32)
+                    count_negative += negative.to(tl.int32)
+        if STAGE == "gradients":
+            total_positive = tl.sum(load_parts(partials, 2, parts, c, rows, inside, 0.0, BLOCK_P), axis=1)
+            total_negative = tl.sum(load_parts(partials, 3, parts, c, rows, inside, 0.0, BLOCK_P), axis=1)
+        else:
+            total_positive, total_negative = tl.sum(sum_positive, axis=1), tl.sum(sum_negative, axis=1)
+        mean_positive = tl.full((BLOCK_R,), 1.0, dtype)
+        mean_negative = tl.full((BLOCK_R,), 1.0, dtype)
+        if STAGE == "sums":
+            store_part(partials, 2, part, parts, c, rows, inside, total_positive)
+            store_part(partials, 3, part, parts, c, rows, inside, total_negative)
+            if candidate_weights is not None:
+                store_part(partials, 4, part, parts, c, rows, inside, tl.sum(weight_positive, axis=1))
+                store_part(partials, 5, part, parts, c, rows, inside, tl.sum(weight_negative, axis=1))
+                store_part(partials, 6, part, parts, c, rows, inside, tl.sum(count_positive, axis=1))
+                store_part(partials, 7, part, parts, c, rows, inside, tl.sum(count_negative, axis=1))
+        elif candidate_weights is not None:
+            if STAGE == "gradients":
+                weighed_positive = tl.sum(load_parts(partials, 4, parts, c, rows, inside, 0.0, BLOCK_P), axis=1)
+                weighed_negative = tl.sum(load_parts(partials, 5, parts, c, rows, inside, 0.0, BLOCK_P), axis=1)
+                number_positive = tl.sum(load_parts(partials, 6, parts, c, rows, inside, 0.0, BLOCK_P), axis=1)
+                number_negative = tl.sum(load_parts(partials, 7, parts, c, rows, inside, 0.0, BLOCK_P), axis=1)
+            else:
+                weighed_positive, weighed_negative = tl.sum(weight_positive, axis=1), tl.sum(weight_negative, axis=1)
+                number_positive = tl.sum(count_positive, axis=1).to(dtype)
+                number_negative = tl.sum(count_negative, axis=1).to(dtype)
+            mean_positive = weighed_positive / tl.maximum(number_positive, 1.0)
+            mean_negative = weighed_negative / tl.maximum(number_negative, 1.0)
+        if STAGE != "sums":
+            told = rows + part.to(tl.int64) * c < c  # by the first part
+            tl.store(lse_positive + rows, mean_positive * log_one_plus_sum(max_positive, total_positive), mask=told)
+            tl.store(lse_negative + rows, mean_negative * log_one_plus_sum(max_negative, total_negative), mask=told)
+            if upstream_positive is not None:
+                factor_positive = tl.load(upstream_positive + rows * upstream_positive_stride, mask=inside, other=0.0)
+                factor_negative = tl.load(upstream_negative + rows * upstream_negative_stride, mask=inside, other=0.0)
+                factor_positive *= -alpha * mean_positive / (tl.exp(-max_positive) + total_positive)
+                factor_negative *= beta * mean_negative / (tl.exp(-max_negative) + total_negative)
+                for start in range(begin, end, BLOCK_M):
+                    columns = start + tl.arange(0, BLOCK_M)
+                    mask = inside[:, None] & (columns < end)[None, :]
+                    s = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
+                    positive, negative = pair_sets(label, candidate_labels, places, columns, end, ITSELF)
+                    if MINING:
+                        positive, negative = informative(
+                            s, positive, negative, lowest_positive, highest_negative, epsilon
+                        )
+                    term = pair_terms(s, positive, negative, alpha, beta, base, max_positive, max_negative)
+                    slope = tl.where(positive, factor_positive[:, None] * term, 0.0)
+                    slope = tl.where(negative, factor_negative[:, None] * term, slope)
+                    tl.store(dS + rows[:, None] * m + columns[None, :], slope, mask=mask)

@@ -83,7 +83,8 @@ def pair_lse(
     -----
     Source: Barbany et al. 2024, Eq. 5; mining: Zhang et al. 2023, Eqs. 4 and 5. Similarities and sums are in float32 at
     least. On a GPU both matrices enter the products in the wider of their types, half precision as bfloat16; under
-    autocast all do so as bfloat16. A pair that lies at the edge of mining within rounding may fall on either side.
+    autocast all do so as bfloat16; what float32 costs stands in the README, "float32 on a GPU". A pair that lies at the
+    edge of mining within rounding may fall on either side.
 
     Examples
     --------

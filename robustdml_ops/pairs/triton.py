@@ -17,44 +17,68 @@ from robustdml_ops.rows.triton import TritonRows
 from robustdml_ops.sweep import row_stride
 from robustdml_ops.triton_device import Launch, block_of, current, grid_of, launch, tile_of
 
+_PROGRAMS = 2 * 132
+
 
 class TritonPairs(TritonRows, PairBackend):
     """On CUDA devices; in Triton's interpreter also on the CPU."""
 
     def pair_lse(self, chunk: PairChunk, problem: PairLSEProblem) -> None:
-        """As :meth:`PairBackend.pair_lse`."""
+        """As :meth:`PairBackend.pair_lse`; of candidates in parts, in two or three launches."""
         from robustdml_ops.pairs.kernels import pair_lse as kernel
 
         c, m = chunk.S.shape
         parameters = epilogue_launch(m, chunk.S.dtype, tile_of("pairs", chunk.S))
+        (programs,) = grid_of(c, parameters["BLOCK_R"])
+        parts, per_part = parts_of(programs, m, int(parameters["BLOCK_M"]))
+        row_max = problem.needs_row_max(chunk.S.dtype)
+        stages = [("all", 1)]
+        if parts > 1:
+            stages = [("sums", parts), ("gradients", 1 if chunk.upstream_positive is None else parts)]
+            if problem.epsilon is not None or row_max:
+                stages = [("extrema", parts), *stages]
+        partials = None if parts == 1 else chunk.S.new_empty((8, parts, c))
         with current(chunk.S):
-            kernel[grid_of(c, parameters["BLOCK_R"])](
-                candidate_weights=problem.candidate_weights,
-                lse_positive=chunk.positive,
-                lse_negative=chunk.negative,
-                alpha=float(problem.alpha),
-                beta=float(problem.beta),
-                base=float(problem.base),
-                epsilon=float(problem.epsilon or 0.0),
-                MINING=problem.epsilon is not None,
-                ROW_MAX=problem.needs_row_max(chunk.S.dtype),
-                **_chunk_arguments(chunk, problem.sets),
-                **parameters,
-            )
+            for stage, width in stages:
+                kernel[programs, width](
+                    candidate_weights=problem.candidate_weights,
+                    lse_positive=chunk.positive,
+                    lse_negative=chunk.negative,
+                    partials=partials,
+                    parts=parts,
+                    per_part=per_part,
+                    alpha=float(problem.alpha),
+                    beta=float(problem.beta),
+                    base=float(problem.base),
+                    epsilon=float(problem.epsilon or 0.0),
+                    MINING=problem.epsilon is not None,
+                    ROW_MAX=row_max,
+                    STAGE=stage,
+                    BLOCK_P=1 << (parts - 1).bit_length(),
+                    **_chunk_arguments(chunk, problem.sets),
+                    **parameters,
+                )
 
     def pair_hinge(self, chunk: PairChunk, problem: PairHingeProblem) -> None:
         """As :meth:`PairBackend.pair_hinge`."""
-        from robustdml_ops.pairs.kernels import pair_hinge as kernel
+        from robustdml_ops.pairs.hinge_kernel import pair_hinge as kernel
 
         assert chunk.counts is not None
         c, m = chunk.S.shape
-        parameters = epilogue_launch(m, chunk.S.dtype, tile_of("pairs", chunk.S))
+        parameters = epilogue_launch(m, chunk.S.dtype, tile_of("pairs", chunk.S), problem.euclidean)
+        (programs,) = grid_of(c, parameters["BLOCK_R"])
+        parts, per_part = parts_of(programs, m, int(parameters["BLOCK_M"]))
+        positive, negative, counts = chunk.positive, chunk.negative, chunk.counts
+        if parts > 1:
+            positive, negative = chunk.S.new_empty((2, parts, c))
+            counts = counts.new_empty((2, parts, c))
         with current(chunk.S):
-            kernel[grid_of(c, parameters["BLOCK_R"])](
-                sums_positive=chunk.positive,
-                sums_negative=chunk.negative,
-                counts_positive=chunk.counts[0],
-                counts_negative=chunk.counts[1],
+            kernel[programs, parts](
+                sums_positive=positive,
+                sums_negative=negative,
+                counts_positive=counts[0],
+                counts_negative=counts[1],
+                per_part=per_part,
                 positive_margin=float(problem.positive_margin),
                 negative_margin=float(problem.negative_margin),
                 positive_offset=float(problem.positive_offset),
@@ -64,6 +88,23 @@ class TritonPairs(TritonRows, PairBackend):
                 **_chunk_arguments(chunk, problem.sets),
                 **parameters,
             )
+        if parts > 1:
+            torch.sum(positive, 0, out=chunk.positive)
+            torch.sum(negative, 0, out=chunk.negative)
+            torch.sum(counts, 1, out=chunk.counts)
+
+
+def parts_of(programs: int, m: int, block: int) -> tuple[int, int]:
+    """How many parts m candidates are taken in, and how many are in each: whole blocks.
+
+    A bank has more candidates than a batch has anchors: a program a row would leave most of a GPU without work. Up to
+    two programs for each of 132 multiprocessors then share the rows, whatever the GPU, so that all find the same bits.
+    A part has four blocks at least: what the parts found has to meet.
+    """
+    blocks = -(-m // block)
+    parts = max(1, min(_PROGRAMS // programs, blocks // 4))
+    per_part = -(-blocks // parts)
+    return -(-blocks // per_part), per_part * block
 
 
 def _rows(chunk: PairChunk) -> dict[str, Any]:
@@ -98,11 +139,13 @@ def _chunk_arguments(chunk: PairChunk, sets: PairSets) -> dict[str, Any]:
     }
 
 
-def epilogue_launch(m: int, compute: torch.dtype, tile: Mapping[str, int]) -> Launch:
+def epilogue_launch(m: int, compute: torch.dtype, tile: Mapping[str, int], distances: bool = False) -> Launch:
     """Tile of the epilogues on pairs: by default 8 elements of S a thread beside four accumulators, half in float64.
 
-    Short rows share a program. A long one has a program of its own: chunks of few rows are then spread over the GPU.
+    Half the warps with distances in float64: with four ptxas aims at more blocks a processor, and spills. Short rows
+    share a program. A long one has a program of its own, or several: chunks of few rows are then spread over the GPU.
     """
-    elements = tile["elements"] // (2 if compute == torch.float64 else 1)
+    halved = 1 if compute != torch.float64 else 4 if distances else 2
+    elements, num_warps = tile["elements"] // halved, tile["num_warps"] // (2 if halved == 4 else 1)
     BLOCK_M = block_of(m, elements)
-    return launch(BLOCK_R=elements // BLOCK_M, BLOCK_M=BLOCK_M, num_warps=tile["num_warps"], num_stages=1)
+    return launch(BLOCK_R=elements // BLOCK_M, BLOCK_M=BLOCK_M, num_warps=num_warps, num_stages=1)

@@ -195,7 +195,7 @@ class MemoryBank(TypedBuffers):
         if len(labels) == 0:
             return labels
         if features.device.type != "cpu":
-            keep = keep & torch.isfinite(features).all(1)
+            keep = keep & (features - features == 0).all(1)  # whether all are finite, in three launches and not five
         if ids is None:
             ids = torch.full_like(labels, -1)
         # All shapes follow from B and the capacity; how many rows enter is known to the device alone.

@@ -13,7 +13,7 @@ from robustdml_ops.robust.prism_parts import make_similarity, make_threshold
 from robustdml_ops.robust.prism_scores import MemoryPositive, Scores
 from robustdml_ops.robust.prism_settings import PRISMSettings
 from robustdml_ops.robust.prism_softmax import BankSoftmax, VmfSimilarity
-from robustdml_ops.rows.lengths import unit_rows
+from robustdml_ops.rows.unit import normalized
 from robustdml_ops.shards import ONE_PROCESS, OneProcess, settings_of
 
 
@@ -103,7 +103,8 @@ class PRISM(TypedBuffers):
 
     Scores are float32, or float64 where embeddings or bank are, also under autocast. With "vmf" the error of log P is
     about 1e-7·κ in float32. A step makes one product B×C×D and keeps nothing of size B×C. There is no gradient, and
-    nothing waits for a GPU. All state is in ``state_dict``; a resumed run equals an unbroken one bit for bit.
+    nothing waits for a GPU: a step can be recorded as a CUDA graph, see ``docs/cuda-graphs.md``. All state is in
+    ``state_dict``; a resumed run equals an unbroken one bit for bit.
 
     References
     ----------
@@ -171,6 +172,7 @@ class PRISM(TypedBuffers):
         self.embedding_size = embedding_size
         self.num_samples = num_samples
         self.similarity = similarity
+        self.backend = backend
         self.scores = make_similarity(settings, backend)
         self.threshold = make_threshold(settings)
 
@@ -186,7 +188,7 @@ class PRISM(TypedBuffers):
         """Concentration of every class, (C,), 0 until vMF-Sim has begun; RuntimeError without ``"vmf"``."""
         if not isinstance(self.scores, VmfSimilarity):
             raise RuntimeError(f'similarity="{self.similarity}" has no kappa')
-        return self.scores.vmf.kappa
+        return self.scores.kappa
 
     @property
     def wrong_share(self) -> Tensor:
@@ -301,7 +303,8 @@ class PRISM(TypedBuffers):
         """Unit rows in the compute type. NaN or inf in an embedding is NaN in its row: it is looked for there."""
         D, N, state = self.embedding_size, self.num_samples, next(self.buffers(), None)
         batch = check_batch("embeddings", embeddings, labels, sample_ids, D, N, state)
-        return batch._replace(X=unit_rows(embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))))
+        dtype = torch.promote_types(embeddings.dtype, torch.float32)
+        return batch._replace(X=normalized(embeddings.detach(), dtype, self.backend))
 
     def _score(self, batch: Batch, proxies: Tensor | None) -> Scores:
         if proxies is not None and self.similarity != "proxy":

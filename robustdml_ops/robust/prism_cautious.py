@@ -50,12 +50,11 @@ class CautiousThreshold(Threshold):
     def forward(self, scores: Scores, labels: Tensor) -> Tensor:
         """M of each sample, (B,); −∞ for those that are not judged. The estimate and the rings advance."""
         m: Tensor = self.cut(scores, labels)
-        if scores.stands_in:
-            return m
         assert scores.rows is not None
         judged = scores.known & (scores.rows >= FEWEST_ROWS)
         share = wrong_share(scores, judged).to(self.shares.dtype)
-        self.shares.copy_(torch.where(share.isnan(), self.shares, torch.cat([self.shares[1:], share[None]])))
+        untold = share.isnan() if scores.stands_in is None else share.isnan() | scores.stands_in
+        self.shares.copy_(torch.where(untold, self.shares, torch.cat([self.shares[1:], share[None]])))
         # A NaN compares as False: nothing is rejected while there is no estimate.
         return torch.where(judged & (self.shares.nanmean() > LEAST_SHARE), m, -math.inf)
 

@@ -22,7 +22,7 @@ class Scores(NamedTuple):
 
     values: Tensor  # (B,) log P_clean, or a mean cosine; where not known that of P_clean = 1
     known: Tensor  # (B,) bool: whether there is anything to judge the sample by
-    stands_in: bool = False  # whether these are AvgSim's scores because vMF-Sim has not begun; their scale differs
+    stands_in: Tensor | None = None  # () bool: AvgSim's scores, as vMF-Sim has not begun; None: nothing stands in
     bank_is_empty: Tensor | None = None  # () bool, where the threshold asks for it
     rows: Tensor | None = None  # (B,) rows of the class to judge by, where the threshold asks for it
     of_other_labels: Tensor | None = None  # (B,) each sample's score for the label of another one, NaN for its own

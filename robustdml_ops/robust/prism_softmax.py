@@ -4,9 +4,8 @@ T(x, k), how well x fits class k, is linear in x for both: scale_k x·Σ_k + bia
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from robustdml_ops.ops import fit_vmf, vmf_log_peak
 from robustdml_ops.robust.batch import Batch
 from robustdml_ops.robust.buffers import TypedBuffers
 from robustdml_ops.robust.class_sums import ClassStatistics
@@ -14,45 +13,12 @@ from robustdml_ops.robust.memory_bank import MemoryBank
 from robustdml_ops.robust.prism_scores import FEWEST_ROWS, Scores, joint_class_lse, log_softmax, mean_cosine, own_class
 from robustdml_ops.robust.vmf_classes import VmfClasses
 from robustdml_ops.shards import ONE_PROCESS, OneProcess
-
-
-class MeanCosine:
-    """AvgSim: the mean cosine of x with the n rows of the class, x·Σ/n, Eqs. 5 and 6."""
-
-    def of_classes(self, bank: MemoryBank, classes: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Scale and bias, (n,) each, of these classes of the bank (n,); None: of all."""
-        scale = _of(bank.counts, classes).clamp(min=1).to(bank.sums.dtype).reciprocal()
-        return scale, torch.zeros_like(scale)
-
-    def of_own(self, X: Tensor, own: ClassStatistics) -> Tensor:
-        """T of each unit row X (B, D) and a class of its own, (B,)."""
-        return mean_cosine(X, own)
-
-
-class VmfDensity:
-    """vMF-Sim: the log-density of the class's von Mises–Fisher distribution, κ μ·x + log_peak − κ, Eqs. 10 to 13."""
-
-    def __init__(self, vmf: VmfClasses) -> None:
-        self.vmf = vmf
-
-    def of_classes(self, bank: MemoryBank, classes: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Fit these classes of the bank anew; scale and bias as of :class:`MeanCosine`."""
-        self.vmf.refresh(bank, classes)
-        sums, kappa, log_peak = (_of(buffer, classes) for buffer in (bank.sums, self.vmf.kappa, self.vmf.log_peak))
-        # The scale divides by ‖Σ‖: then no sweep has to normalise the sums. A sum of length 0 has κ = 0.
-        length = torch.linalg.vector_norm(sums, dim=1)
-        return kappa / length.clamp(min=torch.finfo(kappa.dtype).tiny), log_peak - kappa
-
-    def of_own(self, X: Tensor, own: ClassStatistics) -> Tensor:
-        """As of :class:`MeanCosine`; one distribution is fitted per sample."""
-        vmf = self.vmf
-        mean_direction, kappa = fit_vmf(*own, None, vmf.estimator, vmf.bias_correction, backend=vmf.backend)
-        peak = vmf_log_peak(vmf.dim, kappa, backend=vmf.backend)
-        return peak - kappa * (1 - (X * mean_direction).sum(1))
+from robustdml_ops.tracing import has_no_values
+from robustdml_ops.vmf import fit_classes, mean_directions
 
 
 class BankSoftmax(TypedBuffers):
-    """A softmax over the classes of the bank: AvgSim, Eqs. 5 to 7, while ``logit`` is a :class:`MeanCosine`.
+    """AvgSim: a softmax over the mean cosines with the rows of each class of the bank, x·Σ/n, Eqs. 5 to 7.
 
     If the bank has a number of samples, T of the label's class is computed without up to ``max_copies`` copies of the
     sample itself. A class that is not in the bank adds nothing to the denominator with unseen "skip", e⁰ with "zero".
@@ -68,8 +34,6 @@ class BankSoftmax(TypedBuffers):
         self.num_classes = bank.num_classes
         self.max_copies = max_copies
         self.backend = backend
-        self.logit: MeanCosine | VmfDensity = MeanCosine()
-        self.stands_in = False
         self.tries_other_labels = False
         self.bias_of_unseen = -torch.inf if unseen == "skip" else 0.0
         # The logits are scale_k x·Σ_k + bias_k; scale and bias change only for the classes that a batch touches.
@@ -78,13 +42,13 @@ class BankSoftmax(TypedBuffers):
 
     def score(self, batch: Batch, proxies: Tensor | None) -> Scores:
         """Score the batch; a class without rows in the bank is not known."""
-        labels = batch.labels
-        lse, target = joint_class_lse(
+        labels, (scale, bias) = batch.labels, self.lines()
+        lse, target = joint_class_lse(  # which checks the values of rows and labels, too
             self.shards,
             batch,
             self.bank.sums,
-            scale=self.scale,
-            bias=self.bias,
+            scale=scale,
+            bias=bias,
             exclude_target=True,
             normalize_proxies=False,
             backend=self.backend,
@@ -93,24 +57,33 @@ class BankSoftmax(TypedBuffers):
             judged, known = target, self.is_known(labels)
         else:
             own = own_class(self.bank, batch, self.max_copies)
-            judged = self.shards.from_owners(self.logit.of_own(batch.X, own), labels)
+            judged = self.shards.from_owners(self.of_own(batch.X, own), labels)
             rows = self.shards.from_owners(own.counts, labels)
             known = rows > 0
-        scores = Scores(log_softmax(judged, lse, known), known, self.stands_in)
+        scores = Scores(log_softmax(judged, lse, known), known)
         if not self.tries_other_labels:
             return scores
         if self.bank.copies is None:
             rows = self.shards.of_labels(self.bank.counts, labels)
-        return scores._replace(rows=rows, of_other_labels=self._of_other_labels(batch, lse.logaddexp(target)))
+        whole = lse.logaddexp(target)
+        return scores._replace(rows=rows, of_other_labels=self._of_other_labels(batch, scale, bias, whole))
 
     def class_dimensions(self) -> dict[str, int]:
         """What has something for each class, and which dimension counts them."""
         return {"scale": 0, "bias": 0}
 
-    def _of_other_labels(self, batch: Batch, lse: Tensor) -> Tensor:
+    def lines(self) -> tuple[Tensor, Tensor]:
+        """Scale and bias of every class, (C,) each."""
+        return self.scale, self.bias
+
+    def of_own(self, X: Tensor, own: ClassStatistics) -> Tensor:
+        """T of each unit row X (B, D) and a class of its own, (B,)."""
+        return mean_cosine(X, own)
+
+    def _of_other_labels(self, batch: Batch, scale: Tensor, bias: Tensor, lse: Tensor) -> Tensor:
         """Log P of a label that is surely wrong, if the sample's own is right: that of the sample half a batch away."""
         others, shards = batch.labels.roll(len(batch.labels) // 2), self.shards
-        scale, sums, bias = (shards.at_labels(values, others) for values in (self.scale, self.bank.sums, self.bias))
+        scale, sums, bias = (shards.at_labels(values, others) for values in (scale, self.bank.sums, bias))
         logit = shards.from_owners(scale * (batch.X * sums).sum(1) + bias, others)
         wrong = (others != batch.labels) & (shards.of_labels(self.bank.counts, others) >= FEWEST_ROWS)
         return (logit - lse).masked_fill(~wrong, torch.nan)
@@ -132,18 +105,23 @@ class BankSoftmax(TypedBuffers):
         """Bring scale and bias of these classes (n,), or of all, up to date."""
         if len(self.scale) == 0:
             return
-        scale, bias = self.logit.of_classes(self.bank, classes)
-        if classes is None:
-            classes = torch.arange(len(scale), device=scale.device)
-        self.scale.index_copy_(0, classes, scale)
-        self.bias.index_copy_(0, classes, torch.where(self.bank.counts[classes] > 0, bias, self.bias_of_unseen))
+        counts = self.bank.counts if classes is None else self.bank.counts[classes]
+        _write(self.scale, classes, counts.clamp(min=1).to(self.scale.dtype).reciprocal())
+        if self.bias_of_unseen != 0:
+            _write(self.bias, classes, torch.where(counts > 0, 0.0, self.bias_of_unseen))
 
 
 class VmfSimilarity(BankSoftmax):
-    """vMF-Sim: AvgSim in the first ``start`` iterations, then a softmax over the log-densities, Eqs. 10 to 14.
+    """vMF-Sim, Eqs. 10 to 14: a softmax over log-densities of von Mises–Fisher distributions, κ μ·x + log_peak − κ.
 
-    A class of its own, since PyTorch asks classes, not objects, whether they have extra state.
+    In the first ``start`` iterations AvgSim stands in. Both are kept up to date from the beginning, and which of them
+    counts is told by a counter on the device: so a step is the same operations in every iteration, and can be replayed
+    as a CUDA graph.
     """
+
+    iteration: Tensor
+    vmf_scale: Tensor
+    vmf_bias: Tensor
 
     def __init__(
         self,
@@ -159,17 +137,69 @@ class VmfSimilarity(BankSoftmax):
         self.vmf = VmfClasses(
             bank.num_classes, bank.embedding_size, estimator, bias_correction, backend=backend, dtype=bank.sums.dtype
         )
-        self._set_iteration(0)
+        # Saved as the extra state; scale and bias follow from bank and start.
+        self.register_buffer("iteration", torch.zeros((), dtype=torch.int64), persistent=False)
+        self.register_buffer("vmf_scale", torch.zeros_like(self.scale), persistent=False)
+        self.register_buffer("vmf_bias", torch.full_like(self.bias, -torch.inf), persistent=False)
+        self.register_load_state_dict_post_hook(_refresh_all)  # type: ignore[no-untyped-call]
+
+    def class_dimensions(self) -> dict[str, int]:
+        """As of :class:`BankSoftmax`."""
+        return {**super().class_dimensions(), "vmf_scale": 0, "vmf_bias": 0}
+
+    @property
+    def begun(self) -> Tensor:
+        """Whether vMF-Sim counts, () bool."""
+        return self.iteration >= self.start
+
+    @property
+    def kappa(self) -> Tensor:
+        """Concentration of every class, (C,); 0 until vMF-Sim has begun."""
+        return torch.where(self.begun, self.vmf.kappa, 0)
+
+    def score(self, batch: Batch, proxies: Tensor | None) -> Scores:
+        """As of :class:`BankSoftmax`, and whether AvgSim stands in."""
+        return super().score(batch, proxies)._replace(stands_in=self.iteration < self.start)
+
+    def lines(self) -> tuple[Tensor, Tensor]:
+        """As of :class:`BankSoftmax`."""
+        begun = self.begun
+        if _may_look_at(begun):
+            return (self.vmf_scale, self.vmf_bias) if begun else (self.scale, self.bias)
+        return torch.where(begun, self.vmf_scale, self.scale), torch.where(begun, self.vmf_bias, self.bias)
+
+    def of_own(self, X: Tensor, own: ClassStatistics) -> Tensor:
+        """As of :class:`BankSoftmax`; one distribution is fitted per sample."""
+        average, begun = super().of_own(X, own), self.begun
+        if _may_look_at(begun) and not begun:
+            return average
+        vmf = self.vmf
+        fitted = fit_classes(*own, None, vmf.estimator, vmf.bias_correction, backend=vmf.backend)
+        density = fitted.log_peak - fitted.kappa * (1 - (X * mean_directions(own.sums, fitted)).sum(1))
+        return torch.where(begun, density, average)
 
     def advance(self, labels: Tensor) -> None:
-        """Count the iteration; when vMF-Sim begins, all classes are fitted."""
-        self._set_iteration(self.iteration + 1)
-        if self.iteration == self.start:
-            self.refresh(None)
+        """Count the iteration."""
+        self.iteration += 1
+
+    def refresh(self, classes: Tensor | None) -> None:
+        """As of :class:`BankSoftmax`, of both similarities."""
+        super().refresh(classes)
+        self.refresh_vmf(classes)
+
+    def refresh_vmf(self, classes: Tensor | None) -> None:
+        """Fit these classes (n,), or all, anew."""
+        if len(self.scale) == 0:
+            return
+        kappa, log_peak, length = self.vmf.fit(self.bank, classes)
+        # The scale divides by ‖Σ‖: then no sweep has to normalise the sums. A sum of length 0 has κ = 0.
+        _write(self.vmf_scale, classes, kappa / length.clamp(min=torch.finfo(kappa.dtype).tiny))
+        counts = self.bank.counts if classes is None else self.bank.counts[classes]
+        _write(self.vmf_bias, classes, torch.where(counts > 0, log_peak - kappa, -torch.inf))
 
     def get_extra_state(self) -> Tensor:
-        """Iteration and start: numbers of Python's, so that no step has to read one back from the device."""
-        return torch.tensor([self.iteration, self.start])
+        """Iteration and start."""
+        return torch.stack([self.iteration, torch.full_like(self.iteration, self.start)])
 
     def set_extra_state(self, state: Tensor) -> None:
         """Take over the iteration; ValueError where vMF-Sim has begun by the saved start and not by this one."""
@@ -179,13 +209,24 @@ class VmfSimilarity(BankSoftmax):
                 f"vmf_start={self.start}, but the state is of iteration {iteration} with vmf_start={start}: "
                 "give the latter"
             )
-        self._set_iteration(iteration)
-
-    def _set_iteration(self, iteration: int) -> None:
-        self.iteration = iteration
-        self.stands_in = iteration < self.start
-        self.logit = MeanCosine() if self.stands_in else VmfDensity(self.vmf)
+        self.iteration.fill_(iteration)
 
 
-def _of(buffer: Tensor, classes: Tensor | None) -> Tensor:
-    return buffer if classes is None else buffer.index_select(0, classes)
+def _refresh_all(similarity: nn.Module, keys: object) -> None:
+    """Once a state is loaded: what is not saved follows from it."""
+    assert isinstance(similarity, VmfSimilarity)
+    with torch.no_grad():
+        similarity.refresh_vmf(None)
+
+
+def _may_look_at(value: Tensor) -> bool:
+    """Whether its value is at hand: a GPU would be waited for."""
+    return value.device.type == "cpu" and not has_no_values(value)
+
+
+def _write(buffer: Tensor, classes: Tensor | None, values: Tensor) -> None:
+    """Into these places (n,) of ``buffer``, or into all."""
+    if classes is None:
+        buffer.copy_(values)
+    else:
+        buffer.index_copy_(0, classes, values.to(buffer.dtype))

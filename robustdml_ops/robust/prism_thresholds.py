@@ -70,14 +70,14 @@ class SmoothTopR(Threshold):
         quantile = _smallest(scores.values, rejected).to(self.quantiles.dtype)
         told = scores.known.sum() >= rejected
         self.quantiles.copy_(torch.where(told, torch.cat([self.quantiles[1:], quantile[None]]), self.quantiles))
-        given = ~self.quantiles.isnan()
-        number = given.sum().clamp(min=1).to(self.quantiles.dtype)
+        absent = self.quantiles.isnan()
+        number = (len(absent) - absent.sum(dtype=self.quantiles.dtype)).clamp(min=1)
         if self.logarithmic:
-            m = self.quantiles.masked_fill(~given, -math.inf).logsumexp(0) - number.log()
+            m = self.quantiles.masked_fill(absent, -math.inf).logsumexp(0) - number.log()
         else:
-            rejecting = (given & (self.quantiles > -math.inf)).any()
+            rejecting = (self.quantiles > -math.inf).any()
             # A batch that rejected none counts as the least a cosine can be, as P = 0 does among the logarithms.
-            m = torch.where(rejecting, self.quantiles.clamp(min=-1).masked_fill(~given, 0).sum() / number, -math.inf)
+            m = torch.where(rejecting, self.quantiles.clamp(min=-1).masked_fill(absent, 0).sum() / number, -math.inf)
         return m.to(scores.values.dtype)
 
 
@@ -115,12 +115,14 @@ class PerClassThreshold(Threshold):
 
     def forward(self, scores: Scores, labels: Tensor) -> Tensor:
         """M of each sample, (B,); −∞ for a class of too few scores. The batch's scores enter the rings."""
-        if self.cut is not None and scores.stands_in:  # the cut and the rings are for vMF-Sim's scores alone
-            return scores.values.new_full(labels.shape, -math.inf)
-        quantiles = self._quantiles(labels)
-        self._store(scores, labels)
-        quantiles = quantiles.to(scores.values.dtype)
-        return quantiles if self.cut is None else torch.minimum(self.cut(scores), quantiles)
+        quantiles = self._quantiles(labels).to(scores.values.dtype)
+        told = scores.known & ~scores.values.isnan()
+        if self.cut is None or scores.stands_in is None:
+            self._store(scores, labels, told)
+            return quantiles if self.cut is None else torch.minimum(self.cut(scores), quantiles)
+        # The cut and the rings are for vMF-Sim's scores alone, whose scale is another.
+        self._store(scores, labels, told & ~scores.stands_in)
+        return torch.where(scores.stands_in, -math.inf, torch.minimum(self.cut(scores), quantiles))
 
     def _quantiles(self, labels: Tensor) -> Tensor:
         if self.share == 1:
@@ -136,9 +138,9 @@ class PerClassThreshold(Threshold):
         quantile = torch.lerp(below, above, weight)
         return self.shards.from_owners(torch.where((low >= 1) & (number > 0), quantile, -math.inf), labels)
 
-    def _store(self, scores: Scores, labels: Tensor) -> None:
-        """Append to the rings; of more scores of a class than it has slots the last ones stay."""
-        told, classes = scores.known & ~scores.values.isnan(), len(self.scored)
+    def _store(self, scores: Scores, labels: Tensor, told: Tensor) -> None:
+        """Append those that ``told`` (B,) marks; of more scores of a class than it has slots the last ones stay."""
+        classes = len(self.scored)
         if len(labels) == 0 or classes == 0:
             return
         if self.shards.divided:

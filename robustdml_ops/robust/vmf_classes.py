@@ -8,9 +8,8 @@ from torch import Tensor
 from robustdml_ops.robust.buffers import TypedBuffers
 from robustdml_ops.robust.memory_bank import MemoryBank
 from robustdml_ops.shards import ONE_PROCESS, OneProcess
-from robustdml_ops.vmf import fit_kappa, vmf_log_peak
-
-_REFRESH_ROWS = 65_536
+from robustdml_ops.vmf import fit_classes
+from robustdml_ops.vmf.problem import Fitted
 
 
 class VmfClasses(TypedBuffers):
@@ -90,20 +89,20 @@ class VmfClasses(TypedBuffers):
         ValueError
             A setting that :func:`robustdml_ops.ops.fit_vmf` does not know.
         """
-        if touched is None:
-            touched = torch.arange(len(self.kappa), device=self.kappa.device)
-        for classes in torch.split(touched.clamp(min=0), _REFRESH_ROWS):  # for −1, class 0 is fitted and stays as it is
-            kappa, _ = fit_kappa(
-                bank.sums.index_select(0, classes),
-                bank.counts[classes],
-                self.dim,
-                self.estimator,
-                self.bias_correction,
-                backend=self.backend,
-            )
-            kappa = kappa.to(self.kappa.dtype)
-            self.kappa.index_copy_(0, classes, kappa)
-            self.log_peak.index_copy_(0, classes, vmf_log_peak(self.dim, kappa, backend=self.backend))
+        # For −1, class 0 is fitted and stays as it is.
+        self.fit(bank, None if touched is None else touched.clamp(min=0))
+
+    def fit(self, bank: MemoryBank, classes: Tensor | None) -> Fitted:
+        """As `refresh`, of ``classes`` (n,) that exist, or of all; what came out for each of them."""
+        fitted = fit_classes(
+            bank.sums, bank.counts, self.dim, self.estimator, self.bias_correction, classes, backend=self.backend
+        )
+        for buffer, values in ((self.kappa, fitted.kappa), (self.log_peak, fitted.log_peak)):
+            if classes is None:
+                buffer.copy_(values)
+            else:
+                buffer.index_copy_(0, classes, values.to(buffer.dtype))
+        return fitted
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         """Refuse κ that is negative, infinite or NaN: it would make every score NaN."""

@@ -44,7 +44,8 @@ def similarity(
     Tensor
         (B, C); ``out`` where that is given. Products and lengths are in float32 at least (float64 if either input is),
         and rounded once, at the end; on a GPU inputs that are both of one half precision enter the product as they are,
-        and float32 ones in TF32 where PyTorch is set to do so.
+        and float32 ones in TF32 where PyTorch is set to do so, or by three such products where
+        ``robustdml_ops.precision.set_float32_products`` asks for them.
 
     Raises
     ------

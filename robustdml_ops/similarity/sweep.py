@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.gradient_memory import gradient_room
-from robustdml_ops.precision import compute_dtype, exact_float32_products, operand_dtype
+from robustdml_ops.precision import compute_dtype, input_precision, operand_dtype
 from robustdml_ops.rows.backend import new_rows
 from robustdml_ops.similarity.eager import EagerSimilarity
 from robustdml_ops.similarity.native import NativeSimilarity
@@ -31,7 +31,7 @@ def similarity_sweep(embeddings: Tensor, proxies: Tensor, S: Tensor, backend: Si
     """
     if S.numel() == 0:
         return
-    precision = "ieee" if exact_float32_products(embeddings.device) else "tf32"
+    precision = input_precision(embeddings.device)
     if backend.fused(embeddings, proxies, S, precision):
         return
     compute = compute_dtype(embeddings, proxies)

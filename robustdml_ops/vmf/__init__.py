@@ -13,16 +13,18 @@ from torch import Tensor
 from robustdml_ops.tracing import has_no_values, refuse_tracing, without_autocast
 from robustdml_ops.validation import check_local, check_matrix, check_number, check_same_device, check_vector
 from robustdml_ops.vmf.autograd import vmf
-from robustdml_ops.vmf.fit import BIAS_CORRECTIONS, ESTIMATORS, VonMisesFisher, fit_kappa, fit_vmf
+from robustdml_ops.vmf.fit import VonMisesFisher, fit_classes, fit_vmf, mean_directions
+from robustdml_ops.vmf.problem import BIAS_CORRECTIONS, ESTIMATORS
 
 __all__ = [
     "BIAS_CORRECTIONS",
     "ESTIMATORS",
     "VonMisesFisher",
     "bessel_ratio",
-    "fit_kappa",
+    "fit_classes",
     "fit_vmf",
     "log_bessel_i",
+    "mean_directions",
     "vmf_log_likelihood",
     "vmf_log_normalizer",
     "vmf_log_peak",

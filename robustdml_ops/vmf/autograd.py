@@ -1,4 +1,7 @@
-"""The one way of the von Mises–Fisher functions through autograd; compiled graphs hold ``robustdml_ops::vmf``."""
+"""The one way of the von Mises–Fisher functions through autograd; compiled graphs hold ``robustdml_ops::vmf``.
+
+And the one way of the fit, which has no gradient: there they hold ``robustdml_ops::vmf_fit``.
+"""
 
 from typing import Any
 
@@ -10,7 +13,7 @@ from robustdml_ops.backends import choose
 from robustdml_ops.tracing import in_registry
 from robustdml_ops.vmf.eager import EagerVmf
 from robustdml_ops.vmf.native import NativeVmf
-from robustdml_ops.vmf.problem import VmfBackend
+from robustdml_ops.vmf.problem import FitProblem, Fitted, VmfBackend
 from robustdml_ops.vmf.triton import TritonVmf
 
 BACKENDS: dict[str, VmfBackend] = {"native": NativeVmf(), "triton": TritonVmf(), "eager": EagerVmf()}
@@ -72,3 +75,33 @@ def vmf_op(kappa: Tensor, function: str, order: float, backend: str) -> Tensor:
 @vmf_op.register_fake
 def _(kappa: Tensor, function: str, order: float, backend: str) -> Tensor:
     return torch.empty_like(kappa, memory_format=torch.contiguous_format)
+
+
+def fit(problem: FitProblem, backend: str | None) -> Fitted:
+    """The distribution of every class, see :class:`VmfBackend`."""
+    if in_registry(problem.sums):
+        settings = (problem.dim, problem.estimator, problem.bias_correction, backend or "auto")
+        return Fitted(*vmf_fit_op(problem.sums, problem.counts, problem.classes, *settings))
+    return choose(BACKENDS, backend, problem.sums.device, problem.sums.dtype).fit(problem)
+
+
+@torch.library.custom_op("robustdml_ops::vmf_fit", mutates_args=())
+def vmf_fit_op(
+    sums: Tensor,
+    counts: Tensor,
+    classes: Tensor | None,
+    dim: int,
+    estimator: str,
+    bias_correction: str,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """See :func:`fit`."""
+    kappa, log_peak, norm = fit(FitProblem(sums, counts, classes, dim, estimator, bias_correction), backend)
+    # Memory of its own for each: no registered op may return two rows of one buffer.
+    return kappa.clone(), log_peak.clone(), norm
+
+
+@vmf_fit_op.register_fake
+def _(sums: Tensor, counts: Tensor, classes: Tensor | None, *settings: object) -> tuple[Tensor, Tensor, Tensor]:
+    n = len(sums if classes is None else classes)
+    return sums.new_empty(n), sums.new_empty(n), sums.new_empty(n, dtype=torch.float64)

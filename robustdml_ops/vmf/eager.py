@@ -2,12 +2,15 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from robustdml_ops.vmf.order import VmfOrder, log_debye_coefficients, vmf_order
-from robustdml_ops.vmf.problem import VmfBackend
+from robustdml_ops.vmf.problem import BANERJEE_ERROR, NEWTON_STEPS, FitProblem, Fitted, VmfBackend
+
+_TOGETHER = 65_536  # classes that are fitted at a time
 
 
 class EagerVmf(VmfBackend):
@@ -28,6 +31,44 @@ class EagerVmf(VmfBackend):
         if function not in ("ratio", "ratio_derivative"):
             value = torch.where(kappa == torch.inf, kappa, value)
         return torch.where(kappa >= 0, value, torch.nan)
+
+    def fit(self, problem: FitProblem) -> Fitted:
+        """As :meth:`VmfBackend.fit`; of many classes in parts, whose intermediate results are small."""
+        if problem.number > _TOGETHER:
+            device, classes = problem.sums.device, problem.classes
+            classes = torch.arange(problem.number, device=device) if classes is None else classes
+            parts = [self.fit(replace(problem, classes=some)) for some in torch.split(classes, _TOGETHER)]
+            return Fitted(*map(torch.cat, zip(*parts, strict=True)))
+        sums, counts, classes = problem.sums, problem.counts, problem.classes
+        if classes is not None:
+            sums, counts = sums.index_select(0, classes), counts[classes]
+        norm, n = torch.linalg.vector_norm(sums, dim=1, dtype=torch.float64), counts.double()
+        squared_length = (norm / n.clamp(min=1)).square()
+        if problem.bias_correction != "none":
+            tiny = torch.finfo(torch.float64).tiny
+            unbiased = ((n * squared_length - 1) / (n - 1).clamp(min=tiny)).clamp(min=0)
+            # A new x has x·μ̂ = A μ·μ̂ on average, and μ̂ = Σ/‖Σ‖ has μ·μ̂ = A/R̄.
+            predicted = unbiased.square() / squared_length.clamp(min=tiny)
+            squared_length = unbiased if problem.bias_correction == "u" else predicted
+        kappa = self._concentration(squared_length.clamp(max=problem.largest), problem)
+        kappa = torch.where(n > 1, kappa, 0).to(sums.dtype)
+        return Fitted(kappa, self.evaluate_vmf("peak", problem.order, kappa), norm)
+
+    def _concentration(self, squared_length: Tensor, problem: FitProblem) -> Tensor:
+        """κ of a mean length R̄ below 1; (n,) float64."""
+        length = squared_length.sqrt()
+        start = length * (problem.dim - (length if problem.estimator == "prism" else squared_length))
+        start = start / (1 - squared_length)
+        if problem.estimator != "newton":
+            return start
+        kappa = start
+        # Where R̄ is within rounding of 1 the excess is noise; the start is as good as R̄ then.
+        least, largest = (1 - BANERJEE_ERROR) * start, (1 + BANERJEE_ERROR) * start
+        for _ in range(NEWTON_STEPS):
+            excess = self.evaluate_vmf("ratio", problem.order, kappa) - length
+            slope = self.evaluate_vmf("ratio_derivative", problem.order, kappa)
+            kappa = torch.clamp(kappa - excess / slope, least, largest)
+        return kappa
 
 
 def _radius(v: float, kappa: Tensor) -> Tensor:

@@ -7,13 +7,9 @@ from torch import Tensor
 
 from robustdml_ops.tracing import has_no_values
 from robustdml_ops.validation import all_finite, check_matrix, check_same_device
-from robustdml_ops.vmf.autograd import evaluate
+from robustdml_ops.vmf.autograd import fit
+from robustdml_ops.vmf.problem import BIAS_CORRECTIONS, ESTIMATORS, FitProblem, Fitted
 
-ESTIMATORS = ("newton", "banerjee", "prism")
-BIAS_CORRECTIONS = ("u", "none", "predictive")
-# From Banerjee's approximation, 6.5 % off at worst (D = 2), to 1e-9 (D = 2) or 1e-13 (D from 8).
-_NEWTON_STEPS = 3
-_BANERJEE_ERROR = 0.1
 _TINY_SUM = 1e-12  # of unit vectors: what rounding leaves, without a direction
 
 
@@ -81,23 +77,31 @@ def fit_vmf(
     >>> fit_vmf(x.sum(0, keepdim=True), torch.tensor([3]))
     VonMisesFisher(mean_direction=tensor([[0.9998, 0.0222]]), kappa=tensor([386.7458]))
     """
-    kappa, norm = fit_kappa(sums, counts, dim, estimator, bias_correction, backend=backend)
-    dtype = kappa.dtype
-    unit = sums.to(dtype) * torch.where(norm < _TINY_SUM, 0, 1 / norm)[:, None].to(dtype)
-    return VonMisesFisher(unit, kappa)
+    fitted = fit_classes(sums, counts, dim, estimator, bias_correction, backend=backend)
+    return VonMisesFisher(mean_directions(sums, fitted), fitted.kappa)
+
+
+def mean_directions(sums: Tensor, fitted: Fitted) -> Tensor:
+    """Unit rows of ``sums``, of which all have been fitted; zero where a sum is."""
+    dtype, norm = fitted.kappa.dtype, fitted.norm
+    return sums.to(dtype) * torch.where(norm < _TINY_SUM, 0, 1 / norm)[:, None].to(dtype)
 
 
 @torch.no_grad()
-def fit_kappa(
+def fit_classes(
     sums: Tensor,
     counts: Tensor,
     dim: int | None = None,
     estimator: str = "newton",
     bias_correction: str = "u",
+    classes: Tensor | None = None,
     *,
     backend: str | None = None,
-) -> tuple[Tensor, Tensor]:
-    """As :func:`fit_vmf`, but without the directions: κ (C,), and ‖Σ‖ (C,) float64."""
+) -> Fitted:
+    """As :func:`fit_vmf`, but without the directions, and with the length of the sums and the log-density at μ.
+
+    ``classes`` (n,) int64 names the rows to fit; None: all.
+    """
     check_matrix("sums", sums)
     C, D = sums.shape
     if counts.shape != (C,) or counts.is_complex() or counts.dtype == torch.bool:
@@ -112,42 +116,20 @@ def fit_kappa(
         raise ValueError(f"estimator={estimator!r}: expected one of {', '.join(ESTIMATORS)}")
     if bias_correction not in BIAS_CORRECTIONS:
         raise ValueError(f"bias_correction={bias_correction!r}: expected one of {', '.join(BIAS_CORRECTIONS)}")
-    dtype = torch.float64 if sums.dtype == torch.float64 else torch.float32
-    norm = torch.linalg.vector_norm(sums, dim=1, dtype=torch.float64)
-    _check_values(norm, counts)
-    n = counts.double()
-    squared_length = (norm / n.clamp(min=1)).square()
-    if bias_correction != "none":
-        tiny = torch.finfo(torch.float64).tiny
-        unbiased = ((n * squared_length - 1) / (n - 1).clamp(min=tiny)).clamp(min=0)
-        # A new x has x·μ̂ = A μ·μ̂ on average, and μ̂ = Σ/‖Σ‖ has μ·μ̂ = A/R̄.
-        squared_length = unbiased if bias_correction == "u" else unbiased.square() / squared_length.clamp(min=tiny)
-    squared_length = squared_length.clamp(max=(1 - torch.finfo(dtype).eps / 2) ** 2)
-    kappa = _concentration(squared_length, dim, estimator, backend)
-    return torch.where(n > 1, kappa, 0).to(dtype), norm
+    sums = (sums if sums.dtype == torch.float64 else sums.float()).contiguous()
+    counts = (counts if counts.dtype == torch.int64 else counts.double()).contiguous()
+    fitted = fit(FitProblem(sums, counts, classes, dim, estimator, bias_correction), backend)
+    _check_values(fitted.norm, counts, classes)
+    return fitted
 
 
-def _concentration(squared_length: Tensor, dim: int, estimator: str, backend: str | None) -> Tensor:
-    """κ of a mean length R̄ below 1; (C,) float64."""
-    length = squared_length.sqrt()
-    start = length * (dim - (length if estimator == "prism" else squared_length)) / (1 - squared_length)
-    if estimator != "newton":
-        return start
-    kappa, order = start, dim / 2 - 1
-    # Where R̄ is within rounding of 1 the excess is noise; the start is as good as R̄ then.
-    least, largest = (1 - _BANERJEE_ERROR) * start, (1 + _BANERJEE_ERROR) * start
-    for _ in range(_NEWTON_STEPS):
-        excess = evaluate("ratio", order, kappa, backend) - length
-        kappa = torch.clamp(kappa - excess / evaluate("ratio_derivative", order, kappa, backend), least, largest)
-    return kappa
-
-
-def _check_values(norm: Tensor, counts: Tensor) -> None:
+def _check_values(norm: Tensor, counts: Tensor, classes: Tensor | None) -> None:
     """What the CPU can look at without a stall; NaN and inf show in the norms, which costs no pass over the sums."""
     if norm.device.type != "cpu" or has_no_values(norm):
         return
     if not all_finite(norm):
-        raise ValueError(f"sums[{int((~norm.isfinite()).nonzero()[0])}] has NaN or inf")
-    if not (valid := counts >= 0).all():
+        place = (~norm.isfinite()).nonzero()[0]
+        raise ValueError(f"sums[{int(place if classes is None else classes[place])}] has NaN or inf")
+    if classes is None and not (valid := counts >= 0).all():
         row = int((~valid).nonzero()[0])
         raise ValueError(f"counts[{row}] = {float(counts[row])}: it must be at least 0, and not NaN")

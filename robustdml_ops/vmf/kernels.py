@@ -143,12 +143,10 @@ def by_debye(
 
 
 @triton.jit
-def vmf(
-    kappa,  # (count,) float64 or float32, in
-    out,  # (count,) as kappa, out
-    count,  # elements, in
+def function_of(
+    k,  # float64 or float32, in
     FUNCTION: tl.constexpr,  # which function: robustdml_ops.vmf.problem lists them
-    V: tl.constexpr,  # this and the next four: VmfOrder's, in double
+    V: tl.constexpr,  # this and what follows: VmfOrder's, in double
     BASE: tl.constexpr,
     CONSTANT: tl.constexpr,
     LOG_SCALE: tl.constexpr,
@@ -156,11 +154,8 @@ def vmf(
     DEBYE: tl.constexpr,  # c_kj, row after row
     DEBYE_TERMS: tl.constexpr,
     SERIES_TERMS: tl.constexpr,
-    BLOCK: tl.constexpr,
 ):
-    """One function of every κ; ∞ has its limit, a negative number or NaN gives NaN."""
-    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    k = tl.load(kappa + places, mask=places < count, other=0.0)
+    """One function of κ; ∞ has its limit, a negative number or NaN gives NaN."""
     limit = tl.full((), SERIES_BELOW, k.dtype)
     v = tl.full((), V, k.dtype)
     if k.dtype == tl.float64:
@@ -190,4 +185,27 @@ def vmf(
         value -= tl.where(small, tl.full((), LOG_SCALE, k.dtype), 0.0)
     if FUNCTION != "ratio" and FUNCTION != "ratio_derivative":
         value += tl.where(k > largest, k, 0.0)
-    tl.store(out + places, tl.where(k >= 0, value, float("nan")), mask=places < count)
+    return tl.where(k >= 0, value, float("nan"))
+
+
+@triton.jit
+def vmf(
+    kappa,  # (count,) float64 or float32, in
+    out,  # (count,) as kappa, out
+    count,  # elements, in
+    FUNCTION: tl.constexpr,  # which function: robustdml_ops.vmf.problem lists them
+    V: tl.constexpr,  # this and the next four: VmfOrder's, in double
+    BASE: tl.constexpr,
+    CONSTANT: tl.constexpr,
+    LOG_SCALE: tl.constexpr,
+    SERIES_BELOW: tl.constexpr,
+    DEBYE: tl.constexpr,  # c_kj, row after row
+    DEBYE_TERMS: tl.constexpr,
+    SERIES_TERMS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One function of every κ."""
+    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    k = tl.load(kappa + places, mask=places < count, other=0.0)
+    value = function_of(k, FUNCTION, V, BASE, CONSTANT, LOG_SCALE, SERIES_BELOW, DEBYE, DEBYE_TERMS, SERIES_TERMS)
+    tl.store(out + places, value, mask=places < count)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from robustdml_ops import native_module as module
 from robustdml_ops.vmf.order import vmf_order
-from robustdml_ops.vmf.problem import VmfBackend
+from robustdml_ops.vmf.problem import BIAS_CORRECTIONS, ESTIMATORS, FitProblem, Fitted, VmfBackend
 
 
 class NativeVmf(VmfBackend):
@@ -28,6 +28,32 @@ class NativeVmf(VmfBackend):
         else:
             getattr(module.library, f"vmf_{function}_{suffix}")(*arguments, torch.get_num_threads())
         return out
+
+    def fit(self, problem: FitProblem) -> Fitted:
+        """As :meth:`VmfBackend.fit`."""
+        dtype = problem.sums.dtype
+        suffix, fitted = module.SUFFIX[dtype], Fitted.empty(problem)
+        whole = problem.counts.dtype == torch.int64
+        classes = getattr(module.library, f"VmfClasses_{suffix}")(
+            sums=problem.sums.data_ptr(),
+            D=problem.sums.shape[1],
+            counts=problem.counts.data_ptr() if whole else 0,
+            fractions=0 if whole else problem.counts.data_ptr(),
+            classes=module.address(problem.classes),
+            n=problem.number,
+            dim=float(problem.dim),
+            largest=problem.largest,
+            estimator=ESTIMATORS.index(problem.estimator),
+            correction=BIAS_CORRECTIONS.index(problem.bias_correction),
+            **module.addresses(fitted._asdict()),
+        )
+        orders = (_native_order(module.library, problem.order, each) for each in (torch.float64, dtype))
+        if module.on_gpu(problem.sums):
+            with module.current_stream(problem.sums.device) as stream:
+                getattr(module.library, f"vmf_fit_cuda_{suffix}")(classes, *orders, stream)
+        else:
+            getattr(module.library, f"vmf_fit_{suffix}")(classes, *orders, torch.get_num_threads())
+        return fitted
 
 
 @lru_cache(maxsize=256)

@@ -4,9 +4,12 @@ import pytest
 import torch
 
 from robustdml_ops.anchor.problem import AnchorChunk, AnchorProblem, ConfidenceSets
-from robustdml_ops.anchor.triton import TritonAnchor
+from robustdml_ops.anchor.triton import TritonAnchor, epilogue_launch
 from robustdml_ops.label_sets import LabelSets
-from tests.ahead_of_time import ARCHITECTURES, check
+from robustdml_ops.precision import set_float32_products
+from robustdml_ops.triton_device import tile_of
+from tests.ahead_of_time import ARCHITECTURES, check, compiling
+from tests.sass import loops
 
 TRITON = TritonAnchor()
 F64, F32, BF16, F16 = torch.float64, torch.float32, torch.bfloat16, torch.float16
@@ -23,15 +26,16 @@ def sets_of(kind, B, compute):
     return ConfidenceSets(9.0, 0.5, None, *factors)
 
 
-def problem(kind, B, compute, anchor_bias=True):
+def problem(kind, B, compute, whole=True):
+    """With one bias for both sides, as Proxy-Anchor has; the whole of it has three."""
     bias = torch.zeros(B, dtype=compute)
-    anchor = torch.zeros(C, dtype=compute) if anchor_bias else None
-    return AnchorProblem(32.0, bias, bias, anchor, sets_of(kind, B, compute))
+    other, anchor = (torch.zeros(B, dtype=compute), torch.zeros(C, dtype=compute)) if whole else (bias, None)
+    return AnchorProblem(32.0, bias, other, anchor, sets_of(kind, B, compute))
 
 
 def epilogue(kind, compute, B=1024, whole=True, operand=BF16):
-    """With gradients; the whole of it has an anchor bias, gradients of the biases, and an upstream for each anchor."""
-    given = problem(kind, B, compute, anchor_bias=whole)
+    """With gradients; the whole of it has three biases, their gradients, and an upstream for each anchor."""
+    given = problem(kind, B, compute, whole)
     upstream = torch.ones(C if whole else (), dtype=compute)
     lse, dbias = torch.zeros(2, C, dtype=compute), torch.zeros(2, B, dtype=compute)
     S = torch.zeros(C, B, dtype=compute)
@@ -40,13 +44,17 @@ def epilogue(kind, compute, B=1024, whole=True, operand=BF16):
     return lambda: TRITON.anchor_lse(chunk, given)
 
 
-def fused(kind, D, operand, proxies=F32, precision="high", B=1024, columns=False):
-    given, X, P = problem(kind, B, F32), torch.zeros(B, D, dtype=operand), torch.zeros(C, D, dtype=proxies)
+def fused(kind, D, operand, proxies=F32, precision="high", B=1024, columns=False, whole=False):
+    given, X, P = problem(kind, B, F32, whole), torch.zeros(B, D, dtype=operand), torch.zeros(C, D, dtype=proxies)
     P = P.t().contiguous().t() if columns else P
 
     def launch():
-        torch.set_float32_matmul_precision(precision)
-        assert TRITON.fused_forward(X, P, given) is not None
+        torch.set_float32_matmul_precision("highest" if precision == "tf32x3" else precision)
+        set_float32_products("tf32x3" if precision == "tf32x3" else "ieee")
+        try:
+            assert TRITON.fused_forward(X, P, given) is not None
+        finally:
+            set_float32_products("ieee")
 
     return launch
 
@@ -62,7 +70,13 @@ ORDINARY_CORES = {
     "fused, labels, fp32": fused("labels", 128, F32, precision="highest"),
 }
 TENSOR_CORES = {
+    "fused, labels, tf32x3": fused("labels", 128, F32, precision="tf32x3"),
+    "fused, labels, tf32x3, long rows": fused("labels", 512, F32, precision="tf32x3"),
+    "fused, confidences, tf32x3, long rows": fused("confidences", 512, F32, precision="tf32x3"),
+    "fused, labels, tf32x3, three biases": fused("labels", 128, F32, whole=True, precision="tf32x3"),
     "fused, labels, bf16": fused("labels", 128, BF16),
+    "fused, labels, bf16, three biases": fused("labels", 128, BF16, whole=True),
+    "fused, labels, bf16, long rows, three biases": fused("labels", 512, BF16, whole=True),
     "fused, labels, bf16, an odd batch": fused("labels", 128, BF16, B=99),
     "fused, labels, bf16, rows of odd length": fused("labels", 99, BF16),
     "fused, labels, tf32, long rows of odd length": fused("labels", 515, F32),
@@ -82,3 +96,22 @@ TENSOR_CORES = {
 def test_compiles_without_spills_within_shared_memory(name, architecture, tmp_path):
     launch = {**ORDINARY_CORES, **TENSOR_CORES}[name]
     check(launch, architecture, tmp_path, tensor_cores={"fused_anchor_lse"} if name in TENSOR_CORES else set())
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(("name", "most"), [("epilogue, labels", 27), ("epilogue, labels, operands of float32", 30)])
+def test_instructions_an_element(name, most, architecture, tmp_path):
+    """The sums and the gradient; the loops between them are for rows whose sums overflow.
+
+    The epilogue is bound by them: at 68 an element it would take longer than the products at C = 10⁶.
+    """
+    with compiling(architecture) as compiled:
+        ORDINARY_CORES[name]()
+    ((_, kernel),) = compiled
+    sums, *between, gradient = loops(kernel, tmp_path)
+    assert len(between) == 2
+    assert not any("SHFL" in instruction for instruction in sums)
+    assert any("STG" in instruction for instruction in gradient)
+    parameters = epilogue_launch(1024, F32, True, False, tile_of("anchor_lse", torch.empty(0)))
+    a_thread = parameters["BLOCK_C"] * parameters["BLOCK_B"] / (32 * parameters["num_warps"])
+    assert 10 < (len(sums) + len(gradient)) / a_thread <= most

@@ -7,7 +7,7 @@ from robustdml_ops.anchor import triton as triton_anchor
 from robustdml_ops.anchor.problem import AnchorChunk, AnchorProblem, ConfidenceSets
 from robustdml_ops.anchor.sweep import BACKENDS, SweepResult, Wanted, anchor_sweep
 from robustdml_ops.label_sets import LabelSets
-from robustdml_ops.precision import operand_dtype
+from robustdml_ops.precision import operand_dtype, set_float32_products
 from tests.triton_here import DEVICE, MARKS
 
 EAGER, TRITON = BACKENDS["eager"], BACKENDS["triton"]
@@ -50,7 +50,9 @@ class Case:
             by_class = self.kind == "confidences by class"
             sets = ConfidenceSets(self.beta, 0.3, confidences.t().contiguous().t() if by_class else confidences)
         anchor_bias = None if self.anchor_bias is None else to(self.anchor_bias)
-        return AnchorProblem(self.alpha, to(self.positive_bias), to(self.negative_bias), anchor_bias, sets)
+        positive = to(self.positive_bias)
+        negative = positive if self.negative_bias is self.positive_bias else to(self.negative_bias)
+        return AnchorProblem(self.alpha, positive, negative, anchor_bias, sets)
 
     def sweep(self, backend, device=DEVICE, dtype=torch.float32, operand=None, want=None) -> SweepResult:
         inputs = [tensor.to(device, operand or dtype) for tensor in (self.embeddings, self.proxies)]
@@ -103,6 +105,32 @@ def test_large_alpha_and_absent_candidates(sets):
     case.positive_bias[1::3] = case.negative_bias[1::3] = -torch.inf
     case.positive_bias[64:] = case.negative_bias[64:] = -torch.inf
     assert_sweeps_agree(case.sweep(TRITON), case.sweep(EAGER), case.exact())
+
+
+def test_a_row_whose_sum_overflows_leaves_its_neighbours_as_they_are():
+    case = Case((130, 12, 17), "labels")
+    case.anchor_bias.zero_()
+    alone = case.sweep(TRITON)
+    case.anchor_bias[[3, 8]] = 300.0
+    ours, exact = case.sweep(TRITON), case.exact()
+    others = [row for row in range(12) if row not in (3, 8)]
+    for field in ("lse_positive", "lse_negative", "dproxies"):
+        assert torch.equal(getattr(ours, field)[others], getattr(alone, field)[others]), field
+        torch.testing.assert_close(getattr(ours, field).cpu().double(), getattr(exact, field), rtol=1e-4, atol=1e-4)
+    assert ours.lse_negative[[3, 8]].min() > 250
+
+
+@pytest.mark.parametrize("anchor_bias", [True, False])
+@pytest.mark.parametrize("sets", ["labels", "confidences by sample"])
+def test_one_bias_for_both_sides(sets, anchor_bias):
+    case = Case((33, 65, 8), sets, anchor_bias=anchor_bias)
+    case.negative_bias = case.positive_bias
+    exact = case.exact()
+    assert_sweeps_agree(case.sweep(TRITON), case.sweep(EAGER), exact)
+    X, P = (rows.to(DEVICE, torch.float32) for rows in (torch.nn.functional.normalize(case.embeddings), case.proxies))
+    positive, negative = TRITON.fused_forward(X, P, case.problem(DEVICE, torch.float32))
+    torch.testing.assert_close(positive.cpu().double(), exact.lse_positive, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(negative.cpu().double(), exact.lse_negative, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("shared", [(True, True), (True, False), (False, True)])
@@ -172,6 +200,19 @@ def test_fused_forward_as_exact_as_the_sweep(shape, sets, operand):
     positive, negative = TRITON.fused_forward(X, P, problem)
     assert_as_exact_as_eager(positive, eager.lse_positive, exact.lse_positive, "positive")
     assert_as_exact_as_eager(negative, eager.lse_negative, exact.lse_negative, "negative")
+
+
+def test_fused_forward_by_three_products_of_tf32():
+    case = Case((70, 40, 128), "labels")
+    exact = case.exact()
+    X = torch.nn.functional.normalize(case.embeddings).to(DEVICE, torch.float32)
+    set_float32_products("tf32x3")
+    try:
+        ours = TRITON.fused_forward(X, case.proxies.to(DEVICE, torch.float32), case.problem(DEVICE, torch.float32))
+    finally:
+        set_float32_products("ieee")
+    torch.testing.assert_close(ours[0].cpu().double(), exact.lse_positive, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(ours[1].cpu().double(), exact.lse_negative, rtol=1e-4, atol=1e-5)
 
 
 def test_fused_forward_of_extremes():

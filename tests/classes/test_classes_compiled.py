@@ -6,6 +6,7 @@ import torch
 from robustdml_ops.classes.problem import ClassChunk, ClassProblem, ClassSums, ClassUpstream
 from robustdml_ops.classes.triton import TritonClasses
 from robustdml_ops.label_sets import LabelSets
+from robustdml_ops.precision import set_float32_products
 from tests.ahead_of_time import ARCHITECTURES, check
 
 TRITON = TritonClasses()
@@ -48,8 +49,12 @@ def fused(pooling, D, operand, proxies=F32, precision="high", normalize=True, B=
     P = P.t().contiguous().t() if columns else P
 
     def launch():
-        torch.set_float32_matmul_precision(precision)
-        assert TRITON.fused_forward(X, P, given, ClassSums.empty(B, F32, torch.device("cpu")))
+        torch.set_float32_matmul_precision("highest" if precision == "tf32x3" else precision)
+        set_float32_products("tf32x3" if precision == "tf32x3" else "ieee")
+        try:
+            assert TRITON.fused_forward(X, P, given, ClassSums.empty(B, F32, torch.device("cpu")))
+        finally:
+            set_float32_products("ieee")
 
     return launch
 
@@ -69,6 +74,10 @@ ORDINARY_CORES = {
     "fused, softmax, fp32": fused("softmax", 128, F32, precision="highest"),
 }
 TENSOR_CORES = {
+    "fused, tf32x3": fused("none", 128, F32, precision="tf32x3"),
+    "fused, tf32x3, long rows": fused("none", 512, F32, precision="tf32x3"),
+    "fused, softmax, tf32x3": fused("softmax", 128, F32, precision="tf32x3"),
+    "fused, softmax, tf32x3, long rows": fused("softmax", 512, F32, precision="tf32x3"),
     "fused, bf16": fused("none", 128, BF16),
     "fused, bf16, as they are": fused("none", 128, BF16, normalize=False),
     "fused, bf16, long rows": fused("none", 512, BF16, proxies=BF16),

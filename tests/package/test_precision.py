@@ -199,6 +199,23 @@ def test_either_setting_of_float32_products_is_read(device):
 
 
 @pytest.mark.usefixtures("settings_of_products")
+def test_how_fused_kernels_multiply_float32():
+    device = torch.device("cuda")
+    assert precision.input_precision(device) == "ieee"
+    try:
+        precision.set_float32_products("tf32x3")
+        assert precision.input_precision(device) == "tf32x3"
+        torch.set_float32_matmul_precision("high")  # whoever allows TF32 gets it
+        assert precision.input_precision(device) == "tf32"
+        with pytest.raises(ValueError, match=r"products='tf32': expected one of ieee, tf32x3; TF32 is allowed by"):
+            precision.set_float32_products("tf32")
+        torch.set_float32_matmul_precision("highest")
+        assert precision.input_precision(device) == "tf32x3"
+    finally:
+        precision.set_float32_products("ieee")
+
+
+@pytest.mark.usefixtures("settings_of_products")
 def test_the_newer_setting_makes_no_op_fail():
     """The older one's getter raises then."""
     torch.backends.mkldnn.matmul.fp32_precision = "tf32"

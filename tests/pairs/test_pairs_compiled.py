@@ -48,6 +48,8 @@ def epilogue(problem, m, compute):
 LAUNCHES = {
     "lse of a bank": lse(65_536, F32),
     "lse of a batch with itself": lse(1024, F32, weights=False, itself=True),
+    "lse of a bank, shifted": lse(65_536, F32, alpha=1000.0),
+    "lse of a batch in one part": lse(2048, F32),
     "lse of an odd number": lse(9999, F32),
     "lse of short rows in float64, shifted": lse(64, F64, alpha=1000.0),
     "hinge of a bank": hinge(65_536, F32, euclidean=False),

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from robustdml_ops.label_sets import ABSENT
+from robustdml_ops.pairs import triton as triton_pairs
 from robustdml_ops.pairs.problem import PairHingeProblem, PairLSEProblem, PairSets
 from robustdml_ops.pairs.sweep import BACKENDS, pair_sweep
 from tests.triton_here import DEVICE, MARKS
@@ -14,6 +15,7 @@ EAGER, TRITON = BACKENDS["eager"], BACKENDS["triton"]
 
 pytestmark = MARKS
 SHAPES = [(1, 1, 1), (5, 1030, 9), (20, None, 17), (20, "anew", 3)]
+FIELDS = ("positive", "negative", "counts", "danchors", "dcandidates")
 
 
 def problems(sets, dtype, m):
@@ -49,10 +51,30 @@ def sweep(backend, name, shape, dtype, seed=0):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.usefixtures("small_chunks")
 def test_same_as_eager(name, shape, dtype):
+    assert_same_as_eager(name, shape, dtype)
+
+
+@pytest.mark.parametrize("name", problems(None, torch.float32, 1))
+def test_rows_in_parts_same_as_eager(name, monkeypatch):
+    """A program takes one row, or some of its candidates; three parts, of which the last one is short."""
+    small = {"BLOCK_R": 1, "BLOCK_M": 32, "num_warps": 4}
+    monkeypatch.setattr(triton_pairs, "epilogue_launch", lambda *_: small)
+    monkeypatch.setattr(triton_pairs, "_PROGRAMS", 6)
+    assert triton_pairs.parts_of(2, 390, 32) == (3, 160)
+    assert_same_as_eager(name, (2, 390, 3), torch.float32)
+    if name != "mined":
+        return
+    first, second = (sweep(TRITON, name, (2, 390, 3), torch.float32) for _ in range(2))
+    for field in FIELDS:
+        values = getattr(first, field), getattr(second, field)
+        assert values == (None, None) or torch.equal(*values)
+
+
+def assert_same_as_eager(name, shape, dtype):
     ours, exact, theirs = (
         sweep(backend, name, shape, kind) for backend, kind in ((TRITON, dtype), (EAGER, torch.float64), (EAGER, dtype))
     )
-    for field in ("positive", "negative", "counts", "danchors", "dcandidates"):
+    for field in FIELDS:
         mine, dense, truth = (getattr(result, field) for result in (ours, theirs, exact))
         if truth is None:
             assert mine is None

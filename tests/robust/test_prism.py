@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from prism_oracle import Oracle
 
 from robustdml_ops.losses import ProxyAnchorLoss
-from robustdml_ops.robust import PRISM, vmf_classes
+from robustdml_ops.robust import PRISM
 
 C, D, H, N = 5, 4, 2, 12
 SIMILARITIES = ("average", "proxy", "vmf", "batch-positive", "memory-positive")
@@ -249,9 +249,9 @@ def test_vmf_goes_by_average_similarity_at_first():
 
 def test_the_change_to_vmf_in_parts(monkeypatch):
     X, labels = unit_batch(B=12)
-    prisms = [PRISM(C, D, "vmf", 0.3, memory_size=20, vmf_start=1) for _ in range(2)]
+    prisms = [PRISM(C, D, "vmf", 0.3, memory_size=20, vmf_start=1, backend="eager") for _ in range(2)]
     for rows, prism in zip((2, 100), prisms, strict=True):
-        monkeypatch.setattr(vmf_classes, "_REFRESH_ROWS", rows)
+        monkeypatch.setattr("robustdml_ops.vmf.eager._TOGETHER", rows)
         prism.enqueue(X, labels, torch.ones(12, dtype=torch.bool))
         prism(X, labels)
     torch.testing.assert_close(prisms[0].scores.bias, prisms[1].scores.bias)

@@ -151,7 +151,7 @@ def test_otsus_cut_leaves_every_class_a_share():
 def test_otsus_cut_waits_for_log_likelihoods_and_for_scores_that_differ():
     threshold, labels = per_class(0.8, 4, 1, otsu_cut), torch.zeros(6, dtype=torch.int64)
     values = torch.tensor([-0.1, -0.2, -0.3, -90.0, -70.0, -80.0], dtype=torch.float64)
-    averages = all_known(values)._replace(stands_in=True)
+    averages = all_known(values)._replace(stands_in=torch.tensor(True))
     assert threshold(averages, labels).tolist() == [-math.inf] * 6 and int(threshold.scored[0]) == 0
     unknown = Scores(torch.zeros(6, dtype=torch.float64), torch.zeros(6, dtype=torch.bool))
     for nothing in (unknown, all_known(torch.full((6,), math.nan, dtype=torch.float64)), all_known(values * 0)):

@@ -25,6 +25,8 @@ TENSOR_CORES = {
     "bf16, short rows": cosines(24, torch.bfloat16, torch.float32),
     "fp16, long rows": cosines(768, torch.float16, torch.float16),
     "tf32": cosines(512, torch.float32, torch.float32),
+    "tf32x3": cosines(512, torch.float32, torch.float32, "tf32x3"),
+    "tf32x3, rows of odd length": cosines(99, torch.float32, torch.float32, "tf32x3", B=99, C=1001),
 }
 
 

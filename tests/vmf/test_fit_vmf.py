@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from python_ref import vmf as reference
-from robustdml_ops.vmf import bessel_ratio
-from robustdml_ops.vmf.fit import ESTIMATORS, fit_vmf
+from robustdml_ops.vmf import ESTIMATORS, bessel_ratio, fit_classes, fit_vmf
+from tests.vmf import fit_against_eager
 
 CPU_BACKENDS = ("native", "eager")
 
@@ -100,6 +100,41 @@ def test_never_nan(estimator, correction, dtype, backend):
     assert (fitted.kappa[[3, 5]] > largest / 4).all() and (fitted.kappa <= largest).all()
     assert 1 < fitted.kappa[7] < 12
     assert fitted.mean_direction[:, 1].tolist() == [0, 0, 1, 1, 0, 1, 0, 1]
+
+
+def test_the_native_fit_against_the_eager_one(device):
+    """The CUDA kernels in emulation, or on a GPU."""
+    assert fit_against_eager.compare("native", device) == 102
+
+
+def test_the_native_fit_on_the_cpu(native):
+    assert fit_against_eager.compare("native") == 102
+
+
+def test_a_fit_does_not_depend_on_its_neighbours_or_on_threads(native):
+    sums, counts = (
+        rows.repeat(40, *[1] * (rows.dim() - 1)) for rows in fit_against_eager.classes_of(300, torch.float32)
+    )
+    whole = fit_classes(sums, counts, backend="native")
+    some = torch.arange(3, 1600, 7)
+    part = fit_classes(sums, counts, classes=some, backend="native")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        alone = fit_classes(sums, counts, backend="native")
+    finally:
+        torch.set_num_threads(threads)
+    for ours, of_some, of_one in zip(whole, part, alone, strict=True):
+        assert torch.equal(ours[some], of_some)
+        assert torch.equal(ours, of_one)
+
+
+def test_bad_sums_are_named_by_their_class():
+    sums, counts = torch.ones(4, 3), torch.full((4,), 5)
+    sums[2, 1] = torch.inf
+    assert fit_classes(sums, counts, classes=torch.tensor([0, 3])).kappa.shape == (2,)
+    with pytest.raises(ValueError, match=r"sums\[2\] has NaN or inf"):
+        fit_classes(sums, counts, classes=torch.tensor([3, 2]))
 
 
 def test_half_precision_sums_are_computed_in_float32():

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from robustdml_ops.vmf.problem import FitProblem
 from robustdml_ops.vmf.triton import TritonVmf
-from tests.ahead_of_time import ARCHITECTURES, check_elementwise
+from tests.ahead_of_time import ARCHITECTURES, check, check_elementwise
 from tests.vmf.vmf_against_eager import CASES
 
 
@@ -13,3 +14,12 @@ from tests.vmf.vmf_against_eager import CASES
 def test_compiles_without_spills(function, dtype, architecture, tmp_path):
     kappa = torch.ones(1000, dtype=dtype)
     check_elementwise(lambda: TritonVmf().evaluate_vmf(function, 9.5, kappa), architecture, tmp_path)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dim", [2, 128])
+def test_the_fit_compiles_without_spills(dim, dtype, architecture, tmp_path):
+    sums, counts, classes = torch.zeros(1000, dim, dtype=dtype), torch.zeros(1000).long(), torch.zeros(512).long()
+    problem = FitProblem(sums, counts, classes, dim, "newton", "u")
+    check(lambda: TritonVmf().fit(problem), architecture, tmp_path)

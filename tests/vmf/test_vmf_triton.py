@@ -6,14 +6,16 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from tests.subprocesses import printed
+from tests.vmf import fit_against_eager
 from tests.vmf.vmf_against_eager import CASES, compare
 
 COMPARE = """
 import torch
+from tests.vmf import fit_against_eager
 from tests.vmf.vmf_against_eager import CASES, compare
 for name, dtype in CASES:
     compare(name, dtype, torch.device("cpu"))
-print("compared", len(CASES))
+print("compared", len(CASES), fit_against_eager.compare("triton", quick=True))
 """
 
 
@@ -27,4 +29,10 @@ def test_on_the_gpu(function, dtype):
 def test_in_the_interpreter():
     if torch.cuda.is_available():
         pytest.skip("it runs on the GPU itself")
-    assert printed(COMPARE, TRITON_INTERPRET="1") == f"compared {len(CASES)}"
+    assert printed(COMPARE, TRITON_INTERPRET="1") == f"compared {len(CASES)} 8"
+
+
+def test_the_fit_on_the_gpu():
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    assert fit_against_eager.compare("triton", "cuda") == 102

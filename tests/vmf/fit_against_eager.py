@@ -1,0 +1,61 @@
+"""A backend's fit of the von Mises–Fisher distribution against the eager one, on classes of all kinds."""
+
+import torch
+
+from robustdml_ops.vmf import BIAS_CORRECTIONS, ESTIMATORS
+from robustdml_ops.vmf.autograd import BACKENDS
+from robustdml_ops.vmf.problem import FitProblem
+
+# Columns, and the dimension of the sphere: orders by the power series alone, by few and by many of Debye's terms.
+SHAPES = [(2, 2), (3, 3), (40, 21), (128, 128), (300, 300)]
+FITS = [(estimator, correction) for estimator in ESTIMATORS for correction in BIAS_CORRECTIONS]
+
+
+def classes_of(D, dtype, device="cpu", nan=False):
+    """Sums from hardly longer than nothing to as long as can be, counts from none on."""
+    random = torch.Generator().manual_seed(D)
+    counts = torch.tensor([0, 1, 2, 3, 5, 40, 1000, 4, 4, 4]).repeat(4)
+    length = torch.rand(len(counts), generator=random, dtype=torch.float64) * counts
+    length[7], length[8], length[9] = 4, 4.000001, 0
+    sums = torch.nn.functional.normalize(torch.randn(len(counts), D, generator=random, dtype=torch.float64))
+    sums = (sums * length[:, None]).to(dtype)
+    if nan:
+        sums[11, 1] = torch.nan
+    return sums.to(device), counts.to(device)
+
+
+def problems(dtype, device, quick):
+    """Every estimator and correction in one dimension, the usual ones in the others; few of them where each is slow."""
+    some = torch.tensor([5, 5, 36, 0, 11, 3], device=device)
+    for D, dim in SHAPES[1::2] if quick else SHAPES:
+        sums, counts = classes_of(D, dtype, device, nan=True)
+        if quick:
+            yield FitProblem(sums, counts.double() + 0.25, some, dim, "newton", "u")
+            continue
+        for estimator, correction in FITS if D == 40 else FITS[:2]:
+            for given, classes in ((counts, None), (counts, some), (counts.double() + 0.25, None)):
+                yield FitProblem(sums, given, classes, dim, estimator, correction)
+    if quick:
+        for estimator, correction in (("banerjee", "predictive"), ("prism", "none")):
+            yield FitProblem(sums, counts, some, dim, estimator, correction)
+
+
+def compare(name, device="cpu", quick=False):
+    """How many fits were compared."""
+    backend, eager, compared = BACKENDS[name], BACKENDS["eager"], 0
+    for dtype in (torch.float32, torch.float64):
+        exact = {"rtol": 1e-11, "atol": 1e-300} if dtype == torch.float64 else {"rtol": 1e-6, "atol": 1e-30}
+        for problem in problems(dtype, device, quick):
+            ours, expected = backend.fit(problem), eager.fit(problem)
+            assert ours.kappa.dtype == ours.log_peak.dtype == dtype
+            torch.testing.assert_close(ours.norm, expected.norm, rtol=1e-14, atol=0, equal_nan=True)
+            # Where a mean length is within rounding of 1, κ is noise below its bound.
+            counts = problem.counts if problem.classes is None else problem.counts[problem.classes]
+            told = ~(ours.norm / counts.double() > 1 - 1e-6)
+            assert (ours.kappa[~told] <= 1.1 * (problem.dim - 1) / torch.finfo(dtype).eps).all()
+            for found, truth in zip(ours[:2], expected[:2], strict=True):
+                torch.testing.assert_close(found[told], truth[told], **exact, equal_nan=True)
+            compared += 1
+    empty = backend.fit(FitProblem(problem.sums[:0], problem.counts[:0], None, problem.dim, "newton", "u"))
+    assert [values.shape for values in empty] == [(0,)] * 3
+    return compared
