@@ -30,6 +30,7 @@ from .procsim import (
 )
 from .proxy_anchor import proxy_anchor_loss
 from .reduction import mean_over_samples
+from .row_wise_adagrad import row_wise_adagrad
 from .smooth_proxy_anchor import (
     confidence_head,
     smooth_proxy_anchor_loss,
@@ -65,6 +66,7 @@ __all__ = [
     "procsim_loss",
     "proxy_anchor_loss",
     "proxy_nca_losses",
+    "row_wise_adagrad",
     "self_paced_gradient",
     "self_paced_objective",
     "self_paced_terms",

@@ -1,18 +1,18 @@
 """Fused losses for deep metric learning with very many classes and wrong labels.
 
 ``losses`` are modules with the names and signatures of pytorch-metric-learning, ``robust`` tells who is probably clean,
-``ops`` are the differentiable sums that both are made of. ``recipes`` trains and evaluates; it needs the extra of that
-name. All are imported when they are first used.
+``ops`` are the differentiable sums that both are made of, ``optim`` optimisers that step within them. ``recipes``
+trains and evaluates; it needs the extra of that name. All are imported when they are first used.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from robustdml_ops import losses, ops, recipes, robust
+    from robustdml_ops import losses, ops, optim, recipes, robust
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "losses", "ops", "recipes", "robust"]
+__all__ = ["__version__", "losses", "ops", "optim", "recipes", "robust"]
 
 
 def __getattr__(name: str) -> Any:

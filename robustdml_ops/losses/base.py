@@ -13,6 +13,7 @@ from robustdml_ops.losses.miner_indices import miner_weights
 from robustdml_ops.losses.peer import PeerWeights, WeightedLossOptions
 from robustdml_ops.ops import AnchorBiases, anchor_loss, anchor_lse, similarity
 from robustdml_ops.precision import compute_dtype
+from robustdml_ops.proxy_update import refuse_update
 from robustdml_ops.validation import (
     check_finite_numbers,
     check_matrix,
@@ -150,11 +151,21 @@ class AnchorFamilyLoss(PeerWeights, MetricLoss):
                 negative_scale,
                 alpha=self.alpha,
                 backend=self.backend,
+                update=self._update(),
             )
+        self._refuse_update()
         lse = anchor_lse(embeddings, self.proxies, sets, biases, alpha=self.alpha, backend=self.backend)
         return lse.positive * positive_scale + lse.negative * negative_scale
 
+    def _refuse_update(self) -> None:
+        """Of sums that come one for each proxy the upstream gradients are not known beforehand."""
+        what = "a loss of the Proxy-Anchor family with reduction='none', or with a reducer of its own,"
+        refuse_update(
+            self._update(), what, "take reduction='mean', or train the proxies with an optimiser of torch.optim"
+        )
+
     def _parts(self, batch: Batch) -> Parts:
+        self._refuse_update()
         terms = self._terms(batch)
         lse = anchor_lse(batch.embeddings, self.proxies, *terms[:2], alpha=self.alpha, backend=self.backend)
         places = torch.arange(self.num_classes, device=lse.positive.device)

@@ -79,7 +79,8 @@ class NormalizedSoftmaxLoss(ClassFamilyLoss):
     def _class_lse(self, embeddings: Tensor, labels: Tensor) -> ClassLSE:
         # −d = 2s − 2, and the constant leaves with the difference of the two.
         per_cosine = 2 if self._form() == "squared" else 1
-        return class_lse(embeddings, self.W.t(), labels, scale=per_cosine / self.temperature, backend=self.backend)
+        scale = per_cosine / self.temperature
+        return class_lse(embeddings, self.W.t(), labels, scale=scale, backend=self.backend, update=self._update())
 
     def _class_matrix(self) -> Tensor:
         return self.W.t()

@@ -107,6 +107,7 @@ class ProxyNCALoss(ClassFamilyLoss):
             scale=per_cosine * self.softmax_scale,
             exclude_target=not self.include_positive,
             backend=self.backend,
+            update=self._update(),
         )
 
     def _class_matrix(self) -> Tensor:

@@ -149,6 +149,7 @@ class SoftTripleLoss(ClassFamilyLoss):
             pooling="softmax",
             gamma=1 / self.gamma,
             backend=self.backend,
+            update=self._update(),
         )
 
 

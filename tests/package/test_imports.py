@@ -90,9 +90,9 @@ OUTSIDE = ("python_ref", "bench")
 @pytest.mark.parametrize(
     ("folder_below", "above"),
     [
-        *((room, {"ops", "losses", "robust", "recipes", *OUTSIDE}) for room in sorted(ROOMS)),
-        ("losses", {"recipes", *OUTSIDE}),
-        ("robust", {"recipes", *OUTSIDE}),
+        *((room, {"ops", "losses", "optim", "robust", "recipes", *OUTSIDE}) for room in sorted(ROOMS)),
+        ("losses", {"optim", "recipes", *OUTSIDE}),
+        ("robust", {"optim", "recipes", *OUTSIDE}),
         ("python_ref", {folder(module) for module in FILES} - {"python_ref"}),
     ],
 )
@@ -111,7 +111,7 @@ def test_what_all_rooms_share_knows_no_room_but_the_rows():
     shared -= {"robustdml_ops.ops"}
     assert {"robustdml_ops.sweep", "robustdml_ops.backends", "robustdml_ops.native_module"} <= shared
     for module in shared:
-        above = {folder(name) for name in IMPORTS[module]} & (ROOMS | {"ops", "losses", "robust", "recipes"})
+        above = {folder(name) for name in IMPORTS[module]} & (ROOMS | {"ops", "losses", "optim", "robust", "recipes"})
         assert above <= {"rows"}, module
 
 
@@ -132,12 +132,14 @@ def test_its_parts_come_when_they_are_used():
         "import robustdml_ops as r; print(r.losses.ProxyAnchorLoss.__name__, r.ops.anchor_lse.__name__, "
         "r.robust.__name__, r.__version__, dir(r))"
     )
-    names = "['__version__', 'losses', 'ops', 'recipes', 'robust']"
+    names = "['__version__', 'losses', 'ops', 'optim', 'recipes', 'robust']"
     assert printed(code) == f"ProxyAnchorLoss anchor_lse robustdml_ops.robust 0.1.0 {names}"
 
 
 def test_an_unknown_part_is_named():
-    with pytest.raises(AttributeError, match="no attribute 'engine': it has __version__, losses, ops, recipes, robust"):
+    with pytest.raises(
+        AttributeError, match="no attribute 'engine': it has __version__, losses, ops, optim, recipes, robust"
+    ):
         robustdml_ops.engine  # noqa: B018
 
 
