@@ -3,6 +3,7 @@
 #include "anchor/bind.h"
 #include "classes/bind.h"
 #include "lambert_w/bind.h"
+#include "optim/bind.h"
 #include "otsu/bind.h"
 #include "pairs/bind.h"
 #include "rows/bind.h"
@@ -17,6 +18,7 @@ PYBIND11_MODULE(_native, m) {
     m.doc() =
         "Epilogues of the sweep, on addresses. The caller keeps every buffer alive and checks every size.";
     robustdml::bind_rows(m);
+    robustdml::bind_optim(m);
     robustdml::bind_anchor(m);
     robustdml::bind_classes(m);
     robustdml::bind_pairs(m);

@@ -31,6 +31,7 @@ from .procsim import (
 )
 from .proxy_anchor import proxy_anchor_loss
 from .reduction import mean_over_samples
+from .row_wise_adagrad import row_wise_adagrad
 from .sampled_negatives import sampled_cross_entropy, sampled_proxy_anchor_loss
 from .smooth_proxy_anchor import (
     confidence_head,
@@ -70,6 +71,7 @@ __all__ = [
     "procsim_loss",
     "proxy_anchor_loss",
     "proxy_nca_losses",
+    "row_wise_adagrad",
     "sampled_cross_entropy",
     "sampled_proxy_anchor_loss",
     "self_paced_gradient",

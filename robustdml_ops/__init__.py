@@ -1,18 +1,19 @@
 """Fused losses for deep metric learning with very many classes and wrong labels.
 
 ``losses`` are modules with the names and signatures of pytorch-metric-learning, ``robust`` tells who is probably clean,
-``ops`` are the differentiable sums that both are made of, ``distributed`` divides their classes among processes.
-``recipes`` trains and evaluates; it needs the extra of that name. All are imported when they are first used.
+``ops`` are the differentiable sums that both are made of, ``optim`` optimisers that step within them, ``distributed``
+divides their classes among processes. ``recipes`` trains and evaluates; it needs the extra of that name. All are
+imported when they are first used.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from robustdml_ops import distributed, losses, ops, recipes, robust
+    from robustdml_ops import distributed, losses, ops, optim, recipes, robust
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "distributed", "losses", "ops", "recipes", "robust"]
+__all__ = ["__version__", "distributed", "losses", "ops", "optim", "recipes", "robust"]
 
 
 def __getattr__(name: str) -> Any:

@@ -40,6 +40,8 @@ def arguments(similarities: Similarities, per_row: int = 0) -> dict[str, Any] | 
         return None
     (B, D), dP, threads, together = X.shape, similarities.dP, torch.get_num_threads(), similarities.together
     rows = chunk_rows(len(P), (B + 2 * D + per_row) * X.itemsize, threads)
+    chunk = min(len(P), max(1, rows // together) * together)
+    update = similarities.update
     return {
         "gemm": gemm,
         "set_threads": set_threads(),
@@ -55,8 +57,9 @@ def arguments(similarities: Similarities, per_row: int = 0) -> dict[str, Any] | 
         "dP": module.address(dP),
         "dP_row_stride": 0 if dP is None else dP.stride(0),
         "dP_column_stride": 0 if dP is None else dP.stride(1),
-        "chunk_rows": min(len(P), max(1, rows // together) * together),
+        "chunk_rows": chunk,
         "threads": threads,
+        "update": None if update is None else update.native(P, -(-len(P) // chunk)),
     }
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from robustdml_ops.chunks import chunk_rows
 from robustdml_ops.gradient_memory import gradient_room
+from robustdml_ops.proxy_update import ProxyUpdate
 from robustdml_ops.rows.backend import RowsBackend, by_columns, new_rows
 from robustdml_ops.rows.lengths import inverse_lengths
 from robustdml_ops.validation import check_gradient_fits
@@ -36,6 +37,14 @@ def part(upstream: Tensor, first: int, last: int) -> Tensor:
 def row_stride(upstream: Tensor | None) -> int:
     """Elements between the values of ``upstream``; 0 where one serves all rows, or there is none."""
     return 0 if upstream is None or upstream.dim() == 0 else upstream.stride(0)
+
+
+def update_without_samples(proxies: Tensor, update: ProxyUpdate) -> None:
+    """The step of an empty batch: the gradient is zero, and momentum and weight decay go on."""
+    rows = chunk_rows(len(proxies), 2 * proxies.shape[1], proxies.device)
+    for first in range(0, len(proxies), rows):
+        P = proxies[first : first + rows]
+        update.take(first, P, torch.zeros_like(P))
 
 
 class Chunk(NamedTuple):
@@ -94,18 +103,21 @@ class Similarities:
         self.short = backend.normalize_rows(embeddings, self.X, self.X_inverse_norm)
         self.dX: Tensor | None = None
         self.dP: Tensor | None = None
+        self.update: ProxyUpdate | None = None
 
-    def want_gradients(self, embeddings: bool, proxies: bool) -> None:
-        """Make room for what :meth:`backward` is to fill."""
+    def want_gradients(self, embeddings: bool, proxies: bool, update: ProxyUpdate | None = None) -> None:
+        """Make room for what :meth:`backward` is to fill; an ``update`` takes the proxies' gradient by chunks."""
         if embeddings:
             self.dX = self.embeddings.new_zeros(self.embeddings.shape, dtype=self.compute)
-        if proxies:
+        if proxies and update is not None:
+            self.update = update
+        elif proxies:
             self.dP = gradient_room(self.proxies)
 
     def __iter__(self) -> Iterator[Chunk]:
         new, B = self.embeddings.new_empty, len(self.X)
         S, inverse_norm = new((self.rows, B), dtype=self.compute), new(self.rows, dtype=self.compute)
-        rounds = self.backend.rounds and self.X.dtype != self.compute and (self.dX is not None or self.dP is not None)
+        rounds = self.backend.rounds and self.X.dtype != self.compute and self.differentiates
         dS = new((self.rows, B), dtype=self.X.dtype) if rounds else None
         U: Tensor | None = None
         for first in range(0, len(self.proxies), self.rows):
@@ -124,24 +136,37 @@ class Similarities:
                 product(V, self.X.t(), S[:count])
             yield Chunk(first, last, S[:count], V, norm, short, scale, None if dS is None else dS[:count])
 
+    @property
+    def differentiates(self) -> bool:
+        """Whether any gradient is wanted."""
+        return self.dX is not None or self.dP is not None or self.update is not None
+
     def backward(self, chunk: Chunk) -> None:
-        """Take a chunk, of which dL/dS is there, into the gradients that are wanted."""
-        if self.dX is None and self.dP is None:
+        """Take a chunk, of which dL/dS is there, into the gradients that are wanted; the update is last."""
+        if not self.differentiates:
             return
         dS = chunk.S.to(self.X.dtype) if chunk.dS is None else chunk.dS
         if self.dX is not None:
             accumulate(self.dX, dS.t(), chunk.V)
-        if self.dP is not None:
+        if self.update is not None:
+            dU = self._proxy_gradient(chunk, dS, self._rows(len(chunk.S), self.compute))
+            self.update.take(chunk.first, self.proxies[chunk.first : chunk.last], dU)
+        elif self.dP is not None:
             target = self.dP[chunk.first : chunk.last]
             # Written once, in place; a half-precision gradient is rounded once, at the end.
             in_place = target.dtype == self.compute and by_columns(target) == self.columns
-            dU = product(dS, self.X, target if in_place else self._rows(len(target), self.compute))
-            if self.normalize:
-                self.backend.finish(dU, chunk.V, chunk.inverse_norm, unit=chunk.scale is None)
-                if chunk.short:
-                    check_gradient_fits(dU, chunk.inverse_norm, self.names[1], chunk.first)
+            dU = self._proxy_gradient(chunk, dS, target if in_place else self._rows(len(target), self.compute))
+            if chunk.short:
+                check_gradient_fits(dU, chunk.inverse_norm, self.names[1], chunk.first)
             if dU is not target:
                 target.copy_(dU)
+
+    def _proxy_gradient(self, chunk: Chunk, dS: Tensor, room: Tensor) -> Tensor:
+        """dL/dP of a chunk, compute type, in ``room``."""
+        dU = product(dS, self.X, room)
+        if self.normalize:
+            self.backend.finish(dU, chunk.V, chunk.inverse_norm, unit=chunk.scale is None)
+        return dU
 
     def _rows(self, count: int, dtype: torch.dtype | None = None) -> Tensor:
         """Room for rows of proxies as the backend takes them."""

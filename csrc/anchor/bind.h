@@ -5,6 +5,7 @@
 #include "anchor/cpu.h"
 #include "anchor/cpu_sweep.h"
 #include "common/keywords.h"
+#include "optim/bind.h"
 
 #if defined(ROBUSTDML_CUDA)
 #include "anchor/cuda.h"

@@ -7,6 +7,7 @@
 #include "classes/cpu.h"
 #include "classes/cpu_sweep.h"
 #include "common/keywords.h"
+#include "optim/bind.h"
 
 #if defined(ROBUSTDML_CUDA)
 #include "classes/cuda.h"

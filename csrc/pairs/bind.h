@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/keywords.h"
+#include "optim/bind.h"
 #include "pairs/cpu.h"
 #include "pairs/cpu_sweep.h"
 #include "pairs/cpu_symmetric.h"

@@ -18,6 +18,7 @@ from robustdml_ops.anchor.result import Wanted
 from robustdml_ops.autograd import apply, in_eager_mode
 from robustdml_ops.label_sets import LabelSets
 from robustdml_ops.precision import autocast_operand_dtype, compute_dtype
+from robustdml_ops.proxy_update import ProxyUpdate, refuse_update
 from robustdml_ops.validation import check_matrix, check_positive, check_same_device, check_vector
 
 
@@ -111,6 +112,7 @@ def anchor_loss(
     *,
     alpha: float,
     backend: str | None = None,
+    update: ProxyUpdate | None = None,
 ) -> Tensor:
     """positive_scale·Σ_p positive_p + negative_scale·Σ_p negative_p, with all gradients, in one sweep.
 
@@ -125,6 +127,9 @@ def anchor_loss(
     positive_scale, negative_scale : Tensor
         () or (C,) each, in the compute type; on the device of the embeddings, so that nothing waits for them. No
         gradient.
+    update : ProxyUpdate, optional
+        The step of an optimiser of :mod:`robustdml_ops.optim`: the proxies take it in this sweep, and no gradient of
+        theirs is left. In eager mode alone.
 
     Returns
     -------
@@ -135,6 +140,8 @@ def anchor_loss(
     ------
     ValueError, IndexError
         As :func:`anchor_lse`.
+    RuntimeError
+        An update that is not possible here, such as a second one before the optimiser's ``step()``.
 
     Examples
     --------
@@ -151,7 +158,9 @@ def anchor_loss(
         for name, scale in (("positive_scale", positive_scale), ("negative_scale", negative_scale))
     ]
     want = Wanted.of(inputs) if torch.is_grad_enabled() else [False] * 4
-    loss, *_ = _apply(inputs, (scales[0], scales[1]), sets, alpha, backend, want)
+    if not in_eager_mode(embeddings):
+        refuse_update(update, "torch.func, or a graph without values,", "compute the loss in eager mode")
+    loss, *_ = _apply(inputs, (scales[0], scales[1]), sets, alpha, backend, want, update)
     assert loss is not None
     return loss
 
@@ -175,13 +184,14 @@ def _apply(
     alpha: float,
     backend: str | None,
     want: list[bool],
+    update: ProxyUpdate | None = None,
 ) -> Outputs:
     operand = autocast_operand_dtype(compute_dtype(*inputs[:2]), inputs[0])
     of_sets: tuple[Any, ...] = (sets,)
     if not in_eager_mode(inputs[0]):
         numbers = (0.0, 0.0) if isinstance(sets, LabelSets) else (sets.beta, sets.threshold)
         of_sets = (*numbers, *sets.tensors)
-    outputs: Outputs = apply(AnchorSweep, *inputs, *scales, alpha, backend or "auto", operand, want, *of_sets)
+    outputs: Outputs = apply(AnchorSweep, *inputs, *scales, alpha, backend or "auto", operand, want, update, *of_sets)
     return outputs
 
 

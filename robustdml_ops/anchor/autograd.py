@@ -3,7 +3,7 @@
 :class:`AnchorSweep` calls the sweep; a graph that is compiled or exported holds it as ``robustdml_ops::anchor_sweep``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -20,6 +20,7 @@ from robustdml_ops.chunks import cache_rows
 from robustdml_ops.gradient_memory import gradient_room
 from robustdml_ops.label_sets import LabelSets
 from robustdml_ops.precision import compute_dtype
+from robustdml_ops.proxy_update import ProxyUpdate, refuse_update
 from robustdml_ops.rows.lengths import unit_rows_twice
 from robustdml_ops.tracing import has_no_values
 from robustdml_ops.validation import check_finite_embeddings, check_finite_proxies, check_label_range
@@ -30,7 +31,7 @@ Inputs: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
 Settings: TypeAlias = tuple[float, str, torch.dtype]
 # Places among the arguments of AnchorSweep; tensors are kept in the same order, with the negative sums before the sets.
 _NUMBER = 5
-_INPUTS, _SCALES, _SETTINGS, _WANT, _SETS = slice(5), slice(5, 7), slice(7, 10), 10, slice(11, None)
+_INPUTS, _SCALES, _SETTINGS, _WANT, _UPDATE, _SETS = slice(5), slice(5, 7), slice(7, 10), 10, 11, slice(12, None)
 _TENSORS = slice(7)
 # total, both log-sum-exps, dX, dP and both biases' gradients; None where not asked for
 Outputs: TypeAlias = tuple[
@@ -43,7 +44,7 @@ class AnchorSweep(torch.autograd.Function):
 
     @staticmethod
     def forward(*arguments: Any) -> Outputs:
-        """Of inputs, two scales or None, settings, what is wanted, and the sets.
+        """Of inputs, two scales or None, settings, what is wanted, an update of the proxies or None, and the sets.
 
         The sets are one argument in eager mode. A compiled graph, and ``torch.func``, take their numbers and tensors.
         """
@@ -52,7 +53,7 @@ class AnchorSweep(torch.autograd.Function):
         if has_no_values(inputs[0]):
             numbers, tensors = sets[:2], list(sets[2:])
             return anchor_sweep_op(*inputs, *scales, *settings, want, *numbers, tensors)  # type: ignore[no-any-return]
-        result = _sweep(inputs, scales, settings, want, sets)
+        result = _sweep(inputs, scales, settings, want, sets, arguments[_UPDATE])
         total = None if result.total is None else result.total.to(inputs[2].dtype)
         _check_result(inputs[1], total, result)
         return (total, result.lse_positive, result.lse_negative, *_gradients(result))
@@ -61,6 +62,7 @@ class AnchorSweep(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
         """Keep the inputs, and the gradients that came with a weighted sum."""
         ctx.settings, ctx.want, ctx.sets = inputs[_SETTINGS], inputs[_WANT], inputs[_SETS]
+        ctx.update = inputs[_UPDATE]
         lse_negative, ctx.gradients = output[2], output[3:]
         tensors = ctx.sets[2:]
         if tensors:
@@ -82,6 +84,10 @@ class AnchorSweep(torch.autograd.Function):
             return (*(None,) * _NUMBER, *nothing)
         given: Any = dtotal if ctx.weighted else dnegative if dpositive is None else dpositive
         differentiable = torch.is_grad_enabled() and not has_no_values(given)
+        if differentiable:
+            refuse_update(
+                ctx.update, "create_graph=True", "take it from a copy of the loss, which no optimiser is bound to"
+            )
         if ctx.weighted and not differentiable:
             return (*_scaled(ctx, dtotal, needs), *nothing)
         inputs, scales, _, tensors_of_sets = _saved(ctx.saved_tensors)
@@ -120,7 +126,12 @@ def _sets_of(parts: Sequence[Any]) -> LabelSets | ConfidenceSets:
 
 
 def _sweep(
-    inputs: Inputs, upstream: Any, settings: Settings, want: Sequence[bool], parts_of_sets: Sequence[Any]
+    inputs: Inputs,
+    upstream: Any,
+    settings: Settings,
+    want: Sequence[bool],
+    parts_of_sets: Sequence[Any],
+    update: ProxyUpdate | None = None,
 ) -> SweepResult:
     """One sweep over detached inputs, their values checked."""
     embeddings, proxies, positive_bias, negative_bias, anchor_bias = inputs
@@ -132,7 +143,33 @@ def _sweep(
     negative_bias = positive_bias if negative_bias is None else negative_bias
     problem = AnchorProblem(alpha, positive_bias, negative_bias, anchor_bias, sets)
     factors = None if upstream[0] is None else tuple(upstream)
+    if update is not None:
+        assert factors is not None
+        sweep = partial(anchor_sweep, embeddings, proxies, problem, backend=chosen, operand=operand, want=Wanted(*want))
+        return _updating(sweep, problem, factors, proxies, update)
     return anchor_sweep(embeddings, proxies, problem, factors, chosen, operand, Wanted(*want))
+
+
+def _updating(
+    sweep: Callable[..., SweepResult],
+    problem: AnchorProblem,
+    factors: tuple[Tensor, ...],
+    proxies: Tensor,
+    update: ProxyUpdate,
+) -> SweepResult:
+    """The sweep that updates the proxies, once nothing can make a gradient that is not finite."""
+    given = (*factors, problem.positive_bias, problem.negative_bias, problem.anchor_bias, *problem.sets.tensors)
+    for value in given:
+        # −inf is the logarithm of a weight of 0.
+        if value is not None and value.device.type == "cpu" and not bool((value < torch.inf).all()):
+            raise ValueError("a bias, a confidence or a scale is NaN or inf: no proxy has been updated")
+    update.begin(proxies)
+    scale = update.loss_scale
+    result = sweep(upstream=factors if scale == 1 else tuple(factor * scale for factor in factors), update=update)
+    update.finish()
+    if result.total is not None:
+        result.total /= scale
+    return result
 
 
 def _check_result(proxies: Tensor, total: Tensor | None, result: SweepResult) -> None:
@@ -173,6 +210,12 @@ def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> tuple[Tensor | N
     # They are given away and scaled in place, so a second backward of the same graph sweeps again.
     gradients, ctx.gradients = ctx.gradients, None
     anchor = None
+    if ctx.update is not None:
+        if gradients is None:
+            refuse_update(
+                ctx.update, "a second backward of one graph", "add what is to be differentiated, and call backward once"
+            )
+        ctx.update.confirm(dtotal)
     if gradients is None or needs[4]:
         # Read once: torch.utils.checkpoint gives them out a single time.
         inputs, scales, lse_negative, tensors_of_sets = _saved(ctx.saved_tensors)
@@ -180,7 +223,9 @@ def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> tuple[Tensor | N
         gradients = _gradients(_sweep(inputs, scales, ctx.settings, ctx.want, (*ctx.sets, *tensors_of_sets)))
     if needs[4]:
         anchor = _anchor_bias_gradient(scales[1], lse_negative) * dtotal
-    scaled = scale_gradients(gradients, dtotal, partial(_scale, ctx.settings[1]))
+    scaled = gradients
+    if ctx.update is None:  # an update's sweep has been told the upstream gradient
+        scaled = scale_gradients(gradients, dtotal, partial(_scale, ctx.settings[1]))
     return _of_inputs(ctx.dtype, ctx.one_bias, needs, scaled, anchor)
 
 

@@ -9,7 +9,8 @@ from robustdml_ops.anchor.problem import AnchorBackend, AnchorChunk, AnchorProbl
 from robustdml_ops.anchor.result import SweepResult, Wanted
 from robustdml_ops.anchor.triton import TritonAnchor
 from robustdml_ops.gradient_memory import gradient_room
-from robustdml_ops.sweep import Similarities, part
+from robustdml_ops.proxy_update import ProxyUpdate
+from robustdml_ops.sweep import Similarities, part, update_without_samples
 from robustdml_ops.tracing import without_autocast
 
 BACKENDS: dict[str, AnchorBackend] = {"native": NativeAnchor(), "triton": TritonAnchor(), "eager": EagerAnchor()}
@@ -23,6 +24,7 @@ def anchor_sweep(
     backend: AnchorBackend,
     operand: torch.dtype,
     want: Wanted,
+    update: ProxyUpdate | None = None,
 ) -> SweepResult:
     """Log-sum-exps of every anchor, their weighted sum and its gradients, in one pass over the proxies.
 
@@ -37,9 +39,11 @@ def anchor_sweep(
         dL/dpositive and dL/dnegative, each () or (C,) in the compute type. Needed for the total and for gradients.
     operand : dtype
         Of what the products multiply.
+    update : ProxyUpdate, optional
+        Takes the gradient of the proxies, a chunk at a time, and steps on them; then nobody else is given it.
     """
     if len(embeddings) == 0 or len(proxies) == 0:
-        return _without_sums(embeddings, proxies, problem, upstream, want)
+        return _without_sums(embeddings, proxies, problem, upstream, want, update)
     compute, C = problem.positive_bias.dtype, len(proxies)
     with without_autocast(embeddings.device):
         similarities = Similarities(embeddings, proxies, compute, operand, backend, problem.sets.per_class)
@@ -49,7 +53,7 @@ def anchor_sweep(
                 return _of_log_sum_exps(lse_pair, upstream, want)
 
         result = SweepResult()
-        similarities.want_gradients(want.embeddings, want.proxies)
+        similarities.want_gradients(want.embeddings, want.proxies, update)
         lse = embeddings.new_empty((2, C), dtype=compute) if want.lse else None
         if lse is not None:
             result.lse_positive, result.lse_negative = lse
@@ -120,16 +124,23 @@ def _of_log_sum_exps(lse: tuple[Tensor, Tensor], upstream: tuple[Tensor, Tensor]
 
 
 def _without_sums(
-    embeddings: Tensor, proxies: Tensor, problem: AnchorProblem, upstream: tuple[Tensor, Tensor] | None, want: Wanted
+    embeddings: Tensor,
+    proxies: Tensor,
+    problem: AnchorProblem,
+    upstream: tuple[Tensor, Tensor] | None,
+    want: Wanted,
+    update: ProxyUpdate | None,
 ) -> SweepResult:
     """Without samples every set is empty: log(1 + 0). Without them, or without proxies, there is no gradient."""
+    if update is not None and want.proxies:
+        update_without_samples(proxies, update)
     zeros = torch.zeros(len(proxies), dtype=problem.positive_bias.dtype, device=embeddings.device)
     return SweepResult(
         total=None if upstream is None else zeros.new_zeros((), dtype=torch.float64),
         lse_positive=zeros if want.lse else None,
         lse_negative=zeros.clone() if want.lse else None,
         dembeddings=torch.zeros_like(embeddings, dtype=zeros.dtype) if want.embeddings else None,
-        dproxies=gradient_room(proxies).zero_() if want.proxies else None,
+        dproxies=gradient_room(proxies).zero_() if want.proxies and update is None else None,
         dpositive_bias=torch.zeros_like(problem.positive_bias) if want.biases else None,
         dnegative_bias=torch.zeros_like(problem.negative_bias) if want.biases else None,
     )

@@ -15,6 +15,7 @@ from robustdml_ops.autograd import apply, in_eager_mode
 from robustdml_ops.classes.autograd import ClassSettings, ClassSweep, sweep_values
 from robustdml_ops.label_sets import LabelSets
 from robustdml_ops.precision import autocast_operand_dtype, compute_dtype
+from robustdml_ops.proxy_update import ProxyUpdate, refuse_update
 from robustdml_ops.validation import check_labels, check_local, check_matrix, check_same_device, check_vector
 
 POOLINGS = ("none", "max", "softmax")
@@ -41,6 +42,7 @@ def class_lse(
     normalize_proxies: bool = True,
     elsewhere: bool = False,
     backend: str | None = None,
+    update: ProxyUpdate | None = None,
 ) -> ClassLSE:
     """Log-sum-exp of the logits of all classes, and the logit of the label, for every sample.
 
@@ -76,6 +78,9 @@ def class_lse(
         is ``robustdml_ops.ops.ELSEWHERE``, and its target −inf; the range of the labels is not checked then.
     backend : str, optional
         ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device.
+    update : ProxyUpdate, optional
+        The step of an optimiser of :mod:`robustdml_ops.optim`: the proxies take it in backward, and no gradient of
+        theirs is left. In eager mode alone.
 
     Returns
     -------
@@ -131,7 +136,9 @@ def class_lse(
     arguments = (embeddings, rows, *LabelSets.of(labels).in_both_orders, scale, bias)
     if not settings.differentiable and in_eager_mode(embeddings):
         return ClassLSE(*sweep_values(arguments[:2], arguments[2:], settings))
-    return ClassLSE(*apply(ClassSweep, *arguments, *settings))
+    if not in_eager_mode(embeddings):
+        refuse_update(update, "torch.func, or a graph without values,", "compute the loss in eager mode")
+    return ClassLSE(*apply(ClassSweep, *arguments, *settings, update))
 
 
 def _check_matrices(

@@ -18,6 +18,7 @@ from robustdml_ops.classes.problem import ClassProblem
 from robustdml_ops.classes.sweep import BACKENDS, class_sweep, class_sweep_backward
 from robustdml_ops.gradient_memory import gradient_room
 from robustdml_ops.label_sets import LabelSets
+from robustdml_ops.proxy_update import ProxyUpdate, refuse_update
 from robustdml_ops.rows.lengths import unit_rows_twice
 from robustdml_ops.tracing import has_no_values
 from robustdml_ops.validation import all_finite, check_finite_embeddings, check_label_range, require
@@ -48,7 +49,8 @@ class ClassSweep(torch.autograd.Function):
 
     @staticmethod
     def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
-        """Of matrices, constants and settings."""
+        """Of matrices, constants, settings, and an update of the proxies or None."""
+        arguments = arguments[:-1]
         if has_no_values(arguments[0]):
             return class_sweep_op(*arguments)  # type: ignore[no-any-return]
         return sweep_values(arguments[:2], arguments[2:7], ClassSettings(*arguments[7:]))
@@ -57,22 +59,33 @@ class ClassSweep(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         """Keep the inputs and both results."""
         ctx.save_for_backward(*inputs[:7], *output)
-        ctx.settings = ClassSettings(*inputs[7:])
+        *settings, ctx.update = inputs[7:]
+        ctx.settings = ClassSettings(*settings)
+        ctx.version = None if ctx.update is None else inputs[1]._version
 
     @staticmethod
     def backward(ctx: Any, dlse: Tensor, dtarget: Tensor) -> tuple[Tensor | None, ...]:
         """Sweep again, with the upstream gradients of both results."""
+        if ctx.update is not None:
+            ctx.update.check_version(ctx.version)
+            if torch.is_grad_enabled():
+                refuse_update(
+                    ctx.update, "create_graph=True", "take it from a copy of the loss, which no optimiser is bound to"
+                )
         X, P, *rest = ctx.saved_tensors
         constants, results = rest[:5], rest[5:]
         want = ctx.needs_input_grad[:2]
         first = partial(_first, ctx.settings, want)
         tensors = (X, P, *results, dlse.contiguous(), dtarget.contiguous(), *constants)
+        nothing = (None,) * (6 + len(ctx.settings))
+        if ctx.update is not None and want[1]:
+            return (_updating_gradient(ctx.settings, want, ctx.update, *tensors), None, *nothing)
         if torch.is_grad_enabled() and not has_no_values(X):
             second = partial(_second, ctx.settings)
             gradients = Derivative.apply(first, second, 4, *tensors)  # type: ignore[no-untyped-call]
         else:
             gradients = first(*tensors)
-        return (*gradients, *(None,) * (5 + len(ctx.settings)))
+        return (*gradients, *nothing)
 
 
 def sweep_values(matrices: Matrices, constants: Constants, settings: ClassSettings) -> tuple[Tensor, Tensor]:
@@ -138,14 +151,28 @@ def _first(settings: ClassSettings, want: Sequence[bool], *tensors: Any) -> Resu
     return (dX.to(tensors[0].dtype) if want[0] else None, dP if want[1] else None)
 
 
+def _updating_gradient(
+    settings: ClassSettings, want: Sequence[bool], update: ProxyUpdate, *tensors: Any
+) -> Tensor | None:
+    """Gradient of the embeddings, in their type, from the sweep that updates the proxies."""
+    X, P, dlse, dtarget = *tensors[:2], *tensors[4:6]
+    if X.device.type == "cpu" and not (all_finite(dlse) and all_finite(dtarget)):
+        raise ValueError("the upstream gradient of the loss has NaN or inf: no proxy has been updated")
+    update.begin(P)
+    dX, _ = _sweep_gradients(settings, want, *tensors, update=update)
+    update.finish()
+    update.confirm()
+    return None if dX is None else dX.to(X.dtype)
+
+
 def _sweep_gradients(
-    settings: ClassSettings, want: Sequence[bool], *tensors: Any
+    settings: ClassSettings, want: Sequence[bool], *tensors: Any, update: ProxyUpdate | None = None
 ) -> tuple[Tensor | None, Tensor | None]:
     X, P, lse, target, dlse, dtarget, *constants = tensors
     problem = _problem(constants, settings)
     backend = choose(BACKENDS, settings.backend, X.device, problem.scale.dtype)
     return class_sweep_backward(
-        X, P, problem, (lse, target), (dlse, dtarget), backend, settings.operand, (want[0], want[1])
+        X, P, problem, (lse, target), (dlse, dtarget), backend, settings.operand, (want[0], want[1]), update
     )
 
 

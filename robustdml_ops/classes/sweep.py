@@ -11,7 +11,8 @@ from robustdml_ops.classes.problem import ClassBackend, ClassChunk, ClassProblem
 from robustdml_ops.classes.triton import TritonClasses
 from robustdml_ops.gradient_memory import gradient_room
 from robustdml_ops.label_sets import ELSEWHERE
-from robustdml_ops.sweep import Chunk, Similarities
+from robustdml_ops.proxy_update import ProxyUpdate
+from robustdml_ops.sweep import Chunk, Similarities, update_without_samples
 from robustdml_ops.tracing import without_autocast
 
 BACKENDS: dict[str, ClassBackend] = {"native": NativeClasses(), "triton": TritonClasses(), "eager": EagerClasses()}
@@ -64,6 +65,7 @@ def class_sweep_backward(
     backend: ClassBackend,
     operand: torch.dtype,
     want: tuple[bool, bool],
+    update: ProxyUpdate | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
     """dL/dembeddings (B, D), compute type, and dL/dproxies (C·H, D), type of the proxies: 2·B·C·D flops and 2 for each.
 
@@ -80,17 +82,21 @@ def class_sweep_backward(
         As that of :func:`class_sweep`, or the similarities are others.
     want : pair of bool
         Which of the two gradients are asked for.
+    update : ProxyUpdate, optional
+        Takes the gradient of the proxies, a chunk at a time, and steps on them; then nobody else is given it.
     """
     if len(embeddings) == 0 or len(proxies) == 0:
+        if update is not None and want[1]:
+            update_without_samples(proxies, update)
         dX = torch.zeros_like(embeddings, dtype=problem.scale.dtype) if want[0] else None
-        return dX, gradient_room(proxies).zero_() if want[1] else None
+        return dX, gradient_room(proxies).zero_() if want[1] and update is None else None
     (lse, target), (dlse, dtarget) = results, upstream
     lse = lse.masked_fill(lse == -torch.inf, torch.inf)
     dlogit = dtarget if problem.exclude_target else dtarget + dlse * (target - lse).exp()
     gradient = ClassUpstream(lse, dlse.contiguous(), dlogit.contiguous())
     with without_autocast(embeddings.device):
         similarities = _similarities(embeddings, proxies, problem, backend, operand)
-        similarities.want_gradients(*want)
+        similarities.want_gradients(*want, update)
         if not backend.sweep_backward(similarities, problem, gradient):
             for similar, chunk in _chunks(similarities, problem):
                 backend.class_lse_backward(chunk, problem, gradient)

@@ -17,6 +17,7 @@ from robustdml_ops.losses.own_rows import own_rows
 from robustdml_ops.losses.peer import PeerWeights, WeightedLossOptions
 from robustdml_ops.ops import AnchorBiases, AnchorLSE, anchor_loss, anchor_lse, similarity
 from robustdml_ops.precision import compute_dtype
+from robustdml_ops.proxy_update import refuse_update
 from robustdml_ops.validation import (
     check_finite_numbers,
     check_matrix,
@@ -177,13 +178,21 @@ class AnchorFamilyLoss(PeerWeights, MetricLoss):
         """Σ_p positive_p/|P⁺| + negative_p/|P⁻|, or the vector of its terms. An empty set's sum is 0."""
         scales = [_reciprocal(count, terms.biases.positive) for count in terms[2:4]]
         if self.reduction == "none":
+            self._refuse_update()
             lse = self._lse(embeddings, terms)
             return lse.positive * scales[0] + lse.negative * scales[1]
         if terms.drawn is not None:
             scales[1] = scales[1] * terms.drawn.weights(scales[1].dtype)
         proxies = self._taking_part(terms.drawn)
         loss = anchor_loss(
-            embeddings, proxies, terms.sets, terms.biases, *scales, alpha=self.alpha, backend=self.backend
+            embeddings,
+            proxies,
+            terms.sets,
+            terms.biases,
+            *scales,
+            alpha=self.alpha,
+            backend=self.backend,
+            update=self._update(),
         )
         return self.shards.total(loss)
 
@@ -197,7 +206,15 @@ class AnchorFamilyLoss(PeerWeights, MetricLoss):
         each = (lse.positive, lse.negative * drawn.weights(zeros.dtype))
         return AnchorLSE(*(zeros.index_copy(0, drawn.classes, values) for values in each))
 
+    def _refuse_update(self) -> None:
+        """Of sums that come one for each proxy the upstream gradients are not known beforehand."""
+        what = "a loss of the Proxy-Anchor family with reduction='none', or with a reducer of its own,"
+        refuse_update(
+            self._update(), what, "take reduction='mean', or train the proxies with an optimiser of torch.optim"
+        )
+
     def _parts(self, batch: Batch) -> Parts:
+        self._refuse_update()
         terms = self._terms(batch)
         lse = self._lse(batch.embeddings, terms)
         places = torch.arange(self.num_classes, device=lse.positive.device)

@@ -135,7 +135,9 @@ class ClassFamilyLoss(PeerWeights, MetricLoss):
             proxies, labels = self.negatives.rows(proxies, drawn), drawn.labels
             if self.negative_correction:
                 bias = drawn.weights(compute_dtype(embeddings, proxies)).log()
-        return class_lse(embeddings, proxies, labels, bias=bias, backend=self.backend, **self._logits())
+        return class_lse(
+            embeddings, proxies, labels, bias=bias, backend=self.backend, update=self._update(), **self._logits()
+        )
 
     def _loss(self, batch: Batch) -> Tensor:
         return reduce_samples(self._losses(batch), batch.sample_weights, self.reduction)

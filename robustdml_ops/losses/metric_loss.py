@@ -27,6 +27,7 @@ from robustdml_ops.losses.peer import (
     peer_reducers,
 )
 from robustdml_ops.losses.reduction import check_reduction
+from robustdml_ops.proxy_update import ProxyUpdate, may_update, refuse_update, update_of
 from robustdml_ops.shards import ONE_PROCESS, OneProcess, settings_of
 
 # Steps of the peer's dense code, which a subclass may have been written to change.
@@ -203,6 +204,7 @@ class MetricLoss(PeerBase):
 
     def _dense(self, batch: Batch, reason: str) -> Parts:
         """The peer's own sub-losses."""
+        refuse_update(self._update(), reason, "leave it out, or train the proxies with an optimiser of torch.optim")
         if not self._warned:
             self._warned = True
             warnings.warn(
@@ -251,6 +253,10 @@ class MetricLoss(PeerBase):
     def _class_matrix(self) -> Tensor | None:
         """What a regulariser of weights takes: one row a class or centre. None: the loss has no parameters."""
         return None
+
+    def _update(self) -> ProxyUpdate | None:
+        """The step that an optimiser of ``robustdml_ops.optim`` takes on the class matrix within the sweep."""
+        return update_of(self._class_matrix()) if self.training and may_update() else None
 
     def _others(self, batch: Batch) -> Tensor:
         """What the embeddings are compared with."""

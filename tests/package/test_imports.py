@@ -90,10 +90,10 @@ OUTSIDE = ("python_ref", "bench")
 @pytest.mark.parametrize(
     ("folder_below", "above"),
     [
-        *((room, {"ops", "losses", "robust", "audit", "recipes", *OUTSIDE}) for room in sorted(ROOMS)),
-        ("distributed", {"ops", "losses", "robust", "audit", "recipes", *ROOMS, *OUTSIDE}),
-        ("losses", {"distributed", "audit", "recipes", *OUTSIDE}),
-        ("robust", {"distributed", "audit", "recipes", *OUTSIDE}),
+        *((room, {"ops", "losses", "optim", "robust", "audit", "recipes", *OUTSIDE}) for room in sorted(ROOMS)),
+        ("distributed", {"ops", "losses", "optim", "robust", "audit", "recipes", *ROOMS, *OUTSIDE}),
+        ("losses", {"distributed", "optim", "audit", "recipes", *OUTSIDE}),
+        ("robust", {"distributed", "optim", "audit", "recipes", *OUTSIDE}),
         ("audit", {"distributed", "recipes", *OUTSIDE}),
         ("python_ref", {folder(module) for module in FILES} - {"python_ref"}),
     ],
@@ -113,7 +113,7 @@ def test_what_all_rooms_share_knows_no_room_but_the_rows():
     shared -= {"robustdml_ops.ops"}
     assert {"robustdml_ops.sweep", "robustdml_ops.backends", "robustdml_ops.native_module"} <= shared
     for module in shared:
-        above = {folder(name) for name in IMPORTS[module]} & (ROOMS | {"ops", "losses", "robust", "recipes"})
+        above = {folder(name) for name in IMPORTS[module]} & (ROOMS | {"ops", "losses", "optim", "robust", "recipes"})
         assert above <= {"rows"}, module
 
 
@@ -134,12 +134,12 @@ def test_its_parts_come_when_they_are_used():
         "import robustdml_ops as r; print(r.losses.ProxyAnchorLoss.__name__, r.ops.anchor_lse.__name__, "
         "r.robust.__name__, r.__version__, dir(r))"
     )
-    names = "['__version__', 'distributed', 'losses', 'ops', 'recipes', 'robust']"
+    names = "['__version__', 'distributed', 'losses', 'ops', 'optim', 'recipes', 'robust']"
     assert printed(code) == f"ProxyAnchorLoss anchor_lse robustdml_ops.robust 0.1.0 {names}"
 
 
 def test_an_unknown_part_is_named():
-    with pytest.raises(AttributeError, match="no attribute 'engine': it has __version__, distributed, losses, ops"):
+    with pytest.raises(AttributeError, match="no attribute 'engine': it has __version__, distributed, losses"):
         robustdml_ops.engine  # noqa: B018
 
 

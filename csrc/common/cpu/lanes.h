@@ -23,6 +23,7 @@
 #include "common/cpu/product.h"
 #include "common/cpu/spread.h"
 #include "common/fields.h"
+#include "optim/cpu.h"
 #include "rows/cpu.h"
 
 namespace robustdml::cpu {
@@ -45,6 +46,8 @@ struct Sweep {
     std::int64_t dP_column_stride;
     std::int64_t chunk_rows;
     int threads;
+    const ProxyUpdate<T>*
+        update;  // what is done with dL/dP of a chunk, which then goes nowhere else; or null
 
     static constexpr auto fields() {
         return std::tuple{
@@ -64,10 +67,11 @@ struct Sweep {
             field("dP_column_stride", &Sweep::dP_column_stride),
             field("chunk_rows", &Sweep::chunk_rows),
             field("threads", &Sweep::threads),
+            optional_field("update", &Sweep::update),
         };
     }
 
-    bool differentiates() const { return dX || dP; }
+    bool differentiates() const { return dX || dP || update; }
     std::int64_t chunks() const { return (rows + chunk_rows - 1) / chunk_rows; }
     // Enough of them that a thread which comes late leaves little to wait for, and few sums of dX.
     std::int64_t blocks() const { return std::min<std::int64_t>(chunks(), 8 * std::int64_t(threads)); }
@@ -75,7 +79,10 @@ struct Sweep {
     Rows<const T> proxies(std::int64_t first) const {
         return {P + first * P_row_stride, P_row_stride, P_column_stride};
     }
-    Rows<T> gradient(std::int64_t first) const {
+    // Where dL/dP of a chunk goes; `own` is the room of a lane, (chunk_rows, D), that an update reads it
+    // from.
+    Rows<T> gradient(std::int64_t first, T* own) const {
+        if (update) return P_column_stride == 1 ? Rows<T>{own, D, 1} : Rows<T>{own, 1, chunk_rows};
         return {dP + first * dP_row_stride, dP_row_stride, dP_column_stride};
     }
 };
@@ -107,10 +114,12 @@ struct Similar {
 // What a lane has of its own.
 template <class T>
 struct LaneMemory {
-    Buffer<T> S, inverse_norm, U;
+    Buffer<T> S, inverse_norm, U, dP;
 
     explicit LaneMemory(const Sweep<T>& sweep)
-        : S(sweep.chunk_rows * sweep.B), inverse_norm(sweep.chunk_rows) {}
+        : S(sweep.chunk_rows * sweep.B),
+          inverse_norm(sweep.chunk_rows),
+          dP(sweep.update ? sweep.chunk_rows * sweep.D : 0) {}
 };
 
 // Rows of a chunk as the products take them.
@@ -140,7 +149,8 @@ ChunkRows<T> similarities(const Sweep<T>& sweep, LaneMemory<T>& lane, std::int64
     return {V, false};
 }
 
-// dL/dS of a chunk into the gradients that are wanted. `first_of_block`: dX has no values yet.
+// dL/dS of a chunk into the gradients that are wanted. `first_of_block`: dX has no values yet. An update of
+// the rows comes last, when nobody reads them any more.
 template <class T>
 void gradients(const Sweep<T>& sweep, const LaneMemory<T>& lane, const ChunkRows<T>& rows, std::int64_t first,
                std::int64_t count, T* dX, bool first_of_block) {
@@ -148,14 +158,17 @@ void gradients(const Sweep<T>& sweep, const LaneMemory<T>& lane, const ChunkRows
     if (dX)
         multiply(sweep.gemm, transposed(dS), rows.V, {dX, sweep.D, 1}, sweep.B, sweep.D, count,
                  !first_of_block);
-    if (!sweep.dP) return;
-    const Rows<T> dP = sweep.gradient(first);
+    if (!sweep.dP && !sweep.update) return;
+    const Rows<T> dP = sweep.gradient(first, lane.dP.get());
     multiply(sweep.gemm, dS, X, dP, count, sweep.D, sweep.B, false);
-    if (!sweep.normalize) return;
-    if (rows.as_they_are)
+    if (sweep.normalize && rows.as_they_are)
         project_rows(dP, rows.V, lane.inverse_norm.get(), count, sweep.D, 1);
-    else
+    else if (sweep.normalize)
         normalize_rows_backward(dP, rows.V, lane.inverse_norm.get(), count, sweep.D, 1);
+    if (!sweep.update) return;
+    const Rows<const T> G{dP.data, dP.row_stride, dP.column_stride};
+    sweep.update->skipped[first / sweep.chunk_rows] =
+        !update_rows(*sweep.update, G, sweep.proxies(0), first, count, sweep.D);
 }
 
 // total = parts[0] + parts[1] + ..., `count` of them, in this order.

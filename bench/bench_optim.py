@@ -1,0 +1,61 @@
+"""Steps of an optimiser within the sweep: against backward and torch's fused AdamW, and against the products alone."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from robustdml_ops.optim import ProxyAdamW
+
+from .optimizer_steps import LOSSES, step_of
+from .workloads import Shape, Workload
+
+LARGE = Shape(256, 100_000, 128)
+
+
+def check(kind: str) -> None:
+    """What is timed steps as torch does, at a small size."""
+    ours, theirs = (LOSSES[kind](3000, 32) for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    workload = Workload(Shape(64, 3000, 32))
+    fused, plain = ProxyAdamW(ours, lr=1e-2), torch.optim.AdamW(theirs.parameters(), lr=1e-2)
+    for loss_function, optimizer in ((ours, fused), (theirs, plain)):
+        loss_function(workload.embeddings, workload.labels).backward()
+        optimizer.step()
+    for mine, exact in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine, exact, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_within_the_sweep_against_after_it(timed, kind):
+    """The floor is the loss, its backward, and ``torch.optim.AdamW(fused=True)``."""
+    check(kind)
+    workload = Workload(LARGE)
+    timed(
+        step_of(f"within/{kind}/adamw", workload),
+        step_of(f"after/{kind}/adamw", workload),
+        group=f"AdamW within the sweep over AdamW after it, {LARGE}",
+        contender=f"robustdml/{kind} adamw",
+    )
+
+
+@pytest.mark.parametrize("rule", ["adamw", "adamw bfloat16", "sgd", "adagrad"])
+def test_within_the_sweep_against_the_products(timed, rule):
+    workload = Workload(LARGE)
+    timed(
+        step_of(f"within/proxy-anchor/{rule}", workload),
+        workload.products(),
+        group=f"a step within the sweep over the three products, {LARGE}",
+        contender=f"robustdml/proxy-anchor {rule}",
+    )
+
+
+@pytest.mark.parametrize("classes", [100_000, 1_000_000])
+def test_memory(benchmark, classes):
+    """Beyond proxies and moments, in a process of its own; the time that is kept means nothing."""
+    command = [sys.executable, "-m", f"{__package__}.optimizer_steps", "256", str(classes), "128"]
+    benchmark.group = "memory of AdamW within the sweep"
+    out = benchmark.pedantic(lambda: subprocess.run(command, capture_output=True, text=True, check=True), rounds=1)
+    benchmark.extra_info.update(contender=f"C={classes}", **json.loads(out.stdout))

@@ -1,0 +1,61 @@
+"""A whole training step of the proxies: loss, gradients and the optimiser's step, within the sweep and after it.
+
+``python -m bench.optimizer_steps B C D`` prints JSON: what a step within the sweep takes beyond proxies and moments,
+in a process of its own.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from robustdml_ops.losses import NormalizedSoftmaxLoss, ProxyAnchorLoss
+from robustdml_ops.optim import ProxyAdagrad, ProxyAdamW, ProxyOptimizer, ProxySGD
+
+from .memory import resident
+from .workloads import Shape, Workload
+
+LOSSES = {"proxy-anchor": ProxyAnchorLoss, "normalized-softmax": NormalizedSoftmaxLoss}
+RULES: dict[str, Callable[[ProxyAnchorLoss], ProxyOptimizer]] = {
+    "adamw": lambda loss: ProxyAdamW(loss, lr=1e-2),
+    "adamw bfloat16": lambda loss: ProxyAdamW(loss, lr=1e-2, moments=torch.bfloat16),
+    "sgd": lambda loss: ProxySGD(loss, lr=1e-2, momentum=0.9),
+    "adagrad": lambda loss: ProxyAdagrad(loss, lr=1e-2),
+}
+
+
+def step_of(name: str, workload: Workload) -> Callable[[], None]:
+    """``within/<loss>/<rule>``, or ``after/<loss>/adamw``: backward, and then ``torch.optim.AdamW(fused=True)``."""
+    when, kind, rule = name.split("/")
+    loss_function = LOSSES[kind](workload.shape.C, workload.shape.D)
+    X, y = workload.embeddings, workload.labels
+    optimizer: torch.optim.Optimizer
+    if when == "within":
+        optimizer = RULES[rule](loss_function)
+    else:
+        optimizer = torch.optim.AdamW(loss_function.parameters(), lr=1e-2, fused=True)
+
+    def step() -> None:
+        X.grad = None
+        optimizer.zero_grad()
+        loss_function(X, y).backward()
+        optimizer.step()
+
+    return step
+
+
+def beyond(shape: Shape) -> float:
+    """MB that a step of AdamW within the sweep takes beyond what is there before it, at its peak."""
+    step_of("within/proxy-anchor/adamw", Workload(Shape(shape.B, 640, shape.D), "cpu"))()  # pools of the libraries
+    step = step_of("within/proxy-anchor/adamw", Workload(shape, "cpu"))
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    step()
+    return (resident("VmHWM") - before) / 2**20
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(2)
+    print(json.dumps({"beyond_mb": beyond(Shape(*map(int, sys.argv[1:])))}))

@@ -1,0 +1,29 @@
+"""Row-wise Adagrad as FBGEMM publishes it: ``EXACT_ROWWISE_ADAGRAD``, weight decay in the L2 form.
+
+For row i with gradient G_i over D elements, g_i = G_i + λ P_i:
+
+    a_i ← a_i + (1/D) Σ_d g_id²,    P_id ← P_id − η / (√a_i + ε) · g_id
+"""
+
+import torch
+from torch import Tensor
+
+
+def row_wise_adagrad(
+    P: Tensor, total: Tensor, G: Tensor, *, lr: float, eps: float, weight_decay: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """P (C, D) and the sums a (C,) after one step with the gradient G (C, D).
+
+    FBGEMM writes the step as ``correction * P − multiplier * G`` with multiplier = η / (√a + ε) and correction =
+    1 − multiplier · λ, which is the same.
+
+    Source: pytorch/FBGEMM, ``fbgemm_gpu/codegen/genscript/optimizers.py``, ``rowwise_adagrad``.
+    """
+    P, total = P.clone(), total.clone()
+    for i in range(len(P)):
+        g = G[i] + weight_decay * P[i]
+        total[i] += (g * g).sum() / P.shape[1]
+        multiplier = lr / (torch.sqrt(total[i]) + eps)
+        correction = 1.0 - multiplier * weight_decay
+        P[i] = correction * P[i] - multiplier * G[i]
+    return P, total

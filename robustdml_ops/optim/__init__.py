@@ -1,0 +1,11 @@
+"""Optimisers of proxies that take their step within the sweep of the loss: no gradient of the size of P ever exists.
+
+See docs/optimizers.md.
+"""
+
+from robustdml_ops.optim.adagrad import ProxyAdagrad
+from robustdml_ops.optim.adamw import ProxyAdamW
+from robustdml_ops.optim.optimizer import ProxyOptimizer
+from robustdml_ops.optim.sgd import ProxySGD
+
+__all__ = ["ProxyAdagrad", "ProxyAdamW", "ProxyOptimizer", "ProxySGD"]

@@ -1,0 +1,214 @@
+"""What the optimisers of proxies share: they are bound to losses, and ``step()`` confirms what a sweep has done."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from robustdml_ops.losses.metric_loss import MetricLoss
+from robustdml_ops.optim.step import ProxyStep
+from robustdml_ops.proxy_update import bind, owner_of, parameter_of
+from robustdml_ops.validation import check_local, check_number, check_positive
+
+Losses = nn.Module | Iterable[nn.Module | dict[str, Any]]
+
+
+class ProxyOptimizer(torch.optim.Optimizer):
+    """Base class of the optimisers of this package; a subclass has the formula.
+
+    The proxies of a bound loss are updated by the loss itself: the Proxy-Anchor family does it in its forward, which
+    has the gradients already, the losses over classes in their backward. ``step()`` confirms that this has happened.
+    A loss in eval mode, under ``torch.no_grad()``, and a copy of a loss update nothing.
+    """
+
+    kind: ClassVar[str]  # its name in the native module
+    moment_names: ClassVar[tuple[str, ...]]  # in ``state``, in the order of the formula
+
+    def __init__(self, losses: Losses, scale: float, defaults: dict[str, Any]) -> None:
+        check_positive(scale=scale)
+        self.scale = float(scale)
+        self._steps: list[ProxyStep] = []
+        given = [losses] if isinstance(losses, nn.Module | Tensor) else list(losses)
+        groups = [group if isinstance(group, dict) else {"loss": group} for group in given]
+        super().__init__(groups, defaults)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Bind another loss: ``{"loss": loss, ...}`` with settings of its own, such as ``lr``."""
+        group = dict(param_group)
+        loss = group.pop("loss", group.get("params"))
+        matrix = self._matrix_of(loss)
+        parameter = parameter_of(matrix)
+        self._check({**self.defaults, **group})
+        group["params"] = [parameter]
+        super().add_param_group(group)
+        # Now, and not at the first step: checkpoints find it, and a lack of memory shows at once.
+        moments = self._moments(self.param_groups[-1], parameter, len(matrix))
+        step = ProxyStep(self, parameter, len(self._steps))
+        self.state[parameter] = {"step": torch.tensor(0.0), **moments}
+        self._steps.append(step)
+        bind(step)
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Confirm that a sweep has updated the proxies since the last call.
+
+        Raises
+        ------
+        RuntimeError
+            None has; or backward has not come since; or something else has made a gradient of the proxies.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for step in self._steps:
+            step.check_gradient()
+        swept = [step for step in self._steps if step.swept]
+        if not swept:
+            raise RuntimeError(
+                f"{self._name}.step() without an update: since the last one no bound loss has had its backward. "
+                "Call it once after each loss.backward(), with the loss in train mode, and not under torch.compile"
+            )
+        for step in swept:
+            if not step.confirmed:
+                raise RuntimeError(
+                    f"{self._name}.step() before backward: the forward has updated the proxies, and loss.backward() "
+                    "has not come yet. Where the batch is given up, call abandon()"
+                )
+        for step in swept:
+            step.close()
+        return loss
+
+    def abandon(self) -> None:
+        """Give up a batch that will have no ``step()``, as after an error; what a sweep has updated stays so."""
+        for step in self._steps:
+            step.close()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Let go of what stands in ``.grad``; updates are not undone."""
+        super().zero_grad(set_to_none=True)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """As of any optimiser; moments keep the type that this one was made with.
+
+        Raises
+        ------
+        ValueError
+            A moment is missing or of another shape; nothing has been loaded then.
+        """
+        saved_ids = [place for group in state_dict["param_groups"] for place in group["params"]]
+        own = [self.state[step.parameter] for step in self._steps]
+        if len(saved_ids) == len(own):
+            for place, state in zip(saved_ids, own, strict=True):
+                _check_state(state_dict["state"].get(place, {}), state)
+        moments = [group.get("moments") for group in self.param_groups]
+        super().load_state_dict(dict(state_dict))
+        for step, state in zip(self._steps, own, strict=True):
+            loaded = self.state[step.parameter]
+            for name, value in state.items():
+                value.copy_(torch.as_tensor(loaded[name]))
+            self.state[step.parameter] = state
+        for group, dtype in zip(self.param_groups, moments, strict=True):
+            if dtype is not None:
+                group["moments"] = dtype
+        self.abandon()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse to be copied or pickled: a copy would be bound to nothing."""
+        raise TypeError(f"{self._name} is bound to its losses: save its state_dict(), and load that into a new one")
+
+    def group_of(self, parameter: Tensor) -> dict[str, Any]:
+        """The settings of a parameter, as they are at this moment."""
+        return next(group for group in self.param_groups if group["params"][0] is parameter)
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
+    def _matrix_of(self, loss: object) -> Tensor:
+        """The proxies of ``loss``, a row each, if they can be bound."""
+        matrix = loss._class_matrix() if isinstance(loss, MetricLoss) else None
+        if matrix is None:
+            raise TypeError(
+                f"{self._name} takes losses of this package that have proxies, such as ProxyAnchorLoss, or "
+                f'{{"loss": loss, "lr": …}} of each, got {type(loss).__name__}: pass the loss, not its parameters'
+            )
+        parameter = parameter_of(matrix)
+        check_local("the proxies", parameter)
+        if not isinstance(parameter, nn.Parameter) or parameter.dtype not in (torch.float32, torch.float64):
+            raise TypeError(f"the proxies must be a parameter of float32 or float64, got {parameter.dtype}")
+        for name in ("weight_regularizer", "regularizer_weight"):
+            if getattr(loss, name, None):
+                raise ValueError(
+                    f"{name} of {type(loss).__name__} makes a gradient of all proxies beside the sweep: leave it out, "
+                    "or train the proxies with an optimiser of torch.optim"
+                )
+        if getattr(loss, "negatives", None) is not None:
+            raise ValueError(
+                f"{type(loss).__name__} with negative_share sweeps over rows taken out of the proxies, which it can't "
+                "update: leave negative_share out, or train the proxies with an optimiser of torch.optim"
+            )
+        owner = owner_of(parameter)
+        if isinstance(owner, ProxyStep) and owner.optimizer is not None:
+            raise ValueError(
+                f"the proxies of {type(loss).__name__} belong to {type(owner.optimizer).__name__} already: bind them "
+                "to one optimiser, or delete that one first"
+            )
+        return matrix
+
+    def _check(self, group: dict[str, Any]) -> None:
+        """Raise where a setting of a group is out of range."""
+        check_settings(group)
+
+    def _moments(self, group: dict[str, Any], parameter: Tensor, rows: int) -> dict[str, Tensor]:
+        """State before the first step: of the shape and strides of the parameter, or a number for each row."""
+        raise NotImplementedError
+
+    def formula(
+        self, group: dict[str, Any], step: int, P: Tensor, moments: tuple[Tensor, ...], G: Tensor
+    ) -> tuple[Tensor, ...]:
+        """P (c, D) and its moments after step number ``step`` ≥ 1, in the type of P, with the gradient G (c, D)."""
+        raise NotImplementedError
+
+    def native_settings(self, group: dict[str, Any], step: int) -> dict[str, Any]:
+        """The settings of a step by their names in the native module."""
+        raise NotImplementedError
+
+
+def check_settings(group: Mapping[str, Any], **closed: float) -> None:
+    """Learning rate, weight decay and ε are finite and not negative; those in ``closed`` lie in [0, 1)."""
+    for name in ("lr", "weight_decay", "eps", "initial_accumulator_value"):
+        value = group.get(name, 0.0)
+        check_number(name, float(value) if isinstance(value, Tensor) else value)
+        if not 0 <= value < float("inf"):
+            raise ValueError(f"{name} must be finite and not negative, got {value}")
+    for name, value in closed.items():
+        check_number(name, value)
+        if not 0 <= value < 1:
+            raise ValueError(f"{name} must be in [0, 1), got {value}")
+    dtype = group.get("moments", torch.float32)
+    if dtype not in (torch.float32, torch.bfloat16):
+        raise ValueError(
+            f"moments={dtype}: expected torch.float32, which is the type of the proxies, or torch.bfloat16"
+        )
+    seed = group.get("seed", 0)
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 63:
+        raise ValueError(f"seed must be an integer, at least 0, got {seed!r}")
+
+
+def moment_like(group: Mapping[str, Any], P: Tensor) -> Tensor:
+    """Zeros of the shape and strides of P, in the type that the group asks for."""
+    dtype = torch.bfloat16 if group["moments"] == torch.bfloat16 else P.dtype
+    return torch.empty_strided(P.shape, P.stride(), dtype=dtype, device=P.device).zero_()
+
+
+def _check_state(saved: Mapping[str, Any], own: Mapping[str, Tensor]) -> None:
+    for name, value in own.items():
+        if name not in saved:
+            raise ValueError(f"the state to load has no {name!r}: it is of another optimiser, or of one without a step")
+        shape = tuple(torch.as_tensor(saved[name]).shape)
+        if shape != tuple(value.shape):
+            raise ValueError(
+                f"{name} to load is of shape {shape}, and the proxies' is {tuple(value.shape)}: it belongs to another "
+                "number of classes or embedding size. Nothing has been loaded"
+            )

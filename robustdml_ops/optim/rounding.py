@@ -1,0 +1,37 @@
+"""Rounding to bfloat16 at random: up as often as a number is above its lower neighbour, so that sums stay right.
+
+A moment that changes by less than half of its last digit, as AdamW's second one does at β₂ = 0.999, would otherwise
+never change. The random bits are a function of seed, step and place (``csrc/math/counter_random.h``): runs repeat.
+"""
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.self_paced.counter_random import random_key
+
+_GOLDEN, _FIRST, _SECOND = (value - (1 << 64) for value in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+
+def step_key(seed: int, parameter: int, step: int) -> int:
+    """Key of the random numbers of one step on the optimiser's parameter of that number, below 2⁶⁴."""
+    return int(random_key(int(random_key(seed, parameter)[0]), step)[0])
+
+
+def random_bits(key: int, places: Tensor) -> Tensor:
+    """The words of the stream at ``places`` int64, as int64: the bits of ``random_word`` in C++."""
+    z = (places + 1) * _GOLDEN + (key - (1 << 64) if key >= 1 << 63 else key)
+    z = (z ^ _shifted(z, 30)) * _FIRST
+    z = (z ^ _shifted(z, 27)) * _SECOND
+    return z ^ _shifted(z, 31)
+
+
+def _shifted(z: Tensor, bits: int) -> Tensor:
+    """Shifted right, with zeros coming in."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def round_at_random(values: Tensor, bits: Tensor) -> Tensor:
+    """``values`` as bfloat16; of ``bits``, int64, the lowest 16 are taken."""
+    whole = values.float().view(torch.int32).long() & 0xFFFFFFFF
+    upper = ((whole + (bits & 0xFFFF)) >> 16) & 0xFFFF
+    return (upper << 16).to(torch.int32).view(torch.float32).to(torch.bfloat16)

@@ -1,0 +1,211 @@
+"""The step on one parameter: what a sweep is given of an optimiser, and what it has done since the last ``step()``."""
+
+import weakref
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from robustdml_ops import native_module as module
+from robustdml_ops.optim.no_gradient import NoGradient, stands_for_none
+from robustdml_ops.optim.rounding import random_bits, round_at_random, step_key
+from robustdml_ops.proxy_update import ProxyUpdate
+from robustdml_ops.rows.lengths import SHORTEST, inverse_lengths
+from robustdml_ops.validation import all_finite
+
+
+class Formula(Protocol):
+    """What a step asks of its optimiser."""
+
+    kind: ClassVar[str]  # its name in the native module
+    moment_names: ClassVar[tuple[str, ...]]  # in the order of the formula
+    scale: float
+    state: Any
+
+    def group_of(self, parameter: Tensor) -> dict[str, Any]:
+        """The settings of a parameter, as they are at this moment."""
+
+    def formula(
+        self, group: dict[str, Any], step: int, P: Tensor, moments: tuple[Tensor, ...], G: Tensor
+    ) -> tuple[Tensor, ...]:
+        """P (c, D) and its moments after step number ``step`` ≥ 1, in the type of P, with the gradient G (c, D)."""
+
+    def native_settings(self, group: dict[str, Any], step: int) -> dict[str, Any]:
+        """The settings of a step by their names in the native module."""
+
+
+class ProxyStep(ProxyUpdate):
+    """The step of ``optimizer`` on its parameter number ``number``."""
+
+    def __init__(self, optimizer: Formula, parameter: Tensor, number: int) -> None:
+        # Weakly: an optimiser that nobody holds any more is to be gone, and its parameter free for another.
+        self._optimizer = weakref.ref(optimizer)
+        self.parameter = parameter
+        self.number = number
+        self.swept = self.confirmed = False
+        self._known_version: int | None = None  # of the parameter when its values were seen to be good
+        self._skipped: list[Tensor] = []
+
+    @property
+    def optimizer(self) -> Formula | None:
+        """Whose step it is; None where that is gone."""
+        return self._optimizer()
+
+    @property
+    def loss_scale(self) -> float:  # type: ignore[override]
+        """As :class:`ProxyUpdate`."""
+        return self._alive().scale
+
+    def begin(self, proxies: Tensor) -> None:
+        """As :meth:`ProxyUpdate.begin`."""
+        if self.swept:
+            raise RuntimeError(
+                "these proxies have been updated since the last step() of their optimiser: a step takes one loss and "
+                "one backward. Instead of accumulating gradients, or of a second loss on the same proxies, take a "
+                "larger batch or an optimiser of torch.optim; measure a loss in eval mode or under torch.no_grad(); "
+                "give up a batch that failed with abandon()"
+            )
+        self.check_gradient()
+        self._check_moments()
+        if self.parameter._version != self._known_version:
+            _check_values(proxies)
+        # Known again once the sweep is through.
+        self._known_version = None
+        self._skipped = []
+        self._shape, self._strides = proxies.shape, proxies.stride()
+        optimizer = self._alive()
+        self._group = optimizer.group_of(self.parameter)
+        state = optimizer.state[self.parameter]
+        self._step = int(state["step"]) + 1
+        self._moments = tuple(state[name] for name in optimizer.moment_names if name in state)
+        self._key = step_key(self._group.get("seed", 0), self.number, self._step)
+
+    def take(self, first: int, P: Tensor, G: Tensor) -> None:
+        """As :meth:`ProxyUpdate.take`."""
+        P, G = P.detach(), G.to(P.dtype)
+        finite: Tensor | None = None
+        if G.device.type != "cpu":
+            finite = torch.isfinite(G).all()
+        elif not all_finite(G):
+            self._skipped.append(torch.ones(1, dtype=torch.bool))
+            return
+        olds = tuple(self._rows_of(moment, first, P) for moment in self._moments)
+        news = self._alive().formula(self._group, self._step, P, tuple(old.to(P.dtype) for old in olds), G)
+        for place, (old, new) in enumerate(zip((P, *olds), news, strict=True)):
+            if old.dtype != new.dtype:
+                new = round_at_random(new, random_bits(self._key, self._places(first, P)) >> (16 * (place - 1)))
+            old.copy_(new if finite is None else torch.where(finite, new, old))
+        if finite is not None:
+            self._skipped.append(~finite)
+
+    def native(self, proxies: Tensor, chunks: int) -> Any:
+        """As :meth:`ProxyUpdate.native`."""
+        optimizer = self._alive()
+        self._skipped = [torch.zeros(chunks, dtype=torch.bool)]
+        moments = dict(zip(("M1", "M2"), (moment.data_ptr() for moment in self._moments), strict=False))
+        return getattr(module.library, f"ProxyUpdate_{module.SUFFIX[proxies.dtype]}")(
+            kind=optimizer.kind,
+            P=proxies.data_ptr(),
+            bfloat16=any(moment.dtype == torch.bfloat16 for moment in self._moments),
+            key=self._key,
+            skipped=self._skipped[0].data_ptr(),
+            **moments,
+            **optimizer.native_settings(self._group, self._step),
+        )
+
+    def finish(self) -> None:
+        """As :meth:`ProxyUpdate.finish`."""
+        # The native module writes by address: autograd is told here.
+        torch.autograd.graph.increment_version(self.parameter)
+        self._alive().state[self.parameter]["step"] += 1
+        self.swept, self._moments = True, ()
+        self._known_version = self.parameter._version
+        on_cpu = self.parameter.device.type == "cpu"
+        if on_cpu and any(bool(skipped.any()) for skipped in self._skipped):
+            self._known_version = None
+            raise ValueError(
+                "a gradient of some proxies is NaN or inf, and their chunk of rows was left as it is: look for an "
+                "overflow, or a learning rate too high"
+            )
+
+    def confirm(self, upstream: Tensor | None = None) -> None:
+        """As :meth:`ProxyUpdate.confirm`."""
+        scale = self.loss_scale
+        if upstream is not None and upstream.device.type == "cpu" and float(upstream) != scale:
+            raise RuntimeError(
+                f"the gradient of the loss is {float(upstream):.6g}, and the sweep that updated the proxies took "
+                f"{scale:g}: give the optimiser scale={float(upstream):.6g} if the loss has that factor in all steps, "
+                "or take the factor, or a loss scaler, away"
+            )
+        if upstream is not None and upstream.device.type != "cpu":
+            torch._assert_async(upstream == scale, "the loss has another factor than the scale of its optimiser")
+        self.check_gradient()
+        self.confirmed = True
+        self.parameter.grad = NoGradient(self.parameter)
+
+    def check_version(self, version: int) -> None:
+        """As :meth:`ProxyUpdate.check_version`."""
+        if self.parameter._version != version:
+            raise RuntimeError(
+                "the proxies have been updated since this loss was computed: call backward once, before the next loss "
+                "and before anything else changes them"
+            )
+
+    def check_gradient(self) -> None:
+        """Raise where something else has made a gradient of the proxies."""
+        if not stands_for_none(self.parameter.grad):
+            raise RuntimeError(
+                "the proxies have a gradient that did not come from a sweep that updates them: it is of a loss in eval "
+                "mode, a regulariser, another loss, or one under torch.compile, which no bound optimiser serves. Set "
+                "it to None with zero_grad(), or train these proxies with an optimiser of torch.optim"
+            )
+
+    def close(self) -> None:
+        """The step is over."""
+        self.swept = self.confirmed = False
+        if isinstance(self.parameter.grad, NoGradient):
+            self.parameter.grad = None
+
+    def _alive(self) -> Formula:
+        optimizer = self.optimizer
+        if optimizer is None:
+            raise RuntimeError("the optimiser of these proxies is gone: keep it, or compute the loss anew")
+        return optimizer
+
+    def _check_moments(self) -> None:
+        """Raise where the parameter has been moved or widened since its moments were made."""
+        P, optimizer = self.parameter, self._alive()
+        for name in optimizer.moment_names:
+            moment = optimizer.state[P].get(name)
+            if moment is None:
+                continue
+            moved = moment.device != P.device or moment.dtype not in (P.dtype, torch.bfloat16)
+            if moved or (moment.dim() > 1 and moment.stride() != P.stride()):
+                raise RuntimeError(
+                    f"the proxies are {P.dtype} on {P.device}, of strides {P.stride()}, and their {name} is "
+                    f"{moment.dtype} on {moment.device}, of strides {moment.stride()}: make the optimiser after the "
+                    "loss has been moved or widened"
+                )
+
+    def _rows_of(self, moment: Tensor, first: int, P: Tensor) -> Tensor:
+        """What of a moment belongs to the rows P from ``first`` on."""
+        if moment.dim() == 1:
+            return moment[first : first + len(P)]
+        return moment.as_strided(self._shape, self._strides)[first : first + len(P)]
+
+    def _places(self, first: int, P: Tensor) -> Tensor:
+        """Where the elements of P lie in the parameter's memory, (c, D): whose random numbers they take."""
+        rows = torch.arange(first, first + len(P), device=P.device)[:, None] * self._strides[0]
+        return rows + torch.arange(P.shape[1], device=P.device) * self._strides[1]
+
+
+def _check_values(proxies: Tensor) -> None:
+    """Raise where proxies, on the CPU, have NaN or inf, or are so short that their gradient may be beyond the type."""
+    if proxies.device.type != "cpu":
+        return
+    inverse = inverse_lengths(proxies.detach())
+    bad = ~(inverse <= 1 / SHORTEST[proxies.dtype])
+    if bad.any():
+        row = int(bad.nonzero()[0])
+        what = "has NaN or inf" if inverse[row].isnan() else f"is of length {float(1 / inverse[row]):.1e}: scale it up"
+        raise ValueError(f"proxies[{row}] {what}. No proxy has been updated")

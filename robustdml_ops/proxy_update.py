@@ -1,0 +1,99 @@
+"""What a sweep does with the gradient of a chunk of proxies where an optimiser is bound to them.
+
+A loss asks :func:`update_of` for its proxies and hands the answer to its op; the optimisers are in ``optim/``.
+Parameters are bound by identity and weakly: a copy of a loss is not bound, and an optimiser that is gone binds nothing.
+"""
+
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import MutableMapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+
+class ProxyUpdate(ABC):
+    """A step of an optimiser on one parameter, taken within a sweep."""
+
+    parameter: Tensor
+    loss_scale: float  # dL/dloss, for a sweep that comes before backward
+
+    @abstractmethod
+    def begin(self, proxies: Tensor) -> None:
+        """Raise, before anything is written, where no step can be taken; ``proxies`` are the parameter or a view."""
+
+    @abstractmethod
+    def take(self, first: int, P: Tensor, G: Tensor) -> None:
+        """Step on the rows P (c, D), from ``first`` on, in place, with their gradient G (c, D), float32 or float64.
+
+        A chunk with NaN or inf in its gradient is left as it is.
+        """
+
+    @abstractmethod
+    def native(self, proxies: Tensor, chunks: int) -> Any:
+        """The step as the native module's sweep takes it."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """The sweep is over, which has given all rows their step.
+
+        Raises
+        ------
+        ValueError
+            A chunk was left as it is.
+        """
+
+    @abstractmethod
+    def confirm(self, upstream: Tensor | None = None) -> None:
+        """Backward has come; raise where a sweep before it took another upstream gradient () for granted than this."""
+
+    @abstractmethod
+    def check_version(self, version: int) -> None:
+        """Raise where the proxies are not those any more that a forward saw, of that version."""
+
+
+_bound: MutableMapping[Tensor, "weakref.ref[ProxyUpdate]"] = WeakIdKeyDictionary()
+
+
+def parameter_of(matrix: Tensor) -> Tensor:
+    """The parameter that ``matrix`` is, or is a view of."""
+    return matrix if matrix._base is None else matrix._base
+
+
+def bind(update: ProxyUpdate) -> None:
+    """From now on a sweep over the parameter's rows takes this step."""
+    _bound[update.parameter] = weakref.ref(update)
+
+
+def may_update() -> bool:
+    """Whether any sweep may take a step here: asked first, as most losses have no optimiser bound.
+
+    Under ``torch.func`` none may: its functions change no argument. A compiled graph can't be asked: the optimiser's
+    ``step()`` refuses the gradient that it makes.
+    """
+    if torch.compiler.is_compiling() or not _bound:
+        return False
+    return torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
+
+
+def update_of(matrix: Tensor | None) -> ProxyUpdate | None:
+    """What is bound to ``matrix``, or to the parameter that it is a view of, where :func:`may_update` says yes."""
+    if matrix is None or not may_update():
+        return None
+    parameter = parameter_of(matrix)
+    reference = _bound.get(parameter)
+    return None if reference is None or not parameter.requires_grad else reference()
+
+
+def owner_of(parameter: Tensor) -> ProxyUpdate | None:
+    """What is bound to the parameter, whether gradients are asked for or not."""
+    reference = _bound.get(parameter)
+    return None if reference is None else reference()
+
+
+def refuse_update(update: ProxyUpdate | None, what: str, way_out: str) -> None:
+    """Raise where an optimiser is bound and ``what`` can't do its step."""
+    if update is not None:
+        raise RuntimeError(f"{what} can't update the proxies within its sweep: {way_out}")

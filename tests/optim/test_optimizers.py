@@ -1,0 +1,309 @@
+"""Steps within the sweep against the optimisers of torch and the published row-wise Adagrad, step by step."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from python_ref import row_wise_adagrad
+from robustdml_ops import native_module
+from robustdml_ops.losses import (
+    AdaptiveProxyAnchorLoss,
+    NormalizedSoftmaxLoss,
+    ProxyAnchorLoss,
+    ProxyNCALoss,
+    SoftTripleLoss,
+)
+from robustdml_ops.optim import ProxyAdagrad, ProxyAdamW, ProxySGD
+
+B, C, D = 12, 45, 5
+BACKENDS = [
+    "eager",
+    pytest.param("native", marks=pytest.mark.skipif(native_module.library is None, reason="no module")),
+]
+LOSSES = {
+    "proxy-anchor": (ProxyAnchorLoss, "proxies", {}),
+    "adaptive": (AdaptiveProxyAnchorLoss, "proxies", {"per_class": True, "negative_margin": "proxy"}),
+    "proxy-nca": (ProxyNCALoss, "proxies", {}),
+    "normalized-softmax": (NormalizedSoftmaxLoss, "W", {}),
+    "soft-triple": (SoftTripleLoss, "fc", {"centers_per_class": 3}),
+}
+RULES = [
+    (ProxyAdamW, torch.optim.AdamW, {"lr": 0.1, "weight_decay": 0.1, "betas": (0.8, 0.99), "eps": 1e-4}),
+    (ProxySGD, torch.optim.SGD, {"lr": 0.1, "weight_decay": 0.1}),
+    (ProxySGD, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.3}),
+    (ProxySGD, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+]
+
+
+def batch(size=B, dtype=torch.float64):
+    return torch.randn(size, D, dtype=dtype, requires_grad=True), torch.randint(C, (size,))
+
+
+def pair(name="proxy-anchor", backend=None, dtype=torch.float64):
+    """A loss, a copy, and the proxies of both."""
+    kind, attribute, options = LOSSES[name]
+    ours = kind(C, D, backend=backend, **options).to(dtype)
+    theirs = copy.deepcopy(ours)
+    return ours, theirs, getattr(ours, attribute), getattr(theirs, attribute)
+
+
+def close(mine, exact, tolerance=1e-12):
+    torch.testing.assert_close(mine, exact, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(("rule", "torch_rule", "settings"), RULES)
+def test_steps_are_those_of_torch(small_chunks, name, backend, rule, torch_rule, settings):
+    """Value, gradients, proxies and moments, with a scheduler, and an empty batch on the way."""
+    ours, theirs, P, Q = pair(name, backend)
+    fused, plain = rule(ours, **settings), torch_rule([Q], **settings)
+    schedulers = [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5) for optimizer in (fused, plain)]
+    for size in (B, 1, 0, B):
+        X, labels = batch(size)
+        Y = X.detach().clone().requires_grad_()
+        loss, exact = ours(X, labels), theirs(Y, labels)
+        plain.zero_grad()
+        loss.backward()
+        exact.backward()
+        for optimizer in (fused, plain, *schedulers):
+            optimizer.step()
+        close(loss, exact)
+        close(X.grad, Y.grad)
+        close(P, Q)
+    assert P.grad is None
+    for moment in fused.moment_names:
+        if moment in fused.state[P]:
+            close(fused.state[P][moment], plain.state[Q][moment])
+    others = [p for p in ours.parameters() if p is not P]
+    for mine, exact in zip(others, [p for p in theirs.parameters() if p is not Q], strict=True):
+        close(mine.grad, exact.grad)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_adagrad_is_the_published_one(small_chunks, name, backend, weight_decay):
+    ours, theirs, P, Q = pair(name, backend)
+    optimizer = ProxyAdagrad(ours, lr=0.1, eps=1e-3, weight_decay=weight_decay, initial_accumulator_value=0.01)
+    rows, total = (
+        theirs._class_matrix().detach().clone(),
+        torch.full((len(ours._class_matrix()),), 0.01, dtype=torch.float64),
+    )
+    for _ in range(3):
+        X, labels = batch()
+        Q.grad = None
+        theirs(X, labels).backward()
+        G = Q.grad if Q.shape == rows.shape else Q.grad.t()
+        rows, total = row_wise_adagrad(rows, total, G, lr=0.1, eps=1e-3, weight_decay=weight_decay)
+        ours(X, labels).backward()
+        optimizer.step()
+        close(ours._class_matrix(), rows)
+        close(optimizer.state[P]["sum"], total)
+        with torch.no_grad():
+            theirs._class_matrix().copy_(rows)
+
+
+@pytest.mark.skipif(native_module.library is None, reason="no native module")
+@pytest.mark.parametrize("name", ["proxy-anchor", "normalized-softmax"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("rule", "settings"),
+    [
+        (ProxyAdamW, {"moments": torch.bfloat16, "seed": 3}),
+        (ProxySGD, {"momentum": 0.9, "moments": torch.bfloat16}),
+        (ProxyAdamW, {}),
+        (ProxyAdagrad, {}),
+    ],
+)
+def test_native_rounds_and_steps_as_eager(small_chunks, name, dtype, rule, settings):
+    """bfloat16 moments take the same random bits; and another seed takes others."""
+    native, eager, P, Q = pair(name, "native", dtype)
+    eager.backend = "eager"
+    one, other = (rule(loss, lr=0.01, **settings) for loss in (native, eager))
+    for _ in range(3):
+        X, labels = batch(dtype=dtype)
+        for loss, optimizer in ((native, one), (eager, other)):
+            loss(X, labels).backward()
+            optimizer.step()
+    tolerance = 1e-10 if dtype == torch.float64 else 1e-4
+    if "moments" in settings:
+        tolerance = 2e-2
+        moments = [optimizer.state[p][one.moment_names[0]] for optimizer, p in ((one, P), (other, Q))]
+        assert moments[0].dtype == torch.bfloat16
+        # Sums in another order may fall on the other side of a rounding, rarely.
+        assert (moments[0] == moments[1]).double().mean() > (0.999 if dtype == torch.float64 else 0.95)
+    close(P, Q, tolerance)
+
+
+@pytest.mark.skipif(native_module.library is None, reason="no native module")
+def test_native_sweeps_take_the_step_themselves(monkeypatch):
+    """On the CPU no chunk of proxies comes back to Python."""
+    from robustdml_ops.optim.step import ProxyStep
+
+    monkeypatch.setattr(ProxyStep, "take", lambda *_: pytest.fail("a step in Python"))
+    for name in LOSSES:
+        loss, *_ = pair(name, "native", torch.float32)
+        optimizer = ProxyAdamW(loss)
+        loss(*batch(dtype=torch.float32)).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_random_rounding_is_right_in_the_mean_and_repeats(backend):
+    """Second moments below half of a last digit's change keep growing; and a seed gives the same bits."""
+
+    def second_moments(seed, moments=torch.bfloat16):
+        torch.manual_seed(1)
+        loss = ProxyAnchorLoss(400, 16, backend=backend)
+        optimizer = ProxyAdamW(loss, lr=0.0, seed=seed, moments=moments)
+        X, labels = torch.randn(64, 16), torch.randint(400, (64,))
+        for _ in range(40):
+            loss(X, labels).backward()
+            optimizer.step()
+        return optimizer.state[loss.proxies]["exp_avg_sq"]
+
+    rounded, again, other, exact = (
+        second_moments(0),
+        second_moments(0),
+        second_moments(1),
+        second_moments(0, torch.float32),
+    )
+    assert rounded.dtype == torch.bfloat16
+    assert torch.equal(rounded, again)
+    assert not torch.equal(rounded, other)
+    ratio = float(rounded.double().sum() / exact.double().sum())
+    assert abs(ratio - 1) < 5e-3  # to the nearest: a few percent below
+
+
+def test_scale_of_the_loss_is_told_beforehand():
+    ours, theirs, P, Q = pair()
+    fused, plain = ProxySGD(ours, lr=0.1, scale=0.25), torch.optim.SGD([Q], lr=0.1)
+    X, labels = batch()
+    Y = X.detach().clone().requires_grad_()
+    loss, exact = ours(X, labels), theirs(Y, labels)
+    (0.25 * loss).backward()
+    (0.25 * exact).backward()
+    fused.step()
+    plain.step()
+    close(loss, exact)
+    close(X.grad, Y.grad)
+    close(P, Q)
+
+
+def test_groups_have_settings_of_their_own_and_closures_run_first():
+    first, copy_of_first, P, Q = pair()
+    second, copy_of_second, R, S = pair("normalized-softmax")
+    fused = ProxyAdamW([{"loss": first, "lr": 0.1}, second], lr=0.2)
+    plain = torch.optim.AdamW([{"params": [Q], "lr": 0.1}, {"params": [S]}], lr=0.2)
+    X, labels = batch()
+
+    def closure():
+        loss = first(X, labels) + second(X, labels)
+        loss.backward()
+        return loss
+
+    value = fused.step(closure)
+    exact = copy_of_first(X, labels) + copy_of_second(X, labels)
+    exact.backward()
+    plain.step()
+    close(value, exact)
+    close(P, Q)
+    close(R, S)
+    assert [group["lr"] for group in fused.param_groups] == [0.1, 0.2]
+
+
+@pytest.mark.parametrize("moments", [torch.float32, torch.bfloat16])
+def test_a_run_that_is_loaded_goes_on_as_it_was(tmp_path, moments):
+    def steps(loss, optimizer, count, seed):
+        torch.manual_seed(seed)
+        for _ in range(count):
+            loss(*batch(dtype=torch.float32)).backward()
+            optimizer.step()
+
+    whole, parts, P, Q = pair(dtype=torch.float32)
+    optimizer = ProxyAdamW(whole, lr=0.1, moments=moments, seed=5)
+    steps(whole, optimizer, 3, 7)
+    torch.save({"loss": whole.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "run")
+    steps(whole, optimizer, 3, 8)
+
+    saved = torch.load(tmp_path / "run", weights_only=True)
+    parts.load_state_dict(saved["loss"])
+    loaded = ProxyAdamW(parts, lr=0.3, moments=moments)
+    loaded.load_state_dict(saved["optimizer"])
+    assert loaded.param_groups[0]["lr"] == 0.1
+    steps(parts, loaded, 3, 8)
+    assert torch.equal(P, Q)
+    assert loaded.state[Q]["exp_avg"].dtype == moments
+
+
+def test_states_of_torch_are_loaded_and_back():
+    ours, theirs, P, Q = pair()
+    plain = torch.optim.AdamW([Q], lr=0.1)
+    X, labels = batch()
+    theirs(X, labels).backward()
+    plain.step()
+    fused = ProxyAdamW(ours)
+    with torch.no_grad():
+        P.copy_(Q)
+    fused.load_state_dict(plain.state_dict())
+    fused.param_groups[0].update(lr=0.1)
+    ours(X, labels).backward()
+    fused.step()
+    plain.zero_grad()
+    theirs(X, labels).backward()
+    plain.step()
+    close(P, Q)
+    torch.optim.AdamW([Q]).load_state_dict(fused.state_dict())
+
+
+def test_distributed_checkpoints_hold_it(tmp_path):
+    options = {"checkpoint_id": tmp_path, "no_dist": True}
+    ours, theirs, P, Q = pair()
+    saved, loaded = ProxyAdamW(ours, lr=0.1), ProxyAdamW(theirs, lr=0.3)
+    ours(*batch()).backward()
+    saved.step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its own deprecations
+        dcp.save({"optimizer": get_optimizer_state_dict(ours, saved)}, **options)
+        state = {"optimizer": get_optimizer_state_dict(theirs, loaded)}
+        dcp.load(state, **options)
+        set_optimizer_state_dict(theirs, loaded, state["optimizer"])
+    assert loaded.param_groups[0]["lr"] == 0.1
+    for name, moment in saved.state[P].items():
+        assert torch.equal(loaded.state[Q][name], moment)
+
+
+class Storages(TorchDispatchMode):
+    """Sizes in bytes of all memory that operations return, but for what is known beforehand."""
+
+    def __init__(self, known):
+        super().__init__()
+        self.known, self.largest = {tensor.untyped_storage().data_ptr() for tensor in known}, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() not in self.known:
+                self.largest = max(self.largest, tensor.untyped_storage().nbytes())
+        return result
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ["proxy-anchor", "normalized-softmax"])
+def test_no_gradient_of_the_size_of_the_proxies_exists(small_chunks, name, backend):
+    ours, theirs, P, Q = pair(name, backend)
+    optimizer = ProxyAdamW(ours)
+    for loss, parameter, bound in ((ours, P, True), (theirs, Q, False)):
+        X, labels = batch(4)
+        loss(X, labels).backward()  # whose look at the values takes C numbers
+        optimizer.step() if bound else None
+        with Storages([parameter, *optimizer.state[P].values()]) as storages:
+            loss(X, labels).backward()
+        assert (storages.largest < P.nbytes) == bound
+        optimizer.abandon()

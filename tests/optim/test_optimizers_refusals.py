@@ -1,0 +1,336 @@
+"""What a step within the sweep can't do ends with a sentence, and writes nothing that it should not."""
+
+import copy
+import gc
+import math
+
+import pytest
+import torch
+
+from robustdml_ops import native_module
+from robustdml_ops.losses import (
+    MultiSimilarityLoss,
+    NormalizedSoftmaxLoss,
+    ProxyAnchorLoss,
+    ProxyNCALoss,
+    SoftTripleLoss,
+)
+from robustdml_ops.ops import class_lse
+from robustdml_ops.optim import ProxyAdagrad, ProxyAdamW, ProxySGD
+
+BACKENDS = [
+    "eager",
+    pytest.param("native", marks=pytest.mark.skipif(native_module.library is None, reason="no module")),
+]
+KINDS = [ProxyAnchorLoss, NormalizedSoftmaxLoss]
+B, C, D = 12, 45, 5
+
+
+def batch():
+    return torch.randn(B, D, requires_grad=True), torch.randint(C, (B,))
+
+
+def bound(kind=ProxyAnchorLoss, rule=ProxyAdamW, **settings):
+    """A loss, its optimiser, and its proxies."""
+    loss = kind(C, D)
+    return loss, rule(loss, **settings), next(loss.parameters())
+
+
+def test_step_needs_a_backward():
+    loss, optimizer, _ = bound()
+    with pytest.raises(RuntimeError, match=r"without an update.*once after each loss\.backward\(\)"):
+        optimizer.step()
+    value = loss(*batch())
+    with pytest.raises(RuntimeError, match=r"before backward.*abandon\(\)"):
+        optimizer.step()
+    value.backward()
+    optimizer.step()
+    with pytest.raises(RuntimeError, match=r"without an update"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_are_not_accumulated(kind):
+    loss, optimizer, P = bound(kind)
+    loss(*batch()).backward()
+    before = P.detach().clone()
+    with pytest.raises(RuntimeError, match=r"updated since the last step\(\).*larger batch"):
+        loss(*batch()).backward()
+    assert torch.equal(P, before)
+    optimizer.step()
+    loss(*batch()).backward()
+    assert not torch.equal(P, before)
+
+
+def test_a_batch_that_is_given_up():
+    loss, optimizer, _ = bound()
+    loss(*batch())
+    with pytest.raises(RuntimeError, match=r"abandon\(\)"):
+        loss(*batch())
+    optimizer.abandon()
+    loss(*batch()).backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"), [(ProxyAnchorLoss, "second backward"), (NormalizedSoftmaxLoss, "call backward once")]
+)
+def test_a_graph_has_one_backward(kind, sentence):
+    loss, optimizer, P = bound(kind)
+    value = loss(*batch())
+    value.backward(retain_graph=True)
+    optimizer.step()
+    before = P.detach().clone()
+    with pytest.raises(RuntimeError, match=sentence):
+        value.backward()
+    assert torch.equal(P, before)
+
+
+def test_backward_comes_before_the_next_change():
+    loss, _, P = bound(NormalizedSoftmaxLoss)
+    value = loss(*batch())
+    with torch.no_grad():
+        P.mul_(2)
+    before = P.detach().clone()
+    with pytest.raises(RuntimeError, match=r"updated since this loss was computed"):
+        value.backward()
+    assert torch.equal(P, before)
+
+
+def test_two_losses_over_one_parameter():
+    """Each alone is right, both in one step are refused; and both belong to one optimiser."""
+    loss, optimizer, P = bound()
+    other = NormalizedSoftmaxLoss(C, D)
+    shared = ProxyAnchorLoss(C, D)
+    shared.proxies = P
+    with pytest.raises(RuntimeError, match=r"second loss on the same proxies"):
+        loss(*batch()) + shared(*batch())
+    with pytest.raises(ValueError, match=r"belong to ProxyAdamW already"):
+        ProxySGD(shared)
+    ProxySGD(other)
+    del optimizer
+    gc.collect()
+    ProxySGD(shared)
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+def test_clipping_by_a_norm_over_all_is_refused(foreach):
+    loss, optimizer, P = bound()
+    X, labels = batch()
+    loss(X, labels).backward()
+    with pytest.raises(RuntimeError, match=r"no such gradient exists"):
+        torch.nn.utils.clip_grad_norm_([X, P], 1.0, foreach=foreach)
+    torch.nn.utils.clip_grad_norm_([X], 1.0)
+    optimizer.step()
+    assert P.grad is None
+
+
+def test_another_optimiser_that_has_the_proxies():
+    loss, optimizer, P = bound()
+    other = torch.optim.AdamW([P])
+    loss(*batch()).backward()
+    before = P.detach().clone()
+    with pytest.raises(RuntimeError, match=r"of other optimisers"):
+        other.step()
+    other.zero_grad()
+    optimizer.step()
+    del before
+
+
+def test_a_gradient_from_elsewhere():
+    loss, optimizer, P = bound()
+    value = loss(*batch())
+    with pytest.raises(RuntimeError, match=r"no such gradient exists|did not come from a sweep"):
+        (value + P.square().sum()).backward()
+    optimizer.zero_grad()
+    optimizer.abandon()
+    loss.eval()
+    loss(*batch()).backward()
+    with pytest.raises(RuntimeError, match=r"did not come from a sweep that updates them.*eval"):
+        optimizer.step()
+    optimizer.zero_grad()
+    loss.train()
+    loss(*batch()).backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_update_without_gradients_in_eval_mode_or_of_a_copy(kind):
+    loss, optimizer, P = bound(kind)
+    before = P.detach().clone()
+    with torch.no_grad():
+        loss(*batch())
+    twin = copy.deepcopy(loss)
+    twin(*batch()).backward()
+    assert next(twin.parameters()).grad is not None
+    loss.eval()
+    loss(*batch()).backward()
+    assert torch.equal(P, before)
+    assert P.grad.shape == P.shape
+    del optimizer
+
+
+def test_another_scale_is_refused():
+    loss, optimizer, _ = bound()
+    with pytest.raises(RuntimeError, match=r"gradient of the loss is 0\.5.*took 1: give the optimiser scale=0\.5"):
+        (0.5 * loss(*batch())).backward()
+    optimizer.abandon()
+    softmax, optimizer, P = bound(NormalizedSoftmaxLoss, ProxySGD, lr=1.0)
+    before, (X, labels) = P.detach().clone(), batch()
+    twin = copy.deepcopy(softmax)
+    (0.5 * softmax(X, labels)).backward()
+    optimizer.step()
+    (0.5 * twin(X, labels)).backward()
+    torch.testing.assert_close(P, before - twin.W.grad)
+
+
+def test_sums_that_come_one_by_one():
+    loss = ProxyAnchorLoss(C, D, reduction="none")
+    optimizer = ProxyAdamW(loss)
+    with pytest.raises(RuntimeError, match=r"reduction='none'.*take reduction='mean'"):
+        loss(*batch())
+    del optimizer
+    softmax = NormalizedSoftmaxLoss(C, D, reduction="none")
+    optimizer, X_and_labels, twin = ProxySGD(softmax, lr=1.0), batch(), copy.deepcopy(softmax)
+    weights = torch.rand(B)
+    (softmax(*X_and_labels) * weights).sum().backward()
+    optimizer.step()
+    before = twin.W.detach().clone()
+    (twin(*X_and_labels) * weights).sum().backward()
+    torch.testing.assert_close(softmax.W, before - twin.W.grad)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_second_derivatives_are_refused_and_transforms_update_nothing(kind):
+    loss, optimizer, P = bound(kind)
+    X, labels = batch()
+    before = P.detach().clone()
+    with pytest.raises(RuntimeError, match=r"create_graph=True can't update"):
+        torch.autograd.grad(loss(X, labels), X, create_graph=True)
+    optimizer.abandon()
+    now = P.detach().clone()
+    gradient = torch.func.grad(lambda X: loss(X, labels))(X.detach())
+    assert torch.equal(P, now)
+    loss.eval()
+    torch.testing.assert_close(gradient, torch.autograd.grad(loss(X, labels), X)[0])
+    assert kind is ProxyAnchorLoss or torch.equal(P, before)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("where", ["embeddings", "proxies", "weights", "upstream"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_nothing_is_written_of_what_is_not_finite(kind, backend, where, value):
+    loss = kind(C, D, backend=backend)
+    optimizer, P = ProxyAdamW(loss), next(loss.parameters())
+    loss(*batch()).backward()
+    optimizer.step()
+    X, labels = batch()
+    weights = torch.ones(B)
+    if where == "embeddings":
+        X = X.detach().index_fill(0, torch.tensor([3]), value)
+    if where == "proxies":
+        with torch.no_grad():
+            P[4, 2] = value
+    if where == "weights":
+        weights[2] = value
+    before, state = P.detach().clone(), copy.deepcopy(optimizer.state[P])
+    if where == "upstream" and kind is ProxyAnchorLoss:
+        pytest.skip("any upstream but the scale is refused, see above")
+    with pytest.raises(ValueError, match=r"NaN or inf|finite"):
+        (loss(X, labels, sample_weights=weights) * (value if where == "upstream" else 1.0)).backward()
+    torch.testing.assert_close(P.detach(), before, rtol=0, atol=0, equal_nan=True)
+    for name, exact in state.items():
+        assert torch.equal(optimizer.state[P][name], exact)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_short_proxy_is_told_before_anything_is_written(backend):
+    loss = ProxyAnchorLoss(C, D, backend=backend)
+    with torch.no_grad():
+        loss.proxies[0] = 0  # a zero row has no gradient
+        loss.proxies[7] = 1e-20
+    optimizer, before = ProxyAdamW(loss), loss.proxies.detach().clone()
+    with pytest.raises(ValueError, match=r"proxies\[7\] is of length 2\.2e-20: scale it up"):
+        loss(*batch())
+    assert torch.equal(loss.proxies, before)
+    assert int(optimizer.state[loss.proxies]["step"]) == 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_gradient_that_overflows_leaves_its_chunk(small_chunks, backend):
+    """Logits of 1e38 and an upstream of as much: what no look at the inputs can tell."""
+    P, X = torch.nn.Parameter(torch.randn(C, D)), torch.randn(B, D)
+    loss = NormalizedSoftmaxLoss(D, C)  # whose parameter (C, D) is the matrix here, by rows
+    loss.W = torch.nn.Parameter(P.detach().t().clone().t().contiguous().t())
+    optimizer = ProxySGD(loss, lr=0.1)
+    before, labels = loss.W.detach().clone(), torch.randint(C, (B,))
+    lse = class_lse(X, loss.W.t(), labels, scale=1e5, update=loss._update(), backend=backend)
+    with pytest.raises(ValueError, match=r"chunk of rows was left as it is"):
+        ((lse.lse - lse.target) * 1e36).sum().backward()
+    assert torch.isfinite(loss.W).all()
+    assert (before == loss.W).all(0).any()
+    del optimizer
+
+
+def test_what_is_moved_after_the_optimiser_was_made():
+    loss, optimizer, _ = bound()
+    loss.double()
+    with pytest.raises(RuntimeError, match=r"float64.*exp_avg is torch\.float32.*make the optimiser after"):
+        loss(torch.randn(B, D).double(), torch.randint(C, (B,)))
+    del optimizer
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "sentence"),
+    [
+        (lambda: ProxyAdamW(ProxyAnchorLoss(C, D).proxies), TypeError, "pass the loss, not its parameters"),
+        (lambda: ProxyAdamW(MultiSimilarityLoss()), TypeError, "losses of this package that have proxies"),
+        (lambda: ProxyAdamW(ProxyAnchorLoss(C, D).bfloat16()), TypeError, "float32 or float64"),
+        (
+            lambda: ProxyAdamW(SoftTripleLoss(C, D, regularizer_weight=0.2)),
+            ValueError,
+            "regularizer_weight of SoftTriple",
+        ),
+        (lambda: ProxyAdamW(ProxyAnchorLoss(C, D), lr=-1.0), ValueError, "lr must be finite and not negative, got -1"),
+        (lambda: ProxyAdamW(ProxyAnchorLoss(C, D), lr=math.nan), ValueError, "lr must be finite"),
+        (lambda: ProxyAdamW(ProxyAnchorLoss(C, D), betas=(0.9, 1.0)), ValueError, r"betas\[1\] must be in \[0, 1\)"),
+        (lambda: ProxyAdamW(ProxyAnchorLoss(C, D), scale=0.0), ValueError, "scale must be positive"),
+        (lambda: ProxyAdamW(ProxyAnchorLoss(C, D), moments=torch.float16), ValueError, "moments=torch.float16"),
+        (lambda: ProxyAdamW(ProxyAnchorLoss(C, D), seed=-1), ValueError, "seed must be an integer"),
+        (lambda: ProxySGD(ProxyAnchorLoss(C, D), nesterov=True), ValueError, "nesterov=True needs a momentum"),
+        (lambda: ProxyAdagrad(ProxyAnchorLoss(C, D), eps=0.0), ValueError, "eps must be above 0"),
+        (lambda: copy.deepcopy(bound()[1]), TypeError, r"save its state_dict\(\)"),
+    ],
+)
+def test_bad_arguments(make, error, sentence):
+    with pytest.raises(error, match=sentence):
+        make()
+
+
+def test_a_checkpoint_of_other_sizes_changes_nothing():
+    _, optimizer, P = bound()
+    state = copy.deepcopy(optimizer.state[P])
+    other = ProxyAnchorLoss(C + 1, D)
+    with pytest.raises(ValueError, match=r"exp_avg to load is of shape \(46, 5\).*Nothing has been loaded"):
+        optimizer.load_state_dict(ProxyAdamW(other).state_dict())
+    with pytest.raises(ValueError, match=r"has no 'step'"):
+        optimizer.load_state_dict(torch.optim.SGD([P], momentum=0.9).state_dict())
+    for name, exact in state.items():
+        assert torch.equal(optimizer.state[P][name], exact)
+
+
+def test_a_loss_under_the_compiler_is_told_at_step():
+    """Its graph has the gradient of all proxies, and nobody updates them in secret."""
+    loss, optimizer, P = bound()
+    X, labels = batch()
+    torch.compile(loss, backend="aot_eager")(X, labels).backward()
+    assert P.grad.shape == P.shape
+    with pytest.raises(RuntimeError, match=r"one under torch\.compile"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("kind", [ProxyAnchorLoss, ProxyNCALoss])
+def test_sampled_negatives_are_refused(kind):
+    with pytest.raises(ValueError, match=r"negative_share.*torch\.optim"):
+        ProxyAdamW(kind(50, 8, negative_share=0.2), lr=0.1)
