@@ -17,8 +17,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from cleanlab.filter import find_label_issues
-from cleanlab.rank import get_label_quality_scores
 from matplotlib.figure import Figure
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
@@ -70,6 +68,9 @@ def audit_of_features(features, labels, num_classes, seed) -> Answer:
 
 
 def _cleanlab(probabilities, labels, by) -> Answer:
+    from cleanlab.filter import find_label_issues  # of the extra [audit], which this bench alone needs
+    from cleanlab.rank import get_label_quality_scores
+
     issues = find_label_issues(labels, probabilities, filter_by=by, n_jobs=1)
     return get_label_quality_scores(labels, probabilities), issues, probabilities.argmax(1)
 

@@ -8,7 +8,6 @@ Prints what is flagged of the digits as they are, the lowest first, and F1 of ea
 import warnings
 
 import numpy as np
-from cleanlab.filter import find_label_issues
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
@@ -22,6 +21,8 @@ MODELS = {"logistic regression": LogisticRegression(max_iter=200), "20 neighbour
 
 def main() -> None:
     warnings.simplefilter("ignore")
+    from cleanlab.filter import find_label_issues  # of the extra [audit]
+
     X, truth = load_digits(return_X_y=True)
     auditor = LabelAuditor().fit(X, truth)
     flagged = np.flatnonzero(auditor.issues_)

@@ -41,8 +41,10 @@ def bank(shape: Shape) -> dict[str, Any]:
 
 CASES: dict[str, Case] = {
     "AdaptiveProxyAnchorLoss": Case(lambda s: losses.AdaptiveProxyAnchorLoss(s.C, s.D), labels),
+    "ArcFaceLoss": Case(lambda s: losses.ArcFaceLoss(s.C, s.D), labels),
     "BSPMLLoss": Case(lambda s: losses.BSPMLLoss(), labels),
     "ContrastiveLoss": Case(lambda s: losses.ContrastiveLoss(), labels),
+    "CosFaceLoss": Case(lambda s: losses.CosFaceLoss(s.C, s.D), labels),
     "LanguageGuidanceLoss": Case(
         lambda s: losses.LanguageGuidanceLoss(), lambda s: {"text_embeddings": torch.randn(s.B, 2, TEXTS)}
     ),
@@ -56,6 +58,7 @@ CASES: dict[str, Case] = {
         lambda s: losses.SmoothProxyAnchorLoss(s.C, s.D), lambda s: {"confidences": torch.rand(s.B, s.C) ** 4}
     ),
     "SoftTripleLoss": Case(lambda s: losses.SoftTripleLoss(s.C, s.D, 3), labels),
+    "SubCenterArcFaceLoss": Case(lambda s: losses.SubCenterArcFaceLoss(s.C, s.D), labels),
     "SuperContrastiveLoss": Case(lambda s: losses.SuperContrastiveLoss(), labels),
     "SuperLoss": Case(lambda s: losses.SuperLoss(), lambda s: {}, "losses"),
 }

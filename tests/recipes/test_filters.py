@@ -108,8 +108,8 @@ def test_the_memory_of_mcl_is_that_of_the_filter(clusters):
     runs = {}
 
     class Spy(train_module.Run):
-        def __init__(self, *arguments):
-            super().__init__(*arguments)
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
             runs[self.config.filter_options.kind] = self
 
     with pytest.MonkeyPatch.context() as patch:
