@@ -11,7 +11,7 @@ from typing import Any
 from ...shapes import Shape
 from .. import rows
 from ..commands import done, tool
-from ..kernels_once import emulated
+from ..kernels_once import ROOT, emulated
 from ..sheet import Absent, Sheet
 
 TOOLS = ("memcheck", "racecheck", "synccheck")
@@ -54,6 +54,9 @@ def built() -> Iterator[None]:
     lock = emulated().with_name(".lock")
     if not emulated().exists() or not lock.exists():
         raise Absent("the emulated module is not built: tests/anchor/test_anchor_cuda.py builds it")
+    newest = max(path.stat().st_mtime for path in (ROOT / "csrc").rglob("*") if path.is_file())
+    if emulated().stat().st_mtime < newest:
+        raise Absent("the emulated module is older than csrc: tests/anchor/test_anchor_cuda.py builds it anew")
     with lock.open() as held:
         try:
             fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
