@@ -58,7 +58,7 @@ def set_float32_products(products: str) -> None:
     """How the fused Triton kernels multiply float32 matrices where PyTorch does not allow TF32. For the whole process.
 
     They serve what needs no gradient: log-sum-exps over batch or classes, P_clean, and similarities. Products of a
-    training step are PyTorch's own, which has nothing between the two.
+    training step are exact or of TF32, as PyTorch's own, which has nothing between the two.
 
     Parameters
     ----------

@@ -77,6 +77,13 @@ class AnchorProblem:
             "anchor_bias": None if self.anchor_bias is None else self.anchor_bias[first:last],
         }
 
+    def distinct_arguments(self, first: int, last: int) -> dict[str, Any]:
+        """As :meth:`arguments`, with one bias where both sides have the same: a kernel then reads it once."""
+        arguments = self.arguments(first, last)
+        if self.negative_bias is self.positive_bias:
+            arguments["negative_bias"] = None
+        return arguments
+
     @cached_property
     def needs_row_max(self) -> bool:
         """Whether an exponent can overflow, so that each row must be shifted by its maximum. Reads values: CPU only.

@@ -8,9 +8,11 @@ from torch import Tensor
 
 from robustdml_ops import precision
 from robustdml_ops.anchor.problem import AnchorBackend, AnchorChunk, AnchorProblem, ConfidenceSets
+from robustdml_ops.anchor.result import SweepResult
+from robustdml_ops.anchor.small_step import serves, small_step
 from robustdml_ops.label_sets import LabelSets
 from robustdml_ops.rows.triton import TritonRows
-from robustdml_ops.sweep import row_stride
+from robustdml_ops.sweep import Similarities, row_stride
 from robustdml_ops.triton_device import (
     Launch,
     block_of,
@@ -56,7 +58,7 @@ class TritonAnchor(TritonRows, AnchorBackend):
                 B=B,
                 first=chunk.first,
                 ARE_LOGITS=not isinstance(sets, LabelSets) and sets.are_logits,
-                **_bias_arguments(problem, chunk.first, chunk.last),
+                **problem.distinct_arguments(chunk.first, chunk.last),
                 **_set_arguments(sets, values),
                 **parameters,
             )
@@ -64,6 +66,19 @@ class TritonAnchor(TritonRows, AnchorBackend):
             dpositive_bias, dnegative_bias = bias_partials.sum(0)
             chunk.dpositive_bias += dpositive_bias
             chunk.dnegative_bias += dnegative_bias
+
+    def sweep(
+        self,
+        similarities: Similarities,
+        problem: AnchorProblem,
+        upstream: tuple[Tensor, Tensor] | None,
+        result: SweepResult,
+    ) -> bool:
+        """As :meth:`AnchorBackend.sweep`: a small step in one launch, where the table of cards has it so."""
+        if upstream is None or not serves(similarities, problem, upstream, result):
+            return False
+        small_step(similarities, problem, upstream, result)
+        return True
 
     def fused_forward(self, X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tensor, Tensor] | None:
         """From one launch; None where the kernel doesn't serve.
@@ -118,19 +133,11 @@ def fused_anchor_lse(X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tens
             row_stride=P.stride(0),
             column_stride=P.stride(1),
             D=D,
-            **_bias_arguments(problem, 0, C),
+            **problem.distinct_arguments(0, C),
             **_set_arguments(sets, values),
             **parameters,
         )
     return lse_positive, lse_negative
-
-
-def _bias_arguments(problem: AnchorProblem, first: int, last: int) -> dict[str, Any]:
-    """What both kernels take of the exponents: one bias where both sides have the same, which is read once."""
-    arguments = problem.arguments(first, last)
-    if problem.negative_bias is problem.positive_bias:
-        arguments["negative_bias"] = None
-    return arguments
 
 
 def _set_arguments(sets: LabelSets | ConfidenceSets, values: Tensor | None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import torch
 
 from bench.gpu.adopt import differing
 from robustdml_ops import backends, cards, chunks
+from robustdml_ops.anchor import small_step
 from robustdml_ops.anchor import triton as anchor
 from robustdml_ops.chunks import MB, chunk_rows
 from robustdml_ops.classes import triton as classes
@@ -45,6 +46,7 @@ def launches(tile_of):
         for D in (16, 128, 515):
             yield rows.rows_launch(D, tile_of("rows"))
             for operand in (F32, BF16):
+                yield small_step.step_launch(256, D, operand, True, tile_of("anchor_step"))
                 yield anchor.fused_launch(B, D, operand, True, "tf32", True, tile_of("fused_anchor_lse"))
                 yield classes.fused_launch(B, D, operand, False, "tf32", True, tile_of("fused_class_lse"))
 
@@ -82,6 +84,7 @@ def test_rows_hold_what_can_be(name):
     assert 64 <= row.chunk_least_mb <= row.chunk_most_mb
     assert row.chunk_share >= 1
     assert row.fused_columns is None or row.fused_columns >= 0
+    assert row.small_step in ("chunk", "fused")
     assert name == cards.DEFAULT or re.fullmatch(r"sm_\d{2,3}", name)
 
 
