@@ -5,14 +5,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robustdml_ops.backends import choose
 from robustdml_ops.label_sets import ABSENT
 from robustdml_ops.robust.batch import Batch, check_batch, check_ids, check_keep
 from robustdml_ops.robust.buffers import TypedBuffers
-from robustdml_ops.robust.class_sums import ClassStatistics, add_rows, exchange_rows, spread
+from robustdml_ops.robust.class_sums import ClassStatistics, add_rows, spread
+from robustdml_ops.robust.row_store import EagerRowStore, RowStore, StoreProblem
+from robustdml_ops.robust.row_store_triton import TritonRowStore
 from robustdml_ops.robust.sample_copies import SampleCopies
 from robustdml_ops.shards import ONE_PROCESS, OneProcess, settings_of
+from robustdml_ops.tracing import in_registry
 from robustdml_ops.validation import all_finite, check_label_range, check_labels, check_sizes
 
+ROW_STORES: dict[str, RowStore] = {"triton": TritonRowStore(), "eager": EagerRowStore()}
 _RECOMPUTE_ROWS = 65_536
 
 
@@ -36,6 +41,9 @@ class MemoryBank(TypedBuffers):
     num_samples : int, optional
         Size of the training set, N. Sample ids are then required, and `without_own_copies` works. Costs 8 bytes for
         each sample and slot.
+    backend : str, optional
+        How a batch is stored: by ``"triton"`` in a few launches, by ``"eager"`` in about forty; that one or an error.
+        None: the fastest that serves the device. In a graph of ``torch.compile`` the compiler makes kernels of its own.
 
     Attributes
     ----------
@@ -85,6 +93,8 @@ class MemoryBank(TypedBuffers):
         capacity: int,
         dtype: torch.dtype = torch.float32,
         num_samples: int | None = None,
+        *,
+        backend: str | None = None,
     ) -> None:
         super().__init__()
         check_sizes(num_classes=num_classes, embedding_size=embedding_size, capacity=capacity)
@@ -94,6 +104,7 @@ class MemoryBank(TypedBuffers):
         self.embedding_size = embedding_size
         self.capacity = capacity
         self.num_samples = num_samples
+        self.backend = backend
         self.copies = None if num_samples is None else SampleCopies(num_samples, capacity)
         self.register_buffer("features", torch.zeros(capacity, embedding_size, dtype=dtype))
         self.register_buffer("labels", torch.full((capacity,), ABSENT))
@@ -191,38 +202,24 @@ class MemoryBank(TypedBuffers):
 
     def store(self, batch: Batch, keep: Tensor) -> Tensor:
         """As `enqueue`, without a gradient and of values that have been checked."""
-        features, labels, ids = batch.X.to(self.features.dtype), batch.labels, batch.sample_ids
-        if len(labels) == 0:
-            return labels
-        if features.device.type != "cpu":
-            keep = keep & (features - features == 0).all(1)  # whether all are finite, in three launches and not five
-        if ids is None:
-            ids = torch.full_like(labels, -1)
-        # All shapes follow from B and the capacity; how many rows enter is known to the device alone.
-        rank, first = keep.cumsum(0), self.enqueued
-        kept = rank[-1]
-        if len(keep) > self.capacity:
-            overflow = (kept - self.capacity).clamp(min=0)
-            keep, first = keep & (rank > overflow), first + overflow
-        order = torch.argsort(keep.byte(), descending=True, stable=True)[: self.capacity]
-        features, labels, ids, entering = (given.index_select(0, order) for given in (features, labels, ids, keep))
-        # One slot per row, all different; the slots of rows that do not enter get back what they hold.
-        serials = first + torch.arange(len(order), device=order.device)
-        slots = serials % self.capacity
-        old_features, old_labels = self.features.index_select(0, slots), self.labels[slots]
-        features = torch.where(entering[:, None], features, old_features)
-
-        touched = torch.where(entering, torch.stack([labels, old_labels]), -1).flatten().clamp_(min=-1)
-        touched = self.shards.labels(touched)  # of other processes' classes nothing is kept here: as for padding
-        if len(self.counts):
-            exchange_rows(ClassStatistics(self.sums, self.counts), touched, features, old_features)
-        if self.copies is not None:
-            self.copies.link(ids, serials, entering)
-        self.features.index_copy_(0, slots, features)
-        self.labels.index_copy_(0, slots, torch.where(entering, labels, old_labels))
-        self.sample_ids.index_copy_(0, slots, torch.where(entering, ids, self.sample_ids[slots]))
-        self.enqueued += kept
-        return touched
+        if len(batch.labels) == 0:
+            return batch.labels
+        problem = StoreProblem(
+            X=batch.X.to(self.features.dtype),
+            new_labels=batch.labels,
+            new_ids=batch.sample_ids,
+            keep=keep,
+            features=self.features,
+            labels=self.labels,
+            sample_ids=self.sample_ids,
+            classes=ClassStatistics(self.sums, self.counts),
+            enqueued=self.enqueued,
+            copies=self.copies,
+            here=self.shards.labels,
+        )
+        # A compiler records plain PyTorch; that serves where nothing has a value, too.
+        backend = "eager" if in_registry(self.features) else self.backend
+        return choose(ROW_STORES, backend, self.features.device, self.sums.dtype).store(problem)
 
     @torch.no_grad()
     def recompute(self) -> None:

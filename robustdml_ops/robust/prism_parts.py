@@ -27,7 +27,9 @@ def make_similarity(settings: PRISMSettings, backend: str | None) -> Similarity:
         return ProxySimilarity(C, backend)
     if settings.memory_size is None:
         return BatchPositive(C)
-    bank = MemoryBank(C, D, settings.memory_size, settings.memory_dtype, settings.num_samples)
+    # C++ and CUDA have no way of their own to store rows: who asks for them is served without Triton.
+    stores = "eager" if backend == "native" else backend
+    bank = MemoryBank(C, D, settings.memory_size, settings.memory_dtype, settings.num_samples, backend=stores)
     if settings.preset == "authors":
         return AuthorsSimilarity(bank, backend)
     copies = settings.copies_to_find()

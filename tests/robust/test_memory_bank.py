@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from robustdml_ops.ops import ABSENT
-from robustdml_ops.robust import MemoryBank, memory_bank
+from robustdml_ops.robust import PRISM, MemoryBank, memory_bank
 from robustdml_ops.robust.vmf_classes import VmfClasses
 from robustdml_ops.vmf import fit_vmf, vmf_log_peak
 
 C, D, N = 5, 3, 9
+# What PRISM is asked for, and how its bank then stores rows.
+BACKENDS = {None: None, "native": "eager", "triton": "triton", "eager": "eager"}
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
@@ -368,3 +370,16 @@ def test_own_copies_need_the_number_of_samples():
         MemoryBank(1, 1, 1).without_own_copies(torch.tensor([0]), torch.tensor([0]))
     with pytest.raises(ValueError, match="max_copies must be at least 1, got 0"):
         MemoryBank(1, 1, 1, num_samples=1).without_own_copies(torch.tensor([0]), torch.tensor([0]), max_copies=0)
+
+
+def test_how_rows_are_stored_can_be_chosen(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    X, labels = torch.ones(2, 3), torch.tensor([0, 1])
+    with pytest.raises(RuntimeError, match=r"backend='triton' can't run here"):
+        MemoryBank(2, 3, capacity=4, backend="triton").enqueue(X, labels)
+    with pytest.raises(ValueError, match="backend='tritn': expected one of"):
+        MemoryBank(2, 3, capacity=4, backend="tritn").enqueue(X, labels)
+    chosen = {backend: PRISM(2, 3, noise_rate=0.5, memory_size=4, backend=backend).bank for backend in BACKENDS}
+    assert {backend: bank.backend for backend, bank in chosen.items()} == BACKENDS
+    chosen["native"].enqueue(X, labels)
+    assert chosen["native"].counts.tolist() == [1, 1]

@@ -1,0 +1,174 @@
+"""Triton's way of storing a batch against plain PyTorch's: the same bits in every buffer, the same classes named."""
+
+import pytest
+import torch
+
+from robustdml_ops.label_sets import ELSEWHERE
+from robustdml_ops.robust import PRISM, MemoryBank, row_store_triton
+from robustdml_ops.shards import OneProcess
+from tests.triton_here import DEVICE, MARKS
+
+pytestmark = MARKS
+C, N = 6, 11
+
+
+class SomeClasses(OneProcess):
+    """Classes 2 to 4 are here, as with other processes beside this one."""
+
+    divided = True
+
+    def labels(self, labels):
+        return torch.where((labels >= 2) & (labels < 5), labels - 2, ELSEWHERE)
+
+
+class NoClasses(SomeClasses):
+    """A process that has none."""
+
+    def labels(self, labels):
+        return torch.full_like(labels, ELSEWHERE)
+
+
+def banks(D, capacity, dtype=torch.float32, num_samples=None, shards=None, classes=C):
+    made = []
+    for backend in ("triton", "eager"):
+        bank = MemoryBank(max(classes, 1), D, capacity, dtype, num_samples, backend=backend)
+        if shards is not None:
+            bank.sums, bank.counts, bank.shards = bank.sums[:classes].clone(), bank.counts[:classes].clone(), shards
+        made.append(bank.to(DEVICE))
+    return made
+
+
+def batch_of(B, D, generator, classes=C, dtype=torch.float32):
+    X = torch.randn(B, D, generator=generator, dtype=torch.float64).to(dtype)
+    labels, ids = (torch.randint(n, (B,), generator=generator) for n in (classes, N))
+    keep = torch.rand(B, generator=generator) < 0.7
+    return [tensor.to(DEVICE) for tensor in (X, labels, ids, keep)]
+
+
+def assert_same(triton, eager):
+    """Bit for bit; on a GPU plain PyTorch sums repeated classes in another order."""
+    for (name, found), expected in zip(triton.state_dict().items(), eager.state_dict().values(), strict=True):
+        if name == "sums" and DEVICE.type == "cuda":
+            torch.testing.assert_close(found, expected)
+        else:
+            assert torch.equal(found, expected), name
+
+
+def store_in_both(both, batch):
+    X, labels, ids, keep = batch
+    touched = [bank.enqueue(X, labels, ids, keep) for bank in both]
+    assert torch.equal(touched[0] < 0, touched[1] < 0)
+    assert torch.equal(touched[0].clamp(min=-1), touched[1].clamp(min=-1))
+    assert_same(*both)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "D", "capacity", "dtype", "samples"),
+    [
+        ((7, 1, 9, 7, 30), 5, 12, torch.float32, N),  # the last batch is larger than the bank
+        ((20, 13, 20), 40, 1, torch.float32, N),
+        ((16, 5, 16), 600, 24, torch.bfloat16, None),  # several steps over the columns
+        ((9, 9, 9), 3, 16, torch.float64, N),
+        ((11, 11), 4, 300, torch.float16, None),  # never full
+    ],
+)
+def test_same_bits_as_plain_pytorch(sizes, D, capacity, dtype, samples):
+    generator, both = torch.Generator().manual_seed(D), banks(D, capacity, dtype, samples)
+    for size in sizes:
+        given = torch.float64 if dtype == torch.float64 else torch.float32
+        store_in_both(both, batch_of(size, D, generator, dtype=given))
+    assert int(both[0].enqueued) > 0
+
+
+def test_batches_of_several_blocks(monkeypatch):
+    """Repetitions of a class and of a sample lie in different steps of a search."""
+    monkeypatch.setattr(row_store_triton, "_BLOCK_B", 8)
+    monkeypatch.setattr(row_store_triton, "_BLOCK_M", 8)
+    generator, both = torch.Generator().manual_seed(0), banks(3, 25, num_samples=N)
+    for size in (21, 40, 30):
+        store_in_both(both, batch_of(size, 3, generator))
+
+
+def test_nothing_kept_changes_nothing():
+    generator, both = torch.Generator().manual_seed(0), banks(3, 5, num_samples=N)
+    store_in_both(both, batch_of(4, 3, generator))
+    before = {name: buffer.clone() for name, buffer in both[0].state_dict().items()}
+    X, labels, ids, keep = batch_of(4, 3, generator)
+    assert both[0].enqueue(X, labels, ids, torch.zeros_like(keep)).tolist() == [-1] * 8
+    assert all(torch.equal(buffer, before[name]) for name, buffer in both[0].state_dict().items())
+    assert both[0].enqueue(X[:0], labels[:0], ids[:0], keep[:0]).numel() == 0
+
+
+def test_a_class_without_rows_sums_to_zero():
+    bank, _ = banks(2, 3)
+    rows = torch.tensor([[0.1, 0.2], [0.7, 0.3], [0.05, 1e-9]], device=DEVICE)
+    bank.enqueue(rows, torch.tensor([1, 1, 1], device=DEVICE))
+    bank.enqueue(torch.ones(3, 2, device=DEVICE), torch.tensor([0, 0, 0], device=DEVICE))
+    assert bank.sums[:2].tolist() == [[3, 3], [0, 0]]
+    assert bank.counts[:2].tolist() == [3, 0]
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_rows_that_are_not_finite_are_not_stored(value):
+    """By way of `store`: on the CPU `enqueue` refuses them."""
+    bank, _ = banks(20, 4)
+    X, labels, _, _ = batch_of(6, 20, torch.Generator().manual_seed(0))
+    X[[1, 5], [0, 19]] = value
+    batch = bank._checked(torch.zeros_like(X), labels, None, None)[0]._replace(X=X)
+    bank.store(batch, torch.ones_like(labels, dtype=torch.bool))
+    assert torch.equal(bank.features, X[[0, 2, 3, 4]])
+    assert bank.sums.isfinite().all()
+    assert int(bank.counts.sum()) == 4
+
+
+@pytest.mark.parametrize(("shards", "classes"), [(SomeClasses(), 3), (NoClasses(), 0)])
+def test_classes_of_other_processes(shards, classes):
+    generator, both = torch.Generator().manual_seed(0), banks(4, 10, num_samples=N, shards=shards, classes=classes)
+    for bank in both:
+        bank.num_classes = C
+        assert bank.sums.shape == (classes, 4)
+    for size in (8, 7, 14):
+        X, labels, ids, keep = batch_of(size, 4, generator)
+        touched = []
+        for bank in both:
+            batch, kept = bank._checked(X, labels, ids, keep)
+            touched.append(bank.store(batch, kept))
+        assert torch.equal(*touched)
+        assert_same(*both)
+
+
+def test_rows_of_the_bank_itself():
+    """What a batch overwrites is read before, whichever program comes first."""
+    generator, both = torch.Generator().manual_seed(0), banks(4, 6)
+    for size in (6, 2):
+        X, labels, ids, keep = batch_of(size, 4, generator)
+        store_in_both(both, (X, labels, ids, torch.ones_like(keep)))
+    for bank in both:
+        bank.enqueue(bank.features, bank.labels, bank.sample_ids, keep=bank.labels != bank.labels[3])
+    assert_same(*both)
+
+
+def test_inputs_of_any_strides():
+    generator, both = torch.Generator().manual_seed(0), banks(4, 6, num_samples=N)
+    X, labels, ids, keep = batch_of(5, 4, generator)
+    by_column = [torch.stack([each, each], dim=1)[:, 0] for each in (labels, ids, keep)]
+    store_in_both(both, (X.t().contiguous().t(), *by_column))
+    both[1].recompute()
+    torch.testing.assert_close(both[0].sums, both[1].sums)
+
+
+def test_prism_step_by_step():
+    filters = [
+        PRISM(C, 8, "vmf", 0.3, memory_size=20, vmf_start=1, num_samples=N, backend=backend).to(DEVICE)
+        for backend in ("auto", "auto")
+    ]
+    filters[0].bank.backend, filters[1].bank.backend = "triton", "eager"
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(4):
+        X, labels, ids, _ = batch_of(9, 8, generator)
+        keeps = [each(X, labels, ids).keep for each in filters]
+        assert torch.equal(*keeps)
+        for each in filters:
+            each.enqueue(X, labels, keeps[0], ids)
+        assert_same(filters[0].bank, filters[1].bank)
+        torch.testing.assert_close(filters[0].kappa, filters[1].kappa)
