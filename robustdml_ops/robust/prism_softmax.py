@@ -6,15 +6,20 @@ T(x, k), how well x fits class k, is linear in x for both: scale_k x·Σ_k + bia
 import torch
 from torch import Tensor, nn
 
+from robustdml_ops.backends import choose
 from robustdml_ops.robust.batch import Batch
 from robustdml_ops.robust.buffers import TypedBuffers
+from robustdml_ops.robust.class_lines import EagerLineWriter, LinesProblem, LineWriter
+from robustdml_ops.robust.class_lines_triton import TritonLineWriter
 from robustdml_ops.robust.class_sums import ClassStatistics
 from robustdml_ops.robust.memory_bank import MemoryBank
 from robustdml_ops.robust.prism_scores import FEWEST_ROWS, Scores, joint_class_lse, log_softmax, mean_cosine, own_class
 from robustdml_ops.robust.vmf_classes import VmfClasses
 from robustdml_ops.shards import ONE_PROCESS, OneProcess
-from robustdml_ops.tracing import has_no_values
+from robustdml_ops.tracing import has_no_values, in_registry
 from robustdml_ops.vmf import fit_classes, mean_directions
+
+LINE_WRITERS: dict[str, LineWriter] = {"triton": TritonLineWriter(), "eager": EagerLineWriter()}
 
 
 class BankSoftmax(TypedBuffers):
@@ -105,10 +110,12 @@ class BankSoftmax(TypedBuffers):
         """Bring scale and bias of these classes (n,), or of all, up to date."""
         if len(self.scale) == 0:
             return
-        counts = self.bank.counts if classes is None else self.bank.counts[classes]
-        _write(self.scale, classes, counts.clamp(min=1).to(self.scale.dtype).reciprocal())
-        if self.bias_of_unseen != 0:
-            _write(self.bias, classes, torch.where(counts > 0, 0.0, self.bias_of_unseen))
+        self.write(LinesProblem(classes, self.bank.counts, self.scale, self.bias, self.bias_of_unseen))
+
+    def write(self, problem: LinesProblem) -> None:
+        """Write scale and bias by the backend that stores the bank's rows, too."""
+        backend = "eager" if in_registry(problem.scale) else self.bank.backend
+        choose(LINE_WRITERS, backend, problem.scale.device, problem.scale.dtype).write(problem)
 
 
 class VmfSimilarity(BankSoftmax):
@@ -191,11 +198,9 @@ class VmfSimilarity(BankSoftmax):
         """Fit these classes (n,), or all, anew."""
         if len(self.scale) == 0:
             return
-        kappa, log_peak, length = self.vmf.fit(self.bank, classes)
-        # The scale divides by ‖Σ‖: then no sweep has to normalise the sums. A sum of length 0 has κ = 0.
-        _write(self.vmf_scale, classes, kappa / length.clamp(min=torch.finfo(kappa.dtype).tiny))
-        counts = self.bank.counts if classes is None else self.bank.counts[classes]
-        _write(self.vmf_bias, classes, torch.where(counts > 0, log_peak - kappa, -torch.inf))
+        fitted, vmf = self.vmf.fit(self.bank, classes), self.vmf
+        lines = self.vmf_scale, self.vmf_bias, -torch.inf
+        self.write(LinesProblem(classes, self.bank.counts, *lines, fitted, vmf.kappa, vmf.log_peak))
 
     def get_extra_state(self) -> Tensor:
         """Iteration and start."""
@@ -222,11 +227,3 @@ def _refresh_all(similarity: nn.Module, keys: object) -> None:
 def _may_look_at(value: Tensor) -> bool:
     """Whether its value is at hand: a GPU would be waited for."""
     return value.device.type == "cpu" and not has_no_values(value)
-
-
-def _write(buffer: Tensor, classes: Tensor | None, values: Tensor) -> None:
-    """Into these places (n,) of ``buffer``, or into all."""
-    if classes is None:
-        buffer.copy_(values)
-    else:
-        buffer.index_copy_(0, classes, values.to(buffer.dtype))

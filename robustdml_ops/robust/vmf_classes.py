@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.robust.buffers import TypedBuffers
+from robustdml_ops.robust.class_lines import write_at
 from robustdml_ops.robust.memory_bank import MemoryBank
 from robustdml_ops.shards import ONE_PROCESS, OneProcess
 from robustdml_ops.vmf import fit_classes
@@ -90,19 +91,16 @@ class VmfClasses(TypedBuffers):
             A setting that :func:`robustdml_ops.ops.fit_vmf` does not know.
         """
         # For −1, class 0 is fitted and stays as it is.
-        self.fit(bank, None if touched is None else touched.clamp(min=0))
+        classes = None if touched is None else touched.clamp(min=0)
+        fitted = self.fit(bank, classes)
+        write_at(self.kappa, classes, fitted.kappa)
+        write_at(self.log_peak, classes, fitted.log_peak)
 
     def fit(self, bank: MemoryBank, classes: Tensor | None) -> Fitted:
-        """As `refresh`, of ``classes`` (n,) that exist, or of all; what came out for each of them."""
-        fitted = fit_classes(
+        """The distributions of ``classes`` (n,) that exist, or of all; stores nothing."""
+        return fit_classes(
             bank.sums, bank.counts, self.dim, self.estimator, self.bias_correction, classes, backend=self.backend
         )
-        for buffer, values in ((self.kappa, fitted.kappa), (self.log_peak, fitted.log_peak)):
-            if classes is None:
-                buffer.copy_(values)
-            else:
-                buffer.index_copy_(0, classes, values.to(buffer.dtype))
-        return fitted
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         """Refuse κ that is negative, infinite or NaN: it would make every score NaN."""

@@ -119,10 +119,10 @@ def test_launches_of_a_chunk(name):
 @pytest.mark.parametrize(
     ("similarity", "threshold", "launches"),
     [
-        ("average", "smooth-top-r", 56),
-        ("average", "per-class", 99),
-        ("vmf", "smooth-top-r", 73),
-        ("vmf", "cautious", 171),
+        ("average", "smooth-top-r", 49),
+        ("average", "per-class", 92),
+        ("vmf", "smooth-top-r", 56),
+        ("vmf", "cautious", 154),
     ],
 )
 def test_launches_of_a_filter(similarity, threshold, launches):

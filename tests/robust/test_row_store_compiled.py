@@ -1,12 +1,17 @@
-"""The Triton kernels that store a batch, compiled ahead of time."""
+"""The Triton kernels that store a batch and bring its classes up to date, compiled ahead of time."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 
+from robustdml_ops.robust.class_lines import LinesProblem
+from robustdml_ops.robust.class_lines_triton import TritonLineWriter
 from robustdml_ops.robust.class_sums import ClassStatistics
 from robustdml_ops.robust.row_store import StoreProblem
 from robustdml_ops.robust.row_store_triton import TritonRowStore
 from robustdml_ops.robust.sample_copies import SampleCopies
+from robustdml_ops.vmf.problem import Fitted
 from tests.ahead_of_time import ARCHITECTURES, check_elementwise
 
 B, C, CAPACITY = 256, 1000, 4000
@@ -39,3 +44,16 @@ def problem_of(D, dtype, with_ids):
 def test_compiles_without_spills(D, dtype, with_ids, architecture, tmp_path):
     problem = problem_of(D, dtype, with_ids)
     check_elementwise(lambda: TritonRowStore().store(problem), architecture, tmp_path)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("fits", [False, True])
+def test_lines_compile_without_spills(fits, dtype, architecture, tmp_path):
+    counts, classes = torch.zeros(C, dtype=torch.int64), torch.zeros(2 * B, dtype=torch.int64)
+    scale, bias, kappa, log_peak = torch.zeros(4, C, dtype=dtype)
+    problem = LinesProblem(classes, counts, scale, bias, -torch.inf)
+    if fits:
+        fitted = Fitted(*torch.zeros(2, 2 * B, dtype=dtype), torch.zeros(2 * B, dtype=torch.float64))
+        problem = replace(problem, fitted=fitted, kappa=kappa, log_peak=log_peak)
+    check_elementwise(lambda: TritonLineWriter().write(problem), architecture, tmp_path)

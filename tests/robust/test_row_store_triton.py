@@ -1,11 +1,19 @@
-"""Triton's way of storing a batch against plain PyTorch's: the same bits in every buffer, the same classes named."""
+"""Triton's way of storing a batch against plain PyTorch's: the same bits in every buffer, the same classes named.
+
+So are scales and biases of the classes that it touched.
+"""
+
+from dataclasses import replace
 
 import pytest
 import torch
 
 from robustdml_ops.label_sets import ELSEWHERE
 from robustdml_ops.robust import PRISM, MemoryBank, row_store_triton
+from robustdml_ops.robust.class_lines import EagerLineWriter, LinesProblem
+from robustdml_ops.robust.class_lines_triton import TritonLineWriter
 from robustdml_ops.shards import OneProcess
+from robustdml_ops.vmf.problem import Fitted
 from tests.triton_here import DEVICE, MARKS
 
 pytestmark = MARKS
@@ -157,18 +165,49 @@ def test_inputs_of_any_strides():
     torch.testing.assert_close(both[0].sums, both[1].sums)
 
 
-def test_prism_step_by_step():
+@pytest.mark.parametrize("similarity", ["average", "vmf"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_state_of_prism_step_by_step(similarity, dtype):
+    """Rows, classes, their scales and biases; a batch of 9 touches more classes than there are, one of 2 does not."""
+    settings = {"vmf": {"vmf_start": 1}, "average": {}}[similarity]
     filters = [
-        PRISM(C, 8, "vmf", 0.3, memory_size=20, vmf_start=1, num_samples=N, backend=backend).to(DEVICE)
-        for backend in ("auto", "auto")
+        PRISM(C, 8, similarity, 0.3, memory_size=14, num_samples=N, memory_dtype=dtype, **settings).to(DEVICE)
+        for _ in range(2)
     ]
-    filters[0].bank.backend, filters[1].bank.backend = "triton", "eager"
+    for each, backend in zip(filters, ("triton", "eager"), strict=True):
+        each.bank.backend = backend
     generator = torch.Generator().manual_seed(0)
-    for _ in range(4):
-        X, labels, ids, _ = batch_of(9, 8, generator)
-        keeps = [each(X, labels, ids).keep for each in filters]
-        assert torch.equal(*keeps)
+    for size in (2, 9, 2, 2, 9):
+        X, labels, ids, _ = batch_of(size, 8, generator, dtype=dtype)
+        keep = filters[0](X, labels, ids).keep
+        assert torch.equal(keep, filters[1](X, labels, ids).keep)
         for each in filters:
-            each.enqueue(X, labels, keeps[0], ids)
-        assert_same(filters[0].bank, filters[1].bank)
-        torch.testing.assert_close(filters[0].kappa, filters[1].kappa)
+            each.enqueue(X, labels, keep, ids)
+        found, expected = (dict(each.named_buffers()) for each in filters)
+        exactly = {} if DEVICE.type == "cuda" else {"rtol": 0, "atol": 0}
+        torch.testing.assert_close(found, expected, equal_nan=True, **exactly)
+    if similarity == "vmf":
+        assert (filters[0].kappa > 0).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("fits", [False, True])
+def test_lines_of_more_classes_than_a_block(fits, dtype):
+    generator, many = torch.Generator().manual_seed(0), 300
+    counts = torch.randint(0, 4, (many,), generator=generator).to(DEVICE)
+    kappa, log_peak = (50 * torch.rand(2, many, generator=generator, dtype=dtype)).to(DEVICE).unbind(0)
+    length = torch.rand(many, generator=generator, dtype=torch.float64).to(DEVICE)
+    length[:2], kappa[:2] = 0, 0
+    for classes in (None, torch.randint(many, (200,), generator=generator).to(DEVICE)):
+        found = []
+        for writer in (TritonLineWriter(), EagerLineWriter()):
+            lines = torch.full((4, many), 7.0, dtype=dtype, device=DEVICE)
+            problem = LinesProblem(classes, counts, lines[0], lines[1], -torch.inf)
+            if fits:
+                rows = slice(None) if classes is None else classes
+                fitted = Fitted(kappa[rows], log_peak[rows], length[rows])
+                problem = replace(problem, fitted=fitted, kappa=lines[2], log_peak=lines[3])
+            writer.write(problem)
+            found.append(lines)
+        assert torch.equal(*found)
+        assert (found[0] != 7).any(dim=1).tolist() == [True, True, fits, fits]
