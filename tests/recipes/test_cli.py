@@ -132,6 +132,8 @@ INTERRUPTED = """
 import os, signal, sys
 from robustdml_ops.recipes.cli import main
 from robustdml_ops.recipes.run.run import Run
+# What a shell starts in the background ignores Ctrl-C, and its children do.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 whole = Run.train_epoch
 def train_epoch(run, *rest, **more):
     if run.epoch == int(sys.argv[1]):
