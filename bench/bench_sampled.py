@@ -7,6 +7,7 @@ from robustdml_ops.losses import ProxyAnchorLoss
 from robustdml_ops.losses.drawn_classes import draw_classes
 from robustdml_ops.python_ref import sampled_proxy_anchor_loss
 
+from .optimizer_steps import step_of as optimizer_step_of
 from .workloads import Shape, Workload
 
 SHAPES = [Shape(256, 689, 64), Shape(256, 20_000, 64), Shape(256, 1_000_000, 128)]
@@ -63,4 +64,18 @@ def test_step(timed, shape, share):
         rounds=5 if shape.C > 10**5 else 50,
         flops=floor.flops(),
         bytes=floor.bytes(),
+    )
+
+
+@pytest.mark.parametrize("rule", ["adamw", "adagrad"])
+@pytest.mark.parametrize("share", SHARES[1:])
+def test_step_within_the_sweep(timed, share, rule):
+    """Loss, gradients and the optimiser's step on the rows drawn; the floor is the same with all classes."""
+    workload = Workload(SHAPES[-1])
+    timed(
+        optimizer_step_of(f"within/proxy-anchor/{rule}", workload, share),
+        optimizer_step_of(f"within/proxy-anchor/{rule}", workload),
+        group=f"{rule} within the sweep, sampled over all classes, {SHAPES[-1]}",
+        contender=f"robustdml/proxy-anchor {rule} {share:.0%}",
+        rounds=5,
     )

@@ -26,10 +26,10 @@ RULES: dict[str, Callable[[ProxyAnchorLoss], ProxyOptimizer]] = {
 }
 
 
-def step_of(name: str, workload: Workload) -> Callable[[], None]:
+def step_of(name: str, workload: Workload, negative_share: float = 1.0) -> Callable[[], None]:
     """``within/<loss>/<rule>``, or ``after/<loss>/adamw``: backward, and then ``torch.optim.AdamW(fused=True)``."""
     when, kind, rule = name.split("/")
-    loss_function = LOSSES[kind](workload.shape.C, workload.shape.D)
+    loss_function = LOSSES[kind](workload.shape.C, workload.shape.D, negative_share=negative_share)
     X, y = workload.embeddings, workload.labels
     optimizer: torch.optim.Optimizer
     if when == "within":

@@ -39,9 +39,9 @@ def arguments(similarities: Similarities, per_row: int = 0) -> dict[str, Any] | 
     if not gemm or X.dtype != compute or P.dtype != compute or not _multiplied_as_it_lies(P):
         return None
     (B, D), dP, threads, together = X.shape, similarities.dP, torch.get_num_threads(), similarities.together
-    rows = chunk_rows(len(P), (B + 2 * D + per_row) * X.itemsize, threads)
-    chunk = min(len(P), max(1, rows // together) * together)
-    update = similarities.update
+    count, update = similarities.count, similarities.update
+    rows = chunk_rows(count, (B + 2 * D + per_row) * X.itemsize, threads)
+    chunk = min(count, max(1, rows // together) * together)
     return {
         "gemm": gemm,
         "set_threads": set_threads(),
@@ -51,7 +51,8 @@ def arguments(similarities: Similarities, per_row: int = 0) -> dict[str, Any] | 
         "P": P.data_ptr(),
         "P_row_stride": P.stride(0),
         "P_column_stride": P.stride(1),
-        "rows": len(P),
+        "rows": count,
+        "met": module.address(similarities.met),
         "normalize": similarities.normalize,
         "dX": module.address(similarities.dX),
         "dP": module.address(dP),
@@ -59,7 +60,7 @@ def arguments(similarities: Similarities, per_row: int = 0) -> dict[str, Any] | 
         "dP_column_stride": 0 if dP is None else dP.stride(1),
         "chunk_rows": chunk,
         "threads": threads,
-        "update": None if update is None else update.native(P, -(-len(P) // chunk)),
+        "update": None if update is None else update.native(-(-count // chunk)),
     }
 
 

@@ -19,20 +19,21 @@ class ProxyUpdate(ABC):
 
     parameter: Tensor
     loss_scale: float  # dL/dloss, for a sweep that comes before backward
+    rows: Tensor | None = None  # (M,) int64, distinct: those that the sweep meets and steps on; None: all
 
     @abstractmethod
-    def begin(self, proxies: Tensor) -> None:
+    def begin(self, proxies: Tensor, rows: Tensor | None = None) -> None:
         """Raise, before anything is written, where no step can be taken; ``proxies`` are the parameter or a view."""
 
     @abstractmethod
-    def take(self, first: int, P: Tensor, G: Tensor) -> None:
-        """Step on the rows P (c, D), from ``first`` on, in place, with their gradient G (c, D), float32 or float64.
+    def take(self, first: int, G: Tensor) -> None:
+        """Step on the rows that the sweep met from its ``first`` on, with their gradient G (c, D), float32 or float64.
 
         A chunk with NaN or inf in its gradient is left as it is.
         """
 
     @abstractmethod
-    def native(self, proxies: Tensor, chunks: int) -> Any:
+    def native(self, chunks: int) -> Any:
         """The step as the native module's sweep takes it."""
 
     @abstractmethod
@@ -52,6 +53,51 @@ class ProxyUpdate(ABC):
     @abstractmethod
     def check_version(self, version: int) -> None:
         """Raise where the proxies are not those any more that a forward saw, of that version."""
+
+
+class UpdateOfRows(ProxyUpdate):
+    """A step on some rows of a parameter; the others, and what the optimiser keeps of them, stay as they are.
+
+    Parameters
+    ----------
+    update : ProxyUpdate
+        Of the parameter.
+    rows : Tensor
+        (M,) int64, distinct.
+    """
+
+    def __init__(self, update: ProxyUpdate, rows: Tensor) -> None:
+        self.update, self.rows = update, rows.contiguous()
+        self.parameter, self.loss_scale = update.parameter, update.loss_scale
+
+    def begin(self, proxies: Tensor, rows: Tensor | None = None) -> None:
+        """See the base class."""
+        self.update.begin(proxies, self.rows)
+
+    def take(self, first: int, G: Tensor) -> None:
+        """See the base class."""
+        self.update.take(first, G)
+
+    def native(self, chunks: int) -> Any:
+        """See the base class."""
+        return self.update.native(chunks)
+
+    def finish(self) -> None:
+        """See the base class."""
+        self.update.finish()
+
+    def confirm(self, upstream: Tensor | None = None) -> None:
+        """See the base class."""
+        self.update.confirm(upstream)
+
+    def check_version(self, version: int) -> None:
+        """See the base class."""
+        self.update.check_version(version)
+
+
+def rows_met(update: ProxyUpdate | None) -> Tensor | None:
+    """Rows that a sweep meets; None: all."""
+    return None if update is None else update.rows
 
 
 _bound: MutableMapping[Tensor, "weakref.ref[ProxyUpdate]"] = WeakIdKeyDictionary()

@@ -9,9 +9,9 @@ from torch import Tensor
 from robustdml_ops.chunks import chunk_rows
 from robustdml_ops.gradient_memory import gradient_room
 from robustdml_ops.proxy_update import ProxyUpdate
-from robustdml_ops.rows.backend import RowsBackend, by_columns, new_rows
+from robustdml_ops.rows.backend import RowsBackend, by_columns, new_rows, rows_at
 from robustdml_ops.rows.lengths import inverse_lengths
-from robustdml_ops.validation import check_gradient_fits
+from robustdml_ops.validation import check_gradient_fits, check_row_range
 
 
 def product(A: Tensor, B: Tensor, out: Tensor) -> Tensor:
@@ -39,12 +39,20 @@ def row_stride(upstream: Tensor | None) -> int:
     return 0 if upstream is None or upstream.dim() == 0 else upstream.stride(0)
 
 
+def count_met(proxies: Tensor, rows: Tensor | None) -> int:
+    """How many proxies a sweep meets: all, or those of ``rows``, whose range is checked."""
+    if rows is None:
+        return len(proxies)
+    check_row_range(rows, len(proxies))
+    return len(rows)
+
+
 def update_without_samples(proxies: Tensor, update: ProxyUpdate) -> None:
     """The step of an empty batch: the gradient is zero, and momentum and weight decay go on."""
-    rows = chunk_rows(len(proxies), 2 * proxies.shape[1], proxies.device)
-    for first in range(0, len(proxies), rows):
-        P = proxies[first : first + rows]
-        update.take(first, P, torch.zeros_like(P))
+    count, D = count_met(proxies, update.rows), proxies.shape[1]
+    rows = chunk_rows(count, 2 * D, proxies.device)
+    for first in range(0, count, rows):
+        update.take(first, proxies.new_zeros((min(rows, count - first), D)))
 
 
 class Chunk(NamedTuple):
@@ -79,6 +87,9 @@ class Similarities:
         Whether the proxies are scaled to length 1; the embeddings are.
     names : pair of str
         Of both, in errors.
+    met : Tensor, optional
+        (M,) int64, distinct: the rows of the proxies that the sweep meets, whose place in here counts as theirs. None:
+        all.
     """
 
     def __init__(
@@ -92,13 +103,15 @@ class Similarities:
         together: int = 1,
         normalize: bool = True,
         names: tuple[str, str] = ("embeddings", "proxies"),
+        met: Tensor | None = None,
     ) -> None:
         (B, D), new = embeddings.shape, embeddings.new_empty
         self.backend, self.embeddings, self.proxies, self.compute = backend, embeddings, proxies, compute
         self.names, self.together = names, together
         self.normalize, self.columns = normalize, backend.reads_columns(proxies)
-        rows = chunk_rows(len(proxies), B + 2 * D + per_class, embeddings.device, B * backend.temporaries)
-        self.rows = min(len(proxies), max(1, rows // together) * together)
+        self.met, self.count = met, count_met(proxies, met)
+        rows = chunk_rows(self.count, B + 2 * D + per_class, embeddings.device, B * backend.temporaries)
+        self.rows = min(self.count, max(1, rows // together) * together)
         self.X, self.X_inverse_norm = new((B, D), dtype=operand), new(B, dtype=compute)
         self.short = backend.normalize_rows(embeddings, self.X, self.X_inverse_norm)
         self.dX: Tensor | None = None
@@ -120,10 +133,10 @@ class Similarities:
         rounds = self.backend.rounds and self.X.dtype != self.compute and self.differentiates
         dS = new((self.rows, B), dtype=self.X.dtype) if rounds else None
         U: Tensor | None = None
-        for first in range(0, len(self.proxies), self.rows):
-            last = min(len(self.proxies), first + self.rows)
+        for first in range(0, self.count, self.rows):
+            last = min(self.count, first + self.rows)
             count = last - first
-            P, norm, scale, short = self.proxies[first:last], inverse_norm[:count], None, False
+            P, norm, scale, short = self._proxies(first, last), inverse_norm[:count], None, False
             V = self.backend.as_they_are(P, self.X.dtype) if self.normalize else P.to(self.X.dtype)
             if V is not None:
                 product(V, self.X.t(), S[:count])
@@ -150,7 +163,7 @@ class Similarities:
             accumulate(self.dX, dS.t(), chunk.V)
         if self.update is not None:
             dU = self._proxy_gradient(chunk, dS, self._rows(len(chunk.S), self.compute))
-            self.update.take(chunk.first, self.proxies[chunk.first : chunk.last], dU)
+            self.update.take(chunk.first, dU)
         elif self.dP is not None:
             target = self.dP[chunk.first : chunk.last]
             # Written once, in place; a half-precision gradient is rounded once, at the end.
@@ -160,6 +173,10 @@ class Similarities:
                 check_gradient_fits(dU, chunk.inverse_norm, self.names[1], chunk.first)
             if dU is not target:
                 target.copy_(dU)
+
+    def _proxies(self, first: int, last: int) -> Tensor:
+        """Those of a chunk, (c, D), as they lie."""
+        return self.proxies[first:last] if self.met is None else rows_at(self.proxies, self.met[first:last])
 
     def _proxy_gradient(self, chunk: Chunk, dS: Tensor, room: Tensor) -> Tensor:
         """dL/dP of a chunk, compute type, in ``room``."""

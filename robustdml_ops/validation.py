@@ -150,6 +150,11 @@ def check_id_range(sample_ids: Tensor, num_samples: int) -> None:
     _check_range(sample_ids, num_samples, "sample id", "sample_ids", "num_samples")
 
 
+def check_row_range(rows: Tensor, count: int) -> None:
+    """Every number of a row in 0 … count − 1: errors as of :func:`check_label_range`."""
+    _check_range(rows, count, "row", "rows", "the number of rows")
+
+
 def _check_range(values: Tensor, size: int, one: str, name: str, name_of_size: str) -> None:
     if len(values) == 0:
         return

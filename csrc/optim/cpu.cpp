@@ -193,10 +193,10 @@ ROBUSTDML_HD bool all_finite(const Rows<const T>& G, std::int64_t count, std::in
     return poison == T(0);
 }
 
+// Rows side by side in the matrix, from `first` on.
 template <class T>
-ROBUSTDML_HD bool update_chunk(const ProxyUpdate<T>& u, const Rows<const T>& G, const Rows<const T>& P,
-                               std::int64_t first, std::int64_t count, std::int64_t D) {
-    if (!all_finite(G, count, D)) return false;
+ROBUSTDML_HD void update_run(const ProxyUpdate<T>& u, const Rows<const T>& G, const Rows<const T>& P,
+                             std::int64_t first, std::int64_t count, std::int64_t D) {
     if (u.kind == UpdateKind::adagrad) {
         const Rows<T> rows{u.P + first * P.row_stride, P.row_stride, P.column_stride};
         T* M1 = static_cast<T*>(u.M1) + first;
@@ -209,15 +209,32 @@ ROBUSTDML_HD bool update_chunk(const ProxyUpdate<T>& u, const Rows<const T>& G, 
     } else {
         update_elements<T, Plain<T>>(u, G, P, first, count, D);
     }
+}
+
+template <class T>
+ROBUSTDML_HD bool update_chunk(const ProxyUpdate<T>& u, const Rows<const T>& G, const Rows<const T>& P,
+                               std::int64_t first, const std::int64_t* met, std::int64_t count,
+                               std::int64_t D) {
+    if (!all_finite(G, count, D)) return false;
+    if (!met) {
+        update_run(u, G, P, first, count, D);
+        return true;
+    }
+    met += first;
+    for (std::int64_t from = 0, to; from < count; from = to) {
+        for (to = from + 1; to < count && met[to] == met[to - 1] + 1;) ++to;
+        const Rows<const T> of_run{G.row(from), G.row_stride, G.column_stride};
+        update_run(u, of_run, P, met[from], to - from, D);
+    }
     return true;
 }
 
 // target_clones takes no templates: plain functions of both types.
-#define ROBUSTDML_STAMP(T)                                                                             \
-    ROBUSTDML_CLONES bool update_clone(const ProxyUpdate<T>& u, const Rows<const T>& G,                \
-                                       const Rows<const T>& P, std::int64_t first, std::int64_t count, \
-                                       std::int64_t D) {                                               \
-        return update_chunk(u, G, P, first, count, D);                                                 \
+#define ROBUSTDML_STAMP(T)                                                                                  \
+    ROBUSTDML_CLONES bool update_clone(const ProxyUpdate<T>& u, const Rows<const T>& G,                     \
+                                       const Rows<const T>& P, std::int64_t first, const std::int64_t* met, \
+                                       std::int64_t count, std::int64_t D) {                                \
+        return update_chunk(u, G, P, first, met, count, D);                                                 \
     }
 ROBUSTDML_STAMP(float)
 ROBUSTDML_STAMP(double)
@@ -227,13 +244,13 @@ ROBUSTDML_STAMP(double)
 
 template <class T>
 bool update_rows(const ProxyUpdate<T>& update, const Rows<const T>& G, const Rows<const T>& P_layout,
-                 std::int64_t first, std::int64_t count, std::int64_t D) {
-    return update_clone(update, G, P_layout, first, count, D);
+                 std::int64_t first, const std::int64_t* met, std::int64_t count, std::int64_t D) {
+    return update_clone(update, G, P_layout, first, met, count, D);
 }
 
 #define ROBUSTDML_STAMP(T)                                                                          \
     template bool update_rows<T>(const ProxyUpdate<T>&, const Rows<const T>&, const Rows<const T>&, \
-                                 std::int64_t, std::int64_t, std::int64_t);
+                                 std::int64_t, const std::int64_t*, std::int64_t, std::int64_t);
 ROBUSTDML_STAMP(float)
 ROBUSTDML_STAMP(double)
 #undef ROBUSTDML_STAMP

@@ -18,7 +18,8 @@ from robustdml_ops.anchor.result import Wanted
 from robustdml_ops.autograd import apply, in_eager_mode
 from robustdml_ops.label_sets import LabelSets
 from robustdml_ops.precision import autocast_operand_dtype, compute_dtype
-from robustdml_ops.proxy_update import ProxyUpdate, refuse_update
+from robustdml_ops.proxy_update import ProxyUpdate, refuse_update, rows_met
+from robustdml_ops.sweep import count_met
 from robustdml_ops.validation import check_matrix, check_positive, check_same_device, check_vector
 
 
@@ -95,7 +96,7 @@ def anchor_lse(
     >>> lse.positive  # log(1 + e^-1): each class has its one sample at cosine 1
     tensor([0.3133, 0.3133])
     """
-    inputs = _check(embeddings, proxies, sets, biases, alpha)
+    inputs = _check(embeddings, proxies, sets, biases, alpha, len(proxies))
     want = [True, False, False, False]
     _, positive, negative, *_ = _apply(inputs, (None, None), sets, alpha, backend, want)
     assert positive is not None and negative is not None
@@ -129,7 +130,8 @@ def anchor_loss(
         gradient.
     update : ProxyUpdate, optional
         The step of an optimiser of :mod:`robustdml_ops.optim`: the proxies take it in this sweep, and no gradient of
-        theirs is left. In eager mode alone.
+        theirs is left. In eager mode alone. One of some rows (``UpdateOfRows``) has the sweep meet these alone: sets,
+        scales and anchor bias are then of their places among them.
 
     Returns
     -------
@@ -152,9 +154,10 @@ def anchor_loss(
     >>> anchor_loss(X, P, LabelSets.of(torch.tensor([0, 1])), AnchorBiases(bias, bias), half, half, alpha=1.0)
     tensor(1.0064)
     """
-    inputs = _check(embeddings, proxies, sets, biases, alpha)
+    C = count_met(proxies, rows_met(update))
+    inputs = _check(embeddings, proxies, sets, biases, alpha, C)
     scales = [
-        _check_scale(name, scale, inputs)
+        _check_scale(name, scale, inputs, C)
         for name, scale in (("positive_scale", positive_scale), ("negative_scale", negative_scale))
     ]
     want = Wanted.of(inputs) if torch.is_grad_enabled() else [False] * 4
@@ -165,9 +168,9 @@ def anchor_loss(
     return loss
 
 
-def _check_scale(name: str, scale: Tensor, inputs: Inputs) -> Tensor:
+def _check_scale(name: str, scale: Tensor, inputs: Inputs, C: int) -> Tensor:
     """Contiguous, since kernels read it by address."""
-    C, dtype = len(inputs[1]), inputs[2].dtype
+    dtype = inputs[2].dtype
     if scale.shape not in ((), (C,)) or scale.dtype != dtype:
         raise ValueError(
             f"{name} must be of shape () or ({C},) and of the compute type {dtype}, got {tuple(scale.shape)} of "
@@ -196,14 +199,14 @@ def _apply(
 
 
 def _check(
-    embeddings: Tensor, proxies: Tensor, sets: LabelSets | ConfidenceSets, biases: AnchorBiases, alpha: float
+    embeddings: Tensor, proxies: Tensor, sets: LabelSets | ConfidenceSets, biases: AnchorBiases, alpha: float, C: int
 ) -> Inputs:
     """What shapes and types tell; values are checked in the sweep, where reading them breaks no graph."""
     check_matrix("embeddings", embeddings)
     check_matrix("proxies", proxies, columns=embeddings.shape[1])
     check_positive(alpha=alpha)
     dtype = compute_dtype(embeddings, proxies)
-    B, C = len(embeddings), len(proxies)
+    B = len(embeddings)
     for name, bias, length in zip(biases._fields, biases, (B, B, C), strict=True):
         if bias is None:
             continue

@@ -20,8 +20,9 @@ from robustdml_ops.chunks import cache_rows
 from robustdml_ops.gradient_memory import gradient_room
 from robustdml_ops.label_sets import LabelSets
 from robustdml_ops.precision import compute_dtype
-from robustdml_ops.proxy_update import ProxyUpdate, refuse_update
+from robustdml_ops.proxy_update import ProxyUpdate, refuse_update, rows_met
 from robustdml_ops.rows.lengths import unit_rows_twice
+from robustdml_ops.sweep import count_met
 from robustdml_ops.tracing import has_no_values
 from robustdml_ops.validation import check_finite_embeddings, check_finite_proxies, check_label_range
 
@@ -138,7 +139,7 @@ def _sweep(
     check_finite_embeddings(embeddings)
     sets, (alpha, backend, operand) = _sets_of(parts_of_sets), settings
     if isinstance(sets, LabelSets) and not sets.elsewhere:
-        check_label_range(sets.labels, len(proxies))
+        check_label_range(sets.labels, count_met(proxies, rows_met(update)))
     chosen = choose(BACKENDS, backend, embeddings.device, positive_bias.dtype)
     negative_bias = positive_bias if negative_bias is None else negative_bias
     problem = AnchorProblem(alpha, positive_bias, negative_bias, anchor_bias, sets)

@@ -86,7 +86,7 @@ def _whole(
     positive, negative = upstream or (None, None)
     return getattr(module.library, f"AnchorChunk_{module.SUFFIX[similarities.compute]}")(
         S=0,
-        rows=len(similarities.proxies),
+        rows=similarities.count,
         B=len(similarities.X),
         row_max=problem.needs_row_max,
         upstream_positive=module.address(positive),
@@ -97,7 +97,7 @@ def _whole(
         lse_negative=module.address(result.lse_negative),
         dpositive_bias=module.address(result.dpositive_bias),
         dnegative_bias=module.address(result.dnegative_bias),
-        **module.addresses(problem.arguments(0, len(similarities.proxies))),
+        **module.addresses(problem.arguments(0, similarities.count)),
     )
 
 

@@ -27,7 +27,7 @@ def serves(
     the chunks' affair. So are exact products of float32, for which a tile of proxies could be only 16 high: larger ones
     don't fit the registers.
     """
-    X, C = similarities.X, len(similarities.proxies)
+    X, C = similarities.X, similarities.count
     if card(X.device).small_step != "fused" or upstream is None or not isinstance(problem.sets, LabelSets):
         return False
     if len(X) > _SAMPLES or X.shape[1] > _COLUMNS or C > _CLASSES:

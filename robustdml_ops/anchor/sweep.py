@@ -9,8 +9,8 @@ from robustdml_ops.anchor.problem import AnchorBackend, AnchorChunk, AnchorProbl
 from robustdml_ops.anchor.result import SweepResult, Wanted
 from robustdml_ops.anchor.triton import TritonAnchor
 from robustdml_ops.gradient_memory import gradient_room
-from robustdml_ops.proxy_update import ProxyUpdate
-from robustdml_ops.sweep import Similarities, part, update_without_samples
+from robustdml_ops.proxy_update import ProxyUpdate, rows_met
+from robustdml_ops.sweep import Similarities, count_met, part, update_without_samples
 from robustdml_ops.tracing import without_autocast
 
 BACKENDS: dict[str, AnchorBackend] = {"native": NativeAnchor(), "triton": TritonAnchor(), "eager": EagerAnchor()}
@@ -40,13 +40,15 @@ def anchor_sweep(
     operand : dtype
         Of what the products multiply.
     update : ProxyUpdate, optional
-        Takes the gradient of the proxies, a chunk at a time, and steps on them; then nobody else is given it.
+        Takes the gradient of the proxies, a chunk at a time, and steps on them; then nobody else is given it. One of
+        some rows has the sweep meet these alone, and C is their number.
     """
-    if len(embeddings) == 0 or len(proxies) == 0:
+    met = rows_met(update)
+    compute, C = problem.positive_bias.dtype, count_met(proxies, met)
+    if len(embeddings) == 0 or C == 0:
         return _without_sums(embeddings, proxies, problem, upstream, want, update)
-    compute, C = problem.positive_bias.dtype, len(proxies)
     with without_autocast(embeddings.device):
-        similarities = Similarities(embeddings, proxies, compute, operand, backend, problem.sets.per_class)
+        similarities = Similarities(embeddings, proxies, compute, operand, backend, problem.sets.per_class, met=met)
         if not want.gradients:
             lse_pair = backend.fused_forward(similarities.X, proxies, problem)
             if lse_pair is not None:
@@ -78,7 +80,7 @@ def _by_chunks(
     gradients: bool,
 ) -> None:
     """The sweep, a chunk at a time."""
-    C, device = len(similarities.proxies), similarities.X.device
+    C, device = similarities.count, similarities.X.device
     # Summed many chunks at a time, so that a sum costs no launch per chunk and little memory per class.
     block = min(C, similarities.rows * max(1, _summed(device) // similarities.rows)) if lse is None else C
     lse = similarities.X.new_empty((2, block), dtype=similarities.compute) if lse is None else lse
@@ -134,7 +136,8 @@ def _without_sums(
     """Without samples every set is empty: log(1 + 0). Without them, or without proxies, there is no gradient."""
     if update is not None and want.proxies:
         update_without_samples(proxies, update)
-    zeros = torch.zeros(len(proxies), dtype=problem.positive_bias.dtype, device=embeddings.device)
+    C = count_met(proxies, rows_met(update))
+    zeros = torch.zeros(C, dtype=problem.positive_bias.dtype, device=embeddings.device)
     return SweepResult(
         total=None if upstream is None else zeros.new_zeros((), dtype=torch.float64),
         lse_positive=zeros if want.lse else None,

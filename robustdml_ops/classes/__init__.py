@@ -15,7 +15,8 @@ from robustdml_ops.autograd import apply, in_eager_mode
 from robustdml_ops.classes.autograd import ClassSettings, ClassSweep, sweep_values
 from robustdml_ops.label_sets import LabelSets
 from robustdml_ops.precision import autocast_operand_dtype, compute_dtype
-from robustdml_ops.proxy_update import ProxyUpdate, refuse_update
+from robustdml_ops.proxy_update import ProxyUpdate, refuse_update, rows_met
+from robustdml_ops.sweep import count_met
 from robustdml_ops.validation import check_labels, check_local, check_matrix, check_same_device, check_vector
 
 POOLINGS = ("none", "max", "softmax")
@@ -80,7 +81,8 @@ def class_lse(
         ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device.
     update : ProxyUpdate, optional
         The step of an optimiser of :mod:`robustdml_ops.optim`: the proxies take it in backward, and no gradient of
-        theirs is left. In eager mode alone.
+        theirs is left. In eager mode alone. One of some rows (``UpdateOfRows``), those of M classes, has the sweep meet
+        these classes alone: labels, ``scale`` and ``bias`` are then of their places among the M.
 
     Returns
     -------
@@ -116,7 +118,7 @@ def class_lse(
     tensor([0.1269, 0.1269])
     """
     embeddings, rows, labels, centers = _check_matrices(embeddings, proxies, labels, elsewhere)
-    dtype, C = compute_dtype(embeddings, rows), len(rows) // centers
+    dtype, C = compute_dtype(embeddings, rows), count_met(rows, rows_met(update)) // centers
     scale, bias = _check_vectors(embeddings, C, dtype, scale, bias)
     gamma = _check_pooling(pooling, gamma, centers)
     if not -math.inf < target_bias < math.inf:

@@ -18,8 +18,9 @@ from robustdml_ops.classes.problem import ClassProblem
 from robustdml_ops.classes.sweep import BACKENDS, class_sweep, class_sweep_backward
 from robustdml_ops.gradient_memory import gradient_room
 from robustdml_ops.label_sets import LabelSets
-from robustdml_ops.proxy_update import ProxyUpdate, refuse_update
+from robustdml_ops.proxy_update import ProxyUpdate, refuse_update, rows_met
 from robustdml_ops.rows.lengths import unit_rows_twice
+from robustdml_ops.sweep import count_met
 from robustdml_ops.tracing import has_no_values
 from robustdml_ops.validation import all_finite, check_finite_embeddings, check_label_range, require
 
@@ -50,10 +51,10 @@ class ClassSweep(torch.autograd.Function):
     @staticmethod
     def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
         """Of matrices, constants, settings, and an update of the proxies or None."""
-        arguments = arguments[:-1]
+        arguments, update = arguments[:-1], arguments[-1]
         if has_no_values(arguments[0]):
             return class_sweep_op(*arguments)  # type: ignore[no-any-return]
-        return sweep_values(arguments[:2], arguments[2:7], ClassSettings(*arguments[7:]))
+        return sweep_values(arguments[:2], arguments[2:7], ClassSettings(*arguments[7:]), rows_met(update))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -88,13 +89,15 @@ class ClassSweep(torch.autograd.Function):
         return (*gradients, *nothing)
 
 
-def sweep_values(matrices: Matrices, constants: Constants, settings: ClassSettings) -> tuple[Tensor, Tensor]:
-    """The sweep over detached inputs; their values and its results checked."""
+def sweep_values(
+    matrices: Matrices, constants: Constants, settings: ClassSettings, met: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The sweep over detached inputs, or over the rows of the proxies that are ``met``; values and results checked."""
     embeddings, rows = matrices
     check_finite_embeddings(embeddings)
     labels, _, _, scale, bias = constants
     if not settings.elsewhere:
-        check_label_range(labels, len(rows) // settings.centers)
+        check_label_range(labels, count_met(rows, met) // settings.centers)
     if scale.device.type == "cpu":
         if not all_finite(scale):
             raise ValueError(f"scale[{_place(~torch.isfinite(scale))}] is NaN or inf")
@@ -102,7 +105,7 @@ def sweep_values(matrices: Matrices, constants: Constants, settings: ClassSettin
             require((bias < torch.inf).all(), lambda: f"bias[{_place(~(bias < torch.inf))}] is NaN or inf")
     backend = choose(BACKENDS, settings.backend, embeddings.device, scale.dtype)
     lse, target = class_sweep(
-        embeddings, rows, _problem(constants, settings), backend, settings.operand, settings.differentiable
+        embeddings, rows, _problem(constants, settings), backend, settings.operand, settings.differentiable, met
     )
     if lse.device.type == "cpu":
         require(

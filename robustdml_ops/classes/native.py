@@ -49,7 +49,7 @@ def _by_lanes(name: str, similarities: Similarities, problem: ClassProblem, give
         return False
     suffix = module.SUFFIX[similarities.compute]
     sorted_labels, order = problem.labels.by_class()
-    classes = len(similarities.proxies) // problem.centers
+    classes = similarities.count // problem.centers
     whole = getattr(module.library, f"ClassChunk_{suffix}")(
         S=0,
         classes=classes,

@@ -11,8 +11,8 @@ from robustdml_ops.classes.problem import ClassBackend, ClassChunk, ClassProblem
 from robustdml_ops.classes.triton import TritonClasses
 from robustdml_ops.gradient_memory import gradient_room
 from robustdml_ops.label_sets import ELSEWHERE
-from robustdml_ops.proxy_update import ProxyUpdate
-from robustdml_ops.sweep import Chunk, Similarities, update_without_samples
+from robustdml_ops.proxy_update import ProxyUpdate, rows_met
+from robustdml_ops.sweep import Chunk, Similarities, count_met, update_without_samples
 from robustdml_ops.tracing import without_autocast
 
 BACKENDS: dict[str, ClassBackend] = {"native": NativeClasses(), "triton": TritonClasses(), "eager": EagerClasses()}
@@ -25,6 +25,7 @@ def class_sweep(
     backend: ClassBackend,
     operand: torch.dtype,
     differentiable: bool,
+    met: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-sum-exp over the classes and logit of the label, (B,) each in the compute type: 2·B·C·D flops.
 
@@ -37,12 +38,14 @@ def class_sweep(
     differentiable : bool
         Whether :func:`class_sweep_backward` may follow. It must then make the very similarities that were summed: at a
         scale of 10⁴ another order of additions within a product changes a softmax weight by 10⁻³.
+    met : Tensor, optional
+        (M·H,) int64, distinct: the rows of the proxies that the sweep meets, those of M classes. None: all.
     """
     B, compute = len(embeddings), problem.scale.dtype
     sums = ClassSums.empty(B, compute, embeddings.device)
-    if B and len(proxies):
+    if B and count_met(proxies, met):
         with without_autocast(embeddings.device):
-            similarities = _similarities(embeddings, proxies, problem, backend, operand)
+            similarities = _similarities(embeddings, proxies, problem, backend, operand, met)
             fused = not differentiable and backend.fused_forward(similarities.X, proxies, problem, sums)
             if not fused and not backend.sweep(similarities, problem, sums):
                 for _, chunk in _chunks(similarities, problem):
@@ -83,9 +86,11 @@ def class_sweep_backward(
     want : pair of bool
         Which of the two gradients are asked for.
     update : ProxyUpdate, optional
-        Takes the gradient of the proxies, a chunk at a time, and steps on them; then nobody else is given it.
+        Takes the gradient of the proxies, a chunk at a time, and steps on them; then nobody else is given it. One of
+        some rows has the sweep meet these alone.
     """
-    if len(embeddings) == 0 or len(proxies) == 0:
+    met = rows_met(update)
+    if len(embeddings) == 0 or count_met(proxies, met) == 0:
         if update is not None and want[1]:
             update_without_samples(proxies, update)
         dX = torch.zeros_like(embeddings, dtype=problem.scale.dtype) if want[0] else None
@@ -95,7 +100,7 @@ def class_sweep_backward(
     dlogit = dtarget if problem.exclude_target else dtarget + dlse * (target - lse).exp()
     gradient = ClassUpstream(lse, dlse.contiguous(), dlogit.contiguous())
     with without_autocast(embeddings.device):
-        similarities = _similarities(embeddings, proxies, problem, backend, operand)
+        similarities = _similarities(embeddings, proxies, problem, backend, operand, met)
         similarities.want_gradients(*want, update)
         if not backend.sweep_backward(similarities, problem, gradient):
             for similar, chunk in _chunks(similarities, problem):
@@ -105,7 +110,12 @@ def class_sweep_backward(
 
 
 def _similarities(
-    embeddings: Tensor, proxies: Tensor, problem: ClassProblem, backend: ClassBackend, operand: torch.dtype
+    embeddings: Tensor,
+    proxies: Tensor,
+    problem: ClassProblem,
+    backend: ClassBackend,
+    operand: torch.dtype,
+    met: Tensor | None,
 ) -> Similarities:
     return Similarities(
         embeddings,
@@ -115,6 +125,7 @@ def _similarities(
         backend,
         together=problem.centers,
         normalize=problem.normalize,
+        met=met,
     )
 
 

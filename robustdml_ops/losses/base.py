@@ -17,7 +17,7 @@ from robustdml_ops.losses.own_rows import own_rows
 from robustdml_ops.losses.peer import PeerWeights, WeightedLossOptions
 from robustdml_ops.ops import AnchorBiases, AnchorLSE, anchor_loss, anchor_lse, similarity
 from robustdml_ops.precision import compute_dtype
-from robustdml_ops.proxy_update import refuse_update
+from robustdml_ops.proxy_update import ProxyUpdate, refuse_update
 from robustdml_ops.validation import (
     check_finite_numbers,
     check_matrix,
@@ -165,11 +165,12 @@ class AnchorFamilyLoss(PeerWeights, MetricLoss):
             return None
         return self.negatives.draw(labels, self.num_classes)
 
-    def _taking_part(self, drawn: Drawn | None) -> Tensor:
-        """Their proxies."""
+    def _taking_part(self, drawn: Drawn | None, update: ProxyUpdate | None = None) -> tuple[Tensor, ProxyUpdate | None]:
+        """Their proxies, and the step on them."""
+        proxies = self.shards.rows(self.proxies)
         if drawn is None or self.negatives is None:
-            return self.shards.rows(self.proxies)
-        return self.negatives.rows(self.proxies, drawn)
+            return proxies, update
+        return self.negatives.taking_part(proxies, drawn, update)
 
     def _loss(self, batch: Batch) -> Tensor:
         return self._reduce(batch.embeddings, self._terms(batch))
@@ -183,7 +184,7 @@ class AnchorFamilyLoss(PeerWeights, MetricLoss):
             return lse.positive * scales[0] + lse.negative * scales[1]
         if terms.drawn is not None:
             scales[1] = scales[1] * terms.drawn.weights(scales[1].dtype)
-        proxies = self._taking_part(terms.drawn)
+        proxies, update = self._taking_part(terms.drawn, self._update())
         loss = anchor_loss(
             embeddings,
             proxies,
@@ -192,13 +193,14 @@ class AnchorFamilyLoss(PeerWeights, MetricLoss):
             *scales,
             alpha=self.alpha,
             backend=self.backend,
-            update=self._update(),
+            update=update,
         )
         return self.shards.total(loss)
 
     def _lse(self, embeddings: Tensor, terms: "AnchorTerms") -> AnchorLSE:
         """Of all proxies, (C,) each. One that was drawn has the terms of all that it stands for, the others 0."""
-        proxies, drawn = self._taking_part(terms.drawn), terms.drawn
+        drawn = terms.drawn
+        proxies, _ = self._taking_part(drawn)
         lse = anchor_lse(embeddings, proxies, *terms[:2], alpha=self.alpha, backend=self.backend)
         if drawn is None:
             return lse

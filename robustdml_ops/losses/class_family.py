@@ -130,14 +130,13 @@ class ClassFamilyLoss(PeerWeights, MetricLoss):
                 embeddings, proxies, shards.labels(labels), elsewhere=True, backend=self.backend, **self._logits()
             )
             return ClassLSE(*shards.log_sum_exp(*here, labels))
+        update = self._update()
         if self.negatives is not None and self.training:
             drawn = self.negatives.draw(labels, self.num_classes)
-            proxies, labels = self.negatives.rows(proxies, drawn), drawn.labels
+            (proxies, update), labels = self.negatives.taking_part(proxies, drawn, update), drawn.labels
             if self.negative_correction:
                 bias = drawn.weights(compute_dtype(embeddings, proxies)).log()
-        return class_lse(
-            embeddings, proxies, labels, bias=bias, backend=self.backend, update=self._update(), **self._logits()
-        )
+        return class_lse(embeddings, proxies, labels, bias=bias, backend=self.backend, update=update, **self._logits())
 
     def _loss(self, batch: Batch) -> Tensor:
         return reduce_samples(self._losses(batch), batch.sample_weights, self.reduction)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from robustdml_ops.losses.drawn_classes import Drawn, draw_classes
 from robustdml_ops.losses.taken_rows import Receiver, take_rows
+from robustdml_ops.proxy_update import ProxyUpdate, UpdateOfRows, refuse_update
 from robustdml_ops.validation import check_label_range, check_number
 
 
@@ -25,7 +26,8 @@ class Negatives(nn.Module):
     ----------
     receiver : callable or None
         Is given the rows that were drawn and their gradient, in backward, in place of a gradient of all classes in
-        ``.grad``: for optimisers that leave the other rows alone.
+        ``.grad``: for optimisers of your own that leave the other rows alone. Those of :mod:`robustdml_ops.optim` do so
+        by themselves.
     """
 
     state: Tensor
@@ -69,8 +71,10 @@ class Negatives(nn.Module):
             self.state[1] += 1
         return drawn
 
-    def rows(self, proxies: Tensor, drawn: Drawn) -> Tensor:
-        """Take the rows of the classes drawn.
+    def taking_part(
+        self, proxies: Tensor, drawn: Drawn, update: ProxyUpdate | None = None
+    ) -> tuple[Tensor, ProxyUpdate | None]:
+        """Take the rows of the classes drawn or, where an optimiser steps within the sweep, have it meet these alone.
 
         Parameters
         ----------
@@ -78,17 +82,32 @@ class Negatives(nn.Module):
             (C, D), or (C, H, D) with H centres a class.
         drawn : Drawn
             Of this step.
+        update : ProxyUpdate, optional
+            The step on all of them.
 
         Returns
         -------
-        Tensor
-            (M, D) or (M, H, D), differentiable.
+        proxies : Tensor
+            (M, D) or (M, H, D), differentiable; with an update those that were given.
+        update : ProxyUpdate or None
+            The step on the rows of the classes drawn.
+
+        Raises
+        ------
+        RuntimeError
+            There are an update and a receiver.
         """
+        rows = drawn.classes
+        if proxies.dim() == 3:
+            H = proxies.shape[1]
+            rows = (rows[:, None] * H + torch.arange(H, device=rows.device)).flatten()
+        if update is not None:
+            if self.receiver is not None:
+                refuse_update(update, "a loss whose negatives have a receiver", "set negatives.receiver to None")
+            return proxies, UpdateOfRows(update, rows)
         if proxies.dim() == 2:
-            return take_rows(proxies, drawn.classes, self.receiver)
-        H = proxies.shape[1]
-        rows = (drawn.classes[:, None] * H + torch.arange(H, device=drawn.classes.device)).flatten()
-        return take_rows(proxies.flatten(0, 1), rows, self.receiver).view(-1, H, proxies.shape[2])
+            return take_rows(proxies, rows, self.receiver), None
+        return take_rows(proxies.flatten(0, 1), rows, self.receiver).view(-1, *proxies.shape[1:]), None
 
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""

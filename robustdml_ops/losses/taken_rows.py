@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.gradient_memory import gradient_room
-from robustdml_ops.rows.backend import by_columns
+from robustdml_ops.rows.backend import by_columns, rows_at
 
 # Is given rows (n,) int64, distinct, and dL/drows (n, D) in the type of the matrix.
 Receiver = Callable[[Tensor, Tensor], None]
@@ -29,8 +29,7 @@ class TakenRows(torch.autograd.Function):
     @staticmethod
     def forward(matrix: Tensor, rows: Tensor, receiver: Receiver | None) -> Tensor:
         """Of a matrix (C, D)."""
-        # By columns each is read from one end to the other.
-        return matrix.t().index_select(1, rows).t() if by_columns(matrix) else matrix.index_select(0, rows)
+        return rows_at(matrix, rows)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

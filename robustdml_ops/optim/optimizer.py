@@ -143,11 +143,6 @@ class ProxyOptimizer(torch.optim.Optimizer):
                     f"{name} of {type(loss).__name__} makes a gradient of all proxies beside the sweep: leave it out, "
                     "or train the proxies with an optimiser of torch.optim"
                 )
-        if getattr(loss, "negatives", None) is not None:
-            raise ValueError(
-                f"{type(loss).__name__} with negative_share sweeps over rows taken out of the proxies, which it can't "
-                "update: leave negative_share out, or train the proxies with an optimiser of torch.optim"
-            )
         owner = owner_of(parameter)
         if isinstance(owner, ProxyStep) and owner.optimizer is not None:
             raise ValueError(

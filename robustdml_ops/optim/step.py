@@ -56,7 +56,7 @@ class ProxyStep(ProxyUpdate):
         """As :class:`ProxyUpdate`."""
         return self._alive().scale
 
-    def begin(self, proxies: Tensor) -> None:
+    def begin(self, proxies: Tensor, rows: Tensor | None = None) -> None:
         """As :meth:`ProxyUpdate.begin`."""
         if self.swept:
             raise RuntimeError(
@@ -72,7 +72,7 @@ class ProxyStep(ProxyUpdate):
         # Known again once the sweep is through.
         self._known_version = None
         self._skipped = []
-        self._shape, self._strides = proxies.shape, proxies.stride()
+        self._matrix, self._rows = proxies.detach(), rows
         optimizer = self._alive()
         self._group = optimizer.group_of(self.parameter)
         state = optimizer.state[self.parameter]
@@ -80,32 +80,35 @@ class ProxyStep(ProxyUpdate):
         self._moments = tuple(state[name] for name in optimizer.moment_names if name in state)
         self._key = step_key(self._group.get("seed", 0), self.number, self._step)
 
-    def take(self, first: int, P: Tensor, G: Tensor) -> None:
+    def take(self, first: int, G: Tensor) -> None:
         """As :meth:`ProxyUpdate.take`."""
-        P, G = P.detach(), G.to(P.dtype)
+        G = G.to(self._matrix.dtype)
         finite: Tensor | None = None
         if G.device.type != "cpu":
             finite = torch.isfinite(G).all()
         elif not all_finite(G):
             self._skipped.append(torch.ones(1, dtype=torch.bool))
             return
-        olds = tuple(self._rows_of(moment, first, P) for moment in self._moments)
+        last = first + len(G)
+        rows = slice(first, last) if self._rows is None else self._rows[first:last]
+        wholes = (self._matrix, *(self._by_rows(moment) for moment in self._moments))
+        P, *olds = (whole[rows] for whole in wholes)
         news = self._alive().formula(self._group, self._step, P, tuple(old.to(P.dtype) for old in olds), G)
-        for place, (old, new) in enumerate(zip((P, *olds), news, strict=True)):
+        for place, (whole, old, new) in enumerate(zip(wholes, (P, *olds), news, strict=True)):
             if old.dtype != new.dtype:
-                new = round_at_random(new, random_bits(self._key, self._places(first, P)) >> (16 * (place - 1)))
-            old.copy_(new if finite is None else torch.where(finite, new, old))
+                new = round_at_random(new, random_bits(self._key, self._places(rows)) >> (16 * (place - 1)))
+            whole[rows] = new if finite is None else torch.where(finite, new, old)
         if finite is not None:
             self._skipped.append(~finite)
 
-    def native(self, proxies: Tensor, chunks: int) -> Any:
+    def native(self, chunks: int) -> Any:
         """As :meth:`ProxyUpdate.native`."""
         optimizer = self._alive()
         self._skipped = [torch.zeros(chunks, dtype=torch.bool)]
         moments = dict(zip(("M1", "M2"), (moment.data_ptr() for moment in self._moments), strict=False))
-        return getattr(module.library, f"ProxyUpdate_{module.SUFFIX[proxies.dtype]}")(
+        return getattr(module.library, f"ProxyUpdate_{module.SUFFIX[self._matrix.dtype]}")(
             kind=optimizer.kind,
-            P=proxies.data_ptr(),
+            P=self._matrix.data_ptr(),
             bfloat16=any(moment.dtype == torch.bfloat16 for moment in self._moments),
             key=self._key,
             skipped=self._skipped[0].data_ptr(),
@@ -119,6 +122,7 @@ class ProxyStep(ProxyUpdate):
         torch.autograd.graph.increment_version(self.parameter)
         self._alive().state[self.parameter]["step"] += 1
         self.swept, self._moments = True, ()
+        del self._matrix, self._rows
         self._known_version = self.parameter._version
         on_cpu = self.parameter.device.type == "cpu"
         if on_cpu and any(bool(skipped.any()) for skipped in self._skipped):
@@ -187,16 +191,15 @@ class ProxyStep(ProxyUpdate):
                     "loss has been moved or widened"
                 )
 
-    def _rows_of(self, moment: Tensor, first: int, P: Tensor) -> Tensor:
-        """What of a moment belongs to the rows P from ``first`` on."""
-        if moment.dim() == 1:
-            return moment[first : first + len(P)]
-        return moment.as_strided(self._shape, self._strides)[first : first + len(P)]
+    def _by_rows(self, moment: Tensor) -> Tensor:
+        """A moment as the sweep sees the proxies: (C, D), or a number for each row."""
+        return moment if moment.dim() == 1 else moment.as_strided(self._matrix.shape, self._matrix.stride())
 
-    def _places(self, first: int, P: Tensor) -> Tensor:
-        """Where the elements of P lie in the parameter's memory, (c, D): whose random numbers they take."""
-        rows = torch.arange(first, first + len(P), device=P.device)[:, None] * self._strides[0]
-        return rows + torch.arange(P.shape[1], device=P.device) * self._strides[1]
+    def _places(self, rows: slice | Tensor) -> Tensor:
+        """Where the elements of ``rows`` lie in the parameter's memory, (c, D): whose random numbers they take."""
+        device, (by_row, by_column) = self._matrix.device, self._matrix.stride()
+        numbers = torch.arange(rows.start, rows.stop, device=device) if isinstance(rows, slice) else rows
+        return numbers[:, None] * by_row + torch.arange(self._matrix.shape[1], device=device) * by_column
 
 
 def _check_values(proxies: Tensor) -> None:

@@ -66,7 +66,7 @@ class NativePairs(NativeRows, PairBackend):
         if lanes is None or rooms.counts is None:
             return False
         suffix = module.SUFFIX[similarities.compute]
-        whole = _whole(problem, rooms, len(similarities.proxies), suffix)
+        whole = _whole(problem, rooms, similarities.count, suffix)
         settings = _hinge_settings(problem, similarities.X, rooms.counts, rooms.rows)
         sweep = getattr(module.library, f"Sweep_{suffix}")(**lanes)
         if getattr(module.library, f"pair_hinge_sweep_{suffix}")(whole, settings, sweep, candidate_scale.data_ptr()):

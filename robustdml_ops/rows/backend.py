@@ -69,3 +69,9 @@ def new_rows(like: Tensor, rows: int, columns: bool, dtype: torch.dtype) -> Tens
     if columns:
         return like.new_empty((like.shape[1], rows), dtype=dtype).t()
     return like.new_empty((rows, like.shape[1]), dtype=dtype)
+
+
+def rows_at(matrix: Tensor, rows: Tensor) -> Tensor:
+    """Rows ``rows`` (n,) int64 of ``matrix`` (C, D), in its layout."""
+    # By columns each is read from one end to the other.
+    return matrix.t().index_select(1, rows).t() if by_columns(matrix) else matrix.index_select(0, rows)

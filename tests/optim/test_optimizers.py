@@ -7,7 +7,6 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from python_ref import row_wise_adagrad
 from robustdml_ops import native_module
@@ -19,6 +18,7 @@ from robustdml_ops.losses import (
     SoftTripleLoss,
 )
 from robustdml_ops.optim import ProxyAdagrad, ProxyAdamW, ProxySGD
+from tests.storages import Storages
 
 B, C, D = 12, 45, 5
 BACKENDS = [
@@ -277,21 +277,6 @@ def test_distributed_checkpoints_hold_it(tmp_path):
     assert loaded.param_groups[0]["lr"] == 0.1
     for name, moment in saved.state[P].items():
         assert torch.equal(loaded.state[Q][name], moment)
-
-
-class Storages(TorchDispatchMode):
-    """Sizes in bytes of all memory that operations return, but for what is known beforehand."""
-
-    def __init__(self, known):
-        super().__init__()
-        self.known, self.largest = {tensor.untyped_storage().data_ptr() for tensor in known}, 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() not in self.known:
-                self.largest = max(self.largest, tensor.untyped_storage().nbytes())
-        return result
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

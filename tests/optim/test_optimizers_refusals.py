@@ -12,7 +12,6 @@ from robustdml_ops.losses import (
     MultiSimilarityLoss,
     NormalizedSoftmaxLoss,
     ProxyAnchorLoss,
-    ProxyNCALoss,
     SoftTripleLoss,
 )
 from robustdml_ops.ops import class_lse
@@ -328,9 +327,3 @@ def test_a_loss_under_the_compiler_is_told_at_step():
     assert P.grad.shape == P.shape
     with pytest.raises(RuntimeError, match=r"one under torch\.compile"):
         optimizer.step()
-
-
-@pytest.mark.parametrize("kind", [ProxyAnchorLoss, ProxyNCALoss])
-def test_sampled_negatives_are_refused(kind):
-    with pytest.raises(ValueError, match=r"negative_share.*torch\.optim"):
-        ProxyAdamW(kind(50, 8, negative_share=0.2), lr=0.1)

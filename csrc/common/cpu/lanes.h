@@ -35,13 +35,14 @@ struct Sweep {
     const T* X;  // (B, D) in: unit rows of the batch
     std::int64_t B;
     std::int64_t D;
-    const T* P;  // (rows, D) in: proxies or anchors, by rows or by columns
+    const T* P;  // (rows, D), or more rows in: proxies or anchors, by rows or by columns
     std::int64_t P_row_stride;
     std::int64_t P_column_stride;
-    std::int64_t rows;
-    bool normalize;  // whether they are scaled to length 1
-    T* dX;           // (B, D) out: dL/dX, or null
-    T* dP;           // (rows, D) out: dL/dP, or null
+    std::int64_t rows;        // that are met
+    const std::int64_t* met;  // (rows,) in: which rows of P they are, distinct; null: the first ones
+    bool normalize;           // whether they are scaled to length 1
+    T* dX;                    // (B, D) out: dL/dX, or null
+    T* dP;                    // (rows, D) out: dL/dP, or null
     std::int64_t dP_row_stride;
     std::int64_t dP_column_stride;
     std::int64_t chunk_rows;
@@ -60,6 +61,7 @@ struct Sweep {
             field("P_row_stride", &Sweep::P_row_stride),
             field("P_column_stride", &Sweep::P_column_stride),
             field("rows", &Sweep::rows),
+            optional_field("met", &Sweep::met),
             field("normalize", &Sweep::normalize),
             field("dX", &Sweep::dX),
             field("dP", &Sweep::dP),
@@ -114,11 +116,12 @@ struct Similar {
 // What a lane has of its own.
 template <class T>
 struct LaneMemory {
-    Buffer<T> S, inverse_norm, U, dP;
+    Buffer<T> S, inverse_norm, P, U, dP;
 
     explicit LaneMemory(const Sweep<T>& sweep)
         : S(sweep.chunk_rows * sweep.B),
           inverse_norm(sweep.chunk_rows),
+          P(sweep.met ? sweep.chunk_rows * sweep.D : 0),
           dP(sweep.update ? sweep.chunk_rows * sweep.D : 0) {}
 };
 
@@ -129,10 +132,25 @@ struct ChunkRows {
     bool as_they_are;
 };
 
+// The rows that a chunk meets, side by side: where they are, or copied from where they are.
+template <class T>
+Rows<const T> rows_met(const Sweep<T>& sweep, T* own, std::int64_t first, std::int64_t count) {
+    if (!sweep.met) return sweep.proxies(first);
+    const Rows<const T> P = sweep.proxies(0);
+    const std::int64_t* met = sweep.met + first;
+    if (P.by_columns()) {
+        for (std::int64_t d = 0; d < sweep.D; ++d)
+            for (std::int64_t i = 0; i < count; ++i) own[d * sweep.chunk_rows + i] = P.column(d)[met[i]];
+        return {own, 1, sweep.chunk_rows};
+    }
+    for (std::int64_t i = 0; i < count; ++i) std::copy_n(P.row(met[i]), sweep.D, own + i * sweep.D);
+    return {own, sweep.D, 1};
+}
+
 template <class T>
 ChunkRows<T> similarities(const Sweep<T>& sweep, LaneMemory<T>& lane, std::int64_t first, std::int64_t count,
                           std::atomic<bool>& out_of_reach) {
-    const Rows<const T> P = sweep.proxies(first), X{sweep.X, sweep.D, 1};
+    const Rows<const T> P = rows_met(sweep, lane.P.get(), first, count), X{sweep.X, sweep.D, 1};
     const Rows<T> S{lane.S.get(), sweep.B, 1};
     multiply(sweep.gemm, P, transposed(X), S, count, sweep.B, sweep.D, false);
     // Norms come after the product: it brings the rows into the cache at no cost in time.
@@ -168,7 +186,7 @@ void gradients(const Sweep<T>& sweep, const LaneMemory<T>& lane, const ChunkRows
     if (!sweep.update) return;
     const Rows<const T> G{dP.data, dP.row_stride, dP.column_stride};
     sweep.update->skipped[first / sweep.chunk_rows] =
-        !update_rows(*sweep.update, G, sweep.proxies(0), first, count, sweep.D);
+        !update_rows(*sweep.update, G, sweep.proxies(0), first, sweep.met, count, sweep.D);
 }
 
 // total = parts[0] + parts[1] + ..., `count` of them, in this order.

@@ -1,0 +1,263 @@
+"""Steps on the classes that a loss has drawn: those of torch on their rows, and nothing else is read or written."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+from robustdml_ops import native_module
+from robustdml_ops.losses import (
+    AdaptiveProxyAnchorLoss,
+    NormalizedSoftmaxLoss,
+    ProxyAnchorLoss,
+    SubCenterArcFaceLoss,
+)
+from robustdml_ops.losses.drawn_classes import draw_classes
+from robustdml_ops.ops import class_lse
+from robustdml_ops.optim import ProxyAdagrad, ProxyAdamW, ProxySGD
+from robustdml_ops.proxy_update import UpdateOfRows, update_of
+from tests.storages import Storages
+
+B, C, D, H = 7, 45, 5, 3
+SHARED = {"negative_share": 0.3, "negative_seed": 3}
+BACKENDS = [
+    "eager",
+    pytest.param("native", marks=pytest.mark.skipif(native_module.library is None, reason="no module")),
+]
+LOSSES = {
+    "proxy-anchor": (ProxyAnchorLoss, "proxies", {}),
+    "adaptive": (AdaptiveProxyAnchorLoss, "proxies", {"per_class": True, "negative_margin": "proxy"}),
+    "normalized-softmax": (NormalizedSoftmaxLoss, "W", {}),
+    "subcenter-arcface": (SubCenterArcFaceLoss, "W", {"sub_centers": H}),
+}
+ADAMW = {"lr": 0.1, "weight_decay": 0.1, "betas": (0.8, 0.99), "eps": 1e-4}
+RULES = [
+    (ProxyAdamW, torch.optim.AdamW, ADAMW),
+    (ProxySGD, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}),
+]
+
+
+def build(name, dtype=torch.float64, **options):
+    """A loss and its proxies, the same each time."""
+    torch.manual_seed(0)
+    kind, parameter, settings = LOSSES[name]
+    loss = kind(C, D, **settings, **SHARED, **options).to(dtype)
+    return loss, getattr(loss, parameter)
+
+
+def batches(steps, dtype=torch.float64, size=B):
+    """Embeddings, labels, and which classes are not drawn."""
+    generator = torch.Generator().manual_seed(1)
+    for step in range(steps):
+        X = torch.randn(size, D, generator=generator, dtype=dtype)
+        y = torch.randint(C, (size,), generator=generator)
+        drawn = draw_classes(y, C, SHARED["negative_share"], torch.tensor([SHARED["negative_seed"], step])).classes
+        yield X, y, torch.ones(C, dtype=torch.bool).index_fill(0, drawn, False).nonzero().squeeze(1)
+
+
+def rows_of(P, values, classes):
+    """An index into what lies as the parameter does, or is a number a row, of the rows of some classes."""
+    columns, centers = P.shape[0] == D, max(P.shape) // C
+    rows = (classes[:, None] * centers + torch.arange(centers)).flatten()
+    return (slice(None), rows) if columns and values.dim() == 2 else (rows,)
+
+
+def close(mine, exact, tolerance=1e-11):
+    torch.testing.assert_close(mine, exact, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(("rule", "torch_rule", "settings"), RULES)
+def test_drawn_rows_take_the_step_of_torch_and_the_others_none(small_chunks, name, backend, rule, torch_rule, settings):
+    """torch's optimiser steps on all rows, those that were not drawn with zeros; these are put back here."""
+    (ours, P), (theirs, Q) = build(name, backend=backend), build(name, backend=backend)
+    fused, plain = rule(ours, **settings), torch_rule([Q], **settings)
+    for X, y, absent in batches(3):
+        before = {"": Q.detach().clone()} | {key: value.clone() for key, value in plain.state[Q].items()}
+        mine, other = X.clone().requires_grad_(), X.clone().requires_grad_()
+        losses = ours(mine, y), theirs(other, y)
+        for loss, optimizer in zip(losses, (fused, plain), strict=True):
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert 10 < len(absent) < 30
+        for key, value in {"": Q.detach(), **plain.state[Q]}.items():
+            if value.dim():
+                rows = rows_of(P, value, absent)
+                value[rows] = before.get(key, torch.zeros_like(value))[rows]
+        close(*losses)
+        close(mine.grad, other.grad)
+        close(P, Q)
+        for moment in fused.moment_names:
+            close(fused.state[P][moment], plain.state[Q][moment])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_without_weight_decay_it_is_sparse_adam(small_chunks, backend):
+    """Whose epsilon is of uncorrected moments: here it is too small to be seen."""
+    settings = {"lr": 0.1, "betas": (0.8, 0.99), "eps": 1e-300}
+    (ours, P), (theirs, Q) = build("proxy-anchor", backend=backend), build("proxy-anchor")
+    fused, plain = ProxyAdamW(ours, weight_decay=0, **settings), torch.optim.SparseAdam([Q], **settings)
+    for X, y, absent in batches(4):
+        ours(X, y).backward()
+        fused.step()
+        theirs(X, y).backward()
+        drawn = torch.ones(C, dtype=torch.bool).index_fill(0, absent, False).nonzero()
+        Q.grad = torch.sparse_coo_tensor(drawn.t(), Q.grad[drawn.squeeze(1)], Q.shape, check_invariants=True)
+        plain.step()
+        Q.grad = None
+        close(P, Q)
+        close(fused.state[P]["exp_avg_sq"], plain.state[Q]["exp_avg_sq"])
+
+
+@pytest.mark.parametrize("name", ["proxy-anchor", "subcenter-arcface"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_row_wise_adagrad_counts_the_rows_that_were_drawn(small_chunks, name, backend):
+    (ours, P), (theirs, Q) = build(name, backend=backend), build(name)
+    optimizer = ProxyAdagrad(ours, lr=0.1, eps=1e-3)
+    total = torch.zeros(len(ours._class_matrix()), dtype=torch.float64)
+    for X, y, _ in batches(3):
+        ours(X, y).backward()
+        optimizer.step()
+        theirs(X, y).backward()
+        matrix, gradient = (each if name == "proxy-anchor" else each.t() for each in (Q.detach(), Q.grad))
+        total += gradient.square().mean(1)
+        # Without weight decay a gradient of 0 is no step.
+        matrix -= 0.1 / (total.sqrt() + 1e-3)[:, None] * gradient
+        Q.grad = None
+        close(P, Q)
+        close(optimizer.state[P]["sum"], total)
+
+
+@pytest.mark.skipif(native_module.library is None, reason="no native module")
+@pytest.mark.parametrize("name", ["proxy-anchor", "normalized-softmax"])
+def test_native_rounds_drawn_rows_as_eager(small_chunks, name):
+    """bfloat16 moments: random bits belong to places in the whole matrix."""
+    pairs = [build(name, backend=backend) for backend in ("native", "eager")]
+    optimizers = [ProxyAdamW(loss, lr=0.01, moments=torch.bfloat16, seed=3) for loss, _ in pairs]
+    for X, y, _ in batches(3):
+        for (loss, _), optimizer in zip(pairs, optimizers, strict=True):
+            loss(X, y).backward()
+            optimizer.step()
+    (P, Q), moments = [parameter for _, parameter in pairs], []
+    for (_, parameter), optimizer in zip(pairs, optimizers, strict=True):
+        moments.append(optimizer.state[parameter]["exp_avg_sq"])
+    assert (moments[0] == moments[1]).double().mean() > 0.999
+    close(P, Q, 2e-2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ["proxy-anchor", "normalized-softmax"])
+def test_rows_that_were_not_drawn_are_neither_read_nor_written(small_chunks, name, backend):
+    """NaN in them, and in what is kept of them, is seen by nobody and stays."""
+    loss, P = build(name, backend=backend)
+    optimizer = ProxyAdamW(loss, lr=0.1)
+    for step, (X, y, absent) in enumerate(batches(3)):
+        if step:
+            whole = [P.detach(), *(optimizer.state[P][moment] for moment in optimizer.moment_names)]
+            kept = [value[rows_of(P, value, absent)].clone() for value in whole]
+            for value in whole:
+                # Through NumPy, so that nobody is told of a change.
+                value.numpy()[tuple(i if isinstance(i, slice) else i.numpy() for i in rows_of(P, value, absent))] = (
+                    math.nan
+                )
+        X.requires_grad_()
+        loss(X, y).backward()
+        optimizer.step()
+        assert X.grad.isfinite().all()
+        if step:
+            for value, before in zip(whole, kept, strict=True):
+                rows = rows_of(P, value, absent)
+                assert value[rows].isnan().all()
+                value.numpy()[tuple(i if isinstance(i, slice) else i.numpy() for i in rows)] = before.numpy()
+                assert value.isfinite().all()
+
+
+@pytest.mark.skipif(native_module.library is None, reason="no native module")
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_rows_drawn_are_not_copied(small_chunks, name):
+    """But for a chunk at a time, by the lanes themselves."""
+    loss, P = build(name, backend="native", dtype=torch.float32)
+    optimizer = ProxyAdamW(loss)
+    first, second = batches(2, torch.float32, size=2)
+    loss(*first[:2]).backward()  # which looks at the values of all proxies
+    optimizer.step()
+    X, y, absent = second
+    with Storages([P, *optimizer.state[P].values()]) as storages:
+        loss(X, y).backward()
+        optimizer.step()
+    assert 0 < storages.largest < (C - len(absent)) * P.nbytes // C
+
+
+def test_an_empty_batch_is_a_step_of_zeros_on_what_was_drawn(small_chunks):
+    loss, P = build("proxy-anchor")
+    optimizer = ProxyAdamW(loss, lr=0.1, weight_decay=0.5)
+    before = P.detach().clone()
+    for X, y, absent in batches(1, size=0):
+        loss(X, y).backward()
+        optimizer.step()
+        drawn = torch.ones_like(P.detach()).index_fill(0, absent, 0)
+        close(P, before * (1 - 0.05 * drawn))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ["proxy-anchor", "normalized-softmax"])
+def test_nothing_is_written_of_what_is_not_finite(name, backend):
+    loss, P = build(name, backend=backend)
+    optimizer = ProxySGD(loss, lr=0.1)
+    (X, y, _), before = next(batches(1)), P.detach().clone()
+    X[3, 1] = math.nan
+    with pytest.raises(ValueError, match=r"embeddings\[3\]"):
+        loss(X, y)
+    with torch.no_grad():
+        P[2, 1] = math.inf
+    with pytest.raises(ValueError, match=r"proxies\[\d+\] has NaN|is NaN or inf"):
+        loss(next(batches(1))[0], y).backward()
+    P.detach()[2, 1] = before[2, 1]
+    assert torch.equal(P, before)
+    del optimizer
+
+
+def test_a_receiver_beside_an_optimiser_is_refused():
+    loss, P = build("normalized-softmax")
+    optimizer, before = ProxyAdamW(loss), P.detach().clone()
+    loss.negatives.receiver = lambda rows, gradient: None
+    X, y, _ = next(batches(1))
+    with pytest.raises(RuntimeError, match=r"have a receiver can't update .* set negatives\.receiver to None"):
+        loss(X, y)
+    assert torch.equal(P, before)
+    del optimizer
+
+
+def test_in_eval_mode_all_classes_take_part_and_none_is_updated():
+    loss, P = build("proxy-anchor")
+    optimizer, before = ProxyAdamW(loss), P.detach().clone()
+    X, y, _ = next(batches(1))
+    twin = ProxyAnchorLoss(C, D).double()
+    twin.load_state_dict({"proxies": before})
+    close(loss.eval()(X, y), twin(X, y))
+    assert torch.equal(P, before)
+    del optimizer
+
+
+@pytest.mark.parametrize("row", [-1, C])
+def test_rows_out_of_range_are_named(row):
+    loss, P = build("normalized-softmax")
+    optimizer = ProxySGD(loss)
+    update = UpdateOfRows(update_of(loss._class_matrix()), torch.tensor([3, row]))
+    with pytest.raises(IndexError, match=rf"rows\[1\] = {row} is outside 0 … {C - 1}"):
+        class_lse(torch.randn(1, D).double(), P.t(), torch.tensor([0]), update=update)
+    del optimizer
+
+
+def test_a_copy_of_the_loss_makes_a_gradient():
+    loss, P = build("proxy-anchor")
+    optimizer, before = ProxyAdamW(loss), P.detach().clone()
+    X, y, absent = next(batches(1))
+    twin = copy.deepcopy(loss)
+    twin(X, y).backward()
+    assert not twin.proxies.grad[absent].any()
+    assert torch.equal(P, before)
+    del optimizer
