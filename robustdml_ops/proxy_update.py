@@ -18,6 +18,7 @@ class ProxyUpdate(ABC):
     """A step of an optimiser on one parameter, taken within a sweep."""
 
     parameter: Tensor
+    local: Tensor  # what of it is here, a leaf in plain memory: the parameter itself, or that of a DTensor
     loss_scale: float  # dL/dloss, for a sweep that comes before backward
     rows: Tensor | None = None  # (M,) int64, distinct: those that the sweep meets and steps on; None: all
 
@@ -68,7 +69,7 @@ class UpdateOfRows(ProxyUpdate):
 
     def __init__(self, update: ProxyUpdate, rows: Tensor) -> None:
         self.update, self.rows = update, rows.contiguous()
-        self.parameter, self.loss_scale = update.parameter, update.loss_scale
+        self.parameter, self.local, self.loss_scale = update.parameter, update.local, update.loss_scale
 
     def begin(self, proxies: Tensor, rows: Tensor | None = None) -> None:
         """See the base class."""
@@ -103,11 +104,6 @@ def rows_met(update: ProxyUpdate | None) -> Tensor | None:
 _bound: MutableMapping[Tensor, "weakref.ref[ProxyUpdate]"] = WeakIdKeyDictionary()
 
 
-def parameter_of(matrix: Tensor) -> Tensor:
-    """The parameter that ``matrix`` is, or is a view of."""
-    return matrix if matrix._base is None else matrix._base
-
-
 def bind(update: ProxyUpdate) -> None:
     """From now on a sweep over the parameter's rows takes this step."""
     _bound[update.parameter] = weakref.ref(update)
@@ -124,11 +120,10 @@ def may_update() -> bool:
     return torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
 
 
-def update_of(matrix: Tensor | None) -> ProxyUpdate | None:
-    """What is bound to ``matrix``, or to the parameter that it is a view of, where :func:`may_update` says yes."""
-    if matrix is None or not may_update():
+def update_of(parameter: Tensor | None) -> ProxyUpdate | None:
+    """What is bound to a parameter, where :func:`may_update` says yes."""
+    if parameter is None or not may_update():
         return None
-    parameter = parameter_of(matrix)
     reference = _bound.get(parameter)
     return None if reference is None or not parameter.requires_grad else reference()
 

@@ -42,6 +42,10 @@ class OneProcess:
         """The classes that are here of values for all of them, or of a DTensor of such; plain memory."""
         return values
 
+    def range(self) -> tuple[int, int] | None:
+        """The first class that is here, and the first behind them; None: all are."""
+        return None
+
     def here(self, labels: Tensor) -> Tensor:
         """Which labels' classes are here, (B,) bool."""
         return torch.ones_like(labels, dtype=torch.bool)

@@ -65,6 +65,10 @@ class ClassShards(OneProcess):
             )
         return values.to_local() if isinstance(values, DTensor) else values[self.first : self.last]
 
+    def range(self) -> tuple[int, int] | None:
+        """As of one process."""
+        return self.first, self.last
+
     def labels(self, labels: Tensor) -> Tensor:
         """As of one process."""
         return torch.where(self.here(labels), labels - self.first, ELSEWHERE)

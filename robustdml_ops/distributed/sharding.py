@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distr
 
 from robustdml_ops.distributed.class_shards import ClassShards
 from robustdml_ops.distributed.processes import Processes
+from robustdml_ops.proxy_update import owner_of
 from robustdml_ops.shards import settings_of
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -96,6 +97,8 @@ def shard_classes(
     processes = Processes(device_mesh, timeout)
     traits = {f"{type(part).__name__}.{name}": value for part in parts for name, value in settings_of(part).items()}
     traits |= {name: f"{tuple(value.shape)} of {value.dtype}" for name, value in module.named_parameters()}
+    draws = {type(part).__name__: part.negatives for part in parts if getattr(part, "negatives", None) is not None}
+    traits |= {f"{name}.negatives.state": negatives.state.tolist() for name, negatives in draws.items()}
     processes.agree(dict, traits | {"backbone_gradients": backbone_gradients})
     factor = float(device_mesh.size()) if backbone_gradients == "averaged" else 1.0
     for part in parts:
@@ -118,10 +121,10 @@ def _parts(module: nn.Module) -> list[Any]:
         raise TypeError(f"{type(module).__name__} has no classes to divide: take a loss or filter of this package")
     for part in parts:
         part.class_dimensions()  # some raise for what can't be divided
-        if getattr(part, "negatives", None) is not None:
+        if any(owner_of(parameter) is not None for parameter in part.parameters(recurse=False)):
             raise ValueError(
-                f"negative_share={part.negatives.share} of {type(part).__name__} draws among all classes, which are to "
-                "be divided: leave it out"
+                f"an optimiser is bound to the parameters of {type(part).__name__}, which sharding replaces: shard the "
+                "loss first, and make its optimiser then"
             )
         if part.shards.divided:
             raise ValueError(f"{type(part).__name__} is sharded already: make a new one, and shard it once")

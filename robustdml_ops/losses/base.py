@@ -12,7 +12,7 @@ from robustdml_ops.label_sets import LabelSets
 from robustdml_ops.losses.drawn_classes import Drawn
 from robustdml_ops.losses.metric_loss import Batch, MetricLoss, Parts, check_options, refuse_candidates
 from robustdml_ops.losses.miner_indices import miner_weights
-from robustdml_ops.losses.negatives import negatives_of
+from robustdml_ops.losses.negatives import negatives_of, share_of
 from robustdml_ops.losses.own_rows import own_rows
 from robustdml_ops.losses.peer import PeerWeights, WeightedLossOptions
 from robustdml_ops.ops import AnchorBiases, AnchorLSE, anchor_loss, anchor_lse, similarity
@@ -44,6 +44,7 @@ class AnchorFamilyLoss(PeerWeights, MetricLoss):
         negatives = negatives_of(options)
         super().__init__(**options)
         self.negatives = negatives
+        self.negative_share = share_of(negatives)
         if negatives is not None:
             self._refuse_dense("negative_share")
         self.num_classes = num_classes
@@ -118,8 +119,11 @@ class AnchorFamilyLoss(PeerWeights, MetricLoss):
     def _sub_loss_names(self) -> list[str]:
         return ["pos_loss", "neg_loss"]
 
-    def _class_matrix(self) -> Tensor:
+    def _class_parameter(self) -> nn.Parameter:
         return self.proxies
+
+    def _class_matrix(self) -> Tensor:
+        return self._rows_here(self.proxies)
 
     def _check(self, batch: Batch) -> Tensor:
         """The embeddings of a checked batch."""
@@ -134,11 +138,11 @@ class AnchorFamilyLoss(PeerWeights, MetricLoss):
 
     def _label_sets(self, labels: Tensor, present: Tensor | None, drawn: Drawn | None) -> tuple[LabelSets, Tensor]:
         """X_p⁺ of the classes here that take part, and |P⁺| of all."""
-        sets = LabelSets.of(labels if drawn is None else drawn.labels)
-        count = count_labels(sets, present)
+        here = self.shards.labels(labels) if drawn is None else drawn.labels
         if self.shards.divided:
-            sets = LabelSets.of(self.shards.labels(labels), elsewhere=True)
-        return sets, count
+            return LabelSets.of(here, elsewhere=True), count_labels(LabelSets.of(labels), present)
+        sets = LabelSets.of(here)
+        return sets, count_labels(sets, present)
 
     def _log_weights(self, batch: Batch, bias: float = 0.0) -> tuple[Tensor, Tensor | None]:
         """Bias + log u (B,), compute type, and which samples are present (None: all). A weight of 0 has no gradient.
@@ -163,11 +167,11 @@ class AnchorFamilyLoss(PeerWeights, MetricLoss):
         """Classes that take part; None: all."""
         if self.negatives is None or not self.training:
             return None
-        return self.negatives.draw(labels, self.num_classes)
+        return self.negatives.draw(labels, self.num_classes, self.shards.range())
 
     def _taking_part(self, drawn: Drawn | None, update: ProxyUpdate | None = None) -> tuple[Tensor, ProxyUpdate | None]:
         """Their proxies, and the step on them."""
-        proxies = self.shards.rows(self.proxies)
+        proxies = self._class_matrix()
         if drawn is None or self.negatives is None:
             return proxies, update
         return self.negatives.taking_part(proxies, drawn, update)
@@ -198,13 +202,13 @@ class AnchorFamilyLoss(PeerWeights, MetricLoss):
         return self.shards.total(loss)
 
     def _lse(self, embeddings: Tensor, terms: "AnchorTerms") -> AnchorLSE:
-        """Of all proxies, (C,) each. One that was drawn has the terms of all that it stands for, the others 0."""
+        """Of all proxies here, (C,) each. One that was drawn has the terms of all that it stands for, the others 0."""
         drawn = terms.drawn
         proxies, _ = self._taking_part(drawn)
         lse = anchor_lse(embeddings, proxies, *terms[:2], alpha=self.alpha, backend=self.backend)
         if drawn is None:
             return lse
-        zeros = lse.positive.new_zeros(self.num_classes)
+        zeros = lse.positive.new_zeros(len(self._class_matrix()))
         each = (lse.positive, lse.negative * drawn.weights(zeros.dtype))
         return AnchorLSE(*(zeros.index_copy(0, drawn.classes, values) for values in each))
 

@@ -9,7 +9,7 @@ from typing_extensions import Unpack
 from robustdml_ops.losses.labels import class_labels
 from robustdml_ops.losses.metric_loss import Batch, MetricLoss, Parts, check_options, refuse_candidates
 from robustdml_ops.losses.miner_indices import miner_weights
-from robustdml_ops.losses.negatives import negatives_of
+from robustdml_ops.losses.negatives import negatives_of, share_of
 from robustdml_ops.losses.own_rows import own_rows
 from robustdml_ops.losses.peer import ClassLossOptions, PeerWeights
 from robustdml_ops.losses.reduction import reduce_samples
@@ -34,6 +34,7 @@ class ClassFamilyLoss(PeerWeights, MetricLoss):
         self.num_classes = num_classes
         self.embedding_size = embedding_size
         self.negatives = negatives
+        self.negative_share = share_of(negatives)
         if negatives is not None:
             self._refuse_dense("negative_share")
 
@@ -92,7 +93,7 @@ class ClassFamilyLoss(PeerWeights, MetricLoss):
 
     def _proxies(self) -> Tensor:
         """(C, D), or (C, H, D) with H centres a class: those that are here."""
-        return self.shards.rows(self._class_matrix())
+        return self._class_matrix()
 
     def _logits(self) -> dict[str, Any]:
         """How logits are made of the similarities: settings of :func:`~robustdml_ops.ops.class_lse`."""
@@ -124,19 +125,24 @@ class ClassFamilyLoss(PeerWeights, MetricLoss):
 
         Without this correction the sums are of those drawn alone.
         """
-        proxies, bias, shards = self._proxies(), None, self.shards
-        if shards.divided:  # no class is drawn then: shard_classes refuses that
-            here = class_lse(
-                embeddings, proxies, shards.labels(labels), elsewhere=True, backend=self.backend, **self._logits()
-            )
-            return ClassLSE(*shards.log_sum_exp(*here, labels))
-        update = self._update()
+        proxies, update, bias, shards = self._proxies(), self._update(), None, self.shards
+        here = shards.labels(labels)
         if self.negatives is not None and self.training:
-            drawn = self.negatives.draw(labels, self.num_classes)
-            (proxies, update), labels = self.negatives.taking_part(proxies, drawn, update), drawn.labels
+            drawn = self.negatives.draw(labels, self.num_classes, shards.range())
+            (proxies, update), here = self.negatives.taking_part(proxies, drawn, update), drawn.labels
             if self.negative_correction:
                 bias = drawn.weights(compute_dtype(embeddings, proxies)).log()
-        return class_lse(embeddings, proxies, labels, bias=bias, backend=self.backend, update=update, **self._logits())
+        sums = class_lse(
+            embeddings,
+            proxies,
+            here,
+            bias=bias,
+            elsewhere=shards.divided,
+            backend=self.backend,
+            update=update,
+            **self._logits(),
+        )
+        return ClassLSE(*shards.log_sum_exp(*sums, labels))
 
     def _loss(self, batch: Batch) -> Tensor:
         return reduce_samples(self._losses(batch), batch.sample_weights, self.reduction)

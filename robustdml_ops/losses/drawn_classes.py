@@ -5,6 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from robustdml_ops.label_sets import ELSEWHERE
+
 # Of SplitMix64, the mixing function of Steele, Lea and Flood (OOPSLA 2014), as signed numbers.
 _STEP = -0x61C8864680B583EB
 _FIRST = -0x40A7B892E31B1A47
@@ -12,87 +14,137 @@ _SECOND = -0x6B2FB644ECCEEE15
 
 
 class Drawn(NamedTuple):
-    """M distinct classes. The first count once; each of the others stands for ``weight`` classes."""
+    """M distinct classes. The first places of the draw count once; each of the others stands for ``weight`` classes."""
 
-    classes: Tensor  # (M,) int64
-    labels: Tensor  # (B,) int64: where among them the class of each sample is; below 0: nowhere, as its label
+    classes: Tensor  # (M,) int64, counted from the first class that is here
+    labels: Tensor  # (B,) int64: where among them the class of each sample is; ELSEWHERE: nowhere
+    places: Tensor  # (M,) int64: of each in the draw of all classes
     certain: int  # how many count once: the batch's classes, filled up with others to the size of the batch
     weight: float  # ≥ 1; 1 where all classes are there
 
     def weights(self, dtype: torch.dtype) -> Tensor:
         """How many classes each stands for, (M,)."""
-        certain, others = self.certain, len(self.classes) - self.certain
         one = torch.ones((), dtype=dtype, device=self.classes.device)
-        return torch.cat([one.expand(certain), (self.weight * one).expand(others)])
+        return torch.where(self.places < self.certain, one, self.weight * one)
 
 
-def draw_classes(labels: Tensor, num_classes: int, share: float, state: Tensor, shard: int = 0) -> Drawn:
+def draw_classes(
+    labels: Tensor, num_classes: int, share: float, state: Tensor, here: tuple[int, int] | None = None
+) -> Drawn:
     """Draw the classes of a step: a pure function of its arguments, with the same result on every device.
 
     Parameters
     ----------
     labels : Tensor
-        (B,) int64 in 0 … C − 1, or below 0 for samples whose class is not among these C.
+        (B,) int64 in 0 … C − 1, the same on all processes.
     num_classes : int
         C.
     share : float
         In (0, 1): how large a part of the others is drawn.
     state : Tensor
         (2,) int64: seed and step.
-    shard : int
-        Of the classes, where they are divided: each draws its own.
+    here : pair of int, optional
+        The first class that is here, and the first behind them, where classes are divided: of the draw, which is the
+        same however they are, only these are made. None: all.
 
     Returns
     -------
     Drawn
         Of min(B, C) + share·(C − min(B, C)) classes, rounded, and at least one more than the first: a size that does
-        not depend on the labels, so that nothing waits for the device.
+        not depend on the labels, so that nothing waits for the device. How many of them are ``here`` does.
 
     Notes
     -----
     The classes that the batch lacks are cut into as many intervals as are to be drawn, one is drawn from each, and all
     are moved around the circle by one random number. So every one is drawn with the same probability, none twice, and
-    the work is that of the classes drawn, not of all. What the first intervals gave fills the batch's classes up to a
-    number that is known beforehand, ``certain``. A class that the batch lacks is among these with some probability
+    the work is that of the classes drawn here, not of all. What the first intervals gave fills the batch's classes up
+    to a number that is known beforehand, ``certain``. A class that the batch lacks is among these with some probability
     p, and counts once, or is drawn by the other intervals with the probability (1 − p)/weight, and counts ``weight``
     times: once, on average, whatever p is.
     """
-    B, C = len(labels), num_classes
-    certain = min(B, C)
-    drawn = max(1, round(share * (C - certain))) if certain < C else 0
-    places, batch, present = _distinct(labels, C)
-    slots = torch.arange(certain + drawn, device=labels.device)
-    # The j-th of N others is j and as many more as there are classes of the batch up to it.
-    others, intervals = C - present, (certain + drawn - present).clamp(min=1)
-    j = (slots - present).clamp(min=0)
-    low, high = j * others // intervals, (j + 1) * others // intervals
-    random = _random(state, shard, certain + drawn + 1)
-    turn, others = random[-1], others.clamp(min=1)
-    picked = (low + random[:-1] % (high - low).clamp(min=1) + turn % others) % others
-    picked = picked + torch.searchsorted(batch - torch.arange(B, device=labels.device), picked, right=True)
-    first = torch.where(slots[:certain] < present, batch[:certain], picked[:certain])
-    return Drawn(torch.cat([first, picked[certain:]]), places, certain, (C - certain) / drawn if drawn else 1.0)
+    certain = min(len(labels), num_classes)
+    drawn = max(1, round(share * (num_classes - certain))) if certain < num_classes else 0
+    circle = _Circle(labels, num_classes, certain + drawn, state)
+    weight = (num_classes - certain) / drawn if drawn else 1.0
+    if here is None:
+        slots = torch.arange(certain + drawn, device=labels.device)
+        picked = circle.picked(slots)
+        first = torch.where(slots[:certain] < circle.present, circle.batch[:certain], picked[:certain])
+        return Drawn(torch.cat([first, picked[certain:]]), circle.labels, slots, certain, weight)
+    first_class, end = here
+    # Of the batch's classes and of those picked by the intervals that reach into these.
+    slots, met = circle.slots_of(first_class, end)
+    own = torch.arange(len(labels), device=labels.device)
+    candidates = torch.cat([circle.batch, circle.picked(slots)])
+    met = torch.cat([own < circle.present, met]) & (candidates >= first_class) & (candidates < end)
+    kept = met.nonzero().squeeze(1)
+    before = torch.searchsorted(circle.batch, first_class)
+    at = torch.where((labels >= first_class) & (labels < end), circle.labels - before, ELSEWHERE)
+    return Drawn(candidates[kept] - first_class, at, torch.cat([own, slots])[kept], certain, weight)
+
+
+class _Circle:
+    """The classes that a batch lacks, in a circle of N that is cut into K intervals; one is picked from each.
+
+    Parameters
+    ----------
+    labels : Tensor
+        (B,) int64 in 0 … C − 1.
+    num_classes, slots : int
+        C, and M: how many classes are drawn. Slots 0 … present − 1 are the batch's, the K others have an interval each.
+    state : Tensor
+        (2,) int64: seed and step.
+    """
+
+    def __init__(self, labels: Tensor, num_classes: int, slots: int, state: Tensor) -> None:
+        self.labels, self.batch, self.present = _distinct(labels, num_classes)
+        self.num_classes, self.slots, self.state = num_classes, slots, state
+        self.others, self.intervals = num_classes - self.present, slots - self.present
+        self.turn = _random(state, torch.tensor([slots], device=labels.device)) % self.others.clamp(min=1)
+
+    def picked(self, slots: Tensor) -> Tensor:
+        """Class that the interval of each slot gives; of the batch's slots, some number."""
+        # The j-th of N others is j and as many more as there are classes of the batch up to it.
+        j, others, intervals = (slots - self.present).clamp(min=0), self.others, self.intervals.clamp(min=1)
+        low, high = j * others // intervals, (j + 1) * others // intervals
+        picked = low + _random(self.state, slots) % (high - low).clamp(min=1)
+        picked = (picked + self.turn) % others.clamp(min=1)
+        ranks = torch.arange(len(self.batch), device=slots.device)
+        return picked + torch.searchsorted(self.batch - ranks, picked, right=True)
+
+    def slots_of(self, first: int, end: int) -> tuple[Tensor, Tensor]:
+        """Slots whose intervals reach into the classes ``first:end``, as many as may, and which of them count.
+
+        n places of the circle meet at most n·K/N + 3 intervals: a part of one at either end and, where the circle is
+        closed, of one more.
+        """
+        count = min(self.slots, (end - first) * self.slots // self.num_classes + 3)
+        steps = torch.arange(count, device=self.batch.device)
+        others, intervals = self.others.clamp(min=1), self.intervals.clamp(min=1)
+        start = (first - torch.searchsorted(self.batch, first) - self.turn) % others
+        # The last interval that begins at start or before.
+        j = ((start + 1) * intervals - 1) // others + steps
+        return self.present + j % intervals, steps < self.intervals
 
 
 def _distinct(labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor, Tensor]:
     """Where each label is among the distinct ones; these, ascending, (B,); and how many they are, ().
 
-    Behind them are numbers that are no class, ascending as well. A label below 0 stays as it is.
+    Behind them are numbers that are no class, ascending as well.
     """
     ordered, order = torch.sort(labels, stable=True)
     before = torch.cat([ordered.new_full((1,), -1), ordered])[:-1]
-    rank = (((ordered >= 0) & (ordered != before)).cumsum(0)) - 1
-    places = torch.where(labels < 0, labels, torch.empty_like(rank).scatter(0, order, rank))
-    # Place 0 takes the labels below 0. Equal labels write one value to one place.
-    distinct = num_classes - 1 + torch.arange(len(labels) + 1, device=labels.device)
-    return places, distinct.scatter(0, rank + 1, ordered)[1:], (rank + 1).amax() if len(labels) else rank.sum()
+    rank = (ordered != before).cumsum(0) - 1
+    places = torch.empty_like(rank).scatter(0, order, rank)
+    # Equal labels write one value to one place.
+    distinct = num_classes + torch.arange(len(labels), device=labels.device)
+    return places, distinct.scatter(0, rank, ordered), (rank + 1).amax() if len(labels) else rank.sum()
 
 
-def _random(state: Tensor, shard: int, n: int) -> Tensor:
-    """Numbers in 0 … 2^63 − 1, (n,): SplitMix64, started anew for each seed, step and shard."""
+def _random(state: Tensor, places: Tensor) -> Tensor:
+    """Numbers in 0 … 2^63 − 1 at ``places`` int64 of a sequence: SplitMix64, started anew for each seed and step."""
     seed, step = state.unbind()
-    start = _mix(seed * _FIRST + step) + shard
-    return _mix(start + torch.arange(n, device=state.device) * _STEP) & torch.iinfo(torch.int64).max
+    return _mix(_mix(seed * _FIRST + step) + places * _STEP) & torch.iinfo(torch.int64).max
 
 
 def _mix(x: Tensor) -> Tensor:

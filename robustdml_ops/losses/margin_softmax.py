@@ -55,11 +55,11 @@ class MarginSoftmaxLoss(ClassFamilyLoss):
         """See the base class."""
         return {"W": 1}
 
-    def _proxies(self) -> Tensor:
-        return self.shards.rows(self.W).t()
+    def _class_parameter(self) -> nn.Parameter:
+        return self.W
 
     def _class_matrix(self) -> Tensor:
-        return self.W.t()
+        return self._rows_here(self.W).t()
 
     def _twin(self) -> Any:
         twin = getattr(peer_losses, self.peer_name)(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from robustdml_ops.label_sets import ABSENT
 from robustdml_ops.losses.distances import fused_form, keep_statistics, named, peer_distance
@@ -254,9 +254,18 @@ class MetricLoss(PeerBase):
         """What a regulariser of weights takes: one row a class or centre. None: the loss has no parameters."""
         return None
 
+    def _class_parameter(self) -> nn.Parameter | None:
+        """The parameter that the class matrix is, or is a view or a part of."""
+        return None
+
+    def _rows_here(self, parameter: nn.Parameter) -> Tensor:
+        """What of it is here, as plain memory; where an optimiser steps on it, what that steps on."""
+        update = self._update()
+        return self.shards.rows(parameter) if update is None else update.local
+
     def _update(self) -> ProxyUpdate | None:
         """The step that an optimiser of ``robustdml_ops.optim`` takes on the class matrix within the sweep."""
-        return update_of(self._class_matrix()) if self.training and may_update() else None
+        return update_of(self._class_parameter()) if self.training and may_update() else None
 
     def _others(self, batch: Batch) -> Tensor:
         """What the embeddings are compared with."""

@@ -38,7 +38,7 @@ class Negatives(nn.Module):
         self.register_buffer("state", torch.tensor([seed, 0]))
         self.receiver: Receiver | None = None
 
-    def draw(self, labels: Tensor, num_classes: int) -> Drawn:
+    def draw(self, labels: Tensor, num_classes: int, here: tuple[int, int] | None = None) -> Drawn:
         """Draw the classes of the next step.
 
         Parameters
@@ -47,6 +47,8 @@ class Negatives(nn.Module):
             (B,) int64 in 0 … C − 1.
         num_classes : int
             C.
+        here : pair of int, optional
+            The first class that is here, and the first behind them; the same draw whatever they are.
 
         Returns
         -------
@@ -66,7 +68,7 @@ class Negatives(nn.Module):
                 "leave the loss out of the checkpoint, or negative_share out of the loss"
             )
         check_label_range(labels, num_classes)
-        drawn = draw_classes(labels, num_classes, self.share, self.state)
+        drawn = draw_classes(labels, num_classes, self.share, self.state, here)
         with torch.no_grad():
             self.state[1] += 1
         return drawn
@@ -129,3 +131,8 @@ def negatives_of(options: Any) -> Negatives | None:
     if not 0 <= seed < 2**63:
         raise ValueError(f"negative_seed must not be negative, nor 2^63 or more, got {seed}")
     return None if share == 1 else Negatives(float(share), seed)
+
+
+def share_of(negatives: Negatives | None) -> float:
+    """``negative_share`` as a loss was given it."""
+    return 1.0 if negatives is None else negatives.share

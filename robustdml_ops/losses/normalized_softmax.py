@@ -85,11 +85,11 @@ class NormalizedSoftmaxLoss(ClassFamilyLoss):
         per_cosine = 2 if self._form() == "squared" else 1
         return {"scale": per_cosine / self.temperature}
 
-    def _proxies(self) -> Tensor:
-        return self.shards.rows(self.W).t()
+    def _class_parameter(self) -> nn.Parameter:
+        return self.W
 
     def _class_matrix(self) -> Tensor:
-        return self.W.t()
+        return self._rows_here(self.W).t()
 
     def _twin(self) -> Any:
         twin = peer_losses.NormalizedSoftmaxLoss(

@@ -110,8 +110,11 @@ class ProxyNCALoss(ClassFamilyLoss):
         per_cosine = 1 if self._form() == "cosine" else 2
         return {"scale": per_cosine * self.softmax_scale, "exclude_target": not self.include_positive}
 
-    def _class_matrix(self) -> Tensor:
+    def _class_parameter(self) -> nn.Parameter:
         return self.proxies
+
+    def _class_matrix(self) -> Tensor:
+        return self._rows_here(self.proxies)
 
     def _twin(self) -> Any:
         if not self.include_positive:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from robustdml_ops.losses.center_spread import center_spread
-from robustdml_ops.losses.class_family import ClassFamilyLoss
+from robustdml_ops.losses.centers_by_class import CentersByClassLoss
 from robustdml_ops.losses.distances import named
 from robustdml_ops.losses.metric_loss import Batch, Parts, no_initialisation
 from robustdml_ops.losses.peer import ClassLossOptions, peer_losses
@@ -16,7 +16,7 @@ from robustdml_ops.ops import similarity
 from robustdml_ops.validation import check_finite_numbers, check_positive, check_sizes
 
 
-class SoftTripleLoss(ClassFamilyLoss):
+class SoftTripleLoss(CentersByClassLoss):
     """SoftTriple: a softmax over classes, each the soft maximum of its H centres.
 
         S'_ik = Σ_h softmax_h(s_ikh / γ) s_ikh
@@ -58,6 +58,8 @@ class SoftTripleLoss(ClassFamilyLoss):
     >>> loss_function.fc.grad.shape
     torch.Size([64, 300])
     """
+
+    centers_name = "fc"
 
     def __init__(
         self,
@@ -126,26 +128,8 @@ class SoftTripleLoss(ClassFamilyLoss):
     def _sub_loss_names(self) -> list[str]:
         return ["loss", "center_reg_loss"] if self.regularizer_weight else ["loss"]
 
-    def _proxies(self) -> Tensor:
-        return self.by_class("fc", self.shards.rows(self.fc))
-
-    def class_dimensions(self) -> dict[str, int]:
-        """See the base class."""
-        return {"fc": 0}
-
-    def by_class(self, _: str, centers: Tensor) -> Tensor:
-        """``fc`` (D, C·H) as (C, H, D), which is how it lies where classes are sharded: no class is cut then."""
-        return centers if centers.dim() == 3 else centers.t().reshape(-1, self.centers_per_class, self.embedding_size)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        """Of one process or, with centres by class, of several."""
-        saved = state_dict.get(prefix + "fc")
-        if saved is not None and saved.dim() == 3 and self.fc.dim() == 2:
-            state_dict = {**state_dict, prefix + "fc": saved.flatten(0, 1).t()}
-        super()._load_from_state_dict(state_dict, prefix, *arguments)
-
-    def _class_matrix(self) -> Tensor:
-        return self.fc.t()
+    def _centers_per_class(self) -> int:
+        return self.centers_per_class
 
     def _twin(self) -> Any:
         settings = (self.centers_per_class, self.la, 1 / self.gamma, self.margin)

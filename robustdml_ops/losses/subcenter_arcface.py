@@ -8,6 +8,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from robustdml_ops.losses.arcface import ArcFaceLoss
+from robustdml_ops.losses.centers_by_class import CentersByClassLoss
 from robustdml_ops.losses.labels import class_labels
 from robustdml_ops.losses.peer import ClassLossOptions
 from robustdml_ops.precision import compute_dtype
@@ -24,7 +25,7 @@ from robustdml_ops.validation import (
 _SAMPLES = 1 << 14  # whose centres are gathered at a time
 
 
-class SubCenterArcFaceLoss(ArcFaceLoss):
+class SubCenterArcFaceLoss(CentersByClassLoss, ArcFaceLoss):
     """ArcFace over classes of H centres: a sample's cosine with a class is that with the nearest of them.
 
         cos θ_k = max_h cos(x, w_kh),   and ℓ_i of these as in :class:`~robustdml_ops.losses.ArcFaceLoss`
@@ -60,6 +61,7 @@ class SubCenterArcFaceLoss(ArcFaceLoss):
     """
 
     peer_name = "SubCenterArcFaceLoss"
+    centers_name = "W"
 
     def __init__(
         self,
@@ -107,8 +109,13 @@ class SubCenterArcFaceLoss(ArcFaceLoss):
         Raises
         ------
         ValueError, IndexError
-            As for a batch of the loss.
+            As for a batch of the loss; classes that are sharded.
         """
+        if self.shards.divided:
+            raise ValueError(
+                "get_outliers looks for the centres of all classes, and those of this loss are sharded: load its full "
+                "state_dict into a loss of one process, and ask that one"
+            )
         check_finite_numbers(threshold=threshold)
         check_matrix("embeddings", embeddings, columns=self.embedding_size)
         check_same_device(embeddings=embeddings, W=self.W)
@@ -141,13 +148,8 @@ class SubCenterArcFaceLoss(ArcFaceLoss):
     def _logits(self) -> dict[str, Any]:
         return {**super()._logits(), "pooling": "max"}
 
-    def class_dimensions(self) -> dict[str, int]:
-        """Refused: the columns of ``W`` are centres, and a division by columns would cut classes apart."""
-        raise ValueError(f"{type(self).__name__} can't be sharded: take SoftTripleLoss, or one centre a class")
-
-    def _proxies(self) -> Tensor:
-        """(C, H, D), a view of ``W``."""
-        return self.W.t().reshape(self.num_classes, self.sub_centers, self.embedding_size)
+    def _centers_per_class(self) -> int:
+        return self.sub_centers
 
     def _twin(self) -> Any:
         twin = super()._twin()

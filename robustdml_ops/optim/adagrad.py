@@ -44,6 +44,7 @@ class ProxyAdagrad(ProxyOptimizer):
 
     kind: ClassVar[str] = "adagrad"
     moment_names: ClassVar[tuple[str, ...]] = ("sum",)
+    by_row: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from robustdml_ops.losses.metric_loss import MetricLoss
+from robustdml_ops.optim.sharded import is_sharded, local_of, part_like, shard_like
 from robustdml_ops.optim.step import ProxyStep
-from robustdml_ops.proxy_update import bind, owner_of, parameter_of
+from robustdml_ops.proxy_update import bind, owner_of
 from robustdml_ops.validation import check_local, check_number, check_positive
 
 Losses = nn.Module | Iterable[nn.Module | dict[str, Any]]
@@ -24,6 +25,7 @@ class ProxyOptimizer(torch.optim.Optimizer):
 
     kind: ClassVar[str]  # its name in the native module
     moment_names: ClassVar[tuple[str, ...]]  # in ``state``, in the order of the formula
+    by_row: ClassVar[bool] = False  # whether a moment is a number a row
 
     def __init__(self, losses: Losses, scale: float, defaults: dict[str, Any]) -> None:
         check_positive(scale=scale)
@@ -36,16 +38,20 @@ class ProxyOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Bind another loss: ``{"loss": loss, ...}`` with settings of its own, such as ``lr``."""
         group = dict(param_group)
-        loss = group.pop("loss", group.get("params"))
-        matrix = self._matrix_of(loss)
-        parameter = parameter_of(matrix)
+        loss = self._checked(group.pop("loss", group.get("params")))
+        parameter: Any = loss._class_parameter()
         self._check({**self.defaults, **group})
         group["params"] = [parameter]
         super().add_param_group(group)
         # Now, and not at the first step: checkpoints find it, and a lack of memory shows at once.
-        moments = self._moments(self.param_groups[-1], parameter, len(matrix))
-        step = ProxyStep(self, parameter, len(self._steps))
-        self.state[parameter] = {"step": torch.tensor(0.0), **moments}
+        local, matrix = local_of(parameter), loss._class_matrix()
+        assert matrix is not None
+        rows, here = len(matrix), loss.shards.range()
+        moments = self._moments(self.param_groups[-1], local, rows)
+        before = 0 if here is None else here[0] * (parameter.numel() // loss.num_classes)
+        step = ProxyStep(self, parameter, len(self._steps), before)
+        kept = {name: moment if here is None else shard_like(parameter, moment) for name, moment in moments.items()}
+        self.state[parameter] = {"step": torch.tensor(0.0), **kept}
         self._steps.append(step)
         bind(step)
 
@@ -88,6 +94,14 @@ class ProxyOptimizer(torch.optim.Optimizer):
         """Let go of what stands in ``.grad``; updates are not undone."""
         super().zero_grad(set_to_none=True)
 
+    def state_dict(self) -> dict[str, Any]:
+        """As of any optimiser; the type of moments is given by its name, since checkpoints know no types."""
+        state: dict[str, Any] = super().state_dict()
+        for group in state["param_groups"]:
+            if "moments" in group:
+                group["moments"] = str(group["moments"])
+        return state
+
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """As of any optimiser; moments keep the type that this one was made with.
 
@@ -106,7 +120,7 @@ class ProxyOptimizer(torch.optim.Optimizer):
         for step, state in zip(self._steps, own, strict=True):
             loaded = self.state[step.parameter]
             for name, value in state.items():
-                value.copy_(torch.as_tensor(loaded[name]))
+                value.copy_(part_like(value, torch.as_tensor(loaded[name])))
             self.state[step.parameter] = state
         for group, dtype in zip(self.param_groups, moments, strict=True):
             if dtype is not None:
@@ -125,16 +139,21 @@ class ProxyOptimizer(torch.optim.Optimizer):
     def _name(self) -> str:
         return type(self).__name__
 
-    def _matrix_of(self, loss: object) -> Tensor:
-        """The proxies of ``loss``, a row each, if they can be bound."""
-        matrix = loss._class_matrix() if isinstance(loss, MetricLoss) else None
-        if matrix is None:
+    def _checked(self, loss: object) -> MetricLoss:
+        """A loss whose proxies can be bound."""
+        parameter = loss._class_parameter() if isinstance(loss, MetricLoss) else None
+        if not isinstance(loss, MetricLoss) or parameter is None:
             raise TypeError(
                 f"{self._name} takes losses of this package that have proxies, such as ProxyAnchorLoss, or "
                 f'{{"loss": loss, "lr": …}} of each, got {type(loss).__name__}: pass the loss, not its parameters'
             )
-        parameter = parameter_of(matrix)
-        check_local("the proxies", parameter)
+        if not loss.shards.divided:
+            if is_sharded(parameter):
+                raise TypeError(
+                    f"the proxies of {type(loss).__name__} are a DTensor that shard_classes has not made: keep the "
+                    "loss out of FSDP, and divide its classes with robustdml_ops.distributed.shard_classes"
+                )
+            check_local("the proxies", parameter)
         if not isinstance(parameter, nn.Parameter) or parameter.dtype not in (torch.float32, torch.float64):
             raise TypeError(f"the proxies must be a parameter of float32 or float64, got {parameter.dtype}")
         for name in ("weight_regularizer", "regularizer_weight"):
@@ -149,7 +168,7 @@ class ProxyOptimizer(torch.optim.Optimizer):
                 f"the proxies of {type(loss).__name__} belong to {type(owner.optimizer).__name__} already: bind them "
                 "to one optimiser, or delete that one first"
             )
-        return matrix
+        return loss
 
     def _check(self, group: dict[str, Any]) -> None:
         """Raise where a setting of a group is out of range."""

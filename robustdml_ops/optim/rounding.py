@@ -17,6 +17,11 @@ def step_key(seed: int, parameter: int, step: int) -> int:
     return int(random_key(int(random_key(seed, parameter)[0]), step)[0])
 
 
+def key_from(key: int, place: int) -> int:
+    """Key of the same stream from ``place`` on: what stands first there."""
+    return (key + place * _GOLDEN) % (1 << 64)
+
+
 def random_bits(key: int, places: Tensor) -> Tensor:
     """The words of the stream at ``places`` int64, as int64: the bits of ``random_word`` in C++."""
     z = (places + 1) * _GOLDEN + (key - (1 << 64) if key >= 1 << 63 else key)

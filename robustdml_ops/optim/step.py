@@ -8,7 +8,8 @@ from torch import Tensor
 
 from robustdml_ops import native_module as module
 from robustdml_ops.optim.no_gradient import NoGradient, stands_for_none
-from robustdml_ops.optim.rounding import random_bits, round_at_random, step_key
+from robustdml_ops.optim.rounding import key_from, random_bits, round_at_random, step_key
+from robustdml_ops.optim.sharded import is_sharded, local_of
 from robustdml_ops.proxy_update import ProxyUpdate
 from robustdml_ops.rows.lengths import SHORTEST, inverse_lengths
 from robustdml_ops.validation import all_finite
@@ -19,6 +20,7 @@ class Formula(Protocol):
 
     kind: ClassVar[str]  # its name in the native module
     moment_names: ClassVar[tuple[str, ...]]  # in the order of the formula
+    by_row: ClassVar[bool]  # whether a moment is a number a row
     scale: float
     state: Any
 
@@ -35,13 +37,15 @@ class Formula(Protocol):
 
 
 class ProxyStep(ProxyUpdate):
-    """The step of ``optimizer`` on its parameter number ``number``."""
+    """The step of ``optimizer`` on its parameter number ``number``, of which ``before`` elements precede those here."""
 
-    def __init__(self, optimizer: Formula, parameter: Tensor, number: int) -> None:
+    def __init__(self, optimizer: Formula, parameter: Tensor, number: int, before: int = 0) -> None:
         # Weakly: an optimiser that nobody holds any more is to be gone, and its parameter free for another.
         self._optimizer = weakref.ref(optimizer)
-        self.parameter = parameter
-        self.number = number
+        self.parameter, self.local = parameter, parameter
+        if is_sharded(parameter):
+            self.local = local_of(parameter).detach().requires_grad_()
+        self.number, self.before = number, before
         self.swept = self.confirmed = False
         self._known_version: int | None = None  # of the parameter when its values were seen to be good
         self._skipped: list[Tensor] = []
@@ -67,7 +71,7 @@ class ProxyStep(ProxyUpdate):
             )
         self.check_gradient()
         self._check_moments()
-        if self.parameter._version != self._known_version:
+        if self.local._version != self._known_version:
             _check_values(proxies)
         # Known again once the sweep is through.
         self._known_version = None
@@ -77,8 +81,8 @@ class ProxyStep(ProxyUpdate):
         self._group = optimizer.group_of(self.parameter)
         state = optimizer.state[self.parameter]
         self._step = int(state["step"]) + 1
-        self._moments = tuple(state[name] for name in optimizer.moment_names if name in state)
-        self._key = step_key(self._group.get("seed", 0), self.number, self._step)
+        self._moments = tuple(local_of(state[name]) for name in optimizer.moment_names if name in state)
+        self._key = key_from(step_key(self._group.get("seed", 0), self.number, self._step), self.before)
 
     def take(self, first: int, G: Tensor) -> None:
         """As :meth:`ProxyUpdate.take`."""
@@ -119,12 +123,12 @@ class ProxyStep(ProxyUpdate):
     def finish(self) -> None:
         """As :meth:`ProxyUpdate.finish`."""
         # The native module writes by address: autograd is told here.
-        torch.autograd.graph.increment_version(self.parameter)
+        torch.autograd.graph.increment_version(self.local)
         self._alive().state[self.parameter]["step"] += 1
         self.swept, self._moments = True, ()
         del self._matrix, self._rows
-        self._known_version = self.parameter._version
-        on_cpu = self.parameter.device.type == "cpu"
+        self._known_version = self.local._version
+        on_cpu = self.local.device.type == "cpu"
         if on_cpu and any(bool(skipped.any()) for skipped in self._skipped):
             self._known_version = None
             raise ValueError(
@@ -149,7 +153,7 @@ class ProxyStep(ProxyUpdate):
 
     def check_version(self, version: int) -> None:
         """As :meth:`ProxyUpdate.check_version`."""
-        if self.parameter._version != version:
+        if self.local._version != version:
             raise RuntimeError(
                 "the proxies have been updated since this loss was computed: call backward once, before the next loss "
                 "and before anything else changes them"
@@ -178,13 +182,15 @@ class ProxyStep(ProxyUpdate):
 
     def _check_moments(self) -> None:
         """Raise where the parameter has been moved or widened since its moments were made."""
-        P, optimizer = self.parameter, self._alive()
+        P, optimizer = local_of(self.parameter), self._alive()
         for name in optimizer.moment_names:
-            moment = optimizer.state[P].get(name)
+            moment = optimizer.state[self.parameter].get(name)
             if moment is None:
                 continue
+            moment = local_of(moment)
             moved = moment.device != P.device or moment.dtype not in (P.dtype, torch.bfloat16)
-            if moved or (moment.dim() > 1 and moment.stride() != P.stride()):
+            moved = moved or self.local.data_ptr() != P.data_ptr()
+            if moved or (not optimizer.by_row and moment.stride() != P.stride()):
                 raise RuntimeError(
                     f"the proxies are {P.dtype} on {P.device}, of strides {P.stride()}, and their {name} is "
                     f"{moment.dtype} on {moment.device}, of strides {moment.stride()}: make the optimiser after the "
@@ -193,7 +199,9 @@ class ProxyStep(ProxyUpdate):
 
     def _by_rows(self, moment: Tensor) -> Tensor:
         """A moment as the sweep sees the proxies: (C, D), or a number for each row."""
-        return moment if moment.dim() == 1 else moment.as_strided(self._matrix.shape, self._matrix.stride())
+        if self._alive().by_row:
+            return moment.view(-1)
+        return moment.as_strided(self._matrix.shape, self._matrix.stride())
 
     def _places(self, rows: slice | Tensor) -> Tensor:
         """Where the elements of ``rows`` lie in the parameter's memory, (c, D): whose random numbers they take."""

@@ -18,7 +18,6 @@ from robustdml_ops.losses import (
     ProcSimLoss,
     ProxyAnchorLoss,
     SmoothProxyAnchorLoss,
-    SubCenterArcFaceLoss,
     SuperContrastiveLoss,
 )
 from tests.distributed.worlds import case
@@ -109,10 +108,6 @@ def what_cannot_be_sharded(place):
             shard_classes(module, place.mesh)
     with pytest.raises(ValueError, match="dml of ProcSimLoss"):
         shard_classes(ProcSimLoss(9, 4, dml=MultiSimilarityLoss(reduction="none")), place.mesh)
-    with pytest.raises(ValueError, match="SubCenterArcFaceLoss can't be sharded"):
-        shard_classes(SubCenterArcFaceLoss(9, 4), place.mesh)
-    with pytest.raises(ValueError, match=r"negative_share=0\.5 of ProxyAnchorLoss"):
-        shard_classes(ProxyAnchorLoss(9, 4, negative_share=0.5), place.mesh)
     view = shard_classes(MultiSimilarityLoss(), place.mesh)
     with pytest.raises(ValueError, match="ref_emb is another view"):
         view(torch.randn(3, 4), LABELS, None, torch.randn(3, 4), LABELS)

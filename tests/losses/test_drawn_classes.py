@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from robustdml_ops.label_sets import ELSEWHERE
 from robustdml_ops.losses.drawn_classes import draw_classes
+from tests.storages import Storages
 
 
 def state(step=0, seed=0):
@@ -42,26 +44,50 @@ def test_distinct_classes_with_those_of_the_batch_first(B, C, share):
         assert (weights[:certain] == 1).all()
 
 
-def test_a_pure_function_of_seed_step_and_shard():
+def test_a_pure_function_of_seed_and_step():
     labels = torch.tensor([3, 3, 700, 12])
 
-    def classes(step=0, seed=0, shard=0):
-        return draw_classes(labels, 1000, 0.1, state(step, seed), shard).classes
+    def classes(step=0, seed=0):
+        return draw_classes(labels, 1000, 0.1, state(step, seed)).classes
 
-    assert torch.equal(classes(4, 5, 6), classes(4, 5, 6))
+    assert torch.equal(classes(4, 5), classes(4, 5))
     first = set(classes().tolist())
-    for other in (classes(step=1), classes(seed=1), classes(shard=1), classes(seed=2**40), classes(step=2**40)):
+    for other in (classes(step=1), classes(seed=1), classes(seed=2**40), classes(step=2**40)):
         assert len(first & set(other.tolist())) < 40  # of 104; by chance 13
 
 
-def test_labels_of_other_shards_are_left_out():
-    drawn = draw_classes(torch.tensor([-7, 4, -1, 9, 4]), 100, 0.2, state())
-    assert drawn.labels.tolist() == [-7, 0, -1, 1, 0]
-    assert drawn.classes[:2].tolist() == [4, 9]
-    assert len(drawn.classes.unique()) == len(drawn.classes) == 5 + 19
-    none = draw_classes(torch.tensor([-1, -1]), 10, 0.5, state())
-    assert none.labels.tolist() == [-1, -1]
-    assert len(none.classes.unique()) == 2 + 4
+@pytest.mark.parametrize(
+    ("B", "C", "share"),
+    [(5, 20, 0.3), (3, 4, 0.01), (64, 40, 0.1), (9, 9, 0.5), (0, 9, 0.4), (7, 90, 0.04), (6, 61, 0.97)],
+)
+@pytest.mark.parametrize("each", [1, 3, 7, 100])
+def test_shards_draw_what_one_process_draws(B, C, share, each):
+    """Each its own classes, with the same weights: however many, also where an interval reaches over several."""
+    generator = torch.Generator().manual_seed(B)
+    for step in range(12):
+        labels = torch.randint(C, (B,), generator=generator)
+        if step % 3 == 0:
+            labels = labels.clamp(max=C // 3)  # none in the last shards
+        whole = draw_classes(labels, C, share, state(step))
+        weights = torch.zeros(C).index_copy(0, whole.classes, whole.weights(torch.float32))
+        found = torch.zeros(C)
+        for first in range(0, C + each, each):
+            here = min(C, first), min(C, first + each)
+            drawn = draw_classes(labels, C, share, state(step), here)
+            found[here[0] : here[1]].index_add_(0, drawn.classes, drawn.weights(torch.float32))
+            at = (labels >= here[0]) & (labels < here[1])
+            assert torch.equal(drawn.classes[drawn.labels[at]] + here[0], labels[at])
+            assert (drawn.labels[~at] == ELSEWHERE).all()
+        assert torch.equal(found, weights)
+
+
+def test_the_work_of_a_shard_is_that_of_its_own_classes():
+    """No tensor of the size of all that are drawn."""
+    labels, C = torch.arange(8), 10**6
+    with Storages([labels]) as storages:
+        drawn = draw_classes(labels, C, 0.1, state(), (500_000, 510_000))
+    assert 990 < len(drawn.classes) < 1010
+    assert storages.largest < 20_000
 
 
 @pytest.mark.parametrize(("C", "share"), [(24, 0.3), (37, 0.1)])

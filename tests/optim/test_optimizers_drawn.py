@@ -246,7 +246,7 @@ def test_in_eval_mode_all_classes_take_part_and_none_is_updated():
 def test_rows_out_of_range_are_named(row):
     loss, P = build("normalized-softmax")
     optimizer = ProxySGD(loss)
-    update = UpdateOfRows(update_of(loss._class_matrix()), torch.tensor([3, row]))
+    update = UpdateOfRows(update_of(P), torch.tensor([3, row]))
     with pytest.raises(IndexError, match=rf"rows\[1\] = {row} is outside 0 … {C - 1}"):
         class_lse(torch.randn(1, D).double(), P.t(), torch.tensor([0]), update=update)
     del optimizer

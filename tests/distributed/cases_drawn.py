@@ -1,0 +1,252 @@
+"""Drawn classes, and optimisers within the sweep, on shards against one process: float64, 1e-10."""
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict, set_optimizer_state_dict
+
+from robustdml_ops.distributed import ShardError, shard_classes
+from robustdml_ops.losses import (
+    AdaptiveProxyAnchorLoss,
+    CosFaceLoss,
+    NormalizedSoftmaxLoss,
+    ProxyAnchorLoss,
+    ProxyNCALoss,
+    SoftTripleLoss,
+    SubCenterArcFaceLoss,
+)
+from robustdml_ops.optim import ProxyAdagrad, ProxyAdamW, ProxySGD
+from tests.distributed.worlds import case
+
+# Of three processes or four the last have other numbers of classes than the first.
+C, D, H = 37, 6, 3
+LOSSES = {
+    "proxy_anchor": partial(ProxyAnchorLoss, C, D),
+    "adaptive_per_proxy": partial(AdaptiveProxyAnchorLoss, C, D, per_class=True, negative_margin="proxy"),
+    "proxy_nca_2017": partial(ProxyNCALoss, C, D, include_positive=False, negative_correction=False),
+    "normalized_softmax": partial(NormalizedSoftmaxLoss, C, D),
+    "cosface": partial(CosFaceLoss, C, D),
+    "soft_triple": partial(SoftTripleLoss, C, D, H),
+    "subcenter_arcface": partial(SubCenterArcFaceLoss, C, D, sub_centers=H),
+}
+RULES = {
+    "adamw": partial(ProxyAdamW, lr=0.05, weight_decay=0.1),
+    "sgd": partial(ProxySGD, lr=0.05, momentum=0.9),
+    "adagrad": partial(ProxyAdagrad, lr=0.05),
+}
+
+
+def make(name, **options):
+    torch.manual_seed(1)
+    return LOSSES[name](**options).double()
+
+
+def sharded(place, loss):
+    return shard_classes(copy.deepcopy(loss), place.mesh, backbone_gradients="summed")
+
+
+def batches(place, count=3):
+    """Embeddings and labels of all processes; the last batch's labels are all of the first classes."""
+    generator = torch.Generator().manual_seed(3)
+    for step in range(count):
+        X = torch.randn(place.batch_size, D, generator=generator, dtype=torch.float64)
+        yield X, torch.randint(5 if step == count - 1 else C, (place.batch_size,), generator=generator)
+
+
+def close(found, expected):
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+
+
+def step(place, one, many, X, labels):
+    """Loss and backward of one process and of all, compared but for the gradients of parameters."""
+    mine, own = X.clone().requires_grad_(), X[place.own].clone().requires_grad_()
+    expected, found = one(mine, labels), many(own, labels[place.own])
+    here = ...
+    if expected.dim():  # own classes' terms or own samples' losses, and any upstream gradient
+        by_class = isinstance(one, ProxyAnchorLoss | AdaptiveProxyAnchorLoss)
+        here = slice(many.shards.first, many.shards.last) if by_class else place.own
+    upstream = torch.linspace(1, 2, expected.numel(), dtype=torch.float64).view(expected.shape)
+    close(found, expected[here])
+    (expected * upstream).sum().backward()
+    (found * upstream[here]).sum().backward()
+    close(own.grad, mine.grad[place.own])
+
+
+def by_class(one, name, values):
+    """Of one process, as it lies where classes are sharded."""
+    return one.by_class(name, values) if hasattr(one, "by_class") else values
+
+
+def drawn(name, reduction, share, place):
+    """The draw is the same however many processes there are; some of them have no class in it."""
+    one = make(name, negative_share=share, negative_seed=4, reduction=reduction)
+    many = sharded(place, one)
+    for X, labels in batches(place):
+        step(place, one, many, X, labels)
+        for (parameter_name, parameter), other in zip(one.named_parameters(), many.parameters(), strict=True):
+            close(other.grad.full_tensor(), by_class(one, parameter_name, parameter.grad))
+        one.zero_grad()
+        many.zero_grad()
+    assert many.negatives.state.tolist() == one.negatives.state.tolist() == [4, 3]
+    X, labels = next(batches(place))
+    close(many.eval()(X[place.own], labels[place.own]), one.eval()(X, labels)) if reduction == "mean" else None
+
+
+def updated(name, rule, share, place):
+    """The optimiser's step within the sweep, on each process for its own classes."""
+    one = make(name, negative_share=share)
+    many = sharded(place, one)
+    fused, of_shards = RULES[rule](one), RULES[rule](many)
+    for X, labels in batches(place):
+        step(place, one, many, X, labels)
+        for optimizer in (fused, of_shards):
+            optimizer.step()
+    one_matrix, matrix = one._class_parameter(), many._class_parameter()
+    assert matrix.grad is None
+    close(matrix.detach().full_tensor(), by_class(one, "", one_matrix.detach()))
+    for moment in fused.moment_names:
+        expected, found = fused.state[one_matrix][moment], of_shards.state[matrix][moment].full_tensor()
+        close(found, expected.view(found.shape) if expected.dim() == 1 else by_class(one, "", expected))
+    for parameter, other in zip(one.parameters(), many.parameters(), strict=True):
+        if parameter is not one_matrix:
+            close(other.grad.full_tensor(), parameter.grad)
+
+
+def _register(label, function, *sizes):
+    function.__name__, function.__module__ = label, __name__
+    case(*sizes)(function)
+
+
+for _name in LOSSES:
+    _register(f"drawn_{_name}", partial(drawn, _name, "mean", 0.3))
+    _register(f"drawn_{_name}_few_none", partial(drawn, _name, "none", 0.03), 3)
+for _place, _name in enumerate(LOSSES):
+    _rule = list(RULES)[_place % 3]
+    _register(f"{_rule}_{_name}", partial(updated, _name, _rule, 1.0), 2, 4)
+    _register(f"{_rule}_{_name}_drawn", partial(updated, _name, _rule, 0.2), 1, 3, 4)
+_register("adamw_proxy_anchor", partial(updated, "proxy_anchor", "adamw", 1.0))
+_register("adagrad_soft_triple", partial(updated, "soft_triple", "adagrad", 0.2))
+
+
+def trained(place, name="subcenter_arcface"):
+    """A sharded loss and its optimiser after a step, each the same on any number of processes."""
+    loss = shard_classes(make(name), place.mesh)
+    optimizer = ProxyAdagrad(loss, lr=0.05) if name == "soft_triple" else ProxyAdamW(loss, lr=0.05)
+    X, labels = next(batches(place))
+    loss(X[place.own], labels[place.own]).backward()
+    optimizer.step()
+    return loss, optimizer
+
+
+@case(2, 3)
+def the_state_of_an_optimiser_is_saved_and_loaded(place):
+    """By torch.distributed.checkpoint on as many and as the whole; training goes on as it would have."""
+    for name in ("normalized_softmax", "soft_triple", "subcenter_arcface"):
+        loss, optimizer = trained(place, name)
+        folder = place.folder / f"optim-{place.size}-{name}"
+        dcp.save(
+            {"loss": loss.state_dict(), "optimizer": get_optimizer_state_dict(loss, optimizer)}, checkpoint_id=folder
+        )
+        again, other = trained(place, name)
+        for key in other.moment_names:
+            other.state[again._class_parameter()][key].to_local().zero_()
+        state = {"loss": again.state_dict(), "optimizer": get_optimizer_state_dict(again, other)}
+        dcp.load(state, checkpoint_id=folder)
+        again.load_state_dict(state["loss"])
+        set_optimizer_state_dict(again, other, state["optimizer"])
+        full = get_optimizer_state_dict(loss, optimizer, options=StateDictOptions(full_state_dict=True))
+        for key in other.moment_names:
+            moment = optimizer.state[loss._class_parameter()][key]
+            assert torch.equal(other.state[again._class_parameter()][key].to_local(), moment.to_local())
+            (of_parameter,) = full["state"].values()
+            assert torch.equal(of_parameter[key], moment.full_tensor())
+        for one, two in ((loss, optimizer), (again, other)):
+            X, labels = next(batches(place))
+            one(X[place.own], labels[place.own]).backward()
+            two.step()
+        assert torch.equal(loss._class_parameter().to_local(), again._class_parameter().to_local())
+
+
+@case(1, 3, 4)
+def the_state_of_other_processes_loads(place):
+    """What a world before this one has saved, of 1, 2 or 3."""
+    saved_on = {1: 1, 3: 2, 4: 3}[place.size]
+    folder = place.folder / f"optim-{saved_on}-soft_triple"
+    if saved_on == 1:
+        loss, optimizer = trained(place, "soft_triple")
+        dcp.save(
+            {"loss": loss.state_dict(), "optimizer": get_optimizer_state_dict(loss, optimizer)}, checkpoint_id=folder
+        )
+    loss, optimizer = trained(place, "soft_triple")
+    kept = optimizer.state[loss._class_parameter()]["sum"]
+    kept.to_local().zero_()
+    state = {"optimizer": get_optimizer_state_dict(loss, optimizer)}
+    dcp.load(state, checkpoint_id=folder)
+    set_optimizer_state_dict(loss, optimizer, state["optimizer"])
+    found = kept.full_tensor()
+    assert found.shape == (C, H)
+    assert (found > 0).all()
+    if saved_on == 1:
+        one = make("soft_triple")
+        plain = ProxyAdagrad(one, lr=0.05)
+        X, labels = next(batches(place))
+        one(X, labels).backward()
+        plain.step()
+        close(found, plain.state[one.fc]["sum"].view(C, H))
+
+
+@case(2)
+def what_does_not_go_together(place):
+    loss = make("proxy_anchor")
+    optimizer = ProxyAdamW(loss)
+    with pytest.raises(
+        ValueError, match=r"an optimiser is bound to the parameters of ProxyAnchorLoss.* shard the loss first"
+    ):
+        shard_classes(loss, place.mesh)
+    del optimizer
+    loss = shard_classes(loss, place.mesh)
+    optimizer = ProxyAdamW(loss)
+    with pytest.raises(ValueError, match="belong to ProxyAdamW already"):
+        ProxySGD(loss)
+    unknown = make("proxy_anchor")
+    unknown.proxies = loss.proxies
+    with pytest.raises(TypeError, match="a DTensor that shard_classes has not made"):
+        ProxySGD(unknown)
+    state = copy.deepcopy(optimizer.state_dict())
+    state["state"][0]["exp_avg"] = torch.zeros(C + 1, D)
+    with pytest.raises(ValueError, match=r"exp_avg to load is of shape \(38, 6\).*Nothing has been loaded"):
+        optimizer.load_state_dict(state)
+    state["state"][0]["exp_avg"] = torch.ones(C, D).double()
+    optimizer.load_state_dict(state)
+    assert (optimizer.state[loss.proxies]["exp_avg"].to_local() == 1).all()
+    for options, message in (
+        ({"negative_share": 0.2 if place.rank else 0.1}, "negative_share is 0.1 on rank 0 and 0.2 on rank 1"),
+        ({"negative_share": 0.2, "negative_seed": place.rank}, r"negatives\.state is \[0, 0\] on rank 0 and \[1, 0\]"),
+    ):
+        with pytest.raises(ShardError, match=message):
+            shard_classes(ProxyAnchorLoss(C, D, **options), place.mesh)
+    centers = shard_classes(make("subcenter_arcface"), place.mesh)
+    with pytest.raises(ValueError, match="get_outliers looks for the centres of all classes"):
+        centers.get_outliers(torch.randn(3, D), torch.arange(3))
+
+
+@case(2)
+def a_gradient_of_nan_writes_nothing(place):
+    """The sample of one process; all raise, and the next step is taken."""
+    for name in ("proxy_anchor", "normalized_softmax"):
+        loss, optimizer = trained(place, name)
+        matrix = loss._class_parameter()
+        before, state = matrix.to_local().detach().clone(), copy.deepcopy(optimizer.state[matrix]["exp_avg"].to_local())
+        X, labels = next(batches(place))
+        X[0] = torch.nan
+        with pytest.raises(ValueError if place.rank == 0 else ShardError, match=r"embeddings\[0\] has NaN"):
+            loss(X[place.own], labels[place.own])
+        assert torch.equal(matrix.to_local(), before)
+        assert torch.equal(optimizer.state[matrix]["exp_avg"].to_local(), state)
+        X[0] = 1
+        loss(X[place.own], labels[place.own]).backward()
+        optimizer.step()
+        assert not torch.equal(matrix.to_local(), before)
