@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from robustdml_ops.recipes.audit.uses import CONFIDENCE, DROP, TRAINING_USES, WEIGHT
 from robustdml_ops.recipes.errors import UnknownNameError, UsageError
 from robustdml_ops.recipes.filters.options import FILTERS, NO_FILTER, FilterOptions
 from robustdml_ops.recipes.methods import METHODS, option_groups
@@ -73,6 +74,14 @@ class TrainingConfig:
     options : OptionSet
         Settings of methods, which lie in the methods' own files in `robustdml_ops.recipes.methods`:
         ``OptionSet(SmoothOptions(beta=50.0))``, and then ``config.options[SmoothOptions].beta``.
+    labels : str
+        File ``labels.csv`` of an audit of these training samples, whose findings are used; empty for none.
+    labels_use : str
+        What is done with them: ``drop`` leaves out what is called wrong or of no class, ``correct`` puts proposals of
+        at least `labels_confidence` in the place of the label and drops the others, ``weight`` weighs every sample by
+        the probability that its label is right.
+    labels_confidence : float
+        In [0, 1].
     filter : FilterOptions or None
         What keeps samples of probably wrong labels out of the loss; None for what the method asks for.
     """
@@ -96,6 +105,9 @@ class TrainingConfig:
     proxy_learning_rate: float = 1e-2
     weight_decay: float = 1e-4
     amp: str = "none"
+    labels: str = ""
+    labels_use: str = DROP
+    labels_confidence: float = CONFIDENCE
     options: OptionSet = field(default_factory=OptionSet)
     filter: FilterOptions | None = None
 
@@ -121,6 +133,22 @@ class TrainingConfig:
                 raise UsageError(f"{type(group).__name__}: no method has this group of settings")
             group.check()
         self._check_filter()
+        self._check_labels()
+
+    def _check_labels(self) -> None:
+        if self.labels_use not in TRAINING_USES:
+            raise UnknownNameError("use of labels", self.labels_use, TRAINING_USES)
+        if not 0 <= self.labels_confidence <= 1:
+            raise UsageError(f"labels_confidence={self.labels_confidence}: expected a probability between 0 and 1")
+        if not self.labels:
+            return
+        if self.labels_use == WEIGHT and not METHODS[self.method].takes_weights:
+            raise UsageError(f"labels_use {WEIGHT}: method {self.method} weighs samples itself; drop or correct")
+        if self.noise_rate is None and self.filter_options.kind != NO_FILTER and self.needs_noise_rate:
+            raise UsageError(
+                f"filter {self.filter_options.kind} with threshold {self.filter_options.threshold} needs the share of "
+                "wrong labels that the audit has left: give noise_rate, or take the threshold cautious"
+            )
 
     def _check_averaging(self) -> None:
         if self.averaging is None:
@@ -177,10 +205,14 @@ class TrainingConfig:
         return METHODS[self.method].filter if self.filter is None else self.filter
 
     @property
+    def needs_noise_rate(self) -> bool:
+        """Whether the filter's threshold has to be told the share of wrong labels."""
+        return self.filter_options.threshold not in (*BY_OTSU, "fixed")
+
+    @property
     def told_noise_rate(self) -> float | None:
         """Share of wrong labels that a filter is told: the setting, or the true one for thresholds that need one."""
-        needs_one = self.filter_options.threshold not in (*BY_OTSU, "fixed")
-        return noise_rate(self.noise) if self.noise_rate is None and needs_one else self.noise_rate
+        return noise_rate(self.noise) if self.noise_rate is None and self.needs_noise_rate else self.noise_rate
 
     def as_dict(self) -> dict[str, Any]:
         """All settings as they are to be stored, the filter that the method asks for among them.

@@ -6,12 +6,9 @@ from pathlib import Path
 
 from robustdml_ops.audit.verdicts import NO_CLASS, NOT_SURE, RIGHT, WRONG
 from robustdml_ops.recipes.audit.findings import Finding
+from robustdml_ops.recipes.audit.uses import CONFIDENCE, CORRECT, USES
 from robustdml_ops.recipes.errors import UnknownNameError, UsageError
 
-DROP, CORRECT = "drop", "correct"
-USES = (DROP, CORRECT)
-# Proposals that are put in the place of a label are at least as sure as this.
-CONFIDENCE = 0.9
 ACCEPT, REFUSE = "accept", "refuse"
 
 

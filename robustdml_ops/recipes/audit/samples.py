@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robustdml_ops.recipes.cache import write_whole
-from robustdml_ops.recipes.data.features import named_labels
+from robustdml_ops.recipes.data.features import named_labels, sample_names
 from robustdml_ops.recipes.data.folders import files_by_class
 from robustdml_ops.recipes.data.images import decode, few
 from robustdml_ops.recipes.data.named import NAMED
@@ -100,8 +100,7 @@ def read_samples(source: str) -> AuditSamples:
     """
     if source in NAMED:
         train = NAMED[source].load().train
-        places = [str(place) for place in range(len(train))]
-        return AuditSamples(source, places, train.labels, train.class_names, train.inputs)
+        return AuditSamples(source, train.names(), train.labels, train.class_names, train.inputs)
     path = Path(source).expanduser()
     if not path.exists():
         raise UsageError(f"{source}: no such file or folder; expected {EXPECTED}")
@@ -186,7 +185,7 @@ def _of_features(path: Path) -> AuditSamples:
         tuple(map(str, values)) if labels.dtype.kind == "U" else named_labels(path, arrays.get("class_names"), values)
     )
     converted = features.astype(np.float32, copy=False)
-    places = arrays["paths"].tolist() if "paths" in arrays else [str(place) for place in range(len(labels))]
+    places = [str(name) for name in sample_names(path, arrays, len(labels))]
     whole = AuditSamples(str(path.absolute()), places, numbers.astype(np.int64), names, converted)
     finite = np.isfinite(converted).all(axis=1)
     if finite.all():

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from robustdml_ops.recipes.audit.clean import CONFIDENCE, DROP, USES, Kept, clean_labels, read_decisions
+from robustdml_ops.recipes.audit.clean import Kept, clean_labels, read_decisions
 from robustdml_ops.recipes.audit.findings import read_findings
+from robustdml_ops.recipes.audit.uses import CONFIDENCE, DROP, USES
 from robustdml_ops.recipes.cache import write_text, write_whole
 from robustdml_ops.recipes.command_line import path
 from robustdml_ops.recipes.commands.audit import STATE

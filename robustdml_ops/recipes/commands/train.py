@@ -19,6 +19,7 @@ from robustdml_ops.recipes.networks.backbones.choice import default_image_size
 from robustdml_ops.recipes.progress import progress_bar, silent
 from robustdml_ops.recipes.recorder import Recorder
 from robustdml_ops.recipes.reports.run_report import render_run
+from robustdml_ops.recipes.run.audited_labels import describe
 from robustdml_ops.recipes.run.checkpoint import FILE_NAME as CHECKPOINT
 from robustdml_ops.recipes.run.tensorboard import FOLDER as TENSORBOARD
 from robustdml_ops.recipes.run.tensorboard import TensorBoard
@@ -170,6 +171,8 @@ def _run(arguments: argparse.Namespace, given: dict[str, Given], world: World) -
             write_text(out / "report.html", render_run(result))
     console = Console()
     console.print(_summary_table(result))
+    if "audited" in result.summary["data"]:
+        console.print(describe(result.summary["data"]["audited"]), highlight=False)
     if result.summary["below_untouched"]:
         console.print(result.summary["below_untouched"], style="yellow", highlight=False)
     if out is not None:

@@ -1,6 +1,8 @@
 """The data set type that everything else takes, and its split by class."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +11,29 @@ from robustdml_ops.recipes.errors import UsageError
 
 # Sample numbers of a batch, (B,).
 Rows = NDArray[np.int64]
+
+
+class TakenRows:
+    """Some rows of an array that may be larger than memory, read when they are asked for.
+
+    Parameters
+    ----------
+    array : ndarray
+        (N, …), may be memory-mapped.
+    rows : ndarray
+        Which, int64, (n,).
+    """
+
+    def __init__(self, array: NDArray[np.generic], rows: Rows) -> None:
+        self._array, self._rows = array, rows
+        self.shape, self.ndim, self.dtype = (len(rows), *array.shape[1:]), array.ndim, array.dtype
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, key: slice | int | Rows) -> NDArray[np.generic]:
+        """Read rows by their place among those taken."""
+        return np.asarray(self._array[self._rows[key]])
 
 
 @dataclass(frozen=True)
@@ -23,11 +48,17 @@ class Split:
         int64, (N,), values 0..C-1.
     class_names : tuple of str
         C names, in the order of the labels.
+    sample_names : sequence, optional
+        What an audit calls each sample: its path, or its place in the file, (N,). None where that is 0..N-1.
+    weights : ndarray, optional
+        How much each sample counts in training, float32, (N,), at least 0; None for 1.
     """
 
     inputs: NDArray[np.generic]
     labels: NDArray[np.int64]
     class_names: tuple[str, ...]
+    sample_names: Sequence[object] | None = None
+    weights: NDArray[np.float32] | None = None
 
     @property
     def num_classes(self) -> int:
@@ -41,6 +72,39 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def names(self) -> list[str]:
+        """Spell out the names of the samples.
+
+        Returns
+        -------
+        list of str
+            (N,).
+        """
+        return [str(name) for name in (range(len(self)) if self.sample_names is None else self.sample_names)]
+
+    def take(self, rows: Rows, labels: NDArray[np.int64], class_names: tuple[str, ...]) -> "Split":
+        """Take some samples, under labels that may be others.
+
+        Parameters
+        ----------
+        rows : ndarray
+            Which, int64, (n,).
+        labels : ndarray
+            Of these, int64, (n,).
+        class_names : tuple of str
+            Of the labels.
+
+        Returns
+        -------
+        Split
+            In the order of the rows.
+        """
+        names = None if self.sample_names is None else [self.sample_names[row] for row in rows]
+        weights = None if self.weights is None else self.weights[rows]
+        # Images may be too large for memory.
+        inputs = cast(NDArray[np.generic], TakenRows(self.inputs, rows)) if self.is_images else self.inputs[rows]
+        return Split(inputs, labels, class_names, names, weights)
 
 
 @dataclass(frozen=True)
@@ -111,4 +175,4 @@ def take_classes(whole: Split, classes: NDArray[np.int64]) -> Split:
     new_label = np.full(whole.num_classes, -1, dtype=np.int64)
     new_label[classes] = np.arange(len(classes))
     chosen = np.flatnonzero(new_label[whole.labels] >= 0)
-    return Split(whole.inputs[chosen], new_label[whole.labels[chosen]], tuple(whole.class_names[c] for c in classes))
+    return whole.take(chosen, new_label[whole.labels[chosen]], tuple(whole.class_names[c] for c in classes))

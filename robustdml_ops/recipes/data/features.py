@@ -1,6 +1,7 @@
 """Frozen features in an ``.npz`` file, as embeddings of some large model are usually stored."""
 
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -101,7 +102,8 @@ def _split(path: Path, arrays: dict[str, NDArray[np.generic]], prefix: str, need
         )
     values, renumbered = np.unique(labels, return_inverse=True)
     names = named_labels(path, arrays.get("class_names"), values)
-    return Split(_finite(path, features, prefix), renumbered.astype(np.int64), names), True
+    places = None if prefix == TEST else sample_names(path, arrays, len(features))
+    return Split(_finite(path, features, prefix), renumbered.astype(np.int64), names, places), True
 
 
 def _finite(path: Path, features: NDArray[np.generic], prefix: str) -> NDArray[np.float32]:
@@ -112,6 +114,36 @@ def _finite(path: Path, features: NDArray[np.generic], prefix: str) -> NDArray[n
             f"{path}: {len(bad)} rows of {prefix}features hold NaN or infinite values, the first is {bad[0]}"
         )
     return converted
+
+
+def sample_names(path: Path, arrays: dict[str, NDArray[np.generic]], count: int) -> Sequence[object]:
+    """Names of samples.
+
+    Parameters
+    ----------
+    path : Path
+        The file, for the error.
+    arrays : dict
+        What is in it.
+    count : int
+        Samples, N.
+
+    Returns
+    -------
+    sequence
+        Its ``paths``, texts; without them the places 0..N-1.
+
+    Raises
+    ------
+    UsageError
+        Paths that are not one for each sample.
+    """
+    if "paths" not in arrays:
+        return range(count)
+    paths = arrays["paths"]
+    if paths.shape != (count,) or paths.dtype.kind not in "iuU":
+        raise UsageError(f"{path}: paths is {paths.dtype} {paths.shape}; expected texts of shape ({count},)")
+    return list(paths.tolist())
 
 
 def named_labels(path: Path, names: NDArray[np.generic] | None, values: NDArray[np.generic]) -> tuple[str, ...]:

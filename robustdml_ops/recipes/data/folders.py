@@ -105,7 +105,7 @@ def _load_split(classes: dict[str, list[Path]], image_size: int) -> Split:
     path = cache_folder() / f"images-{_fingerprint(files, image_size)}.npy"
     if not path.exists():
         write_whole(path, lambda file: _decode_all(files, image_size, file))
-    return Split(np.load(path, mmap_mode="r"), labels, tuple(classes))
+    return Split(np.load(path, mmap_mode="r"), labels, tuple(classes), [str(file.absolute()) for file in files])
 
 
 def _fingerprint(files: list[Path], image_size: int) -> str:

@@ -121,7 +121,8 @@ def _features_of(split: Split, origin: Origin, device: torch.device, on_progress
     # What the user's own code does may change while its name and weights do not.
     if is_own_code(origin.name):
         return replace(split, inputs=apply_in_batches(origin.backbone, split.inputs, device, on_progress=on_progress))
-    return store_split(split, origin, device, on_progress).open()
+    stored = store_split(split, origin, device, on_progress).open()
+    return replace(stored, sample_names=split.sample_names, weights=split.weights)
 
 
 def _on_features(data: RetrievalData, origin: Origin) -> Prepared:

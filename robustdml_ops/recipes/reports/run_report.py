@@ -12,6 +12,7 @@ from robustdml_ops.recipes.methods import METHODS
 from robustdml_ops.recipes.methods.confident import ProcSimOptions
 from robustdml_ops.recipes.reports import run_plots
 from robustdml_ops.recipes.reports.html import figure, page, table
+from robustdml_ops.recipes.run.audited_labels import describe
 from robustdml_ops.recipes.train import TrainingResult
 from robustdml_ops.recipes.untouched import untouched_title
 
@@ -78,10 +79,11 @@ def _figures(result: TrainingResult) -> list[list[str]]:
 
 def _data_line(result: TrainingResult) -> str:
     data, config = result.summary["data"], result.config
+    audited = f" {describe(data['audited'])}" if "audited" in data else ""
     return (
         f"{data['name']}: {data['train'][0]:,} training samples of {data['classes']:,} classes, "
         f"{result.changed.sum():,} of them with a wrong label (noise {config.noise}); seed {config.seed}, "
-        f"{len(result.history)} epochs, {result.summary['training_seconds']:.1f} s of training."
+        f"{len(result.history)} epochs, {result.summary['training_seconds']:.1f} s of training.{audited}"
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robustdml_ops.recipes.data import RetrievalData, Split, take_classes
+from robustdml_ops.recipes.data import RetrievalData, take_classes
 from robustdml_ops.recipes.networks.preparation import Prepared
 from robustdml_ops.recipes.progress import OnProgress
 from robustdml_ops.recipes.run.run import Run
@@ -126,9 +126,9 @@ def is_gain(differences: NDArray[np.float64]) -> bool:
 def _trial(run: Run, kept: NDArray[np.int64], held: NDArray[np.int64]) -> Run:
     """A run on some of the classes, by the labels as they were given, with others as its test split."""
     split = run.prepared.data.train
-    whole = Split(split.inputs, run.labels, split.class_names)
+    whole = replace(split, labels=run.labels)
     data = RetrievalData(run.prepared.data.name, take_classes(whole, kept), take_classes(whole, held))
     features = data.train.inputs.astype(np.float32, copy=False)
     prepared: Prepared = replace(run.prepared, data=data, frozen_features=lambda: features)
-    config = replace(run.config, noise="none", noise_rate=run.config.told_noise_rate)
+    config = replace(run.config, noise="none", noise_rate=run.config.told_noise_rate, labels="")
     return Run(config, prepared, run.device, run.method)

@@ -23,6 +23,7 @@ from robustdml_ops.recipes.networks.preparation import Prepared
 from robustdml_ops.recipes.networks.principal_start import NARROWEST, PrincipalAxes
 from robustdml_ops.recipes.progress import OnProgress
 from robustdml_ops.recipes.recorder import Recorder
+from robustdml_ops.recipes.run.audited_labels import use_audit
 from robustdml_ops.recipes.run.noisy_labels import noisy_labels
 from robustdml_ops.recipes.run.sample_log import SampleLog
 from robustdml_ops.recipes.world import ALONE, World, load_optimizer, whole
@@ -61,8 +62,14 @@ class Run:
         self.history: list[dict[str, float]] = []
         self.phase_one_seconds = 0.0
         self.method = METHODS[config.method] if method is None else method
-        split = prepared.data.train
         self.labels, self.changed = noisy_labels(config, prepared)
+        self.audited: dict[str, Any] | None = None
+        if config.labels:
+            audited = use_audit(config, prepared, (self.labels, self.changed))
+            prepared, self.labels, self.changed = audited.prepared, audited.labels, audited.changed
+            self.prepared, self.audited = prepared, audited.told
+        split = prepared.data.train
+        self.weights = None if split.weights is None else torch.from_numpy(split.weights)
         axes = PrincipalAxes.of(prepared.frozen_features()) if config.layer_start == PRINCIPAL else None
         self.embedding_size = config.embedding_size or (NARROWEST if axes is None else axes.width())
         self.embedder = Embedder(prepared.backbone, prepared.num_features, self.embedding_size)
@@ -109,9 +116,10 @@ class Run:
 
     @property
     def data_summary(self) -> dict[str, Any]:
-        """Name and sizes of what it trains on."""
+        """Name and sizes of what it trains on, and what an audit has made of it."""
         data = self.prepared.data
-        return {"name": data.name, "train": list(data.train.inputs.shape), "classes": data.train.num_classes}
+        sizes = {"name": data.name, "train": list(data.train.inputs.shape), "classes": data.train.num_classes}
+        return sizes if self.audited is None else {**sizes, "audited": self.audited}
 
     def fit_inputs(self, report: OnProgress) -> None:
         """Do what comes before the first epoch, as phase one of Smooth Proxy-Anchor.
@@ -242,8 +250,10 @@ class Run:
             given = source.arguments(rows)
             self.log.write(rows, source.observe(given))
             arguments |= given
-        if keep is not None:
-            arguments["sample_weights"] = keep.float() * arguments.get("sample_weights", 1.0)
+        weights = None if self.weights is None else self.weights[torch.from_numpy(rows)].to(self.device)
+        for factor in (keep, weights):
+            if factor is not None:
+                arguments["sample_weights"] = factor.float() * arguments.get("sample_weights", 1.0)
         with self._autocast():
             value, observed = self.method.observe(self.loss, embeddings, arguments)
         self.log.write(rows, observed)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from robustdml_ops.recipes.audit.uses import CORRECT
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.errors import UnknownNameError, UsageError
 from robustdml_ops.recipes.filters.options import FILTERS, NO_FILTER, FilterOptions
@@ -101,6 +102,11 @@ def make_config(given: Mapping[str, Given]) -> TrainingConfig:
         _refuse_settings_of_no_filter(method, given)
     if _value(given, "taxonomy") and not _is_semantic(_value(given, "noise")):
         raise UsageError(f"{given['taxonomy'].where} has no effect without semantic noise, noise semantic:RATE")
+    for name in ("labels_use", "labels_confidence"):
+        if value_of(given, name) != getattr(DEFAULTS, name) and not _value(given, "labels"):
+            raise UsageError(f"{given[name].where} has no effect without the labels of an audit, labels FILE")
+    if value_of(given, "labels_confidence") != DEFAULTS.labels_confidence and _value(given, "labels_use") != CORRECT:
+        raise UsageError(f"{given['labels_confidence'].where} has no effect without labels_use {CORRECT}")
     if not _value(given, "augment") and not _value(given, "finetune"):
         raise UsageError(f"{given['augment'].where} has no effect on frozen features, without finetune")
     plain = {name: value for name, value in values.get("", {}).items() if name in CONFIG_FIELDS}

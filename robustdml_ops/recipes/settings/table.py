@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from robustdml_ops.recipes.audit.uses import TRAINING_USES
 from robustdml_ops.recipes.config import STARTS, TrainingConfig
 from robustdml_ops.recipes.data.load import EXPECTED
 from robustdml_ops.recipes.errors import did_you_mean
@@ -117,6 +118,14 @@ def _of_run() -> Iterator[Setting]:
         f"for Otsu's cut the most that is rejected of a class (default: {MOST_REJECTED})",
         float,
     )
+    yield field("labels", "labels.csv of robustdml audit for these samples, whose findings are used", metavar="FILE")
+    yield field(
+        "labels_use",
+        "drop wrong labels; correct, by their proposals; or weight all samples by the probability that the label is "
+        "right",
+        choices=TRAINING_USES,
+    )
+    yield field("labels_confidence", "least probability of a proposal that takes the place of the label")
     heading = "network"
     yield field("finetune", "train the backbone too, rather than the embedding layer on frozen features")
     yield field(
