@@ -34,6 +34,8 @@ SHARPNESS_BY_LABELS = 1.4
 _FACTORS = (0.05, 0.07, 0.1, 0.14, 0.2, 0.28, 0.4, 0.56, 0.8, 1.0)
 # Samples that the independent dimensions, and the factor by the labels, are told by.
 _SHARPNESS_ROWS = 4096
+# Of rows with classes at a time: 64 MB.
+_MOST_SIMILARITIES = 2**24
 _FACTOR_ROWS = 8_192
 
 
@@ -68,6 +70,10 @@ class _Scores:
     rest: Tensor
     nearest: Tensor
 
+    def own_class(self) -> Tensor:
+        """Probability that a sample is of the class of its label, by its features alone, (N,)."""
+        return (self.logits[:, 0] - self.logits.logsumexp(1).logaddexp(self.rest)).exp()
+
 
 def judge(
     X: Tensor, labels: Tensor, num_classes: int, report: Callable[[int, int], None] = lambda done, total: None
@@ -90,37 +96,54 @@ def judge(
     Judgement
         Of every sample.
     """
-    steps = len(blocks(len(X)))
+    steps = len(blocks(len(X), _block_of(num_classes)))
     classes, posterior = labels[:, None], torch.ones(len(X), 1)
-    last: _Scores | None = None
     most, rate = 1.0, FIRST_RATE
+    nearest = labels
     for number in range(ROUNDS):
+        first = number == 0
         # The last column, no class, is not fitted.
-        fitted = (classes, posterior) if last is None else (classes[:, :-1], posterior[:, :-1])
+        fitted = (classes, posterior) if first else (classes[:, :-1], posterior[:, :-1])
         model = ClassModel.fit(X, *fitted, num_classes)
-        if last is None:
+        if first:
             most = min(1.0, SHARPNESS_BY_LABELS * _factor_by_labels(X, labels, model))
         sharpness = min(most, SHARPNESS * _independent_share(X, model, *fitted))
         scores = _score(X, labels, model, *fitted, sharpness, _of_round(report, number, steps))
-        noise = LabelNoise.unknown(num_classes, rate)
-        own = torch.zeros(scores.logits.shape)
-        if last is not None:
+        if first:
+            noise = LabelNoise.unknown(num_classes, rate)
+        else:
             noise = LabelNoise.count(labels, classes, posterior, num_classes, rate)
-            own = _own_part(scores.classes, classes, posterior)
         if number == ROUNDS - 1:
-            features_alone = torch.cat([scores.logits, scores.rest[:, None]], 1).softmax(1)[:, 0]
-            rate = fit_rate(features_alone, noise.popularity[labels])
+            rate = fit_rate(scores.own_class(), noise.popularity[labels])
             noise = replace(noise, rate=rate)
-        logits = scores.logits + noise.log_probability(labels, scores.classes, own)
-        others = scores.rest + (noise.popularity[labels] * max(rate, 1e-6)).log()
-        classes, last = scores.classes, scores
-        posterior = torch.cat([logits, others[:, None]], 1).softmax(1)[:, :-1]
-    assert last is not None
-    return Judgement(classes, _allow_for_swaps(labels, classes, posterior, num_classes), last.nearest, rate)
+        before = None if first else (classes, posterior)
+        classes, posterior, nearest = scores.classes, _posterior(labels, scores, noise, before), scores.nearest
+    return Judgement(classes, _allow_for_swaps(labels, classes, posterior, num_classes), nearest, rate)
+
+
+def _posterior(labels: Tensor, scores: _Scores, noise: LabelNoise, before: tuple[Tensor, Tensor] | None) -> Tensor:
+    """Probability of each of the classes of `scores`, (N, K), which takes the place of their logits.
+
+    `before` are the classes and probabilities by which the noise was counted, where it was.
+    """
+    for block in blocks(len(labels)):
+        given, classes = labels[block], scores.classes[block]
+        own = torch.zeros(classes.shape)
+        if before is not None:
+            own = _own_part(classes, before[0][block], before[1][block])
+        logits = scores.logits[block] + noise.log_probability(given, classes, own)
+        others = scores.rest[block] + (noise.popularity[given] * max(noise.rate, 1e-6)).log()
+        scores.logits[block] = torch.cat([logits, others[:, None]], 1).softmax(1)[:, :-1]
+    return scores.logits
 
 
 def _of_round(report: Callable[[int, int], None], number: int, steps: int) -> Callable[[int], None]:
     return lambda done: report(number * steps + done, ROUNDS * steps)
+
+
+def _block_of(num_classes: int) -> int:
+    """Rows at a time whose similarities with all classes are not too many."""
+    return max(min(BLOCK, _MOST_SIMILARITIES // num_classes), 1)
 
 
 def _score(
@@ -143,7 +166,7 @@ def _score(
         torch.empty(count, dtype=torch.int64),
     )
     quadratic, linear, constant = model.predictive()
-    for number, block in enumerate(blocks(count)):
+    for number, block in enumerate(blocks(count, _block_of(num_classes))):
         Z = model.coordinates(X[block])
         densities = torch.addmm(constant, Z, linear).addmm_(Z.square(), quadratic).mul_(sharpness).add_(prior)
         best = densities.topk(kept, 1)
@@ -166,7 +189,7 @@ def _independent_share(X: Tensor, model: ClassModel, classes: Tensor, weights: T
     rows = _some_rows(X, _SHARPNESS_ROWS)
     quadratic, linear, constant = model.predictive()
     distances = []
-    for block in blocks(len(rows)):
+    for block in blocks(len(rows), _block_of(len(model.counts))):
         chosen = rows[block]
         Z = model.coordinates(X[chosen])
         nearest = torch.addmm(constant, Z, linear).addmm_(Z.square(), quadratic).argmax(1, keepdim=True)
@@ -184,7 +207,7 @@ def _factor_by_labels(X: Tensor, labels: Tensor, model: ClassModel) -> float:
     quadratic, linear, constant = model.predictive()
     prior = model.log_prior()
     own_densities, others = [], []
-    for block in blocks(len(rows), BLOCK // 4):
+    for block in blocks(len(rows), _block_of(len(model.counts))):
         chosen = rows[block]
         given = labels[chosen, None]
         Z = model.coordinates(X[chosen])

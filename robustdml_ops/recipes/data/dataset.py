@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,29 +10,6 @@ from robustdml_ops.recipes.errors import UsageError
 
 # Sample numbers of a batch, (B,).
 Rows = NDArray[np.int64]
-
-
-class TakenRows:
-    """Some rows of an array that may be larger than memory, read when they are asked for.
-
-    Parameters
-    ----------
-    array : ndarray
-        (N, …), may be memory-mapped.
-    rows : ndarray
-        Which, int64, (n,).
-    """
-
-    def __init__(self, array: NDArray[np.generic], rows: Rows) -> None:
-        self._array, self._rows = array, rows
-        self.shape, self.ndim, self.dtype = (len(rows), *array.shape[1:]), array.ndim, array.dtype
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, key: slice | int | Rows) -> NDArray[np.generic]:
-        """Read rows by their place among those taken."""
-        return np.asarray(self._array[self._rows[key]])
 
 
 @dataclass(frozen=True)
@@ -102,9 +78,7 @@ class Split:
         """
         names = None if self.sample_names is None else [self.sample_names[row] for row in rows]
         weights = None if self.weights is None else self.weights[rows]
-        # Images may be too large for memory.
-        inputs = cast(NDArray[np.generic], TakenRows(self.inputs, rows)) if self.is_images else self.inputs[rows]
-        return Split(inputs, labels, class_names, names, weights)
+        return Split(self.inputs[rows], labels, class_names, names, weights)
 
 
 @dataclass(frozen=True)

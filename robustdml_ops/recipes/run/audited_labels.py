@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from robustdml_ops.recipes.audit.clean import clean_labels
 from robustdml_ops.recipes.audit.findings import Finding, read_findings
 from robustdml_ops.recipes.audit.uses import CORRECT, WEIGHT
 from robustdml_ops.recipes.config import TrainingConfig
-from robustdml_ops.recipes.data import Split
+from robustdml_ops.recipes.data import Rows, Split
 from robustdml_ops.recipes.data.images import few
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.networks.preparation import Prepared
@@ -151,10 +151,26 @@ def _taken(prepared: Prepared, rows: NDArray[np.int64], weights: NDArray[np.floa
         return replace(prepared, data=replace(prepared.data, train=replace(train, weights=weights)))
     if len(rows) == len(train):
         return prepared
-    kept = train.take(rows, train.labels[rows], train.class_names)
+    names = train.names()
+    inputs = cast(NDArray[np.generic], _TakenRows(train.inputs, rows)) if train.is_images else train.inputs[rows]
+    kept = replace(train, inputs=inputs, labels=train.labels[rows], sample_names=[names[row] for row in rows])
     return replace(
         prepared, data=replace(prepared.data, train=kept), frozen_features=lambda: prepared.frozen_features()[rows]
     )
+
+
+class _TakenRows:
+    """Some rows of an array that may be larger than memory, read when they are asked for."""
+
+    def __init__(self, array: NDArray[np.generic], rows: Rows) -> None:
+        self._array, self._rows = array, rows
+        self.shape, self.ndim, self.dtype = (len(rows), *array.shape[1:]), array.ndim, array.dtype
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, key: slice | int | Rows) -> NDArray[np.generic]:
+        return np.asarray(self._array[self._rows[key]])
 
 
 def _digest(*arrays: NDArray[np.generic] | None) -> str:
