@@ -1,10 +1,10 @@
-# Two commands: `make demo` and `make test`. Each makes what it needs; a second run does no work twice.
+# `make demo`, `make test`, `make docs`. Each makes what it needs; a second run does no work twice.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 NATIVE_SOURCES := CMakeLists.txt setup.py pyproject.toml $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*)
 
-.PHONY: demo test lint bench sanitize clean
+.PHONY: demo test lint bench docs docs-links sanitize clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.native
@@ -21,6 +21,14 @@ lint: $(VENV)/.native
 
 bench: $(VENV)/.native
 	$(BIN)/robustdml bench --out out/bench
+
+docs: $(VENV)/.native
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet -f website/mkdocs.yml
+	$(BIN)/python -m website.check out/site
+
+# Asks other hosts, so it needs a network.
+docs-links: docs
+	$(BIN)/python -m website.check out/site --external
 
 $(VENV)/.dependencies: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

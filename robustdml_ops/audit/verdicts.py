@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 RIGHT, WRONG, NOT_SURE, NO_CLASS = "right", "wrong", "not sure", "belongs to no class"
+# What an audit says of a label.
 VERDICTS = (RIGHT, WRONG, NOT_SURE, NO_CLASS)
 # A label is called right from here on, and wrong up to what is missing to 1.
 SURE = 2 / 3

@@ -18,6 +18,7 @@ from robustdml_ops.pairs.checks import check_pairs, check_scales, pair_sum, pair
 from robustdml_ops.pairs.problem import PairHingeProblem, PairSets
 from robustdml_ops.validation import check_finite_numbers
 
+# What the margins of a hinge are compared with: s, or ‖x̂ − ŷ‖ = √(2 − 2s).
 DISTANCES = ("cosine", "euclidean")
 
 

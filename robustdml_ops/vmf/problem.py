@@ -20,7 +20,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+# How κ is found from the mean resultant length R̄: see `fit_vmf`.
 ESTIMATORS = ("newton", "banerjee", "prism")
+# What is taken off R̄ of few samples, which is too long: see `fit_vmf`.
 BIAS_CORRECTIONS = ("u", "none", "predictive")
 # From Banerjee's approximation, 6.5 % off at worst (D = 2), to 1e-9 (D = 2) or 1e-13 (D from 8).
 NEWTON_STEPS = 3

@@ -12,6 +12,7 @@ from robustdml_ops.recipes.methods import METHODS
 
 __all__ = ["LOSS_INPUTS", "LossInput", "Training", "make_loss_inputs"]
 
+# What losses take beyond embeddings and labels, by the name that `Method.inputs` has for it.
 LOSS_INPUTS: dict[str, Callable[[Training], LossInput]] = {
     "labels": Labels,
     "confidences": Confidences,

@@ -21,6 +21,7 @@ _FILES = (
     "self_paced",
 )
 
+# Methods by the name that `--method` takes.
 METHODS: dict[str, Method] = {
     name: method for file in _FILES for name, method in import_module(f"{__name__}.{file}").METHODS.items()
 }

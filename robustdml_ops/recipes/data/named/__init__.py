@@ -13,6 +13,7 @@ __all__ = ["NAMED", "NamedData"]
 # In the order in which messages name them.
 _FILES = ("glyphs", "hanzi", "hangul", "icons", "digits", "glosses", "tables", "signals", "mixtures")
 
+# Data sets by the name that `--data` takes.
 NAMED: dict[str, NamedData] = {
     name: data for file in _FILES for name, data in import_module(f"{__name__}.{file}").NAMED.items()
 }

@@ -1,0 +1,82 @@
+"""The blocks of code of README, CONTRIBUTING and docs/, and the commands that stand in their lines."""
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^( *)```(\S*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+ITEM = re.compile(r"- |\d+\. ")
+INLINE = re.compile(r"(?<!`)`((?:robustdml|python -m) [^`]+)`(?!`)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block, and where it begins."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+    @property
+    def first(self) -> str:
+        """Its first line, by which lists name it."""
+        return self.text.strip().splitlines()[0] if self.text.strip() else ""
+
+
+def read_blocks() -> list[Block]:
+    """All fenced blocks, in their order."""
+    found = []
+    for page in PAGES:
+        text = (ROOT / page).read_text()
+        for match in FENCE.finditer(text):
+            line = text.count("\n", 0, match.start()) + 1
+            indent = len(match[1])
+            code = "\n".join(each[indent:] for each in match[3].splitlines()) + "\n"
+            found.append(Block(page, line, match[2], code))
+    return found
+
+
+def indented_blocks() -> list[str]:
+    """Places of blocks that are indented, and so have no language. A list's lines may be indented."""
+    found = []
+    for page in PAGES:
+        text = FENCE.sub(lambda match: "\n" * match[0].count("\n"), (ROOT / page).read_text())
+        outer, before = "", ""
+        for number, line in enumerate(text.splitlines(), 1):
+            begins = not before or before.startswith("#")
+            if line.startswith("    ") and begins and not ITEM.match(outer):
+                found.append(f"{page}:{number}")
+            if line and not line.startswith(" ") and (begins or ITEM.match(line)):
+                outer = line
+            before = line
+    return found
+
+
+def inline_commands() -> list[tuple[str, str]]:
+    """Page and text of each command that stands within a line and is whole."""
+    return [
+        (page, " ".join(command.split()))
+        for page in PAGES
+        for command in INLINE.findall(FENCE.sub("", (ROOT / page).read_text()))
+        if "…" not in command
+    ]
+
+
+def commands(text: str) -> list[list[str]]:
+    """Words of each command of a shell block, without comments, settings of the environment and what follows a pipe."""
+    found = []
+    for line in text.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        while words and re.fullmatch(r"\w+=.*", words[0]):
+            words = words[1:]
+        words = words[: next((i for i, word in enumerate(words) if re.fullmatch(r"\||\d?>.*|&&", word)), None)]
+        if words:
+            found.append(words)
+    return found

@@ -1,0 +1,155 @@
+"""Every command in README, CONTRIBUTING and docs/ is one that can be given: the real parsers read its arguments.
+
+Nothing is run here. What a command would do begins with `run` of its module, which is replaced by a note of what it was
+asked.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+from importlib import import_module
+from itertools import pairwise
+
+import pytest
+
+from robustdml_ops.recipes.cli import COMMANDS, main
+from robustdml_ops.recipes.commands import train
+from robustdml_ops.recipes.settings.given import make_config
+from tests.docs.blocks import PAGES, ROOT, commands, indented_blocks, inline_commands, read_blocks
+
+BLOCKS = [block for block in read_blocks() if block.language == "bash"]
+# What is not code that could be wrong here: it is looked at, or drawn by the site's build.
+SHOWN = ("math", "text", "yaml")
+# Programs of others, by the first word of a command.
+FOREIGN = {"apt": "installs packages of Debian"}
+# Commands within a line that are not whole, and why.
+INCOMPLETE = {
+    "robustdml apply --decisions": "names an option",
+    "robustdml compare --methods multi-similarity procsim --out out/procsim --data": "the line goes on with data sets",
+}
+# Modules of bench/ that read their arguments by themselves, and how many they take.
+PLAIN = {
+    "bench.audit_digits": 0,
+    "bench.crowd": 4,
+    "bench.gain": 3,
+    "bench.many_classes": 2,
+    "bench.optimizer_steps": 3,
+    "bench.prism_cut": 0,
+    "bench.prism_extensions": 0,
+    "bench.suite_table": None,
+}
+
+
+class ParsedError(Exception):
+    """The arguments were read."""
+
+
+def test_every_block_says_what_it_is():
+    known = {"bash", "python", "pycon", *SHOWN}
+    assert [f"{block}: {block.language!r}" for block in read_blocks() if block.language not in known] == []
+    assert indented_blocks() == [], "give each a fence with its language"
+
+
+@pytest.mark.parametrize("page", sorted({block.page for block in BLOCKS}))
+def test_commands_of_blocks_are_read(page, monkeypatch):
+    for block in (block for block in BLOCKS if block.page == page):
+        subprocess.run(["bash", "-n"], input=block.text, text=True, check=True)
+        for words in commands(block.text):
+            _read(words, monkeypatch)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_within_lines_are_read(page, monkeypatch):
+    for where, command in inline_commands():
+        if where == page and command not in INCOMPLETE:
+            _read(command.split(" 2>&1")[0].split(), monkeypatch)
+
+
+def test_lists_hold_nothing_that_is_gone():
+    blocks = [words for block in BLOCKS for words in commands(block.text)]
+    lines = [command.split() for _, command in inline_commands()]
+    assert {command for _, command in inline_commands()} >= set(INCOMPLETE)
+    assert {words[0] for words in blocks} >= set(FOREIGN)
+    assert {words[2] for words in [*blocks, *lines] if words[:2] == ["python", "-m"]} >= set(PLAIN)
+
+
+def _read(words, monkeypatch):
+    """Let the program that a command names read the rest."""
+    if "-m" in words and words[0] in ("python", "torchrun"):
+        place = words.index("-m") + 1
+        _read_module(words[place], words[place + 1 :], monkeypatch)
+    elif words[0] == "robustdml":
+        _read_robustdml(words[1:], monkeypatch)
+    elif words[0] in ("pip", "make", "pytest"):
+        {"pip": _read_pip, "make": _read_make, "pytest": _read_pytest}[words[0]](words[1:])
+    else:
+        assert words[0] in FOREIGN, f"{' '.join(words)}: who reads this?"
+
+
+def _read_robustdml(arguments, monkeypatch):
+    if arguments[:1] and arguments[0] in COMMANDS:
+        module = import_module(f"robustdml_ops.recipes.commands.{arguments[0]}")
+        monkeypatch.setattr(module, "run", _look)
+    alone = arguments[-1:] in (["--help"], ["--version"])
+    if len(arguments) == 1 and not alone:
+        return  # the name of a command, which is in COMMANDS
+    try:
+        status = main(arguments)
+    except SystemExit as left:
+        status = left.code
+    assert status == 0, f"robustdml {' '.join(arguments)}"
+
+
+def _look(parsed):
+    """In the place of a command: settings that contradict each other are refused before anything runs."""
+    if parsed.command == "train" and not parsed.resume and parsed.config is None:
+        make_config(train._given(parsed))
+    return 0
+
+
+def _read_module(module, arguments, monkeypatch):
+    if module == "robustdml_ops":
+        _read_robustdml(arguments, monkeypatch)
+    elif module in ("pip", "pytest"):
+        {"pip": _read_pip, "pytest": _read_pytest}[module](arguments)
+    elif module in PLAIN:
+        assert (ROOT / f"{module.replace('.', '/')}.py").is_file()
+        assert PLAIN[module] in (None, len(arguments)), f"{module} {' '.join(arguments)}"
+    else:
+        _read_argparse(module, arguments, monkeypatch)
+
+
+def _read_argparse(module, arguments, monkeypatch):
+    """Start a module, and stop it once its parser has read the arguments."""
+    read = argparse.ArgumentParser.parse_args
+
+    def stop(self, *given, **options):
+        read(self, *given, **options)
+        raise ParsedError
+
+    name = f"{module}.__main__" if (ROOT / module.replace(".", "/")).is_dir() else module
+    with monkeypatch.context() as patch:
+        patch.setattr(argparse.ArgumentParser, "parse_args", stop)
+        patch.setattr(sys, "argv", [module, *arguments])
+        with pytest.raises(ParsedError):
+            import_module(name).main()
+
+
+def _read_pip(arguments):
+    extras = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    for asked in re.findall(r"(?:^\.|robustdml_ops)\[([\w,]+)\]", "\n".join(arguments), re.MULTILINE):
+        assert set(asked.split(",")) <= set(extras), asked
+    assert arguments[0] in ("install", "download")
+    for name, value in pairwise(arguments):
+        assert name != "-r" or (ROOT / value).is_file(), value
+
+
+def _read_make(arguments):
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(arguments) <= set(targets), arguments
+
+
+def _read_pytest(arguments):
+    for argument in arguments:
+        assert argument.startswith("-") or (ROOT / argument).exists(), argument
