@@ -98,7 +98,8 @@ def findings(site: Path, documents: dict[Path, Document]) -> Iterator[str]:
     for path, document in documents.items():
         page = path.relative_to(site)
         yield from (f"{page}: fetches {address}" for address in document.fetched if is_external(address))
-        yield from (f"{page}: {link} leads nowhere" for link in document.links if not _leads(path, link, documents))
+        asked = [*document.fetched, *document.links]
+        yield from (f"{page}: {link} leads nowhere" for link in asked if not _leads(path, link, documents))
         yield from (f"{page}: not rendered: {text[:60]!r}" for text in document.paragraphs if LEFT_OVER.search(text))
     for style in site.rglob("*.css"):
         addresses = re.findall(r"url\(\s*[\"']?((?:https?:)?//[^\"')]+)", style.read_text())
