@@ -18,6 +18,12 @@ def row_wise_adagrad(
     1 − multiplier · λ, which is the same.
 
     Source: pytorch/FBGEMM, ``fbgemm_gpu/codegen/genscript/optimizers.py``, ``rowwise_adagrad``.
+
+    Examples
+    --------
+    >>> P, total = row_wise_adagrad(torch.zeros(1, 2), torch.zeros(1), torch.tensor([[3.0, 4.0]]), lr=1.0, eps=0.0)
+    >>> P, total  # the mean of 9 and 16; a step of g over its root
+    (tensor([[-0.8485, -1.1314]]), tensor([12.5000]))
     """
     P, total = P.clone(), total.clone()
     for i in range(len(P)):

@@ -66,7 +66,13 @@ def vmf_log_normalizer(dim: int, kappa: Tensor) -> Tensor:
 
 
 def vmf_mean_direction(vectors: Tensor) -> Tensor:
-    """μ = Σ v_i / ‖Σ v_i‖ of the (n, D) unit vectors of a class, Eq. 12: (D,)."""
+    """μ = Σ v_i / ‖Σ v_i‖ of the (n, D) unit vectors of a class, Eq. 12: (D,).
+
+    Examples
+    --------
+    >>> vmf_mean_direction(torch.eye(2))
+    tensor([0.7071, 0.7071])
+    """
     total = vectors.sum(0)
     return total / torch.linalg.vector_norm(total)
 
@@ -75,6 +81,11 @@ def vmf_mean_resultant_length(vectors: Tensor) -> Tensor:
     """R̄ = ‖Σ v_i‖ / n of the (n, D) unit vectors of a class: ().
 
     The paper's R̄, given below Eq. 13, lacks 1/n. With it κ of Eq. 13 would be negative from n = 2 on.
+
+    Examples
+    --------
+    >>> vmf_mean_resultant_length(torch.eye(2))
+    tensor(0.7071)
     """
     return torch.linalg.vector_norm(vectors.sum(0)) / len(vectors)
 
@@ -94,5 +105,11 @@ def vmf_concentration(mean_resultant_length: Tensor, dim: int) -> Tensor:
 
 
 def vmf_log_posterior(x: Tensor, mean_direction: Tensor, kappa: Tensor) -> Tensor:
-    """Log P(k | x) with equal priors, (B, C), Eq. 14: log P_clean of a sample is the entry of its label."""
+    """Log P(k | x) with equal priors, (B, C), Eq. 14: log P_clean of a sample is the entry of its label.
+
+    Examples
+    --------
+    >>> vmf_log_posterior(torch.eye(3)[:1], torch.eye(3)[:2], torch.tensor([2.0, 2.0])).exp()  # σ(2), σ(−2)
+    tensor([[0.8808, 0.1192]])
+    """
     return torch.log_softmax(vmf_log_density(x, mean_direction, kappa), dim=1)

@@ -82,7 +82,15 @@ def fit_vmf(
 
 
 def mean_directions(sums: Tensor, fitted: Fitted) -> Tensor:
-    """Unit rows of ``sums``, of which all have been fitted; zero where a sum is."""
+    """Unit rows of ``sums``, of which all have been fitted; zero where a sum is.
+
+    Examples
+    --------
+    >>> sums = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
+    >>> mean_directions(sums, fit_classes(sums, torch.tensor([9, 2])))
+    tensor([[0.6000, 0.8000],
+            [0.0000, 0.0000]])
+    """
     dtype, norm = fitted.kappa.dtype, fitted.norm
     return sums.to(dtype) * torch.where(norm < _TINY_SUM, 0, 1 / norm)[:, None].to(dtype)
 
@@ -101,6 +109,12 @@ def fit_classes(
     """As :func:`fit_vmf`, but without the directions, and with the length of the sums and the log-density at μ.
 
     ``classes`` (n,) int64 names the rows to fit; None: all.
+
+    Examples
+    --------
+    >>> fitted = fit_classes(torch.eye(3) * torch.tensor([8.0, 5.0, 0.0]), torch.tensor([10, 10, 10]))
+    >>> fitted.norm, fitted.kappa.diff() < 0
+    (tensor([8., 5., 0.], dtype=torch.float64), tensor([True, True]))
     """
     check_matrix("sums", sums)
     C, D = sums.shape

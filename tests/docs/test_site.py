@@ -19,10 +19,28 @@ from website import check, commands, plots, reference, repository, tables  # noq
 
 # Where a page that quotes figures has them from.
 SOURCES = {
-    "docs/choosing.md": ("docs/robust.md", "docs/training.md", "bench/results/suite-all.md", "README.md"),
+    "docs/choosing.md": (
+        "README.md",
+        "docs/robust.md",
+        "docs/training.md",
+        "bench/results/cpu-epyc-2-threads-lanes.md",
+        "bench/results/suite-all.md",
+    ),
     "docs/start.md": ("bench/results/suite-all.md",),
     "docs/filtering.md": ("docs/audit.md",),
-    "docs/large-classes.md": ("README.md", "docs/optimizers.md"),
+    "docs/large-classes.md": (
+        "README.md",
+        "docs/optimizers.md",
+        "docs/scaling.md",
+        "bench/results/cpu-epyc-2-threads.md",
+    ),
+}
+# Rooms of modules that are called.
+MODULES = ("robustdml_ops.losses", "robustdml_ops.robust")
+# Functions without an example, and why.
+WITHOUT_EXAMPLE = {
+    "robustdml_ops.recipes.loss_inputs.make_loss_inputs": "takes a whole run of training",
+    "robustdml_ops.recipes.taxonomy.tree_from_wordnet": "reads WordNet's files, which a machine need not have",
 }
 
 
@@ -35,6 +53,12 @@ def _public():
         yield from ((found.name, name, getattr(module, name)) for name in getattr(module, "__all__", ()))
 
 
+def _modules():
+    """Losses and filters: classes with methods."""
+    documented = [name for name in reference.documented().values() if name.module in MODULES and name.target.is_class]
+    return [name for name in documented if any(part.is_function for part in name.target.members.values())]
+
+
 def test_every_public_name_has_a_page_of_its_own_object():
     pages, documented = reference.pages(), reference.documented()
     for module, name, there in _public():
@@ -44,16 +68,26 @@ def test_every_public_name_has_a_page_of_its_own_object():
         assert found.text, f"{module}.{name}: nothing is said of it"
         defined = getattr(there, "__module__", None)
         if callable(there) and str(defined).startswith("robustdml_ops"):
-            assert found.target.path.removeprefix("robustdml_ops.") == f"{defined}.{name}".removeprefix("robustdml_ops.")
+            assert found.target.path.removeprefix("robustdml_ops.") == f"{defined}.{name}".removeprefix(
+                "robustdml_ops."
+            )
 
 
-def test_every_function_and_loss_has_an_example():
-    without = [
-        f"{name.module}.{name.name}"
-        for name in reference.documented().values()
-        if name.target.is_function and ">>>" not in name.text
-    ]
-    assert without == []
+def test_every_function_and_module_has_an_example():
+    """`tests/package/test_examples.py` runs them. Records of results have theirs at the function that gives them."""
+    asked = [name for name in reference.documented().values() if name.target.is_function or name in _modules()]
+    without = {f"{name.module}.{name.name}" for name in asked if ">>>" not in name.text}
+    assert without == set(WITHOUT_EXAMPLE)
+
+
+def test_every_module_says_what_it_raises():
+    """At its own docstring, or at the method that is called, which its page shows though it may be inherited."""
+    assert "inherited_members: true" in (ROOT / "website" / "mkdocs.yml").read_text()
+    assert len(_modules()) > 20
+    for name in _modules():
+        methods = [part for each in (name.target, *name.target.mro()) for part in each.members.values()]
+        said = [name.text, *(part.docstring.value for part in methods if not part.is_alias and part.docstring)]
+        assert any("Raises\n" in text for text in said), f"{name.module}.{name.name}"
 
 
 def test_every_command_has_a_page_with_all_its_options():
@@ -73,7 +107,7 @@ def test_every_page_is_in_the_navigation():
 @pytest.mark.parametrize("page", SOURCES)
 def test_quoted_figures_are_in_their_sources(page):
     """Scores have three decimals; a time or a size has its unit."""
-    quoted = r"\b0\.\d{3}\b|\b[\d.,]+ (?:ms|s|MB|GiB|GB)\b(?! a\b)"
+    quoted = r"\b0\.\d{3}\b|\b[\d.,]+ (?:µs|ms|s|MB|GiB|GB)\b"
     sources = "\n".join((ROOT / source).read_text() for source in SOURCES[page])
     figures = re.findall(quoted, (ROOT / page).read_text())
     assert figures and [figure for figure in figures if figure not in sources] == []
@@ -86,13 +120,17 @@ def test_plots_draw_what_was_printed():
     assert plots.ranks()[0] == ("Robust", 1.71, 1.31, 2.17)
     by_method = plots.precision_by_noise()
     assert len(by_method) == 9 and len({*by_method[plots.BASELINE]}) == 1  # noise does not change the features
-    table = tables.sections(plots.RESULTS / "suite-all.md")["The suite, fifteen data sets, eight noises / Average ranks by MAP@R"]
+    table = tables.sections(plots.RESULTS / "suite-all.md")[
+        "The suite, fifteen data sets, eight noises / Average ranks by MAP@R"
+    ]
     assert [row[""] for row in table] == [method for method, *_ in plots.ranks()]
 
 
 def test_tables_are_read_with_their_headings_and_units(tmp_path):
     file = tmp_path / "t.md"
-    file.write_text("# A\n\n| x | x |\n|---|---|\n| 1 | 2 |\n\n## B\n\n| t |\n|---|\n| 5 µs |\n\n# C\n| t |\n|---|\n| 1 |\n")
+    file.write_text(
+        "# A\n\n| x | x |\n|---|---|\n| 1 | 2 |\n\n## B\n\n| t |\n|---|\n| 5 µs |\n\n# C\n| t |\n|---|\n| 1 |\n"
+    )
     assert tables.sections(file) == {"A": [{"x": "1", "x (2)": "2"}], "A / B": [{"t": "5 µs"}], "C": [{"t": "1"}]}
     assert tables.seconds("5 µs") == pytest.approx(5e-6) and tables.megabytes("1,061 MB") == 1061
     assert tables.mean("0.9 ± 0.1") == 0.9 and list(tables.interval("[1, 2.5]")) == [1, 2.5]
@@ -111,7 +149,8 @@ def test_the_check_finds_what_is_wrong(tmp_path):
     other = check.Document('<h1 id="there">b</h1>')
     wrong = check.Document(
         '<script src="https://cdn.example/x.js"></script><img src="gone.svg"><a href="b.html#gone">x</a>'
-        '<a href="b.html#there">y</a><a href="c.html">z</a><p>As follows:\n- one\n- two</p><p>a <code>x\n1</code>. b</p>'
+        '<a href="b.html#there">y</a><a href="c.html">z</a><p>As follows:\n- one\n- two</p>'
+        "<p>a <code>x\n1</code>. b</p>"
     )
     pages = {tmp_path / "a.html": wrong, tmp_path / "b.html": other}
     for page, document in pages.items():

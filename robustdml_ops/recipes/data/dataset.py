@@ -123,6 +123,12 @@ def divide_classes(
     ------
     UsageError
         Fewer than two classes.
+
+    Examples
+    --------
+    >>> train, test = divide_classes(5, "these", test_fraction=0.4, seed=0)
+    >>> len(train), len(test), sorted([*train.tolist(), *test.tolist()])
+    (3, 2, [0, 1, 2, 3, 4])
     """
     if num_classes < 2:
         raise UsageError(f"{name}: a split by class needs at least 2 classes, found {num_classes}")
@@ -145,6 +151,13 @@ def take_classes(whole: Split, classes: NDArray[np.int64]) -> Split:
     -------
     Split
         Samples in their old order.
+
+    Examples
+    --------
+    >>> whole = Split(np.zeros((4, 2), np.float32), np.array([0, 1, 2, 1]), ("a", "b", "c"))
+    >>> some = take_classes(whole, np.array([2, 1]))
+    >>> some.labels.tolist(), some.class_names
+    ([1, 0, 1], ('c', 'b'))
     """
     new_label = np.full(whole.num_classes, -1, dtype=np.int64)
     new_label[classes] = np.arange(len(classes))

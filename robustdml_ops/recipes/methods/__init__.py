@@ -34,5 +34,10 @@ def option_groups() -> list[type[Options]]:
     -------
     list of type
         Subclasses of `Options`.
+
+    Examples
+    --------
+    >>> [group.__name__ for group in option_groups()][:2]
+    ['ContrastiveOptions', 'AnchorOptions']
     """
     return list(dict.fromkeys(group for method in METHODS.values() for group in method.options))

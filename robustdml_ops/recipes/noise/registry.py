@@ -68,6 +68,13 @@ def apply_noise(spec: str, labels: Labels, seed: int, num_classes: int, sources:
     ------
     UsageError
         A text of another form, an unknown kind, or what the model itself refuses.
+
+    Examples
+    --------
+    >>> labels = np.repeat(np.arange(4), 10)
+    >>> noisy, changed = apply_noise("symmetric:0.2", labels, 0, 4, sources=None)
+    >>> int(changed.sum()), bool((noisy[~changed] == labels[~changed]).all())
+    (8, True)
     """
     noise = parse_noise(spec)
     if noise is None:
@@ -93,6 +100,11 @@ def parse_noise(spec: str) -> tuple[str, float] | None:
     ------
     UsageError
         As in `apply_noise`.
+
+    Examples
+    --------
+    >>> parse_noise("symmetric:0.5")
+    ('symmetric', 0.5)
     """
     if spec == "none":
         return None
@@ -117,6 +129,11 @@ def noise_rate(spec: str) -> float:
     -------
     float
         0 for ``none``.
+
+    Examples
+    --------
+    >>> noise_rate("small-cluster:0.5"), noise_rate("none")
+    (0.5, 0.0)
     """
     noise = parse_noise(spec)
     return 0.0 if noise is None else noise[1]

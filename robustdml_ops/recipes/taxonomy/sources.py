@@ -31,6 +31,12 @@ def load_taxonomy(source: str, class_names: Sequence[str]) -> ClassTree:
     ------
     UsageError
         No such source, a file that cannot be read, or classes that do not fit.
+
+    Examples
+    --------
+    >>> tree = load_taxonomy("unicode", ["LATIN SMALL LETTER A", "LATIN SMALL LETTER B"])
+    >>> type(tree).__name__
+    'ClassTree'
     """
     if source == "unicode":
         return tree_from_unicode_names(class_names)
