@@ -110,7 +110,7 @@ def findings(site: Path, documents: dict[Path, Document]) -> Iterator[str]:
             yield f"{name.module}.{name.name}: has no page"
         elif not name.text:
             yield f"{name.module}.{name.name}: nothing is said of it"
-    for address in commands.pages():
+    for address in commands.addresses().values():
         if site / Path(address).with_suffix(".html") not in documents:
             yield f"{address}: has no page"
 

@@ -8,9 +8,14 @@ from robustdml_ops.recipes.cli import COMMANDS
 from robustdml_ops.recipes.command_line import CommandParser
 
 
+def addresses() -> dict[str, str]:
+    """Address of the page of each command."""
+    return {name: f"api/commands/{name}.md" for name in COMMANDS}
+
+
 def pages() -> dict[str, str]:
     """Texts by address."""
-    return {f"api/commands/{name}.md": _page(name) for name in COMMANDS}
+    return {address: _page(name) for name, address in addresses().items()}
 
 
 @cache

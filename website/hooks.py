@@ -12,7 +12,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Add pages to the navigation; leave out the theme's 404, whose links hold on a host alone."""
     config.theme.static_templates.discard("404.html")
     results = [page for page in repository.addresses().values() if page.startswith("results/")]
-    interface = [*reference.navigation(), {"commands": list(commands.pages())}]
+    interface = [*reference.navigation(), {"commands": list(commands.addresses().values())}]
     config.nav.extend([{"Results as printed": results}, {"Interface": interface}])
     return config
 

@@ -81,4 +81,4 @@ def _pages() -> dict[str, str]:
         found |= dict.fromkeys((f"{name.module}.{name.name}", f"{module}.{name.name}"), name.page)
         if name.target.is_class:
             found.setdefault(name.name, name.page)
-    return found | {f"robustdml {name}": f"api/commands/{name}.md" for name in commands.COMMANDS}
+    return found | {f"robustdml {name}": address for name, address in commands.addresses().items()}
