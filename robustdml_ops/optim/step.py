@@ -14,6 +14,9 @@ from robustdml_ops.proxy_update import ProxyUpdate
 from robustdml_ops.rows.lengths import SHORTEST, inverse_lengths
 from robustdml_ops.validation import all_finite
 
+# Rows whose lengths are looked at together: some numbers of each row are made for that.
+_LOOKED_AT = 1 << 16
+
 
 class Formula(Protocol):
     """What a step asks of its optimiser."""
@@ -214,9 +217,11 @@ def _check_values(proxies: Tensor) -> None:
     """Raise where proxies, on the CPU, have NaN or inf, or are so short that their gradient may be beyond the type."""
     if proxies.device.type != "cpu":
         return
-    inverse = inverse_lengths(proxies.detach())
-    bad = ~(inverse <= 1 / SHORTEST[proxies.dtype])
-    if bad.any():
-        row = int(bad.nonzero()[0])
-        what = "has NaN or inf" if inverse[row].isnan() else f"is of length {float(1 / inverse[row]):.1e}: scale it up"
-        raise ValueError(f"proxies[{row}] {what}. No proxy has been updated")
+    for first in range(0, len(proxies), _LOOKED_AT):
+        inverse = inverse_lengths(proxies.detach()[first : first + _LOOKED_AT])
+        bad = ~(inverse <= 1 / SHORTEST[proxies.dtype])
+        if bad.any():
+            row = int(bad.nonzero()[0])
+            length = float(1 / inverse[row])
+            what = "has NaN or inf" if inverse[row].isnan() else f"is of length {length:.1e}: scale it up"
+            raise ValueError(f"proxies[{first + row}] {what}. No proxy has been updated")

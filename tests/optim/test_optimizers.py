@@ -1,6 +1,8 @@
 """Steps within the sweep against the optimisers of torch and the published row-wise Adagrad, step by step."""
 
 import copy
+import json
+import sys
 import warnings
 
 import pytest
@@ -19,6 +21,7 @@ from robustdml_ops.losses import (
 )
 from robustdml_ops.optim import ProxyAdagrad, ProxyAdamW, ProxySGD
 from tests.storages import Storages
+from tests.subprocesses import run_python
 
 B, C, D = 12, 45, 5
 BACKENDS = [
@@ -292,3 +295,11 @@ def test_no_gradient_of_the_size_of_the_proxies_exists(small_chunks, name, backe
             loss(X, labels).backward()
         assert (storages.largest < P.nbytes) == bound
         optimizer.abandon()
+
+
+@pytest.mark.skipif(native_module.library is None or sys.platform != "linux", reason="measured by /proc, of lanes")
+def test_memory_beyond_proxies_and_moments_does_not_grow_with_the_classes():
+    """In a process of its own; a gradient of all proxies would be 51 MB."""
+    run = run_python("-m", "bench.optimizer_steps", "256", "200000", "64", OMP_NUM_THREADS="1")
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout)["beyond_mb"] < 32
