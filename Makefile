@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 NATIVE_SOURCES := CMakeLists.txt setup.py pyproject.toml $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*)
 
-.PHONY: demo test lint bench docs docs-links sanitize clean
+.PHONY: demo test lint bench docs docs-links sanitize fuzz clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.native
@@ -42,6 +42,13 @@ $(VENV)/.native: $(VENV)/.dependencies $(NATIVE_SOURCES)
 
 sanitize: $(VENV)/.native
 	$(BIN)/python -m pytest tests/native/test_sanitized.py
+
+# Random calls of everything public against the reference; a run that was cut off goes on where it ended. docs/fuzz.md
+CASES ?= 100000
+SEED ?= 17
+PROCESSES ?= 2
+fuzz: $(VENV)/.native
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --cases $(CASES) --seed $(SEED) -n $(PROCESSES) --out out/fuzz
 
 clean:
 	rm -rf build out robustdml_ops/_native*.so

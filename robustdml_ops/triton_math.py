@@ -25,7 +25,19 @@ def log_one_plus_sum(
     one_plus = 1.0 + total
     quotient = tl.log(one_plus) * (total / tl.where(one_plus == 1.0, 1.0, one_plus - 1.0))
     log1p = tl.where(one_plus == 1.0, total, quotient)
-    return tl.where(shift == 0.0, log1p, shift + tl.log(tl.exp(-shift) + total))
+    # A total of 0 is that of an empty set, whose shift may be that of a set before mining: e^−shift may be 0 as well.
+    empty = total == 0.0
+    shifted = shift + tl.log(tl.where(empty, 1.0, tl.exp(-shift) + total))
+    return tl.where(empty | (shift == 0.0), log1p, shifted)
+
+
+@triton.jit
+def one_plus_sum(
+    shift,  # (BLOCK_C,) compute dtype, in: at least 0
+    total,  # (BLOCK_C,) compute dtype, in: Σ weight · e^(exponent − shift)
+):
+    """e^−shift (1 + Σ weight · e^exponent), what shares are divided by; 1 for an empty set, which has none."""
+    return tl.where(total == 0.0, 1.0, tl.exp(-shift) + total)
 
 
 @triton.jit

@@ -32,13 +32,18 @@ def _poisoned_memory_and_a_seed():
     torch.use_deterministic_algorithms(False)
 
 
+# Where the sizes of chunks are asked for.
+SMALL_CHUNKS = (
+    *(f"robustdml_ops.{module}.chunk_rows" for module in ("sweep", "lanes", "pairs.sweep", "anchor.counting")),
+    *(f"robustdml_ops.{module}.cache_rows" for module in ("anchor.autograd", "classes.autograd", "pairs.autograd")),
+)
+
+
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Chunks of 7 classes, so that small cases cross many boundaries."""
-    for module in ("sweep", "lanes", "pairs.sweep", "anchor.counting"):
-        monkeypatch.setattr(f"robustdml_ops.{module}.chunk_rows", lambda *_: 7)
-    for module in ("anchor.autograd", "classes.autograd", "pairs.autograd"):
-        monkeypatch.setattr(f"robustdml_ops.{module}.cache_rows", lambda *_: 7)
+    for place in SMALL_CHUNKS:
+        monkeypatch.setattr(place, lambda *_: 7)
 
 
 @pytest.fixture

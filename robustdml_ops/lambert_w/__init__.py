@@ -175,10 +175,12 @@ def _check_pair(losses: Tensor, threshold: Tensor | float, name: str, lam: float
     if not isinstance(threshold, Tensor):
         if isinstance(threshold, bool) or not isinstance(threshold, int | float | numbers.Real):
             raise TypeError(f"{name} must be a number or a torch.Tensor, got {threshold!r}")
-        return losses, losses.new_full((1,), threshold)
+        return losses, losses.new_full((1,) * losses.dim(), threshold)
     check_local(name, threshold)
     check_same_device(losses=losses, **{name: threshold})
-    if threshold.numel() != 1:
+    if threshold.numel() == 1:
+        threshold = threshold.reshape((1,) * losses.dim())  # more dimensions would become those of the result
+    else:
         try:
             threshold = threshold.expand(losses.shape)
         except RuntimeError:

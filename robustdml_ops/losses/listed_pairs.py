@@ -139,9 +139,12 @@ class _Side(NamedTuple):
 
     def largest(self, values: Tensor) -> Tensor:
         """Largest of the values of each anchor's pairs, (n,); −inf for one without."""
+        none = values.new_full((self.n,), -torch.inf)
+        if values.numel() == 0:  # an empty batch, or no candidates: there is no maximum over nothing
+            return none
         if self.s.dim() == 2:
             return values.masked_fill(~self.where, -torch.inf).amax(1)
-        return values.new_full((self.n,), -torch.inf).scatter_reduce(0, self.where, values, "amax")
+        return none.scatter_reduce(0, self.where, values, "amax")
 
     def log_one_plus(self, exponents: Tensor) -> Tensor:
         """log(1 + Σ exp) of each anchor, (n,); 0 for one without."""

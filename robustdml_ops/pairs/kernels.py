@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from robustdml_ops import label_sets
-from robustdml_ops.triton_math import in_type, log_one_plus_sum
+from robustdml_ops.triton_math import in_type, log_one_plus_sum, one_plus_sum
 
 # As in the other backends.
 ABSENT = tl.constexpr(label_sets.ABSENT)
@@ -244,8 +244,8 @@ def pair_lse(
             if upstream_positive is not None:
                 factor_positive = tl.load(upstream_positive + rows * upstream_positive_stride, mask=inside, other=0.0)
                 factor_negative = tl.load(upstream_negative + rows * upstream_negative_stride, mask=inside, other=0.0)
-                factor_positive *= -alpha * mean_positive / (tl.exp(-max_positive) + total_positive)
-                factor_negative *= beta * mean_negative / (tl.exp(-max_negative) + total_negative)
+                factor_positive *= -alpha * mean_positive / one_plus_sum(max_positive, total_positive)
+                factor_negative *= beta * mean_negative / one_plus_sum(max_negative, total_negative)
                 for start in range(begin, end, BLOCK_M):
                     columns = start + tl.arange(0, BLOCK_M)
                     mask = inside[:, None] & (columns < end)[None, :]

@@ -51,7 +51,8 @@ def descend(gradient: ScaledGradient, w: Vector, steps: int, tolerance: float) -
     """From w (N,) in steps of 1 over the curvature, until no weight would move by more than ``tolerance`` of them."""
     rate = 1 / gradient.lipschitz
     for _ in range(steps):
-        moved = np.clip(w - rate * gradient(w), 0, 1)
+        with np.errstate(over="ignore"):  # where hardly anything curves a step may be infinite, and ends at 0 or 1
+            moved = np.clip(w - rate * gradient(w), 0, 1)
         change, w = float(np.abs(moved - w).max()), moved
         if change <= rate * tolerance:
             break

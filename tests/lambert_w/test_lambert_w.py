@@ -179,3 +179,15 @@ def test_registered_ops_and_compilation(backend):
     results = [(value := function(losses), *torch.autograd.grad(value, losses)) for function in (step, compiled)]
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+def test_a_threshold_of_one_element_gives_the_shape_of_the_losses(backend):
+    """Also of one number: the threshold's own dimensions are not those of the result."""
+    for shape in ((), (3,), (2, 1)):
+        losses = torch.full(shape, 2.0, requires_grad=True)
+        for tau in (0.5, torch.tensor(0.5), torch.tensor([[[0.5]]])):
+            assert confidence(losses, tau, 1.0, backend=backend).shape == shape
+            value = superloss(losses, tau, 1.0, backend=backend)
+            assert value.shape == shape
+            assert torch.autograd.grad(value.sum(), losses)[0].shape == shape

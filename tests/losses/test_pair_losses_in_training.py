@@ -214,3 +214,13 @@ def test_bad_weights(kind, weights, message):
 def test_settings(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+@pytest.mark.parametrize("kind", [MultiSimilarityLoss, ContrastiveLoss])
+@pytest.mark.parametrize("n", [0, 3])
+def test_a_list_without_pairs_of_no_candidates(kind, n):
+    """A miner that found nothing, in an empty batch or beside an empty reference set."""
+    embeddings, none = torch.randn(n, 3, requires_grad=True), torch.zeros(0, dtype=torch.int64)
+    loss = kind()(embeddings, None, (none, none, none, none), torch.zeros(0, 3) if n else None, none if n else None)
+    assert loss.item() == 0
+    assert torch.autograd.grad(loss, embeddings)[0].shape == (n, 3)

@@ -106,3 +106,15 @@ def test_scales_and_weights_of_the_ops_are_named(name, value):
         pair_lse_sum(X, LABELS, None, None, **(scales | {name: bad}), **lse)
     with pytest.raises(ValueError, match=message):
         pair_hinge_sum(X, LABELS, None, None, **(scales | {name: bad[3]}), positive_margin=0.9, negative_margin=0.1)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("alpha", "beta"), [(2.0, 2000.0), (2000.0, 50.0)])
+def test_a_set_that_mining_empties_has_the_sum_0(alpha, beta, backend):
+    """Anchors without negatives keep no positive, however far the exponents of those would reach."""
+    X = rows(torch.float32)
+    lse = pair_lse(X, torch.zeros(24).long(), alpha=alpha, beta=beta, base=0.5, epsilon=0.1, backend=backend)
+    for sums in lse:
+        assert sums.tolist() == [0.0] * 24
+    (gradient,) = torch.autograd.grad(lse.positive.sum() + lse.negative.sum(), X)
+    assert not gradient.any()

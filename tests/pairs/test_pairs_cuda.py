@@ -88,3 +88,23 @@ def test_near_rows_of_any_type(anchors, candidates, m, device):
     assert torch.equal(still, equal)
     assert 0 < counts[0].sum() < (sets.labels[:, None] == sets.candidate_labels).sum()  # some positives are copies
     torch.testing.assert_close(sums, expected, rtol=1e-4 if compute == torch.float32 else 1e-12, atol=0)
+
+
+def test_a_set_that_mining_empties_has_the_sum_0(device):
+    """Anchors without negatives keep no positive, and e^−shift of those may be 0."""
+    options = {"dtype": torch.float32, "device": device}
+    sets = PairSets.of(torch.zeros(33).long().to(device), None)
+    sums = torch.empty(2, 5, **options)
+    chunk = PairChunk(
+        S=torch.linspace(-1, 1, 5 * 33, **options).view(5, 33),
+        first=0,
+        upstream_positive=torch.ones((), **options),
+        upstream_negative=torch.ones((), **options),
+        positive=sums[0],
+        negative=sums[1],
+        counts=None,
+        rows=None,
+        V=torch.empty(5, 1, **options),
+    )
+    NATIVE.pair_lse(chunk, PairLSEProblem(sets, 2000.0, 50.0, 0.5, 0.1, None))
+    assert not sums.any() and not chunk.S.any()

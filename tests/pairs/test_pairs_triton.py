@@ -141,3 +141,13 @@ def test_a_nan_reaches_the_result():
     for problem in problems(sets, torch.float32, 6).values():
         result = pair_sweep(X, None, problem, None, TRITON, torch.float32, torch.float32)
         assert torch.isnan(result.positive + result.negative).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_set_that_mining_empties_has_the_sum_0(dtype):
+    """Anchors without negatives keep no positive, and e^−shift of those may be 0."""
+    X = torch.randn(20, 5, generator=torch.Generator().manual_seed(0)).to(DEVICE, dtype)
+    sets = PairSets.of(torch.zeros(20).long().to(DEVICE), None)
+    problem = PairLSEProblem(sets, 2000.0, 50.0, 0.5, 0.1, None)
+    result = pair_sweep(X, None, problem, (torch.ones(20).to(X),) * 2, TRITON, dtype, dtype, (True, False))
+    assert not result.positive.any() and not result.negative.any() and not result.danchors.any()

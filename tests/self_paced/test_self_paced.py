@@ -271,3 +271,11 @@ def test_tensors_of_a_gpu_come_back_to_it():
     ours = self_paced_sweep(*(tensor.cuda() for tensor in case.terms()), **options)
     assert ours.is_cuda
     assert torch.equal(ours.cpu(), self_paced_sweep(*case.terms(), **options))
+
+
+@pytest.mark.filterwarnings("error")
+def test_terms_of_size_0_need_no_step_of_a_size():
+    """Nothing curves then: a step is as long as numbers go, and ends at 1 without a word."""
+    xi, labels = torch.zeros(4, dtype=torch.float64), torch.tensor([0, 0, 1, 2])
+    w = self_paced_descent(torch.full_like(xi, 0.5), xi, xi, labels, lam=4.0, mu=0.0)
+    assert w.tolist() == [1.0] * 4
