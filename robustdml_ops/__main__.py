@@ -2,6 +2,7 @@
 
 import os
 import sys
+from io import TextIOWrapper
 
 # What an environment says of threads that wait. These time what a program of the user's own has.
 _WAITING, _SPINNING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"), ("bench", "doctor")
@@ -10,6 +11,10 @@ _WAITING, _SPINNING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"), ("bench", "doctor")
 def main() -> int:
     """Run the command line, or say in one line what has to be installed for it."""
     _let_threads_sleep()
+    # Names of files may hold what a terminal's encoding has no letters for; no hours of work shall end with that.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     if sys.argv[1:2] == ["doctor"]:
         # It needs no extra, and is what one runs where something is missing.
         from robustdml_ops.doctor.command import main as doctor

@@ -2,10 +2,26 @@
 
 import errno
 import os
+import socket
+import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.locks import in_turn, lock
+
+# How a file ends that is not whole yet; before that stands the machine that writes it.
+UNFINISHED = ".part"
+# How texts with names of files are written and read, for not all of them are UTF-8.
+NAMES = "surrogateescape"
+# Seconds without a change after which what another machine was writing is given up: not all disks tell its locks.
+GIVEN_UP = 24 * 3600
 
 
 def cache_folder() -> Path:
@@ -15,17 +31,72 @@ def cache_folder() -> Path:
     -------
     Path
         The folder, which may not exist yet.
+
+    Raises
+    ------
+    UsageError
+        None of these is set, and the user has no home folder.
     """
-    if chosen := os.environ.get("ROBUSTDML_CACHE"):
-        return Path(chosen).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "robustdml_ops"
+    try:
+        if chosen := os.environ.get("ROBUSTDML_CACHE"):
+            return Path(chosen).expanduser()
+        base = os.environ.get("XDG_CACHE_HOME")
+        return (Path(base) if base else Path.home() / ".cache") / "robustdml_ops"
+    except RuntimeError as error:  # As in a container whose user is a number without a name.
+        raise UsageError(f"no folder for the cache ({error}): name one in ROBUSTDML_CACHE") from error
+
+
+def make_once(make: Callable[[], object], *files: Path) -> None:
+    """Make files of the cache where one is missing; of several processes at once the first makes them, the others wait.
+
+    Parameters
+    ----------
+    make : callable
+        Makes them, as by `write_whole`.
+    *files : Path
+        What it makes, in one folder.
+    """
+    first = files[0]
+    if all(file.exists() for file in files):
+        return
+    first.parent.mkdir(parents=True, exist_ok=True)
+    with in_turn(first.with_name(f".{first.name}.lock")):
+        if not all(file.exists() for file in files):
+            make()
+
+
+def read_array(path: Path, mmap_mode: Literal["r", "c"] | None = None) -> NDArray[Any]:
+    """Read an array that was written whole.
+
+    Parameters
+    ----------
+    path : Path
+        An ``.npy`` file.
+    mmap_mode : {"r", "c"}, optional
+        As of `numpy.load`.
+
+    Returns
+    -------
+    ndarray
+        Its content.
+
+    Raises
+    ------
+    UsageError
+        It is cut off, or something else: no write of this package leaves such a file.
+    """
+    try:
+        array: NDArray[Any] = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise UsageError(f"{path}: damaged ({error}); delete it, and it is made again") from error
+    return array
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file through a temporary neighbour and a rename, so that no reader ever sees half of it.
 
-    Two processes may write the same path at once: the later rename wins, and both files are whole.
+    Two processes may write the same path at once: the later rename wins, and both files are whole. What a process that
+    was killed left unfinished in the folder is taken away.
 
     Parameters
     ----------
@@ -51,20 +122,53 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def _write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    _take_away_unfinished(path.parent)
+    handle, temporary = _new_file(path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        # mkstemp makes files private; the result gets the permissions of any other new file.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
+            # mkstemp makes files private; the result gets the permissions of any other new file.
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(temporary, 0o666 & ~umask)
+            if sys.platform == "win32":
+                file.close()  # An open file cannot be given another name there.
+            # While the file is locked, so that nobody takes it away.
+            os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _new_file(folder: Path) -> tuple[int, str]:
+    """A file that nobody takes away while this process lives."""
+    while True:
+        # Its own name is not that of the file: that may be as long as names can be.
+        handle, name = tempfile.mkstemp(dir=folder, prefix=".", suffix=_unfinished_here())
+        lock(handle, wait=True)
+        if os.fstat(handle).st_nlink:
+            return handle, name
+        # Another process found it before it was locked, and took it for one of a process that was killed.
+        os.close(handle)
+
+
+def _take_away_unfinished(folder: Path) -> None:
+    for file in folder.glob(f".*{UNFINISHED}"):
+        try:
+            here = file.name.endswith(_unfinished_here())
+            if not here and time.time() - file.stat().st_mtime < GIVEN_UP:
+                continue
+            with file.open("rb+") as opened:
+                if lock(opened.fileno(), wait=False) is True:
+                    file.unlink()
+        except OSError:  # Gone already, or not ours to take away.
+            continue
+
+
+def _unfinished_here() -> str:
+    return f".{socket.gethostname()[:64]}{UNFINISHED}"
 
 
 def _of_disk(error: BaseException | None) -> OSError | None:
@@ -82,6 +186,6 @@ def write_text(path: Path, text: str) -> None:
     path : Path
         Where the file is to be.
     text : str
-        Its content.
+        Its content. Names of files that are not UTF-8, which Python marks, become the bytes that they are.
     """
-    write_whole(path, lambda file: file.write(text.encode()))
+    write_whole(path, lambda file: file.write(text.encode(errors=NAMES)))

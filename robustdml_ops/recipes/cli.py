@@ -11,7 +11,7 @@ from importlib import import_module
 
 from robustdml_ops import __version__
 from robustdml_ops.recipes.command_line import CommandParser
-from robustdml_ops.recipes.errors import UnknownNameError, UsageError, disk_error
+from robustdml_ops.recipes.errors import UnknownNameError, UsageError, disk_error, in_one_line, is_want_of_memory
 
 # Each is the module of its name in `robustdml_ops.recipes.commands`.
 COMMANDS = {
@@ -28,6 +28,9 @@ COMMANDS = {
 }
 
 
+WAY_OUT_OF_MEMORY = "smaller batches or images, fewer workers, or a machine with more take less or have more"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
@@ -39,8 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 when all went well, 2 for an error of use (told in one line), 130 when interrupted, 141 when whatever reads
-        the output has gone.
+        0 when all went well, 2 for an error of use, or for want of room on a disk or in memory (told in one line), 130
+        when interrupted, 141 when whatever reads the output has gone.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     parsed, name = argparse.Namespace(way_on=None), "robustdml"
@@ -51,15 +54,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         # What is printed may wait in a buffer until here, and meet a full disk.
         sys.stdout.flush()
     except UnknownNameError as error:
-        return _refuse(f"{parsed.usage}{name}: {error}")
+        return _refuse(name, str(error), parsed.usage)
     except UsageError as error:
-        return _refuse(f"{name}: {error}")
+        return _refuse(name, str(error))
     except BrokenPipeError:
         # Python would try to write what is left when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
-        return _refuse(f"{name}: {disk_error(error)}")
+        return _refuse(name, disk_error(error))
+    except (MemoryError, RuntimeError) as error:
+        if not is_want_of_memory(error):
+            raise
+        return _refuse(name, f"not enough memory ({error}); {WAY_OUT_OF_MEMORY}")
     except KeyboardInterrupt:
         way_on = "" if parsed.way_on is None else f"; {parsed.way_on(parsed)}"
         print(f"{name}: interrupted{way_on}", file=sys.stderr)
@@ -67,8 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _refuse(message: str) -> int:
-    print(message, file=sys.stderr)
+def _refuse(name: str, message: str, usage: str = "") -> int:
+    print(f"{usage}{name}: {in_one_line(message)}", file=sys.stderr)
     return 2
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from robustdml_ops.recipes.errors import UnknownNameError, did_you_mean
+from robustdml_ops.recipes.errors import UnknownNameError, did_you_mean, expanded
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -78,7 +78,7 @@ def path(text: str) -> Path:
     """
     if not text:
         raise argparse.ArgumentTypeError("the path is empty")
-    return Path(text).expanduser()
+    return expanded(text)
 
 
 def is_off(default: object) -> bool:

@@ -58,6 +58,63 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
+def in_one_line(text: str) -> str:
+    r"""Write out what a terminal would obey rather than show: names of files may hold anything.
+
+    Parameters
+    ----------
+    text : str
+        Such as a message that names a file.
+
+    Returns
+    -------
+    str
+        One line, with ends of lines, control characters and bytes that are not UTF-8 as escapes.
+
+    Examples
+    --------
+    >>> in_one_line("a\nb \x1b[2J é")
+    'a\\nb \\x1b[2J é'
+    """
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
+def expanded(path: str) -> Path:
+    """Write out the ``~`` that a path may begin with.
+
+    Parameters
+    ----------
+    path : str
+        As it was given.
+
+    Returns
+    -------
+    Path
+        As it was given, too, where nobody is called so: a file may be.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
+def is_want_of_memory(error: BaseException) -> bool:
+    """Tell whether memory was asked for and not given.
+
+    Parameters
+    ----------
+    error : BaseException
+        What was raised: PyTorch's allocator says so in a RuntimeError.
+
+    Returns
+    -------
+    bool
+        True also for what memory of a GPU was too small for.
+    """
+    words = ("can't allocate memory", "not enough memory", "out of memory", "can't start new thread")
+    return isinstance(error, MemoryError) or any(word in str(error).lower() for word in words)
+
+
 def disk_error(error: OSError) -> str:
     """Say what failed on the disk, and where.
 

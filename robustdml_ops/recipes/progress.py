@@ -44,7 +44,7 @@ def progress_bar(title: str) -> Iterator[Follower]:
         yield Lines(title)
         return
     bar = [] if console.width < NARROW else [BarColumn()]
-    columns = (TextColumn("{task.description}"), *bar, MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), *bar, MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         yield Bar(title, progress)
 

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +17,8 @@ from robustdml_ops.recipes.cache import write_text
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import RetrievalData
 from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.locks import FILE_NAME as LOCK
+from robustdml_ops.recipes.locks import sole_use
 from robustdml_ops.recipes.networks.models import Embedder
 from robustdml_ops.recipes.networks.preparation import prepare, resolve_device
 from robustdml_ops.recipes.progress import OnProgress, silent
@@ -120,7 +123,8 @@ def train(
     Raises
     ------
     UsageError
-        Settings, data and folder that do not fit together; a loss that is no longer finite.
+        Settings, data and folder that do not fit together; a folder that another process is training in; a loss that
+        is no longer finite.
 
     Examples
     --------
@@ -130,21 +134,26 @@ def train(
     """
     if resume and out is None:
         raise UsageError("resume needs the folder of the run (out)")
-    writes = out is not None and world.leads
-    if writes and out is not None:
-        check_folder(out, resume)
+    kept = out if world.leads else None
+    if kept is not None:
+        check_folder(kept, resume)
     chosen = resolve_device(device)
-    # Seeds are set inside a fork, so that a caller's own random numbers go on as if nothing had run.
-    with torch.random.fork_rng(devices=[chosen] if chosen.type == "cuda" else []):
+    with (
+        nullcontext() if kept is None else sole_use(kept / LOCK, kept),
+        # Seeds are set inside a fork, so that a caller's own random numbers go on as if nothing had run.
+        torch.random.fork_rng(devices=[chosen] if chosen.type == "cuda" else []),
+    ):
         torch.manual_seed(config.seed)
         prepared = world.first(lambda: prepare(config, data, chosen, on_progress))
         if untouched is None:
             untouched = untouched_metrics(prepared, chosen, on_progress)
         run = Run(config, prepared, chosen, world=world)
         if resume and out is not None:
-            run.load_state(load_checkpoint(out, config, run.data_summary))
+            _load(run, out)
             if run.epoch > config.epochs:
                 raise UsageError(f"{out} has {run.epoch} epochs already; ask for at least as many (epochs)")
+            if kept is not None:  # A run may have been killed between the checkpoint and the history of an epoch.
+                _write_history(kept, run)
         try:
             for recorder in recorders:
                 recorder.start(run.history, config.epochs)
@@ -155,16 +164,16 @@ def train(
                 for recorder in recorders:
                     recorder.epoch(run.history[-1])
                 state = run.state() if out is not None else None
-                if writes and out is not None and state is not None:
-                    save_checkpoint(out, config, run.data_summary, state)
-                    write_text(out / "history.jsonl", "".join(json.dumps(record) + "\n" for record in run.history))
+                if kept is not None and state is not None:
+                    save_checkpoint(kept, config, run.data_summary, state)
+                    _write_history(kept, run)
         finally:
             for recorder in recorders:
                 recorder.close()
         result = _result(run, untouched)
-    if writes and out is not None:
-        result.model.save(out / MODEL_FILE)
-        write_text(out / "metrics.json", json.dumps(result.summary, indent=2) + "\n")
+        if kept is not None:
+            result.model.save(kept / MODEL_FILE)
+            write_text(kept / "metrics.json", json.dumps(result.summary, indent=2) + "\n")
     return result
 
 
@@ -190,6 +199,19 @@ def check_folder(out: Path, resume: bool) -> None:
         raise UsageError(f"out {str(out)!r}: no permission to write to {there}")
     if not resume and (out / FILE_NAME).exists():
         raise UsageError(f"{out} holds a run already: resume it, or give another folder")
+
+
+def _load(run: Run, out: Path) -> None:
+    state = load_checkpoint(out, run.config, run.data_summary)
+    try:
+        run.load_state(state)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UsageError(f"{out / FILE_NAME}: not the state of this run ({type(error).__name__}: {reason})") from error
+
+
+def _write_history(out: Path, run: Run) -> None:
+    write_text(out / "history.jsonl", "".join(json.dumps(record) + "\n" for record in run.history))
 
 
 def _result(run: Run, untouched: dict[str, float]) -> TrainingResult:

@@ -1,12 +1,15 @@
 """What to do about labels that an audit doubts: drop them, or put them right."""
 
 import csv
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from robustdml_ops.audit.verdicts import NO_CLASS, NOT_SURE, RIGHT, WRONG
 from robustdml_ops.recipes.audit.findings import Finding
 from robustdml_ops.recipes.audit.uses import CONFIDENCE, CORRECT, USES
+from robustdml_ops.recipes.cache import NAMES
+from robustdml_ops.recipes.data.images import few
 from robustdml_ops.recipes.errors import UnknownNameError, UsageError
 
 ACCEPT, REFUSE = "accept", "refuse"
@@ -92,10 +95,12 @@ def read_decisions(path: Path, findings: list[Finding]) -> dict[str, str]:
     UsageError
         Not such a file, or one of another audit.
     """
-    known = {one.sample for one in findings}
+    known: dict[str, list[str]] = {}
+    for one in findings:
+        known.setdefault(_as_browsers_write(one.sample), []).append(one.sample)
     out = {}
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with path.open(encoding="utf-8-sig", errors=NAMES, newline="") as file:
             reader = csv.DictReader(file)
             if not {"sample", "decision"} <= set(reader.fieldnames or ()):
                 raise UsageError(f"{path}: expected the columns sample and decision, as audit.html downloads them")
@@ -103,12 +108,20 @@ def read_decisions(path: Path, findings: list[Finding]) -> dict[str, str]:
                 line = f"{path}, line {reader.line_num}"
                 if row["decision"] not in (ACCEPT, REFUSE):
                     raise UnknownNameError(f"{line}: decision", row["decision"], (ACCEPT, REFUSE))
-                if row["sample"] not in known:
+                meant = known.get(_as_browsers_write(row["sample"] or ""), [])
+                if not meant:
                     raise UsageError(f"{line}: {row['sample']!r} is not in this audit")
-                out[row["sample"]] = row["decision"]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+                if len(set(meant)) > 1:
+                    raise UsageError(f"{line}: {row['sample']!r} may be any of {few(meant)}: rename these files")
+                out[meant[0]] = row["decision"]
+    except (OSError, csv.Error) as error:
         raise UsageError(f"{path}: not a readable .csv file ({error})") from error
     return out
+
+
+def _as_browsers_write(name: str) -> str:
+    """Browsers have one sign for all bytes of a name that are not UTF-8."""
+    return re.sub("[\ud800-\udfff]", "\ufffd", name)
 
 
 def _label(one: Finding, use: str, confidence: float, decision: str) -> str | None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robustdml_ops.audit import VERDICTS, LabelAuditor
-from robustdml_ops.recipes.cache import write_text
+from robustdml_ops.recipes.cache import NAMES, write_text
 from robustdml_ops.recipes.errors import UsageError
 
 COLUMNS = ("sample", "label", "probability", "proposed", "proposed_probability", "verdict", "duplicate_group")
@@ -118,13 +118,13 @@ def read_findings(path: Path) -> list[Finding]:
         Not such a file; the message has the line.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with path.open(encoding="utf-8-sig", errors=NAMES, newline="") as file:
             reader = csv.DictReader(file)
             missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
             if missing:
                 raise UsageError(f"{path}: no column {missing[0]!r}; expected a labels.csv of robustdml audit")
             return [_finding(path, reader.line_num, row) for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, csv.Error) as error:
         raise UsageError(f"{path}: not a readable labels.csv ({error})") from error
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robustdml_ops.recipes.audit.samples import AuditSamples
-from robustdml_ops.recipes.cache import write_whole
+from robustdml_ops.recipes.cache import read_array, write_whole
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import RetrievalData, Split
 from robustdml_ops.recipes.networks.models import apply_in_batches
@@ -71,7 +71,7 @@ def learn_embeddings(
             embeddings = apply_in_batches(result.embedder, inputs, resolve_device(device), on_progress=on_progress)
             lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
             _store(stored, embeddings / np.maximum(lengths, np.finfo(np.float32).tiny))
-        parts.append(np.load(stored))
+        parts.append(read_array(stored))
     return np.concatenate(parts, axis=1)
 
 

@@ -28,8 +28,11 @@ SCRIPT = r"""
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent), SIZE = 40;
 const key = "robustdml-audit " + data.source + " " + data.suspects.length;
-let decisions = {}, rows = data.suspects, page = 0, here = 0;
-try { decisions = JSON.parse(localStorage.getItem(key)) || {}; } catch (error) { decisions = {}; }
+// Without a prototype: a sample may be called __proto__.
+let decisions = Object.create(null), rows = data.suspects, page = 0, here = 0;
+try {
+  for (const [name, word] of Object.entries(JSON.parse(localStorage.getItem(key)) || {})) decisions[name] = word;
+} catch (error) { /* nothing is kept there, or something else */ }
 
 function element(tag, parent, text, name) {
   const made = document.createElement(tag);

@@ -1,7 +1,7 @@
 """What is to be audited, as it lies on a disk; what cannot be read is left out and told, and the rest goes on."""
 
 import csv
-import zipfile
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,13 +10,14 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from robustdml_ops.recipes.cache import write_whole
+from robustdml_ops.recipes.cache import NAMES, write_whole
 from robustdml_ops.recipes.data.features import named_labels, sample_names
 from robustdml_ops.recipes.data.folders import files_by_class
 from robustdml_ops.recipes.data.images import decode, few
 from robustdml_ops.recipes.data.named import NAMED
-from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.progress import OnProgress
+from robustdml_ops.recipes.errors import UsageError, expanded
+from robustdml_ops.recipes.plain_files import read_npz
+from robustdml_ops.recipes.progress import OnProgress, silent
 
 EXPECTED = (
     "a folder of class folders, an .npz file of features and labels, a list of images (.csv or .parquet with the "
@@ -43,6 +44,8 @@ class AuditSamples:
         Features, float32, (N, F), or images, uint8, (N, channels, S, S); None for files that are not decoded yet.
     left_out : list of str
         What cannot be judged, with the reason.
+    outside : str or None
+        What to say where a list names files that do not lie in its folder.
     """
 
     source: str
@@ -51,6 +54,7 @@ class AuditSamples:
     class_names: tuple[str, ...]
     inputs: NDArray[np.generic] | None = None
     left_out: list[str] = field(default_factory=list)
+    outside: str | None = None
 
     def take(self, rows: NDArray[np.int64], inputs: NDArray[np.generic] | None, left_out: list[str]) -> "AuditSamples":
         """Keep some samples.
@@ -77,16 +81,19 @@ class AuditSamples:
             tuple(self.class_names[label] for label in used),
             inputs,
             [*self.left_out, *left_out],
+            self.outside,
         )
 
 
-def read_samples(source: str) -> AuditSamples:
+def read_samples(source: str, on_progress: OnProgress = silent) -> AuditSamples:
     """Find the samples; images are not decoded yet.
 
     Parameters
     ----------
     source : str
         As `EXPECTED` says.
+    on_progress : callable
+        Told of folders that are listed.
 
     Returns
     -------
@@ -101,11 +108,11 @@ def read_samples(source: str) -> AuditSamples:
     if source in NAMED:
         train = NAMED[source].load().train
         return AuditSamples(source, train.names(), train.labels, train.class_names, train.inputs)
-    path = Path(source).expanduser()
+    path = expanded(source)
     if not path.exists():
         raise UsageError(f"{source}: no such file or folder; expected {EXPECTED}")
     if path.is_dir():
-        classes = files_by_class(path)
+        classes = files_by_class(path, on_progress)
         files = [str(file.absolute()) for members in classes.values() for file in members]
         labels = np.repeat(np.arange(len(classes)), [len(members) for members in classes.values()])
         return AuditSamples(str(path.absolute()), files, labels, tuple(classes))
@@ -126,7 +133,7 @@ def decode_images(samples: AuditSamples, size: int, store: Path, on_progress: On
     size : int
         Side in pixels that images are brought to.
     store : Path
-        The ``.npy`` file; what is there already is read.
+        The ``.npy`` file, which is made anew.
     on_progress : callable
         Told of the images done.
 
@@ -165,14 +172,7 @@ def decode_images(samples: AuditSamples, size: int, store: Path, on_progress: On
 
 
 def _of_features(path: Path) -> AuditSamples:
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays: dict[str, NDArray[Any]] = {key: archive[key] for key in archive.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise UsageError(f"{path}: not a readable .npz file of plain arrays ({error})") from error
-    for key in ("features", "labels"):
-        if key not in arrays:
-            raise UsageError(f"{path}: no array {key!r}; found {', '.join(sorted(arrays)) or 'nothing'}")
+    arrays = read_npz(path, ("features", "labels"), ("class_names", "paths"))
     features, labels = arrays["features"], arrays["labels"]
     if features.ndim != 2 or features.dtype.kind not in "fiu" or 0 in features.shape:
         raise UsageError(f"{path}: features is {features.dtype} {features.shape}; expected numbers of shape (N, F)")
@@ -184,7 +184,8 @@ def _of_features(path: Path) -> AuditSamples:
     names = (
         tuple(map(str, values)) if labels.dtype.kind == "U" else named_labels(path, arrays.get("class_names"), values)
     )
-    converted = features.astype(np.float32, copy=False)
+    with np.errstate(over="ignore"):  # What becomes infinite is told below.
+        converted = features.astype(np.float32, order="C", copy=False)
     places = [str(name) for name in sample_names(path, arrays, len(labels))]
     whole = AuditSamples(str(path.absolute()), places, numbers.astype(np.int64), names, converted)
     finite = np.isfinite(converted).all(axis=1)
@@ -198,12 +199,12 @@ def _of_features(path: Path) -> AuditSamples:
 
 def _csv_rows(path: Path) -> list[tuple[str, str]]:
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with path.open(encoding="utf-8-sig", errors=NAMES, newline="") as file:
             reader = csv.DictReader(file)
             _check_columns(path, reader.fieldnames or ())
             return [((row["path"] or "").strip(), (row["label"] or "").strip()) for row in reader]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path}: not a readable .csv file in UTF-8 ({error})") from error
+    except csv.Error as error:
+        raise UsageError(f"{path}: not a readable .csv file ({error})") from error
 
 
 def _parquet_rows(path: Path) -> list[tuple[str, str]]:
@@ -240,6 +241,16 @@ def _of_list(path: Path, rows: list[tuple[str, str]]) -> AuditSamples:
     if not good:
         raise UsageError(f"{path}: no line has both a path and a label")
     # Paths are relative to the list.
-    files = [str((path.parent / Path(file).expanduser()).absolute()) for file, _ in good]
+    files = [str((path.parent / expanded(file)).absolute()) for file, _ in good]
     names, labels = np.unique([label for _, label in good], return_inverse=True)
-    return AuditSamples(str(path.absolute()), files, labels.astype(np.int64), tuple(map(str, names)), None, left_out)
+    numbers, classes = labels.astype(np.int64), tuple(map(str, names))
+    return AuditSamples(str(path.absolute()), files, numbers, classes, None, left_out, _outside(path, files))
+
+
+def _outside(path: Path, files: list[str]) -> str | None:
+    """A list may come from a stranger, and name what lies anywhere on this machine."""
+    folder = os.path.normpath(path.parent.absolute())
+    outside = [file for file in files if not Path(os.path.normpath(file)).is_relative_to(folder)]
+    if not outside:
+        return None
+    return f"{len(outside):,} of {len(files):,} images lie outside of {folder}, the first is {outside[0]}"

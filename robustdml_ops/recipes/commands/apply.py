@@ -3,10 +3,9 @@
 import argparse
 import csv
 import io
-import json
+import itertools
 import os
 import shutil
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +16,14 @@ from robustdml_ops.recipes.audit.uses import CONFIDENCE, DROP, USES
 from robustdml_ops.recipes.cache import write_text, write_whole
 from robustdml_ops.recipes.command_line import path
 from robustdml_ops.recipes.commands.audit import STATE
-from robustdml_ops.recipes.data.images import few
+from robustdml_ops.recipes.data.features import sample_names
+from robustdml_ops.recipes.data.images import SUFFIXES, few
 from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.locks import sole_use
+from robustdml_ops.recipes.plain_files import read_json, read_npz
+
+# Bytes of a name, on nearly all disks.
+LONGEST_NAME = 255
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,13 +97,11 @@ def _write_features(to: Path, kept: list[Kept], state: Path) -> None:
         raise UsageError(
             f"{state} is missing, which says where the features are; apply the labels.csv of an audit in place"
         )
-    source = Path(json.loads(state.read_text())["source"])
+    source = Path(str(read_json(state, "state of an audit").get("source", "")))
     if source.suffix != ".npz" or not source.exists():
         raise UsageError(f"--to {to}: {source} is no .npz file of features; give a folder or a .csv list")
-    with np.load(source, allow_pickle=False) as archive:
-        arrays = {key: archive[key] for key in archive.files}
-    count = len(arrays["labels"])
-    places = arrays["paths"].tolist() if "paths" in arrays else [str(place) for place in range(count)]
+    arrays = read_npz(source, ("features", "labels"), ("paths",))
+    places = [str(name) for name in sample_names(source, arrays, len(arrays["labels"]))]
     number = {name: place for place, name in enumerate(places)}
     missing = [one.sample for one in kept if one.sample not in number]
     if missing:
@@ -117,21 +120,49 @@ def _write_folder(to: Path, kept: list[Kept], copy: bool) -> None:
         raise UsageError(
             f"{len(missing)} samples are no files: {few(missing)}; of features give --to a .npz file, or a .csv list"
         )
+    # Whoever made the list chose what is copied out of other folders: images, and nothing else.
+    others = [one.sample for one in kept if Path(one.sample).suffix.lower() not in SUFFIXES]
+    if others:
+        raise UsageError(f"{len(others)} samples are no images by their names: {few(others)}; give --to a .csv list")
     for label in {one.label for one in kept}:
         if label in ("", ".", "..") or "/" in label or "\0" in label or label.startswith("."):
             raise UsageError(f"class {label!r} cannot be the name of a folder; give --to a .csv list")
     unfinished = to.with_name(f".{to.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    taken: Counter[tuple[str, str]] = Counter()
-    for one in kept:
-        source = Path(one.sample)
-        folder = unfinished / one.label
-        folder.mkdir(parents=True, exist_ok=True)
-        taken[one.label, source.name] += 1
-        again = taken[one.label, source.name]
-        target = folder / (source.name if again == 1 else f"{source.stem}-{one.row}{source.suffix}")
+    with sole_use(unfinished.with_suffix(".lock"), to):
+        shutil.rmtree(unfinished, ignore_errors=True)
+        try:
+            taken: set[tuple[str, str]] = set()
+            for one in kept:
+                folder = unfinished / one.label
+                folder.mkdir(parents=True, exist_ok=True)
+                _place(Path(one.sample), folder / _free_name(one, taken), copy)
+            os.replace(unfinished, to)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+
+
+def _free_name(one: Kept, taken: set[tuple[str, str]]) -> str:
+    """The file's own name, or with the sample's number where the class has that already."""
+    source = Path(one.sample)
+    endings = itertools.chain(("",), (f"-{one.row}",), (f"-{one.row}-{again}" for again in itertools.count(1)))
+    for ending in endings:
+        room = LONGEST_NAME - len(os.fsencode(ending + source.suffix))
+        stem = os.fsdecode(os.fsencode(source.stem)[:room]) if ending else source.stem
+        name = f"{stem}{ending}{source.suffix}"
+        # Some disks take names for the same that differ in case alone.
+        if (one.label, name.casefold()) not in taken:
+            break
+    taken.add((one.label, name.casefold()))
+    return name
+
+
+def _place(source: Path, target: Path, copy: bool) -> None:
+    try:
         if copy:
             shutil.copy2(source, target)
         else:
             target.symlink_to(source.absolute())
-    os.replace(unfinished, to)
+    except OSError as error:
+        # Of a copy Python names the source alone.
+        raise OSError(error.errno, f"{error.strerror}, for {source}", str(target)) from error

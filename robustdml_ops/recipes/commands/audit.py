@@ -3,6 +3,7 @@
 import argparse
 import hashlib
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -15,12 +16,15 @@ from robustdml_ops.recipes.audit.findings import findings_of, write_findings
 from robustdml_ops.recipes.audit.learning import learn_embeddings
 from robustdml_ops.recipes.audit.page import render_page
 from robustdml_ops.recipes.audit.samples import EXPECTED, AuditSamples, decode_images, read_samples
-from robustdml_ops.recipes.cache import write_text, write_whole
+from robustdml_ops.recipes.cache import NAMES, write_text, write_whole
 from robustdml_ops.recipes.command_line import path
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data.images import few
-from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.errors import UsageError, in_one_line
+from robustdml_ops.recipes.locks import FILE_NAME as LOCK
+from robustdml_ops.recipes.locks import sole_use
 from robustdml_ops.recipes.networks.backbones.choice import default_image_size
+from robustdml_ops.recipes.plain_files import read_json
 from robustdml_ops.recipes.progress import OnProgress, progress_bar
 
 LABELS, PAGE, FEATURES, STATE = "labels.csv", "audit.html", "features.npz", "audit.json"
@@ -96,10 +100,12 @@ def run(arguments: argparse.Namespace) -> int:
         backbone_weights=arguments.backbone_weights,
         finetune=arguments.finetune,
     )
-    with progress_bar("audit") as report:
+    with progress_bar("audit") as report, sole_use(out / LOCK, out):
         report("reading data", 0, 0)
-        samples = read_samples(arguments.data)
+        samples = read_samples(arguments.data, report)
         _check_classes(samples)
+        if samples.outside is not None:
+            print(f"robustdml audit: {in_one_line(samples.outside)}", file=sys.stderr)
         _take_up(out, _state(samples, config, arguments))
         if samples.inputs is None:
             size = arguments.image_size or default_image_size(config.backbone)
@@ -142,7 +148,9 @@ def _state(samples: AuditSamples, config: TrainingConfig, arguments: argparse.Na
     """What the audit depends on, in a form that can be compared."""
     digest = hashlib.sha256()
     for name, label in zip(samples.names, samples.labels.tolist(), strict=True):
-        digest.update(f"{name}\0{samples.class_names[label]}\0".encode("utf-8", "surrogateescape"))
+        # Images that were changed, or put right, in between would not go with what was made of the old ones.
+        seen = _seen(name) if samples.inputs is None else ""
+        digest.update(f"{name}\0{samples.class_names[label]}\0{seen}\0".encode("utf-8", NAMES))
     if samples.inputs is not None and samples.inputs.ndim == 2:
         for start in range(0, len(samples.inputs), 4096):
             digest.update(np.ascontiguousarray(samples.inputs[start : start + 4096]).data)
@@ -155,18 +163,26 @@ def _state(samples: AuditSamples, config: TrainingConfig, arguments: argparse.Na
     }
 
 
+def _seen(file: str) -> str:
+    try:
+        status = os.stat(file)
+    except (OSError, ValueError):
+        return "missing"
+    return f"{status.st_size} {status.st_mtime_ns}"
+
+
 def _take_up(out: Path, state: dict[str, object]) -> None:
     """Refuse a folder with an audit of other samples or settings."""
     file = out / STATE
     text = json.dumps(state, indent=2) + "\n"
     if file.exists():
-        stored = json.loads(file.read_text())
-        then, now = stored, json.loads(text)
+        then, now = read_json(file, "state of an audit"), json.loads(text)
         other = [key for key in now if then.get(key) != now[key]]
         if other:
             raise UsageError(f"{out} holds an audit with other {' and '.join(other)}: give another folder")
         return
-    if out.exists() and any(out.iterdir()):
+    # What begins with a dot is a lock, or what a process that was killed did not finish.
+    if out.exists() and any(not entry.name.startswith(".") for entry in out.iterdir()):
         raise UsageError(f"--out {out}: is not empty, and holds no audit; give another folder")
     write_text(file, text)
 

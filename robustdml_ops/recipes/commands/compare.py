@@ -27,6 +27,8 @@ from robustdml_ops.recipes.evidence.comparison.sources import Sources, impossibl
 from robustdml_ops.recipes.evidence.comparison.tables import sections as sections_of_data
 from robustdml_ops.recipes.evidence.statistics.sections import sections as sections_of_suite
 from robustdml_ops.recipes.evidence.statistics.suite import Suite
+from robustdml_ops.recipes.locks import FILE_NAME as LOCK
+from robustdml_ops.recipes.locks import sole_use
 from robustdml_ops.recipes.networks.preparation import resolve_device
 from robustdml_ops.recipes.progress import progress_bar
 
@@ -106,6 +108,11 @@ def run(arguments: argparse.Namespace) -> int:
     for cell in all_cells({"": plan.noises}, plan.entries, 1, common):
         cell.config  # noqa: B018  settings that are wrong are told before the first run
     check_outcomes(out)
+    with sole_use(out / LOCK, out):
+        return _run(arguments, names, plan, common, out)
+
+
+def _run(arguments: argparse.Namespace, names: list[str], plan: Plan, common: TrainingConfig, out: Path) -> int:
     with progress_bar("compare") as report:
         sources = open_sources(names, common, resolve_device(arguments.device), report)
         left_out = {

@@ -22,6 +22,8 @@ from robustdml_ops.recipes.evidence.demo.timing import Shape
 from robustdml_ops.recipes.evidence.large import page as large_page
 from robustdml_ops.recipes.evidence.large.contenders import CONTENDERS, QUICK_CONTENDERS, Contender
 from robustdml_ops.recipes.evidence.large.experiment import NOISE, Scale, run_missing, untouched
+from robustdml_ops.recipes.locks import FILE_NAME as LOCK
+from robustdml_ops.recipes.locks import sole_use
 from robustdml_ops.recipes.networks.principal_start import NARROWEST
 from robustdml_ops.recipes.progress import progress_bar
 
@@ -78,7 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
         0.
     """
     _check(arguments)
-    return _run_large(arguments) if arguments.large else _run_small(arguments)
+    with sole_use(arguments.out / LOCK, arguments.out):
+        return _run_large(arguments) if arguments.large else _run_small(arguments)
 
 
 def _check(arguments: argparse.Namespace) -> None:

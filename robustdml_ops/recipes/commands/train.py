@@ -152,6 +152,7 @@ def _run(arguments: argparse.Namespace, given: dict[str, Given], world: World) -
                 image_size=default_image_size(config.backbone) if image_size is None else image_size,
                 test_fraction=value_of(given, "test_fraction"),
                 split_seed=value_of(given, "split_seed"),
+                on_progress=on_progress,
             )
         )
         result = train(

@@ -1,6 +1,5 @@
 """Frozen features in an ``.npz`` file, as embeddings of some large model are usually stored."""
 
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from numpy.typing import NDArray
 
 from robustdml_ops.recipes.data.dataset import RetrievalData, Split, divide_classes, take_classes
 from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.plain_files import read_npz
 
 # What the names of a part's arrays begin with.
 TRAIN, TEST = "", "test_"
@@ -64,12 +64,8 @@ def load_splits(path: Path, need_labels: bool = True) -> dict[str, tuple[Split, 
     UsageError
         As `load_features`.
     """
-    try:
-        # Opened here, because numpy leaves a file that is no archive open.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in archive.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise UsageError(f"{path}: not a readable .npz file of plain arrays ({error})") from error
+    needed = ("features", "labels")[: 1 + need_labels]
+    arrays = read_npz(path, needed, ("labels", "test_features", "test_labels", "class_names", "paths"))
     splits = {TRAIN: _split(path, arrays, TRAIN, need_labels)}
     if need_labels and ("test_features" in arrays) != ("test_labels" in arrays):
         raise UsageError(f"{path}: has one of test_features and test_labels; give both or neither")
@@ -85,9 +81,6 @@ def load_splits(path: Path, need_labels: bool = True) -> dict[str, tuple[Split, 
 
 
 def _split(path: Path, arrays: dict[str, NDArray[np.generic]], prefix: str, need_labels: bool) -> tuple[Split, bool]:
-    for key in (f"{prefix}features", f"{prefix}labels")[: 1 + need_labels]:
-        if key not in arrays:
-            raise UsageError(f"{path}: no array {key!r}; found {', '.join(sorted(arrays)) or 'nothing'}")
     features = arrays[f"{prefix}features"]
     if features.ndim != 2 or features.dtype.kind not in "fiu" or 0 in features.shape:
         raise UsageError(
@@ -107,7 +100,8 @@ def _split(path: Path, arrays: dict[str, NDArray[np.generic]], prefix: str, need
 
 
 def _finite(path: Path, features: NDArray[np.generic], prefix: str) -> NDArray[np.float32]:
-    converted = features.astype(np.float32)
+    with np.errstate(over="ignore"):  # What becomes infinite is told below.
+        converted = features.astype(np.float32, order="C")
     bad = np.flatnonzero(~np.isfinite(converted).all(axis=1))
     if len(bad):
         raise UsageError(

@@ -5,22 +5,32 @@ that cannot be decoded is found before training starts rather than in the middle
 """
 
 import hashlib
+import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
-from robustdml_ops.recipes.cache import cache_folder, write_whole
+from robustdml_ops.recipes.cache import NAMES, cache_folder, make_once, read_array, write_whole
 from robustdml_ops.recipes.data.dataset import RetrievalData, Split, divide_classes
 from robustdml_ops.recipes.data.images import decode, few, image_files
 from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.progress import OnProgress, silent
 
 BLOCK = 256
 RECIPE_VERSION = 1
 
 
-def load_folder(root: Path, *, image_size: int = 224, test_fraction: float = 0.5, split_seed: int = 0) -> RetrievalData:
+def load_folder(
+    root: Path,
+    *,
+    image_size: int = 224,
+    test_fraction: float = 0.5,
+    split_seed: int = 0,
+    on_progress: OnProgress = silent,
+) -> RetrievalData:
     """Read ``root/class/…/image`` files, or ``root/train/class/…`` and ``root/test/class/…`` where both exist.
 
     Parameters
@@ -31,6 +41,8 @@ def load_folder(root: Path, *, image_size: int = 224, test_fraction: float = 0.5
         Images are resized so that their shorter side has this many pixels, then cropped to the central square.
     test_fraction, split_seed
         Split by class, used where there are no train and test folders.
+    on_progress : callable
+        Told of folders that are listed and of images that are decoded.
 
     Returns
     -------
@@ -45,22 +57,24 @@ def load_folder(root: Path, *, image_size: int = 224, test_fraction: float = 0.5
     if image_size < 1:
         raise UsageError(f"image_size={image_size}: expected at least 1")
     if has_own_split(root):
-        train, test = files_by_class(root / "train"), files_by_class(root / "test")
+        train, test = (files_by_class(root / part, on_progress) for part in ("train", "test"))
     else:
-        classes = files_by_class(root)
+        classes = files_by_class(root, on_progress)
         names = list(classes)
         parts = divide_classes(len(names), str(root), test_fraction, split_seed)
         train, test = ({names[label]: classes[names[label]] for label in part} for part in parts)
-    return RetrievalData(root.name, _load_split(train, image_size), _load_split(test, image_size))
+    return RetrievalData(root.name, *(_load_split(part, image_size, on_progress) for part in (train, test)))
 
 
-def files_by_class(folder: Path) -> dict[str, list[Path]]:
+def files_by_class(folder: Path, on_progress: OnProgress = silent) -> dict[str, list[Path]]:
     """List the images of a folder of class folders.
 
     Parameters
     ----------
     folder : Path
         Images lie at any depth below their class folder.
+    on_progress : callable
+        Told of the folders that are listed.
 
     Returns
     -------
@@ -70,13 +84,17 @@ def files_by_class(folder: Path) -> dict[str, list[Path]]:
     Raises
     ------
     UsageError
-        No images.
+        No images, or a class that is a link to a folder in which it lies.
     """
-    classes = {
-        entry.name: image_files(entry)
-        for entry in sorted(folder.iterdir())
-        if entry.is_dir() and not entry.name.startswith(".")
-    }
+    found = [entry for entry in sorted(folder.iterdir()) if entry.is_dir() and not entry.name.startswith(".")]
+    around = {folder.resolve(), *folder.resolve().parents}
+    for entry in found:
+        if entry.is_symlink() and entry.resolve() in around:
+            raise UsageError(f"{entry}: a link to a folder that it lies in, so that all images would be of its class")
+    classes = {}
+    for done, entry in enumerate(found):
+        on_progress("listing images", done, len(found))
+        classes[entry.name] = image_files(entry)
     classes = {name: files for name, files in classes.items() if files}
     if not classes:
         raise UsageError(f"{folder}: no images; expected files such as {folder}/some-class/image.jpg")
@@ -99,31 +117,33 @@ def has_own_split(root: Path) -> bool:
     return (root / "train").is_dir() and (root / "test").is_dir()
 
 
-def _load_split(classes: dict[str, list[Path]], image_size: int) -> Split:
+def _load_split(classes: dict[str, list[Path]], image_size: int, on_progress: OnProgress) -> Split:
     files = [file for members in classes.values() for file in members]
     labels = np.repeat(np.arange(len(classes), dtype=np.int64), [len(members) for members in classes.values()])
     path = cache_folder() / f"images-{_fingerprint(files, image_size)}.npy"
-    if not path.exists():
-        write_whole(path, lambda file: _decode_all(files, image_size, file))
-    return Split(np.load(path, mmap_mode="r"), labels, tuple(classes), [str(file.absolute()) for file in files])
+    make_once(lambda: write_whole(path, lambda file: _decode_all(files, image_size, file, on_progress)), path)
+    return Split(read_array(path, "r"), labels, tuple(classes), [str(file.absolute()) for file in files])
 
 
 def _fingerprint(files: list[Path], image_size: int) -> str:
     """Return what the decoded array depends on: the files as they lie there, and the size."""
     digest = hashlib.sha256(f"{RECIPE_VERSION} {image_size}".encode())
+    real = cache(os.path.realpath)  # Of folders alone: of a million files it would take a minute.
     for file in files:
         status = file.stat()
-        digest.update(f"{file.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\0".encode("utf-8", "surrogateescape"))
+        path = os.path.join(real(file.parent), file.name)
+        digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0".encode("utf-8", NAMES))
     return digest.hexdigest()[:16]
 
 
-def _decode_all(files: list[Path], image_size: int, output: BinaryIO) -> None:
+def _decode_all(files: list[Path], image_size: int, output: BinaryIO, on_progress: OnProgress) -> None:
     shape = (len(files), 3, image_size, image_size)
     np.lib.format.write_array_header_1_0(output, {"descr": "|u1", "fortran_order": False, "shape": shape})
     broken: list[str] = []
     with ThreadPoolExecutor() as pool:
         # In blocks, so that decoded images do not pile up ahead of the disk.
         for start in range(0, len(files), BLOCK):
+            on_progress("reading images", start, len(files))
             for pixels in pool.map(lambda file: decode(file, image_size), files[start : start + BLOCK]):
                 if isinstance(pixels, str):
                     broken.append(pixels)

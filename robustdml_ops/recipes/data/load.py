@@ -7,7 +7,8 @@ from robustdml_ops.recipes.data.dataset import RetrievalData
 from robustdml_ops.recipes.data.features import load_features
 from robustdml_ops.recipes.data.folders import load_folder
 from robustdml_ops.recipes.data.named import NAMED
-from robustdml_ops.recipes.errors import UsageError, did_you_mean
+from robustdml_ops.recipes.errors import UsageError, did_you_mean, expanded
+from robustdml_ops.recipes.progress import OnProgress, silent
 
 _REPORTED_ON = ", ".join(name for name in NAMED if not name.endswith("-validation"))
 EXPECTED = (
@@ -16,7 +17,14 @@ EXPECTED = (
 )
 
 
-def load_data(source: str, *, image_size: int = 224, test_fraction: float = 0.5, split_seed: int = 0) -> RetrievalData:
+def load_data(
+    source: str,
+    *,
+    image_size: int = 224,
+    test_fraction: float = 0.5,
+    split_seed: int = 0,
+    on_progress: OnProgress = silent,
+) -> RetrievalData:
     """Load data by name or path.
 
     Parameters
@@ -29,6 +37,8 @@ def load_data(source: str, *, image_size: int = 224, test_fraction: float = 0.5,
         Share of the *classes* kept for testing where the source has no test part of its own.
     split_seed : int
         Seed of that choice of classes.
+    on_progress : callable
+        Told of what takes long with many images.
 
     Returns
     -------
@@ -52,9 +62,15 @@ def load_data(source: str, *, image_size: int = 224, test_fraction: float = 0.5,
         return NAMED[source].load()
     if not source:
         raise UsageError(f"data is empty: expected {EXPECTED}")
-    path = Path(source).expanduser()
+    path = expanded(source)
     if path.is_dir():
-        return load_folder(path, image_size=image_size, test_fraction=test_fraction, split_seed=split_seed)
+        return load_folder(
+            path,
+            image_size=image_size,
+            test_fraction=test_fraction,
+            split_seed=split_seed,
+            on_progress=on_progress,
+        )
     if not path.exists():
         raise UsageError(_missing(source, path))
     if path.suffix != ".npz":

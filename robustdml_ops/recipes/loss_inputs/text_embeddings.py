@@ -10,7 +10,7 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.preprocessing import normalize
 
 from robustdml_ops.ops import nearest
-from robustdml_ops.recipes.cache import cache_folder, write_whole
+from robustdml_ops.recipes.cache import cache_folder, make_once, read_array, write_whole
 from robustdml_ops.recipes.data import Split
 from robustdml_ops.recipes.data.named.glyphs import glyphs_key, load_pretraining_glyphs
 from robustdml_ops.recipes.networks.models import apply_in_batches
@@ -85,11 +85,14 @@ def name_by_looks(features: NDArray[np.float32], on_progress: OnProgress = silen
     """
     pretraining = load_pretraining_glyphs()
     path = cache_folder() / f"class-means-{glyphs_key()}-{RECIPE_VERSION}.npy"
-    if not path.exists():
+
+    def make() -> None:
         on_progress("features of the pretraining characters", 0, 0)
         means = _class_means(pretraining, on_progress)
         write_whole(path, lambda file: np.save(file, means))
-    alike = nearest(torch.from_numpy(features), torch.from_numpy(np.load(path)), NAMES_PER_SAMPLE)
+
+    make_once(make, path)
+    alike = nearest(torch.from_numpy(features), torch.from_numpy(read_array(path)), NAMES_PER_SAMPLE)
     names = [name.partition(" ")[2] for name in pretraining.class_names]
     return Guidance(hashed_ngrams(names), alike.indices.numpy())
 

@@ -1,7 +1,6 @@
 """Where the features come from that the embedding layer takes: the backbone that goes with settings and data."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -9,7 +8,7 @@ from torch import nn
 from robustdml_ops.recipes.config import UNTRAINED, TrainingConfig
 from robustdml_ops.recipes.data import RetrievalData
 from robustdml_ops.recipes.data.named import NAMED
-from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.errors import UsageError, expanded
 from robustdml_ops.recipes.networks.backbones import efficientnet
 from robustdml_ops.recipes.networks.backbones.choice import FEATURES, load_backbone
 from robustdml_ops.recipes.progress import OnProgress, silent
@@ -68,7 +67,7 @@ def load_origin(
     if name == UNTRAINED and not config.finetune:
         raise needs_trained_backbone(data)
     channels, _, image_size = data.train.inputs.shape[1:]
-    weights = Path(config.backbone_weights).expanduser() if config.backbone_weights else None
+    weights = expanded(config.backbone_weights) if config.backbone_weights else None
     backbone = load_backbone(
         name, channels, image_size, weights=weights, augment=config.augment, on_progress=on_progress
     ).to(device)

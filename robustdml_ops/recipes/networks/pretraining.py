@@ -6,13 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from robustdml_ops.recipes.cache import cache_folder, write_whole
+from robustdml_ops.recipes.cache import cache_folder, make_once, write_whole
 from robustdml_ops.recipes.data.dataset import Split
 from robustdml_ops.recipes.data.named.glyphs import glyphs_key, load_pretraining_glyphs
 from robustdml_ops.recipes.data.named.hangul import HANGUL
 from robustdml_ops.recipes.data.named.hanzi import HANZI
 from robustdml_ops.recipes.data.samplers import RandomSampler
 from robustdml_ops.recipes.networks.models import SmallCNN, as_tensor
+from robustdml_ops.recipes.plain_files import read_plain
 from robustdml_ops.recipes.progress import OnProgress, silent
 
 RECIPE_VERSION = 2
@@ -62,10 +63,13 @@ def load_pretrained_cnn(name: str, on_progress: OnProgress = silent) -> SmallCNN
     source = PRETRAINED[name]
     path = cache_folder() / f"small-cnn-{source.key()}-{RECIPE_VERSION}.pt"
     backbone = SmallCNN(1)
-    if not path.exists():
+
+    def make() -> None:
         state = _pretrain(source.load(), on_progress).state_dict()
         write_whole(path, lambda file: torch.save(state, file))
-    backbone.load_state_dict(torch.load(path, weights_only=True))
+
+    make_once(make, path)
+    backbone.load_state_dict(read_plain(path, "backbone; delete it, and it is made again"))
     return backbone
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robustdml_ops.recipes.cache import cache_folder, write_whole
+from robustdml_ops.recipes.cache import cache_folder, make_once, read_array, write_whole
 from robustdml_ops.recipes.data import RetrievalData, Split
 from robustdml_ops.recipes.networks.models import outputs_in_batches
 from robustdml_ops.recipes.networks.origin import Origin
@@ -47,7 +47,7 @@ class StoredSplit:
         """
         # A plain array over the mapped file: indexing the subclass costs more at every step. Copy on write, so that
         # PyTorch makes tensors of it without a warning.
-        return Split(np.asarray(np.load(self.path, mmap_mode="c")), self.labels, self.class_names)
+        return Split(np.asarray(read_array(self.path, "c")), self.labels, self.class_names)
 
 
 @dataclass(frozen=True)
@@ -127,12 +127,15 @@ def store_split(split: Split, origin: Origin, device: torch.device, on_progress:
         They cannot be written.
     """
     path = cache_folder() / "features" / f"{origin.name.replace('/', '-')}-{_key(split, origin, device)}.npy"
-    if not path.exists():
+
+    def make() -> None:
         if split.is_images:
             batches = outputs_in_batches(origin.backbone, split.inputs, device, on_progress=on_progress)
         else:
             batches = (block.astype(np.float32, copy=False) for block in _blocks(split))
         write_whole(path, lambda file: _write(file, batches, len(split)))
+
+    make_once(make, path)
     return StoredSplit(path, split.labels, split.class_names)
 
 

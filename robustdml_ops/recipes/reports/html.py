@@ -1,5 +1,7 @@
 """Pieces of HTML reports that need no other file."""
 
+import base64
+import hashlib
 from collections.abc import Sequence
 from html import escape
 from string import Template
@@ -65,13 +67,33 @@ def page(title: str, body: str) -> str:
     str
         HTML.
     """
-    return _PAGE.substitute(title=escape(title), body=body)
+    return _PAGE.substitute(title=escape(title), body=body, policy=policy())
+
+
+def policy(script: str = "") -> str:
+    """Tell a browser that a page loads nothing and runs nothing, whatever names have got into it.
+
+    Parameters
+    ----------
+    script : str
+        The one script that may run.
+
+    Returns
+    -------
+    str
+        HTML for the head.
+    """
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    run = f"'sha256-{digest}'" if script else "'none'"
+    content = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {run}; base-uri 'none'"
+    return f'<meta http-equiv="Content-Security-Policy" content="{content}; form-action \'none\'">'
 
 
 _PAGE = Template("""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
+$policy
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>$title</title>
 <style>

@@ -14,7 +14,7 @@ from robustdml_ops.recipes.audit.uses import CORRECT, WEIGHT
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import Rows, Split
 from robustdml_ops.recipes.data.images import few
-from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.errors import UsageError, expanded
 from robustdml_ops.recipes.networks.preparation import Prepared
 from robustdml_ops.recipes.noise.shares import NoisyLabels
 
@@ -64,7 +64,7 @@ def use_audit(config: TrainingConfig, prepared: Prepared, given: NoisyLabels) ->
     UsageError
         A file that cannot be read, of other data, of other labels, or that leaves nothing.
     """
-    path, train = Path(config.labels).expanduser(), prepared.data.train
+    path, train = expanded(config.labels), prepared.data.train
     labels, changed = given
     findings = _of_training(path, train, labels)
     rows, fixed, weights = np.arange(len(train)), labels, None

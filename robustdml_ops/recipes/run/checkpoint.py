@@ -57,9 +57,11 @@ def load_checkpoint(folder: Path, config: TrainingConfig, data_summary: dict[str
     path = folder / FILE_NAME
     if not path.exists():
         raise UsageError(f"{path}: no checkpoint to resume from; drop --resume to start anew")
-    content: dict[str, Any] = read_plain(path, "checkpoint")
-    if content.get("format") != FORMAT:
+    content = read_plain(path, "checkpoint")
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise UsageError(f"{path}: not a checkpoint of format {FORMAT}")
+    if not all(isinstance(content.get(part), dict) for part in ("config", "data", "state")):
+        raise UsageError(f"{path}: a checkpoint with parts missing")
     changes = config.differences(content["config"])
     if content["data"] != data_summary:
         changes.append(f"data: {content['data']} then, {data_summary} now")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from robustdml_ops.recipes.errors import UsageError, did_you_mean
+from robustdml_ops.recipes.errors import UsageError, did_you_mean, expanded
 from robustdml_ops.recipes.taxonomy.hangul import tree_from_hangul
 from robustdml_ops.recipes.taxonomy.icon_names import tree_from_icon_names
 from robustdml_ops.recipes.taxonomy.tree import ClassTree, tree_from_parents
@@ -46,7 +46,7 @@ def load_taxonomy(source: str, class_names: Sequence[str]) -> ClassTree:
         return tree_from_icon_names(class_names)
     if source == "wordnet" or source.startswith("wordnet:"):
         return tree_from_wordnet(class_names, source.partition(":")[2] or "entity")
-    path = Path(source).expanduser()
+    path = expanded(source)
     if not path.is_file():
         found = "no file" if path.exists() else "no such file"
         expected = "expected unicode, hangul, icons, wordnet, wordnet:ROOT or a file of node⇥parent lines"
@@ -57,7 +57,7 @@ def load_taxonomy(source: str, class_names: Sequence[str]) -> ClassTree:
 
 def _read_parents(path: Path) -> dict[str, str]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: not a readable text in UTF-8 ({error})") from error
     parents: dict[str, str] = {}

@@ -3,6 +3,9 @@
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+# Of sizes in a model file, which may come from strangers: memory is given by them.
+_LARGEST, _LARGEST_IMAGE = 2**24, 2**14
+
 
 @dataclass(frozen=True)
 class ModelCard:
@@ -97,6 +100,20 @@ class ModelCard:
         -------
         ModelCard
             The description.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            An attribute is missing, or of another kind.
         """
         given = {field.name: stored[field.name] for field in fields(cls)}
-        return cls(**{**given, "input_shape": tuple(given["input_shape"]), "class_names": tuple(given["class_names"])})
+        card = cls(**{**given, "input_shape": tuple(given["input_shape"]), "class_names": tuple(given["class_names"])})
+        sizes = (*card.input_shape, card.num_features, card.embedding_size)
+        if not all(isinstance(size, int) and 0 < size <= _LARGEST for size in sizes):
+            raise ValueError(f"sizes {sizes}: expected integers from 1 to {_LARGEST:,}")
+        square = len(card.input_shape) == 3 and card.input_shape[1] == card.input_shape[2] <= _LARGEST_IMAGE
+        if len(card.input_shape) != 1 and not (square and card.input_shape[0] in (1, 3)):
+            raise ValueError(f"input_shape={card.input_shape}: expected (F,), (1, S, S) or (3, S, S)")
+        if not all(isinstance(name, str) for name in (card.backbone, *card.class_names)):
+            raise TypeError("names that are no texts")
+        return card

@@ -54,12 +54,21 @@ def read_model(path: Path) -> tuple[ModelCard, dict[str, Tensor]]:
     content = read_plain(file, "model file")
     if not isinstance(content, dict) or content.get("kind") != KIND:
         raise UsageError(f"{file}: not a model file; `robustdml train --out FOLDER` writes one, FOLDER/{FILE_NAME}")
-    if content["format"] != FORMAT:
+    if content.get("format") != FORMAT:
         raise UsageError(
-            f"{file}: a model file of format {content['format']}, written by robustdml_ops "
+            f"{file}: a model file of format {content.get('format')}, written by robustdml_ops "
             f"{content.get('package_version')}; this version reads format {FORMAT}"
         )
-    return ModelCard.from_dict(content), content["state"]
+    try:
+        card, state = ModelCard.from_dict(content), content["state"]
+        if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+            raise TypeError("its state is no tensors by name")
+        head = tuple(state["head.weight"].shape)
+        if head != (card.embedding_size, card.num_features):
+            raise ValueError(f"its embedding layer is of shape {head}")
+        return card, state
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{file}: a model file with parts missing or wrong ({error!r})") from error
 
 
 def _model_file(path: Path) -> Path:

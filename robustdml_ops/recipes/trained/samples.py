@@ -11,7 +11,7 @@ from robustdml_ops.recipes.data.features import TEST, TRAIN, load_splits
 from robustdml_ops.recipes.data.folders import files_by_class, has_own_split
 from robustdml_ops.recipes.data.images import SUFFIXES, image_files
 from robustdml_ops.recipes.data.named import NAMED
-from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.errors import UsageError, expanded
 from robustdml_ops.recipes.trained.card import ModelCard
 
 
@@ -65,7 +65,7 @@ def find_samples(source: str, card: ModelCard) -> dict[str, Samples]:
     if source in NAMED:
         named = NAMED[source].load()
         return _fitting({TRAIN: _of_split(source, named.train), TEST: _of_split(source, named.test)}, card)
-    path = Path(source).expanduser()
+    path = expanded(source)
     if not path.exists():
         raise UsageError(f"{source}: no such file or folder")
     if path.suffix.lower() == ".npz":
@@ -96,14 +96,14 @@ def _of_classes(folder: Path) -> Samples:
 
 def _of_list(path: Path) -> Samples:
     try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
     except UnicodeDecodeError as error:
         kinds = ", ".join(sorted(SUFFIXES))
         raise UsageError(f"{path}: neither a list of images in UTF-8 nor a file of a known kind ({kinds})") from error
     if not lines:
         raise UsageError(f"{path}: an empty list; expected a path of an image a line")
     names, tabs, labels = zip(*(line.partition("\t") for line in lines), strict=True)
-    files = [path.parent / Path(name.strip()).expanduser() for name in names]
+    files = [path.parent / expanded(name.strip()) for name in names]
     if not any(tabs):
         return Samples(str(path), files)
     if not all(label.strip() for label in labels):

@@ -15,7 +15,7 @@ import PIL
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from robustdml_ops.recipes.cache import cache_folder, write_whole
+from robustdml_ops.recipes.cache import cache_folder, make_once, read_array, write_whole
 from robustdml_ops.recipes.data.characters.drawing import SIDE, Class, distinct, distort
 from robustdml_ops.recipes.data.characters.typefaces import (
     Pen,
@@ -85,10 +85,13 @@ class Atlas:
             Of each image, int64, (N,).
         """
         images, codes = (cache_folder() / f"{self.name}-{self.key()}{end}" for end in (".images", ".npy"))
-        if not (images.exists() and codes.exists()):
+
+        def make() -> None:
             with progress_bar(self.name) as report:
                 _make(self, images, codes, report)
-        code_points: NDArray[np.int64] = np.load(codes)
+
+        make_once(make, images, codes)
+        code_points: NDArray[np.int64] = read_array(codes)
         if not len(code_points):  # An empty file cannot be mapped.
             return np.empty((0, 1, SIDE, SIDE), np.uint8), code_points
         return np.memmap(images, np.uint8, "r", shape=(len(code_points), 1, SIDE, SIDE)), code_points

@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from robustdml_ops.recipes.cache import cache_folder, write_whole
+from robustdml_ops.recipes.cache import cache_folder, make_once, write_whole
 from robustdml_ops.recipes.data.dataset import RetrievalData, Split
 from robustdml_ops.recipes.data.named.named import NamedData
 from robustdml_ops.recipes.data.named.splits import divide
+from robustdml_ops.recipes.plain_files import read_npz
 from robustdml_ops.recipes.taxonomy.wordnet_files import Synset, find_wordnet, read_synsets
 
 RECIPE_VERSION = 1
@@ -61,13 +62,12 @@ def load_glosses(name: str = "glosses") -> RetrievalData:
     """
     source = find_wordnet(f"data {name!r}") / "data.noun"
     path = cache_folder() / f"{name}-{_key(source)}.npz"
-    if not path.exists():
-        write_whole(path, partial(_write, name, source))
-    with np.load(path, allow_pickle=False) as arrays:
-        train, test = (
-            Split(arrays[f"{part}_features"], arrays[f"{part}_labels"], tuple(arrays[f"{part}_names"].tolist()))
-            for part in ("train", "test")
-        )
+    make_once(lambda: write_whole(path, partial(_write, name, source)), path)
+    parts = [[f"{part}_{kind}" for kind in ("features", "labels", "names")] for part in ("train", "test")]
+    train, test = (
+        Split(features, labels, tuple(names.tolist()))
+        for features, labels, names in (read_npz(path, part).values() for part in parts)
+    )
     return RetrievalData(name, train, test)
 
 

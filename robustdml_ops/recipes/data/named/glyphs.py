@@ -18,10 +18,11 @@ from matplotlib.ft2font import FT2Font
 from numpy.typing import NDArray
 from PIL import ImageFont
 
-from robustdml_ops.recipes.cache import cache_folder, write_whole
+from robustdml_ops.recipes.cache import cache_folder, make_once, write_whole
 from robustdml_ops.recipes.data.characters.drawing import SIDE, distinct, distort, draw
 from robustdml_ops.recipes.data.dataset import RetrievalData, Split, take_classes
 from robustdml_ops.recipes.data.named.named import NamedData
+from robustdml_ops.recipes.plain_files import read_npz
 
 POINT_SIZE = 26
 RECIPE_VERSION = 1
@@ -103,10 +104,9 @@ def glyphs_key() -> str:
 
 def _load_part(part: str) -> Split:
     path = cache_folder() / f"glyphs-{glyphs_key()}.npz"
-    if not path.exists():
-        write_whole(path, _write_all)
-    with np.load(path, allow_pickle=False) as arrays:
-        images, labels, code_points = (arrays[f"{part}_{kind}"] for kind in ("images", "labels", "code_points"))
+    make_once(lambda: write_whole(path, _write_all), path)
+    kinds = [f"{part}_{kind}" for kind in ("images", "labels", "code_points")]
+    images, labels, code_points = read_npz(path, kinds).values()
     names = tuple(f"U+{code:04X} {unicodedata.name(chr(code), '?')}" for code in code_points)
     return Split(images[:, None], labels, names)
 

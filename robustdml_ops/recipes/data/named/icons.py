@@ -17,7 +17,7 @@ import numpy as np
 import PIL
 from numpy.typing import NDArray
 
-from robustdml_ops.recipes.cache import cache_folder, write_text, write_whole
+from robustdml_ops.recipes.cache import cache_folder, make_once, read_array, write_text, write_whole
 from robustdml_ops.recipes.data.dataset import RetrievalData, Split, divide_classes
 from robustdml_ops.recipes.data.named.icon_drawings import SIDE
 from robustdml_ops.recipes.data.named.icon_set import MIN_SAMPLES, families_by_name, make_icon_set
@@ -106,9 +106,8 @@ def _load_whole() -> tuple[NDArray[np.uint8], dict[str, Any]]:
     themes = find_themes(icon_folders())
     stem = cache_folder() / f"icons-{_key(themes)}"
     images, notes = stem.with_suffix(".npy"), stem.with_suffix(".json")
-    if not (images.exists() and notes.exists()):
-        _make(themes, images, notes)
-    return np.load(images, mmap_mode="r"), json.loads(notes.read_text(encoding="utf-8"))
+    make_once(lambda: _make(themes, images, notes), images, notes)
+    return read_array(images, "r"), json.loads(notes.read_text(encoding="utf-8"))
 
 
 def _key(themes: Themes) -> str:

@@ -124,7 +124,7 @@ def open_sources(
 
 def _open(name: str, common: TrainingConfig, device: torch.device, on_progress: OnProgress) -> Source:
     image_size = default_image_size(common.backbone)
-    data = load_data(name, image_size=image_size)
+    data = load_data(name, image_size=image_size, on_progress=on_progress)
     origin = load_origin(common, data, device, on_progress)
     if common.finetune:
         return ImageSource(data.name, name, image_size)

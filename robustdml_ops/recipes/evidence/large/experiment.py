@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from robustdml_ops.recipes.cache import write_text, write_whole
+from robustdml_ops.recipes.cache import make_once, read_array, write_text, write_whole
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import RetrievalData
 from robustdml_ops.recipes.errors import UsageError
@@ -20,6 +20,7 @@ from robustdml_ops.recipes.evidence.large.contenders import Contender
 from robustdml_ops.recipes.evidence.large.trial import CPU, Task
 from robustdml_ops.recipes.networks.origin import load_origin
 from robustdml_ops.recipes.networks.stored_features import StoredSplit, store_features
+from robustdml_ops.recipes.plain_files import read_json
 from robustdml_ops.recipes.progress import OnProgress
 
 NOISE = "symmetric:0.5"
@@ -65,10 +66,9 @@ def untouched(data: RetrievalData, on_progress: OnProgress) -> tuple[dict[str, t
     scores = Path(files["test"][1]).with_suffix(".json")
     if not scores.exists():
         on_progress("nearest neighbours of the features as they are", 0, 0)
-        metrics = retrieval_metrics(np.load(files["test"][0]), data.test.labels)
+        metrics = retrieval_metrics(read_array(Path(files["test"][0])), data.test.labels)
         write_text(scores, json.dumps(metrics))
-    found: dict[str, float] = json.loads(scores.read_text())
-    return files, found
+    return files, read_json(scores, "file of scores; delete it, and it is made again")
 
 
 def run_missing(
@@ -116,13 +116,9 @@ def run_missing(
 
 
 def _run(task: Task, folder: Path) -> dict[str, Any]:
-    told, result = folder / f"{task.contender}.task.json", folder / f"{task.contender}.json"
-    write_text(told, json.dumps({"task": asdict(task), "result": str(result)}))
-    module = "robustdml_ops.recipes.evidence.large.trial"
-    try:
-        status = subprocess.run([sys.executable, "-m", module, str(told)], check=False).returncode
-    finally:
-        told.unlink(missing_ok=True)
+    result = folder / f"{task.contender}.json"
+    module, told = "robustdml_ops.recipes.evidence.large.trial", json.dumps(asdict(task))
+    status = subprocess.run([sys.executable, "-m", module, told, str(result)], check=False).returncode
     done = _read(result, task) if status == 0 else None
     if done is None:
         raise UsageError(f"{task.contender} failed (exit status {status}); what it said is above")
@@ -133,14 +129,13 @@ def _read(path: Path, task: Task) -> dict[str, Any] | None:
     """A result of the same task."""
     if not path.exists():
         return None
-    result: dict[str, Any] = json.loads(path.read_text())
-    return result if result["task"] == json.loads(json.dumps(asdict(task))) else None
+    result = read_json(path, "result of the large demo; delete it, and it is trained again")
+    return result if result.get("task") == json.loads(json.dumps(asdict(task))) else None
 
 
 def _labels_file(split: StoredSplit) -> Path:
     """The labels beside the features; the name holds what both depend on."""
     digest = hashlib.sha256(split.labels.tobytes()).hexdigest()[:16]
     path = split.path.with_name(f"{split.path.stem}-labels-{digest}.npy")
-    if not path.exists():
-        write_whole(path, lambda file: np.save(file, split.labels))
+    make_once(lambda: write_whole(path, lambda file: np.save(file, split.labels)), path)
     return path

@@ -1,6 +1,7 @@
 """One contender's run, in a process of its own, so that nothing of another is in its memory.
 
-``python -m robustdml_ops.recipes.evidence.large.trial TASK.json`` trains as the file says, and writes what it measured.
+``python -m robustdml_ops.recipes.evidence.large.trial TASK RESULT.json`` trains as TASK, a text in JSON, says, and
+writes what it measured.
 """
 
 import json
@@ -31,7 +32,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be trained, as it stands in a file.
+    """What is to be trained, as its process is told.
 
     Attributes
     ----------
@@ -154,17 +155,18 @@ def _warm_up(contender: Contender) -> None:
     _train(contender, config, RetrievalData("warm-up", split, split), lambda *_: None)
 
 
-def main(path: Path) -> None:
-    """Do what a file says.
+def main(task: str, result: str) -> None:
+    """Do what is told.
 
     Parameters
     ----------
-    path : Path
-        JSON with ``task``, the fields of `Task`, and ``result``, the file to write.
+    task : str
+        The fields of `Task` in JSON.
+    result : str
+        Path of the file to write.
     """
-    told = json.loads(path.read_text())
-    write_text(Path(told["result"]), json.dumps(run(Task(**told["task"])), indent=1) + "\n")
+    write_text(Path(result), json.dumps(run(Task(**json.loads(task))), indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(*sys.argv[1:])
