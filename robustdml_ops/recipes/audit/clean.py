@@ -1,7 +1,6 @@
 """What to do about labels that an audit doubts: drop them, or put them right."""
 
 import csv
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from robustdml_ops.recipes.audit.uses import CONFIDENCE, CORRECT, USES
 from robustdml_ops.recipes.cache import NAMES
 from robustdml_ops.recipes.data.images import few
 from robustdml_ops.recipes.errors import UnknownNameError, UsageError
+from robustdml_ops.recipes.reports.html import in_browser
 
 ACCEPT, REFUSE = "accept", "refuse"
 
@@ -97,7 +97,7 @@ def read_decisions(path: Path, findings: list[Finding]) -> dict[str, str]:
     """
     known: dict[str, list[str]] = {}
     for one in findings:
-        known.setdefault(_as_browsers_write(one.sample), []).append(one.sample)
+        known.setdefault(in_browser(one.sample), []).append(one.sample)
     out = {}
     try:
         with path.open(encoding="utf-8-sig", errors=NAMES, newline="") as file:
@@ -108,7 +108,7 @@ def read_decisions(path: Path, findings: list[Finding]) -> dict[str, str]:
                 line = f"{path}, line {reader.line_num}"
                 if row["decision"] not in (ACCEPT, REFUSE):
                     raise UnknownNameError(f"{line}: decision", row["decision"], (ACCEPT, REFUSE))
-                meant = known.get(_as_browsers_write(row["sample"] or ""), [])
+                meant = known.get(in_browser(row["sample"] or ""), [])
                 if not meant:
                     raise UsageError(f"{line}: {row['sample']!r} is not in this audit")
                 if len(set(meant)) > 1:
@@ -117,11 +117,6 @@ def read_decisions(path: Path, findings: list[Finding]) -> dict[str, str]:
     except (OSError, csv.Error) as error:
         raise UsageError(f"{path}: not a readable .csv file ({error})") from error
     return out
-
-
-def _as_browsers_write(name: str) -> str:
-    """Browsers have one sign for all bytes of a name that are not UTF-8."""
-    return re.sub("[\ud800-\udfff]", "\ufffd", name)
 
 
 def _label(one: Finding, use: str, confidence: float, decision: str) -> str | None:

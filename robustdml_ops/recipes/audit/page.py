@@ -19,7 +19,7 @@ from robustdml_ops.recipes.audit.page_script import SCRIPT, STYLE
 from robustdml_ops.recipes.audit.samples import AuditSamples
 from robustdml_ops.recipes.data.images import MODES, to_square
 from robustdml_ops.recipes.progress import OnProgress
-from robustdml_ops.recipes.reports.html import policy
+from robustdml_ops.recipes.reports.html import in_browser, policy
 
 THUMBNAIL = 72
 # Samples beside a suspect that show what a class looks like.
@@ -64,8 +64,8 @@ def render_page(samples: AuditSamples, findings: list[Finding], auditor: LabelAu
         "groups": shared,
     }
     # No end of the script may be in it, whatever classes and files are called.
-    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c").replace("\u2028", "\\u2028")
-    return (
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+    return in_browser(
         f'<!doctype html><html lang="en"><head><meta charset="utf-8">{policy(SCRIPT)}'
         f"<title>Labels of {escape(samples.source)}</title>"
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head><body>'

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from html import escape
 from string import Template
@@ -67,7 +68,23 @@ def page(title: str, body: str) -> str:
     str
         HTML.
     """
-    return _PAGE.substitute(title=escape(title), body=body, policy=policy())
+    return in_browser(_PAGE.substitute(title=escape(title), body=body, policy=policy()))
+
+
+def in_browser(text: str) -> str:
+    """Put the sign that browsers have for it in the place of each byte of a name that is not UTF-8.
+
+    Parameters
+    ----------
+    text : str
+        With names of files, in which Python marks such bytes.
+
+    Returns
+    -------
+    str
+        What a browser shows, and writes into the files that it makes.
+    """
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
 def policy(script: str = "") -> str:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 
+from robustdml_ops.recipes.errors import in_one_line
 from robustdml_ops.recipes.reports import html
 
 
@@ -72,8 +73,8 @@ def markdown(sections: Sequence[Section]) -> str:
     """
     parts = []
     for section in sections:
-        heading = f"{'#' * section.level} {section.title}" if section.title else ""
-        parts += [part for part in (heading, section.text, _markdown_table(section.table)) if part]
+        heading = f"{'#' * section.level} {_markdown_text(section.title)}" if section.title else ""
+        parts += [part for part in (heading, _markdown_text(section.text), _markdown_table(section.table)) if part]
     return "\n\n".join(parts) + "\n"
 
 
@@ -106,8 +107,13 @@ def page(sections: Sequence[Section], description: str) -> str:
     return html.page("robustdml_ops: the methods compared", "\n".join(parts))
 
 
+def _markdown_text(text: str) -> str:
+    """A name of data may hold anything, and Markdown takes HTML for HTML."""
+    return in_one_line(text).replace("|", "\\|").replace("<", "&lt;")
+
+
 def _markdown_table(table: Sequence[Sequence[str]]) -> str:
     if not table:
         return ""
-    head, *body = (f"| {' | '.join(row)} |" for row in table)
+    head, *body = (f"| {' | '.join(map(_markdown_text, row))} |" for row in table)
     return "\n".join([head, "|---" * len(table[0]) + "|", *body])
