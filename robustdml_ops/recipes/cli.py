@@ -28,7 +28,7 @@ COMMANDS = {
 }
 
 
-WAY_OUT_OF_MEMORY = "smaller batches or images, fewer workers, or a machine with more take less or have more"
+WAY_OUT_OF_MEMORY = "try smaller batches or images, fewer workers, or a machine that has more"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (MemoryError, RuntimeError) as error:
         if not is_want_of_memory(error):
             raise
-        return _refuse(name, f"not enough memory ({error}); {WAY_OUT_OF_MEMORY}")
+        told = " ".join(str(error).split())[:300] or "while modules were loaded"
+        return _refuse(name, f"not enough memory ({told}); {WAY_OUT_OF_MEMORY}")
     except KeyboardInterrupt:
         way_on = "" if parsed.way_on is None else f"; {parsed.way_on(parsed)}"
         print(f"{name}: interrupted{way_on}", file=sys.stderr)

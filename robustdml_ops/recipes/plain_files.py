@@ -104,9 +104,9 @@ def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) ->
             missing = next((key for key in needed if key not in there), None)
             if missing is None:
                 return {key: _member(archive, there[key]) for key in (*needed, *optional) if key in there}
-    except (
-        Exception
-    ) as error:  # As above: a damaged archive raises a struct.error, a zlib.error, a NotImplementedError …
+    except MemoryError as error:
+        raise MemoryError(f"{path}: {_reason(error)}") from error
+    except Exception as error:  # As above: a damaged archive raises a struct.error, a zlib.error, a KeyError …
         raise UsageError(f"{path}: not a readable .npz file of plain arrays ({_reason(error)})") from error
     raise UsageError(f"{path}: no array {missing!r}; found {', '.join(sorted(there)) or 'nothing'}")
 
