@@ -2,11 +2,14 @@
 
 import argparse
 import json
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
-from robustdml_ops.doctor import machine, ops, speed, versions
+from robustdml_ops.doctor import folders, machine, ops, speed, threads, versions
 from robustdml_ops.doctor.finding import Finding
 
 DESCRIPTION = "what runs here, on what, how exactly and how fast, and what to do about what does not"
@@ -31,24 +34,46 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     as_json = parser.parse_args(argv).json
     findings = examine()
-    if as_json:
-        print(json.dumps({"well": all(one.well for one in findings), "findings": [_record(one) for one in findings]}))
-    else:
-        _show(findings)
-    return 0 if all(one.well for one in findings) else 1
+    well = all(one.well for one in findings)
+    try:
+        if as_json:
+            print(json.dumps({"well": well, "findings": [_record(one) for one in findings]}))
+        else:
+            _show(findings)
+        sys.stdout.flush()
+    except OSError as error:
+        # Whoever read it has gone, or the disk is full: nobody could know what was found. Python would try again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"robustdml doctor: what was found could not be printed: {error}", file=sys.stderr)
+        return 1
+    return 0 if well else 1
 
 
 def examine() -> list[Finding]:
-    """Everything, in the order in which it is told."""
+    """Everything, in the order in which it is told; what cannot be looked at is a finding, too."""
     # Before the ops, which keep the machine busy themselves.
-    findings = [versions.versions(), versions.devices(), versions.native(), machine.threads(), machine.busy()]
+    looks: list[tuple[str, Callable[[], Finding]]] = [
+        ("versions", versions.versions),
+        ("devices", versions.devices),
+        ("native module", versions.native),
+        ("threads", threads.threads),
+        ("folders", folders.folders),
+        ("other work", machine.busy),
+    ]
+    findings = [_look(name, look) for name, look in looks]
     places = [torch.device("cpu")] + ([torch.device("cuda")] if torch.cuda.is_available() else [])
     for device in places:
-        of_ops = ops.served(device)
-        findings += of_ops
-        findings.append(speed.sweep_against_products(of_ops[0].facts["able"][0], device))
+        findings += ops.served(device)
+        findings.append(_look(f"speed on {device.type}", partial(speed.sweep_against_products, device)))
     # After them, when all libraries are loaded.
-    return [*findings, machine.pools()]
+    return [*findings, _look("OpenMP", machine.pools)]
+
+
+def _look(name: str, look: Callable[[], Finding]) -> Finding:
+    try:
+        return look()
+    except Exception as error:  # whatever it is, the rest is still to be told
+        return Finding.of_failure(name, error)
 
 
 def _record(finding: Finding) -> dict[str, object]:

@@ -25,6 +25,25 @@ class Finding:
     way_out: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def of_failure(cls, name: str, error: Exception) -> "Finding":
+        """Tell that something could not be looked at, rather than look at nothing else.
+
+        Parameters
+        ----------
+        name : str
+            What it is.
+        error : Exception
+            What was raised.
+
+        Returns
+        -------
+        Finding
+            Which is not well.
+        """
+        told = f"could not be looked at: {type(error).__name__}: {error}".splitlines()[0]
+        return cls(name, told, "report it with this output; the rest was looked at all the same")
+
     @property
     def well(self) -> bool:
         """Whether nothing is to be done."""

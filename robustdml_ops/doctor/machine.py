@@ -1,11 +1,8 @@
-"""Threads, pools of threads, and whether the machine is busy with other work."""
+"""Pools of threads, and whether the machine is busy with other work."""
 
-import os
 import re
 import time
 from pathlib import Path
-
-import torch
 
 from robustdml_ops.doctor.finding import Finding
 
@@ -14,25 +11,15 @@ _MAPS = Path("/proc/self/maps")
 _STAT = Path("/proc/stat")
 
 
-def threads() -> Finding:
-    """PyTorch's threads against the processors that this process may use."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    number = torch.get_num_threads()
-    facts = {"threads": number, "processors": allowed}
-    told = f"{number} threads on {allowed} processors"
-    if number > allowed:
-        return Finding(
-            "threads", told, f"set OMP_NUM_THREADS={allowed}: more threads than processors wait for each other", facts
-        )
-    return Finding("threads", told, facts=facts)
-
-
 def pools(maps: Path = _MAPS) -> Finding:
     """OpenMP libraries in this process: with two, two pools of threads share the processors."""
-    if not maps.exists():
+    try:
+        lines = maps.read_text(errors="replace").splitlines()
+    except OSError:
         return Finding("OpenMP", "can't be told on this system")
-    lines = maps.read_text().splitlines()
-    files = sorted({line.split()[-1] for line in lines if _POOLS.search(line)})
+    # A library that was replaced since it was loaded is marked; names may have blanks.
+    mapped = [line.split(maxsplit=5)[5].removesuffix(" (deleted)") for line in lines if line.count("/")]
+    files = sorted({path for path in mapped if _POOLS.search(path)})
     names = [Path(file).name for file in files]
     facts = {"libraries": files}
     if len(files) > 1:
@@ -46,11 +33,12 @@ def pools(maps: Path = _MAPS) -> Finding:
 
 def busy(seconds: float = 0.25, stat: Path = _STAT) -> Finding:
     """How much of the machine others are using, over a moment in which this process sleeps."""
-    if not stat.exists():
+    try:
+        before = _ticks(stat)
+        time.sleep(seconds)
+        idle, total = (after - at_first for after, at_first in zip(_ticks(stat), before, strict=True))
+    except (OSError, ValueError, IndexError):
         return Finding("other work", "can't be told on this system")
-    before = _ticks(stat)
-    time.sleep(seconds)
-    idle, total = (after - at_first for after, at_first in zip(_ticks(stat), before, strict=True))
     share = 1 - idle / max(1, total)
     facts = {"busy": round(share, 3)}
     told = f"{share:.0%} of the machine is busy"

@@ -1,6 +1,7 @@
 """Every op on every backend and device: which one serves, and how far from float64."""
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -49,20 +50,31 @@ def _pairs(given: "Given", backend: str) -> Results:
     return _with_gradients(value, given.X)
 
 
+def _hinges(given: "Given", backend: str) -> Results:
+    def value(X: Tensor) -> Tensor:
+        sums = ops.pair_hinge(X, given.labels % 7, positive_margin=0.9, negative_margin=0.1, backend=backend)
+        return (sums.positive + sums.negative).sum()
+
+    return _with_gradients(value, given.X)
+
+
 def _similarity(given: "Given", backend: str) -> Results:
-    return (ops.similarity(given.X, given.P, backend=backend),)
+    return _with_gradients(lambda X, P: ops.similarity(X, P, backend=backend).square().sum(), given.X, given.P)
 
 
-def _vmf(given: "Given", backend: str) -> Results:
-    return (ops.vmf_log_normalizer(D, given.values * 40, backend=backend),)
+def _nearest(given: "Given", backend: str) -> Results:
+    return (ops.nearest(given.X, given.P, 10, backend=backend).values,)
 
 
-def _otsu(given: "Given", backend: str) -> Results:
-    return (ops.otsu_threshold(given.values, backend=backend).threshold,)
+def _otsu_confidence(given: "Given", backend: str) -> Results:
+    found, _ = ops.otsu_confidence(given.values, 0.5, backend=backend)
+    return (found,)
 
 
-def _lambert_w(given: "Given", backend: str) -> Results:
-    return (ops.lambertw(given.values, backend=backend),)
+def _of_kappa(function: Callable[..., Tensor], first: float) -> Callable[["Given", str], Results]:
+    return lambda given, backend: _with_gradients(
+        lambda kappa: function(first, kappa, backend=backend).sum(), 1 + 40 * given.values
+    )
 
 
 class Given:
@@ -76,50 +88,107 @@ class Given:
         self.labels = torch.randint(C, (B,), generator=generator).to(device)
 
 
-# The rooms with a table of backends, each with an op of it.
-ROOMS: dict[str, tuple[Mapping[str, Any], Callable[[Given, str], Results] | None]] = {
-    "anchor": (anchor.sweep.BACKENDS, _anchor),
-    "classes": (classes.sweep.BACKENDS, _classes),
-    "pairs": (pairs.sweep.BACKENDS, _pairs),
-    "similarity": (similarity.sweep.BACKENDS, _similarity),
-    "vmf": (vmf.autograd.BACKENDS, _vmf),
-    "otsu": (otsu.BACKENDS, _otsu),
-    "lambert_w": (lambert_w.autograd.BACKENDS, _lambert_w),
-    "self_paced": (self_paced.BACKENDS, None),  # random by design; its backends give the same bits, which a test holds
+_Op = Callable[[Given, str], Results]
+# The rooms with a table of backends, each with its ops.
+ROOMS: dict[str, tuple[Mapping[str, Any], Mapping[str, _Op]]] = {
+    "anchor": (anchor.sweep.BACKENDS, {"anchor_loss": _anchor}),
+    "classes": (classes.sweep.BACKENDS, {"class_lse": _classes}),
+    "pairs": (pairs.sweep.BACKENDS, {"pair_lse": _pairs, "pair_hinge": _hinges}),
+    "similarity": (similarity.sweep.BACKENDS, {"similarity": _similarity, "nearest": _nearest}),
+    "vmf": (
+        vmf.autograd.BACKENDS,
+        {
+            "log_bessel_i": _of_kappa(ops.log_bessel_i, D / 2 - 1),
+            "bessel_ratio": _of_kappa(ops.bessel_ratio, D / 2 - 1),
+            "vmf_log_normalizer": _of_kappa(ops.vmf_log_normalizer, D),
+            "vmf_log_peak": _of_kappa(ops.vmf_log_peak, D),
+        },
+    ),
+    "otsu": (
+        otsu.BACKENDS,
+        {
+            "otsu_threshold": lambda given, backend: (ops.otsu_threshold(given.values, backend=backend).threshold,),
+            "otsu_confidence": _otsu_confidence,
+        },
+    ),
+    "lambert_w": (
+        lambert_w.autograd.BACKENDS,
+        {
+            "lambertw": lambda given, backend: (ops.lambertw(given.values, backend=backend),),
+            "confidence": lambda given, backend: (ops.confidence(given.values, 0.5, 0.5, backend=backend),),
+            "superloss": lambda given, backend: (ops.superloss(given.values, 0.5, 0.5, backend=backend),),
+        },
+    ),
+    # Random by design; its backends give the same bits, which a test holds.
+    "self_paced": (self_paced.BACKENDS, {}),
 }
 
 
 def served(device: torch.device) -> list[Finding]:
     """What serves each room on ``device``, why the others do not, and how exact each is."""
-    return [_backends(device), *(_room(room, device) for room in ROOMS)]
+    found = [_backends(device)]
+    for room in ROOMS:
+        try:
+            found.append(_room(room, device))
+        except Exception as error:  # as in `_error`, of the reference itself
+            found.append(Finding.of_failure(f"{room} on {device.type}", error))
+    return found
 
 
 def _backends(device: torch.device) -> Finding:
     """The backends that can run on ``device``, in the order in which they are tried, and why the others can't."""
-    reasons = {name: reason(device, torch.float32) for name, reason in UNAVAILABLE.items()}
-    able = [name for name in preference(device) if reasons[name] is None]
-    unable = {name: reason for name, reason in reasons.items() if reason is not None}
-    told = ", then ".join(able) + "".join(f"; not {name}: {reason}" for name, reason in unable.items())
-    return Finding(f"backends on {device.type}", told, facts={"able": able, "unable": unable})
+    names = able(device, UNAVAILABLE)
+    unable = {name: reason for name in UNAVAILABLE if (reason := _reason(name, device)) is not None}
+    told = ", then ".join(names) + "".join(f"; not {name}: {reason}" for name, reason in unable.items())
+    facts = {"able": names, "unable": unable, "asked_for": os.environ.get("ROBUSTDML_BACKEND")}
+    asked = facts["asked_for"]
+    if asked and asked != "auto" and asked not in names:
+        way_out = f"ROBUSTDML_BACKEND={asked} can't be had: unset it, or name one of {', '.join(names)}"
+        return Finding(f"backends on {device.type}", told, way_out, facts)
+    return Finding(f"backends on {device.type}", told, facts=facts)
 
 
 def _room(room: str, device: torch.device) -> Finding:
-    table, op = ROOMS[room]
-    able = [name for name in preference(device) if name in table and UNAVAILABLE[name](device, torch.float32) is None]
-    facts: dict[str, Any] = {"serves": able[0], "able": able, "errors": {}}
-    told, wrong = f"{able[0]} serves", []
-    if op is not None:
+    table, ops_of_room = ROOMS[room]
+    names = able(device, table)
+    errors: dict[str, dict[str, float | str]] = {name: {} for name in names}
+    for op_name, op in ops_of_room.items():
         exact = op(Given(torch.device("cpu"), torch.float64), "eager")
-        for name in able:
-            error = _error(op, name, device, exact)
-            facts["errors"][name] = error
-            if isinstance(error, str) or not error <= _tolerance(device):
-                wrong.append(f"{name}: {error}")
-        told += "; from float64: " + ", ".join(f"{name} {_written(error)}" for name, error in facts["errors"].items())
-    way_out = None
-    if wrong:
-        way_out = f"set ROBUSTDML_BACKEND=eager, and report it with this output: {'; '.join(wrong)}"
-    return Finding(f"{room} on {device.type}", told, way_out, facts)
+        for name in names:
+            errors[name][op_name] = _error(op, name, device, exact)
+    told = f"{names[0]} serves"
+    if ops_of_room:
+        told += f"; {', '.join(ops_of_room)} from float64: "
+        told += ", ".join(f"{name} {_written(found.values())}" for name, found in errors.items())
+    others = {name: "it has no kernels for this" for name in UNAVAILABLE if name not in table}
+    told += "".join(f"; not {name}: {reason}" for name, reason in others.items() if _reason(name, device) is None)
+    wrong = [
+        (name, f"{op_name} by {name}: {error}")
+        for name, found in errors.items()
+        for op_name, error in found.items()
+        if isinstance(error, str) or not error <= _tolerance(device)
+    ]
+    facts = {"serves": names[0], "able": names, "errors": errors, "others": others}
+    return Finding(f"{room} on {device.type}", told, _way_out(wrong), facts)
+
+
+def able(device: torch.device, table: Mapping[str, Any]) -> list[str]:
+    """The backends of a room that can run on a device, in the order in which they are tried."""
+    return [name for name in preference(device) if name in table and _reason(name, device) is None]
+
+
+def _reason(name: str, device: torch.device) -> str | None:
+    return UNAVAILABLE[name](device, torch.float32)
+
+
+def _way_out(wrong: list[tuple[str, str]]) -> str | None:
+    if not wrong:
+        return None
+    told = "; ".join(text for _, text in wrong)
+    # Python calls functions that the module does not have, or with other arguments.
+    if all(name == "native" and ("AttributeError" in text or "TypeError" in text) for name, text in wrong):
+        return f"the native module is of another version of this package: reinstall the package ({told})"
+    return f"set ROBUSTDML_BACKEND=eager, and report it with this output: {told}"
 
 
 def _tolerance(device: torch.device) -> float:
@@ -140,5 +209,6 @@ def _error(op: Callable[[Given, str], Results], backend: str, device: torch.devi
     return max(errors)
 
 
-def _written(error: float | str) -> str:
-    return "fails" if isinstance(error, str) else f"{error:.0e}"
+def _written(errors: Collection[float | str]) -> str:
+    """The largest."""
+    return "fails" if any(isinstance(error, str) for error in errors) else f"{max(map(float, errors)):.0e}"

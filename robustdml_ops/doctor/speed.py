@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import torch
 
+from robustdml_ops.anchor.sweep import BACKENDS
 from robustdml_ops.doctor.finding import Finding
+from robustdml_ops.doctor.ops import able
 from robustdml_ops.losses import ProxyAnchorLoss
 
 B, C, D = 256, 20_000, 128
@@ -15,8 +17,9 @@ SECONDS = 1.0
 _MOST = {"native": 1.6, "eager": 8.0}
 
 
-def sweep_against_products(backend: str, device: torch.device) -> Finding:
-    """A step of Proxy-Anchor, and its three products alone, turn by turn."""
+def sweep_against_products(device: torch.device, backend: str | None = None) -> Finding:
+    """A step of Proxy-Anchor, and its three products alone, turn by turn; by default by the backend that serves it."""
+    backend = backend or able(device, BACKENDS)[0]
     torch.manual_seed(0)
     loss = ProxyAnchorLoss(C, D, backend=backend).to(device)
     X, y = torch.randn(B, D, device=device, requires_grad=True), torch.randint(C, (B,), device=device)

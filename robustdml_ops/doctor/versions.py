@@ -1,7 +1,10 @@
 """Versions, devices, and what the native module was built for against what is here."""
 
 import platform
+import re
+import warnings
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import torch
 
@@ -11,6 +14,8 @@ from robustdml_ops.doctor.finding import Finding
 
 # What an op or a recipe may use, beside PyTorch.
 _PACKAGES = ("numpy", "triton", "pytorch-metric-learning")
+# What the NVIDIA driver tells of itself.
+_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def versions() -> Finding:
@@ -25,41 +30,79 @@ def versions() -> Finding:
     return Finding("versions", f"{told}; {platform.platform()}", facts={**found, "platform": platform.platform()})
 
 
-def devices() -> Finding:
-    """Processors and CUDA devices."""
-    cards = (
-        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-    )
-    built = torch.version.cuda
+def devices(driver_file: Path = _DRIVER) -> Finding:
+    """Processors, CUDA devices and their driver."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        cards = [_card(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+        seen = torch.cuda.device_count()
+    built, driver = torch.version.cuda, _driver(driver_file)
     told = f"{platform.machine()} CPU; " + (", ".join(cards) if cards else "no CUDA device")
-    facts = {"cuda_devices": cards, "torch_cuda": built}
-    if built is not None and not cards and torch.cuda.device_count() > 0:
-        way_out = "PyTorch sees a card that it can't use: see what `nvidia-smi` and torch.cuda.init() say of the driver"
+    told += "" if driver is None else f"; NVIDIA driver {driver}"
+    told += "" if built is None else f", PyTorch built for CUDA {built}"
+    facts = {"cuda_devices": cards, "torch_cuda": built, "driver": driver}
+    complaint = "; ".join(str(one.message).splitlines()[0] for one in said)
+    if built is not None and not cards and (seen > 0 or complaint):
+        way_out = (
+            f"PyTorch can't use the card ({complaint or 'it does not say why'}): see what `nvidia-smi` says; a driver"
+        )
+        return Finding("devices", told, f"{way_out} that is too old for CUDA {built} has to be updated", facts)
+    if built is None and driver is not None:
+        way_out = (
+            "there is an NVIDIA driver, and this PyTorch is for the CPU alone: to use the card, install one with CUDA"
+        )
         return Finding("devices", told, way_out, facts)
     return Finding("devices", told, facts=facts)
+
+
+def _card(number: int) -> str:
+    properties = torch.cuda.get_device_properties(number)
+    capability = f"{properties.major}.{properties.minor}"
+    return f"{properties.name} (compute capability {capability}, {properties.total_memory / 2**30:.0f} GiB)"
+
+
+def _driver(file: Path) -> str | None:
+    try:
+        found = re.search(r"\s(\d+\.\d+(\.\d+)?)\s", file.read_text())
+    except (OSError, UnicodeDecodeError):
+        return None
+    return found[1] if found else "of an unknown version"
 
 
 def native() -> Finding:
     """The native module: whether it is there, and for which cards and driver it was built."""
     reason = native_module.unavailable(torch.device("cpu"), torch.float32)
     if reason is not None:
+        there = sorted(file.name for file in Path(robustdml_ops.__file__).parent.glob("_native*"))
+        if there:
+            reason = f"{reason}; there is {', '.join(there)}, and this is Python {platform.python_version()}"
         return Finding(
             "native module",
             reason,
-            "install a wheel that has it, or reinstall where a C++17 compiler is found: the CPU takes several times as "
-            "long without it",
-            {"built": False},
+            "install a wheel for this Python that has it, or reinstall where a C++17 compiler is found: the CPU takes "
+            "several times as long without it",
+            {"built": False, "there": there},
         )
     library = native_module.library
-    architectures = library.cuda_architectures
+    architectures = getattr(library, "cuda_architectures", None)
     facts = {"built": True, "cuda_architectures": architectures, "file": library.__file__}
     told = "for the CPU alone" if architectures is None else f"for the CPU and the cards {architectures}"
+    if architectures is not None:
+        facts |= {"cuda_runtime": library.cuda_runtime_version, "cuda_driver": library.cuda_driver_version()}
+        driver = facts["cuda_driver"]
+        told += f", built by CUDA {_cuda(facts['cuda_runtime'])}; "
+        told += f"the driver supports CUDA {_cuda(driver)}" if driver else "there is no driver"
     if not torch.cuda.is_available():
         return Finding("native module", told, facts=facts)
     reason = native_module.unavailable(torch.device("cuda"), torch.float32)
     if reason is None or _version("triton") is not None:
         return Finding("native module", told if reason is None else f"{told}; {reason}", facts=facts)
     return Finding("native module", f"{told}; {reason}", "install triton, or the native module for this card", facts)
+
+
+def _cuda(number: int) -> str:
+    """``13.1`` of 13010."""
+    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def _version(package: str) -> str | None:

@@ -1,14 +1,18 @@
 """The doctor finds what is wrong, and says what to do; without the extras, too."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from robustdml_ops import native_module
-from robustdml_ops.doctor import machine, ops, speed, versions
+from robustdml_ops.doctor import command, folders, machine, ops, speed, threads, versions
 from robustdml_ops.doctor.command import main
 
 CPU = torch.device("cpu")
@@ -21,17 +25,21 @@ def test_every_room_is_examined_and_exact():
     assert [one.name for one in rooms] == [f"{room} on cpu" for room in ops.ROOMS]
     for one in rooms:
         assert one.well, one
-        assert all(0 <= error < 1e-4 for error in one.facts["errors"].values()), one
+        room = one.name.removesuffix(" on cpu")
+        for errors in one.facts["errors"].values():
+            assert list(errors) == list(ops.ROOMS[room][1])
+            assert all(0 <= error < 1e-4 for error in errors.values()), one
+        assert set(one.facts["able"]) | set(one.facts["others"]) | {"triton"} == set(ops.UNAVAILABLE)
 
 
 def test_a_backend_that_is_wrong_is_found(monkeypatch):
-    table, op = ops.ROOMS["similarity"]
+    table, ops_of_room = ops.ROOMS["similarity"]
 
     def wrong(given, backend):
-        (S,) = op(given, backend)
+        (S,) = ops_of_room["nearest"](given, backend)
         return (S * (1 + 1e-3 * (given.X.dtype == torch.float32)),)
 
-    monkeypatch.setitem(ops.ROOMS, "similarity", (table, wrong))
+    monkeypatch.setitem(ops.ROOMS, "similarity", (table, ops_of_room | {"nearest": wrong}))
     found = next(one for one in ops.served(CPU) if one.name.startswith("similarity"))
     assert not found.well
     assert "ROBUSTDML_BACKEND=eager" in found.way_out
@@ -45,7 +53,7 @@ def test_a_backend_that_fails_is_told_by_its_error(monkeypatch):
             raise RuntimeError("no such thing\nsecond line")
         return (given.values,)
 
-    monkeypatch.setitem(ops.ROOMS, "otsu", (table, fails))
+    monkeypatch.setitem(ops.ROOMS, "otsu", (table, {"otsu_threshold": fails}))
     found = next(one for one in ops.served(CPU) if one.name.startswith("otsu"))
     assert not found.well
     assert "RuntimeError: no such thing" in found.way_out
@@ -60,13 +68,14 @@ def test_no_native_module_is_a_finding(monkeypatch):
     assert "compiler" in found.way_out
 
 
-def test_more_threads_than_processors_is_a_finding():
+def test_more_threads_than_processors_is_a_finding(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        assert machine.threads().well
+        assert threads.threads(Path("nowhere")).well
         torch.set_num_threads(10_000)
-        assert "OMP_NUM_THREADS" in machine.threads().way_out
+        assert "OMP_NUM_THREADS" in threads.threads(Path("nowhere")).way_out
     finally:
         torch.set_num_threads(before)
 
@@ -77,6 +86,8 @@ def test_more_threads_than_processors_is_a_finding():
         (["/x/torch/lib/libgomp.so.1", "/x/torch/lib/libgomp.so.1", "/lib/libc.so.6"], True),
         (["/x/torch/lib/libgomp.so.1", "/y/sklearn.libs/libgomp-a34b3233.so.1.0.0"], False),
         (["/x/libgomp.so.1", "/x/libiomp5.so"], False),
+        (["/x y/libgomp.so.1", "/x y/libgomp.so.1 (deleted)"], True),
+        (["/x y/libgomp.so.1 (deleted)", "/z/libomp.so"], False),
         ([], True),
     ],
 )
@@ -87,7 +98,8 @@ def test_two_pools_of_threads_are_a_finding(libraries, well, tmp_path):
     )
     found = machine.pools(maps)
     assert found.well == well
-    assert len(found.facts["libraries"]) == len(set(libraries) - {"/lib/libc.so.6"})
+    names = {name.removesuffix(" (deleted)") for name in libraries}
+    assert len(found.facts["libraries"]) == len(names - {"/lib/libc.so.6"})
 
 
 @pytest.mark.parametrize(("idle", "well"), [(95, True), (30, False)])
@@ -105,7 +117,7 @@ def test_a_busy_machine_is_a_finding(idle, well, tmp_path, monkeypatch):
 def test_speed_is_that_of_a_sweep_and_its_products(monkeypatch):
     monkeypatch.setattr(speed, "C", 500)
     monkeypatch.setattr(speed, "SECONDS", 0.05)
-    found = speed.sweep_against_products("eager", CPU)
+    found = speed.sweep_against_products(CPU, "eager")
     assert found.facts["ratio"] == pytest.approx(found.facts["seconds"] / found.facts["products"])
     assert found.facts["seconds"] > 0
 
@@ -140,3 +152,149 @@ def test_it_needs_no_extra():
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.splitlines()[-1] in ("status 0", "status 1")
     assert "similarity on cpu" in out
+
+
+def test_a_system_that_tells_nothing(tmp_path):
+    """No /proc, or one that is cut off: nothing is found, and nothing is wrong."""
+    for content in (None, "", "cpu 1 2\n", "cpu x x x x x x x x\n"):
+        if content is not None:
+            (tmp_path / "stat").write_text(content)
+        found = machine.busy(0, tmp_path / "stat")
+        assert found.well and "can't be told" in found.told
+    assert machine.pools(tmp_path / "maps").well
+
+
+@pytest.mark.parametrize(
+    ("asked", "well"), [("1", True), (" 1 , 2", True), ("abc", False), ("0", False), ("-3", False), ("", False)]
+)
+def test_a_number_of_threads_that_is_none_is_a_finding(asked, well, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    found = threads.threads(Path("nowhere"))
+    torch.set_num_threads(before)
+    assert found.well == well
+    assert well or f"OMP_NUM_THREADS={asked!r} is no number" in found.way_out
+
+
+@pytest.mark.parametrize(
+    ("quota", "usable"), [("200000 100000", 2), ("max 100000", None), ("50000 100000", 1), ("", None)]
+)
+def test_what_a_container_may_use_counts(quota, usable, tmp_path, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64), raising=False)
+    (tmp_path / "cpu.max").write_text(quota)
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    found = threads.threads(tmp_path / "cpu.max")
+    torch.set_num_threads(before)
+    assert found.well == (usable is None)
+    assert usable is None or found.way_out.startswith(f"set OMP_NUM_THREADS={usable}:")
+
+
+def test_folders_that_cannot_be_written_to(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROBUSTDML_CACHE", str(tmp_path / "cache" / "deep"))
+    assert folders.folders().well
+    assert not (tmp_path / "cache").exists()
+    # To root all folders may be written to; no file can be a folder to anyone.
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ROBUSTDML_CACHE", str(tmp_path / "file" / "cache"))
+    found = folders.folders()
+    assert not found.well
+    assert f"ROBUSTDML_CACHE): {tmp_path / 'file' / 'cache'} can't be written to (" in found.way_out
+
+
+@pytest.mark.parametrize("text", ["NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22\n", ""])
+def test_a_driver_that_pytorch_cannot_use(text, tmp_path, monkeypatch):
+    (tmp_path / "version").write_text(text)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    found = versions.devices(tmp_path / "version")
+    assert not found.well and "install one with CUDA" in found.way_out
+    assert found.facts["driver"] == ("550.54.14" if text else "of an unknown version")
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    found = versions.devices(tmp_path / "version")
+    assert "PyTorch can't use the card" in found.way_out and "CUDA 13.0" in found.way_out
+    assert versions.devices(tmp_path / "none").facts["driver"] is None
+
+
+def test_a_native_module_of_another_version_is_to_be_reinstalled(monkeypatch):
+    """One that lacks functions which Python calls, as after an update that did not build it anew."""
+    old = SimpleNamespace(cuda_architectures=None, __file__="_native.so")
+    monkeypatch.setattr(native_module, "library", old)
+    found = next(one for one in ops.served(CPU) if one.name.startswith("vmf"))
+    assert not found.well
+    assert found.way_out.startswith("the native module is of another version of this package: reinstall")
+
+
+def test_what_cannot_be_looked_at_is_a_finding_and_the_rest_is_told(monkeypatch):
+    def fails(*_):
+        raise OSError("no such\nthing")
+
+    for module, name in ((versions, "versions"), (versions, "native"), (machine, "pools"), (machine, "busy")):
+        monkeypatch.setattr(module, name, fails)
+    monkeypatch.setattr(speed, "sweep_against_products", fails)
+    monkeypatch.setattr(ops, "ROOMS", {"otsu": ops.ROOMS["otsu"], "none": ({}, {})})
+    findings = {one.name: one for one in command.examine()}
+    ill = {"versions", "native module", "OpenMP", "speed on cpu", "other work", "none on cpu"}
+    assert ill <= {name for name, one in findings.items() if not one.well}
+    assert findings["versions"].told == "could not be looked at: OSError: no such"
+    assert findings["otsu on cpu"].well
+
+
+UNDER_HOSTILE_CIRCUMSTANCES = """
+import ctypes, sys
+class Broken:
+    def find_spec(self, name, path=None, target=None):
+        if name == "robustdml_ops._native":
+            raise ImportError("_native.so: invalid ELF header")
+sys.meta_path.insert(0, Broken())
+from robustdml_ops.doctor import speed
+speed.C, speed.SECONDS = 500, 0.05
+ctypes.CDLL(sys.argv.pop())
+from robustdml_ops.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="libraries of Linux")
+def test_everything_wrong_at_once(tmp_path):
+    """No home, no folder for the cache, no number of threads, no such backend, no native module, two pools."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    torchs = [line.split(maxsplit=5)[5] for line in maps if "libgomp" in line]
+    if not torchs:
+        pytest.skip("this PyTorch brings no libgomp of its own")
+    second = tmp_path / "libgomp-of-another.so.1"
+    shutil.copy(torchs[0], second)
+    (tmp_path / "file").write_text("")
+    environment = {name: value for name, value in os.environ.items() if name not in ("HOME", "XDG_CACHE_HOME")}
+    cache = str(tmp_path / "file" / "cache")
+    environment |= {"OMP_NUM_THREADS": "many", "ROBUSTDML_BACKEND": "triton", "ROBUSTDML_CACHE": cache}
+    environment["OMP_WAIT_POLICY"] = "passive"  # The others of these threads are not to spin.
+    call = [sys.executable, "-c", UNDER_HOSTILE_CIRCUMSTANCES, "doctor", "--json", str(second)]
+    done = subprocess.run(call, capture_output=True, text=True, env=environment)
+    assert done.returncode == 1, done.stderr
+    ill = {one["name"]: one["way_out"] for one in json.loads(done.stdout)["findings"] if not one["well"]}
+    for name, words in {
+        "native module": "install a wheel for this Python",
+        "threads": "OMP_NUM_THREADS='many' is no number",
+        "folders": "ROBUSTDML_CACHE",
+        "backends on cpu": "ROBUSTDML_BACKEND=triton can't be had: unset it, or name one of eager",
+        "OpenMP": "two pools of threads",
+    }.items():
+        assert words in ill[name], name
+    assert "invalid ELF header" in done.stdout
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no device that is always full")
+def test_findings_that_cannot_be_printed_are_no_success():
+    code = (
+        "import sys; from robustdml_ops.doctor import command; command.examine = lambda: []\n"
+        "command._show = lambda _: print('found')\n"
+        "sys.exit(command.main([]))"
+    )
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert "what was found could not be printed: [Errno 28]" in done.stderr and "Traceback" not in done.stderr
