@@ -90,6 +90,10 @@ class OneProcess:
         """A value that all processes have and use for their parts of the loss: its gradient is the sum of theirs."""
         return value
 
+    def place(self) -> slice:
+        """Where the samples of this process are in the batch."""
+        return slice(None)
+
     def own(self, values: Tensor) -> Tensor:
         """Entries of the samples of this process, of one for each sample of the batch."""
         return values

@@ -38,8 +38,8 @@ ROBUSTDML_HD Candidate<T> candidate_of(const Pairs<T>& c, const PairHingeProblem
                                        std::int64_t row) {
     T* s = c.S + row * c.m;
     const RowScale<T> scales = scale_of_row(c, row, s, c.m);
-    // In no set, since every comparison with it is false.
-    if (c.itself >= 0) s[c.itself + row] = kNaN<T>;
+    // Its own place as an anchor, if it is one: in no set, since every comparison with it is false.
+    if (c.itself >= 0 && c.itself + row < c.m) s[c.itself + row] = kNaN<T>;
     if (Euclidean) take_distances(problem, row, s, 0, c.m, scales.cosine);
     return {s, scales.cosine, scales.gradient, c.labels[row], c.labels[row] != kAbsent<PairLabel>};
 }

@@ -117,6 +117,10 @@ class ClassShards(OneProcess):
         """As of one process."""
         return _apply(Common, value, self.processes)
 
+    def place(self) -> slice:
+        """As of one process."""
+        return self.processes.own(self.processes.sizes)
+
     def own(self, values: Tensor) -> Tensor:
         """As of one process."""
         return _apply(Own, values, self.processes)

@@ -7,7 +7,8 @@ from torch import Tensor
 from robustdml_ops.label_sets import ABSENT
 from robustdml_ops.losses.labels import pair_labels
 from robustdml_ops.losses.metric_loss import Batch, refuse_candidates
-from robustdml_ops.losses.pair_family import PairFamilyLoss
+from robustdml_ops.losses.own_anchors import own_first
+from robustdml_ops.losses.pair_family import PairBatch, PairFamilyLoss
 from robustdml_ops.ops import pair_lse, pair_lse_sum
 from robustdml_ops.pairs.autograd import pair_dtype
 from robustdml_ops.validation import check_finite_numbers, check_matrix, check_positive, check_sample_weights
@@ -91,19 +92,25 @@ class BSPMLLoss(PairFamilyLoss):
             weights = candidate_weights = check_sample_weights(batch.sample_weights.detach(), weights)
         if self.exclude_zero_weights:
             labels = labels.masked_fill(weights == 0, ABSENT)
+        B, checked = max(1, len(labels)), PairBatch((embeddings, labels, None, None), None, weights, 1)
+        if self.shards.divided and candidate_weights is not None:
+            candidate_weights = own_first(candidate_weights, self.shards.place())
+        checked = self._own_anchors(checked)
+        assert checked.weights is not None
         settings: dict[str, Any] = {
             "alpha": self.alpha,
             "beta": self.beta,
             "base": self.base,
             "epsilon": self.epsilon,
             "candidate_weights": candidate_weights,
+            "anchors_first": checked.anchors_first,
             "backend": self.backend,
         }
         if self.reduction == "mean":
-            share = weights / max(1, len(labels))
-            return pair_lse_sum(embeddings, labels, None, None, share / self.alpha, share / self.beta, **settings)
-        lse = pair_lse(embeddings, labels, **settings)
-        return weights * (lse.positive / self.alpha + lse.negative / self.beta)
+            share = checked.weights / B
+            return self.shards.total(pair_lse_sum(*checked.pairs, share / self.alpha, share / self.beta, **settings))
+        lse = pair_lse(*checked.pairs, **settings)
+        return checked.weights * (lse.positive / self.alpha + lse.negative / self.beta)
 
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""

@@ -10,7 +10,6 @@ from robustdml_ops.losses.metric_loss import Batch, Parts
 from robustdml_ops.losses.pair_family import PairBatch, PairFamilyLoss
 from robustdml_ops.losses.pair_reducers import Side, count_labelled, count_listed, reduce_pairs, threshold_of
 from robustdml_ops.losses.peer import LossOptions, peer_losses
-from robustdml_ops.losses.reduction import reduce_samples
 from robustdml_ops.ops import PairHinge, pair_hinge, pair_hinge_sum
 from robustdml_ops.pairs.autograd import pair_dtype
 from robustdml_ops.validation import check_finite_numbers
@@ -77,18 +76,17 @@ class ContrastiveLoss(PairFamilyLoss):
         return ["pos_loss", "neg_loss"]
 
     def _loss(self, batch: Batch) -> Tensor:
-        checked = self._checked(batch)
-        if checked.weights is None and self.reduction == "mean":
-            if checked.listed is None:
-                return self._average(checked)
-            hinge = self._hinge(checked)
-            positive = hinge.positive.sum() / hinge.positive_count.sum().clamp(min=1)
-            return positive + hinge.negative.sum() / hinge.negative_count.sum().clamp(min=1)
+        checked, shards = self._own_anchors(self._checked(batch)), self.shards
+        plain = checked.weights is None and self.reduction == "mean"
+        if plain and checked.listed is None and not shards.divided:
+            return self._average(checked)
         hinge = self._hinge(checked)
+        found = [shards.count(count.sum()).clamp(min=1) for count in (hinge.positive_count, hinge.negative_count)]
+        if plain:
+            return shards.total(hinge.positive.sum() / found[0] + hinge.negative.sum() / found[1])
         # Integers divided by integers would be float32, whatever the hinges are.
-        positive = hinge.positive * checked.kept / hinge.positive_count.sum().clamp(min=1)
-        negative = hinge.negative * checked.kept / hinge.negative_count.sum().clamp(min=1)
-        return reduce_samples(positive + negative, checked.weights, self.reduction)
+        losses = hinge.positive * checked.kept / found[0] + hinge.negative * checked.kept / found[1]
+        return self._mean(losses, checked)
 
     def _parts(self, batch: Batch) -> Parts:
         reducers = [self._reducer_of(name) for name in self._sub_loss_names()]
@@ -141,7 +139,7 @@ class ContrastiveLoss(PairFamilyLoss):
         """Sums of the losses of pairs that exceed a threshold."""
         settings, scale = self._settings(positive_above, negative_above)
         if batch.listed is None:
-            hinge = pair_hinge(*batch.pairs, **settings, backend=self.backend)
+            hinge = pair_hinge(*batch.pairs, **settings, anchors_first=batch.anchors_first, backend=self.backend)
         else:
             hinge = listed_hinge(batch.pairs[0], batch.pairs[2], batch.listed, **settings)
         if scale != 1:

@@ -6,7 +6,6 @@ from torch import Tensor
 
 from robustdml_ops.losses.metric_loss import Batch
 from robustdml_ops.losses.pair_family import PairBatch, PairFamilyLoss
-from robustdml_ops.losses.reduction import reduce_samples
 from robustdml_ops.ops import pair_hinge, pair_hinge_sum
 from robustdml_ops.validation import check_finite_numbers
 
@@ -81,10 +80,10 @@ class MemoryContrastiveLoss(PairFamilyLoss):
             raise ValueError(f"{type(self).__name__} takes all pairs: leave indices_tuple out, or take ContrastiveLoss")
         checked = self._checked(batch)
         embeddings, labels, candidates, _ = checked.pairs
-        of_batch = self._term(checked._replace(pairs=(embeddings, labels, None, None)))
+        of_batch = self._term(self._own_anchors(checked._replace(pairs=(embeddings, labels, None, None))))
         if candidates is None:
             return of_batch
-        of_bank = self._term(checked)
+        of_bank = self._term(self._own_anchors(checked))
         if self.variant == "authors":
             of_bank = of_bank * checked.kept / max(1, len(embeddings))
         return of_batch + of_bank
@@ -97,9 +96,10 @@ class MemoryContrastiveLoss(PairFamilyLoss):
             "positive_offset": -2.0 if paper else 1e-5,
             "negative_margin": self.margin,
             "negative_offset": 0.0 if paper else self.margin,
+            "anchors_first": batch.anchors_first,
             "backend": self.backend,
         }
         if self._in_one_sweep(batch):
-            return pair_hinge_sum(*batch.pairs, batch.share(), batch.share(), **settings)
+            return self.shards.total(pair_hinge_sum(*batch.pairs, batch.share(), batch.share(), **settings))
         hinge = pair_hinge(*batch.pairs, **settings)
-        return reduce_samples(hinge.positive + hinge.negative, batch.weights, self.reduction)
+        return self._mean(hinge.positive + hinge.negative, batch)

@@ -66,8 +66,7 @@ class MetricLoss(PeerBase):
     dense_size: ClassVar[str] = "batch × classes"  # of the matrices that the peer's code keeps
     known_options: ClassVar[type] = LossOptions  # names of its keyword arguments
     _own_compute_loss: ClassVar[bool] = False  # a subclass has its own compute_loss
-    has_classes: ClassVar[bool] = True  # whose terms each process has a part of
-    weighs_losses: ClassVar[bool] = False  # whether sample weights multiply losses, and not the terms of classes
+    weighs_losses: ClassVar[bool] = False  # whether sample weights multiply losses that all processes have
     shards: OneProcess = ONE_PROCESS  # who has the other classes
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -226,9 +225,8 @@ class MetricLoss(PeerBase):
         """The batch of all processes; ``own_rows`` gives the fields of this one's, checked."""
         rows = self.shards.agree(own_rows, settings_of(self))
         weights = rows.pop("sample_weights", None)
-        whole: dict[str, Any] = {name: self.shards.gather(value, self.has_classes) for name, value in rows.items()}
-        of_parts = self.has_classes and not self.weighs_losses
-        return batch._replace(sample_weights=self.shards.gather(weights, of_parts), **whole)
+        whole: dict[str, Any] = {name: self.shards.gather(value) for name, value in rows.items()}
+        return batch._replace(sample_weights=self.shards.gather(weights, not self.weighs_losses), **whole)
 
     def _own_loss(self, batch: Batch) -> Tensor:
         """The loss of the batch of all processes or, unreduced, of what is this one's."""

@@ -11,7 +11,6 @@ from robustdml_ops.losses.listed_pairs import listed_lse
 from robustdml_ops.losses.metric_loss import Batch, Parts
 from robustdml_ops.losses.pair_family import PairBatch, PairFamilyLoss
 from robustdml_ops.losses.peer import LossOptions, peer_losses
-from robustdml_ops.losses.reduction import reduce_samples
 from robustdml_ops.ops import pair_lse, pair_lse_sum
 from robustdml_ops.validation import check_finite_numbers, check_positive
 
@@ -87,11 +86,14 @@ class MultiSimilarityLoss(PairFamilyLoss):
         return f"alpha={self.alpha}, beta={self.beta}, base={self.base}, epsilon={self.epsilon}"
 
     def _loss(self, batch: Batch) -> Tensor:
-        checked = self._checked(batch)
+        checked = self._own_anchors(self._checked(batch))
         if self._in_one_sweep(checked):
-            scales = (checked.share(self.alpha), checked.share(self.beta))
-            return pair_lse_sum(*checked.pairs, *scales, **self._settings(), backend=self.backend)
-        return reduce_samples(self._losses(checked), checked.weights, self.reduction)
+            scales, first = (checked.share(self.alpha), checked.share(self.beta)), checked.anchors_first
+            settings = self._settings()
+            return self.shards.total(
+                pair_lse_sum(*checked.pairs, *scales, **settings, anchors_first=first, backend=self.backend)
+            )
+        return self._mean(self._losses(checked), checked)
 
     def _parts(self, batch: Batch) -> Parts:
         checked = self._checked(batch)
@@ -104,7 +106,8 @@ class MultiSimilarityLoss(PairFamilyLoss):
     def _losses(self, batch: PairBatch) -> Tensor:
         """ℓ (B,)."""
         if batch.listed is None:
-            lse = pair_lse(*batch.pairs, **self._settings(), backend=self.backend)
+            settings = self._settings()
+            lse = pair_lse(*batch.pairs, **settings, anchors_first=batch.anchors_first, backend=self.backend)
         else:
             lse = listed_lse(batch.pairs[0], batch.pairs[2], batch.listed, **self._settings())
         return lse.positive / self.alpha + lse.negative / self.beta

@@ -10,7 +10,9 @@ from robustdml_ops.label_sets import ABSENT
 from robustdml_ops.losses.labels import pair_labels
 from robustdml_ops.losses.metric_loss import Batch, MetricLoss, check_options
 from robustdml_ops.losses.miner_indices import ListedPairs, listed_pairs
+from robustdml_ops.losses.own_anchors import own_first
 from robustdml_ops.losses.peer import LossOptions
+from robustdml_ops.losses.reduction import reduce_samples
 from robustdml_ops.pairs.autograd import pair_dtype
 from robustdml_ops.validation import (
     check_finite_embeddings,
@@ -23,10 +25,11 @@ from robustdml_ops.validation import (
 class PairBatch(NamedTuple):
     """The checked input of a loss on pairs."""
 
-    pairs: tuple[Tensor, Any, Tensor | None, Tensor | None]  # embeddings, labels, candidates, candidate labels
+    pairs: tuple[Tensor, Any, Tensor | None, Tensor | None]  # anchors, labels, candidates, candidate labels
     listed: ListedPairs | None  # the pairs themselves; labels do not matter then
     weights: Tensor | None  # (B,) compute type
-    kept: Tensor | int  # () samples whose weight is not 0, at least 1
+    kept: Tensor | int  # () samples whose weight is not 0, of all processes, at least 1
+    anchors_first: bool = False  # the first candidates are the anchors
 
     def share(self, divisor: float = 1.0) -> Tensor:
         """What each sample's loss weighs in the mean, () or (B,): its weight by samples kept and by ``divisor``."""
@@ -41,7 +44,6 @@ class PairFamilyLoss(MetricLoss):
     """One loss per sample, of its pairs with the batch or with given candidates; a subclass has the terms."""
 
     dense_size = "batch × candidates"
-    has_classes = False
 
     def __init__(self, **options: Unpack[LossOptions]) -> None:
         check_options(type(self), options)
@@ -96,7 +98,7 @@ class PairFamilyLoss(MetricLoss):
         return super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights=sample_weights)
 
     def class_dimensions(self) -> dict[str, int]:
-        """Nothing is divided but the batch: each process has the pairs of all, and the gradient of its own rows."""
+        """Nothing is divided but the pairs: each process has those of its own samples as anchors."""
         return {}
 
     def _own_rows(self, batch: Batch) -> dict[str, Tensor | None]:
@@ -118,9 +120,26 @@ class PairFamilyLoss(MetricLoss):
             weights = check_sample_weights(weights, like)
         return {"embeddings": embeddings, "labels": labels, "sample_weights": weights}
 
-    def _own_loss(self, batch: Batch) -> Tensor:
-        loss = self._loss(batch)
-        return loss if self.reduction == "mean" else self.shards.own(loss)
+    def _own_anchors(self, batch: PairBatch) -> PairBatch:
+        """Of the batch of all processes: own samples as anchors, and everybody's as candidates."""
+        if not self.shards.divided:
+            return batch
+        own, (embeddings, labels, candidates, candidate_labels) = self.shards.place(), batch.pairs
+        weights = None if batch.weights is None else batch.weights[own]
+        among = candidates is None
+        if among:
+            candidates, candidate_labels = own_first(embeddings, own), own_first(labels, own)
+        elif candidates is not None and candidates.requires_grad:
+            candidates = self.shards.common(candidates)
+        pairs = (embeddings[own], labels[own], candidates, candidate_labels)
+        return PairBatch(pairs, None, weights, batch.kept, among)
+
+    def _mean(self, losses: Tensor, batch: PairBatch) -> Tensor:
+        """Losses (B,) of the anchors by the reduction: their mean over the samples of all processes."""
+        if not self.shards.divided or self.reduction == "none":
+            return reduce_samples(losses, batch.weights, self.reduction)
+        weighted = losses if batch.weights is None else losses * batch.weights
+        return self.shards.total(weighted.sum()) / batch.kept
 
     def _checked(self, batch: Batch) -> PairBatch:
         embeddings, ref_emb = check_matrix("embeddings", batch.embeddings), batch.ref_emb

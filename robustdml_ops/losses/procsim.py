@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from robustdml_ops.label_sets import ABSENT
 from robustdml_ops.losses.labels import class_labels
 from robustdml_ops.losses.multi_similarity import MultiSimilarityLoss
+from robustdml_ops.losses.own_anchors import own_first
 from robustdml_ops.losses.proxy_nca import ProxyNCALoss
 from robustdml_ops.ops import confidence, otsu_confidence, pair_lse_sum
 from robustdml_ops.robust.loss_thresholds import THRESHOLDS
@@ -233,10 +234,13 @@ class ProcSimLoss(nn.Module):
         if trains_embeddings:
             assert own is not None
             return ProcSimStep(shards.total((mine * own).sum()) / B, mine, losses, threshold)
-        rows = shards.gather(embeddings, of_parts=False)
+        rows = shards.gather(embeddings)
         assert rows is not None
         paired = torch.where(all_losses > threshold, ABSENT, all_labels) if self.drop_above else all_labels
-        loss = self._dml(rows, paired, sigma, None)
+        # Own samples are anchors, everybody's are candidates.
+        place = shards.place()
+        candidates = own_first(rows, place), own_first(paired, place)
+        loss = shards.total(self._multi_similarity(rows[place], paired[place], mine / B, *candidates))
         if own is not None:
             loss = loss + shards.total(own.sum()) / B
         return ProcSimStep(loss, mine, losses, threshold)
@@ -260,15 +264,28 @@ class ProcSimLoss(nn.Module):
         threshold: Tensor = self.threshold(losses)
         return threshold, confidence(losses, threshold, self.lam)
 
+    def _multi_similarity(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        weights: Tensor,
+        candidates: Tensor | None = None,
+        candidate_labels: Tensor | None = None,
+    ) -> Tensor:
+        """Σ weights_i ℓ_i of multi-similarity, () in one sweep; of given candidates the first are the samples.
+
+        Given as sample_weights, σ = 0 would take a sample from the others' pairs, too, and from B.
+        """
+        MS = self.multi_similarity
+        assert MS is not None
+        settings: dict[str, Any] = {"alpha": MS.alpha, "beta": MS.beta, "base": MS.base, "backend": MS.backend}
+        pairs, first = (embeddings, labels, candidates, candidate_labels), candidates is not None
+        return pair_lse_sum(*pairs, weights / MS.alpha, weights / MS.beta, **settings, anchors_first=first)
+
     def _dml(self, embeddings: Tensor, labels: Tensor, sigma: Tensor, proxy_losses: Tensor | None) -> Tensor:
         """1/B Σ σ_i ℓ_i^DML."""
         if self.multi_similarity is not None:
-            # One sweep, as the weights are known. Given as sample_weights, σ = 0 would take a sample from the others'
-            # pairs, too, and from B.
-            MS, B = self.multi_similarity, max(1, len(sigma))
-            scales = sigma / (B * MS.alpha), sigma / (B * MS.beta)
-            settings: dict[str, Any] = {"alpha": MS.alpha, "beta": MS.beta, "base": MS.base, "backend": MS.backend}
-            return pair_lse_sum(embeddings, labels, None, None, *scales, **settings)
+            return self._multi_similarity(embeddings, labels, sigma / max(1, len(sigma)))
         if self.dml == "proxy-nca":
             assert proxy_losses is not None
             return _mean(sigma * proxy_losses)

@@ -34,31 +34,32 @@ class PairConstants(NamedTuple):
     labels: Tensor
     candidate_labels: Tensor | None
     candidate_weights: Tensor | None
-    kind: str
+    kind: str  # "lse" or "hinge", and " first" where the first candidates are the anchors
     numbers: list[float]
 
     @classmethod
     def of(cls, problem: PairProblem) -> "PairConstants":
         """Take ``problem`` apart."""
         sets = problem.sets
-        candidate_labels = None if sets.itself else sets.candidate_labels
+        candidate_labels = None if sets.alone else sets.candidate_labels
+        first = " first" if sets.itself and not sets.alone else ""
         if isinstance(problem, PairLSEProblem):
             mining = [] if problem.epsilon is None else [float(problem.epsilon)]
             numbers = [float(problem.alpha), float(problem.beta), float(problem.base), *mining]
-            return cls(sets.labels, candidate_labels, problem.candidate_weights, "lse", numbers)
+            return cls(sets.labels, candidate_labels, problem.candidate_weights, f"lse{first}", numbers)
         margins = (problem.positive_margin, problem.negative_margin, problem.positive_offset, problem.negative_offset)
         return cls(
             sets.labels,
             candidate_labels,
             None,
-            "hinge",
+            f"hinge{first}",
             [*map(float, margins), float(problem.euclidean), float(problem.average)],
         )
 
     def problem(self) -> PairProblem:
         """Put it together again."""
-        sets = PairSets.of(self.labels, self.candidate_labels)
-        if self.kind == "lse":
+        sets = PairSets.of(self.labels, self.candidate_labels, self.kind.endswith(" first"))
+        if self.kind.startswith("lse"):
             alpha, beta, base, *epsilon = self.numbers
             return PairLSEProblem(sets, alpha, beta, base, epsilon[0] if epsilon else None, self.candidate_weights)
         m_positive, m_negative, positive_offset, negative_offset, euclidean, average = self.numbers
@@ -266,7 +267,7 @@ def _(embeddings: Tensor, candidates: Tensor | None, upstream_positive: Tensor |
         new(0 if upstream_positive is None else ()),
         new(n),
         new(n),
-        labels.new_empty((2, n) if kind == "hinge" else 0),
+        labels.new_empty((2, n) if kind.startswith("hinge") else 0),
         new(embeddings.shape if want[0] else 0),
         new(candidates.shape if want[1] and candidates is not None else 0),
     )

@@ -13,21 +13,32 @@ from robustdml_ops.validation import check_labels, check_matrix, check_same_devi
 
 
 def check_pairs(
-    embeddings: Tensor, labels: Tensor, candidates: Tensor | None, candidate_labels: Tensor | None
+    embeddings: Tensor,
+    labels: Tensor,
+    candidates: Tensor | None,
+    candidate_labels: Tensor | None,
+    anchors_first: bool = False,
 ) -> PairSets:
     """What shapes and types tell; values are checked in the sweep."""
     check_matrix("embeddings", embeddings)
     # Asked before labels of another type or device become new tensors.
-    itself = candidates is None or candidate_labels is labels
+    same = candidate_labels is labels
     labels = check_labels(labels, embeddings)
     if candidates is None:
         if candidate_labels is not None:
             raise ValueError("candidate_labels without candidates: give both, or neither, for the batch itself")
+        if anchors_first:
+            raise ValueError("anchors_first without candidates, which are the anchors then: leave it out")
         return PairSets.of(labels, None)
     check_matrix("candidates", candidates, columns=embeddings.shape[1])
     check_same_device(embeddings=embeddings, candidates=candidates)
     candidate_labels = check_labels(candidate_labels, candidates, "candidate_labels", "candidates")
-    return PairSets.of(labels, None if itself else candidate_labels)
+    if anchors_first and len(candidates) < len(embeddings):
+        raise ValueError(
+            f"anchors_first says that the first candidates are the {len(embeddings)} anchors, and there are "
+            f"{len(candidates)} candidates"
+        )
+    return PairSets.of(labels, None if same else candidate_labels, anchors_first)
 
 
 def check_scales(

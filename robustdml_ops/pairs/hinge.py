@@ -42,6 +42,7 @@ def pair_hinge(
     positive_offset: float = 0.0,
     negative_offset: float = 0.0,
     distance: str = "cosine",
+    anchors_first: bool = False,
     backend: str | None = None,
 ) -> PairHinge:
     """Both sums of hinges of every anchor; differentiable for any upstream gradient.
@@ -61,6 +62,9 @@ def pair_hinge(
         makes Σ s over the negatives above m⁻.
     distance : {"cosine", "euclidean"}
         What the margins are compared with, see above.
+    anchors_first : bool
+        Whether the first n of the m ≥ n candidates are the anchors, or those seen anew, and anchor i leaves candidate i
+        out: anchors that are a part of a batch.
     backend : str, optional
         As there.
 
@@ -88,7 +92,7 @@ def pair_hinge(
     tensor([0.0000, 0.1000, 0.1000])
     """
     problem = _problem(
-        check_pairs(embeddings, labels, candidates, candidate_labels),
+        check_pairs(embeddings, labels, candidates, candidate_labels, anchors_first),
         positive_margin,
         negative_margin,
         positive_offset,
@@ -114,6 +118,7 @@ def pair_hinge_sum(
     negative_offset: float = 0.0,
     distance: str = "cosine",
     average: bool = False,
+    anchors_first: bool = False,
     backend: str | None = None,
 ) -> Tensor:
     """Σ_a positive_scale_a·positive_a + negative_scale_a·negative_a, with all gradients, in one sweep.
@@ -123,7 +128,7 @@ def pair_hinge_sum(
 
     Parameters
     ----------
-    embeddings, labels, candidates, candidate_labels, distance, backend
+    embeddings, labels, candidates, candidate_labels, distance, anchors_first, backend
         As in :func:`pair_hinge`.
     positive_margin, negative_margin, positive_offset, negative_offset : float
         As there.
@@ -152,7 +157,7 @@ def pair_hinge_sum(
     tensor(0.2000)
     """
     problem = _problem(
-        check_pairs(embeddings, labels, candidates, candidate_labels),
+        check_pairs(embeddings, labels, candidates, candidate_labels, anchors_first),
         positive_margin,
         negative_margin,
         positive_offset,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from robustdml_ops.pairs.autograd import pair_dtype
 from robustdml_ops.pairs.checks import check_pairs, check_scales, check_weights, pair_sum, pair_sums
-from robustdml_ops.pairs.problem import PairLSEProblem
+from robustdml_ops.pairs.problem import PairLSEProblem, PairSets
 from robustdml_ops.validation import check_finite_numbers, check_positive, check_same_device, check_vector
 
 
@@ -35,6 +35,7 @@ def pair_lse(
     base: float,
     epsilon: float | None = None,
     candidate_weights: Tensor | None = None,
+    anchors_first: bool = False,
     backend: str | None = None,
 ) -> PairLSE:
     """Both log-sum-exps of every anchor; differentiable for any upstream gradient.
@@ -64,6 +65,9 @@ def pair_lse(
     candidate_weights : Tensor, optional
         (m,), floating point, constants. Each log-sum-exp is multiplied by the mean weight of the candidates that stay
         in its set, as BSPML's Eq. 7 has it. At most 10¹⁸ in float32 and 10¹⁵² in float64, as all weights are.
+    anchors_first : bool
+        Whether the first n of the m ≥ n candidates are the anchors, or those seen anew, and anchor i leaves candidate i
+        out: anchors that are a part of a batch.
     backend : str, optional
         ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device.
 
@@ -94,7 +98,8 @@ def pair_lse(
     >>> pair_lse(X, y, alpha=1.0, beta=1.0, base=0.0)  # log(1 + 1), log(1 + 1), 0; log(1 + 1), log(1 + e), log(2 + e)
     PairLSE(positive=tensor([0.6931, 0.6931, 0.0000]), negative=tensor([0.6931, 1.3133, 1.5514]))
     """
-    problem = _problem(embeddings, labels, candidates, candidate_labels, alpha, beta, base, epsilon, candidate_weights)
+    sets = check_pairs(embeddings, labels, candidates, candidate_labels, anchors_first)
+    problem = _problem(embeddings, candidates, sets, alpha, beta, base, epsilon, candidate_weights)
     positive, negative, _ = pair_sums(embeddings, candidates, problem, backend)
     return PairLSE(positive, negative)
 
@@ -112,6 +117,7 @@ def pair_lse_sum(
     base: float,
     epsilon: float | None = None,
     candidate_weights: Tensor | None = None,
+    anchors_first: bool = False,
     backend: str | None = None,
 ) -> Tensor:
     """Σ_a positive_scale_a·positive_a + negative_scale_a·negative_a, with all gradients, in one sweep.
@@ -121,7 +127,9 @@ def pair_lse_sum(
 
     Parameters
     ----------
-    embeddings, labels, candidates, candidate_labels, alpha, beta, base, epsilon, candidate_weights, backend
+    embeddings, labels, candidates, candidate_labels, alpha, beta, base, epsilon, candidate_weights
+        As in :func:`pair_lse`.
+    anchors_first, backend
         As in :func:`pair_lse`.
     positive_scale, negative_scale : Tensor
         () or (n,) each, constants.
@@ -144,16 +152,16 @@ def pair_lse_sum(
     >>> pair_lse_sum(X, y, None, None, half, half, alpha=1.0, beta=1.0, base=0.0)  # 2 · ½ log(1 + 1)
     tensor(0.6931)
     """
-    problem = _problem(embeddings, labels, candidates, candidate_labels, alpha, beta, base, epsilon, candidate_weights)
+    sets = check_pairs(embeddings, labels, candidates, candidate_labels, anchors_first)
+    problem = _problem(embeddings, candidates, sets, alpha, beta, base, epsilon, candidate_weights)
     scales = check_scales(embeddings, candidates, positive_scale, negative_scale)
     return pair_sum(embeddings, candidates, problem, scales, backend)
 
 
 def _problem(
     embeddings: Tensor,
-    labels: Tensor,
     candidates: Tensor | None,
-    candidate_labels: Tensor | None,
+    sets: PairSets,
     alpha: float,
     beta: float,
     base: float,
@@ -161,7 +169,6 @@ def _problem(
     candidate_weights: Tensor | None,
 ) -> PairLSEProblem:
     """The problem of checked arguments."""
-    sets = check_pairs(embeddings, labels, candidates, candidate_labels)
     check_finite_numbers(base=base, epsilon=0.0 if epsilon is None else epsilon)
     check_positive(alpha=alpha, beta=beta)
     if candidate_weights is not None:

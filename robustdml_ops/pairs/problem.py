@@ -23,15 +23,20 @@ class PairSets:
     """
 
     labels: Tensor  # (n,) int64, contiguous
-    candidate_labels: Tensor  # (m,) int64, contiguous; the same tensor where candidate i is anchor i
-    itself: bool  # candidate i is anchor i
+    candidate_labels: Tensor  # (m,) int64, contiguous; the same tensor where the candidates are the anchors
+    itself: bool  # candidate i is anchor i, for all n anchors; m ≥ n then
 
     @classmethod
-    def of(cls, labels: Tensor, candidate_labels: Tensor | None) -> "PairSets":
-        """Of (n,) and (m,) int64; None: candidate i is anchor i."""
+    def of(cls, labels: Tensor, candidate_labels: Tensor | None, anchors_first: bool = False) -> "PairSets":
+        """Of (n,) and (m,) int64; None: candidate i is anchor i, and so it is of the first n with ``anchors_first``."""
         labels = labels.contiguous()
         others = labels if candidate_labels is None else candidate_labels.contiguous()
-        return cls(labels, others, candidate_labels is None)
+        return cls(labels, others, candidate_labels is None or anchors_first)
+
+    @property
+    def alone(self) -> bool:
+        """Whether the labels of the candidates are those of the anchors."""
+        return self.candidate_labels is self.labels
 
     @cached_property
     def narrow(self) -> tuple[Tensor, Tensor]:
@@ -39,8 +44,8 @@ class PairSets:
 
         Reads values: CPU only.
         """
-        both = narrowed(self.labels if self.itself else torch.cat([self.labels, self.candidate_labels]))
-        return (both, both) if self.itself else (both[: len(self.labels)], both[len(self.labels) :])
+        both = narrowed(self.labels if self.alone else torch.cat([self.labels, self.candidate_labels]))
+        return (both, both) if self.alone else (both[: len(self.labels)], both[len(self.labels) :])
 
 
 def narrowed(labels: Tensor) -> Tensor:

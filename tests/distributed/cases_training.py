@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from robustdml_ops.distributed import shard_classes
-from robustdml_ops.losses import NormalizedSoftmaxLoss, ProxyAnchorLoss, SoftTripleLoss
+from robustdml_ops.losses import MultiSimilarityLoss, NormalizedSoftmaxLoss, ProxyAnchorLoss, SoftTripleLoss
 from tests.distributed.cases_losses import LOSSES, make
 from tests.distributed.worlds import CLASSES, case
 
@@ -204,6 +204,7 @@ def bytes_of_a_step(place):
             (ProxyAnchorLoss(classes, D), item),
             (NormalizedSoftmaxLoss(classes, D), 3 * W * B * item),
             (SoftTripleLoss(classes, D, 2), 3 * W * B * item),
+            (MultiSimilarityLoss(), item),
         ):
             loss = shard_classes(loss.double(), place.mesh)
             X = torch.randn(B, D, dtype=torch.float64, requires_grad=True)

@@ -15,7 +15,7 @@ EAGER, TRITON = BACKENDS["eager"], BACKENDS["triton"]
 
 pytestmark = MARKS
 SMALL_BLOCKS = {"BLOCK_R": 1, "BLOCK_M": 32, "num_warps": 4}
-SHAPES = [(1, 1, 1), (5, 1030, 9), (20, None, 17), (20, "anew", 3)]
+SHAPES = [(1, 1, 1), (5, 1030, 9), (20, None, 17), (20, "anew", 3), (7, "first", 3)]
 FIELDS = ("positive", "negative", "counts", "danchors", "dcandidates")
 
 
@@ -40,9 +40,11 @@ def sweep(backend, name, shape, dtype, seed=0):
     classes = torch.tensor([ABSENT, -1, 0, 2**40, 3, 4])
     labels = lambda rows: classes[torch.randint(6, (rows,), generator=random)].to(DEVICE)  # noqa: E731
     X, y = draw(n), labels(n)
-    m, anew = (n, True) if m == "anew" else (m, False)
+    m, anew, first = {"anew": (n, True, False), "first": (2 * n, False, True)}.get(m, (m, False, False))
     C, z = (None, None) if m is None else (draw(m), None if anew else labels(m))
-    problem = problems(PairSets.of(y, z), dtype, m or n)[name]
+    if first:
+        C[:n], z[:n] = X, y
+    problem = problems(PairSets.of(y, z, first), dtype, m or n)[name]
     upstream = tuple(torch.randn(n, generator=random, dtype=torch.float64).to(DEVICE, dtype) for _ in range(2))
     return pair_sweep(X, C, problem, upstream, backend, dtype, dtype, (True, True))
 
