@@ -65,6 +65,11 @@ class ProxyStep(ProxyUpdate):
 
     def begin(self, proxies: Tensor, rows: Tensor | None = None) -> None:
         """As :meth:`ProxyUpdate.begin`."""
+        if is_recorded(self.local.device):
+            raise RuntimeError(
+                "a CUDA graph is being recorded, and would repeat this step with the number and the rate that it has "
+                "now: record the network alone, or train the proxies with torch.optim.AdamW(capturable=True)"
+            )
         if self.swept:
             raise RuntimeError(
                 "these proxies have been updated since the last step() of their optimiser: a step takes one loss and "
@@ -211,6 +216,11 @@ class ProxyStep(ProxyUpdate):
         device, (by_row, by_column) = self._matrix.device, self._matrix.stride()
         numbers = torch.arange(rows.start, rows.stop, device=device) if isinstance(rows, slice) else rows
         return numbers[:, None] * by_row + torch.arange(self._matrix.shape[1], device=device) * by_column
+
+
+def is_recorded(device: torch.device) -> bool:
+    """Whether what is asked of the device goes into a CUDA graph."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def _check_values(proxies: Tensor) -> None:

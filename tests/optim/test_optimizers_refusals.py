@@ -327,3 +327,27 @@ def test_a_loss_under_the_compiler_is_told_at_step():
     assert P.grad.shape == P.shape
     with pytest.raises(RuntimeError, match=r"one under torch\.compile"):
         optimizer.step()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_that_is_recorded_is_refused(kind, monkeypatch):
+    """A graph would repeat it with the number of the step that was recorded. Here no stream can say that it records."""
+    loss, optimizer, P = bound(kind)
+    before = P.detach().clone()
+    with monkeypatch.context() as patched:
+        patched.setattr("robustdml_ops.optim.step.is_recorded", lambda device: device == P.device)
+        with pytest.raises(RuntimeError, match=r"a CUDA graph is being recorded.*record the network alone"):
+            loss(*batch()).backward()
+    assert torch.equal(P, before)
+    loss(*batch()).backward()
+    optimizer.step()
+
+
+def test_parameters_that_another_optimiser_owns():
+    """Of a loss, by its optimiser alone: one that is gone leaves them free."""
+    loss, optimizer, _ = bound()
+    with pytest.raises(ValueError, match=r"the proxies of ProxyAnchorLoss belong to ProxyAdamW already: bind them"):
+        ProxyAdagrad(loss)
+    del optimizer
+    gc.collect()
+    ProxyAdagrad(loss)
