@@ -1,5 +1,8 @@
 """The contrastive loss with a SuperLoss on every pair, Castells et al. 2020."""
 
+from functools import partial
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -7,6 +10,7 @@ from robustdml_ops.ops import superloss
 from robustdml_ops.pairs.distances import pair_distances
 from robustdml_ops.robust.loss_thresholds import RunningMean
 from robustdml_ops.rows.lengths import unit_rows
+from robustdml_ops.shards import ONE_PROCESS, OneProcess, settings_of
 from robustdml_ops.tracing import without_autocast
 from robustdml_ops.validation import (
     check_finite_embeddings,
@@ -51,6 +55,8 @@ class SuperContrastiveLoss(nn.Module):
     >>> embeddings.grad.shape
     torch.Size([32, 64])
     """
+
+    shards: OneProcess = ONE_PROCESS  # who has the other samples
 
     def __init__(self, pos_margin: float = 0.0, neg_margin: float = 1.0, lam: float = 1.0) -> None:
         super().__init__()
@@ -102,9 +108,19 @@ class SuperContrastiveLoss(nn.Module):
                     f"{name} must be None, got {type(value).__name__}: SuperContrastiveLoss takes all pairs of one "
                     "batch, since its running means are over all of them; ContrastiveLoss serves other pairs"
                 )
-        check_matrix("embeddings", embeddings)
-        labels = check_labels(labels, embeddings)
-        check_finite_embeddings(embeddings)
+        if not self.shards.divided:
+            return self._loss(**_checked(embeddings, labels, sample_weights))
+        # All of them have all pairs, and each finds the gradient of its own rows.
+        own: dict[str, Any] = self.shards.agree(lambda: _checked(embeddings, labels, sample_weights), settings_of(self))
+        whole: dict[str, Any] = {name: self.shards.gather(rows, of_parts=False) for name, rows in own.items()}
+        return self.shards.guard(partial(self._loss, **whole))
+
+    def class_dimensions(self) -> dict[str, int]:
+        """Nothing is divided but the batch."""
+        return {}
+
+    def _loss(self, embeddings: Tensor, labels: Tensor, sample_weights: Tensor | None) -> Tensor:
+        """Of a checked batch."""
         with without_autocast(embeddings.device):
             distances = pair_distances(
                 unit_rows(embeddings if embeddings.dtype == torch.float64 else embeddings.float())
@@ -112,9 +128,8 @@ class SuperContrastiveLoss(nn.Module):
         same = labels[:, None] == labels
         losses = torch.where(same, distances - self.pos_margin, self.neg_margin - distances).clamp(min=0)
         positive, negative = same & ~torch.eye(len(labels), dtype=torch.bool, device=same.device), ~same
-        weights = None
-        if sample_weights is not None:
-            weights = check_sample_weights(sample_weights, losses)
+        weights = sample_weights
+        if weights is not None:
             present = (weights > 0) & (weights > 0)[:, None]
             positive, negative = positive & present, negative & present
         found = losses.detach()
@@ -130,3 +145,14 @@ class SuperContrastiveLoss(nn.Module):
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""
         return f"pos_margin={self.pos_margin}, neg_margin={self.neg_margin}, lam={self.lam}"
+
+
+def _checked(embeddings: Tensor, labels: Tensor, sample_weights: Tensor | None) -> dict[str, Any]:
+    """What a batch is made of, checked; weights in the type of the losses."""
+    check_matrix("embeddings", embeddings)
+    labels = check_labels(labels, embeddings)
+    check_finite_embeddings(embeddings)
+    if sample_weights is not None:
+        dtype = torch.float64 if embeddings.dtype == torch.float64 else torch.float32
+        sample_weights = check_sample_weights(sample_weights, embeddings.new_empty(len(embeddings), dtype=dtype))
+    return {"embeddings": embeddings, "labels": labels, "sample_weights": sample_weights}

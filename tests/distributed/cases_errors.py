@@ -13,12 +13,12 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from robustdml_ops.distributed import ShardError, shard_classes
 from robustdml_ops.losses import (
+    LanguageGuidanceLoss,
     MultiSimilarityLoss,
     NormalizedSoftmaxLoss,
     ProcSimLoss,
     ProxyAnchorLoss,
     SmoothProxyAnchorLoss,
-    SuperContrastiveLoss,
 )
 from tests.distributed.worlds import case
 
@@ -103,7 +103,7 @@ def what_cannot_be_sharded(place):
         shard_classes(ProxyAnchorLoss(1, 4), place.mesh)
     with pytest.raises(ValueError, match="ProxyAnchorLoss is sharded already"):
         shard_classes(a_loss(place), place.mesh)
-    for module in (nn.Linear(2, 3), nn.ModuleDict({"loss": ProxyAnchorLoss(9, 4)}), SuperContrastiveLoss()):
+    for module in (nn.Linear(2, 3), nn.ModuleDict({"loss": ProxyAnchorLoss(9, 4)}), LanguageGuidanceLoss()):
         with pytest.raises(TypeError, match=f"{type(module).__name__} has no classes to divide"):
             shard_classes(module, place.mesh)
     with pytest.raises(ValueError, match="dml of ProcSimLoss"):

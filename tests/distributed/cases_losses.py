@@ -21,6 +21,7 @@ from robustdml_ops.losses import (
     SmoothProxyAnchorLoss,
     SoftTripleLoss,
     SubCenterArcFaceLoss,
+    SuperContrastiveLoss,
 )
 from tests.distributed.worlds import CLASSES, Place, case
 
@@ -193,6 +194,24 @@ for _name in PROCSIM:
     _case = partial(of_procsim, _name)
     _case.__name__, _case.__module__ = _name, __name__
     case(2, 4)(_case)
+
+
+@case()
+def super_contrastive(place):
+    """Two steps, since the running means have a state."""
+    one = SuperContrastiveLoss(0.1, 1.3, 0.5)
+    many = shard_classes(copy.deepcopy(one), place.mesh, backbone_gradients="summed")
+    for weighted in (False, True):
+        mine, own = (PairBatch(place, part, "", weighted) for part in (slice(None), place.own))
+        expected, found = mine.loss(one), own.loss(many)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+        expected.backward()
+        found.backward()
+        torch.testing.assert_close(own.X.grad, mine.X.grad[place.own], rtol=0, atol=1e-10)
+        if weighted:
+            torch.testing.assert_close(own.weights.grad, mine.weights.grad[place.own], rtol=0, atol=1e-10)
+    for buffer, other in zip(one.buffers(), many.buffers(), strict=True):
+        torch.testing.assert_close(other, buffer, rtol=0, atol=1e-10)
 
 
 @case(2)

@@ -69,9 +69,6 @@ def a_run(place):
 @case(2)
 def methods_of_one_process(place):
     os.environ["ROBUSTDML_CACHE"] = str(place.folder / f"cache-{place.rank}")
-    for method, message in (
-        ("smooth-proxy-anchor", "takes confidences, which is made on one process"),
-        ("superloss", "SuperContrastiveLoss has no classes to divide"),
-    ):
+    for method, message in (("smooth-proxy-anchor", "takes confidences, which is made on one process"),):
         with pytest.raises(UsageError, match=message):
             train(TrainingConfig(method=method, epochs=1), clusters(), device="cpu", world=TorchrunWorld())
