@@ -5,7 +5,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from website import commands, plots, reference, repository
-from website.links import link_names, link_pages
+from website.links import link_mentions
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -13,7 +13,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     config.theme.static_templates.discard("404.html")
     results = [page for page in repository.addresses().values() if page.startswith("results/")]
     interface = [*reference.navigation(), {"commands": list(commands.addresses().values())}]
-    config.nav.extend([{"Results as printed": results}, {"Interface": interface}])
+    next(part["Performance"] for part in config.nav if "Performance" in part).append({"As printed": results})
+    config.nav.append({"Interface": interface})
     return config
 
 
@@ -33,5 +34,4 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Names and pages that are named become links."""
-    html = link_names(html, page.url, files)
-    return link_pages(html, page.url, files) if page.file.src_uri.startswith("api/") else html
+    return link_mentions(html, page.url, files)

@@ -1,4 +1,4 @@
-"""Links that no text spells out: from a name in ``code`` to its page."""
+"""Links that no text spells out: from a name in `code`, and from a page named as docs/sampled.md."""
 
 import re
 from functools import cache
@@ -8,12 +8,15 @@ from mkdocs.utils import get_relative_url
 
 from website import commands, reference
 
-NAME = re.compile(r"<a\b.*?</a>|<h\d\b.*?</h\d>|<pre\b.*?</pre>|<code>([\w. ]+)</code>", re.DOTALL)
-PAGE = re.compile(r"\bdocs/([a-z-]+\.md)\b")
+# Headings, blocks of code and what is a link already stay as they are.
+MENTION = re.compile(
+    r"<a\b.*?</a>|<h\d\b.*?</h\d>|<pre\b.*?</pre>|<code>(?P<name>[\w. ]+)</code>|\bdocs/(?P<page>[a-z-]+\.md)\b",
+    re.DOTALL,
+)
 
 
-def link_names(html: str, here: str, files: Files) -> str:
-    """Make a link of each name that has a page.
+def link_mentions(html: str, here: str, files: Files) -> str:
+    """Make a link of each name that has a page, and of each page.
 
     Parameters
     ----------
@@ -28,48 +31,23 @@ def link_names(html: str, here: str, files: Files) -> str:
     -------
     str
         The same with links.
-    """
-
-    def link(found: re.Match[str]) -> str:
-        page = _pages().get(found[1] or "")
-        target = page and files.get_file_from_path(page)
-        if not target or target.url == here:
-            return found[0]
-        return f'<a href="{get_relative_url(target.url, here)}">{found[0]}</a>'
-
-    return NAME.sub(link, html)
-
-
-def link_pages(html: str, here: str, files: Files) -> str:
-    """Docstrings name a page as docs/sampled.md: make a link of it.
-
-    Parameters
-    ----------
-    html : str
-        Of a page of the interface.
-    here : str
-        Its address.
-    files : Files
-        Of the site.
-
-    Returns
-    -------
-    str
-        The same with links.
 
     Raises
     ------
     LookupError
-        There is no such page.
+        A page is named that is not there.
     """
 
     def link(found: re.Match[str]) -> str:
-        target = files.get_file_from_path(found[1])
+        page = found["page"] or _pages().get(found["name"] or "")
+        if page is None:
+            return found[0]
+        target = files.get_file_from_path(page)
         if target is None:
-            raise LookupError(f"{here}: there is no {found[0]}")
-        return f'<a href="{get_relative_url(target.url, here)}">{found[0]}</a>'
+            raise LookupError(f"{here}: there is no {page}")
+        return found[0] if target.url == here else f'<a href="{get_relative_url(target.url, here)}">{found[0]}</a>'
 
-    return PAGE.sub(link, html)
+    return MENTION.sub(link, html)
 
 
 @cache

@@ -101,7 +101,9 @@ def _pairs(axes: Axes, values: dict[str, tuple[float, float]], label: str) -> No
     for shift, colour, name, side in ((-0.2, RIGHT, "robustdml_ops", 0), (0.2, GREY, "pytorch-metric-learning", 1)):
         lengths = [pair[side] for pair in values.values()]
         bars = axes.barh([place + shift for place in places], lengths, 0.36, color=colour, label=name)
-        axes.bar_label(bars, [f"{length:.3g}" for length in lengths], padding=3, fontsize=9)
+        axes.bar_label(
+            bars, [f"{length:,.0f}" if length >= 100 else f"{length:.3g}" for length in lengths], padding=3, fontsize=9
+        )
     axes.set(xscale="log", xlabel=label, yticks=list(places), yticklabels=list(values))
     axes.invert_yaxis()
     axes.margins(x=0.15)

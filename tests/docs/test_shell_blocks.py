@@ -37,6 +37,7 @@ PLAIN = {
     "bench.optimizer_steps": 3,
     "bench.prism_cut": 0,
     "bench.prism_extensions": 0,
+    "bench.shard_steps": 4,
     "bench.suite_table": None,
 }
 
@@ -129,6 +130,8 @@ def _read_argparse(module, arguments, monkeypatch):
         raise ParsedError
 
     name = f"{module}.__main__" if (ROOT / module.replace(".", "/")).is_dir() else module
+    source = (ROOT / f"{name.replace('.', '/')}.py").read_text()
+    assert "ArgumentParser" in source, f"{module} has no parser: name it in PLAIN"
     with monkeypatch.context() as patch:
         patch.setattr(argparse.ArgumentParser, "parse_args", stop)
         patch.setattr(sys, "argv", [module, *arguments])

@@ -15,7 +15,9 @@ from tests.docs.blocks import PAGES, ROOT
 
 griffe = pytest.importorskip("griffe", reason="the extra docs is not installed")
 
-from website import check, commands, plots, reference, repository, tables  # noqa: E402
+from pymdownx.superfences import SuperFencesException  # noqa: E402
+
+from website import check, commands, mathematics, plots, reference, repository, tables  # noqa: E402
 
 # Where a page that quotes figures has them from.
 SOURCES = {
@@ -100,7 +102,7 @@ def test_every_command_has_a_page_with_all_its_options():
 
 
 def test_every_page_is_in_the_navigation():
-    named = re.findall(r"^ +- ([\w-]+\.md)$", (ROOT / "website" / "mkdocs.yml").read_text(), re.MULTILINE)
+    named = re.findall(r"^ +- (?:\w+: )?([\w-]+\.md)$", (ROOT / "website" / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(named) == sorted({page.removeprefix("docs/") for page in PAGES if "/" in page} | {"contributing.md"})
 
 
@@ -143,6 +145,15 @@ def test_links_between_files_become_links_between_pages():
     assert repository.from_site(text, "docs/start.md") == "[a](results/audit.md) [b](robust.md#x) [c](contributing.md)"
     back = repository.from_site("[a](docs/design.md#the-house)", "CONTRIBUTING.md")
     assert back == "[a](design.md#the-house)"
+
+
+def test_mathematics_is_drawn_or_fails():
+    drawn = mathematics.fence("a^2 + b^2\n\n\\frac{c}{d}")
+    assert drawn.count("<svg") == 2 and "currentColor" in drawn and 'aria-label="a^2 + b^2"' in drawn
+    too_high = r"\ell = \frac{e^x}{\sum_k e^{-t d}}, \quad \lVert \hat{x} - \hat{p} \rVert^2"
+    for wrong in (too_high, r"\frac{a", r"\nosuchcommand{a}"):
+        with pytest.raises(SuperFencesException):
+            mathematics.fence(wrong)
 
 
 def test_the_check_finds_what_is_wrong(tmp_path):
