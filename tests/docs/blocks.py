@@ -8,6 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^( *)```(\S*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+REDIRECTION = re.compile(r"\s\d?>(?:&\d|>?\s*\S+)|\|\s*tee \S+")
 ITEM = re.compile(r"- |\d+\. ")
 INLINE = re.compile(r"(?<!`)`((?:robustdml|python -m) [^`]+)`(?!`)")
 
@@ -70,13 +71,23 @@ def inline_commands() -> list[tuple[str, str]]:
 
 
 def commands(text: str) -> list[list[str]]:
-    """Words of each command of a shell block, without comments, settings of the environment and what follows a pipe."""
+    """Words of each command of a shell block, without comments, settings of the environment and where output goes."""
     found = []
     for line in text.replace("\\\n", " ").splitlines():
-        words = shlex.split(line, comments=True)
-        while words and re.fullmatch(r"\w+=.*", words[0]):
-            words = words[1:]
-        words = words[: next((i for i, word in enumerate(words) if re.fullmatch(r"\||\d?>.*|&&", word)), None)]
-        if words:
-            found.append(words)
-    return found
+        lexer = shlex.shlex(REDIRECTION.sub("", line), posix=True, punctuation_chars=True)
+        lexer.wordchars += "@%+=:,[]{}$^!"
+        words: list[str] = []
+        for word in [*lexer, ";"]:
+            if not set(word) <= set("();<>|&"):
+                words.append(word)
+                continue
+            found.append(_program(words))
+            words = []
+    return [words for words in found if words]
+
+
+def _program(words: list[str]) -> list[str]:
+    """From the program on."""
+    while words and re.fullmatch(r"\w+=.*", words[0]):
+        words = words[1:]
+    return words

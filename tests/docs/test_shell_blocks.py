@@ -64,7 +64,7 @@ def test_commands_of_blocks_are_read(page, monkeypatch):
 def test_commands_within_lines_are_read(page, monkeypatch):
     for where, command in inline_commands():
         if where == page and command not in INCOMPLETE:
-            _read(command.split(" 2>&1")[0].split(), monkeypatch)
+            _read(commands(command)[0], monkeypatch)
 
 
 def test_lists_hold_nothing_that_is_gone():
@@ -86,6 +86,10 @@ def _read(words, monkeypatch):
         {"pip": _read_pip, "make": _read_make, "pytest": _read_pytest}[words[0]](words[1:])
     else:
         assert words[0] in FOREIGN, f"{' '.join(words)}: who reads this?"
+        # What a container or a queue is asked to run.
+        for place, pair in enumerate(pairwise(words)):
+            if pair[0] == "robustdml" and pair[1] in COMMANDS:
+                _read_robustdml(words[place + 1 :], monkeypatch)
 
 
 def _read_robustdml(arguments, monkeypatch):
