@@ -28,8 +28,9 @@ class Name:
 
     @property
     def page(self) -> str:
-        """Address of its page."""
-        return f"api/{_short(self.module)}/{self.name}.md"
+        """Address of its page. Some file systems take `Nearest` and `nearest` for one name."""
+        kind = "-class" if self.name.lower() in self.target.parent.members and self.name[0].isupper() else ""
+        return f"api/{_short(self.module)}/{self.name}{kind}.md"
 
     @property
     def text(self) -> str:

@@ -75,6 +75,11 @@ def test_every_public_name_has_a_page_of_its_own_object():
             )
 
 
+def test_pages_differ_where_capitals_do_not_count():
+    addresses = [address.lower() for address in reference.pages()]
+    assert len(set(addresses)) == len(addresses)
+
+
 def test_every_function_and_module_has_an_example():
     """`tests/package/test_examples.py` runs them. Records of results have theirs at the function that gives them."""
     asked = [name for name in reference.documented().values() if name.target.is_function or name in _modules()]
