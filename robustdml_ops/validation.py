@@ -3,6 +3,7 @@
 import math
 import numbers
 from collections.abc import Callable
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _COMPUTED = frozenset((*FLOATS, *INTEGERS, torch.bool))
 _PLAIN = (Tensor, torch.nn.Parameter)
+_LARGEST = int(torch.finfo(torch.float64).max)
 
 
 def check_matrix(name: str, value: object, *, columns: int | None = None) -> Tensor:
@@ -24,6 +26,10 @@ def check_matrix(name: str, value: object, *, columns: int | None = None) -> Ten
         raise ValueError(f"{name} must be a floating-point matrix, got shape {tuple(value.shape)} of {value.dtype}")
     if columns is not None and value.shape[1] != columns:
         raise ValueError(f"{name} must have {columns} columns, got shape {tuple(value.shape)}")
+    if value.shape[1] == 0:
+        raise ValueError(
+            f"{name} must have at least one column, got shape {tuple(value.shape)}: nothing has no direction"
+        )
     return value
 
 
@@ -53,9 +59,31 @@ def check_positive(**settings: float) -> None:
 
 
 def check_number(name: str, value: object) -> None:
-    """A Python or NumPy number."""
-    if isinstance(value, bool) or not isinstance(value, int | float | numbers.Real):
+    """A Python or NumPy number that a float64 can stand for; fractions, which tensors do not take, are none."""
+    if not is_number(value):
         raise TypeError(f"{name} must be a number, got {value!r}: pass float(...) of it")
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        raise ValueError(f"{name} must be in the range of float64, got an integer of {value.bit_length()} bits")
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether ``value`` is a real number of Python or NumPy, and not a truth value."""
+    if type(value) is float or type(value) is int:  # almost all are, and the rest of this is slow
+        return True
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return False
+    return isinstance(value, numbers.Integral) or not isinstance(value, numbers.Rational)
+
+
+def check_steepness(dtype: torch.dtype, **scales: float) -> None:
+    """Positive numbers that cosines, right within ε of ``dtype``, are multiplied by in an exponent: at most 1/ε."""
+    check_positive(**scales)
+    largest = 1 / torch.finfo(dtype).eps
+    for name, value in scales.items():
+        if value > largest:
+            raise ValueError(
+                f"{name} must be at most {largest:.2g} in {dtype}, got {value}: the exponent would be rounding alone"
+            )
 
 
 def check_local(name: str, value: object) -> None:
@@ -230,7 +258,7 @@ def check_finite_proxies(total: Tensor, proxies: Tensor) -> None:
         where = (
             f"proxies[{int(bad[0])}] has NaN or inf"
             if len(bad)
-            else "a bias, a confidence or the length of a vector is NaN or inf"
+            else "a bias, a scale, a confidence or the length of a vector is NaN or inf"
         )
         raise ValueError(f"the loss is {float(total)}: {where}")
 

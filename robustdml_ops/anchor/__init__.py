@@ -20,7 +20,7 @@ from robustdml_ops.label_sets import LabelSets
 from robustdml_ops.precision import autocast_operand_dtype, compute_dtype
 from robustdml_ops.proxy_update import ProxyUpdate, refuse_update, rows_met
 from robustdml_ops.sweep import count_met
-from robustdml_ops.validation import check_matrix, check_positive, check_same_device, check_vector
+from robustdml_ops.validation import check_local, check_matrix, check_same_device, check_steepness, check_vector
 
 
 class AnchorLSE(NamedTuple):
@@ -61,7 +61,8 @@ def anchor_lse(
     biases : AnchorBiases
         In the compute type (float64 if either matrix is, else float32); differentiable.
     alpha : float
-        Scale of the similarities, > 0. Any size: rows are shifted by their maximum where exp would overflow.
+        Scale of the similarities, > 0 and at most 1/ε, 8·10⁶ in float32 and 4·10¹⁵ in float64. Rows are shifted by
+        their maximum where exp would overflow.
     backend : str, optional
         ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device.
 
@@ -171,6 +172,9 @@ def anchor_loss(
 def _check_scale(name: str, scale: Tensor, inputs: Inputs, C: int) -> Tensor:
     """Contiguous, since kernels read it by address."""
     dtype = inputs[2].dtype
+    check_local(name, scale)
+    if not isinstance(scale, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, not {type(scale).__name__}")
     if scale.shape not in ((), (C,)) or scale.dtype != dtype:
         raise ValueError(
             f"{name} must be of shape () or ({C},) and of the compute type {dtype}, got {tuple(scale.shape)} of "
@@ -204,8 +208,12 @@ def _check(
     """What shapes and types tell; values are checked in the sweep, where reading them breaks no graph."""
     check_matrix("embeddings", embeddings)
     check_matrix("proxies", proxies, columns=embeddings.shape[1])
-    check_positive(alpha=alpha)
+    if not isinstance(sets, LabelSets | ConfidenceSets):
+        raise TypeError(f"sets must be LabelSets or ConfidenceSets, got {type(sets).__name__}: LabelSets.of(labels)")
+    if not isinstance(biases, AnchorBiases):
+        raise TypeError(f"biases must be AnchorBiases, got {type(biases).__name__}: AnchorBiases(positive, negative)")
     dtype = compute_dtype(embeddings, proxies)
+    check_steepness(dtype, alpha=alpha)
     B = len(embeddings)
     for name, bias, length in zip(biases._fields, biases, (B, B, C), strict=True):
         if bias is None:

@@ -4,7 +4,6 @@ All compute elementwise in float64 where the first argument is float64, else in 
 """
 
 import math
-import numbers
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from torch import Tensor
 from robustdml_ops.autograd import apply
 from robustdml_ops.lambert_w.autograd import LambertW, SuperLossMinimum, sigma_of
 from robustdml_ops.tracing import has_no_values
-from robustdml_ops.validation import check_local, check_losses, check_same_device
+from robustdml_ops.validation import check_local, check_losses, check_number, check_same_device, is_number
 
 
 def lambertw(x: Tensor, *, backend: str | None = None) -> Tensor:
@@ -163,8 +162,8 @@ def _check_branch(x: Tensor) -> None:
 def check_lam(lam: float, dtype: torch.dtype) -> None:
     """λ is a positive number, and so is 2λ in the compute type."""
     limits = torch.finfo(dtype)
-    is_number = isinstance(lam, int | float | numbers.Real) and not isinstance(lam, bool)
-    if not is_number or not limits.tiny <= float(lam) <= limits.max / 2:
+    # An integer may be too large for float(); NumPy's float32 warns where it meets the limits of float64.
+    if not is_number(lam) or not limits.tiny <= (lam if isinstance(lam, int) else float(lam)) <= limits.max / 2:
         raise ValueError(f"lam must be a positive number in the range of {dtype}, got {lam!r}")
 
 
@@ -173,8 +172,9 @@ def _check_pair(losses: Tensor, threshold: Tensor | float, name: str, lam: float
     losses = check_losses(losses)
     check_lam(lam, losses.dtype)
     if not isinstance(threshold, Tensor):
-        if isinstance(threshold, bool) or not isinstance(threshold, int | float | numbers.Real):
+        if not is_number(threshold):
             raise TypeError(f"{name} must be a number or a torch.Tensor, got {threshold!r}")
+        check_number(name, threshold)
         return losses, losses.new_full((1,) * losses.dim(), threshold)
     check_local(name, threshold)
     check_same_device(losses=losses, **{name: threshold})

@@ -10,6 +10,7 @@ from robustdml_ops.validation import (
     check_finite_embeddings,
     check_finite_numbers,
     check_labels,
+    check_local,
     check_matrix,
     check_positive,
     check_same_device,
@@ -151,6 +152,7 @@ class LanguageGuidanceLoss(nn.Module):
 
 
 def _check_texts(texts: object, embeddings: Tensor) -> Tensor:
+    check_local("text_embeddings", texts)
     if not isinstance(texts, Tensor):
         raise TypeError(f"text_embeddings must be a torch.Tensor, not {type(texts).__name__}")
     if texts.dim() != 3 or not texts.is_floating_point() or len(texts) != len(embeddings):

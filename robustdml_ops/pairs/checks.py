@@ -9,7 +9,7 @@ from robustdml_ops.autograd import apply, in_eager_mode
 from robustdml_ops.pairs.autograd import PairConstants, PairSweep, pair_dtype
 from robustdml_ops.pairs.problem import PairProblem, PairSets
 from robustdml_ops.precision import autocast_operand_dtype
-from robustdml_ops.validation import check_labels, check_matrix, check_same_device, largest_weight
+from robustdml_ops.validation import check_labels, check_local, check_matrix, check_same_device, largest_weight
 
 
 def check_pairs(
@@ -46,6 +46,9 @@ def check_scales(
 ) -> tuple[Tensor, Tensor]:
     """The scales of a weighted sum in the compute type, each () or (n,)."""
     for name, scale in (("positive_scale", positive_scale), ("negative_scale", negative_scale)):
+        check_local(name, scale)
+        if not isinstance(scale, Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, not {type(scale).__name__}")
         if scale.shape not in ((), (len(embeddings),)):
             raise ValueError(f"{name} must have shape () or ({len(embeddings)},), got {tuple(scale.shape)}")
         if scale.requires_grad:

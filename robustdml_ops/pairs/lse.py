@@ -14,7 +14,7 @@ from torch import Tensor
 from robustdml_ops.pairs.autograd import pair_dtype
 from robustdml_ops.pairs.checks import check_pairs, check_scales, check_weights, pair_sum, pair_sums
 from robustdml_ops.pairs.problem import PairLSEProblem, PairSets
-from robustdml_ops.validation import check_finite_numbers, check_positive, check_same_device, check_vector
+from robustdml_ops.validation import check_finite_numbers, check_same_device, check_steepness, check_vector
 
 
 class PairLSE(NamedTuple):
@@ -55,8 +55,8 @@ def pair_lse(
         candidate i is taken for anchor i seen anew, and anchor i leaves it out; give ``labels.clone()`` where it is to
         count. A compiled or exported graph keeps what held when it was traced.
     alpha, beta : float
-        Scales of the positives and of the negatives, > 0. Any size: rows are shifted by their maximum where exp would
-        overflow.
+        Scales of the positives and of the negatives, > 0 and at most 1/ε, 8·10⁶ in float32 and 4·10¹⁵ in float64. Rows
+        are shifted by their maximum where exp would overflow.
     base : float
         δ of the multi-similarity loss.
     epsilon : float, optional
@@ -170,7 +170,7 @@ def _problem(
 ) -> PairLSEProblem:
     """The problem of checked arguments."""
     check_finite_numbers(base=base, epsilon=0.0 if epsilon is None else epsilon)
-    check_positive(alpha=alpha, beta=beta)
+    check_steepness(pair_dtype(embeddings, candidates), alpha=alpha, beta=beta)
     if candidate_weights is not None:
         check_vector("candidate_weights", candidate_weights, len(sets.candidate_labels))
         check_same_device(embeddings=embeddings, candidate_weights=candidate_weights)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from robustdml_ops.robust.buffers import TypedBuffers
+from robustdml_ops.validation import check_same_device
 
 
 class RunningMean(TypedBuffers):
@@ -33,6 +34,7 @@ class RunningMean(TypedBuffers):
     @torch.no_grad()
     def forward(self, losses: Tensor, counted: Tensor | None = None) -> Tensor:
         """() of losses of any shape, in their type; ``counted``: bool, which of them, by default all."""
+        check_same_device(losses=losses, **{"the running mean": self.mean})
         values = losses.float()  # what float32 can't hold would make the mean inf for good
         finite = torch.isfinite(values)
         counted = finite if counted is None else finite & counted

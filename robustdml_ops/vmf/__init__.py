@@ -202,7 +202,7 @@ def vmf_log_likelihood(x: Tensor, mean_direction: Tensor, kappa: Tensor, *, back
     Raises
     ------
     ValueError, TypeError
-        Shapes, types or devices that do not fit; on the CPU a κ that is negative or NaN.
+        Shapes, types or devices that do not fit; on the CPU a κ that is negative, infinite or NaN.
 
     Notes
     -----
@@ -222,6 +222,9 @@ def vmf_log_likelihood(x: Tensor, mean_direction: Tensor, kappa: Tensor, *, back
     check_same_device(x=x, mean_direction=mean_direction, kappa=kappa)
     dtype = torch.float64 if torch.float64 in (x.dtype, mean_direction.dtype, kappa.dtype) else torch.float32
     kappa = kappa.to(dtype)
+    if kappa.device.type == "cpu" and not has_no_values(kappa) and (kappa == math.inf).any():
+        row = int((kappa == math.inf).nonzero()[0])
+        raise ValueError(f"kappa[{row}] = inf: all of the density is in one point, and it must be finite")
     with without_autocast(x.device):
         cosine = x.to(dtype) @ mean_direction.to(dtype).t()
         return vmf_log_peak(x.shape[1], kappa, backend=backend) - kappa * (1 - cosine)

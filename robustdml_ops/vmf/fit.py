@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.tracing import has_no_values
-from robustdml_ops.validation import all_finite, check_matrix, check_same_device
+from robustdml_ops.validation import all_finite, check_local, check_matrix, check_same_device
 from robustdml_ops.vmf.autograd import fit
 from robustdml_ops.vmf.problem import BIAS_CORRECTIONS, ESTIMATORS, FitProblem, Fitted
 
@@ -118,6 +118,9 @@ def fit_classes(
     """
     check_matrix("sums", sums)
     C, D = sums.shape
+    check_local("counts", counts)
+    if not isinstance(counts, Tensor):
+        raise TypeError(f"counts must be a torch.Tensor, not {type(counts).__name__}")
     if counts.shape != (C,) or counts.is_complex() or counts.dtype == torch.bool:
         raise ValueError(
             f"counts must be {C} numbers, one for each row of sums, got {tuple(counts.shape)} of {counts.dtype}"

@@ -20,7 +20,10 @@ from tests.every_call import EVERY, Call
 
 CLEAR = (ValueError, TypeError, IndexError)
 # NaN is data there: it takes no part, or is NaN in the result as well, as their docstrings say.
-NAN_IS_DATA = {"confidence", "superloss", "otsu_confidence", "otsu_threshold", "lambertw", "SuperLoss"}
+NAN_IS_DATA = {
+    "confidence", "superloss", "otsu_confidence", "otsu_threshold", "lambertw", "SuperLoss", "similarity",
+    "vmf_log_likelihood",
+}  # fmt: skip
 NUMBERS = (
     math.nan, math.inf, -math.inf, -1.0, 0, -0.0, 1e-320, 1e308, 1e39, 10**400, "0.1", "", None, True, [0.1], (1.0,),
     {}, 1j, b"1", Decimal("0.5"), Fraction(1, 3), np.float64(0.5), np.float32(0.25), np.int64(2), np.array(0.5),
@@ -113,7 +116,7 @@ def judge(name: str, call: Call, changed: dict[str, Any], argument: str, how: st
         return
     for tensor in _tensors(result):
         if tensor.is_floating_point() and not tensor.is_meta:
-            data = name in NAN_IS_DATA and isinstance(changed[argument], Tensor)
+            data = name in NAN_IS_DATA and (isinstance(changed[argument], Tensor) or argument in ("threshold", "tau"))
             assert data or not tensor.isnan().any(), f"{argument} = {how} gave NaN without a word"
 
 
@@ -139,10 +142,13 @@ _PARTNERS = {
         "positive_scale",
         "row",
         "sets",
+        "losses",
     },
     "proxies": {"embeddings", "label", "labels", "biases", "positive_scale", "sets", "row"},
     "candidates": {"candidate_labels", "embeddings"},
     "candidate_labels": {"candidates"},
+    "positive_scale": {"scale"},
+    "negative_scale": {"scale"},
     "sums": {"counts"},
     "counts": {"sums"},
     "weights": {"labels", "positive", "negative"},

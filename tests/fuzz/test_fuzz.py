@@ -4,11 +4,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.every_call import EVERY
+from tests.fuzz import hostile
 from tests.fuzz.table import PUBLIC, TRIALS
 
-EACH = 32
 few = settings(
-    max_examples=EACH,
+    max_examples=32,  # of each of 47; and of wrong calls, 13 of each of 39
     deadline=None,
     derandomize=True,
     database=None,
@@ -28,5 +29,17 @@ def test_random_calls(name):
     @given(data=st.data())
     def judge(data):
         TRIALS[name](data.draw).judge()
+
+    judge()
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_random_wrong_calls(name):
+    """One argument is wrong: an error that names it in one line, or a result that is a number."""
+
+    @settings(few, max_examples=13)
+    @given(call=hostile.wrong_calls(name))
+    def judge(call):
+        hostile.judge(name, *call)
 
     judge()

@@ -1,6 +1,7 @@
 """What no loss or op computes with: a result, or one sentence with the argument, the value and the way out."""
 
 import inspect
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -245,3 +246,36 @@ def test_a_batch_of_one_row_that_is_no_matrix(name):
 def test_a_logit_that_overflows_is_no_row_of_the_proxies():
     with pytest.raises(ValueError, match="is NaN or inf: a logit overflows"):
         ops.class_lse(random(B, 6), 1e200 * random(4, 6), torch.arange(B) % 4, scale=1e200, normalize_proxies=False)
+
+
+# What random calls have found (tests/fuzz), each by itself.
+FOUND = [
+    ("pair_lse", "embeddings", torch.ones(B, 0), "embeddings must have at least one column"),
+    ("MultiSimilarityLoss", "embeddings", torch.ones(B, 0), "embeddings must have at least one column"),
+    ("LanguageGuidanceLoss", "embeddings", torch.ones(B, 0), "embeddings must have at least one column"),
+    ("LanguageGuidanceLoss", "text_embeddings", torch.ones(B, 2, 5).to_sparse(), "text_embeddings is of layout"),
+    ("SuperLoss", "losses", torch.ones(B, device="meta"), "losses on meta, the running mean on cpu"),
+    ("SuperContrastiveLoss", "embeddings", torch.ones(B, 6, device="meta"), "losses on meta, the running mean on cpu"),
+    ("anchor_loss", "sets", None, r"sets must be LabelSets .* got NoneType: LabelSets\.of\(labels\)"),
+    ("anchor_lse", "biases", 0, "biases must be AnchorBiases, got int"),
+    ("anchor_loss", "positive_scale", 0.5, "positive_scale must be a torch.Tensor, not float"),
+    ("anchor_loss", "negative_scale", torch.ones(4).to_sparse(), "negative_scale is of layout"),
+    ("anchor_loss", "negative_scale", torch.tensor(torch.nan, dtype=torch.float64), "a scale"),
+    ("pair_lse_sum", "positive_scale", "x", "positive_scale must be a torch.Tensor, not str"),
+    ("pair_hinge_sum", "negative_scale", np.ones(B), "negative_scale must be a torch.Tensor, not ndarray"),
+    ("fit_vmf", "counts", [9] * 4, "counts must be a torch.Tensor, not list"),
+    ("vmf_log_likelihood", "kappa", torch.tensor([1.0, torch.inf, 1, 1]), r"kappa\[1\] = inf"),
+    *[(name, "alpha", 10**400, "alpha must be in the range of float64") for name in ("anchor_lse", "pair_lse")],
+    *[(name, "alpha", 1e39, "alpha must be at most 4.5e[+]15 in torch.float64") for name in ("anchor_lse", "pair_lse")],
+    *[(name, "lam", 10**400, "lam must be a positive number") for name in ("confidence", "superloss")],
+    ("confidence", "threshold", 10**400, "threshold must be in the range of float64"),
+    ("superloss", "tau", Fraction(1, 3), "tau must be a number or a torch.Tensor, got Fraction"),
+    ("self_paced_descent", "mu", Fraction(1, 3), r"mu must be a number, got Fraction.* pass float"),
+]
+
+
+@pytest.mark.parametrize(("name", "argument", "value", "message"), FOUND)
+def test_what_random_calls_have_found(name, argument, value, message):
+    with pytest.raises((ValueError, TypeError), match=message) as raised:
+        EVERY[name](**{argument: value})
+    assert "\n" not in str(raised.value)
