@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 NATIVE_SOURCES := CMakeLists.txt setup.py pyproject.toml $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*)
 
-.PHONY: demo test lint bench docs docs-links sanitize fuzz clean
+.PHONY: demo test lint bench docs docs-links sanitize fuzz leaks clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.native
@@ -49,6 +49,11 @@ SEED ?= 17
 PROCESSES ?= 2
 fuzz: $(VENV)/.native
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --cases $(CASES) --seed $(SEED) -n $(PROCESSES) --out out/fuzz
+
+# What thousands of steps of each loss, filter and optimiser leave in memory, files and threads.
+STEPS ?= 10000
+leaks: $(VENV)/.native
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.leaks --steps $(STEPS) --out out/leaks.md
 
 clean:
 	rm -rf build out robustdml_ops/_native*.so

@@ -1,0 +1,55 @@
+"""Steps of everything leave nothing behind; and what is left behind on purpose is found. Longer: ``make leaks``."""
+
+import os
+import platform
+import threading
+
+import pytest
+import torch
+
+from tests.every_call import PUBLIC_OPS
+from tests.fuzz.table import PUBLIC
+from tests.leaks.steps import STEPS, growth, of_loss
+
+pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="asks glibc's malloc and Linux's /proc")
+WINDOW = 25  # steps
+
+
+def leaks(step):
+    """What each of three windows of steps leaves: a tensor is 64 bytes and more each time."""
+    grown = growth(step, WINDOW, warm_up=15, windows=3)
+    found = {"malloc": grown.allocated >= 32 * WINDOW, "objects": grown.objects >= WINDOW / 2}
+    found |= {"handles": grown.handles > 0, "threads": grown.threads > 0}
+    return {name for name, leaking in found.items() if leaking}
+
+
+def test_everything_that_steps_is_here():
+    assert set(STEPS) >= PUBLIC - PUBLIC_OPS
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_steps_leave_nothing(name):
+    assert leaks(STEPS[name]()) == set()
+
+
+@pytest.mark.parametrize("kind", ["malloc", "objects", "handles", "threads"])
+def test_a_leak_is_found(kind):
+    """One tensor, object, file or thread a step."""
+    step, kept, stop = of_loss("ProxyAnchorLoss"), [], threading.Event()
+    deliberate = {
+        "malloc": lambda: kept.append(torch.empty(16).numpy()),
+        "objects": lambda: kept.append([kept]),
+        "handles": lambda: kept.append(os.open("/dev/null", os.O_RDONLY)),
+        "threads": lambda: threading.Thread(target=stop.wait).start(),
+    }
+
+    def leaking():
+        step()
+        deliberate[kind]()
+
+    found = leaks(leaking)
+    stop.set()
+    if kind == "handles":
+        for handle in kept:
+            os.close(handle)
+    assert kind in found
