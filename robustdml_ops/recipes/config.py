@@ -5,7 +5,7 @@ from typing import Any
 
 from robustdml_ops.recipes.audit.uses import CONFIDENCE, DROP, TRAINING_USES, WEIGHT
 from robustdml_ops.recipes.errors import UnknownNameError, UsageError
-from robustdml_ops.recipes.filters.options import FILTERS, NO_FILTER, FilterOptions
+from robustdml_ops.recipes.filters.options import AUDIT, FILTERS, NO_FILTER, FilterOptions
 from robustdml_ops.recipes.methods import METHODS, option_groups
 from robustdml_ops.recipes.noise import noise_rate, parse_noise
 from robustdml_ops.recipes.options import OptionSet, check_bounds
@@ -170,6 +170,10 @@ class TrainingConfig:
             return
         if not METHODS[self.method].takes_weights:
             raise UsageError(f"filter {kind}: method {self.method} weighs samples itself; use filter none")
+        if kind == AUDIT:
+            if self.noise_rate is not None:
+                raise UsageError(f"noise_rate={self.noise_rate} has no effect on filter {kind}, which estimates it")
+            return
         if FILTERS[kind] == "proxy" and METHODS[self.method].proxies is None:
             raise UsageError(f"filter {kind} needs proxies, and method {self.method} has none; use prism-average")
 

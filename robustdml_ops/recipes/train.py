@@ -23,10 +23,10 @@ from robustdml_ops.recipes.networks.models import Embedder
 from robustdml_ops.recipes.networks.preparation import prepare, resolve_device
 from robustdml_ops.recipes.progress import OnProgress, silent
 from robustdml_ops.recipes.recorder import Recorder
-from robustdml_ops.recipes.run.averaging import prepare_run
 from robustdml_ops.recipes.run.checkpoint import FILE_NAME, load_checkpoint, save_checkpoint
 from robustdml_ops.recipes.run.run import Run
 from robustdml_ops.recipes.run.sample_log import clean_auc
+from robustdml_ops.recipes.run.trials import prepare_run
 from robustdml_ops.recipes.trained.card import ModelCard
 from robustdml_ops.recipes.trained.embedder import TrainedEmbedder
 from robustdml_ops.recipes.trained.model_file import FILE_NAME as MODEL_FILE
@@ -34,7 +34,7 @@ from robustdml_ops.recipes.untouched import below_untouched, untouched_metrics
 from robustdml_ops.recipes.world import ALONE, World
 
 # The first of these that a run has is its clean score in reports and comparisons.
-CLEAN_SCORES = ("log_p_clean_auc", "confidence_auc", "detector_loss_auc", "weight_auc")
+CLEAN_SCORES = ("log_p_clean_auc", "label_quality_auc", "confidence_auc", "detector_loss_auc", "weight_auc")
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class TrainingResult:
         Which training labels are wrong, bool, (N,).
     scores : dict of ndarray
         What the run held of the label given to each training sample in its last epoch, (N,), NaN where it held
-        nothing: ``confidence`` of Smooth Proxy-Anchor; ``log_p_clean`` and ``kept`` of a filter; ``sigma``,
-        ``detector_loss`` and ``above_threshold`` of ProcSim; ``weight`` of BSPML.
+        nothing: ``confidence`` of Smooth Proxy-Anchor; ``log_p_clean`` or, of the one called audit, ``label_quality``
+        of a filter, and ``kept``; ``sigma``, ``detector_loss`` and ``above_threshold`` of ProcSim; ``weight`` of BSPML.
     summary : dict
         Settings that matter, final metrics, and how well each of the scores tells wrong labels: ``confidence_auc`` and
         so on, and ``clean_auc``, that of the score that the run goes by (None without one); ``untouched``, the metrics
@@ -224,6 +224,8 @@ def _result(run: Run, untouched: dict[str, float]) -> TrainingResult:
         **{key: value for key, value in run.history[-1].items() if key != "seconds"},
         "embedding_size": run.embedding_size,
         "averaging": run.share,
+        "filter": run.filter_options.kind,
+        "learning_rate": run.learning_rate,
         "training_seconds": run.phase_one_seconds + sum(record["seconds"] for record in run.history),
     }
     scores = run.scores()

@@ -67,6 +67,20 @@ def a_run(place):
 
 
 @case(2)
+def a_run_judged_before_training(place):
+    """The first process judges for all; every process keeps the same samples."""
+    os.environ["ROBUSTDML_CACHE"] = str(place.folder / f"cache-{place.rank}")
+    config = replace(CONFIG, filter=FilterOptions("audit"))
+    many = train(config, clusters(), device="cpu", world=TorchrunWorld())
+    one = train(config, clusters(), device="cpu")
+    assert 0.5 < one.history[-1]["filter_kept"] < 0.9
+    for name in ("label_quality", "kept"):
+        np.testing.assert_allclose(many.scores[name], one.scores[name], atol=1e-6)
+    for mine, theirs in zip(figures(many), figures(one), strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-3, abs=1e-3)
+
+
+@case(2)
 def methods_of_one_process(place):
     os.environ["ROBUSTDML_CACHE"] = str(place.folder / f"cache-{place.rank}")
     for method, message in (("smooth-proxy-anchor", "takes confidences, which is made on one process"),):

@@ -7,6 +7,7 @@ import torch
 from robustdml_ops.recipes import train as train_module
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.filters.audited import label_quality
 from robustdml_ops.recipes.filters.options import FILTERS, FilterOptions
 from robustdml_ops.recipes.methods import METHODS
 from robustdml_ops.recipes.networks.preparation import prepare
@@ -75,12 +76,13 @@ def test_proxies_are_those_of_the_loss(method):
         ("proxy-nca", FilterOptions("prism-average", without_copies=True, threshold="top-r", memory_size=100)),
         ("mcl", FilterOptions("prism-batch-positive", threshold="fixed", fixed_threshold=0.1)),
         ("mcl", FilterOptions()),
-        ("robust", None),
-        ("mcl", replace(METHODS["robust"].filter, memory_dtype="bfloat16")),
+        ("robust", replace(METHODS["robust"].filter, on_trial=False)),
+        ("mcl", FilterOptions("audit")),
+        ("mcl", replace(METHODS["robust"].filter, memory_dtype="bfloat16", on_trial=False)),
     ],
 )
 def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(clusters, tmp_path, method, options):
-    config = replace(FAST, method=method, filter=options)
+    config = replace(FAST, method=method, filter=options, averaging=1.0)
     whole = train(config, clusters, device="cpu")
     train(replace(config, epochs=2), clusters, out=tmp_path / "run", device="cpu")
     resumed = train(config, clusters, out=tmp_path / "run", resume=True, device="cpu")
@@ -128,8 +130,23 @@ def test_the_memory_of_mcl_is_that_of_the_filter(clusters):
     torch.testing.assert_close(norms, torch.ones(7 * 32))
 
 
+def test_the_audit_judges_once_and_finds_wrong_labels(clusters):
+    result = train(replace(FAST, filter=FilterOptions("audit"), epochs=2), clusters, device="cpu")
+    for record in result.history:
+        assert record["filter_precision"] > 0.95 and record["filter_kept"] == pytest.approx(0.7, abs=0.1)
+    assert result.summary["clean_auc"] == result.summary["label_quality_auc"] > 0.95
+    quality, kept = result.scores["label_quality"], result.scores["kept"]
+    judged = ~np.isnan(kept)
+    assert np.array_equal(kept[judged] == 1, quality[judged] >= 0.5)
+
+
+def test_the_audit_of_one_class_keeps_all(clusters):
+    features, one = clusters.train.inputs[:20], np.zeros(20, dtype=np.int64)
+    assert torch.equal(label_quality(features, one), torch.ones(20))
+
+
 def test_robust_is_told_no_noise_rate_and_finds_it(clusters):
-    robust = replace(FAST, method="robust", filter=None, epochs=8)
+    robust = replace(FAST, method="robust", filter=replace(METHODS["robust"].filter, on_trial=False), epochs=8)
     assert robust.filter_options.threshold == "cautious" and robust.told_noise_rate is None
     assert replace(robust, filter=FilterOptions()).filter_options.kind == "none"
     for noise, share in (("symmetric:0.4", 0.4), ("none", 0.0)):
@@ -159,6 +176,11 @@ def test_in_the_warm_up_all_is_kept_and_remembered(clusters):
 def test_bad_settings(clusters):
     for change, message in (
         ({"noise_rate": 1.5}, "noise_rate=1.5"),
+        (
+            {"filter": FilterOptions("audit", window=5)},
+            r"filter\.window=5 has no effect on audit, which has no settings",
+        ),
+        ({"filter": FilterOptions("audit"), "noise_rate": 0.2}, r"noise_rate=0\.2 has no effect on filter audit"),
         ({"filter": FilterOptions("prism-average", warmup=-1)}, r"filter\.warmup=-1: expected at least 0"),
         ({"filter": FilterOptions("prism-proxy")}, "filter prism-proxy needs proxies, and method mcl has none"),
         ({"filter": FilterOptions("median")}, f"filter 'median': expected one of none, {', '.join(FILTERS)}"),

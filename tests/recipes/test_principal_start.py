@@ -8,10 +8,12 @@ from torch import nn
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import RetrievalData, Split
 from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.filters.options import FilterOptions
 from robustdml_ops.recipes.networks.preparation import prepare
 from robustdml_ops.recipes.networks.principal_start import PrincipalAxes
 from robustdml_ops.recipes.progress import silent
-from robustdml_ops.recipes.run import averaging
+from robustdml_ops.recipes.recorder import Recorder
+from robustdml_ops.recipes.run import averaging, trials
 from robustdml_ops.recipes.run.run import Run
 from robustdml_ops.recipes.train import train
 
@@ -115,7 +117,8 @@ def test_a_trial_averages_away_what_random_labels_teach():
 
     def share(split):
         run = Run(config, prepare(config, RetrievalData("mixture", split, data.test), CPU), CPU)
-        return averaging.choose_share(run, silent)
+        trials.choose(run, silent)
+        return run.share
 
     learnable = share(data.train)
     assert learnable == averaging.furthest_share(16)
@@ -126,25 +129,67 @@ def test_a_gain_is_more_than_chance():
     assert averaging.is_gain(np.array([0.1, 0.2, 0.1, 0.15, 0.1, 0.2, 0.1, 0.1]))
     assert not averaging.is_gain(np.array([0.1, -0.1, 0.1, -0.05, 0.0, 0.02, -0.1, 0.1]))
     assert averaging.is_gain(np.zeros(9))
-    assert averaging.is_gain(np.array([0.1, -0.2]))
+    assert averaging.is_gain(np.array([0.3, -0.2]))
+    assert not averaging.is_gain(np.array([0.1, -0.2]))
 
 
 def test_too_few_classes_for_a_trial():
     data = mixture(classes=3)
     config = TrainingConfig(epochs=1, batch_size=32)
     run = Run(config, prepare(config, data, CPU), CPU)
-    assert averaging.choose_share(run, silent) == averaging.furthest_share(3) == 3 / 8
+    trials.choose(run, silent)
+    assert run.share == averaging.furthest_share(3) == 3 / 8
+    assert run.filter_options == config.filter_options
 
 
-def test_resume_goes_on_with_the_share_of_the_first_run(tmp_path):
-    data = mixture()
-    whole = train(TrainingConfig(epochs=3, batch_size=64), data, device="cpu")
-    train(TrainingConfig(epochs=1, batch_size=64), data, out=tmp_path, device="cpu")
-    resumed = train(TrainingConfig(epochs=3, batch_size=64), data, out=tmp_path, resume=True, device="cpu")
-    # The trial of a run of one epoch may choose another share than that of three.
-    assert resumed.summary["averaging"] == torch.load(tmp_path / "checkpoint.pt", weights_only=True)["state"]["share"]
-    trained = [result.history[-1]["loss"] for result in (whole, resumed)]
-    assert trained[0] == trained[1]
+class Interrupted(Recorder):
+    """Somebody presses Ctrl-C in the second epoch."""
+
+    def start(self, history, epochs):
+        self.epochs = len(history)
+
+    def epoch(self, record):
+        self.epochs += 1
+
+    def step(self, step, steps, loss):
+        if self.epochs == 1:
+            raise KeyboardInterrupt
+
+
+def test_resume_goes_on_with_what_was_chosen(tmp_path):
+    data = mixture(classes=40, size=8)
+    config = TrainingConfig(noise="symmetric:0.4", epochs=4, batch_size=64)
+    whole = train(config, data, device="cpu")
+    # A choice that is not what the settings say, or there would be nothing to remember.
+    assert (whole.summary["filter"], whole.summary["averaging"]) == ("audit", 40 / 45)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, data, out=tmp_path, device="cpu", recorders=[Interrupted()])
+    resumed = train(config, data, out=tmp_path, resume=True, device="cpu")
+    chosen = ("filter", "learning_rate", "averaging", "loss", "filter_kept", "precision_at_1")
+    assert [whole.summary[name] for name in chosen] == [resumed.summary[name] for name in chosen]
+    assert torch.equal(whole.embedder.head.weight, resumed.embedder.head.weight)
+
+
+def test_a_trial_takes_the_filter_that_helps():
+    """Small classes with two wrong labels of five; and right labels of the same, where none is needed."""
+    data = mixture(classes=40, size=8)
+    for noise, kind in (("symmetric:0.4", "audit"), ("none", "none")):
+        config = TrainingConfig(noise=noise, epochs=4, batch_size=64)
+        run = Run(config, prepare(config, data, CPU), CPU)
+        state = torch.get_rng_state()
+        trials.choose(run, silent)
+        assert run.filter_options.kind == kind
+        assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_what_is_tried():
+    kinds = [(way.filter_options.kind, way.network_learning_rate) for way in trials.ways_to_train(TrainingConfig())]
+    rate = TrainingConfig().network_learning_rate
+    assert kinds == [("none", rate), ("audit", rate), ("prism-vmf", rate), ("audit", rate / 10)]
+    assert len(trials.ways_to_train(TrainingConfig(learning_rate=1e-3))) == 3
+    for asked in (FilterOptions(), FilterOptions("audit"), FilterOptions("prism-average")):
+        config = TrainingConfig(filter=asked)
+        assert trials.ways_to_train(config) == [config]
 
 
 def test_what_makes_no_sense_is_refused():

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import Rows
 from robustdml_ops.recipes.errors import UsageError
-from robustdml_ops.recipes.filters.options import FILTERS, NO_FILTER
+from robustdml_ops.recipes.filters.options import FILTERS
 from robustdml_ops.recipes.world import ALONE, World
 from robustdml_ops.robust import PRISM, MemoryBank
 from robustdml_ops.robust.prism_settings import WITH_BANK
@@ -71,6 +71,16 @@ class Filter(nn.Module):
         self._labels = torch.from_numpy(labels)
         self._cautious = options.threshold == "cautious"
         self._warmup, self._warming = options.warmup, False
+
+    def shard(self, world: World) -> None:
+        """Divide the classes among the processes.
+
+        Parameters
+        ----------
+        world : World
+            The processes.
+        """
+        world.shard(self.prism)
 
     @property
     def bank(self) -> MemoryBank | None:
@@ -167,27 +177,3 @@ class Filter(nn.Module):
     def _of_batch(self, embeddings: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         ids = torch.from_numpy(rows)
         return self._labels[ids].to(embeddings.device), ids.to(embeddings.device)
-
-
-def make_filter(
-    config: TrainingConfig,
-    labels: NDArray[np.int64],
-    num_classes: int,
-    embedding_size: int,
-    steps_per_epoch: int,
-) -> Filter | None:
-    """Make the filter that the settings ask for.
-
-    Parameters
-    ----------
-    config, labels, num_classes, embedding_size, steps_per_epoch
-        As in `Filter`.
-
-    Returns
-    -------
-    Filter or None
-        None for ``none``.
-    """
-    if config.filter_options.kind == NO_FILTER:
-        return None
-    return Filter(config, labels, num_classes, embedding_size, steps_per_epoch)

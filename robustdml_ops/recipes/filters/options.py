@@ -15,6 +15,9 @@ FILTERS = {
     "prism-memory-positive": "memory-positive",
 }
 NO_FILTER = "none"
+# Judges once, before training, by the features: `robustdml_ops.audit`.
+AUDIT = "audit"
+KINDS = (NO_FILTER, *FILTERS, AUDIT)
 MEMORY_DTYPES = ("float32", "bfloat16")
 
 
@@ -22,7 +25,7 @@ MEMORY_DTYPES = ("float32", "bfloat16")
 class FilterOptions(Options, name="filter"):
     """Filter, which keeps samples of probably wrong labels out of the loss."""
 
-    kind: str = option(NO_FILTER, "which", choices=(NO_FILTER, *FILTERS))
+    kind: str = option(NO_FILTER, "which", choices=KINDS)
     threshold: str = option("smooth-top-r", "how the threshold is found; otsu needs no noise rate", choices=THRESHOLDS)
     fixed_threshold: float | None = option(None, "P of the threshold called fixed", kind=float)
     window: int = option(30, "batches of smooth-top-r, or scores kept per class of per-class and otsu")
@@ -37,6 +40,11 @@ class FilterOptions(Options, name="filter"):
         3, "prism-vmf: epochs in which average similarity stands in, while the memory fills", at_least=0
     )
     without_copies: bool = option(False, "judge a sample without its own past copies in the memory, an extension")
+    on_trial: bool = option(
+        False,
+        "where a trial run chooses the averaging, let it choose as well between this filter, the one called audit, and "
+        "none",
+    )
     preset: str | None = option(
         None, "paper: the paper's estimator and no extension; authors: as their code", choices=PRESETS, kind=str
     )
@@ -49,17 +57,20 @@ class FilterOptions(Options, name="filter"):
         UsageError
             Naming the setting, its value and what is expected.
         """
-        if self.kind not in (NO_FILTER, *FILTERS):
-            raise UnknownNameError("filter", self.kind, (NO_FILTER, *FILTERS))
+        if self.kind not in KINDS:
+            raise UnknownNameError("filter", self.kind, KINDS)
         if self.memory_dtype not in MEMORY_DTYPES:
             raise UnknownNameError("filter.memory_dtype", self.memory_dtype, MEMORY_DTYPES)
-        if self.kind != NO_FILTER and FILTERS[self.kind] not in WITH_BANK:
-            self._refuse_memory()
+        if self.kind == AUDIT:
+            names = [setting.name for setting in self.settings() if setting.name != "kind"]
+            self._refuse(names, "which has no settings")
+        elif self.kind != NO_FILTER and FILTERS[self.kind] not in WITH_BANK:
+            self._refuse(["memory_size", "memory_dtype"], "which has no memory")
         super().check()
 
-    def _refuse_memory(self) -> None:
+    def _refuse(self, names: list[str], why: str) -> None:
         defaults = FilterOptions()
-        for name in ("memory_size", "memory_dtype"):
+        for name in names:
             value = getattr(self, name)
             if value != getattr(defaults, name):
-                raise UsageError(f"filter.{name}={value} has no effect on {self.kind}, which has no memory")
+                raise UsageError(f"filter.{name}={value} has no effect on {self.kind}, {why}")

@@ -14,7 +14,7 @@ METHODS = {
     "robust": replace(
         pairs.METHODS["contrastive"],
         title="Robust",
-        filter=FilterOptions("prism-vmf", threshold="cautious", without_copies=True, vmf_epochs=1),
+        filter=FilterOptions("prism-vmf", threshold="cautious", without_copies=True, vmf_epochs=1, on_trial=True),
         start="principal",
         averages=True,
     )

@@ -41,8 +41,9 @@ def render_run(result: TrainingResult) -> str:
     """
     config, history = result.config, result.history
     title = METHODS[config.method].title
-    if config.filter_options.kind != NO_FILTER:
-        title += f" with {config.filter_options.kind}"
+    used = result.summary["filter"]
+    if used != NO_FILTER:
+        title += f" with {used}"
     untouched = untouched_title(config.backbone)
     recall = run_plots.curves(
         {title: (history, "precision_at_1")},
@@ -89,7 +90,7 @@ def _data_line(result: TrainingResult) -> str:
 
 def _accuracy(result: TrainingResult) -> str:
     return figure(
-        run_plots.filter_accuracy({result.config.filter_options.kind: result.history}, float(result.changed.mean())),
+        run_plots.filter_accuracy({result.summary["filter"]: result.history}, float(result.changed.mean())),
         "Share of right labels among the kept against the epoch.",
         "Share of right labels among the samples that the filter kept, by epoch.",
     )
@@ -101,6 +102,17 @@ def _p_clean(result: TrainingResult) -> str:
         "Two histograms of log P_clean, of right and of wrong labels.",
         "What the filter held of each label in the last epoch: the more to the right, the more probably right. The "
         "filter was never told which labels are wrong.",
+    )
+
+
+def _quality(result: TrainingResult) -> str:
+    return figure(
+        run_plots.score_histogram(
+            result.scores["label_quality"], result.changed, "probability that the label is right"
+        ),
+        "Two histograms of probabilities, of right and of wrong labels.",
+        "Probability that each label is right, by the features before training. Labels from one half on were trained "
+        "on. Nothing was told of which are wrong.",
     )
 
 
@@ -158,6 +170,7 @@ def _confidence(result: TrainingResult) -> str:
 FIGURES: dict[str, Callable[[TrainingResult], str]] = {
     "filter_precision": _accuracy,
     "log_p_clean": _p_clean,
+    "label_quality": _quality,
     "kappa_median": _kappa,
     "detector_loss": _detector,
     "sigma": _sigma,

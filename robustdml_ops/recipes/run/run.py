@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ from robustdml_ops.recipes.data import Rows
 from robustdml_ops.recipes.data.samplers import ClassBalancedSampler, RandomSampler
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.evaluation import precisions_by_class, retrieval_metrics
-from robustdml_ops.recipes.filters.filter import Filter, make_filter
+from robustdml_ops.recipes.filters.audited import AuditFilter, label_quality
+from robustdml_ops.recipes.filters.make import AnyFilter, make_filter
+from robustdml_ops.recipes.filters.options import FILTERS, FilterOptions
 from robustdml_ops.recipes.loss_inputs import LossInput, Training, make_loss_inputs
 from robustdml_ops.recipes.methods import METHODS, Method
 from robustdml_ops.recipes.networks.models import Embedder, apply_in_batches, as_tensor
@@ -78,6 +81,7 @@ class Run:
         self.embedder.to(device)
         self.start = deepcopy(self.embedder.head)
         self.share = 1.0 if config.averaging is None else config.averaging
+        self.label_quality: Tensor | None = None
         try:
             loss = self.method.make_loss(config.options, split.num_classes, self.embedding_size).to(device)
         except ValueError as error:
@@ -93,20 +97,50 @@ class Run:
             fused=True,
         )
         self.sampler = _make_sampler(config, self.labels)
-        steps = 0 if axes is not None else len(self.sampler)
-        self.filter = make_filter(config, self.labels, split.num_classes, self.embedding_size, steps)
-        bank = None
-        if self.filter is not None:
-            self.filter.to(device)
-            world.shard(self.filter.prism)
-            bank = self.filter.bank
-        training = Training(config, prepared, self.labels, self.changed, self.embedding_size, device, bank)
-        self.inputs = make_loss_inputs(training)
+        self._use_filter(config.filter_options)
         if world.size > 1 and (alone := sorted(set(self.inputs) - {"labels"})):
             raise UsageError(
                 f"method {config.method} takes {', '.join(alone)}, which is made on one process: train without torchrun"
             )
-        observers: list[Method | LossInput | Filter] = [self.method, *self._observers()]
+
+    def choose(self, options: FilterOptions, learning_rate: float, share: float) -> None:
+        """Train with what a trial has found best, rather than with what the settings ask for.
+
+        Parameters
+        ----------
+        options : FilterOptions
+            The filter.
+        learning_rate : float
+            Of the network.
+        share : float
+            As `Run.share`.
+        """
+        self.share = share
+        self.optimizer.param_groups[0]["lr"] = learning_rate
+        if options != self.filter_options:
+            self._use_filter(options)
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the network."""
+        rate: float = self.optimizer.param_groups[0]["lr"]
+        return rate
+
+    def _use_filter(self, options: FilterOptions) -> None:
+        """Make the filter, and what depends on it: the inputs of the loss, and the log of the samples."""
+        config, device, classes = self.config, self.device, self.prepared.data.train.num_classes
+        self.filter_options = options
+        steps = 0 if config.layer_start == PRINCIPAL else len(self.sampler)
+        settings = replace(config, filter=options, noise_rate=config.noise_rate if options.kind in FILTERS else None)
+        self.filter: AnyFilter | None = make_filter(settings, self.labels, classes, self.embedding_size, steps)
+        bank = None
+        if self.filter is not None:
+            self.filter.to(device)
+            self.filter.shard(self.world)
+            bank = self.filter.bank
+        training = Training(config, self.prepared, self.labels, self.changed, self.embedding_size, device, bank)
+        self.inputs = make_loss_inputs(training)
+        observers: list[Method | LossInput | AnyFilter] = [self.method, *self._observers()]
         self.log = SampleLog((name for source in observers for name in source.observed), self.changed).to(device)
 
     @property
@@ -132,9 +166,20 @@ class Run:
         start = time.perf_counter()
         for loss_input in self.inputs.values():
             loss_input.fit(report)
-        if self.filter is not None and self.config.layer_start == PRINCIPAL:
+        if isinstance(self.filter, AuditFilter):
+            self.filter.fit(self.judge_labels())
+        elif self.filter is not None and self.config.layer_start == PRINCIPAL:
             self.filter.fill(self._embed_training_split(), self.world)
         self.phase_one_seconds = time.perf_counter() - start
+
+    def judge_labels(self) -> Tensor:
+        """Probability that each label is right, by the features before training, (N,); found once."""
+        if self.label_quality is None:
+            found = torch.full((len(self.labels),), torch.nan)
+            if self.world.leads:
+                found = label_quality(self.prepared.frozen_features(), self.labels)
+            self.label_quality = self.world.merged(found.to(self.device)).cpu()
+        return self.label_quality
 
     def train_epoch(self, report: OnProgress, recorders: Sequence[Recorder], evaluate: bool = True) -> None:
         """Pass over the batches once, then evaluate on the test split and add a record to the history.
@@ -262,7 +307,7 @@ class Run:
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.amp == "bf16")
 
-    def _observers(self) -> list[LossInput | Filter]:
+    def _observers(self) -> list[LossInput | AnyFilter]:
         return [*self.inputs.values(), *([] if self.filter is None else [self.filter])]
 
     def _embed_training_split(self) -> Tensor:
@@ -283,6 +328,8 @@ class Run:
             "history": self.history,
             "phase_one_seconds": self.phase_one_seconds,
             "share": self.share,
+            "filter_options": self.filter_options.as_dict(),
+            "learning_rate": self.learning_rate,
             "rng": torch.get_rng_state(),
             "rng_cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
         }
@@ -295,6 +342,9 @@ class Run:
         state : dict
             From `state`, of a run with the same settings and data.
         """
+        # A state from before there was a choice has none.
+        chosen = state.get("filter_options", self.filter_options.as_dict())
+        self.choose(FilterOptions(**chosen), state.get("learning_rate", self.learning_rate), state["share"])
         for name, module in self._modules().items():
             module.load_state_dict(state[name])
         for loss_input in self.inputs.values():
@@ -302,7 +352,6 @@ class Run:
         load_optimizer(self.optimizer, state["optimizer"])
         self.history = state["history"]
         self.phase_one_seconds = state["phase_one_seconds"]
-        self.share = state["share"]
         torch.set_rng_state(state["rng"])
         if state["rng_cuda"] is not None and self.device.type == "cuda":
             torch.cuda.set_rng_state(state["rng_cuda"], self.device)

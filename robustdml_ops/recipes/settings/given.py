@@ -7,7 +7,7 @@ from typing import Any
 from robustdml_ops.recipes.audit.uses import CORRECT
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.errors import UnknownNameError, UsageError
-from robustdml_ops.recipes.filters.options import FILTERS, NO_FILTER, FilterOptions
+from robustdml_ops.recipes.filters.options import FILTERS, KINDS, NO_FILTER, FilterOptions
 from robustdml_ops.recipes.methods import METHODS, option_groups
 from robustdml_ops.recipes.noise import parse_noise
 from robustdml_ops.recipes.options import OptionSet
@@ -131,7 +131,7 @@ def complete_settings(config: TrainingConfig, given: Mapping[str, Given]) -> dic
     """
     groups = {group.name: config.options[group].as_dict() for group in METHODS[config.method].options}
     chosen = config.filter_options
-    groups[FilterOptions.name] = {"kind": NO_FILTER} if chosen.kind == NO_FILTER else chosen.as_dict()
+    groups[FilterOptions.name] = chosen.as_dict() if chosen.kind in FILTERS else {"kind": chosen.kind}
     settings: dict[str, Any] = {}
     for name, setting in all_settings().items():
         key = name.rpartition(".")[2]
@@ -168,7 +168,11 @@ def _value(given: Mapping[str, Given], name: str) -> str:
 def _filter(method: str, given: Mapping[str, Given]) -> FilterOptions:
     """Put together what is given of a filter, and what the method asks for."""
     own = {name.partition(".")[2]: g.value for name, g in given.items() if name.startswith(f"{FilterOptions.name}.")}
-    return replace(METHODS[method].filter, **own)
+    base = METHODS[method].filter
+    if "kind" in own:
+        # Who names a filter gets that one.
+        base = FilterOptions() if own["kind"] not in FILTERS else replace(base, on_trial=False)
+    return replace(base, **own)
 
 
 def _refuse_settings_of_no_filter(method: str, given: Mapping[str, Given]) -> None:
@@ -184,7 +188,7 @@ def _refuse_settings_of_no_filter(method: str, given: Mapping[str, Given]) -> No
         )
     having = ", ".join(name for name, other in METHODS.items() if other.filter.kind != NO_FILTER)
     raise UsageError(
-        f"{useless.where} is for a filter, and there is none here: choose one, filter {' or '.join(FILTERS)}; "
+        f"{useless.where} is for a filter, and there is none here: choose one, filter {' or '.join(KINDS[1:])}; "
         f"or a method that has one by itself: {having}"
     )
 

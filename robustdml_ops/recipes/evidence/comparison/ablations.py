@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from robustdml_ops.recipes.evidence.comparison.entries import ENTRIES, Entry
-from robustdml_ops.recipes.filters.options import FilterOptions
+from robustdml_ops.recipes.filters.options import AUDIT, FilterOptions
 from robustdml_ops.recipes.methods.anchors import AdaptiveOptions, AnchorOptions, SmoothOptions
 from robustdml_ops.recipes.options import OptionSet
 
@@ -51,6 +51,8 @@ PARTS = [
     _part("contrastive-cautious", "Contrastive, filter that steps back", "contrastive", filter=_STEPS_BACK),
     _part("robust-unfiltered", "Robust without its filter", "robust", filter=FilterOptions()),
     _part("robust-otsu", "Robust, a filter that always cuts", "robust", filter=replace(_STEPS_BACK, threshold="otsu")),
+    _part("robust-prism", "Robust, the filter that steps back alone", "robust", filter=_STEPS_BACK),
+    _part("robust-audit", "Robust, judged before training alone", "robust", filter=FilterOptions(AUDIT)),
     _part("robust-trained", "Robust without averaging", "robust", averaging=1.0),
     _part("robust-random", "Robust from a random start", "robust", start="random"),
     _part("proxy-anchor-principal", "Proxy-Anchor, principal start", "proxy-anchor", start="principal"),

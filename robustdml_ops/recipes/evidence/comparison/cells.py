@@ -13,6 +13,7 @@ from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import RetrievalData
 from robustdml_ops.recipes.evidence.comparison.entries import Entry
 from robustdml_ops.recipes.filters.filter import KEPT
+from robustdml_ops.recipes.filters.options import NO_FILTER
 from robustdml_ops.recipes.train import TrainingResult, train
 
 # Samples from which a class is large enough for a filter to be held to what it rejects of right labels.
@@ -170,6 +171,9 @@ def plain(text: str) -> str:
 def _right_rejected(result: TrainingResult, data: RetrievalData) -> float | None:
     """Share of the right labels of large classes that the filter kept out of the last epoch."""
     kept = result.scores.get(KEPT)
+    if kept is None and result.config.filter_options.kind != NO_FILTER:
+        # There was a choice, and it fell on no filter.
+        kept = np.ones(len(result.changed), dtype=np.float32)
     large = np.bincount(data.train.labels)[data.train.labels] >= LARGE_CLASS
     judged = large & ~result.changed & (False if kept is None else ~np.isnan(kept))
     return None if kept is None or not judged.any() else float(1 - kept[judged].mean())

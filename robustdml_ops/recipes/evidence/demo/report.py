@@ -85,14 +85,7 @@ def render(outcome: DemoOutcome) -> str:
             f"labels are wrong; it tells them from right ones with an AUC of {auc}. Left of the dashed line an image "
             "counts as a negative of the class its label names. Values below 0.0001 are in the first bar.",
         ),
-        "scores": figure(
-            run_plots.score_histogram(robust.scores["log_p_clean"], robust.changed, "log P_clean"),
-            "Two histograms of log P_clean: right labels lie at the right end, wrong ones far to the left of it.",
-            "What the robust method held of the labels that it met in the last epoch, seed 0: how probable the label's "
-            "class is among all classes, by what a memory holds of them. It keeps what lies right of a cut that it "
-            f"finds in each batch: {robust.summary['filter_kept']:.0%} of the images, and of these have "
-            f"{robust.summary['filter_precision']:.1%} a right label. Nobody told it how many labels are wrong.",
-        ),
+        "scores": _scores(robust),
         "margins": figure(
             plots.margin_curve(adaptive),
             "The learnt margin against the epoch.",
@@ -125,6 +118,23 @@ def render(outcome: DemoOutcome) -> str:
         **sections,
     )
     return page("robustdml_ops: training with wrong labels", body)
+
+
+# What a filter holds of a label, as the axis of the figure calls it.
+_HELD = {"log_p_clean": "log P_clean", "label_quality": "probability that the label is right"}
+
+
+def _scores(robust: TrainingResult) -> str:
+    held = next((name for name in _HELD if name in robust.scores), None)
+    if held is None:
+        return "<p>On classes left out of a trial, the robust method did best without a filter.</p>"
+    return figure(
+        run_plots.score_histogram(robust.scores[held], robust.changed, _HELD[held]),
+        "Two histograms of what is held of the labels: right ones lie at the right end, wrong ones to the left.",
+        "What the robust method held of the labels that it met in the last epoch, seed 0. It keeps what lies right of "
+        f"a cut that it finds itself: {robust.summary['filter_kept']:.0%} of the images, and of these have "
+        f"{robust.summary['filter_precision']:.1%} a right label. Nobody told it how many labels are wrong.",
+    )
 
 
 def _finding(outcome: DemoOutcome) -> str:

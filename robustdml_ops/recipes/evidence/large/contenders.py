@@ -60,11 +60,12 @@ class Contender:
         Returns
         -------
         TrainingConfig
-            Without a filter, unless it is `filtered` or the method is robust itself; its memory is in bfloat16.
+            Without a filter, unless it is `filtered` or the method is robust itself; its memory is in bfloat16. Whether
+            that filter is the best is not tried.
         """
         asked = FilterOptions()
         if self.filtered or self.method == "robust":
-            asked = replace(METHODS["robust"].filter, memory_dtype="bfloat16")
+            asked = replace(METHODS["robust"].filter, memory_dtype="bfloat16", on_trial=False)
         return TrainingConfig(
             method=self.method, noise=noise, epochs=epochs, embedding_size=embedding_size, filter=asked
         )

@@ -24,8 +24,8 @@ from robustdml_ops.recipes.evidence.large.contenders import BY_NAME, Contender
 from robustdml_ops.recipes.networks.preparation import prepare
 from robustdml_ops.recipes.progress import progress_bar
 from robustdml_ops.recipes.recorder import Recorder
-from robustdml_ops.recipes.run.averaging import prepare_run
 from robustdml_ops.recipes.run.run import Run
+from robustdml_ops.recipes.run.trials import prepare_run
 
 CPU = torch.device("cpu")
 

@@ -1,0 +1,144 @@
+"""Trial runs that leave a quarter of the classes out, to see on these how best to train.
+
+Nothing says beforehand whether a filter helps: where all labels are right it takes hard samples away, where most are
+wrong nothing works without one, and where classes are small one that goes by embeddings in training goes astray. So
+each is tried, and that is taken which retrieves the held-out classes best, by MAP@R: Recall@1 of a few classes is near
+1 before training already, and the rest is chance. Labels may be wrong there as everywhere: wrong ones lower the figures
+of all alike.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.data import RetrievalData, Split, take_classes
+from robustdml_ops.recipes.filters.options import AUDIT, FILTERS, FilterOptions
+from robustdml_ops.recipes.networks.preparation import Prepared
+from robustdml_ops.recipes.progress import OnProgress
+from robustdml_ops.recipes.run.averaging import TRIED, furthest_share, is_gain
+from robustdml_ops.recipes.run.run import Run
+
+HELD_OUT = 0.25
+FEWEST_CLASSES = 4
+MOST_CLASSES = 500
+# Of the learning rate: where wrong labels are learnt by heart, a short way is better than a part of a long one.
+SLOW = 0.1
+
+
+def prepare_run(run: Run, report: OnProgress) -> None:
+    """Do all that comes before the first epoch of a run: choose by trials where that is asked for, and fit its inputs.
+
+    Parameters
+    ----------
+    run : Run
+        What was chosen is set, and the seconds of the trials are added to those of phase one.
+    report : callable
+        Told of progress.
+    """
+    start = time.perf_counter()
+    if run.config.chooses_averaging:
+        choose(run, report)
+    trial_seconds = time.perf_counter() - start
+    run.fit_inputs(report)
+    run.phase_one_seconds += trial_seconds
+
+
+def choose(run: Run, report: OnProgress) -> None:
+    """Train on three quarters of the classes in several ways, and go on as retrieves the others best.
+
+    Parameters
+    ----------
+    run : Run
+        Whose settings and noisy labels are taken, and whose frozen features. Its share is set, and its filter and
+        learning rate where there is a choice; without enough classes for a trial the share is `furthest_share`.
+    report : callable
+        Told of the steps of the trials.
+    """
+    present, sizes = np.unique(run.labels, return_counts=True)
+    furthest = furthest_share(len(present))
+    order = np.random.default_rng(run.config.seed).permutation(len(present))[:MOST_CLASSES]
+    num_held = max(2, round(HELD_OUT * len(order)))
+    held, kept = order[:num_held], order[num_held:]
+    if len(present) < FEWEST_CLASSES or sizes[held].max() < 2:
+        run.share = furthest
+        return
+    ways = ways_to_train(run.config)
+    start: NDArray[np.float64] | None = None
+    best, most, share = ways[0], -np.inf, 0.0
+    for number, config in enumerate(ways, start=1):
+        trial = _start(run, config, present[np.sort(kept)], present[np.sort(held)])
+        if start is None:
+            trial.share = 0.0
+            start = trial.precisions_by_class()
+        _train(trial, f"trial {number} of {len(ways)}", report)
+        # The furthest first: of equal points the first is taken.
+        for tried in reversed(TRIED):
+            trial.share = tried * furthest
+            scores = trial.precisions_by_class()
+            if scores.mean() > most:
+                best, most = config, scores.mean()
+                share = trial.share if is_gain(scores - start) else 0.0
+    # Processes that train together go the way of the first, should a last bit have differed.
+    chosen = torch.tensor([ways.index(best), share], dtype=torch.float64, device=run.device)
+    number, share = run.world.merged(chosen if run.world.leads else torch.full_like(chosen, torch.nan)).tolist()
+    best = ways[int(number)]
+    run.choose(best.filter_options, best.network_learning_rate, share)
+
+
+def ways_to_train(config: TrainingConfig) -> list[TrainingConfig]:
+    """List what is tried; of ways that do equally well the first is taken.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+        Of the run.
+
+    Returns
+    -------
+    list of TrainingConfig
+        With settings that the user has chosen as they are: no filter, the filter of the settings, the one by
+        `robustdml_ops.audit`, and this with a tenth of the learning rate.
+    """
+    asked = config.filter_options
+    if not asked.on_trial:
+        return [config]
+    audit = replace(config, filter=FilterOptions(AUDIT), noise_rate=None)
+    ways = [replace(config, filter=FilterOptions(), noise_rate=None), audit, config]
+    if config.learning_rate is None:
+        ways.append(replace(audit, learning_rate=SLOW * config.network_learning_rate))
+    return ways
+
+
+def _start(run: Run, config: TrainingConfig, kept: NDArray[np.int64], held: NDArray[np.int64]) -> Run:
+    """Begin a run on some of the classes, by the labels as they were given, with others as its test split."""
+    split = Split(run.prepared.data.train.inputs, run.labels, run.prepared.data.train.class_names)
+    data = RetrievalData(run.prepared.data.name, take_classes(split, kept), take_classes(split, held))
+    features = data.train.inputs.astype(np.float32, copy=False)
+    prepared: Prepared = replace(run.prepared, data=data, frozen_features=lambda: features)
+    told = config.told_noise_rate if config.filter_options.kind in FILTERS else None
+    with _seeded(run):
+        trial = Run(replace(config, noise="none", noise_rate=told), prepared, run.device, run.method)
+    if config.filter_options.kind == AUDIT:
+        trial.label_quality = run.judge_labels()[torch.from_numpy(np.isin(run.labels, kept))]
+    return trial
+
+
+def _train(trial: Run, title: str, report: OnProgress) -> None:
+    with _seeded(trial):
+        trial.fit_inputs(report)
+        while trial.epoch < trial.config.epochs:
+            trial.train_epoch(lambda what, done, total: report(f"{title}, {what}", done, total), (), evaluate=False)
+
+
+@contextmanager
+def _seeded(run: Run) -> Iterator[None]:
+    """Random numbers of the run's seed; those of the run itself go on afterwards as if nothing had been."""
+    with torch.random.fork_rng(devices=[run.device] if run.device.type == "cuda" else []):
+        torch.manual_seed(run.config.seed)
+        yield
