@@ -1,6 +1,7 @@
 import base64
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -8,11 +9,15 @@ import torch
 
 from robustdml_ops.recipes.cli import main
 from robustdml_ops.recipes.commands import demo
+from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.evidence.demo import experiment, timing
+from robustdml_ops.recipes.evidence.demo.report import believed_labels
 from robustdml_ops.recipes.evidence.demo.timing import FLOOR, OURS, Shape, measure
+from robustdml_ops.recipes.filters.options import FilterOptions
 from robustdml_ops.recipes.methods import METHODS
 from robustdml_ops.recipes.networks.backbones import choice
 from robustdml_ops.recipes.networks.models import SmallCNN
+from robustdml_ops.recipes.train import train
 from robustdml_ops.recipes.untouched import below_untouched
 
 
@@ -35,6 +40,20 @@ class Page(HTMLParser):
         self.text += data
 
 
+def test_labels_are_shown_as_the_chosen_filter_held_them(clusters):
+    steps_back = replace(METHODS["robust"].filter, on_trial=False)
+    for asked, shown in (
+        (steps_back, "log P_clean"),
+        (FilterOptions("audit"), "probability that the label is right"),
+        (FilterOptions(), "did best without a filter"),
+    ):
+        config = TrainingConfig(noise="symmetric:0.3", epochs=1, batch_size=64, averaging=1.0, filter=asked)
+        section = believed_labels(train(config, clusters, device="cpu"))
+        drawn = [base64.b64decode(image["src"].split(";base64,")[1]).decode() for image in Page(section).images]
+        assert len(drawn) == (asked.kind != "none")
+        assert shown in section + "".join(drawn)
+
+
 @pytest.fixture
 def tiny_demo(tiny_images, monkeypatch):
     monkeypatch.setattr(choice, "load_pretrained_cnn", lambda name, on_progress: SmallCNN(1))
@@ -51,7 +70,8 @@ def test_report_stands_alone_and_says_what_was_measured(tiny_demo, tmp_path, cap
     page = Page(text)
     assert page.open == []
     assert not re.search(r"https?://(?!www\.w3\.org)", text)
-    assert len(page.images) == 6
+    # One more where the robust method has chosen a filter.
+    assert len(page.images) + page.text.count("did best without a filter") == 6
     for image in page.images:
         media, data = image["src"].split(";base64,")
         start = {"data:image/svg+xml": b"<?xml", "data:image/png": b"\x89PNG"}[media]

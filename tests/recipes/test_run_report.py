@@ -8,6 +8,7 @@ import torch
 
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.filters.options import FilterOptions
+from robustdml_ops.recipes.methods import METHODS
 from robustdml_ops.recipes.reports import run_plots
 from robustdml_ops.recipes.reports.run_report import render_run
 from robustdml_ops.recipes.run.sample_log import SampleLog
@@ -33,7 +34,9 @@ def pictures(page):
     ("config", "shown"),
     [
         (replace(FAST, method="proxy-anchor"), []),
-        (FAST, ["Share of right labels", "histograms of log P_clean", "Box plots of the concentration"]),
+        (replace(FAST, filter=replace(METHODS["robust"].filter, on_trial=False)),
+         ["Share of right labels", "histograms of log P_clean", "Box plots of the concentration"]),
+        (replace(FAST, filter=FilterOptions("audit")), ["Share of right labels", "histograms of probabilities"]),
         (replace(FAST, method="smooth-proxy-anchor"), ["histograms of confidences"]),
         (replace(FAST, method="soft-triple", filter=FilterOptions("prism-average")),
          ["Share of right labels", "histograms of log P_clean"]),

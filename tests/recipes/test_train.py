@@ -229,9 +229,10 @@ def test_errors_of_settings(clusters, tiny_images):
 def test_a_loss_that_diverges_ends_the_run(clusters, monkeypatch):
     monkeypatch.setattr(train_module.Run, "_batch_loss", lambda self, X, *_: X.sum() * float("nan"))
     with pytest.raises(UsageError, match=r"epoch 1, step 2: embeddings\[0\] has NaN or inf"):
-        train(FAST, clusters, device="cpu")
-    with pytest.raises(UsageError, match="the loss of epoch 1 is nan"):
-        train(replace(FAST, method="proxy-anchor"), clusters, device="cpu")
+        train(replace(FAST, filter=replace(METHODS["robust"].filter, on_trial=False)), clusters, device="cpu")
+    for method in ("proxy-anchor", "robust"):
+        with pytest.raises(UsageError, match="the loss of epoch 1 is nan"):
+            train(replace(FAST, method=method), clusters, device="cpu")
 
 
 @pytest.mark.parametrize(

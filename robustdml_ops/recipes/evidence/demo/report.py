@@ -85,7 +85,7 @@ def render(outcome: DemoOutcome) -> str:
             f"labels are wrong; it tells them from right ones with an AUC of {auc}. Left of the dashed line an image "
             "counts as a negative of the class its label names. Values below 0.0001 are in the first bar.",
         ),
-        "scores": _scores(robust),
+        "scores": believed_labels(robust),
         "margins": figure(
             plots.margin_curve(adaptive),
             "The learnt margin against the epoch.",
@@ -124,7 +124,19 @@ def render(outcome: DemoOutcome) -> str:
 _HELD = {"log_p_clean": "log P_clean", "label_quality": "probability that the label is right"}
 
 
-def _scores(robust: TrainingResult) -> str:
+def believed_labels(robust: TrainingResult) -> str:
+    """Draw what the robust method held of the labels, by whichever filter it has chosen.
+
+    Parameters
+    ----------
+    robust : TrainingResult
+        Its run.
+
+    Returns
+    -------
+    str
+        A figure as HTML, or a sentence where it chose none.
+    """
     held = next((name for name in _HELD if name in robust.scores), None)
     if held is None:
         return "<p>On classes left out of a trial, the robust method did best without a filter.</p>"
