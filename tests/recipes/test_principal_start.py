@@ -182,6 +182,13 @@ def test_a_trial_takes_the_filter_that_helps():
         assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_a_trial_has_classes_enough_and_samples_not_too_many():
+    assert [trials.num_tried(np.array(sizes)) for sizes in ([5000] * 9, [40] * 300, [2] * 5000, [12] * 499)] == [
+        9, 200, 1000, 499,
+    ]  # fmt: skip
+    assert trials.num_tried(np.full(1000, 12)) == 500
+
+
 def test_what_is_tried():
     kinds = [(way.filter_options.kind, way.network_learning_rate) for way in trials.ways_to_train(TrainingConfig())]
     rate = TrainingConfig().network_learning_rate

@@ -26,7 +26,11 @@ from robustdml_ops.recipes.run.run import Run
 
 HELD_OUT = 0.25
 FEWEST_CLASSES = 4
-MOST_CLASSES = 500
+# A trial has so many classes at most, and of more than the first number no more than have so many samples: small
+# classes tell little each, and large ones take time.
+MOST_CLASSES = 1000
+ENOUGH_CLASSES = 200
+MOST_SAMPLES = 6000
 # Of the learning rate: where wrong labels are learnt by heart, a short way is better than a part of a long one.
 SLOW = 0.1
 
@@ -62,7 +66,8 @@ def choose(run: Run, report: OnProgress) -> None:
     """
     present, sizes = np.unique(run.labels, return_counts=True)
     furthest = furthest_share(len(present))
-    order = np.random.default_rng(run.config.seed).permutation(len(present))[:MOST_CLASSES]
+    order = np.random.default_rng(run.config.seed).permutation(len(present))
+    order = order[: num_tried(sizes[order])]
     num_held = max(2, round(HELD_OUT * len(order)))
     held, kept = order[:num_held], order[num_held:]
     if len(present) < FEWEST_CLASSES or sizes[held].max() < 2:
@@ -89,6 +94,28 @@ def choose(run: Run, report: OnProgress) -> None:
     number, share = run.world.merged(chosen if run.world.leads else torch.full_like(chosen, torch.nan)).tolist()
     best = ways[int(number)]
     run.choose(best.filter_options, best.network_learning_rate, share)
+
+
+def num_tried(sizes: NDArray[np.int64]) -> int:
+    """How many classes take part in a trial.
+
+    Parameters
+    ----------
+    sizes : ndarray
+        Samples of each class, in the order in which they are taken, (C,).
+
+    Returns
+    -------
+    int
+        At most C.
+
+    Examples
+    --------
+    >>> [num_tried(np.full(classes, size)) for classes, size in ((2000, 4), (1000, 12), (1000, 50), (13, 800))]
+    [1000, 500, 200, 13]
+    """
+    affordable = int(np.searchsorted(np.cumsum(sizes), MOST_SAMPLES, side="right"))
+    return min(len(sizes), MOST_CLASSES, max(ENOUGH_CLASSES, affordable))
 
 
 def ways_to_train(config: TrainingConfig) -> list[TrainingConfig]:
