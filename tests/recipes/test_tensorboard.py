@@ -43,7 +43,7 @@ def same_as_history(folder):
 def test_events_are_the_history(command, tmp_path):
     assert main([*command, "--epochs", "2"]) == 0
     found = same_as_history(tmp_path / "run")
-    assert {"training/loss", "training/filter_kept", "test/precision_at_1", "labels/log_p_clean_auc"} <= found.keys()
+    assert {"training/loss", "training/filter_kept", "test/precision_at_1", "labels/label_quality_auc"} <= found.keys()
     assert len(found["training/loss"]) == 2
     assert main([*command, "--epochs", "3", "--resume"]) == 0
     assert len(same_as_history(tmp_path / "run")["training/loss"]) == 3
