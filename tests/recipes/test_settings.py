@@ -1,6 +1,7 @@
 """``config.yaml``: what a run writes, what one reads, and what the command line makes of both."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import yaml
 from robustdml_ops.recipes.cli import main
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.filters.options import FilterOptions
 from robustdml_ops.recipes.methods import METHODS
 from robustdml_ops.recipes.settings.file import read_settings, write_settings
 from robustdml_ops.recipes.settings.given import Given, complete_settings, make_config, merge
@@ -169,6 +171,7 @@ def test_what_the_command_line_replaces_goes_with_what_belonged_to_it():
     assert changed.filter_options.kind == "none" and changed.noise_rate is None and changed.batch_size == 7
     assert make_config(merge(given(method="robust"), complete(method="bspml"))).filter_options.kind == "prism-vmf"
     assert make_config(merge(given(filter__kind="none"), robust)).as_dict()["filter"]["kind"] == "none"
+    assert make_config(merge(given(filter__kind="audit"), robust)).filter_options == FilterOptions("audit")
     assert make_config(merge(given(noise="none"), robust)).taxonomy == ""
     # A filter that somebody chose stays.
     chosen = complete(method="mcl", filter__kind="prism-average", filter__window=7)
@@ -176,6 +179,18 @@ def test_what_the_command_line_replaces_goes_with_what_belonged_to_it():
     assert (changed.kind, changed.window) == ("prism-average", 7)
     with pytest.raises(UsageError, match="filter prism-average: method procsim weighs samples itself"):
         make_config(merge(given(method="procsim"), chosen))
+
+
+def test_a_filter_that_is_named_is_not_put_on_trial():
+    assert make_config(given(method="robust")).filter_options == METHODS["robust"].filter
+    for kind in ("none", "audit"):
+        assert make_config(given(method="robust", filter__kind=kind)).filter_options == FilterOptions(kind)
+    own = METHODS["robust"].filter
+    assert make_config(given(method="robust", filter__kind="prism-vmf")).filter_options == replace(own, on_trial=False)
+    both = given(method="robust", filter__kind="prism-vmf", filter__on_trial=True)
+    assert make_config(both).filter_options == own
+    # What a run has stored is its method's own, and makes the same again.
+    assert make_config(complete(method="robust")).filter_options == own
 
 
 def test_each_field_of_the_configuration_is_a_setting():

@@ -133,7 +133,7 @@ def ways_to_train(config: TrainingConfig) -> list[TrainingConfig]:
         `robustdml_ops.audit`, and this with a tenth of the learning rate.
     """
     asked = config.filter_options
-    if not asked.on_trial:
+    if not asked.on_trial or asked.kind not in FILTERS:
         return [config]
     audit = replace(config, filter=FilterOptions(AUDIT), noise_rate=None)
     ways = [replace(config, filter=FilterOptions(), noise_rate=None), audit, config]

@@ -59,7 +59,8 @@ def merge(command: Mapping[str, Given], file: Mapping[str, Given]) -> dict[str, 
             left_out.add(f"{FilterOptions.name}.")
     kept = {name: given for name, given in file.items() if f"{name.rpartition('.')[0]}." not in left_out}
     merged = {**kept, **command}
-    if after in METHODS and _filter(after, merged).kind == NO_FILTER != _filter(before, file).kind:
+    # No filter, and the one called audit, have no settings of their own.
+    if after in METHODS and _filter(after, merged).kind not in (*FILTERS, _filter(before, file).kind):
         gone = {name for name in kept if name == "noise_rate" or name.startswith(f"{FilterOptions.name}.")}
         merged = {name: given for name, given in merged.items() if name in command or name not in gone}
     if "noise" in command and not _is_semantic(command["noise"].value) and "taxonomy" not in command:
