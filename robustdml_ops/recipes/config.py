@@ -255,7 +255,8 @@ class TrainingConfig:
         list of str
             Lines such as ``seed: 1 then, 0 now``.
         """
-        stored = TrainingConfig().flat() | _flatten(other)
+        # Of a filter the default of the setting, not what the default method asks for.
+        stored = TrainingConfig(filter=FilterOptions()).flat() | _flatten(other)
         return [
             f"{name}: {stored[name]!r} then, {value!r} now"
             for name, value in self.flat().items()
