@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from robustdml_ops.recipes.config import TrainingConfig
-from robustdml_ops.recipes.data import RetrievalData, Split, take_classes
+from robustdml_ops.recipes.data import RetrievalData, take_classes
 from robustdml_ops.recipes.filters.options import AUDIT, FILTERS, FilterOptions
 from robustdml_ops.recipes.networks.preparation import Prepared
 from robustdml_ops.recipes.progress import OnProgress
@@ -144,13 +144,13 @@ def ways_to_train(config: TrainingConfig) -> list[TrainingConfig]:
 
 def _start(run: Run, config: TrainingConfig, kept: NDArray[np.int64], held: NDArray[np.int64]) -> Run:
     """Begin a run on some of the classes, by the labels as they were given, with others as its test split."""
-    split = Split(run.prepared.data.train.inputs, run.labels, run.prepared.data.train.class_names)
+    split = replace(run.prepared.data.train, labels=run.labels)
     data = RetrievalData(run.prepared.data.name, take_classes(split, kept), take_classes(split, held))
     features = data.train.inputs.astype(np.float32, copy=False)
     prepared: Prepared = replace(run.prepared, data=data, frozen_features=lambda: features)
     told = config.told_noise_rate if config.filter_options.kind in FILTERS else None
     with _seeded(run):
-        trial = Run(replace(config, noise="none", noise_rate=told), prepared, run.device, run.method)
+        trial = Run(replace(config, noise="none", noise_rate=told, labels=""), prepared, run.device, run.method)
     if config.filter_options.kind == AUDIT:
         trial.label_quality = run.judge_labels()[torch.from_numpy(np.isin(run.labels, kept))]
     return trial
