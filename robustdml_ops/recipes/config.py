@@ -144,7 +144,7 @@ class TrainingConfig:
             return
         if self.labels_use == WEIGHT and not METHODS[self.method].takes_weights:
             raise UsageError(f"labels_use {WEIGHT}: method {self.method} weighs samples itself; drop or correct")
-        if self.noise_rate is None and self.filter_options.kind != NO_FILTER and self.needs_noise_rate:
+        if self.noise_rate is None and self.needs_noise_rate:
             raise UsageError(
                 f"filter {self.filter_options.kind} with threshold {self.filter_options.threshold} needs the share of "
                 "wrong labels that the audit has left: give noise_rate, or take the threshold cautious"
@@ -211,7 +211,8 @@ class TrainingConfig:
     @property
     def needs_noise_rate(self) -> bool:
         """Whether the filter's threshold has to be told the share of wrong labels."""
-        return self.filter_options.threshold not in (*BY_OTSU, "fixed")
+        options = self.filter_options
+        return options.kind in FILTERS and options.threshold not in (*BY_OTSU, "fixed")
 
     @property
     def told_noise_rate(self) -> float | None:

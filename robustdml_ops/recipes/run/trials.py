@@ -148,9 +148,9 @@ def _start(run: Run, config: TrainingConfig, kept: NDArray[np.int64], held: NDAr
     data = RetrievalData(run.prepared.data.name, take_classes(split, kept), take_classes(split, held))
     features = data.train.inputs.astype(np.float32, copy=False)
     prepared: Prepared = replace(run.prepared, data=data, frozen_features=lambda: features)
-    told = config.told_noise_rate if config.filter_options.kind in FILTERS else None
+    settings = replace(config, noise="none", noise_rate=config.told_noise_rate, labels="")
     with _seeded(run):
-        trial = Run(replace(config, noise="none", noise_rate=told, labels=""), prepared, run.device, run.method)
+        trial = Run(settings, prepared, run.device, run.method)
     if config.filter_options.kind == AUDIT:
         trial.label_quality = run.judge_labels()[torch.from_numpy(np.isin(run.labels, kept))]
     return trial
