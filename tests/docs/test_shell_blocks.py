@@ -6,10 +6,13 @@ asked.
 
 import argparse
 import re
+import runpy
 import subprocess
 import sys
+import warnings
 from importlib import import_module
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +24,8 @@ from tests.docs.blocks import PAGES, ROOT, commands, indented_blocks, inline_com
 BLOCKS = [block for block in read_blocks() if block.language == "bash"]
 # What is not code that could be wrong here: it is looked at, or drawn by the site's build.
 SHOWN = ("math", "text", "yaml")
-# Programs of others, by the first word of a command.
+# Words of the shell itself, and programs of others, by the first word of a command.
+SHELL = ("cd", "export", "source")
 FOREIGN = {"apt": "installs packages of Debian"}
 # Commands within a line that are not whole, and why.
 INCOMPLETE = {
@@ -77,15 +81,16 @@ def test_lists_hold_nothing_that_is_gone():
 
 def _read(words, monkeypatch):
     """Let the program that a command names read the rest."""
-    if "-m" in words and words[0] in ("python", "torchrun"):
+    program = Path(words[0]).name
+    if "-m" in words and program in ("python", "python3", "torchrun"):
         place = words.index("-m") + 1
         _read_module(words[place], words[place + 1 :], monkeypatch)
-    elif words[0] == "robustdml":
+    elif program == "robustdml":
         _read_robustdml(words[1:], monkeypatch)
-    elif words[0] in ("pip", "make", "pytest"):
-        {"pip": _read_pip, "make": _read_make, "pytest": _read_pytest}[words[0]](words[1:])
+    elif program in READERS:
+        READERS[program](words[1:])
     else:
-        assert words[0] in FOREIGN, f"{' '.join(words)}: who reads this?"
+        assert program in {*FOREIGN, *SHELL}, f"{' '.join(words)}: who reads this? FOREIGN lists what nobody here does"
         # What a container or a queue is asked to run.
         for place, pair in enumerate(pairwise(words)):
             if pair[0] == "robustdml" and pair[1] in COMMANDS:
@@ -116,8 +121,10 @@ def _look(parsed):
 def _read_module(module, arguments, monkeypatch):
     if module == "robustdml_ops":
         _read_robustdml(arguments, monkeypatch)
-    elif module in ("pip", "pytest"):
-        {"pip": _read_pip, "pytest": _read_pytest}[module](arguments)
+    elif module in READERS:
+        READERS[module](arguments)
+    elif module == "venv":
+        assert arguments
     elif module in PLAIN:
         assert (ROOT / f"{module.replace('.', '/')}.py").is_file()
         assert PLAIN[module] in (None, len(arguments)), f"{module} {' '.join(arguments)}"
@@ -126,28 +133,31 @@ def _read_module(module, arguments, monkeypatch):
 
 
 def _read_argparse(module, arguments, monkeypatch):
-    """Start a module, and stop it once its parser has read the arguments."""
+    """Start a module as the command does, and stop it once its parser has read the arguments."""
     read = argparse.ArgumentParser.parse_args
 
     def stop(self, *given, **options):
         read(self, *given, **options)
         raise ParsedError
 
-    name = f"{module}.__main__" if (ROOT / module.replace(".", "/")).is_dir() else module
-    source = (ROOT / f"{name.replace('.', '/')}.py").read_text()
+    place = ROOT / module.replace(".", "/")
+    source = (place / "__main__.py" if place.is_dir() else place.with_suffix(".py")).read_text()
     assert "ArgumentParser" in source, f"{module} has no parser: name it in PLAIN"
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # that it has been imported before
         patch.setattr(argparse.ArgumentParser, "parse_args", stop)
         patch.setattr(sys, "argv", [module, *arguments])
-        with pytest.raises(ParsedError):
-            import_module(name).main()
+        patch.setattr(sys, "path", [*sys.path])
+        with pytest.raises((ParsedError, SystemExit)) as ended:
+            runpy.run_module(module, run_name="__main__")
+    assert getattr(ended.value, "code", 0) == 0, f"{module} {' '.join(arguments)}"  # --help leaves with 0
 
 
 def _read_pip(arguments):
     extras = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     for asked in re.findall(r"(?:^\.|robustdml_ops)\[([\w,]+)\]", "\n".join(arguments), re.MULTILINE):
         assert set(asked.split(",")) <= set(extras), asked
-    assert arguments[0] in ("install", "download")
+    assert arguments[0] in ("install", "download", "wheel")
     for name, value in pairwise(arguments):
         assert name != "-r" or (ROOT / value).is_file(), value
 
@@ -160,3 +170,6 @@ def _read_make(arguments):
 def _read_pytest(arguments):
     for argument in arguments:
         assert argument.startswith("-") or (ROOT / argument).exists(), argument
+
+
+READERS = {"pip": _read_pip, "make": _read_make, "pytest": _read_pytest}
