@@ -8,7 +8,7 @@ from torch import Tensor
 
 from robustdml_ops.chunks import chunk_rows
 from robustdml_ops.gradient_memory import gradient_room
-from robustdml_ops.proxy_update import ProxyUpdate
+from robustdml_ops.proxy_update import ProxyUpdate, rows_met
 from robustdml_ops.rows.backend import RowsBackend, by_columns, new_rows, rows_at
 from robustdml_ops.rows.lengths import inverse_lengths
 from robustdml_ops.validation import check_gradient_fits, check_row_range
@@ -40,11 +40,16 @@ def row_stride(upstream: Tensor | None) -> int:
 
 
 def count_met(proxies: Tensor, rows: Tensor | None) -> int:
-    """How many proxies a sweep meets: all, or those of ``rows``, whose range is checked."""
-    if rows is None:
-        return len(proxies)
-    check_row_range(rows, len(proxies))
-    return len(rows)
+    """How many proxies a sweep meets: all, or those of ``rows``."""
+    return len(proxies) if rows is None else len(rows)
+
+
+def checked_count(proxies: Tensor, update: ProxyUpdate | None) -> int:
+    """How many proxies the sweep of an update meets, once the range of its rows is checked."""
+    rows = rows_met(update)
+    if rows is not None:
+        check_row_range(rows, len(proxies))
+    return count_met(proxies, rows)
 
 
 def update_without_samples(proxies: Tensor, update: ProxyUpdate) -> None:

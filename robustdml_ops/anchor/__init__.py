@@ -18,8 +18,8 @@ from robustdml_ops.anchor.result import Wanted
 from robustdml_ops.autograd import apply, in_eager_mode
 from robustdml_ops.label_sets import LabelSets
 from robustdml_ops.precision import autocast_operand_dtype, compute_dtype
-from robustdml_ops.proxy_update import ProxyUpdate, refuse_update, rows_met
-from robustdml_ops.sweep import count_met
+from robustdml_ops.proxy_update import ProxyUpdate, refuse_update
+from robustdml_ops.sweep import checked_count
 from robustdml_ops.validation import check_local, check_matrix, check_same_device, check_steepness, check_vector
 
 
@@ -155,7 +155,7 @@ def anchor_loss(
     >>> anchor_loss(X, P, LabelSets.of(torch.tensor([0, 1])), AnchorBiases(bias, bias), half, half, alpha=1.0)
     tensor(1.0064)
     """
-    C = count_met(proxies, rows_met(update))
+    C = checked_count(proxies, update)
     inputs = _check(embeddings, proxies, sets, biases, alpha, C)
     scales = [
         _check_scale(name, scale, inputs, C)

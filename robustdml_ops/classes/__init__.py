@@ -15,8 +15,8 @@ from robustdml_ops.autograd import apply, in_eager_mode
 from robustdml_ops.classes.autograd import ClassSettings, ClassSweep, sweep_values
 from robustdml_ops.label_sets import LabelSets
 from robustdml_ops.precision import autocast_operand_dtype, compute_dtype
-from robustdml_ops.proxy_update import ProxyUpdate, refuse_update, rows_met
-from robustdml_ops.sweep import count_met
+from robustdml_ops.proxy_update import ProxyUpdate, refuse_update
+from robustdml_ops.sweep import checked_count
 from robustdml_ops.validation import check_labels, check_local, check_matrix, check_same_device, check_vector
 
 POOLINGS = ("none", "max", "softmax")
@@ -118,7 +118,7 @@ def class_lse(
     tensor([0.1269, 0.1269])
     """
     embeddings, rows, labels, centers = _check_matrices(embeddings, proxies, labels, elsewhere)
-    dtype, C = compute_dtype(embeddings, rows), count_met(rows, rows_met(update)) // centers
+    dtype, C = compute_dtype(embeddings, rows), checked_count(rows, update) // centers
     scale, bias = _check_vectors(embeddings, C, dtype, scale, bias)
     gamma = _check_pooling(pooling, gamma, centers)
     if not -math.inf < target_bias < math.inf:
