@@ -67,15 +67,15 @@ def draw_classes(
     circle = _Circle(labels, num_classes, certain + drawn, state)
     weight = (num_classes - certain) / drawn if drawn else 1.0
     if here is None:
-        slots = torch.arange(certain + drawn, device=labels.device)
-        picked = circle.picked(slots)
+        places = torch.arange(certain + drawn + 1, device=labels.device)
+        slots, picked = places[:-1], circle.picked(places)
         first = torch.where(slots[:certain] < circle.present, circle.batch[:certain], picked[:certain])
         return Drawn(torch.cat([first, picked[certain:]]), circle.labels, slots, certain, weight)
     first_class, end = here
     # Of the batch's classes and of those picked by the intervals that reach into these.
     slots, met = circle.slots_of(first_class, end)
     own = torch.arange(len(labels), device=labels.device)
-    candidates = torch.cat([circle.batch, circle.picked(slots)])
+    candidates = torch.cat([circle.batch, circle.picked(torch.cat([slots, circle.last]))])
     met = torch.cat([own < circle.present, met]) & (candidates >= first_class) & (candidates < end)
     kept = met.nonzero().squeeze(1)
     before = torch.searchsorted(circle.batch, first_class)
@@ -100,15 +100,20 @@ class _Circle:
         self.labels, self.batch, self.present = _distinct(labels, num_classes)
         self.num_classes, self.slots, self.state = num_classes, slots, state
         self.others, self.intervals = num_classes - self.present, slots - self.present
-        self.turn = _random(state, torch.tensor([slots], device=labels.device)) % self.others.clamp(min=1)
 
-    def picked(self, slots: Tensor) -> Tensor:
-        """Class that the interval of each slot gives; of the batch's slots, some number."""
+    @property
+    def last(self) -> Tensor:
+        """Place behind the slots, (1,), whose random number turns the circle."""
+        return self.labels.new_full((1,), self.slots)
+
+    def picked(self, places: Tensor) -> Tensor:
+        """Class that the interval of each slot gives; of the batch's slots, some number. Behind them is ``last``."""
+        slots, random = places[:-1], _random(self.state, places)
         # The j-th of N others is j and as many more as there are classes of the batch up to it.
         j, others, intervals = (slots - self.present).clamp(min=0), self.others, self.intervals.clamp(min=1)
         low, high = j * others // intervals, (j + 1) * others // intervals
-        picked = low + _random(self.state, slots) % (high - low).clamp(min=1)
-        picked = (picked + self.turn) % others.clamp(min=1)
+        others = others.clamp(min=1)
+        picked = (low + random[:-1] % (high - low).clamp(min=1) + random[-1] % others) % others
         ranks = torch.arange(len(self.batch), device=slots.device)
         return picked + torch.searchsorted(self.batch - ranks, picked, right=True)
 
@@ -121,7 +126,8 @@ class _Circle:
         count = min(self.slots, (end - first) * self.slots // self.num_classes + 3)
         steps = torch.arange(count, device=self.batch.device)
         others, intervals = self.others.clamp(min=1), self.intervals.clamp(min=1)
-        start = (first - torch.searchsorted(self.batch, first) - self.turn) % others
+        turn = _random(self.state, self.last) % others
+        start = (first - torch.searchsorted(self.batch, first) - turn) % others
         # The last interval that begins at start or before.
         j = ((start + 1) * intervals - 1) // others + steps
         return self.present + j % intervals, steps < self.intervals
