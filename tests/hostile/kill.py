@@ -266,6 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 for name, tally in tallies.items()
             },
         }
+        given.json.parent.mkdir(parents=True, exist_ok=True)
         given.json.write_text(json.dumps(found, indent=1) + "\n")
     return 1 if wrong else 0
 

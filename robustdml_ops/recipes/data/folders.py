@@ -128,11 +128,12 @@ def _load_split(classes: dict[str, list[Path]], image_size: int, on_progress: On
 def _fingerprint(files: list[Path], image_size: int) -> str:
     """Return what the decoded array depends on: the files as they lie there, and the size."""
     digest = hashlib.sha256(f"{RECIPE_VERSION} {image_size}".encode())
-    real = cache(os.path.realpath)  # Of folders alone: of a million files it would take a minute.
-    for file in files:
-        status = file.stat()
-        path = os.path.join(real(file.parent), file.name)
-        digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0".encode("utf-8", NAMES))
+    real = cache(os.path.realpath)  # Of folders alone, and by texts: there may be millions of files.
+    for path in map(os.fspath, files):
+        folder, name = os.path.split(path)
+        status = os.stat(path)
+        told = f"{real(folder)}{os.sep}{name}\0{status.st_size}\0{status.st_mtime_ns}\0"
+        digest.update(told.encode("utf-8", NAMES))
     return digest.hexdigest()[:16]
 
 

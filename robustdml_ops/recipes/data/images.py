@@ -36,7 +36,8 @@ def image_files(folder: Path) -> list[Path]:
     list of Path
         Files that are images by their names, sorted.
     """
-    return sorted(map(Path, _below(os.fspath(folder))))
+    # In the order of paths, of which texts are not: "a-b/c" comes after "a/c".
+    return list(map(Path, sorted(_below(os.fspath(folder)), key=lambda path: path.split(os.sep))))
 
 
 def _below(folder: str) -> Iterator[str]:
