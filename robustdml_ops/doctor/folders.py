@@ -7,11 +7,12 @@ from pathlib import Path
 import torch
 
 from robustdml_ops.doctor.finding import Finding
+from robustdml_ops.user_cache import user_cache
 
 
 def folders() -> Finding:
     """Where is written, and whether that can be done."""
-    found = {"cache of data (ROBUSTDML_CACHE)": _recipes(), "temporary files (TMPDIR)": _temporary()}
+    found = {"cache of data (ROBUSTDML_CACHE)": _cache(), "temporary files (TMPDIR)": _temporary()}
     if torch.cuda.is_available():
         found["kernels of Triton (TRITON_CACHE_DIR)"] = _triton()
     broken = {name: reason for name, (folder, reason) in found.items() if reason is not None}
@@ -26,14 +27,10 @@ def folders() -> Finding:
 _Found = tuple[str | None, str | None]
 
 
-def _recipes() -> _Found:
+def _cache() -> _Found:
     try:
-        from robustdml_ops.recipes.cache import cache_folder
-    except ImportError:
-        return "not used without the extra [recipes]", None
-    try:
-        folder = cache_folder()
-    except ValueError as error:
+        folder = user_cache()
+    except RuntimeError as error:
         return None, str(error)
     return str(folder), _complaint(folder)
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.locks import in_turn, lock
+from robustdml_ops.user_cache import user_cache
 
 # How a file ends that is not whole yet; before that stands the machine that writes it.
 UNFINISHED = ".part"
@@ -38,11 +39,8 @@ def cache_folder() -> Path:
         None of these is set, and the user has no home folder.
     """
     try:
-        if chosen := os.environ.get("ROBUSTDML_CACHE"):
-            return Path(chosen).expanduser()
-        base = os.environ.get("XDG_CACHE_HOME")
-        return (Path(base) if base else Path.home() / ".cache") / "robustdml_ops"
-    except RuntimeError as error:  # As in a container whose user is a number without a name.
+        return user_cache()
+    except RuntimeError as error:
         raise UsageError(f"no folder for the cache ({error}): name one in ROBUSTDML_CACHE") from error
 
 

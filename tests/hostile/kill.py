@@ -14,6 +14,7 @@ import argparse
 import ctypes
 import errno
 import json
+import multiprocessing.util
 import os
 import random
 import runpy
@@ -26,6 +27,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import process as futures_process
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -97,6 +99,9 @@ def _become(command: Sequence[str], said: Path, changes: dict[str, str]) -> None
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
+        # What Python does at its end with its own processes; all else would take away the parent's folder, too.
+        futures_process._python_exit()
+        multiprocessing.util._exit_function()
         # Not `os._exit`: the library that was preloaded has something to say.
         ctypes.CDLL(None).exit(status)
 
@@ -254,21 +259,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"{time.monotonic() - began:.0f} s",
                 flush=True,
             )
-    wrong = [line for tally in tallies.values() for line in tally.wrong]
-    if given.json is not None:
-        found = {
-            "seed": given.seed,
-            "kills": sum(tally.kills.total() for tally in tallies.values()),
-            "faults": sum(tally.faults.total() for tally in tallies.values()),
-            "wrong": wrong,
-            "commands": {
-                name: {"kills": tally.kills, "faults": tally.faults, "gone on": tally.rounds}
-                for name, tally in tallies.items()
-            },
-        }
-        given.json.parent.mkdir(parents=True, exist_ok=True)
-        given.json.write_text(json.dumps(found, indent=1) + "\n")
-    return 1 if wrong else 0
+            if given.json is not None:
+                given.json.parent.mkdir(parents=True, exist_ok=True)
+                given.json.write_text(as_json(given.seed, tallies))
+    return 1 if any(tally.wrong for tally in tallies.values()) else 0
+
+
+def as_json(seed: int, tallies: dict[str, Tally]) -> str:
+    """What was done so far."""
+    found = {
+        "seed": seed,
+        "kills": sum(tally.kills.total() for tally in tallies.values()),
+        "faults": sum(tally.faults.total() for tally in tallies.values()),
+        "wrong": [line for tally in tallies.values() for line in tally.wrong],
+        "commands": {
+            name: {"kills": tally.kills, "faults": tally.faults, "gone on": tally.rounds}
+            for name, tally in tallies.items()
+        },
+    }
+    return json.dumps(found, indent=1) + "\n"
 
 
 if __name__ == "__main__":
