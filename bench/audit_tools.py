@@ -79,7 +79,7 @@ def neighbours(problem: Problem) -> np.ndarray:
 
 
 def auditor(problem: Problem, features: np.ndarray) -> Answer:
-    found = LabelAuditor().fit(features, problem.labels)
+    found = LabelAuditor(features_learnt=features is not problem.features).fit(features, problem.labels)
     return Answer(found.label_quality_, found.issues_, found.proposed_labels_)
 
 

@@ -26,6 +26,10 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
     ----------
     duplicate_similarity : float
         Cosine from which on two samples are near duplicates, in (0, 1].
+    features_learnt : bool
+        Whether the features were learnt from these labels, as the embeddings of a network trained on them. Classes of
+        features that were not may overlap by nature: where right labels and features disagree often, the features are
+        then believed less.
 
     Attributes
     ----------
@@ -80,8 +84,9 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
     (array([7]), np.str_('cat'))
     """
 
-    def __init__(self, duplicate_similarity: float = ALIKE) -> None:
+    def __init__(self, duplicate_similarity: float = ALIKE, features_learnt: bool = False) -> None:
         self.duplicate_similarity = duplicate_similarity
+        self.features_learnt = features_learnt
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> "LabelAuditor":
         """Judge every label.
@@ -128,7 +133,7 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
     @torch.no_grad()
     def _judge(self, features: NDArray[Any], labels: NDArray[np.int64]) -> None:
         num_classes = len(self.classes_)
-        judged = judge(principal_rows(features), torch.from_numpy(labels), num_classes)
+        judged = judge(principal_rows(features), torch.from_numpy(labels), num_classes, self.features_learnt)
         posterior = judged.posterior.double().numpy()
         others = posterior[:, 1:-1]
         best = others.argmax(1) + 1

@@ -72,13 +72,13 @@ class BatchAuditor:
         Parameters
         ----------
         auditor : LabelAuditor, optional
-            With settings of its own.
+            With settings of its own; by default for features that were learnt from the labels.
 
         Returns
         -------
         LabelAuditor
             Fitted; row i is the i-th of ``seen.nonzero()``.
         """
-        auditor = LabelAuditor() if auditor is None else auditor
+        auditor = LabelAuditor(features_learnt=True) if auditor is None else auditor
         rows = np.flatnonzero(self.seen.numpy())
         return auditor.fit(self._embeddings.numpy()[rows], self._labels.numpy()[rows])

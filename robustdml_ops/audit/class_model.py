@@ -167,8 +167,8 @@ class ClassModel:
             densities.append(-0.5 * (variance.log().sum(1) + distance))
         return torch.stack(densities, 1), torch.stack(distances, 1)
 
-    def unnamed(self, Z: Tensor) -> Tensor:
-        """Log-density of a class that nobody has named.
+    def unnamed(self, Z: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-density and squared distance of a class that nobody has named.
 
         Parameters
         ----------
@@ -177,11 +177,12 @@ class ClassModel:
 
         Returns
         -------
-        Tensor
-            (B,).
+        tuple of Tensor
+            As of `without_own`, (B,).
         """
         variance = 1 + self.between
-        return -0.5 * (variance.log() + Z.square() / variance).sum(1)
+        distance = (Z.square() / variance).sum(1)
+        return -0.5 * (variance.log().sum() + distance), distance
 
     def _posterior(self, counts: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of a further sample of classes (n, 1) with these sums (n, D)."""

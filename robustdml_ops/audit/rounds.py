@@ -7,8 +7,15 @@ takes the rate that the labels themselves are the likeliest under.
 
 A density of many dimensions is too sure of itself, because the dimensions are not independent. How many independent
 ones there are is told by the squared distances d² of samples from their class: of n independent normal dimensions log
-d² has the variance 2/n. So log-densities are multiplied by about n/D. No label is asked for that. Only where the labels
-given are far likelier under a smaller factor in the first round, that one is the most that is taken.
+d² has the variance 2/n. So log-densities are multiplied by about n/D. No label is asked for that. Of features that were
+not learnt from the labels classes may overlap by nature: where the labels given are far likelier under a smaller factor
+in the first round, that one is the most that is taken.
+
+Which class a sample is of is told by normal densities. Whether it is of any is told by Student's t with ν degrees of
+freedom: the tails of a normal density are too light, and right samples far out in their class would be of none. Of n
+independent dimensions with the scaled squared distance d²
+
+    log p = peak − (ν + n)/2 log(1 + d²/ν),      which for ν → ∞ is the normal density, peak − d²/2.
 """
 
 import math
@@ -28,6 +35,8 @@ CANDIDATES = 8
 FIRST_RATE = 0.5
 # Share of samples that are of no class, as far as nothing else is known.
 UNNAMED = 0.002
+# ν, of the tails of a class: chosen on validation letters.
+FREEDOM = 8.0
 # Of n/D, and of the likeliest factor by the labels: chosen on validation letters, docs/audit.md.
 SHARPNESS = 1.35
 SHARPNESS_BY_LABELS = 1.4
@@ -76,7 +85,11 @@ class _Scores:
 
 
 def judge(
-    X: Tensor, labels: Tensor, num_classes: int, report: Callable[[int, int], None] = lambda done, total: None
+    X: Tensor,
+    labels: Tensor,
+    num_classes: int,
+    learnt: bool = False,
+    report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Judgement:
     """Judge every label.
 
@@ -88,6 +101,8 @@ def judge(
         int64, (N,), in 0..C-1.
     num_classes : int
         C, at least 2.
+    learnt : bool
+        Whether X was learnt from these labels.
     report : callable
         Told of the blocks done and of those in all.
 
@@ -105,7 +120,7 @@ def judge(
         # The last column, no class, is not fitted.
         fitted = (classes, posterior) if first else (classes[:, :-1], posterior[:, :-1])
         model = ClassModel.fit(X, *fitted, num_classes)
-        if first:
+        if first and not learnt:
             most = min(1.0, SHARPNESS_BY_LABELS * _factor_by_labels(X, labels, model))
         sharpness = min(most, SHARPNESS * _independent_share(X, model, *fitted))
         scores = _score(X, labels, model, *fitted, sharpness, _of_round(report, number, steps))
@@ -172,16 +187,26 @@ def _score(
         best = densities.topk(kept, 1)
         chosen = torch.cat([labels[block, None], best.indices], 1)
         own = (chosen[:, :, None] == classes[block, None]).mul(weights[block, None]).sum(2)
-        logits = model.without_own(Z, chosen, own)[0].mul_(sharpness).add_(prior[chosen])
+        density, distance = model.without_own(Z, chosen, own)
+        logits = (density * sharpness).add_(prior[chosen])
+        # Far from all classes their tails decide whether it is one of them.
+        heavy = (_heavy_tailed(density, distance, sharpness, Z.shape[1]) + prior[chosen]).amax(1)
+        stranger = _heavy_tailed(*model.unnamed(Z), sharpness, Z.shape[1]) + math.log(UNNAMED)
+        unnamed = logits.amax(1) + stranger - heavy
         # The label is among the likeliest ones, too: once is enough.
         logits[:, 1:].masked_fill_(best.indices == labels[block, None], -math.inf)
-        unnamed = model.unnamed(Z) * sharpness + math.log(UNNAMED)
         out.rest[block] = densities.scatter_(1, chosen, -math.inf).logsumexp(1)
         out.classes[block] = torch.nn.functional.pad(chosen, (0, 1), value=num_classes)
         out.logits[block] = torch.cat([logits, unnamed[:, None]], 1)
         out.nearest[block] = chosen.gather(1, logits.argmax(1, keepdim=True))[:, 0]
         report(number + 1)
     return out
+
+
+def _heavy_tailed(density: Tensor, distance: Tensor, sharpness: float, width: int) -> Tensor:
+    """Log-density of Student's t at a squared distance, where the normal one of D dimensions is `density`."""
+    peak = density + distance / 2
+    return sharpness * peak - (FREEDOM + sharpness * width) / 2 * torch.log1p(sharpness / FREEDOM * distance)
 
 
 def _independent_share(X: Tensor, model: ClassModel, classes: Tensor, weights: Tensor) -> float:

@@ -113,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
             _check_classes(samples)
         features = _features(samples, config, arguments, report)
         report("judging", 0, 0)
-        auditor = LabelAuditor().fit(features, samples.labels)
+        auditor = LabelAuditor(features_learnt=not arguments.as_they_are).fit(features, samples.labels)
         findings = findings_of(samples.names, samples.labels, auditor, samples.class_names)
         write_findings(out / LABELS, findings)
         _write_features(out / FEATURES, features, samples)
