@@ -1,6 +1,6 @@
 """Everything that defines a training run, and its checks."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from robustdml_ops.recipes.audit.uses import CONFIDENCE, DROP, TRAINING_USES, WEIGHT
@@ -82,6 +82,10 @@ class TrainingConfig:
         the probability that its label is right.
     labels_confidence : float
         In [0, 1].
+    correct : bool
+        Whether samples that the filter rejects take part under the class that it thinks they are of.
+    correct_confidence : float
+        In [0, 1], the least probability of that class.
     filter : FilterOptions or None
         What keeps samples of probably wrong labels out of the loss; None for what the method asks for.
     """
@@ -108,6 +112,8 @@ class TrainingConfig:
     labels: str = ""
     labels_use: str = DROP
     labels_confidence: float = CONFIDENCE
+    correct: bool = False
+    correct_confidence: float = CONFIDENCE
     options: OptionSet = field(default_factory=OptionSet)
     filter: FilterOptions | None = None
 
@@ -134,6 +140,20 @@ class TrainingConfig:
             group.check()
         self._check_filter()
         self._check_labels()
+        self._check_correction()
+
+    def _check_correction(self) -> None:
+        if not 0 <= self.correct_confidence <= 1:
+            raise UsageError(f"correct_confidence={self.correct_confidence}: expected a probability between 0 and 1")
+        if not self.correct:
+            return
+        if self.filter_options.kind != "prism-vmf":
+            raise UsageError(
+                f"correct is of what a filter by vMF-Sim rejects, and there is filter {self.filter_options.kind}: "
+                "choose filter prism-vmf, or a method that has it, robust"
+            )
+        if "labels" not in METHODS[self.method].inputs(self.options):
+            raise UsageError(f"correct has no effect on method {self.method}, which takes no labels")
 
     def _check_labels(self) -> None:
         if self.labels_use not in TRAINING_USES:
@@ -206,7 +226,9 @@ class TrainingConfig:
     @property
     def filter_options(self) -> FilterOptions:
         """The filter: the setting, or what the method asks for."""
-        return METHODS[self.method].filter if self.filter is None else self.filter
+        chosen = METHODS[self.method].filter if self.filter is None else self.filter
+        # Corrected is what this filter rejects: none other is tried in its place.
+        return replace(chosen, on_trial=False) if self.correct else chosen
 
     @property
     def needs_noise_rate(self) -> bool:

@@ -15,6 +15,7 @@ from robustdml_ops.robust.prism_settings import PRISMSettings
 from robustdml_ops.robust.prism_softmax import BankSoftmax, VmfSimilarity
 from robustdml_ops.rows.unit import normalized
 from robustdml_ops.shards import ONE_PROCESS, OneProcess, settings_of
+from robustdml_ops.validation import check_matrix
 
 
 class PRISMResult(NamedTuple):
@@ -253,6 +254,36 @@ class PRISM(TypedBuffers):
         """Scores alone, (B,): changes no state. Parameters and errors as in `forward`."""
         batch, _ = self._unit_batch(embeddings, labels, sample_ids)
         return self.shards.own(self.shards.guard(self._score, batch, proxies).values)
+
+    @torch.no_grad()
+    def propose(self, embeddings: Tensor) -> tuple[Tensor, Tensor]:
+        """Say of which class of the bank each sample is by its embedding alone: changes no state.
+
+        Parameters
+        ----------
+        embeddings : Tensor
+            (B, D), floating point, any scale.
+
+        Returns
+        -------
+        classes : Tensor
+            (B,) int64, argmax_k T(x, k).
+        log_p : Tensor
+            (B,), log of its softmax over the classes; −∞ while the bank is empty.
+
+        Raises
+        ------
+        ValueError, TypeError
+            Shapes, types or devices that do not fit.
+        RuntimeError
+            A similarity without a softmax over a bank, or classes divided among processes.
+        """
+        if not isinstance(self.scores, BankSoftmax) or self.shards.divided:
+            raise RuntimeError('propose() is for similarity="average" and "vmf", with all classes on one process')
+        check_matrix("embeddings", embeddings, columns=self.embedding_size)
+        dtype = torch.promote_types(embeddings.dtype, torch.float32)
+        with torch.autocast(embeddings.device.type, enabled=False):
+            return self.scores.likeliest(normalized(embeddings.detach(), dtype, self.backend))
 
     @torch.no_grad()
     def enqueue(self, embeddings: Tensor, labels: Tensor, keep: Tensor, sample_ids: Tensor | None = None) -> None:

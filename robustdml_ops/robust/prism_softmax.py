@@ -19,6 +19,8 @@ from robustdml_ops.shards import ONE_PROCESS, OneProcess
 from robustdml_ops.tracing import has_no_values, in_registry
 from robustdml_ops.vmf import fit_classes, mean_directions
 
+# Of samples with classes at a time: 16 MB.
+_MOST_LOGITS = 2**22
 LINE_WRITERS: dict[str, LineWriter] = {"triton": TritonLineWriter(), "eager": EagerLineWriter()}
 
 
@@ -80,6 +82,19 @@ class BankSoftmax(TypedBuffers):
     def lines(self) -> tuple[Tensor, Tensor]:
         """Scale and bias of every class, (C,) each."""
         return self.scale, self.bias
+
+    def likeliest(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Argmax_k T of unit rows X (B, D), (B,) int64, and the log of its softmax over the classes, (B,)."""
+        scale, bias = self.lines()
+        best, classes = X.new_full((len(X),), -torch.inf), torch.zeros(len(X), dtype=torch.int64, device=X.device)
+        lse, step = best, max(_MOST_LOGITS // max(len(X), 1), 1)
+        for start in range(0, len(scale), step):
+            part = slice(start, start + step)
+            logits = (X @ self.bank.sums[part].to(X.dtype).T) * scale[part] + bias[part]
+            top, place = logits.max(1)
+            classes = torch.where(top > best, place + start, classes)
+            best, lse = best.maximum(top), lse.logaddexp(logits.logsumexp(1))
+        return classes, torch.where(best > -torch.inf, best - lse, -torch.inf)
 
     def of_own(self, X: Tensor, own: ClassStatistics) -> Tensor:
         """T of each unit row X (B, D) and a class of its own, (B,)."""

@@ -14,6 +14,7 @@ from robustdml_ops.recipes.cli import main
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import load_data
 from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.filters.filter import Judged
 from robustdml_ops.recipes.networks.preparation import prepare
 from robustdml_ops.recipes.run.run import Run
 from robustdml_ops.recipes.train import train
@@ -80,7 +81,8 @@ def test_samples_weigh_as_much_as_their_labels_are_believed(source, method):
     given = torch.from_numpy(run.labels[rows])
     for kept, weights in ((None, believed), (keep, believed * keep)):
         expected = run.loss(embeddings, given, sample_weights=weights)
-        torch.testing.assert_close(run._batch_loss(embeddings, rows, kept), expected)
+        judged = None if kept is None else Judged(kept, kept, None, {})
+        torch.testing.assert_close(run._batch_loss(embeddings, rows, judged), expected)
 
 
 def test_noise_of_a_run_is_what_was_audited(tmp_path, clusters):

@@ -41,6 +41,8 @@ FIGURES = {
     "clean_auc": "score of right against wrong labels, AUC",
     "filter_precision": "right labels among the kept",
     "filter_kept": "kept by the filter",
+    "corrected_share": "under another label",
+    "corrected_right": "right ones among those labels",
     "confidence_accuracy": "confidence head, accuracy on true labels",
     "margin": "learnt margin",
     "training_seconds": "seconds of training",

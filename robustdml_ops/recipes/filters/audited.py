@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from robustdml_ops.audit.features import principal_rows
 from robustdml_ops.audit.rounds import judge
 from robustdml_ops.recipes.data import Rows
-from robustdml_ops.recipes.filters.filter import KEPT
+from robustdml_ops.recipes.filters.filter import KEPT, Judged
 from robustdml_ops.recipes.world import World
 
 QUALITY = "label_quality"
@@ -52,7 +52,7 @@ class AuditFilter(nn.Module):
     def start_epoch(self, epoch: int) -> None:
         """Nothing changes from epoch to epoch."""
 
-    def judge(self, embeddings: Tensor, rows: Rows, proxies: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+    def judge(self, embeddings: Tensor, rows: Rows, proxies: Tensor | None) -> Judged:
         """Say who takes part.
 
         Parameters
@@ -66,14 +66,12 @@ class AuditFilter(nn.Module):
 
         Returns
         -------
-        keep : Tensor
-            bool, (B,).
-        observed : dict
-            ``label_quality`` and ``kept``, (B,).
+        Judged
+            What is kept, under the labels given.
         """
         quality = self.quality[torch.from_numpy(rows).to(self.quality.device)]
         keep = quality >= LEAST_QUALITY
-        return keep, {QUALITY: quality, KEPT: keep}
+        return Judged(keep, keep, None, {QUALITY: quality, KEPT: keep})
 
     def remember(self, embeddings: Tensor, rows: Rows, keep: Tensor) -> None:
         """There is no memory."""

@@ -1,6 +1,7 @@
 """The filter of a run: who takes part in each step."""
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,13 +13,22 @@ from robustdml_ops.recipes.data import Rows
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.filters.options import FILTERS
 from robustdml_ops.recipes.world import ALONE, World
-from robustdml_ops.robust import PRISM, MemoryBank
+from robustdml_ops.robust import PRISM, LabelCorrection, MemoryBank
 from robustdml_ops.robust.prism_settings import WITH_BANK
 
-# What `Filter.judge` calls its choice.
-KEPT = "kept"
+# What `Filter.judge` calls its choice, and what takes part under another label.
+KEPT, CORRECTED = "kept", "corrected"
 _FILLED_AT_ONCE = 4096
 QUANTILES = {"min": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "max": 1.0}
+
+
+class Judged(NamedTuple):
+    """What a filter makes of a batch."""
+
+    keep: Tensor  # (B,) bool: what is believed and remembered
+    takes_part: Tensor  # (B,) bool: that, and what is corrected
+    labels: Tensor | None  # (B,) int64 to train with; None for those given
+    observed: dict[str, Tensor]  # (B,) by name, for the log
 
 
 class Filter(nn.Module):
@@ -35,8 +45,6 @@ class Filter(nn.Module):
     steps_per_epoch : int
         Batches an epoch; 0 where `fill` makes the epochs needless in which vMF-Sim waits for the memory.
     """
-
-    observed = ("log_p_clean", KEPT)
 
     def __init__(
         self,
@@ -68,6 +76,11 @@ class Filter(nn.Module):
             )
         except ValueError as error:
             raise UsageError(f"filter {options.kind}: {error}") from error
+        self.correction: LabelCorrection | None = None
+        self.observed: tuple[str, ...] = ("log_p_clean", KEPT)
+        if config.correct:
+            self.correction = LabelCorrection(num_samples, config.correct_confidence)
+            self.observed = (*self.observed, CORRECTED)
         self._labels = torch.from_numpy(labels)
         self._cautious = options.threshold == "cautious"
         self._warmup, self._warming = options.warmup, False
@@ -116,8 +129,8 @@ class Filter(nn.Module):
         """
         self._warming = epoch < self._warmup
 
-    def judge(self, embeddings: Tensor, rows: Rows, proxies: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Say who takes part.
+    def judge(self, embeddings: Tensor, rows: Rows, proxies: Tensor | None) -> Judged:
+        """Say who takes part, and under which label.
 
         Parameters
         ----------
@@ -130,15 +143,17 @@ class Filter(nn.Module):
 
         Returns
         -------
-        keep : Tensor
-            bool, (B,).
-        observed : dict
-            ``log_p_clean`` and ``kept``, (B,).
+        Judged
+            Who takes part.
         """
         labels, ids = self._of_batch(embeddings, rows)
         result = self.prism(embeddings, labels, ids, proxies if self.prism.similarity == "proxy" else None)
         keep = torch.ones_like(result.keep) if self._warming else result.keep
-        return keep, {"log_p_clean": result.log_p_clean, KEPT: keep}
+        observed = {"log_p_clean": result.log_p_clean, KEPT: keep}
+        if self.correction is None:
+            return Judged(keep, keep, None, observed)
+        fixed = self.correction(self.prism, embeddings, labels, keep, ids)
+        return Judged(keep, fixed.keep, fixed.labels, {**observed, CORRECTED: fixed.corrected})
 
     def remember(self, embeddings: Tensor, rows: Rows, keep: Tensor) -> None:
         """Put what was kept into the memory, after the step.

@@ -22,6 +22,8 @@ METRICS = {
     "mean_average_precision_at_r": "MAP@R",
     "filter_precision": "right labels among the kept",
     "filter_kept": "kept",
+    "corrected_share": "under another label",
+    "corrected_right": "right ones among those labels",
     "clean_auc": "right against wrong labels, AUC",
 }
 

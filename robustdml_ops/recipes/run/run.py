@@ -17,6 +17,7 @@ from robustdml_ops.recipes.data.samplers import ClassBalancedSampler, RandomSamp
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.evaluation import precisions_by_class, retrieval_metrics
 from robustdml_ops.recipes.filters.audited import AuditFilter, label_quality
+from robustdml_ops.recipes.filters.filter import CORRECTED, Filter, Judged
 from robustdml_ops.recipes.filters.make import AnyFilter, make_filter
 from robustdml_ops.recipes.filters.options import FILTERS, FilterOptions
 from robustdml_ops.recipes.loss_inputs import LossInput, Training, make_loss_inputs
@@ -98,6 +99,8 @@ class Run:
         )
         self.sampler = _make_sampler(config, self.labels)
         self._use_filter(config.filter_options)
+        if world.size > 1 and config.correct:
+            raise UsageError("labels are corrected on one process: train without torchrun, or without correct")
         if world.size > 1 and (alone := sorted(set(self.inputs) - {"labels"})):
             raise UsageError(
                 f"method {config.method} takes {', '.join(alone)}, which is made on one process: train without torchrun"
@@ -227,7 +230,7 @@ class Run:
         record |= self.log.record()
         for source in self._observers():
             record |= source.record()
-        self.history.append(record)
+        self.history.append(record | self._corrections())
 
     def evaluate(self) -> dict[str, float]:
         """Metrics of the test split, by the embeddings as they would be used."""
@@ -266,10 +269,11 @@ class Run:
         """
         with self._autocast():
             embeddings = self.network(as_tensor(self.prepared.data.train.inputs[rows], self.device))
-        keep = self._judge(embeddings.detach(), rows)
+        judged = self._judge(embeddings.detach(), rows)
+        keep = None if judged is None else judged.keep
         value = None
-        if keep is None or self.world.any(keep.any()):
-            loss = self._batch_loss(embeddings, rows, keep)
+        if judged is None or self.world.any(judged.takes_part.any()):
+            loss = self._batch_loss(embeddings, rows, judged)
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
@@ -280,15 +284,15 @@ class Run:
             self.filter.remember(embeddings.detach(), rows, keep)
         return value
 
-    def _judge(self, embeddings: Tensor, rows: Rows) -> Tensor | None:
+    def _judge(self, embeddings: Tensor, rows: Rows) -> Judged | None:
         if self.filter is None:
             return None
         proxies = self.method.proxies
-        keep, observed = self.filter.judge(embeddings, rows, None if proxies is None else proxies(self.loss))
-        self.log.write(rows, observed)
-        return keep
+        judged = self.filter.judge(embeddings, rows, None if proxies is None else proxies(self.loss))
+        self.log.write(rows, judged.observed)
+        return judged
 
-    def _batch_loss(self, embeddings: Tensor, rows: Rows, keep: Tensor | None) -> Tensor:
+    def _batch_loss(self, embeddings: Tensor, rows: Rows, judged: Judged | None) -> Tensor:
         # Outside of autocast: confidences keep float32, because β = 100 would make their rounding errors large.
         arguments: dict[str, Any] = {}
         for source in self.inputs.values():
@@ -296,7 +300,9 @@ class Run:
             self.log.write(rows, source.observe(given))
             arguments |= given
         weights = None if self.weights is None else self.weights[torch.from_numpy(rows)].to(self.device)
-        for factor in (keep, weights):
+        if judged is not None and judged.labels is not None:
+            arguments["labels"] = judged.labels
+        for factor in (None if judged is None else judged.takes_part, weights):
             if factor is not None:
                 arguments["sample_weights"] = factor.float() * arguments.get("sample_weights", 1.0)
         with self._autocast():
@@ -312,6 +318,17 @@ class Run:
 
     def _embed_training_split(self) -> Tensor:
         return torch.from_numpy(apply_in_batches(self.embedder, self.prepared.data.train.inputs, self.device))
+
+    def _corrections(self) -> dict[str, float]:
+        """Share of the samples that took part under another label, and how many of these labels were right."""
+        if not isinstance(self.filter, Filter) or self.filter.correction is None:
+            return {}
+        corrected = self.log.scores()[CORRECTED] == 1
+        share = {"corrected_share": float(corrected.mean())}
+        if not corrected.any() or not self.changed.any():
+            return share
+        proposals = self.filter.correction.proposals.cpu().numpy()[corrected]
+        return {**share, "corrected_right": float((proposals == self.prepared.data.train.labels[corrected]).mean())}
 
     def _margins(self) -> dict[str, float]:
         margins = getattr(self.loss, "margins", None)

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from robustdml_ops.recipes.evaluation import detection_auc
-from robustdml_ops.recipes.filters.filter import KEPT
+from robustdml_ops.recipes.filters.filter import CORRECTED, KEPT
 
 # Quantities that are low for labels held to be right. All others are high for them.
-LOW_WHEN_RIGHT = frozenset({"detector_loss", "above_threshold"})
+LOW_WHEN_RIGHT = frozenset({"detector_loss", "above_threshold", CORRECTED})
 
 
 class SampleLog(nn.Module):

@@ -126,6 +126,8 @@ def _of_run() -> Iterator[Setting]:
         choices=TRAINING_USES,
     )
     yield field("labels_confidence", "least probability of a proposal that takes the place of the label")
+    yield field("correct", "let what a filter rejects take part under the class that it thinks it is of")
+    yield field("correct_confidence", "least probability of that class")
     heading = "network"
     yield field("finetune", "train the backbone too, rather than the embedding layer on frozen features")
     yield field(

@@ -53,6 +53,7 @@ PARTS = [
     _part("robust-otsu", "Robust, a filter that always cuts", "robust", filter=replace(_STEPS_BACK, threshold="otsu")),
     _part("robust-prism", "Robust, the filter that steps back alone", "robust", filter=_STEPS_BACK),
     _part("robust-audit", "Robust, judged before training alone", "robust", filter=FilterOptions(AUDIT)),
+    _part("robust-corrected", "Robust, rejected labels corrected", "robust", correct=True),
     _part("robust-trained", "Robust without averaging", "robust", averaging=1.0),
     _part("robust-random", "Robust from a random start", "robust", start="random"),
     _part("proxy-anchor-principal", "Proxy-Anchor, principal start", "proxy-anchor", start="principal"),

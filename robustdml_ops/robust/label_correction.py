@@ -1,0 +1,132 @@
+"""Labels put right in training: the class that a filter thinks a rejected sample is of, in the place of its label."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.robust.batch import check_ids, check_keep
+from robustdml_ops.robust.buffers import TypedBuffers
+from robustdml_ops.robust.prism import PRISM
+from robustdml_ops.validation import check_labels, check_matrix, check_sizes
+
+
+class Corrected(NamedTuple):
+    """A batch as it is to be trained on."""
+
+    labels: Tensor  # (B,) int64: the label given, or the proposal that takes its place
+    keep: Tensor  # (B,) bool: what takes part, the corrected samples among it
+    corrected: Tensor  # (B,) bool
+
+
+class LabelCorrection(TypedBuffers):
+    """Lets samples that PRISM rejects take part under the class that it thinks they are of.
+
+    A sample x that was rejected takes part under
+
+        k*(x) = argmax_k T(x, k),      if P(k* | x) = softmax_k T(x, k)[k*] ≥ confidence
+
+    and k* was the same in its last ``visits`` judgements. The label given is never changed: as soon as the filter keeps
+    the sample, or proposes another class, the correction ends. What was corrected does not get into the memory, so that
+    no correction vouches for itself or for others. In a training step::
+
+        result = prism(embeddings, labels, ids)
+        fixed = correction(prism, embeddings, labels, result.keep, ids)
+        loss = loss_function(embeddings, fixed.labels, sample_weights=fixed.keep.float())
+        loss.backward()
+        optimizer.step()
+        prism.enqueue(embeddings, labels, result.keep, ids)                # the labels given, and what was kept
+
+    Parameters
+    ----------
+    num_samples : int
+        N, size of the training set.
+    confidence : float
+        In [0, 1]. Log-densities of vMF-Sim are far apart: most P are near 1, and it is the visits that count.
+    visits : int
+        How often in a row the same class has to be proposed, at least 1.
+
+    Attributes
+    ----------
+    proposals : Tensor
+        (N,) int64, the class proposed for each sample when it was judged last, −1 before and where its label is it.
+    times : Tensor
+        (N,) int64, how often in a row.
+
+    Notes
+    -----
+    An extension: Liu et al. name the correction of labels as an outlook (section VII). ``docs/audit.md`` has what it
+    brings. All state is in ``state_dict``. One product B×C×D a step beside those of the filter; nothing waits for a
+    GPU.
+
+    Examples
+    --------
+    >>> prism = PRISM(2, 2, "vmf", threshold="fixed", fixed_threshold=0.5, memory_size=8, vmf_start=0)
+    >>> right = torch.tensor([[1.0, 0.1], [1.0, -0.1], [0.1, 1.0], [-0.1, 1.0]])
+    >>> prism.enqueue(right, torch.tensor([0, 0, 1, 1]), torch.ones(4, dtype=torch.bool))
+    >>> x, label, ids = torch.tensor([[1.0, 0.0]]), torch.tensor([1]), torch.tensor([4])
+    >>> correction = LabelCorrection(num_samples=5, visits=2)
+    >>> for _ in range(2):
+    ...     result = prism(x, label, ids)
+    ...     correction(prism, x, label, result.keep, ids)
+    Corrected(labels=tensor([1]), keep=tensor([False]), corrected=tensor([False]))
+    Corrected(labels=tensor([0]), keep=tensor([True]), corrected=tensor([True]))
+    """
+
+    proposals: Tensor
+    times: Tensor
+
+    def __init__(self, num_samples: int, confidence: float = 0.9, visits: int = 2) -> None:
+        super().__init__()
+        check_sizes(num_samples=num_samples, visits=visits)
+        if not 0 <= confidence <= 1:
+            raise ValueError(f"confidence must lie in [0, 1], got {confidence}")
+        self.confidence, self.visits = confidence, visits
+        self.register_buffer("proposals", torch.full((num_samples,), -1))
+        self.register_buffer("times", torch.zeros(num_samples, dtype=torch.int64))
+
+    @torch.no_grad()
+    def forward(self, prism: PRISM, embeddings: Tensor, labels: Tensor, keep: Tensor, sample_ids: Tensor) -> Corrected:
+        """Correct a batch that has been judged: this counts a visit of each of its samples.
+
+        Parameters
+        ----------
+        prism : PRISM
+            The filter, with similarity "average" or "vmf".
+        embeddings : Tensor
+            (B, D), as given to the filter.
+        labels : Tensor
+            (B,), integers: the labels given.
+        keep : Tensor
+            (B,) bool, as the filter said.
+        sample_ids : Tensor
+            (B,), integers in 0 … N−1.
+
+        Returns
+        -------
+        Corrected
+            Labels to train with, and who takes part.
+
+        Raises
+        ------
+        ValueError, TypeError, IndexError
+            Shapes, types or ids that do not fit. Nothing has changed then.
+        RuntimeError
+            A filter whose similarity has no bank of classes.
+        """
+        check_matrix("embeddings", embeddings, columns=prism.embedding_size)
+        labels = check_labels(labels, embeddings).long()
+        keep = check_keep(keep, labels)
+        ids = check_ids(sample_ids, len(labels), len(self.proposals), self.proposals.device)
+        proposed, log_p = prism.propose(embeddings)
+        proposed = torch.where((proposed == labels) | log_p.isinf(), -1, proposed)
+        times = torch.where(proposed == self.proposals[ids], self.times[ids] + 1, 1)
+        self.proposals.index_copy_(0, ids, proposed)
+        self.times.index_copy_(0, ids, times)
+        sure = (log_p.exp() >= self.confidence) & (times >= self.visits)
+        corrected = ~keep & sure & (proposed >= 0)
+        return Corrected(torch.where(corrected, proposed, labels), keep | corrected, corrected)
+
+    def extra_repr(self) -> str:
+        """Return the settings, for ``repr``."""
+        return f"samples={len(self.proposals)}, confidence={self.confidence}, visits={self.visits}"
