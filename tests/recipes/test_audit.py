@@ -1,8 +1,10 @@
 """``robustdml audit`` and ``apply``, from files to files."""
 
 import csv
+import html
 import json
 import re
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from PIL import Image
 
 from robustdml_ops.recipes.audit.clean import clean_labels
+from robustdml_ops.recipes.audit.confusion_matrix import confused_classes, render_matrix
 from robustdml_ops.recipes.audit.findings import Finding, read_findings
 from robustdml_ops.recipes.cli import main
 from robustdml_ops.recipes.errors import UsageError
@@ -78,6 +81,15 @@ def test_features_from_end_to_end(features, tmp_path, capsys):
     assert data["classes"] == ["ant", "bee", HOSTILE, "</script>"]
     assert {data["samples"][str(row)]["name"] for row in data["suspects"]} >= {"3", "40", "70"}
     assert [len(group) for group in data["groups"]] == [2]
+
+    # The matrix: a row of each confused class, in which the proposals are, and its own samples on the diagonal.
+    matrix = re.search(r'<table class="matrix">(.*?)</table>', page, re.S)[1]
+    lines = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", line) for line in matrix.split("</tr>")[1:-1]]
+    names = [html.unescape(line[0]) for line in lines]
+    assert sorted(names) == sorted(["ant", "bee", HOSTILE])
+    counts = {(names[i], names[j]): cell for i, line in enumerate(lines) for j, cell in enumerate(line[1:])}
+    assert counts["bee", "ant"] == counts[HOSTILE, "bee"] == counts["ant", HOSTILE] == "1"
+    assert counts["ant", "bee"] == "" and counts["ant", "ant"] == str(30 - 2) and counts["bee", "bee"] == "29"
 
     # The same audit again takes what is there; one of other data is refused.
     before = (out / "run-0" / "model.pt").stat().st_mtime_ns
@@ -211,6 +223,15 @@ def _written(file: Path, text: str) -> Path:
 def _saved(folder: Path, features, labels) -> Path:
     np.savez(folder / "features.npz", features=features, labels=np.array(labels))
     return folder / "features.npz"
+
+
+def test_classes_of_the_matrix_are_those_most_confused():
+    pairs = Counter({(f"class {k}", f"class {k + 1}"): 100 - k for k in range(0, 90, 2)})
+    pairs["class 1", "class 0"] = 30
+    chosen = confused_classes(pairs)
+    assert chosen == [f"class {k}" for k in range(40)]
+    assert confused_classes(Counter()) == []
+    assert render_matrix([Finding("a", "x", 0.9, "x", 0.9, "right", -1)]) == ""
 
 
 def test_what_becomes_of_a_label():

@@ -14,6 +14,7 @@ from PIL import Image
 
 from robustdml_ops.audit import LabelAuditor
 from robustdml_ops.audit.verdicts import FEWEST_SAMPLES, NO_CLASS, RIGHT
+from robustdml_ops.recipes.audit.confusion_matrix import render_matrix
 from robustdml_ops.recipes.audit.findings import Finding
 from robustdml_ops.recipes.audit.page_script import SCRIPT, STYLE
 from robustdml_ops.recipes.audit.samples import AuditSamples
@@ -181,7 +182,9 @@ def _per_class(samples: AuditSamples, findings: list[Finding], auditor: LabelAud
 def _confusions(findings: list[Finding]) -> str:
     pairs = Counter((one.label, one.proposed) for one in findings if one.label != one.proposed)
     rows = [(given, proposed, str(count)) for (given, proposed), count in pairs.most_common(MOST_CONFUSIONS)]
-    return _table("Confused classes", ("given", "proposed", "samples"), rows)
+    return f"<h2>Which classes are confused</h2>{render_matrix(findings)}" + _table(
+        "Confused classes, pair by pair", ("given", "proposed", "samples"), rows
+    )
 
 
 def _small(samples: AuditSamples, auditor: LabelAuditor) -> str:

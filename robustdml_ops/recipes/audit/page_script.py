@@ -20,6 +20,10 @@ button, select { font: inherit; padding: .15rem .7rem; max-width: 20rem; }
 img { width: 72px; height: 72px; margin-right: 3px; background: #eee; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid #e6e8eb; overflow-wrap: anywhere; }
+.wide { overflow-x: auto; } .matrix td { text-align: right; padding: .1rem .35rem; min-width: 1.6rem;
+       border: 1px solid #e6e8eb; }
+.matrix th { padding: .1rem .4rem; border: 0; max-width: 10rem; } .matrix .own { color: #5b6067; background: #f6f7f8; }
+.matrix th span { writing-mode: vertical-rl; max-height: 9rem; overflow: hidden; }
 details { max-height: 30rem; overflow: auto; } .group { padding: .4rem 0; border-bottom: 1px solid #e6e8eb; }
 .group span { display: inline-block; max-width: 9rem; font-size: .8rem; overflow-wrap: anywhere; vertical-align: top; }
 """
