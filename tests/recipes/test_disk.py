@@ -82,8 +82,8 @@ sys.exit(main(sys.argv[2:]))
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit of that kind")
 @pytest.mark.parametrize(
     ("room", "file"),
-    # The checkpoint is some 90 kB, the report more.
-    [(300, "config.yaml"), (20_000, "checkpoint.pt"), (120_000, "report.html")],
+    # The checkpoint is some 34 kB, the report 50.
+    [(300, "config.yaml"), (20_000, "checkpoint.pt"), (42_000, "report.html")],
 )
 def test_a_full_disk_names_the_file(features, tmp_path, room, file):
     out = tmp_path / "run"
