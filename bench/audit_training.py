@@ -21,6 +21,7 @@ from robustdml_ops.recipes.audit.samples import AuditSamples
 from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import load_data
 from robustdml_ops.recipes.errors import UsageError
+from robustdml_ops.recipes.methods import METHODS
 from robustdml_ops.recipes.networks.preparation import Prepared, prepare
 from robustdml_ops.recipes.run.noisy_labels import noisy_labels
 from robustdml_ops.recipes.train import train
@@ -28,14 +29,16 @@ from robustdml_ops.recipes.train import train
 NOISES = ("none", "symmetric:0.5", "semantic:0.5", "symmetric:0.2", "small-cluster:0.5", "long-tailed:0.5",
           "class-conditional:0.3", "symmetric:0.7", "symmetric:0.05")  # fmt: skip
 PLAIN = {"method": "contrastive", "start": "principal"}
+# With its filter, and not one that a trial chooses: the rows differ in what is done about labels alone.
+ROBUST = {"filter": replace(METHODS["robust"].filter, on_trial=False)}
 AUDITED = {"drop": "dropped", "correct": "corrected", "weight": "weighed"}
 # Fields of the settings by row; `labels` of rows that use an audit are its file.
 ROWS = {
     "plain loss, labels as they are": PLAIN,
-    "robust, labels as they are": {},
-    "robust, corrected in training": {"correct": True},
+    "robust, labels as they are": ROBUST,
+    "robust, corrected in training": {**ROBUST, "correct": True},
     **{f"plain loss, audited and {told}": {**PLAIN, "labels_use": use} for use, told in AUDITED.items()},
-    **{f"robust, audited and {told}": {"labels_use": use} for use, told in AUDITED.items()},
+    **{f"robust, audited and {told}": {**ROBUST, "labels_use": use} for use, told in AUDITED.items()},
 }
 METRIC = "precision_at_1"
 
