@@ -47,7 +47,7 @@ kills: $(VENV)/.native
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.kill --kills $(KILLS) --faults $(FAULTS) --seed 0 --json out/kills.json
 
 sanitize: $(VENV)/.native
-	$(BIN)/python -m pytest tests/native/test_sanitized.py
+	SANITIZE_CALLS=20000 $(BIN)/python -m pytest tests/native/test_sanitized.py
 
 # Random calls of everything public against the reference; a run that was cut off goes on where it ended. docs/fuzz.md
 CASES ?= 100000

@@ -1,4 +1,7 @@
-"""The native functions, emulated CUDA kernels included, under AddressSanitizer and UndefinedBehaviorSanitizer."""
+"""The native functions, emulated CUDA kernels included, under AddressSanitizer and UndefinedBehaviorSanitizer.
+
+``make sanitize`` makes more random calls, SANITIZE_CALLS of them, and has ThreadSanitizer watch eight at once.
+"""
 
 import os
 import subprocess
@@ -13,11 +16,17 @@ HERE = Path(__file__).parent
 TESTS = sorted(str(path) for path in HERE.parent.glob("*/test_*_native.py"))
 
 
-def asan_library() -> Path:
-    """The runtime that has to be loaded before Python."""
+CALLS = os.environ.get("SANITIZE_CALLS")
+
+
+def runtime(name: str) -> Path:
+    """The library that has to be loaded before Python."""
     compiler = os.environ.get("CXX") or native_builds.tool("c++")
-    answer = subprocess.run([compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
-    return Path(answer.stdout.strip())
+    answer = subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True)
+    library = Path(answer.stdout.strip())
+    if not library.is_absolute():
+        pytest.skip(f"the C++ compiler comes without {name}")
+    return library
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +35,7 @@ def sanitized():
     reason = native_builds.missing_tools()
     if reason:
         pytest.skip(f"the sanitized module can't be built: {reason}")
-    library = asan_library()
-    if not library.is_absolute():
-        pytest.skip("the C++ compiler comes without libasan")
+    library = runtime("libasan.so")
     module = native_builds.build("sanitized", "-DROBUSTDML_SANITIZE=ON", "-DROBUSTDML_EMULATE_CUDA=ON")
     environment = os.environ | {
         "LD_PRELOAD": str(library),
@@ -38,11 +45,29 @@ def sanitized():
         "ROBUSTDML_NATIVE_UNDER_TEST": str(module),
     }
 
+    return runner(environment)
+
+
+@pytest.fixture(scope="module")
+def watched():
+    """Runs Python with a module whose memory ThreadSanitizer watches."""
+    if CALLS is None:
+        pytest.skip("it takes a minute to compile: make sanitize runs it")
+    reason = native_builds.missing_tools()
+    if reason:
+        pytest.skip(f"the module can't be built: {reason}")
+    library = runtime("libtsan.so")
+    module = native_builds.build("watched", "-DROBUSTDML_SANITIZE_THREADS=ON")
+    return runner(os.environ | {"LD_PRELOAD": str(library), "ROBUSTDML_NATIVE_UNDER_TEST": str(module)})
+
+
+def runner(environment):
     def run(*arguments):
         return subprocess.run(
-            [sys.executable, *arguments], env=environment, cwd=HERE, capture_output=True, text=True, timeout=600
+            [sys.executable, *arguments], env=environment, cwd=HERE, capture_output=True, text=True, timeout=3000
         )
 
+    run.module = environment["ROBUSTDML_NATIVE_UNDER_TEST"]
     return run
 
 
@@ -69,3 +94,32 @@ def test_an_overrun_is_noticed(sanitized):
     result = sanitized("-c", overrun)
     assert result.returncode != 0
     assert "heap-buffer-overflow" in result.stderr
+
+
+def test_random_calls_are_clean(sanitized):
+    calls = CALLS or "390"
+    result = sanitized("fuzz_binding.py", sanitized.module, "--calls", calls, "--at-once", "2")
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-5000:]
+    assert result.stdout.strip() == f"{calls} calls"
+
+
+def test_random_calls_at_once_do_not_race(watched):
+    result = watched("fuzz_binding.py", watched.module, "--calls", CALLS, "--at-once", "8")
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-5000:]
+    assert "WARNING: ThreadSanitizer" not in result.stderr
+
+
+def test_a_race_is_noticed(watched):
+    """The check above can fail: two calls that write one result."""
+    race = (
+        "import os, pathlib, threading, native_builds, numpy as np\n"
+        "native = native_builds.load(pathlib.Path(os.environ['ROBUSTDML_NATIVE_UNDER_TEST']))\n"
+        "P, U, norm = np.ones((4000, 64)), np.ones((4000, 64)), np.ones(4000)\n"
+        "arguments = (P.ctypes.data, 64, 1), (U.ctypes.data, 64, 1), norm.ctypes.data, 4000, 64, 1\n"
+        "threads = [threading.Thread(target=native.normalize_rows_f64, args=arguments) for _ in range(4)]\n"
+        "[thread.start() for thread in threads]\n"
+        "[thread.join() for thread in threads]\n"
+    )
+    result = watched("-c", race)
+    assert result.returncode != 0
+    assert "WARNING: ThreadSanitizer: data race" in result.stderr

@@ -28,7 +28,7 @@ def interpreter_refusal() -> str | None:
 
 
 @pytest.mark.skipif(interpreter_refusal() is not None, reason=str(interpreter_refusal()))
-@pytest.mark.parametrize("room", ["anchor", "classes", "optim", "pairs", "robust", "rows", "similarity"])
+@pytest.mark.parametrize("room", ["anchor", "classes", "fuzz", "optim", "pairs", "robust", "rows", "similarity"])
 def test_in_the_interpreter(room):
     files = [str(file) for file in sorted((ROOT / "tests" / room).glob("test_*_triton.py"))]
     run = run_python("-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", *files, TRITON_INTERPRET="1")

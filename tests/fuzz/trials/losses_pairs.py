@@ -116,6 +116,8 @@ def memory_contrastive(draw: Draw) -> Trial:
     module = losses.MemoryContrastiveLoss(margin, variant=variant, **options)
     tensors = pairs.tensors | ({} if weights is None else {"weights": weights})
     y, of_candidates = _reference_labels(pairs)
+    # The batch's own term is of the embeddings' type, whatever the bank's is.
+    compute = torch.float64 if pairs.X.dtype == torch.float64 else torch.float32
     both = [pair_sets(y)[0]] + ([] if pairs.V is None else [pairs.sets[0]])
 
     def expected(t: Tensors):
@@ -125,7 +127,7 @@ def memory_contrastive(draw: Draw) -> Trial:
         return per_sample_memory_loss(X, y, V, of_candidates, margin, variant, w, options["reduction"])
 
     return Trial(
-        _call(module, pairs), expected, tensors, tuple(pairs.tensors), wanted_of(draw, *tensors), pairs.compute,
+        _call(module, pairs), expected, tensors, tuple(pairs.tensors), wanted_of(draw, *tensors), compute,
         digits(pairs.X.shape[1], 2.0), both,
     )  # fmt: skip
 
