@@ -54,7 +54,7 @@ CASES ?= 100000
 SEED ?= 17
 PROCESSES ?= 2
 fuzz: $(VENV)/.native
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --cases $(CASES) --seed $(SEED) -n $(PROCESSES) --out out/fuzz
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m tests.fuzz --cases $(CASES) --seed $(SEED) -n $(PROCESSES) --out out/fuzz
 
 # What thousands of steps of each loss, filter and optimiser leave in memory, files and threads.
 STEPS ?= 10000

@@ -282,19 +282,22 @@ def _gemm(dtype):
     return 0
 
 
-def _sweep(draw, B, rows_, D, together=1, update=None):
-    P, view, by_columns = draw.matrix(rows_, D)
+def _sweep(draw, B, rows_, D, together=1, subset=False):
+    """Fields of a sweep over all rows of P or, with ``subset``, perhaps over some; P's numbers and how they lie."""
+    whole = rows_ + (draw.size() if subset and draw.flag() else 0)
+    P, view, by_columns = draw.matrix(whole, D)
+    met = draw.of(draw.rng.permutation(whole)[:rows_], np.int64) if whole > rows_ else None
     chunk = together * int(draw.rng.integers(1, max(2, rows_ // together + 1)))
-    wants = draw.flag(), draw.flag() and update is None
+    wants = draw.flag(), draw.flag()
     dX = draw.out(B, D) if wants[0] else None
     dP, dview, _ = draw.matrix(rows_, D, np.nan, by_columns)
     if wants[1]:
         draw.outputs.append(dview)
     fields = {
         "gemm": _gemm(draw.dtype), "set_threads": 0, "X": address(draw.normal(B, D)), "B": B, "D": D,
-        "P": P[0], "P_row_stride": P[1], "P_column_stride": P[2], "rows": rows_, "normalize": draw.flag(),
-        "dX": address(dX), "dP": dP[0] if wants[1] else 0, "dP_row_stride": dP[1], "dP_column_stride": dP[2],
-        "chunk_rows": min(rows_, chunk), "threads": draw.threads,
+        "P": P[0], "P_row_stride": P[1], "P_column_stride": P[2], "rows": rows_, "met": address(met),
+        "normalize": draw.flag(), "dX": address(dX), "dP": dP[0] if wants[1] else 0, "dP_row_stride": dP[1],
+        "dP_column_stride": dP[2], "chunk_rows": min(rows_, chunk), "threads": draw.threads,
     }  # fmt: skip
     return fields, view, by_columns
 
@@ -305,11 +308,11 @@ def _update(module, draw, fields, view, by_columns):
         return {}
     kind = str(draw.rng.choice(["adamw", "sgd", "adagrad"]))
     half = draw.flag() and kind != "adagrad"
-    stride = max(fields["P_row_stride"], fields["P_column_stride"])
-    span = (fields["D" if by_columns else "rows"] - 1) * stride + fields["rows" if by_columns else "D"]
+    stride, (whole, D) = max(fields["P_row_stride"], fields["P_column_stride"]), view.shape
+    span = ((D if by_columns else whole) - 1) * stride + (whole if by_columns else D)
     moments = [draw.of(np.zeros(span), np.uint16 if half else draw.dtype) for _ in range(2)]
     if kind == "adagrad":
-        moments[0] = draw.of(np.ones(fields["rows"]))
+        moments[0] = draw.of(np.ones(whole))
     chunks = -(-fields["rows"] // fields["chunk_rows"])
     update = function(module, "ProxyUpdate", draw)(
         kind=kind, P=fields["P"], M1=address(moments[0]), M2=address(moments[1]) if kind == "adamw" else 0,
@@ -324,7 +327,7 @@ def _update(module, draw, fields, view, by_columns):
 
 def anchor_sweep(module, draw):
     n, B, D = draw.size(1), draw.size(1), draw.size(1)
-    fields, view, by_columns = _sweep(draw, B, n, D)
+    fields, view, by_columns = _sweep(draw, B, n, D, subset=True)
     each = [draw.normal(n) for _ in range(2)]
     upstream = {"upstream_positive": address(each[0]), "upstream_negative": address(each[1])}
     fields |= _update(module, draw, fields, view, by_columns)
@@ -346,7 +349,7 @@ def anchor_sweep(module, draw):
 
 def class_sweep(module, draw):
     C, H, B, D = draw.size(1, 40), int(draw.rng.integers(1, 4)), draw.size(1), draw.size(1)
-    fields, view, by_columns = _sweep(draw, B, C * H, D, together=H)
+    fields, view, by_columns = _sweep(draw, B, C * H, D, together=H, subset=True)
     chunk = _class_chunk(module, draw, C, H, B, None, None)
     sets = _sorted(draw, draw.labels(B, C)) | {"first_label": 0}
     if draw.flag():
