@@ -75,6 +75,19 @@ def prism() -> Step:
     return step
 
 
+def label_correction() -> Step:
+    module = robust.PRISM(C, D, "vmf", 0.3, memory_size=60, vmf_start=0)
+    correction = robust.LabelCorrection(40)
+
+    def step() -> None:
+        X, labels, _ = batch()
+        keep = module(X, labels).keep
+        correction(module, X, labels, keep, torch.arange(len(X)))
+        module.enqueue(X, labels, keep)
+
+    return step
+
+
 def memory_bank() -> Step:
     bank, classes = robust.MemoryBank(C, D, 60, num_samples=40), robust.VmfClasses(C, D)
 
@@ -110,6 +123,7 @@ STEPS: dict[str, Callable[[], Step]] = {
     "ProxyAnchorLoss, 1 MB": lambda: large(losses.ProxyAnchorLoss),
     "NormalizedSoftmaxLoss, 1 MB": lambda: large(losses.NormalizedSoftmaxLoss),
     "PRISM": prism,
+    "LabelCorrection": label_correction,
     "MemoryBank": memory_bank,
     "VmfClasses": memory_bank,
     "BalancedSelfPaced": balanced_self_paced,

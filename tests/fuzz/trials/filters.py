@@ -197,7 +197,46 @@ def confidence_head(draw: Draw) -> Check:
     return Check(judge)
 
 
+def label_correction(draw: Draw) -> Check:
+    """The same samples, judged anew a few times beside one bank."""
+    similarity, D, B = draw(st.sampled_from(["average", "vmf"])), draw(st.sampled_from([2, 5])), draw(st.integers(0, 9))
+    confidence, visits = draw(st.sampled_from([0.0, 0.4, 0.9])), draw(st.integers(1, 3))
+    generator, rounds, backend = generator_of(draw(seeds)), draw(st.integers(1, 4)), draw(backends)
+    starts = {"vmf_start": 0, "estimator": "prism", "bias_correction": "u"} if similarity == "vmf" else {}
+
+    def judge() -> None:
+        chosen = {"threshold": "fixed", "fixed_threshold": 0.5, "memory_size": 30, "memory_dtype": torch.float64}
+        prism = robust.PRISM(C, D, similarity, backend=backend, **chosen, **starts)
+        correction = robust.LabelCorrection(N, confidence, visits)
+        centers, bank_labels = normal(generator, C, D), torch.arange(20) % (C - 1)
+        bank = centers[bank_labels] + normal(generator, 20, D)
+        prism.enqueue(bank, bank_labels, torch.ones(20, dtype=torch.bool))
+        ids, given = torch.randperm(N, generator=generator)[:B], torch.randint(C, (B,), generator=generator)
+        before: list[torch.Tensor] = []
+        for _ in range(rounds):
+            X = centers[torch.randint(C - 1, (B,), generator=generator)] + normal(generator, B, D)
+            keep = uniform(generator, B) < 0.4
+            fixed = correction(prism, X, given, keep, ids)
+            if similarity == "vmf":
+                T = python_ref.prism.vmf_similarity(X, bank, bank_labels, C, "u")
+            else:
+                T = python_ref.prism.average_similarity(X, bank, bank_labels, C)
+            shares = T.softmax(1).topk(2).values
+            if ((shares[:, 0] - confidence).abs() < 1e-6).any() or (shares[:, 0] - shares[:, 1] < 1e-6).any():
+                return  # rounding decides
+            labels, kept = given, keep
+            if len(before) >= visits - 1:
+                counted = before[len(before) - visits + 1 :]
+                labels, kept = python_ref.prism.corrected_labels(T, given, keep, confidence, counted)
+            assert torch.equal(fixed.labels, labels) and torch.equal(fixed.keep, kept)
+            assert torch.equal(fixed.corrected, kept & ~keep)
+            before.append(T.argmax(1))
+
+    return Check(judge)
+
+
 TRIALS = {
+    "LabelCorrection": label_correction,
     "PRISM": prism,
     "MemoryBank": memory_bank,
     "VmfClasses": vmf_classes,
