@@ -10,7 +10,7 @@ import python_ref
 from python_ref.multi_similarity import multi_similarity_terms
 from python_ref.pairs import pair_sets, without_absent
 from robustdml_ops import losses
-from tests.fuzz.draws import flags, generator_of, sample_weights, seeds, uniform
+from tests.fuzz.draws import flags, generator_of, matrices, sample_weights, seeds, uniform
 from tests.fuzz.oracle import Tensors, Trial
 from tests.fuzz.trials.batches import Draw, chance, digits, wanted_of
 from tests.fuzz.trials.losses_anchor import options_of
@@ -109,15 +109,20 @@ def contrastive(draw: Draw) -> Trial:
     )  # fmt: skip
 
 
+def _computed(X: Tensor) -> torch.dtype:
+    return torch.float64 if X.dtype == torch.float64 else torch.float32
+
+
 def memory_contrastive(draw: Draw) -> Trial:
     pairs, options = drawn(draw), options_of(draw)
+    if pairs.V is not None and pairs.compute != _computed(pairs.X):
+        # The two terms are of two types then, and of two precisions.
+        pairs.V = draw(matrices(pairs.m, pairs.X.shape[1], pairs.X.dtype))
     margin, variant = draw(st.sampled_from([0.137, 0.52])), draw(st.sampled_from(["paper", "xbm", "authors"]))
     weights = _weights(draw, pairs)
     module = losses.MemoryContrastiveLoss(margin, variant=variant, **options)
     tensors = pairs.tensors | ({} if weights is None else {"weights": weights})
     y, of_candidates = _reference_labels(pairs)
-    # The batch's own term is of the embeddings' type, whatever the bank's is.
-    compute = torch.float64 if pairs.X.dtype == torch.float64 else torch.float32
     both = [pair_sets(y)[0]] + ([] if pairs.V is None else [pairs.sets[0]])
 
     def expected(t: Tensors):
@@ -127,7 +132,7 @@ def memory_contrastive(draw: Draw) -> Trial:
         return per_sample_memory_loss(X, y, V, of_candidates, margin, variant, w, options["reduction"])
 
     return Trial(
-        _call(module, pairs), expected, tensors, tuple(pairs.tensors), wanted_of(draw, *tensors), compute,
+        _call(module, pairs), expected, tensors, tuple(pairs.tensors), wanted_of(draw, *tensors), pairs.compute,
         digits(pairs.X.shape[1], 2.0), both,
     )  # fmt: skip
 
