@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from robustdml_ops.older_torch import float32_setting
+
 
 def compute_dtype(embeddings: Tensor, proxies: Tensor) -> torch.dtype:
     """float64 where either input is, else float32: bfloat16 cosines would cost 2⁻⁹·α in the exponent."""
@@ -41,13 +43,8 @@ def multiplies_bfloat16(device: torch.device) -> bool:
 
 
 def exact_float32_products(device: torch.device) -> bool:
-    """Whether products of float32 matrices multiply all of their digits there, by PyTorch's setting in force.
-
-    PyTorch has two such settings: ``torch.set_float32_matmul_precision``, and the newer ``fp32_precision`` of each
-    backend, which follows the former. Where the newer one was set the getter of the former raises.
-    """
-    backend = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
-    return backend.matmul.fp32_precision in ("none", "ieee")
+    """Whether products of float32 matrices multiply all of their digits there, by PyTorch's setting in force."""
+    return float32_setting(device) in ("none", "ieee")
 
 
 _FLOAT32_PRODUCTS = ("ieee", "tf32x3")

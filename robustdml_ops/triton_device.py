@@ -3,6 +3,7 @@
 import importlib.util
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import TypeAlias
 
 import torch
@@ -10,13 +11,16 @@ from torch import Tensor
 
 from robustdml_ops.cards import card
 
+# Before it tuples of constants can't be indexed, and Blackwell's tensor cores are unknown.
+OLDEST = (3, 6)
 Launch: TypeAlias = dict[str, int | bool | str]
 
 
 def unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
     """Why this backend can't serve ``device`` in the compute type ``dtype``, or None."""
-    if importlib.util.find_spec("triton") is None:
-        return "triton is not installed"
+    reason = missing()
+    if reason is not None:
+        return reason
     if dtype not in (torch.float32, torch.float64):
         return f"the Triton epilogues compute in float32 or float64, not {dtype}"
     if device.type == "cpu":
@@ -26,6 +30,25 @@ def unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
     if torch.version.cuda is not None and torch.cuda.get_device_capability(device) < (8, 0):
         return f"the Triton epilogues need compute capability 8.0, and {device} has less"
     return None
+
+
+def missing() -> str | None:
+    """Why there is no Triton here that knows the kernels' language, or None."""
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    version = _version()
+    if version >= OLDEST:
+        return None
+    oldest, found = (".".join(map(str, one)) for one in (OLDEST, version))
+    return f"the kernels need Triton {oldest}, which PyTorch 2.10 and later have, and this is {found}"
+
+
+@cache
+def _version() -> tuple[int, int]:
+    import triton
+
+    major, minor = triton.__version__.split(".")[:2]
+    return int(major), int(minor)
 
 
 def grid_of(rows: int, block: int | bool | str) -> tuple[int]:

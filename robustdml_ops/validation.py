@@ -36,7 +36,7 @@ def check_matrix(name: str, value: object, *, columns: int | None = None) -> Ten
 def check_sizes(**sizes: int) -> None:
     """Every size is an integer of at least 1."""
     for name, value in sizes.items():
-        if isinstance(value, bool) or not isinstance(value, int | numbers.Integral):
+        if isinstance(value, bool) or not isinstance(value, (int, numbers.Integral)):
             raise TypeError(f"{name} must be an integer, got {value!r}: pass int(...) of it if that is what is meant")
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")

@@ -13,7 +13,7 @@ from unittest import mock
 
 import pytest
 
-triton = pytest.importorskip("triton", reason="Triton is not installed")
+triton = pytest.importorskip("triton", minversion="3.6", reason="Triton is not installed")
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("under TRITON_INTERPRET=1 kernels are Python functions: nothing to compile", allow_module_level=True)
 

@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-pytest.importorskip("triton", reason="Triton is not installed")
+pytest.importorskip("triton", minversion="3.6", reason="Triton is not installed")
 from triton.runtime.jit import JITFunction
 
 from robustdml_ops import backends, cards, chunks, precision

@@ -9,7 +9,7 @@ import os
 import pytest
 import torch
 
-pytest.importorskip("triton", reason="Triton is not installed")
+pytest.importorskip("triton", minversion="3.6", reason="Triton is not installed")
 if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("no GPU: test_interpreter.py runs these tests in the interpreter", allow_module_level=True)
 

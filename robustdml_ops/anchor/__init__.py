@@ -208,14 +208,15 @@ def _check(
     """What shapes and types tell; values are checked in the sweep, where reading them breaks no graph."""
     check_matrix("embeddings", embeddings)
     check_matrix("proxies", proxies, columns=embeddings.shape[1])
-    if not isinstance(sets, LabelSets | ConfidenceSets):
+    if not isinstance(sets, (LabelSets, ConfidenceSets)):
         raise TypeError(f"sets must be LabelSets or ConfidenceSets, got {type(sets).__name__}: LabelSets.of(labels)")
     if not isinstance(biases, AnchorBiases):
         raise TypeError(f"biases must be AnchorBiases, got {type(biases).__name__}: AnchorBiases(positive, negative)")
     dtype = compute_dtype(embeddings, proxies)
     check_steepness(dtype, alpha=alpha)
     B = len(embeddings)
-    for name, bias, length in zip(biases._fields, biases, (B, B, C), strict=True):
+    named = (("positive", biases.positive, B), ("negative", biases.negative, B), ("anchor", biases.anchor, C))
+    for name, bias, length in named:
         if bias is None:
             continue
         check_vector(f"biases.{name}", bias, length)

@@ -19,6 +19,7 @@ from robustdml_ops.backends import choose
 from robustdml_ops.chunks import cache_rows
 from robustdml_ops.gradient_memory import gradient_room
 from robustdml_ops.label_sets import LabelSets
+from robustdml_ops.older_torch import registered_op
 from robustdml_ops.precision import compute_dtype
 from robustdml_ops.proxy_update import ProxyUpdate, refuse_update, rows_met
 from robustdml_ops.rows.lengths import unit_rows_twice
@@ -290,7 +291,7 @@ def _log_one_plus_sum(exponent: Tensor) -> Tensor:
     return torch.logsumexp(torch.nn.functional.pad(exponent, (1, 0)), dim=1)
 
 
-@torch.library.custom_op("robustdml_ops::anchor_sweep", mutates_args=())
+@registered_op("robustdml_ops::anchor_sweep")
 def anchor_sweep_op(
     embeddings: Tensor,
     proxies: Tensor,

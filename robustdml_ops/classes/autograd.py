@@ -18,6 +18,7 @@ from robustdml_ops.classes.problem import ClassProblem
 from robustdml_ops.classes.sweep import BACKENDS, class_sweep, class_sweep_backward
 from robustdml_ops.gradient_memory import gradient_room
 from robustdml_ops.label_sets import LabelSets
+from robustdml_ops.older_torch import registered_op
 from robustdml_ops.proxy_update import ProxyUpdate, refuse_update, rows_met
 from robustdml_ops.rows.lengths import unit_rows_twice
 from robustdml_ops.sweep import count_met
@@ -244,7 +245,7 @@ def _along(
     return value, along, p * (1 - at_label) if problem.exclude_target else p, at_label
 
 
-@torch.library.custom_op("robustdml_ops::class_sweep", mutates_args=())
+@registered_op("robustdml_ops::class_sweep")
 def class_sweep_op(
     embeddings: Tensor,
     proxies: Tensor,
@@ -277,7 +278,7 @@ def _(embeddings: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     return scale.new_empty(embeddings.shape[0]), scale.new_empty(embeddings.shape[0])
 
 
-@torch.library.custom_op("robustdml_ops::class_gradient", mutates_args=())
+@registered_op("robustdml_ops::class_gradient")
 def class_gradient_op(
     embeddings: Tensor,
     proxies: Tensor,

@@ -11,6 +11,7 @@ from robustdml_ops.lambert_w.eager import EagerLambertW
 from robustdml_ops.lambert_w.native import NativeLambertW
 from robustdml_ops.lambert_w.problem import LambertBackend
 from robustdml_ops.lambert_w.triton import TritonLambertW
+from robustdml_ops.older_torch import registered_op
 from robustdml_ops.tracing import has_no_values, in_registry
 
 BACKENDS: dict[str, LambertBackend] = {
@@ -85,7 +86,7 @@ def sigma_of(losses: Tensor, threshold: Tensor, lam: float, backend: str) -> Ten
     return _backend(backend, losses).confidence(losses, threshold, lam)
 
 
-@torch.library.custom_op("robustdml_ops::lambertw", mutates_args=())
+@registered_op("robustdml_ops::lambertw")
 def lambertw_op(x: Tensor, backend: str) -> Tensor:
     """See :func:`robustdml_ops.ops.lambertw`."""
     return _backend(backend, x).lambert_w(x)
@@ -96,7 +97,7 @@ def _(x: Tensor, backend: str) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-@torch.library.custom_op("robustdml_ops::confidence", mutates_args=())
+@registered_op("robustdml_ops::confidence")
 def confidence_op(losses: Tensor, threshold: Tensor, lam: float, backend: str) -> Tensor:
     """See :func:`robustdml_ops.ops.confidence`."""
     return _backend(backend, losses).confidence(losses, threshold, lam)
@@ -107,7 +108,7 @@ def _(losses: Tensor, threshold: Tensor, lam: float, backend: str) -> Tensor:
     return torch.empty_like(losses, memory_format=torch.contiguous_format)
 
 
-@torch.library.custom_op("robustdml_ops::superloss", mutates_args=())
+@registered_op("robustdml_ops::superloss")
 def superloss_op(losses: Tensor, tau: Tensor, lam: float, backend: str) -> tuple[Tensor, Tensor]:
     """See :func:`robustdml_ops.ops.superloss`; also returns σ."""
     return _backend(backend, losses).superloss(losses, tau, lam)

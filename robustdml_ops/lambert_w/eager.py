@@ -73,7 +73,8 @@ def _near_branch(x: Tensor) -> Tensor:
 
 def _beyond_branch(x: Tensor) -> Tensor:
     """W for finite x ≥ −1/4 that is not tiny."""
-    log1p = torch.log1p(x)
+    # The start of an iteration, which forgives the clamp: PyTorch 2.6 has log1p(x) = inf near the type's largest.
+    log1p = torch.log1p(x.clamp(max=torch.finfo(x.dtype).max / 32))
     w = log1p * (1 - torch.log1p(log1p) / (2 + log1p))
     for _ in range(_STEPS[x.dtype][1]):
         z = torch.log(x / w) - w

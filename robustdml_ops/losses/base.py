@@ -181,7 +181,8 @@ class AnchorFamilyLoss(PeerWeights, MetricLoss):
 
     def _reduce(self, embeddings: Tensor, terms: "AnchorTerms") -> Tensor:
         """Σ_p positive_p/|P⁺| + negative_p/|P⁻|, or the vector of its terms. An empty set's sum is 0."""
-        scales = [_reciprocal(count, terms.biases.positive) for count in terms[2:4]]
+        counts = terms.positive_count, terms.negative_count
+        scales = [_reciprocal(count, terms.biases.positive) for count in counts]
         if self.reduction == "none":
             self._refuse_update()
             lse = self._lse(embeddings, terms)
@@ -205,7 +206,7 @@ class AnchorFamilyLoss(PeerWeights, MetricLoss):
         """Of all proxies here, (C,) each. One that was drawn has the terms of all that it stands for, the others 0."""
         drawn = terms.drawn
         proxies, _ = self._taking_part(drawn)
-        lse = anchor_lse(embeddings, proxies, *terms[:2], alpha=self.alpha, backend=self.backend)
+        lse = anchor_lse(embeddings, proxies, terms.sets, terms.biases, alpha=self.alpha, backend=self.backend)
         if drawn is None:
             return lse
         zeros = lse.positive.new_zeros(len(self._class_matrix()))

@@ -80,7 +80,10 @@ class MemoryContrastiveLoss(PairFamilyLoss):
             raise ValueError(f"{type(self).__name__} takes all pairs: leave indices_tuple out, or take ContrastiveLoss")
         checked = self._checked(batch)
         embeddings, labels, candidates, _ = checked.pairs
-        of_batch = self._term(self._own_anchors(checked._replace(pairs=(embeddings, labels, None, None))))
+        alone = PairBatch(
+            (embeddings, labels, None, None), checked.listed, checked.weights, checked.kept, checked.anchors_first
+        )
+        of_batch = self._term(self._own_anchors(alone))
         if candidates is None:
             return of_batch
         of_bank = self._term(self._own_anchors(checked))

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from robustdml_ops.backends import choose
 from robustdml_ops.lambert_w import check_lam, confidence
+from robustdml_ops.older_torch import registered_op
 from robustdml_ops.otsu.eager import EagerOtsu
 from robustdml_ops.otsu.native import NativeOtsu
 from robustdml_ops.otsu.problem import OtsuBackend, OtsuCut, empty_cut
@@ -158,7 +159,7 @@ def _best_cut(values: Tensor, min_group: int, backend: str) -> OtsuCut:
     return cut._replace(excluded=torch.zeros_like(cut.excluded))
 
 
-@torch.library.custom_op("robustdml_ops::otsu", mutates_args=())
+@registered_op("robustdml_ops::otsu")
 def otsu_op(values: Tensor, min_group: int, backend: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """What ``torch.compile`` sees; in eager mode nothing comes through here."""
     return _best_cut(values, min_group, backend)

@@ -13,6 +13,7 @@ from torch import Tensor
 from robustdml_ops.autograd import Derivative, Results, scale_gradients, second_derivatives
 from robustdml_ops.backends import choose
 from robustdml_ops.chunks import cache_rows
+from robustdml_ops.older_torch import registered_op
 from robustdml_ops.pairs.dense import chunk_value
 from robustdml_ops.pairs.problem import PairHingeProblem, PairLSEProblem, PairProblem, PairSets
 from robustdml_ops.pairs.sweep import BACKENDS, PairResult, pair_sweep
@@ -233,7 +234,7 @@ def _second(problem: Sequence[Any], settings: Settings, *tensors: Any) -> Result
     return (dX, dothers, *dupstream)
 
 
-@torch.library.custom_op("robustdml_ops::pair_sweep", mutates_args=())
+@registered_op("robustdml_ops::pair_sweep")
 def pair_sweep_op(
     embeddings: Tensor,
     candidates: Tensor | None,

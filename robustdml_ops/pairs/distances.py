@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from robustdml_ops.older_torch import registered_op
 from robustdml_ops.tracing import has_no_values
 
 _NEAR = 1 / 64  # squared; above it the product's rounding of a few ε is below 1e-5 of the distance
@@ -68,7 +69,7 @@ def _difference(X: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     return (X.index_select(0, rows) - X.index_select(0, columns)).square().sum(1)
 
 
-@torch.library.custom_op("robustdml_ops::pair_distances", mutates_args=())
+@registered_op("robustdml_ops::pair_distances")
 def pair_distances_op(X: Tensor) -> Tensor:
     """Registered for compiled graphs: how many pairs are near is known at run time alone."""
     with torch.no_grad():
@@ -80,7 +81,7 @@ def _(X: Tensor) -> Tensor:
     return X.new_empty(X.shape[0], X.shape[0])
 
 
-@torch.library.custom_op("robustdml_ops::pair_distances_backward", mutates_args=())
+@registered_op("robustdml_ops::pair_distances_backward")
 def pair_distances_backward_op(X: Tensor, distances: Tensor, upstream: Tensor) -> Tensor:
     """Gradient of :func:`pair_distances_op`: Σ_j (G_ij + G_ji)(x_i − x_j) with G = upstream/distance."""
     G = upstream / distances.masked_fill(distances == 0, torch.inf)

@@ -9,7 +9,6 @@ d = √(2 − 2s) is the distance of unit vectors. An offset can be added to eac
 gradients take one sweep over the anchors.
 """
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from torch import Tensor
@@ -98,6 +97,7 @@ def pair_hinge(
         positive_offset,
         negative_offset,
         distance,
+        average=False,
     )
     positive, negative, counts = pair_sums(embeddings, candidates, problem, backend)
     assert counts is not None
@@ -163,8 +163,8 @@ def pair_hinge_sum(
         positive_offset,
         negative_offset,
         distance,
+        average,
     )
-    problem = replace(problem, average=average)
     scales = check_scales(embeddings, candidates, positive_scale, negative_scale)
     return pair_sum(embeddings, candidates, problem, scales, backend)
 
@@ -176,6 +176,7 @@ def _problem(
     positive_offset: float,
     negative_offset: float,
     distance: str,
+    average: bool,
 ) -> PairHingeProblem:
     """The problem of checked arguments, its margins those of s or of −d."""
     check_finite_numbers(
@@ -189,5 +190,5 @@ def _problem(
     euclidean = distance == "euclidean"
     sign = -1 if euclidean else 1
     return PairHingeProblem(
-        sets, sign * positive_margin, sign * negative_margin, positive_offset, negative_offset, euclidean
+        sets, sign * positive_margin, sign * negative_margin, positive_offset, negative_offset, euclidean, average
     )

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from robustdml_ops.older_torch import registered_op
 from robustdml_ops.robust.buffers import TypedBuffers
 from robustdml_ops.validation import check_same_device
 
@@ -68,7 +69,7 @@ class MixtureThreshold(nn.Module):
         return threshold
 
 
-@torch.library.custom_op("robustdml_ops::mixture_threshold", mutates_args=())
+@registered_op("robustdml_ops::mixture_threshold")
 def mixture_op(losses: Tensor) -> Tensor:
     """Registered, so that ``torch.compile`` does not look into scikit-learn."""
     values = losses.double().cpu().numpy()

@@ -177,7 +177,7 @@ def _check_settings(lam: float, mu: float, steps: int) -> None:
     check_finite_numbers(mu=mu)
     if mu < 0:
         raise ValueError(f"mu must be at least 0 and finite, got {mu}: 0 is plain self-paced learning")
-    if isinstance(steps, bool) or not isinstance(steps, int | numbers.Integral):
+    if isinstance(steps, bool) or not isinstance(steps, (int, numbers.Integral)):
         raise TypeError(f"steps must be an integer, got {steps!r}")
     if steps < 0:
         raise ValueError(f"steps must be at least 0, got {steps}")

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from robustdml_ops.backends import choose
 from robustdml_ops.gradient_memory import gradient_room
+from robustdml_ops.older_torch import registered_op
 from robustdml_ops.precision import compute_dtype
 from robustdml_ops.rows.lengths import unit_rows_backward, unit_rows_twice
 from robustdml_ops.similarity.problem import SimilarityBackend
@@ -58,7 +59,7 @@ def chosen(embeddings: Tensor, proxies: Tensor, backend: str) -> SimilarityBacke
     return choose(BACKENDS, backend, embeddings.device, compute_dtype(embeddings, proxies))
 
 
-@torch.library.custom_op("robustdml_ops::similarity", mutates_args=())
+@registered_op("robustdml_ops::similarity")
 def similarity_op(embeddings: Tensor, proxies: Tensor, dtype: torch.dtype, backend: str) -> Tensor:
     """See :func:`robustdml_ops.ops.similarity`."""
     S = embeddings.new_empty((len(embeddings), len(proxies)), dtype=dtype)
@@ -71,7 +72,7 @@ def _(embeddings: Tensor, proxies: Tensor, dtype: torch.dtype, backend: str) -> 
     return embeddings.new_empty((embeddings.shape[0], proxies.shape[0]), dtype=dtype)
 
 
-@torch.library.custom_op("robustdml_ops::similarity_gradient", mutates_args=())
+@registered_op("robustdml_ops::similarity_gradient")
 def similarity_gradient_op(
     embeddings: Tensor, proxies: Tensor, dS: Tensor, want_embeddings: bool, want_proxies: bool, backend: str
 ) -> tuple[Tensor, Tensor]:

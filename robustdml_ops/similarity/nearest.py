@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from robustdml_ops.older_torch import registered_op
 from robustdml_ops.precision import compute_dtype, operand_dtype
 from robustdml_ops.similarity.autograd import chosen
 from robustdml_ops.sweep import product
@@ -76,7 +77,7 @@ def nearest(
     return Nearest(*_nearest(queries, gallery, k, exclude_self, backend or "auto"))
 
 
-@torch.library.custom_op("robustdml_ops::nearest", mutates_args=())
+@registered_op("robustdml_ops::nearest")
 def nearest_op(queries: Tensor, gallery: Tensor, k: int, exclude_self: bool, backend: str) -> tuple[Tensor, Tensor]:
     """See :func:`nearest`; in eager mode nothing comes through here."""
     return _nearest(queries, gallery, k, exclude_self, backend)

@@ -239,7 +239,7 @@ def _check_order(v: float) -> float:
 
 def _check_dim(dim: int) -> float:
     """Order of the Bessel function that belongs to ``dim``."""
-    if isinstance(dim, bool) or not isinstance(dim, int | numbers.Integral) or not 2 <= dim <= _LARGEST_ORDER:
+    if isinstance(dim, bool) or not isinstance(dim, (int, numbers.Integral)) or not 2 <= dim <= _LARGEST_ORDER:
         raise ValueError(f"dim must be an integer from 2 to {_LARGEST_ORDER:g}, got {dim}: one value has no direction")
     return int(dim) / 2 - 1
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from robustdml_ops.autograd import apply, in_eager_mode
 from robustdml_ops.backends import choose
+from robustdml_ops.older_torch import registered_op
 from robustdml_ops.tracing import in_registry
 from robustdml_ops.vmf.eager import EagerVmf
 from robustdml_ops.vmf.native import NativeVmf
@@ -66,7 +67,7 @@ class Vmf(torch.autograd.Function):
         return upstream * derivative, None, None, None
 
 
-@torch.library.custom_op("robustdml_ops::vmf", mutates_args=())
+@registered_op("robustdml_ops::vmf")
 def vmf_op(kappa: Tensor, function: str, order: float, backend: str) -> Tensor:
     """See :func:`evaluate`."""
     return evaluate(function, order, kappa, backend)
@@ -85,7 +86,7 @@ def fit(problem: FitProblem, backend: str | None) -> Fitted:
     return choose(BACKENDS, backend, problem.sums.device, problem.sums.dtype).fit(problem)
 
 
-@torch.library.custom_op("robustdml_ops::vmf_fit", mutates_args=())
+@registered_op("robustdml_ops::vmf_fit")
 def vmf_fit_op(
     sums: Tensor,
     counts: Tensor,

@@ -61,6 +61,8 @@ def test_compiled_with_weights(name):
 @pytest.mark.parametrize("name", LOSSES)
 def test_exported(name, training, strict):
     """For batches of one size; traced by PyTorch's compiler (``strict``), also for batches of any size."""
+    if strict and torch.__version__.startswith("2.6."):
+        pytest.skip("PyTorch 2.6 exports with strict=False alone: it traces no object that a class has")
     torch._dynamo.reset()
     call = LOSSES[name]
     eager = call.make().train(training)

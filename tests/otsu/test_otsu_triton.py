@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-pytest.importorskip("triton", reason="Triton is not installed")
+pytest.importorskip("triton", minversion="3.6", reason="Triton is not installed")
 
 from robustdml_ops import backends
 from tests.otsu.otsu_against_eager import DTYPES, compare

@@ -13,8 +13,8 @@ from tests.subprocesses import ROOT, run_python
 
 
 def interpreter_refusal() -> str | None:
-    if importlib.util.find_spec("triton") is None:
-        return "Triton is not installed"
+    if triton_device.missing() is not None:
+        return triton_device.missing()
     if torch.cuda.is_available():
         return "these tests run on the GPU themselves"
     import triton
@@ -41,8 +41,15 @@ def test_missing_triton_is_a_reason(monkeypatch):
     assert triton_device.unavailable(torch.device("cuda"), torch.float32) == "triton is not installed"
 
 
+def test_an_old_triton_is_a_reason(monkeypatch):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    monkeypatch.setattr(triton_device, "_version", lambda: (3, 5))
+    reason = triton_device.unavailable(torch.device("cuda"), torch.float32)
+    assert reason == "the kernels need Triton 3.6, which PyTorch 2.10 and later have, and this is 3.5"
+
+
 def test_cpu_without_the_interpreter_is_an_error_that_says_so(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    pytest.importorskip("triton", reason="Triton is not installed")
+    pytest.importorskip("triton", minversion="3.6", reason="Triton is not installed")
     with pytest.raises(RuntimeError, match="TRITON_INTERPRET=1"):
         choose(BACKENDS, "triton", torch.device("cpu"), torch.float32)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-pytest.importorskip("triton", reason="Triton is not installed")
+pytest.importorskip("triton", minversion="3.6", reason="Triton is not installed")
 
 from tests.subprocesses import printed
 from tests.vmf import fit_against_eager
