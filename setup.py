@@ -1,10 +1,12 @@
-"""Builds ``robustdml_ops._native`` with CMake; everything else is in pyproject.toml.
+"""Builds ``robustdml_ops._native`` with CMake, and says the version; everything else is in pyproject.toml.
 
 ``ROBUSTDML_CUDA=ON|OFF`` forces the CUDA part (default: built when nvcc is found); ``TORCH_CUDA_ARCH_LIST`` names the
-architectures. Where no compiler works the install still succeeds and the package runs on its ``eager`` backend.
+architectures; ``ROBUSTDML_LABEL=1`` adds to the version what is built, as in 0.1.0+cpu and 0.1.0+cu130. Where no
+compiler works the install still succeeds and the package runs on its ``eager`` backend.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +16,21 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent.resolve()
+
+
+def version() -> str:
+    """``__version__`` of the package, the one place that has it, and with ``ROBUSTDML_LABEL=1`` which build it is."""
+    stated = re.search(r'^__version__ = "(.+)"$', (ROOT / "robustdml_ops" / "__init__.py").read_text(), re.MULTILINE)
+    if os.environ.get("ROBUSTDML_LABEL") != "1":
+        return stated[1]
+    nvcc = None if cuda_setting() == "OFF" else find_nvcc()
+    return f"{stated[1]}+{'cu' + toolkit(nvcc) if nvcc else 'cpu'}"
+
+
+def toolkit(nvcc: str) -> str:
+    """Version of CUDA's toolkit as PyTorch's wheels write it: 130 for 13.0."""
+    said = subprocess.run([nvcc, "--version"], check=True, capture_output=True, text=True).stdout
+    return "".join(re.search(r"release (\d+)\.(\d+)", said).groups())
 
 
 def cuda_setting() -> str:
@@ -77,4 +94,8 @@ class CMakeBuild(build_ext):
 
 
 # Optional: where nothing was built there is nothing to copy. What must not fail is raised above.
-setup(ext_modules=[Extension("robustdml_ops._native", sources=[], optional=True)], cmdclass={"build_ext": CMakeBuild})
+setup(
+    version=version(),
+    ext_modules=[Extension("robustdml_ops._native", sources=[], optional=True)],
+    cmdclass={"build_ext": CMakeBuild},
+)

@@ -27,6 +27,9 @@ PYBIND11_MODULE(_native, m) {
     robustdml::bind_otsu(m);
     robustdml::bind_lambert_w(m);
     robustdml::bind_self_paced(m);
+    // What is compiled in: the wheel's list of components is made of it.
+    m.attr("compiler") = __VERSION__;
+    m.attr("pybind11_version") = ROBUSTDML_PYBIND11_VERSION;
 #if defined(ROBUSTDML_CUDA)
     m.attr("cuda_architectures") = ROBUSTDML_CUDA;  // as CMake names them: "80-real 120-virtual"
     m.attr("cuda_runtime_version") = robustdml::cuda::runtime_version();

@@ -26,3 +26,10 @@ def printed(code: str, **changes: str) -> str:
     run = run_python("-c", code, **changes)
     assert run.returncode == 0, run.stderr[-3000:]
     return run.stdout.strip()
+
+
+def build_environment(**changes: str) -> dict[str, str]:
+    """This process' environment without the settings that steer a build, and with its Python's tools first."""
+    steering = ("ROBUSTDML_", "CXX", "CUDA", "TORCH_CUDA", "CMAKE")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(steering)}
+    return kept | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"} | changes

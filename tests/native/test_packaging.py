@@ -1,16 +1,16 @@
 """What an install does without a compiler, without nvcc, and what the built module links."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
-from pathlib import Path
 
 import native_builds
 import pytest
+
+from tests.subprocesses import build_environment
 
 # Of the wheel alone: nothing of the tree that it was built from is on the path.
 FIRST_USE = """
@@ -45,16 +45,9 @@ def tree(tmp_path):
     return target
 
 
-def environment(**changes):
-    """This process' environment without the settings that steer a build."""
-    steering = ("ROBUSTDML_", "CXX", "CUDA", "TORCH_CUDA", "CMAKE")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(steering)}
-    return kept | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"} | changes
-
-
 def run(*command, cwd, **changes):
     return subprocess.run(
-        [sys.executable, *map(str, command)], cwd=cwd, env=environment(**changes), capture_output=True, text=True
+        [sys.executable, *map(str, command)], cwd=cwd, env=build_environment(**changes), capture_output=True, text=True
     )
 
 

@@ -1,0 +1,1 @@
+"""Source distribution and wheels of a commit: made, and opened again to see what is in them."""

@@ -1,0 +1,81 @@
+"""What an installed wheel must do, run by the Python that it was installed for: ``python smoke.py``.
+
+Each op on each backend against float64 is the doctor's. Here are whole losses against the references, which come with
+the package, steps of an optimiser and of a filter, and what is said where an extra is missing.
+"""
+
+import subprocess
+import sys
+
+import torch
+
+from robustdml_ops import losses, native_module, python_ref, robust
+from robustdml_ops.anchor.sweep import BACKENDS
+from robustdml_ops.backends import choose
+from robustdml_ops.optim import ProxyAdamW
+
+B, C, D = 32, 70, 24
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    """Embeddings and labels."""
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(B, D, generator=generator), torch.randint(C, (B,), generator=generator)
+
+
+def native_serves() -> None:
+    """The compiled module is there, and serves the CPU."""
+    assert native_module.library is not None
+    assert choose(BACKENDS, None, torch.device("cpu"), torch.float32) is BACKENDS["native"]
+
+
+def losses_are_the_references() -> None:
+    """Values and gradients, in float32, within what float32 allows."""
+    X, labels = batch()
+    pairs = losses.MultiSimilarityLoss(alpha=2, beta=50, base=0.5)
+    proxies = losses.ProxyAnchorLoss(C, D)
+    P = proxies.proxies.detach().double()
+    for found, exact in (
+        (lambda X: proxies(X, labels), lambda X: python_ref.proxy_anchor_loss(X, P, labels)),
+        (
+            lambda X: pairs(X, labels % 7),
+            lambda X: python_ref.multi_similarity_loss(X, labels % 7, alpha=2, beta=50, base=0.5),
+        ),
+    ):
+        mine, true = X.clone().requires_grad_(), X.double().requires_grad_()
+        value, expected = found(mine), exact(true)
+        torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=1e-6)
+        value.backward()
+        expected.backward()
+        torch.testing.assert_close(mine.grad.double(), true.grad, rtol=1e-4, atol=1e-6)
+
+
+def training_lowers_the_loss() -> None:
+    """Twenty steps of proxies by the optimiser within the sweep, with a filter beside it."""
+    X, labels = batch()
+    loss_function = losses.ProxyAnchorLoss(C, D)
+    optimizer = ProxyAdamW(loss_function, lr=0.1)
+    prism = robust.PRISM(C, D, "vmf", threshold="cautious", memory_size=4 * B, vmf_start=5)
+    values = []
+    for _ in range(20):
+        result = prism(X, labels)
+        optimizer.zero_grad()
+        loss = loss_function(X, labels, sample_weights=result.keep.float())
+        loss.backward()
+        optimizer.step()
+        prism.enqueue(X, labels, result.keep)
+        values.append(loss.item())
+    assert values[-1] < 0.5 * values[0], values
+
+
+def a_missing_extra_is_told() -> None:
+    """The command line names what to install, in one line."""
+    said = subprocess.run([sys.executable, "-m", "robustdml_ops", "train", "--help"], capture_output=True, text=True)
+    assert said.returncode == 2, said
+    assert "pip install" in said.stderr and "Traceback" not in said.stderr, said.stderr
+
+
+if __name__ == "__main__":
+    for check in (native_serves, losses_are_the_references, training_lowers_the_loss, a_missing_extra_is_told):
+        check()
+        print(f"ok   {check.__doc__}")

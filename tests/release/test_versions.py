@@ -1,0 +1,71 @@
+"""The version stands in one place; what tells builds apart is added to it."""
+
+import re
+import subprocess
+import sys
+
+import torch
+import yaml
+from packaging.version import Version
+
+import robustdml_ops
+from release.make_wheels import settings
+from tests.subprocesses import ROOT, build_environment
+
+
+def stated(**changes):
+    """What setup.py gives as the version."""
+    found = subprocess.run(
+        [sys.executable, "setup.py", "--version"],
+        cwd=ROOT,
+        env=build_environment(**changes),
+        capture_output=True,
+        text=True,
+    )
+    return found.stdout.strip() or found.stderr
+
+
+def test_the_build_asks_the_package():
+    assert stated() == robustdml_ops.__version__
+    assert 'dynamic = ["version"]' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_a_build_for_the_cpu_says_so():
+    label = stated(**settings("cpu"))
+    assert label == f"{robustdml_ops.__version__}+cpu"
+    # The public version, for whoever asks for one, takes either build.
+    assert Version(label) > Version(robustdml_ops.__version__)
+
+
+def test_a_build_with_cuda_names_the_toolkit(tmp_path):
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text('#!/bin/sh\necho "Cuda compilation tools, release 12.9, V12.9.86"\n')
+    nvcc.chmod(0o755)
+    assert stated(**settings("cuda"), CUDACXX=str(nvcc)) == f"{robustdml_ops.__version__}+cu129"
+    # Where both are offered, pip takes the one that serves cards and CPU.
+    assert Version("0.1.0+cu129") > Version("0.1.0+cpu")
+
+
+def test_a_build_with_cuda_needs_nvcc(tmp_path):
+    said = stated(**settings("cuda"), PATH=str(tmp_path), CUDA_HOME="/nonexistent")
+    assert "ROBUSTDML_CUDA=ON, but no nvcc" in said
+
+
+def test_the_changelog_begins_with_this_version():
+    newest = re.search(r"^## \[(.+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1]
+    assert newest == robustdml_ops.__version__
+
+
+def test_the_citation_names_the_five_papers():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert cited["license"] == "Apache-2.0"
+    assert "version" not in cited
+    names = " ".join(one["notes"] for one in cited["references"])
+    assert len(cited["references"]) == 5
+    for method in ("PRISM", "BSPML", "ProcSimLoss", "SmoothProxyAnchorLoss", "AdaptiveProxyAnchorLoss"):
+        assert method in names
+
+
+def test_torch_at_hand_is_one_that_the_package_asks_for():
+    oldest = re.search(r'"torch>=([\d.]+)"', (ROOT / "pyproject.toml").read_text())[1]
+    assert Version(torch.__version__) >= Version(oldest)
