@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q
 COMPILE := $(BIN)/uv pip compile -q --constraint constraints.txt --universal --python-version 3.10 --generate-hashes --no-header \
-	--annotation-style line --index-url https://pypi.org/simple
+	--annotation-style line
 OWN_FILES := .ci .github bench csrc docs examples python_ref release robustdml_ops tests website $(wildcard *.md *.py *.toml *.cff) Dockerfile Makefile
 NATIVE_SOURCES := CMakeLists.txt setup.py pyproject.toml $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*)
 
@@ -55,7 +55,7 @@ FAULTS ?= 70
 kills: $(VENV)/.native
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.kill --kills $(KILLS) --faults $(FAULTS) --seed 0 --json out/kills.json
 
-# After a change of pyproject.toml's extras or of constraints.txt; it asks pypi.org. Without PyTorch and what it brings.
+# After a change of pyproject.toml's extras or of constraints.txt; it asks the package index. Without PyTorch and what it brings.
 requirements:
 	test -x $(BIN)/uv || $(BIN)/pip install -q uv
 	$(COMPILE) pyproject.toml requirements/build.in --extra dev --excludes requirements/without-torch.txt -o requirements/ci.txt
