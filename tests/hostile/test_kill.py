@@ -12,9 +12,9 @@ from tests.subprocesses import run_python
 @pytest.mark.skipif(sys.platform != "linux" or shutil.which("cc") is None, reason="needs LD_PRELOAD and a compiler")
 def test_what_is_killed_goes_on_and_ends_with_the_same_files(tmp_path):
     found = tmp_path / "found.json"
-    counts = ["--kills", "6", "--faults", "3", "--only", "train", "cache", "apply", "--seed", "3"]
+    counts = ["--kills", "4", "--faults", "2", "--only", "train", "cache", "apply", "--seed", "3"]
     done = run_python("-m", "tests.hostile.kill", *counts, "--json", str(found))
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(found.read_text())
-    assert (told["kills"], told["wrong"]) == (6, [])
-    assert told["faults"] >= 2
+    assert (told["kills"], told["wrong"]) == (4, [])
+    assert told["faults"] >= 1
