@@ -97,7 +97,7 @@ def anchor_lse(
     >>> lse.positive  # log(1 + e^-1): each class has its one sample at cosine 1
     tensor([0.3133, 0.3133])
     """
-    inputs = _check(embeddings, proxies, sets, biases, alpha, len(proxies))
+    inputs, _ = _check(embeddings, proxies, sets, biases, alpha)
     want = [True, False, False, False]
     _, positive, negative, *_ = _apply(inputs, (None, None), sets, alpha, backend, want)
     assert positive is not None and negative is not None
@@ -155,8 +155,7 @@ def anchor_loss(
     >>> anchor_loss(X, P, LabelSets.of(torch.tensor([0, 1])), AnchorBiases(bias, bias), half, half, alpha=1.0)
     tensor(1.0064)
     """
-    C = checked_count(proxies, update)
-    inputs = _check(embeddings, proxies, sets, biases, alpha, C)
+    inputs, C = _check(embeddings, proxies, sets, biases, alpha, update)
     scales = [
         _check_scale(name, scale, inputs, C)
         for name, scale in (("positive_scale", positive_scale), ("negative_scale", negative_scale))
@@ -203,9 +202,17 @@ def _apply(
 
 
 def _check(
-    embeddings: Tensor, proxies: Tensor, sets: LabelSets | ConfidenceSets, biases: AnchorBiases, alpha: float, C: int
-) -> Inputs:
-    """What shapes and types tell; values are checked in the sweep, where reading them breaks no graph."""
+    embeddings: Tensor,
+    proxies: Tensor,
+    sets: LabelSets | ConfidenceSets,
+    biases: AnchorBiases,
+    alpha: float,
+    update: ProxyUpdate | None = None,
+) -> tuple[Inputs, int]:
+    """What shapes and types tell, and how many proxies the sweep meets.
+
+    Values are checked in the sweep, where reading them breaks no graph.
+    """
     check_matrix("embeddings", embeddings)
     check_matrix("proxies", proxies, columns=embeddings.shape[1])
     if not isinstance(sets, (LabelSets, ConfidenceSets)):
@@ -214,7 +221,7 @@ def _check(
         raise TypeError(f"biases must be AnchorBiases, got {type(biases).__name__}: AnchorBiases(positive, negative)")
     dtype = compute_dtype(embeddings, proxies)
     check_steepness(dtype, alpha=alpha)
-    B = len(embeddings)
+    B, C = len(embeddings), checked_count(proxies, update)
     named = (("positive", biases.positive, B), ("negative", biases.negative, B), ("anchor", biases.anchor, C))
     for name, bias, length in named:
         if bias is None:
@@ -232,4 +239,4 @@ def _check(
     positive, anchor = biases.positive.contiguous(), biases.anchor
     # One tensor twice among its arguments is more than a compiled function takes.
     negative = None if biases.negative is biases.positive else biases.negative.contiguous()
-    return embeddings, proxies, positive, negative, None if anchor is None else anchor.contiguous()
+    return (embeddings, proxies, positive, negative, None if anchor is None else anchor.contiguous()), C

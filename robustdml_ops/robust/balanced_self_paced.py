@@ -8,6 +8,7 @@ from torch import Tensor
 from robustdml_ops.ops import pair_lse, self_paced_descent, self_paced_sweep
 from robustdml_ops.robust.batch import check_ids
 from robustdml_ops.robust.buffers import TypedBuffers
+from robustdml_ops.self_paced import MOST_MU
 from robustdml_ops.validation import INTEGERS, check_matrix, check_positive, check_same_device, check_sizes
 
 SOLVERS = ("exact", "stochastic")
@@ -274,5 +275,5 @@ def _check_ages(lam: float, growth: float, lam_max: float, mu: float) -> None:
         raise ValueError(f"growth must be at least 1, got {growth}: a smaller λ would drop what is learnt already")
     if not lam <= lam_max < math.inf:
         raise ValueError(f"lam_max must be at least lam = {lam} and finite, got {lam_max}")
-    if not 0 <= mu < math.inf:
-        raise ValueError(f"mu must be at least 0 and finite, got {mu}: 0 is plain self-paced learning")
+    if not 0 <= mu <= MOST_MU:
+        raise ValueError(f"mu must be at least 0 and at most {MOST_MU:g}, got {mu}: 0 is plain self-paced learning")

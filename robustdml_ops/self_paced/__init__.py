@@ -23,6 +23,9 @@ from robustdml_ops.self_paced.problem import CoordinateDescent, SelfPacedBackend
 from robustdml_ops.tracing import has_no_values, refuse_tracing
 from robustdml_ops.validation import INTEGERS, check_finite_numbers, check_local, check_positive, check_vector
 
+# Beyond it the product with a class's size may be no number of float64.
+MOST_MU = 1e100
+
 # Sequential work, always on the host.
 BACKENDS: dict[str, SelfPacedBackend] = {"native": NativeSelfPaced(), "eager": EagerSelfPaced()}
 
@@ -175,8 +178,8 @@ def self_paced_descent(
 def _check_settings(lam: float, mu: float, steps: int) -> None:
     check_positive(lam=lam)
     check_finite_numbers(mu=mu)
-    if mu < 0:
-        raise ValueError(f"mu must be at least 0 and finite, got {mu}: 0 is plain self-paced learning")
+    if not 0 <= float(mu) <= MOST_MU:
+        raise ValueError(f"mu must be at least 0 and at most {MOST_MU:g}, got {mu}: 0 is plain self-paced learning")
     if isinstance(steps, bool) or not isinstance(steps, (int, numbers.Integral)):
         raise TypeError(f"steps must be an integer, got {steps!r}")
     if steps < 0:

@@ -205,3 +205,11 @@ def test_confidences_of_another_type_are_cast_chunk_by_chunk():
     ours = anchor_lse(X, P, ConfidenceSets(100.0, 0.1, confidences.bfloat16()), biases, alpha=4.0)
     theirs = anchor_lse(X, P, ConfidenceSets(100.0, 0.1, confidences.bfloat16().float()), biases, alpha=4.0)
     assert all(torch.equal(mine, other) for mine, other in zip(ours, theirs, strict=True))
+
+
+def test_proxies_without_a_dimension_are_named():
+    X, _, positive, negative, _ = inputs()
+    scale, sets = torch.ones((), dtype=torch.float64), LabelSets.of(LABELS)
+    for call in (anchor_lse, lambda *given, alpha: anchor_loss(*given, scale, scale, alpha=alpha)):
+        with pytest.raises(ValueError, match="proxies must"):
+            call(X, torch.ones((), dtype=torch.float64), sets, AnchorBiases(positive, negative), alpha=4.0)

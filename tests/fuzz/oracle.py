@@ -134,6 +134,7 @@ class Trial:
     steepness: float = 0.0  # of an exponent in a cosine: what an error of a cosine does to a share of a sum
     terms: float = 64.0  # how many ε the terms of a sum may be off
     least: float = 0.0  # what a result may be off at least: a difference of larger numbers, or of a narrower type
+    cancelled: float = 0.0  # likewise the gradient of what is no row, before it is multiplied by upstream's
     saturated: float = 0.0  # what a label's own share, 1 − P, is a difference of: it vanishes where P is nearly 1
     after: Callable[[], None] = lambda: None  # what else must hold
 
@@ -214,7 +215,10 @@ def _allowed(trial: Trial, name: str, theirs: Tensor, spread: Tensor, bound: Ten
     # A term of a sum may underflow before it is divided by the length of a row.
     lost = trial.terms * (1 + trial.steepness) * computing.tiny * factor.clamp(min=1)
     if name not in trial.rows:
-        lost = lost + trial.least
+        lost = lost + trial.least + 16 * EPSILON[trial.compute] * trial.cancelled
+    elif spread.numel():
+        # Which of several pairs at an edge rounding takes in, the ways that were tried tell of the row as a whole.
+        spread = spread.amax(-1, keepdim=True)
     # Rounded to its type; of parts that come from several sweeps each is.
     rounded = rounding.eps * ((theirs * factor).abs() + bound * factor + rounding.tiny)
     allowed = (2 * spread + relative * bound) * factor + lost + rounded

@@ -215,6 +215,7 @@ BAD = {
     "lam must be positive": {"lam": 0.0},
     "lam must be positive and finite, got nan": {"lam": math.nan},
     "mu must be at least 0": {"mu": -1.0},
+    "at most 1e[+]100, got 1e[+]308": {"mu": 1e308},
     "steps must be at least 0": {"steps": -1},
     "learning_rate must be positive": {"learning_rate": 0.0},
     "classes_per_step must be at least 1": {"classes_per_step": 0},

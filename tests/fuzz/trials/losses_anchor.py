@@ -153,6 +153,7 @@ def adaptive_proxy_anchor(draw: Draw) -> Trial:
     return Trial(
         call, expected, tensors, ("embeddings", "proxies"), wanted_of(draw, *tensors), batch.compute,
         digits(batch.D, largest, _logs(weights) / alpha), [of_class], steepness=alpha,
+        cancelled=2 * alpha * (1 + regularization) * (1 + batch.B),  # that of a margin: a share minus the regulariser's
     )  # fmt: skip
 
 

@@ -56,6 +56,7 @@ def _trial(
         digits(batch.D, settings.get("shift", 0.0)), [own.repeat_interleave(H, 1)], steepness=steepness,
         least=8 * EPSILON[batch.compute] * steepness * heaviest * (1 + settings.get("shift", 0.0)),
         saturated=1.5 * steepness * heaviest,
+        cancelled=steepness * (1 + settings.get("shift", 0.0)),  # that of a weight is a sample's loss
     )  # fmt: skip
 
 
