@@ -15,7 +15,7 @@ demo: $(VENV)/.native
 	$(BIN)/robustdml demo --out out
 
 test: $(VENV)/.native
-	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest tests -n 2
+	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest tests -n 2 --dist worksteal
 
 lint: $(VENV)/.native
 	$(BIN)/ruff check .
