@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from python_ref.prism import average_similarity, corrected_labels, vmf_similarity
+from python_ref.label_correction import corrected_labels
+from python_ref.prism import average_similarity, vmf_similarity
 from robustdml_ops.robust import PRISM, LabelCorrection
 
 

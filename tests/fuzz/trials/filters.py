@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import normalize
 
 import python_ref
+from python_ref.label_correction import corrected_labels
 from robustdml_ops import ops, robust
 from tests.fuzz.draws import backends, flags, floats, generator_of, normal, seeds, uniform
 from tests.fuzz.oracle import EPSILON, Check, close
@@ -227,7 +228,7 @@ def label_correction(draw: Draw) -> Check:
             labels, kept = given, keep
             if len(before) >= visits - 1:
                 counted = before[len(before) - visits + 1 :]
-                labels, kept = python_ref.prism.corrected_labels(T, given, keep, confidence, counted)
+                labels, kept = corrected_labels(T, given, keep, confidence, counted)
             assert torch.equal(fixed.labels, labels) and torch.equal(fixed.keep, kept)
             assert torch.equal(fixed.corrected, kept & ~keep)
             before.append(T.argmax(1))

@@ -1,0 +1,301 @@
+"""Calls of the native functions on one chunk of rows, and of what is sorted, fitted or descended."""
+
+import math
+
+import numpy as np
+from binding_draws import ABSENT, SUFFIX, address, function
+
+
+def rows(module, draw):
+    n, D = draw.size(), draw.size(1)
+    P, values, by_columns = draw.matrix(n, D)
+    if n:
+        values[int(draw.rng.integers(n))] *= draw.rng.choice([0.0, 1e-30, 1e30, 1.0])
+    U, units, _ = draw.matrix(n, D, np.nan, by_columns)
+    G, gradient, _ = draw.matrix(n, D, None, by_columns)
+    norms = draw.out(n)
+    if draw.flag():
+        function(module, "inverse_norms", draw)(P, address(norms), n, D, draw.threads)
+        function(module, "project_rows", draw)(G, P, address(norms), n, D, draw.threads)
+    else:
+        function(module, "normalize_rows", draw)(P, U, address(norms), n, D, draw.threads)
+        function(module, "normalize_rows_backward", draw)(G, U, address(norms), n, D, draw.threads)
+        draw.outputs.append(units)
+    draw.outputs.append(gradient)
+
+
+def anchor_chunk(module, draw, n, B, S, inverse_norm, biases_wanted, upstream, stride):
+    return function(module, "AnchorChunk", draw)(
+        S=address(S),
+        rows=n,
+        B=B,
+        alpha=float(draw.rng.choice([0.5, 32, 2000])),
+        positive_bias=address(_with_absent(draw, B)),
+        negative_bias=address(_with_absent(draw, B)),
+        anchor_bias=address(draw.normal(n)) if draw.flag() else 0,
+        row_max=True,
+        **({"upstream_positive": 0, "upstream_negative": 0} | upstream),
+        upstream_positive_stride=stride,
+        upstream_negative_stride=stride,
+        lse_positive=address(draw.out(n)),
+        lse_negative=address(draw.out(n)),
+        dpositive_bias=address(draw.normal(B)) if biases_wanted else 0,
+        dnegative_bias=address(draw.normal(B)) if biases_wanted else 0,
+        inverse_norm=address(inverse_norm),
+    )
+
+
+def _with_absent(draw, B):
+    bias = draw.normal(B)
+    bias[draw.rng.random(B) < 0.2] = -np.inf
+    return bias
+
+
+def sorted_labels(draw, labels):
+    order = draw.of(np.argsort(labels, kind="stable"), np.int64)
+    return {"sorted_labels": address(draw.of(labels[order], np.int64)), "order": address(order)}
+
+
+def confidences(draw, n, B):
+    (values, *_), view, _ = draw.matrix(n, B)
+    logits = draw.flag()
+    if not logits:
+        view[...] = draw.rng.random((n, B))
+    strides = [s // view.itemsize for s in view.strides]
+    return {
+        "values": values, "anchor_stride": strides[0], "candidate_stride": strides[1], "logits": logits,
+        "beta": float(draw.rng.choice([0, 1, 100])), "threshold": 0.3,
+    }  # fmt: skip
+
+
+def anchor(module, draw):
+    n, B = draw.size(), draw.size(1)
+    S = draw.of(draw.rng.uniform(-1, 1, (n, B)))
+    upstream, stride = draw.upstream(n)
+    wanted = bool(upstream) and draw.flag()
+    chunk = anchor_chunk(module, draw, n, B, S, draw.of(np.ones(n)) if draw.flag() else None, wanted, upstream, stride)
+    if upstream:
+        draw.outputs.append(S)
+    if draw.flag():
+        sets = sorted_labels(draw, draw.labels(B, n)) | {"first_label": 0}
+        function(module, "anchor_lse_labels", draw)(chunk, **sets, threads=draw.threads)
+    else:
+        function(module, "anchor_lse_confidences", draw)(chunk, **confidences(draw, n, B), threads=draw.threads)
+
+
+def class_chunk(module, draw, C, H, B, S, inverse_norm):
+    bias = draw.normal(C)
+    bias[draw.rng.random(C) < 0.2] = -np.inf
+    one = draw.flag()
+    return function(module, "ClassChunk", draw)(
+        S=address(S),
+        classes=C,
+        centers=H,
+        B=B,
+        scale=address(draw.normal(1 if one else C)),
+        scale_stride=0 if one else 1,
+        bias=address(bias) if draw.flag() else 0,
+        pooling=str(draw.rng.choice(["max", "softmax"])) if H > 1 else "none",
+        gamma=0.3,
+        inverse_norm=address(inverse_norm),
+    )
+
+
+def class_sums(draw, B):
+    return {
+        "shift": address(draw.of(np.full(B, -np.inf), np.float64)),
+        "total": address(draw.of(np.zeros(B), np.float64)),
+        "target": address(draw.normal(B)),
+    }
+
+
+def class_upstream(draw, B):
+    return {
+        "lse": address(draw.of(4 + draw.rng.random(B))),
+        "dlse": address(draw.normal(B)),
+        "dlogit": address(draw.normal(B)),
+    }
+
+
+def classes(module, draw):
+    C, H, B = draw.size(1), int(draw.rng.integers(1, 5)), draw.size(1)
+    S = draw.of(draw.rng.uniform(-1, 1, (C, H, B)))
+    norms = draw.of(np.ones(C * H)) if draw.flag() else None
+    chunk = class_chunk(module, draw, C, H, B, S, norms)
+    sets = sorted_labels(draw, draw.labels(B, C)) | {"first_label": 0, "threads": draw.threads}
+    if draw.flag():
+        function(module, "class_lse", draw)(chunk, **sets, **class_sums(draw, B))
+    else:
+        function(module, "class_lse_backward", draw)(chunk, **sets, **class_upstream(draw, B))
+        draw.outputs.append(S)
+
+
+def pair_labels(draw, rows):
+    labels = draw.labels(rows, 4, np.int32)
+    labels[draw.rng.random(rows) < 0.1] = ABSENT
+    return labels
+
+
+def pair_lse(module, draw, m):
+    weights = draw.of(draw.rng.random(m)) if draw.flag() else None
+    return function(module, "PairLSE", draw)(
+        alpha=float(draw.rng.choice([2, 500])), beta=float(draw.rng.choice([50, 500])), base=0.5, epsilon=0.1,
+        mining=draw.flag(), row_max=True, candidate_weights=address(weights),
+    )  # fmt: skip
+
+
+def pair_hinge(module, draw, n, anchors, candidates):
+    counts = [draw.out(n, dtype=np.int64) for _ in range(2)]
+    return function(module, "PairHinge", draw)(
+        positive_margin=0.3, negative_margin=-0.2, positive_offset=0.1, negative_offset=-0.1, euclidean=draw.flag(),
+        positive_count=address(counts[0]), negative_count=address(counts[1]), near=0.5, resolution=1e-6,
+        anchors=address(anchors), candidates=address(candidates), D=anchors.shape[1],
+    )  # fmt: skip
+
+
+def pair_chunk(module, draw, n, m, S, labels, others, itself, upstream, stride, norms):
+    return function(module, "PairChunk", draw)(
+        S=address(S),
+        rows=n,
+        m=m,
+        labels=address(labels),
+        candidate_labels=address(others),
+        itself=itself,
+        **({"upstream_positive": 0, "upstream_negative": 0} | upstream),
+        upstream_positive_stride=stride,
+        upstream_negative_stride=stride,
+        positive=address(draw.out(n)),
+        negative=address(draw.out(n)),
+        inverse_norm=address(norms),
+    )
+
+
+def pairs(module, draw):
+    n, m = draw.size(), draw.size(1)
+    S = draw.of(draw.rng.uniform(-1, 1, (n, m)))
+    itself = int(draw.rng.integers(m - n + 1)) if draw.flag() and m >= n else -1
+    upstream, stride = draw.upstream(n)
+    others = pair_labels(draw, m)
+    labels = pair_labels(draw, n) if itself < 0 else draw.of(others[itself : itself + n], np.int32)
+    norms = draw.of(np.ones(n)) if draw.flag() else None
+    chunk = pair_chunk(module, draw, n, m, S, labels, others, itself, upstream, stride, norms)
+    if draw.flag():
+        function(module, "pair_lse", draw)(chunk, pair_lse(module, draw, m), draw.threads)
+    else:
+        D = draw.size(1)
+        problem = pair_hinge(module, draw, n, draw.normal(n, D), draw.normal(m, D))
+        function(module, "pair_hinge", draw)(chunk, problem, draw.threads)
+    if upstream:
+        draw.outputs.append(S)
+
+
+def otsu(module, draw):
+    n_rows, n = draw.size(), draw.size(1, 300)
+    values = draw.normal(n_rows, n)
+    if draw.flag():
+        values[draw.rng.random((n_rows, n)) < 0.2] = draw.rng.choice([np.nan, np.inf, -np.inf, 0.0])
+    if draw.flag():
+        reals = [address(draw.out(n_rows)) for _ in range(3)]
+        integers = [address(draw.out(n_rows, dtype=np.int64)) for _ in range(2)]
+        found = draw.of(np.zeros(n_rows), np.bool_)
+        function(module, "otsu", draw)(
+            address(values), n_rows, n, int(draw.rng.integers(1, 5)), *reals, *integers, address(found), draw.threads
+        )
+    elif n_rows:
+        sigma, threshold = draw.of(np.zeros(n)), draw.out(1)
+        function(module, "otsu_confidence", draw)(
+            address(draw.of(values[0])), n, 2, 0.5, address(threshold), address(sigma), draw.threads
+        )
+
+
+def lambert(module, draw):
+    n = draw.size(0, 300)
+    x, tau = draw.of(np.abs(draw.rng.normal(0, 3, n))), draw.normal(n if draw.flag() else 1)
+    stride = int(len(tau) == n and n > 1)
+    which = draw.rng.integers(3)
+    if which == 0:
+        function(module, "lambert_w", draw)(address(x), address(draw.out(n)), n, draw.threads)
+    elif which == 1:
+        out = draw.out(n)
+        function(module, "confidence", draw)(address(x), address(tau), stride, 0.7, address(out), n, draw.threads)
+    else:
+        out = [address(draw.out(n)) for _ in range(2)]
+        function(module, "superloss", draw)(address(x), address(tau), stride, 0.7, *out, n, draw.threads)
+
+
+def _order(module, suffix, v, radius, debye, series):
+    base = max(v, 1.0)
+    scale = math.lgamma(v + 1)
+    constant = scale - (v * math.log(base) - v + math.log(2 * math.pi * base) / 2)
+    return getattr(module, f"VmfOrder_{suffix}")(
+        v=v, base=base, constant=constant, log_scale=scale + v * math.log(2),
+        series_below=max(4.0, math.sqrt(max(0.0, radius**2 - v**2))), debye_terms=debye, series_terms=series,
+    )  # fmt: skip
+
+
+ORDERS = {
+    np.float64: [(0.0, 32, 10, 48), (9.5, 32, 10, 48), (63.0, 0, 10, 8), (255.0, 0, 6, 8)],
+    np.float32: [(0.0, 14, 5, 24), (9.5, 14, 5, 24), (31.0, 0, 5, 8), (63.0, 0, 3, 8)],
+}
+
+
+def vmf(module, draw):
+    n = draw.size(0, 300)
+    lengths = ORDERS[draw.dtype][draw.rng.integers(4)]
+    if draw.flag():
+        kappa = draw.of(10.0 ** draw.rng.uniform(-4, 4, n))
+        name = str(draw.rng.choice(["log_0f1", "peak", "ratio", "ratio_derivative"]))
+        order = _order(module, SUFFIX[draw.dtype], *lengths)
+        function(module, f"vmf_{name}", draw)(order, address(kappa), address(draw.out(n)), n, draw.threads)
+        return
+    C, D = draw.size(1), draw.size(2)
+    counts = draw.rng.integers(0, 9, C)
+    some = draw.flag()
+    chosen = draw.of(draw.rng.integers(0, C, n), np.int64) if some else None
+    n = n if some else C
+    whole = draw.flag()
+    problem = function(module, "VmfClasses", draw)(
+        sums=address(draw.normal(C, D)), D=D, counts=address(draw.of(counts, np.int64)) if whole else 0,
+        fractions=0 if whole else address(draw.of(counts, np.float64)), classes=address(chosen), n=n, dim=float(D),
+        largest=1 - 1e-7, estimator=int(draw.rng.integers(3)), correction=int(draw.rng.integers(3)),
+        kappa=address(draw.out(n)), log_peak=address(draw.out(n)), norm=address(draw.out(n, dtype=np.float64)),
+    )  # fmt: skip
+    orders = _order(module, "f64", *ORDERS[np.float64][1]), _order(module, SUFFIX[draw.dtype], *lengths)
+    function(module, "vmf_fit", draw)(problem, *orders, draw.threads)
+
+
+def nearest(module, draw):
+    n, m, k = draw.size(), draw.size(1), int(draw.rng.integers(1, 9))
+    (S, stride, _), _, _ = draw.matrix(n, m, None, by_columns=False)
+    excluded = draw.of(draw.rng.integers(-1, m, n), np.int64) if draw.flag() else None
+    values = draw.of(np.full((n, k), -np.inf))
+    draw.outputs.append(values)
+    indices = draw.of(np.full((n, k), -1), np.int64)
+    function(module, "nearest_update", draw)(
+        S,
+        stride,
+        n,
+        m,
+        int(draw.rng.integers(3)) * 100,
+        address(excluded),
+        k,
+        address(values),
+        address(indices),
+        draw.threads,
+    )
+
+
+def self_paced(module, draw):
+    C = int(draw.rng.integers(1, 8))
+    sizes = draw.rng.integers(1, 7, C)
+    N = int(sizes.sum())
+    weights = draw.of(draw.rng.random(N))
+    draw.outputs.append(weights)
+    function(module, "self_paced_sweep", draw)(
+        weights=address(weights), positive=address(draw.normal(N)), negative=address(draw.normal(N)),
+        classes=address(draw.of(np.repeat(np.arange(C), sizes), np.int64)),
+        starts=address(draw.of(np.concatenate([[0], np.cumsum(sizes)]), np.int64)),
+        rates=address(draw.of(0.1 / sizes, np.float64)), N=N, C=C, lam=1.0, mu=0.5, decay=0.1,
+        classes_per_step=int(draw.rng.integers(1, 12)), samples_per_class=int(draw.rng.integers(1, 9)),
+        seed=int(draw.rng.integers(2**63)), steps=int(draw.rng.integers(0, 60)),
+    )  # fmt: skip
