@@ -4,6 +4,7 @@ import base64
 import gzip
 import hashlib
 import io
+import os
 import tarfile
 import time
 import zipfile
@@ -51,6 +52,20 @@ def rewrite_wheel(wheel: Path, epoch: int, added: Mapping[str, bytes]) -> None:
             one.external_attr = (0o100000 | _mode(mode)) << 16
             one.compress_type, one.create_system = zipfile.ZIP_DEFLATED, 3
             new.writestr(one, content, compresslevel=9)
+
+
+def publish(archive: Path, folder: Path) -> Path:
+    """Copy an archive to ``folder`` so that nobody ever sees half of it under its name; returns its path there.
+
+    What a process that was killed left behind is written over by the next one for the same archive.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    half = folder / f".{archive.name}.part"
+    with half.open("wb") as file:
+        file.write(archive.read_bytes())
+        file.flush()
+        os.fsync(file.fileno())
+    return half.replace(folder / archive.name)
 
 
 def dist_info(names: Mapping[str, object]) -> str:

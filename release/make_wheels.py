@@ -6,7 +6,6 @@ it. Two runs for one commit, wherever they run, give the same bytes from the sam
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -44,12 +43,10 @@ def make(kinds: Sequence[str], commit: str, out: Path) -> list[Path]:
     if changed:
         sys.exit(f"wheels are made of a commit, and these files have changes that are in none:\n{changed}")
     epoch = int(git("log", "-1", "--format=%ct", commit))
-    out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
         source = sdist(commit, epoch, Path(temporary))
-        made = [shutil.copy(source, out)] if "sdist" in kinds else []
-        made += [wheel(source, kind, epoch, out) for kind in kinds if kind != "sdist"]
-    return [Path(one) for one in made]
+        made = [archives.publish(source, out)] if "sdist" in kinds else []
+        return made + [wheel(source, kind, epoch, out) for kind in kinds if kind != "sdist"]
 
 
 def sdist(commit: str, epoch: int, folder: Path) -> Path:

@@ -20,7 +20,6 @@ SHARED_WITH_TORCH = ("libgomp.so.1",)
 
 def repair(wheel: Path, folder: Path, epoch: int) -> Path:
     """Write ``wheel`` to ``folder``, named after the platforms that it runs on; returns its path there."""
-    folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
         named = Path(temporary)
         exclude = [part for library in SHARED_WITH_TORCH for part in ("--exclude", library)]
@@ -37,11 +36,7 @@ def repair(wheel: Path, folder: Path, epoch: int) -> Path:
             stdout=subprocess.PIPE,
         ).stdout
         archives.rewrite_wheel(repaired, epoch, {sbom.PLACE: document})
-        target = folder / repaired.name
-        # Within one file system, so that nobody sees half of it.
-        half = folder / f".{repaired.name}.part"
-        half.write_bytes(repaired.read_bytes())
-        return half.replace(target)
+        return archives.publish(repaired, folder)
 
 
 if __name__ == "__main__":

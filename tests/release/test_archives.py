@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import os
+import sys
 import tarfile
 import zipfile
 from base64 import urlsafe_b64encode
@@ -10,6 +11,7 @@ from base64 import urlsafe_b64encode
 import pytest
 
 from release import archives
+from tests.subprocesses import run_python
 
 INFO = "robustdml_ops-0.1.0.dist-info"
 FILES = {
@@ -86,3 +88,27 @@ def test_source_distributions_of_one_content_have_the_same_bytes(tmp_path):
     with tarfile.open(made[0]) as files:
         assert files.getnames() == ["a/b.py", "a/c.py"]
         assert {(one.mtime, one.uid, one.uname, one.mode) for one in files} == {(1_700_000_000, 0, "", 0o644)}
+
+
+LITTLE_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from release import archives
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+archives.publish(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+def test_half_an_archive_never_has_its_name(tmp_path):
+    """The disk is full in the middle of the copy: the archive of before stays, and the next one takes its place."""
+    archive, folder = tmp_path / "one.whl", tmp_path / "dist"
+    archive.write_bytes(b"of before")
+    assert archives.publish(archive, folder) == folder / "one.whl"
+    archive.write_bytes(b"new" * 1000)
+    done = run_python("-c", LITTLE_DISK, str(archive), str(folder))
+    assert "File too large" in done.stderr
+    assert (folder / "one.whl").read_bytes() == b"of before"
+    archives.publish(archive, folder)
+    assert [(file.name, file.read_bytes()) for file in folder.iterdir()] == [("one.whl", b"new" * 1000)]
