@@ -67,7 +67,7 @@ def wheel(source: Path, kind: str, epoch: int, out: Path) -> Path:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         with tarfile.open(source) as files:
-            files.extractall(folder)
+            files.extractall(folder, filter="data")
         (tree,) = folder.iterdir()
         backend = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
         run([sys.executable, "-c", backend, str(folder)], tree, epoch, **settings(kind))
