@@ -5,7 +5,7 @@ it always does, on the batch of all and the classes that are here; at the few pl
 processes complete it. ``robustdml_ops.distributed`` puts its ``ClassShards`` in the place of :class:`OneProcess`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -45,6 +45,14 @@ class OneProcess:
     def range(self) -> tuple[int, int] | None:
         """The first class that is here, and the first behind them; None: all are."""
         return None
+
+    def part(self, rows: int) -> tuple[int, int]:
+        """Of so many rows that are divided, the first that is here, and the first behind them."""
+        return 0, rows
+
+    def chunks(self, values: tuple[Tensor, ...], rows: int, most: int) -> Iterator[tuple[Tensor, ...]]:
+        """All of ``rows`` that are divided, of which ``values`` has those here; so many at a time at most."""
+        return zip(*(torch.split(value, most) for value in values), strict=True)
 
     def here(self, labels: Tensor) -> Tensor:
         """Which labels' classes are here, (B,) bool."""

@@ -1,6 +1,6 @@
 """Some of the classes, of a loss or filter whose others are with other processes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -35,8 +35,7 @@ class ClassShards(OneProcess):
 
     def __init__(self, num_classes: int, mesh: DeviceMesh, processes: Processes, factor: float) -> None:
         self.num_classes, self.mesh, self.processes, self.factor = num_classes, mesh, processes, factor
-        each = -(-num_classes // processes.size)
-        self.first, self.last = (min(num_classes, place * each) for place in (processes.rank, processes.rank + 1))
+        self.first, self.last = self.part(num_classes)
 
     def agree(self, check: Callable[[], dict[str, Tensor | None]], settings: Mapping[str, object]) -> dict[str, Any]:
         """See :meth:`Processes.agree`."""
@@ -68,6 +67,22 @@ class ClassShards(OneProcess):
     def range(self) -> tuple[int, int] | None:
         """As of one process."""
         return self.first, self.last
+
+    def part(self, rows: int) -> tuple[int, int]:
+        """As of one process."""
+        return self._part_of(self.processes.rank, rows)
+
+    def _part_of(self, rank: int, rows: int) -> tuple[int, int]:
+        each = -(-rows // self.processes.size)
+        return min(rows, rank * each), min(rows, (rank + 1) * each)
+
+    def chunks(self, values: tuple[Tensor, ...], rows: int, most: int) -> Iterator[tuple[Tensor, ...]]:
+        """As of one process."""
+        held = [last - first for first, last in (self._part_of(rank, rows) for rank in range(self.processes.size))]
+        step = max(1, most // self.processes.size)
+        for start in range(0, held[0], step):
+            sizes = [min(max(number - start, 0), step) for number in held]
+            yield tuple(self.processes.gather(value[start : start + step], sizes) for value in values)
 
     def labels(self, labels: Tensor) -> Tensor:
         """As of one process."""
@@ -129,9 +144,9 @@ class ClassShards(OneProcess):
         """As of one process."""
         return self.as_shards(values).full_tensor()
 
-    def as_shards(self, local: Tensor) -> DTensor:
-        """One row for each class here, as a part of that for all classes; the same memory."""
-        shape = torch.Size((self.num_classes, *local.shape[1:]))
+    def as_shards(self, local: Tensor, rows: int | None = None) -> DTensor:
+        """The rows here as a part of ``rows``, by default one for each class; the same memory."""
+        shape = torch.Size((self.num_classes if rows is None else rows, *local.shape[1:]))
         stride = torch.empty(shape, device="meta").stride()
         return DTensor.from_local(local, self.mesh, [Shard(0)], run_check=False, shape=shape, stride=stride)
 

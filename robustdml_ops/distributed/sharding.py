@@ -156,9 +156,23 @@ def _divide(part: Any, shards: ClassShards) -> None:
     for name, buffer in list(part.named_buffers(recurse=False)):
         if name in dimensions:
             setattr(part, name, buffer[shards.first : shards.last].clone())
+        elif name in _slot_buffers(part):
+            setattr(part, name, _slots_here(buffer, shards))
     part.shards = shards
     part.register_state_dict_post_hook(_give_shards)
     part.register_load_state_dict_pre_hook(_take_whole)
+
+
+def _slot_buffers(part: Any) -> tuple[str, ...]:
+    """Names of what has something for each slot of a queue."""
+    names: tuple[str, ...] = part.slot_buffers() if hasattr(part, "slot_buffers") else ()
+    return names
+
+
+def _slots_here(values: Tensor, shards: ClassShards) -> DTensor:
+    """Of something for each slot, that of the slots of this process."""
+    first, last = shards.part(len(values))
+    return shards.as_shards(values[first:last].to(shards.mesh.device_type, copy=True), len(values))
 
 
 def _made(part: Any, name: str, value: Tensor, shards: ClassShards, placement: Placement) -> Tensor:
@@ -182,6 +196,13 @@ def _take_whole(module: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -
         saved = state_dict.get(prefix + name)
         if name in module._buffers and saved is not None:
             state_dict[prefix + name] = _here(module, name, saved)
+    for name in _slot_buffers(module):
+        saved, held = state_dict.get(prefix + name), getattr(module, name)
+        if saved is None or isinstance(saved, DTensor):
+            continue
+        if saved.shape == held.shape:  # else PyTorch names both shapes
+            saved = _slots_here(saved, module.shards)
+        state_dict[prefix + name] = saved
     for name, parameter in module.named_parameters(recurse=False):
         saved = state_dict.get(prefix + name)
         if saved is None or isinstance(saved, DTensor):

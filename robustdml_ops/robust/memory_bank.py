@@ -10,6 +10,7 @@ from robustdml_ops.label_sets import ABSENT
 from robustdml_ops.robust.batch import Batch, check_batch, check_ids, check_keep
 from robustdml_ops.robust.buffers import TypedBuffers
 from robustdml_ops.robust.class_sums import ClassStatistics, add_rows, spread
+from robustdml_ops.robust.queue_window import QueueWindow, Slots, picked
 from robustdml_ops.robust.row_store import EagerRowStore, RowStore, StoreProblem
 from robustdml_ops.robust.row_store_triton import TritonRowStore
 from robustdml_ops.robust.sample_copies import SampleCopies
@@ -49,6 +50,7 @@ class MemoryBank(TypedBuffers):
     ----------
     features, labels, sample_ids : Tensor
         (capacity, D); (capacity,) int64, ``ABSENT`` where a slot is empty; (capacity,) int64, −1 where no id was given.
+        Where :func:`~robustdml_ops.distributed.shard_classes` has divided the bank: DTensors, by slots.
     sums, counts : Tensor
         (C, D) and (C,) int64.
     enqueued : Tensor
@@ -117,6 +119,10 @@ class MemoryBank(TypedBuffers):
     def class_dimensions(self) -> dict[str, int]:
         """What has something for each class, and which dimension counts them."""
         return {"sums": 0, "counts": 0}
+
+    def slot_buffers(self) -> tuple[str, ...]:
+        """What has something for each slot, and is divided among processes by slots: DTensors there."""
+        return ("features", "labels", "sample_ids")
 
     @property
     def pointer(self) -> Tensor:
@@ -188,7 +194,7 @@ class MemoryBank(TypedBuffers):
     ) -> tuple[Batch, Tensor]:
         """A batch as :meth:`store` takes it, and which of its rows are kept."""
         D, N = self.embedding_size, self.num_samples
-        batch = check_batch("features", features, labels, sample_ids, D, N, self.features)
+        batch = check_batch("features", features, labels, sample_ids, D, N, self.sums)
         check_label_range(batch.labels, self.num_classes)
         stored = features.to(self.features.dtype)
         if stored.device.type == "cpu" and not all_finite(stored):
@@ -204,30 +210,41 @@ class MemoryBank(TypedBuffers):
         """As `enqueue`, without a gradient and of values that have been checked."""
         if len(batch.labels) == 0:
             return batch.labels
+        (slots, first), window = self._slots(), None
+        if self.shards.divided:
+            size = min(len(batch.labels), self.capacity)
+            window = QueueWindow(slots, first, self.capacity, self.enqueued, size, self.shards)
+            slots = window.slots
         problem = StoreProblem(
             X=batch.X.to(self.features.dtype),
             new_labels=batch.labels,
             new_ids=batch.sample_ids,
             keep=keep,
-            features=self.features,
-            labels=self.labels,
-            sample_ids=self.sample_ids,
+            **slots._asdict(),
             classes=ClassStatistics(self.sums, self.counts),
             enqueued=self.enqueued,
             copies=self.copies,
             here=self.shards.labels,
         )
         # A compiler records plain PyTorch; that serves where nothing has a value, too.
-        backend = "eager" if in_registry(self.features) else self.backend
-        return choose(ROW_STORES, backend, self.features.device, self.sums.dtype).store(problem)
+        backend = "eager" if in_registry(slots.features) else self.backend
+        touched = choose(ROW_STORES, backend, self.sums.device, self.sums.dtype).store(problem)
+        if window is not None:
+            window.write_back()
+        return touched
+
+    def _slots(self) -> tuple[Slots, int]:
+        """Those that are here, and the first one's number."""
+        rows = self.shards.rows
+        return Slots(rows(self.features), rows(self.labels), rows(self.sample_ids)), self.shards.part(self.capacity)[0]
 
     @torch.no_grad()
     def recompute(self) -> None:
-        """Sum and count the rows in the bank anew, which ends all drift; O(capacity·D)."""
+        """Sum and count the rows in the bank anew, which ends all drift; O(capacity·D). All processes call it."""
         self.sums.zero_()
         self.counts.zero_()
-        chunks = (torch.split(buffer, _RECOMPUTE_ROWS) for buffer in (self.features, self.labels))
-        for features, labels in zip(*chunks, strict=True):
+        slots, _ = self._slots()
+        for features, labels in self.shards.chunks((slots.features, slots.labels), self.capacity, _RECOMPUTE_ROWS):
             if self.shards.divided:
                 labels = self.shards.labels(labels)
                 features = features * (labels >= 0)[:, None]
@@ -268,23 +285,33 @@ class MemoryBank(TypedBuffers):
         if max_copies is None:
             max_copies = 2 * -(-self.capacity // self.num_samples)
         check_sizes(max_copies=max_copies)
-        ids = check_ids(sample_ids, len(labels), self.num_samples, self.labels.device)
-        labels = check_labels(labels, ids)
-        check_label_range(labels, self.num_classes)
-        return self.others_of_class(ids, labels, max_copies)
+
+        def check() -> dict[str, Tensor | None]:
+            ids = check_ids(sample_ids, len(labels), self.num_samples, self.sums.device)
+            own_labels = check_labels(labels, ids)
+            check_label_range(own_labels, self.num_classes)
+            return {"ids": ids, "labels": own_labels}
+
+        shards = self.shards
+        rows = shards.agree(check, {"max_copies": max_copies})
+        ids, of_all = shards.gather(rows["ids"]), shards.gather(rows["labels"])
+        assert ids is not None and of_all is not None
+        found = self.others_of_class(ids, of_all, max_copies)
+        return ClassStatistics(*(shards.own(shards.count(values)) for values in found))
 
     def others_of_class(self, sample_ids: Tensor, labels: Tensor, max_copies: int) -> ClassStatistics:
-        """As `without_own_copies`, of ids and labels that have been checked."""
+        """As `without_own_copies`, of checked ids and labels of all processes; 0 of classes that are not here."""
         assert self.copies is not None
-        slots = self.copies.find(sample_ids, self.enqueued, max_copies)
-        found = slots.clamp(min=0)
-        own = (slots >= 0) & (self.labels[found] == labels[:, None])
-        if self.shards.divided:
-            own &= self.shards.here(labels)[:, None]
-        copies = self.features.index_select(0, found.flatten()).view(*found.shape, self.embedding_size)
-        copies = (copies.to(self.sums.dtype) * own[..., None]).sum(1)
-        sums = self.shards.at_labels(self.sums, labels) - copies
-        counts = self.shards.at_labels(self.counts, labels) - own.sum(1)
+        shards, (slots, first) = self.shards, self._slots()
+        places = self.copies.find(sample_ids, self.enqueued, max_copies) - first  # below 0 where there is no copy
+        held = (places >= 0) & (places < len(slots.labels))
+        flat = places.flatten(), held.flatten()
+        own = held & (picked(slots.labels, *flat).view(held.shape) == labels[:, None])
+        copies = picked(slots.features, *flat).view(*held.shape, self.embedding_size)
+        copies = shards.count((copies.to(self.sums.dtype) * own[..., None]).sum(1))
+        here = shards.here(labels)
+        sums = shards.at_labels(self.sums, labels) - copies * here[:, None]
+        counts = shards.at_labels(self.counts, labels) - shards.count(own.sum(1)) * here
         return ClassStatistics(torch.where(counts[:, None] > 0, sums, 0), counts)
 
     def extra_repr(self) -> str:

@@ -18,7 +18,7 @@ class StoreProblem:
     new_labels: Tensor  # (B,) int64
     new_ids: Tensor | None  # (B,) int64; None: −1 is stored
     keep: Tensor  # (B,) bool: which rows enter
-    features: Tensor  # (capacity, D)
+    features: Tensor  # (capacity, D); of a queue that is divided among processes its window is the queue
     labels: Tensor  # (capacity,) int64, negative where a slot is empty
     sample_ids: Tensor  # (capacity,) int64
     classes: ClassStatistics  # of the classes that are here

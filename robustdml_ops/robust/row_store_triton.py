@@ -71,7 +71,7 @@ class TritonRowStore(RowStore):
                     latest=problem.copies.latest,
                     earlier=problem.copies.earlier,
                     M=M,
-                    capacity=capacity,
+                    capacity=problem.copies.capacity,
                     **launch(BLOCK_M=_BLOCK_M, num_warps=4, num_stages=1),
                 )
         return touched

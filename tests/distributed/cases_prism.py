@@ -50,7 +50,7 @@ def own_rows(place):
 
 
 def same_state(one, many):
-    """What is held for each class, put together, and the queue, which all have."""
+    """What is held for each class and each slot, put together."""
     whole = get_model_state_dict(many, options=StateDictOptions(full_state_dict=True))
     expected = one.state_dict()
     assert whole.keys() == expected.keys()
@@ -136,15 +136,35 @@ def a_resumed_filter_goes_on(place):
         loaded.load_state_dict(PRISM(C + 2, D, **FILTERS["vmf_ids"]).state_dict())
 
 
-@case(2)
+@case()
 def a_bank_alone(place):
-    one = MemoryBank(C, D, 16, torch.float64)
-    many = shard_classes(copy.deepcopy(one), place.mesh)
-    for X, labels, _ in steps(place, 4):
-        one.enqueue(X, labels)
-        many.enqueue(X[own_rows(place)], labels[own_rows(place)])
+    """Slots are divided, and the queue goes round: fewer slots than a batch, fewer than processes, more than both."""
+    own = own_rows(place)
+    for capacity, dtype in ((3, torch.float64), (31, torch.bfloat16), (75, torch.float64)):
+        one, near = MemoryBank(C, D, capacity, dtype, num_samples=N), 1e-10 if dtype == torch.float64 else 1e-5
+        many = shard_classes(copy.deepcopy(one), place.mesh)
+        for step, (X, labels, ids) in enumerate(steps(place, 4)):
+            keep = torch.arange(len(labels)) % 5 > step  # of the last batch none
+            touched = one.enqueue(X, labels, ids, keep)
+            found = many.enqueue(X[own], labels[own], ids[own], keep[own])
+            assert torch.equal(found >= 0, (touched >= 0) & many.shards.here(touched))
+            same_state(one, many)
+            expected = one.without_own_copies(ids, labels, 3)
+            others = many.without_own_copies(ids[own], labels[own], 3)
+            torch.testing.assert_close(others.sums, expected.sums[own], rtol=0, atol=near)
+            assert torch.equal(others.counts, expected.counts[own])
+        first, last = many.shards.part(capacity)
+        for buffer in (many.features, many.labels, many.sample_ids):
+            assert len(buffer.to_local()) == last - first
+        assert last - first <= -(-capacity // place.size)
+        for bank in (one, many):
+            bank.recompute()
+        same_state(one, many)
+    wrong = torch.full((2,), C if place.rank == place.size - 1 else 0)
+    with pytest.raises(IndexError if place.rank == place.size - 1 else ShardError, match="is outside 0 … 8"):
+        many.enqueue(torch.randn(2, D, dtype=torch.float64), wrong, wrong)
     same_state(one, many)
-    wrong = torch.full((2,), C if place.rank else 0)
-    with pytest.raises(IndexError if place.rank else ShardError, match="is outside 0 … 8"):
-        many.enqueue(torch.randn(2, D, dtype=torch.float64), wrong)
-    same_state(one, many)
+    before = many.labels.full_tensor()
+    with pytest.raises(RuntimeError, match=r"size mismatch for features.*\[76, 6\].*\[75, 6\]"):
+        many.load_state_dict(MemoryBank(C, D, 76, torch.float64, num_samples=N).state_dict())
+    assert torch.equal(many.labels.full_tensor(), before)

@@ -131,7 +131,9 @@ def test_rows_that_are_not_finite_are_not_stored(value):
 
 @pytest.mark.parametrize(("shards", "classes"), [(SomeClasses(), 3), (NoClasses(), 0)])
 def test_classes_of_other_processes(shards, classes):
+    """With a part of the classes the queue is the same, though a batch enters it by a window."""
     generator, both = torch.Generator().manual_seed(0), banks(4, 10, num_samples=N, shards=shards, classes=classes)
+    _, whole = banks(4, 10, num_samples=N)
     for bank in both:
         bank.num_classes = C
         assert bank.sums.shape == (classes, 4)
@@ -143,6 +145,9 @@ def test_classes_of_other_processes(shards, classes):
             touched.append(bank.store(batch, kept))
         assert torch.equal(*touched)
         assert_same(*both)
+        whole.enqueue(X, labels, ids, keep)
+        for name, expected in whole.state_dict().items():
+            assert name in ("sums", "counts") or torch.equal(both[0].state_dict()[name], expected), name
 
 
 def test_rows_of_the_bank_itself():
