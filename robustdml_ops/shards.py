@@ -38,6 +38,10 @@ class OneProcess:
         """The classes of a parameter that are here, plain memory; differentiable."""
         return parameter
 
+    def has_part(self, values: Tensor | None) -> bool:
+        """Whether these are rows divided among the processes: :meth:`rows` gives those that are here."""
+        return False
+
     def given(self, values: Tensor) -> Tensor:
         """The classes that are here of values for all of them, or of a DTensor of such; plain memory."""
         return values
@@ -77,6 +81,10 @@ class OneProcess:
     def log_sum_exp(self, lse: Tensor, target: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Log-sum-exps over all classes and logits of the labels, (B,) each, from those of the classes here."""
         return lse, target
+
+    def log_one_plus(self, lse: Tensor) -> Tensor:
+        """log(1 + Σ) of the sums of all, from log(1 + part). All then call backward with the same upstream gradient."""
+        return lse
 
     def of_labels(self, values: Tensor, labels: Tensor) -> Tensor:
         """Entry of each label (B,) in ``values``, one for each class here; each process uses it for its part."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
-from robustdml_ops.distributed.exchange import Common, Gather, JointLogSumExp, Own, Shared, Total
+from robustdml_ops.distributed.exchange import Common, Gather, JointLogOnePlus, JointLogSumExp, Own, Shared, Total
 from robustdml_ops.distributed.processes import Processes
 from robustdml_ops.label_sets import ELSEWHERE
 from robustdml_ops.shards import OneProcess
@@ -54,6 +54,17 @@ class ClassShards(OneProcess):
     def rows(self, parameter: Tensor) -> Tensor:
         """As of one process."""
         return parameter.to_local() if isinstance(parameter, DTensor) else parameter
+
+    def has_part(self, values: Tensor | None) -> bool:
+        """As of one process; ValueError for rows that are divided in another way."""
+        if not isinstance(values, DTensor):
+            return False
+        if values.device_mesh != self.mesh or values.placements != (Shard(0),):
+            raise ValueError(
+                f"a DTensor of {values.placements} on {values.device_mesh}: rows of a bank that shard_classes has "
+                f"divided along {self.mesh} are expected, or local tensors with the same rows on all processes"
+            )
+        return True
 
     def given(self, values: Tensor) -> Tensor:
         """As of one process."""
@@ -108,6 +119,10 @@ class ClassShards(OneProcess):
         """As of one process; ``labels`` are those of all classes."""
         joint: Any = JointLogSumExp.apply(lse, target, self.here(labels), self.processes)  # type: ignore[no-untyped-call]
         return joint[0], joint[1]
+
+    def log_one_plus(self, lse: Tensor) -> Tensor:
+        """As of one process."""
+        return _apply(JointLogOnePlus, lse, self.processes)
 
     def of_labels(self, values: Tensor, labels: Tensor) -> Tensor:
         """As of one process; ``labels`` are those of all classes."""

@@ -119,3 +119,23 @@ class JointLogSumExp(torch.autograd.Function):
         lse, joint, here = ctx.saved_tensors
         weight = (lse - joint.masked_fill(joint == -torch.inf, torch.inf)).exp()
         return dlse * weight, dtarget * here, None, None
+
+
+class JointLogOnePlus(torch.autograd.Function):
+    """log(1 + Σ) of a sum of which each process has a part, given as log(1 + part)."""
+
+    @staticmethod
+    def forward(ctx: Any, lse: Tensor, processes: Processes) -> Tensor:
+        """Of any shape."""
+        shift = processes.maximum(lse)
+        # Each part by e^shift: e^(lse − shift) − e^−shift, without a difference of what is nearly equal.
+        joint = shift + (torch.expm1(-shift) + processes.sum((lse - shift).exp() * -torch.expm1(-lse))).log1p()
+        ctx.save_for_backward(lse, joint)
+        return joint
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """Each process has the upstream gradient of the whole."""
+        lse, joint = ctx.saved_tensors
+        return gradient * (lse - joint).exp(), None

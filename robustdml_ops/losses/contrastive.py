@@ -86,7 +86,7 @@ class ContrastiveLoss(PairFamilyLoss):
             return shards.total(hinge.positive.sum() / found[0] + hinge.negative.sum() / found[1])
         # Integers divided by integers would be float32, whatever the hinges are.
         losses = hinge.positive * checked.kept / found[0] + hinge.negative * checked.kept / found[1]
-        return self._mean(losses, checked)
+        return self._mean(shards.total(losses) if checked.parted else losses, checked)
 
     def _parts(self, batch: Batch) -> Parts:
         reducers = [self._reducer_of(name) for name in self._sub_loss_names()]

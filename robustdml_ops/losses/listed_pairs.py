@@ -120,7 +120,7 @@ def listed_lse(
     )
 
 
-class _Side(NamedTuple):
+class Side(NamedTuple):
     """Cosines of the pairs of one sign, each pair once: a matrix with a mask, or a list with the anchor of each."""
 
     s: Tensor  # (n, m) or (k,)
@@ -131,7 +131,7 @@ class _Side(NamedTuple):
         """For each cosine the value (n,) of its anchor."""
         return values[:, None] if self.s.dim() == 2 else values[self.where]
 
-    def keep(self, stays: Tensor) -> "_Side":
+    def keep(self, stays: Tensor) -> "Side":
         """The pairs that stay."""
         if self.s.dim() == 2:
             return self._replace(where=self.where & stays)
@@ -156,7 +156,7 @@ class _Side(NamedTuple):
         return shift + (torch.expm1(-shift) + sums).log1p()
 
 
-def _sides(cosines: _Cosines, listed: ListedPairs) -> tuple[_Side, _Side]:
+def _sides(cosines: _Cosines, listed: ListedPairs) -> tuple[Side, Side]:
     """Positive and negative pairs, each once: in the peer's code they are the entries of two masks."""
     n, m = len(cosines.X), len(cosines.Y)
     if cosines.matrix is None:
@@ -170,7 +170,7 @@ def _sides(cosines: _Cosines, listed: ListedPairs) -> tuple[_Side, _Side]:
         lambda: f"indices_tuple has pair {divmod(int(both[0]), m)} as positive and as negative",
     )
     if cosines.matrix is None:
-        positive, negative = (_Side(cosines.of(each // m, each % m), each // m, n) for each in places)
+        positive, negative = (Side(cosines.of(each // m, each % m), each // m, n) for each in places)
     else:
         positive, negative = (_of_matrix(cosines.matrix, mask.view(n, m)) for mask in masks)
     return positive, negative
@@ -182,9 +182,9 @@ def _mask(places: Tensor, size: int) -> Tensor:
     return mask
 
 
-def _of_matrix(S: Tensor, mask: Tensor) -> _Side:
+def _of_matrix(S: Tensor, mask: Tensor) -> Side:
     """The whole matrix where most of it counts, else the cosines that do."""
     if mask.numel() <= _MASK * int(mask.sum()):
-        return _Side(S, mask, len(S))
+        return Side(S, mask, len(S))
     rows, columns = mask.nonzero(as_tuple=True)
-    return _Side(S[rows, columns], rows, len(S))
+    return Side(S[rows, columns], rows, len(S))

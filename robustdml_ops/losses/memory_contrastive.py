@@ -105,4 +105,5 @@ class MemoryContrastiveLoss(PairFamilyLoss):
         if self._in_one_sweep(batch):
             return self.shards.total(pair_hinge_sum(*batch.pairs, batch.share(), batch.share(), **settings))
         hinge = pair_hinge(*batch.pairs, **settings)
-        return self._mean(hinge.positive + hinge.negative, batch)
+        losses = hinge.positive + hinge.negative
+        return self._mean(self.shards.total(losses) if batch.parted else losses, batch)

@@ -9,9 +9,10 @@ from typing_extensions import Unpack
 from robustdml_ops.losses.distances import named
 from robustdml_ops.losses.listed_pairs import listed_lse
 from robustdml_ops.losses.metric_loss import Batch, Parts
+from robustdml_ops.losses.mined_parts import mined_lse
 from robustdml_ops.losses.pair_family import PairBatch, PairFamilyLoss
 from robustdml_ops.losses.peer import LossOptions, peer_losses
-from robustdml_ops.ops import pair_lse, pair_lse_sum
+from robustdml_ops.ops import PairLSE, pair_lse, pair_lse_sum
 from robustdml_ops.validation import check_finite_numbers, check_positive
 
 
@@ -87,7 +88,7 @@ class MultiSimilarityLoss(PairFamilyLoss):
 
     def _loss(self, batch: Batch) -> Tensor:
         checked = self._own_anchors(self._checked(batch))
-        if self._in_one_sweep(checked):
+        if self._in_one_sweep(checked) and not checked.parted:
             scales, first = (checked.share(self.alpha), checked.share(self.beta)), checked.anchors_first
             settings = self._settings()
             return self.shards.total(
@@ -105,12 +106,23 @@ class MultiSimilarityLoss(PairFamilyLoss):
 
     def _losses(self, batch: PairBatch) -> Tensor:
         """ℓ (B,)."""
-        if batch.listed is None:
-            settings = self._settings()
+        settings = self._settings()
+        if batch.parted:
+            lse = self._joint_lse(batch, settings)
+        elif batch.listed is None:
             lse = pair_lse(*batch.pairs, **settings, anchors_first=batch.anchors_first, backend=self.backend)
         else:
-            lse = listed_lse(batch.pairs[0], batch.pairs[2], batch.listed, **self._settings())
+            lse = listed_lse(batch.pairs[0], batch.pairs[2], batch.listed, **settings)
         return lse.positive / self.alpha + lse.negative / self.beta
+
+    def _joint_lse(self, batch: PairBatch, settings: dict[str, Any]) -> PairLSE:
+        """Of candidates that are divided among processes."""
+        pairs: Any = batch.pairs
+        if self.epsilon is None:
+            lse = pair_lse(*pairs, **settings, backend=self.backend)
+        else:
+            lse = mined_lse(pairs, self.shards, **settings)
+        return PairLSE(*self.shards.log_one_plus(torch.stack(lse)).unbind())
 
     def _settings(self) -> dict[str, Any]:
         """What the log-sum-exps of cosines take."""

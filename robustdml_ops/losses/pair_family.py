@@ -7,7 +7,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from robustdml_ops.label_sets import ABSENT
-from robustdml_ops.losses.labels import pair_labels
+from robustdml_ops.losses.labels import class_labels, pair_labels
 from robustdml_ops.losses.metric_loss import Batch, MetricLoss, check_options
 from robustdml_ops.losses.miner_indices import ListedPairs, listed_pairs
 from robustdml_ops.losses.own_anchors import own_first
@@ -30,6 +30,7 @@ class PairBatch(NamedTuple):
     weights: Tensor | None  # (B,) compute type
     kept: Tensor | int  # () samples whose weight is not 0, of all processes, at least 1
     anchors_first: bool = False  # the first candidates are the anchors
+    parted: bool = False  # the candidates are those of this process, and the anchors everybody's
 
     def share(self, divisor: float = 1.0) -> Tensor:
         """What each sample's loss weighs in the mean, () or (B,): its weight by samples kept and by ``divisor``."""
@@ -75,7 +76,8 @@ class PairFamilyLoss(MetricLoss):
             (m, D) and (m,): rows of a memory bank or of another batch, see the class. Differentiable; rows that need no
             gradient cost none. The label ``ops.ABSENT`` marks a row that takes no part, such as an empty slot. Where
             ``ref_labels`` is the very tensor ``labels``, or is not given, row i is another view of sample i and not
-            among the candidates of sample i.
+            among the candidates of sample i. On shards: the DTensors of a bank that is divided, or plain tensors with
+            the same rows on all processes.
         sample_weights : Tensor, optional
             (B,), ≥ 0: multiply the samples' losses; differentiable. A sample of weight 0 is absent, also among the
             candidates of the others, and the mean divides by the number of the other samples: so a mask of zeros and
@@ -113,7 +115,9 @@ class PairFamilyLoss(MetricLoss):
                 "ref_emb is another view of the batch of one process, and the batches of several are joined: give "
                 "ref_labels of their own, with the same rows on all processes, as those of a memory bank"
             )
-        labels, _ = pair_labels(batch.labels, embeddings)
+        if self.shards.has_part(batch.ref_emb) != self.shards.has_part(batch.ref_labels):
+            raise ValueError("ref_emb and ref_labels must both be DTensors, as those of a divided bank, or both local")
+        labels = class_labels(batch.labels, embeddings)
         weights = batch.sample_weights
         if weights is not None:
             like = embeddings.new_empty(len(embeddings), dtype=pair_dtype(embeddings, batch.ref_emb))
@@ -121,8 +125,11 @@ class PairFamilyLoss(MetricLoss):
         return {"embeddings": embeddings, "labels": labels, "sample_weights": weights}
 
     def _own_anchors(self, batch: PairBatch) -> PairBatch:
-        """Of the batch of all processes: own samples as anchors, and everybody's as candidates."""
-        if not self.shards.divided:
+        """Of the batch of all processes: own samples as anchors, and everybody's as candidates.
+
+        With candidates that are divided it is the other way round: everybody's samples, and the candidates here.
+        """
+        if not self.shards.divided or batch.parted:
             return batch
         own, (embeddings, labels, candidates, candidate_labels) = self.shards.place(), batch.pairs
         weights = None if batch.weights is None else batch.weights[own]
@@ -136,14 +143,20 @@ class PairFamilyLoss(MetricLoss):
 
     def _mean(self, losses: Tensor, batch: PairBatch) -> Tensor:
         """Losses (B,) of the anchors by the reduction: their mean over the samples of all processes."""
+        weights = batch.weights
+        if batch.parted:  # then the losses are those of all
+            losses, weights = self.shards.own(losses), None if weights is None else weights[self.shards.place()]
         if not self.shards.divided or self.reduction == "none":
-            return reduce_samples(losses, batch.weights, self.reduction)
-        weighted = losses if batch.weights is None else losses * batch.weights
+            return reduce_samples(losses, weights, self.reduction)
+        weighted = losses if weights is None else losses * weights
         return self.shards.total(weighted.sum()) / batch.kept
 
     def _checked(self, batch: Batch) -> PairBatch:
         embeddings, ref_emb = check_matrix("embeddings", batch.embeddings), batch.ref_emb
         labels, ref_labels = batch.labels, batch.ref_labels
+        parted = self.shards.has_part(ref_emb)
+        if ref_emb is not None and ref_labels is not None and parted:
+            ref_emb, ref_labels = self.shards.rows(ref_emb), self.shards.rows(ref_labels)
         if ref_emb is not None:
             check_matrix("ref_emb", ref_emb, columns=embeddings.shape[1])
             check_same_device(embeddings=embeddings, ref_emb=ref_emb)
@@ -156,7 +169,8 @@ class PairFamilyLoss(MetricLoss):
         if labels is not None or listed is None:
             labels, ref_labels = pair_labels(labels, embeddings, ref_labels, ref_emb)
         if batch.sample_weights is None:
-            return PairBatch((embeddings, labels, ref_emb, ref_labels), listed, None, max(1, len(embeddings)))
+            kept: Tensor | int = max(1, len(embeddings))
+            return PairBatch((embeddings, labels, ref_emb, ref_labels), listed, None, kept, parted=parted)
         like = embeddings.new_empty(len(embeddings), dtype=pair_dtype(embeddings, ref_emb))
         weights = check_sample_weights(batch.sample_weights, like)
         absent = weights == 0
@@ -168,7 +182,7 @@ class PairFamilyLoss(MetricLoss):
             labels = labels.masked_fill(absent, ABSENT)
         if ref_emb is not None and itself:
             ref_labels = labels
-        return PairBatch((embeddings, labels, ref_emb, ref_labels), listed, weights, kept)
+        return PairBatch((embeddings, labels, ref_emb, ref_labels), listed, weights, kept, parted=parted)
 
     def _in_one_sweep(self, batch: PairBatch) -> bool:
         """Whether the weight of each sample's loss is known beforehand, and wants no gradient."""

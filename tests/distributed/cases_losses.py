@@ -1,6 +1,7 @@
 """Each loss on shards against the same loss on one process: value and all gradients, float64, 1e-10."""
 
 import copy
+import itertools
 from functools import partial
 
 import torch
@@ -23,6 +24,7 @@ from robustdml_ops.losses import (
     SubCenterArcFaceLoss,
     SuperContrastiveLoss,
 )
+from robustdml_ops.robust import MemoryBank
 from tests.distributed.worlds import CLASSES, Place, case
 
 C, D, K = CLASSES, 6, 5
@@ -162,6 +164,61 @@ for _name in PAIRS:
         _case = partial(of_pairs, _name, _reduction)
         _case.__name__, _case.__module__ = f"{_name}_{_reduction}", __name__
         case(2, 4)(_case)
+
+
+WITH_BANKS = {
+    "multi_similarity": MultiSimilarityLoss,
+    "mined": partial(MultiSimilarityLoss, 40.0, epsilon=0.2),
+    "contrastive": partial(ContrastiveLoss, 0.2, 1.4),
+    "cosines": partial(ContrastiveLoss, 0.9, 0.1, distance="cosine"),
+    "paper": MemoryContrastiveLoss,
+    "authors": partial(MemoryContrastiveLoss, variant="authors"),
+}
+
+
+def banks_of(place, capacity):
+    """The same rows with one process and divided; the last slots of a large bank are empty."""
+    generator = torch.Generator().manual_seed(capacity)
+    one = MemoryBank(C, D, capacity, torch.float64)
+    many = shard_classes(copy.deepcopy(one), place.mesh)
+    rows, labels = torch.randn(11, D, generator=generator, dtype=torch.float64), torch.arange(11) % 3
+    one.enqueue(rows, labels)
+    many.enqueue(*((rows, labels) if place.rank == 0 else (rows[:0], labels[:0])))
+    return one, many
+
+
+@case()
+def banks_whose_slots_are_divided(place):
+    """Every process compares the batch of all with the slots that it has; some have none, or only empty ones."""
+    settings = ((17, False, "mean"), (17, True, "none"), (3, True, "mean"))
+    for (capacity, weighted, reduction), make_loss in itertools.product(settings, WITH_BANKS.values()):
+        one, many = banks_of(place, capacity)
+        alone = make_loss(reduction=reduction)
+        shared = shard_classes(copy.deepcopy(alone), place.mesh, backbone_gradients="summed")
+        mine, own = PairBatch(place, slice(None), "", weighted), PairBatch(place, place.own, "", weighted)
+        mine.bank, own.bank = ((None, bank.features, bank.labels) for bank in (one, many))
+        expected, found = mine.loss(alone), own.loss(shared)
+        here = place.own if reduction == "none" else ...
+        torch.testing.assert_close(found, expected[here], rtol=0, atol=1e-10)
+        upstream = torch.linspace(1, 2, expected.numel(), dtype=torch.float64).view(expected.shape)
+        (expected * upstream).sum().backward()
+        (found * upstream[here]).sum().backward()
+        torch.testing.assert_close(own.X.grad, mine.X.grad[place.own], rtol=0, atol=1e-10)
+        if weighted:
+            torch.testing.assert_close(own.weights.grad, mine.weights.grad[place.own], rtol=0, atol=1e-10)
+
+
+@case(2)
+def gradients_of_divided_candidates(place):
+    """They are those of one process, for the rows that are here."""
+    for make_loss in WITH_BANKS.values():
+        mine, own = PairBatch(place, slice(None), "", False), PairBatch(place, place.own, "", False)
+        one, many = banks_of(place, 11)
+        rows, parts = (bank.features.detach().requires_grad_() for bank in (one, many))
+        loss = make_loss()
+        loss(mine.X, mine.target, None, rows, one.labels).backward()
+        shard_classes(loss, place.mesh)(own.X, own.target, None, parts, many.labels).backward()
+        torch.testing.assert_close(parts.grad.full_tensor(), rows.grad, rtol=0, atol=1e-10)
 
 
 PROCSIM = {

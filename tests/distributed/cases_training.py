@@ -18,7 +18,15 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from robustdml_ops.distributed import shard_classes
-from robustdml_ops.losses import MultiSimilarityLoss, NormalizedSoftmaxLoss, ProxyAnchorLoss, SoftTripleLoss
+from robustdml_ops.losses import (
+    ContrastiveLoss,
+    MemoryContrastiveLoss,
+    MultiSimilarityLoss,
+    NormalizedSoftmaxLoss,
+    ProxyAnchorLoss,
+    SoftTripleLoss,
+)
+from robustdml_ops.robust import MemoryBank
 from tests.distributed.cases_losses import LOSSES, make
 from tests.distributed.worlds import CLASSES, case
 
@@ -211,6 +219,32 @@ def bytes_of_a_step(place):
             with Sent() as sent:
                 loss(X, torch.arange(B)).backward()
             gathered = header + B * D * item + B * 8
+            assert sent.bytes == {"gather": gathered, "reduce": reduced, "scatter": W * B * D * item}
+
+
+@case(2, 4)
+def bytes_of_a_divided_bank(place):
+    """Storing a batch sends the rows that may leave; comparing with it sends no row of it. Nothing grows with it."""
+    B, W, item = 6, place.size, 8
+    header, X, labels = 3 * 8, torch.randn(B, D, dtype=torch.float64, requires_grad=True), torch.arange(B)
+    for capacity in (64, 4096):
+        bank = shard_classes(MemoryBank(C, D, capacity, torch.float64), place.mesh)
+        with Sent() as sent:
+            bank.enqueue(X, labels)
+        kept = B
+        assert sent.bytes == {
+            "gather": header + B * D * item + B * 8 + kept, "reduce": W * B * (D * item + 8), "scatter": 0
+        }  # fmt: skip
+        for loss, reduced, gathered in (
+            (MemoryContrastiveLoss(), 2 * item, 0),
+            (ContrastiveLoss(), item + 2 * 8, 0),
+            (MultiSimilarityLoss(), item + 4 * W * B * item, B * item),
+            (MultiSimilarityLoss(epsilon=0.1), item + 6 * W * B * item, B * item),
+        ):
+            loss = shard_classes(loss, place.mesh)
+            with Sent() as sent:
+                loss(X, labels, None, bank.features, bank.labels).backward()
+            gathered += header + B * D * item + B * 8
             assert sent.bytes == {"gather": gathered, "reduce": reduced, "scatter": W * B * D * item}
 
 
