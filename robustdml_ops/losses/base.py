@@ -152,7 +152,7 @@ class AnchorFamilyLoss(PeerWeights, MetricLoss):
         embeddings = batch.embeddings
         logs = embeddings.new_full((len(embeddings),), bias, dtype=compute_dtype(embeddings, self.proxies))
         if batch.indices_tuple is not None:
-            logs = logs + (miner_weights(batch.indices_tuple, len(logs), logs) - 1)
+            logs = logs + (miner_weights(batch.indices_tuple, len(logs), logs, shards=self.shards) - 1)
         if batch.sample_weights is None:
             return logs, None
         weights = check_sample_weights(batch.sample_weights, logs)

@@ -81,9 +81,7 @@ class BSPMLLoss(PairFamilyLoss):
         self.exclude_zero_weights = exclude_zero_weights
 
     def _loss(self, batch: Batch) -> Tensor:
-        if batch.indices_tuple is not None:
-            raise ValueError("BSPMLLoss mines for itself: leave indices_tuple out")
-        refuse_candidates(self, batch)
+        self._refuse_others(batch)
         embeddings = check_matrix("embeddings", batch.embeddings)
         labels, _ = pair_labels(batch.labels, embeddings)
         weights = embeddings.new_ones(len(embeddings), dtype=pair_dtype(embeddings, None))
@@ -111,6 +109,15 @@ class BSPMLLoss(PairFamilyLoss):
             return self.shards.total(pair_lse_sum(*checked.pairs, share / self.alpha, share / self.beta, **settings))
         lse = pair_lse(*checked.pairs, **settings)
         return checked.weights * (lse.positive / self.alpha + lse.negative / self.beta)
+
+    def _own_rows(self, batch: Batch) -> dict[str, Tensor | None]:
+        self._refuse_others(batch)
+        return super()._own_rows(batch)
+
+    def _refuse_others(self, batch: Batch) -> None:
+        if batch.indices_tuple is not None:
+            raise ValueError("BSPMLLoss mines for itself: leave indices_tuple out")
+        refuse_candidates(self, batch)
 
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""

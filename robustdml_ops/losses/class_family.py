@@ -118,7 +118,8 @@ class ClassFamilyLoss(PeerWeights, MetricLoss):
         losses = self._of_sums(self._sums(batch.embeddings, class_labels(batch.labels, batch.embeddings)))
         if batch.indices_tuple is None:
             return losses
-        return losses * miner_weights(batch.indices_tuple, len(losses), losses, self.miner_weighs_anchors)
+        listed, anchors_only = batch.indices_tuple, self.miner_weighs_anchors
+        return losses * miner_weights(listed, len(losses), losses, anchors_only, self.shards)
 
     def _sums(self, embeddings: Tensor, labels: Tensor) -> ClassLSE:
         """Over the classes that take part. One that stands for others counts as they would: log of how many is added.

@@ -1,10 +1,14 @@
 """Language guidance, Roth et al. 2022: similarities between images shall resemble those between words."""
 
+from functools import partial
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from robustdml_ops.losses.reduction import check_reduction, reduce_samples
 from robustdml_ops.rows.lengths import unit_rows
+from robustdml_ops.shards import ONE_PROCESS, OneProcess, settings_of
 from robustdml_ops.tracing import has_no_values, without_autocast
 from robustdml_ops.validation import (
     check_finite_embeddings,
@@ -44,7 +48,8 @@ class LanguageGuidanceLoss(nn.Module):
     A softmax does not feel what is added to a whole row, so the shift in effect raises the similarities to other
     classes that A is to reach: s_ij → t_ij + shift.
 
-    A, T and their softmaxes are materialised: some six B×B matrices, in float32 at least.
+    A, T and their softmaxes are materialised: some six B×B matrices, in float32 at least; on shards the rows of own
+    samples alone.
 
     Source: Roth, Vinyals, Akata, "Integrating Language Guidance into Vision-based Deep Metric Learning", CVPR 2022;
     Barbany et al., "ProcSim", 2024, section 3.5.
@@ -59,6 +64,8 @@ class LanguageGuidanceLoss(nn.Module):
     >>> embeddings.grad.shape
     torch.Size([8, 64])
     """
+
+    shards: OneProcess = ONE_PROCESS  # who has the other samples
 
     def __init__(
         self,
@@ -113,29 +120,59 @@ class LanguageGuidanceLoss(nn.Module):
             Shapes, types or devices that do not fit, k = 0, text embeddings that require a gradient, labels missing
             where they are needed; on the CPU NaN, inf or negative weights.
         """
+
+        def check() -> dict[str, Tensor | None]:
+            return self._checked(embeddings, text_embeddings, labels, sample_weights)
+
+        rows = self.shards.agree(check, settings_of(self) if self.shards.divided else {})
+        whole: dict[str, Any] = {name: self.shards.gather(values) for name, values in rows.items()}
+        return self.shards.guard(partial(self._loss, **whole))
+
+    def class_dimensions(self) -> dict[str, int]:
+        """Nothing is divided but the rows: each process has those of its own samples."""
+        return {}
+
+    def _checked(
+        self, embeddings: Tensor, text_embeddings: Tensor, labels: Tensor | None, sample_weights: Tensor | None
+    ) -> dict[str, Tensor | None]:
+        """What a batch is made of; of its texts T, (B, k·d) in the compute type, with T Tᵀ their similarities."""
         check_matrix("embeddings", embeddings)
         texts = _check_texts(text_embeddings, embeddings)
         check_finite_embeddings(embeddings)
+        if self.shift is not None and labels is None:
+            raise ValueError(f"shift={self.shift} treats equal labels apart: give labels, or shift=None")
+        labels = None if self.shift is None else check_labels(labels, embeddings)
         dtype = torch.float64 if torch.float64 in (embeddings.dtype, texts.dtype) else torch.float32
+        if sample_weights is not None:
+            sample_weights = check_sample_weights(sample_weights, embeddings.new_empty(len(embeddings), dtype=dtype))
         with without_autocast(embeddings.device):
-            X, T = unit_rows(embeddings.to(dtype)), unit_rows(texts.flatten(0, 1).to(dtype))
-            # The sum of the k matrices is one product of the k texts in a row.
-            T = T.reshape(len(texts), texts.shape[1] * texts.shape[2])
-            visual, language = X @ X.t(), T @ T.t() / texts.shape[1]
-        if self.shift is not None:
-            if labels is None:
-                raise ValueError(f"shift={self.shift} treats equal labels apart: give labels, or shift=None")
-            labels = check_labels(labels, embeddings)
-            same = labels[:, None] == labels
+            T = unit_rows(texts.flatten(0, 1).to(dtype))
+        # The sum of the k matrices is one product of the k texts in a row.
+        T = T.reshape(len(texts), texts.shape[1] * texts.shape[2])
+        return {"embeddings": embeddings, "T": T / texts.shape[1] ** 0.5, "labels": labels, "weights": sample_weights}
+
+    def _loss(self, embeddings: Tensor, T: Tensor, labels: Tensor | None, weights: Tensor | None) -> Tensor:
+        """Of the batch of all processes: rows of own samples, columns of all."""
+        own, shards = self.shards.place(), self.shards
+        with without_autocast(embeddings.device):
+            X = unit_rows(embeddings.to(T.dtype))
+            visual, language = X[own] @ X.t(), T[own] @ T.t()
+        if self.shift is not None and labels is not None:
+            same = labels[own, None] == labels
             visual = visual.masked_fill(same, 1 + self.shift)
             language = (language + self.shift).masked_fill(same, 1 + self.shift)
         left_out = None
-        if sample_weights is not None:
-            sample_weights = check_sample_weights(sample_weights, visual)
+        if weights is not None:
             # The row of an absent sample keeps its own entry: a softmax over nothing would be NaN.
-            left_out = (sample_weights == 0) & ~torch.eye(len(visual), dtype=torch.bool, device=visual.device)
+            places = torch.arange(len(X), device=X.device)
+            left_out = (weights == 0) & (places[own, None] != places)
             visual, language = (matrix.masked_fill(left_out, -torch.inf) for matrix in (visual, language))
-        return reduce_samples(self._divergences(visual, language, left_out), sample_weights, self.reduction)
+        losses = self._divergences(visual, language, left_out)
+        if not shards.divided or self.reduction == "none":
+            return reduce_samples(losses, None if weights is None else weights[own], self.reduction)
+        if weights is None:
+            return shards.total(losses.sum()) / max(1, len(X))
+        return shards.total((losses * weights[own]).sum()) / (weights > 0).sum().clamp(min=1)
 
     def _divergences(self, visual: Tensor, language: Tensor, left_out: Tensor | None) -> Tensor:
         """ℓ (B,) of the two matrices, whose entries ``left_out`` (B, B) are −∞."""

@@ -76,8 +76,7 @@ class MemoryContrastiveLoss(PairFamilyLoss):
         return f"margin={self.margin}, variant={self.variant!r}"
 
     def _loss(self, batch: Batch) -> Tensor:
-        if batch.indices_tuple is not None:
-            raise ValueError(f"{type(self).__name__} takes all pairs: leave indices_tuple out, or take ContrastiveLoss")
+        self._refuse_list(batch)
         checked = self._checked(batch)
         embeddings, labels, candidates, _ = checked.pairs
         alone = PairBatch(
@@ -90,6 +89,14 @@ class MemoryContrastiveLoss(PairFamilyLoss):
         if self.variant == "authors":
             of_bank = of_bank * checked.kept / max(1, len(embeddings))
         return of_batch + of_bank
+
+    def _own_rows(self, batch: Batch) -> dict[str, Tensor | None]:
+        self._refuse_list(batch)
+        return super()._own_rows(batch)
+
+    def _refuse_list(self, batch: Batch) -> None:
+        if batch.indices_tuple is not None:
+            raise ValueError(f"{type(self).__name__} takes all pairs: leave indices_tuple out, or take ContrastiveLoss")
 
     def _term(self, batch: PairBatch) -> Tensor:
         """All variants are hinges with an offset: −s is [2 − s]₊ − 2, and s where s > λ is [s − λ]₊ + λ."""

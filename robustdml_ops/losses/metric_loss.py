@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from robustdml_ops.label_sets import ABSENT
 from robustdml_ops.losses.distances import fused_form, keep_statistics, named, peer_distance
+from robustdml_ops.losses.own_pairs import own_pairs
 from robustdml_ops.losses.peer import (
     INSTALLED,
     PACKAGE,
@@ -223,9 +224,15 @@ class MetricLoss(PeerBase):
 
     def _of_all(self, batch: Batch, own_rows: Callable[[], dict[str, Tensor | None]]) -> Batch:
         """The batch of all processes; ``own_rows`` gives the fields of this one's, checked."""
-        rows = self.shards.agree(own_rows, settings_of(self))
+        listed = batch.indices_tuple
+        told = len(listed) if isinstance(listed, tuple | list) else listed is not None
+        rows = self.shards.agree(own_rows, {**settings_of(self), "indices_tuple": told})
         weights = rows.pop("sample_weights", None)
         whole: dict[str, Any] = {name: self.shards.gather(value) for name, value in rows.items()}
+        if listed is not None:
+            n, ref_emb = len(whole["embeddings"]), batch.ref_emb
+            m = n if ref_emb is None or ref_emb is batch.embeddings else len(ref_emb)
+            whole["indices_tuple"] = own_pairs(self.shards, listed, rows["embeddings"], n, m)
         return batch._replace(sample_weights=self.shards.gather(weights, not self.weighs_losses), **whole)
 
     def _own_loss(self, batch: Batch) -> Tensor:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from robustdml_ops.shards import ONE_PROCESS, OneProcess
 from robustdml_ops.validation import INTEGERS
 
 
@@ -15,6 +16,11 @@ class ListedPairs(NamedTuple):
     positives: Tensor
     negative_anchors: Tensor
     negatives: Tensor
+
+    def after(self, first: int) -> "ListedPairs":
+        """The same pairs, anchors counted from ``first``."""
+        positive_anchors, negative_anchors = self.positive_anchors - first, self.negative_anchors - first
+        return self._replace(positive_anchors=positive_anchors, negative_anchors=negative_anchors)
 
 
 def listed_pairs(indices_tuple: object, n: int, m: int) -> ListedPairs:
@@ -27,15 +33,24 @@ def listed_pairs(indices_tuple: object, n: int, m: int) -> ListedPairs:
     n, m : int
         Anchors and candidates that there are.
     """
-    vectors = _check(indices_tuple, (n, m, m) if len(_tuple(indices_tuple)) == 3 else (n, m, n, m))
+    vectors = check_indices(indices_tuple, n, m)
     if len(vectors) == 3:
         anchors, positives, negatives = vectors
         return ListedPairs(anchors, positives, anchors, negatives)
     return ListedPairs(*vectors)
 
 
-def miner_weights(indices_tuple: object, n: int, like: Tensor, anchors_only: bool = False) -> Tensor:
+def check_indices(indices_tuple: object, n: int, m: int) -> list[Tensor]:
+    """Vectors of a miner's tuple, int64, whose places are those of n anchors and m candidates."""
+    return _check(indices_tuple, (n, m, m) if len(_tuple(indices_tuple)) == 3 else (n, m, n, m))
+
+
+def miner_weights(
+    indices_tuple: object, n: int, like: Tensor, anchors_only: bool = False, shards: OneProcess = ONE_PROCESS
+) -> Tensor:
     """How often a miner chose each sample, by the count of the most frequent one: (n,), type and device of ``like``.
+
+    Where other processes have listed other pairs, ``shards`` adds up what all have.
 
     As pytorch-metric-learning weighs the samples of its losses on proxies; 1 for all where nothing was found. Its
     Proxy-NCA counts a sample as an anchor only.
@@ -43,11 +58,11 @@ def miner_weights(indices_tuple: object, n: int, like: Tensor, anchors_only: boo
     vectors = _check(indices_tuple, (n,) * len(_tuple(indices_tuple)))
     if anchors_only:
         vectors = vectors[::2] if len(vectors) == 4 else vectors[:1]
-    places = torch.cat(vectors).to(like.device)
-    if len(places) == 0:
-        return like.new_ones(n)
-    counts = torch.bincount(places, minlength=n).to(like.dtype)
-    return counts / counts.max()
+    if n == 0:
+        return like.new_ones(0)
+    counts = shards.count(torch.bincount(torch.cat(vectors).to(like.device), minlength=n)).to(like.dtype)
+    most = counts.max()
+    return torch.where(most > 0, counts / most.clamp(min=1), 1)
 
 
 def _tuple(indices_tuple: object) -> tuple[object, ...]:

@@ -10,11 +10,6 @@ from robustdml_ops.validation import check_finite_embeddings, check_label_range,
 
 def own_rows(batch: Batch, proxies: Tensor, num_classes: int) -> dict[str, Tensor | None]:
     """Embeddings, labels and weights of a batch whose embeddings have been checked for their shape."""
-    if batch.indices_tuple is not None:
-        raise ValueError(
-            "indices_tuple chooses from the batch of one process, and the classes of this loss are sharded: leave it "
-            "out, or give sample_weights"
-        )
     labels = class_labels(batch.labels, batch.embeddings)
     check_label_range(labels, num_classes)
     return {**own_samples(batch, proxies), "labels": labels}

@@ -106,9 +106,10 @@ class PairFamilyLoss(MetricLoss):
     def _own_rows(self, batch: Batch) -> dict[str, Tensor | None]:
         embeddings = check_matrix("embeddings", batch.embeddings)
         check_finite_embeddings(embeddings)
-        if batch.indices_tuple is not None:
+        if batch.indices_tuple is not None and self.shards.has_part(batch.ref_emb):
             raise ValueError(
-                "indices_tuple chooses from the batch of one process, and those of several are joined: leave it out"
+                "indices_tuple lists pairs with rows of a whole bank, and each process has some of its slots: leave it "
+                "out, or give bank.features.full_tensor() and bank.labels.full_tensor() as ref_emb and ref_labels"
             )
         if batch.ref_emb is not None and (batch.ref_labels is None or batch.ref_labels is batch.labels):
             raise ValueError(
@@ -117,7 +118,9 @@ class PairFamilyLoss(MetricLoss):
             )
         if self.shards.has_part(batch.ref_emb) != self.shards.has_part(batch.ref_labels):
             raise ValueError("ref_emb and ref_labels must both be DTensors, as those of a divided bank, or both local")
-        labels = class_labels(batch.labels, embeddings)
+        labels = None
+        if batch.labels is not None or batch.indices_tuple is None:
+            labels = class_labels(batch.labels, embeddings)
         weights = batch.sample_weights
         if weights is not None:
             like = embeddings.new_empty(len(embeddings), dtype=pair_dtype(embeddings, batch.ref_emb))
@@ -134,10 +137,14 @@ class PairFamilyLoss(MetricLoss):
         own, (embeddings, labels, candidates, candidate_labels) = self.shards.place(), batch.pairs
         weights = None if batch.weights is None else batch.weights[own]
         among = candidates is None
+        if candidates is not None and candidates.requires_grad:
+            candidates = self.shards.common(candidates)
+        if batch.listed is not None:
+            others = embeddings if candidates is None else candidates
+            listed = batch.listed.after(own.start)
+            return PairBatch((embeddings[own], None, others, None), listed, weights, batch.kept)
         if among:
             candidates, candidate_labels = own_first(embeddings, own), own_first(labels, own)
-        elif candidates is not None and candidates.requires_grad:
-            candidates = self.shards.common(candidates)
         pairs = (embeddings[own], labels[own], candidates, candidate_labels)
         return PairBatch(pairs, None, weights, batch.kept, among)
 

@@ -193,10 +193,9 @@ class ProcSimLoss(nn.Module):
     def step(self, embeddings: Tensor, labels: Tensor, guidance: Tensor | None = None) -> ProcSimStep:
         """Loss of a batch as :meth:`forward`, with the confidences, the detector's losses and the threshold."""
         if self.shards.divided:
-            return self._step_of_all(embeddings, labels)
+            return self._step_of_all(embeddings, labels, guidance)
         check_matrix("embeddings", embeddings)
-        if guidance is not None and self.regularizer is None:
-            raise ValueError("guidance is for a regularizer, and there is none: give ProcSimLoss(regularizer=…)")
+        self._check_guidance(guidance)
         proxy_losses = None
         if self.proxy_nca is not None:
             trains_embeddings = self.dml == "proxy-nca"
@@ -215,13 +214,22 @@ class ProcSimLoss(nn.Module):
     def class_dimensions(self) -> dict[str, int]:
         """What has something for each class is in its parts; some things are for one process alone."""
         for name, value in (("regularizer", self.regularizer), ("dml", self.dml)):
-            if callable(value):
-                raise ValueError(f"{name} of ProcSimLoss, {value!r}, sees one process's samples alone: leave it out")
+            if callable(value) and not hasattr(value, "class_dimensions"):
+                raise ValueError(
+                    f"{name} of ProcSimLoss, {value!r}, sees one process's samples alone: leave it out, or give a loss "
+                    "of this package, which compares with those of all"
+                )
         return {}
 
-    def _step_of_all(self, embeddings: Tensor, labels: Tensor) -> ProcSimStep:
+    def _check_guidance(self, guidance: Tensor | None) -> dict[str, Tensor | None]:
+        if guidance is not None and self.regularizer is None:
+            raise ValueError("guidance is for a regularizer, and there is none: give ProcSimLoss(regularizer=…)")
+        return {}
+
+    def _step_of_all(self, embeddings: Tensor, labels: Tensor, guidance: Tensor | None) -> ProcSimStep:
         """As :meth:`step`, with the threshold, the pairs and the means of the batch of all processes."""
         shards, trains_embeddings = self.shards, self.dml == "proxy-nca"
+        shards.agree(lambda: self._check_guidance(guidance), {"guidance": guidance is not None})
         own = None
         if self.proxy_nca is not None:
             own = self.proxy_nca(embeddings if trains_embeddings else embeddings.detach(), labels)
@@ -230,19 +238,26 @@ class ProcSimLoss(nn.Module):
         all_losses, all_labels = shards.gather(losses), shards.gather(labels)
         assert all_losses is not None and all_labels is not None
         threshold, sigma = self._judge(all_losses)
-        mine, B = shards.own(sigma), max(1, len(sigma))
+        mine, B, place = shards.own(sigma), max(1, len(sigma)), shards.place()
+        paired = torch.where(all_losses > threshold, ABSENT, all_labels) if self.drop_above else all_labels
         if trains_embeddings:
             assert own is not None
-            return ProcSimStep(shards.total((mine * own).sum()) / B, mine, losses, threshold)
-        rows = shards.gather(embeddings)
-        assert rows is not None
-        paired = torch.where(all_losses > threshold, ABSENT, all_labels) if self.drop_above else all_labels
-        # Own samples are anchors, everybody's are candidates.
-        place = shards.place()
-        candidates = own_first(rows, place), own_first(paired, place)
-        loss = shards.total(self._multi_similarity(rows[place], paired[place], mine / B, *candidates))
-        if own is not None:
+            loss = shards.total((mine * own).sum()) / B
+        elif callable(self.dml):
+            given = _check_per_sample("dml", self.dml(embeddings, paired[place]), labels)
+            loss = shards.total((mine * given).sum()) / B
+        else:
+            rows = shards.gather(embeddings)
+            assert rows is not None
+            # Own samples are anchors, everybody's are candidates.
+            candidates = own_first(rows, place), own_first(paired, place)
+            loss = shards.total(self._multi_similarity(rows[place], paired[place], mine / B, *candidates))
+        if own is not None and not trains_embeddings:
             loss = loss + shards.total(own.sum()) / B
+        if self.regularizer is not None and self.omega > 0:
+            guided = _check_per_sample("regularizer", self.regularizer(embeddings, guidance, labels), labels)
+            weighted = mine * guided if self.confidence_on_regularizer else guided
+            loss = loss + self.omega * shards.total(weighted.sum()) / B
         return ProcSimStep(loss, mine, losses, threshold)
 
     def extra_repr(self) -> str:

@@ -4,15 +4,17 @@ import copy
 import itertools
 from functools import partial
 
+import pytest
 import torch
 
-from robustdml_ops.distributed import shard_classes
+from robustdml_ops.distributed import ShardError, shard_classes
 from robustdml_ops.losses import (
     AdaptiveProxyAnchorLoss,
     ArcFaceLoss,
     BSPMLLoss,
     ContrastiveLoss,
     CosFaceLoss,
+    LanguageGuidanceLoss,
     MemoryContrastiveLoss,
     MultiSimilarityLoss,
     NormalizedSoftmaxLoss,
@@ -221,12 +223,111 @@ def gradients_of_divided_candidates(place):
         torch.testing.assert_close(parts.grad.full_tensor(), rows.grad, rtol=0, atol=1e-10)
 
 
+def listed(place, triplets):
+    """Places of a miner in the batch of all; an anchor in two, and samples in none."""
+    generator = torch.Generator().manual_seed(8)
+    B = place.batch_size
+    vectors = [torch.randint(B - 1, (4 * B,), generator=generator) for _ in range(3 if triplets else 4)]
+    if triplets:
+        return tuple(vectors)
+    vectors[3] = (vectors[1] + 1 + vectors[2]) % B
+    different = (vectors[0] * B + vectors[1]) % 2 == 0, (vectors[2] * B + vectors[3]) % 2 == 1
+    return tuple(vector[different[at // 2]] for at, vector in enumerate(vectors))
+
+
+def of_own_anchors(place, indices):
+    sides = [indices] if len(indices) == 3 else [indices[:2], indices[2:]]
+    own = [(side[0] >= place.own.start) & (side[0] < place.own.stop) for side in sides]
+    return tuple(vector[mask] for side, mask in zip(sides, own, strict=True) for vector in side)
+
+
+@case(2, 4)
+def what_miners_list(place):
+    """All pairs on all processes, or those of own samples on each: the loss of one process with all pairs."""
+    of_classes = ("proxy_anchor", "adaptive_per_class", "proxy_nca", "soft_triple", "cosface")
+    makers = {name: partial(make, name) for name in of_classes} | {
+        "multi_similarity": MultiSimilarityLoss,
+        "mined": partial(MultiSimilarityLoss, epsilon=0.3),
+        "contrastive": partial(ContrastiveLoss, 0.2, 1.4),
+    }
+    for at, (name, make_loss) in enumerate(makers.items()):
+        indices = listed(place, triplets=at % 2 == 0 and name not in ("multi_similarity", "mined"))
+        for weighted, given in ((False, indices), (True, of_own_anchors(place, indices))):
+            one = make_loss(reduction="none" if weighted else "mean")
+            many = shard_classes(copy.deepcopy(one), place.mesh, backbone_gradients="summed")
+            mine, own = Batch(place, slice(None), name, weighted), Batch(place, place.own, name, weighted)
+            expected = one(mine.X, mine.target, indices, sample_weights=mine.weights)
+            found = many(own.X, own.target, given, sample_weights=own.weights)
+            here = ...
+            if expected.dim():
+                here = slice(many.shards.first, many.shards.last) if at < 2 else place.own
+            torch.testing.assert_close(found, expected[here], rtol=0, atol=1e-10)
+            upstream = torch.linspace(1, 2, expected.numel(), dtype=torch.float64).view(expected.shape)
+            (expected * upstream).sum().backward()
+            (found * upstream[here]).sum().backward()
+            assert_same(place, one, many, mine, own)
+    empty = (torch.empty(0, dtype=torch.int64),) * 4
+    assert many(own.X, None, empty).sum() == 0  # nobody found anything
+
+
+@case(2)
+def pairs_that_do_not_fit(place):
+    """All processes raise, and the next step goes on."""
+    X, labels = torch.randn(3, D, requires_grad=True), torch.tensor([0, 0, 1])
+    loss = shard_classes(ContrastiveLoss(), place.mesh)
+    last, none = place.rank == 1, torch.empty(0, dtype=torch.int64)
+    own = (torch.tensor([0]), torch.tensor([1]), none, none)
+    for given, kind, message in (
+        ((torch.tensor([6 if last else 0]), torch.tensor([1]), none, none), IndexError, r"holds 6, outside 0 … 5"),
+        ((torch.tensor([0 if last else 3]), torch.tensor([1]), none, none), None, "all together have 0 such"),
+        (None if last else own, ShardError, r"indices_tuple is 4 on rank 0 and False on rank 1"),
+        (1 if last else own, ShardError, r"indices_tuple is 4 on rank 0 and True on rank 1"),
+    ):
+        with pytest.raises((kind or ValueError) if last or kind in (None, ShardError) else ShardError, match=message):
+            loss(X, labels, given)
+        loss(X, labels, (own[0] + 3 * last, own[1], none, none)).backward()
+    with pytest.raises(ValueError, match="labels must be numbers of classes"):
+        loss(X, torch.tensor([0.5, 0.5, 1.0]))
+    every_second = X.detach()[place.rank :: 2], labels[place.rank :: 2].bool()
+    torch.testing.assert_close(loss(*every_second), ContrastiveLoss()(X.detach(), labels.bool()))
+    many, bank = banks_of(place, 17)
+    with pytest.raises(ValueError, match="indices_tuple lists pairs with rows of a whole bank"):
+        loss(X.double(), labels, own, bank.features, bank.labels)
+    with pytest.raises(ValueError, match="must both be DTensors"):
+        loss(X.double(), labels, None, bank.features, many.labels)
+
+
+@case()
+def language_guidance(place):
+    """Rows of own samples, columns of all."""
+    generator = torch.Generator().manual_seed(9)
+    texts = torch.randn(place.batch_size, 2, 5, generator=generator, dtype=torch.float64)
+    for shift, direction, reduction, weighted in (
+        (None, "forward", "mean", False), (0.4, "backward", "mean", True), (0.4, "forward", "none", True)
+    ):  # fmt: skip
+        one = LanguageGuidanceLoss(direction, shift, 0.5, reduction=reduction)
+        many = shard_classes(copy.deepcopy(one), place.mesh, backbone_gradients="summed")
+        mine, own = PairBatch(place, slice(None), "", weighted), PairBatch(place, place.own, "", weighted)
+        expected = one(mine.X, texts, mine.target, sample_weights=mine.weights)
+        found = many(own.X, texts[place.own], own.target, sample_weights=own.weights)
+        here = place.own if reduction == "none" else ...
+        torch.testing.assert_close(found, expected[here], rtol=0, atol=1e-10)
+        upstream = torch.linspace(1, 2, expected.numel(), dtype=torch.float64).view(expected.shape)
+        (expected * upstream).sum().backward()
+        (found * upstream[here]).sum().backward()
+        assert_same(place, one, many, mine, own)
+
+
 PROCSIM = {
     "procsim": {},
+    "procsim_guided": {
+        "omega": 2.0, "regularizer": LanguageGuidanceLoss(reduction="none"), "confidence_on_regularizer": True
+    },
+    "procsim_contrastive": {"dml": ContrastiveLoss(0.2, 1.4, reduction="none"), "drop_above": True},
     "procsim_mean": {"threshold": "mean", "drop_above": True},
     "procsim_nca": {"dml": "proxy-nca"},
     "procsim_detector": {"detector": "multi-similarity"},
-}
+}  # fmt: skip
 
 
 def of_procsim(name, place):
@@ -236,7 +337,9 @@ def of_procsim(name, place):
     many = shard_classes(copy.deepcopy(one), place.mesh, backbone_gradients="summed")
     for _ in range(2):
         mine, own = Batch(place, slice(None), name, False), Batch(place, place.own, name, False)
-        expected, found = one.step(mine.X, mine.labels), many.step(own.X, own.labels)
+        texts = mine.X.detach()[:, None] + 1 if name == "procsim_guided" else None
+        expected = one.step(mine.X, mine.labels, texts)
+        found = many.step(own.X, own.labels, None if texts is None else texts[place.own])
         torch.testing.assert_close(found.loss, expected.loss, rtol=0, atol=1e-10)
         torch.testing.assert_close(found.threshold, expected.threshold, rtol=0, atol=1e-10)
         torch.testing.assert_close(found.confidence, expected.confidence[place.own], rtol=0, atol=1e-10)

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from robustdml_ops.distributed import shard_classes
 from robustdml_ops.losses import (
     ContrastiveLoss,
+    LanguageGuidanceLoss,
     MemoryContrastiveLoss,
     MultiSimilarityLoss,
     NormalizedSoftmaxLoss,
@@ -220,6 +221,24 @@ def bytes_of_a_step(place):
                 loss(X, torch.arange(B)).backward()
             gathered = header + B * D * item + B * 8
             assert sent.bytes == {"gather": gathered, "reduce": reduced, "scatter": W * B * D * item}
+
+
+@case(2)
+def bytes_of_lists_and_texts(place):
+    """A miner's list stays where it is; of texts all rows are gathered."""
+    B, W, item = 6, place.size, 8
+    batch, pairs = 3 * 8 + B * D * item, (torch.arange(B) + B * place.rank,) * 2
+    X, texts = torch.randn(B, D, dtype=torch.float64, requires_grad=True), torch.randn(B, 3, 5, dtype=torch.float64)
+    none = (torch.empty(0, dtype=torch.int64),) * 2
+    for loss, given, gathered, reduced in (
+        (ContrastiveLoss(), (None, (*pairs, *none)), batch + 24, item + 16 + 32),
+        (NormalizedSoftmaxLoss(C, D).double(), (torch.arange(B), (*pairs, *none)), batch + 8 * B + 24, W * B * 32 + 32),
+        (LanguageGuidanceLoss(), (texts,), batch + B * 15 * item, item),
+    ):
+        loss = shard_classes(loss, place.mesh)
+        with Sent() as sent:
+            loss(X, *given).backward()
+        assert sent.bytes == {"gather": gathered, "reduce": reduced, "scatter": W * B * D * item}
 
 
 @case(2, 4)

@@ -1,0 +1,58 @@
+"""What a miner found, where the batch is that of several processes: each takes the pairs of its own samples."""
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.losses.miner_indices import check_indices
+from robustdml_ops.shards import OneProcess
+
+
+def own_pairs(shards: OneProcess, indices_tuple: object, own_rows: Tensor, n: int, m: int) -> tuple[Tensor, ...]:
+    """Of pairs or triplets those whose anchors are own samples; all places are those of the batch of all processes.
+
+    Each process gives the pairs of its own samples, or all of them give all pairs.
+
+    Parameters
+    ----------
+    shards : OneProcess
+        Who has the other samples, after an agreement on the batch.
+    indices_tuple : tuple of Tensor
+        Three or four vectors of integers.
+    own_rows : Tensor
+        Something for each own sample.
+    n, m : int
+        Anchors and candidates of all processes.
+
+    Raises
+    ------
+    IndexError, ValueError
+        On all processes: a place that is not there, or pairs that neither all processes nor the one with their anchor
+        have given.
+    """
+    vectors: list[Tensor] = []
+
+    def check() -> dict[str, Tensor | None]:
+        vectors.extend(check_indices(indices_tuple, n, m))
+        return {"samples": own_rows}
+
+    shards.agree(check, {})
+    place, here = shards.place(), []
+    for side in _sides(vectors):
+        chosen = (side[0] >= place.start) & (side[0] < place.stop)
+        here += [vector[chosen] for vector in side]
+    given, used = (sum(len(side[0]) for side in taken) for taken in (_sides(vectors), _sides(here)))
+    total = shards.count(torch.tensor([given, used], device=own_rows.device))
+    extremes = shards.least(torch.tensor([given, -given], device=own_rows.device))
+    (all_given, all_used), (fewest, most) = total.tolist(), extremes.tolist()
+    if all_used != all_given and not all_used == fewest == -most:
+        raise ValueError(
+            f"indices_tuple of this process lists {given} pairs or triplets, {used} of them with own samples as "
+            f"anchors, which are samples {place.start} … {place.stop - 1} of the batch of all processes, and all "
+            f"together have {all_used} such: give each process those of its own samples, or all of them all pairs"
+        )
+    return tuple(here)
+
+
+def _sides(vectors: list[Tensor]) -> list[list[Tensor]]:
+    """Triplets, or positive and negative pairs."""
+    return [vectors] if len(vectors) == 3 else [vectors[:2], vectors[2:]]
