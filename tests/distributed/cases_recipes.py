@@ -12,6 +12,7 @@ from robustdml_ops.recipes.data import RetrievalData, Split
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.filters.options import FilterOptions
 from robustdml_ops.recipes.methods.anchors import AdaptiveOptions
+from robustdml_ops.recipes.methods.pairs import MemoryContrastiveOptions
 from robustdml_ops.recipes.options import OptionSet
 from robustdml_ops.recipes.run.checkpoint import FILE_NAME
 from robustdml_ops.recipes.train import train
@@ -78,6 +79,30 @@ def a_run_judged_before_training(place):
         np.testing.assert_allclose(many.scores[name], one.scores[name], atol=1e-6)
     for mine, theirs in zip(figures(many), figures(one), strict=True):
         assert mine == pytest.approx(theirs, rel=1e-3, abs=1e-3)
+
+
+@case(2)
+def a_run_with_a_memory(place):
+    """The filter's memory, or one of the loss's own, of which each process has half; one process goes on with it."""
+    os.environ["ROBUSTDML_CACHE"] = str(place.folder / f"cache-{place.rank}")
+    options = OptionSet(MemoryContrastiveOptions(memory_size=151))
+    for name, chosen in (("memory", FilterOptions()), ("filter", FilterOptions("prism-average"))):
+        config = replace(CONFIG, method="mcl", epochs=1, options=options, filter=chosen)
+        folder, alone = place.folder / f"with-{name}", place.folder / f"with-{name}-{place.rank}"
+        many = train(config, clusters(), out=folder, device="cpu", world=TorchrunWorld())
+        one = train(config, clusters(), out=alone, device="cpu")
+        if place.rank == 0:  # which writes
+            states = [torch.load(path / FILE_NAME)["state"][name] for path in (folder, alone)]
+            torch.testing.assert_close(*states, rtol=1e-3, atol=1e-3, equal_nan=True)
+            goes_on = [
+                train(replace(config, epochs=2), clusters(), out=path, resume=True, device="cpu")
+                for path in (folder, alone)
+            ]
+            many, one = goes_on
+        # Balanced batches have some samples more than once: of those the log has what one of the processes wrote.
+        for mine, theirs in zip(figures(many), figures(one), strict=True):
+            for metric in ("loss", "precision_at_1", "mean_average_precision_at_r"):
+                assert mine[metric] == pytest.approx(theirs[metric], rel=1e-3, abs=1e-3)
 
 
 @case(2)

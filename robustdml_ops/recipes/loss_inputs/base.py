@@ -13,6 +13,7 @@ from robustdml_ops.recipes.config import TrainingConfig
 from robustdml_ops.recipes.data import Rows
 from robustdml_ops.recipes.networks.preparation import Prepared
 from robustdml_ops.recipes.progress import OnProgress
+from robustdml_ops.recipes.world import ALONE, World
 from robustdml_ops.robust import MemoryBank
 
 
@@ -36,6 +37,8 @@ class Training:
         Where it trains.
     bank : MemoryBank or None
         The memory of the filter, where it has one.
+    world : World
+        The processes that train together.
     """
 
     config: TrainingConfig
@@ -45,6 +48,7 @@ class Training:
     embedding_size: int
     device: torch.device
     bank: MemoryBank | None
+    world: World = ALONE
 
     @property
     def num_classes(self) -> int:
@@ -61,10 +65,13 @@ class LossInput:
         State that goes into checkpoints.
     observed : tuple of str
         The names of what `observe` gives.
+    of_one_process : bool
+        Whether it is made of all samples on one process; else several may train together.
     """
 
     module: nn.Module | None = None
     observed: tuple[str, ...] = ()
+    of_one_process = True
 
     def fit(self, report: OnProgress) -> None:
         """Do what comes before the first epoch.

@@ -23,6 +23,8 @@ class LanguageGuidance(LossInput):
         Other data, or another backbone.
     """
 
+    of_one_process = False
+
     def __init__(self, training: Training) -> None:
         data, backbone = training.prepared.data, training.config.backbone
         if not data.name.startswith("glyphs") or backbone:

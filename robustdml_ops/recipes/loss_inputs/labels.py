@@ -16,6 +16,8 @@ class Labels(LossInput):
         Whose labels.
     """
 
+    of_one_process = False
+
     def __init__(self, training: Training) -> None:
         self._labels, self._device = torch.from_numpy(training.labels), training.device
 

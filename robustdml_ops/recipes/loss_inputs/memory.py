@@ -19,6 +19,8 @@ class Memory(LossInput):
         Sizes, and the filter's memory.
     """
 
+    of_one_process = False  # each has some of the slots
+
     def __init__(self, training: Training) -> None:
         self._labels, self._device = torch.from_numpy(training.labels), training.device
         if training.bank is not None:
@@ -27,7 +29,8 @@ class Memory(LossInput):
         config, num_samples = training.config, len(training.labels)
         asked = config.options[MemoryContrastiveOptions].memory_size
         size = num_samples if asked is None else asked
-        self._bank = MemoryBank(training.num_classes, training.embedding_size, size).to(training.device)
+        bank = MemoryBank(training.num_classes, training.embedding_size, size).to(training.device)
+        self._bank = training.world.shard(bank)
         self.module = self._bank
 
     def arguments(self, rows: Rows) -> dict[str, Tensor]:

@@ -101,7 +101,7 @@ class Run:
         self._use_filter(config.filter_options)
         if world.size > 1 and config.correct:
             raise UsageError("labels are corrected on one process: train without torchrun, or without correct")
-        if world.size > 1 and (alone := sorted(set(self.inputs) - {"labels"})):
+        if world.size > 1 and (alone := [name for name, value in self.inputs.items() if value.of_one_process]):
             raise UsageError(
                 f"method {config.method} takes {', '.join(alone)}, which is made on one process: train without torchrun"
             )
@@ -141,7 +141,8 @@ class Run:
             self.filter.to(device)
             self.filter.shard(self.world)
             bank = self.filter.bank
-        training = Training(config, self.prepared, self.labels, self.changed, self.embedding_size, device, bank)
+        beside = self.embedding_size, device, bank, self.world
+        training = Training(config, self.prepared, self.labels, self.changed, *beside)
         self.inputs = make_loss_inputs(training)
         observers: list[Method | LossInput | AnyFilter] = [self.method, *self._observers()]
         self.log = SampleLog((name for source in observers for name in source.observed), self.changed).to(device)
