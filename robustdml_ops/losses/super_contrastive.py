@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from robustdml_ops.ops import superloss
-from robustdml_ops.pairs.distances import pair_distances
+from robustdml_ops.pairs.distances import own_distances, pair_distances
 from robustdml_ops.robust.loss_thresholds import RunningMean
 from robustdml_ops.rows.lengths import unit_rows
 from robustdml_ops.shards import ONE_PROCESS, OneProcess, settings_of
@@ -39,9 +39,9 @@ class SuperContrastiveLoss(nn.Module):
 
     Notes
     -----
-    Every pair has a confidence, so unlike the other losses this one holds some ten B×B matrices. Equal vectors have
-    distance 0 and no gradient. The distance of other ones is within a few ε of that of the rounded unit vectors, and
-    the gradient of a pair within a few ε/d of its length; ε is 6e-8 in float32.
+    Every pair has a confidence, so unlike the other losses this one holds some ten B×B matrices, on shards the rows of
+    own samples. Equal vectors have distance 0 and no gradient. The distance of other ones is within a few ε of that of
+    the rounded unit vectors, and the gradient of a pair within a few ε/d of its length; ε is 6e-8 in float32.
 
     Source: Castells et al. 2020; margins and means over the pairs that are still wrong as pytorch-metric-learning's
     ``ContrastiveLoss``, which Barbany et al. (ProcSim, section 4.2) weigh pair by pair.
@@ -110,37 +110,37 @@ class SuperContrastiveLoss(nn.Module):
                 )
         if not self.shards.divided:
             return self._loss(**_checked(embeddings, labels, sample_weights))
-        # All of them have all pairs, and each finds the gradient of its own rows.
         own: dict[str, Any] = self.shards.agree(lambda: _checked(embeddings, labels, sample_weights), settings_of(self))
-        whole: dict[str, Any] = {name: self.shards.gather(rows, of_parts=False) for name, rows in own.items()}
+        whole: dict[str, Any] = {name: self.shards.gather(rows) for name, rows in own.items()}
         return self.shards.guard(partial(self._loss, **whole))
 
     def class_dimensions(self) -> dict[str, int]:
-        """Nothing is divided but the batch."""
+        """Nothing is divided but the pairs: each process has those of its own samples as anchors."""
         return {}
 
     def _loss(self, embeddings: Tensor, labels: Tensor, sample_weights: Tensor | None) -> Tensor:
-        """Of a checked batch."""
+        """Of the checked batch of all processes."""
+        shards, own = self.shards, self.shards.place()
         with without_autocast(embeddings.device):
-            distances = pair_distances(
-                unit_rows(embeddings if embeddings.dtype == torch.float64 else embeddings.float())
-            )
-        same = labels[:, None] == labels
+            X = unit_rows(embeddings if embeddings.dtype == torch.float64 else embeddings.float())
+            distances = own_distances(X, own) if shards.divided else pair_distances(X)
+        same = labels[own, None] == labels
         losses = torch.where(same, distances - self.pos_margin, self.neg_margin - distances).clamp(min=0)
-        positive, negative = same & ~torch.eye(len(labels), dtype=torch.bool, device=same.device), ~same
+        places = torch.arange(len(labels), device=same.device)
+        positive, negative = same & (places[own, None] != places), ~same
         weights = sample_weights
         if weights is not None:
-            present = (weights > 0) & (weights > 0)[:, None]
+            present = (weights > 0) & (weights > 0)[own, None]
             positive, negative = positive & present, negative & present
         found = losses.detach()
-        tau = torch.where(same, self.positive(found, positive), self.negative(found, negative))
+        tau = torch.where(same, self.positive(found, positive, shards), self.negative(found, negative, shards))
         robust = superloss(losses, tau, self.lam)
         if weights is not None:
-            robust = robust * weights[:, None]
+            robust = robust * weights[own, None]
         total = robust.new_zeros(())
         for pairs in (positive & (found > 0), negative & (found > 0)):
-            total = total + (robust * pairs).sum() / pairs.sum().clamp(min=1)
-        return total
+            total = total + (robust * pairs).sum() / shards.count(pairs.sum()).clamp(min=1)
+        return shards.total(total)
 
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""

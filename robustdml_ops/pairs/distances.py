@@ -45,6 +45,22 @@ def _pair_distances(X: Tensor) -> Tensor:
     return torch.where(apart, squared.masked_fill(~apart, 1).sqrt(), 0.0)
 
 
+def own_distances(X: Tensor, own: slice) -> Tensor:
+    """Rows ``own`` of :func:`pair_distances`, (b, B), for one of several processes that have the others; no graph."""
+    places = torch.arange(len(X), device=X.device)
+    squared_length = X.square().sum(1)
+    squared = squared_length[own, None] + squared_length - 2 * (X[own] @ X.t())
+    itself = places[own, None] == places
+    if X.device.type == "cpu":  # as `_pairs_by_difference`
+        rows, columns = ((squared.detach() < _NEAR) & ~itself).nonzero().unbind(1)
+    else:
+        rows, columns = places[: len(squared)].repeat_interleave(len(X)), places.repeat(len(squared))
+    if len(rows):
+        squared = squared.index_put((rows, columns), _squared_differences(X, rows + own.start, columns))
+    apart = (squared.detach() != 0) & ~itself
+    return torch.where(apart, squared.masked_fill(~apart, 1).sqrt(), 0.0)
+
+
 def _pairs_by_difference(squared: Tensor) -> tuple[Tensor, Tensor]:
     """Rows and columns above the diagonal: of the near pairs, off the CPU of all, as a count would stall the stream."""
     if squared.device.type == "cpu":

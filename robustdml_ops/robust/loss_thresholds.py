@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from robustdml_ops.older_torch import registered_op
 from robustdml_ops.robust.buffers import TypedBuffers
+from robustdml_ops.shards import ONE_PROCESS, OneProcess
 from robustdml_ops.validation import check_same_device
 
 
@@ -33,17 +34,22 @@ class RunningMean(TypedBuffers):
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
 
     @torch.no_grad()
-    def forward(self, losses: Tensor, counted: Tensor | None = None) -> Tensor:
-        """() of losses of any shape, in their type; ``counted``: bool, which of them, by default all."""
+    def forward(self, losses: Tensor, counted: Tensor | None = None, shards: OneProcess = ONE_PROCESS) -> Tensor:
+        """() of losses of any shape, in their type; ``counted``: bool, which of them, by default all.
+
+        Where other processes have other losses, ``shards`` adds up what all have.
+        """
         check_same_device(losses=losses, **{"the running mean": self.mean})
         values = losses.float()  # what float32 can't hold would make the mean inf for good
         finite = torch.isfinite(values)
         counted = finite if counted is None else finite & counted
-        new = counted.sum()
+        new = shards.count(counted.sum())
         count = self.count + new
         # Shares of the mean, not a sum that is divided: the sum of large losses overflows.
         share = count.clamp(min=1).to(values.dtype).reciprocal()
-        mean = self.mean + ((values.masked_fill(~counted, 0) * share).sum() - new * share * self.mean)
+        # In double: so parts of other processes round to the same mean, whatever their number.
+        added = shards.count((values.masked_fill(~counted, 0) * share).sum(dtype=torch.float64))
+        mean = (self.mean + (added - new * share * self.mean)).float()
         if self.training:
             self.mean.copy_(mean)
             self.count.copy_(count)

@@ -26,6 +26,7 @@ from robustdml_ops.losses import (
     NormalizedSoftmaxLoss,
     ProxyAnchorLoss,
     SoftTripleLoss,
+    SuperContrastiveLoss,
 )
 from robustdml_ops.robust import MemoryBank
 from tests.distributed.cases_losses import LOSSES, make
@@ -214,6 +215,7 @@ def bytes_of_a_step(place):
             (NormalizedSoftmaxLoss(classes, D), 3 * W * B * item),
             (SoftTripleLoss(classes, D, 2), 3 * W * B * item),
             (MultiSimilarityLoss(), item),
+            (SuperContrastiveLoss(), item + 3 * 16),
         ):
             loss = shard_classes(loss.double(), place.mesh)
             X = torch.randn(B, D, dtype=torch.float64, requires_grad=True)
