@@ -33,6 +33,7 @@ def corrected_labels(
 
     Examples
     --------
+    >>> import torch
     >>> similarity = torch.tensor([[9.0, 0.0], [0.5, 0.0], [9.0, 0.0]])
     >>> rejected = torch.zeros(3, dtype=torch.bool)
     >>> corrected_labels(similarity, torch.tensor([1, 1, 0]), rejected, 0.9, [torch.tensor([0, 0, 0])])

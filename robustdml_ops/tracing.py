@@ -7,10 +7,17 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
+
 
 def has_no_values(tensor: Tensor) -> bool:
-    """Whether nobody may look into ``tensor``: the registered ops, which infer shapes, then serve it."""
-    return torch.compiler.is_compiling() or tensor.is_meta or isinstance(tensor, FakeTensor)
+    """Whether nobody may look into ``tensor``: the registered ops, which infer shapes, then serve it.
+
+    In FakeTensorMode not even into one that has values: what is made beside it would have none.
+    """
+    if torch.compiler.is_compiling() or tensor.is_meta or isinstance(tensor, FakeTensor):
+        return True
+    return torch._C._get_dispatch_mode(_FAKE) is not None
 
 
 def in_registry(tensor: Tensor) -> bool:

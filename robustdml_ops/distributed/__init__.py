@@ -5,7 +5,8 @@
 Each process has a part of the proxies, gives its own batch, and gets the loss of the batch of all.
 """
 
+from robustdml_ops.distributed.data_parallel import leave_out_of_ddp
 from robustdml_ops.distributed.processes import ShardError
 from robustdml_ops.distributed.sharding import shard_classes
 
-__all__ = ["ShardError", "shard_classes"]
+__all__ = ["ShardError", "leave_out_of_ddp", "shard_classes"]

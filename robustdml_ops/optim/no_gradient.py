@@ -8,8 +8,9 @@ from torch import Tensor
 class NoGradient(Tensor):
     """A tensor without memory, of the shape of the proxies, on which every operation raises.
 
-    So clipping by a norm over all parameters, another optimiser's step, a second gradient that is to be added, and a
-    loss scaler's division end with a sentence, where they would otherwise pass the proxies over without a word.
+    So clipping by a norm over all parameters, another optimiser's step, a second gradient that is to be added, a loss
+    scaler's division and DDP's mean over processes end with a sentence, where they would otherwise pass the proxies
+    over without a word.
     """
 
     @staticmethod
@@ -30,7 +31,8 @@ class NoGradient(Tensor):
         raise RuntimeError(
             f"{func} asks for the gradient of proxies that were updated within the sweep of their loss, and no such "
             "gradient exists. Leave the proxies out of torch.nn.utils.clip_grad_norm_, of other optimisers, of other "
-            "terms of the loss and of torch.amp.GradScaler, or train them with an optimiser of torch.optim"
+            "terms of the loss, of torch.amp.GradScaler and of DistributedDataParallel (divide them by shard_classes, "
+            "and call leave_out_of_ddp), or train them with an optimiser of torch.optim"
         )
 
 

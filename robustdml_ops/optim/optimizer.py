@@ -155,7 +155,11 @@ class ProxyOptimizer(torch.optim.Optimizer):
                 )
             check_local("the proxies", parameter)
         if not isinstance(parameter, nn.Parameter) or parameter.dtype not in (torch.float32, torch.float64):
-            raise TypeError(f"the proxies must be a parameter of float32 or float64, got {parameter.dtype}")
+            raise TypeError(
+                f"the proxies must be a parameter of float32 or float64, got {parameter.dtype}: keep the loss out of "
+                "what turns a model into half precision, as embeddings of any type are served, or train the proxies "
+                "with an optimiser of torch.optim"
+            )
         for name in ("weight_regularizer", "regularizer_weight"):
             if getattr(loss, name, None):
                 raise ValueError(

@@ -151,7 +151,7 @@ class ProxyStep(ProxyUpdate):
             raise RuntimeError(
                 f"the gradient of the loss is {float(upstream):.6g}, and the sweep that updated the proxies took "
                 f"{scale:g}: give the optimiser scale={float(upstream):.6g} if the loss has that factor in all steps, "
-                "or take the factor, or a loss scaler, away"
+                "or take the factor away, which may be a loss scaler's or that of gradient accumulation"
             )
         if upstream is not None and upstream.device.type != "cpu":
             torch._assert_async(upstream == scale, "the loss has another factor than the scale of its optimiser")

@@ -8,6 +8,7 @@ from torch import Tensor
 from robustdml_ops.ops import pair_lse, self_paced_descent, self_paced_sweep
 from robustdml_ops.robust.batch import check_ids
 from robustdml_ops.robust.buffers import TypedBuffers
+from robustdml_ops.robust.replicas import check_replicas
 from robustdml_ops.self_paced import MOST_MU
 from robustdml_ops.validation import INTEGERS, check_matrix, check_positive, check_same_device, check_sizes
 
@@ -168,6 +169,7 @@ class BalancedSelfPaced(TypedBuffers):
             Shapes, types, devices or ids that do not fit; on the CPU NaN or inf. On a GPU such a batch counts as not
             observed.
         """
+        check_replicas(self, divided=False)
         check_matrix("embeddings", embeddings)
         self._store(embeddings, self._check_ids(sample_ids, len(embeddings)))
 

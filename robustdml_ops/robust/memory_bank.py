@@ -1,5 +1,6 @@
 """The memory of past embeddings, first in, first out, with the sums of its classes."""
 
+import warnings
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from robustdml_ops.robust.batch import Batch, check_batch, check_ids, check_keep
 from robustdml_ops.robust.buffers import TypedBuffers
 from robustdml_ops.robust.class_sums import ClassStatistics, add_rows, spread
 from robustdml_ops.robust.queue_window import QueueWindow, Slots, picked
+from robustdml_ops.robust.replicas import check_replicas
 from robustdml_ops.robust.row_store import EagerRowStore, RowStore, StoreProblem
 from robustdml_ops.robust.row_store_triton import TritonRowStore
 from robustdml_ops.robust.sample_copies import SampleCopies
@@ -179,7 +181,10 @@ class MemoryBank(TypedBuffers):
             sums it would stay for good.
         IndexError
             A label or sample id out of range (on a GPU a device-side assertion).
+        RuntimeError
+            Divided classes within DistributedDataParallel: see :func:`robustdml_ops.distributed.leave_out_of_ddp`.
         """
+        check_replicas(self, self.shards.divided)
 
         def check() -> dict[str, Tensor | None]:
             batch, kept = self._checked(features, labels, sample_ids, keep)
@@ -324,7 +329,8 @@ class MemoryBank(TypedBuffers):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         """Refuse rows of another type: rounded on the way in, they would no longer match the sums.
 
-        Saved labels of −1, no class of a bank, are taken for empty slots.
+        Saved labels of −1, no class of a bank, are taken for empty slots. Warns of counts that are not those of the
+        rows.
         """
         saved = state_dict.get(prefix + "features")
         if saved is not None and saved.dtype != self.features.dtype:
@@ -332,7 +338,24 @@ class MemoryBank(TypedBuffers):
                 f"the saved bank holds {saved.dtype} and this one {self.features.dtype}: make it with "
                 f"MemoryBank(..., dtype={saved.dtype})"
             )
-        labels = state_dict.get(prefix + "labels")
+        labels, counts = (state_dict.get(prefix + name) for name in ("labels", "counts"))
         if labels is not None:
             state_dict = {**state_dict, prefix + "labels": labels.masked_fill(labels == -1, ABSENT)}
+        if not self.shards.divided:  # of those that are, the counts are of some classes
+            _check_counts(labels, counts)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+
+def _check_counts(labels: Any, counts: Any) -> None:
+    """Warn where counts (C,) are not those of the labels (capacity,) of a saved bank: it has been averaged."""
+    if any(type(saved) is not Tensor or saved.is_meta for saved in (labels, counts)):
+        return
+    found = torch.bincount(labels[labels >= 0], minlength=len(counts))
+    if torch.equal(found, counts.to(found)):
+        return
+    warnings.warn(
+        "the saved MemoryBank contradicts itself: its counts are not those of its labels. An average of weights, such "
+        "as EMA or SWA, that averages buffers as well (use_buffers=True) leaves a memory like this: average with "
+        "use_buffers=False, and train on with a new filter. Networks and losses of this state are not affected",
+        stacklevel=3,
+    )

@@ -13,6 +13,7 @@ from robustdml_ops.robust.prism_parts import make_similarity, make_threshold
 from robustdml_ops.robust.prism_scores import MemoryPositive, Scores
 from robustdml_ops.robust.prism_settings import PRISMSettings
 from robustdml_ops.robust.prism_softmax import BankSoftmax, VmfSimilarity
+from robustdml_ops.robust.replicas import check_replicas
 from robustdml_ops.rows.unit import normalized
 from robustdml_ops.shards import ONE_PROCESS, OneProcess, settings_of
 from robustdml_ops.validation import check_matrix
@@ -234,7 +235,10 @@ class PRISM(TypedBuffers):
             inf. Nothing has changed then.
         IndexError
             A label or sample id out of range (on a GPU a device-side assertion).
+        RuntimeError
+            Divided classes within DistributedDataParallel: see :func:`robustdml_ops.distributed.leave_out_of_ddp`.
         """
+        check_replicas(self, self.shards.divided)
         batch, _ = self._unit_batch(embeddings, labels, sample_ids)
         return self.shards.guard(self._judge, batch, proxies)
 

@@ -3,6 +3,8 @@
 T(x, k), how well x fits class k, is linear in x for both: scale_k x·Σ_k + bias_k, with Σ_k the sum of the class's rows.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -159,10 +161,12 @@ class VmfSimilarity(BankSoftmax):
         self.vmf = VmfClasses(
             bank.num_classes, bank.embedding_size, estimator, bias_correction, backend=backend, dtype=bank.sums.dtype
         )
-        # Saved as the extra state; scale and bias follow from bank and start.
-        self.register_buffer("iteration", torch.zeros((), dtype=torch.int64), persistent=False)
-        self.register_buffer("vmf_scale", torch.zeros_like(self.scale), persistent=False)
-        self.register_buffer("vmf_bias", torch.full_like(self.bias, -torch.inf), persistent=False)
+        # Scale and bias follow from bank and start, and are saved all the same: what makes a module without memory and
+        # gives it saved tensors, as load_state_dict(assign=True) does, would leave them without values.
+        self.register_buffer("iteration", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("vmf_scale", torch.zeros_like(self.scale))
+        self.register_buffer("vmf_bias", torch.full_like(self.bias, -torch.inf))
+        self.register_load_state_dict_pre_hook(_complete)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_post_hook(_refresh_all)  # type: ignore[no-untyped-call]
 
     def class_dimensions(self) -> dict[str, int]:
@@ -232,8 +236,17 @@ class VmfSimilarity(BankSoftmax):
         self.iteration.fill_(iteration)
 
 
+def _complete(similarity: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    """A state may have the iteration in the extra state alone; scale and bias follow once it is loaded."""
+    extra, scale = (state_dict.get(prefix + name) for name in ("_extra_state", "scale"))
+    if extra is not None and scale is not None:
+        state_dict.setdefault(prefix + "iteration", extra[0].clone())
+        state_dict.setdefault(prefix + "vmf_scale", torch.zeros_like(scale))
+        state_dict.setdefault(prefix + "vmf_bias", torch.zeros_like(scale))
+
+
 def _refresh_all(similarity: nn.Module, keys: object) -> None:
-    """Once a state is loaded: what is not saved follows from it."""
+    """Once a state is loaded: scale and bias are those of its bank."""
     assert isinstance(similarity, VmfSimilarity)
     with torch.no_grad():
         similarity.refresh_vmf(None)

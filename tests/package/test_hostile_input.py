@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from robustdml_ops import losses, ops
 from tests.every_call import EVERY, LOSSES, NO_LOSS, B, first, random
@@ -59,6 +59,20 @@ def test_shapes_are_inferred_of_fake_tensors(name):
     assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
     for key, slope in zip(call.differentiable, slopes, strict=True):
         assert slope.shape == call.inputs()[key].shape
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if name not in SEQUENTIAL])
+def test_tensors_with_values_in_a_fake_mode(name):
+    """A module or a batch made before the mode: PyTorch says what it takes, no kernel writes where no memory is."""
+    call = EVERY[name]
+    function, inputs = call.make(), call.inputs()
+    expected = first(call(function, **inputs))
+    with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
+        result = first(call(function, **inputs))
+    assert isinstance(result, FakeTensor)
+    assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
+    with torch.no_grad(), FakeTensorMode(), pytest.raises(AssertionError, match="convert all Tensors to FakeTensors"):
+        call(function, **inputs)
 
 
 @pytest.mark.parametrize("name", SEQUENTIAL)

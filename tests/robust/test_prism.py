@@ -136,6 +136,7 @@ def test_names_of_the_state():
     copies = {f"scores.bank.copies.{name}" for name in ("latest", "earlier")}
     average = bank | {"scores.scale", "scores.bias"}
     vmf = average | {"scores.vmf.kappa", "scores.vmf.log_peak", "scores._extra_state"}
+    vmf |= {"scores.iteration", "scores.vmf_scale", "scores.vmf_bias"}
     rings = {"threshold.recent", "threshold.scored"}
     for expected, arguments in (
         (average | {"threshold.quantiles"}, {"memory_size": 5}),

@@ -1,0 +1,122 @@
+"""Network, loss and filter as one module within DistributedDataParallel, as trainers like Lightning's have them."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from robustdml_ops.distributed import leave_out_of_ddp, shard_classes
+from robustdml_ops.losses import ProxyAnchorLoss
+from robustdml_ops.optim import ProxyAdamW
+from robustdml_ops.robust import PRISM, BalancedSelfPaced, MemoryBank
+from tests.distributed.cases_prism import same_state
+from tests.distributed.cases_training import batches, network
+from tests.distributed.worlds import CLASSES, case
+
+C, D = CLASSES, 6
+
+
+class OneModule(nn.Module):
+    """A step of training is its forward."""
+
+    def __init__(self, classes=C):
+        super().__init__()
+        self.network, self.loss = network(), ProxyAnchorLoss(classes, D).double()
+        self.prism = PRISM(classes, D, noise_rate=0.3, memory_size=20, memory_dtype=torch.float64)
+
+    def forward(self, inputs, labels):
+        embeddings = self.network(inputs)
+        result = self.prism(embeddings, labels)
+        self.prism.enqueue(embeddings, labels, result.keep)
+        return self.loss(embeddings, labels, sample_weights=result.keep.double())
+
+
+def shard(model, place):
+    shard_classes(model.loss, place.mesh)
+    shard_classes(model.prism, place.mesh)
+    return model
+
+
+def train(place, model, rows):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, foreach=False)
+    for inputs, labels in batches(place):
+        optimizer.zero_grad()
+        model(inputs[rows], labels[rows]).backward()
+        optimizer.step()
+
+
+@case(2, 3)
+def a_whole_model_trains_as_on_one_process(place):
+    torch.manual_seed(0)
+    one = OneModule()
+    many = shard(copy.deepcopy(one), place)
+    train(place, one, slice(None))
+    train(place, DistributedDataParallel(leave_out_of_ddp(many)), place.own)
+    for parameter, other in zip(one.network.parameters(), many.network.parameters(), strict=True):
+        torch.testing.assert_close(other, parameter, rtol=0, atol=1e-9)
+    torch.testing.assert_close(many.loss.proxies.full_tensor(), one.loss.proxies, rtol=0, atol=1e-9)
+    same_state(one.prism, many.prism)
+
+
+@case(2)
+def divided_classes_are_not_overwritten(place):
+    model = OneModule(classes=8)  # the same number for each: else making DDP ends the processes
+    shard_classes(model.prism, place.mesh)
+    wrapped = DistributedDataParallel(model)
+    inputs, labels = next(batches(place))
+    with pytest.raises(RuntimeError, match="leave_out_of_ddp"):
+        wrapped(inputs, labels.clamp(max=7))
+
+
+@case(2)
+def a_memory_that_forgets_is_told_once(place):
+    """And not where each process keeps its own."""
+    for broadcast, times in ((True, 1), (False, 0)):
+        wrapped = DistributedDataParallel(OneModule(), broadcast_buffers=broadcast)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for inputs, labels in batches(place):
+                wrapped(inputs, labels).backward()
+        told = [str(warning.message) for warning in caught if "broadcast_buffers=False" in str(warning.message)]
+        assert len(told) == times
+
+
+class Remembers(nn.Module):
+    """A memory, and something to train, without which DDP is not made."""
+
+    def __init__(self, memory, remember):
+        super().__init__()
+        self.network, self.memory, self.remember = network(), memory, remember
+
+    def forward(self, inputs):
+        embeddings = self.network(inputs)
+        self.remember(self.memory, embeddings)
+        return embeddings
+
+
+@case(2)
+def other_memories_tell_as_well(place):
+    def enqueue(bank, embeddings):
+        bank.enqueue(embeddings, torch.zeros(len(embeddings), dtype=torch.int64))
+
+    def observe(weights, embeddings):
+        weights.observe(embeddings, torch.arange(len(embeddings)))
+
+    inputs = next(batches(place))[0]
+    bank, weights = MemoryBank(C, D, 20, torch.float64), BalancedSelfPaced(torch.arange(len(inputs)) // 2)
+    for memory, remember in ((bank, enqueue), (weights, observe)):
+        with pytest.warns(UserWarning, match=f"{type(memory).__name__} is within DistributedDataParallel"):
+            DistributedDataParallel(Remembers(memory, remember))(inputs)
+
+
+@case(2)
+def proxies_with_an_optimiser_of_ours_are_not_for_ddp(place):
+    model = OneModule()
+    optimizer = ProxyAdamW(model.loss)
+    wrapped = DistributedDataParallel(model, broadcast_buffers=False)
+    with pytest.raises(RuntimeError, match="DistributedDataParallel"):
+        wrapped(*(rows[place.own] for rows in next(batches(place)))).backward()
+    optimizer.abandon()

@@ -1,0 +1,98 @@
+"""States of filters, as trainers save and load them: in modules without memory, buffer by buffer, averaged."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch.optim.swa_utils import AveragedModel
+
+from robustdml_ops.robust import PRISM, BalancedSelfPaced, MemoryBank
+from tests.every_call import LOSSES
+
+B, C, D = 12, 4, 6
+BANK = {"memory_size": 30}
+FILTERS = {
+    "average": {**BANK, "noise_rate": 0.3},
+    "vmf": {**BANK, "similarity": "vmf", "threshold": "cautious", "vmf_start": 2, "num_samples": 40},
+    "vmf-otsu": {**BANK, "similarity": "vmf", "threshold": "otsu", "vmf_start": 2},
+    "per-class": {**BANK, "noise_rate": 0.3, "threshold": "per-class"},
+    "memory-positive": {**BANK, "similarity": "memory-positive", "noise_rate": 0.3},
+    "batch-positive": {"similarity": "batch-positive", "noise_rate": 0.3},
+    "authors": {**BANK, "noise_rate": 0.3, "preset": "authors"},
+}
+
+
+def made(name):
+    return PRISM(C, D, **FILTERS[name])
+
+
+def steps(prism, numbers):
+    """Verdicts on batches by their numbers."""
+    results = []
+    for number in numbers:
+        random = torch.Generator().manual_seed(number)
+        labels = torch.arange(B) % C
+        X = torch.eye(C, D)[labels] + 0.5 * torch.randn(B, D, generator=random)
+        ids = torch.randint(40, (B,), generator=random)
+        results.append(prism(X, labels, ids))
+        prism.enqueue(X, labels, results[-1].keep, ids)
+    return results
+
+
+def assert_goes_on(prism, other):
+    for result, expected in zip(steps(prism, range(5, 8)), steps(other, range(5, 8)), strict=True):
+        assert all(torch.equal(one, two) for one, two in zip(result, expected, strict=True))
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_a_state_gives_memory_to_a_filter_without(name):
+    trained = made(name)
+    steps(trained, range(5))
+    with torch.device("meta"):
+        other = made(name)
+    other.load_state_dict(copy.deepcopy(trained.state_dict()), assign=True)
+    assert_goes_on(other, trained)
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_buffers_are_all_that_a_filter_knows(name):
+    """Trainers that put tensors in their places by name, as Hugging Face's from_pretrained does, call no hook."""
+    trained = made(name)
+    steps(trained, range(5))
+    with torch.device("meta"):
+        other = made(name)
+    other.to_empty(device="cpu")
+    for buffer_name, buffer in other.named_buffers():
+        buffer.copy_(trained.state_dict()[buffer_name])
+    assert_goes_on(other, trained)
+
+
+def test_every_buffer_is_saved():
+    filters = [*map(made, FILTERS), MemoryBank(C, D, 9), BalancedSelfPaced(torch.arange(9) // 3)]
+    for module in (*filters, *(call.make() for call in LOSSES.values())):
+        assert {name for name, _ in module.named_buffers()} <= module.state_dict().keys()
+
+
+@pytest.mark.parametrize("name", ["vmf", "vmf-otsu"])
+def test_a_state_with_the_iteration_in_the_extra_state_alone(name):
+    trained, other = made(name), made(name)
+    steps(trained, range(5))
+    names = {f"scores.{name}" for name in ("iteration", "vmf_scale", "vmf_bias")}
+    state = {key: value for key, value in trained.state_dict().items() if key not in names}
+    other.load_state_dict(state)
+    assert_goes_on(other, trained)
+
+
+def test_an_averaged_memory_is_told():
+    prism = made("vmf")
+    averaged, weights = AveragedModel(prism, use_buffers=True), AveragedModel(prism)
+    for number in range(4):
+        steps(prism, [number])
+        averaged.update_parameters(prism)
+    with pytest.warns(UserWarning, match="use_buffers=False"):
+        made("vmf").load_state_dict(averaged.module.state_dict())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made("vmf").load_state_dict(prism.state_dict())
+        made("vmf").load_state_dict(weights.module.state_dict())
