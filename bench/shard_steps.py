@@ -5,36 +5,19 @@ it hands to the collectives in a step beside those of docs/scaling.md, and the t
 with W threads and all samples.
 """
 
-import multiprocessing
 import statistics
 import sys
 import time
 
 import torch
-import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from bench.gloo_world import Handed, run_processes
 from robustdml_ops.distributed import shard_classes
 from robustdml_ops.losses import ProxyAnchorLoss
 from robustdml_ops.optim import ProxyAdamW
 
 STEPS = 5
-
-
-class Handed(TorchDispatchMode):
-    """Bytes that a process hands to the collectives."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bytes = 0
-
-    def __torch_dispatch__(self, function, types, arguments=(), options=None):
-        if function.namespace == "c10d":
-            given = arguments[0] if "allreduce" in function._schema.name else arguments[1]
-            for tensor in [given] if isinstance(given, torch.Tensor) else given:
-                self.bytes += tensor.numel() * tensor.element_size()
-        return function(*arguments, **(options or {}))
 
 
 def predicted(samples: int, size: int, processes: int) -> int:
@@ -68,28 +51,10 @@ def steps(C: int, D: int, samples: int, processes: int) -> tuple[float, int, int
     return statistics.median(seconds), held, handed.bytes
 
 
-def _run(rank: int, port: int, shape: tuple[int, int, int, int], results: "multiprocessing.SimpleQueue") -> None:
-    C, D, samples, processes = shape
-    torch.set_num_threads(1)
-    torch.manual_seed(rank)
-    store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=processes)
-    results.put((rank, *steps(C, D, samples, processes)))
-    dist.barrier()
-
-
 def main() -> None:
     """Run the processes, and then one with all samples."""
-    C, D, samples, processes = shape = tuple(map(int, sys.argv[1:5]))  # type: ignore[assignment]
-    context = multiprocessing.get_context("spawn")
-    store, results = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False), context.SimpleQueue()
-    started = [context.Process(target=_run, args=(rank, store.port, shape, results)) for rank in range(processes)]
-    for process in started:
-        process.start()
-    found = sorted(results.get() for _ in started)
-    for process in started:
-        process.join()
-    for rank, seconds, held, handed in found:
+    C, D, samples, processes = map(int, sys.argv[1:5])
+    for rank, (seconds, held, handed) in enumerate(run_processes(steps, processes, C, D, samples)):
         print(
             f"rank {rank}: proxies and moments {held / 1e6:.1f} MB, {handed} bytes a step (predicted "
             f"{predicted(samples, D, processes)}), {seconds * 1e3:.0f} ms"

@@ -35,6 +35,7 @@ INCOMPLETE = {
 # Modules of bench/ that read their arguments by themselves, and how many they take.
 PLAIN = {
     "bench.audit_digits": 0,
+    "bench.bank_steps": 4,
     "bench.crowd": 4,
     "bench.gain": 3,
     "bench.many_classes": 2,

@@ -1,0 +1,71 @@
+"""A bank whose slots are divided among gloo processes: ``python -m bench.bank_steps Q D b W``.
+
+Each of W processes on this machine, of one thread each, gives b samples to the memory contrastive loss with a bank of Q
+rows, and to the bank. Prints what each of them holds of the bank, the bytes that it hands to the collectives in a step
+beside those of docs/scaling.md, and the time of a step beside that of one process with W threads and all samples.
+"""
+
+import statistics
+import sys
+import time
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+
+from bench.gloo_world import Handed, run_processes
+from robustdml_ops.distributed import shard_classes
+from robustdml_ops.losses import MemoryContrastiveLoss
+from robustdml_ops.robust import MemoryBank
+
+CLASSES, STEPS, FILLED_AT_ONCE = 1000, 5, 16_384
+
+
+def predicted(samples: int, size: int, processes: int) -> int:
+    """To compare: header, rows, labels, two sums and gradients. To store: header, rows, labels, keep and window."""
+    gathered, B = 24 + samples * size * 4 + 8 * samples, processes * samples
+    return gathered + 2 * 4 + B * size * 4 + gathered + samples + B * (size * 4 + 8)
+
+
+def steps(Q: int, D: int, samples: int, processes: int) -> tuple[float, int, int]:
+    """Median of seconds a step, bytes of the bank, and bytes handed to the collectives in a step."""
+    loss_function, bank = MemoryContrastiveLoss(), MemoryBank(CLASSES, D, Q)
+    if processes > 1:
+        mesh = init_device_mesh("cpu", (processes,))
+        loss_function, bank = shard_classes(loss_function, mesh), shard_classes(bank, mesh)
+    for _ in range(-(-Q // (processes * FILLED_AT_ONCE))):
+        rows = torch.nn.functional.normalize(torch.randn(FILLED_AT_ONCE, D))
+        bank.enqueue(rows, torch.randint(CLASSES, (FILLED_AT_ONCE,)))
+    kept = (bank.features, bank.labels, bank.sample_ids)
+    held = sum(getattr(tensor, "_local_tensor", tensor).nbytes for tensor in kept)
+    X, labels = torch.randn(samples, D, requires_grad=True), torch.randint(CLASSES, (samples,))
+
+    def step() -> None:
+        X.grad = None
+        loss_function(X, labels, None, bank.features, bank.labels).backward()
+        bank.enqueue(torch.nn.functional.normalize(X.detach()), labels)
+
+    with Handed() as handed:
+        step()
+    seconds = []
+    for _ in range(STEPS):
+        start = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds), held, handed.bytes
+
+
+def main() -> None:
+    """Run the processes, and then one with all samples."""
+    Q, D, samples, processes = map(int, sys.argv[1:5])
+    for rank, (seconds, held, handed) in enumerate(run_processes(steps, processes, Q, D, samples)):
+        print(
+            f"rank {rank}: bank {held / 1e6:.1f} MB, {handed} bytes a step (predicted "
+            f"{predicted(samples, D, processes)}), {seconds * 1e3:.0f} ms"
+        )
+    torch.set_num_threads(processes)
+    seconds, held, _ = steps(Q, D, processes * samples, 1)
+    print(f"one process, {processes} threads: bank {held / 1e6:.1f} MB, {seconds * 1e3:.0f} ms")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""A workload on gloo processes of this machine, of one thread each, and what they hand to the collectives."""
+
+import multiprocessing
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Handed(TorchDispatchMode):
+    """Bytes that a process hands to the collectives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        if function.namespace == "c10d":
+            given = arguments[0] if "allreduce" in function._schema.name else arguments[1]
+            for tensor in [given] if isinstance(given, torch.Tensor) else given:
+                self.bytes += tensor.numel() * tensor.element_size()
+        return function(*arguments, **(options or {}))
+
+
+def run_processes(steps: Callable[..., Any], processes: int, *shape: int) -> list[Any]:
+    """What ``steps(*shape, processes)`` gives on each process, by rank."""
+    context = multiprocessing.get_context("spawn")
+    store, results = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False), context.SimpleQueue()
+    given = (steps, store.port, (*shape, processes), results)
+    started = [context.Process(target=_run, args=(rank, *given)) for rank in range(processes)]
+    for process in started:
+        process.start()
+    found = sorted(results.get() for _ in started)
+    for process in started:
+        process.join()
+    return [value for _, value in found]
+
+
+def _run(rank: int, steps: Callable[..., Any], port: int, shape: tuple[int, ...], results: Any) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(rank)
+    store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=shape[-1])
+    results.put((rank, steps(*shape)))
+    dist.barrier()
