@@ -128,6 +128,8 @@ class MetricLoss(PeerBase):
         if self.ignore_index is not None:
             batch = _ignore(batch, self.ignore_index)
         if self.shards.divided:
+            if batch.ref_labels is batch.labels:  # another tensor will take its place
+                batch = batch._replace(ref_labels=None)
             return self.shards.guard(self._own_loss, self._of_all(batch, lambda: self._own_rows(batch)))
         if not self.is_fused():
             return self._reduced(batch)
@@ -229,9 +231,11 @@ class MetricLoss(PeerBase):
         rows = self.shards.agree(own_rows, {**settings_of(self), "indices_tuple": told})
         weights = rows.pop("sample_weights", None)
         whole: dict[str, Any] = {name: self.shards.gather(value) for name, value in rows.items()}
+        if batch.ref_emb is batch.embeddings:
+            whole["ref_emb"] = whole["embeddings"]
         if listed is not None:
-            n, ref_emb = len(whole["embeddings"]), batch.ref_emb
-            m = n if ref_emb is None or ref_emb is batch.embeddings else len(ref_emb)
+            n, ref_emb = len(whole["embeddings"]), whole.get("ref_emb", batch.ref_emb)
+            m = n if ref_emb is None else len(ref_emb)
             whole["indices_tuple"] = own_pairs(self.shards, listed, rows["embeddings"], n, m)
         return batch._replace(sample_weights=self.shards.gather(weights, not self.weighs_losses), **whole)
 

@@ -76,8 +76,8 @@ class PairFamilyLoss(MetricLoss):
             (m, D) and (m,): rows of a memory bank or of another batch, see the class. Differentiable; rows that need no
             gradient cost none. The label ``ops.ABSENT`` marks a row that takes no part, such as an empty slot. Where
             ``ref_labels`` is the very tensor ``labels``, or is not given, row i is another view of sample i and not
-            among the candidates of sample i. On shards: the DTensors of a bank that is divided, or plain tensors with
-            the same rows on all processes.
+            among the candidates of sample i. On shards: the DTensors of a bank that is divided, plain tensors with the
+            same rows on all processes, or another view of own samples.
         sample_weights : Tensor, optional
             (B,), ≥ 0: multiply the samples' losses; differentiable. A sample of weight 0 is absent, also among the
             candidates of the others, and the mean divides by the number of the other samples: so a mask of zeros and
@@ -111,13 +111,17 @@ class PairFamilyLoss(MetricLoss):
                 "indices_tuple lists pairs with rows of a whole bank, and each process has some of its slots: leave it "
                 "out, or give bank.features.full_tensor() and bank.labels.full_tensor() as ref_emb and ref_labels"
             )
-        if batch.ref_emb is not None and (batch.ref_labels is None or batch.ref_labels is batch.labels):
-            raise ValueError(
-                "ref_emb is another view of the batch of one process, and the batches of several are joined: give "
-                "ref_labels of their own, with the same rows on all processes, as those of a memory bank"
-            )
         if self.shards.has_part(batch.ref_emb) != self.shards.has_part(batch.ref_labels):
             raise ValueError("ref_emb and ref_labels must both be DTensors, as those of a divided bank, or both local")
+        view = {}
+        if batch.ref_emb is not None and batch.ref_labels is None:  # another view of own samples
+            check_matrix("ref_emb", batch.ref_emb, columns=embeddings.shape[1])
+            view = {} if batch.ref_emb is embeddings else {"ref_emb": batch.ref_emb}
+            if len(batch.ref_emb) != len(embeddings):
+                raise ValueError(
+                    f"ref_emb has {len(batch.ref_emb)} rows, and without ref_labels they are another view of the "
+                    f"{len(embeddings)} samples: give labels of their own"
+                )
         labels = None
         if batch.labels is not None or batch.indices_tuple is None:
             labels = class_labels(batch.labels, embeddings)
@@ -125,7 +129,7 @@ class PairFamilyLoss(MetricLoss):
         if weights is not None:
             like = embeddings.new_empty(len(embeddings), dtype=pair_dtype(embeddings, batch.ref_emb))
             weights = check_sample_weights(weights, like)
-        return {"embeddings": embeddings, "labels": labels, "sample_weights": weights}
+        return {"embeddings": embeddings, "labels": labels, "sample_weights": weights, **view}
 
     def _own_anchors(self, batch: PairBatch) -> PairBatch:
         """Of the batch of all processes: own samples as anchors, and everybody's as candidates.
@@ -136,15 +140,16 @@ class PairFamilyLoss(MetricLoss):
             return batch
         own, (embeddings, labels, candidates, candidate_labels) = self.shards.place(), batch.pairs
         weights = None if batch.weights is None else batch.weights[own]
-        among = candidates is None
-        if candidates is not None and candidates.requires_grad:
+        among = candidates is None or candidate_labels is labels  # the samples, or another view of them
+        if candidates is None:
+            candidates = embeddings
+        elif candidates.requires_grad and not among:
             candidates = self.shards.common(candidates)
         if batch.listed is not None:
-            others = embeddings if candidates is None else candidates
             listed = batch.listed.after(own.start)
-            return PairBatch((embeddings[own], None, others, None), listed, weights, batch.kept)
+            return PairBatch((embeddings[own], None, candidates, None), listed, weights, batch.kept)
         if among:
-            candidates, candidate_labels = own_first(embeddings, own), own_first(labels, own)
+            candidates, candidate_labels = own_first(candidates, own), own_first(labels, own)
         pairs = (embeddings[own], labels[own], candidates, candidate_labels)
         return PairBatch(pairs, None, weights, batch.kept, among)
 

@@ -44,6 +44,8 @@ class Similarity(Protocol):
 class BatchPositive(nn.Module):
     """Mean cosine with the other samples of the class in the batch, Eq. 20."""
 
+    shards: OneProcess = ONE_PROCESS  # who has the other samples
+
     def __init__(self, num_classes: int) -> None:
         super().__init__()
         self.num_classes = num_classes
@@ -52,10 +54,17 @@ class BatchPositive(nn.Module):
         """Score the batch; a sample that is alone in its class is not known."""
         check_values(batch, self.num_classes)
         X, labels, _ = batch
-        others = (labels[:, None] == labels).fill_diagonal_(False)
+        own, places = self.shards.place(), torch.arange(len(labels), device=labels.device)
+        others = (labels[own, None] == labels) & (places[own, None] != places)
         number = others.sum(1)
-        mean = ((X @ X.t()) * others).sum(1) / number.clamp(min=1)
-        return Scores(torch.where(number > 0, mean, 1), number > 0)
+        mean = ((X[own] @ X.t()) * others).sum(1) / number.clamp(min=1)
+        known, values = self.shards.gather(number > 0), self.shards.gather(torch.where(number > 0, mean, 1))
+        assert known is not None and values is not None
+        return Scores(values, known)
+
+    def class_dimensions(self) -> dict[str, int]:
+        """Nothing is divided but the pairs: each process scores its own samples."""
+        return {}
 
     def advance(self, labels: Tensor) -> None:
         """There is no state."""

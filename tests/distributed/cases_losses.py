@@ -172,7 +172,7 @@ WITH_BANKS = {
     "multi_similarity": MultiSimilarityLoss,
     "mined": partial(MultiSimilarityLoss, 40.0, epsilon=0.2),
     "contrastive": partial(ContrastiveLoss, 0.2, 1.4),
-    "cosines": partial(ContrastiveLoss, 0.9, 0.1, distance="cosine"),
+    "cosines": partial(ContrastiveLoss, 0.9, 0.1, distance="cosine", ignore_index=2),
     "paper": MemoryContrastiveLoss,
     "authors": partial(MemoryContrastiveLoss, variant="authors"),
 }
@@ -208,6 +208,31 @@ def banks_whose_slots_are_divided(place):
         torch.testing.assert_close(own.X.grad, mine.X.grad[place.own], rtol=0, atol=1e-10)
         if weighted:
             torch.testing.assert_close(own.weights.grad, mine.weights.grad[place.own], rtol=0, atol=1e-10)
+
+
+@case(2, 4)
+def another_view(place):
+    """Candidates that every process brings with its samples; the samples themselves are given in their place, too."""
+    generator = torch.Generator().manual_seed(7)
+    of_all = torch.randn(place.batch_size, D, generator=generator, dtype=torch.float64)
+    indices = listed(place, triplets=False)
+    for make_loss, pairs in (*((each, None) for each in WITH_BANKS.values()), (ContrastiveLoss, indices)):
+        one = make_loss()
+        many = shard_classes(copy.deepcopy(one), place.mesh, backbone_gradients="summed")
+        mine, own = PairBatch(place, slice(None), "", True), PairBatch(place, place.own, "", True)
+        views = of_all.clone().requires_grad_(), of_all[place.own].clone().requires_grad_()
+        for batch, loss, view in ((mine, one, views[0]), (own, many, views[1])):
+            labels = None if pairs else batch.target
+            batch.value = loss(batch.X, labels, pairs, view, labels, sample_weights=batch.weights)
+            itself = batch.X, batch.target, None, batch.X, batch.target
+            batch.value = batch.value + loss(*itself, sample_weights=batch.weights)
+            batch.value.backward()
+        torch.testing.assert_close(own.value, mine.value, rtol=0, atol=1e-10)
+        torch.testing.assert_close(views[1].grad, views[0].grad[place.own], rtol=0, atol=1e-10)
+        assert_same(place, one, many, mine, own)
+    proxies = shard_classes(make("proxy_nca"), place.mesh)
+    value = proxies(own.X, own.labels, None, own.X, own.labels)
+    torch.testing.assert_close(value, proxies(own.X, own.labels), rtol=0, atol=0)
 
 
 @case(2)
