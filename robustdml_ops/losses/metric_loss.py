@@ -330,7 +330,8 @@ def _ignore(batch: Batch, ignore_index: int) -> Batch:
         return batch
     ignored = labels == ignore_index
     kept = (~ignored).to(torch.float32 if weights is None else weights.dtype)
-    if ref_labels is not None and ref_labels is not labels:
+    # Those of a divided bank are DTensors: their local parts are looked at.
+    if ref_labels is not None and ref_labels is not labels and not hasattr(ref_labels, "to_local"):
         ref_labels = ref_labels.masked_fill(ref_labels == ignore_index, ABSENT)
     # Any class will do: the label of a sample that is absent is not looked at, but must be in range.
     known = labels.masked_fill(ignored, 0)

@@ -169,6 +169,8 @@ class PairFamilyLoss(MetricLoss):
         parted = self.shards.has_part(ref_emb)
         if ref_emb is not None and ref_labels is not None and parted:
             ref_emb, ref_labels = self.shards.rows(ref_emb), self.shards.rows(ref_labels)
+            if self.ignore_index is not None:
+                ref_labels = ref_labels.masked_fill(ref_labels == self.ignore_index, ABSENT)
         if ref_emb is not None:
             check_matrix("ref_emb", ref_emb, columns=embeddings.shape[1])
             check_same_device(embeddings=embeddings, ref_emb=ref_emb)

@@ -339,7 +339,7 @@ class MemoryBank(TypedBuffers):
                 f"MemoryBank(..., dtype={saved.dtype})"
             )
         labels, counts = (state_dict.get(prefix + name) for name in ("labels", "counts"))
-        if labels is not None:
+        if labels is not None and not self.shards.has_part(labels):
             state_dict = {**state_dict, prefix + "labels": labels.masked_fill(labels == -1, ABSENT)}
         if not self.shards.divided:  # of those that are, the counts are of some classes
             _check_counts(labels, counts)

@@ -137,6 +137,38 @@ def a_resumed_filter_goes_on(place):
 
 
 @case()
+def a_bank_goes_on_elsewhere(place):
+    """Saved by as many processes, loaded by one more; from one process's state, and back into one."""
+
+    def filled():
+        bank = MemoryBank(C, D, 31, torch.float64, num_samples=N)
+        generator = torch.Generator().manual_seed(2)
+        X = torch.randn(50, D, generator=generator, dtype=torch.float64)
+        labels, ids = (torch.randint(n, (50,), generator=generator) for n in (C, N))
+        bank.enqueue(X[:40], labels[:40], ids[:40])
+        return bank, (X[40:], labels[40:], ids[40:])
+
+    one, batch = filled()
+    many = shard_classes(MemoryBank(C, D, 31, torch.float64, num_samples=N), place.mesh)
+    if place.size == 1:
+        many.load_state_dict(one.state_dict())
+    else:  # what the world before this one has saved
+        state = many.state_dict()
+        dcp.load(state, checkpoint_id=place.folder / f"bank-{place.size - 1}")
+        many.load_state_dict(state)
+    same_state(one, many)
+    dcp.save(many.state_dict(), checkpoint_id=place.folder / f"bank-{place.size}")
+    own = slice(10 * place.rank // place.size, 10 * (place.rank + 1) // place.size)
+    one.enqueue(*batch)
+    many.enqueue(*(rows[own] for rows in batch))
+    same_state(one, many)
+    back, _ = filled()
+    back.load_state_dict(get_model_state_dict(many, options=StateDictOptions(full_state_dict=True)))
+    for name, value in one.state_dict().items():
+        torch.testing.assert_close(back.state_dict()[name], value, rtol=0, atol=1e-10)
+
+
+@case()
 def a_bank_alone(place):
     """Slots are divided, and the queue goes round: fewer slots than a batch, fewer than processes, more than both."""
     own = own_rows(place)

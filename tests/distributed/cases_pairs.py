@@ -1,0 +1,264 @@
+"""Losses on pairs on shards, with banks, miners and texts, against one process: float64, 1e-10."""
+
+import copy
+import itertools
+from functools import partial
+
+import pytest
+import torch
+
+from robustdml_ops.distributed import ShardError, shard_classes
+from robustdml_ops.losses import (
+    BSPMLLoss,
+    ContrastiveLoss,
+    LanguageGuidanceLoss,
+    MemoryContrastiveLoss,
+    MultiSimilarityLoss,
+    SuperContrastiveLoss,
+)
+from robustdml_ops.robust import MemoryBank
+from tests.distributed.cases_losses import Batch, C, D, assert_same, make
+from tests.distributed.worlds import case
+
+
+class PairBatch(Batch):
+    """Labels of few classes, so that all samples have pairs; a bank that all processes have."""
+
+    def __init__(self, place, part, name, weighted):
+        super().__init__(place, part, name, weighted)
+        self.target = self.labels % 3
+        self.bank = None
+        if name == "memory_contrastive":
+            generator = torch.Generator().manual_seed(6)
+            labels = torch.randint(3, (7,), generator=generator)
+            self.bank = (None, torch.randn(7, D, generator=generator, dtype=torch.float64), labels)
+
+    def loss(self, loss):
+        return loss(self.X, self.target, *(self.bank or ()), sample_weights=self.weights)
+
+
+PAIRS = {
+    "multi_similarity": partial(MultiSimilarityLoss, epsilon=0.1),
+    "contrastive": partial(ContrastiveLoss, 0.2, 1.4),
+    "memory_contrastive": partial(MemoryContrastiveLoss, variant="authors"),
+    "bspml": BSPMLLoss,
+}
+
+
+def of_pairs(name, reduction, place):
+    """The pairs of the batch of all."""
+    one = PAIRS[name](reduction=reduction)
+    many = shard_classes(copy.deepcopy(one), place.mesh, backbone_gradients="summed")
+    mine, own = PairBatch(place, slice(None), name, True), PairBatch(place, place.own, name, True)
+    expected, found = mine.loss(one), own.loss(many)
+    here = place.own if reduction == "none" else ...
+    torch.testing.assert_close(found, expected[here], rtol=0, atol=1e-10)
+    upstream = torch.linspace(1, 2, expected.numel(), dtype=torch.float64).view(expected.shape)
+    (expected * upstream).sum().backward()
+    (found * upstream[here]).sum().backward()
+    torch.testing.assert_close(own.X.grad, mine.X.grad[place.own], rtol=0, atol=1e-10)
+    if name != "bspml":  # its weights are constants
+        torch.testing.assert_close(own.weights.grad, mine.weights.grad[place.own], rtol=0, atol=1e-10)
+
+
+for _name in PAIRS:
+    for _reduction in ("mean", "none"):
+        _case = partial(of_pairs, _name, _reduction)
+        _case.__name__, _case.__module__ = f"{_name}_{_reduction}", __name__
+        case(2, 4)(_case)
+
+
+WITH_BANKS = {
+    "multi_similarity": MultiSimilarityLoss,
+    "mined": partial(MultiSimilarityLoss, 40.0, epsilon=0.2),
+    "contrastive": partial(ContrastiveLoss, 0.2, 1.4),
+    "cosines": partial(ContrastiveLoss, 0.9, 0.1, distance="cosine", ignore_index=2),
+    "paper": MemoryContrastiveLoss,
+    "authors": partial(MemoryContrastiveLoss, variant="authors"),
+}
+
+
+def banks_of(place, capacity):
+    """The same rows with one process and divided; the last slots of a large bank are empty."""
+    generator = torch.Generator().manual_seed(capacity)
+    one = MemoryBank(C, D, capacity, torch.float64)
+    many = shard_classes(copy.deepcopy(one), place.mesh)
+    rows, labels = torch.randn(11, D, generator=generator, dtype=torch.float64), torch.arange(11) % 3
+    one.enqueue(rows, labels)
+    many.enqueue(*((rows, labels) if place.rank == 0 else (rows[:0], labels[:0])))
+    return one, many
+
+
+@case()
+def banks_whose_slots_are_divided(place):
+    """Every process compares the batch of all with the slots that it has; some have none, or only empty ones."""
+    settings = ((17, False, "mean"), (17, True, "none"), (3, True, "mean"))
+    for (capacity, weighted, reduction), make_loss in itertools.product(settings, WITH_BANKS.values()):
+        one, many = banks_of(place, capacity)
+        alone = make_loss(reduction=reduction)
+        shared = shard_classes(copy.deepcopy(alone), place.mesh, backbone_gradients="summed")
+        mine, own = PairBatch(place, slice(None), "", weighted), PairBatch(place, place.own, "", weighted)
+        mine.bank, own.bank = ((None, bank.features, bank.labels) for bank in (one, many))
+        expected, found = mine.loss(alone), own.loss(shared)
+        here = place.own if reduction == "none" else ...
+        torch.testing.assert_close(found, expected[here], rtol=0, atol=1e-10)
+        upstream = torch.linspace(1, 2, expected.numel(), dtype=torch.float64).view(expected.shape)
+        (expected * upstream).sum().backward()
+        (found * upstream[here]).sum().backward()
+        torch.testing.assert_close(own.X.grad, mine.X.grad[place.own], rtol=0, atol=1e-10)
+        if weighted:
+            torch.testing.assert_close(own.weights.grad, mine.weights.grad[place.own], rtol=0, atol=1e-10)
+
+
+@case(2, 4)
+def another_view(place):
+    """Candidates that every process brings with its samples; the samples themselves are given in their place, too."""
+    generator = torch.Generator().manual_seed(7)
+    of_all = torch.randn(place.batch_size, D, generator=generator, dtype=torch.float64)
+    indices = listed(place, triplets=False)
+    for make_loss, pairs in (*((each, None) for each in WITH_BANKS.values()), (ContrastiveLoss, indices)):
+        one = make_loss()
+        many = shard_classes(copy.deepcopy(one), place.mesh, backbone_gradients="summed")
+        mine, own = PairBatch(place, slice(None), "", True), PairBatch(place, place.own, "", True)
+        views = of_all.clone().requires_grad_(), of_all[place.own].clone().requires_grad_()
+        for batch, loss, view in ((mine, one, views[0]), (own, many, views[1])):
+            labels = None if pairs else batch.target
+            batch.value = loss(batch.X, labels, pairs, view, labels, sample_weights=batch.weights)
+            itself = batch.X, batch.target, None, batch.X, batch.target
+            batch.value = batch.value + loss(*itself, sample_weights=batch.weights)
+            batch.value.backward()
+        torch.testing.assert_close(own.value, mine.value, rtol=0, atol=1e-10)
+        torch.testing.assert_close(views[1].grad, views[0].grad[place.own], rtol=0, atol=1e-10)
+        assert_same(place, one, many, mine, own)
+    proxies = shard_classes(make("proxy_nca"), place.mesh)
+    value = proxies(own.X, own.labels, None, own.X, own.labels)
+    torch.testing.assert_close(value, proxies(own.X, own.labels), rtol=0, atol=0)
+
+
+@case(2)
+def gradients_of_divided_candidates(place):
+    """They are those of one process, for the rows that are here."""
+    for make_loss in WITH_BANKS.values():
+        mine, own = PairBatch(place, slice(None), "", False), PairBatch(place, place.own, "", False)
+        one, many = banks_of(place, 11)
+        rows, parts = (bank.features.detach().requires_grad_() for bank in (one, many))
+        loss = make_loss()
+        loss(mine.X, mine.target, None, rows, one.labels).backward()
+        shard_classes(loss, place.mesh)(own.X, own.target, None, parts, many.labels).backward()
+        torch.testing.assert_close(parts.grad.full_tensor(), rows.grad, rtol=0, atol=1e-10)
+
+
+def listed(place, triplets):
+    """Places of a miner in the batch of all; an anchor in two, and samples in none."""
+    generator = torch.Generator().manual_seed(8)
+    B = place.batch_size
+    vectors = [torch.randint(B - 1, (4 * B,), generator=generator) for _ in range(3 if triplets else 4)]
+    if triplets:
+        return tuple(vectors)
+    vectors[3] = (vectors[1] + 1 + vectors[2]) % B
+    different = (vectors[0] * B + vectors[1]) % 2 == 0, (vectors[2] * B + vectors[3]) % 2 == 1
+    return tuple(vector[different[at // 2]] for at, vector in enumerate(vectors))
+
+
+def of_own_anchors(place, indices):
+    sides = [indices] if len(indices) == 3 else [indices[:2], indices[2:]]
+    own = [(side[0] >= place.own.start) & (side[0] < place.own.stop) for side in sides]
+    return tuple(vector[mask] for side, mask in zip(sides, own, strict=True) for vector in side)
+
+
+@case(2, 4)
+def what_miners_list(place):
+    """All pairs on all processes, or those of own samples on each: the loss of one process with all pairs."""
+    of_classes = ("proxy_anchor", "adaptive_per_class", "proxy_nca", "soft_triple", "cosface")
+    makers = {name: partial(make, name) for name in of_classes} | {
+        "multi_similarity": MultiSimilarityLoss,
+        "mined": partial(MultiSimilarityLoss, epsilon=0.3),
+        "contrastive": partial(ContrastiveLoss, 0.2, 1.4),
+    }
+    for at, (name, make_loss) in enumerate(makers.items()):
+        indices = listed(place, triplets=at % 2 == 0 and name not in ("multi_similarity", "mined"))
+        for weighted, given in ((False, indices), (True, of_own_anchors(place, indices))):
+            one = make_loss(reduction="none" if weighted else "mean")
+            many = shard_classes(copy.deepcopy(one), place.mesh, backbone_gradients="summed")
+            mine, own = Batch(place, slice(None), name, weighted), Batch(place, place.own, name, weighted)
+            expected = one(mine.X, mine.target, indices, sample_weights=mine.weights)
+            found = many(own.X, own.target, given, sample_weights=own.weights)
+            here = ...
+            if expected.dim():
+                here = slice(many.shards.first, many.shards.last) if at < 2 else place.own
+            torch.testing.assert_close(found, expected[here], rtol=0, atol=1e-10)
+            upstream = torch.linspace(1, 2, expected.numel(), dtype=torch.float64).view(expected.shape)
+            (expected * upstream).sum().backward()
+            (found * upstream[here]).sum().backward()
+            assert_same(place, one, many, mine, own)
+    empty = (torch.empty(0, dtype=torch.int64),) * 4
+    assert many(own.X, None, empty).sum() == 0  # nobody found anything
+
+
+@case(2)
+def pairs_that_do_not_fit(place):
+    """All processes raise, and the next step goes on."""
+    X, labels = torch.randn(3, D, requires_grad=True), torch.tensor([0, 0, 1])
+    loss = shard_classes(ContrastiveLoss(), place.mesh)
+    last, none = place.rank == 1, torch.empty(0, dtype=torch.int64)
+    own = (torch.tensor([0]), torch.tensor([1]), none, none)
+    for given, kind, message in (
+        ((torch.tensor([6 if last else 0]), torch.tensor([1]), none, none), IndexError, r"holds 6, outside 0 … 5"),
+        ((torch.tensor([0 if last else 3]), torch.tensor([1]), none, none), None, "all together have 0 such"),
+        (None if last else own, ShardError, r"indices_tuple is 4 on rank 0 and False on rank 1"),
+        (1 if last else own, ShardError, r"indices_tuple is 4 on rank 0 and True on rank 1"),
+    ):
+        with pytest.raises((kind or ValueError) if last or kind in (None, ShardError) else ShardError, match=message):
+            loss(X, labels, given)
+        loss(X, labels, (own[0] + 3 * last, own[1], none, none)).backward()
+    with pytest.raises(ValueError, match="labels must be numbers of classes"):
+        loss(X, torch.tensor([0.5, 0.5, 1.0]))
+    every_second = X.detach()[place.rank :: 2], labels[place.rank :: 2].bool()
+    torch.testing.assert_close(loss(*every_second), ContrastiveLoss()(X.detach(), labels.bool()))
+    many, bank = banks_of(place, 17)
+    with pytest.raises(ValueError, match="indices_tuple lists pairs with rows of a whole bank"):
+        loss(X.double(), labels, own, bank.features, bank.labels)
+    with pytest.raises(ValueError, match="must both be DTensors"):
+        loss(X.double(), labels, None, bank.features, many.labels)
+
+
+@case()
+def language_guidance(place):
+    """Rows of own samples, columns of all."""
+    generator = torch.Generator().manual_seed(9)
+    texts = torch.randn(place.batch_size, 2, 5, generator=generator, dtype=torch.float64)
+    for shift, direction, reduction, weighted in (
+        (None, "forward", "mean", False), (0.4, "backward", "mean", True), (0.4, "forward", "none", True)
+    ):  # fmt: skip
+        one = LanguageGuidanceLoss(direction, shift, 0.5, reduction=reduction)
+        many = shard_classes(copy.deepcopy(one), place.mesh, backbone_gradients="summed")
+        mine, own = PairBatch(place, slice(None), "", weighted), PairBatch(place, place.own, "", weighted)
+        expected = one(mine.X, texts, mine.target, sample_weights=mine.weights)
+        found = many(own.X, texts[place.own], own.target, sample_weights=own.weights)
+        here = place.own if reduction == "none" else ...
+        torch.testing.assert_close(found, expected[here], rtol=0, atol=1e-10)
+        upstream = torch.linspace(1, 2, expected.numel(), dtype=torch.float64).view(expected.shape)
+        (expected * upstream).sum().backward()
+        (found * upstream[here]).sum().backward()
+        assert_same(place, one, many, mine, own)
+
+
+@case()
+def super_contrastive(place):
+    """Two steps, since the running means have a state."""
+    one = SuperContrastiveLoss(0.1, 1.3, 0.5)
+    many = shard_classes(copy.deepcopy(one), place.mesh, backbone_gradients="summed")
+    for weighted in (False, True):
+        mine, own = (PairBatch(place, part, "", weighted) for part in (slice(None), place.own))
+        with torch.no_grad():  # near rows, and equal ones, with different processes
+            mine.X[4], mine.X[-1] = mine.X[0] + 1e-9, mine.X[0]
+            own.X.copy_(mine.X[place.own])
+        expected, found = mine.loss(one), own.loss(many)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+        expected.backward()
+        found.backward()
+        torch.testing.assert_close(own.X.grad, mine.X.grad[place.own], rtol=0, atol=1e-10)
+        if weighted:
+            torch.testing.assert_close(own.weights.grad, mine.weights.grad[place.own], rtol=0, atol=1e-10)
+    for buffer, other in zip(one.buffers(), many.buffers(), strict=True):
+        torch.testing.assert_close(other, buffer, rtol=0, atol=1e-10)
