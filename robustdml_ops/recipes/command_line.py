@@ -47,9 +47,10 @@ class CommandParser(argparse.ArgumentParser):
         options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
         if options:
             known = list(self._option_string_actions)
-            self.error("; ".join(f"unknown option {option}{did_you_mean(option, known)}" for option in options))
+            self.error("; ".join(f"unknown option {option}{_meant(option, known)}" for option in options))
         if unknown:
-            self.error(f"unexpected argument {unknown[0]!r}")
+            hint = f"; did you mean --data {unknown[0]}?" if "--data" in self._option_string_actions else ""
+            self.error(f"unexpected argument {unknown[0]!r}{hint}")
         return parsed, unknown
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -95,6 +96,12 @@ def is_off(default: object) -> bool:
         True for None, False and an empty text.
     """
     return default is None or default is False or default == ""
+
+
+def _meant(option: str, known: Sequence[str]) -> str:
+    """Suggest an option, also by the first letters of its words, as --lr for --learning-rate."""
+    initials = {"--" + "".join(word[0] for word in name[2:].split("-")): name for name in reversed(known) if name[2:]}
+    return f"; did you mean {initials[option]}?" if option in initials else did_you_mean(option, known)
 
 
 def _needed(action: argparse.Action) -> Sequence[str]:

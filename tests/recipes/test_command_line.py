@@ -37,7 +37,10 @@ def refused(arguments, capsys):
         (["train", "--logger", "tensorbord"], "robustdml train", "did you mean tensorboard?"),
         (["compare", "--methods", "mcl", "bsmpl"], "robustdml compare", "did you mean bspml?"),
         (["compare", "--noise", "symetric:0.5"], "robustdml compare", "did you mean symmetric:RATE?"),
-        (["train", "photos"], "robustdml train", "unexpected argument 'photos'"),
+        (["train", "photos"], "robustdml train", "unexpected argument 'photos'; did you mean --data photos?"),
+        (["audit", "a", "b", "--out", "c"], "robustdml audit", "unexpected argument 'b'"),
+        (["train", "--lr", "1"], "robustdml train", "unknown option --lr; did you mean --learning-rate?"),
+        (["train", "--bs=8"], "robustdml train", "unknown option --bs; did you mean --batch-size?"),
         (["train", "--epochs", "many"], "robustdml train", "--epochs: invalid int value: 'many'"),
     ],
 )

@@ -224,6 +224,18 @@ def test_evaluates_on_another_folder(run, photos, tmp_path, capsys):
     assert found == {"data": str(photos), "samples": 48, "classes": 6, **expected}
 
 
+def test_evaluates_on_a_list(run, photos, capsys):
+    files = [file.relative_to(photos.parent) for file in sorted(photos.rglob("*.png"))]
+    path = photos.parent / "list.csv"
+    path.write_text("label;path\n" + "".join(f"{file.parent.name};{file}\n" for file in files))
+    results = []
+    for source in (photos, path):
+        capsys.readouterr()
+        assert main(["evaluate", str(run), "--data", str(source), "--json", "--device", "cpu"]) == 0
+        results.append(json.loads(capsys.readouterr().out) | {"data": ""})
+    assert results[0] == results[1]
+
+
 def test_evaluates_on_the_test_part_as_the_run_did(feature_run, features, capsys):
     assert main(["evaluate", str(feature_run), "--data", str(features), "--json", "--device", "cpu"]) == 0
     found = json.loads(capsys.readouterr().out)

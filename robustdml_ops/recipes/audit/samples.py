@@ -1,19 +1,19 @@
 """What is to be audited, as it lies on a disk; what cannot be read is left out and told, and the rest goes on."""
 
-import csv
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from robustdml_ops.recipes.cache import NAMES, write_whole
+from robustdml_ops.recipes.cache import write_whole
 from robustdml_ops.recipes.data.features import named_labels, sample_names
 from robustdml_ops.recipes.data.folders import files_by_class
 from robustdml_ops.recipes.data.images import decode, few
+from robustdml_ops.recipes.data.lists import is_list, read_list
 from robustdml_ops.recipes.data.named import NAMED
 from robustdml_ops.recipes.errors import UsageError, expanded
 from robustdml_ops.recipes.plain_files import read_npz
@@ -118,8 +118,8 @@ def read_samples(source: str, on_progress: OnProgress = silent) -> AuditSamples:
         return AuditSamples(str(path.absolute()), files, labels, tuple(classes))
     if path.suffix == ".npz":
         return _of_features(path)
-    if path.suffix in (".csv", ".parquet"):
-        return _of_list(path, _csv_rows(path) if path.suffix == ".csv" else _parquet_rows(path))
+    if is_list(path):
+        return _of_list(path)
     raise UsageError(f"{source}: not a kind of file that can be audited; expected {EXPECTED}")
 
 
@@ -197,54 +197,11 @@ def _of_features(path: Path) -> AuditSamples:
     return whole.take(np.flatnonzero(finite), converted[finite], bad)
 
 
-def _csv_rows(path: Path) -> list[tuple[str, str]]:
-    try:
-        with path.open(encoding="utf-8-sig", errors=NAMES, newline="") as file:
-            reader = csv.DictReader(file)
-            _check_columns(path, reader.fieldnames or ())
-            return [((row["path"] or "").strip(), (row["label"] or "").strip()) for row in reader]
-    except csv.Error as error:
-        raise UsageError(f"{path}: not a readable .csv file ({error})") from error
-
-
-def _parquet_rows(path: Path) -> list[tuple[str, str]]:
-    try:
-        import pyarrow.parquet as parquet
-    except ImportError as error:
-        raise UsageError(f"{path}: reading .parquet needs a package: pip install 'robustdml_ops[audit]'") from error
-    try:
-        table = parquet.read_table(path)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: not a readable .parquet file ({error})") from error
-    _check_columns(path, table.column_names)
-    files, labels = (
-        ["" if value is None else str(value) for value in table.column(name).to_pylist()] for name in ("path", "label")
-    )
-    return list(zip(files, labels, strict=True))
-
-
-def _check_columns(path: Path, found: Any) -> None:
-    missing = [name for name in ("path", "label") if name not in found]
-    if missing:
-        raise UsageError(f"{path}: no column {missing[0]!r}; found {', '.join(found) or 'nothing'}")
-
-
-def _of_list(path: Path, rows: list[tuple[str, str]]) -> AuditSamples:
-    if not rows:
-        raise UsageError(f"{path}: an empty list; expected a path and a label a line")
-    good = [(file, label) for file, label in rows if file and label]
-    left_out = [
-        f"row {number} of {path.name} (no {'label' if file else 'path'})"
-        for number, (file, label) in enumerate(rows, 1)
-        if not (file and label)
-    ]
-    if not good:
-        raise UsageError(f"{path}: no line has both a path and a label")
-    # Paths are relative to the list.
-    files = [str((path.parent / expanded(file)).absolute()) for file, _ in good]
-    names, labels = np.unique([label for _, label in good], return_inverse=True)
-    numbers, classes = labels.astype(np.int64), tuple(map(str, names))
-    return AuditSamples(str(path.absolute()), files, numbers, classes, None, left_out, _outside(path, files))
+def _of_list(path: Path) -> AuditSamples:
+    listed = read_list(path)
+    files = [str(file) for file in listed.files]
+    outside = _outside(path, files)
+    return AuditSamples(str(path.absolute()), files, listed.labels, listed.class_names, None, listed.left_out, outside)
 
 
 def _outside(path: Path, files: list[str]) -> str | None:

@@ -1,4 +1,4 @@
-"""Folders of images, one folder a class, as most data sets come.
+"""Folders of images, one folder a class, as most data sets come, and lists of images.
 
 Images are decoded once into a memory-mapped array in the cache folder: every epoch after that reads pixels, and a file
 that cannot be decoded is found before training starts rather than in the middle of it.
@@ -16,6 +16,7 @@ import numpy as np
 from robustdml_ops.recipes.cache import NAMES, cache_folder, make_once, read_array, write_whole
 from robustdml_ops.recipes.data.dataset import RetrievalData, Split, divide_classes
 from robustdml_ops.recipes.data.images import decode, few, image_files
+from robustdml_ops.recipes.data.lists import read_list
 from robustdml_ops.recipes.errors import UsageError
 from robustdml_ops.recipes.progress import OnProgress, silent
 
@@ -54,16 +55,67 @@ def load_folder(
     UsageError
         No images, or some that cannot be read; the message names them.
     """
+    _check_size(image_size)
+    if has_own_split(root):
+        parts = [files_by_class(root / part, on_progress) for part in ("train", "test")]
+    else:
+        parts = _divided(files_by_class(root, on_progress), root, test_fraction, split_seed)
+    return RetrievalData(root.name, *(_load_split(part, image_size, on_progress) for part in parts))
+
+
+def load_list(
+    path: Path,
+    *,
+    image_size: int = 224,
+    test_fraction: float = 0.5,
+    split_seed: int = 0,
+    on_progress: OnProgress = silent,
+) -> RetrievalData:
+    """Read the images that a list names with their classes.
+
+    Parameters
+    ----------
+    path : Path
+        As `read_list` takes it.
+    image_size, on_progress
+        As in `load_folder`.
+    test_fraction, split_seed
+        Split by class.
+
+    Returns
+    -------
+    RetrievalData
+        As of `load_folder`.
+
+    Raises
+    ------
+    UsageError
+        A row without a path or a label, images that are missing or cannot be read; the message names them.
+    """
+    _check_size(image_size)
+    listed = read_list(path).whole()
+    missing = [f"{file} (No such file)" for file in listed.files if not file.is_file()]
+    if missing:
+        raise UsageError(
+            f"{len(missing)} of {len(listed.files)} images are not there: {few(missing)}. Paths are relative to "
+            f"{path.parent.absolute()}"
+        )
+    parts = _divided(listed.by_class(), path, test_fraction, split_seed)
+    return RetrievalData(path.name, *(_load_split(part, image_size, on_progress) for part in parts))
+
+
+def _check_size(image_size: int) -> None:
     if image_size < 1:
         raise UsageError(f"image_size={image_size}: expected at least 1")
-    if has_own_split(root):
-        train, test = (files_by_class(root / part, on_progress) for part in ("train", "test"))
-    else:
-        classes = files_by_class(root, on_progress)
-        names = list(classes)
-        parts = divide_classes(len(names), str(root), test_fraction, split_seed)
-        train, test = ({names[label]: classes[names[label]] for label in part} for part in parts)
-    return RetrievalData(root.name, *(_load_split(part, image_size, on_progress) for part in (train, test)))
+
+
+def _divided(
+    classes: dict[str, list[Path]], source: Path, test_fraction: float, split_seed: int
+) -> list[dict[str, list[Path]]]:
+    """Training and test classes."""
+    names = list(classes)
+    parts = divide_classes(len(names), str(source), test_fraction, split_seed)
+    return [{names[label]: classes[names[label]] for label in part} for part in parts]
 
 
 def files_by_class(folder: Path, on_progress: OnProgress = silent) -> dict[str, list[Path]]:

@@ -5,15 +5,16 @@ from pathlib import Path
 
 from robustdml_ops.recipes.data.dataset import RetrievalData
 from robustdml_ops.recipes.data.features import load_features
-from robustdml_ops.recipes.data.folders import load_folder
+from robustdml_ops.recipes.data.folders import load_folder, load_list
+from robustdml_ops.recipes.data.lists import is_list
 from robustdml_ops.recipes.data.named import NAMED
 from robustdml_ops.recipes.errors import UsageError, did_you_mean, expanded
 from robustdml_ops.recipes.progress import OnProgress, silent
 
 _REPORTED_ON = ", ".join(name for name in NAMED if not name.endswith("-validation"))
 EXPECTED = (
-    f"{_REPORTED_ON} (each also as NAME-validation), a folder of class folders (or of train and test), or an .npz file "
-    "of features"
+    f"{_REPORTED_ON} (each also as NAME-validation), a folder of class folders (or of train and test), a list of "
+    "images (.csv or .parquet with the columns path and label), or an .npz file of features"
 )
 
 
@@ -30,9 +31,10 @@ def load_data(
     Parameters
     ----------
     source : str
-        A name in `robustdml_ops.recipes.data.named.NAMED`, a folder of images, or an ``.npz`` file of features.
+        A name in `robustdml_ops.recipes.data.named.NAMED`, a folder of images, a list
+        of images, or an ``.npz`` file of features.
     image_size : int
-        Side in pixels to which images of a folder are brought.
+        Side in pixels to which images of a folder or list are brought.
     test_fraction : float
         Share of the *classes* kept for testing where the source has no test part of its own.
     split_seed : int
@@ -73,8 +75,16 @@ def load_data(
         )
     if not path.exists():
         raise UsageError(_missing(source, path))
+    if is_list(path):
+        return load_list(
+            path,
+            image_size=image_size,
+            test_fraction=test_fraction,
+            split_seed=split_seed,
+            on_progress=on_progress,
+        )
     if path.suffix != ".npz":
-        raise UsageError(f"data {source!r}: a file, but no .npz file of features; expected {EXPECTED}")
+        raise UsageError(f"data {source!r}: a file of another kind; expected {EXPECTED}")
     return load_features(path, test_fraction=test_fraction, split_seed=split_seed)
 
 

@@ -10,6 +10,7 @@ from robustdml_ops.recipes.data import Split
 from robustdml_ops.recipes.data.features import TEST, TRAIN, load_splits
 from robustdml_ops.recipes.data.folders import files_by_class, has_own_split
 from robustdml_ops.recipes.data.images import SUFFIXES, image_files
+from robustdml_ops.recipes.data.lists import is_list, read_list
 from robustdml_ops.recipes.data.named import NAMED
 from robustdml_ops.recipes.errors import UsageError, expanded
 from robustdml_ops.recipes.trained.card import ModelCard
@@ -47,8 +48,8 @@ def find_samples(source: str, card: ModelCard) -> dict[str, Samples]:
     ----------
     source : str
         A folder of class folders; a folder of images, without labels; an image; a text file that lists images, a line
-        each, relative to its own folder, with a label after a tab where there is one; an ``.npz`` file of features; or
-        a data set by its name.
+        each, relative to its own folder, with a label after a tab where there is one; a .csv or .parquet list with the
+        columns path and label; an ``.npz`` file of features; or a data set by its name.
     card : ModelCard
         What the model takes.
 
@@ -77,6 +78,9 @@ def find_samples(source: str, card: ModelCard) -> dict[str, Samples]:
         return _of_folder(path)
     if path.suffix.lower() in SUFFIXES:
         return {TRAIN: Samples(str(path), [path])}
+    if is_list(path):
+        listed = read_list(path).whole()
+        return {TRAIN: Samples(str(path), listed.files, listed.labels, listed.class_names)}
     return {TRAIN: _of_list(path)}
 
 
