@@ -22,10 +22,10 @@ C, D = CLASSES, 6
 class OneModule(nn.Module):
     """A step of training is its forward."""
 
-    def __init__(self, classes=C):
+    def __init__(self):
         super().__init__()
-        self.network, self.loss = network(), ProxyAnchorLoss(classes, D).double()
-        self.prism = PRISM(classes, D, noise_rate=0.3, memory_size=20, memory_dtype=torch.float64)
+        self.network, self.loss = network(), ProxyAnchorLoss(C, D).double()
+        self.prism = PRISM(C, D, noise_rate=0.3, memory_size=20, memory_dtype=torch.float64)
 
     def forward(self, inputs, labels):
         embeddings = self.network(inputs)
@@ -62,8 +62,26 @@ def a_whole_model_trains_as_on_one_process(place):
 
 
 @case(2)
+def a_divided_bank_is_not_overwritten(place):
+    model = shard(OneModule(), place)
+    with pytest.raises(RuntimeError, match="DTensor|sharded"):  # PyTorch's own refusal to copy it
+        DistributedDataParallel(model)
+
+
+@case(2)
 def divided_classes_are_not_overwritten(place):
-    model = OneModule(classes=8)  # the same number for each: else making DDP ends the processes
+    """Rings of scores by class are plain memory, which DDP does copy."""
+
+    class Judges(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.network, self.proxies = network(), torch.randn(8, D, dtype=torch.float64)
+            self.prism = PRISM(8, D, "proxy", noise_rate=0.3, threshold="per-class", window=3)
+
+        def forward(self, inputs, labels):
+            return self.prism(self.network(inputs), labels, proxies=self.proxies)
+
+    model = Judges()  # 8 classes, the same number for each: else making DDP ends the processes
     shard_classes(model.prism, place.mesh)
     wrapped = DistributedDataParallel(model)
     inputs, labels = next(batches(place))
