@@ -228,7 +228,8 @@ class MetricLoss(PeerBase):
         """The batch of all processes; ``own_rows`` gives the fields of this one's, checked."""
         listed = batch.indices_tuple
         told = len(listed) if isinstance(listed, tuple | list) else listed is not None
-        rows = self.shards.agree(own_rows, {**settings_of(self), "indices_tuple": told})
+        given = {"indices_tuple": told, "the reference set": _reference(batch)}
+        rows = self.shards.agree(own_rows, {**settings_of(self), **given})
         weights = rows.pop("sample_weights", None)
         whole: dict[str, Any] = {name: self.shards.gather(value) for name, value in rows.items()}
         if batch.ref_emb is batch.embeddings:
@@ -321,6 +322,15 @@ def refuse_candidates(loss: MetricLoss, batch: Batch) -> None:
 
 def no_initialisation(_: Tensor) -> None:
     """Leave a parameter as it is: it is replaced at once."""
+
+
+def _reference(batch: Batch) -> str:
+    """What the candidates of a batch are, which must be the same on all processes."""
+    if batch.ref_emb is None:
+        return "not given"
+    if hasattr(batch.ref_emb, "to_local"):
+        return "that of a divided bank"
+    return "a view of own samples" if batch.ref_labels is None else f"{tuple(batch.ref_emb.shape)}, the same for all"
 
 
 def _ignore(batch: Batch, ignore_index: int) -> Batch:

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import re
 from functools import partial
 
 import pytest
@@ -205,6 +206,8 @@ def pairs_that_do_not_fit(place):
     for given, kind, message in (
         ((torch.tensor([6 if last else 0]), torch.tensor([1]), none, none), IndexError, r"holds 6, outside 0 … 5"),
         ((torch.tensor([0 if last else 3]), torch.tensor([1]), none, none), None, "all together have 0 such"),
+        # As many on each as rank 0 has, but not the same ones: a list of all would be the same everywhere.
+        ((torch.tensor([1 if last else 0]), torch.tensor([2]), none, none), None, "all together have 1 such"),
         (None if last else own, ShardError, r"indices_tuple is 4 on rank 0 and False on rank 1"),
         (1 if last else own, ShardError, r"indices_tuple is 4 on rank 0 and True on rank 1"),
     ):
@@ -220,6 +223,13 @@ def pairs_that_do_not_fit(place):
         loss(X.double(), labels, own, bank.features, bank.labels)
     with pytest.raises(ValueError, match="must both be DTensors"):
         loss(X.double(), labels, None, bank.features, many.labels)
+    references = [(many.features, many.labels), (many.features[:3], None), (None, None), (bank.features, bank.labels)]
+    told = ["(17, 6), the same for all", "a view of own samples", "not given", "that of a divided bank"]
+    for at in range(3):
+        found = (f"'?{re.escape(kind)}'? on rank {rank}" for rank, kind in enumerate(told[at : at + 2]))
+        message = f"the reference set is {' and '.join(found)}"
+        with pytest.raises(ShardError, match=message):
+            loss(X.double(), labels, None, *references[at + last])
 
 
 @case()

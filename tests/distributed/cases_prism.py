@@ -180,11 +180,11 @@ def a_bank_alone(place):
             touched = one.enqueue(X, labels, ids, keep)
             found = many.enqueue(X[own], labels[own], ids[own], keep[own])
             assert torch.equal(found >= 0, (touched >= 0) & many.shards.here(touched))
-            same_state(one, many)
             expected = one.without_own_copies(ids, labels, 3)
             others = many.without_own_copies(ids[own], labels[own], 3)
             torch.testing.assert_close(others.sums, expected.sums[own], rtol=0, atol=near)
             assert torch.equal(others.counts, expected.counts[own])
+        same_state(one, many)
         first, last = many.shards.part(capacity)
         for buffer in (many.features, many.labels, many.sample_ids):
             assert len(buffer.to_local()) == last - first
