@@ -59,9 +59,10 @@ class TrainingResult:
         nothing: ``confidence`` of Smooth Proxy-Anchor; ``log_p_clean`` or, of the one called audit, ``label_quality``
         of a filter, and ``kept``; ``sigma``, ``detector_loss`` and ``above_threshold`` of ProcSim; ``weight`` of BSPML.
     summary : dict
-        Settings that matter, final metrics, and how well each of the scores tells wrong labels: ``confidence_auc`` and
-        so on, and ``clean_auc``, that of the score that the run goes by (None without one); ``untouched``, the metrics
-        before any training, and ``below_untouched``, what to say where the run has ended below them (or None).
+        Settings that matter, sizes of the test part, final metrics, and how well each of the scores tells wrong labels:
+        ``confidence_auc`` and so on, and ``clean_auc``, that of the score that the run goes by (None without one);
+        ``untouched``, the metrics before any training, and ``below_untouched``, what to say where the run has ended
+        below them (or None).
     """
 
     config: TrainingConfig
@@ -221,6 +222,7 @@ def _result(run: Run, untouched: dict[str, float]) -> TrainingResult:
         "noise": config.noise,
         "seed": config.seed,
         "data": run.data_summary,
+        "test": _test_sizes(run.prepared.data.test.labels),
         **{key: value for key, value in run.history[-1].items() if key != "seconds"},
         "embedding_size": run.embedding_size,
         "averaging": run.share,
@@ -235,6 +237,12 @@ def _result(run: Run, untouched: dict[str, float]) -> TrainingResult:
     summary["clean_auc"] = next((summary[name] for name in CLEAN_SCORES if name in summary), None)
     summary |= {"untouched": untouched, "below_untouched": below_untouched(run.history[-1], untouched)}
     return TrainingResult(config, run.history, run.averaged().eval(), _model(run), run.changed, scores, summary)
+
+
+def _test_sizes(labels: NDArray[np.int64]) -> dict[str, int]:
+    """Samples, classes, and samples that are alone in their class: these find nothing, and are no queries."""
+    counts = np.bincount(labels)
+    return {"samples": len(labels), "classes": int((counts > 0).sum()), "alone": int((counts == 1).sum())}
 
 
 def _model(run: Run) -> TrainedEmbedder:

@@ -57,6 +57,33 @@ def test_reports_show_what_the_run_has(clusters, config, shown):
     assert "72 of them with a wrong label (noise symmetric:0.3)" in page
 
 
+def test_nothing_is_called_right_where_nobody_knows(clusters):
+    """Labels of a user's own, of which some may be wrong: no share of right ones is told."""
+    for config in (
+        replace(FAST, filter=replace(METHODS["robust"].filter, on_trial=False)),
+        replace(FAST, method="procsim"),
+        replace(FAST, method="bspml"),
+    ):
+        result = train(replace(config, noise="none"), clusters, device="cpu")
+        page = render_run(result)
+        assert "252 training samples of 12 classes, labels as they are; seed 0" in page
+        assert "filter_precision" not in result.summary
+        for claim in ("with a wrong label", "right labels among", "of right and of wrong"):
+            assert claim not in page
+        assert ("the filter kept, by epoch" in page) == ("filter_kept" in result.summary)
+
+
+def test_the_test_part_is_told(clusters):
+    classes = clusters.test.labels.copy()
+    classes[0] = classes.max() + 1
+    names = tuple(map(str, range(classes.max() + 1)))
+    alone = replace(clusters, test=replace(clusters.test, labels=classes, class_names=names))
+    found = train(replace(FAST, epochs=1), alone, device="cpu")
+    assert found.summary["test"] == {"samples": 123, "classes": 10, "alone": 1}
+    told = "Tested on 123 samples of 10 other classes, without 1 that are alone in their class."
+    assert told in render_run(found)
+
+
 def test_a_clean_run_and_one_of_a_single_epoch_have_reports(clusters):
     for config in (replace(FAST, noise="none"), replace(FAST, epochs=1)):
         options = FilterOptions("prism-vmf", vmf_epochs=2)

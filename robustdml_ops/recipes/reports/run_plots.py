@@ -83,12 +83,14 @@ def score_histogram(
 ) -> str:
     """Draw how a quantity is spread over right labels and over wrong ones (PRISM, Fig. 3; ProcSim, Fig. 2).
 
+    Where no label was changed nobody knows which are wrong, and all are drawn together.
+
     Parameters
     ----------
     values : ndarray
         (N,); samples with NaN are left out.
     changed : ndarray
-        Which labels are wrong, (N,).
+        Which labels are wrong, (N,); none: it is not known.
     label : str
         What the quantity is.
     cut : tuple of str and float, optional
@@ -105,7 +107,8 @@ def score_histogram(
         # A few extreme values would push all others into one bar.
         low, high = np.quantile(values[known], [0.01, 0.999]) if known.any() else (0.0, 1.0)
         bins = np.linspace(low, high if high > low else low + 1, BINS + 1).tolist()
-        for name, mask, colour in (("right labels", ~changed, RIGHT), ("wrong labels", changed, WRONG)):
+        groups = (("right labels", ~changed, RIGHT), ("wrong labels", changed, WRONG))
+        for name, mask, colour in groups if changed.any() else (("labels as they are", ~changed, LINES[1]),):
             # In the type of the edges: rounded to float32, what is clipped to the last edge may lie beyond it.
             shown = values[mask & known].astype(np.float64)
             axes.hist(
@@ -180,4 +183,6 @@ def weight_curve(history: History) -> str:
 
 
 def _right_and_wrong(history: History, name: str) -> dict[str, tuple[History, str]]:
+    if not any(f"{name}_wrong" in record for record in history):
+        return {"labels as they are": (history, f"{name}_right")}
     return {title: (history, f"{name}_{title.partition(' ')[0]}") for title in OF_LABELS}

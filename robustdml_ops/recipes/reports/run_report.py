@@ -26,6 +26,11 @@ METRICS = {
     "corrected_right": "right ones among those labels",
     "clean_auc": "right against wrong labels, AUC",
 }
+EXPLAINED = (
+    "Each test sample looks for its most similar ones among all other test samples. Recall@1: the share of samples of "
+    "which the first that is found is of their class; Recall@4: one of the first four. MAP@R looks at as many as the "
+    "class has other samples, and a wrong one costs the more, the further in front it is. 1 is perfect."
+)
 
 
 def render_run(result: TrainingResult) -> str:
@@ -58,6 +63,7 @@ def render_run(result: TrainingResult) -> str:
         f"<p>{escape(_data_line(result))}</p>",
         f'<p class="finding">{escape(harm)}</p>' if harm else "",
         table(["", "last epoch", untouched.lower()], _figures(result)),
+        f"<p>{escape(EXPLAINED)}</p>",
         "<h2>Retrieval</h2>",
         figure(
             recall,
@@ -82,15 +88,26 @@ def _figures(result: TrainingResult) -> list[list[str]]:
 
 def _data_line(result: TrainingResult) -> str:
     data, config = result.summary["data"], result.config
+    test = result.summary["test"]
     audited = f" {describe(data['audited'])}" if "audited" in data else ""
+    labels = "labels as they are"
+    if result.changed.any():
+        labels = f"{result.changed.sum():,} of them with a wrong label (noise {config.noise})"
+    alone = f", without {test['alone']:,} that are alone in their class" if test["alone"] else ""
     return (
-        f"{data['name']}: {data['train'][0]:,} training samples of {data['classes']:,} classes, "
-        f"{result.changed.sum():,} of them with a wrong label (noise {config.noise}); seed {config.seed}, "
-        f"{len(result.history)} epochs, {result.summary['training_seconds']:.1f} s of training.{audited}"
+        f"{data['name']}: {data['train'][0]:,} training samples of {data['classes']:,} classes, {labels}; seed "
+        f"{config.seed}, {len(result.history)} epochs, {result.summary['training_seconds']:.1f} s of training. Tested "
+        f"on {test['samples']:,} samples of {test['classes']:,} other classes{alone}.{audited}"
     )
 
 
-def _accuracy(result: TrainingResult) -> str:
+def _choice(result: TrainingResult) -> str:
+    if not result.changed.any():
+        return figure(
+            run_plots.curves({result.summary["filter"]: (result.history, "filter_kept")}, "kept by the filter"),
+            "Share of the kept samples against the epoch.",
+            "Share of the training samples that the filter kept, by epoch. Which labels are wrong is not known here.",
+        )
     return figure(
         run_plots.filter_accuracy({result.summary["filter"]: result.history}, float(result.changed.mean())),
         "Share of right labels among the kept against the epoch.",
@@ -98,10 +115,20 @@ def _accuracy(result: TrainingResult) -> str:
     )
 
 
+def _histograms(result: TrainingResult, what: str) -> str:
+    """What is to be seen."""
+    return f"{'Two histograms' if result.changed.any() else 'Histogram'} of {what}, {_of_labels(result)}."
+
+
+def _of_labels(result: TrainingResult) -> str:
+    """Whether a figure can tell right and wrong ones apart."""
+    return "of right and of wrong labels" if result.changed.any() else "of all labels"
+
+
 def _p_clean(result: TrainingResult) -> str:
     return figure(
         run_plots.score_histogram(result.scores["log_p_clean"], result.changed, "log P_clean"),
-        "Two histograms of log P_clean, of right and of wrong labels.",
+        _histograms(result, "log P_clean"),
         "What the filter held of each label in the last epoch: the more to the right, the more probably right. The "
         "filter was never told which labels are wrong.",
     )
@@ -112,7 +139,7 @@ def _quality(result: TrainingResult) -> str:
         run_plots.score_histogram(
             result.scores["label_quality"], result.changed, "probability that the label is right"
         ),
-        "Two histograms of probabilities, of right and of wrong labels.",
+        _histograms(result, "probabilities"),
         "Probability that each label is right, by the features before training. Labels from one half on were trained "
         "on. Nothing was told of which are wrong.",
     )
@@ -134,7 +161,7 @@ def _detector(result: TrainingResult) -> str:
     threshold = ("Otsu's threshold", float(cut.threshold)) if bool(cut.found) else None
     return figure(
         run_plots.score_histogram(losses, result.changed, f"loss of the detector, {detector}", threshold),
-        "Two histograms of losses, of right and of wrong labels, and a threshold between them.",
+        _histograms(result, "losses, with a threshold"),
         "Loss of each training sample by which ProcSim tells wrong labels, in the last epoch. In training the "
         "threshold is found anew in each batch; shown is that of the whole epoch.",
     )
@@ -143,8 +170,8 @@ def _detector(result: TrainingResult) -> str:
 def _sigma(result: TrainingResult) -> str:
     return figure(
         run_plots.sigma_curve(result.history),
-        "Mean confidence of right and of wrong labels against the epoch.",
-        "Mean confidence σ that samples of right and of wrong labels were given.",
+        f"Mean confidence {_of_labels(result)} against the epoch.",
+        f"Mean confidence σ that samples {_of_labels(result)} were given.",
     )
 
 
@@ -152,10 +179,10 @@ def _weights(result: TrainingResult) -> str:
     return figure(
         run_plots.weight_curve(result.history),
         "Average weights against the epoch.",
-        "Mean and standard deviation of the classes' average weights, and the mean weights of right and wrong labels.",
+        f"Mean and standard deviation of the classes' average weights, and the mean weights {_of_labels(result)}.",
     ) + figure(
         run_plots.score_histogram(result.scores["weight"], result.changed, "weight"),
-        "Two histograms of weights, of right and of wrong labels.",
+        _histograms(result, "weights"),
         "Weight of each training sample in the last epoch.",
     )
 
@@ -163,14 +190,14 @@ def _weights(result: TrainingResult) -> str:
 def _confidence(result: TrainingResult) -> str:
     return figure(
         run_plots.score_histogram(result.scores["confidence"], result.changed, "confidence of the label given"),
-        "Two histograms of confidences, of right and of wrong labels.",
+        _histograms(result, "confidences"),
         "Confidence of each given label by the confidence head.",
     )
 
 
 # By the quantity that they need, in the scores or in the history.
 FIGURES: dict[str, Callable[[TrainingResult], str]] = {
-    "filter_precision": _accuracy,
+    "filter_kept": _choice,
     "log_p_clean": _p_clean,
     "label_quality": _quality,
     "kappa_median": _kappa,

@@ -72,7 +72,8 @@ class SampleLog(nn.Module):
         dict
             Of each quantity its mean over right and over wrong labels, ``NAME_right`` and ``NAME_wrong``, and
             ``NAME_auc``, how well it tells them apart, where there are both. Of what a filter kept its share,
-            ``filter_kept``, and the share of right labels among it, ``filter_precision``.
+            ``filter_kept``, and the share of right labels among it, ``filter_precision``. Where no label was changed
+            the truth is not known: data of a user's own have wrong labels that nobody has counted.
         """
         record: dict[str, float] = {}
         for name, values in self.scores().items():
@@ -91,7 +92,8 @@ class SampleLog(nn.Module):
     def _choice(self, kept: NDArray[np.float32]) -> dict[str, float]:
         """How much a filter kept, and how well it chose."""
         chosen = kept == 1
-        precision = {"filter_precision": float((~self._changed[chosen]).mean())} if chosen.any() else {}
+        known = chosen.any() and self._changed.any()
+        precision = {"filter_precision": float((~self._changed[chosen]).mean())} if known else {}
         return {"filter_kept": float(np.nanmean(kept)), **precision}
 
 

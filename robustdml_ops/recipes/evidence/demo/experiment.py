@@ -73,7 +73,10 @@ def run_demo(images: RetrievalData, seeds: int, epochs: int, shape: Shape, on_pr
         neighbours=neighbours,
         shape=shape,
         timings=timings,
-        machine=f"Python {platform.python_version()}, PyTorch {torch.__version__}, {os.cpu_count()} cores.",
+        machine=(
+            f"Python {platform.python_version()}, PyTorch {torch.__version__}, {torch.get_num_threads()} threads on "
+            f"{os.cpu_count()} processors."
+        ),
         seconds=time.perf_counter() - start,
     )
 

@@ -13,6 +13,7 @@ from robustdml_ops.recipes.methods import METHODS
 from robustdml_ops.recipes.methods.anchors import AnchorOptions, SmoothOptions
 from robustdml_ops.recipes.reports import run_plots
 from robustdml_ops.recipes.reports.html import figure, page, table
+from robustdml_ops.recipes.reports.run_report import EXPLAINED
 from robustdml_ops.recipes.train import TrainingResult
 from robustdml_ops.recipes.untouched import JUDGED, TITLE, below_untouched
 
@@ -110,6 +111,7 @@ def render(outcome: DemoOutcome) -> str:
         data_line=escape(outcome.data_line),
         share=f"{outcome.noise_rate:.0%}",
         finding=escape(_finding(outcome)),
+        explained=escape(EXPLAINED),
         results=_results_table(outcome),
         harm="".join(f'<p class="finding">{escape(line)}</p>' for line in harm(outcome)),
         time_table=_time_table(outcome.timings),
@@ -223,7 +225,7 @@ _BODY = Template("""<h1>Training an embedding when $share of the labels are wron
 <p class="finding">$finding</p>
 
 <h2>Retrieval on unseen classes</h2>
-<p>Each test image looks for its nearest neighbours among all the others. All methods train the same linear layer on the
+<p>$explained All methods train the same linear layer on the
 same frozen features, with the same wrong labels; means ± standard errors over the seeds, at the last epoch.</p>
 $results
 $harm
@@ -248,6 +250,6 @@ $times
 <footer>
 <p>Made by <code>robustdml demo</code> in $minutes minutes. $machine</p>
 <p>All methods, against several kinds of wrong labels: <code>robustdml compare</code>. On your own images:
-<code>robustdml train --data FOLDER --backbone package.module:factory</code>.</p>
+<code>robustdml train --data FOLDER</code>.</p>
 </footer>
 """)
