@@ -57,6 +57,23 @@ class Tags(HTMLParser):
         self.tags.append(tag)
 
 
+def test_classes_too_small_to_judge_are_no_suspects(tmp_path, capsys):
+    """A shop has thousands: there is something to decide only where another class fits better."""
+    random = np.random.default_rng(0)
+    labels = np.repeat(np.arange(6), (20, 20, 20, 1, 2, 1))
+    means = 3 * np.eye(6, 12)
+    X = (means[labels] + 0.2 * random.normal(size=(64, 12))).astype(np.float32)
+    np.savez(tmp_path / "shop.npz", features=X, labels=labels)
+    assert audit(tmp_path / "shop.npz", tmp_path / "out", "--as-they-are") == 0
+    assert re.search(r"in classes of fewer than 3, not judged\W+4\b", capsys.readouterr().out)
+    rows = rows_of(tmp_path / "out" / "labels.csv")
+    assert {row["verdict"] for row in rows[60:]} == {"not sure"}
+    page = (tmp_path / "out" / "audit.html").read_text()
+    suspects = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])["suspects"]
+    likelier = {place for place in range(60, 64) if rows[place]["proposed"] != rows[place]["label"]}
+    assert set(suspects) & set(range(60, 64)) == likelier < set(range(60, 64))
+
+
 def test_features_from_end_to_end(features, tmp_path, capsys):
     out = tmp_path / "out"
     assert audit(features, out, "--epochs", "1") == 0

@@ -51,7 +51,7 @@ def render_page(samples: AuditSamples, findings: list[Finding], auditor: LabelAu
         HTML without any address in it.
     """
     typical = _typical(samples.labels, auditor)
-    suspects = _suspects(findings)
+    suspects = _suspects(findings, {samples.class_names[label] for label in auditor.small_classes_})
     shared = _shared_duplicates(findings)
     shown = {*suspects, *(row for rows in shared for row in rows)}
     shown |= {row for label in _named_classes(findings, suspects, samples.class_names) for row in typical[label]}
@@ -75,9 +75,17 @@ def render_page(samples: AuditSamples, findings: list[Finding], auditor: LabelAu
     )
 
 
-def _suspects(findings: list[Finding]) -> list[int]:
-    """Samples whose label is not called right, class by class, the class with most of them first, worst first."""
-    rows = [row for row, one in enumerate(findings) if one.verdict != RIGHT]
+def _suspects(findings: list[Finding], small: set[str]) -> list[int]:
+    """Samples whose label is not called right, class by class, the class with most of them first, worst first.
+
+    Of classes that are too small to judge those alone that another class fits better: of the others there is nothing to
+    decide, and a shop has thousands of them.
+    """
+    rows = [
+        row
+        for row, one in enumerate(findings)
+        if one.verdict != RIGHT and not (one.label in small and one.proposed == one.label)
+    ]
     rows = sorted(rows, key=lambda row: findings[row].probability)[:MOST_SUSPECTS]
     of_class = Counter(findings[row].label for row in rows)
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from robustdml_ops.audit import LabelAuditor
+from robustdml_ops.audit.verdicts import FEWEST_SAMPLES
 from robustdml_ops.recipes.audit.findings import findings_of, write_findings
 from robustdml_ops.recipes.audit.learning import learn_embeddings
 from robustdml_ops.recipes.audit.page import render_page
@@ -120,7 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
         write_text(out / PAGE, render_page(samples, findings, auditor, report))
     if samples.left_out:
         print(f"robustdml audit: left out {len(samples.left_out)}: {few(samples.left_out)}", file=sys.stderr)
-    Console().print(_summary(auditor))
+    Console().print(_summary(samples, auditor))
     print(f"{out / PAGE}: look there, then try robustdml apply {out / LABELS} --to CLEAN")
     return 0
 
@@ -197,11 +198,14 @@ def _write_features(file: Path, features: np.ndarray, samples: AuditSamples) -> 
     write_whole(file, lambda opened: np.savez(opened, **arrays))  # type: ignore[arg-type]
 
 
-def _summary(auditor: LabelAuditor) -> Table:
+def _summary(samples: AuditSamples, auditor: LabelAuditor) -> Table:
     table = Table(title="What the labels are", show_header=False)
     verdicts, counts = np.unique(auditor.verdicts_, return_counts=True)
     for verdict, count in sorted(zip(verdicts.tolist(), counts.tolist(), strict=True), key=lambda one: -one[1]):
         table.add_row(verdict, f"{count:,}")
+    small = int(np.isin(samples.labels, auditor.small_classes_).sum())
+    if small:
+        table.add_row(f"in classes of fewer than {FEWEST_SAMPLES}, not judged", f"{small:,}")
     share, low, high = auditor.wrong_share_
     table.add_row("estimated share of wrong labels", f"{share:.1%} ({low:.1%} to {high:.1%})")
     return table
