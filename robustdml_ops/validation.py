@@ -5,6 +5,7 @@ import numbers
 from collections.abc import Callable
 from typing import TypeGuard
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,11 +18,24 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 _LARGEST = int(torch.finfo(torch.float64).max)
 
 
+def no_tensor(name: str, value: object) -> TypeError:
+    """What to raise for something else in the place of a tensor."""
+    first = value[0] if isinstance(value, list | tuple | np.ndarray) and len(value) else None
+    way_out = ""
+    if isinstance(first, str):
+        way_out = f": number what it names, torch.from_numpy(numpy.unique({name}, return_inverse=True)[1])"
+    elif isinstance(value, np.ndarray):
+        way_out = f": pass torch.from_numpy({name})"
+    elif isinstance(first, numbers.Real):
+        way_out = f": pass torch.tensor({name})"
+    return TypeError(f"{name} must be a torch.Tensor, not {type(value).__name__}{way_out}")
+
+
 def check_matrix(name: str, value: object, *, columns: int | None = None) -> Tensor:
     """Return ``value`` if it is a floating-point matrix of plain local storage, with ``columns`` columns."""
     check_local(name, value)
     if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, not {type(value).__name__}")
+        raise no_tensor(name, value)
     if value.dim() != 2 or not value.is_floating_point():
         raise ValueError(f"{name} must be a floating-point matrix, got shape {tuple(value.shape)} of {value.dtype}")
     if columns is not None and value.shape[1] != columns:
@@ -126,7 +140,7 @@ def check_vector(name: str, value: object, length: int) -> Tensor:
     """Return ``value`` if it is a floating-point vector of ``length``."""
     check_local(name, value)
     if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, not {type(value).__name__}")
+        raise no_tensor(name, value)
     if value.dim() != 1 or len(value) != length or not value.is_floating_point():
         raise ValueError(
             f"{name} must be a floating-point vector of length {length}, got {tuple(value.shape)} of {value.dtype}"
@@ -158,7 +172,7 @@ def check_labels(labels: object, embeddings: Tensor, name: str = "labels", of: s
     """Labels as (B,) int64 on the device of the embeddings; their range is checked where their values may be read."""
     check_local(name, labels)
     if not isinstance(labels, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, not {type(labels).__name__}")
+        raise no_tensor(name, labels)
     if labels.dtype not in INTEGERS:
         raise ValueError(f"{name} must be integers, got {labels.dtype}: convert them with {name}.long()")
     if labels.shape != embeddings.shape[:1]:
@@ -199,7 +213,7 @@ def check_sample_ids(sample_ids: object, rows: int) -> Tensor:
     """Sample ids as (rows,) int64."""
     check_local("sample_ids", sample_ids)
     if not isinstance(sample_ids, Tensor):
-        raise TypeError(f"sample_ids must be a torch.Tensor, not {type(sample_ids).__name__}")
+        raise no_tensor("sample_ids", sample_ids)
     if sample_ids.shape != (rows,) or sample_ids.dtype not in INTEGERS:
         raise ValueError(
             f"sample_ids must be integers of shape ({rows},), got {tuple(sample_ids.shape)} of {sample_ids.dtype}"
@@ -275,7 +289,7 @@ def check_losses(losses: object) -> Tensor:
     """One floating-point tensor of any shape, in the type that is computed in."""
     check_local("losses", losses)
     if not isinstance(losses, Tensor):
-        raise TypeError(f"losses must be a torch.Tensor, not {type(losses).__name__}")
+        raise no_tensor("losses", losses)
     if not losses.is_floating_point():
         raise ValueError(f"losses must be floating point, got {losses.dtype}: convert them with losses.float()")
     return losses if losses.dtype == torch.float64 else losses.float()

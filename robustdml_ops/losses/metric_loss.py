@@ -9,6 +9,7 @@ ways, of which the first serves almost all scripts:
 """
 
 import difflib
+import inspect
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
@@ -290,7 +291,8 @@ def check_options(kind: type[MetricLoss], options: Mapping[str, Any]) -> None:
     known = kind.known_options.__annotations__
     for name, value in options.items():
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
+            own = [own for own in inspect.signature(kind).parameters if own not in ("options", "args", "kwargs")]
+            near = difflib.get_close_matches(name, [*known, *own], 1)
             hint = f": did you mean {near[0]}?" if near else ""
             raise TypeError(f"{kind.__name__} has no argument {name!r}{hint}")
         reduces = name == "reducer" or name.endswith("regularizer")

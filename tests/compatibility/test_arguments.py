@@ -359,6 +359,7 @@ def test_subclasses(name):
     [
         ({"reducerr": None}, "has no argument 'reducerr': did you mean reducer"),
         ({"weight_inif_func": None}, "has no argument 'weight_inif_func': did you mean weight_init_func"),
+        ({"marign": 0.1}, "has no argument 'marign': did you mean margin"),
     ],
 )
 def test_unknown_arguments(options, message):
