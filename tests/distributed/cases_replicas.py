@@ -64,7 +64,7 @@ def a_whole_model_trains_as_on_one_process(place):
 @case(2)
 def a_divided_bank_is_not_overwritten(place):
     model = shard(OneModule(), place)
-    with pytest.raises(RuntimeError, match="DTensor|sharded"):  # PyTorch's own refusal to copy it
+    with pytest.raises(RuntimeError, match=r"DTensor|sharded"):  # PyTorch's own refusal to copy it
         DistributedDataParallel(model)
 
 
