@@ -20,7 +20,8 @@ _LARGEST = int(torch.finfo(torch.float64).max)
 
 def no_tensor(name: str, value: object) -> TypeError:
     """What to raise for something else in the place of a tensor."""
-    first = value[0] if isinstance(value, list | tuple | np.ndarray) and len(value) else None
+    several = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
+    first = next(iter(value), None) if several else None  # type: ignore[call-overload]
     way_out = ""
     if isinstance(first, str):
         way_out = f": number what it names, torch.from_numpy(numpy.unique({name}, return_inverse=True)[1])"

@@ -38,7 +38,7 @@ _EXTRAS = {
 _missing = [package for module, package in _EXTRAS.items() if find_spec(module) is None]
 if _missing:
     raise ImportError(
-        f"robustdml_ops.recipes needs {', '.join(_missing)}: install with `pip install robustdml_ops[recipes]`"
+        f"robustdml_ops.recipes needs {', '.join(_missing)}: install with `pip install 'robustdml_ops[recipes]'`"
     )
 
 

@@ -41,7 +41,7 @@ def check_replicas(memory: nn.Module, divided: bool) -> None:
         _warned.add(memory)
         warnings.warn(
             f"{name} is within DistributedDataParallel, which gives all processes the buffers of the first before each "
-            f"step: what the other {ddp.process_group.size() - 1} have seen is forgotten. To remember the samples of "
+            "step: what the others have seen is forgotten. To remember the samples of "
             "all, divide it with shard_classes and leave_out_of_ddp of robustdml_ops.distributed; to have each process "
             "remember its own, make DistributedDataParallel with broadcast_buffers=False",
             stacklevel=3,

@@ -21,6 +21,7 @@ Y = torch.tensor([0, 1, 2, 1])
         (X, Y[:, None], ValueError, r"labels must have shape \(4,\)"),
         (X, Y + 0.5, ValueError, "labels must be numbers of classes"),
         (X.numpy(), Y, TypeError, r"embeddings must be a torch.Tensor, not ndarray: pass torch.from_numpy\(embeddings"),
+        (X, Y[0].numpy(), TypeError, r"not ndarray: pass torch.from_numpy\(labels\)"),
         (X, [0, 1, 2, 1], TypeError, r"labels must be a torch.Tensor, not list: pass torch.tensor\(labels\)"),
         (X, ["a", "b", "c", "b"], TypeError, r"not list: number .*numpy.unique\(labels, return_inverse=True\)\[1\]"),
         (X, torch.tensor([0, 1, 7, 1]), IndexError, r"labels\[2\] = 7 is outside 0 … 5"),

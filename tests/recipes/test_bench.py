@@ -53,7 +53,7 @@ def test_what_is_missing_is_named_in_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(benchmarks, "find_spec", lambda module: None if module == "pytest_benchmark" else module)
     assert main(["bench", "--out", str(tmp_path)]) == 2
     assert capsys.readouterr().err == (
-        "robustdml bench: needs pytest-benchmark: install with `pip install robustdml_ops[bench]`\n"
+        "robustdml bench: needs pytest-benchmark: install with `pip install 'robustdml_ops[bench]'`\n"
     )
 
 

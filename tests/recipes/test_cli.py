@@ -181,7 +181,7 @@ import robustdml_ops.recipes
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
     assert "AssertionError" not in done.stderr
     assert done.stderr.splitlines()[-1] == (
-        "ImportError: robustdml_ops.recipes needs pillow, rich: install with `pip install robustdml_ops[recipes]`"
+        "ImportError: robustdml_ops.recipes needs pillow, rich: install with `pip install 'robustdml_ops[recipes]'`"
     )
 
 

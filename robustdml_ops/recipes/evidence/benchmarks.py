@@ -32,7 +32,7 @@ def measure(path: Path, only: str) -> None:
     """
     missing = [package for module, package in _EXTRA.items() if find_spec(module) is None]
     if missing:
-        raise UsageError(f"needs {', '.join(missing)}: install with `pip install robustdml_ops[bench]`")
+        raise UsageError(f"needs {', '.join(missing)}: install with `pip install 'robustdml_ops[bench]'`")
     folder = PACKAGE / "bench"
     files = sorted(str(file) for file in folder.glob("bench_*.py"))
     if not files:
