@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from robustdml_ops.recipes.config import TrainingConfig
+from robustdml_ops.recipes.filters.filter import QUANTILES
 from robustdml_ops.recipes.filters.options import FilterOptions
 from robustdml_ops.recipes.methods import METHODS
 from robustdml_ops.recipes.reports import run_plots
@@ -112,6 +113,17 @@ def test_curves_leave_out_epochs_without_a_value():
         assert [sum(bar.get_height() for bar in bars) for bars in seen["patches"]] == [2, 2]
         assert seen["lines"][-1][0] == "cut = 1.5"
         run_plots.score_histogram(np.full(3, np.nan, np.float32), np.zeros(3, bool), "x")
+
+
+@pytest.mark.parametrize(("largest", "scale"), [(900.0, "linear"), (4e8, "symlog")])
+def test_concentrations_of_any_size_are_seen(largest, scale, monkeypatch):
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    monkeypatch.setattr(run_plots, "draw_axes", lambda draw, height: draw(axes))
+    quantiles = zip(QUANTILES, (0.0, 50.0, 100.0, 200.0, largest), strict=True)
+    run_plots.kappa_boxes([{"epoch": 1, **{f"kappa_{name}": value for name, value in quantiles}}])
+    assert axes.get_yscale() == scale
 
 
 def test_log_against_a_loop():

@@ -15,6 +15,8 @@ History = Sequence[Mapping[str, float]]
 LINES = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 OF_LABELS = {"right labels": RIGHT, "wrong labels": WRONG}
 BINS = 60
+# Classes of one image and its copies have a κ of any size, beside which all others would lie at 0.
+LARGE_KAPPA = 1e5
 
 
 def curves(
@@ -144,6 +146,8 @@ def kappa_boxes(history: History) -> str:
         median = {"color": LINES[0], "lw": 2}
         axes.bxp(boxes, positions=epochs, showfliers=False, widths=0.6, manage_ticks=False, medianprops=median)
         axes.set(xlabel="epoch", ylabel="concentration κ of the classes")
+        if max((box["whishi"] for box in boxes), default=0.0) > LARGE_KAPPA:
+            axes.set_yscale("symlog", linthresh=1)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
     return draw_axes(draw, 3.6)
