@@ -19,7 +19,7 @@ class ProxyUpdate(ABC):
 
     parameter: Tensor
     local: Tensor  # what of it is here, a leaf in plain memory: the parameter itself, or that of a DTensor
-    loss_scale: float  # dL/dloss, for a sweep that comes before backward
+    loss_scale: float  # dL/dloss
     rows: Tensor | None = None  # (M,) int64, distinct: those that the sweep meets and steps on; None: all
 
     @abstractmethod
@@ -46,6 +46,10 @@ class ProxyUpdate(ABC):
         ValueError
             A chunk was left as it is.
         """
+
+    @abstractmethod
+    def check_factor(self, upstream: Tensor) -> None:
+        """Raise where the loss was multiplied with another number () than `loss_scale`."""
 
     @abstractmethod
     def confirm(self, upstream: Tensor | None = None) -> None:
@@ -86,6 +90,10 @@ class UpdateOfRows(ProxyUpdate):
     def finish(self) -> None:
         """See the base class."""
         self.update.finish()
+
+    def check_factor(self, upstream: Tensor) -> None:
+        """See the base class."""
+        self.update.check_factor(upstream)
 
     def confirm(self, upstream: Tensor | None = None) -> None:
         """See the base class."""

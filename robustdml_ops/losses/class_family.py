@@ -78,7 +78,12 @@ class ClassFamilyLoss(PeerWeights, MetricLoss):
         IndexError
             On the CPU, a label out of range (on a GPU a device-side assertion).
         """
-        return super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights=sample_weights)
+        loss = super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights=sample_weights)
+        update = self._update()
+        if update is not None and loss.dim() == 0 and loss.requires_grad:
+            # Before the sweep: a loss scaler's factor would be taken for one of the gradient.
+            loss.register_hook(update.check_factor)  # type: ignore[no-untyped-call]
+        return loss
 
     def class_dimensions(self) -> dict[str, int]:
         """Parameters that have something for each class, and which of their dimensions counts the classes."""

@@ -24,8 +24,8 @@ class ProxyAdamW(ProxyOptimizer):
     lr, betas, eps, weight_decay
         η, (β₁, β₂), ε and λ. Schedulers set ``lr``: it is read when the sweep takes its step.
     scale : float
-        dL/dloss of every step: what the loss is multiplied with before backward. The Proxy-Anchor family steps before
-        backward, and backward refuses another factor.
+        dL/dloss: what the loss is multiplied with before backward, which refuses another factor. Where it varies, set
+        this attribute before each loss.
     moments : torch.float32 or torch.bfloat16
         Type of m and v; the first is that of the proxies. bfloat16 is rounded at random, and halves their memory.
     seed : int

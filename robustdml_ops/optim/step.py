@@ -1,5 +1,6 @@
 """The step on one parameter: what a sweep is given of an optimiser, and what it has done since the last ``step()``."""
 
+import math
 import weakref
 from typing import Any, ClassVar, Protocol
 
@@ -144,17 +145,27 @@ class ProxyStep(ProxyUpdate):
                 "overflow, or a learning rate too high"
             )
 
+    def check_factor(self, upstream: Tensor) -> None:
+        """As :meth:`ProxyUpdate.check_factor`."""
+        scale = self.loss_scale
+        if upstream.device.type != "cpu":
+            torch._assert_async(upstream == scale, "the loss has another factor than the scale of its optimiser")
+            return
+        factor = float(upstream)
+        if not math.isfinite(factor):
+            raise ValueError("the gradient that arrives at the loss has NaN or inf: look at what the loss goes into")
+        if factor != scale:
+            raise RuntimeError(
+                f"the gradient of the loss is {factor:.6g}, and the optimiser of its proxies takes {scale:g}: give "
+                f"that scale={factor:.6g} if the loss has this factor in all steps, set its scale before each loss if "
+                "the factor varies, or take the factor away, which may be a loss scaler's or that of gradient "
+                "accumulation"
+            )
+
     def confirm(self, upstream: Tensor | None = None) -> None:
         """As :meth:`ProxyUpdate.confirm`."""
-        scale = self.loss_scale
-        if upstream is not None and upstream.device.type == "cpu" and float(upstream) != scale:
-            raise RuntimeError(
-                f"the gradient of the loss is {float(upstream):.6g}, and the sweep that updated the proxies took "
-                f"{scale:g}: give the optimiser scale={float(upstream):.6g} if the loss has that factor in all steps, "
-                "or take the factor away, which may be a loss scaler's or that of gradient accumulation"
-            )
-        if upstream is not None and upstream.device.type != "cpu":
-            torch._assert_async(upstream == scale, "the loss has another factor than the scale of its optimiser")
+        if upstream is not None:
+            self.check_factor(upstream)
         self.check_gradient()
         self.confirmed = True
         self.parameter.grad = NoGradient(self.parameter)

@@ -169,18 +169,42 @@ def test_no_update_without_gradients_in_eval_mode_or_of_a_copy(kind):
     del optimizer
 
 
-def test_another_scale_is_refused():
-    loss, optimizer, _ = bound()
-    with pytest.raises(RuntimeError, match=r"gradient of the loss is 0\.5.*took 1: give the optimiser scale=0\.5"):
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_scale_is_refused(kind):
+    loss, optimizer, P = bound(kind)
+    before = P.detach().clone()
+    with pytest.raises(RuntimeError, match=r"gradient of the loss is 0\.5.*takes 1: give that scale=0\.5"):
         (0.5 * loss(*batch())).backward()
+    assert kind is ProxyAnchorLoss or torch.equal(P, before)
     optimizer.abandon()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loss_scaler_is_refused(kind):
+    """Its factor is for the network to take away again; a step with it would be 65,536 times too far."""
+    loss, optimizer, P = bound(kind, ProxySGD, lr=0.1)
+    before, scaler = P.detach().clone(), torch.amp.GradScaler("cpu", init_scale=65536.0)
+    with pytest.raises(RuntimeError, match=r"gradient of the loss is 65536.*a loss scaler's"):
+        scaler.scale(loss(*batch())).backward()
+    assert (P - before).abs().max() < 1
+    assert kind is ProxyAnchorLoss or torch.equal(P, before)
+    optimizer.abandon()
+
+
+def test_a_factor_that_varies_is_told_before_each_loss():
     softmax, optimizer, P = bound(NormalizedSoftmaxLoss, ProxySGD, lr=1.0)
-    before, (X, labels) = P.detach().clone(), batch()
     twin = copy.deepcopy(softmax)
-    (0.5 * softmax(X, labels)).backward()
-    optimizer.step()
-    (0.5 * twin(X, labels)).backward()
-    torch.testing.assert_close(P, before - twin.W.grad)
+    for factor in (0.5, 0.25):
+        X, labels = batch()
+        before = P.detach().clone()
+        optimizer.scale = factor
+        (factor * softmax(X, labels)).backward()
+        optimizer.step()
+        twin.zero_grad()
+        with torch.no_grad():
+            twin.W.copy_(before)
+        (factor * twin(X, labels)).backward()
+        torch.testing.assert_close(P, before - twin.W.grad)
 
 
 def test_sums_that_come_one_by_one():
@@ -235,7 +259,7 @@ def test_nothing_is_written_of_what_is_not_finite(kind, backend, where, value):
         weights[2] = value
     before, state = P.detach().clone(), copy.deepcopy(optimizer.state[P])
     if where == "upstream" and kind is ProxyAnchorLoss:
-        pytest.skip("any upstream but the scale is refused, see above")
+        pytest.skip("it has stepped in forward")
     with pytest.raises(ValueError, match=r"NaN or inf|finite"):
         (loss(X, labels, sample_weights=weights) * (value if where == "upstream" else 1.0)).backward()
     torch.testing.assert_close(P.detach(), before, rtol=0, atol=0, equal_nan=True)
