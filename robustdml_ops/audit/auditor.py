@@ -27,9 +27,10 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
     duplicate_similarity : float
         Cosine from which on two samples are near duplicates, in (0, 1].
     features_learnt : bool
-        Whether the features were learnt from these labels, as the embeddings of a network trained on them. Classes of
-        features that were not may overlap by nature: where right labels and features disagree often, the features are
-        then believed less.
+        Whether the features were learnt from these labels, as the embeddings of a network trained on them. These lie
+        nearer to the class of their label than they would by themselves, which is allowed for. Classes of features that
+        were not may overlap by nature: where right labels and features disagree often, the features are then believed
+        less.
 
     Attributes
     ----------
@@ -68,7 +69,8 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
     look like labels that are mixed up at random.
 
     Rows are scaled to length 1: the cosine is what embeddings are compared by. Of the result nothing is left to chance:
-    the same data gives the same answer. N×min(F, 256) floats are needed beside the features, and 64 bytes a sample.
+    the same data gives the same answer. N×min(F, 256) floats are needed beside the features, and 64 bytes a sample, or
+    104 of features that were learnt.
 
     Source of the method: `robustdml_ops.audit.rounds`.
 

@@ -9,6 +9,10 @@ sum s the mean has the posterior N(s / (n + 1/ψ), 1 / (n + 1/ψ)), so a further
 A sample that counts for a class with weight r is left out by n − r and s − r z. A class of few samples is vague by
 itself, and one of none is the class that nobody has named.
 
+Embeddings that were learnt from the labels are pulled towards them, the wrong ones too: a sample of class k with the
+label y lies the share λ of the way from the mean of its class to that of its label. Then its density under k is about
+m_k + λ (m_y − m_k), where m are the means of the classes.
+
 Source: Ioffe, *Probabilistic Linear Discriminant Analysis*, ECCV 2006; the weights are those of the rounds in
 `robustdml_ops.audit.rounds`.
 """
@@ -140,7 +144,7 @@ class ClassModel:
         constant = -0.5 * (variance.log() + mean.square() / variance).sum(1)
         return (-0.5 / variance).T.contiguous(), (mean / variance).T.contiguous(), constant
 
-    def without_own(self, Z: Tensor, classes: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+    def without_own(self, Z: Tensor, classes: Tensor, own: Tensor, pull: float = 0.0) -> tuple[Tensor, Tensor]:
         """Log-densities and squared distances of some classes, each row left out as far as it counts for them.
 
         Parameters
@@ -148,9 +152,11 @@ class ClassModel:
         Z : Tensor
             (B, D).
         classes : Tensor
-            int64, (B, K).
+            int64, (B, K), the label first.
         own : Tensor
             Weight of the row in each of them, (B, K).
+        pull : float
+            λ, of the other classes.
 
         Returns
         -------
@@ -158,14 +164,41 @@ class ClassModel:
             Log-densities and distances about the predictive mean in units of the predictive variance, (B, K).
         """
         densities, distances = [], []
+        of_label, _ = self._left_out(Z, classes[:, 0], own[:, 0])
         for place in range(classes.shape[1]):
-            label, weight = classes[:, place], own[:, place, None]
-            counts = (self.counts[label, None] - weight).clamp(min=0)
-            mean, variance = self._posterior(counts, self.sums[label] - weight * Z)
+            mean, variance = self._left_out(Z, classes[:, place], own[:, place])
+            if pull and place:
+                mean += pull * (of_label - mean) * (classes[:, place] != classes[:, 0])[:, None]
             distance = ((Z - mean).square() / variance).sum(1)
             distances.append(distance)
             densities.append(-0.5 * (variance.log().sum(1) + distance))
         return torch.stack(densities, 1), torch.stack(distances, 1)
+
+    def pulled(self, Z: Tensor, classes: Tensor, weights: Tensor) -> tuple[float, float]:
+        """Sums by which λ is told: of (z − m_k)·(m_y − m_k) and of |m_y − m_k|², over samples of k with the label y.
+
+        Parameters
+        ----------
+        Z : Tensor
+            (B, D).
+        classes : Tensor
+            int64, (B, K), the label first.
+        weights : Tensor
+            How far the row is of each of them, (B, K), which is how much it counts for them.
+
+        Returns
+        -------
+        tuple of float
+            λ is the first divided by the second.
+        """
+        of_label, _ = self._left_out(Z, classes[:, 0], weights[:, 0])
+        along = square = 0.0
+        for place in range(1, classes.shape[1]):
+            mean, _ = self._left_out(Z, classes[:, place], weights[:, place])
+            way = of_label - mean
+            along += float(weights[:, place] @ ((Z - mean) * way).sum(1))
+            square += float(weights[:, place] @ way.square().sum(1))
+        return along, square
 
     def unnamed(self, Z: Tensor) -> tuple[Tensor, Tensor]:
         """Log-density and squared distance of a class that nobody has named.
@@ -183,6 +216,11 @@ class ClassModel:
         variance = 1 + self.between
         distance = (Z.square() / variance).sum(1)
         return -0.5 * (variance.log().sum() + distance), distance
+
+    def _left_out(self, Z: Tensor, labels: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+        """Predictive mean and variance of a class of each row (B,), without as much of the row as counts for it."""
+        counts = (self.counts[labels] - own).clamp(min=0)
+        return self._posterior(counts[:, None], self.sums[labels] - own[:, None] * Z)
 
     def _posterior(self, counts: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of a further sample of classes (n, 1) with these sums (n, D)."""

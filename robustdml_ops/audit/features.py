@@ -11,6 +11,8 @@ WIDEST = 256
 MOST_ROWS = 50_000
 # Rows at a time: their similarities with 10⁴ classes take 160 MB.
 BLOCK = 4096
+# Of rows with classes at a time: 64 MB.
+_MOST_SIMILARITIES = 2**24
 
 
 def blocks(count: int, size: int = BLOCK) -> list[slice]:
@@ -29,6 +31,22 @@ def blocks(count: int, size: int = BLOCK) -> list[slice]:
         In order.
     """
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def block_of(num_classes: int) -> int:
+    """Rows at a time whose similarities with all classes are not too many.
+
+    Parameters
+    ----------
+    num_classes : int
+        C.
+
+    Returns
+    -------
+    int
+        At least 1.
+    """
+    return max(min(BLOCK, _MOST_SIMILARITIES // num_classes), 1)
 
 
 def unit_rows(features: NDArray[np.generic], rows: slice | NDArray[np.int64]) -> Tensor:

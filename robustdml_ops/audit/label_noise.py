@@ -1,5 +1,6 @@
 """How labels come about: each class keeps a share of its samples, and loses the others to certain classes."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -8,6 +9,8 @@ from torch import Tensor
 # Samples that the mean over all classes counts for, in a class's share of wrong labels and in what it is taken for.
 PRIOR_RATE = 5.0
 PRIOR_PAIRS = 1.0
+# What the second may be where it is told by the counts.
+_CONCENTRATIONS = tuple(2.0**power for power in range(-1, 9))
 _TINY = 1e-12
 
 
@@ -29,6 +32,8 @@ class LabelNoise:
         Expected number of samples of each, (P,).
     wrong, total : Tensor
         Expected number of wrong labels and of samples of each class, (C + 1,).
+    concentration : float
+        Samples that `popularity` counts for in what a class is taken for.
     """
 
     rate: float
@@ -37,6 +42,7 @@ class LabelNoise:
     pair_counts: Tensor
     wrong: Tensor
     total: Tensor
+    concentration: float = PRIOR_PAIRS
 
     @classmethod
     def unknown(cls, num_classes: int, rate: float) -> "LabelNoise":
@@ -111,6 +117,32 @@ class LabelNoise:
         place = torch.searchsorted(self.pairs, keys).clamp(max=len(self.pairs) - 1)
         return self.pair_counts[place] * (self.pairs[place] == keys)
 
+    def likeliest_concentration(self) -> float:
+        """Tell by the counts how alike the classes are in what they are taken for.
+
+        What a class is taken for is drawn from a Dirichlet distribution about `popularity`, the wrong labels are drawn
+        from that, and its concentration is the likeliest one (Minka, *Estimating a Dirichlet distribution*, 2000).
+        Labels that are wrong at random give a high one: then a class that was taken for another once is no more
+        likely to be taken for it again.
+
+        Returns
+        -------
+        float
+            Of some powers of two.
+        """
+        num_classes = len(self.popularity)
+        named = self.pairs < num_classes * num_classes
+        counts = self.pair_counts[named].double()
+        share = self.popularity[self.pairs[named] % num_classes].double()
+        wrong = self.wrong[:num_classes].double()
+
+        def likelihood(concentration: float) -> float:
+            prior = concentration * share
+            pairs = (torch.lgamma(prior + counts) - torch.lgamma(prior)).sum()
+            return float(pairs + (math.lgamma(concentration) - torch.lgamma(concentration + wrong)).sum())
+
+        return max(_CONCENTRATIONS, key=likelihood)
+
     def log_probability(self, labels: Tensor, classes: Tensor, own: Tensor) -> Tensor:
         """Log-probability of each sample's label under several classes, the sample itself left out.
 
@@ -131,7 +163,7 @@ class LabelNoise:
         popular = self.popularity[labels][:, None]
         wrong, total = (counts[classes] for counts in (self.wrong, self.total))
         seen = (self.seen(classes, labels[:, None]) - own).clamp(min=0)
-        taken_for = (seen + PRIOR_PAIRS * popular) / ((wrong - own).clamp(min=0) + PRIOR_PAIRS)
+        taken_for = (seen + self.concentration * popular) / ((wrong - own).clamp(min=0) + self.concentration)
         rates = ((wrong - own).clamp(min=0) + PRIOR_RATE * self.rate) / ((total - own).clamp(min=0) + PRIOR_RATE)
         log_probability = (rates * taken_for).clamp(min=_TINY).log()
         right = (wrong[:, 0] + PRIOR_RATE * self.rate) / (total[:, 0] + PRIOR_RATE)
