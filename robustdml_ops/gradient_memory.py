@@ -9,6 +9,7 @@ steps, and after the last, as much memory as the gradient had during the step.
 import sys
 import threading
 from collections.abc import MutableMapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,9 +49,18 @@ def gradient_room(proxies: Tensor) -> Tensor:
 def _take(parameter: Tensor, bytes_: int) -> torch.UntypedStorage | None:
     """The memory that is kept of ``parameter``, if it is of this size and nobody else holds it."""
     with _lock:
-        storage = _kept.pop(parameter, None)
-    if storage is None or storage.nbytes() != bytes_:
+        kept = [_kept.pop(parameter, None)]
+    if kept[0] is None or kept[0].nbytes() != bytes_:
         return None
-    # Held by no tensor, nor by what shares memory with one; nor, as an object of Python, by anybody but this function.
-    free = torch._C._storage_Use_Count(storage._cdata) == 1 and sys.getrefcount(storage) <= 2
-    return storage if free else None
+    # Held by no tensor, nor by what shares memory with one; nor, as an object of Python, by anything but the list.
+    free = torch._C._storage_Use_Count(kept[0]._cdata) == 1 and _references(kept) == _ALONE
+    return kept[0] if free else None
+
+
+def _references(kept: list[Any]) -> int:
+    """Count the references to what a list holds, as Python counts them, to be compared with `_ALONE`."""
+    return sys.getrefcount(kept[0])
+
+
+# Of what a list alone holds: how many Python itself has of it meanwhile differs, 3.14 counts fewer than 3.13.
+_ALONE = _references([object()])
