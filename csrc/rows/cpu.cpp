@@ -130,7 +130,7 @@ template <class T>
 bool inverse_norms(Rows<const T> P, T* inverse_norm, std::int64_t rows, std::int64_t D, int threads) {
     in_parts(rows, threads, rows * D > kFewElements,
              [&](std::int64_t begin, std::int64_t end) { norms_clone(P, inverse_norm, begin, end, D); });
-    return std::none_of(inverse_norm, inverse_norm + rows, out_of_reach<T>);
+    return std::none_of(inverse_norm, inverse_norm + rows, [](T norm) { return out_of_reach(norm); });
 }
 
 template <class T>
@@ -139,7 +139,7 @@ bool normalize_rows(Rows<const T> P, Rows<T> U, T* inverse_norm, std::int64_t ro
     in_parts(rows, threads, rows * D > kFewElements, [&](std::int64_t begin, std::int64_t end) {
         normalize_clone(P, U, inverse_norm, begin, end, D);
     });
-    return std::none_of(inverse_norm, inverse_norm + rows, out_of_reach<T>);
+    return std::none_of(inverse_norm, inverse_norm + rows, [](T norm) { return out_of_reach(norm); });
 }
 
 template <class T>

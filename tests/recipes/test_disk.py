@@ -27,7 +27,7 @@ def features(tmp_path, clusters):
         ("nowhere", "data '{}': no such file or folder; expected glyphs, "),
         ("cluster.npz", "no such file or folder; .* did you mean .*clusters.npz"),
         ("link.npz", "no such file or folder, for it is a link to .*gone.npz, which is missing"),
-        ("notes.txt", "a file, but no .npz file of features"),
+        ("notes.txt", "a file of another kind; expected .*or an .npz file of features"),
         ("clusters.npz/more", "no such file or folder"),
     ],
 )
