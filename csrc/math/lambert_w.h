@@ -30,9 +30,9 @@ constexpr T kBranchPoint = T(-0.36787944117144232159552377016146);
 
 // (k + 1)/(k + 2)!, the coefficient of d^k in ((d - 1) e^d + 1) / d^2.
 template <int k>
-constexpr double kBranchCoefficient = kBranchCoefficient<k - 1> * (k + 1) / (k * (k + 2.0));
+inline constexpr double kBranchCoefficient = kBranchCoefficient<k - 1> * (k + 1) / (k * (k + 2.0));
 template <>
-constexpr double kBranchCoefficient<0> = 0.5;
+inline constexpr double kBranchCoefficient<0> = 0.5;
 
 // 1/2 + d/3 + d^2/8 + ... from the term k on, over d^k.
 template <int k, int last, class T>
