@@ -5,19 +5,17 @@ rows, and to the bank. Prints what each of them holds of the bank, the bytes tha
 beside those of docs/scaling.md, and the time of a step beside that of one process with W threads and all samples.
 """
 
-import statistics
 import sys
-import time
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 
-from bench.gloo_world import Handed, run_processes
+from bench.gloo_world import measured, run_processes
 from robustdml_ops.distributed import shard_classes
 from robustdml_ops.losses import MemoryContrastiveLoss
 from robustdml_ops.robust import MemoryBank
 
-CLASSES, STEPS, FILLED_AT_ONCE = 1000, 5, 16_384
+CLASSES, FILLED_AT_ONCE = 1000, 16_384
 
 
 def predicted(samples: int, size: int, processes: int) -> int:
@@ -44,14 +42,8 @@ def steps(Q: int, D: int, samples: int, processes: int) -> tuple[float, int, int
         loss_function(X, labels, None, bank.features, bank.labels).backward()
         bank.enqueue(torch.nn.functional.normalize(X.detach()), labels)
 
-    with Handed() as handed:
-        step()
-    seconds = []
-    for _ in range(STEPS):
-        start = time.perf_counter()
-        step()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds), held, handed.bytes
+    seconds, handed = measured(step)
+    return seconds, held, handed
 
 
 def main() -> None:

@@ -1,12 +1,16 @@
 """A workload on gloo processes of this machine, of one thread each, and what they hand to the collectives."""
 
 import multiprocessing
+import statistics
+import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
+
+_STEPS = 5
 
 
 class Handed(TorchDispatchMode):
@@ -22,6 +26,18 @@ class Handed(TorchDispatchMode):
             for tensor in [given] if isinstance(given, torch.Tensor) else given:
                 self.bytes += tensor.numel() * tensor.element_size()
         return function(*arguments, **(options or {}))
+
+
+def measured(step: Callable[[], object]) -> tuple[float, int]:
+    """Median of seconds of a step, after a first one whose bytes handed to the collectives are counted; and these."""
+    with Handed() as handed:
+        step()
+    seconds = []
+    for _ in range(_STEPS):
+        start = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds), handed.bytes
 
 
 def run_processes(steps: Callable[..., Any], processes: int, *shape: int) -> list[Any]:

@@ -5,19 +5,15 @@ it hands to the collectives in a step beside those of docs/scaling.md, and the t
 with W threads and all samples.
 """
 
-import statistics
 import sys
-import time
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 
-from bench.gloo_world import Handed, run_processes
+from bench.gloo_world import measured, run_processes
 from robustdml_ops.distributed import shard_classes
 from robustdml_ops.losses import ProxyAnchorLoss
 from robustdml_ops.optim import ProxyAdamW
-
-STEPS = 5
 
 
 def predicted(samples: int, size: int, processes: int) -> int:
@@ -41,14 +37,8 @@ def steps(C: int, D: int, samples: int, processes: int) -> tuple[float, int, int
         loss_function(X, labels).backward()
         optimizer.step()
 
-    with Handed() as handed:
-        step()
-    seconds = []
-    for _ in range(STEPS):
-        start = time.perf_counter()
-        step()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds), held, handed.bytes
+    seconds, handed = measured(step)
+    return seconds, held, handed
 
 
 def main() -> None:
