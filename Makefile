@@ -5,17 +5,17 @@ BIN := $(VENV)/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q
 COMPILE := $(BIN)/uv pip compile -q --constraint constraints.txt --universal --python-version 3.10 --generate-hashes --no-header \
 	--annotation-style line
-OWN_FILES := .ci .github bench csrc docs examples python_ref release robustdml_ops tests website $(wildcard *.md *.py *.toml *.cff) Dockerfile Makefile
-NATIVE_SOURCES := CMakeLists.txt setup.py pyproject.toml $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*)
+OWN_FILES := .ci .github app bench csrc docs examples experiments python_ref release robustdml_ops tests website $(wildcard *.md *.py *.toml *.cff) Dockerfile Makefile
+NATIVE_SOURCES := CMakeLists.txt setup.py pyproject.toml app/pyproject.toml $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*)
 
 .PHONY: demo test lint bench docs docs-links sanitize fuzz leaks kills wheels check-wheels requirements clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.native
-	$(BIN)/robustdml demo --out out
+	$(BIN)/python -m experiments demo --out out
 
 test: $(VENV)/.native
-	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest tests -n 2 --dist worksteal
+	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/.native
 	$(BIN)/ruff check .
@@ -29,7 +29,7 @@ lint: $(VENV)/.native
 	$(BIN)/python -m release.audit_dependencies
 
 bench: $(VENV)/.native
-	$(BIN)/robustdml bench --out out/bench
+	$(BIN)/python -m robustdml_ops.bench --out out/bench
 
 docs: $(VENV)/.native
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet -f website/mkdocs.yml
@@ -46,14 +46,14 @@ $(VENV)/.dependencies: requirements/ci.txt requirements/data.txt constraints.txt
 	touch $@
 
 $(VENV)/.native: $(VENV)/.dependencies $(NATIVE_SOURCES)
-	PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-deps --no-build-isolation -e .
+	PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-deps --no-build-isolation -e . -e app
 	touch $@
 
 # Commands are killed at random moments and go on; what they leave is held against an undisturbed run. docs/hostile.md
 KILLS ?= 220
 FAULTS ?= 70
 kills: $(VENV)/.native
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.kill --kills $(KILLS) --faults $(FAULTS) --seed 0 --json out/kills.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m app.tests.hostile.kill --kills $(KILLS) --faults $(FAULTS) --seed 0 --json out/kills.json
 
 # After a change of pyproject.toml's extras or of constraints.txt; it asks the package index. Without PyTorch and what it brings.
 requirements:

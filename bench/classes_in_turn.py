@@ -12,10 +12,10 @@ import time
 import torch
 from torch import Tensor
 
-from robustdml_ops.label_sets import ELSEWHERE
+from robustdml_ops.engine.label_sets import ELSEWHERE
+from robustdml_ops.engine.shards import OneProcess
 from robustdml_ops.losses import ProxyAnchorLoss
 from robustdml_ops.optim import ProxyAdagrad
-from robustdml_ops.shards import OneProcess
 
 PIECES = 64  # in which proxies are drawn, the same ones however many shards there are
 

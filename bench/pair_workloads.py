@@ -11,7 +11,7 @@ from pytorch_metric_learning import losses as pml
 from pytorch_metric_learning import miners
 from torch import Tensor
 
-from robustdml_ops.chunks import chunk_rows
+from robustdml_ops.engine.chunk_sizes import chunk_rows
 from robustdml_ops.losses import ContrastiveLoss, MemoryContrastiveLoss, MultiSimilarityLoss
 from robustdml_ops.ops import pair_lse
 from robustdml_ops.python_ref import multi_similarity_loss

@@ -8,7 +8,7 @@ import torch
 from pytorch_metric_learning import losses as pml
 from torch import Tensor
 
-from robustdml_ops.chunks import chunk_rows
+from robustdml_ops.engine.chunk_sizes import chunk_rows
 from robustdml_ops.losses import AdaptiveProxyAnchorLoss, ArcFaceLoss, ProxyAnchorLoss, SmoothProxyAnchorLoss
 from robustdml_ops.ops import class_lse
 from robustdml_ops.python_ref import proxy_anchor_loss, smooth_proxy_anchor_loss

@@ -9,9 +9,10 @@ import sys
 
 import torch
 
-from robustdml_ops import losses, native_module, python_ref, robust
-from robustdml_ops.anchor.sweep import BACKENDS
-from robustdml_ops.backends import choose
+from robustdml_ops import losses, python_ref, robust
+from robustdml_ops.backends import native_module
+from robustdml_ops.backends.choice import choose
+from robustdml_ops.ops.anchor.sweep import BACKENDS
 from robustdml_ops.optim import ProxyAdamW
 
 B, C, D = 32, 70, 24

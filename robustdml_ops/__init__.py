@@ -1,19 +1,24 @@
 """Fused losses for deep metric learning with very many classes and wrong labels.
 
-``losses`` are modules with the names and signatures of pytorch-metric-learning, ``robust`` tells who is probably clean,
-``ops`` are the differentiable sums that both are made of, ``optim`` optimisers that step within them, ``distributed``
-divides their classes among processes. ``recipes`` trains and evaluates; it needs the extra of that name. All are
-imported when they are first used.
+==============  =============================================================================
+`losses`        modules with the names and signatures of pytorch-metric-learning
+`robust`        filters and weights: which labels are probably clean
+`ops`           the differentiable sums that both are made of
+`optim`         optimisers that update proxies inside the sweep
+`distributed`   class matrices divided among processes
+==============  =============================================================================
+
+Each is imported when it is first used.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from robustdml_ops import distributed, losses, ops, optim, recipes, robust
+    from robustdml_ops import distributed, losses, ops, optim, robust
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "distributed", "losses", "ops", "optim", "recipes", "robust"]
+__all__ = ["__version__", "distributed", "losses", "ops", "optim", "robust"]
 
 
 def __getattr__(name: str) -> Any:

@@ -34,8 +34,14 @@ def _poisoned_memory_and_a_seed():
 
 # Where the sizes of chunks are asked for.
 SMALL_CHUNKS = (
-    *(f"robustdml_ops.{module}.chunk_rows" for module in ("sweep", "lanes", "pairs.sweep", "anchor.counting")),
-    *(f"robustdml_ops.{module}.cache_rows" for module in ("anchor.autograd", "classes.autograd", "pairs.autograd")),
+    *(
+        f"robustdml_ops.{module}.chunk_rows"
+        for module in ("engine.similarity_chunks", "engine.lanes", "ops.pairs.sweep", "ops.anchor.counting")
+    ),
+    *(
+        f"robustdml_ops.{module}.cache_rows"
+        for module in ("ops.anchor.autograd", "ops.classes.autograd", "ops.pairs.autograd")
+    ),
 )
 
 
@@ -109,7 +115,7 @@ def emulated():
 def device(request, monkeypatch):
     """Where the kernels run; with "emulated" the epilogues take CPU tensors to them."""
     # Not above: the sanitized runs do without the installed module.
-    from robustdml_ops import native_module as module
+    from robustdml_ops.backends import native_module as module
 
     if request.param == "cuda":
         if not torch.cuda.is_available():

@@ -18,7 +18,10 @@ from torch.utils._pytree import tree_leaves
 pytest.importorskip("triton", minversion="3.6", reason="Triton is not installed")
 from triton.runtime.jit import JITFunction
 
-from robustdml_ops import backends, cards, chunks, precision
+from robustdml_ops.backends import cards
+from robustdml_ops.backends import choice as backends
+from robustdml_ops.engine import chunk_sizes as chunks
+from robustdml_ops.engine import precision
 
 CUDA = torch.device("cuda")
 # What a value must be read for, or a shape follows from: the host would wait for the device.

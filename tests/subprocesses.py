@@ -13,7 +13,7 @@ def run_python(*arguments: str, timeout: float = 300, **changes: str) -> subproc
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "TRITON_"))}
     return subprocess.run(
         [sys.executable, *arguments],
-        env=kept | {"PYTHONPATH": str(ROOT)} | changes,
+        env=kept | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'app'}"} | changes,
         cwd=ROOT,
         capture_output=True,
         text=True,

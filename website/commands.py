@@ -4,8 +4,8 @@ import argparse
 from functools import cache
 from importlib import import_module
 
-from robustdml_ops.recipes.cli import COMMANDS
-from robustdml_ops.recipes.command_line import CommandParser
+from robustdml.cli import COMMANDS
+from robustdml.command_line import CommandParser
 
 
 def addresses() -> dict[str, str]:
@@ -33,7 +33,7 @@ def parser_of(name: str) -> CommandParser:
         Its parser.
     """
     parser = CommandParser(prog=f"robustdml {name}", description=COMMANDS[name])
-    import_module(f"robustdml_ops.recipes.commands.{name}").add_arguments(parser)
+    import_module(f"robustdml.commands.{name}").add_arguments(parser)
     return parser
 
 

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from matplotlib.axes import Axes
 
-from robustdml_ops.recipes.reports.drawing import GREY, RIGHT, WRONG, draw_axes
+from robustdml.reports.drawing import GREY, RIGHT, WRONG, draw_axes
 from website.repository import ROOT
 from website.tables import Row, interval, mean, megabytes, seconds, sections
 

@@ -15,7 +15,7 @@ PACKAGE = "robustdml_ops"
 # The rest follow by the alphabet.
 FIRST = ("losses", "robust", "ops", "optim", "distributed", "audit", "recipes")
 # What the losses take from pytorch-metric-learning where it is installed; nobody else asks for it.
-INNER = ("robustdml_ops.losses.peer",)
+INNER = ("robustdml_ops.losses.peer.package",)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from robustdml_ops.cards import DEFAULT, TABLE
-from robustdml_ops.recipes.evidence.benchmarks import markdown, seconds
+from robustdml_ops.backends.cards import DEFAULT, TABLE
+from robustdml_ops.bench.suite import markdown, seconds
 
 from . import rows
 from .variants import GROUPS, PRESENT, VARIANTS, Variant

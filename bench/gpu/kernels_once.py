@@ -12,8 +12,9 @@ from unittest import mock
 
 import torch
 
-from robustdml_ops import cards, native_module, ops
-from robustdml_ops.backends import UNAVAILABLE
+from robustdml_ops import ops
+from robustdml_ops.backends import cards, native_module
+from robustdml_ops.backends.choice import UNAVAILABLE
 from robustdml_ops.losses import ProxyAnchorLoss
 
 from ..shapes import Shape

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from robustdml_ops.recipes.evidence.benchmarks import markdown, seconds
+from robustdml_ops.bench.suite import markdown, seconds
 
 from . import rows
 from .ceilings import Ceilings

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from robustdml_ops.recipes.evidence.benchmarks import markdown, seconds
+from robustdml_ops.bench.suite import markdown, seconds
 
 from ..shapes import Shape
 from . import rows

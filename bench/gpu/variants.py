@@ -10,8 +10,8 @@ from unittest import mock
 
 import torch
 
-from robustdml_ops import cards
-from robustdml_ops.backends import UNAVAILABLE
+from robustdml_ops.backends import cards
+from robustdml_ops.backends.choice import UNAVAILABLE
 
 from ..shapes import Shape
 from .sheet import Absent, Sheet

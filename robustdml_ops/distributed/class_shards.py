@@ -10,26 +10,14 @@ from torch.distributed.tensor import DTensor, Shard
 
 from robustdml_ops.distributed.exchange import Common, Gather, JointLogOnePlus, JointLogSumExp, Own, Shared, Total
 from robustdml_ops.distributed.processes import Processes
-from robustdml_ops.label_sets import ELSEWHERE
-from robustdml_ops.shards import OneProcess
+from robustdml_ops.engine.label_sets import ELSEWHERE
+from robustdml_ops.engine.shards import OneProcess
 
 T = TypeVar("T")
 
 
 class ClassShards(OneProcess):
-    """Classes ``first`` to ``last`` of ``num_classes``, divided as a DTensor divides rows.
-
-    Parameters
-    ----------
-    num_classes : int
-        C, of all processes.
-    mesh : DeviceMesh
-        Of one dimension.
-    processes : Processes
-        That have the other classes.
-    factor : float
-        What the gradients of embeddings and sample weights are multiplied by on their way back.
-    """
+    """Classes ``first`` to ``last`` of ``num_classes``, divided as a DTensor divides rows."""
 
     divided = True
 

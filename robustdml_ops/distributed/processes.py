@@ -28,15 +28,7 @@ class ShardError(RuntimeError):
 
 
 class Processes:
-    """The process group of a mesh of one dimension.
-
-    Parameters
-    ----------
-    mesh : DeviceMesh
-        Of one dimension.
-    timeout : timedelta
-        How long a process waits for another one.
-    """
+    """The process group of a mesh of one dimension."""
 
     def __init__(self, mesh: DeviceMesh, timeout: timedelta) -> None:
         group = mesh.get_group()
@@ -68,20 +60,7 @@ class Processes:
         return slice(first, first + sizes[self.rank])
 
     def agree(self, check: Callable[[], dict[str, Tensor | None]], settings: Mapping[str, object]) -> dict[str, Any]:
-        """What ``check`` gives, once all processes know that nobody has been given anything else.
-
-        Parameters
-        ----------
-        check : callable
-            Raises where the input is wrong, or gives the tensors of a step, with a row for each sample.
-        settings : mapping
-            What must be the same everywhere.
-
-        Raises
-        ------
-        ShardError
-            Another process has raised, or has other types, sizes or settings: all of them raise, and can go on.
-        """
+        """What ``check`` gives, once all processes know that nobody has been given anything else."""
         rows, error, traits = {}, None, {name: repr(value) for name, value in settings.items()}
         try:
             rows = check()

@@ -12,8 +12,8 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distr
 
 from robustdml_ops.distributed.class_shards import ClassShards
 from robustdml_ops.distributed.processes import Processes
-from robustdml_ops.proxy_update import owner_of
-from robustdml_ops.shards import settings_of
+from robustdml_ops.engine.proxy_update import owner_of
+from robustdml_ops.engine.shards import settings_of
 
 Module = TypeVar("Module", bound=nn.Module)
 

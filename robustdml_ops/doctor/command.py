@@ -16,18 +16,7 @@ DESCRIPTION = "what runs here, on what, how exactly and how fast, and what to do
 
 
 def main(argv: Sequence[str]) -> int:
-    """Examine this machine.
-
-    Parameters
-    ----------
-    argv : sequence of str
-        ``--json`` prints the findings for programs.
-
-    Returns
-    -------
-    int
-        0 if nothing is to be done, else 1.
-    """
+    """Examine this machine."""
     parser = argparse.ArgumentParser(
         prog="robustdml doctor", description=DESCRIPTION[0].upper() + DESCRIPTION[1:] + "."
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from robustdml_ops.doctor.finding import Finding
-from robustdml_ops.user_cache import user_cache
+from robustdml_ops.doctor.user_cache import user_cache
 
 
 def folders() -> Finding:

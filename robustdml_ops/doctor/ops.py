@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops import anchor, classes, lambert_w, ops, otsu, pairs, self_paced, similarity, vmf
-from robustdml_ops.backends import UNAVAILABLE, preference
+from robustdml_ops import ops
+from robustdml_ops.backends.choice import UNAVAILABLE, preference
 from robustdml_ops.doctor.finding import Finding
+from robustdml_ops.ops import anchor, classes, lambert_w, otsu, pairs, self_paced, vmf
+from robustdml_ops.ops.similarity.sweep import BACKENDS as SIMILARITY_BACKENDS
 
 B, C, D = 48, 300, 32
 Results = tuple[Tensor, ...]
@@ -94,7 +96,7 @@ ROOMS: dict[str, tuple[Mapping[str, Any], Mapping[str, _Op]]] = {
     "anchor": (anchor.sweep.BACKENDS, {"anchor_loss": _anchor}),
     "classes": (classes.sweep.BACKENDS, {"class_lse": _classes}),
     "pairs": (pairs.sweep.BACKENDS, {"pair_lse": _pairs, "pair_hinge": _hinges}),
-    "similarity": (similarity.sweep.BACKENDS, {"similarity": _similarity, "nearest": _nearest}),
+    "similarity": (SIMILARITY_BACKENDS, {"similarity": _similarity, "nearest": _nearest}),
     "vmf": (
         vmf.autograd.BACKENDS,
         {

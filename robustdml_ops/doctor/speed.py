@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import torch
 
-from robustdml_ops.anchor.sweep import BACKENDS
 from robustdml_ops.doctor.finding import Finding
 from robustdml_ops.doctor.ops import able
 from robustdml_ops.losses import ProxyAnchorLoss
+from robustdml_ops.ops.anchor.sweep import BACKENDS
 
 B, C, D = 256, 20_000, 128
 SECONDS = 1.0

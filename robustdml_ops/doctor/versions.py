@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 import robustdml_ops
-from robustdml_ops import native_module
+from robustdml_ops.backends import native_module
 from robustdml_ops.doctor.finding import Finding
 
 # What an op or a recipe may use, beside PyTorch.

@@ -4,13 +4,13 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from robustdml_ops.losses.base import AnchorFamilyLoss, AnchorTerms
+from robustdml_ops.engine.precision import compute_dtype
+from robustdml_ops.engine.validation import check_finite_numbers, check_matrix, require
+from robustdml_ops.losses.families.anchor import AnchorFamilyLoss, AnchorTerms
+from robustdml_ops.losses.families.metric_loss import Batch, Parts
 from robustdml_ops.losses.labels import class_labels
-from robustdml_ops.losses.metric_loss import Batch, Parts
-from robustdml_ops.losses.peer import WeightedLossOptions
+from robustdml_ops.losses.peer.package import WeightedLossOptions
 from robustdml_ops.ops import AnchorBiases
-from robustdml_ops.precision import compute_dtype
-from robustdml_ops.validation import check_finite_numbers, check_matrix, require
 
 NEGATIVE_MARGINS = ("sample", "proxy")
 

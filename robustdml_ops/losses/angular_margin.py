@@ -9,18 +9,6 @@ from torch import Tensor
 def angular_margin(cosines: Tensor, margin: float) -> Tensor:
     """cos(θ + m) where θ ≤ π − m, and cos θ − m·sin m above, where cos(θ + m) would rise again.
 
-    Parameters
-    ----------
-    cosines : Tensor
-        cos θ, floating point, any shape; rounding may have carried them beyond ±1.
-    margin : float
-        m, in radians.
-
-    Returns
-    -------
-    Tensor
-        As the cosines. Twice differentiable.
-
     Notes
     -----
     cos(θ + m) = cos θ cos m − sin θ sin m. The sine's derivative with respect to the cosine, −cot θ, has a pole where

@@ -8,7 +8,7 @@ from typing_extensions import Unpack
 
 from robustdml_ops.losses.angular_margin import angular_margin
 from robustdml_ops.losses.margin_softmax import MarginSoftmaxLoss
-from robustdml_ops.losses.peer import ClassLossOptions
+from robustdml_ops.losses.peer.package import ClassLossOptions
 from robustdml_ops.ops import ClassLSE
 
 

@@ -4,14 +4,14 @@ from typing import Any
 
 from torch import Tensor
 
-from robustdml_ops.label_sets import ABSENT
+from robustdml_ops.engine.label_sets import ABSENT
+from robustdml_ops.engine.validation import check_finite_numbers, check_matrix, check_positive, check_sample_weights
+from robustdml_ops.losses.families.metric_loss import Batch, refuse_candidates
+from robustdml_ops.losses.families.pairs import PairBatch, PairFamilyLoss
 from robustdml_ops.losses.labels import pair_labels
-from robustdml_ops.losses.metric_loss import Batch, refuse_candidates
 from robustdml_ops.losses.own_anchors import own_first
-from robustdml_ops.losses.pair_family import PairBatch, PairFamilyLoss
 from robustdml_ops.ops import pair_lse, pair_lse_sum
-from robustdml_ops.pairs.autograd import pair_dtype
-from robustdml_ops.validation import check_finite_numbers, check_matrix, check_positive, check_sample_weights
+from robustdml_ops.ops.pairs.autograd import pair_dtype
 
 
 class BSPMLLoss(PairFamilyLoss):

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from robustdml_ops.rows.lengths import all_within_reach, unit_rows
-from robustdml_ops.tracing import has_no_values, without_autocast
+from robustdml_ops.backends.tracing import has_no_values, without_autocast
+from robustdml_ops.engine.rows.lengths import all_within_reach, unit_rows
 
 
 def center_spread(centers: Tensor, num_classes: int) -> Tensor:
@@ -12,13 +12,6 @@ def center_spread(centers: Tensor, num_classes: int) -> Tensor:
 
     The divisor counts each pair twice, as the authors' does. Two centres nearer than the type resolves, √(8ε), have
     distance 0 and do not draw each other any more: the root has no derivative there.
-
-    Parameters
-    ----------
-    centers : Tensor
-        (c, H, D), of all classes or some, any scale. A zero centre has cosine 0 with all others and no gradient.
-    num_classes : int
-        C.
     """
     H = centers.shape[1]
     with without_autocast(centers.device):

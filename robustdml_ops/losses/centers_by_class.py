@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from robustdml_ops.losses.class_family import ClassFamilyLoss
+from robustdml_ops.losses.families.classes import ClassFamilyLoss
 
 
 class CentersByClassLoss(ClassFamilyLoss):

@@ -5,14 +5,14 @@ from typing import Any
 from torch import Tensor
 from typing_extensions import Unpack
 
-from robustdml_ops.losses.listed_pairs import listed_hinge
-from robustdml_ops.losses.metric_loss import Batch, Parts
-from robustdml_ops.losses.pair_family import PairBatch, PairFamilyLoss
-from robustdml_ops.losses.pair_reducers import Side, count_labelled, count_listed, reduce_pairs, threshold_of
-from robustdml_ops.losses.peer import LossOptions, peer_losses
+from robustdml_ops.engine.validation import check_finite_numbers
+from robustdml_ops.losses.families.metric_loss import Batch, Parts
+from robustdml_ops.losses.families.pairs import PairBatch, PairFamilyLoss
+from robustdml_ops.losses.peer.listed_pairs import listed_hinge
+from robustdml_ops.losses.peer.package import LossOptions, peer_losses
+from robustdml_ops.losses.peer.pair_reducers import Side, count_labelled, count_listed, reduce_pairs, threshold_of
 from robustdml_ops.ops import PairHinge, pair_hinge, pair_hinge_sum
-from robustdml_ops.pairs.autograd import pair_dtype
-from robustdml_ops.validation import check_finite_numbers
+from robustdml_ops.ops.pairs.autograd import pair_dtype
 
 
 class ContrastiveLoss(PairFamilyLoss):

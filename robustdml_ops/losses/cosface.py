@@ -6,7 +6,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from robustdml_ops.losses.margin_softmax import MarginSoftmaxLoss
-from robustdml_ops.losses.peer import ClassLossOptions
+from robustdml_ops.losses.peer.package import ClassLossOptions
 from robustdml_ops.ops import ClassLSE
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from robustdml_ops.validation import check_labels, require
+from robustdml_ops.engine.validation import check_labels, require
 
 
 def class_labels(labels: object, embeddings: Tensor) -> Tensor:

@@ -6,11 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from robustdml_ops.losses.reduction import check_reduction, reduce_samples
-from robustdml_ops.rows.lengths import unit_rows
-from robustdml_ops.shards import ONE_PROCESS, OneProcess, settings_of
-from robustdml_ops.tracing import has_no_values, without_autocast
-from robustdml_ops.validation import (
+from robustdml_ops.backends.tracing import has_no_values, without_autocast
+from robustdml_ops.engine.rows.lengths import unit_rows
+from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess, settings_of
+from robustdml_ops.engine.validation import (
     check_finite_embeddings,
     check_finite_numbers,
     check_labels,
@@ -20,6 +19,7 @@ from robustdml_ops.validation import (
     check_same_device,
     check_sample_weights,
 )
+from robustdml_ops.losses.reduction import check_reduction, reduce_samples
 
 DIRECTIONS = ("forward", "backward")
 

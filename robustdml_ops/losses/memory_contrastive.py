@@ -4,10 +4,10 @@ from typing import Any
 
 from torch import Tensor
 
-from robustdml_ops.losses.metric_loss import Batch
-from robustdml_ops.losses.pair_family import PairBatch, PairFamilyLoss
+from robustdml_ops.engine.validation import check_finite_numbers
+from robustdml_ops.losses.families.metric_loss import Batch
+from robustdml_ops.losses.families.pairs import PairBatch, PairFamilyLoss
 from robustdml_ops.ops import pair_hinge, pair_hinge_sum
-from robustdml_ops.validation import check_finite_numbers
 
 VARIANTS = ("paper", "xbm", "authors")
 

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from robustdml_ops.losses.distances import named
-from robustdml_ops.losses.listed_pairs import listed_lse
-from robustdml_ops.losses.metric_loss import Batch, Parts
-from robustdml_ops.losses.mined_parts import mined_lse
-from robustdml_ops.losses.pair_family import PairBatch, PairFamilyLoss
-from robustdml_ops.losses.peer import LossOptions, peer_losses
+from robustdml_ops.engine.validation import check_finite_numbers, check_positive
+from robustdml_ops.losses.families.metric_loss import Batch, Parts
+from robustdml_ops.losses.families.pairs import PairBatch, PairFamilyLoss
+from robustdml_ops.losses.peer.distances import named
+from robustdml_ops.losses.peer.listed_pairs import listed_lse
+from robustdml_ops.losses.peer.mined_parts import mined_lse
+from robustdml_ops.losses.peer.package import LossOptions, peer_losses
 from robustdml_ops.ops import PairLSE, pair_lse, pair_lse_sum
-from robustdml_ops.validation import check_finite_numbers, check_positive
 
 
 class MultiSimilarityLoss(PairFamilyLoss):

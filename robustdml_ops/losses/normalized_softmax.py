@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from robustdml_ops.losses.class_family import ClassFamilyLoss
-from robustdml_ops.losses.metric_loss import no_initialisation
-from robustdml_ops.losses.peer import ClassLossOptions, peer_distances, peer_losses
+from robustdml_ops.engine.validation import check_positive
+from robustdml_ops.losses.families.classes import ClassFamilyLoss
+from robustdml_ops.losses.families.metric_loss import no_initialisation
+from robustdml_ops.losses.peer.package import ClassLossOptions, peer_distances, peer_losses
 from robustdml_ops.ops import similarity
-from robustdml_ops.validation import check_positive
 
 
 class NormalizedSoftmaxLoss(ClassFamilyLoss):

@@ -3,31 +3,14 @@
 import torch
 from torch import Tensor
 
-from robustdml_ops.losses.miner_indices import check_indices
-from robustdml_ops.shards import OneProcess
+from robustdml_ops.engine.shards import OneProcess
+from robustdml_ops.losses.peer.miner_indices import check_indices
 
 
 def own_pairs(shards: OneProcess, indices_tuple: object, own_rows: Tensor, n: int, m: int) -> tuple[Tensor, ...]:
     """Of pairs or triplets those whose anchors are own samples; all places are those of the batch of all processes.
 
     Each process gives the pairs of its own samples, or all of them give all pairs.
-
-    Parameters
-    ----------
-    shards : OneProcess
-        Who has the other samples, after an agreement on the batch.
-    indices_tuple : tuple of Tensor
-        Three or four vectors of integers.
-    own_rows : Tensor
-        Something for each own sample.
-    n, m : int
-        Anchors and candidates of all processes.
-
-    Raises
-    ------
-    IndexError, ValueError
-        On all processes: a place that is not there, or pairs that neither all processes nor the one with their anchor
-        have given.
     """
     vectors: list[Tensor] = []
 

@@ -2,10 +2,10 @@
 
 from torch import Tensor
 
+from robustdml_ops.engine.precision import compute_dtype
+from robustdml_ops.engine.validation import check_finite_embeddings, check_label_range, check_sample_weights
+from robustdml_ops.losses.families.metric_loss import Batch
 from robustdml_ops.losses.labels import class_labels
-from robustdml_ops.losses.metric_loss import Batch
-from robustdml_ops.precision import compute_dtype
-from robustdml_ops.validation import check_finite_embeddings, check_label_range, check_sample_weights
 
 
 def own_rows(batch: Batch, proxies: Tensor, num_classes: int) -> dict[str, Tensor | None]:

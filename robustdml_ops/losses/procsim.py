@@ -6,15 +6,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from robustdml_ops.label_sets import ABSENT
+from robustdml_ops.engine.label_sets import ABSENT
+from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess
+from robustdml_ops.engine.validation import check_finite_numbers, check_matrix, check_positive, check_sizes
 from robustdml_ops.losses.labels import class_labels
+from robustdml_ops.losses.loss_thresholds import THRESHOLDS
 from robustdml_ops.losses.multi_similarity import MultiSimilarityLoss
 from robustdml_ops.losses.own_anchors import own_first
 from robustdml_ops.losses.proxy_nca import ProxyNCALoss
 from robustdml_ops.ops import confidence, otsu_confidence, pair_lse_sum
-from robustdml_ops.robust.loss_thresholds import THRESHOLDS
-from robustdml_ops.shards import ONE_PROCESS, OneProcess
-from robustdml_ops.validation import check_finite_numbers, check_matrix, check_positive, check_sizes
 
 NAMES = ("multi-similarity", "proxy-nca")
 

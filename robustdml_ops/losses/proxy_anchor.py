@@ -4,10 +4,10 @@ from typing import Any
 
 from typing_extensions import Unpack
 
-from robustdml_ops.losses.base import AnchorFamilyLoss, AnchorTerms
+from robustdml_ops.losses.families.anchor import AnchorFamilyLoss, AnchorTerms
+from robustdml_ops.losses.families.metric_loss import Batch, no_initialisation
 from robustdml_ops.losses.labels import class_labels
-from robustdml_ops.losses.metric_loss import Batch, no_initialisation
-from robustdml_ops.losses.peer import WeightedLossOptions, peer_losses
+from robustdml_ops.losses.peer.package import WeightedLossOptions, peer_losses
 from robustdml_ops.ops import AnchorBiases
 
 

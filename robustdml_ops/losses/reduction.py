@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from robustdml_ops.validation import check_sample_weights
+from robustdml_ops.engine.validation import check_sample_weights
 
 REDUCTIONS = ("mean", "none")
 

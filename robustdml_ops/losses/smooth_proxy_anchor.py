@@ -6,13 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.anchor.counting import ConfidenceCounts, count_confidences
-from robustdml_ops.anchor.problem import ConfidenceSets
-from robustdml_ops.losses.base import AnchorFamilyLoss, AnchorTerms
-from robustdml_ops.losses.metric_loss import Batch
-from robustdml_ops.losses.own_rows import own_samples
-from robustdml_ops.ops import AnchorBiases
-from robustdml_ops.validation import (
+from robustdml_ops.engine.validation import (
     check_finite_numbers,
     check_matrix,
     check_positive,
@@ -20,6 +14,12 @@ from robustdml_ops.validation import (
     check_vector,
     require,
 )
+from robustdml_ops.losses.families.anchor import AnchorFamilyLoss, AnchorTerms
+from robustdml_ops.losses.families.metric_loss import Batch
+from robustdml_ops.losses.own_rows import own_samples
+from robustdml_ops.ops import AnchorBiases
+from robustdml_ops.ops.anchor.counting import ConfidenceCounts, count_confidences
+from robustdml_ops.ops.anchor.problem import ConfidenceSets
 
 Factors = tuple[Tensor, Tensor, Tensor]
 

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from robustdml_ops.engine.validation import check_finite_numbers, check_positive, check_sizes
 from robustdml_ops.losses.center_spread import center_spread
 from robustdml_ops.losses.centers_by_class import CentersByClassLoss
-from robustdml_ops.losses.distances import named
-from robustdml_ops.losses.metric_loss import Batch, Parts, no_initialisation
-from robustdml_ops.losses.peer import ClassLossOptions, peer_losses
+from robustdml_ops.losses.families.metric_loss import Batch, Parts, no_initialisation
+from robustdml_ops.losses.peer.distances import named
+from robustdml_ops.losses.peer.package import ClassLossOptions, peer_losses
 from robustdml_ops.ops import similarity
-from robustdml_ops.validation import check_finite_numbers, check_positive, check_sizes
 
 
 class SoftTripleLoss(CentersByClassLoss):

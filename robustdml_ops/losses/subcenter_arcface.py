@@ -7,13 +7,9 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from robustdml_ops.losses.arcface import ArcFaceLoss
-from robustdml_ops.losses.centers_by_class import CentersByClassLoss
-from robustdml_ops.losses.labels import class_labels
-from robustdml_ops.losses.peer import ClassLossOptions
-from robustdml_ops.precision import compute_dtype
-from robustdml_ops.rows.lengths import unit_rows
-from robustdml_ops.validation import (
+from robustdml_ops.engine.precision import compute_dtype
+from robustdml_ops.engine.rows.lengths import unit_rows
+from robustdml_ops.engine.validation import (
     check_finite_embeddings,
     check_finite_numbers,
     check_label_range,
@@ -21,6 +17,10 @@ from robustdml_ops.validation import (
     check_same_device,
     check_sizes,
 )
+from robustdml_ops.losses.arcface import ArcFaceLoss
+from robustdml_ops.losses.centers_by_class import CentersByClassLoss
+from robustdml_ops.losses.labels import class_labels
+from robustdml_ops.losses.peer.package import ClassLossOptions
 
 _SAMPLES = 1 << 14  # whose centres are gathered at a time
 

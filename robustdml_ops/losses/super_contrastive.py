@@ -6,13 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from robustdml_ops.ops import superloss
-from robustdml_ops.pairs.distances import own_distances, pair_distances
-from robustdml_ops.robust.loss_thresholds import RunningMean
-from robustdml_ops.rows.lengths import unit_rows
-from robustdml_ops.shards import ONE_PROCESS, OneProcess, settings_of
-from robustdml_ops.tracing import without_autocast
-from robustdml_ops.validation import (
+from robustdml_ops.backends.tracing import without_autocast
+from robustdml_ops.engine.rows.lengths import unit_rows
+from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess, settings_of
+from robustdml_ops.engine.validation import (
     check_finite_embeddings,
     check_finite_numbers,
     check_labels,
@@ -20,6 +17,9 @@ from robustdml_ops.validation import (
     check_positive,
     check_sample_weights,
 )
+from robustdml_ops.losses.loss_thresholds import RunningMean
+from robustdml_ops.ops import superloss
+from robustdml_ops.ops.pairs.distances import own_distances, pair_distances
 
 
 class SuperContrastiveLoss(nn.Module):

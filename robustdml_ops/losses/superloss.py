@@ -2,10 +2,10 @@
 
 from torch import Tensor, nn
 
+from robustdml_ops.engine.validation import check_finite_numbers, check_losses, check_positive, check_sample_weights
+from robustdml_ops.losses.loss_thresholds import RunningMean
 from robustdml_ops.losses.reduction import check_reduction, reduce_samples
 from robustdml_ops.ops import superloss
-from robustdml_ops.robust.loss_thresholds import RunningMean
-from robustdml_ops.validation import check_finite_numbers, check_losses, check_positive, check_sample_weights
 
 
 class SuperLoss(nn.Module):

@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from robustdml_ops.losses.metric_loss import MetricLoss
+from robustdml_ops.engine.proxy_update import bind, owner_of
+from robustdml_ops.engine.validation import check_local, check_number, check_positive
+from robustdml_ops.losses.families.metric_loss import MetricLoss
 from robustdml_ops.optim.sharded import is_sharded, local_of, part_like, shard_like
 from robustdml_ops.optim.step import ProxyStep
-from robustdml_ops.proxy_update import bind, owner_of
-from robustdml_ops.validation import check_local, check_number, check_positive
 
 Losses = nn.Module | Iterable[nn.Module | dict[str, Any]]
 

@@ -7,7 +7,7 @@ never change. The random bits are a function of seed, step and place (``csrc/mat
 import torch
 from torch import Tensor
 
-from robustdml_ops.self_paced.counter_random import random_key
+from robustdml_ops.ops.self_paced.counter_random import random_key
 
 _GOLDEN, _FIRST, _SECOND = (value - (1 << 64) for value in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 

@@ -7,13 +7,13 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from robustdml_ops import native_module as module
+from robustdml_ops.backends import native_module as module
+from robustdml_ops.engine.proxy_update import ProxyUpdate
+from robustdml_ops.engine.rows.lengths import SHORTEST, inverse_lengths
+from robustdml_ops.engine.validation import all_finite
 from robustdml_ops.optim.no_gradient import NoGradient, stands_for_none
 from robustdml_ops.optim.rounding import key_from, random_bits, round_at_random, step_key
 from robustdml_ops.optim.sharded import is_sharded, local_of
-from robustdml_ops.proxy_update import ProxyUpdate
-from robustdml_ops.rows.lengths import SHORTEST, inverse_lengths
-from robustdml_ops.validation import all_finite
 
 # Rows whose lengths are looked at together: some numbers of each row are made for that.
 _LOOKED_AT = 1 << 16

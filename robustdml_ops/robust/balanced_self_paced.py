@@ -5,12 +5,12 @@ import math
 import torch
 from torch import Tensor
 
+from robustdml_ops.engine.validation import INTEGERS, check_matrix, check_positive, check_same_device, check_sizes
 from robustdml_ops.ops import pair_lse, self_paced_descent, self_paced_sweep
+from robustdml_ops.ops.self_paced import MOST_MU
 from robustdml_ops.robust.batch import check_ids
 from robustdml_ops.robust.buffers import TypedBuffers
 from robustdml_ops.robust.replicas import check_replicas
-from robustdml_ops.self_paced import MOST_MU
-from robustdml_ops.validation import INTEGERS, check_matrix, check_positive, check_same_device, check_sizes
 
 SOLVERS = ("exact", "stochastic")
 _VISITS = 160  # of each sample in an update: 10⁷ steps for 60 000 samples

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from robustdml_ops.validation import (
+from robustdml_ops.engine.validation import (
     check_finite_embeddings,
     check_id_range,
     check_label_range,

@@ -5,10 +5,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from robustdml_ops.engine.validation import check_labels, check_matrix, check_sizes
 from robustdml_ops.robust.batch import check_ids, check_keep
 from robustdml_ops.robust.buffers import TypedBuffers
-from robustdml_ops.robust.prism import PRISM
-from robustdml_ops.validation import check_labels, check_matrix, check_sizes
+from robustdml_ops.robust.prism.prism import PRISM
 
 
 class Corrected(NamedTuple):

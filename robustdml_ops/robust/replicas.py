@@ -11,18 +11,7 @@ _warned: WeakSet[nn.Module] = WeakSet()
 
 
 def check_replicas(memory: nn.Module, divided: bool) -> None:
-    """Look whether the forward of DistributedDataParallel that runs has copied over what ``memory`` remembers.
-
-    Warns
-    -----
-    UserWarning
-        Once for each filter: what the other processes have seen is forgotten.
-
-    Raises
-    ------
-    RuntimeError
-        Its classes are divided: those of the first process have been written over those of the others.
-    """
+    """Look whether the forward of DistributedDataParallel that runs has copied over what ``memory`` remembers."""
     ddp = None if torch.compiler.is_compiling() else getattr(DistributedDataParallel, "_active_ddp_module", None)
     if ddp is None or ddp.process_group.size() == 1:
         return

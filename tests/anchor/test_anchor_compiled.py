@@ -6,15 +6,15 @@ from unittest import mock
 import pytest
 import torch
 
-from robustdml_ops import cards
-from robustdml_ops.anchor.problem import AnchorChunk, AnchorProblem, ConfidenceSets
-from robustdml_ops.anchor.result import Wanted
-from robustdml_ops.anchor.small_step import step_launch
-from robustdml_ops.anchor.sweep import anchor_sweep
-from robustdml_ops.anchor.triton import TritonAnchor, epilogue_launch
-from robustdml_ops.label_sets import LabelSets
-from robustdml_ops.precision import set_float32_products
-from robustdml_ops.triton_device import tile_of
+from robustdml_ops.backends import cards
+from robustdml_ops.backends.triton_device import tile_of
+from robustdml_ops.engine.label_sets import LabelSets
+from robustdml_ops.engine.precision import set_float32_products
+from robustdml_ops.ops.anchor.problem import AnchorChunk, AnchorProblem, ConfidenceSets
+from robustdml_ops.ops.anchor.result import Wanted
+from robustdml_ops.ops.anchor.small_step import step_launch
+from robustdml_ops.ops.anchor.sweep import anchor_sweep
+from robustdml_ops.ops.anchor.triton import TritonAnchor, epilogue_launch
 from tests.ahead_of_time import ARCHITECTURES, check, check_resources, compiling
 from tests.sass import loops
 

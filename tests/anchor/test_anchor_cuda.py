@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from robustdml_ops.anchor.problem import AnchorChunk, AnchorProblem, ConfidenceSets
-from robustdml_ops.anchor.sweep import BACKENDS
-from robustdml_ops.label_sets import LabelSets
+from robustdml_ops.engine.label_sets import LabelSets
+from robustdml_ops.ops.anchor.problem import AnchorChunk, AnchorProblem, ConfidenceSets
+from robustdml_ops.ops.anchor.sweep import BACKENDS
 
 NATIVE, EAGER = BACKENDS["native"], BACKENDS["eager"]
 

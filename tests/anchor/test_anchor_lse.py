@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from robustdml_ops.anchor.autograd import anchor_sweep_op
 from robustdml_ops.ops import AnchorBiases, ConfidenceSets, LabelSets, anchor_loss, anchor_lse, similarity
+from robustdml_ops.ops.anchor.autograd import anchor_sweep_op
 
 B, C, D = 6, 11, 5
 

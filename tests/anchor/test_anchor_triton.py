@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from robustdml_ops.anchor import triton as triton_anchor
-from robustdml_ops.anchor.problem import AnchorChunk, AnchorProblem, ConfidenceSets
-from robustdml_ops.anchor.sweep import BACKENDS, SweepResult, Wanted, anchor_sweep
-from robustdml_ops.label_sets import LabelSets
-from robustdml_ops.precision import operand_dtype, set_float32_products
+from robustdml_ops.engine.label_sets import LabelSets
+from robustdml_ops.engine.precision import operand_dtype, set_float32_products
+from robustdml_ops.ops.anchor import triton as triton_anchor
+from robustdml_ops.ops.anchor.problem import AnchorChunk, AnchorProblem, ConfidenceSets
+from robustdml_ops.ops.anchor.sweep import BACKENDS, SweepResult, Wanted, anchor_sweep
 from tests.triton_here import DEVICE, MARKS
 
 EAGER, TRITON = BACKENDS["eager"], BACKENDS["triton"]

@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 import torch
 
-from robustdml_ops import cards
-from robustdml_ops.anchor import triton as triton_anchor
-from robustdml_ops.anchor.sweep import SweepResult, Wanted
+from robustdml_ops.backends import cards
 from robustdml_ops.losses import ProxyAnchorLoss
+from robustdml_ops.ops.anchor import triton as triton_anchor
+from robustdml_ops.ops.anchor.sweep import SweepResult, Wanted
 from tests.anchor.test_anchor_triton import EAGER, TRITON, Case, assert_as_exact_as_eager
 from tests.triton_here import DEVICE, MARKS
 

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from python_ref import class_log_sum_exp
-from robustdml_ops.classes.autograd import class_gradient_op, class_sweep_op
-from robustdml_ops.label_sets import LabelSets
+from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.ops import class_lse
+from robustdml_ops.ops.classes.autograd import class_gradient_op, class_sweep_op
 
 BACKENDS = ("native", "eager")
 POOLINGS = {"none": {}, "max": {"pooling": "max"}, "softmax": {"pooling": "softmax", "gamma": 0.2}}

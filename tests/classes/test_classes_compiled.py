@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from robustdml_ops.classes.problem import ClassChunk, ClassProblem, ClassSums, ClassUpstream
-from robustdml_ops.classes.triton import TritonClasses
-from robustdml_ops.label_sets import LabelSets
-from robustdml_ops.precision import set_float32_products
+from robustdml_ops.engine.label_sets import LabelSets
+from robustdml_ops.engine.precision import set_float32_products
+from robustdml_ops.ops.classes.problem import ClassChunk, ClassProblem, ClassSums, ClassUpstream
+from robustdml_ops.ops.classes.triton import TritonClasses
 from tests.ahead_of_time import ARCHITECTURES, check
 
 TRITON = TritonClasses()

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from robustdml_ops.classes.problem import ClassChunk, ClassProblem, ClassSums, ClassUpstream
-from robustdml_ops.classes.sweep import BACKENDS
-from robustdml_ops.label_sets import LabelSets
+from robustdml_ops.engine.label_sets import LabelSets
+from robustdml_ops.ops.classes.problem import ClassChunk, ClassProblem, ClassSums, ClassUpstream
+from robustdml_ops.ops.classes.sweep import BACKENDS
 
 NATIVE, EAGER = BACKENDS["native"], BACKENDS["eager"]
 

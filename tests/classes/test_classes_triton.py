@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from robustdml_ops.classes import triton as triton_classes
-from robustdml_ops.classes.problem import ClassProblem, ClassSums
-from robustdml_ops.classes.sweep import BACKENDS, class_sweep, class_sweep_backward
-from robustdml_ops.label_sets import LabelSets
-from robustdml_ops.precision import operand_dtype
+from robustdml_ops.engine.label_sets import LabelSets
+from robustdml_ops.engine.precision import operand_dtype
+from robustdml_ops.ops.classes import triton as triton_classes
+from robustdml_ops.ops.classes.problem import ClassProblem, ClassSums
+from robustdml_ops.ops.classes.sweep import BACKENDS, class_sweep, class_sweep_backward
 from tests.triton_here import DEVICE, MARKS
 
 EAGER, TRITON = BACKENDS["eager"], BACKENDS["triton"]

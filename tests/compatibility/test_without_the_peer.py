@@ -9,7 +9,7 @@ import torch
 from peers import CLASS_NAMES, MARGIN_NAMES, NAMES, batch
 
 import robustdml_ops.losses as ours
-from robustdml_ops.losses import peer
+from robustdml_ops.losses.peer import package as peer
 
 # An import of a module that is None fails.
 WITHOUT = """
@@ -18,7 +18,7 @@ sys.modules["pytorch_metric_learning"] = None
 sys.path.insert(0, {root!r})
 import torch
 import robustdml_ops.losses as ours
-from robustdml_ops.losses.peer import INSTALLED
+from robustdml_ops.losses.peer.package import INSTALLED
 assert not INSTALLED
 """
 

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-MODULES = ("losses", "pairs", "prism", "training", "drawn", "replicas", "recipes", "errors")
+MODULES = ("losses", "pairs", "prism", "training", "drawn", "replicas", "errors")
 TIMEOUT = timedelta(seconds=60)
 # Samples of each process: unequal numbers, and none.
 SIZES = {1: (10,), 2: (7, 3), 3: (5, 0, 3), 4: (3, 1, 0, 6)}

@@ -16,11 +16,11 @@ import pytest
 import torch
 from PIL import Image
 
-from robustdml_ops.recipes.cli import main
+from robustdml.cli import main
 from tests.docs.blocks import Block, commands, read_blocks
 
 # Blocks of commands that run: page, first line, and how many of the commands. The fourth of these exports, which takes
-# longer than all the others, and is tried by tests/recipes/test_using_models.py.
+# longer than all the others, and is tried by app/tests/test_using_models.py.
 RUN = {("docs/models.md", "robustdml train --data photos --out out/run"): 3}
 BLOCKS = [block for block in read_blocks() if block.language in ("python", "pycon") or (block.page, block.first) in RUN]
 # Page and first line of a block that cannot run here, and why. Its syntax and its imports are tried.

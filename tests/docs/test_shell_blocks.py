@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from robustdml_ops.recipes.cli import COMMANDS, main
-from robustdml_ops.recipes.commands import train
-from robustdml_ops.recipes.settings.given import make_config
+from robustdml.cli import COMMANDS, main
+from robustdml.commands import train
+from robustdml.settings.given import make_config
 from tests.docs.blocks import PAGES, ROOT, commands, indented_blocks, inline_commands, read_blocks
 
 BLOCKS = [block for block in read_blocks() if block.language == "bash"]
@@ -34,16 +34,16 @@ INCOMPLETE = {
 }
 # Modules of bench/ that read their arguments by themselves, and how many they take.
 PLAIN = {
-    "bench.audit_digits": 0,
+    "experiments.bench.audit_digits": 0,
     "bench.bank_steps": 4,
     "bench.crowd": 4,
-    "bench.gain": 3,
+    "experiments.bench.gain": 3,
     "bench.many_classes": 2,
     "bench.optimizer_steps": 3,
-    "bench.prism_cut": 0,
-    "bench.prism_extensions": 0,
+    "experiments.bench.prism_cut": 0,
+    "experiments.bench.prism_extensions": 0,
     "bench.shard_steps": 4,
-    "bench.suite_table": None,
+    "experiments.bench.suite_table": None,
 }
 
 
@@ -100,7 +100,7 @@ def _read(words, monkeypatch):
 
 def _read_robustdml(arguments, monkeypatch):
     if arguments[:1] and arguments[0] in COMMANDS:
-        module = import_module(f"robustdml_ops.recipes.commands.{arguments[0]}")
+        module = import_module(f"robustdml.commands.{arguments[0]}")
         monkeypatch.setattr(module, "run", _look)
     alone = arguments[-1:] in (["--help"], ["--version"])
     if len(arguments) == 1 and not alone:

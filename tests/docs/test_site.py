@@ -10,7 +10,7 @@ import re
 import pytest
 
 import robustdml_ops
-from robustdml_ops.recipes.cli import COMMANDS
+from robustdml.cli import COMMANDS
 from tests.docs.blocks import PAGES, ROOT
 
 griffe = pytest.importorskip("griffe", reason="the extra docs is not installed")
@@ -41,8 +41,8 @@ SOURCES = {
 MODULES = ("robustdml_ops.losses", "robustdml_ops.robust")
 # Functions without an example, and why.
 WITHOUT_EXAMPLE = {
-    "robustdml_ops.recipes.loss_inputs.make_loss_inputs": "takes a whole run of training",
-    "robustdml_ops.recipes.taxonomy.tree_from_wordnet": "reads WordNet's files, which a machine need not have",
+    "robustdml.loss_inputs.make_loss_inputs": "takes a whole run of training",
+    "experiments.taxonomy.tree_from_wordnet": "reads WordNet's files, which a machine need not have",
 }
 
 

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from torch.distributed.run import parse_args
 
-from robustdml_ops.recipes.commands import train
+from robustdml.commands import train
 from tests.subprocesses import ROOT
 
 # Slurm's programs and the environment, as far as the script needs them.

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy.special import lambertw as scipy_lambertw
 
 from python_ref import procsim
-from robustdml_ops.lambert_w.autograd import confidence_op, lambertw_op, superloss_op
 from robustdml_ops.ops import confidence, lambertw, otsu_threshold, superloss
+from robustdml_ops.ops.lambert_w.autograd import confidence_op, lambertw_op, superloss_op
 
 CPU_BACKENDS = ("native", "eager")
 DTYPES = [torch.float64, torch.float32]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from robustdml_ops.lambert_w.triton import TritonLambertW
+from robustdml_ops.ops.lambert_w.triton import TritonLambertW
 from tests.ahead_of_time import ARCHITECTURES, check_elementwise
 
 TRITON = TritonLambertW()

@@ -5,7 +5,7 @@ import torch
 
 pytest.importorskip("triton", minversion="3.6", reason="Triton is not installed")
 
-from robustdml_ops import backends
+from robustdml_ops.backends import choice as backends
 from tests.lambert_w.lambert_w_against_eager import DTYPES, compare
 from tests.subprocesses import printed
 

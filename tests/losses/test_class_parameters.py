@@ -8,9 +8,9 @@ from pytorch_metric_learning import losses as pml
 from safetensors.torch import load_file, save_file
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from robustdml_ops.engine.similarity_chunks import gradient_room
 from robustdml_ops.losses import NormalizedSoftmaxLoss, SoftTripleLoss, SubCenterArcFaceLoss
 from robustdml_ops.ops import AnchorBiases, LabelSets, anchor_loss, class_lse, similarity
-from robustdml_ops.sweep import gradient_room
 
 C, D, B = 23, 16, 12
 LOSSES = {

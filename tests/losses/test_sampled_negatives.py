@@ -20,8 +20,8 @@ from robustdml_ops.losses import (
     SoftTripleLoss,
     SubCenterArcFaceLoss,
 )
-from robustdml_ops.losses.drawn_classes import draw_classes
-from robustdml_ops.losses.taken_rows import take_rows
+from robustdml_ops.losses.sampling.drawn_classes import draw_classes
+from robustdml_ops.losses.sampling.taken_rows import take_rows
 
 C, D, B = 30, 5, 8
 SHARED = {"negative_share": 0.2, "negative_seed": 3}
@@ -159,7 +159,7 @@ def test_loss_and_gradients_of_proxy_anchor_keep_their_expectation(name, monkeyp
     assert (error > 1e-6).sum() > 100
     # It would be seen: with each class counted once the loss is too small by many errors.
     monkeypatch.setattr(
-        "robustdml_ops.losses.drawn_classes.Drawn.weights",
+        "robustdml_ops.losses.sampling.drawn_classes.Drawn.weights",
         lambda drawn, dtype: torch.ones(len(drawn.classes)).to(dtype),
     )
     mean, error, _ = means(name, 100)

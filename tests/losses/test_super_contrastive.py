@@ -5,9 +5,9 @@ import torch
 from pytorch_metric_learning import losses as pml
 
 import python_ref
+from robustdml_ops.engine.rows.lengths import unit_rows
 from robustdml_ops.losses import SuperContrastiveLoss
-from robustdml_ops.pairs.distances import pair_distances
-from robustdml_ops.rows.lengths import unit_rows
+from robustdml_ops.ops.pairs.distances import pair_distances
 
 
 def pairs_by_loop(X, y, pos_margin, neg_margin):
@@ -138,7 +138,7 @@ def test_near_vectors_have_their_distance_and_gradient(D, dtype, monkeypatch):
         upstream = torch.rand(30, 30, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
         (slope,) = torch.autograd.grad(expected, exact, upstream)
         for elements in (1 << 23, 7 * D):
-            monkeypatch.setattr("robustdml_ops.pairs.distances._ELEMENTS", elements)
+            monkeypatch.setattr("robustdml_ops.ops.pairs.distances._ELEMENTS", elements)
             ours = pair_distances(X)
             error = (ours.double() - expected).detach().abs()
             assert error.max() <= 80 * eps

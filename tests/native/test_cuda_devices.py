@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from robustdml_ops import native_module as module
+from robustdml_ops.backends import native_module as module
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
 from python_ref import row_wise_adagrad
-from robustdml_ops import native_module
+from robustdml_ops.backends import native_module
 from robustdml_ops.losses import (
     AdaptiveProxyAnchorLoss,
     NormalizedSoftmaxLoss,

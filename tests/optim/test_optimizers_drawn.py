@@ -6,17 +6,12 @@ import math
 import pytest
 import torch
 
-from robustdml_ops import native_module
-from robustdml_ops.losses import (
-    AdaptiveProxyAnchorLoss,
-    NormalizedSoftmaxLoss,
-    ProxyAnchorLoss,
-    SubCenterArcFaceLoss,
-)
-from robustdml_ops.losses.drawn_classes import draw_classes
+from robustdml_ops.backends import native_module
+from robustdml_ops.engine.proxy_update import UpdateOfRows, update_of
+from robustdml_ops.losses import AdaptiveProxyAnchorLoss, NormalizedSoftmaxLoss, ProxyAnchorLoss, SubCenterArcFaceLoss
+from robustdml_ops.losses.sampling.drawn_classes import draw_classes
 from robustdml_ops.ops import class_lse
 from robustdml_ops.optim import ProxyAdagrad, ProxyAdamW, ProxySGD
-from robustdml_ops.proxy_update import UpdateOfRows, update_of
 from tests.storages import Storages
 
 B, C, D, H = 7, 45, 5, 3

@@ -7,13 +7,8 @@ import math
 import pytest
 import torch
 
-from robustdml_ops import native_module
-from robustdml_ops.losses import (
-    MultiSimilarityLoss,
-    NormalizedSoftmaxLoss,
-    ProxyAnchorLoss,
-    SoftTripleLoss,
-)
+from robustdml_ops.backends import native_module
+from robustdml_ops.losses import MultiSimilarityLoss, NormalizedSoftmaxLoss, ProxyAnchorLoss, SoftTripleLoss
 from robustdml_ops.ops import class_lse
 from robustdml_ops.optim import ProxyAdagrad, ProxyAdamW, ProxySGD
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from python_ref import otsu_threshold as reference
 from robustdml_ops.ops import confidence, otsu_confidence, otsu_threshold
-from robustdml_ops.otsu import otsu_op
+from robustdml_ops.ops.otsu import otsu_op
 from tests.otsu.otsu_oracle import check
 
 CPU_BACKENDS = ("native", "eager")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from robustdml_ops.otsu.triton import LONGEST, TritonOtsu
+from robustdml_ops.ops.otsu.triton import LONGEST, TritonOtsu
 from tests.ahead_of_time import check_elementwise
 
 

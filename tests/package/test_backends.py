@@ -7,10 +7,10 @@ import warnings
 import pytest
 import torch
 
-from robustdml_ops import backends
-from robustdml_ops import native_module as module
-from robustdml_ops.anchor.sweep import BACKENDS
-from robustdml_ops.self_paced import BACKENDS as ON_HOST
+from robustdml_ops.backends import choice as backends
+from robustdml_ops.backends import native_module as module
+from robustdml_ops.ops.anchor.sweep import BACKENDS
+from robustdml_ops.ops.self_paced import BACKENDS as ON_HOST
 
 CPU, F32 = torch.device("cpu"), torch.float32
 NATIVE, EAGER = BACKENDS["native"], BACKENDS["eager"]

@@ -16,7 +16,7 @@ from bench.gpu.steps import LARGE, SMALL
 from bench.gpu.targets import TARGETS, Found, predictions, table
 from bench.gpu.variants import GROUPS, VARIANTS, changed, of_group
 from bench.shapes import Shape
-from robustdml_ops import cards
+from robustdml_ops.backends import cards
 from tests.package.test_cards import launches
 
 MACHINE = {"capability": "9.0", "gpu": "NVIDIA H100", "cpu": "x86", "driver": "580", "python": "3.12", "torch": "2.11",

@@ -8,14 +8,16 @@ import pytest
 import torch
 
 from bench.gpu.adopt import differing
-from robustdml_ops import backends, cards, chunks
-from robustdml_ops.anchor import small_step
-from robustdml_ops.anchor import triton as anchor
-from robustdml_ops.chunks import MB, chunk_rows
-from robustdml_ops.classes import triton as classes
-from robustdml_ops.pairs import triton as pairs
-from robustdml_ops.rows import triton as rows
-from robustdml_ops.triton_device import fused_pays
+from robustdml_ops.backends import cards
+from robustdml_ops.backends import choice as backends
+from robustdml_ops.backends.triton_device import fused_pays
+from robustdml_ops.engine import chunk_sizes as chunks
+from robustdml_ops.engine.chunk_sizes import MB, chunk_rows
+from robustdml_ops.engine.rows import triton as rows
+from robustdml_ops.ops.anchor import small_step
+from robustdml_ops.ops.anchor import triton as anchor
+from robustdml_ops.ops.classes import triton as classes
+from robustdml_ops.ops.pairs import triton as pairs
 
 CUDA, F32, F64, BF16 = torch.device("cuda"), torch.float32, torch.float64, torch.bfloat16
 ROWS = sorted(cards.CARDS)

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from robustdml_ops import cards, chunks
-from robustdml_ops.chunks import MB, cache_rows, chunk_rows
+from robustdml_ops.backends import cards
+from robustdml_ops.engine import chunk_sizes as chunks
+from robustdml_ops.engine.chunk_sizes import MB, cache_rows, chunk_rows
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 pytestmark = pytest.mark.usefixtures("default_card")

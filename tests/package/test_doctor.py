@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from robustdml_ops import native_module
+from robustdml_ops.backends import native_module
 from robustdml_ops.doctor import command, folders, machine, ops, speed, threads, versions
 from robustdml_ops.doctor.command import main
 
@@ -144,7 +144,7 @@ def test_it_needs_no_extra():
         "sys.meta_path.insert(0, Nothing())\n"
         "from robustdml_ops.doctor import speed\n"
         "speed.C, speed.SECONDS = 500, 0.05\n"
-        "from robustdml_ops.__main__ import main\n"
+        "from robustdml.__main__ import main\n"
         "sys.argv = ['robustdml', 'doctor']\n"
         "status = main()\n"
         "print('status', status)"
@@ -253,7 +253,7 @@ sys.meta_path.insert(0, Broken())
 from robustdml_ops.doctor import speed
 speed.C, speed.SECONDS = 500, 0.05
 ctypes.CDLL(sys.argv.pop())
-from robustdml_ops.__main__ import main
+from robustdml.__main__ import main
 sys.exit(main())
 """
 

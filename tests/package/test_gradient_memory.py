@@ -5,7 +5,7 @@ import gc
 import pytest
 import torch
 
-from robustdml_ops import gradient_memory
+from robustdml_ops.engine import gradient_memory
 from robustdml_ops.losses import NormalizedSoftmaxLoss, ProxyAnchorLoss
 
 B, C, D = 4, 5000, 64  # 1.3 MB

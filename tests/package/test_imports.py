@@ -11,16 +11,27 @@ import pytest
 import robustdml_ops
 from tests.subprocesses import ROOT, printed
 
-ROOMS = {"rows", "anchor", "classes", "pairs", "similarity", "vmf", "otsu", "lambert_w", "self_paced"}
-PACKAGES = ("robustdml_ops", "python_ref", "bench")
+# Each house with the folder that its imports start from; "robustdml_ops.python_ref" and ".bench" are links.
+HOUSES = {
+    "robustdml_ops": ROOT,
+    "python_ref": ROOT,
+    "bench": ROOT,
+    "robustdml": ROOT / "app",
+    "experiments": ROOT,
+}
 
 
-def module_name(file: Path) -> str:
-    parts = file.relative_to(ROOT).with_suffix("").parts
+def module_name(file: Path, start: Path) -> str:
+    parts = file.relative_to(start).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-FILES = {module_name(file): file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))}
+FILES = {
+    module_name(file, start): file
+    for house, start in HOUSES.items()
+    for file in sorted((start / house).rglob("*.py"))
+    if not (house == "experiments" and "tests" in file.parts)
+}
 
 
 def imports_of(module: str) -> set[str]:
@@ -45,76 +56,85 @@ def canonical(module: str) -> str:
 
 
 IMPORTS = {module: imports_of(module) for module in FILES}
+# A folder may import those before it, and files of its own.
+LAYERS = ("backends", "engine", "ops", "losses", "robust", "optim", "distributed", "doctor")
 
 
-def folder(module: str) -> str:
-    """``anchor`` of ``robustdml_ops.anchor.sweep``; a file beside the folders counts as one."""
-    package, *rest = module.split(".")
-    return rest[0] if rest and package == "robustdml_ops" else package
+def layer(module: str) -> str:
+    """``ops`` of ``robustdml_ops.ops.anchor.sweep``."""
+    return (module.split(".") + [""])[1]
 
 
 def test_the_walk_sees_what_is_there():
     """Imports of a package, of one of its modules, within functions, and of the package's own lazily imported parts."""
-    assert {folder(module) for module in FILES} >= ROOMS
-    assert "robustdml_ops.native_module" in IMPORTS["robustdml_ops.rows.native"]
-    assert "robustdml_ops.anchor.kernels" in IMPORTS["robustdml_ops.anchor.triton"]
-    assert "robustdml_ops.anchor" in IMPORTS["robustdml_ops.ops"]
+    assert {layer(module) for module in FILES if module.startswith("robustdml_ops.")} == set(LAYERS)
+    assert "robustdml_ops.backends.native_module" in IMPORTS["robustdml_ops.engine.rows.native"]
+    assert "robustdml_ops.ops.anchor.kernels" in IMPORTS["robustdml_ops.ops.anchor.triton"]
+    assert "robustdml_ops.ops.anchor" in IMPORTS["robustdml_ops.ops"]
     assert "robustdml_ops.losses" in IMPORTS["robustdml_ops"]
     assert "python_ref.anchor" in IMPORTS["python_ref"]
-
-
-def circle(graph: dict[str, set[str]]) -> list[str] | None:
-    try:
-        graphlib.TopologicalSorter(graph).prepare()
-    except graphlib.CycleError as error:
-        return error.args[1]
-    return None
+    assert "robustdml.train" in IMPORTS["experiments.comparison.cells"]
 
 
 def test_no_circle_of_files():
-    assert circle(IMPORTS) is None
+    try:
+        graphlib.TopologicalSorter(IMPORTS).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
 
 
-def test_no_circle_of_folders():
-    """The package itself aside, which imports its parts when they are used, and has the version that they read."""
-    folders: dict[str, set[str]] = {}
-    for module, imported in IMPORTS.items():
-        folders.setdefault(folder(module), set()).update(map(folder, imported))
-    own = folder("robustdml_ops")
-    assert circle({name: imported - {name, own} for name, imported in folders.items() if name != own}) is None
-
-
-OUTSIDE = ("python_ref", "bench")
+@pytest.mark.parametrize("name", LAYERS)
+def test_arrows_point_down(name):
+    above = set(LAYERS[LAYERS.index(name) + 1 :])
+    upwards = {
+        module: found
+        for module, imported in IMPORTS.items()
+        if module.startswith("robustdml_ops.") and layer(module) == name
+        if (found := {other for other in imported if other.startswith("robustdml_ops.") and layer(other) in above})
+    }
+    assert not upwards
 
 
 @pytest.mark.parametrize(
-    ("folder_below", "above"),
+    ("house", "may_import"),
     [
-        *((room, {"ops", "losses", "optim", "robust", "audit", "recipes", *OUTSIDE}) for room in sorted(ROOMS)),
-        ("distributed", {"ops", "losses", "optim", "robust", "audit", "recipes", *ROOMS, *OUTSIDE}),
-        ("losses", {"distributed", "optim", "audit", "recipes", *OUTSIDE}),
-        ("robust", {"distributed", "optim", "audit", "recipes", *OUTSIDE}),
-        ("audit", {"distributed", "recipes", *OUTSIDE}),
-        ("python_ref", {folder(module) for module in FILES} - {"python_ref"}),
+        ("python_ref", set()),
+        ("robustdml_ops", set()),
+        ("bench", {"robustdml_ops", "python_ref"}),
+        ("robustdml", {"robustdml_ops"}),
+        ("experiments", {"robustdml_ops", "robustdml", "python_ref", "bench"}),
     ],
 )
-def test_arrows_point_down(folder_below, above):
-    upwards = {
-        module: {name for name in imported if folder(name) in above}
+def test_houses(house, may_import):
+    crossed = {
+        module: found
         for module, imported in IMPORTS.items()
-        if folder(module) == folder_below
+        if module.split(".")[0] == house
+        if (found := {other for other in imported if other.split(".")[0] not in {house, *may_import}})
     }
-    assert upwards
-    assert not {module: names for module, names in upwards.items() if names}
+    assert not crossed
 
 
-def test_what_all_rooms_share_knows_no_room_but_the_rows():
-    shared = {name for name in FILES if FILES[name].parent.name == "robustdml_ops" and "__" not in FILES[name].name}
-    shared -= {"robustdml_ops.ops"}
-    assert {"robustdml_ops.sweep", "robustdml_ops.backends", "robustdml_ops.native_module"} <= shared
-    for module in shared:
-        above = {folder(name) for name in IMPORTS[module]} & (ROOMS | {"ops", "losses", "optim", "robust", "recipes"})
-        assert above <= {"rows"}, module
+PUBLIC = {f"robustdml_ops.{name}" for name in ("losses", "robust", "ops", "optim", "distributed", "doctor.command")}
+
+
+def test_what_leaves_the_library_is_public():
+    """The application and the experiments import public packages of the library alone."""
+    private = {
+        module: found
+        for module, imported in IMPORTS.items()
+        if module.split(".")[0] in ("robustdml", "experiments")
+        if (found := {o for o in imported if o.startswith("robustdml_ops.")} - PUBLIC)
+    }
+    assert not private
+
+
+def test_the_root_of_the_library_is_nearly_empty():
+    root = Path(robustdml_ops.__file__).parent
+    assert sorted(file.name for file in root.iterdir() if file.is_file() and file.suffix != ".so") == [
+        "__init__.py",
+        "py.typed",
+    ]
 
 
 HEAVY = ("triton", "matplotlib", "sklearn", "pytorch_metric_learning", "PIL", "scipy", "mpmath", "rich", "pybind11")
@@ -134,13 +154,13 @@ def test_its_parts_come_when_they_are_used():
         "import robustdml_ops as r; print(r.losses.ProxyAnchorLoss.__name__, r.ops.anchor_lse.__name__, "
         "r.robust.__name__, r.__version__, dir(r))"
     )
-    names = "['__version__', 'distributed', 'losses', 'ops', 'optim', 'recipes', 'robust']"
+    names = "['__version__', 'distributed', 'losses', 'ops', 'optim', 'robust']"
     assert printed(code) == f"ProxyAnchorLoss anchor_lse robustdml_ops.robust 0.1.0 {names}"
 
 
 def test_an_unknown_part_is_named():
-    with pytest.raises(AttributeError, match="no attribute 'engine': it has __version__, distributed, losses"):
-        robustdml_ops.engine  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'recipes': it has __version__, distributed, losses"):
+        robustdml_ops.recipes  # noqa: B018
 
 
 @pytest.mark.parametrize(
@@ -152,7 +172,7 @@ def test_an_unknown_part_is_named():
     ],
 )
 def test_import_is_light(parts, without):
-    """Beyond PyTorch and what comes with it, the parts bring themselves alone: no Triton, nothing of recipes."""
+    """Beyond PyTorch and what comes with it, the parts bring themselves alone: no Triton, nothing of the application."""
     code = (
         f"import sys, torch; {without}before = set(sys.modules); import {parts}; "
         "tops = lambda names: {name.split('.')[0] for name in names}; "

@@ -6,9 +6,9 @@ import numpy
 import pytest
 import torch
 
-from robustdml_ops import triton_device
-from robustdml_ops.anchor.sweep import BACKENDS
-from robustdml_ops.backends import choose
+from robustdml_ops.backends import triton_device
+from robustdml_ops.backends.choice import choose
+from robustdml_ops.ops.anchor.sweep import BACKENDS
 from tests.subprocesses import ROOT, run_python
 
 

@@ -5,9 +5,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from robustdml_ops.anchor.counting import count_labels
 from robustdml_ops.losses import ProxyNCALoss
 from robustdml_ops.ops import AnchorBiases, LabelSets, anchor_lse, class_lse
+from robustdml_ops.ops.anchor.counting import count_labels
 
 B, C, D = 6, 4, 5
 

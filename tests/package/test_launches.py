@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from robustdml_ops import cards
+from robustdml_ops.backends import cards
 from robustdml_ops.losses import (
     ArcFaceLoss,
     ContrastiveLoss,

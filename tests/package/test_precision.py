@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from robustdml_ops import precision
+from robustdml_ops.engine import precision
+from robustdml_ops.engine.precision import autocast_operand_dtype, compute_dtype, exact_float32_products, operand_dtype
 from robustdml_ops.ops import (
     AnchorBiases,
     LabelSets,
@@ -15,12 +16,6 @@ from robustdml_ops.ops import (
     pair_hinge_sum,
     pair_lse,
     similarity,
-)
-from robustdml_ops.precision import (
-    autocast_operand_dtype,
-    compute_dtype,
-    exact_float32_products,
-    operand_dtype,
 )
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64

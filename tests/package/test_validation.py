@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from robustdml_ops.validation import all_finite, check_finite_embeddings, check_id_range
+from robustdml_ops.engine.validation import all_finite, check_finite_embeddings, check_id_range
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])

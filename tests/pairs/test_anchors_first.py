@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from robustdml_ops import native_module
+from robustdml_ops.backends import native_module
 from robustdml_ops.ops import pair_hinge, pair_hinge_sum, pair_lse, pair_lse_sum
 
 B, D = 23, 4

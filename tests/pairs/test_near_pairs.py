@@ -8,7 +8,7 @@ import torch
 from python_ref import contrastive_loss
 from robustdml_ops.losses import ContrastiveLoss
 from robustdml_ops.ops import pair_hinge, pair_hinge_sum
-from robustdml_ops.pairs.problem import DistanceLimits
+from robustdml_ops.ops.pairs.problem import DistanceLimits
 from robustdml_ops.robust import MemoryBank
 
 BACKENDS = ("native", "eager")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from robustdml_ops.pairs.triton import parts_of
+from robustdml_ops.ops.pairs.triton import parts_of
 
 
 @pytest.mark.parametrize("programs", [1, 7, 64, 256, 10_000])

@@ -7,7 +7,7 @@ from python_ref import cosine_similarity, informative_pairs, multi_similarity_lo
 from python_ref.multi_similarity import multi_similarity_terms
 from python_ref.pairs import pair_sets
 from robustdml_ops.ops import ABSENT, pair_hinge, pair_hinge_sum, pair_lse, pair_lse_sum
-from robustdml_ops.pairs.autograd import pair_sweep_op
+from robustdml_ops.ops.pairs.autograd import pair_sweep_op
 
 BACKENDS = ("native", "eager")
 MS = {"alpha": 2.0, "beta": 50.0, "base": 0.5}

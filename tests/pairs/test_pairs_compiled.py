@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from robustdml_ops.pairs.problem import GivenRows, PairChunk, PairHingeProblem, PairLSEProblem, PairSets
-from robustdml_ops.pairs.triton import TritonPairs
+from robustdml_ops.ops.pairs.problem import GivenRows, PairChunk, PairHingeProblem, PairLSEProblem, PairSets
+from robustdml_ops.ops.pairs.triton import TritonPairs
 from tests.ahead_of_time import ARCHITECTURES, check
 
 F64, F32, BF16 = torch.float64, torch.float32, torch.bfloat16

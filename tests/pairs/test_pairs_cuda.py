@@ -5,9 +5,9 @@ from itertools import product
 import pytest
 import torch
 
-from robustdml_ops.label_sets import ABSENT
-from robustdml_ops.pairs.problem import GivenRows, PairChunk, PairHingeProblem, PairLSEProblem, PairSets
-from robustdml_ops.pairs.sweep import BACKENDS
+from robustdml_ops.engine.label_sets import ABSENT
+from robustdml_ops.ops.pairs.problem import GivenRows, PairChunk, PairHingeProblem, PairLSEProblem, PairSets
+from robustdml_ops.ops.pairs.sweep import BACKENDS
 
 NATIVE, EAGER = BACKENDS["native"], BACKENDS["eager"]
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from robustdml_ops.label_sets import ABSENT
-from robustdml_ops.pairs import triton as triton_pairs
-from robustdml_ops.pairs.problem import PairHingeProblem, PairLSEProblem, PairSets
-from robustdml_ops.pairs.sweep import BACKENDS, pair_sweep
+from robustdml_ops.engine.label_sets import ABSENT
+from robustdml_ops.ops.pairs import triton as triton_pairs
+from robustdml_ops.ops.pairs.problem import PairHingeProblem, PairLSEProblem, PairSets
+from robustdml_ops.ops.pairs.sweep import BACKENDS, pair_sweep
 from tests.triton_here import DEVICE, MARKS
 
 EAGER, TRITON = BACKENDS["eager"], BACKENDS["triton"]

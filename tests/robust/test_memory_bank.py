@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from robustdml_ops.ops import ABSENT
-from robustdml_ops.robust import PRISM, MemoryBank, memory_bank
-from robustdml_ops.robust.vmf_classes import VmfClasses
-from robustdml_ops.vmf import fit_vmf, vmf_log_peak
+from robustdml_ops.ops.vmf import fit_vmf, vmf_log_peak
+from robustdml_ops.robust import PRISM, MemoryBank
+from robustdml_ops.robust.bank import memory_bank
+from robustdml_ops.robust.prism.vmf_classes import VmfClasses
 
 C, D, N = 5, 3, 9
 # What PRISM is asked for, and how its bank then stores rows.

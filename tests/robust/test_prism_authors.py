@@ -11,8 +11,8 @@ from torch.nn.functional import normalize
 
 from python_ref.prism import MemoryQueue, authors_filter, average_similarity, log_p_clean
 from robustdml_ops.robust import PRISM
-from robustdml_ops.robust.prism_authors import AuthorsSmoothTopR
-from robustdml_ops.robust.prism_scores import Scores
+from robustdml_ops.robust.prism.authors import AuthorsSmoothTopR
+from robustdml_ops.robust.prism.scores import Scores
 
 D = 6
 

@@ -5,9 +5,9 @@ import torch
 from torch.nn.functional import normalize
 
 from robustdml_ops.robust import PRISM
-from robustdml_ops.robust.prism_cautious import CautiousThreshold, wrong_share
-from robustdml_ops.robust.prism_scores import Scores
-from robustdml_ops.robust.prism_thresholds import PerClassThreshold, otsu_cut
+from robustdml_ops.robust.prism.cautious import CautiousThreshold, wrong_share
+from robustdml_ops.robust.prism.scores import Scores
+from robustdml_ops.robust.prism.thresholds import PerClassThreshold, otsu_cut
 
 CLASSES, SIZE, DIM = 10, 60, 16
 

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from robustdml_ops.robust.prism_scores import Scores
-from robustdml_ops.robust.prism_thresholds import PerClassThreshold, SmoothTopR, TopR, otsu_cut
+from robustdml_ops.robust.prism.scores import Scores
+from robustdml_ops.robust.prism.thresholds import PerClassThreshold, SmoothTopR, TopR, otsu_cut
 
 
 def all_known(values):

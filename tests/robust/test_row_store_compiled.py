@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from robustdml_ops.robust.class_lines import LinesProblem
-from robustdml_ops.robust.class_lines_triton import TritonLineWriter
-from robustdml_ops.robust.class_sums import ClassStatistics
-from robustdml_ops.robust.row_store import StoreProblem
-from robustdml_ops.robust.row_store_triton import TritonRowStore
-from robustdml_ops.robust.sample_copies import SampleCopies
-from robustdml_ops.vmf.problem import Fitted
+from robustdml_ops.ops.vmf.problem import Fitted
+from robustdml_ops.robust.bank.class_sums import ClassStatistics
+from robustdml_ops.robust.bank.row_store import StoreProblem
+from robustdml_ops.robust.bank.row_store_triton import TritonRowStore
+from robustdml_ops.robust.bank.sample_copies import SampleCopies
+from robustdml_ops.robust.prism.class_lines import LinesProblem
+from robustdml_ops.robust.prism.class_lines_triton import TritonLineWriter
 from tests.ahead_of_time import ARCHITECTURES, check_elementwise
 
 B, C, CAPACITY = 256, 1000, 4000

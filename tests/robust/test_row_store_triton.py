@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from robustdml_ops.label_sets import ELSEWHERE
-from robustdml_ops.robust import PRISM, MemoryBank, row_store_triton
-from robustdml_ops.robust.class_lines import EagerLineWriter, LinesProblem
-from robustdml_ops.robust.class_lines_triton import TritonLineWriter
-from robustdml_ops.shards import OneProcess
-from robustdml_ops.vmf.problem import Fitted
+from robustdml_ops.engine.label_sets import ELSEWHERE
+from robustdml_ops.engine.shards import OneProcess
+from robustdml_ops.ops.vmf.problem import Fitted
+from robustdml_ops.robust import PRISM, MemoryBank
+from robustdml_ops.robust.bank import row_store_triton
+from robustdml_ops.robust.prism.class_lines import EagerLineWriter, LinesProblem
+from robustdml_ops.robust.prism.class_lines_triton import TritonLineWriter
 from tests.triton_here import DEVICE, MARKS
 
 pytestmark = MARKS

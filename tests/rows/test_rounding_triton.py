@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from robustdml_ops.anchor.problem import AnchorChunk, AnchorProblem
-from robustdml_ops.anchor.triton import TritonAnchor
-from robustdml_ops.classes.problem import ClassChunk, ClassProblem, ClassUpstream
-from robustdml_ops.classes.triton import TritonClasses
-from robustdml_ops.label_sets import LabelSets
-from robustdml_ops.pairs.problem import PairChunk, PairHingeProblem, PairLSEProblem, PairSets
-from robustdml_ops.pairs.triton import TritonPairs
+from robustdml_ops.engine.label_sets import LabelSets
+from robustdml_ops.ops.anchor.problem import AnchorChunk, AnchorProblem
+from robustdml_ops.ops.anchor.triton import TritonAnchor
+from robustdml_ops.ops.classes.problem import ClassChunk, ClassProblem, ClassUpstream
+from robustdml_ops.ops.classes.triton import TritonClasses
+from robustdml_ops.ops.pairs.problem import PairChunk, PairHingeProblem, PairLSEProblem, PairSets
+from robustdml_ops.ops.pairs.triton import TritonPairs
 from tests.triton_here import DEVICE, MARKS
 
 pytestmark = MARKS

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from robustdml_ops.rows.triton import TritonRows
+from robustdml_ops.engine.rows.triton import TritonRows
 from tests.ahead_of_time import ARCHITECTURES, check
 
 F64, F32, BF16 = torch.float64, torch.float32, torch.bfloat16

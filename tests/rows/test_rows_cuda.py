@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from robustdml_ops.rows.eager import EagerRows
-from robustdml_ops.rows.native import NativeRows
-from robustdml_ops.sweep import Similarities
+from robustdml_ops.engine.rows.eager import EagerRows
+from robustdml_ops.engine.rows.native import NativeRows
+from robustdml_ops.engine.similarity_chunks import Similarities
 
 NATIVE, EAGER = NativeRows(), EagerRows()
 ELEMENTS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]

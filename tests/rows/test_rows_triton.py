@@ -4,8 +4,8 @@ import pytest
 import scales
 import torch
 
-from robustdml_ops.rows.eager import EagerRows
-from robustdml_ops.rows.triton import TritonRows
+from robustdml_ops.engine.rows.eager import EagerRows
+from robustdml_ops.engine.rows.triton import TritonRows
 from tests.triton_here import DEVICE, MARKS
 
 pytestmark = [

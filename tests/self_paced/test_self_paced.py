@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from python_ref.bspml import self_paced_gradient, self_paced_objective
 from robustdml_ops.ops import self_paced_descent, self_paced_sweep
-from robustdml_ops.self_paced.counter_random import random_units, random_words, scale_units
-from robustdml_ops.self_paced.descent import ScaledGradient
-from robustdml_ops.self_paced.problem import SelfPacedTerms
+from robustdml_ops.ops.self_paced.counter_random import random_units, random_words, scale_units
+from robustdml_ops.ops.self_paced.descent import ScaledGradient
+from robustdml_ops.ops.self_paced.problem import SelfPacedTerms
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 random_cases = settings(max_examples=25, deadline=None, derandomize=True)

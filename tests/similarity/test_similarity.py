@@ -152,7 +152,7 @@ def test_compiles_and_exports_as_one_op():
 
 @pytest.mark.parametrize("columns", [False, True])
 def test_registered_op(columns):
-    from robustdml_ops.similarity.autograd import similarity_gradient_op, similarity_op
+    from robustdml_ops.ops.similarity.autograd import similarity_gradient_op, similarity_op
 
     X, P = (x.t().contiguous().t() if columns else x for x in matrices(4, 6, 3))
     tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")

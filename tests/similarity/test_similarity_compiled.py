@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from robustdml_ops.similarity.triton import TritonSimilarity
+from robustdml_ops.ops.similarity.triton import TritonSimilarity
 from tests.ahead_of_time import ARCHITECTURES, check
 
 

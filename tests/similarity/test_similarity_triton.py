@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from robustdml_ops.ops import similarity
-from robustdml_ops.similarity.sweep import BACKENDS
+from robustdml_ops.ops.similarity.sweep import BACKENDS
 from tests.triton_here import DEVICE, MARKS
 
 TRITON = BACKENDS["triton"]

@@ -2,9 +2,9 @@
 
 import torch
 
-from robustdml_ops.vmf import BIAS_CORRECTIONS, ESTIMATORS
-from robustdml_ops.vmf.autograd import BACKENDS
-from robustdml_ops.vmf.problem import FitProblem
+from robustdml_ops.ops.vmf import BIAS_CORRECTIONS, ESTIMATORS
+from robustdml_ops.ops.vmf.autograd import BACKENDS
+from robustdml_ops.ops.vmf.problem import FitProblem
 
 # Columns, and the dimension of the sphere: orders by the power series alone, by few and by many of Debye's terms.
 SHAPES = [(2, 2), (3, 3), (40, 21), (128, 128), (300, 300)]

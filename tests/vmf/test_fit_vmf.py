@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from python_ref import vmf as reference
-from robustdml_ops.vmf import ESTIMATORS, bessel_ratio, fit_classes, fit_vmf
+from robustdml_ops.ops.vmf import ESTIMATORS, bessel_ratio, fit_classes, fit_vmf
 from tests.vmf import fit_against_eager
 
 CPU_BACKENDS = ("native", "eager")

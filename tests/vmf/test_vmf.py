@@ -5,15 +5,9 @@ import pytest
 import torch
 
 from python_ref import vmf as reference
-from robustdml_ops.vmf import (
-    bessel_ratio,
-    log_bessel_i,
-    vmf_log_likelihood,
-    vmf_log_normalizer,
-    vmf_log_peak,
-)
-from robustdml_ops.vmf.autograd import evaluate
-from robustdml_ops.vmf.order import log_debye_coefficients, vmf_order
+from robustdml_ops.ops.vmf import bessel_ratio, log_bessel_i, vmf_log_likelihood, vmf_log_normalizer, vmf_log_peak
+from robustdml_ops.ops.vmf.autograd import evaluate
+from robustdml_ops.ops.vmf.order import log_debye_coefficients, vmf_order
 from tests.vmf.vmf_oracle import exact
 
 DIMENSIONS = [2, 3, 4, 5, 8, 16, 24, 29, 31, 32, 34, 48, 64, 66, 95, 96, 128, 256, 258, 512, 768, 1024, 2048, 4096]

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from robustdml_ops.vmf.problem import FitProblem
-from robustdml_ops.vmf.triton import TritonVmf
+from robustdml_ops.ops.vmf.problem import FitProblem
+from robustdml_ops.ops.vmf.triton import TritonVmf
 from tests.ahead_of_time import ARCHITECTURES, check, check_elementwise
 from tests.vmf.vmf_against_eager import CASES
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from robustdml_ops.vmf.autograd import BACKENDS
+from robustdml_ops.ops.vmf.autograd import BACKENDS
 
 FUNCTIONS = ("log_0f1", "peak", "log_i", "ratio", "ratio_derivative")
 ORDERS = {torch.float64: (0.0, 0.25, 9.5, 63.0, 255.0), torch.float32: (0.0, 0.25, 9.5, 31.0, 63.0)}

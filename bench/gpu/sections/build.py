@@ -18,7 +18,7 @@ from ..sheet import Absent, Sheet
 TOOLS = ("nvcc", "c++", "cmake", "ninja", "compute-sanitizer")
 SERVES = """
 import torch
-from robustdml_ops import native_module
+from robustdml_ops.backends import native_module
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 print("serves:", native_module.unavailable(device, torch.float32))
 """
@@ -92,8 +92,8 @@ def triton(sheet: Sheet) -> Mapping[str, Any]:
     """The smallest kernel of the package, compiled and run, or in a dry run interpreted."""
     import torch
 
-    from robustdml_ops.backends import UNAVAILABLE
-    from robustdml_ops.rows.triton import TritonRows
+    from robustdml_ops.backends.choice import UNAVAILABLE
+    from robustdml_ops.engine.rows.triton import TritonRows
 
     reason = UNAVAILABLE["triton"](sheet.device, torch.float32)
     if reason is not None:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.chunks import chunk_rows
-from robustdml_ops.sweep import accumulate, product
+from robustdml_ops.engine.chunk_sizes import chunk_rows
+from robustdml_ops.engine.similarity_chunks import accumulate, product
 
 from ...shapes import Shape
 from ..sheet import Sheet

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import python_ref
 from robustdml_ops import losses
-from robustdml_ops.losses.drawn_classes import draw_classes
+from robustdml_ops.losses.sampling.drawn_classes import draw_classes
 from tests.fuzz.draws import backends, flags, generator_of, normal, sample_weights, seeds, uniform
 from tests.fuzz.oracle import Tensors, Trial
 from tests.fuzz.trials.batches import Batch, Draw, chance, digits, of_loss, wanted_of, with_parameters

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import python_ref
 from python_ref.anchor import cosine_similarity
 from robustdml_ops import losses
-from robustdml_ops.losses.drawn_classes import draw_classes
+from robustdml_ops.losses.sampling.drawn_classes import draw_classes
 from tests.fuzz.draws import flags, generator_of, normal, sample_weights, seeds
 from tests.fuzz.oracle import EPSILON, Tensors, Trial
 from tests.fuzz.trials.batches import Batch, Draw, chance, digits, of_loss, wanted_of, with_parameters

@@ -1,0 +1,41 @@
+"""The ``robustdml`` command; what it runs needs the extra ``[recipes]``."""
+
+import os
+import sys
+from io import TextIOWrapper
+
+# What an environment says of threads that wait. These time what a program of the user's own has.
+_WAITING, _SPINNING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"), ("bench", "doctor")
+
+
+def main() -> int:
+    """Run the command line, or say in one line what has to be installed for it."""
+    _let_threads_sleep()
+    # Names of files may hold what a terminal's encoding has no letters for; no hours of work shall end with that.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    if sys.argv[1:2] == ["doctor"]:
+        # It needs no extra, and is what one runs where something is missing.
+        from robustdml_ops.doctor.command import main as doctor
+
+        return doctor(sys.argv[2:])
+    try:
+        from robustdml.cli import main as command
+    except ImportError as error:
+        print(f"robustdml: {error}", file=sys.stderr)
+        return 2
+    return command()
+
+
+def _let_threads_sleep() -> None:
+    """Threads that wait for others shall not spin: beside a busy process that takes several times as long.
+
+    GNU's OpenMP, which PyTorch brings, reads it once, when PyTorch is imported.
+    """
+    if not set(_SPINNING) & set(sys.argv[1:2]) and not any(name in os.environ for name in _WAITING):
+        os.environ["OMP_WAIT_POLICY"] = "passive"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

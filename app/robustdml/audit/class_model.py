@@ -1,0 +1,144 @@
+"""What the samples of each class look like: probabilistic linear discriminant analysis, without a sample's own copy.
+
+All classes share the covariance W of a sample about the mean of its class, and the means have the covariance B. In the
+coordinates where W is the identity and B diagonal, diag(ψ), every dimension stands alone. Of a class with n samples of
+sum s the mean has the posterior N(s / (n + 1/ψ), 1 / (n + 1/ψ)), so a further sample z has the predictive density
+
+    N(z; s / (n + 1/ψ), 1 + 1 / (n + 1/ψ)),      and of a class that nobody has named N(z; 0, 1 + ψ).
+
+A sample that counts for a class with weight r is left out by n − r and s − r z. A class of few samples is vague by
+itself, and one of none is the class that nobody has named.
+
+Embeddings that were learnt from the labels are pulled towards them, the wrong ones too: a sample of class k with the
+label y lies the share λ of the way from the mean of its class to that of its label. Then its density under k is about
+m_k + λ (m_y − m_k), where m are the means of the classes.
+
+Source: Ioffe, *Probabilistic Linear Discriminant Analysis*, ECCV 2006; the weights are those of the rounds in
+`robustdml.audit.rounds`.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from robustdml.audit.features import blocks
+
+# Share of the mean variance that is added to W.
+SHRINKAGE = 0.05
+# Directions in which the classes differ by less than this, in units of W, say nothing.
+LEAST_BETWEEN = 0.02
+
+
+@dataclass(frozen=True)
+class ClassModel:
+    """Classes in the coordinates of the discriminant analysis."""
+
+    transform: Tensor  # float32, (F, D), of rows minus `origin`
+    origin: Tensor  # float32, (F,), the mean of the class means
+    between: Tensor  # ψ, float32, (D,)
+    counts: Tensor  # n, float32, (C,): sums of weights
+    sums: Tensor  # s, float32, (C, D)
+
+    @classmethod
+    def fit(cls, X: Tensor, classes: Tensor, weights: Tensor, num_classes: int) -> "ClassModel":
+        """Fit W, B and the classes."""
+        width = X.shape[1]
+        # In float64: W is a small difference of large sums.
+        counts = torch.zeros(num_classes, dtype=torch.float64)
+        counts.index_add_(0, classes.reshape(-1), weights.reshape(-1).double())
+        sums = torch.zeros(num_classes, width, dtype=torch.float64)
+        total = torch.zeros(width, width, dtype=torch.float64)
+        for block in blocks(len(X), 65_536):
+            rows = X[block].double()
+            for place in range(classes.shape[1]):
+                sums.index_add_(0, classes[block, place], rows * weights[block, place, None])
+            total += (rows * weights[block].sum(1, keepdim=True)).T @ rows
+        means = sums / counts.clamp(min=1e-6)[:, None]
+        within = total - (means * counts[:, None]).T @ means
+        within /= (counts.sum() - (counts > 0.5).sum()).clamp(min=1)
+        within = (1 - SHRINKAGE) * within
+        # Copies of one sample have no spread of their own.
+        least = 1e-5 * total.diagonal().mean() / counts.sum() + 1e-12
+        within.diagonal().add_((SHRINKAGE * within.diagonal().mean()).clamp(min=least))
+        # Means of few samples are far apart by chance: larger classes count more, and that chance is taken off.
+        share = (counts - 1).clamp(min=0) + 1e-12
+        share /= share.sum()
+        origin = share @ means
+        centred = means - origin
+        between = (centred * share[:, None]).T @ centred
+        between -= within * (share / counts.clamp(min=1e-6)).sum()
+        transform, spread = _discriminants(within, between)
+        shifted = (sums - counts[:, None] * origin) @ transform
+        return cls(transform.float(), origin.float(), spread.float(), counts.float(), shifted.float())
+
+    def coordinates(self, X: Tensor) -> Tensor:
+        """Rows in the coordinates of the model."""
+        return (X - self.origin) @ self.transform
+
+    def log_prior(self) -> Tensor:
+        """Log of the share of all samples that each class has beforehand.
+
+        In proportion to its samples, and one more, but none has more than the median class: wrong labels flow to
+        popular classes, which look large.
+        """
+        sizes = self.counts.clamp(max=self.counts.median()) + 1
+        return (sizes / sizes.sum()).log()
+
+    def predictive(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Lay out the log-densities of all classes as products: z² @ quadratic + z @ linear + constant."""
+        mean, variance = self._posterior(self.counts[:, None], self.sums)
+        constant = -0.5 * (variance.log() + mean.square() / variance).sum(1)
+        return (-0.5 / variance).T.contiguous(), (mean / variance).T.contiguous(), constant
+
+    def without_own(self, Z: Tensor, classes: Tensor, own: Tensor, pull: float = 0.0) -> tuple[Tensor, Tensor]:
+        """Log-densities and squared distances of some classes, each row left out as far as it counts for them."""
+        densities, distances = [], []
+        of_label, _ = self._left_out(Z, classes[:, 0], own[:, 0])
+        for place in range(classes.shape[1]):
+            mean, variance = self._left_out(Z, classes[:, place], own[:, place])
+            if pull and place:
+                mean += pull * (of_label - mean) * (classes[:, place] != classes[:, 0])[:, None]
+            distance = ((Z - mean).square() / variance).sum(1)
+            distances.append(distance)
+            densities.append(-0.5 * (variance.log().sum(1) + distance))
+        return torch.stack(densities, 1), torch.stack(distances, 1)
+
+    def pulled(self, Z: Tensor, classes: Tensor, weights: Tensor) -> tuple[float, float]:
+        """Sums by which λ is told: of (z − m_k)·(m_y − m_k) and of |m_y − m_k|², over samples of k with the label y."""
+        of_label, _ = self._left_out(Z, classes[:, 0], weights[:, 0])
+        along = square = 0.0
+        for place in range(1, classes.shape[1]):
+            mean, _ = self._left_out(Z, classes[:, place], weights[:, place])
+            way = of_label - mean
+            along += float(weights[:, place] @ ((Z - mean) * way).sum(1))
+            square += float(weights[:, place] @ way.square().sum(1))
+        return along, square
+
+    def unnamed(self, Z: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-density and squared distance of a class that nobody has named."""
+        variance = 1 + self.between
+        distance = (Z.square() / variance).sum(1)
+        return -0.5 * (variance.log().sum() + distance), distance
+
+    def _left_out(self, Z: Tensor, labels: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+        """Predictive mean and variance of a class of each row (B,), without as much of the row as counts for it."""
+        counts = (self.counts[labels] - own).clamp(min=0)
+        return self._posterior(counts[:, None], self.sums[labels] - own[:, None] * Z)
+
+    def _posterior(self, counts: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of a further sample of classes (n, 1) with these sums (n, D)."""
+        precision = counts + 1 / self.between
+        return sums / precision, 1 + 1 / precision
+
+
+def _discriminants(within: Tensor, between: Tensor) -> tuple[Tensor, Tensor]:
+    """Coordinates in which W is the identity and B diagonal, the strongest last; and that diagonal."""
+    lower = torch.linalg.cholesky(within)
+    half = torch.linalg.solve_triangular(lower, between, upper=False)
+    whitened = torch.linalg.solve_triangular(lower, half.T, upper=False)
+    spread, turn = torch.linalg.eigh((whitened + whitened.T) / 2)
+    kept = spread > LEAST_BETWEEN
+    kept[-1] = True
+    transform = torch.linalg.solve_triangular(lower.T, turn[:, kept], upper=True)
+    return transform, spread[kept].clamp(min=LEAST_BETWEEN)

@@ -1,0 +1,104 @@
+"""How labels come about: each class keeps a share of its samples, and loses the others to certain classes."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# Samples that the mean over all classes counts for, in a class's share of wrong labels and in what it is taken for.
+PRIOR_RATE = 5.0
+PRIOR_PAIRS = 1.0
+# What the second may be where it is told by the counts.
+_CONCENTRATIONS = tuple(2.0**power for power in range(-1, 9))
+_TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class LabelNoise:
+    """The probability of a label, given the class that the sample is of.
+
+    Class C is the one that nobody has named; all of its labels are wrong.
+    """
+
+    rate: float  # Share of wrong labels in all
+    popularity: Tensor  # Where wrong labels go, (C,), with sum 1
+    pairs: Tensor  # Keys class·C + label of the pairs that were seen, int64, ascending, (P,)
+    pair_counts: Tensor  # Expected number of samples of each, (P,)
+    wrong: Tensor  # Expected number of wrong labels and of samples of each class, (C + 1,)
+    total: Tensor
+    concentration: float = PRIOR_PAIRS  # Samples that `popularity` counts for in what a class is taken for
+
+    @classmethod
+    def unknown(cls, num_classes: int, rate: float) -> "LabelNoise":
+        """Nothing is known: wrong labels may be any."""
+        empty, none = torch.zeros(0), torch.zeros(num_classes + 1)
+        popularity = torch.full((num_classes,), 1 / num_classes)
+        return cls(rate, popularity, torch.zeros(0, dtype=torch.int64), empty, none, none)
+
+    @classmethod
+    def count(cls, labels: Tensor, classes: Tensor, posterior: Tensor, num_classes: int, rate: float) -> "LabelNoise":
+        """Count what is expected to have been mistaken for what."""
+        wrong_part = posterior.clone()
+        wrong_part[:, 0] = 0
+        likely = wrong_part > 1e-3
+        keys, place = torch.unique((classes * num_classes + labels[:, None])[likely], return_inverse=True)
+        pair_counts = torch.zeros(len(keys)).index_add_(0, place, wrong_part[likely])
+        wrong, total = (
+            torch.zeros(num_classes + 1).index_add_(0, classes.reshape(-1), part.reshape(-1))
+            for part in (wrong_part, posterior)
+        )
+        popularity = torch.ones(num_classes).index_add_(0, labels, 1 - posterior[:, 0])
+        return cls(rate, popularity / popularity.sum(), keys, pair_counts, wrong, total)
+
+    def seen(self, classes: Tensor, labels: Tensor) -> Tensor:
+        """Expected number of samples of these classes with these labels."""
+        keys = classes * len(self.popularity) + labels
+        if not len(self.pairs):
+            return torch.zeros(keys.shape)
+        place = torch.searchsorted(self.pairs, keys).clamp(max=len(self.pairs) - 1)
+        return self.pair_counts[place] * (self.pairs[place] == keys)
+
+    def likeliest_concentration(self) -> float:
+        """Tell by the counts how alike the classes are in what they are taken for.
+
+        What a class is taken for is drawn from a Dirichlet distribution about `popularity`, the wrong labels are drawn
+        from that, and its concentration is the likeliest one (Minka, *Estimating a Dirichlet distribution*, 2000).
+        Labels that are wrong at random give a high one: then a class that was taken for another once is no more
+        likely to be taken for it again.
+        """
+        num_classes = len(self.popularity)
+        named = self.pairs < num_classes * num_classes
+        counts = self.pair_counts[named].double()
+        share = self.popularity[self.pairs[named] % num_classes].double()
+        wrong = self.wrong[:num_classes].double()
+
+        def likelihood(concentration: float) -> float:
+            prior = concentration * share
+            pairs = (torch.lgamma(prior + counts) - torch.lgamma(prior)).sum()
+            return float(pairs + (math.lgamma(concentration) - torch.lgamma(concentration + wrong)).sum())
+
+        return max(_CONCENTRATIONS, key=likelihood)
+
+    def log_probability(self, labels: Tensor, classes: Tensor, own: Tensor) -> Tensor:
+        """Log-probability of each sample's label under several classes, the sample itself left out."""
+        popular = self.popularity[labels][:, None]
+        wrong, total = (counts[classes] for counts in (self.wrong, self.total))
+        seen = (self.seen(classes, labels[:, None]) - own).clamp(min=0)
+        taken_for = (seen + self.concentration * popular) / ((wrong - own).clamp(min=0) + self.concentration)
+        rates = ((wrong - own).clamp(min=0) + PRIOR_RATE * self.rate) / ((total - own).clamp(min=0) + PRIOR_RATE)
+        log_probability = (rates * taken_for).clamp(min=_TINY).log()
+        right = (wrong[:, 0] + PRIOR_RATE * self.rate) / (total[:, 0] + PRIOR_RATE)
+        log_probability[:, 0] = (1 - right).clamp(min=_TINY).log()
+        log_probability[:, -1] = popular[:, 0].log()
+        return log_probability
+
+
+def fit_rate(own_class: Tensor, popular: Tensor) -> float:
+    """Share of wrong labels under which the given labels are the likeliest."""
+    rate = 0.3
+    for _ in range(30):
+        wrong = rate * (1 - own_class) * popular
+        right = (1 - rate) * own_class
+        rate = float((wrong / (right + wrong).clamp(min=_TINY)).double().mean())
+    return rate

@@ -1,0 +1,116 @@
+"""What the class models say of each sample: which classes it may be of, and whether it is of any.
+
+Which class a sample is of is told by normal densities. Whether it is of any is told by Student's t with ν degrees of
+freedom: the tails of a normal density are too light, and right samples far out in their class would be of none. Of n
+independent dimensions with the scaled squared distance d²
+
+    log p = peak − (ν + n)/2 log(1 + d²/ν),      which for ν → ∞ is the normal density, peak − d²/2.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from robustdml.audit.class_model import ClassModel
+from robustdml.audit.features import block_of, blocks
+
+# Classes beside the given one that a sample is thought of as; all others are taken together.
+CANDIDATES = 8
+# Share of samples that are of no class, as far as nothing else is known.
+UNNAMED = 0.002
+# ν, of the tails of a class: chosen on validation letters.
+FREEDOM = 8.0
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One round's scores."""
+
+    classes: Tensor  # int64, (N, K): the label, the likeliest classes, and last C, which is no class
+    logits: Tensor  # Log of prior times density of each of them, (N, K)
+    rest: Tensor  # The same of all other classes together, (N,)
+    nearest: Tensor  # The class that the features alone say, int64, (N,)
+
+    @classmethod
+    def empty(cls, count: int, kept: int) -> "Scores":
+        """Make room."""
+        classes, nearest = (torch.empty(*size, dtype=torch.int64) for size in ((count, kept + 2), (count,)))
+        return cls(classes, torch.empty(count, kept + 2), torch.empty(count), nearest)
+
+    def by_features(self) -> Tensor:
+        """Probability of each of `classes` by the features alone."""
+        return torch.cat([self.logits, self.rest[:, None]], 1).softmax(1)[:, :-1]
+
+    def own_class(self) -> Tensor:
+        """Probability that a sample is of the class of its label, by its features alone."""
+        return (self.logits[:, 0] - self.logits.logsumexp(1).logaddexp(self.rest)).exp()
+
+
+class View(NamedTuple):
+    """How log-densities are looked at: the factor on them, and λ of `ClassModel`."""
+
+    sharpness: float
+    pull: float
+
+
+def score(
+    X: Tensor,
+    labels: Tensor,
+    model: ClassModel,
+    classes: Tensor,
+    weights: Tensor,
+    view: View,
+    before: Scores | None,
+    report: Callable[[int], None],
+) -> Scores:
+    """Score all samples for their label, the likeliest classes and none."""
+    sharpness, count, kept = view.sharpness, len(X), min(CANDIDATES, len(model.counts))
+    prior = model.log_prior()
+    # The logits of `before` have become the weights.
+    out = replace(before, logits=torch.empty_like(before.logits)) if before else Scores.empty(count, kept)
+    likeliest = _likeliest_classes(labels, model, sharpness) if before is None else None
+    for number, block in enumerate(blocks(count, block_of(len(model.counts)))):
+        Z = model.coordinates(X[block])
+        if likeliest:
+            out.classes[block], out.rest[block] = likeliest(Z, block)
+        chosen = out.classes[block, :-1]
+        own = (chosen[:, :, None] == classes[block, None]).mul(weights[block, None]).sum(2)
+        density, distance = model.without_own(Z, chosen, own, view.pull)
+        logits = (density * sharpness).add_(prior[chosen])
+        # Far from all classes their tails decide whether it is one of them.
+        heavy = (_heavy_tailed(density, distance, sharpness, Z.shape[1]) + prior[chosen]).amax(1)
+        stranger = _heavy_tailed(*model.unnamed(Z), sharpness, Z.shape[1]) + math.log(UNNAMED)
+        unnamed = logits.amax(1) + stranger - heavy
+        # The label is among the likeliest ones, too: once is enough.
+        logits[:, 1:].masked_fill_(chosen[:, 1:] == chosen[:, :1], -math.inf)
+        out.logits[block] = torch.cat([logits, unnamed[:, None]], 1)
+        out.nearest[block] = chosen.gather(1, logits.argmax(1, keepdim=True))[:, 0]
+        report(number + 1)
+    return out
+
+
+def _likeliest_classes(
+    labels: Tensor, model: ClassModel, sharpness: float
+) -> Callable[[Tensor, slice], tuple[Tensor, Tensor]]:
+    """Return what finds the label, the likeliest classes and C of some rows, and the log-density of all others."""
+    quadratic, linear, constant = model.predictive()
+    prior, num_classes = model.log_prior(), len(model.counts)
+
+    def find(Z: Tensor, block: slice) -> tuple[Tensor, Tensor]:
+        densities = torch.addmm(constant, Z, linear).addmm_(Z.square(), quadratic).mul_(sharpness).add_(prior)
+        best = densities.topk(min(CANDIDATES, num_classes), 1).indices
+        chosen = torch.cat([labels[block, None], best], 1)
+        rest = densities.scatter_(1, chosen, -math.inf).logsumexp(1)
+        return torch.nn.functional.pad(chosen, (0, 1), value=num_classes), rest
+
+    return find
+
+
+def _heavy_tailed(density: Tensor, distance: Tensor, sharpness: float, width: int) -> Tensor:
+    """Log-density of Student's t at a squared distance, where the normal one of D dimensions is `density`."""
+    peak = density + distance / 2
+    return sharpness * peak - (FREEDOM + sharpness * width) / 2 * torch.log1p(sharpness / FREEDOM * distance)

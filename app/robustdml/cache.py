@@ -1,0 +1,132 @@
+"""The cache folder, and files that are either whole or absent."""
+
+import errno
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robustdml.errors import UsageError
+from robustdml.locks import in_turn, lock
+from robustdml_ops.doctor.user_cache import user_cache
+
+# How a file ends that is not whole yet; before that stands the machine that writes it.
+UNFINISHED = ".part"
+# How texts with names of files are written and read, for not all of them are UTF-8.
+NAMES = "surrogateescape"
+# Seconds without a change after which what another machine was writing is given up: not all disks tell its locks.
+GIVEN_UP = 24 * 3600
+
+
+def cache_folder() -> Path:
+    """Folder for what can be made again: ``ROBUSTDML_CACHE``, else ``XDG_CACHE_HOME``, else ``~/.cache``."""
+    try:
+        return user_cache()
+    except RuntimeError as error:
+        raise UsageError(f"no folder for the cache ({error}): name one in ROBUSTDML_CACHE") from error
+
+
+def make_once(make: Callable[[], object], *files: Path) -> None:
+    """Make files of the cache where one is missing; one process makes them, others wait for it."""
+    first = files[0]
+    if all(file.exists() for file in files):
+        return
+    first.parent.mkdir(parents=True, exist_ok=True)
+    with in_turn(first.with_name(f".{first.name}.lock")):
+        if not all(file.exists() for file in files):
+            make()
+
+
+def read_array(path: Path, mmap_mode: Literal["r", "c"] | None = None) -> NDArray[Any]:
+    """Read an array that was written whole."""
+    try:
+        array: NDArray[Any] = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise UsageError(f"{path}: damaged ({error}); delete it, and it is made again") from error
+    return array
+
+
+def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file through a temporary neighbour and a rename, so that no reader ever sees half of it.
+
+    Two processes may write the same path at once: the later rename wins, and both files are whole. What a process that
+    was killed left unfinished in the folder is taken away.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _write_whole(path, write)
+    except (OSError, RuntimeError) as error:
+        cause = _of_disk(error)
+        # An error with a name of its own is about another file, one that `write` reads.
+        if cause is None or (cause.filename is not None and Path(cause.filename).parent != path.parent):
+            raise
+        raise OSError(cause.errno or errno.EIO, cause.strerror or str(cause), str(path)) from error
+
+
+def _write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    _take_away_unfinished(path.parent)
+    handle, temporary = _new_file(path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+            # mkstemp makes files private; the result gets the permissions of any other new file.
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(temporary, 0o666 & ~umask)
+            if sys.platform == "win32":
+                file.close()  # An open file cannot be given another name there.
+            # While the file is locked, so that nobody takes it away.
+            os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _new_file(folder: Path) -> tuple[int, str]:
+    """A file that nobody takes away while this process lives."""
+    while True:
+        # Its own name is not that of the file: that may be as long as names can be.
+        handle, name = tempfile.mkstemp(dir=folder, prefix=".", suffix=_unfinished_here())
+        lock(handle, wait=True)
+        if os.fstat(handle).st_nlink:
+            return handle, name
+        # Another process found it before it was locked, and took it for one of a process that was killed.
+        os.close(handle)
+
+
+def _take_away_unfinished(folder: Path) -> None:
+    for file in folder.glob(f".*{UNFINISHED}"):
+        try:
+            here = file.name.endswith(_unfinished_here())
+            if not here and time.time() - file.stat().st_mtime < GIVEN_UP:
+                continue
+            with file.open("rb+") as opened:
+                if lock(opened.fileno(), wait=False) is True:
+                    file.unlink()
+        except OSError:  # Gone already, or not ours to take away.
+            continue
+
+
+def _unfinished_here() -> str:
+    return f".{socket.gethostname()[:64]}{UNFINISHED}"
+
+
+def _of_disk(error: BaseException | None) -> OSError | None:
+    """What the disk said: `torch.save` ends in an error of its own, raised over that one."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__context__
+    return error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text in UTF-8 as `write_whole` does."""
+    write_whole(path, lambda file: file.write(text.encode(errors=NAMES)))

@@ -1,0 +1,89 @@
+"""The ``robustdml`` command. Each of its commands is a module with ``add_arguments`` and ``run``.
+
+One that can go on after an interruption says how in ``way_on``.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from robustdml.command_line import CommandParser
+from robustdml.errors import UnknownNameError, UsageError, disk_error, in_one_line, is_want_of_memory
+from robustdml_ops import __version__
+
+# Module and help of each command; the experiments add theirs.
+COMMANDS = {
+    "train": ("robustdml.commands.train", "train an embedding on Glyphs, a folder of images or a file of features"),
+    "embed": ("robustdml.commands.embed", "embeddings of images by a trained network, as an .npz file"),
+    "evaluate": ("robustdml.commands.evaluate", "retrieval metrics of a trained network on other data"),
+    "export": ("robustdml.commands.export", "a trained network as a program of torch.export or as an ONNX file"),
+    "audit": ("robustdml.commands.audit", "find the wrong labels of a folder of images or a file of features"),
+    "apply": ("robustdml.commands.apply", "a data set without the wrong labels that an audit has found"),
+    "doctor": (
+        "robustdml.commands.doctor",
+        "say what runs here, how exactly and how fast, and what to do about what does not",
+    ),
+}
+
+
+WAY_OUT_OF_MEMORY = "try smaller batches or images, fewer workers, or a machine that has more"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parsed, name = argparse.Namespace(way_on=None), "robustdml"
+    try:
+        parsed = _parser(arguments).parse_args(arguments)
+        name = f"robustdml {parsed.command}"
+        status: int = parsed.run(parsed)
+        # What is printed may wait in a buffer until here, and meet a full disk.
+        sys.stdout.flush()
+    except UnknownNameError as error:
+        return _refuse(name, str(error), parsed.usage)
+    except UsageError as error:
+        return _refuse(name, str(error))
+    except BrokenPipeError:
+        # Python would try to write what is left when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except OSError as error:
+        return _refuse(name, disk_error(error))
+    except (MemoryError, RuntimeError) as error:
+        if not is_want_of_memory(error):
+            raise
+        told = " ".join(str(error).split())[:300] or "while modules were loaded"
+        return _refuse(name, f"not enough memory ({told}); {WAY_OUT_OF_MEMORY}")
+    except KeyboardInterrupt:
+        way_on = "" if parsed.way_on is None else f"; {parsed.way_on(parsed)}"
+        print(f"{name}: interrupted{way_on}", file=sys.stderr)
+        return 130
+    return status
+
+
+def _refuse(name: str, message: str, usage: str = "") -> int:
+    print(f"{usage}{name}: {in_one_line(message)}", file=sys.stderr)
+    return 2
+
+
+def _parser(arguments: Sequence[str]) -> CommandParser:
+    parser = CommandParser(
+        prog="robustdml",
+        description="Deep metric learning with very many classes and wrong labels.",
+        epilog="robustdml COMMAND --help tells more.",
+        usage="%(prog)s [--help | --version] COMMAND …",
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="robustdml")
+    chosen = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for name, (module_name, text) in COMMANDS.items():
+        command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        # Only the chosen command is imported: help and errors come at once.
+        if name == chosen:
+            module = import_module(module_name)
+            module.add_arguments(command)
+            command.shorten_usage()
+            command.set_defaults(run=module.run, way_on=getattr(module, "way_on", None), usage=command.format_usage())
+    return parser

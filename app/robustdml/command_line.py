@@ -1,0 +1,76 @@
+"""A parser of the command line that says what may have been meant, and in one line how the command is used."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from robustdml.errors import UnknownNameError, did_you_mean, expanded
+
+
+class CommandParser(argparse.ArgumentParser):
+    """As its base, with suggestions for what it does not know.
+
+    An option is given by its whole name: a beginning that is plain today would be ambiguous with the next option.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"formatter_class": _HelpFormatter, **settings}, allow_abbrev=False)
+
+    def shorten_usage(self) -> None:
+        """Leave out of the usage line what may be left out of the command; to be called when all options are declared.
+
+        The command for training has some seventy options, which ``--help`` explains below the line.
+        """
+        needed = [word for action in self._actions for word in _needed(action)]
+        self.usage = " ".join(["%(prog)s [OPTIONS]", *needed, "  (--help lists the options)"])
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse, and refuse what is unknown: the parser of a command does so itself, and shows its own usage."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+        if options:
+            known = list(self._option_string_actions)
+            self.error("; ".join(f"unknown option {option}{_meant(option, known)}" for option in options))
+        if unknown:
+            hint = f"; did you mean --data {unknown[0]}?" if "--data" in self._option_string_actions else ""
+            self.error(f"unexpected argument {unknown[0]!r}{hint}")
+        return parsed, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            name = (action.option_strings or [str(action.metavar)])[-1]
+            self.error(str(UnknownNameError(name, str(value), map(str, action.choices))))
+
+
+def path(text: str) -> Path:
+    """Read a path, as the type of an option."""
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty")
+    return expanded(text)
+
+
+def is_off(default: object) -> bool:
+    """Whether a default says nothing, so that help need not show it; 0 says something."""
+    return default is None or default is False or default == ""
+
+
+def _meant(option: str, known: Sequence[str]) -> str:
+    """Suggest an option, also by the first letters of its words, as --lr for --learning-rate."""
+    initials = {"--" + "".join(word[0] for word in name[2:].split("-")): name for name in reversed(known) if name[2:]}
+    return f"; did you mean {initials[option]}?" if option in initials else did_you_mean(option, known)
+
+
+def _needed(action: argparse.Action) -> Sequence[str]:
+    """Words of the usage line for an argument that has to be given, none for one that has not."""
+    name = str(action.metavar or action.dest.upper())
+    if not action.option_strings:
+        return [{"?": f"[{name}]", "*": f"[{name} …]", "+": f"{name} …"}.get(str(action.nargs), name)]
+    return [action.option_strings[-1], name] if action.required else []
+
+
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows defaults, save where an option is off or has none."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if is_off(action.default) else super()._get_help_string(action)

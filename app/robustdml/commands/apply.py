@@ -1,0 +1,151 @@
+"""``robustdml apply``: a data set without the wrong labels that an audit has found."""
+
+import argparse
+import csv
+import io
+import itertools
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from robustdml.cache import write_text, write_whole
+from robustdml.command_line import path
+from robustdml.commands.audit import STATE
+from robustdml.data.features import sample_names
+from robustdml.data.images import SUFFIXES, few
+from robustdml.errors import UsageError
+from robustdml.locks import sole_use
+from robustdml.plain_files import read_json, read_npz
+from robustdml.review.clean import Kept, clean_labels, read_decisions
+from robustdml.review.findings import read_findings
+from robustdml.review.uses import CONFIDENCE, DROP, USES
+
+# Bytes of a name, on nearly all disks.
+LONGEST_NAME = 255
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("labels", type=path, metavar="LABELS", help="labels.csv of robustdml audit")
+    parser.add_argument(
+        "--to",
+        type=path,
+        required=True,
+        metavar="CLEAN",
+        help="a new folder of class folders, a .csv list, or of audited features a .npz file",
+    )
+    parser.add_argument(
+        "--use", default=DROP, metavar="|".join(USES), help=f"what is done with wrong labels (default: {DROP})"
+    )
+    parser.add_argument(
+        "--confidence", type=float, default=CONFIDENCE, help=f"of proposals that correct (default: {CONFIDENCE})"
+    )
+    parser.add_argument("--decisions", type=path, metavar="FILE", help="decisions.csv, as audit.html downloads it")
+    parser.add_argument("--copy", action="store_true", help="copy images into the folder rather than link them")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Make the corrected data set."""
+    to: Path = arguments.to
+    if to.exists():
+        raise UsageError(f"--to {to}: is there already; give a new name")
+    findings = read_findings(arguments.labels)
+    decisions = {} if arguments.decisions is None else read_decisions(arguments.decisions, findings)
+    kept = clean_labels(findings, arguments.use, arguments.confidence, decisions)
+    if not kept:
+        raise UsageError(f"{arguments.labels}: no sample is left")
+    if to.suffix == ".csv":
+        _write_list(to, kept)
+    elif to.suffix == ".npz":
+        _write_features(to, kept, arguments.labels.parent / STATE)
+    else:
+        _write_folder(to, kept, arguments.copy)
+    changed = sum(one.label != findings[one.row].label for one in kept)
+    print(f"{to}: {len(kept):,} of {len(findings):,} samples, {changed:,} of them under another label")
+    return 0
+
+
+def _write_list(to: Path, kept: list[Kept]) -> None:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(("path", "label"))
+    writer.writerows((one.sample, one.label) for one in kept)
+    write_text(to, out.getvalue())
+
+
+def _write_features(to: Path, kept: list[Kept], state: Path) -> None:
+    if not state.exists():
+        raise UsageError(
+            f"{state} is missing, which says where the features are; apply the labels.csv of an audit in place"
+        )
+    source = Path(str(read_json(state, "state of an audit").get("source", "")))
+    if source.suffix != ".npz" or not source.exists():
+        raise UsageError(f"--to {to}: {source} is no .npz file of features; give a folder or a .csv list")
+    arrays = read_npz(source, ("features", "labels"), ("paths",))
+    places = [str(name) for name in sample_names(source, arrays, len(arrays["labels"]))]
+    number = {name: place for place, name in enumerate(places)}
+    missing = [one.sample for one in kept if one.sample not in number]
+    if missing:
+        raise UsageError(f"{source} has changed since the audit: it has no {few(missing)}")
+    rows = np.array([number[one.sample] for one in kept])
+    names, labels = np.unique([one.label for one in kept], return_inverse=True)
+    clean = {"features": arrays["features"][rows], "labels": labels, "class_names": names}
+    clean["paths"] = np.array(places)[rows]
+    write_whole(to, lambda file: np.savez(file, **clean))
+
+
+def _write_folder(to: Path, kept: list[Kept], copy: bool) -> None:
+    """Lay out a folder of class folders beside `to`, and give it its name when it is whole."""
+    missing = [one.sample for one in kept if not Path(one.sample).is_file()]
+    if missing:
+        raise UsageError(
+            f"{len(missing)} samples are no files: {few(missing)}; of features give --to a .npz file, or a .csv list"
+        )
+    # Whoever made the list chose what is copied out of other folders: images, and nothing else.
+    others = [one.sample for one in kept if Path(one.sample).suffix.lower() not in SUFFIXES]
+    if others:
+        raise UsageError(f"{len(others)} samples are no images by their names: {few(others)}; give --to a .csv list")
+    for label in {one.label for one in kept}:
+        if label in ("", ".", "..") or "/" in label or "\0" in label or label.startswith("."):
+            raise UsageError(f"class {label!r} cannot be the name of a folder; give --to a .csv list")
+    unfinished = to.with_name(f".{to.name}.unfinished")
+    with sole_use(unfinished.with_suffix(".lock"), to):
+        shutil.rmtree(unfinished, ignore_errors=True)
+        try:
+            taken: set[tuple[str, str]] = set()
+            for one in kept:
+                folder = unfinished / one.label
+                folder.mkdir(parents=True, exist_ok=True)
+                _place(Path(one.sample), folder / _free_name(one, taken), copy)
+            os.replace(unfinished, to)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+
+
+def _free_name(one: Kept, taken: set[tuple[str, str]]) -> str:
+    """The file's own name, or with the sample's number where the class has that already."""
+    source = Path(one.sample)
+    endings = itertools.chain(("",), (f"-{one.row}",), (f"-{one.row}-{again}" for again in itertools.count(1)))
+    for ending in endings:
+        room = LONGEST_NAME - len(os.fsencode(ending + source.suffix))
+        stem = os.fsdecode(os.fsencode(source.stem)[:room]) if ending else source.stem
+        name = f"{stem}{ending}{source.suffix}"
+        # Some disks take names for the same that differ in case alone.
+        if (one.label, name.casefold()) not in taken:
+            break
+    taken.add((one.label, name.casefold()))
+    return name
+
+
+def _place(source: Path, target: Path, copy: bool) -> None:
+    try:
+        if copy:
+            shutil.copy2(source, target)
+        else:
+            target.symlink_to(source.absolute())
+    except OSError as error:
+        # Of a copy Python names the source alone.
+        raise OSError(error.errno, f"{error.strerror}, for {source}", str(target)) from error

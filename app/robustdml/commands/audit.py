@@ -1,0 +1,183 @@
+"""``robustdml audit``: which labels of a data set are wrong."""
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from robustdml.audit import LabelAuditor
+from robustdml.audit.verdicts import FEWEST_SAMPLES
+from robustdml.cache import NAMES, write_text, write_whole
+from robustdml.command_line import path
+from robustdml.config import TrainingConfig
+from robustdml.data.images import few
+from robustdml.errors import UsageError, in_one_line
+from robustdml.locks import FILE_NAME as LOCK
+from robustdml.locks import sole_use
+from robustdml.networks.backbones.choice import default_image_size
+from robustdml.plain_files import read_json
+from robustdml.progress import OnProgress, progress_bar
+from robustdml.review.findings import findings_of, write_findings
+from robustdml.review.learning import learn_embeddings
+from robustdml.review.page import render_page
+from robustdml.review.samples import EXPECTED, AuditSamples, decode_images, read_samples
+
+LABELS, PAGE, FEATURES, STATE = "labels.csv", "audit.html", "features.npz", "audit.json"
+DEFAULTS = TrainingConfig()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("data", metavar="DATA", help=EXPECTED)
+    parser.add_argument(
+        "--out",
+        type=path,
+        required=True,
+        help=f"folder for {LABELS}, {PAGE}, {FEATURES} and the models; what is there of the same audit is taken up",
+    )
+    parser.add_argument(
+        "--runs", type=int, default=1, help="independently seeded runs that judge together (default: 1)"
+    )
+    parser.add_argument(
+        "--as-they-are", action="store_true", help="judge features as they are given, without learning from them first"
+    )
+    parser.add_argument("--epochs", type=int, default=DEFAULTS.epochs, help=f"of a run (default: {DEFAULTS.epochs})")
+    parser.add_argument("--seed", type=int, default=0, help="of the first run (default: 0)")
+    parser.add_argument("--backbone", default="", help="as of robustdml train")
+    parser.add_argument("--backbone-weights", default="", metavar="FILE", help="as of robustdml train")
+    parser.add_argument("--finetune", action="store_true", help="train the backbone as well")
+    parser.add_argument("--image-size", type=int, help="side in pixels that images are brought to")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, …")
+
+
+def way_on(arguments: argparse.Namespace) -> str:
+    """Say how an audit that was interrupted goes on."""
+    return f"the same command goes on with what is in {arguments.out}"
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Audit, and write what was found."""
+    out: Path = arguments.out
+    if arguments.runs < 1:
+        raise UsageError(f"--runs {arguments.runs}: expected at least 1")
+    config = TrainingConfig(
+        epochs=arguments.epochs,
+        seed=arguments.seed,
+        backbone=arguments.backbone,
+        backbone_weights=arguments.backbone_weights,
+        finetune=arguments.finetune,
+    )
+    with progress_bar("audit") as report, sole_use(out / LOCK, out):
+        report("reading data", 0, 0)
+        samples = read_samples(arguments.data, report)
+        _check_classes(samples)
+        if samples.outside is not None:
+            print(f"robustdml audit: {in_one_line(samples.outside)}", file=sys.stderr)
+        _take_up(out, _state(samples, config, arguments))
+        if samples.inputs is None:
+            size = arguments.image_size or default_image_size(config.backbone)
+            samples = decode_images(samples, size, out / "images.npy", report)
+            _check_classes(samples)
+        features = _features(samples, config, arguments, report)
+        report("judging", 0, 0)
+        auditor = LabelAuditor(features_learnt=not arguments.as_they_are).fit(features, samples.labels)
+        findings = findings_of(samples.names, samples.labels, auditor, samples.class_names)
+        write_findings(out / LABELS, findings)
+        _write_features(out / FEATURES, features, samples)
+        write_text(out / PAGE, render_page(samples, findings, auditor, report))
+    if samples.left_out:
+        print(f"robustdml audit: left out {len(samples.left_out)}: {few(samples.left_out)}", file=sys.stderr)
+    Console().print(_summary(samples, auditor))
+    print(f"{out / PAGE}: look there, then try robustdml apply {out / LABELS} --to CLEAN")
+    return 0
+
+
+def _check_classes(samples: AuditSamples) -> None:
+    if len(samples.class_names) < 2:
+        raise UsageError(
+            f"{samples.source}: all labels are {samples.class_names[0]!r}; whether a label is right shows beside other "
+            "classes"
+        )
+
+
+def _features(
+    samples: AuditSamples, config: TrainingConfig, arguments: argparse.Namespace, report: OnProgress
+) -> np.ndarray:
+    assert samples.inputs is not None
+    if not arguments.as_they_are:
+        return learn_embeddings(samples, config, arguments.runs, arguments.out, arguments.device, report)
+    if samples.inputs.ndim != 2:
+        raise UsageError("--as-they-are is for features; of images they have to be made first")
+    return np.asarray(samples.inputs, dtype=np.float32)
+
+
+def _state(samples: AuditSamples, config: TrainingConfig, arguments: argparse.Namespace) -> dict[str, object]:
+    """What the audit depends on, in a form that can be compared."""
+    digest = hashlib.sha256()
+    for name, label in zip(samples.names, samples.labels.tolist(), strict=True):
+        # Images that were changed, or put right, in between would not go with what was made of the old ones.
+        seen = _seen(name) if samples.inputs is None else ""
+        digest.update(f"{name}\0{samples.class_names[label]}\0{seen}\0".encode("utf-8", NAMES))
+    if samples.inputs is not None and samples.inputs.ndim == 2:
+        for start in range(0, len(samples.inputs), 4096):
+            digest.update(np.ascontiguousarray(samples.inputs[start : start + 4096]).data)
+    return {
+        "source": samples.source,
+        "samples": digest.hexdigest(),
+        "settings": config.as_dict(),
+        "as_they_are": arguments.as_they_are,
+        "image_size": arguments.image_size,
+    }
+
+
+def _seen(file: str) -> str:
+    try:
+        status = os.stat(file)
+    except (OSError, ValueError):
+        return "missing"
+    return f"{status.st_size} {status.st_mtime_ns}"
+
+
+def _take_up(out: Path, state: dict[str, object]) -> None:
+    """Refuse a folder with an audit of other samples or settings."""
+    file = out / STATE
+    text = json.dumps(state, indent=2) + "\n"
+    if file.exists():
+        then, now = read_json(file, "state of an audit"), json.loads(text)
+        other = [key for key in now if then.get(key) != now[key]]
+        if other:
+            raise UsageError(f"{out} holds an audit with other {' and '.join(other)}: give another folder")
+        return
+    # What begins with a dot is a lock, or what a process that was killed did not finish.
+    if out.exists() and any(not entry.name.startswith(".") for entry in out.iterdir()):
+        raise UsageError(f"--out {out}: is not empty, and holds no audit; give another folder")
+    write_text(file, text)
+
+
+def _write_features(file: Path, features: np.ndarray, samples: AuditSamples) -> None:
+    arrays = {
+        "features": features,
+        "labels": samples.labels,
+        "class_names": np.array(samples.class_names),
+        "paths": np.array(samples.names),
+    }
+    write_whole(file, lambda opened: np.savez(opened, **arrays))  # type: ignore[arg-type]
+
+
+def _summary(samples: AuditSamples, auditor: LabelAuditor) -> Table:
+    table = Table(title="What the labels are", show_header=False)
+    verdicts, counts = np.unique(auditor.verdicts_, return_counts=True)
+    for verdict, count in sorted(zip(verdicts.tolist(), counts.tolist(), strict=True), key=lambda one: -one[1]):
+        table.add_row(verdict, f"{count:,}")
+    small = int(np.isin(samples.labels, auditor.small_classes_).sum())
+    if small:
+        table.add_row(f"in classes of fewer than {FEWEST_SAMPLES}, not judged", f"{small:,}")
+    share, low, high = auditor.wrong_share_
+    table.add_row("estimated share of wrong labels", f"{share:.1%} ({low:.1%} to {high:.1%})")
+    return table

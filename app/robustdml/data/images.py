@@ -1,0 +1,79 @@
+"""Images of any kind and size, brought to the small square that a network takes; they may come from strangers."""
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from robustdml.errors import in_one_line
+
+SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
+MAX_NAMED = 10
+MODES = {1: "L", 3: "RGB"}
+# Kinds by what is in the file, whatever its name says. Pillow knows more, of which some start other programs.
+_KINDS = ("AVIF", "BMP", "DIB", "GIF", "ICO", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TGA", "TIFF", "WEBP")
+# Images of more pixels are decoded one at a time: of a few bytes that unpack to gigabytes, one is enough.
+_LARGE = 2**24
+_one_large = threading.Lock()
+
+
+def image_files(folder: Path) -> list[Path]:
+    """List the images of a folder, at any depth."""
+    # In the order of paths, of which texts are not: "a-b/c" comes after "a/c".
+    return list(map(Path, sorted(_below(os.fspath(folder)), key=lambda path: path.split(os.sep))))
+
+
+def _below(folder: str) -> Iterator[str]:
+    """Names alone, with no look at the files where the folder says what they are: there may be millions."""
+    folders = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            # A link to a folder may lead to where it lies. A pipe or a device is never read to its end.
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(entry.path)
+            elif os.path.splitext(entry.name)[1].lower() in SUFFIXES and (entry.is_symlink() or entry.is_file()):
+                yield entry.path
+    for path in folders:
+        yield from _below(path)
+
+
+def to_square(image: Image.Image, size: int, channels: int = 3) -> NDArray[np.uint8]:
+    """Set an image upright, scale it (bicubic) so that its shorter side fits, and crop it to the central square."""
+    upright = ImageOps.exif_transpose(image).convert(MODES[channels])
+    square = np.asarray(ImageOps.fit(upright, (size, size), Image.Resampling.BICUBIC))
+    pixels: NDArray[np.uint8] = square.reshape(size, size, channels).transpose(2, 0, 1)
+    return pixels
+
+
+def decode(file: Path, size: int, channels: int = 3) -> NDArray[np.uint8] | str:
+    """Read an image as `to_square` has it."""
+    try:
+        if not file.is_file():
+            return f"{file} ({'not a file' if file.exists() else 'No such file'})"
+        with (
+            Image.open(file, formats=_kinds()) as image,
+            _one_large if image.width * image.height > _LARGE else nullcontext(),
+        ):
+            return to_square(image, size, channels)
+    except Exception as error:  # A damaged image makes Pillow raise nearly anything, a struct.error for one.
+        return f"{file} ({' '.join(str(error).split()) or type(error).__name__})"
+
+
+@cache
+def _kinds() -> tuple[str, ...]:
+    Image.init()
+    return tuple(kind for kind in _KINDS if kind in Image.OPEN)
+
+
+def few(names: Sequence[str]) -> str:
+    """Name the first few of what may be many."""
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return "; ".join(map(in_one_line, names[:MAX_NAMED])) + more

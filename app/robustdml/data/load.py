@@ -1,0 +1,95 @@
+"""The one place that knows where data comes from."""
+
+import os
+from pathlib import Path
+
+from robustdml.data.dataset import RetrievalData
+from robustdml.data.features import load_features
+from robustdml.data.folders import load_folder, load_list
+from robustdml.data.lists import is_list
+from robustdml.data.named import NAMED
+from robustdml.errors import UsageError, did_you_mean, expanded
+from robustdml.progress import OnProgress, silent
+
+_REPORTED_ON = ", ".join(name for name in NAMED if not name.endswith("-validation"))
+EXPECTED = (
+    f"{_REPORTED_ON} (each also as NAME-validation), a folder of class folders (or of train and test), a list of "
+    "images (.csv or .parquet with the columns path and label), or an .npz file of features"
+)
+
+
+def load_data(
+    source: str,
+    *,
+    image_size: int = 224,
+    test_fraction: float = 0.5,
+    split_seed: int = 0,
+    on_progress: OnProgress = silent,
+) -> RetrievalData:
+    """Load data by name or path.
+
+    Parameters
+    ----------
+    source : str
+        A name in `robustdml.data.named.NAMED`, a folder of images, a list
+        of images, or an ``.npz`` file of features.
+    image_size : int
+        Side in pixels to which images of a folder or list are brought.
+    test_fraction : float
+        Share of the *classes* kept for testing where the source has no test part of its own.
+    split_seed : int
+        Seed of that choice of classes.
+    on_progress : callable
+        Told of what takes long with many images.
+
+    Returns
+    -------
+    RetrievalData
+        Training and test split.
+
+    Raises
+    ------
+    UsageError
+        No such source, or one that cannot be read; the message names the file.
+
+    Examples
+    --------
+    >>> data = load_data("glyphs")  # doctest: +SKIP
+    >>> data.train.num_classes, data.test.num_classes  # doctest: +SKIP
+    (200, 400)
+    """
+    if not 0 < test_fraction < 1:
+        raise UsageError(f"test_fraction={test_fraction}: expected a share of the classes between 0 and 1")
+    if source in NAMED:
+        return NAMED[source].load()
+    if not source:
+        raise UsageError(f"data is empty: expected {EXPECTED}")
+    path = expanded(source)
+    if path.is_dir():
+        return load_folder(
+            path,
+            image_size=image_size,
+            test_fraction=test_fraction,
+            split_seed=split_seed,
+            on_progress=on_progress,
+        )
+    if not path.exists():
+        raise UsageError(_missing(source, path))
+    if is_list(path):
+        return load_list(
+            path,
+            image_size=image_size,
+            test_fraction=test_fraction,
+            split_seed=split_seed,
+            on_progress=on_progress,
+        )
+    if path.suffix != ".npz":
+        raise UsageError(f"data {source!r}: a file of another kind; expected {EXPECTED}")
+    return load_features(path, test_fraction=test_fraction, split_seed=split_seed)
+
+
+def _missing(source: str, path: Path) -> str:
+    beside = os.listdir(path.parent) if path.parent.is_dir() else []
+    broken = f", for it is a link to {path.readlink()}, which is missing" if path.is_symlink() else ""
+    hint = did_you_mean(source, NAMED) or did_you_mean(path.name, beside)
+    return f"data {source!r}: no such file or folder{broken}; expected {EXPECTED}{hint}"

@@ -1,0 +1,149 @@
+"""Glyphs: real images with many classes, made in seconds from the typefaces that matplotlib ships.
+
+A class is a Unicode code point, a sample is that character in one typeface; ``docs/glyphs.md`` describes the data.
+"""
+
+import hashlib
+import unicodedata
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import matplotlib
+import numpy as np
+import PIL
+from matplotlib.ft2font import FT2Font
+from numpy.typing import NDArray
+from PIL import ImageFont
+
+from robustdml.cache import cache_folder, make_once, write_whole
+from robustdml.data.dataset import RetrievalData, Split, take_classes
+from robustdml.data.drawing import SIDE, distinct, distort, draw
+from robustdml.data.named.named import NamedData
+from robustdml.plain_files import read_npz
+
+POINT_SIZE = 26
+RECIPE_VERSION = 1
+COPIES = 4
+NUM_TRAIN, NUM_TEST = 200, 400
+SPLIT_SEED = 0
+
+
+@dataclass(frozen=True)
+class _Part:
+    """All classes of one kind: which Unicode categories, and in how many typefaces at least."""
+
+    categories: str
+    min_typefaces: int
+
+
+_PARTS = {"letters": _Part("L", 12), "pretraining": _Part("SNPM", 6)}
+
+
+def load_glyphs(name: str = "glyphs") -> RetrievalData:
+    """Letters, split by class into training and test.
+
+    Examples
+    --------
+    >>> load_glyphs("glyphs-large").train.inputs.shape[1:]
+    (1, 32, 32)
+    """
+    letters = _load_part("letters")
+    order = np.random.default_rng(SPLIT_SEED).permutation(letters.num_classes)
+    half = letters.num_classes // 2
+    num_train, start, stop = {
+        "glyphs": (NUM_TRAIN, NUM_TRAIN, NUM_TRAIN + NUM_TEST),
+        "glyphs-validation": (NUM_TRAIN, NUM_TRAIN + NUM_TEST, NUM_TRAIN + 2 * NUM_TEST),
+        "glyphs-large": (half, half, 2 * half),
+        "glyphs-large-validation": (half // 2, half // 2, 2 * (half // 2)),
+    }[name]
+    train, test = (take_classes(letters, np.sort(part)) for part in (order[:num_train], order[start:stop]))
+    return RetrievalData(name, train if "large" in name else _distorted_copies(train), test)
+
+
+def load_pretraining_glyphs() -> Split:
+    """Everything but letters (symbols, numbers, punctuation, marks): what the backbone is pretrained on."""
+    return _load_part("pretraining")
+
+
+NAMED = {
+    name: NamedData("letters", partial(load_glyphs, name), backbone="glyphs-cnn", taxonomy="unicode")
+    for name in ("glyphs", "glyphs-validation", "glyphs-large", "glyphs-large-validation")
+}
+
+
+@cache
+def glyphs_key() -> str:
+    """Return what the images depend on: this recipe's version, the font files and the library that draws them."""
+    digest = hashlib.sha256(f"{RECIPE_VERSION} {SIDE} {POINT_SIZE} {sorted(_PARTS.items())} {PIL.__version__}".encode())
+    for font in _font_files():
+        digest.update(font.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _load_part(part: str) -> Split:
+    path = cache_folder() / f"glyphs-{glyphs_key()}.npz"
+    make_once(lambda: write_whole(path, _write_all), path)
+    kinds = [f"{part}_{kind}" for kind in ("images", "labels", "code_points")]
+    images, labels, code_points = read_npz(path, kinds).values()
+    names = tuple(f"U+{code:04X} {unicodedata.name(chr(code), '?')}" for code in code_points)
+    return Split(images[:, None], labels, names)
+
+
+def _font_files() -> list[Path]:
+    folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    return sorted(
+        path
+        for family in ("DejaVu", "STIXGeneral")
+        for path in folder.glob(f"{family}*.ttf")
+        if "Display" not in path.name
+    )
+
+
+def _write_all(file: BinaryIO) -> None:
+    arrays: dict[str, Any] = _draw_all()
+    np.savez_compressed(file, **arrays)
+
+
+def _draw_all() -> dict[str, NDArray[np.generic]]:
+    files = _font_files()
+    coverage = [frozenset(FT2Font(str(path)).get_charmap()) for path in files]
+    typefaces = [ImageFont.truetype(str(path), POINT_SIZE) for path in files]
+    count = Counter(code for covered in coverage for code in covered)
+    arrays: dict[str, NDArray[np.generic]] = {}
+    for name, part in _PARTS.items():
+        codes = sorted(
+            code
+            for code, number in count.items()
+            if number >= part.min_typefaces and unicodedata.category(chr(code))[0] in part.categories
+        )
+        classes = dict(
+            distinct(
+                (
+                    code,
+                    [
+                        draw(chr(code), face)
+                        for face, covered in zip(typefaces, coverage, strict=True)
+                        if code in covered
+                    ],
+                )
+                for code in codes
+            )
+        )
+        sizes = [len(images) for images in classes.values()]
+        arrays[f"{name}_images"] = np.concatenate([np.stack(images) for images in classes.values()])
+        arrays[f"{name}_labels"] = np.repeat(np.arange(len(classes), dtype=np.int64), sizes)
+        arrays[f"{name}_code_points"] = np.fromiter(classes, dtype=np.int64)
+    return arrays
+
+
+def _distorted_copies(split: Split) -> Split:
+    """Replace each image by `COPIES` of it under small random affine maps, the same at every call."""
+    random = np.random.default_rng(RECIPE_VERSION)
+    copies = np.empty((len(split), COPIES, 1, SIDE, SIDE), dtype=np.uint8)
+    for row, pixels in enumerate(split.inputs[:, 0]):
+        for copy in range(COPIES):
+            copies[row, copy, 0] = distort(pixels, random)
+    return Split(copies.reshape(-1, 1, SIDE, SIDE), np.repeat(split.labels, COPIES), split.class_names)

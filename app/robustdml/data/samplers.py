@@ -1,0 +1,71 @@
+"""Batches of sample numbers: pure functions of seed and epoch, so that a resumed run has nothing to restore."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robustdml.data.dataset import Rows
+from robustdml.errors import UsageError
+
+
+@dataclass(frozen=True)
+class RandomSampler:
+    """Every sample once an epoch, in random order; a last batch that would be smaller is left out."""
+
+    num_samples: int
+    batch_size: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.num_samples < 1 or self.batch_size < 1:
+            raise UsageError(f"num_samples={self.num_samples}, batch_size={self.batch_size}: expected at least 1")
+
+    def __len__(self) -> int:
+        return max(self.num_samples // self.batch_size, 1)
+
+    def batches(self, epoch: int) -> Iterator[Rows]:
+        """Batches of one epoch."""
+        order = np.random.default_rng((self.seed, epoch)).permutation(self.num_samples)
+        for batch in range(len(self)):
+            yield order[batch * self.batch_size : (batch + 1) * self.batch_size]
+
+
+class ClassBalancedSampler:
+    """P classes a batch and K samples of each: P×K.
+
+    Classes are drawn without replacement within a batch; samples without replacement within a class, unless it has
+    fewer than K. An epoch has as many batches as fit into the number of samples.
+    """
+
+    def __init__(self, labels: NDArray[np.int64], batch_size: int, samples_per_class: int, seed: int) -> None:
+        if samples_per_class < 1 or batch_size < 1 or batch_size % samples_per_class:
+            raise UsageError(
+                f"samples_per_class={samples_per_class} must divide the batch size {batch_size}; samples_per_class 0 "
+                "gives random batches"
+            )
+        members = np.split(np.argsort(labels, kind="stable"), np.cumsum(np.bincount(labels))[:-1])
+        self._members = [member for member in members if len(member)]
+        self._classes_per_batch = batch_size // samples_per_class
+        self._samples_per_class = samples_per_class
+        self._num_batches = max(len(labels) // batch_size, 1)
+        self._seed = seed
+        if len(self._members) < self._classes_per_batch:
+            raise UsageError(
+                f"batches of {self._classes_per_batch} classes × {samples_per_class} samples, but only "
+                f"{len(self._members)} classes have samples;"
+                f" use a batch size of at most {len(self._members) * samples_per_class}"
+            )
+
+    def __len__(self) -> int:
+        return self._num_batches
+
+    def batches(self, epoch: int) -> Iterator[Rows]:
+        """Batches of one epoch."""
+        random = np.random.default_rng((self._seed, epoch))
+        size = self._samples_per_class
+        for _ in range(self._num_batches):
+            classes = random.choice(len(self._members), self._classes_per_batch, replace=False)
+            members = [self._members[c] for c in classes]
+            yield np.concatenate([random.choice(m, size, replace=len(m) < size) for m in members])

@@ -1,0 +1,75 @@
+"""Errors that the command line turns into one line of text, and the words that it finds for them."""
+
+import errno
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+
+
+class UsageError(ValueError):
+    """What the user asked for cannot be done as asked; the message says what to change."""
+
+
+class UnknownNameError(UsageError):
+    """A name that stands for nothing: a method, a kind of noise, a filter.
+
+    Examples
+    --------
+    >>> raise UnknownNameError("method", "robsut", ["robust", "mcl"])
+    Traceback (most recent call last):
+    robustdml.errors.UnknownNameError: method 'robsut': expected one of robust, mcl; did you mean robust?
+    """
+
+    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+        known = list(known)
+        super().__init__(f"{what} {name!r}: expected one of {', '.join(known)}{did_you_mean(name, known)}")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Suggest the known name that is most like another.
+
+    Examples
+    --------
+    >>> did_you_mean("--epohcs", ["--epochs", "--seed"])
+    '; did you mean --epochs?'
+    """
+    close = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def in_one_line(text: str) -> str:
+    r"""Write out what a terminal would obey rather than show: names of files may hold anything.
+
+    Examples
+    --------
+    >>> in_one_line("a\nb \x1b[2J é")
+    'a\\nb \\x1b[2J é'
+    """
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
+def expanded(path: str) -> Path:
+    """Write out the ``~`` that a path may begin with."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
+def is_want_of_memory(error: BaseException) -> bool:
+    """Tell whether memory was asked for and not given."""
+    words = ("can't allocate memory", "not enough memory", "out of memory", "can't start new thread")
+    return isinstance(error, MemoryError) or any(word in str(error).lower() for word in words)
+
+
+def disk_error(error: OSError) -> str:
+    """Say what failed on the disk, and where."""
+    reason = (error.strerror or str(error)).lower()
+    if error.filename is None:
+        return f"standard output, or a file without a name: {reason}"
+    path = Path(error.filename)
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        file = next((place for place in (path, *path.parents) if place.is_file()), None)
+        if file is not None:
+            return f"{file} is a file, and a folder is needed there"
+    return f"{path}: {reason}"

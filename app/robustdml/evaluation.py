@@ -1,0 +1,111 @@
+"""Retrieval metrics, by pytorch-metric-learning, and how well a score tells right labels from wrong ones."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+
+from robustdml.errors import UsageError
+from robustdml_ops.ops import nearest
+
+LARGEST_RECALL = 8
+
+# What `retrieval_metrics` gives, and what people call it.
+METRICS = {
+    "precision_at_1": "Recall@1",
+    "recall_at_2": "Recall@2",
+    "recall_at_4": "Recall@4",
+    "recall_at_8": "Recall@8",
+    "r_precision": "R-precision",
+    "mean_average_precision_at_r": "MAP@R",
+}
+
+
+class _RetrievalMetrics(AccuracyCalculator):  # type: ignore[misc]
+    """The library's metrics, and Recall@K for a few K (its precision_at_1 is Recall@1)."""
+
+    def calculate_recall_at_2(self, **kwargs: Tensor) -> float:
+        return _recall(2, **kwargs)
+
+    def calculate_recall_at_4(self, **kwargs: Tensor) -> float:
+        return _recall(4, **kwargs)
+
+    def calculate_recall_at_8(self, **kwargs: Tensor) -> float:
+        return _recall(8, **kwargs)
+
+
+def _recall(k: int, knn_labels: Tensor, query_labels: Tensor, not_lone_query_mask: Tensor, **_: object) -> float:
+    found = (knn_labels[:, :k] == query_labels[:, None]).any(dim=1)
+    return float(found[not_lone_query_mask].double().mean())
+
+
+def retrieval_metrics(
+    embeddings: NDArray[np.generic], labels: NDArray[np.int64], device: torch.device | None = None
+) -> dict[str, float]:
+    """Let each sample query all others under the cosine, and score what it finds.
+
+    Parameters
+    ----------
+    embeddings : ndarray
+        (N, D), need not be normalised.
+    labels : ndarray
+        True labels, (N,).
+    device : torch.device, optional
+        Where to search; the CPU by default.
+
+    Returns
+    -------
+    dict
+        ``precision_at_1`` (= Recall@1), ``recall_at_2``, ``recall_at_4``, ``recall_at_8``, ``r_precision`` and
+        ``mean_average_precision_at_r``, each in [0, 1], averaged over the samples that are not alone in their class.
+
+    Raises
+    ------
+    UsageError
+        No class has two samples, so that nothing can be found; or embeddings that are not finite.
+    """
+    largest_class = int(np.bincount(labels).max(initial=0))
+    if largest_class < 2:
+        raise UsageError("retrieval needs a test class with at least 2 samples")
+    if not np.isfinite(embeddings).all():
+        raise UsageError("embeddings hold NaN or infinite values: the training diverged; try a smaller learning rate")
+    calculator = _RetrievalMetrics(
+        include=tuple(METRICS),
+        k="max_bin_count" if largest_class > LARGEST_RECALL else min(LARGEST_RECALL, len(labels) - 1),
+        device=device or torch.device("cpu"),
+        knn_func=_search,
+    )
+    # The library makes tensors of them, and PyTorch warns of one over a file that is mapped for reading alone.
+    arrays = (array if array.flags.writeable else array.copy() for array in (embeddings, labels))
+    values: dict[str, float] = calculator.get_accuracy(*arrays)
+    return values
+
+
+def precisions_by_class(
+    embeddings: NDArray[np.generic], labels: NDArray[np.int64], device: torch.device | None = None
+) -> NDArray[np.float64]:
+    """MAP@R of each class, as in `retrieval_metrics`."""
+    calculator = AccuracyCalculator(
+        include=("mean_average_precision_at_r",),
+        k="max_bin_count",
+        return_per_class=True,
+        device=device or torch.device("cpu"),
+        knn_func=_search,
+    )
+    values = calculator.get_accuracy(embeddings, labels)["mean_average_precision_at_r"]
+    return np.asarray(values, dtype=np.float64)
+
+
+def _search(queries: Tensor, k: int, gallery: Tensor, exclude_self: bool) -> tuple[Tensor, Tensor]:
+    """Similarities and gallery rows of the k nearest, (Q, k) each, as the library asks for them."""
+    return nearest(queries, gallery, k, exclude_self=exclude_self)
+
+
+def detection_auc(score: NDArray[np.float32], changed: NDArray[np.bool_]) -> float | None:
+    """Area under the ROC curve of a clean score against the truth."""
+    judged = ~np.isnan(score)
+    if changed[judged].all() or not changed[judged].any():
+        return None
+    return float(roc_auc_score(~changed[judged], score[judged]))

@@ -1,0 +1,132 @@
+"""The filter of a run: who takes part in each step."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from robustdml.config import TrainingConfig
+from robustdml.data import Rows
+from robustdml.errors import UsageError
+from robustdml.filters.options import FILTERS
+from robustdml.world import ALONE, World
+from robustdml_ops.robust import PRISM, LabelCorrection, MemoryBank
+from robustdml_ops.robust.prism.settings import WITH_BANK
+
+# What `Filter.judge` calls its choice, and what takes part under another label.
+KEPT, CORRECTED = "kept", "corrected"
+_FILLED_AT_ONCE = 4096
+QUANTILES = {"min": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "max": 1.0}
+
+
+class Judged(NamedTuple):
+    """What a filter makes of a batch."""
+
+    keep: Tensor  # (B,) bool: what is believed and remembered
+    takes_part: Tensor  # (B,) bool: that, and what is corrected
+    labels: Tensor | None  # (B,) int64 to train with; None for those given
+    observed: dict[str, Tensor]  # (B,) by name, for the log
+
+
+class Filter(nn.Module):
+    """PRISM in a run; all its state is in ``state_dict``."""
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        labels: NDArray[np.int64],
+        num_classes: int,
+        embedding_size: int,
+        steps_per_epoch: int,
+    ) -> None:
+        super().__init__()
+        options, num_samples = config.filter_options, len(labels)
+        similarity = FILTERS[options.kind]
+        has_bank = similarity in WITH_BANK
+        memory_size = num_samples if options.memory_size is None else options.memory_size
+        try:
+            self.prism = PRISM(
+                num_classes,
+                embedding_size,
+                similarity,
+                config.told_noise_rate,
+                options.threshold,
+                window=options.window,
+                memory_size=memory_size if has_bank else None,
+                vmf_start=options.vmf_epochs * steps_per_epoch if similarity == "vmf" else None,
+                fixed_threshold=options.fixed_threshold,
+                num_samples=num_samples if options.without_copies else None,
+                preset=options.preset,
+                memory_dtype=getattr(torch, options.memory_dtype),
+            )
+        except ValueError as error:
+            raise UsageError(f"filter {options.kind}: {error}") from error
+        self.correction: LabelCorrection | None = None
+        self.observed: tuple[str, ...] = ("log_p_clean", KEPT)
+        if config.correct:
+            self.correction = LabelCorrection(num_samples, config.correct_confidence)
+            self.observed = (*self.observed, CORRECTED)
+        self._labels = torch.from_numpy(labels)
+        self._cautious = options.threshold == "cautious"
+        self._warmup, self._warming = options.warmup, False
+
+    def shard(self, world: World) -> None:
+        """Divide the classes among the processes."""
+        world.shard(self.prism)
+
+    @property
+    def bank(self) -> MemoryBank | None:
+        """The memory of the filter, where it has one."""
+        return self.prism.bank if self.prism.similarity in WITH_BANK else None
+
+    def fill(self, embeddings: Tensor, world: World = ALONE) -> None:
+        """Remember every training sample as it is before the first step, where that says something already."""
+        bank = self.bank
+        if bank is None:
+            return
+        # In random order, so that a memory smaller than N is left with some of every class.
+        for rows in torch.split(torch.randperm(len(embeddings)), _FILLED_AT_ONCE):
+            own = world.part(rows.numpy())
+            batch = embeddings[own].to(bank.features.device)
+            self.remember(batch, own, torch.ones(len(own), dtype=torch.bool, device=batch.device))
+
+    def start_epoch(self, epoch: int) -> None:
+        """Begin an epoch."""
+        self._warming = epoch < self._warmup
+
+    def judge(self, embeddings: Tensor, rows: Rows, proxies: Tensor | None) -> Judged:
+        """Say who takes part, and under which label."""
+        labels, ids = self._of_batch(embeddings, rows)
+        result = self.prism(embeddings, labels, ids, proxies if self.prism.similarity == "proxy" else None)
+        keep = torch.ones_like(result.keep) if self._warming else result.keep
+        observed = {"log_p_clean": result.log_p_clean, KEPT: keep}
+        if self.correction is None:
+            return Judged(keep, keep, None, observed)
+        fixed = self.correction(self.prism, embeddings, labels, keep, ids)
+        return Judged(keep, fixed.keep, fixed.labels, {**observed, CORRECTED: fixed.corrected})
+
+    def remember(self, embeddings: Tensor, rows: Rows, keep: Tensor) -> None:
+        """Put what was kept into the memory, after the step."""
+        labels, ids = self._of_batch(embeddings, rows)
+        self.prism.enqueue(embeddings, labels, keep, ids)
+
+    def record(self) -> dict[str, float]:
+        """Say how concentrated the classes are."""
+        share = float(self.prism.wrong_share) if self._cautious else math.nan
+        return ({} if math.isnan(share) else {"wrong_share": share}) | self._concentrations()
+
+    def _concentrations(self) -> dict[str, float]:
+        if self.prism.similarity != "vmf" or self.bank is None:
+            return {}
+        whole = self.prism.shards.whole
+        kappa = whole(self.prism.kappa)[whole(self.bank.seen)].float()
+        if not len(kappa) or not kappa.any():
+            return {}
+        return {f"kappa_{name}": float(kappa.quantile(q)) for name, q in QUANTILES.items()}
+
+    def _of_batch(self, embeddings: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        ids = torch.from_numpy(rows)
+        return self._labels[ids].to(embeddings.device), ids.to(embeddings.device)

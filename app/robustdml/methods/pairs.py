@@ -1,0 +1,79 @@
+"""Pairs of samples: contrastive loss, with a memory and without, and multi-similarity."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from robustdml.methods.method import Method
+from robustdml.options import Options, OptionSet, option
+from robustdml_ops.losses import ContrastiveLoss, MemoryContrastiveLoss, MultiSimilarityLoss
+from robustdml_ops.losses.memory_contrastive import VARIANTS
+from robustdml_ops.ops.pairs import DISTANCES
+
+# K of the P×K batches of PRISM's published settings and of BSPML.
+SAMPLES_PER_CLASS = 4
+
+
+@dataclass(frozen=True)
+class ContrastiveOptions(Options, name="contrastive"):
+    """Contrastive loss."""
+
+    pos_margin: float = option(0.0, "of positive pairs")
+    neg_margin: float = option(1.0, "of negative pairs")
+    distance: str = option("euclidean", "what the margins are compared with", choices=DISTANCES)
+
+
+@dataclass(frozen=True)
+class MemoryContrastiveOptions(Options, name="mcl"):
+    """Memory-based contrastive loss (MCL)."""
+
+    margin: float = option(0.5, "similarity from which a negative pair counts, λ")
+    variant: str = option("paper", "paper; xbm: code of cross-batch memory; authors: of PRISM", choices=VARIANTS)
+    memory_size: int | None = option(
+        None, "rows of the memory (default: the training samples; with a filter, that of the filter)", kind=int
+    )
+
+
+@dataclass(frozen=True)
+class MultiSimilarityOptions(Options, name="multi_similarity"):
+    """Multi-similarity loss, alone and in ProcSim."""
+
+    alpha: float = option(2.0, "scale of positive pairs")
+    beta: float = option(50.0, "scale of negative pairs")
+    base: float = option(0.5, "similarity that pairs are measured from, δ")
+    epsilon: float = option(0.1, "mining: how far a pair may be from the hardest of the other kind")
+
+
+def _contrastive(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
+    return ContrastiveLoss(**options[ContrastiveOptions].as_dict())
+
+
+def _memory_contrastive(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
+    mcl = options[MemoryContrastiveOptions]
+    return MemoryContrastiveLoss(mcl.margin, variant=mcl.variant)
+
+
+def _multi_similarity(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
+    return MultiSimilarityLoss(**options[MultiSimilarityOptions].as_dict())
+
+
+METHODS = {
+    "contrastive": Method(
+        "Contrastive", _contrastive, (ContrastiveOptions,), samples_per_class=SAMPLES_PER_CLASS, learning_rate=3e-3
+    ),
+    "mcl": Method(
+        "MCL",
+        _memory_contrastive,
+        (MemoryContrastiveOptions,),
+        inputs=lambda options: ("labels", "memory"),
+        samples_per_class=SAMPLES_PER_CLASS,
+        learning_rate=3e-3,
+    ),
+    "multi-similarity": Method(
+        "Multi-similarity",
+        _multi_similarity,
+        (MultiSimilarityOptions,),
+        samples_per_class=SAMPLES_PER_CLASS,
+        learning_rate=3e-3,
+    ),
+}

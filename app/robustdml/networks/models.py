@@ -1,0 +1,129 @@
+"""Embedding networks: a backbone that makes features, and one linear layer that makes embeddings of them."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from robustdml.errors import UsageError
+from robustdml.progress import OnProgress, silent
+
+# Inputs at a time where nobody says how many: so many, or as many images as have this many pixels together.
+BATCH_SIZE = 512
+BATCH_PIXELS = 64 * 224 * 224
+
+
+class SmallCNN(nn.Sequential):
+    """Three convolutions with batch norm and pooling, for images of some 32 pixels; 2048 features."""
+
+    def __init__(self, channels: int) -> None:
+        sizes = (channels, 32, 64, 128)
+        layers: list[nn.Module] = []
+        for before, after in pairwise(sizes):
+            # Pooling before batch norm leaves a quarter of the values to normalise.
+            layers += [
+                nn.Conv2d(before, after, 3, padding=1, bias=False),
+                nn.MaxPool2d(2),
+                nn.BatchNorm2d(after),
+                nn.ReLU(inplace=True),
+            ]
+        super().__init__(*layers, nn.AdaptiveAvgPool2d(4), nn.Flatten())
+        # Twice as fast as the default layout on CPUs.
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+class Embedder(nn.Module):
+    """Backbone, then the embedding layer.
+
+    Parameters
+    ----------
+    backbone : Module
+        Makes features (B, F) of inputs; `torch.nn.Identity` where the inputs are features.
+    in_features : int
+        F.
+    embedding_size : int
+        D.
+
+    Notes
+    -----
+    The layer is initialised as in Smooth Proxy-Anchor: He's normal distribution, bias 0. Embeddings are not normalised;
+    the losses and the evaluation do that.
+    """
+
+    def __init__(self, backbone: nn.Module, in_features: int, embedding_size: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = nn.Linear(in_features, embedding_size)
+        nn.init.kaiming_normal_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Embed a batch.
+
+        Parameters
+        ----------
+        inputs : Tensor
+            What the backbone takes, (B, …).
+
+        Returns
+        -------
+        Tensor
+            (B, D), not normalised.
+        """
+        embeddings: Tensor = self.head(self.backbone(inputs).flatten(1))
+        return embeddings
+
+
+def as_tensor(inputs: NDArray[np.generic], device: torch.device) -> Tensor:
+    """Bring a batch of a `Split` to a device, as a network takes it."""
+    # A copy: a memory-mapped slice is read-only, which a tensor cannot be.
+    tensor = torch.from_numpy(np.array(inputs)).to(device)
+    return tensor.float() / 255 if tensor.dtype == torch.uint8 else tensor
+
+
+@torch.no_grad()
+def outputs_in_batches(
+    network: nn.Module,
+    inputs: NDArray[np.generic],
+    device: torch.device,
+    batch_size: int | None = None,
+    on_progress: OnProgress = silent,
+) -> Iterator[NDArray[np.float32]]:
+    """Run a network in eval mode over all inputs, batch by batch, and leave it in the mode it was in."""
+    if batch_size is None:
+        pixels = int(np.prod(inputs.shape[2:])) if inputs.ndim == 4 else 1
+        batch_size = min(BATCH_SIZE, max(BATCH_PIXELS // pixels, 1))
+    was_training = network.training
+    network.eval()
+    try:
+        for start in range(0, len(inputs), batch_size):
+            on_progress("features", start, len(inputs))
+            yield network(as_tensor(inputs[start : start + batch_size], device)).flatten(1).float().cpu().numpy()
+    finally:
+        network.train(was_training)
+
+
+def apply_in_batches(
+    network: nn.Module,
+    inputs: NDArray[np.generic],
+    device: torch.device,
+    batch_size: int | None = None,
+    on_progress: OnProgress = silent,
+) -> NDArray[np.float32]:
+    """Gather what `outputs_in_batches` makes of all inputs."""
+    return np.concatenate(list(outputs_in_batches(network, inputs, device, batch_size, on_progress)))
+
+
+def count_features(backbone: nn.Module, sample: NDArray[np.generic], device: torch.device) -> int:
+    """Size of a backbone's features, by trying one input."""
+    try:
+        return int(apply_in_batches(backbone, sample, device).shape[1])
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+        shape = "×".join(map(str, sample.shape[1:]))
+        raise UsageError(
+            f"the backbone cannot take inputs of {shape} ({' '.join(str(error).split())[:200]}); an image size that it "
+            "is made for may help"
+        ) from error

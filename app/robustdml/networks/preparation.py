@@ -1,0 +1,80 @@
+"""What a run trains on: the data in the form that its network takes, and the features of the untouched backbone."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from robustdml.config import UNTRAINED, TrainingConfig
+from robustdml.data import RetrievalData, Split
+from robustdml.errors import UsageError
+from robustdml.networks.backbones.choice import FEATURES, is_own_code
+from robustdml.networks.models import apply_in_batches, count_features
+from robustdml.networks.origin import Origin, load_origin, needs_trained_backbone
+from robustdml.networks.stored_features import store_split
+from robustdml.progress import OnProgress, silent
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Data, and the backbone that goes with it."""
+
+    data: RetrievalData  # Inputs of `backbone`
+    # What trains below the embedding layer; `torch.nn.Identity` where the inputs are frozen features already.
+    backbone: nn.Module
+    num_features: int  # Size of the backbone's features, F
+    # Returns the features of the training split from the untouched backbone, (N, F): to be called first before the
+    # backbone trains. Raises UsageError where the backbone is an untrained one.
+    frozen_features: Callable[[], NDArray[np.float32]]
+    origin: Origin  # What made the inputs of `backbone`, or the backbone itself where it trains
+
+
+def resolve_device(name: str) -> torch.device:
+    """Choose a device by name; ``auto`` is the GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
+    return device
+
+
+def prepare(
+    config: TrainingConfig, data: RetrievalData, device: torch.device, on_progress: OnProgress = silent
+) -> Prepared:
+    """Bring data into the form that a run trains on."""
+    origin = load_origin(config, data, device, on_progress)
+    if origin.name == FEATURES:
+        return _on_features(data, origin)
+    num_features = count_features(origin.backbone, data.train.inputs[:1], device)
+    if not config.finetune:
+        train, test = (_features_of(split, origin, device, on_progress) for split in (data.train, data.test))
+        return _on_features(RetrievalData(data.name, train, test), origin)
+
+    @cache
+    def frozen_features() -> NDArray[np.float32]:
+        if origin.name == UNTRAINED:
+            raise needs_trained_backbone(data)
+        return _features_of(data.train, origin, device, on_progress).inputs.astype(np.float32, copy=False)
+
+    return Prepared(data, origin.backbone, num_features, frozen_features, origin)
+
+
+def _features_of(split: Split, origin: Origin, device: torch.device, on_progress: OnProgress) -> Split:
+    """Apply the backbone to images, or read what it made of them before."""
+    # What the user's own code does may change while its name and weights do not.
+    if is_own_code(origin.name):
+        return replace(split, inputs=apply_in_batches(origin.backbone, split.inputs, device, on_progress=on_progress))
+    stored = store_split(split, origin, device, on_progress).open()
+    return replace(stored, sample_names=split.sample_names, weights=split.weights)
+
+
+def _on_features(data: RetrievalData, origin: Origin) -> Prepared:
+    features = data.train.inputs.astype(np.float32, copy=False)
+    return Prepared(data, nn.Identity(), features.shape[1], lambda: features, origin)

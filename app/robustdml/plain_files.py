@@ -1,0 +1,95 @@
+"""Files of plain tensors, arrays, numbers and texts, opened without running anything that is in them.
+
+They may come from strangers: what they claim to hold is looked at before memory is given to it.
+"""
+
+import json
+import math
+import os
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from robustdml.errors import UsageError
+
+# An array that is as large as the first and unpacks to as many times its size as the second is no embedding: zeros
+# alone are packed so well.
+LARGE, MOST_PACKED = 2**30, 200
+
+
+def read_plain(path: Path, kind: str) -> Any:
+    """Read what `torch.save` wrote."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # A damaged file makes `torch.load` raise nearly anything, an IndexError for one.
+        raise UsageError(f"{path}: not a readable {kind} ({_reason(error)})") from error
+
+
+def read_json(path: Path, kind: str) -> dict[str, Any]:
+    """Read an object of JSON."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: not a readable {kind} ({_reason(error)})") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"{path}: not a readable {kind} (it holds a {type(content).__name__})")
+    return content
+
+
+def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
+    """Read arrays of an ``.npz`` file; others that are in it are not looked at."""
+    try:
+        # Opened here, because zipfile leaves a file that is no archive open.
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            there = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            missing = next((key for key in needed if key not in there), None)
+            if missing is None:
+                return {key: _member(archive, there[key]) for key in (*needed, *optional) if key in there}
+    except MemoryError as error:
+        raise MemoryError(f"{path}: {_reason(error)}") from error
+    except Exception as error:  # As above: a damaged archive raises a struct.error, a zlib.error, a KeyError …
+        raise UsageError(f"{path}: not a readable .npz file of plain arrays ({_reason(error)})") from error
+    raise UsageError(f"{path}: no array {missing!r}; found {', '.join(sorted(there)) or 'nothing'}")
+
+
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
+    size, packed = info.file_size, info.compress_size
+    if size > LARGE and size > MOST_PACKED * packed:
+        raise ValueError(f"{info.filename} would unpack from {packed:,} bytes to {size:,}")
+    with archive.open(info) as member:
+        shape, dtype = _header(member)
+        claimed = math.prod(shape) * dtype.itemsize
+        if claimed != size - member.tell():
+            raise ValueError(f"{info.filename} is of shape {shape} by its header, and has {size - member.tell()} bytes")
+    if claimed > _memory():
+        raise MemoryError(f"{info.filename} takes {claimed:,} bytes, and this machine has {_memory():,}")
+    with archive.open(info) as member:
+        array: NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
+    return array
+
+
+def _header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    version = np.lib.format.read_magic(member)
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
+    if read is None:
+        raise ValueError(f"an array of version {version}, which names fields beyond ASCII: expected plain numbers")
+    shape, _, dtype = read(member)
+    if dtype.hasobject:
+        raise ValueError("Object arrays cannot be loaded: they may run code")
+    return shape, dtype
+
+
+def _memory() -> int:
+    """Bytes of memory that the machine has."""
+    names = ("SC_PHYS_PAGES", "SC_PAGE_SIZE")
+    known = all(name in getattr(os, "sysconf_names", {}) for name in names)
+    return math.prod(os.sysconf(name) for name in names) if known else 2**63
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

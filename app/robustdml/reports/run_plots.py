@@ -1,0 +1,113 @@
+"""What a run did about wrong labels, as figures: over the epochs, and sample by sample in the last one."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+from numpy.typing import NDArray
+
+from robustdml.filters.filter import QUANTILES
+from robustdml.reports.drawing import GREY, RIGHT, WRONG, draw_axes
+
+History = Sequence[Mapping[str, float]]
+# Okabe and Ito's colours, told apart by people with any kind of colour vision.
+LINES = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+OF_LABELS = {"right labels": RIGHT, "wrong labels": WRONG}
+BINS = 60
+# Classes of one image and its copies have a κ of any size, beside which all others would lie at 0.
+LARGE_KAPPA = 1e5
+
+
+def curves(
+    lines: Mapping[str, tuple[History, str]],
+    label: str,
+    *,
+    percent: bool = True,
+    level: tuple[str, float] | None = None,
+) -> str:
+    """Draw quantities of histories against the epoch."""
+
+    def draw(axes: Axes) -> None:
+        for (title, (history, key)), colour in zip(lines.items(), LINES * len(lines), strict=False):
+            points = [(record["epoch"], record[key]) for record in history if key in record]
+            axes.plot([epoch for epoch, _ in points], [value for _, value in points],
+                      color=OF_LABELS.get(title, colour), lw=2.2, marker="o", ms=3.5, label=title)  # fmt: skip
+        if level is not None:
+            axes.axhline(level[1], color=GREY, ls=":", lw=1.6, label=level[0])
+        axes.set(xlabel="epoch", ylabel=label)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if percent:
+            axes.yaxis.set_major_formatter(PercentFormatter(1))
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=10)
+
+    return draw_axes(draw, 3.8)
+
+
+def filter_accuracy(histories: Mapping[str, History], noise_rate: float) -> str:
+    """Draw the share of right labels among what filters keep, over the epochs (PRISM, Fig. 2)."""
+    lines = {title: (history, "filter_precision") for title, history in histories.items()}
+    return curves(lines, "right labels among the kept", level=("without a filter", 1 - noise_rate))
+
+
+def score_histogram(
+    values: NDArray[np.floating], changed: NDArray[np.bool_], label: str, cut: tuple[str, float] | None = None
+) -> str:
+    """Draw how a quantity is spread over right labels and over wrong ones (PRISM, Fig. 3; ProcSim, Fig. 2).
+
+    Where no label was changed nobody knows which are wrong, and all are drawn together.
+    """
+
+    def draw(axes: Axes) -> None:
+        known = ~np.isnan(values)
+        # A few extreme values would push all others into one bar.
+        low, high = np.quantile(values[known], [0.01, 0.999]) if known.any() else (0.0, 1.0)
+        bins = np.linspace(low, high if high > low else low + 1, BINS + 1).tolist()
+        groups = (("right labels", ~changed, RIGHT), ("wrong labels", changed, WRONG))
+        for name, mask, colour in groups if changed.any() else (("labels as they are", ~changed, LINES[1]),):
+            # In the type of the edges: rounded to float32, what is clipped to the last edge may lie beyond it.
+            shown = values[mask & known].astype(np.float64)
+            axes.hist(
+                shown.clip(bins[0], bins[-1]), bins=bins, color=colour, alpha=0.55, label=f"{name} ({len(shown):,})"
+            )
+        if cut is not None:
+            axes.axvline(cut[1], color="#33363b", lw=1.2, ls="--", label=f"{cut[0]} = {cut[1]:.3g}")
+        axes.set(xlabel=label, ylabel="training samples")
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, fontsize=10)
+
+    return draw_axes(draw, 3.6)
+
+
+def kappa_boxes(history: History) -> str:
+    """Draw the concentrations of the classes' von Mises–Fisher distributions over the epochs (PRISM, Fig. 5)."""
+
+    def draw(axes: Axes) -> None:
+        records = [record for record in history if "kappa_median" in record]
+        names = dict(zip(("whislo", "q1", "med", "q3", "whishi"), QUANTILES, strict=True))
+        boxes = [{name: record[f"kappa_{key}"] for name, key in names.items()} for record in records]
+        epochs = [int(record["epoch"]) for record in records]
+        median = {"color": LINES[0], "lw": 2}
+        axes.bxp(boxes, positions=epochs, showfliers=False, widths=0.6, manage_ticks=False, medianprops=median)
+        axes.set(xlabel="epoch", ylabel="concentration κ of the classes")
+        if max((box["whishi"] for box in boxes), default=0.0) > LARGE_KAPPA:
+            axes.set_yscale("symlog", linthresh=1)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+    return draw_axes(draw, 3.6)
+
+
+def sigma_curve(history: History) -> str:
+    """Draw the mean confidence σ of right and of wrong labels over the epochs."""
+    return curves(_right_and_wrong(history, "sigma"), "mean confidence σ", percent=False)
+
+
+def weight_curve(history: History) -> str:
+    """Draw MAW and SDAW (BSPML, Eq. 14), and the mean weights of right and of wrong labels, over the epochs."""
+    lines = {"mean over the classes (MAW)": (history, "maw"), "deviation among the classes (SDAW)": (history, "sdaw")}
+    return curves({**lines, **_right_and_wrong(history, "weight")}, "average weight", percent=False)
+
+
+def _right_and_wrong(history: History, name: str) -> dict[str, tuple[History, str]]:
+    if not any(f"{name}_wrong" in record for record in history):
+        return {"labels as they are": (history, f"{name}_right")}
+    return {title: (history, f"{name}_{title.partition(' ')[0]}") for title in OF_LABELS}

@@ -1,0 +1,197 @@
+"""The report of one run: one HTML file with everything in it."""
+
+from collections.abc import Callable
+from html import escape
+
+import numpy as np
+import torch
+
+from robustdml.filters.options import NO_FILTER
+from robustdml.methods import METHODS
+from robustdml.methods.confident import ProcSimOptions
+from robustdml.reports import run_plots
+from robustdml.reports.html import figure, page, table
+from robustdml.run.audited_labels import describe
+from robustdml.train import TrainingResult
+from robustdml.untouched import untouched_title
+from robustdml_ops.ops import otsu_threshold
+
+METRICS = {
+    "precision_at_1": "Recall@1",
+    "recall_at_4": "Recall@4",
+    "mean_average_precision_at_r": "MAP@R",
+    "filter_precision": "right labels among the kept",
+    "filter_kept": "kept",
+    "corrected_share": "under another label",
+    "corrected_right": "right ones among those labels",
+    "clean_auc": "right against wrong labels, AUC",
+}
+EXPLAINED = (
+    "Each test sample looks for its most similar ones among all other test samples. Recall@1: the share of samples of "
+    "which the first that is found is of their class; Recall@4: one of the first four. MAP@R looks at as many as the "
+    "class has other samples, and a wrong one costs the more, the further in front it is. 1 is perfect."
+)
+
+
+def render_run(result: TrainingResult) -> str:
+    """Write the report of a run."""
+    config, history = result.config, result.history
+    title = METHODS[config.method].title
+    used = result.summary["filter"]
+    if used != NO_FILTER:
+        title += f" with {used}"
+    untouched = untouched_title(config.backbone)
+    recall = run_plots.curves(
+        {title: (history, "precision_at_1")},
+        "Recall@1, test classes",
+        level=(untouched.lower(), result.summary["untouched"]["precision_at_1"]),
+    )
+    harm = result.summary["below_untouched"]
+    sections = [
+        f"<h1>{escape(title)}</h1>",
+        f"<p>{escape(_data_line(result))}</p>",
+        f'<p class="finding">{escape(harm)}</p>' if harm else "",
+        table(["", "last epoch", untouched.lower()], _figures(result)),
+        f"<p>{escape(EXPLAINED)}</p>",
+        "<h2>Retrieval</h2>",
+        figure(
+            recall,
+            "Recall@1 against the epoch.",
+            "Recall@1 on the test classes after each epoch; the dotted line is that of the untouched features.",
+        ),
+    ]
+    drawn = [draw(result) for name, draw in FIGURES.items() if name in result.scores or name in history[-1]]
+    if drawn:
+        sections += ["<h2>Which labels are believed</h2>", *drawn]
+    return page(f"robustdml_ops: {title}", "\n".join(sections) + "\n")
+
+
+def _figures(result: TrainingResult) -> list[list[str]]:
+    summary = result.summary
+    return [
+        [text, f"{summary[key]:.3f}", f"{summary['untouched'][key]:.3f}" if key in summary["untouched"] else ""]
+        for key, text in METRICS.items()
+        if summary.get(key) is not None
+    ]
+
+
+def _data_line(result: TrainingResult) -> str:
+    data, config = result.summary["data"], result.config
+    test = result.summary["test"]
+    audited = f" {describe(data['audited'])}" if "audited" in data else ""
+    labels = "labels as they are"
+    if result.changed.any():
+        labels = f"{result.changed.sum():,} of them with a wrong label (noise {config.noise})"
+    alone = f", without {test['alone']:,} that are alone in their class" if test["alone"] else ""
+    return (
+        f"{data['name']}: {data['train'][0]:,} training samples of {data['classes']:,} classes, {labels}; seed "
+        f"{config.seed}, {len(result.history)} epochs, {result.summary['training_seconds']:.1f} s of training. Tested "
+        f"on {test['samples']:,} samples of {test['classes']:,} other classes{alone}.{audited}"
+    )
+
+
+def _choice(result: TrainingResult) -> str:
+    if not result.changed.any():
+        return figure(
+            run_plots.curves({result.summary["filter"]: (result.history, "filter_kept")}, "kept by the filter"),
+            "Share of the kept samples against the epoch.",
+            "Share of the training samples that the filter kept, by epoch. Which labels are wrong is not known here.",
+        )
+    return figure(
+        run_plots.filter_accuracy({result.summary["filter"]: result.history}, float(result.changed.mean())),
+        "Share of right labels among the kept against the epoch.",
+        "Share of right labels among the samples that the filter kept, by epoch.",
+    )
+
+
+def _histograms(result: TrainingResult, what: str) -> str:
+    """What is to be seen."""
+    return f"{'Two histograms' if result.changed.any() else 'Histogram'} of {what}, {_of_labels(result)}."
+
+
+def _of_labels(result: TrainingResult) -> str:
+    """Whether a figure can tell right and wrong ones apart."""
+    return "of right and of wrong labels" if result.changed.any() else "of all labels"
+
+
+def _p_clean(result: TrainingResult) -> str:
+    return figure(
+        run_plots.score_histogram(result.scores["log_p_clean"], result.changed, "log P_clean"),
+        _histograms(result, "log P_clean"),
+        "What the filter held of each label in the last epoch: the more to the right, the more probably right. The "
+        "filter was never told which labels are wrong.",
+    )
+
+
+def _quality(result: TrainingResult) -> str:
+    return figure(
+        run_plots.score_histogram(
+            result.scores["label_quality"], result.changed, "probability that the label is right"
+        ),
+        _histograms(result, "probabilities"),
+        "Probability that each label is right, by the features before training. Labels from one half on were trained "
+        "on. Nothing was told of which are wrong.",
+    )
+
+
+def _kappa(result: TrainingResult) -> str:
+    return figure(
+        run_plots.kappa_boxes(result.history),
+        "Box plots of the concentration κ of the classes against the epoch.",
+        "Concentration of the classes' von Mises–Fisher distributions: boxes hold the middle half, whiskers reach the "
+        "extremes.",
+    )
+
+
+def _detector(result: TrainingResult) -> str:
+    losses = result.scores["detector_loss"]
+    cut = otsu_threshold(torch.from_numpy(losses[~np.isnan(losses)]))
+    detector = result.config.options[ProcSimOptions].detector
+    threshold = ("Otsu's threshold", float(cut.threshold)) if bool(cut.found) else None
+    return figure(
+        run_plots.score_histogram(losses, result.changed, f"loss of the detector, {detector}", threshold),
+        _histograms(result, "losses, with a threshold"),
+        "Loss of each training sample by which ProcSim tells wrong labels, in the last epoch. In training the "
+        "threshold is found anew in each batch; shown is that of the whole epoch.",
+    )
+
+
+def _sigma(result: TrainingResult) -> str:
+    return figure(
+        run_plots.sigma_curve(result.history),
+        f"Mean confidence {_of_labels(result)} against the epoch.",
+        f"Mean confidence σ that samples {_of_labels(result)} were given.",
+    )
+
+
+def _weights(result: TrainingResult) -> str:
+    return figure(
+        run_plots.weight_curve(result.history),
+        "Average weights against the epoch.",
+        f"Mean and standard deviation of the classes' average weights, and the mean weights {_of_labels(result)}.",
+    ) + figure(
+        run_plots.score_histogram(result.scores["weight"], result.changed, "weight"),
+        _histograms(result, "weights"),
+        "Weight of each training sample in the last epoch.",
+    )
+
+
+def _confidence(result: TrainingResult) -> str:
+    return figure(
+        run_plots.score_histogram(result.scores["confidence"], result.changed, "confidence of the label given"),
+        _histograms(result, "confidences"),
+        "Confidence of each given label by the confidence head.",
+    )
+
+
+# By the quantity that they need, in the scores or in the history.
+FIGURES: dict[str, Callable[[TrainingResult], str]] = {
+    "filter_kept": _choice,
+    "log_p_clean": _p_clean,
+    "label_quality": _quality,
+    "kappa_median": _kappa,
+    "detector_loss": _detector,
+    "sigma": _sigma,
+    "weight": _weights,
+    "confidence": _confidence,
+}

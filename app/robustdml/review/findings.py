@@ -1,0 +1,80 @@
+"""What an audit says of each sample, and its file ``labels.csv``."""
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robustdml.audit import VERDICTS, LabelAuditor
+from robustdml.cache import NAMES, write_text
+from robustdml.errors import UsageError
+
+COLUMNS = ("sample", "label", "probability", "proposed", "proposed_probability", "verdict", "duplicate_group")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is said of one sample."""
+
+    sample: str  # Its path, or its place in the file
+    label: str  # As it was given
+    probability: float  # That the label is right
+    proposed: str  # The likeliest class, which may be the label
+    proposed_probability: float  # Of that
+    verdict: str  # One of `VERDICTS`
+    duplicate_group: int  # −1 without duplicates
+
+
+def findings_of(
+    names: list[str], labels: NDArray[np.int64], auditor: LabelAuditor, classes: tuple[str, ...]
+) -> list[Finding]:
+    """Gather what the auditor holds."""
+    columns = (
+        names,
+        [classes[label] for label in labels],
+        auditor.label_quality_.tolist(),
+        [classes[label] for label in auditor.proposed_labels_],
+        auditor.proposal_probability_.tolist(),
+        auditor.verdicts_.tolist(),
+        auditor.duplicate_groups_.tolist(),
+    )
+    return [Finding(*values) for values in zip(*columns, strict=True)]
+
+
+def write_findings(path: Path, findings: list[Finding]) -> None:
+    """Write ``labels.csv``."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for one in findings:
+        group = "" if one.duplicate_group < 0 else one.duplicate_group
+        right, proposed = f"{one.probability:.4f}", f"{one.proposed_probability:.4f}"
+        writer.writerow((one.sample, one.label, right, one.proposed, proposed, one.verdict, group))
+    write_text(path, out.getvalue())
+
+
+def read_findings(path: Path) -> list[Finding]:
+    """Read ``labels.csv`` back."""
+    try:
+        with path.open(encoding="utf-8-sig", errors=NAMES, newline="") as file:
+            reader = csv.DictReader(file)
+            missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
+            if missing:
+                raise UsageError(f"{path}: no column {missing[0]!r}; expected a labels.csv of robustdml audit")
+            return [_finding(path, reader.line_num, row) for row in reader]
+    except (OSError, csv.Error) as error:
+        raise UsageError(f"{path}: not a readable labels.csv ({error})") from error
+
+
+def _finding(path: Path, line: int, row: dict[str, str]) -> Finding:
+    if row["verdict"] not in VERDICTS:
+        raise UsageError(f"{path}, line {line}: verdict {row['verdict']!r}; expected one of {', '.join(VERDICTS)}")
+    try:
+        right, proposed = (float(row[key]) for key in ("probability", "proposed_probability"))
+        group = int(row["duplicate_group"] or -1)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{path}, line {line}: {error}") from error
+    return Finding(row["sample"], row["label"], right, row["proposed"], proposed, row["verdict"], group)

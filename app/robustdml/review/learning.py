@@ -1,0 +1,66 @@
+"""Embeddings to judge by: learnt with ``robust`` from the labels as they are, in one run or several."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robustdml.cache import read_array, write_whole
+from robustdml.config import TrainingConfig
+from robustdml.data import RetrievalData, Split
+from robustdml.networks.models import apply_in_batches
+from robustdml.networks.preparation import prepare, resolve_device
+from robustdml.progress import OnProgress
+from robustdml.review.samples import AuditSamples
+from robustdml.run.checkpoint import FILE_NAME as CHECKPOINT
+from robustdml.train import train
+
+# Samples that a run evaluates itself on at its end; nothing depends on that.
+_EVALUATED = 512
+
+
+def learn_embeddings(
+    samples: AuditSamples, config: TrainingConfig, runs: int, out: Path, device: str, on_progress: OnProgress
+) -> NDArray[np.float32]:
+    """Train, and embed all samples; what is in `out` from an earlier call is taken up."""
+    assert samples.inputs is not None
+    # Which filter retrieves unseen classes best is another question than whose embeddings tell wrong labels.
+    config = replace(config, filter=replace(config.filter_options, on_trial=False))
+    whole = Split(samples.inputs, samples.labels, samples.class_names)
+    few = np.linspace(0, len(whole) - 1, min(len(whole), _EVALUATED)).astype(np.int64)
+    data = RetrievalData(
+        samples.source, whole, Split(np.asarray(whole.inputs[few]), whole.labels[few], whole.class_names)
+    )
+    # Features of the frozen backbone are made once for all runs.
+    prepared = prepare(config, data, resolve_device(device), on_progress)
+    parts = []
+    for number in range(runs):
+        folder = out / f"run-{number}"
+        stored = folder / "embeddings.npy"
+        if not stored.exists():
+            result = train(
+                replace(config, seed=config.seed + number),
+                data,
+                out=folder,
+                resume=(folder / CHECKPOINT).exists(),
+                device=device,
+                on_progress=_numbered(on_progress, number, runs),
+                evaluate_each_epoch=False,
+            )
+            inputs = whole.inputs if config.finetune else prepared.data.train.inputs
+            embeddings = apply_in_batches(result.embedder, inputs, resolve_device(device), on_progress=on_progress)
+            lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
+            _store(stored, embeddings / np.maximum(lengths, np.finfo(np.float32).tiny))
+        parts.append(read_array(stored))
+    return np.concatenate(parts, axis=1)
+
+
+def _store(path: Path, array: NDArray[np.float32]) -> None:
+    write_whole(path, lambda file: np.save(file, array))
+
+
+def _numbered(on_progress: OnProgress, number: int, runs: int) -> OnProgress:
+    if runs == 1:
+        return on_progress
+    return lambda what, done, total: on_progress(f"run {number + 1} of {runs}, {what}", done, total)

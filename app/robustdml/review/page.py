@@ -1,0 +1,192 @@
+"""``audit.html``: one file with what was found, to look at and to decide on."""
+
+import base64
+import io
+import json
+from collections import Counter
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from robustdml.audit import LabelAuditor
+from robustdml.audit.verdicts import FEWEST_SAMPLES, NO_CLASS, RIGHT
+from robustdml.data.images import MODES, to_square
+from robustdml.progress import OnProgress
+from robustdml.reports.html import in_browser, policy
+from robustdml.review.confusion_matrix import render_matrix
+from robustdml.review.findings import Finding
+from robustdml.review.page_script import SCRIPT, STYLE
+from robustdml.review.samples import AuditSamples
+
+THUMBNAIL = 72
+# Samples beside a suspect that show what a class looks like.
+TYPICAL = 3
+# Suspects and groups of duplicates in the page; the rest is in labels.csv.
+MOST_SUSPECTS = 5000
+MOST_GROUPS = 500
+MOST_CONFUSIONS = 200
+
+
+def render_page(samples: AuditSamples, findings: list[Finding], auditor: LabelAuditor, on_progress: OnProgress) -> str:
+    """Lay out the page."""
+    typical = _typical(samples.labels, auditor)
+    suspects = _suspects(findings, {samples.class_names[label] for label in auditor.small_classes_})
+    shared = _shared_duplicates(findings)
+    shown = {*suspects, *(row for rows in shared for row in rows)}
+    shown |= {row for label in _named_classes(findings, suspects, samples.class_names) for row in typical[label]}
+    pictures = _pictures(samples, sorted(shown), on_progress)
+    data = {
+        "source": samples.source,
+        "classes": samples.class_names,
+        "samples": {row: _sample(findings[row], pictures.get(row)) for row in sorted(shown)},
+        "suspects": suspects,
+        "typical": {label: rows for label, rows in enumerate(typical) if rows and rows[0] in shown},
+        "groups": shared,
+    }
+    # No end of the script may be in it, whatever classes and files are called.
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+    return in_browser(
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8">{policy(SCRIPT)}'
+        f"<title>Labels of {escape(samples.source)}</title>"
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head><body>'
+        f"{_overview(samples, findings, auditor, len(suspects))}"
+        f'<script type="application/json" id="data">{text}</script><script>{SCRIPT}</script></body></html>'
+    )
+
+
+def _suspects(findings: list[Finding], small: set[str]) -> list[int]:
+    """Samples whose label is not called right, class by class, the class with most of them first, worst first.
+
+    Of classes that are too small to judge those alone that another class fits better: of the others there is nothing to
+    decide, and a shop has thousands of them.
+    """
+    rows = [
+        row
+        for row, one in enumerate(findings)
+        if one.verdict != RIGHT and not (one.label in small and one.proposed == one.label)
+    ]
+    rows = sorted(rows, key=lambda row: findings[row].probability)[:MOST_SUSPECTS]
+    of_class = Counter(findings[row].label for row in rows)
+
+    def place(row: int) -> tuple[int, str, float]:
+        return -of_class[findings[row].label], findings[row].label, findings[row].probability
+
+    return sorted(rows, key=place)
+
+
+def _typical(labels: NDArray[np.int64], auditor: LabelAuditor) -> list[list[int]]:
+    """Of each class the samples whose label is the surest."""
+    order = np.lexsort((-auditor.label_quality_, labels))
+    starts = np.searchsorted(labels[order], np.arange(len(auditor.classes_)))
+    return [order[start : start + TYPICAL][labels[order[start : start + TYPICAL]] == label].tolist()
+            for label, start in enumerate(starts)]  # fmt: skip
+
+
+def _named_classes(findings: list[Finding], suspects: list[int], classes: tuple[str, ...]) -> set[int]:
+    number = {name: label for label, name in enumerate(classes)}
+    return {number[name] for row in suspects for name in (findings[row].label, findings[row].proposed)}
+
+
+def _shared_duplicates(findings: list[Finding]) -> list[list[int]]:
+    """Groups of near duplicates under different labels."""
+    groups: dict[int, list[int]] = {}
+    for row, one in enumerate(findings):
+        if one.duplicate_group >= 0:
+            groups.setdefault(one.duplicate_group, []).append(row)
+    mixed = [rows for rows in groups.values() if len({findings[row].label for row in rows}) > 1]
+    return [rows[:12] for rows in mixed[:MOST_GROUPS]]
+
+
+def _sample(one: Finding, picture: str | None) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        "name": one.sample,
+        "label": one.label,
+        "proposed": one.proposed,
+        "right": round(one.probability, 3),
+        "sure": round(one.proposed_probability, 3),
+        "verdict": one.verdict,
+    }
+    return out if picture is None else {**out, "picture": picture}
+
+
+def _pictures(samples: AuditSamples, rows: list[int], on_progress: OnProgress) -> dict[int, str]:
+    """Small JPEG files as texts, by the number of the sample; nothing of features."""
+    out: dict[int, str] = {}
+    if samples.inputs is None or samples.inputs.ndim != 4:
+        return out
+    for done, row in enumerate(rows):
+        on_progress("pictures", done, len(rows))
+        pixels = np.asarray(samples.inputs[row]).transpose(1, 2, 0)
+        image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels, MODES[pixels.shape[2]])
+        small = to_square(image, THUMBNAIL, pixels.shape[2]).transpose(1, 2, 0)
+        file = io.BytesIO()
+        Image.fromarray(small[:, :, 0] if small.shape[2] == 1 else small).save(file, "JPEG", quality=75)
+        out[row] = base64.b64encode(file.getvalue()).decode()
+    return out
+
+
+def _overview(samples: AuditSamples, findings: list[Finding], auditor: LabelAuditor, shown: int) -> str:
+    share, low, high = auditor.wrong_share_
+    verdicts = Counter(one.verdict for one in findings)
+    said = ", ".join(f"{count:,} {escape(verdict)}" for verdict, count in verdicts.most_common())
+    cells = [
+        f"<h1>Labels of {escape(samples.source)}</h1>",
+        f'<p class="finding">Of {len(findings):,} labels of {len(samples.class_names):,} classes about '
+        f"<b>{share:.1%}</b> are wrong (95 % interval: {low:.1%} to {high:.1%}). Verdicts: {said}.</p>",
+        _left_out(samples.left_out),
+        f"<h2>Suspects</h2><p>{shown:,} labels that are not called right, class by class, worst first. Keys: "
+        "<kbd>j</kbd> <kbd>k</kbd> next and previous, <kbd>n</kbd> <kbd>p</kbd> page, <kbd>a</kbd> accept the "
+        "proposal, <kbd>r</kbd> refuse it, <kbd>u</kbd> undo. Decisions stay in this browser until downloaded.</p>"
+        '<div id="bar"></div><div id="list"></div>',
+        "<h2>Near duplicates under different labels</h2><div id='groups'></div>",
+        _per_class(samples, findings, auditor),
+        _confusions(findings),
+        _small(samples, auditor),
+        "<h2>What cannot be seen</h2><p>A class of which most labels are wrong in the same way looks like a class; two "
+        "names for one thing look like labels that are mixed up at random, and both names are then in doubt.</p>",
+    ]
+    return "".join(cells)
+
+
+def _left_out(left_out: list[str]) -> str:
+    if not left_out:
+        return ""
+    more = f" … and {len(left_out) - 20:,} more" if len(left_out) > 20 else ""
+    return f"<p>{len(left_out):,} could not be judged: {escape('; '.join(left_out[:20]))}{more}.</p>"
+
+
+def _per_class(samples: AuditSamples, findings: list[Finding], auditor: LabelAuditor) -> str:
+    shares, strangers = auditor.class_wrong_share_, Counter(one.label for one in findings if one.verdict == NO_CLASS)
+    sizes = np.bincount(samples.labels, minlength=len(samples.class_names))
+    rows = [
+        (name, f"{sizes[label]:,}", f"{shares[label, 0]:.1%}", f"{shares[label, 1]:.1%} – {shares[label, 2]:.1%}",
+         str(strangers[name]))
+        for label, name in sorted(enumerate(samples.class_names), key=lambda one: -shares[one[0], 0])
+    ]  # fmt: skip
+    return _table("Classes, worst first", ("class", "samples", "wrong", "95 % interval", "belong to no class"), rows)
+
+
+def _confusions(findings: list[Finding]) -> str:
+    pairs = Counter((one.label, one.proposed) for one in findings if one.label != one.proposed)
+    rows = [(given, proposed, str(count)) for (given, proposed), count in pairs.most_common(MOST_CONFUSIONS)]
+    return f"<h2>Which classes are confused</h2>{render_matrix(findings)}" + _table(
+        "Confused classes, pair by pair", ("given", "proposed", "samples"), rows
+    )
+
+
+def _small(samples: AuditSamples, auditor: LabelAuditor) -> str:
+    names = [(samples.class_names[label],) for label in auditor.small_classes_]
+    return _table(f"Classes of fewer than {FEWEST_SAMPLES} samples, not judged", ("class",), names) if names else ""
+
+
+def _table(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    def line(cells: tuple[str, ...], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    body = "".join(line(row, "td") for row in rows)
+    table = f"<table>{line(head, 'th')}{body}</table>"
+    return f"<h2>{escape(title)}</h2><details open><summary>{len(rows):,}</summary>{table}</details>"

@@ -1,0 +1,141 @@
+"""What is to be audited, as it lies on a disk; what cannot be read is left out and told, and the rest goes on."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robustdml.cache import write_whole
+from robustdml.data.features import named_labels, sample_names
+from robustdml.data.folders import files_by_class
+from robustdml.data.images import decode, few
+from robustdml.data.lists import is_list, read_list
+from robustdml.data.named import NAMED
+from robustdml.errors import UsageError, expanded
+from robustdml.plain_files import read_npz
+from robustdml.progress import OnProgress, silent
+
+EXPECTED = (
+    "a folder of class folders, an .npz file of features and labels, a list of images (.csv or .parquet with the "
+    "columns path and label), or a data set by its name"
+)
+_BLOCK = 256
+
+
+@dataclass(frozen=True)
+class AuditSamples:
+    """Samples with the labels that were given to them."""
+
+    source: str  # Where they come from, for `robustdml apply` to find them again
+    names: list[str]  # Of each sample, its path or its place in the file, (N,)
+    labels: NDArray[np.int64]  # int64, (N,), 0..C-1
+    class_names: tuple[str, ...]  # C names
+    # Features, float32, (N, F), or images, uint8, (N, channels, S, S); None for files that are not decoded yet.
+    inputs: NDArray[np.generic] | None = None
+    left_out: list[str] = field(default_factory=list)  # What cannot be judged, with the reason
+    outside: str | None = None  # What to say where a list names files that do not lie in its folder
+
+    def take(self, rows: NDArray[np.int64], inputs: NDArray[np.generic] | None, left_out: list[str]) -> "AuditSamples":
+        """Keep some samples."""
+        used, labels = np.unique(self.labels[rows], return_inverse=True)
+        return AuditSamples(
+            self.source,
+            [self.names[row] for row in rows],
+            labels.astype(np.int64),
+            tuple(self.class_names[label] for label in used),
+            inputs,
+            [*self.left_out, *left_out],
+            self.outside,
+        )
+
+
+def read_samples(source: str, on_progress: OnProgress = silent) -> AuditSamples:
+    """Find the samples; images are not decoded yet."""
+    if source in NAMED:
+        train = NAMED[source].load().train
+        return AuditSamples(source, train.names(), train.labels, train.class_names, train.inputs)
+    path = expanded(source)
+    if not path.exists():
+        raise UsageError(f"{source}: no such file or folder; expected {EXPECTED}")
+    if path.is_dir():
+        classes = files_by_class(path, on_progress)
+        files = [str(file.absolute()) for members in classes.values() for file in members]
+        labels = np.repeat(np.arange(len(classes)), [len(members) for members in classes.values()])
+        return AuditSamples(str(path.absolute()), files, labels, tuple(classes))
+    if path.suffix == ".npz":
+        return _of_features(path)
+    if is_list(path):
+        return _of_list(path)
+    raise UsageError(f"{source}: not a kind of file that can be audited; expected {EXPECTED}")
+
+
+def decode_images(samples: AuditSamples, size: int, store: Path, on_progress: OnProgress) -> AuditSamples:
+    """Decode all files into one array on the disk; those that cannot be read are left out."""
+    broken: dict[int, str] = {}
+    count = len(samples.names)
+
+    def write(file: BinaryIO) -> None:
+        shape = (count, 3, size, size)
+        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
+        with ThreadPoolExecutor() as pool:
+            for start in range(0, count, _BLOCK):
+                on_progress("reading images", start, count)
+                files = samples.names[start : start + _BLOCK]
+                for place, pixels in enumerate(pool.map(lambda name: decode(Path(name), size), files), start):
+                    if isinstance(pixels, str):
+                        broken[place] = pixels
+                        pixels = np.zeros((3, size, size), np.uint8)
+                    file.write(pixels.tobytes())
+
+    write_whole(store, write)
+    if len(broken) == count:
+        raise UsageError(f"none of the {count} images can be read: {few(list(broken.values()))}")
+    rows = np.array([row for row in range(count) if row not in broken])
+    images = np.load(store, mmap_mode="r")
+    return samples.take(rows, images if not broken else images[rows], list(broken.values()))
+
+
+def _of_features(path: Path) -> AuditSamples:
+    arrays = read_npz(path, ("features", "labels"), ("class_names", "paths"))
+    features, labels = arrays["features"], arrays["labels"]
+    if features.ndim != 2 or features.dtype.kind not in "fiu" or 0 in features.shape:
+        raise UsageError(f"{path}: features is {features.dtype} {features.shape}; expected numbers of shape (N, F)")
+    if labels.shape != features.shape[:1] or labels.dtype.kind not in "iuU":
+        raise UsageError(
+            f"{path}: labels is {labels.dtype} {labels.shape}; expected integers or texts of shape ({len(features)},)"
+        )
+    values, numbers = np.unique(labels, return_inverse=True)
+    names = (
+        tuple(map(str, values)) if labels.dtype.kind == "U" else named_labels(path, arrays.get("class_names"), values)
+    )
+    with np.errstate(over="ignore"):  # What becomes infinite is told below.
+        converted = features.astype(np.float32, order="C", copy=False)
+    places = [str(name) for name in sample_names(path, arrays, len(labels))]
+    whole = AuditSamples(str(path.absolute()), places, numbers.astype(np.int64), names, converted)
+    finite = np.isfinite(converted).all(axis=1)
+    if finite.all():
+        return whole
+    if not finite.any():
+        raise UsageError(f"{path}: every row of features holds NaN or infinite values")
+    bad = [f"{places[row]} (its features hold NaN or infinite values)" for row in np.flatnonzero(~finite)]
+    return whole.take(np.flatnonzero(finite), converted[finite], bad)
+
+
+def _of_list(path: Path) -> AuditSamples:
+    listed = read_list(path)
+    files = [str(file) for file in listed.files]
+    outside = _outside(path, files)
+    return AuditSamples(str(path.absolute()), files, listed.labels, listed.class_names, None, listed.left_out, outside)
+
+
+def _outside(path: Path, files: list[str]) -> str | None:
+    """A list may come from a stranger, and name what lies anywhere on this machine."""
+    folder = os.path.normpath(path.parent.absolute())
+    outside = [file for file in files if not Path(os.path.normpath(file)).is_relative_to(folder)]
+    if not outside:
+        return None
+    return f"{len(outside):,} of {len(files):,} images lie outside of {folder}, the first is {outside[0]}"

@@ -1,0 +1,139 @@
+"""What an audit has found of the training samples, put to use: some dropped, some under another label, or weighed."""
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robustdml.config import TrainingConfig
+from robustdml.data import Rows, Split
+from robustdml.data.images import few
+from robustdml.errors import UsageError, expanded
+from robustdml.networks.preparation import Prepared
+from robustdml.noise.shares import NoisyLabels
+from robustdml.review.clean import clean_labels
+from robustdml.review.findings import Finding, read_findings
+from robustdml.review.uses import CORRECT, WEIGHT
+
+
+@dataclass(frozen=True)
+class AuditedLabels:
+    """Training samples as they are after an audit."""
+
+    # Whose training split has the samples that are left, under their true labels as far as those are known.
+    prepared: Prepared
+    labels: NDArray[np.int64]  # To train with, int64, (n,)
+    changed: NDArray[np.bool_]  # Which of them are wrong, bool, (n,)
+    # `use`, and how many samples were `judged`, `dropped` and `corrected`; `mean_weight`; and a `digest` of it all, by
+    # which another file is told from this one.
+    told: dict[str, Any]
+
+
+def use_audit(config: TrainingConfig, prepared: Prepared, given: NoisyLabels) -> AuditedLabels:
+    """Do with the training samples what the settings say about the findings of an audit."""
+    path, train = expanded(config.labels), prepared.data.train
+    labels, changed = given
+    findings = _of_training(path, train, labels)
+    rows, fixed, weights = np.arange(len(train)), labels, None
+    if config.labels_use == WEIGHT:
+        weights = np.array([one.probability for one in findings], dtype=np.float32)
+    else:
+        number = {name: label for label, name in enumerate(train.class_names)}
+        kept = clean_labels(findings, config.labels_use, config.labels_confidence)
+        # A proposal may be of a class that is not trained on.
+        kept = [one for one in kept if one.label in number]
+        rows = np.array([one.row for one in kept], dtype=np.int64)
+        fixed = np.array([number[one.label] for one in kept], dtype=np.int64)
+    if len(rows) == 0 or (weights is not None and not weights.any()):
+        raise UsageError(f"labels {path}: no sample is left to train on")
+    corrected = fixed != labels[rows]
+    # Of a label that an audit has put in the place of another the truth is that of the data.
+    wrong = np.where(corrected, fixed != train.labels[rows], changed[rows])
+    told = {
+        "use": config.labels_use,
+        "judged": len(train),
+        "dropped": len(train) - len(rows),
+        "corrected": int(corrected.sum()),
+        "mean_weight": None if weights is None else float(weights.mean()),
+        "digest": _digest(rows, fixed, weights),
+    }
+    return AuditedLabels(_taken(prepared, rows, weights), fixed, wrong, told)
+
+
+def describe(told: dict[str, Any]) -> str:
+    """Put what was done into words."""
+    if told["use"] == WEIGHT:
+        return (
+            f"After an audit each of the {told['judged']:,} samples counts by the probability that its label is right, "
+            f"{told['mean_weight']:.2f} on average."
+        )
+    under_others = f", and {told['corrected']:,} are under another label" if told["use"] == CORRECT else ""
+    return f"Of {told['judged']:,} samples {told['dropped']:,} were dropped after an audit{under_others}."
+
+
+def _of_training(path: Path, train: Split, labels: NDArray[np.int64]) -> list[Finding]:
+    """The findings of the training samples, in their order; the file may have others beside them."""
+    findings = read_findings(path)
+    by_sample = {one.sample: one for one in findings}
+    if len(by_sample) < len(findings):
+        seen: set[str] = set()
+        twice = [one.sample for one in findings if one.sample in seen or seen.add(one.sample)]  # type: ignore[func-returns-value]
+        raise UsageError(f"labels {path}: {len(twice)} samples are there twice: {few(twice)}")
+    names = train.names()
+    missing = [name for name in names if name not in by_sample]
+    if missing:
+        what = "none" if len(missing) == len(names) else f"{len(names) - len(missing):,}"
+        raise UsageError(
+            f"labels {path}: has {what} of the {len(names):,} training samples, which are to be audited as they are "
+            f"trained on; not in it: {few(missing)}"
+        )
+    other = [
+        f"{name} ({by_sample[name].label!r} then, {train.class_names[label]!r} now)"
+        for name, label in zip(names, labels.tolist(), strict=True)
+        if by_sample[name].label != train.class_names[label]
+    ]
+    if other:
+        raise UsageError(
+            f"labels {path}: {len(other):,} samples have another label than when they were audited: {few(other)}; "
+            "audit these labels"
+        )
+    return [by_sample[name] for name in names]
+
+
+def _taken(prepared: Prepared, rows: NDArray[np.int64], weights: NDArray[np.float32] | None) -> Prepared:
+    """Data and features of some of the training samples."""
+    train = prepared.data.train
+    if weights is not None:
+        return replace(prepared, data=replace(prepared.data, train=replace(train, weights=weights)))
+    if len(rows) == len(train):
+        return prepared
+    names = train.names()
+    inputs = cast(NDArray[np.generic], _TakenRows(train.inputs, rows)) if train.is_images else train.inputs[rows]
+    kept = replace(train, inputs=inputs, labels=train.labels[rows], sample_names=[names[row] for row in rows])
+    return replace(
+        prepared, data=replace(prepared.data, train=kept), frozen_features=lambda: prepared.frozen_features()[rows]
+    )
+
+
+class _TakenRows:
+    """Some rows of an array that may be larger than memory, read when they are asked for."""
+
+    def __init__(self, array: NDArray[np.generic], rows: Rows) -> None:
+        self._array, self._rows = array, rows
+        self.shape, self.ndim, self.dtype = (len(rows), *array.shape[1:]), array.ndim, array.dtype
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, key: slice | int | Rows) -> NDArray[np.generic]:
+        return np.asarray(self._array[self._rows[key]])
+
+
+def _digest(*arrays: NDArray[np.generic] | None) -> str:
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,349 @@
+"""What changes while a run trains, and what it does in an epoch."""
+
+import time
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from robustdml.config import PRINCIPAL, TrainingConfig
+from robustdml.data import Rows
+from robustdml.data.samplers import ClassBalancedSampler, RandomSampler
+from robustdml.errors import UsageError
+from robustdml.evaluation import precisions_by_class, retrieval_metrics
+from robustdml.filters.audited import AuditFilter, label_quality
+from robustdml.filters.filter import CORRECTED, Filter, Judged
+from robustdml.filters.make import AnyFilter, make_filter
+from robustdml.filters.options import FILTERS, FilterOptions
+from robustdml.loss_inputs import LossInput, Training, make_loss_inputs
+from robustdml.methods import METHODS, Method
+from robustdml.networks.models import Embedder, apply_in_batches, as_tensor
+from robustdml.networks.preparation import Prepared
+from robustdml.networks.principal_start import NARROWEST, PrincipalAxes
+from robustdml.progress import OnProgress
+from robustdml.recorder import Recorder
+from robustdml.run.audited_labels import use_audit
+from robustdml.run.noisy_labels import noisy_labels
+from robustdml.run.sample_log import SampleLog
+from robustdml.world import ALONE, World, load_optimizer, whole
+from robustdml_ops.engine.validation import NotFiniteError
+
+
+class Run:
+    """One training run.
+
+    `share` is that of the trained embedding layer in its average with its start, which is what is evaluated and what
+    remains; 1 unless somebody sets it.
+    """
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        prepared: Prepared,
+        device: torch.device,
+        method: Method | None = None,
+        world: World = ALONE,
+    ) -> None:
+        self.config, self.prepared, self.device, self.world = config, prepared, device, world
+        self.history: list[dict[str, float]] = []
+        self.phase_one_seconds = 0.0
+        self.method = METHODS[config.method] if method is None else method
+        self.labels, self.changed = noisy_labels(config, prepared)
+        self.audited: dict[str, Any] | None = None
+        if config.labels:
+            audited = use_audit(config, prepared, (self.labels, self.changed))
+            prepared, self.labels, self.changed = audited.prepared, audited.labels, audited.changed
+            self.prepared, self.audited = prepared, audited.told
+        split = prepared.data.train
+        self.weights = None if split.weights is None else torch.from_numpy(split.weights)
+        axes = PrincipalAxes.of(prepared.frozen_features()) if config.layer_start == PRINCIPAL else None
+        self.embedding_size = config.embedding_size or (NARROWEST if axes is None else axes.width())
+        self.embedder = Embedder(prepared.backbone, prepared.num_features, self.embedding_size)
+        if axes is not None:
+            axes.fill(self.embedder.head)
+        self.embedder.to(device)
+        self.start = deepcopy(self.embedder.head)
+        self.share = 1.0 if config.averaging is None else config.averaging
+        self.label_quality: Tensor | None = None
+        try:
+            loss = self.method.make_loss(config.options, split.num_classes, self.embedding_size).to(device)
+        except ValueError as error:
+            raise UsageError(f"method {config.method}: {error}") from error
+        self.network, self.loss = world.wrap(self.embedder), world.shard(loss)
+        self.optimizer = torch.optim.AdamW(
+            [
+                {"params": list(self.embedder.parameters()), "lr": config.network_learning_rate},
+                {"params": list(self.loss.parameters()), "lr": config.proxy_learning_rate, "weight_decay": 0.0},
+            ],
+            weight_decay=config.weight_decay,
+            # One pass over each parameter: with many classes the default costs as much as the loss.
+            fused=True,
+        )
+        self.sampler = _make_sampler(config, self.labels)
+        self._use_filter(config.filter_options)
+        if world.size > 1 and config.correct:
+            raise UsageError("labels are corrected on one process: train without torchrun, or without correct")
+        if world.size > 1 and (alone := [name for name, value in self.inputs.items() if value.of_one_process]):
+            raise UsageError(
+                f"method {config.method} takes {', '.join(alone)}, which is made on one process: train without torchrun"
+            )
+
+    def choose(self, options: FilterOptions, learning_rate: float, share: float) -> None:
+        """Train with what a trial has found best, rather than with what the settings ask for."""
+        self.share = share
+        self.optimizer.param_groups[0]["lr"] = learning_rate
+        if options != self.filter_options:
+            self._use_filter(options)
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the network."""
+        rate: float = self.optimizer.param_groups[0]["lr"]
+        return rate
+
+    def _use_filter(self, options: FilterOptions) -> None:
+        """Make the filter, and what depends on it: the inputs of the loss, and the log of the samples."""
+        config, device, classes = self.config, self.device, self.prepared.data.train.num_classes
+        self.filter_options = options
+        steps = 0 if config.layer_start == PRINCIPAL else len(self.sampler)
+        settings = replace(config, filter=options, noise_rate=config.noise_rate if options.kind in FILTERS else None)
+        self.filter: AnyFilter | None = make_filter(settings, self.labels, classes, self.embedding_size, steps)
+        bank = None
+        if self.filter is not None:
+            self.filter.to(device)
+            self.filter.shard(self.world)
+            bank = self.filter.bank
+        beside = self.embedding_size, device, bank, self.world
+        training = Training(config, self.prepared, self.labels, self.changed, *beside)
+        self.inputs = make_loss_inputs(training)
+        observers: list[Method | LossInput | AnyFilter] = [self.method, *self._observers()]
+        self.log = SampleLog((name for source in observers for name in source.observed), self.changed).to(device)
+
+    @property
+    def epoch(self) -> int:
+        """Epochs done."""
+        return len(self.history)
+
+    @property
+    def data_summary(self) -> dict[str, Any]:
+        """Name and sizes of what it trains on, and what an audit has made of it."""
+        data = self.prepared.data
+        sizes = {"name": data.name, "train": list(data.train.inputs.shape), "classes": data.train.num_classes}
+        return sizes if self.audited is None else {**sizes, "audited": self.audited}
+
+    def fit_inputs(self, report: OnProgress) -> None:
+        """Do what comes before the first epoch, as phase one of Smooth Proxy-Anchor."""
+        start = time.perf_counter()
+        for loss_input in self.inputs.values():
+            loss_input.fit(report)
+        if isinstance(self.filter, AuditFilter):
+            self.filter.fit(self.judge_labels())
+        elif self.filter is not None and self.config.layer_start == PRINCIPAL:
+            self.filter.fill(self._embed_training_split(), self.world)
+        self.phase_one_seconds = time.perf_counter() - start
+
+    def judge_labels(self) -> Tensor:
+        """Probability that each label is right, by the features before training, (N,); found once."""
+        if self.label_quality is None:
+            found = torch.full((len(self.labels),), torch.nan)
+            if self.world.leads:
+                found = label_quality(self.prepared.frozen_features(), self.labels)
+            self.label_quality = self.world.merged(found.to(self.device)).cpu()
+        return self.label_quality
+
+    def train_epoch(self, report: OnProgress, recorders: Sequence[Recorder], evaluate: bool = True) -> None:
+        """Pass over the batches once, then evaluate on the test split and add a record to the history."""
+        start = time.perf_counter()
+        for loss_input in self.inputs.values():
+            loss_input.start_epoch(self.epoch, self._embed_training_split)
+        if self.filter is not None:
+            self.filter.start_epoch(self.epoch)
+        self.log.clear()
+        self.network.train()
+        total, taken = torch.zeros((), device=self.device), 0
+        title = f"epoch {self.epoch + 1} of {self.config.epochs}"
+        for step, rows in enumerate(self.sampler.batches(self.epoch), start=1):
+            try:
+                value = self._step(self.world.part(rows))
+            except NotFiniteError as error:
+                raise UsageError(f"epoch {self.epoch + 1}, step {step}: {error}") from error
+            if value is not None:
+                total, taken = total + value, taken + 1
+            for recorder in recorders:
+                recorder.step(step, len(self.sampler), value)
+            report(title, step, len(self.sampler))
+        loss = float(total) / max(taken, 1)
+        if not np.isfinite(loss):
+            raise UsageError(f"the loss of epoch {self.epoch + 1} is {loss}: try a smaller learning rate or amp none")
+        seconds = time.perf_counter() - start
+        metrics = self.evaluate() if evaluate else {}
+        record = {"epoch": self.epoch + 1, "loss": loss, "seconds": seconds, **metrics, **self._margins()}
+        self.log.values.copy_(self.world.merged(self.log.values))
+        record |= self.log.record()
+        for source in self._observers():
+            record |= source.record()
+        self.history.append(record | self._corrections())
+
+    def evaluate(self) -> dict[str, float]:
+        """Metrics of the test split, by the embeddings as they would be used."""
+        test = self.prepared.data.test
+        return retrieval_metrics(apply_in_batches(self.averaged(), test.inputs, self.device), test.labels, self.device)
+
+    def precisions_by_class(self) -> NDArray[np.float64]:
+        """MAP@R of each class of the test split, by the embeddings as they would be used, (K,)."""
+        test = self.prepared.data.test
+        return precisions_by_class(
+            apply_in_batches(self.averaged(), test.inputs, self.device), test.labels, self.device
+        )
+
+    def averaged(self) -> Embedder:
+        """Give the network that is to be used: with `share` of the trained layer, and of its start the rest."""
+        if self.share == 1:
+            return self.embedder
+        # A copy, since a new one would draw random numbers; what lies below the layer is frozen, and so the identity.
+        used = deepcopy(self.embedder)
+        with torch.no_grad():
+            for parameter, start in zip(used.head.parameters(), self.start.parameters(), strict=True):
+                parameter.lerp_(start, 1 - self.share)
+        return used
+
+    def scores(self) -> dict[str, NDArray[np.float32]]:
+        """What the run holds of the label of each training sample, (N,) by name, as of the last epoch."""
+        scores = self.log.scores()
+        for loss_input in self.inputs.values():
+            scores |= loss_input.scores()
+        return scores
+
+    def _step(self, rows: Rows) -> Tensor | None:
+        """Loss of a batch, detached, after a step of the optimiser; None, and no step, where the filter keeps nothing.
+
+        The optimiser would step without a gradient, too: by its momentum.
+        """
+        with self._autocast():
+            embeddings = self.network(as_tensor(self.prepared.data.train.inputs[rows], self.device))
+        judged = self._judge(embeddings.detach(), rows)
+        keep = None if judged is None else judged.keep
+        value = None
+        if judged is None or self.world.any(judged.takes_part.any()):
+            loss = self._batch_loss(embeddings, rows, judged)
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+            value = loss.detach()
+        for loss_input in self.inputs.values():
+            loss_input.after_step(rows, embeddings.detach(), keep)
+        if self.filter is not None and keep is not None:
+            self.filter.remember(embeddings.detach(), rows, keep)
+        return value
+
+    def _judge(self, embeddings: Tensor, rows: Rows) -> Judged | None:
+        if self.filter is None:
+            return None
+        proxies = self.method.proxies
+        judged = self.filter.judge(embeddings, rows, None if proxies is None else proxies(self.loss))
+        self.log.write(rows, judged.observed)
+        return judged
+
+    def _batch_loss(self, embeddings: Tensor, rows: Rows, judged: Judged | None) -> Tensor:
+        # Outside of autocast: confidences keep float32, because β = 100 would make their rounding errors large.
+        arguments: dict[str, Any] = {}
+        for source in self.inputs.values():
+            given = source.arguments(rows)
+            self.log.write(rows, source.observe(given))
+            arguments |= given
+        weights = None if self.weights is None else self.weights[torch.from_numpy(rows)].to(self.device)
+        if judged is not None and judged.labels is not None:
+            arguments["labels"] = judged.labels
+        for factor in (None if judged is None else judged.takes_part, weights):
+            if factor is not None:
+                arguments["sample_weights"] = factor.float() * arguments.get("sample_weights", 1.0)
+        with self._autocast():
+            value, observed = self.method.observe(self.loss, embeddings, arguments)
+        self.log.write(rows, observed)
+        return value
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.amp == "bf16")
+
+    def _observers(self) -> list[LossInput | AnyFilter]:
+        return [*self.inputs.values(), *([] if self.filter is None else [self.filter])]
+
+    def _embed_training_split(self) -> Tensor:
+        return torch.from_numpy(apply_in_batches(self.embedder, self.prepared.data.train.inputs, self.device))
+
+    def _corrections(self) -> dict[str, float]:
+        """Share of the samples that took part under another label, and how many of these labels were right."""
+        if not isinstance(self.filter, Filter) or self.filter.correction is None:
+            return {}
+        corrected = self.log.scores()[CORRECTED] == 1
+        share = {"corrected_share": float(corrected.mean())}
+        if not corrected.any() or not self.changed.any():
+            return share
+        proposals = self.filter.correction.proposals.cpu().numpy()[corrected]
+        return {**share, "corrected_right": float((proposals == self.prepared.data.train.labels[corrected]).mean())}
+
+    def _margins(self) -> dict[str, float]:
+        margins = getattr(self.loss, "margins", None)
+        if margins is None:
+            return {}
+        values = whole(margins.detach())
+        return {"margin": float(values.mean()), "margin_min": float(values.min()), "margin_max": float(values.max())}
+
+    def state(self) -> dict[str, Any]:
+        """Return all that a run needs to go on as if it had never stopped."""
+        return {
+            **{name: whole(module.state_dict()) for name, module in self._modules().items()},
+            "optimizer": whole(self.optimizer.state_dict()),
+            "history": self.history,
+            "phase_one_seconds": self.phase_one_seconds,
+            "share": self.share,
+            "filter_options": self.filter_options.as_dict(),
+            "learning_rate": self.learning_rate,
+            "rng": torch.get_rng_state(),
+            "rng_cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go back to where a state was taken."""
+        # A state from before there was a choice has none.
+        chosen = state.get("filter_options", self.filter_options.as_dict())
+        self.choose(FilterOptions(**chosen), state.get("learning_rate", self.learning_rate), state["share"])
+        for name, module in self._modules().items():
+            module.load_state_dict(state[name])
+        for loss_input in self.inputs.values():
+            loss_input.loaded()
+        load_optimizer(self.optimizer, state["optimizer"])
+        self.history = state["history"]
+        self.phase_one_seconds = state["phase_one_seconds"]
+        torch.set_rng_state(state["rng"])
+        if state["rng_cuda"] is not None and self.device.type == "cuda":
+            torch.cuda.set_rng_state(state["rng_cuda"], self.device)
+
+    def _modules(self) -> dict[str, nn.Module]:
+        modules: dict[str, nn.Module] = {
+            "embedder": self.embedder,
+            "start": self.start,
+            "loss": self.loss,
+            "log": self.log,
+        }
+        modules |= {name: value.module for name, value in self.inputs.items() if value.module is not None}
+        return modules if self.filter is None else {**modules, "filter": self.filter}
+
+
+def _make_sampler(config: TrainingConfig, labels: NDArray[np.int64]) -> RandomSampler | ClassBalancedSampler:
+    samples_per_class, batch_size = config.balanced_samples, config.batch_size
+    if samples_per_class == 0:
+        return RandomSampler(len(labels), batch_size, config.seed)
+    if config.samples_per_class is None:
+        # Nobody has asked for balanced batches. Where there are too few classes to fill one, each gives more samples,
+        # as far as it has them: small batches would mean many steps, and few negatives in each.
+        sizes = np.unique(labels, return_counts=True)[1]
+        classes = max(min(batch_size // samples_per_class, len(sizes)), 1)
+        samples_per_class = max(samples_per_class, min(batch_size // classes, int(sizes.max(initial=1))))
+        batch_size = samples_per_class * classes
+    return ClassBalancedSampler(labels, batch_size, samples_per_class, config.seed)

@@ -1,0 +1,72 @@
+"""What a run saw of each training sample in the epoch: scores of a filter, confidences, weights."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from robustdml.evaluation import detection_auc
+from robustdml.filters.filter import CORRECTED, KEPT
+
+# Quantities that are low for labels held to be right. All others are high for them.
+LOW_WHEN_RIGHT = frozenset({"detector_loss", "above_threshold", CORRECTED})
+
+
+class SampleLog(nn.Module):
+    """One number per training sample and quantity, as it was when the sample was last in a batch of this epoch.
+
+    All of it is in ``state_dict``, so that a finished run that is opened again has its last epoch.
+    """
+
+    values: Tensor
+
+    def __init__(self, names: Iterable[str], changed: NDArray[np.bool_]) -> None:
+        super().__init__()
+        self.names = tuple(names)
+        self._changed = changed
+        # NaN where a sample was in no batch.
+        self.register_buffer("values", torch.full((len(self.names), len(changed)), torch.nan))
+
+    def clear(self) -> None:
+        """Begin an epoch."""
+        self.values.fill_(torch.nan)
+
+    def write(self, rows: NDArray[np.int64], quantities: Mapping[str, Tensor]) -> None:
+        """Take down some quantities of a batch."""
+        places = torch.from_numpy(rows).to(self.values.device)
+        for name, value in quantities.items():
+            self.values[self.names.index(name), places] = value.detach().to(self.values)
+
+    def scores(self) -> dict[str, NDArray[np.float32]]:
+        """Give the quantities of the epoch."""
+        return dict(zip(self.names, self.values.cpu().numpy(), strict=True))
+
+    def record(self) -> dict[str, float]:
+        """Hold the quantities against the truth."""
+        record: dict[str, float] = {}
+        for name, values in self.scores().items():
+            if np.isnan(values).all():
+                continue
+            for which, mask in (("right", ~self._changed), ("wrong", self._changed)):
+                seen = values[mask & ~np.isnan(values)]
+                if len(seen):
+                    record[f"{name}_{which}"] = float(seen.mean(dtype=np.float64))
+            if name == KEPT:
+                record |= self._choice(values)
+            elif (auc := clean_auc(name, values, self._changed)) is not None:
+                record[f"{name}_auc"] = auc
+        return record
+
+    def _choice(self, kept: NDArray[np.float32]) -> dict[str, float]:
+        """How much a filter kept, and how well it chose."""
+        chosen = kept == 1
+        known = chosen.any() and self._changed.any()
+        precision = {"filter_precision": float((~self._changed[chosen]).mean())} if known else {}
+        return {"filter_kept": float(np.nanmean(kept)), **precision}
+
+
+def clean_auc(name: str, values: NDArray[np.float32], changed: NDArray[np.bool_]) -> float | None:
+    """Area under the ROC curve of a quantity as a score of clean labels."""
+    return detection_auc(-values if name in LOW_WHEN_RIGHT else values, changed)

@@ -1,0 +1,143 @@
+"""From what was given, on the command line and in a file, to the configuration of a run, and back."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from robustdml.config import TrainingConfig
+from robustdml.errors import UnknownNameError, UsageError
+from robustdml.filters.options import FILTERS, KINDS, NO_FILTER, FilterOptions
+from robustdml.methods import METHODS, option_groups
+from robustdml.noise import parse_noise
+from robustdml.options import OptionSet
+from robustdml.review.uses import CORRECT
+from robustdml.settings.table import DEFAULTS, all_settings
+
+CONFIG_FIELDS = tuple(field.name for field in fields(TrainingConfig) if field.name not in ("options", "filter"))
+
+
+@dataclass(frozen=True)
+class Given:
+    """A setting that somebody gave."""
+
+    value: Any  # Its value
+    where: str  # The option, or the file with line and key: for messages
+    in_file: bool = False  # Whether it is from a file, which the command line overrides
+
+
+def merge(command: Mapping[str, Given], file: Mapping[str, Given]) -> dict[str, Given]:
+    """Let the command line override a file.
+
+    What the file says of something that the command line has replaced is left out: settings of the file's method where
+    there is another one, its filter too if the method brought it along, settings of a filter or a noise that is gone.
+    """
+    left_out: set[str] = set()
+    before, after = _value(file, "method"), _value({**file, **command}, "method")
+    if before != after and before in METHODS and after in METHODS:
+        left_out |= {f"{group.name}." for group in METHODS[before].options if group not in METHODS[after].options}
+        if _filter(before, file) in (METHODS[before].filter, FilterOptions()):
+            left_out.add(f"{FilterOptions.name}.")
+    kept = {name: given for name, given in file.items() if f"{name.rpartition('.')[0]}." not in left_out}
+    merged = {**kept, **command}
+    # No filter, and the one called audit, have no settings of their own.
+    if after in METHODS and _filter(after, merged).kind not in (*FILTERS, _filter(before, file).kind):
+        gone = {name for name in kept if name == "noise_rate" or name.startswith(f"{FilterOptions.name}.")}
+        merged = {name: given for name, given in merged.items() if name in command or name not in gone}
+    if "noise" in command and not _is_semantic(command["noise"].value) and "taxonomy" not in command:
+        merged.pop("taxonomy", None)
+    return merged
+
+
+def make_config(given: Mapping[str, Given]) -> TrainingConfig:
+    """Make the configuration, and refuse settings that would have no effect."""
+    method = _value(given, "method")
+    if method not in METHODS:
+        raise UnknownNameError("method", method, METHODS)
+    own = {group.name for group in METHODS[method].options}
+    values: dict[str, dict[str, Any]] = {}
+    for name, setting in given.items():
+        group, _, key = name.rpartition(".")
+        if group and group not in own and group != FilterOptions.name:
+            raise UsageError(f"{setting.where} has no effect on method {method}: it is a setting of {_having(group)}")
+        values.setdefault(group, {})[key] = setting.value
+    # What is not given of a filter is what the method asks for.
+    filtered = _filter(method, given)
+    if filtered.kind == NO_FILTER:
+        _refuse_settings_of_no_filter(method, given)
+    if _value(given, "taxonomy") and not _is_semantic(_value(given, "noise")):
+        raise UsageError(f"{given['taxonomy'].where} has no effect without semantic noise, noise semantic:RATE")
+    for name in ("labels_use", "labels_confidence"):
+        if value_of(given, name) != getattr(DEFAULTS, name) and not _value(given, "labels"):
+            raise UsageError(f"{given[name].where} has no effect without the labels of an audit, labels FILE")
+    if value_of(given, "correct_confidence") != DEFAULTS.correct_confidence and not value_of(given, "correct"):
+        raise UsageError(f"{given['correct_confidence'].where} has no effect without correct")
+    if value_of(given, "labels_confidence") != DEFAULTS.labels_confidence and _value(given, "labels_use") != CORRECT:
+        raise UsageError(f"{given['labels_confidence'].where} has no effect without labels_use {CORRECT}")
+    if not _value(given, "augment") and not _value(given, "finetune"):
+        raise UsageError(f"{given['augment'].where} has no effect on frozen features, without finetune")
+    plain = {name: value for name, value in values.get("", {}).items() if name in CONFIG_FIELDS}
+    groups = (group(**values[group.name]) for group in option_groups() if group.name in values)
+    return TrainingConfig(**plain, options=OptionSet(*groups), filter=filtered)
+
+
+def complete_settings(config: TrainingConfig, given: Mapping[str, Given]) -> dict[str, Any]:
+    """Spell out every setting that has an effect, given or not, for `make_config` to make the same of it."""
+    groups = {group.name: config.options[group].as_dict() for group in METHODS[config.method].options}
+    chosen = config.filter_options
+    groups[FilterOptions.name] = chosen.as_dict() if chosen.kind in FILTERS else {"kind": chosen.kind}
+    settings: dict[str, Any] = {}
+    for name, setting in all_settings().items():
+        key = name.rpartition(".")[2]
+        if not setting.group:
+            settings[name] = getattr(config, name) if name in CONFIG_FIELDS else value_of(given, name)
+        elif key in groups.get(setting.group, {}):
+            settings[name] = groups[setting.group][key]
+    return settings
+
+
+def value_of(given: Mapping[str, Given], name: str) -> Any:
+    """Value of a setting: what was given, or its default."""
+    return given[name].value if name in given else all_settings()[name].default
+
+
+def _value(given: Mapping[str, Given], name: str) -> str:
+    value: str = given[name].value if name in given else getattr(DEFAULTS, name)
+    return value
+
+
+def _filter(method: str, given: Mapping[str, Given]) -> FilterOptions:
+    """Put together what is given of a filter, and what the method asks for."""
+    own = {name.partition(".")[2]: g.value for name, g in given.items() if name.startswith(f"{FilterOptions.name}.")}
+    base = METHODS[method].filter
+    if "kind" in own:
+        # Who names a filter gets that one.
+        base = FilterOptions() if own["kind"] not in FILTERS else replace(base, on_trial=False)
+    return replace(base, **own)
+
+
+def _refuse_settings_of_no_filter(method: str, given: Mapping[str, Given]) -> None:
+    of_filter = (g for name, g in given.items() if name.startswith(f"{FilterOptions.name}.") and g.value != NO_FILTER)
+    useless = next(of_filter, given.get("noise_rate"))
+    if useless is None:
+        return
+    if not METHODS[method].takes_weights:
+        takers = ", ".join(name for name, other in METHODS.items() if other.takes_weights)
+        raise UsageError(
+            f"{useless.where} is for a filter, and method {method} takes none, for it weighs samples itself; "
+            f"these methods take one: {takers}"
+        )
+    having = ", ".join(name for name, other in METHODS.items() if other.filter.kind != NO_FILTER)
+    raise UsageError(
+        f"{useless.where} is for a filter, and there is none here: choose one, filter {' or '.join(KINDS[1:])}; "
+        f"or a method that has one by itself: {having}"
+    )
+
+
+def _having(group: str) -> str:
+    names = [name for name, method in METHODS.items() if any(other.name == group for other in method.options)]
+    return f"method{'s' if len(names) > 1 else ''} {', '.join(names)}"
+
+
+def _is_semantic(noise: str) -> bool:
+    parsed = parse_noise(noise)
+    return parsed is not None and parsed[0] == "semantic"

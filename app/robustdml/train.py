@@ -1,0 +1,250 @@
+"""The training loop: from noisy labels to an embedding, in one phase or two, with checkpoints and metrics."""
+
+import json
+import os
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from robustdml.cache import write_text
+from robustdml.config import TrainingConfig
+from robustdml.data import RetrievalData
+from robustdml.errors import UsageError
+from robustdml.locks import FILE_NAME as LOCK
+from robustdml.locks import sole_use
+from robustdml.networks.models import Embedder
+from robustdml.networks.preparation import prepare, resolve_device
+from robustdml.progress import OnProgress, silent
+from robustdml.recorder import Recorder
+from robustdml.run.checkpoint import FILE_NAME, load_checkpoint, save_checkpoint
+from robustdml.run.run import Run
+from robustdml.run.sample_log import clean_auc
+from robustdml.run.trials import prepare_run
+from robustdml.trained.card import ModelCard
+from robustdml.trained.embedder import TrainedEmbedder
+from robustdml.trained.model_file import FILE_NAME as MODEL_FILE
+from robustdml.untouched import below_untouched, untouched_metrics
+from robustdml.world import ALONE, World
+
+# The first of these that a run has is its clean score in reports and comparisons.
+CLEAN_SCORES = ("log_p_clean_auc", "label_quality_auc", "confidence_auc", "detector_loss_auc", "weight_auc")
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """A finished run.
+
+    Attributes
+    ----------
+    config : TrainingConfig
+        Its settings.
+    history : list of dict
+        One record an epoch: loss, seconds, the metrics of `retrieval_metrics` where it was evaluated, margins where
+        they are learnt.
+    embedder : Embedder
+        What trained, in eval mode; on features where the backbone was frozen.
+    model : TrainedEmbedder
+        The whole trained network, with backbone and preprocessing, in eval mode; its embeddings have length 1.
+    changed : ndarray
+        Which training labels are wrong, bool, (N,).
+    scores : dict of ndarray
+        What the run held of the label given to each training sample in its last epoch, (N,), NaN where it held
+        nothing: ``confidence`` of Smooth Proxy-Anchor; ``log_p_clean`` or, of the one called audit, ``label_quality``
+        of a filter, and ``kept``; ``sigma``, ``detector_loss`` and ``above_threshold`` of ProcSim; ``weight`` of BSPML.
+    summary : dict
+        Settings that matter, sizes of the test part, final metrics, and how well each of the scores tells wrong labels:
+        ``confidence_auc`` and so on, and ``clean_auc``, that of the score that the run goes by (None without one);
+        ``untouched``, the metrics before any training, and ``below_untouched``, what to say where the run has ended
+        below them (or None).
+    """
+
+    config: TrainingConfig
+    history: list[dict[str, float]]
+    embedder: Embedder
+    model: TrainedEmbedder
+    changed: NDArray[np.bool_]
+    scores: dict[str, NDArray[np.float32]]
+    summary: dict[str, Any]
+
+
+def train(
+    config: TrainingConfig,
+    data: RetrievalData,
+    *,
+    out: Path | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    on_progress: OnProgress = silent,
+    recorders: Sequence[Recorder] = (),
+    untouched: dict[str, float] | None = None,
+    evaluate_each_epoch: bool = True,
+    world: World = ALONE,
+) -> TrainingResult:
+    """Train an embedding and evaluate it on the test split after every epoch.
+
+    A run that is interrupted and resumed gives the same bits as one that is not, on the CPU.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+        Settings.
+    data : RetrievalData
+        Images or features with true labels; the noise is applied here, to the training labels alone.
+    out : Path, optional
+        Folder for ``checkpoint.pt``, ``history.jsonl``, ``metrics.json`` and ``model.pt``; nothing is written without
+        it.
+    resume : bool
+        Go on from the checkpoint in `out`.
+    device : str
+        ``auto``, ``cpu``, ``cuda``, …
+    on_progress : callable
+        Called with what is being done, the steps done and the steps in all.
+    recorders : sequence of Recorder
+        Told of the beginning, of every step and of every epoch.
+    untouched : dict, optional
+        Metrics of the untouched features, by a caller who has them from another run on the same features.
+    evaluate_each_epoch : bool
+        False to evaluate after the last epoch alone, where nobody looks at the others: on much test data evaluation
+        takes longer than training. The other records of the history have no metrics then.
+    world : World
+        The processes that train it together, each with a part of every batch; the first of them writes.
+
+    Returns
+    -------
+    TrainingResult
+        The trained network and everything measured.
+
+    Raises
+    ------
+    UsageError
+        Settings, data and folder that do not fit together; a folder that another process is training in; a loss that
+        is no longer finite.
+
+    Examples
+    --------
+    >>> from robustdml.data import load_data
+    >>> config = TrainingConfig(method="smooth-proxy-anchor", noise="symmetric:0.5")
+    >>> result = train(config, load_data("glyphs"))  # doctest: +SKIP
+    """
+    if resume and out is None:
+        raise UsageError("resume needs the folder of the run (out)")
+    kept = out if world.leads else None
+    if kept is not None:
+        check_folder(kept, resume)
+    chosen = resolve_device(device)
+    with (
+        nullcontext() if kept is None else sole_use(kept / LOCK, kept),
+        # Seeds are set inside a fork, so that a caller's own random numbers go on as if nothing had run.
+        torch.random.fork_rng(devices=[chosen] if chosen.type == "cuda" else []),
+    ):
+        torch.manual_seed(config.seed)
+        prepared = world.first(lambda: prepare(config, data, chosen, on_progress))
+        if untouched is None:
+            untouched = untouched_metrics(prepared, chosen, on_progress)
+        run = Run(config, prepared, chosen, world=world)
+        if resume and out is not None:
+            _load(run, out)
+            if run.epoch > config.epochs:
+                raise UsageError(f"{out} has {run.epoch} epochs already; ask for at least as many (epochs)")
+            if kept is not None:  # A run may have been killed between the checkpoint and the history of an epoch.
+                _write_history(kept, run)
+        try:
+            for recorder in recorders:
+                recorder.start(run.history, config.epochs)
+            if not resume:
+                prepare_run(run, on_progress)
+            while run.epoch < config.epochs:
+                run.train_epoch(on_progress, recorders, evaluate_each_epoch or run.epoch + 1 == config.epochs)
+                for recorder in recorders:
+                    recorder.epoch(run.history[-1])
+                state = run.state() if out is not None else None
+                if kept is not None and state is not None:
+                    save_checkpoint(kept, config, run.data_summary, state)
+                    _write_history(kept, run)
+        finally:
+            for recorder in recorders:
+                recorder.close()
+        result = _result(run, untouched)
+        if kept is not None:
+            result.model.save(kept / MODEL_FILE)
+            write_text(kept / "metrics.json", json.dumps(result.summary, indent=2) + "\n")
+    return result
+
+
+def check_folder(out: Path, resume: bool) -> None:
+    """Refuse a folder that a run cannot be kept in, before anything is done."""
+    there = next(place for place in (out, *out.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise UsageError(f"out {str(out)!r}: {there} is a file, where a folder is needed")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UsageError(f"out {str(out)!r}: no permission to write to {there}")
+    if not resume and (out / FILE_NAME).exists():
+        raise UsageError(f"{out} holds a run already: resume it, or give another folder")
+
+
+def _load(run: Run, out: Path) -> None:
+    state = load_checkpoint(out, run.config, run.data_summary)
+    try:
+        run.load_state(state)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UsageError(f"{out / FILE_NAME}: not the state of this run ({type(error).__name__}: {reason})") from error
+
+
+def _write_history(out: Path, run: Run) -> None:
+    write_text(out / "history.jsonl", "".join(json.dumps(record) + "\n" for record in run.history))
+
+
+def _result(run: Run, untouched: dict[str, float]) -> TrainingResult:
+    config = run.config
+    summary: dict[str, Any] = {
+        "method": config.method,
+        "noise": config.noise,
+        "seed": config.seed,
+        "data": run.data_summary,
+        "test": _test_sizes(run.prepared.data.test.labels),
+        **{key: value for key, value in run.history[-1].items() if key != "seconds"},
+        "embedding_size": run.embedding_size,
+        "averaging": run.share,
+        "filter": run.filter_options.kind,
+        "learning_rate": run.learning_rate,
+        "training_seconds": run.phase_one_seconds + sum(record["seconds"] for record in run.history),
+    }
+    scores = run.scores()
+    for loss_input in run.inputs.values():
+        summary |= loss_input.summary()
+    summary |= {f"{name}_auc": clean_auc(name, score, run.changed) for name, score in scores.items()}
+    summary["clean_auc"] = next((summary[name] for name in CLEAN_SCORES if name in summary), None)
+    summary |= {"untouched": untouched, "below_untouched": below_untouched(run.history[-1], untouched)}
+    return TrainingResult(config, run.history, run.averaged().eval(), _model(run), run.changed, scores, summary)
+
+
+def _test_sizes(labels: NDArray[np.int64]) -> dict[str, int]:
+    """Samples, classes, and samples that are alone in their class: these find nothing, and are no queries."""
+    counts = np.bincount(labels)
+    return {"samples": len(labels), "classes": int((counts > 0).sum()), "alone": int((counts == 1).sum())}
+
+
+def _model(run: Run) -> TrainedEmbedder:
+    """Put what made the features below the embedding layer, so that the whole takes the data as they were given."""
+    origin, size = run.prepared.origin, run.embedding_size
+    network = Embedder(origin.backbone, run.prepared.num_features, size)
+    network.head = run.averaged().head
+    trained_by = {"config": run.config.as_dict(), "data": run.data_summary, "metrics": run.history[-1]}
+    card = ModelCard(
+        backbone=origin.name,
+        input_shape=origin.input_shape,
+        num_features=run.prepared.num_features,
+        embedding_size=size,
+        class_names=run.prepared.data.train.class_names,
+        trained_by=trained_by,
+        package_version=import_module("robustdml_ops").__version__,
+    )
+    return TrainedEmbedder(network, card).eval()

@@ -1,0 +1,226 @@
+"""A trained network with what it takes: from paths, images or features to embeddings of length 1."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor, nn
+
+from robustdml.data.images import decode, to_square
+from robustdml.errors import UsageError
+from robustdml.networks.backbones.choice import is_own_code, make_backbone
+from robustdml.networks.models import Embedder
+from robustdml.trained.card import ModelCard
+from robustdml.trained.model_file import read_model, save_model
+
+BATCH_SIZE = 64
+
+
+class TrainedEmbedder(nn.Module):
+    """Backbone and embedding layer, with embeddings of length 1.
+
+    As a module it takes a batch of prepared tensors, and can be trained on, compiled or exported like any other.
+    `embed` takes what one has: paths, images or features.
+
+    Parameters
+    ----------
+    network : Embedder
+        From inputs to embeddings of any length.
+    card : ModelCard
+        What it takes, and what trained it.
+    """
+
+    def __init__(self, network: Embedder, card: ModelCard) -> None:
+        super().__init__()
+        self.network = network
+        self.card = card
+
+    @property
+    def embedding_size(self) -> int:
+        """Size of an embedding, D."""
+        return self.card.embedding_size
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.network.head.weight.device
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Embed a batch of prepared tensors.
+
+        Parameters
+        ----------
+        inputs : Tensor
+            Images, float in [0, 1] or uint8, (B, channels, S, S), as `prepare` makes them; or features, float, (B, F).
+
+        Returns
+        -------
+        Tensor
+            (B, D), rows of length 1.
+
+        Raises
+        ------
+        UsageError
+            Inputs of another shape.
+        """
+        if not isinstance(inputs, Tensor):
+            raise UsageError(f"inputs: expected a tensor, got {type(inputs).__name__}; `embed` takes paths and images")
+        if tuple(inputs.shape[1:]) != self.card.input_shape:
+            expected = ", ".join(map(str, self.card.input_shape))
+            raise UsageError(
+                f"inputs of shape {tuple(inputs.shape)}: the model takes {self.card.takes}, (B, {expected})"
+            )
+        if inputs.dtype == torch.uint8:
+            inputs = inputs.float() / 255
+        return nn.functional.normalize(self.network(inputs), dim=1)
+
+    def prepare(self, images: Sequence[str | Path | Image.Image]) -> Tensor:
+        """Bring images into the form that the network takes.
+
+        Parameters
+        ----------
+        images : sequence
+            Paths or PIL images, of any size and mode.
+
+        Returns
+        -------
+        Tensor
+            float32 in [0, 1], (N, channels, S, S), on the CPU.
+
+        Raises
+        ------
+        UsageError
+            The model takes features; or an image that cannot be read, which is named.
+        """
+        if not self.card.takes_images:
+            raise UsageError(f"the model takes {self.card.takes} and no images: give a tensor of shape (N, F)")
+        pixels = [self._pixels(image) for image in images]
+        stacked = np.stack(pixels) if pixels else np.zeros((0, *self.card.input_shape), np.uint8)
+        return torch.from_numpy(stacked).float() / 255
+
+    @torch.no_grad()
+    def embed(
+        self,
+        inputs: str | Path | Image.Image | Sequence[str | Path | Image.Image] | Tensor | NDArray[np.generic],
+        batch_size: int = BATCH_SIZE,
+    ) -> Tensor:
+        """Embed paths, images, features or prepared tensors; in eval mode, whatever the mode is, and without gradients.
+
+        Parameters
+        ----------
+        inputs : path, Image, sequence of these, Tensor or ndarray
+            A tensor or an array is as in `forward`.
+        batch_size : int
+            Inputs at a time.
+
+        Returns
+        -------
+        Tensor
+            float32, (N, D), rows of length 1, on the CPU.
+
+        Raises
+        ------
+        UsageError
+            Inputs that the model does not take, that cannot be read, or that are not finite.
+        """
+        if isinstance(inputs, str | Path | Image.Image):
+            inputs = [inputs]
+        if isinstance(inputs, np.ndarray):
+            # A copy: a memory-mapped slice is read-only, which a tensor cannot be.
+            inputs = torch.from_numpy(np.array(inputs))
+        was_training = self.training
+        self.eval()
+        try:
+            parts = [
+                self._embed_batch(inputs[start : start + batch_size]) for start in range(0, len(inputs), batch_size)
+            ]
+        finally:
+            self.train(was_training)
+        embeddings = torch.cat(parts) if parts else torch.zeros(0, self.embedding_size)
+        bad = (~embeddings.isfinite().all(dim=1)).nonzero().flatten()
+        if len(bad):
+            raise UsageError(f"{len(bad)} embeddings are NaN or infinite, the first is of input {int(bad[0])}")
+        return embeddings
+
+    def save(self, path: str | Path) -> None:
+        """Write a model file, which `load_embedder` reads.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+        """
+        save_model(Path(path), self.card, self.network.state_dict())
+
+    def _embed_batch(self, inputs: Sequence[str | Path | Image.Image] | Tensor) -> Tensor:
+        prepared = inputs if isinstance(inputs, Tensor) else self.prepare(inputs)
+        if prepared.dtype != torch.uint8:
+            prepared = prepared.float()
+        embeddings: Tensor = self(prepared.to(self.device))
+        return embeddings.float().cpu()
+
+    def _pixels(self, image: str | Path | Image.Image) -> NDArray[np.uint8]:
+        if isinstance(image, Image.Image):
+            return to_square(image, self.card.image_size, self.card.channels)
+        if not isinstance(image, str | Path):
+            raise UsageError(f"images: expected paths or PIL images, got {type(image).__name__}")
+        pixels = decode(Path(image), self.card.image_size, self.card.channels)
+        if isinstance(pixels, str):
+            raise UsageError(f"{pixels}: the image cannot be read")
+        return pixels
+
+
+def load_embedder(path: str | Path, *, backbone: str = "", device: str | torch.device = "cpu") -> TrainedEmbedder:
+    """Open what `robustdml train --out FOLDER` left: the trained network, with its preprocessing.
+
+    Parameters
+    ----------
+    path : str or Path
+        The folder of the run, or a model file. It is opened with ``weights_only=True``: nothing in it is run.
+    backbone : str
+        Needed where the network was trained with a backbone of your own, ``package.module:factory``: naming it again
+        says that this code may be imported. Otherwise empty.
+    device : str or torch.device
+        Where the weights go.
+
+    Returns
+    -------
+    TrainedEmbedder
+        In eval mode. ``embedder.embed(paths_or_images_or_features)`` gives embeddings of length 1;
+        ``embedder(batch)`` takes prepared tensors.
+
+    Raises
+    ------
+    UsageError
+        No model file, or one whose backbone cannot be made here.
+
+    Examples
+    --------
+    >>> embedder = load_embedder("out/run")  # doctest: +SKIP
+    >>> embedder.embed(["a.jpg", "b.jpg"]).shape  # doctest: +SKIP
+    torch.Size([2, 64])
+    """
+    card, state = read_model(Path(path).expanduser())
+    own = is_own_code(card.backbone)
+    if own and not backbone:
+        raise UsageError(
+            f"{path} was trained with the backbone {card.backbone}, code that is not in the file; if it is yours, say "
+            f"so by naming it (backbone {card.backbone})"
+        )
+    if backbone and not own and backbone != card.backbone:
+        raise UsageError(f"backbone {backbone!r}: {path} was trained with {card.backbone}, and needs none named")
+    # The weights that it starts with are replaced; a caller's random numbers go on as if none had been drawn.
+    with torch.random.fork_rng(devices=[]):
+        made = make_backbone(backbone if own else card.backbone, card.channels, card.image_size)
+        network = Embedder(made, card.num_features, card.embedding_size)
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as error:
+        detail = " ".join(str(error).splitlines()[1:2]).strip()
+        raise UsageError(
+            f"{path}: its weights do not fit the backbone {backbone or card.backbone} as it is here; {detail}"
+        ) from error
+    return TrainedEmbedder(network, card).to(device).eval()

@@ -1,0 +1,136 @@
+"""A trained network as a file for other programs: torch.export or ONNX, checked against the network itself."""
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from robustdml.cache import write_text, write_whole
+from robustdml.errors import UsageError
+from robustdml.quiet import quiet
+from robustdml.trained.card import ModelCard
+from robustdml.trained.embedder import TrainedEmbedder
+
+# The most that a number of an embedding of length 1 may differ; float32 in another order differs by some 1e-6.
+TOLERANCE = 1e-4
+CHECKED_BATCHES = (1, 2, 5)
+INPUT, OUTPUT = "inputs", "embeddings"
+METADATA = "robustdml_ops.json"
+ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A file that was written."""
+
+    path: Path  # The network
+    metadata: Path  # JSON beside it: preprocessing, classes, what trained it
+    difference: float  # The largest difference of a number from what the network itself gives
+
+
+# Made of a network, an example and the metadata: the bytes of the file, and what runs them.
+Program = tuple[bytes, Callable[[Tensor], NDArray[np.float32]]]
+
+
+def export_model(embedder: TrainedEmbedder, path: Path) -> Exported:
+    """Write a network in the format of the file's name, any batch size, once it has been found to give the same.
+
+    Preprocessing is not part of the program: it is told in a JSON file beside it, and within the file as well.
+    """
+    write = FORMATS.get(path.suffix)
+    if write is None:
+        raise UsageError(f"{path}: expected a name that ends in {' or '.join(FORMATS)}")
+    metadata = _metadata(embedder.card)
+    try:
+        with quiet("torch.onnx"):
+            content, run = write(embedder, next(_examples(embedder.card, (2,))), metadata)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"{path}: the backbone {embedder.card.backbone} cannot be exported "
+            f"({type(error).__name__}: {' '.join(str(error).split())[:300]})"
+        ) from error
+    difference = _difference(embedder, run)
+    if not difference <= TOLERANCE:
+        raise UsageError(
+            f"{path}: what was exported differs from the network by {difference:.1e}, more than {TOLERANCE:g}; it was "
+            "not written"
+        )
+    write_whole(path, lambda file: file.write(content))
+    beside = path.with_name(f"{path.name}.json")
+    write_text(beside, metadata + "\n")
+    return Exported(path, beside, difference)
+
+
+def _metadata(card: ModelCard) -> str:
+    content: dict[str, Any] = {
+        "preprocessing": card.preprocessing,
+        "output": {"shape": ["batch", card.embedding_size], "length": 1.0},
+        **card.as_dict(),
+    }
+    return json.dumps(content, indent=2)
+
+
+def _examples(card: ModelCard, batches: tuple[int, ...]) -> Iterator[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    for batch in batches:
+        shape = (batch, *card.input_shape)
+        yield torch.rand(shape, generator=generator) if card.takes_images else torch.randn(shape, generator=generator)
+
+
+@torch.no_grad()
+def _difference(embedder: TrainedEmbedder, run: Callable[[Tensor], NDArray[np.float32]]) -> float:
+    pairs = ((embedder(inputs).numpy(), run(inputs)) for inputs in _examples(embedder.card, CHECKED_BATCHES))
+    # A NaN is the largest of all: it is not passed over.
+    return float(np.max([np.abs(expected - got).max() for expected, got in pairs]))
+
+
+def _traced(embedder: TrainedEmbedder, example: Tensor) -> torch.export.ExportedProgram:
+    batch = torch.export.Dim("batch", min=1)
+    with torch.no_grad():
+        return torch.export.export(embedder, (example,), dynamic_shapes={INPUT: {0: batch}})
+
+
+def _torch_program(embedder: TrainedEmbedder, example: Tensor, metadata: str) -> Program:
+    buffer = io.BytesIO()
+    torch.export.save(_traced(embedder, example), buffer, extra_files={METADATA: metadata})
+    program = torch.export.load(io.BytesIO(buffer.getvalue())).module()
+
+    def run(inputs: Tensor) -> NDArray[np.float32]:
+        outputs: NDArray[np.float32] = program(inputs).detach().numpy()
+        return outputs
+
+    return buffer.getvalue(), run
+
+
+def _onnx_program(embedder: TrainedEmbedder, example: Tensor, metadata: str) -> Program:
+    missing = [package for package in ONNX_PACKAGES if find_spec(package) is None]
+    if missing:
+        raise UsageError(f"ONNX needs {', '.join(missing)}: install with `pip install 'robustdml_ops[export]'`")
+    program = torch.onnx.export(
+        _traced(embedder, example), (), dynamo=True, input_names=[INPUT], output_names=[OUTPUT], verbose=False
+    )
+    if program is None:
+        raise UsageError("torch.onnx gave no program")
+    program.model.metadata_props[METADATA] = metadata
+    content = program.model_proto.SerializeToString()
+    session = import_module("onnxruntime").InferenceSession(content, providers=["CPUExecutionProvider"])
+
+    def run(inputs: Tensor) -> NDArray[np.float32]:
+        outputs: NDArray[np.float32] = session.run([OUTPUT], {INPUT: inputs.numpy()})[0]
+        return outputs
+
+    return content, run
+
+
+FORMATS = {".pt2": _torch_program, ".onnx": _onnx_program}

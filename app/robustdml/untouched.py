@@ -1,0 +1,52 @@
+"""What the features are worth before any training: every run is held against them."""
+
+import torch
+
+from robustdml.config import UNTRAINED
+from robustdml.evaluation import METRICS, retrieval_metrics
+from robustdml.networks.models import apply_in_batches
+from robustdml.networks.preparation import Prepared
+from robustdml.progress import OnProgress
+
+# What a run must not lose, and by how much it may fall before it is told: one point.
+JUDGED = ("precision_at_1", "mean_average_precision_at_r")
+TOLERANCE = 0.01
+TITLE = "Untouched features"
+WAY_OUT = "use the features as they are, or try fewer epochs, a smaller learning rate or another method"
+
+
+def untouched_metrics(prepared: Prepared, device: torch.device, on_progress: OnProgress) -> dict[str, float]:
+    """Evaluate the test split as it is before the first step, under the cosine."""
+    test = prepared.data.test
+    features = test.inputs
+    if test.is_images:
+        features = apply_in_batches(prepared.backbone, features, device, on_progress=on_progress)
+    return retrieval_metrics(features, test.labels, device)
+
+
+def falls_short(value: float, reference: float) -> bool:
+    """Tell whether a metric is more than one point below another."""
+    return round(reference - value, 9) > TOLERANCE
+
+
+def untouched_title(backbone: str) -> str:
+    """Name the features that a run is held against."""
+    return f"{TITLE} of the untrained network" if backbone == UNTRAINED else TITLE
+
+
+def below_untouched(metrics: dict[str, float], untouched: dict[str, float]) -> str | None:
+    """Say whether training has done harm.
+
+    Examples
+    --------
+    >>> before = {"precision_at_1": 0.9, "mean_average_precision_at_r": 0.5}
+    >>> below_untouched({"precision_at_1": 0.892, "mean_average_precision_at_r": 0.6}, before)
+    >>> below_untouched({"precision_at_1": 0.67, "mean_average_precision_at_r": 0.5}, before)[:68]
+    'Training did harm: Recall@1 is 0.670, and 0.900 with the features un'
+    """
+    lower = [
+        f"{METRICS[key]} is {metrics[key]:.3f}, and {untouched[key]:.3f} with the features untouched"
+        for key in JUDGED
+        if falls_short(metrics[key], untouched[key])
+    ]
+    return f"Training did harm: {'; '.join(lower)}. The way out: {WAY_OUT}." if lower else None

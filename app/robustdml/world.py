@@ -1,0 +1,162 @@
+"""The processes that train one run together, as torchrun starts them; most often there is one."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from robustdml.data import Rows
+from robustdml.errors import UsageError
+
+Module = TypeVar("Module", bound=nn.Module)
+T = TypeVar("T")
+
+# How long a process waits for another one: the first makes features of all data while the others wait.
+TIMEOUT = timedelta(hours=2)
+
+
+class World:
+    """One process alone; each method gives back what it is given."""
+
+    rank, size = 0, 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the process that writes and prints."""
+        return self.rank == 0
+
+    def first(self, work: Callable[[], T]) -> T:
+        """Do what leaves files behind: one process does it before the others."""
+        return work()
+
+    def part(self, rows: Rows) -> Rows:
+        """Own rows of a batch; those of all processes, in their order, are the batch."""
+        return rows
+
+    def wrap(self, network: nn.Module) -> nn.Module:
+        """Give a network whose gradients are averaged over the processes."""
+        return network
+
+    def shard(self, module: Module) -> Module:
+        """Divide the classes of a loss or filter."""
+        return module
+
+    def any(self, condition: Tensor) -> bool:
+        """Whether it holds on one of the processes."""
+        return bool(condition)
+
+    def merged(self, values: Tensor) -> Tensor:
+        """Numbers of which each process has some, NaN for the others."""
+        return values
+
+
+class TorchrunWorld(World):
+    """Several processes, of whose group this one is part."""
+
+    def __init__(self) -> None:
+        import torch.distributed as dist
+
+        self.dist = dist
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+
+    def first(self, work: Callable[[], T]) -> T:
+        """As of one process."""
+        if self.leads:
+            result = work()
+            self.dist.barrier()
+            return result
+        self.dist.barrier()
+        return work()
+
+    def part(self, rows: Rows) -> Rows:
+        """As of one process."""
+        return np.array_split(rows, self.size)[self.rank]
+
+    def wrap(self, network: nn.Module) -> nn.Module:
+        """As of one process."""
+        from torch.nn.parallel import DistributedDataParallel
+
+        return DistributedDataParallel(network)
+
+    def shard(self, module: Module) -> Module:
+        """As of one process."""
+        from robustdml_ops.distributed import shard_classes
+
+        try:
+            return shard_classes(module, timeout=TIMEOUT)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{error}. Train on one process, without torchrun") from error
+
+    def any(self, condition: Tensor) -> bool:
+        """As of one process."""
+        found = condition.to(torch.uint8)
+        self.dist.all_reduce(found, self.dist.ReduceOp.MAX)
+        return bool(found)
+
+    def merged(self, values: Tensor) -> Tensor:
+        """As of one process; of a sample that several had, the last one's."""
+        parts = [torch.empty_like(values) for _ in range(self.size)]
+        self.dist.all_gather(parts, values)
+        merged = parts[0]
+        for part in parts[1:]:
+            merged = torch.where(part.isnan(), merged, part)
+        return merged
+
+
+ALONE = World()
+
+
+@contextmanager
+def joined_world(device: str) -> Iterator[World]:
+    """Join the processes that torchrun has started, if it has."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
+        yield ALONE
+        return
+    import torch.distributed as dist
+
+    on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    if on_gpu:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=TIMEOUT)
+    try:
+        yield TorchrunWorld()
+    finally:
+        dist.destroy_process_group()
+
+
+def whole(state: Any) -> Any:
+    """A state whose parts are put together, as one process has it; all processes call it."""
+    if isinstance(state, Mapping):
+        return {key: whole(value) for key, value in state.items()}
+    if isinstance(state, list | tuple):
+        return type(state)(whole(value) for value in state)
+    return state.full_tensor() if hasattr(state, "full_tensor") else state
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load the whole state of an optimiser, of which each process keeps what belongs to its part of a parameter."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    of_parameters = {
+        number: {name: _part_of(value, parameters[number]) for name, value in values.items()}
+        for number, values in state["state"].items()
+    }
+    optimizer.load_state_dict({**state, "state": of_parameters})
+
+
+def _part_of(value: Any, parameter: Tensor) -> Any:
+    if not isinstance(value, Tensor) or value.dim() == 0:
+        return value
+    if value.dim() != parameter.dim():  # centres lie by class where classes are divided, else by columns
+        value = value.t().reshape(parameter.shape) if parameter.dim() == 3 else value.flatten(0, 1).t().contiguous()
+    if not hasattr(parameter, "full_tensor"):
+        return value
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(parameter, DTensor)
+    mesh = parameter.device_mesh
+    return distribute_tensor(value.to(mesh.device_type), mesh, parameter.placements, src_data_rank=None)

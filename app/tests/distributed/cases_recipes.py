@@ -1,0 +1,113 @@
+"""A run of the recipes on several processes is the run of one."""
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from robustdml.config import TrainingConfig
+from robustdml.data import RetrievalData, Split
+from robustdml.errors import UsageError
+from robustdml.filters.options import FilterOptions
+from robustdml.methods.anchors import AdaptiveOptions
+from robustdml.methods.pairs import MemoryContrastiveOptions
+from robustdml.options import OptionSet
+from robustdml.run.checkpoint import FILE_NAME
+from robustdml.train import train
+from robustdml.world import TorchrunWorld
+from tests.distributed.worlds import case
+
+CONFIG = TrainingConfig(
+    method="adaptive-proxy-anchor",
+    noise="symmetric:0.3",
+    epochs=2,
+    batch_size=31,
+    embedding_size=8,
+    options=OptionSet(AdaptiveOptions(per_class=True)),
+    filter=FilterOptions(kind="prism-vmf", vmf_epochs=1),
+)
+
+
+def clusters():
+    random = np.random.default_rng(1)
+
+    def split(samples, classes):
+        labels = np.arange(samples) % classes
+        features = random.normal(size=(classes, 20))[labels] + 0.6 * random.normal(size=(samples, 20))
+        return Split(features.astype(np.float32), labels, tuple(f"class {c}" for c in range(classes)))
+
+    return RetrievalData("clusters", split(252, 12), split(60, 6))
+
+
+def figures(result):
+    return [{name: value for name, value in record.items() if name != "seconds"} for record in result.history]
+
+
+@case(2)
+def a_run(place):
+    """Its figures, what it wrote, and that one process goes on with it, and the other way round."""
+    os.environ["ROBUSTDML_CACHE"] = str(place.folder / f"cache-{place.rank}")
+    world, data = TorchrunWorld(), clusters()
+    folder, alone = place.folder / "run", place.folder / f"alone-{place.rank}"
+    many = train(CONFIG, data, out=folder, device="cpu", world=world)
+    one = train(CONFIG, data, out=alone, device="cpu")
+    longer = replace(CONFIG, epochs=3)
+    goes_on = train(longer, data, out=alone, resume=True, device="cpu")
+    together = train(longer, data, out=folder, resume=True, device="cpu", world=world)
+    for found, expected in ((many, one), (together, goes_on)):
+        for mine, theirs in zip(figures(found), figures(expected), strict=True):
+            assert mine == pytest.approx(theirs, rel=1e-3, abs=1e-3)
+        for name, score in expected.scores.items():
+            np.testing.assert_allclose(found.scores[name], score, rtol=1e-2, atol=1e-2)
+    if place.rank == 0:  # which writes
+        states = [torch.load(path / FILE_NAME)["state"]["loss"] for path in (folder, alone)]
+        torch.testing.assert_close(*states, rtol=1e-3, atol=1e-3)
+        assert sorted(file.name for file in folder.iterdir()) == sorted(file.name for file in alone.iterdir())
+
+
+@case(2)
+def a_run_judged_before_training(place):
+    """The first process judges for all; every process keeps the same samples."""
+    os.environ["ROBUSTDML_CACHE"] = str(place.folder / f"cache-{place.rank}")
+    config = replace(CONFIG, filter=FilterOptions("audit"))
+    many = train(config, clusters(), device="cpu", world=TorchrunWorld())
+    one = train(config, clusters(), device="cpu")
+    assert 0.5 < one.history[-1]["filter_kept"] < 0.9
+    for name in ("label_quality", "kept"):
+        np.testing.assert_allclose(many.scores[name], one.scores[name], atol=1e-6)
+    for mine, theirs in zip(figures(many), figures(one), strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-3, abs=1e-3)
+
+
+@case(2)
+def a_run_with_a_memory(place):
+    """The filter's memory, or one of the loss's own, of which each process has half; one process goes on with it."""
+    os.environ["ROBUSTDML_CACHE"] = str(place.folder / f"cache-{place.rank}")
+    options = OptionSet(MemoryContrastiveOptions(memory_size=151))
+    for name, chosen in (("memory", FilterOptions()), ("filter", FilterOptions("prism-average"))):
+        config = replace(CONFIG, method="mcl", epochs=1, options=options, filter=chosen)
+        folder, alone = place.folder / f"with-{name}", place.folder / f"with-{name}-{place.rank}"
+        many = train(config, clusters(), out=folder, device="cpu", world=TorchrunWorld())
+        one = train(config, clusters(), out=alone, device="cpu")
+        if place.rank == 0:  # which writes
+            states = [torch.load(path / FILE_NAME)["state"][name] for path in (folder, alone)]
+            torch.testing.assert_close(*states, rtol=1e-3, atol=1e-3, equal_nan=True)
+            goes_on = [
+                train(replace(config, epochs=2), clusters(), out=path, resume=True, device="cpu")
+                for path in (folder, alone)
+            ]
+            many, one = goes_on
+        # Balanced batches have some samples more than once: of those the log has what one of the processes wrote.
+        for mine, theirs in zip(figures(many), figures(one), strict=True):
+            for metric in ("loss", "precision_at_1", "mean_average_precision_at_r"):
+                assert mine[metric] == pytest.approx(theirs[metric], rel=1e-3, abs=1e-3)
+
+
+@case(2)
+def methods_of_one_process(place):
+    os.environ["ROBUSTDML_CACHE"] = str(place.folder / f"cache-{place.rank}")
+    for method, message in (("smooth-proxy-anchor", "takes confidences, which is made on one process"),):
+        with pytest.raises(UsageError, match=message):
+            train(TrainingConfig(method=method, epochs=1), clusters(), device="cpu", world=TorchrunWorld())

@@ -1,0 +1,313 @@
+"""``robustdml audit`` and ``apply``, from files to files."""
+
+import csv
+import html
+import json
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from robustdml.cli import main
+from robustdml.errors import UsageError
+from robustdml.review.clean import clean_labels
+from robustdml.review.confusion_matrix import confused_classes, render_matrix
+from robustdml.review.findings import Finding, read_findings
+
+HOSTILE = '<img src=x onerror=alert(1)>"&'
+
+
+@pytest.fixture
+def features(tmp_path):
+    """An .npz file of four classes, three labels wrong, one row of NaN, a pair of duplicates under two labels."""
+    random = np.random.default_rng(0)
+    labels = np.repeat(np.arange(4), 30)
+    X = (3 * np.eye(4, 12)[labels] + 0.4 * random.normal(size=(120, 12))).astype(np.float32)
+    given = labels.copy()
+    given[[3, 40, 70]] = [1, 2, 0]
+    X[5] = np.nan
+    X[10] = X[3]
+    np.savez(
+        tmp_path / "features.npz", features=X, labels=given, class_names=np.array(["ant", "bee", HOSTILE, "</script>"])
+    )
+    return tmp_path / "features.npz"
+
+
+def audit(source: Path, out: Path, *more: str) -> int:
+    return main(["audit", str(source), "--out", str(out), *more])
+
+
+def rows_of(file: Path) -> list[dict[str, str]]:
+    with file.open(newline="") as opened:
+        return list(csv.DictReader(opened))
+
+
+class Tags(HTMLParser):
+    """Counts what a browser would take for elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+
+
+def test_classes_too_small_to_judge_are_no_suspects(tmp_path, capsys):
+    """A shop has thousands: there is something to decide only where another class fits better."""
+    random = np.random.default_rng(0)
+    labels = np.repeat(np.arange(6), (20, 20, 20, 1, 2, 1))
+    means = 3 * np.eye(6, 12)
+    X = (means[labels] + 0.2 * random.normal(size=(64, 12))).astype(np.float32)
+    np.savez(tmp_path / "shop.npz", features=X, labels=labels)
+    assert audit(tmp_path / "shop.npz", tmp_path / "out", "--as-they-are") == 0
+    assert re.search(r"in classes of fewer than 3, not judged\W+4\b", capsys.readouterr().out)
+    rows = rows_of(tmp_path / "out" / "labels.csv")
+    assert {row["verdict"] for row in rows[60:]} == {"not sure"}
+    page = (tmp_path / "out" / "audit.html").read_text()
+    suspects = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])["suspects"]
+    likelier = {place for place in range(60, 64) if rows[place]["proposed"] != rows[place]["label"]}
+    assert set(suspects) & set(range(60, 64)) == likelier < set(range(60, 64))
+
+
+def test_features_from_end_to_end(features, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert audit(features, out, "--epochs", "1") == 0
+    said = capsys.readouterr()
+    assert "left out 1" in said.err and "5 (its features hold NaN" in said.err
+    found = {int(row["sample"]): row for row in rows_of(out / "labels.csv")}
+    assert 5 not in found and len(found) == 119
+    assert [place for place, row in found.items() if row["verdict"] == "wrong"] == [3, 40, 70]
+    assert found[40]["proposed"] == "bee" and float(found[40]["probability"]) < 0.2
+    assert found[3]["duplicate_group"] == found[10]["duplicate_group"] != ""
+    assert (out / "run-0" / "model.pt").exists()
+    with np.load(out / "features.npz") as stored:
+        assert len(stored["features"]) == 119
+
+    # What the page shows of names is text, and its data are whole.
+    page = (out / "audit.html").read_text()
+    tags = Tags()
+    tags.feed(page)
+    assert tags.tags.count("img") == 0 and tags.tags.count("script") == 2
+    assert not re.search(r"(src|href)=\"?https?:|url\(", page)
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])
+    assert data["classes"] == ["ant", "bee", HOSTILE, "</script>"]
+    assert {data["samples"][str(row)]["name"] for row in data["suspects"]} >= {"3", "40", "70"}
+    assert [len(group) for group in data["groups"]] == [2]
+
+    # The matrix: a row of each confused class, in which the proposals are, and its own samples on the diagonal.
+    matrix = re.search(r'<table class="matrix">(.*?)</table>', page, re.S)[1]
+    lines = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", line) for line in matrix.split("</tr>")[1:-1]]
+    names = [html.unescape(line[0]) for line in lines]
+    assert sorted(names) == sorted(["ant", "bee", HOSTILE])
+    counts = {(names[i], names[j]): cell for i, line in enumerate(lines) for j, cell in enumerate(line[1:])}
+    assert counts["bee", "ant"] == counts[HOSTILE, "bee"] == counts["ant", HOSTILE] == "1"
+    assert counts["ant", "bee"] == "" and counts["ant", "ant"] == str(30 - 2) and counts["bee", "bee"] == "29"
+
+    # The same audit again takes what is there; one of other data is refused.
+    before = (out / "run-0" / "model.pt").stat().st_mtime_ns
+    first = (out / "labels.csv").read_bytes()
+    assert audit(features, out, "--epochs", "1") == 0
+    assert (out / "run-0" / "model.pt").stat().st_mtime_ns == before and (out / "labels.csv").read_bytes() == first
+    assert audit(features, out, "--epochs", "2") == 2
+    assert "other settings" in capsys.readouterr().err
+
+    # Correcting puts the three right, dropping leaves them out; a refused proposal stays as it was given.
+    (tmp_path / "decisions.csv").write_text('sample,label,proposed,decision\n"40","x","y","refuse"\n')
+    more = ["--use", "correct", "--confidence", "0.5", "--decisions", str(tmp_path / "decisions.csv")]
+    assert main(["apply", str(out / "labels.csv"), "--to", str(tmp_path / "clean.npz"), *more]) == 0
+    with np.load(tmp_path / "clean.npz") as clean:
+        names = dict(zip(clean["paths"].tolist(), clean["class_names"][clean["labels"]].tolist(), strict=True))
+    assert names["3"] == "ant" and names["40"] == HOSTILE and names["70"] == HOSTILE
+    assert main(["apply", str(out / "labels.csv"), "--to", str(tmp_path / "clean.csv")]) == 0
+    assert len(rows_of(tmp_path / "clean.csv")) == 116
+
+
+def test_runs_judge_together_and_an_interrupted_audit_goes_on(features, tmp_path, monkeypatch):
+    from robustdml.review import learning
+
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert audit(features, whole, "--epochs", "1", "--runs", "2") == 0
+    real = learning.train
+
+    def interrupted(config, *args, **kwargs):
+        if config.seed == 1:
+            raise KeyboardInterrupt
+        return real(config, *args, **kwargs)
+
+    monkeypatch.setattr(learning, "train", interrupted)
+    assert audit(features, broken, "--epochs", "1", "--runs", "2") == 130
+    monkeypatch.setattr(learning, "train", real)
+    assert audit(features, broken, "--epochs", "1", "--runs", "2") == 0
+    assert (whole / "labels.csv").read_bytes() == (broken / "labels.csv").read_bytes()
+    with np.load(whole / "features.npz") as stored:
+        assert stored["features"].shape[1] == 2 * 64
+
+
+@pytest.fixture
+def photographs(tmp_path):
+    """Class folders of plain squares, of which one image is in the wrong folder and one cannot be read."""
+    random = np.random.default_rng(1)
+    for name, colour in (("red", (200, 30, 30)), ("green", (30, 200, 30)), ("blue", (30, 30, 200))):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for place in range(16):
+            pixels = np.clip(np.array(colour) + random.normal(0, 25, (24, 24, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "images" / name / f"{place}.png")
+    (tmp_path / "images" / "red" / "7.png").rename(tmp_path / "images" / "blue" / "from-red.png")
+    (tmp_path / "images" / "green" / "broken.jpg").write_bytes(b"no image")
+    return tmp_path / "images"
+
+
+def colours_module(folder: Path) -> None:
+    (folder / "colours.py").write_text(
+        "import torch\nfrom torch import nn\n\n\nclass Colours(nn.Module):\n    def forward(self, x):\n"
+        "        return x.mean((2, 3)) - 0.3\n\n\ndef make():\n    return Colours()\n"
+    )
+
+
+def test_folder_of_images(photographs, tmp_path, monkeypatch, capsys):
+    colours_module(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    out = tmp_path / "out"
+    assert audit(photographs, out, "--epochs", "1", "--image-size", "24", "--backbone", "colours:make") == 0
+    assert "broken.jpg" in capsys.readouterr().err
+    found = {Path(row["sample"]).name: row for row in rows_of(out / "labels.csv") if row["verdict"] != "right"}
+    assert found["from-red.png"]["proposed"] == "red"
+    assert "data:image/jpeg" in (out / "audit.html").read_text()
+
+    clean = tmp_path / "clean"
+    assert main(["apply", str(out / "labels.csv"), "--to", str(clean), "--use", "correct", "--confidence", "0"]) == 0
+    assert (clean / "red" / "from-red.png").is_symlink() and not (clean / "blue" / "from-red.png").exists()
+    assert main(["apply", str(out / "labels.csv"), "--to", str(clean)]) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_lists_of_images(photographs, tmp_path, monkeypatch, capsys, kind):
+    colours_module(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    lines = [
+        (str(file.relative_to(tmp_path)), index % 2) for index, file in enumerate(sorted(photographs.rglob("*.png")))
+    ]
+    lines += [("images/red/0.png", None), ("images/missing.png", 1)]
+    if kind == "csv":
+        text = "".join(f"{file},{'' if label is None else label}\n" for file, label in lines)
+        (tmp_path / "list.csv").write_text("path,label\n" + text)
+    else:
+        pyarrow = pytest.importorskip("pyarrow", reason="the extra audit has it")
+        import pyarrow.parquet as parquet
+
+        files, labels = zip(*lines, strict=True)
+        parquet.write_table(pyarrow.table({"path": files, "label": labels}), tmp_path / "list.parquet")
+    options = ("--epochs", "1", "--image-size", "24", "--backbone", "colours:make")
+    assert audit(tmp_path / f"list.{kind}", tmp_path / "out", *options) == 0
+    said = capsys.readouterr().err
+    assert "left out 2" in said and "no label" in said and "missing.png" in said
+    found = rows_of(tmp_path / "out" / "labels.csv")
+    assert len(found) == 48 and {row["label"] for row in found} == {"0", "1"}
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda folder: folder, "no images"),
+        (lambda folder: folder / "missing", "no such file"),
+        (lambda folder: _written(folder / "list.csv", "path,label\n"), "an empty list"),
+        (lambda folder: _written(folder / "list.csv", "file,label\na,b\n"), "no column 'path'"),
+        (lambda folder: _written(folder / "list.csv", "path,label\na.png,x\nb.png,x\n"), "all labels are 'x'"),
+        (lambda folder: _written(folder / "list.csv", "path,label\na.png,x\nb.png,y\n"), "none of the 2 images"),
+        (lambda folder: _written(folder / "notes.txt", "hello"), "not a kind of file"),
+        (lambda folder: _saved(folder, np.full((4, 2), np.nan), [0, 0, 1, 1]), "every row"),
+        (lambda folder: _saved(folder, np.ones((4, 2)), [0, 0, 0, 0]), "all labels are '0'"),
+        (lambda folder: _saved(folder, np.ones((4, 2)), [0.5, 1, 2, 3]), "expected integers or texts"),
+    ],
+)
+def test_bad_input(make, words, tmp_path, capsys):
+    (tmp_path / "data").mkdir()
+    assert audit(make(tmp_path / "data"), tmp_path / "out") == 2
+    assert words in capsys.readouterr().err
+
+
+def _written(file: Path, text: str) -> Path:
+    file.write_text(text)
+    return file
+
+
+def _saved(folder: Path, features, labels) -> Path:
+    np.savez(folder / "features.npz", features=features, labels=np.array(labels))
+    return folder / "features.npz"
+
+
+def test_classes_of_the_matrix_are_those_most_confused():
+    pairs = Counter({(f"class {k}", f"class {k + 1}"): 100 - k for k in range(0, 90, 2)})
+    pairs["class 1", "class 0"] = 30
+    chosen = confused_classes(pairs)
+    assert chosen == [f"class {k}" for k in range(40)]
+    assert confused_classes(Counter()) == []
+    assert render_matrix([Finding("a", "x", 0.9, "x", 0.9, "right", -1)]) == ""
+
+
+def test_what_becomes_of_a_label():
+    findings = [
+        Finding("a", "x", 0.9, "x", 0.9, "right", -1),
+        Finding("b", "x", 0.5, "y", 0.5, "not sure", -1),
+        Finding("c", "x", 0.02, "y", 0.97, "wrong", -1),
+        Finding("d", "x", 0.2, "y", 0.6, "wrong", -1),
+        Finding("e", "x", 0.1, "x", 0.1, "belongs to no class", -1),
+    ]
+
+    def kept(*args, **kwargs):
+        return {one.sample: one.label for one in clean_labels(findings, *args, **kwargs)}
+
+    assert kept("drop") == {"a": "x", "b": "x"}
+    assert kept("correct") == {"a": "x", "b": "x", "c": "y"}
+    assert kept("drop", decisions={"b": "accept", "d": "refuse", "e": "refuse"}) == {
+        "a": "x",
+        "b": "y",
+        "d": "x",
+        "e": "x",
+    }
+    with pytest.raises(UsageError, match="confidence=2"):
+        kept("drop", 2)
+    with pytest.raises(UsageError, match="use of labels 'weigh'"):
+        kept("weigh")
+
+
+def test_labels_that_are_no_findings(tmp_path):
+    head = "sample,label,probability,proposed,proposed_probability,verdict,duplicate_group\n"
+    for text, words in (
+        (head + "a,x,1,x,1,maybe,\n", "line 2: verdict"),
+        (head + "a,x,?,x,1,right,\n", "line 2"),
+        ("a\n", "no column"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            read_findings(_written(tmp_path / "labels.csv", text))
+
+
+def test_features_as_they_are(features, tmp_path, photographs, capsys):
+    assert audit(features, tmp_path / "out", "--as-they-are") == 0
+    assert not (tmp_path / "out" / "run-0").exists()
+    wrong = [row["sample"] for row in rows_of(tmp_path / "out" / "labels.csv") if row["verdict"] != "right"]
+    assert wrong == ["3", "40", "70"]
+    with np.load(tmp_path / "out" / "features.npz") as stored:
+        assert stored["features"].shape == (119, 12)
+    assert audit(photographs, tmp_path / "images-out", "--as-they-are", "--image-size", "24") == 2
+    assert "--as-they-are is for features" in capsys.readouterr().err
+    assert audit(features, tmp_path / "none", "--runs", "0") == 2
+    assert "--runs 0" in capsys.readouterr().err
+
+
+def test_a_class_of_one_sample_is_told_and_the_rest_is_judged(tmp_path):
+    random = np.random.default_rng(0)
+    labels = np.append(np.repeat([0, 1], 20), 2)
+    X = 3 * np.eye(3, 6)[labels] + 0.3 * random.normal(size=(41, 6))
+    source = _saved(tmp_path, X, np.where(np.arange(41) == 4, 1, labels))
+    assert audit(source, tmp_path / "out", "--epochs", "1") == 0
+    found = rows_of(tmp_path / "out" / "labels.csv")
+    assert found[4]["verdict"] != "right" and found[40]["verdict"] == "not sure"
+    assert sum(row["verdict"] == "right" for row in found) == 39
+    assert "Classes of fewer than 3 samples" in (tmp_path / "out" / "audit.html").read_text()

@@ -1,0 +1,185 @@
+"""``train --labels``: what an audit has found, put to use in training."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from robustdml.cli import main
+from robustdml.config import TrainingConfig
+from robustdml.data import load_data
+from robustdml.errors import UsageError
+from robustdml.filters.filter import Judged
+from robustdml.networks.preparation import prepare
+from robustdml.review.findings import Finding, read_findings, write_findings
+from robustdml.run.run import Run
+from robustdml.train import train
+
+WRONG = {3: 1, 40: 1, 70: 0, 100: 4}
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def source(tmp_path):
+    """Six classes of 20 features, four labels wrong, and two classes to test on; beside it what an audit finds."""
+    random = np.random.default_rng(0)
+    labels = np.repeat(np.arange(8), 20)
+    X = (3 * np.eye(8, 12)[labels] + 0.4 * random.normal(size=(160, 12))).astype(np.float32)
+    given = labels.copy()
+    given[list(WRONG)] = list(WRONG.values())
+    names = np.array(["ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen"])
+    arrays = {"features": X[:120], "labels": given[:120], "test_features": X[120:], "test_labels": labels[120:]}
+    np.savez(tmp_path / "data.npz", **arrays, class_names=names)
+    assert main(["audit", str(tmp_path / "data.npz"), "--as-they-are", "--out", str(tmp_path / "audit")]) == 0
+    return tmp_path / "data.npz"
+
+
+def findings_beside(source: Path) -> Path:
+    return source.parent / "audit" / "labels.csv"
+
+
+def run_of(source: Path, use: str, **settings) -> Run:
+    config = TrainingConfig(labels=str(findings_beside(source)), labels_use=use, **settings)
+    return Run(config, prepare(config, load_data(str(source)), CPU), CPU)
+
+
+def test_wrong_labels_are_dropped(source):
+    run = run_of(source, "drop")
+    rows = np.delete(np.arange(120), list(WRONG))
+    whole = load_data(str(source)).train
+    assert (run.prepared.data.train.inputs == whole.inputs[rows]).all() and (run.labels == whole.labels[rows]).all()
+    assert run.prepared.data.train.names() == [str(row) for row in rows]
+    assert (run.prepared.frozen_features() == whole.inputs[rows]).all()
+    assert run.audited | {"digest": ""} == {
+        "use": "drop", "judged": 120, "dropped": 4, "corrected": 0, "mean_weight": None, "digest": "",
+    }  # fmt: skip
+
+
+def test_wrong_labels_are_put_right(source):
+    run = run_of(source, "correct", labels_confidence=0.5)
+    assert len(run.labels) == 120 and run.audited["corrected"] == 4
+    assert run.labels[list(WRONG)].tolist() == [row // 20 for row in WRONG]
+    # A confidence that no proposal has drops them all.
+    findings = [replace(one, proposed_probability=0.6) for one in read_findings(findings_beside(source))]
+    write_findings(findings_beside(source), findings)
+    assert run_of(source, "correct", labels_confidence=0.61).audited["dropped"] == 4
+
+
+@pytest.mark.parametrize("method", ["proxy-anchor", "robust"])
+def test_samples_weigh_as_much_as_their_labels_are_believed(source, method):
+    """The loss gets the probabilities of the file; with a filter those of what it keeps."""
+    run = run_of(source, "weight", method=method)
+    rows = np.array([3, 5, 40, 41, 70, 71, 100, 101])
+    believed = torch.tensor([one.probability for one in read_findings(findings_beside(source))])[rows]
+    assert believed[::2].max() < 0.2 and believed[1::2].min() > 0.8
+    embeddings = torch.randn(8, run.embedding_size, generator=torch.Generator().manual_seed(0))
+    keep = torch.tensor([True] * 6 + [False] * 2)
+    given = torch.from_numpy(run.labels[rows])
+    for kept, weights in ((None, believed), (keep, believed * keep)):
+        expected = run.loss(embeddings, given, sample_weights=weights)
+        judged = None if kept is None else Judged(kept, kept, None, {})
+        torch.testing.assert_close(run._batch_loss(embeddings, rows, judged), expected)
+
+
+def test_noise_of_a_run_is_what_was_audited(tmp_path, clusters):
+    """Of labels that were drawn wrong the truth is known: what is left is told by it."""
+    config = TrainingConfig(noise="symmetric:0.3", epochs=1, method="contrastive")
+    noisy = Run(config, prepare(config, clusters, CPU), CPU)
+    names = clusters.train.class_names
+    findings = []
+    for row, (label, truth) in enumerate(zip(noisy.labels.tolist(), clusters.train.labels.tolist(), strict=True)):
+        verdict = "wrong" if label != truth and row % 2 else "right"
+        findings.append(Finding(str(row), names[label], 0.5, names[truth], 0.95, verdict, -1))
+    write_findings(tmp_path / "labels.csv", findings)
+    config = replace(config, labels=str(tmp_path / "labels.csv"), labels_use="correct")
+    result = train(config, clusters)
+    left = np.flatnonzero(noisy.changed)
+    assert result.summary["data"]["audited"]["corrected"] == (left % 2).sum()
+    assert np.flatnonzero(result.changed).tolist() == left[left % 2 == 0].tolist()
+    with pytest.raises(UsageError, match="another label than when they were audited"):
+        train(replace(config, seed=1), clusters)
+
+
+def test_from_the_command_line(source, tmp_path, capsys):
+    out, labels = tmp_path / "run", findings_beside(source)
+    command = ["train", "--data", str(source), "--labels", str(labels), "--out", str(out), "--method", "contrastive"]
+    assert main([*command, "--labels-use", "correct", "--labels-confidence", "0.5", "--epochs", "1"]) == 0
+    told = "Of 120 samples 0 were dropped after an audit, and 4 are under another label."
+    assert told in " ".join(capsys.readouterr().out.split())
+    assert "4 are under another label" in (out / "report.html").read_text()
+    assert json.loads((out / "metrics.json").read_text())["data"]["audited"]["corrected"] == 4
+    settings = (out / "config.yaml").read_text()
+    assert f"labels: {labels}\n" in settings and "labels_use: correct\n" in settings
+
+    # A run goes on with the findings that it began with, and with no others.
+    assert main(["train", "--out", str(out), "--resume", "--epochs", "2"]) == 0
+    findings = [replace(one, verdict="right") if one.sample == "3" else one for one in read_findings(labels)]
+    write_findings(labels, findings)
+    capsys.readouterr()
+    assert main(["train", "--out", str(out), "--resume", "--epochs", "3"]) == 2
+    assert "is of another run" in capsys.readouterr().err
+
+
+def test_a_resumed_run_equals_an_unbroken_one(source, tmp_path):
+    config = TrainingConfig(labels=str(findings_beside(source)), epochs=2)
+    data = load_data(str(source))
+    train(replace(config, epochs=1), data, out=tmp_path / "broken")
+    broken = train(config, data, out=tmp_path / "broken", resume=True)
+    whole = train(config, data)
+    for name, value in whole.model.state_dict().items():
+        torch.testing.assert_close(broken.model.state_dict()[name], value, rtol=0, atol=0)
+
+
+def test_folder_of_images_of_which_some_classes_are_tested_on(tmp_path, capsys):
+    """The audit has judged all classes; a sample that belongs to one of the others is dropped."""
+    random = np.random.default_rng(1)
+    for name in ("ant", "bee", "cat", "dog"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for place in range(6):
+            pixels = random.integers(0, 255, (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "images" / name / f"{place}.png")
+    data = load_data(str(tmp_path / "images"), image_size=32)
+    mine, other = data.train.class_names[0], data.test.class_names[0]
+    findings = [
+        Finding(str(file), file.parent.name, 0.9, file.parent.name, 0.9, "right", -1)
+        for file in sorted((tmp_path / "images").rglob("*.png"))
+    ]
+    place = next(row for row, one in enumerate(findings) if one.label == mine)
+    findings[place] = replace(findings[place], proposed=other, proposed_probability=0.99, verdict="wrong")
+    write_findings(tmp_path / "labels.csv", findings)
+    settings = ["--labels", str(tmp_path / "labels.csv"), "--labels-use", "correct", "--method", "contrastive"]
+    command = ["train", "--data", str(tmp_path / "images"), "--image-size", "32", "--finetune", "--epochs", "1"]
+    assert main([*command, *settings, "--backbone", "untrained"]) == 0
+    assert "Of 12 samples 1 were dropped" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "words"),
+    [
+        (lambda all_: [replace(one, sample=f"x{one.sample}") for one in all_], [], "has none of the 120"),
+        (lambda all_: all_[:-2], [], "has 118 of the 120"),
+        (lambda all_: [*all_, all_[7]], [], "1 samples are there twice: 7"),
+        (lambda all_: [replace(all_[0], label="owl"), *all_[1:]], [], "0 ('owl' then, 'ant' now)"),
+        (lambda all_: [replace(one, verdict="wrong") for one in all_], [], "no sample is left"),
+        (lambda all_: all_, ["--labels-use", "weigh"], "expected one of drop, correct, weight"),
+        (lambda all_: all_, ["--labels-confidence", "0.5"], "has no effect without labels_use correct"),
+        (lambda all_: all_, ["--labels-use", "correct", "--labels-confidence", "2"], "labels_confidence=2.0"),
+        (lambda all_: all_, ["--labels-use", "weight", "--method", "procsim"], "procsim weighs samples itself"),
+        (lambda all_: all_, ["--filter", "prism-average", "--filter-threshold", "smooth-top-r"], "give noise_rate"),
+        (lambda all_: all_, ["--labels", "", "--labels-use", "correct"], "no effect without the labels"),
+        (lambda all_: all_, ["--labels", "missing.csv"], "missing.csv: not a readable labels.csv"),
+    ],
+)
+def test_bad_input(source, tmp_path, capsys, change, options, words):
+    labels = findings_beside(source)
+    write_findings(labels, change(read_findings(labels)))
+    try:
+        code = main(["train", "--data", str(source), "--labels", str(labels), "--epochs", "1", *options])
+    except SystemExit as error:
+        code = error.code
+    assert code == 2
+    assert words in " ".join(capsys.readouterr().err.split())

@@ -1,0 +1,309 @@
+"""The auditor on made-up classes of which the truth is known."""
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from sklearn.utils.estimator_checks import check_estimator
+
+from robustdml.audit import BatchAuditor, LabelAuditor, rounds
+from robustdml.audit.class_model import ClassModel
+from robustdml.audit.duplicates import duplicate_groups
+from robustdml.audit.label_noise import LabelNoise
+from robustdml.audit.rates import wrong_share
+from robustdml.audit.swaps import doubt_names, doubt_wrong_labels
+from robustdml.audit.verdicts import NO_CLASS, NOT_SURE
+
+
+def made_up(num_classes: int, size: int, width: int = 24, spread: float = 0.7, seed: int = 0):
+    random = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(num_classes), size)
+    means = random.normal(size=(num_classes, width))
+    return (means[labels] + spread * random.normal(size=(len(labels), width))).astype(np.float32), labels
+
+
+def corrupt(labels: NDArray[np.int64], rate: float, seed: int = 1):
+    random = np.random.default_rng(seed)
+    changed = random.random(len(labels)) < rate
+    noisy = np.where(changed, (labels + random.integers(1, labels.max() + 1, len(labels))) % (labels.max() + 1), labels)
+    return noisy, changed
+
+
+def calibration_error(quality: NDArray[np.float64], right: NDArray[np.bool_]) -> float:
+    groups = np.minimum((quality * 10).astype(int), 9)
+    return sum(abs((right - quality)[groups == g].sum()) for g in set(groups)) / len(right)
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.3, 0.5])
+def test_wrong_labels_are_found_and_put_right(rate):
+    X, truth = made_up(12, 40)
+    labels, changed = corrupt(truth, rate)
+    auditor = LabelAuditor().fit(X, labels)
+    found = auditor.issues_
+    assert (found & changed).sum() >= 0.97 * changed.sum()
+    assert (found & changed).sum() >= 0.95 * found.sum()
+    assert (auditor.proposed_labels_[found & changed] == truth[found & changed]).mean() > 0.97
+    _, low, high = auditor.wrong_share_
+    assert low <= changed.mean() <= high and high - low < 0.15
+
+
+def test_probabilities_mean_what_they_say_where_classes_overlap():
+    errors = []
+    for seed in range(6):
+        X, truth = made_up(10, 80, width=8, spread=1.1, seed=seed)
+        labels, changed = corrupt(truth, 0.3, seed=seed + 1)
+        errors.append(calibration_error(LabelAuditor().fit(X, labels).label_quality_, ~changed))
+    assert np.mean(errors) < 0.07
+
+
+def test_right_labels_are_left_alone():
+    X, truth = made_up(12, 40)
+    auditor = LabelAuditor().fit(X, truth)
+    assert auditor.issues_.mean() <= 0.01
+    assert auditor.wrong_share_[0] < 0.01
+
+
+def test_labels_mixed_up_between_classes():
+    """Half of each class goes to its two sisters: each name keeps most of its own samples, and no more than that."""
+    X, truth = made_up(12, 60)
+    random = np.random.default_rng(2)
+    changed = random.random(len(truth)) < 0.45
+    labels = np.where(changed, truth // 3 * 3 + (truth + random.integers(1, 3, len(truth))) % 3, truth)
+    found = LabelAuditor().fit(X, labels).issues_
+    assert (found == changed).mean() > 0.95
+
+
+def test_equally_many_samples_of_two_names_say_nothing_about_which_is_which():
+    """Two groups, each with as many labels of the other: one half for either. With four to one it is settled."""
+    labels = torch.tensor([0, 1]).repeat_interleave(100)
+    for kept, least, most in ((50, 0.49, 0.51), (80, 0.95, 1.0)):
+        right = (torch.arange(200) % 100) < kept
+        classes = torch.stack([labels, 1 - labels, torch.full((200,), 2)], 1)
+        posterior = torch.stack([right.float(), 1 - right.float(), torch.zeros(200)], 1)
+        for swapped in (
+            doubt_names(labels, classes, posterior, posterior, 2),
+            doubt_wrong_labels(labels, classes, posterior, 2),
+        ):
+            assert least <= swapped[0, 0] <= most
+            torch.testing.assert_close(swapped.sum(1), torch.ones(200))
+
+
+def test_a_name_is_in_doubt_for_the_samples_that_have_it_too():
+    """Two groups with as many labels of each other, so unlike that neither is thought of for samples of the other."""
+    labels = torch.tensor([0, 1]).repeat_interleave(100)
+    group = torch.where(torch.arange(200) % 2 == 0, labels, 1 - labels)
+    strangers = torch.full((200,), 3)
+    # A sample of the group of its label is compared with class 2 alone, which nobody takes it for.
+    classes = torch.stack([labels, torch.where(group == labels, 2, group), strangers], 1)
+    right = (group == labels).float()
+    posterior = torch.stack([right, 1 - right, torch.zeros(200)], 1)
+    swapped = doubt_names(labels, classes, posterior, posterior, 3)
+    torch.testing.assert_close(swapped[:, 0], torch.full((200,), 0.5))
+
+
+def test_two_names_for_two_groups_in_equal_parts_are_not_judged_for_sure():
+    for seed in range(4):
+        X, truth = made_up(24, 40, seed=seed)
+        changed = (np.arange(len(truth)) % 2 == 0) & (truth < 8)
+        quality = LabelAuditor(features_learnt=True).fit(X, np.where(changed, truth ^ 1, truth)).label_quality_
+        assert (quality[truth >= 8] > 0.9).mean() > 0.98
+        # By chance a group has the one name or the other, and all of its samples with it.
+        for samples in (changed, (truth < 8) & ~changed):
+            assert abs(quality[samples].mean() - 0.5) < 0.02
+
+
+def pulled(share: float, seed: int):
+    """Classes in threes that are alike; a third is taken for the next one, and lies a share of the way to its mean."""
+    random = np.random.default_rng(seed)
+    truth = np.repeat(np.arange(30), 40)
+    means = np.repeat(random.normal(size=(10, 24)), 3, axis=0) + 0.5 * random.normal(size=(30, 24))
+    wrong = random.random(1200) < 0.3
+    labels = np.where(wrong, truth // 3 * 3 + (truth + 1) % 3, truth)
+    X = means[truth] + share * (means[labels] - means[truth]) + 0.4 * random.normal(size=(1200, 24))
+    return X, torch.from_numpy(truth), torch.from_numpy(labels)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2])
+def test_how_far_samples_were_pulled_to_their_labels(share):
+    X, truth, labels = pulled(share, 0)
+    rows = torch.from_numpy(X).float()
+    model = ClassModel.fit(rows, truth[:, None], torch.ones(1200, 1), 30)
+    classes = torch.stack([labels, truth], 1)
+    wrong = (truth != labels).float()
+    along, square = model.pulled(model.coordinates(rows), classes, torch.stack([1 - wrong, wrong], 1))
+    # What is pulled away moves the mean of its class as well: a third of all samples here.
+    assert abs(along / square - share * 0.7) < 0.02
+
+
+def test_wrong_labels_that_pulled_their_samples_are_found(monkeypatch):
+    recall = {}
+    for told in (True, False):
+        if not told:
+            monkeypatch.setattr(rounds, "_pull", lambda *_: 0.0)
+        found = []
+        for seed in range(3):
+            X, truth, labels = pulled(0.25, seed)
+            wrong = (truth != labels).numpy()
+            found.append(LabelAuditor(features_learnt=True).fit(X, labels.numpy()).issues_[wrong])
+        recall[told] = np.concatenate(found).mean()
+    assert recall[True] > recall[False] + 0.015
+
+
+def test_what_classes_are_taken_for_is_told_by_the_counts():
+    """Wrong labels at random, and wrong labels that are of the next class: of how much one says about the next."""
+    random = torch.Generator().manual_seed(0)
+    truth = torch.arange(40).repeat_interleave(50)
+    wrong = torch.rand(2000, generator=random) < 0.5
+    anywhere = (truth + torch.randint(1, 40, (2000,), generator=random)) % 40
+    concentrations = []
+    for labels in (torch.where(wrong, anywhere, truth), torch.where(wrong, (truth + 1) % 40, truth)):
+        classes = torch.stack([labels, truth, torch.full((2000,), 40)], 1)
+        posterior = torch.zeros(2000, 3)
+        posterior[:, 0], posterior[:, 1] = (labels == truth).float(), (labels != truth).float()
+        noise = LabelNoise.count(labels, classes, posterior, 40, 0.5)
+        concentrations.append(noise.likeliest_concentration())
+    assert concentrations[0] >= 128 and concentrations[1] <= 1
+
+
+def test_two_classes():
+    """A label speaks for its class, however many seem wrong at first."""
+    for seed in range(3):
+        X, truth = made_up(2, 100, seed=seed)
+        labels, changed = corrupt(truth, 0.2, seed=seed + 1)
+        assert (LabelAuditor(features_learnt=True).fit(X, labels).issues_ == changed).mean() > 0.97
+
+
+def test_a_sample_is_not_judged_by_its_own_copy():
+    """The weight with which a row counts for a class is taken off: the density is that of a model without the row."""
+    X, truth = made_up(5, 6, width=4)
+    rows, labels = torch.from_numpy(X), torch.from_numpy(truth)
+    model = ClassModel.fit(rows, labels[:, None], torch.ones(30, 1), 5)
+    Z = model.coordinates(rows)
+    density, _ = model.without_own(Z, labels[:, None], torch.ones(30, 1))
+    counts, sums = model.counts.clone(), model.sums.clone()
+    counts[0] -= 1
+    sums[0] -= Z[0]
+    left = ClassModel(model.transform, model.origin, model.between, counts, sums)
+    quadratic, linear, constant = left.predictive()
+    expected = Z[0].square() @ quadratic[:, 0] + Z[0] @ linear[:, 0] + constant[0]
+    torch.testing.assert_close(density[0, 0], expected)
+
+
+def test_a_class_of_one_sample_is_not_judged():
+    X, truth = made_up(8, 30)
+    X = np.concatenate([X, X[truth == 3][:1] + 0.01])
+    auditor = LabelAuditor().fit(X, np.append(truth, 8))
+    assert auditor.verdicts_[-1] == NOT_SURE
+    assert auditor.small_classes_.tolist() == [8]
+
+
+def test_samples_of_no_class():
+    """Some directions drawn at random are near a class by chance: half of them are told."""
+    found = []
+    for seed in range(6):
+        X, truth = made_up(12, 40, seed=seed)
+        random = np.random.default_rng(seed + 3)
+        strangers = random.normal(size=(8, 24)).astype(np.float32)
+        auditor = LabelAuditor().fit(np.concatenate([X, strangers]), np.append(truth, np.arange(8)))
+        found.append(auditor.verdicts_[-8:] == NO_CLASS)
+        assert (auditor.verdicts_[:-8] == NO_CLASS).mean() < 0.01
+    assert np.mean(found) >= 0.5
+
+
+def test_right_samples_far_out_in_their_class_are_no_strangers():
+    """Classes with heavier tails than a normal distribution: normal densities call 0.7 % of the samples strangers."""
+    called = []
+    for seed in range(3):
+        for freedom in (3, 6):
+            random = np.random.default_rng(seed)
+            truth = np.repeat(np.arange(12), 60)
+            far = np.sqrt(freedom / random.chisquare(freedom, size=(720, 1)))
+            means = random.normal(size=(12, 24))
+            X = means[truth] + 0.5 * far * random.normal(size=(720, 24))
+            called.append((LabelAuditor().fit(X, truth).verdicts_ == NO_CLASS).mean())
+    assert np.mean(called) < 0.004
+
+
+def test_learnt_features_are_believed_where_labels_are_taken_for_similar_ones():
+    random = np.random.default_rng(0)
+    truth = np.repeat(np.arange(24), 40)
+    means = np.repeat(random.normal(size=(8, 24)), 3, axis=0) + 0.25 * random.normal(size=(24, 24))
+    random.normal(size=(24, 24))
+    X = means[truth] + 0.35 * random.normal(size=(960, 24))
+    wrong = random.random(960) < 0.3
+    labels = np.where(wrong, truth // 3 * 3 + (truth + 1) % 3, truth)
+    raw, learnt = (LabelAuditor(features_learnt=told).fit(X, labels).issues_ for told in (False, True))
+    assert (learnt & wrong).sum() > (raw & wrong).sum() and (learnt & wrong).sum() > 0.95 * learnt.sum()
+
+
+def test_near_duplicates():
+    X, truth = made_up(4, 10)
+    X = np.concatenate([X, X[:3] * 2, X[:1]])
+    groups = LabelAuditor().fit(X, np.append(truth, [1, 1, 1, 0])).duplicate_groups_
+    assert groups[[0, 40, 43]].tolist() == [0, 0, 0]
+    assert groups[[1, 41]].tolist() == [1, 1] and groups[[2, 42]].tolist() == [2, 2]
+    assert (groups[3:40] == -1).all()
+
+
+def test_duplicates_by_the_thousand():
+    features = np.repeat(np.eye(3, 5), 3000, axis=0)
+    groups = duplicate_groups(features, np.zeros(9000, dtype=np.int64))
+    assert (groups == np.repeat([0, 1, 2], 3000)).all()
+    auditor = LabelAuditor().fit(features[::10], np.arange(900) // 300)
+    assert np.isfinite(auditor.label_quality_).all() and auditor.issues_.sum() == 0
+
+
+def test_interval_of_the_share_of_wrong_labels():
+    """Of shares drawn at random, known for sure, 95 % of the intervals hold the share that they were drawn from."""
+    random = np.random.default_rng(0)
+    inside = 0
+    for _ in range(400):
+        _, low, high = wrong_share((random.random(50) < 0.2).astype(float), np.zeros(50, dtype=np.int64), 1)[0]
+        inside += low <= 0.2 <= high
+    assert 0.92 <= inside / 400 <= 0.985
+    assert np.isnan(wrong_share(np.zeros(1), np.zeros(1, dtype=np.int64), 2)[1]).all()
+
+
+def test_scikit_learn_habits():
+    checks = check_estimator(LabelAuditor(), on_fail=None, on_skip=None)
+    failed = [check for check in checks if check["status"] == "failed"]
+    assert not failed, [(check["check_name"], check["exception"]) for check in failed]
+
+
+def test_same_answer_twice_and_for_other_names():
+    X, truth = made_up(6, 30)
+    labels, _ = corrupt(truth, 0.2)
+    first = LabelAuditor().fit(X, labels)
+    names = np.array(["f", "b", "c", "a", "e", "d"])
+    second = LabelAuditor().fit(X * np.float32(1e30), names[labels])
+    np.testing.assert_allclose(first.label_quality_, second.label_quality_, atol=1e-3)
+    assert (names[first.proposed_labels_] == second.proposed_labels_).all()
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "words"),
+    [
+        (np.ones((4, 2)), [1, 1, 1, 1], "1 class"),
+        (np.full((4, 2), np.nan), [0, 0, 1, 1], "NaN"),
+        (np.ones((4, 2)), [0, 1], "inconsistent numbers of samples"),
+        (np.ones((4, 2)), [0.5, 1.5, 2.5, 3.25], "Unknown label type"),
+    ],
+)
+def test_bad_input(X, y, words):
+    with pytest.raises(ValueError, match=words):
+        LabelAuditor().fit(X, y)
+    with pytest.raises(ValueError, match="duplicate_similarity=0"):
+        LabelAuditor(duplicate_similarity=0).fit(np.eye(4), [0, 1, 0, 1])
+
+
+def test_batches_of_a_training_loop():
+    X, truth = made_up(6, 30)
+    labels, changed = corrupt(truth, 0.2)
+    batches = BatchAuditor(200, 24)
+    random = np.random.default_rng(0)
+    for ids in np.array_split(random.permutation(180), 6):
+        batches(torch.from_numpy(X[ids]).requires_grad_(), torch.from_numpy(labels[ids]), torch.from_numpy(ids))
+    assert batches.seen.sum() == 180
+    assert (batches.report().issues_ == changed).mean() > 0.98
+    with pytest.raises(IndexError, match="sample_ids"):
+        batches(torch.ones(1, 24), torch.zeros(1, dtype=torch.long), torch.tensor([200]))

@@ -1,0 +1,68 @@
+"""``train --correct``: what the filter rejects takes part under the class that it thinks it is of."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from robustdml.cli import main
+from robustdml.config import TrainingConfig
+from robustdml.errors import UsageError
+from robustdml.networks.preparation import prepare
+from robustdml.run.run import Run
+from robustdml.train import train
+
+CONFIG = TrainingConfig(noise="symmetric:0.4", epochs=4, correct=True, averaging=1.0, embedding_size=16)
+CPU = torch.device("cpu")
+
+
+def test_labels_are_put_right_and_the_memory_keeps_those_given(clusters):
+    run = Run(CONFIG, prepare(CONFIG, clusters, CPU), CPU)
+    run.fit_inputs(lambda *_: None)
+    real, remembered, taught = run.method.observe, run.filter.remember, []
+
+    def observe(loss, embeddings, arguments):
+        taught.append(arguments)
+        return real(loss, embeddings, arguments)
+
+    def remember(embeddings, rows, keep):
+        # Of what takes part some is no longer under the label given, and none of that is remembered.
+        given = torch.from_numpy(run.labels[rows])
+        moved = taught[-1]["labels"] != given
+        assert (taught[-1]["sample_weights"][moved] == 1).all() and not keep[moved].any()
+        remembered(embeddings, rows, keep)
+
+    run.method, run.filter.remember = replace(run.method, observe=observe), remember
+    for _ in range(3):
+        run.train_epoch(lambda *_: None, (), evaluate=False)
+    last = run.history[-1]
+    assert last["corrected_share"] > 0.2 and last["corrected_right"] > 0.9
+
+
+def test_a_resumed_run_equals_an_unbroken_one(clusters, tmp_path):
+    train(replace(CONFIG, epochs=2), clusters, out=tmp_path / "broken")
+    broken, whole = (
+        train(replace(CONFIG, epochs=3), clusters, out=tmp_path / "broken", resume=True),
+        train(replace(CONFIG, epochs=3), clusters),
+    )
+    assert broken.history[-1]["corrected_share"] == whole.history[-1]["corrected_share"] > 0
+    for name, value in whole.model.state_dict().items():
+        torch.testing.assert_close(broken.model.state_dict()[name], value, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"method": "contrastive"}, "filter by vMF-Sim"),
+        ({"method": "smooth-proxy-anchor", "filter": CONFIG.filter_options}, "takes no labels"),
+        ({"correct_confidence": 1.5}, "correct_confidence=1.5"),
+    ],
+)
+def test_bad_settings(settings, words):
+    with pytest.raises(UsageError, match=words):
+        replace(CONFIG, **settings)
+
+
+def test_a_confidence_without_correction_is_refused(capsys):
+    assert main(["train", "--correct-confidence", "0.5"]) == 2
+    assert "has no effect without correct" in capsys.readouterr().err

@@ -1,0 +1,146 @@
+"""Files that are missing, full disks, files where folders should be: the path is named, and what was whole stays."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from robustdml.cache import write_whole
+from robustdml.cli import main
+from robustdml.data import load_data
+from robustdml.errors import UsageError
+
+
+@pytest.fixture
+def features(tmp_path, clusters):
+    path = tmp_path / "clusters.npz"
+    np.savez(path, features=clusters.train.inputs, labels=clusters.train.labels)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("nowhere", "data '{}': no such file or folder; expected glyphs, "),
+        ("cluster.npz", "no such file or folder; .* did you mean .*clusters.npz"),
+        ("link.npz", "no such file or folder, for it is a link to .*gone.npz, which is missing"),
+        ("notes.txt", "a file of another kind; expected .*or an .npz file of features"),
+        ("clusters.npz/more", "no such file or folder"),
+    ],
+)
+def test_data_that_is_missing_is_called_missing(features, tmp_path, source, message):
+    (tmp_path / "notes.txt").write_text("no features")
+    (tmp_path / "link.npz").symlink_to(tmp_path / "gone.npz")
+    path = str(tmp_path / source)
+    with pytest.raises(UsageError, match=message.format(path)):
+        load_data(path)
+
+
+def test_an_empty_name_of_data_is_not_the_current_folder():
+    with pytest.raises(UsageError, match="data is empty"):
+        load_data("")
+    with pytest.raises(UsageError, match=r"data 'glyps': no such file or folder.*did you mean glyphs"):
+        load_data("glyps")
+
+
+def test_a_tree_and_a_benchmark_that_are_missing(features, tmp_path, capsys):
+    command = ["train", "--data", features, "--noise", "semantic:0.5", "--taxonomy", "unicod"]
+    assert main(command) == 2
+    error = capsys.readouterr().err
+    assert "taxonomy 'unicod': no such file; expected unicode" in error and "did you mean unicode?" in error
+    assert main(["bench", "--json", str(tmp_path / "gone.json"), "--out", str(tmp_path / "bench")]) == 2
+    assert "gone.json: no such file" in capsys.readouterr().err
+    assert not (tmp_path / "bench").exists()
+
+
+def test_a_file_where_a_folder_should_be(features, tmp_path, capsys):
+    for out in (features, f"{features}/run/deep"):
+        assert main(["train", "--data", "not read", "--out", out]) == 2
+        assert f"out {out!r}: {features} is a file, where a folder is needed" in capsys.readouterr().err
+    assert main(["bench", "--out", f"{features}/bench"]) == 2
+    assert f"robustdml bench: {features} is a file, and a folder is needed there" in capsys.readouterr().err
+
+
+def test_a_folder_without_permission(tmp_path, capsys, monkeypatch):
+    """To root all folders may be written to, so that the answer is made up."""
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    assert main(["train", "--data", "not read", "--out", str(tmp_path / "run")]) == 2
+    assert f"no permission to write to {tmp_path}" in capsys.readouterr().err
+
+
+WITH_LITTLE_ROOM = """
+import resource, sys
+from robustdml.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), int(sys.argv[1])))
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit of that kind")
+@pytest.mark.parametrize(
+    ("room", "file"),
+    # The checkpoint is some 34 kB, the report 50.
+    [(300, "config.yaml"), (20_000, "checkpoint.pt"), (42_000, "report.html")],
+)
+def test_a_full_disk_names_the_file(features, tmp_path, room, file):
+    out = tmp_path / "run"
+    command = ["train", "--data", features, "--epochs", "1", "--batch-size", "32", "--device", "cpu", "--out", str(out)]
+    call = [sys.executable, "-c", WITH_LITTLE_ROOM, str(room), *command]
+    done = subprocess.run(call, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == f"robustdml train: {out / file}: file too large"
+    assert not (out / file).exists() and not list(out.glob(".*"))
+
+
+def test_what_was_whole_stays_where_writing_fails(tmp_path):
+    path = tmp_path / "weights.pt"
+    path.write_bytes(b"whole")
+
+    class Full:
+        """A disk that is full after the first bytes, below torch's own writer."""
+
+        def __init__(self, file):
+            self.file = file
+
+        def write(self, data):
+            raise OSError(28, "No space left on device")
+
+        def flush(self):
+            self.file.flush()
+
+    for write in (lambda file: torch.save({"x": torch.zeros(9)}, Full(file)), lambda file: Full(file).write(b"x")):
+        with pytest.raises(OSError, match="No space left on device") as raised:
+            write_whole(path, write)
+        assert raised.value.filename == str(path)
+        assert [entry.name for entry in tmp_path.iterdir() if entry.is_file()] == ["weights.pt"]
+        assert path.read_bytes() == b"whole"
+
+
+def test_errors_of_other_files_keep_their_names(tmp_path):
+    with pytest.raises(FileNotFoundError) as raised:
+        write_whole(tmp_path / "all.npy", lambda file: file.write((tmp_path / "photos" / "gone.jpg").read_bytes()))
+    assert raised.value.filename == str(tmp_path / "photos" / "gone.jpg")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no device that is always full")
+def test_a_full_standard_output_is_told(features):
+    call = [sys.executable, "-m", "robustdml_ops", "train", "--data", features, "--epochs", "1", "--batch-size", "32"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    last = done.stderr.splitlines()[-1]
+    assert last == "robustdml train: standard output, or a file without a name: no space left on device"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes end otherwise on Windows")
+def test_a_reader_that_has_gone_is_no_error():
+    script = "import sys; from robustdml.cli import main; import robustdml.commands.train as t\n"
+    script += "t.run = lambda _: print('table') or 0\nsys.exit(main(['train']))"
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-c", script], stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")

@@ -1,0 +1,226 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from robustdml import train as train_module
+from robustdml.config import TrainingConfig
+from robustdml.errors import UsageError
+from robustdml.filters.audited import label_quality
+from robustdml.filters.options import FILTERS, FilterOptions
+from robustdml.methods import METHODS
+from robustdml.networks.preparation import prepare
+from robustdml.progress import silent
+from robustdml.run.run import Run
+from robustdml.train import train
+
+CPU = torch.device("cpu")
+
+FAST = TrainingConfig(
+    method="mcl",
+    noise="symmetric:0.3",
+    epochs=4,
+    batch_size=32,
+    embedding_size=8,
+    learning_rate=1e-2,
+    filter=FilterOptions("prism-average"),
+)
+
+
+def weights(result):
+    return torch.cat([parameter.detach().flatten() for parameter in result.embedder.parameters()])
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [("mcl", "prism-average"), ("mcl", "prism-vmf"), ("soft-triple", "prism-proxy"), ("proxy-anchor", "prism-vmf"),
+     ("multi-similarity", "prism-memory-positive"), ("contrastive", "prism-batch-positive")],
+)  # fmt: skip
+def test_filters_find_wrong_labels(clusters, method, kind):
+    options = FilterOptions(kind, vmf_epochs=2)
+    result = train(replace(FAST, method=method, filter=options, epochs=6), clusters, device="cpu")
+    last = result.history[-1]
+    # By chance: 0.7 of the kept, and an area of 0.5.
+    assert last["filter_precision"] > 0.8
+    assert last["log_p_clean_auc"] > 0.75
+    assert 0.5 < last["filter_kept"] < 0.95
+    score, judged = result.scores["log_p_clean"], ~np.isnan(result.scores["log_p_clean"])
+    assert judged.mean() > 0.6
+    assert score[judged & ~result.changed].mean() > score[judged & result.changed].mean()
+    assert result.summary["log_p_clean_auc"] == pytest.approx(last["log_p_clean_auc"])
+    if kind == "prism-vmf":
+        assert "kappa_median" not in result.history[0]
+        assert 0 < last["kappa_min"] <= last["kappa_q25"] <= last["kappa_median"] <= last["kappa_max"]
+
+
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.proxies is not None])
+def test_proxies_are_those_of_the_loss(method):
+    loss = METHODS[method].make_loss(FAST.options, 5, FAST.embedding_size)
+    proxies = METHODS[method].proxies(loss)
+    assert proxies.shape in ((5, 8), (5, 10, 8), (5, 3, 8))
+    assert proxies.data_ptr() in {parameter.data_ptr() for parameter in loss.parameters()}
+    # A sample at a proxy of class 3 has class 3 for its nearest.
+    best = (proxies.reshape(5, -1, 8) @ proxies.reshape(5, -1, 8)[3, 0]).amax(1) / proxies.reshape(5, -1, 8).norm(
+        dim=2
+    ).amax(1)
+    logits = loss.get_logits(proxies.reshape(5, -1, 8)[3, :1])[0]
+    assert int(best.argmax()) == 3 == int(logits.argmin() if method == "proxy-nca" else logits.argmax())
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("mcl", FilterOptions("prism-vmf", vmf_epochs=1, window=3)),
+        ("soft-triple", FilterOptions("prism-proxy", threshold="per-class")),
+        ("proxy-nca", FilterOptions("prism-average", without_copies=True, threshold="top-r", memory_size=100)),
+        ("mcl", FilterOptions("prism-batch-positive", threshold="fixed", fixed_threshold=0.1)),
+        ("mcl", FilterOptions()),
+        ("robust", replace(METHODS["robust"].filter, on_trial=False)),
+        ("mcl", FilterOptions("audit")),
+        ("mcl", replace(METHODS["robust"].filter, memory_dtype="bfloat16", on_trial=False)),
+    ],
+)
+def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(clusters, tmp_path, method, options):
+    config = replace(FAST, method=method, filter=options, averaging=1.0)
+    whole = train(config, clusters, device="cpu")
+    train(replace(config, epochs=2), clusters, out=tmp_path / "run", device="cpu")
+    resumed = train(config, clusters, out=tmp_path / "run", resume=True, device="cpu")
+    assert torch.equal(weights(whole), weights(resumed))
+    for record, other in zip(whole.history, resumed.history, strict=True):
+        assert {**record, "seconds": 0} == {**other, "seconds": 0}
+    finished = train(config, clusters, out=tmp_path / "run", resume=True, device="cpu")
+    for other in (resumed, finished):
+        assert whole.scores.keys() == other.scores.keys()
+        assert all(np.array_equal(score, other.scores[name], equal_nan=True) for name, score in whole.scores.items())
+
+
+def test_a_batch_of_which_nothing_is_kept_changes_nothing(clusters):
+    """Also not by the momentum of the batches before; and the memory stays as it was."""
+    config = replace(FAST, filter=FilterOptions("prism-average", threshold="fixed", fixed_threshold=0.99), epochs=3)
+    after = [train(replace(config, epochs=epochs), clusters, device="cpu") for epochs in (1, 3)]
+    # In the first batches classes are new and kept; once all are known nothing passes.
+    assert after[0].history[0]["filter_kept"] < 0.5
+    assert [record["filter_kept"] for record in after[1].history[1:]] == [0.0, 0.0]
+    assert [record["loss"] for record in after[1].history[1:]] == [0.0, 0.0]
+    assert torch.equal(weights(after[0]), weights(after[1]))
+
+
+def test_the_memory_of_mcl_is_that_of_the_filter(clusters):
+    runs = {}
+
+    class Spy(train_module.Run):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            runs[self.config.filter_options.kind] = self
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train_module, "Run", Spy)
+        for kind in ("none", "prism-average"):
+            train(replace(FAST, filter=FilterOptions(kind), epochs=1), clusters, device="cpu")
+    alone, filtered = runs["none"], runs["prism-average"]
+    assert alone.inputs["memory"].module.enqueued == 7 * 32
+    assert filtered.inputs["memory"].module is None
+    bank = filtered.filter.bank
+    assert torch.equal(filtered.inputs["memory"].arguments(np.arange(3))["ref_emb"], bank.features)
+    assert 0 < bank.enqueued < 7 * 32
+    stored = bank.sample_ids[bank.labels >= 0]
+    assert torch.equal(torch.from_numpy(filtered.labels)[stored], bank.labels[bank.labels >= 0])
+    norms = alone.inputs["memory"].module.features[: 7 * 32].norm(dim=1)
+    torch.testing.assert_close(norms, torch.ones(7 * 32))
+
+
+def test_the_audit_judges_once_and_finds_wrong_labels(clusters):
+    result = train(replace(FAST, filter=FilterOptions("audit"), epochs=2), clusters, device="cpu")
+    for record in result.history:
+        assert record["filter_precision"] > 0.95 and record["filter_kept"] == pytest.approx(0.7, abs=0.1)
+    assert result.summary["clean_auc"] == result.summary["label_quality_auc"] > 0.95
+    quality, kept = result.scores["label_quality"], result.scores["kept"]
+    judged = ~np.isnan(kept)
+    assert np.array_equal(kept[judged] == 1, quality[judged] >= 0.5)
+
+
+def test_the_audit_of_one_class_keeps_all(clusters):
+    features, one = clusters.train.inputs[:20], np.zeros(20, dtype=np.int64)
+    assert torch.equal(label_quality(features, one), torch.ones(20))
+
+
+def test_robust_is_told_no_noise_rate_and_finds_it(clusters):
+    robust = replace(FAST, method="robust", filter=replace(METHODS["robust"].filter, on_trial=False), epochs=8)
+    assert robust.filter_options.threshold == "cautious" and robust.told_noise_rate is None
+    assert replace(robust, filter=FilterOptions()).filter_options.kind == "none"
+    for noise, share in (("symmetric:0.4", 0.4), ("none", 0.0)):
+        last = train(replace(robust, noise=noise), clusters, device="cpu").history[-1]
+        assert last["filter_kept"] == pytest.approx(1 - share, abs=0.1)
+    assert train(robust, clusters, device="cpu").history[-1]["filter_precision"] > 0.9
+
+
+def test_a_run_from_before_there_were_trials_of_filters_is_of_the_same_settings():
+    for method, told in (("contrastive", []), ("robust", ["filter.on_trial: False then, True now"])):
+        config = TrainingConfig(method=method)
+        stored = config.as_dict()
+        del stored["filter"]["on_trial"]
+        assert config.differences(stored) == told
+
+
+def test_noise_rate(clusters):
+    assert FAST.told_noise_rate == 0.3
+    kept = [
+        train(replace(FAST, noise_rate=rate, epochs=2), clusters, device="cpu").history[-1]["filter_kept"]
+        for rate in (0.0, 0.2, 0.6)
+    ]
+    assert kept[0] == 1.0
+    assert kept[1] > 0.65 > kept[2] > 0.2
+
+
+def test_in_the_warm_up_all_is_kept_and_remembered(clusters):
+    options = FilterOptions("prism-average", warmup=2)
+    history = train(replace(FAST, filter=options, epochs=3), clusters, device="cpu").history
+    assert [record["filter_kept"] for record in history[:2]] == [1.0, 1.0]
+    assert history[2]["filter_kept"] < 0.95
+    assert history[1]["log_p_clean_auc"] > 0.7
+
+
+def test_bad_settings(clusters):
+    for change, message in (
+        ({"noise_rate": 1.5}, "noise_rate=1.5"),
+        (
+            {"filter": FilterOptions("audit", window=5)},
+            r"filter\.window=5 has no effect on audit, which has no settings",
+        ),
+        ({"filter": FilterOptions("audit"), "noise_rate": 0.2}, r"noise_rate=0\.2 has no effect on filter audit"),
+        ({"filter": FilterOptions("prism-average", warmup=-1)}, r"filter\.warmup=-1: expected at least 0"),
+        ({"filter": FilterOptions("prism-proxy")}, "filter prism-proxy needs proxies, and method mcl has none"),
+        ({"filter": FilterOptions("median")}, f"filter 'median': expected one of none, {', '.join(FILTERS)}"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            replace(FAST, **change)
+    for options, message in (
+        (FilterOptions("prism-average", threshold="fixed"), "filter prism-average: fixed_threshold is missing"),
+        (FilterOptions("prism-vmf", threshold="per-class", preset="paper"), "filter prism-vmf: preset"),
+        (FilterOptions("prism-average", memory_size=-1), "filter prism-average: capacity must be at least 1, got -1"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            train(replace(FAST, filter=options), clusters)
+
+
+def test_a_memory_of_half_the_bytes_judges_alike(clusters):
+    found = {}
+    for dtype in ("float32", "bfloat16"):
+        options = replace(METHODS["robust"].filter, threshold="otsu", memory_dtype=dtype)
+        config = replace(FAST, method="contrastive", filter=options, epochs=6)
+        found[dtype] = Run(config, prepare(config, clusters, CPU), CPU)
+        for _ in range(config.epochs):
+            found[dtype].train_epoch(silent, ())
+    rows = [run.filter.bank.features for run in found.values()]
+    assert rows[0].dtype == torch.float32 and rows[1].dtype == torch.bfloat16 and rows[0].shape == rows[1].shape
+    whole, half = (run.history[-1] for run in found.values())
+    assert half["filter_precision"] > 0.8 and half["log_p_clean_auc"] == pytest.approx(
+        whole["log_p_clean_auc"], abs=0.02
+    )
+    with pytest.raises(UsageError, match=r"filter.memory_dtype=bfloat16 has no effect on prism-proxy"):
+        replace(FAST, method="soft-triple", filter=FilterOptions("prism-proxy", memory_dtype="bfloat16"))
+    with pytest.raises(UsageError, match=r"filter.memory_size=9 has no effect on prism-batch-positive"):
+        replace(FAST, filter=FilterOptions("prism-batch-positive", memory_size=9))
+    with pytest.raises(UsageError, match=r"memory_dtype 'float8'.*float32, bfloat16"):
+        replace(FAST, filter=FilterOptions("prism-vmf", memory_dtype="float8"))

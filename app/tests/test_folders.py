@@ -1,0 +1,126 @@
+import numpy as np
+import pytest
+from PIL import Image
+
+from robustdml.data import load_data
+from robustdml.data.folders import load_folder
+from robustdml.errors import UsageError
+
+
+def save(path, colour, size=(20, 30), mode="RGB"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, colour).convert(mode).save(path)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    root = tmp_path / "birds"
+    for number, name in enumerate(("auk", "bee eater", "crane", "dodo")):
+        for image in range(3):
+            save(root / name / f"{image}.png", (60 * number, image, 0))
+    save(root / "auk" / "deeper" / "grey.JPG", (7, 7, 7), size=(64, 16), mode="L")
+    (root / "notes.txt").write_text("not a class")
+    (root / "auk" / "readme.md").write_text("not an image")
+    (root / ".git" / "x").mkdir(parents=True)
+    save(root / ".git" / "x" / "hidden.png", (1, 1, 1))
+    (root / "empty class").mkdir()
+    return root
+
+
+def test_splits_by_class(folder):
+    data = load_data(str(folder), image_size=8)
+    assert data.name == "birds"
+    names = set(data.train.class_names) | set(data.test.class_names)
+    assert names == {"auk", "bee eater", "crane", "dodo"}
+    assert data.train.num_classes == data.test.num_classes == 2
+    for split in (data.train, data.test):
+        assert split.inputs.shape == (len(split), 3, 8, 8)
+        assert split.inputs.dtype == np.uint8
+        expected = {"auk": 0, "bee eater": 60, "crane": 120, "dodo": 180}
+        for image, label in zip(split.inputs, split.labels, strict=True):
+            red = int(image[0, 4, 4])
+            assert red in (expected[split.class_names[label]], 7)
+    assert len(data.train) + len(data.test) == 13
+
+
+def test_fraction_and_seed_choose_the_classes(folder):
+    assert load_folder(folder, image_size=4, test_fraction=0.01).test.num_classes == 1
+    assert load_folder(folder, image_size=4, test_fraction=0.99).train.num_classes == 1
+    choices = {load_folder(folder, image_size=4, split_seed=seed).test.class_names for seed in range(8)}
+    assert len(choices) > 1
+    assert load_folder(folder, image_size=4, split_seed=3).test.class_names in choices
+
+
+def test_train_and_test_folders(tmp_path):
+    save(tmp_path / "train" / "a" / "1.png", (1, 0, 0))
+    save(tmp_path / "test" / "b" / "1.png", (2, 0, 0))
+    save(tmp_path / "test" / "c" / "1.png", (3, 0, 0))
+    data = load_folder(tmp_path, image_size=5)
+    assert data.train.class_names == ("a",)
+    assert data.test.class_names == ("b", "c")
+    assert data.test.inputs[:, 0, 0, 0].tolist() == [2, 3]
+
+
+def test_decodes_once_until_a_file_changes(folder, own_cache):
+    load_folder(folder, image_size=4)
+    cached = set(own_cache.iterdir())
+    assert len(cached) == 2
+    load_folder(folder, image_size=4)
+    assert set(own_cache.iterdir()) == cached
+    save(folder / "crane" / "0.png", (250, 0, 0), size=(9, 9))
+    changed = load_folder(folder, image_size=4)
+    assert any(250 in split.inputs[:, 0] for split in (changed.train, changed.test))
+
+
+def test_broken_images_are_named_and_nothing_is_cached(folder, own_cache):
+    (folder / "crane" / "text.png").write_text("no image")
+    whole = (folder / "crane" / "0.png").read_bytes()
+    (folder / "crane" / "half.png").write_bytes(whole[: len(whole) // 2])
+    (folder / "test").mkdir()
+    (folder / "train").mkdir()
+    for name in ("auk", "crane"):
+        (folder / name).rename(folder / "train" / name)
+    for name in ("dodo", "bee eater"):
+        (folder / name).rename(folder / "test" / name)
+    with pytest.raises(UsageError, match="2 images cannot be read") as error:
+        load_folder(folder, image_size=4)
+    assert "half.png" in str(error.value)
+    assert "text.png" in str(error.value)
+    assert not list(own_cache.iterdir())
+
+
+def test_unusual_image_kinds(tmp_path):
+    for number, mode in enumerate(("1", "L", "P", "RGB", "LA", "RGBA", "CMYK", "I;16")):
+        suffix = "tif" if mode == "CMYK" else "png"
+        path = tmp_path / str(number % 2) / f"{number}.{suffix}"
+        path.parent.mkdir(exist_ok=True)
+        Image.new(mode, (3, 70)).save(path)
+    data = load_folder(tmp_path, image_size=16)
+    assert len(data.train) + len(data.test) == 8
+
+
+def test_rotated_photos_are_set_upright(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        image = Image.new("RGB", (10, 10))
+        image.paste((255, 255, 255), (0, 0, 10, 5))
+        image.save(tmp_path / name / "x.jpg", exif=exif)
+    pixels = load_folder(tmp_path, image_size=10).train.inputs[0, 0]
+    assert pixels[:3].max() < 50 < 200 < pixels[-3:].min()
+
+
+def test_bad_folders(tmp_path, folder):
+    with pytest.raises(UsageError, match="no images"):
+        load_folder(tmp_path / "birds" / "auk" / "deeper")
+    (tmp_path / "one" / "only").mkdir(parents=True)
+    save(tmp_path / "one" / "only" / "1.png", (0, 0, 0))
+    with pytest.raises(UsageError, match="at least 2 classes, found 1"):
+        load_folder(tmp_path / "one")
+    with pytest.raises(UsageError, match="image_size=0"):
+        load_folder(folder, image_size=0)
+    with pytest.raises(UsageError, match="test_fraction=1"):
+        load_data(str(folder), test_fraction=1)
+    with pytest.raises(UsageError, match="no such file or folder; expected glyphs, "):
+        load_data(str(tmp_path / "nowhere"))

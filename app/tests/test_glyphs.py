@@ -1,0 +1,95 @@
+import subprocess
+import sys
+import unicodedata
+
+import numpy as np
+import pytest
+
+from robustdml.data import load_data
+from robustdml.data.named import glyphs
+
+MAKE = """
+import hashlib
+from robustdml.data.named.glyphs import load_glyphs
+data = load_glyphs()
+print(hashlib.sha256(data.train.inputs.tobytes() + data.test.labels.tobytes()).hexdigest())
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROBUSTDML_CACHE", str(tmp_path_factory.mktemp("glyphs")))
+        yield {
+            "small": load_data("glyphs"),
+            "validation": load_data("glyphs-validation"),
+            "large": load_data("glyphs-large"),
+            "pretraining": glyphs.load_pretraining_glyphs(),
+        }
+
+
+def code_points(split):
+    return [int(name.split()[0][2:], 16) for name in split.class_names]
+
+
+def test_sizes(made):
+    train, test = made["small"].train, made["small"].test
+    assert (train.num_classes, test.num_classes) == (200, 400)
+    assert train.inputs.shape[1:] == test.inputs.shape[1:] == (1, 32, 32)
+    assert train.inputs.dtype == np.uint8
+    per_class = np.bincount(train.labels) / glyphs.COPIES
+    assert per_class.min() >= 12
+    assert per_class.max() <= 16
+    large = made["large"]
+    assert large.train.num_classes == large.test.num_classes > 600
+    assert 13 < len(large.train) / large.train.num_classes < 14
+
+
+def test_classes_are_disjoint_and_of_the_right_kind(made):
+    for data in (made["small"], made["large"]):
+        assert not set(code_points(data.train)) & set(code_points(data.test))
+    small, validation = made["small"], made["validation"]
+    assert np.array_equal(small.train.inputs, validation.train.inputs)
+    assert validation.test.num_classes == 400
+    assert not set(code_points(validation.test)) & {*code_points(small.train), *code_points(small.test)}
+    letters = code_points(made["large"].train) + code_points(made["large"].test)
+    assert all(unicodedata.category(chr(code))[0] == "L" for code in letters)
+    others = code_points(made["pretraining"])
+    assert {unicodedata.category(chr(code))[0] for code in others} <= set("SNPM")
+    assert np.bincount(made["pretraining"].labels).min() >= 6
+
+
+def test_no_two_classes_share_a_drawing_and_none_is_empty(made):
+    owners = {}
+    for split in (made["large"].train, made["large"].test):
+        for image, label in zip(split.inputs, split.labels, strict=True):
+            name = split.class_names[label]
+            assert image.any()
+            assert owners.setdefault(image.tobytes(), name) == name
+
+
+def test_copies_differ_but_show_the_same(made):
+    train = made["small"].train
+    first = train.inputs[: glyphs.COPIES].astype(float).reshape(glyphs.COPIES, -1)
+    assert len({copy.tobytes() for copy in first}) == glyphs.COPIES
+    ink = train.inputs.reshape(len(train), -1).astype(float).mean(axis=1).reshape(-1, glyphs.COPIES)
+    assert (ink.min(axis=1) > 0).all()
+    assert np.median(ink.max(axis=1) / ink.min(axis=1)) < 1.4
+
+
+def test_key_depends_on_the_fonts(monkeypatch):
+    before = glyphs.glyphs_key()
+    glyphs.glyphs_key.cache_clear()
+    fonts = glyphs._font_files()
+    assert len(fonts) == 16
+    monkeypatch.setattr(glyphs, "_font_files", lambda: fonts[:-1])
+    assert glyphs.glyphs_key() != before
+    glyphs.glyphs_key.cache_clear()
+
+
+def test_two_processes_may_make_them_at_once(own_cache):
+    processes = [subprocess.Popen([sys.executable, "-c", MAKE], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert outputs[0] == outputs[1]
+    assert len(list(own_cache.iterdir())) == 1

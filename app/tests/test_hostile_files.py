@@ -1,0 +1,195 @@
+"""Arrays, texts and models of strangers: what they claim, and what they would run."""
+
+import io
+import os
+import random
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from robustdml import plain_files
+from robustdml.cli import main
+from robustdml.data.features import load_features
+from robustdml.errors import UsageError
+from robustdml.plain_files import read_json, read_npz, read_plain
+from robustdml.review.samples import read_samples
+from robustdml.trained.embedder import load_embedder
+
+
+def arrays(samples=24, classes=6, **changes):
+    labels = np.arange(samples) % classes
+    features = np.random.default_rng(0).normal(size=(samples, 5)).astype(np.float32)
+    return {"features": features, "labels": labels} | changes
+
+
+def saved(path, **changes):
+    np.savez_compressed(path, **arrays(**changes))
+    return path
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda X: X.astype(">f4"),
+        lambda X: X.astype(">f8"),
+        lambda X: X.astype(np.longdouble),
+        lambda X: np.asfortranarray(X),
+        lambda X: np.asfortranarray(X).astype(">f8"),
+    ],
+    ids=["big-endian", "big-endian double", "long double", "Fortran", "Fortran big-endian"],
+)
+def test_numbers_of_other_kinds_are_the_same_numbers(tmp_path, change):
+    plain = load_features(saved(tmp_path / "plain.npz"))
+    labels = {"labels": (np.arange(24) % 6).astype(">i2")}
+    other = load_features(saved(tmp_path / "other.npz", features=change(arrays()["features"]), **labels))
+    for split, same in ((plain.train, other.train), (plain.test, other.test)):
+        np.testing.assert_array_equal(split.inputs, same.inputs)
+        np.testing.assert_array_equal(split.labels, same.labels)
+        assert same.inputs.dtype == np.float32 and same.inputs.flags.c_contiguous and same.labels.dtype == np.int64
+    for samples in (read_samples(str(tmp_path / name)) for name in ("plain.npz", "other.npz")):
+        np.testing.assert_array_equal(samples.inputs, arrays()["features"])
+        assert samples.inputs.flags.c_contiguous
+
+
+def with_member(path, name, content, **how):
+    """An archive of plain arrays, one of which is ``content``."""
+    with zipfile.ZipFile(path, "w", **how) as archive:
+        for key, array in arrays().items():
+            text = io.BytesIO()
+            np.lib.format.write_array(text, array)
+            archive.writestr(f"{key}.npy", content if key == name else text.getvalue())
+    return path
+
+
+def claiming(shape, content=b"", descr="<f4"):
+    text = io.BytesIO()
+    np.lib.format.write_array_header_1_0(text, {"descr": descr, "fortran_order": False, "shape": shape})
+    return text.getvalue() + content
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (claiming((10**12, 10**3)), "of shape (1000000000000, 1000) by its header, and has 0 bytes"),
+        (claiming((24, 5), b"\0" * 479), "and has 479 bytes"),
+        (claiming((24, 5), b"\0" * 481), "and has 481 bytes"),
+        (claiming((-1, 5), b"\0" * 480), "by its header"),
+        (claiming((24, 5), b"\0" * 480, "|O"), "Object arrays"),
+        (b"", "not a readable .npz"),
+        (b"\x93NUMPY\x03\x00", "version (3, 0)"),
+        (b"no array at all", "not a readable .npz"),
+        (b"\x93NUMPY\x01\x00\x20\x00{'descr': " + b"[" * 22, "not a readable .npz"),
+    ],
+)
+def test_arrays_that_are_not_what_their_header_says(tmp_path, content, words, monkeypatch):
+    def never(*_, **__):
+        pytest.fail("memory was given to it")
+
+    monkeypatch.setattr(np.lib.format, "read_array", never)
+    with pytest.raises(UsageError, match=r"features.npz: not a readable .npz file of plain arrays \(.*\)$") as raised:
+        read_npz(with_member(tmp_path / "features.npz", "features", content), ["features"])
+    assert words in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_a_few_bytes_that_unpack_to_gigabytes(tmp_path, monkeypatch):
+    zeros = claiming((2**20,), b"\0" * 2**22)
+    path = with_member(tmp_path / "bomb.npz", "features", zeros, compression=zipfile.ZIP_DEFLATED)
+    monkeypatch.setattr(plain_files, "LARGE", 2**20)
+    with pytest.raises(UsageError, match=r"features.npy would unpack from [\d,]+ bytes to 4,194,"):
+        load_features(path)
+    # What nobody asks for is not unpacked.
+    assert list(read_npz(path, ["labels"])) == ["labels"]
+    monkeypatch.setattr(plain_files, "MOST_PACKED", 10**6)
+    monkeypatch.setattr(plain_files, "_memory", lambda: 2**21)
+    with pytest.raises(MemoryError, match=r"bomb.npz: features.npy takes 4,194,304 bytes, and this machine has 2,097"):
+        read_npz(path, ["features"])
+
+
+def test_damaged_archives_end_in_one_sentence(tmp_path):
+    """Cut off and changed at random: many end in errors of zlib, of zipfile's own kinds, or of Python's parser."""
+    chance, path = random.Random(0), tmp_path / "damaged.npz"
+    whole = [saved(tmp_path / "packed.npz").read_bytes()]
+    np.savez(tmp_path / "plain.npz", **arrays())
+    whole.append((tmp_path / "plain.npz").read_bytes())
+    told = 0
+    for _ in range(200):
+        content = bytearray(chance.choice(whole))
+        if chance.random() < 0.2:
+            del content[chance.randrange(len(content)) :]
+        for _ in range(chance.choice((1, 1, 4)) if content else 0):
+            content[chance.randrange(len(content))] = chance.randrange(256)
+        path.write_bytes(content)
+        try:
+            read_npz(path, ["features", "labels"])
+        except UsageError as error:
+            told += "\n" not in str(error)
+    assert told > 150
+
+
+@pytest.mark.parametrize("paths", [np.ones(24), np.array(["a"]), np.array([["a"] * 24])])
+def test_paths_that_are_no_texts_one_a_row(tmp_path, paths):
+    with pytest.raises(UsageError, match=r"features.npz: paths is .*; expected texts of shape \(24,\)"):
+        read_samples(str(saved(tmp_path / "features.npz", paths=paths)))
+
+
+def test_an_array_under_the_name_of_an_archive(tmp_path):
+    with (tmp_path / "features.npz").open("wb") as file:
+        np.save(file, arrays()["features"])
+    with pytest.raises(UsageError, match=r"not a readable .npz file of plain arrays \(File is not a zip file\)"):
+        load_features(tmp_path / "features.npz")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "[" * 100_000, '"\\ud800"', "\x00"])
+def test_json_that_is_none(tmp_path, text):
+    (tmp_path / "state.json").write_text(text)
+    with pytest.raises(UsageError, match=r"state.json: not a readable state \(.+\)$"):
+        read_json(tmp_path / "state.json", "state")
+
+
+class Harmful:
+    def __reduce__(self):
+        return (os.mkdir, ("taken",))
+
+
+def test_pickles_are_not_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save({"x": Harmful()}, tmp_path / "harmful.pt")
+    np.savez(tmp_path / "harmful.npz", **arrays(labels=np.array([Harmful()] * 24, dtype=object)))
+    for read in (
+        lambda: read_plain(tmp_path / "harmful.pt", "checkpoint"),
+        lambda: load_embedder(tmp_path / "harmful.pt"),
+        lambda: load_features(tmp_path / "harmful.npz"),
+        lambda: read_samples(str(tmp_path / "harmful.npz")),
+    ):
+        with pytest.raises(UsageError, match=r"harmful.*: not a readable "):
+            read()
+    assert not (tmp_path / "taken").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"format": None}, "of format None"),
+        ({"input_shape": [3, 10**6, 10**6]}, "expected (F,), (1, S, S) or (3, S, S)"),
+        ({"embedding_size": 10**12}, "expected integers from 1 to"),
+        ({"embedding_size": "8"}, "expected integers from 1 to"),
+        ({"embedding_size": 2**20}, "its embedding layer is of shape"),
+        ({"num_features": -1}, "expected integers from 1 to"),
+        ({"class_names": [3]}, "no texts"),
+        ({"state": [1]}, "no tensors by name"),
+        ({"state": {}}, "head.weight"),
+        ({"backbone": ["x"]}, "no texts"),
+    ],
+)
+def test_model_files_with_parts_that_are_wrong(tmp_path, clusters, change, words):
+    np.savez(tmp_path / "f.npz", features=clusters.train.inputs, labels=clusters.train.labels)
+    out = tmp_path / "out"
+    command = ["train", "--data", str(tmp_path / "f.npz"), "--epochs", "1", "--method", "contrastive"]
+    assert main([*command, "--device", "cpu", "--out", str(out)]) == 0
+    content = torch.load(out / "model.pt", weights_only=True) | change
+    torch.save(content, out / "model.pt")
+    with pytest.raises(UsageError, match=r"model.pt: a model file ") as raised:
+        load_embedder(out)
+    assert words in str(raised.value)

@@ -1,0 +1,195 @@
+"""Names that strangers chose, in every page: shown as text, by the parser of Python's library and by a real browser."""
+
+import csv
+import io
+import os
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from experiments.comparison.section import markdown, page
+from experiments.comparison.tables import sections as sections_of_data
+from experiments.large.page import LargeOutcome
+from experiments.large.page import render as render_large
+from experiments.statistics.sections import sections
+from experiments.tests.test_statistics import make_suite
+from robustdml.cli import main
+from robustdml.reports.html import policy
+from robustdml.review.findings import Finding, read_findings, write_findings
+
+# Each would leave an element that calls itself stranger, or have a script rename the page.
+NAMES = (
+    "<img src=x class=stranger onerror=\"document.title='taken'\">",
+    "</script><script class=stranger>document.title='taken'</script>",
+    "--><svg class=stranger onload=document.title='taken'>",
+    "\"' class=stranger onmouseover=document.title='taken' x='",
+    "</title></style></textarea><a class=stranger href=javascript:1>",
+    "${body} $title {0} %s \\u003cb class=stranger> &lt;b class=stranger&gt;",
+    "line one\nline two\r\x1b[2J\u2028\u202egnp.exe",
+    "caf\udce9",
+    "__proto__",
+    "=cmd|' /C calc'!A0",
+)
+FILE = "<b class=stranger>$&'\"|`{x}"  # A name that a disk takes.
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+class Elements(HTMLParser):
+    """What a browser would take for elements, and the texts beside them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append((tag, dict(attributes)))
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def check_page(text: str, scripts: int = 0) -> Elements:
+    elements = Elements(text)
+    for tag, attributes in elements.found:
+        assert attributes.get("class") != "stranger" and not any(name.startswith("on") for name in attributes), tag
+        assert not str(attributes.get("src", "data:")).startswith("x") and "href" not in attributes
+    assert sum(tag == "script" for tag, _ in elements.found) == scripts
+    (rule,) = (one["content"] for tag, one in elements.found if "http-equiv" in one)
+    assert rule.startswith("default-src 'none';") and ("script-src 'none'" in rule) == (scripts == 0)
+    return elements
+
+
+def shown(text: str) -> str:
+    """Ends of lines are of one kind in HTML, and bytes that are not UTF-8 are of one sign."""
+    return text.replace("\r", "\n").replace("\udce9", "\ufffd")
+
+
+def save(path):
+    random = np.random.default_rng(0)
+    labels = np.repeat(np.arange(len(NAMES)), 14)
+    X = (3 * np.eye(len(NAMES), 16)[labels] + 0.5 * random.normal(size=(len(labels), 16))).astype(np.float32)
+    X[1] = X[15]  # A pair of duplicates under two labels.
+    labels[::13] = (labels[::13] + 1) % len(NAMES)
+    paths = [f"{name} {number}" for number, name in enumerate(NAMES * 14)]
+    paths[0] = "__proto__"
+    np.savez(path, features=X, labels=labels, class_names=np.array(NAMES), paths=np.array(paths))
+    return paths
+
+
+@pytest.fixture
+def audited(tmp_path):
+    folder = tmp_path / FILE
+    folder.mkdir()
+    paths = save(folder / "features.npz")
+    assert main(["audit", str(folder / "features.npz"), "--as-they-are", "--out", str(tmp_path / "audit")]) == 0
+    return tmp_path / "audit", paths
+
+
+def test_the_page_of_an_audit(audited):
+    out, paths = audited
+    elements = check_page((out / "audit.html").read_text(), scripts=2)
+    for name in NAMES:
+        assert shown(name) in shown(elements.text), name
+    # What programs read has the names as they are: no sign is put before one that a table would take for a formula.
+    findings = read_findings(out / "labels.csv")
+    assert [one.sample for one in findings] == paths
+    assert {one.label for one in findings} == set(NAMES)
+
+
+def test_decisions_find_their_samples_again(audited, tmp_path):
+    """As the page's script writes them, and as a browser writes what is not UTF-8."""
+    out, paths = audited
+    chosen = [path for path in paths if "\udce9" in path or "__proto__" in path or "\n" in path]
+    assert len(chosen) > 20
+    quoted = ('"' + path.replace('"', '""').replace("\udce9", "\ufffd") + '"' for path in chosen)
+    text = "sample,label,proposed,decision\n" + "".join(f'{path},"x","y","refuse"\n' for path in quoted)
+    (tmp_path / "decisions.csv").write_bytes(text.encode())
+    command = ["apply", str(out / "labels.csv"), "--decisions", str(tmp_path / "decisions.csv")]
+    assert main([*command, "--to", str(tmp_path / "clean.csv")]) == 0
+    with (tmp_path / "clean.csv").open(errors="surrogateescape", newline="") as file:
+        kept = [row["path"] for row in csv.DictReader(file)]
+    assert set(chosen) <= set(kept)
+    # Where two names differ in such bytes alone, nobody knows which was meant.
+    write_findings(
+        tmp_path / "two.csv", [Finding(f"caf{byte}", "x", 1, "x", 1, "right", -1) for byte in "\udce8\udce9"]
+    )
+    (tmp_path / "decisions.csv").write_text("sample,decision\ncaf\ufffd,refuse\n", encoding="utf-8")
+    command[1] = str(tmp_path / "two.csv")
+    assert main([*command, "--to", str(tmp_path / "again.csv")]) == 2
+
+
+def test_the_report_of_a_run(tmp_path, capsys):
+    source = tmp_path / f"{FILE}.npz"
+    save(source)
+    out = tmp_path / f"{FILE} out"
+    settings = ["--epochs", "1", "--batch-size", "32", "--device", "cpu", "--noise", "symmetric:0.2"]
+    assert main(["train", "--data", str(source), *settings, "--out", str(out)]) == 0
+    assert FILE in check_page((out / "report.html").read_text()).text
+    assert main(["train", "--out", str(out), "--resume", "--epochs", "1"]) == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_of_a_comparison(name):
+    suite = make_suite({data: {"none": {"robust": 0.6, "proxy-anchor": 0.5}} for data in (name, "other")})
+    parts = [*sections(suite), *sections_of_data(suite.results[name])]
+    text = page(parts, name)
+    assert shown(name) in shown(check_page(text).text)
+    # The same as Markdown, whose readers take HTML for HTML.
+    written = markdown(parts)
+    assert "<" not in written
+    rows = [line for line in written.splitlines() if line.startswith("|")]
+    assert all(line.endswith("|") for line in rows)
+
+
+@pytest.mark.parametrize("name", NAMES[:6])
+def test_the_page_of_the_large_demo(name):
+    result = {"seconds": 1.0, "step_seconds": 1e-3, "extra_bytes": 1, "filter_bytes": 0}
+    figures = {"precision_at_1": 0.5, "mean_average_precision_at_r": 0.2}
+    result["history"] = [{"epoch": 1, "loss": 1.0, "seconds": 1.0, **figures}]
+    results = {"proxy-anchor": result, "proxy-anchor-peer": result}
+    assert name in check_page(render_large(LargeOutcome(name, figures, results, "machine"))).text
+
+
+def test_the_rule_lets_the_page_s_own_script_run_and_no_other():
+    assert policy("a()") != policy("b()")
+    assert re.search(r"script-src 'sha256-[A-Za-z0-9+/=]{44}'", policy("a()"))
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+def test_in_a_real_browser(audited, tmp_path):
+    out, _ = audited
+    page_of_data = tmp_path / "compare.html"
+    suite = make_suite({data: {"none": {"robust": 0.6, "proxy-anchor": 0.5}} for data in NAMES[:6]})
+    page_of_data.write_text(page(sections(suite), NAMES[0]))
+    for path, title in ((out / "audit.html", "Labels of "), (page_of_data, "robustdml_ops: ")):
+        dom = rendered(path, tmp_path)
+        elements = Elements(dom)
+        assert not any(attributes.get("class") == "stranger" for _, attributes in elements.found)
+        assert re.search(r"<title>([^<]*)", dom)[1].startswith(title)
+    # The page's own script has run, under the rule that no other may.
+    dom = rendered(out / "audit.html", tmp_path)
+    cards = [attributes for tag, attributes in Elements(dom).found if str(attributes.get("class")).startswith("card")]
+    assert len(cards) > 5
+    # The rule holds by itself, too: a script that got into a page does not run.
+    broken = tmp_path / "broken.html"
+    text = (out / "audit.html").read_text()
+    hole = "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
+    broken.write_text(text.replace("</body>", f"{hole}</body>"))
+    assert "taken" not in re.search(r"<title>([^<]*)", rendered(broken, tmp_path))[1]
+
+
+def rendered(path, folder) -> str:
+    """The elements of a page after its scripts have run."""
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000", "--dump-dom"]
+    profile = f"--user-data-dir={folder / 'profile'}"
+    call = [BROWSER, *options, profile, path.absolute().as_uri()]
+    done = subprocess.run(call, capture_output=True, timeout=120, env=os.environ | {"HOME": str(folder)})
+    assert done.returncode == 0, done.stderr[-2000:]
+    return io.TextIOWrapper(io.BytesIO(done.stdout), encoding="utf-8", errors="replace").read()

@@ -1,0 +1,256 @@
+"""Images, names and lists of strangers: what they point to, what they are called, and what is missing of them."""
+
+import csv
+import io
+import os
+import random
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from robustdml.cli import main
+from robustdml.data import load_data
+from robustdml.data.folders import files_by_class
+from robustdml.data.images import decode
+from robustdml.errors import UsageError, expanded
+from robustdml.review.findings import Finding, read_findings, write_findings
+from robustdml.review.samples import read_samples
+from robustdml.trained.embedder import load_embedder
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="names and pipes of Linux")
+
+
+def photograph(path, label=0, side=12):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(label).integers(0, 60, (side, side, 3)) + 40 * label
+    Image.fromarray(pixels.astype(np.uint8)).save(path)
+    return path
+
+
+def test_images_that_unpack_to_more_than_memory_are_told(tmp_path):
+    path = tmp_path / "bomb.png"
+    header = b"IHDR" + (60_000).to_bytes(4, "big") * 2 + bytes([1, 0, 0, 0, 0])
+    parts = [header, b"IDAT", b"IEND"]
+    chunks = (len(part[4:]).to_bytes(4, "big") + part + zipfile.crc32(part).to_bytes(4, "big") for part in parts)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
+    assert "decompression bomb" in decode(path, 8)
+
+
+def test_images_of_kinds_that_start_programs_are_not_opened(tmp_path):
+    """Pillow gives PostScript to Ghostscript, whatever the file is called."""
+    path = tmp_path / "image.png"
+    path.write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n")
+    assert "cannot identify image file" in decode(path, 8)
+
+
+def test_damaged_images_end_in_one_sentence(tmp_path):
+    chance, path = random.Random(0), tmp_path / "damaged.png"
+    pixels = np.random.default_rng(0).integers(0, 255, (20, 24, 3)).astype(np.uint8)
+    whole = []
+    for kind in ("PNG", "JPEG", "GIF", "BMP", "WEBP"):
+        text = io.BytesIO()
+        exif = Image.Exif()
+        exif[274] = 6
+        Image.fromarray(pixels).save(text, kind, exif=exif)
+        whole.append(text.getvalue())
+    told = 0
+    for _ in range(200):
+        content = bytearray(chance.choice(whole))
+        if chance.random() < 0.3:
+            del content[chance.randrange(len(content)) :]
+        for _ in range(chance.choice((1, 4, 16)) if content else 0):
+            content[chance.randrange(min(len(content), 200))] = chance.randrange(256)
+        path.write_bytes(content)
+        pixels = decode(path, 8)
+        told += isinstance(pixels, str) and "\n" not in pixels
+    assert told > 80
+
+
+@LINUX
+@pytest.mark.parametrize("kind", ["pipe", "loop", "gone", "folder", "empty", "device"])
+def test_what_is_called_an_image_and_is_none(tmp_path, kind, capsys):
+    """A pipe would be read for ever."""
+    for label in range(3):
+        photograph(tmp_path / "data" / f"class {label}" / "a.png", label)
+    odd = tmp_path / "data" / "class 0" / "odd.png"
+    make = {
+        "pipe": lambda: os.mkfifo(odd),
+        "loop": lambda: odd.symlink_to(odd),
+        "gone": lambda: odd.symlink_to(tmp_path / "gone.png"),
+        "folder": odd.mkdir,
+        "empty": odd.touch,
+        "device": lambda: odd.symlink_to("/dev/zero"),
+    }
+    make[kind]()
+    taken = {file.name for files in files_by_class(tmp_path / "data").values() for file in files}
+    assert taken == ({"a.png"} if kind in ("pipe", "folder") else {"a.png", "odd.png"})
+    if len(taken) == 1:
+        load_data(str(tmp_path / "data"), image_size=8)
+        return
+    assert isinstance(decode(odd, 8), str)
+    assert main(["train", "--data", str(tmp_path / "data"), "--image-size", "8", "--backbone", "untrained"]) == 2
+    assert str(odd) in capsys.readouterr().err.splitlines()[-1]
+
+
+@LINUX
+def test_links_in_a_circle(tmp_path):
+    for label in range(3):
+        photograph(tmp_path / "data" / f"class {label}" / "a.png", label)
+    # Within a class links to folders are passed over; as a class one would hold all images under one more label.
+    (tmp_path / "data" / "class 0" / "up").symlink_to(tmp_path / "data")
+    assert {name: len(files) for name, files in files_by_class(tmp_path / "data").items()} == {
+        f"class {label}": 1 for label in range(3)
+    }
+    (tmp_path / "data" / "again").symlink_to(tmp_path / "data")
+    with pytest.raises(UsageError, match="again: a link to a folder that it lies in"):
+        files_by_class(tmp_path / "data")
+    (tmp_path / "data" / "again").unlink()
+    (tmp_path / "data" / "self").symlink_to("self")
+    assert len(files_by_class(tmp_path / "data")) == 3
+    (tmp_path / "elsewhere").mkdir()
+    photograph(tmp_path / "elsewhere" / "b.png")
+    (tmp_path / "data" / "linked").symlink_to(tmp_path / "elsewhere")
+    assert len(files_by_class(tmp_path / "data")["linked"]) == 1
+
+
+ODD_NAMES = ("line\nbreak", "\x1b[2J\x07", "caf\udce9", "=cmd", "-rf", "a,b\"c'", "  blanks ", "n" * 240, "\u202egnp")
+
+
+@LINUX
+def test_names_from_folder_to_audit_to_clean_folder(tmp_path, monkeypatch, capsys):
+    from robustdml.commands import audit
+
+    def features(samples, *_):
+        pixels = np.asarray(samples.inputs, dtype=np.float32).reshape(len(samples.labels), -1)
+        return pixels / np.linalg.norm(pixels, axis=1, keepdims=True)
+
+    monkeypatch.setattr(audit, "_features", features)  # No backbone that takes a minute.
+    data, out, clean = tmp_path / "data", tmp_path / "out", tmp_path / "clean"
+    for label, name in enumerate(ODD_NAMES):
+        for number in range(3):
+            photograph(data / name / f"{name}{number}.png", label)
+    (data / ODD_NAMES[1] / f"{ODD_NAMES[1]}.png").write_text("no image")
+    assert main(["audit", str(data), "--out", str(out), "--image-size", "8"]) == 0
+    # What a terminal would obey is written out.
+    told = capsys.readouterr().err
+    assert "left out 1: " in told and "\\x1b[2J\\x07.png" in told and "\x1b" not in told
+    assert {one.label for one in read_findings(out / "labels.csv")} == set(ODD_NAMES)
+    (out / "audit.html").read_text(encoding="utf-8")
+    assert main(["apply", str(out / "labels.csv"), "--to", str(clean), "--use", "drop", "--copy"]) == 0
+    kept = {str(file.relative_to(clean)) for file in clean.rglob("*.png")}
+    assert kept <= {str(file.relative_to(data)) for file in data.rglob("*.png")} and len(kept) > 20
+    # And as a list.
+    assert main(["apply", str(out / "labels.csv"), "--to", str(tmp_path / "clean.csv")]) == 0
+    assert len(read_samples(str(tmp_path / "clean.csv")).names) == len(kept)
+
+
+@LINUX
+def test_a_run_on_names_that_are_not_utf_8(tmp_path, clusters):
+    source, out = tmp_path / "caf\udce9\n.npz", tmp_path / "r\udce9sultat"
+    np.savez(source, features=clusters.train.inputs, labels=clusters.train.labels)
+    command = ["train", "--data", str(source), "--device", "cpu", "--out", str(out), "--method", "contrastive"]
+    assert main([*command, "--epochs", "1"]) == 0
+    # To a terminal of ASCII, from the settings that were kept.
+    call = [sys.executable, "-m", "robustdml_ops", "train", "--out", str(out), "--resume", "--epochs", "2"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(call, capture_output=True, text=True, env=environment, errors="replace")
+    assert done.returncode == 0, done.stderr
+    assert "caf\ufffd" in (out / "report.html").read_text(encoding="utf-8")
+    assert load_embedder(out).card.trained_by["data"]["name"] == source.stem
+
+
+def listed(path, *rows):
+    with path.open("w", newline="", errors="surrogateescape") as file:
+        csv.writer(file).writerows([("path", "label"), *rows])
+    return path
+
+
+def test_lists_that_point_elsewhere(tmp_path, monkeypatch, capsys):
+    from robustdml.commands import audit
+
+    monkeypatch.setattr(audit, "_features", lambda samples, *_: np.eye(len(samples.labels), dtype=np.float32))
+    folder = tmp_path / "folder"
+    for number in range(4):
+        photograph(folder / f"{number}.png", number % 2)
+    photograph(tmp_path / "private.png", 1)
+    rows = [(f"{number}.png", f"{number % 2}") for number in range(4)]
+    rows += [("../private.png", "1"), (str(tmp_path / "private.png"), "0"), ("~nobody-of-this-name/x.png", "1")]
+    rows += [("a\0b.png", "1")] if sys.version_info >= (3, 11) else []
+    path = listed(folder / "list.csv", *rows)
+    assert main(["audit", str(path), "--out", str(tmp_path / "out"), "--image-size", "8"]) == 0
+    told = capsys.readouterr().err
+    assert f"robustdml audit: 2 of {len(rows)} images lie outside of {folder}, the first is {folder}/../private" in told
+    assert f"left out {len(rows) - 6}: " in told and "~nobody-of-this-name" in told
+
+
+def test_a_home_of_nobody_is_a_name():
+    assert expanded("~nobody-of-this-name/x") == Path("~nobody-of-this-name/x")
+
+
+def finding(sample, label="x"):
+    return Finding(str(sample), label, 0.9, label, 0.9, "right", -1)
+
+
+def test_nothing_but_images_is_copied_out_of_other_folders(tmp_path, capsys):
+    (tmp_path / "id_rsa").write_text("secret")
+    photograph(tmp_path / "a.png")
+    for secret in ("id_rsa", "a.png/../id_rsa"):
+        write_findings(tmp_path / "labels.csv", [finding(tmp_path / "a.png"), finding(tmp_path / secret)])
+        for options in ([], ["--copy"]):
+            command = ["apply", str(tmp_path / "labels.csv"), "--to", str(tmp_path / "clean"), *options]
+            assert main(command) == 2
+            assert "samples are no " in capsys.readouterr().err
+    assert not list(tmp_path.glob("clean*")) and not list(tmp_path.glob(".clean*"))
+
+
+def test_no_image_takes_the_place_of_another(tmp_path):
+    """Of files of one name, of names that differ in case alone, and of names that look like a number put to one."""
+    names = ["a/x.png", "b/x.png", "b/X.png", "c/x-1.png", "d/x-1.png", "e/x-2.PNG"]
+    names += [f"{folder}/{'é' * 124}.png" for folder in "fgh"]
+    for number, name in enumerate(names):
+        photograph(tmp_path / name, number % 5)
+    write_findings(tmp_path / "labels.csv", [finding(tmp_path / name) for name in names])
+    assert main(["apply", str(tmp_path / "labels.csv"), "--to", str(tmp_path / "clean"), "--copy"]) == 0
+    clean = list((tmp_path / "clean" / "x").iterdir())
+    assert len({file.name.casefold() for file in clean}) == len(names)
+    assert sorted(file.read_bytes() for file in clean) == sorted((tmp_path / name).read_bytes() for name in names)
+
+
+def test_an_audit_does_not_take_up_what_was_made_of_other_images(tmp_path, monkeypatch, capsys):
+    from robustdml.commands import audit
+
+    monkeypatch.setattr(audit, "_features", lambda samples, *_: np.eye(len(samples.labels), dtype=np.float32))
+    for number in range(6):
+        photograph(tmp_path / "data" / f"class {number % 2}" / f"{number}.png", number)
+    command = ["audit", str(tmp_path / "data"), "--out", str(tmp_path / "out"), "--image-size", "8"]
+    assert main(command) == 0
+    assert main(command) == 0
+    photograph(tmp_path / "data" / "class 0" / "0.png", 5, side=20)
+    assert main(command) == 2
+    assert "holds an audit with other samples" in capsys.readouterr().err
+
+
+WITH_LITTLE_MEMORY = """
+import resource, sys
+import robustdml.commands.train
+from robustdml.cli import main
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (int(sys.argv[1]) << 20),) * 2)
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@LINUX
+def test_no_memory_is_told_in_one_line(tmp_path):
+    np.savez(tmp_path / "f.npz", features=np.zeros((400, 30_000), np.float32), labels=np.arange(400) % 20)
+    command = ["train", "--data", str(tmp_path / "f.npz"), "--epochs", "1", "--out", str(tmp_path / "out")]
+    call = [sys.executable, "-c", WITH_LITTLE_MEMORY, "60", *command]
+    done = subprocess.run(call, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "robustdml train: not enough memory (" in done.stderr.splitlines()[-1]
+    assert not (tmp_path / "out").exists()

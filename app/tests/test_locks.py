@@ -1,0 +1,199 @@
+"""Two processes at one folder or one file of the cache, and what those that were killed leave there."""
+
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from robustdml import cache, locks
+from robustdml.cache import make_once, read_array, write_text, write_whole
+from robustdml.cli import main
+from robustdml.errors import UsageError
+from robustdml.locks import FILE_NAME, in_turn, sole_use
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="there are no locks of that kind on Windows")
+
+
+@pytest.fixture
+def features(tmp_path, clusters):
+    path = tmp_path / "clusters.npz"
+    np.savez(path, features=clusters.train.inputs, labels=clusters.train.labels)
+    return str(path)
+
+
+def commands(features, out):
+    settings = ["--epochs", "1", "--device", "cpu", "--out", str(out)]
+    yield ["train", "--data", features, "--batch-size", "32", *settings]
+    yield ["audit", features, *settings]
+    yield ["compare", "--data", features, "--methods", "proxy-anchor", *settings]
+    yield ["demo", "--epochs", "1", "--out", str(out)]
+
+
+def test_two_runs_into_one_folder_are_refused(features, tmp_path, capsys):
+    out = tmp_path / "out"
+    with sole_use(out / FILE_NAME, out):
+        for command in commands(features, out):
+            assert main(command) == 2
+            told = capsys.readouterr().err.splitlines()[-1]
+            assert f"{out} is in use by process {os.getpid()} on " in told and "wait until that ends" in told
+        assert [entry.name for entry in out.iterdir()] == [FILE_NAME]
+    assert not out.exists()
+
+
+def test_a_lock_file_of_a_process_that_was_killed_locks_nothing(features, tmp_path):
+    out = tmp_path / "out"
+    write_text(out / FILE_NAME, "process 1 on nowhere")
+    command = next(commands(features, out))
+    assert main(command) == 0
+    assert not (out / FILE_NAME).exists()
+
+
+def test_a_folder_that_nothing_came_into_goes_again(tmp_path):
+    with pytest.raises(ZeroDivisionError), sole_use(tmp_path / "out" / FILE_NAME, tmp_path / "out"):
+        raise ZeroDivisionError
+    assert not (tmp_path / "out").exists()
+
+
+def test_of_many_at_once_one_has_the_lock(tmp_path):
+    inside, most = [], []
+
+    def enter():
+        for _ in range(40):
+            with in_turn(tmp_path / "lock"):
+                inside.append(1)
+                most.append(len(inside))
+                inside.pop()
+
+    run_together(enter, 6)
+    assert len(most) == 240 and set(most) == {1}
+    assert not list(tmp_path.iterdir())
+
+
+def run_together(function, count):
+    threads = [threading.Thread(target=function) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_of_two_that_make_one_cache_one_makes_it(tmp_path):
+    path, made, seen = tmp_path / "deep" / "array.npy", [], []
+
+    def make():
+        made.append(1)
+        time.sleep(0.2)
+        write_whole(path, lambda file: np.save(file, np.arange(5)))
+
+    def use():
+        make_once(make, path)
+        seen.append(read_array(path).sum())
+
+    run_together(use, 4)
+    assert (len(made), seen) == (1, [10] * 4)
+    assert [entry.name for entry in path.parent.iterdir()] == ["array.npy"]
+
+
+def test_files_that_go_together_are_made_anew_where_one_is_missing(tmp_path):
+    files = [tmp_path / "images", tmp_path / "codes"]
+
+    def make():
+        for file in files:
+            write_text(file, "made")
+
+    make_once(make, *files)
+    files[0].unlink()
+    make_once(make, *files)
+    assert files[0].exists()
+
+
+def test_where_there_are_no_locks_all_goes_on(tmp_path, monkeypatch):
+    def no_locks(*_):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(locks.fcntl, "flock", no_locks)
+    with sole_use(tmp_path / "a", tmp_path), sole_use(tmp_path / "a", tmp_path), in_turn(tmp_path / "b"):
+        write_text(tmp_path / "c", "text")
+    assert (tmp_path / "c").read_text() == "text"
+
+
+def test_what_a_killed_writer_left_is_taken_away_and_what_a_living_one_writes_is_not(tmp_path):
+    handle, killed = cache._new_file(tmp_path)
+    os.write(handle, b"half")
+    os.close(handle)
+    living, alive = cache._new_file(tmp_path)
+    other = tmp_path / f".abc.another-machine{cache.UNFINISHED}"
+    other.write_text("half")
+    write_text(tmp_path / "file", "whole")
+    assert not os.path.exists(killed) and os.path.exists(alive) and other.exists()
+    # Of another machine no lock may be seen from here: it goes when nobody has touched it for a day.
+    long_ago = time.time() - cache.GIVEN_UP - 1
+    os.utime(other, (long_ago, long_ago))
+    write_text(tmp_path / "file", "whole")
+    os.close(living)
+    assert not other.exists()
+
+
+def test_names_as_long_as_they_can_be(tmp_path):
+    write_text(tmp_path / ("n" * 255), "text")
+    assert [len(entry.name) for entry in tmp_path.iterdir()] == [255]
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", None, b"not an array"])
+def test_a_damaged_file_of_the_cache_is_told(tmp_path, content):
+    path = tmp_path / "array.npy"
+    np.save(path, np.arange(1000))
+    path.write_bytes(path.read_bytes()[:900] if content is None else content)
+    for mode in (None, "r", "c"):
+        with pytest.raises(UsageError, match=r"array.npy: damaged \(.*\); delete it, and it is made again"):
+            read_array(path, mode)
+
+
+def test_no_home_and_no_folder_for_the_cache(monkeypatch):
+    for name in ("ROBUSTDML_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # As for a user without a name.
+    with pytest.raises(UsageError, match=r"no folder for the cache .*: name one in ROBUSTDML_CACHE"):
+        cache.cache_folder()
+
+
+def test_a_run_killed_between_checkpoint_and_history_has_its_whole_history(features, tmp_path):
+    out = tmp_path / "out"
+    command = [*next(commands(features, out)), "--epochs", "2"]
+    assert main(command) == 0
+    history = out / "history.jsonl"
+    whole = history.read_text()
+    history.write_text(whole.splitlines(keepends=True)[0])
+    assert main([*command, "--resume"]) == 0
+    assert history.read_text() == whole
+
+
+def test_an_audit_killed_before_its_first_file_goes_on(features, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / ".half").write_text("{")
+    _, command, *_ = commands(features, out)
+    assert main(command) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda content: [], "not a checkpoint of format"),
+        (lambda content: {"format": content["format"]}, "parts missing"),
+        (lambda content: content | {"state": {}}, "not the state of this run"),
+        (lambda content: content | {"state": content["state"] | {"embedder": {}}}, "not the state of this run"),
+        (lambda content: content | {"state": content["state"] | {"rng": torch.zeros(2)}}, "not the state of this run"),
+    ],
+)
+def test_a_checkpoint_that_is_none_of_this_run(features, tmp_path, capsys, change, words):
+    out = tmp_path / "out"
+    command = next(commands(features, out))
+    assert main(command) == 0
+    content = torch.load(out / "checkpoint.pt", weights_only=True)
+    torch.save(change(content), out / "checkpoint.pt")
+    assert main([*command, "--resume"]) == 2
+    assert words in capsys.readouterr().err.splitlines()[-1]

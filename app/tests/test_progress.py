@@ -1,0 +1,138 @@
+"""Progress in a log, and on a terminal."""
+
+import io
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+from robustdml import log_lines
+from robustdml.log_lines import Lines
+from robustdml.progress import Bar, progress_bar
+
+STAMP = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d "
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Time that stands still until it is told to go."""
+
+    class Clock:
+        now = 100.0
+
+        def monotonic(self):
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr(log_lines, "time", clock)
+    return clock
+
+
+def lines(capsys):
+    text = capsys.readouterr().err
+    assert "\r" not in text and "\x1b" not in text
+    assert all(re.match(STAMP, line) for line in text.splitlines())
+    return [re.sub(STAMP, "", line) for line in text.splitlines()]
+
+
+def test_a_log_has_a_line_now_and_then(clock, capsys):
+    follow = Lines("Robust")
+    follow("reading data", 0, 0)
+    follow("reading data", 0, 0)
+    assert lines(capsys) == ["Robust: reading data"]
+    for done in range(41):
+        follow("pretraining", done, 40)
+        clock.now += 1
+    assert lines(capsys) == [
+        "Robust: pretraining, step 10/40, 1 steps/s, 0:00:30 left",
+        "Robust: pretraining, step 20/40, 1 steps/s, 0:00:20 left",
+        "Robust: pretraining, step 30/40, 1 steps/s, 0:00:10 left",
+        "Robust: pretraining, step 40/40, 1 steps/s",
+    ]
+
+
+def test_a_log_of_training_has_epochs_losses_and_the_time_that_is_left(clock, capsys):
+    follow = Lines("Robust")
+    follow.start([{}, {}], 4)
+    clock.now += 500  # phase one
+    for epoch in (3, 4):
+        for step in range(1, 13):
+            clock.now += 1 if step > 1 or epoch == 4 else 0
+            follow.step(step, 12, None if step % 2 else torch.tensor(step / 8))
+            follow(f"epoch {epoch} of 4", step, 12)
+        clock.now += 1  # evaluation
+        follow.epoch({"epoch": epoch, "loss": 0.123456, "precision_at_1": 0.75, "seconds": 12.0})
+    follow.close()
+    told = lines(capsys)
+    assert told[0] == "Robust: goes on after epoch 2 of 4"
+    assert "Robust: epoch 3 of 4, step 11/12, loss 1.25, 1 steps/s, 0:00:13 left" in told
+    assert "Robust: epoch 3 of 4 done, loss 0.1235, Recall@1 0.7500, 12 s, 0:00:13 left" in told
+    assert told[-1] == "Robust: epoch 4 of 4 done, loss 0.1235, Recall@1 0.7500, 12 s"
+    assert len(told) <= 6
+
+
+@pytest.mark.parametrize("width", [20, 40, 69, 120])
+def test_a_bar_is_one_line_at_any_width(width):
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=width, no_color=True)
+    with Progress(console=console) as progress:
+        bar = Bar("Robust", progress)
+        bar.step(1, 2, torch.tensor(0.25))
+        bar("epoch 3 of 4", 1, 2)
+        progress.refresh()
+        description = progress.tasks[0].description
+    assert description == "Robust · epoch 3 of 4 · loss 0.25"
+    frames = re.sub(r"\x1b\[[^A-Za-z]*[A-Za-z]", "", stream.getvalue()).replace("\r", "\n").splitlines()
+    assert frames and all(len(frame) <= width for frame in frames)
+    # The cursor never goes up: no frame has a second line.
+    assert "\x1b[1A" not in stream.getvalue().rpartition("\n")[0]
+
+
+@pytest.mark.parametrize("variable", ["FORCE_COLOR", "CLICOLOR_FORCE", "NO_COLOR"])
+def test_a_file_gets_lines_whatever_the_variables_for_colour_say(monkeypatch, capsys, variable):
+    monkeypatch.setenv(variable, "1")
+    with progress_bar("Robust") as follow:
+        follow("reading data", 0, 0)
+    assert lines(capsys) == ["Robust: reading data"]
+
+
+ON_A_TERMINAL = """
+import os, sys
+from robustdml.progress import progress_bar
+with progress_bar("Robust") as follow:
+    follow("reading data", 0, 0)
+print(type(follow).__name__, file=sys.stderr)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals on Windows")
+@pytest.mark.parametrize(
+    ("variables", "kind", "coloured"),
+    [({}, "Bar", True), ({"NO_COLOR": "1"}, "Bar", False), ({"TERM": "dumb"}, "Lines", False)],
+)
+def test_on_a_terminal(variables, kind, coloured):
+    import pty
+
+    ours, theirs = pty.openpty()
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("COLOR")}
+    environment |= {"TERM": "xterm-256color", "COLUMNS": "80", **variables}
+    subprocess.run([sys.executable, "-c", ON_A_TERMINAL], stderr=theirs, check=True, env=environment, timeout=120)
+    os.close(theirs)
+    text = b""
+    while True:
+        try:
+            text += os.read(ours, 65536)
+        except OSError:
+            break
+        if text.rstrip().endswith(kind.encode()):
+            break
+    os.close(ours)
+    assert b"reading data" in text
+    # Colours are ESC [ 3x m and ESC [ 9x m.
+    assert bool(re.search(rb"\x1b\[[39]\dm|\x1b\[38;", text)) == coloured
+    assert (b"\x1b[2K" in text) == (kind == "Bar")

@@ -1,0 +1,198 @@
+"""``config.yaml``: what a run writes, what one reads, and what the command line makes of both."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from robustdml.cli import main
+from robustdml.config import TrainingConfig
+from robustdml.errors import UsageError
+from robustdml.filters.options import FilterOptions
+from robustdml.methods import METHODS
+from robustdml.settings.file import read_settings, write_settings
+from robustdml.settings.given import Given, complete_settings, make_config, merge
+from robustdml.settings.table import all_settings
+
+
+@pytest.fixture
+def command(tmp_path, clusters):
+    path = tmp_path / "clusters.npz"
+    np.savez(path, features=clusters.train.inputs, labels=clusters.train.labels)
+    return ["train", "--data", str(path), "--batch-size", "32", "--epochs", "1", "--device", "cpu"]
+
+
+def stored(folder):
+    return torch.load(folder / "checkpoint.pt", weights_only=True)["config"]
+
+
+def written(tmp_path, text):
+    path = tmp_path / "run.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def given(**values):
+    return {name.replace("__", "."): Given(value, f"--{name}") for name, value in values.items()}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_comes_back_from_its_file_as_it_was(tmp_path, method):
+    own = METHODS[method].options[0]
+    field = own.settings()[0]
+    value = field.metadata["choices"][-1] if field.metadata["choices"] else field.metadata["kind"](7)
+    changes = given(method=method, noise="semantic:0.25", taxonomy="unicode", learning_rate=1e-5, epochs=3)
+    changes[f"{own.name}.{field.name}"] = Given(value, "")
+    if METHODS[method].takes_weights:
+        changes |= given(filter__kind="prism-average", filter__threshold="top-r", noise_rate=0.125)
+    config = make_config(changes)
+    write_settings(tmp_path / "config.yaml", complete_settings(config, changes))
+    read = read_settings(tmp_path / "config.yaml")
+    assert make_config(merge({}, read)).as_dict() == config.as_dict() != TrainingConfig(method=method).as_dict()
+    assert read["taxonomy"].value == "unicode" and "samples_per_class" not in read
+
+
+def test_a_run_writes_its_settings_and_another_repeats_it(command, tmp_path):
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    assert main([*command, "--noise", "symmetric:0.25", "--test-fraction", "0.25", "--out", str(first)]) == 0
+    settings = yaml.safe_load((first / "config.yaml").read_text())
+    assert settings["noise"] == "symmetric:0.25" and settings["test_fraction"] == 0.25
+    assert settings["filter"]["kind"] == "prism-vmf" and "bspml" not in settings
+    config = str(first / "config.yaml")
+    assert main(["train", "--config", config, "--out", str(second)]) == 0
+    assert (second / "config.yaml").read_text() == (first / "config.yaml").read_text()
+    assert stored(second) == stored(first)
+    metrics = [json.loads((folder / "metrics.json").read_text()) for folder in (first, second)]
+    assert {**metrics[0], "training_seconds": 0} == {**metrics[1], "training_seconds": 0}
+    assert main(["train", "--config", config, "--out", str(third), "--seed", "3", "--filter-window", "7"]) == 0
+    assert stored(third) == {**stored(first), "seed": 3, "filter": {**stored(first)["filter"], "window": 7}}
+
+
+def test_resume_takes_the_settings_of_the_run_and_refuses_others(command, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main([*command, "--noise", "symmetric:0.25", "--out", str(out)]) == 0
+    before = (out / "config.yaml").read_text()
+    for options, message in (
+        (["--seed", "3"], "seed: 0 then, 3 now"),
+        (["--split-seed", "3"], "split_seed: 0 then, 3 now"),
+        (["--method", "mcl"], "method: 'robust' then, 'mcl' now"),
+    ):
+        assert main(["train", "--out", str(out), "--resume", *options]) == 2
+        assert message in capsys.readouterr().err
+        assert (out / "config.yaml").read_text() == before
+    assert main(["train", "--out", str(out), "--resume", "--epochs", "2"]) == 0
+    assert (out / "config.yaml").read_text() == before.replace("epochs: 1\nbatch", "epochs: 2\nbatch") != before
+    # Somebody has changed the file.
+    (out / "config.yaml").write_text(before.replace("seed: 0\namp", "seed: 5\namp"))
+    assert main(["train", "--out", str(out), "--resume"]) == 2
+    assert "seed: 0 then, 5 now" in capsys.readouterr().err
+
+
+def test_a_refused_run_leaves_no_settings_and_changes_none(command, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main([*command, "--out", str(out), "--samples-per-class", "5"]) == 2
+    assert not out.exists()
+    assert main([*command, "--out", str(out)]) == 0
+    before = (out / "config.yaml").read_text()
+    assert main([*command, "--out", str(out), "--seed", "3"]) == 2
+    assert "holds a run already" in capsys.readouterr().err
+    assert (out / "config.yaml").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("epochs: 3\nepohcs: 4\n", "line 2: epohcs: unknown setting; did you mean epochs?"),
+        ("batch-size: 3\n", "line 1: batch-size: unknown setting; did you mean batch_size?"),
+        (
+            "filter:\n  kind: prism-vmf\n  windwo: 4\n",
+            "line 3: filter.windwo: unknown setting; did you mean filter.window?",
+        ),
+        ("filter: prism-vmf\n", "line 1: filter: unknown setting: filter is a group of settings, filter.kind"),
+        ("out: somewhere\n", "line 1: out is given on the command line, as --out"),
+        ("epochs: many\n", "line 1: epochs is 'many': expected a whole number"),
+        ("epochs: 2.5\n", "line 1: epochs is 2.5: expected a whole number"),
+        ("epochs: true\n", "line 1: epochs is True: expected a whole number"),
+        ("weight_decay: [1]\n", "line 1: weight_decay is [1]: expected a number"),
+        ("finetune: 1\n", "line 1: finetune is 1: expected true or false"),
+        ("data: 2024-01-01\n", "expected a text, in quotes if need be"),
+        ("seed: 1\nmethod: robsut\n", "line 2: method is 'robsut': expected one of robust"),
+        ("method: robsut\n", "did you mean robust?"),
+        ("seed: 1\n\nseed: 2\n", "line 3: seed is given in line 1 already"),
+        ("seed: 1\n  noise: x\n", "line 2: not readable as YAML"),
+        ("seed: !!python/object:os.system 1\n", "line 1: not readable as YAML"),
+        ("", "expected settings, such as `epochs: 30`"),
+        ("- 1\n", "expected settings, such as `epochs: 30`"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_told_with_its_line(tmp_path, text, message):
+    path = written(tmp_path, text)
+    with pytest.raises(UsageError) as raised:
+        read_settings(path)
+    assert str(raised.value).startswith(str(path)) and message in str(raised.value)
+
+
+def test_files_that_cannot_be_read(tmp_path, capsys):
+    assert main(["train", "--config", str(tmp_path / "nowhere.yaml")]) == 2
+    assert "nowhere.yaml: no such file" in capsys.readouterr().err
+    (tmp_path / "latin.yaml").write_bytes("data: Möwen\n".encode("latin-1"))
+    assert main(["train", "--config", str(tmp_path / "latin.yaml")]) == 2
+    assert "latin.yaml: not a text in UTF-8" in capsys.readouterr().err
+    assert main(["train", "--config", str(tmp_path)]) == 2
+    assert f"{tmp_path}: is a directory" in capsys.readouterr().err
+
+
+def test_numbers_are_read_as_people_write_them(tmp_path):
+    read = read_settings(written(tmp_path, "learning_rate: 1e-3\nweight_decay: 0\nnoise: none\nseed: null\n"))
+    assert {name: g.value for name, g in read.items()} == {"learning_rate": 1e-3, "weight_decay": 0, "noise": "none"}
+
+
+def test_values_out_of_bounds_and_settings_of_other_methods_name_the_file(tmp_path, capsys):
+    path = written(tmp_path, "epochs: 0\n")
+    assert main(["train", "--config", str(path)]) == 2
+    assert f"epochs=0: expected at least 1 (settings of {path}" in capsys.readouterr().err
+    path = written(tmp_path, "method: mcl\nbspml:\n  lam: 3\n")
+    assert main(["train", "--config", str(path)]) == 2
+    assert f"{path}, line 3: bspml.lam has no effect on method mcl" in capsys.readouterr().err
+
+
+def complete(**values):
+    changes = given(**values)
+    return {name: Given(value, "file", True) for name, value in complete_settings(make_config(changes), changes).items()
+            if value is not None}  # fmt: skip
+
+
+def test_what_the_command_line_replaces_goes_with_what_belonged_to_it():
+    robust = complete(method="robust", noise_rate=0.5, noise="semantic:0.5", taxonomy="unicode", batch_size=7)
+    changed = make_config(merge(given(method="bspml"), robust))
+    assert changed.filter_options.kind == "none" and changed.noise_rate is None and changed.batch_size == 7
+    assert make_config(merge(given(method="robust"), complete(method="bspml"))).filter_options.kind == "prism-vmf"
+    assert make_config(merge(given(filter__kind="none"), robust)).as_dict()["filter"]["kind"] == "none"
+    assert make_config(merge(given(filter__kind="audit"), robust)).filter_options == FilterOptions("audit")
+    assert make_config(merge(given(noise="none"), robust)).taxonomy == ""
+    # A filter that somebody chose stays.
+    chosen = complete(method="mcl", filter__kind="prism-average", filter__window=7)
+    changed = make_config(merge(given(method="soft-triple"), chosen)).filter_options
+    assert (changed.kind, changed.window) == ("prism-average", 7)
+    with pytest.raises(UsageError, match="filter prism-average: method procsim weighs samples itself"):
+        make_config(merge(given(method="procsim"), chosen))
+
+
+def test_a_filter_that_is_named_is_not_put_on_trial():
+    assert make_config(given(method="robust")).filter_options == METHODS["robust"].filter
+    for kind in ("none", "audit"):
+        assert make_config(given(method="robust", filter__kind=kind)).filter_options == FilterOptions(kind)
+    own = METHODS["robust"].filter
+    assert make_config(given(method="robust", filter__kind="prism-vmf")).filter_options == replace(own, on_trial=False)
+    both = given(method="robust", filter__kind="prism-vmf", filter__on_trial=True)
+    assert make_config(both).filter_options == own
+    # What a run has stored is its method's own, and makes the same again.
+    assert make_config(complete(method="robust")).filter_options == own
+
+
+def test_each_field_of_the_configuration_is_a_setting():
+    """Those of the configuration and of the groups that are not on the command line could not be repeated."""
+    assert set(TrainingConfig().flat()) <= set(all_settings())

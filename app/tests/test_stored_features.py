@@ -1,0 +1,143 @@
+"""Features are made once, kept in files, and read by every run that needs the same ones."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from robustdml.config import TrainingConfig
+from robustdml.networks import models
+from robustdml.networks.backbones import choice
+from robustdml.networks.models import SmallCNN, apply_in_batches
+from robustdml.networks.origin import Origin, load_origin
+from robustdml.networks.preparation import prepare
+from robustdml.networks.stored_features import store_features, store_split
+from robustdml.progress import silent
+from robustdml.train import train
+
+CPU = torch.device("cpu")
+
+
+class Counting(nn.Module):
+    """Means over rows, times a weight; counts the images that it is given."""
+
+    def __init__(self, weight=1.0):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(weight))
+        self.seen = 0
+
+    def forward(self, images):
+        self.seen += len(images)
+        return self.weight.float() * images[:, 0].mean(dim=2)
+
+
+def from_network(network, name="timm:x/y"):
+    return Origin(name, network, (1, 32, 32))
+
+
+def files(cache):
+    return sorted(path.name for path in cache.rglob("*") if path.is_file())
+
+
+def test_features_are_made_once_and_mapped(tiny_images, own_cache):
+    network, told = Counting(), []
+    made = store_features(tiny_images, from_network(network), CPU, lambda *report: told.append(report))
+    assert network.seen == 105 and told
+    again, told = Counting(), []
+    stored = store_features(tiny_images, from_network(again), CPU, lambda *report: told.append(report))
+    assert again.seen == 0 and not told
+    assert stored.train.path == made.train.path and stored.train.path.is_relative_to(own_cache)
+    assert stored.train.path.parent.name == "features" and len(files(own_cache)) == 2
+    opened = stored.open()
+    assert np.array_equal(opened.train.inputs, apply_in_batches(network, tiny_images.train.inputs, CPU))
+    assert opened.test.inputs.dtype == np.float32 and isinstance(opened.test.inputs.base, np.memmap)
+    assert np.array_equal(opened.test.labels, tiny_images.test.labels)
+    # Who writes into them changes neither the file nor what others read.
+    opened.train.inputs[:] = 0
+    assert stored.train.open().inputs.any()
+
+
+def test_batch_after_batch(tiny_images, own_cache, monkeypatch):
+    monkeypatch.setattr(models, "BATCH_SIZE", 7)
+    split = store_split(tiny_images.train, from_network(Counting()), CPU).open()
+    whole = apply_in_batches(Counting(), tiny_images.train.inputs, CPU, batch_size=60)
+    np.testing.assert_allclose(split.inputs, whole, rtol=1e-6)
+
+
+def test_whatever_they_depend_on_makes_them_anew(tiny_images, own_cache, monkeypatch):
+    images = tiny_images.train
+    pixels = images.inputs.copy()
+    pixels[-1, -1, -1, -1] ^= 1
+    cases = [
+        ("timm:y", Counting(), images),
+        ("timm:x/y", Counting(2.0), images),
+        ("timm:x/y", Counting().bfloat16(), images),
+        ("timm:x/y", nn.Sequential(Counting()), images),
+        ("timm:x/y", Counting(), replace(images, inputs=pixels)),
+        ("timm:x/y", Counting(), replace(images, inputs=images.inputs[:-1], labels=images.labels[:-1])),
+    ]
+    store_split(images, from_network(Counting()), CPU)
+    for number, (name, network, split) in enumerate(cases, start=2):
+        assert len(store_split(split, from_network(network, name), CPU).open()) == len(split)
+        assert len(files(own_cache)) == number
+    monkeypatch.setattr(torch, "__version__", "9.9")
+    store_split(images, from_network(Counting()), CPU)
+    assert len(files(own_cache)) == number + 1
+    # Labels are no part of it: the same file serves every one that asks.
+    store_split(replace(images, labels=images.labels[::-1]), from_network(Counting()), CPU)
+    assert len(files(own_cache)) == number + 1
+
+
+def test_a_backbone_that_fails_leaves_nothing(tiny_images, own_cache, monkeypatch):
+    class Failing(Counting):
+        def forward(self, images):
+            if self.seen:
+                raise ValueError("no more")
+            return super().forward(images)
+
+    monkeypatch.setattr(models, "BATCH_SIZE", 7)
+    network = Failing()
+    with pytest.raises(ValueError, match="no more"):
+        store_split(tiny_images.train, from_network(network), CPU)
+    assert files(own_cache) == [] and network.training
+
+
+def test_training_comparing_and_finetuning_share_them(tiny_images, own_cache, monkeypatch):
+    """Also where they take more room than the images: 2,048 numbers of 1,024 pixels."""
+    network = SmallCNN(1)
+    monkeypatch.setattr(choice, "load_pretrained_cnn", lambda *_: network)
+    stored = store_features(tiny_images, load_origin(TrainingConfig(), tiny_images, CPU), CPU)
+    kept = files(own_cache)
+    made = []
+    network.register_forward_hook(lambda module, inputs, outputs: made.append(len(outputs)))
+    prepared = prepare(TrainingConfig(), tiny_images, CPU)
+    assert np.array_equal(prepared.data.test.inputs, stored.test.open().inputs)
+    finetuned = prepare(TrainingConfig(finetune=True), tiny_images, CPU)
+    assert np.array_equal(finetuned.frozen_features(), prepared.frozen_features())
+    # One image each, by which the features are counted.
+    assert made == [1, 1] and files(own_cache) == kept
+    # What finetuning changes is not what the next run starts with.
+    with torch.no_grad():
+        network[0].weight[0, 0, 0, 0] += 1
+    assert not np.array_equal(prepare(TrainingConfig(), tiny_images, CPU).frozen_features(), prepared.frozen_features())
+
+
+def test_those_of_ones_own_code_are_made_by_every_run(tiny_images, own_cache, monkeypatch):
+    network = Counting()
+    monkeypatch.setattr(choice, "import_backbone", lambda name: network)
+    for runs in (1, 2):
+        data = prepare(TrainingConfig(backbone="my.package:factory"), tiny_images, CPU).data
+        assert network.seen == runs * (1 + 105)
+        assert np.array_equal(data.test.inputs, apply_in_batches(Counting(), tiny_images.test.inputs, CPU))
+    assert files(own_cache) == []
+
+
+def test_training_on_mapped_features_gives_the_same_bits_and_leaves_the_file_alone(clusters, own_cache):
+    stored = store_features(clusters, load_origin(TrainingConfig(), clusters, CPU, silent), CPU)
+    before = stored.train.path.read_bytes()
+    config = TrainingConfig(epochs=2, batch_size=32, embedding_size=8, noise="small-cluster:0.5")
+    mapped, plain = (train(config, data, device="cpu") for data in (stored.open(), clusters))
+    assert torch.equal(mapped.embedder.head.weight, plain.embedder.head.weight)
+    assert stored.train.path.read_bytes() == before

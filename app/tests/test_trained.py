@@ -1,0 +1,215 @@
+"""The model file and `load_embedder`: what a run leaves gives the embeddings that the run had."""
+
+import json
+import zipfile
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import robustdml_ops
+from robustdml import load_embedder
+from robustdml.config import TrainingConfig
+from robustdml.errors import UsageError
+from robustdml.networks.models import apply_in_batches
+from robustdml.train import train
+from robustdml.trained.model_file import read_model
+
+CPU = torch.device("cpu")
+FAST = TrainingConfig(method="contrastive", epochs=1, batch_size=32, embedding_size=8)
+GREY = replace(FAST, backbone="untrained", finetune=True, batch_size=20)
+
+
+@pytest.fixture
+def feature_run(clusters, tmp_path):
+    return train(FAST, clusters, out=tmp_path / "run", device="cpu"), tmp_path / "run"
+
+
+@pytest.fixture
+def image_run(tiny_images, tmp_path):
+    return train(GREY, tiny_images, out=tmp_path / "images", device="cpu"), tmp_path / "images"
+
+
+def unit(embeddings):
+    return embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("file_or_folder", ["", "model.pt"])
+def test_features_give_the_embeddings_of_the_run(feature_run, clusters, file_or_folder):
+    result, folder = feature_run
+    embedder = load_embedder(folder / file_or_folder)
+    inputs = clusters.test.inputs
+    expected = unit(apply_in_batches(result.embedder, inputs, CPU))
+    for given in (inputs, torch.from_numpy(inputs)):
+        embeddings = embedder.embed(given, batch_size=50)
+        assert embeddings.shape == (123, 8)
+        np.testing.assert_allclose(embeddings, expected, atol=1e-6)
+    np.testing.assert_allclose(result.model.embed(inputs), expected, atol=1e-6)
+    with torch.no_grad():
+        np.testing.assert_allclose(embedder(torch.from_numpy(inputs)), expected, atol=1e-6)
+    assert embedder.embed(inputs[:0]).shape == (0, 8)
+
+
+def test_images_give_the_embeddings_of_the_run(image_run, tiny_images, tmp_path):
+    result, folder = image_run
+    embedder = load_embedder(str(folder))
+    pixels = tiny_images.test.inputs[:5]
+    expected = unit(apply_in_batches(result.embedder, pixels, CPU))
+    pictures = [Image.fromarray(image[0]) for image in pixels]
+    paths = [tmp_path / f"{number}.png" for number in range(5)]
+    for picture, path in zip(pictures, paths, strict=True):
+        picture.save(path)
+    prepared = embedder.prepare(paths)
+    assert torch.equal((prepared * 255).round().to(torch.uint8), torch.from_numpy(pixels))
+    for given in (pictures, paths, [str(path) for path in paths], pixels, prepared):
+        np.testing.assert_allclose(embedder.embed(given, batch_size=2), expected, atol=1e-5)
+    np.testing.assert_allclose(embedder.embed(pictures[0]), expected[:1], atol=1e-5)
+    np.testing.assert_allclose(embedder.embed(paths[1]), expected[1:2], atol=1e-5)
+
+
+def test_images_are_set_upright_scaled_and_cropped_to_the_centre(image_run, tmp_path):
+    embedder = load_embedder(image_run[1])
+    picture = Image.new("RGB", (300, 100), (255, 0, 0))
+    picture.paste((255, 255, 255), (100, 0, 200, 100))
+    assert embedder.prepare([picture]).min() > 0.9  # red is 0.3
+    sideways = picture.rotate(90, expand=True)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    sideways.save(tmp_path / "sideways.png", exif=exif)
+    assert embedder.prepare([tmp_path / "sideways.png"]).shape == (1, 1, 32, 32)
+    assert embedder.prepare([tmp_path / "sideways.png"]).min() > 0.9
+
+
+def test_a_frozen_backbone_is_in_the_file(tiny_images, tmp_path, monkeypatch):
+    """The run trains one layer on features; what it leaves takes images."""
+    (tmp_path / "frozen_backbone.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "def make():\n    return nn.Sequential(nn.Flatten(), nn.Linear(1024, 16), nn.BatchNorm1d(16))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    config = replace(FAST, backbone="frozen_backbone:make")
+    result = train(config, tiny_images, out=tmp_path / "run", device="cpu")
+    with pytest.raises(UsageError, match=r"code that is not in the file; .* \(backbone frozen_backbone:make\)"):
+        load_embedder("run")
+    embedder = load_embedder("run", backbone="frozen_backbone:make")
+    images = tiny_images.test.inputs
+    np.testing.assert_allclose(embedder.embed(images), result.model.embed(images), atol=1e-6)
+    features = embedder.network.backbone(torch.from_numpy(images).float() / 255).detach().numpy()
+    np.testing.assert_allclose(
+        embedder.embed(images), unit(apply_in_batches(result.embedder, features, CPU)), atol=1e-5
+    )
+    (tmp_path / "frozen_backbone.py").write_text("from torch import nn\ndef make():\n    return nn.Linear(3, 4)\n")
+    monkeypatch.delitem(__import__("sys").modules, "frozen_backbone")
+    with pytest.raises(UsageError, match="its weights do not fit the backbone frozen_backbone:make as it is here"):
+        load_embedder("run", backbone="frozen_backbone:make")
+
+
+def test_the_file_is_plain_data_and_says_what_trained_it(image_run):
+    result, folder = image_run
+    content = torch.load(folder / "model.pt", weights_only=True)
+    assert content["backbone"] == "untrained"
+    assert content["class_names"] == [f"class {c}" for c in range(6)]
+    assert content["embedding_size"] == 8
+    assert content["trained_by"]["config"] == json.loads(json.dumps(result.config.as_dict()))
+    assert content["trained_by"]["metrics"] == result.history[-1]
+    assert content["preprocessing"]["shape"] == ["batch", 1, 32, 32]
+    assert content["package_version"] == robustdml_ops.__version__
+    card = load_embedder(folder).card
+    assert card == result.model.card
+    assert card.takes == "grey images of 32×32 pixels"
+
+
+def test_it_is_a_module_like_any_other(image_run, tiny_images):
+    embedder = load_embedder(image_run[1])
+    assert not embedder.training
+    batch = torch.from_numpy(tiny_images.train.inputs[:8])
+    embedder(batch).sum().backward()
+    assert embedder.network.head.weight.grad.abs().max() > 0
+    with torch.no_grad():
+        torch.testing.assert_close(embedder(batch), embedder(batch.float() / 255))
+    embedder.train()
+    before = embedder.network.backbone[2].running_mean.clone()
+    embedder.embed(batch)
+    assert embedder.training
+    assert torch.equal(embedder.network.backbone[2].running_mean, before)
+
+
+def test_saving_again_gives_the_same(image_run, tiny_images, tmp_path):
+    embedder = load_embedder(image_run[1])
+    embedder.save(tmp_path / "again.pt")
+    again = load_embedder(tmp_path / "again.pt")
+    assert again.card == embedder.card
+    assert torch.equal(again.embed(tiny_images.test.inputs), embedder.embed(tiny_images.test.inputs))
+
+
+def test_random_numbers_are_left_alone(image_run):
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    load_embedder(image_run[1])
+    assert torch.equal(torch.rand(2), expected)
+
+
+def test_what_it_does_not_take_is_told(feature_run, image_run, tmp_path, clusters):
+    features, images = feature_run[0].model, image_run[0].model
+    (tmp_path / "text.png").write_text("no image")
+    for call, message in (
+        (lambda: features.embed(["a.jpg"]), "takes 20 features and no images"),
+        (lambda: features(torch.zeros(2, 19)), r"shape \(2, 19\): the model takes 20 features, \(B, 20\)"),
+        (lambda: features.embed(np.full((3, 20), np.nan, np.float32)), "3 embeddings are NaN or infinite, the first"),
+        (lambda: features(["a.jpg"]), "expected a tensor, got list; `embed` takes paths"),
+        (lambda: images(torch.zeros(2, 3, 32, 32)), r"takes grey images of 32×32 pixels, \(B, 1, 32, 32\)"),
+        (lambda: images.embed([tmp_path / "text.png"]), r"text\.png .*: the image cannot be read"),
+        (lambda: images.embed(tmp_path / "nowhere.png"), r"nowhere\.png .*No such file"),
+        (lambda: images.embed([3]), "expected paths or PIL images, got int"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            call()
+
+
+def test_files_that_are_none(feature_run, tmp_path):
+    _, folder = feature_run
+    with pytest.raises(UsageError, match=r"nowhere: no such file or folder"):
+        read_model(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match=r"no model\.pt in it; it is no folder of a run"):
+        read_model(tmp_path / "empty")
+    (tmp_path / "empty" / "checkpoint.pt").write_bytes((folder / "checkpoint.pt").read_bytes())
+    with pytest.raises(UsageError, match="its run has not ended: go on with"):
+        read_model(tmp_path / "empty")
+    with pytest.raises(UsageError, match=r"checkpoint\.pt: not a model file"):
+        read_model(folder / "checkpoint.pt")
+    whole = (folder / "model.pt").read_bytes()
+    for content in (b"", b"text", whole[: len(whole) // 2]):
+        (tmp_path / "broken.pt").write_bytes(content)
+        with pytest.raises(UsageError, match=r"broken\.pt: not a readable model file"):
+            read_model(tmp_path / "broken.pt")
+    content = torch.load(folder / "model.pt", weights_only=True)
+    torch.save({**content, "format": 99}, tmp_path / "later.pt")
+    with pytest.raises(UsageError, match=r"format 99, written by robustdml_ops \d.*; this version reads format 1"):
+        read_model(tmp_path / "later.pt")
+
+
+def test_a_file_that_would_run_code_is_refused(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "was run"), "w"))
+
+    torch.save({"kind": Evil()}, tmp_path / "evil.pt")
+    assert zipfile.is_zipfile(tmp_path / "evil.pt")
+    with pytest.raises(UsageError, match=r"evil\.pt: not a readable model file"):
+        load_embedder(tmp_path / "evil.pt")
+    assert not (tmp_path / "was run").exists()
+
+
+def test_a_file_cannot_name_code_to_import(feature_run, tmp_path, monkeypatch):
+    """A backbone of one's own is imported where the caller names it, never because a file does."""
+    content = torch.load(feature_run[1] / "model.pt", weights_only=True)
+    (tmp_path / "evil_backbone.py").write_text("open('was run', 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+    torch.save({**content, "backbone": "evil_backbone:make"}, "evil.pt")
+    with pytest.raises(UsageError, match="if it is yours, say so"):
+        load_embedder("evil.pt")
+    assert not (tmp_path / "was run").exists()

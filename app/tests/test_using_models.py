@@ -1,0 +1,327 @@
+"""``robustdml embed``, ``evaluate`` and ``export`` on what ``robustdml train`` left."""
+
+import contextlib
+import io
+import json
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from PIL import Image
+
+from app.tests.conftest import make_split
+from robustdml import load_embedder
+from robustdml.cli import main
+from robustdml.data import load_data
+from robustdml.evaluation import retrieval_metrics
+from robustdml.trained import exporting
+
+SIZE = 24
+
+
+def save_photos(root):
+    """Six classes of eight photographs of 40×30 pixels, each class a colour with noise."""
+    random = np.random.default_rng(0)
+    colours = random.integers(40, 200, (6, 3))
+    for label, colour in enumerate(colours):
+        folder = root / f"class {label}"
+        folder.mkdir(parents=True)
+        for image in range(8):
+            pixels = (random.normal(size=(30, 40, 3)) * 12 + colour).clip(0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / f"{image}.png")
+    return root
+
+
+def save_features(path):
+    train, test = make_split(252, 12, 20, 1, 0.6), make_split(123, 9, 20, 2, 0.6)
+    part = {"test_features": test.inputs, "test_labels": test.labels}
+    np.savez(path, features=train.inputs, labels=train.labels, **part)
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Trains once what all tests of this file use; returns the printed text as well."""
+    root = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as text:
+        patch.setenv("ROBUSTDML_CACHE", str(root / "cache"))
+        command = ["train", "--data", str(save_photos(root / "photos")), "--image-size", str(SIZE), "--device", "cpu"]
+        command += ["--backbone", "untrained", "--finetune", "--method", "contrastive", "--batch-size", "8"]
+        assert main([*command, "--epochs", "2", "--embedding-size", "8", "--out", str(root / "images")]) == 0
+        command = ["train", "--data", str(save_features(root / "clusters.npz")), "--batch-size", "32"]
+        assert main([*command, "--epochs", "2", "--device", "cpu", "--out", str(root / "features")]) == 0
+    return root, text.getvalue()
+
+
+@pytest.fixture
+def run(trained):
+    """A model of images."""
+    return trained[0] / "images"
+
+
+@pytest.fixture
+def feature_run(trained):
+    return trained[0] / "features"
+
+
+@pytest.fixture
+def photos(tmp_path):
+    return save_photos(tmp_path / "photos")
+
+
+@pytest.fixture
+def features(tmp_path):
+    return save_features(tmp_path / "clusters.npz")
+
+
+def test_training_ends_with_the_next_command(trained):
+    folder, text = trained
+    assert f"robustdml embed {folder / 'images'} IMAGES -o embeddings.npz" in "".join(text.splitlines())
+
+
+def embed(model, images, tmp_path, *options):
+    out = tmp_path / "out" / "embeddings.npz"
+    assert main(["embed", str(model), str(images), "-o", str(out), "--device", "cpu", *options]) == 0
+    with np.load(out) as archive:
+        return dict(archive)
+
+
+def error(capsys, *arguments):
+    assert main([str(argument) for argument in arguments]) == 2
+    captured = capsys.readouterr().err
+    assert "Traceback" not in captured
+    return captured.splitlines()[-1]
+
+
+def test_class_folders_are_embedded_with_labels_and_read_again_as_data(run, photos, tmp_path):
+    arrays = embed(run, photos, tmp_path, "--batch-size", "5")
+    assert arrays["features"].shape == (48, 8)
+    np.testing.assert_allclose(np.linalg.norm(arrays["features"], axis=1), 1, atol=1e-6)
+    assert arrays["class_names"].tolist() == [f"class {c}" for c in range(6)]
+    embedder = load_embedder(run)
+    for path, label, embedding in zip(arrays["paths"], arrays["labels"], arrays["features"], strict=True):
+        assert f"class {label}/" in path
+        np.testing.assert_allclose(embedder.embed(path)[0], embedding, atol=1e-5)
+    data = load_data(str(tmp_path / "out" / "embeddings.npz"))
+    assert len(data.train) + len(data.test) == 48
+    assert set(data.train.class_names) | set(data.test.class_names) == {f"class {c}" for c in range(6)}
+    command = ["train", "--data", str(tmp_path / "out" / "embeddings.npz"), "--epochs", "1", "--batch-size", "8"]
+    assert main([*command, "--device", "cpu"]) == 0
+
+
+def test_images_are_prepared_as_for_training(run, photos):
+    split = load_data(str(photos), image_size=SIZE).train
+    files = [photos / split.class_names[label] / f"{row % 8}.png" for row, label in enumerate(split.labels)]
+    prepared = (load_embedder(run).prepare(files) * 255).round().numpy()
+    np.testing.assert_array_equal(prepared, split.inputs)
+
+
+def test_train_and_test_folders_stay_apart(run, photos, tmp_path):
+    for part, classes in (("train", (0, 3)), ("test", (1, 3, 5))):
+        (tmp_path / "parts" / part).mkdir(parents=True)
+        for label in classes:
+            (tmp_path / "parts" / part / f"class {label}").symlink_to(photos / f"class {label}")
+    arrays = embed(run, tmp_path / "parts", tmp_path)
+    assert arrays["class_names"].tolist() == ["class 0", "class 3", "class 1", "class 5"]
+    assert arrays["labels"].tolist() == [0] * 8 + [1] * 8
+    assert arrays["test_labels"].tolist() == [2] * 8 + [1] * 8 + [3] * 8
+    data = load_data(str(tmp_path / "out" / "embeddings.npz"))
+    assert data.train.class_names == ("class 0", "class 3")
+    assert data.test.class_names == ("class 3", "class 1", "class 5")
+    np.testing.assert_array_equal(data.test.inputs, arrays["test_features"])
+
+
+def test_a_folder_an_image_and_a_list(run, photos, tmp_path):
+    whole = embed(run, photos, tmp_path)["features"]
+    flat = embed(run, photos / "class 2", tmp_path)
+    assert set(flat) == {"features", "paths"}
+    np.testing.assert_allclose(flat["features"], whole[16:24], atol=1e-5)
+    one = embed(run, photos / "class 2" / "3.png", tmp_path)
+    np.testing.assert_allclose(one["features"], whole[19:20], atol=1e-5)
+    listed = tmp_path / "list.txt"
+    absolute = photos / "class 1" / "0.png"
+    listed.write_text(f"photos/class 4/1.png\tbird\n\n{absolute}\tant\nphotos/class 0/7.png\tbird\n")
+    arrays = embed(run, listed, tmp_path)
+    np.testing.assert_allclose(arrays["features"], whole[[33, 8, 7]], atol=1e-5)
+    assert arrays["class_names"][arrays["labels"]].tolist() == ["bird", "ant", "bird"]
+    listed.write_text("photos/class 4/1.png\nphotos/class 0/7.png\n")
+    assert set(embed(run, listed, tmp_path)) == {"features", "paths"}
+
+
+def test_features_are_embedded_with_and_without_labels(feature_run, features, tmp_path, clusters):
+    arrays = embed(feature_run, features, tmp_path)
+    assert arrays["features"].shape == (252, 64)
+    assert arrays["test_features"].shape == (123, 64)
+    np.testing.assert_array_equal(arrays["labels"], clusters.train.labels)
+    np.savez(tmp_path / "plain.npz", features=clusters.test.inputs)
+    plain = embed(feature_run, tmp_path / "plain.npz", tmp_path)
+    assert set(plain) == {"features"}
+    np.testing.assert_allclose(plain["features"], arrays["test_features"], atol=1e-6)
+
+
+def test_broken_images_end_it_or_are_left_out_and_named(run, photos, tmp_path, capsys):
+    (photos / "class 0" / "2.png").write_text("no image")
+    (photos / "class 5" / "7.png").write_bytes((photos / "class 5" / "6.png").read_bytes()[:60])
+    out = tmp_path / "all.npz"
+    message = error(capsys, "embed", run, photos, "-o", out, "--batch-size", "4")
+    assert "2 images cannot be read" in message and "class 0/2.png" in message and "class 5/7.png" in message
+    assert not out.exists()
+    arrays = embed(run, photos, tmp_path, "--skip-broken", "--batch-size", "4")
+    captured = capsys.readouterr().err
+    assert "left out 2" in captured and "class 0/2.png" in captured
+    assert len(arrays["features"]) == len(arrays["labels"]) == len(arrays["paths"]) == 46
+    assert [path for path in arrays["paths"] if "class 0/2.png" in path or "class 5/7.png" in path] == []
+    np.testing.assert_allclose(load_embedder(run).embed(arrays["paths"].tolist()), arrays["features"], atol=1e-5)
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "x.png").write_text("no image")
+    message = error(capsys, "embed", run, tmp_path / "one", "-o", out, "--skip-broken")
+    assert "none of the 1 images can be read" in message
+
+
+def test_what_cannot_be_embedded_is_told_before_any_work(run, feature_run, photos, features, tmp_path, capsys):
+    (tmp_path / "mixed.txt").write_text("a.png\tant\nb.png\n")
+    (tmp_path / "blank.txt").write_text("\n")
+    (tmp_path / "film.mp4").write_bytes(b"\xff\xfe\x00film")
+    (tmp_path / "bare").mkdir()
+    out = tmp_path / "out.npz"
+    for model, images, target, message in (
+        (tmp_path / "nowhere", photos, out, "nowhere: no such file or folder"),
+        (photos, photos, out, "no model.pt in it; it is no folder of a run"),
+        (run, tmp_path / "nowhere", out, "nowhere: no such file or folder"),
+        (run, photos, tmp_path / "out.csv", "out.csv: expected a name that ends in .npz"),
+        (run, photos, "/proc/nowhere/out.npz", "/proc/nowhere"),
+        (run, features, out, "samples are 20, and the model takes colour images of 24×24 pixels"),
+        (feature_run, photos, out, "the model takes 20 features; give an .npz file of them"),
+        (run, tmp_path / "mixed.txt", out, "not 'b.png': give all or none"),
+        (run, tmp_path / "blank.txt", out, "an empty list"),
+        (run, tmp_path / "film.mp4", out, "neither a list of images in UTF-8 nor a file of a known kind"),
+        (run, tmp_path / "bare", out, "no images; expected files such as"),
+    ):
+        assert message in error(capsys, "embed", model, images, "-o", target)
+    assert "batch_size=0" in error(capsys, "embed", run, photos, "-o", out, "--batch-size", "0")
+    assert not out.exists()
+
+
+def test_an_empty_path_is_refused(run, photos, capsys):
+    for arguments in (["embed", "", str(photos), "-o", "x.npz"], ["embed", str(run), str(photos), "-o", ""]):
+        with pytest.raises(SystemExit):
+            main(arguments)
+        assert "the path is empty" in capsys.readouterr().err
+
+
+def test_evaluates_on_another_folder(run, photos, tmp_path, capsys):
+    capsys.readouterr()
+    assert main(["evaluate", str(run), "--data", str(photos), "--device", "cpu"]) == 0
+    text = capsys.readouterr().out
+    assert f"{photos}: 48 samples of 6 classes\n" in text and "MAP@R" in text
+    assert main(["evaluate", str(run), "--data", str(photos), "--json", "--device", "cpu"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    arrays = embed(run, photos, tmp_path)
+    expected = retrieval_metrics(arrays["features"], arrays["labels"])
+    assert found == {"data": str(photos), "samples": 48, "classes": 6, **expected}
+
+
+def test_evaluates_on_a_list(run, photos, capsys):
+    files = [file.relative_to(photos.parent) for file in sorted(photos.rglob("*.png"))]
+    path = photos.parent / "list.csv"
+    path.write_text("label;path\n" + "".join(f"{file.parent.name};{file}\n" for file in files))
+    results = []
+    for source in (photos, path):
+        capsys.readouterr()
+        assert main(["evaluate", str(run), "--data", str(source), "--json", "--device", "cpu"]) == 0
+        results.append(json.loads(capsys.readouterr().out) | {"data": ""})
+    assert results[0] == results[1]
+
+
+def test_evaluates_on_the_test_part_as_the_run_did(feature_run, features, capsys):
+    assert main(["evaluate", str(feature_run), "--data", str(features), "--json", "--device", "cpu"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["samples"], found["classes"]) == (123, 9)
+    trained = json.loads((feature_run / "metrics.json").read_text())
+    for name in ("precision_at_1", "recall_at_8", "r_precision", "mean_average_precision_at_r"):
+        assert found[name] == pytest.approx(trained[name], abs=1e-6)
+
+
+def test_evaluation_needs_labels_and_tells_what_it_left_out(run, photos, capsys):
+    capsys.readouterr()
+    assert "has no labels" in error(capsys, "evaluate", run, "--data", photos / "class 1")
+    (photos / "class 0" / "2.png").write_text("no image")
+    assert "class 0/2.png" in error(capsys, "evaluate", run, "--data", photos)
+    assert main(["evaluate", str(run), "--data", str(photos), "--json", "--skip-broken"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["samples"] == 47
+    assert "class 0/2.png" in captured.err
+
+
+@pytest.mark.parametrize("kind", ["images", "features"])
+def test_onnx_runs_elsewhere_with_any_batch(kind, run, feature_run, photos, clusters, tmp_path, capsys):
+    model, path = (run if kind == "images" else feature_run), tmp_path / "out" / "model.onnx"
+    assert main(["export", str(model), "-o", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert "no number differs from the network's by more than" in text
+    embedder = load_embedder(model)
+    given = sorted((photos / "class 3").iterdir())[:7]
+    inputs = embedder.prepare(given) if kind == "images" else torch.from_numpy(clusters.test.inputs[:7])
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    for batch in (1, 3, 7):
+        (embeddings,) = session.run(["embeddings"], {"inputs": inputs[:batch].numpy()})
+        np.testing.assert_allclose(embeddings, embedder.embed(inputs[:batch]), atol=1e-5)
+    beside = json.loads((tmp_path / "out" / "model.onnx.json").read_text())
+    stored = {prop.key: prop.value for prop in onnx.load(path).metadata_props}
+    assert json.loads(stored["robustdml_ops.json"]) == beside
+    assert beside["preprocessing"]["shape"] == ["batch", *embedder.card.input_shape]
+    assert beside["class_names"] == list(embedder.card.class_names)
+
+
+@pytest.mark.parametrize("kind", ["images", "features"])
+def test_torch_export_runs_without_this_package(kind, run, feature_run, clusters, tmp_path):
+    model, path = (run if kind == "images" else feature_run), tmp_path / "model.pt2"
+    assert main(["export", str(model), "-o", str(path)]) == 0
+    embedder = load_embedder(model)
+    inputs = torch.rand(6, 3, SIZE, SIZE) if kind == "images" else torch.from_numpy(clusters.test.inputs[:6])
+    extra = {"robustdml_ops.json": ""}
+    program = torch.export.load(path, extra_files=extra).module()
+    for batch in (1, 4, 6):
+        torch.testing.assert_close(program(inputs[:batch]).detach(), embedder.embed(inputs[:batch]), atol=1e-5, rtol=0)
+    assert json.loads(extra["robustdml_ops.json"])["embedding_size"] == embedder.embedding_size
+
+
+def test_a_file_that_differs_is_not_written(feature_run, tmp_path, monkeypatch, capsys):
+    """The check is a real one: it fails where what runs is another network."""
+
+    def spoilt(embedder, example, metadata):
+        content, run = exporting._torch_program(embedder, example, metadata)
+        return content, lambda inputs: run(inputs) + 2e-4
+
+    monkeypatch.setitem(exporting.FORMATS, ".pt2", spoilt)
+    message = error(capsys, "export", feature_run, "-o", tmp_path / "model.pt2")
+    assert "differs from the network by 2.0e-04, more than 0.0001" in message
+    assert not list(tmp_path.glob("model.*"))
+
+
+def test_what_cannot_be_exported_is_told(feature_run, tiny_images, tmp_path, monkeypatch, capsys):
+    assert "expected a name that ends in .pt2 or .onnx" in error(capsys, "export", feature_run, "-o", tmp_path / "x.pb")
+    (tmp_path / "odd_backbone.py").write_text(
+        "import torch\nclass Odd(torch.nn.Module):\n    def forward(self, images):\n"
+        "        return images.flatten(1)[:, : 9 if float(images.sum()) > -1 else 3]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    for label in range(4):
+        (tmp_path / "grey" / str(label)).mkdir(parents=True)
+        for number, image in enumerate(tiny_images.train.inputs[label::6][:4]):
+            Image.fromarray(image[0]).save(tmp_path / "grey" / str(label) / f"{number}.png")
+    command = ["train", "--data", "grey", "--image-size", "8", "--backbone", "odd_backbone:Odd", "--epochs", "1"]
+    assert main([*command, "--batch-size", "8", "--method", "contrastive", "--device", "cpu", "--out", "odd"]) == 0
+    message = error(capsys, "export", "odd", "-o", "odd.pt2", "--backbone", "odd_backbone:Odd")
+    assert "the backbone odd_backbone:Odd cannot be exported" in message
+    assert not (tmp_path / "odd.pt2").exists()
+
+
+def test_without_the_extra_it_says_what_to_install(feature_run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    message = error(capsys, "export", feature_run, "-o", tmp_path / "x.onnx")
+    assert "ONNX needs onnxruntime: install with `pip install 'robustdml_ops[export]'`" in message
+    assert main(["export", str(feature_run), "-o", str(tmp_path / "x.pt2")]) == 0

@@ -1,0 +1,1 @@
+"""Measurements of the audit and the filters."""

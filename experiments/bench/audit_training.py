@@ -1,0 +1,113 @@
+"""What an audit brings to training: as is, robust as is, corrected in training, and after an audit in three ways.
+
+    python -m experiments.bench.audit_training --data glyphs --seeds 3 --out out/audit-training
+
+One audit a noise and seed serves all rows that use one. Every outcome is a line of OUT/outcomes.jsonl; the same command
+goes on with what is missing, and prints the table: Recall@1 of unseen classes after the last epoch.
+"""
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from robustdml.audit import LabelAuditor
+from robustdml.config import TrainingConfig
+from robustdml.data import load_data
+from robustdml.errors import UsageError
+from robustdml.methods import METHODS
+from robustdml.networks.preparation import Prepared, prepare
+from robustdml.review.findings import findings_of, write_findings
+from robustdml.review.learning import learn_embeddings
+from robustdml.review.samples import AuditSamples
+from robustdml.run.noisy_labels import noisy_labels
+from robustdml.train import train
+
+NOISES = ("none", "symmetric:0.5", "semantic:0.5", "symmetric:0.2", "small-cluster:0.5", "long-tailed:0.5",
+          "class-conditional:0.3", "symmetric:0.7", "symmetric:0.05")  # fmt: skip
+PLAIN = {"method": "contrastive", "start": "principal"}
+# With its filter, and not one that a trial chooses: the rows differ in what is done about labels alone.
+ROBUST = {"filter": replace(METHODS["robust"].filter, on_trial=False)}
+AUDITED = {"drop": "dropped", "correct": "corrected", "weight": "weighed"}
+# Fields of the settings by row; `labels` of rows that use an audit are its file.
+ROWS = {
+    "plain loss, labels as they are": PLAIN,
+    "robust, labels as they are": ROBUST,
+    "robust, corrected in training": {**ROBUST, "correct": True},
+    **{f"plain loss, audited and {told}": {**PLAIN, "labels_use": use} for use, told in AUDITED.items()},
+    **{f"robust, audited and {told}": {**ROBUST, "labels_use": use} for use, told in AUDITED.items()},
+}
+METRIC = "precision_at_1"
+
+
+def audit(prepared: Prepared, noise: str, seed: int, folder: Path) -> Path:
+    """The file of an audit of the noisy labels; what is there already is taken."""
+    file = folder / "labels.csv"
+    if file.exists():
+        return file
+    train_split = prepared.data.train
+    labels, _ = noisy_labels(TrainingConfig(noise=noise, seed=seed), prepared)
+    used, given = np.unique(labels, return_inverse=True)
+    names = tuple(train_split.class_names[label] for label in used)
+    samples = AuditSamples("bench", train_split.names(), given, names, np.asarray(train_split.inputs))
+    embeddings = learn_embeddings(samples, TrainingConfig(seed=seed), 1, folder, "cpu", lambda *_: None)
+    write_findings(
+        file, findings_of(samples.names, given, LabelAuditor(features_learnt=True).fit(embeddings, given), names)
+    )
+    return file
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", default="glyphs")
+    parser.add_argument("--noise", nargs="+", default=NOISES)
+    parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=list(ROWS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    path = given.out / "outcomes.jsonl"
+    done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    prepared = prepare(TrainingConfig(), load_data(given.data), torch.device("cpu"))
+    for key in [
+        {"data": given.data, "noise": noise, "seed": seed, "row": row}
+        for seed in range(given.seeds)
+        for noise in given.noise
+        for row in given.rows
+    ]:
+        if any(key.items() <= one.items() for one in done):
+            continue
+        config = replace(TrainingConfig(noise=key["noise"], seed=key["seed"]), **ROWS[key["row"]])
+        try:
+            if "audited" in key["row"]:
+                folder = given.out / f"{given.data}-{key['noise'].replace(':', '-')}-{key['seed']}"
+                config = replace(config, labels=str(audit(prepared, key["noise"], key["seed"], folder)))
+            summary = train(config, prepared.data, evaluate_each_epoch=False).summary
+        except UsageError as error:
+            print(f"{key}: {error}")
+            continue
+        done.append(
+            key | {name: summary.get(name) for name in (METRIC, "mean_average_precision_at_r", "corrected_right")}
+        )
+        with path.open("a") as file:
+            file.write(json.dumps(done[-1]) + "\n")
+    print_table(done, given.data)
+
+
+def print_table(outcomes: list[dict], data: str) -> None:
+    outcomes = [one for one in outcomes if one["data"] == data]
+    noises = list(dict.fromkeys(one["noise"] for one in outcomes))
+    print(f"| {data}, Recall@1 | {' | '.join(noises)} |\n|{'---|' * (len(noises) + 1)}")
+    for row in ROWS:
+        cells = []
+        for noise in noises:
+            values = [one[METRIC] for one in outcomes if (one["noise"], one["row"]) == (noise, row)]
+            cells.append(f"{np.mean(values):.3f} ({len(values)})" if values else "–")
+        print(f"| {row} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()

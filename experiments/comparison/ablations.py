@@ -1,0 +1,74 @@
+"""Rows that single claims are about: settings of one method, run where the claim looks and nowhere else."""
+
+from dataclasses import replace
+from typing import Any
+
+from experiments.comparison.entries import ENTRIES, Entry
+from robustdml.filters.options import AUDIT, FilterOptions
+from robustdml.methods.anchors import AdaptiveOptions, AnchorOptions, SmoothOptions
+from robustdml.options import OptionSet
+
+# Each group's names, the row with the default setting among them.
+TABLE_2 = {
+    (threshold, beta): f"smooth-proxy-anchor-{threshold:g}-{beta:g}" if (threshold, beta) != (0.1, 100)
+    else "smooth-proxy-anchor"
+    for threshold in (0.075, 0.1, 0.125, 0.15)
+    for beta in (50.0, 100.0, 150.0, 200.0)
+}  # fmt: skip
+MARGINS = {
+    margin: f"proxy-anchor-margin-{margin:g}" if margin != 0.1 else "proxy-anchor"
+    for margin in (0.0, 0.05, 0.1, 0.2, 0.4)
+}
+REGULARIZATIONS = {
+    lam: f"adaptive-proxy-anchor-{lam:g}" if lam != 1 else "adaptive-proxy-anchor" for lam in (1.0, 10.0, 100.0, 1000.0)
+}
+PER_CLASS_MARGINS = "adaptive-proxy-anchor-per-class"
+
+
+def _smooth(threshold: float, beta: float, name: str) -> Entry:
+    settings = {"method": "smooth-proxy-anchor", "options": OptionSet(SmoothOptions(beta, threshold))}
+    return Entry(name, f"Smooth Proxy-Anchor, λ = {threshold:g}, β = {beta:g}", settings)
+
+
+def _with_margin(margin: float, name: str) -> Entry:
+    settings = {"method": "proxy-anchor", "options": OptionSet(AnchorOptions(margin=margin))}
+    return Entry(name, f"Proxy-Anchor, δ = {margin:g}", settings)
+
+
+def _adaptive(name: str, title: str, **options: Any) -> Entry:
+    settings = {"method": "adaptive-proxy-anchor", "options": OptionSet(AdaptiveOptions(**options))}
+    return Entry(name, f"Adaptive Proxy-Anchor, {title}", settings)
+
+
+def _part(name: str, title: str, method: str, **settings: Any) -> Entry:
+    return Entry(name, title, {"method": method, **settings})
+
+
+_STEPS_BACK = FilterOptions("prism-vmf", threshold="cautious", without_copies=True, vmf_epochs=1)
+# What robust is made of, each part alone or left out, and its parts with another loss.
+PARTS = [
+    _part("contrastive-principal", "Contrastive, principal start", "contrastive", start="principal"),
+    _part("contrastive-cautious", "Contrastive, filter that steps back", "contrastive", filter=_STEPS_BACK),
+    _part("robust-unfiltered", "Robust without its filter", "robust", filter=FilterOptions()),
+    _part("robust-otsu", "Robust, a filter that always cuts", "robust", filter=replace(_STEPS_BACK, threshold="otsu")),
+    _part("robust-prism", "Robust, the filter that steps back alone", "robust", filter=_STEPS_BACK),
+    _part("robust-audit", "Robust, judged before training alone", "robust", filter=FilterOptions(AUDIT)),
+    _part("robust-corrected", "Robust, rejected labels corrected", "robust", correct=True),
+    _part("robust-trained", "Robust without averaging", "robust", averaging=1.0),
+    _part("robust-random", "Robust from a random start", "robust", start="random"),
+    _part("proxy-anchor-principal", "Proxy-Anchor, principal start", "proxy-anchor", start="principal"),
+    _part("proxy-anchor-cautious", "Proxy-Anchor, principal start, filter that steps back", "proxy-anchor",
+          start="principal", filter=_STEPS_BACK),
+]  # fmt: skip
+
+ABLATIONS = {
+    entry.name: entry
+    for entry in [
+        *(_smooth(*pair, name) for pair, name in TABLE_2.items()),
+        *(_with_margin(margin, name) for margin, name in MARGINS.items()),
+        *(_adaptive(name, f"λ = {lam:g}", regularization=lam) for lam, name in REGULARIZATIONS.items()),
+        _adaptive(PER_CLASS_MARGINS, "a margin per class", per_class=True),
+    ]
+    if entry.name not in ENTRIES
+}
+ALL_ENTRIES = ENTRIES | ABLATIONS | {entry.name: entry for entry in PARTS}

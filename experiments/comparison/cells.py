@@ -1,0 +1,98 @@
+"""One run of the comparison: what it is, and what it leaves."""
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.comparison.entries import Entry
+from robustdml.config import TrainingConfig
+from robustdml.data import RetrievalData
+from robustdml.filters.filter import KEPT
+from robustdml.filters.options import NO_FILTER
+from robustdml.train import TrainingResult, train
+
+# Samples from which a class is large enough for a filter to be held to what it rejects of right labels.
+LARGE_CLASS = 20
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A data set, a row of its table, a column and a seed."""
+
+    data: str  # Name of the data set
+    entry: Entry  # The method with its settings
+    noise: str  # As `robustdml train` takes it
+    seed: int  # Of initialisation, batches and noise
+    # Settings that all runs of the comparison share, such as the number of epochs.
+    common: TrainingConfig = field(compare=False)
+    in_table: bool = field(default=True, compare=False)  # Whether it is of the table, or run for a claim alone
+
+    @property
+    def title(self) -> str:
+        """What people are told of it."""
+        return f"{self.data}, {self.entry.name}, {self.noise}, seed {self.seed}"
+
+    @property
+    def config(self) -> TrainingConfig:
+        """Settings of the run."""
+        return replace(self.common, **self.entry.settings, noise=self.noise, seed=self.seed)
+
+    def path(self, folder: Path) -> Path:
+        """Where its outcome is kept."""
+        return data_folder(folder, self.data) / f"{self.entry.name}__{plain(self.noise)}__seed{self.seed}.json"
+
+    def run(self, data: RetrievalData, untouched: dict[str, float] | None, device: str) -> dict[str, Any]:
+        """Train, and return what is kept."""
+        start = time.perf_counter()
+        result = train(self.config, data, device=device, untouched=untouched, evaluate_each_epoch=False)
+        return {
+            "settings": self.config.as_dict(),
+            "data": data.name,
+            "summary": result.summary | {"right_rejected": _right_rejected(result, data)},
+            "seconds": time.perf_counter() - start,
+        }
+
+
+def all_cells(
+    noises: Mapping[str, Sequence[str]], entries: Sequence[Entry], seeds: int, common: TrainingConfig
+) -> list[Cell]:
+    """Every run of a comparison, seed after seed, so that a comparison that was stopped has whole columns."""
+    return [
+        Cell(data, entry, noise, seed, common)
+        for seed in range(seeds)
+        for data, columns in noises.items()
+        for noise in columns
+        for entry in entries
+    ]
+
+
+def data_folder(folder: Path, data: str) -> Path:
+    """Where the outcomes of a data set are kept."""
+    return folder / "cells" / plain(data)
+
+
+def plain(text: str) -> str:
+    """Make a name of a file from a text.
+
+    Examples
+    --------
+    >>> plain("symmetric:0.5")
+    'symmetric-0.5'
+    """
+    return re.sub(r"[^\w.-]", "-", text).lstrip(".") or "data"
+
+
+def _right_rejected(result: TrainingResult, data: RetrievalData) -> float | None:
+    """Share of the right labels of large classes that the filter kept out of the last epoch."""
+    kept = result.scores.get(KEPT)
+    if kept is None and result.config.filter_options.kind != NO_FILTER:
+        # There was a choice, and it fell on no filter.
+        kept = np.ones(len(result.changed), dtype=np.float32)
+    large = np.bincount(data.train.labels)[data.train.labels] >= LARGE_CLASS
+    judged = large & ~result.changed & (False if kept is None else ~np.isnan(kept))
+    return None if kept is None or not judged.any() else float(1 - kept[judged].mean())

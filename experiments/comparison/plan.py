@@ -1,0 +1,108 @@
+"""What a comparison holds where nothing else is asked for: on one data set, and over the suite of many."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from experiments.comparison.ablations import ALL_ENTRIES
+from experiments.comparison.entries import ENTRIES, NOISES, QUICK_ENTRIES, QUICK_NOISES, Entry
+from robustdml.errors import UsageError
+
+# The name that stands for all data sets of the suite, and the one that stands for those to choose settings by.
+SUITE, SUITE_VALIDATION = "suite", "suite-validation"
+
+SUITE_DATA = (
+    "glyphs",
+    "glyphs-large",
+    "hanzi-small",
+    "hangul",
+    "icons",
+    "digits",
+    "glosses",
+    "letter-recognition",
+    "libras",
+    "appliances",
+    "pig-pressure",
+    "mixture-few",
+    "mixture-many",
+    "mixture-long-tail",
+    "mixture-pairs",
+)
+# The method that the project stands for, and what it is measured against: losses alone, and those with weights or
+# confidences of their own.
+SUITE_ENTRIES = (
+    "robust",
+    "proxy-anchor",
+    "soft-triple",
+    "proxy-nca",
+    "contrastive",
+    "multi-similarity",
+    "mcl",
+    "superloss",
+    "bspml",
+    "smooth-proxy-anchor",
+    "procsim",
+)
+SUITE_NOISES = (
+    "none",
+    "symmetric:0.2",
+    "symmetric:0.5",
+    "symmetric:0.7",
+    "small-cluster:0.5",
+    "semantic:0.5",
+    "long-tailed:0.5",
+    "class-conditional:0.3",
+)
+SEEDS, SUITE_SEEDS, QUICK_SEEDS = 3, 5, 2
+
+# Of each kind one, and of the mixtures the few classes and the many.
+QUICK_SUITE_DATA = ("glyphs", "digits", "glosses", "libras", "pig-pressure", "mixture-few", "mixture-pairs")
+QUICK_SUITE_ENTRIES = ("robust", "proxy-anchor", "soft-triple", "contrastive", "superloss", "bspml")
+QUICK_SUITE_NOISES = ("none", "symmetric:0.5")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Rows, columns and seeds."""
+
+    entries: tuple[Entry, ...]  # Rows
+    noises: tuple[str, ...]  # Columns, of which a data set may leave some out
+    seeds: int  # Runs of each cell
+    with_claims: bool  # Whether what the claims of the papers need beside the table is run, too
+
+
+def make_plan(
+    several: bool, quick: bool, methods: Sequence[str] | None, noises: Sequence[str] | None, seeds: int | None
+) -> Plan:
+    """Take what was asked for, and the rest from the lists of this file."""
+    defaults = {
+        (False, False): (ENTRIES, NOISES, SEEDS),
+        (False, True): (QUICK_ENTRIES, QUICK_NOISES, QUICK_SEEDS),
+        (True, False): (SUITE_ENTRIES, SUITE_NOISES, SUITE_SEEDS),
+        (True, True): (QUICK_SUITE_ENTRIES, QUICK_SUITE_NOISES, QUICK_SEEDS),
+    }
+    default_rows, default_noises, default_seeds = defaults[several, quick]
+    suite = QUICK_SUITE_ENTRIES if quick else SUITE_ENTRIES
+    names = [name for row in methods or default_rows for name in (suite if row == SUITE else (row,))]
+    return Plan(
+        tuple(ALL_ENTRIES[name] for name in dict.fromkeys(names)),
+        tuple(dict.fromkeys(noises or default_noises)),
+        default_seeds if seeds is None else seeds,
+        with_claims=not several and not methods and not quick,
+    )
+
+
+def expand_names(given: Iterable[str], quick: bool) -> list[str]:
+    """Put the data sets of the suite in the place of its name.
+
+    Examples
+    --------
+    >>> expand_names(["suite-validation"], quick=True)[:2]
+    ['glyphs-validation', 'digits-validation']
+    """
+    suite = QUICK_SUITE_DATA if quick else SUITE_DATA
+    presets = {SUITE: suite, SUITE_VALIDATION: tuple(f"{name}-validation" for name in suite)}
+    names = [name for source in given for name in presets.get(source, (source,))]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UsageError(f"data {', '.join(twice)}: given twice")
+    return names

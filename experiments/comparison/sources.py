@@ -1,0 +1,99 @@
+"""The data sets of a comparison, features or images on the disk, and the noises that each can have."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from experiments.comparison.outcomes import outcomes_of
+from robustdml.config import TrainingConfig
+from robustdml.data import RetrievalData, load_data
+from robustdml.data.named import NAMED
+from robustdml.errors import UsageError
+from robustdml.networks.backbones.choice import default_image_size
+from robustdml.networks.origin import load_origin
+from robustdml.networks.preparation import prepare
+from robustdml.networks.stored_features import store_features
+from robustdml.progress import OnProgress
+from robustdml.run.noisy_labels import noisy_labels
+
+
+class Source(Protocol):
+    """A data set that each process opens for itself: small to send."""
+
+    @property
+    def name(self) -> str:
+        """As in `RetrievalData`."""
+
+    def open(self) -> RetrievalData:
+        """Give the data, mapped into memory where they are large."""
+
+
+@dataclass(frozen=True)
+class ImageSource:
+    """Images, for networks that train as a whole."""
+
+    name: str  # As in `RetrievalData`
+    path: str  # As `load_data` takes it
+    image_size: int  # As `load_data` takes it
+
+    def open(self) -> RetrievalData:
+        """Load the images, which have been made or decoded once."""
+        return load_data(self.path, image_size=self.image_size)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What a comparison trains on."""
+
+    opened: dict[str, Source] = field(default_factory=dict)  # Of each data set by its name
+    # Named data sets that are not to be had here: what to install.
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+def open_sources(
+    names: Sequence[str], common: TrainingConfig, device: torch.device, on_progress: OnProgress
+) -> Sources:
+    """Load all data sets in turn, and store what their runs share: features or pretrained networks."""
+    sources = Sources()
+    for number, name in enumerate(names):
+        on_progress(f"data {name}", number, len(names))
+        try:
+            opened = _open(name, common, device, on_progress)
+        except UsageError as error:
+            # A package or a font may be missing; a path that is wrong is to be put right before hours of training.
+            if name not in NAMED or len(names) == 1:
+                raise
+            sources.missing[name] = str(error)
+            continue
+        if opened.name in sources.opened:
+            raise UsageError(f"data {name!r}: a second one called {opened.name}; rename one of the two")
+        sources.opened[opened.name] = opened
+    if not sources.opened:
+        raise UsageError("; ".join(f"{name}: {reason}" for name, reason in sources.missing.items()))
+    return sources
+
+
+def _open(name: str, common: TrainingConfig, device: torch.device, on_progress: OnProgress) -> Source:
+    image_size = default_image_size(common.backbone)
+    data = load_data(name, image_size=image_size, on_progress=on_progress)
+    origin = load_origin(common, data, device, on_progress)
+    if common.finetune:
+        return ImageSource(data.name, name, image_size)
+    return store_features(data, origin, device, on_progress)
+
+
+def impossible_noises(source: Source, noises: Iterable[str], common: TrainingConfig, folder: Path) -> dict[str, str]:
+    """Try which noises a data set can have: not all have a tree of classes, for one."""
+    reasons = dict[str, str]()
+    for noise in noises:
+        if next(outcomes_of(folder, source.name, noise), None) is not None:
+            continue
+        config = replace(common, noise=noise)
+        try:
+            noisy_labels(config, prepare(config, source.open(), torch.device("cpu")))
+        except UsageError as error:
+            reasons[noise] = str(error)
+    return reasons

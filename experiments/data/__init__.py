@@ -1,0 +1,11 @@
+"""Data sets by name, beside the application's glyphs: each file declares its own in a ``NAMED``."""
+
+from importlib import import_module
+
+from robustdml.data.named import NAMED
+
+# In the order in which messages name them.
+_FILES = ("hanzi", "hangul", "icons", "digits", "glosses", "tables", "signals", "mixtures")
+
+for _file in _FILES:
+    NAMED |= import_module(f"{__name__}.{_file}").NAMED

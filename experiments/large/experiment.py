@@ -1,0 +1,92 @@
+"""The large demo: features once, then each contender in a process of its own; what is done stays done."""
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.large.contenders import Contender
+from experiments.large.trial import CPU, Task
+from robustdml.cache import make_once, read_array, write_text, write_whole
+from robustdml.config import TrainingConfig
+from robustdml.data import RetrievalData
+from robustdml.errors import UsageError
+from robustdml.evaluation import retrieval_metrics
+from robustdml.networks.origin import load_origin
+from robustdml.networks.stored_features import StoredSplit, store_features
+from robustdml.plain_files import read_json
+from robustdml.progress import OnProgress
+
+NOISE = "symmetric:0.5"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is trained."""
+
+    epochs: int  # As in `TrainingConfig`
+    embedding_size: int
+    threads: int  # Of torch in every process
+
+
+def untouched(data: RetrievalData, on_progress: OnProgress) -> tuple[dict[str, tuple[str, str]], dict[str, float]]:
+    """Make the features of both splits by the backbone that goes with the data, once, and score them as they are."""
+    stored = store_features(data, load_origin(TrainingConfig(), data, CPU, on_progress), CPU, on_progress)
+    splits = {"train": stored.train, "test": stored.test}
+    files = {part: (str(split.path), str(_labels_file(split))) for part, split in splits.items()}
+    scores = Path(files["test"][1]).with_suffix(".json")
+    if not scores.exists():
+        on_progress("nearest neighbours of the features as they are", 0, 0)
+        metrics = retrieval_metrics(read_array(Path(files["test"][0])), data.test.labels)
+        write_text(scores, json.dumps(metrics))
+    return files, read_json(scores, "file of scores; delete it, and it is made again")
+
+
+def run_missing(
+    contenders: Sequence[Contender],
+    files: dict[str, tuple[str, str]],
+    data_name: str,
+    scale: Scale,
+    folder: Path,
+    on_done: Callable[[Contender, dict[str, Any]], None],
+) -> dict[str, dict[str, Any]]:
+    """Train every contender that has no result of these settings in the folder yet."""
+    results = {}
+    for contender in contenders:
+        task = Task(contender.name, NOISE, data=data_name, **asdict(scale), train=files["train"], test=files["test"])
+        result = _read(folder / f"{contender.name}.json", task) or _run(task, folder)
+        results[contender.name] = result
+        on_done(contender, result)
+    return results
+
+
+def _run(task: Task, folder: Path) -> dict[str, Any]:
+    result = folder / f"{task.contender}.json"
+    module, told = "experiments.large.trial", json.dumps(asdict(task))
+    status = subprocess.run([sys.executable, "-m", module, told, str(result)], check=False).returncode
+    done = _read(result, task) if status == 0 else None
+    if done is None:
+        raise UsageError(f"{task.contender} failed (exit status {status}); what it said is above")
+    return done
+
+
+def _read(path: Path, task: Task) -> dict[str, Any] | None:
+    """A result of the same task."""
+    if not path.exists():
+        return None
+    result = read_json(path, "result of the large demo; delete it, and it is trained again")
+    return result if result.get("task") == json.loads(json.dumps(asdict(task))) else None
+
+
+def _labels_file(split: StoredSplit) -> Path:
+    """The labels beside the features; the name holds what both depend on."""
+    digest = hashlib.sha256(split.labels.tobytes()).hexdigest()[:16]
+    path = split.path.with_name(f"{split.path.stem}-labels-{digest}.npy")
+    make_once(lambda: write_whole(path, lambda file: np.save(file, split.labels)), path)
+    return path

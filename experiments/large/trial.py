@@ -1,0 +1,126 @@
+"""One contender's run, in a process of its own, so that nothing of another is in its memory.
+
+``python -m experiments.large.trial TASK RESULT.json`` trains as TASK, a text in JSON, says, and
+writes what it measured.
+"""
+
+import json
+import statistics
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from experiments.large import process_memory
+from experiments.large.contenders import BY_NAME, Contender
+from robustdml.cache import write_text
+from robustdml.config import TrainingConfig
+from robustdml.data import RetrievalData, Split
+from robustdml.networks.preparation import prepare
+from robustdml.progress import progress_bar
+from robustdml.recorder import Recorder
+from robustdml.run.run import Run
+from robustdml.run.trials import prepare_run
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be trained, as its process is told."""
+
+    contender: str  # A key of `experiments.large.contenders.BY_NAME`
+    noise: str  # As in `TrainingConfig`
+    epochs: int  # As there
+    embedding_size: int
+    threads: int  # Of torch
+    data: str  # What reports call the data
+    train: tuple[str, str]  # Files of features, float32 (N, F), and labels, int64 (N,)
+    test: tuple[str, str]
+
+    def read_data(self) -> RetrievalData:
+        """Read the features into memory: mapped, their pages would count where they are first used."""
+        train, test = (
+            Split(np.load(features), labels, tuple(map(str, range(int(labels.max()) + 1))))
+            for features, labels in ((path, np.load(of_labels)) for path, of_labels in (self.train, self.test))
+        )
+        return RetrievalData(self.data, train, test)
+
+
+class Clock(Recorder):
+    """Takes the time of every step, and the peak of memory when the last of an epoch is done."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.peak: int | None = None
+        self._last = 0.0
+
+    def start_epoch(self) -> None:
+        """Forget what came before: the evaluation of the last epoch."""
+        process_memory.forget_peak()
+        self._last = time.perf_counter()
+
+    def step(self, step: int, steps: int, loss: Tensor | None) -> None:
+        """Take note of a step."""
+        now = time.perf_counter()
+        self.seconds.append(now - self._last)
+        self._last = now
+        if step == steps and (peak := process_memory.peak()) is not None:
+            self.peak = max(peak, self.peak or 0)
+
+
+def run(task: Task) -> dict[str, Any]:
+    """Train a contender."""
+    torch.set_num_threads(task.threads)
+    contender = BY_NAME[task.contender]
+    data = task.read_data()
+    _warm_up(contender)
+    before = process_memory.forget_peak()
+    with progress_bar(f"{contender.title}, {contender.whose}") as report:
+        trained, clock = _train(contender, contender.config(task.noise, task.epochs, task.embedding_size), data, report)
+    parameters = [*trained.embedder.parameters(), *trained.loss.parameters()]
+    counted = 4 * sum(parameter.nbytes for parameter in parameters)
+    state = [] if trained.filter is None else [*trained.filter.parameters(), *trained.filter.buffers()]
+    return {
+        "task": asdict(task),
+        "history": trained.history,
+        "seconds": trained.phase_one_seconds + sum(record["seconds"] for record in trained.history),
+        "step_seconds": statistics.median(clock.seconds),
+        "extra_bytes": None if before is None or clock.peak is None else clock.peak - before - counted,
+        "filter_bytes": sum(tensor.nbytes for tensor in state),
+    }
+
+
+def _train(contender: Contender, config: TrainingConfig, data: RetrievalData, report: Any) -> tuple[Run, Clock]:
+    torch.manual_seed(config.seed)
+    training = Run(config, prepare(config, data, CPU, report), CPU, contender.make_method())
+    clock = Clock()
+    prepare_run(training, report)
+    while training.epoch < config.epochs:
+        clock.start_epoch()
+        training.train_epoch(report, [clock])
+    return training, clock
+
+
+def _warm_up(contender: Contender) -> None:
+    """Train a little on little data, so that libraries have their threads, code and workspaces."""
+    random = np.random.default_rng(0)
+    labels = np.repeat(np.arange(64), 12)
+    features = random.normal(size=(len(labels), 32)).astype(np.float32)
+    split = Split(features, labels, tuple(map(str, range(64))))
+    config = contender.config("symmetric:0.5", epochs=2, embedding_size=16)
+    _train(contender, config, RetrievalData("warm-up", split, split), lambda *_: None)
+
+
+def main(task: str, result: str) -> None:
+    """Do what is told."""
+    write_text(Path(result), json.dumps(run(Task(**json.loads(task))), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

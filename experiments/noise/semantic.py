@@ -1,0 +1,32 @@
+"""Semantic noise: a class is mistaken for one that is near it in a tree of classes."""
+
+import numpy as np
+
+from experiments.taxonomy import ClassTree
+from robustdml.noise.shares import Labels, NoisyLabels, check_labels, choose_share_of_each_class
+
+
+def semantic(labels: Labels, rate: float, seed: int, tree: ClassTree) -> NoisyLabels:
+    """Move a given share of each class to the classes that it is most easily taken for.
+
+    From the leaf of the true class one walks up to the first node that has several children; the wrong label is drawn
+    uniformly among the leaves under that node's *other* children.
+
+    References
+    ----------
+    Barbany et al., "ProcSim: Proxy-based Confidence for Robust Similarity Learning", WACV 2024, section 3.6.
+
+    Examples
+    --------
+    >>> from experiments.taxonomy import tree_from_parents
+    >>> tree = tree_from_parents({"wren": "bird", "tern": "bird", "carp": "fish"}, ["wren", "tern", "carp"])
+    >>> noisy, changed = semantic(np.repeat([0, 1], 4), rate=0.5, seed=0, tree=tree)
+    >>> sorted(zip(np.repeat([0, 1], 4)[changed].tolist(), noisy[changed].tolist()))
+    [(0, 1), (0, 1), (1, 0), (1, 0)]
+    """
+    check_labels(labels, rate, tree.num_classes)
+    random = np.random.default_rng(seed)
+    changed = choose_share_of_each_class(labels, rate, random, tree.num_classes)
+    noisy = labels.astype(np.int64)
+    noisy[changed] = tree.draw_confused(noisy[changed], random)
+    return noisy, changed

@@ -1,0 +1,57 @@
+"""The outcomes on all data sets, as the statistics ask for them."""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.comparison.entries import Entry
+from experiments.comparison.results import Results
+
+# The method that is held against all the others.
+FOCUS = "robust"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What was run, by data set."""
+
+    results: Mapping[str, Results]  # By name of the data set
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Rows, in the order of the runs."""
+        return list(dict.fromkeys(entry for results in self.results.values() for entry in results.entries))
+
+    @property
+    def focus(self) -> Entry | None:
+        """The method that is held against the others, where it was run."""
+        return next((entry for entry in self.entries if entry.name == FOCUS), None)
+
+    @property
+    def others(self) -> list[Entry]:
+        """All rows but that one."""
+        return [entry for entry in self.entries if entry.name != FOCUS]
+
+    def cells(self) -> Iterator[tuple[str, str]]:
+        """Go through the columns of all data sets."""
+        for data, results in self.results.items():
+            for noise in results.noises:
+                yield data, noise
+
+    def mean(self, data: str, entry: str, noise: str, key: str) -> float | None:
+        """Average a quantity over the seeds."""
+        values = self.results[data].values(entry, noise, key)
+        return statistics.fmean(values) if values else None
+
+    def means(self, names: Sequence[str], key: str) -> dict[str, NDArray[np.float64]]:
+        """Average a quantity over the seeds, for cells in which all rows were run."""
+        found: dict[str, list[list[float]]] = {}
+        for data, noise in self.cells():
+            values = [self.mean(data, name, noise, key) for name in names]
+            known = [value for value in values if value is not None]
+            if len(known) == len(names):
+                found.setdefault(data, []).append(known)
+        return {data: np.array(rows) for data, rows in found.items()}

@@ -1,0 +1,57 @@
+"""Taxonomies by name: from Unicode names, from names of icons, from WordNet, or from a file of one's own."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.taxonomy.hangul import tree_from_hangul
+from experiments.taxonomy.icon_names import tree_from_icon_names
+from experiments.taxonomy.tree import ClassTree, tree_from_parents
+from experiments.taxonomy.unicode_names import tree_from_unicode_names
+from experiments.taxonomy.wordnet import tree_from_wordnet
+from robustdml.errors import UsageError, did_you_mean, expanded
+
+
+def load_taxonomy(source: str, class_names: Sequence[str]) -> ClassTree:
+    """Build the tree of some classes as a text says.
+
+    Examples
+    --------
+    >>> tree = load_taxonomy("unicode", ["LATIN SMALL LETTER A", "LATIN SMALL LETTER B"])
+    >>> type(tree).__name__
+    'ClassTree'
+    """
+    if source == "unicode":
+        return tree_from_unicode_names(class_names)
+    if source == "hangul":
+        return tree_from_hangul(class_names)
+    if source == "icons":
+        return tree_from_icon_names(class_names)
+    if source == "wordnet" or source.startswith("wordnet:"):
+        return tree_from_wordnet(class_names, source.partition(":")[2] or "entity")
+    path = expanded(source)
+    if not path.is_file():
+        found = "no file" if path.exists() else "no such file"
+        expected = "expected unicode, hangul, icons, wordnet, wordnet:ROOT or a file of node⇥parent lines"
+        close = did_you_mean(source, ("unicode", "hangul", "icons", "wordnet"))
+        raise UsageError(f"taxonomy {source!r}: {found}; {expected}{close}")
+    return tree_from_parents(_read_parents(path), class_names)
+
+
+def _read_parents(path: Path) -> dict[str, str]:
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not a readable text in UTF-8 ({error})") from error
+    parents: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        fields = [field.strip() for field in line.split("\t")]
+        if len(fields) != 2 or not all(fields):
+            raise UsageError(f"{path}, line {number}: {line!r}; expected a node, a tab and its parent")
+        node, parent = fields
+        if parents.setdefault(node, parent) != parent:
+            raise UsageError(
+                f"{path}, line {number}: {node!r} has a second parent, {parent!r} beside {parents[node]!r}"
+            )
+    return parents

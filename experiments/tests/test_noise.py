@@ -1,0 +1,267 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.noise import class_conditional, long_tailed, semantic, small_cluster
+from experiments.noise.class_conditional import share_out
+from experiments.taxonomy import tree_from_parents
+from robustdml.errors import UsageError
+from robustdml.noise import NoiseSources, apply_noise, noise_rate, symmetric
+
+PARENTS = {"wren": "bird", "tern": "bird", "carp": "fish", "bird": "animal", "fish": "animal", "oak": "plant"}
+NAMES = ["wren", "carp", "oak", "tern"]
+
+
+def no_sources():
+    return NoiseSources(lambda: pytest.fail("features"), lambda: pytest.fail("tree"))
+
+
+@given(
+    sizes=st.lists(st.integers(0, 40), min_size=2, max_size=12),
+    rate=st.floats(0, 1),
+    seed=st.integers(0, 2**32),
+)
+def test_share_of_each_class_is_exact(sizes, rate, seed):
+    labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    before = labels.copy()
+    tree = tree_from_parents(
+        {str(label): f"group {label // 3}" for label in range(len(sizes))}, [*map(str, range(len(sizes)))]
+    )
+    for noisy, changed in (
+        symmetric(labels, rate, seed, len(sizes)),
+        semantic(labels, rate, seed, tree),
+        long_tailed(labels, rate, seed, len(sizes)),
+    ):
+        assert np.array_equal(labels, before)
+        assert np.array_equal(noisy != labels, changed)
+        assert noisy.dtype == np.int64
+        for label, size in enumerate(sizes):
+            assert changed[labels == label].sum() == int(np.floor(rate * size + 0.5))
+        if len(labels):
+            assert noisy.min() >= 0
+            assert noisy.max() < len(sizes)
+
+
+def test_wrong_labels_are_uniform_over_the_others():
+    labels = np.repeat(np.arange(5), 8000)
+    noisy, changed = symmetric(labels, 0.5, 0, 5)
+    counts = np.zeros((5, 5))
+    np.add.at(counts, (labels[changed], noisy[changed]), 1)
+    assert np.array_equal(np.diag(counts), np.zeros(5))
+    # 1000 expected in each cell, standard deviation 27.
+    assert np.abs(counts[~np.eye(5, dtype=bool)] - 1000).max() < 5 * 27.4
+
+
+def test_semantic_noise_is_uniform_over_the_classes_confused_with():
+    tree = tree_from_parents(PARENTS, NAMES)
+    labels = np.repeat(np.arange(4), 6000)
+    noisy, changed = semantic(labels, 0.5, 3, tree)
+    counts = np.zeros((4, 4))
+    np.add.at(counts, (labels[changed], noisy[changed]), 1)
+    # Wren and tern are taken for each other, carp for both, oak for any animal.
+    expected = np.array([[0, 0, 0, 3000], [1500, 0, 0, 1500], [1000, 1000, 0, 1000], [3000, 0, 0, 0]])
+    assert np.abs(counts - expected).max() < 5 * 31.7
+    assert np.array_equal(counts == 0, expected == 0)
+
+
+@settings(max_examples=30)
+@given(
+    sizes=st.lists(st.integers(0, 20), min_size=3, max_size=8),
+    rate=st.floats(0, 0.7),
+    seed=st.integers(0, 2**32),
+    distinct=st.booleans(),
+)
+def test_small_clusters_dissolve_whole_classes(sizes, rate, seed, distinct):
+    random = np.random.default_rng(seed)
+    labels = random.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    features = random.normal(size=(len(labels), 4)) if distinct else np.ones((len(labels), 4))
+    wanted = int(np.floor(rate * len(labels) + 0.5))
+    occupied = sum(size > 0 for size in sizes)
+    if wanted > len(labels) - max(sizes) or occupied < 2:
+        return
+    noisy, changed = small_cluster(labels, rate, seed, len(sizes), features)
+    assert np.array_equal(noisy != labels, changed)
+    assert changed.sum() == wanted
+    shares = [changed[labels == label].mean() for label in range(len(sizes)) if sizes[label]]
+    # Whole classes but for the last one; the others are untouched.
+    assert sum(0 < share < 1 for share in shares) <= 1
+    sources = {int(label) for label in labels[changed]}
+    assert sources.isdisjoint(noisy[changed].tolist())
+
+
+def test_clusters_stay_together():
+    random = np.random.default_rng(0)
+    labels = np.repeat(np.arange(20), 40)
+    drawing = np.arange(len(labels)) // 4
+    features = random.normal(size=(200, 16))[drawing] + 0.01 * random.normal(size=(len(labels), 16))
+    noisy, changed = small_cluster(labels, 0.5, 1, 20, features, cluster_size=4)
+    assert len(np.unique(noisy)) == 10
+    of_drawing = noisy.reshape(-1, 4)
+    assert (of_drawing == of_drawing[:, :1]).all(1)[changed.reshape(-1, 4).all(1)].mean() > 0.8
+    # Ten clusters of a class of 40 do not all go to one class.
+    assert min(len(np.unique(noisy[labels == label])) for label in np.unique(labels[changed])) > 2
+    again = small_cluster(labels, 0.5, 1, 20, features, cluster_size=4)[0]
+    assert np.array_equal(noisy, again)
+    assert not np.array_equal(noisy, small_cluster(labels, 0.5, 2, 20, features, cluster_size=4)[0])
+
+
+@pytest.mark.parametrize("noise", ["symmetric", "long-tailed", "class-conditional"])
+def test_is_a_pure_function_of_the_seed(noise):
+    labels, features = np.repeat(np.arange(10), 20), np.random.default_rng(0).normal(size=(200, 3))
+    sources = NoiseSources(lambda: features, lambda: pytest.fail("tree"))
+    first, again, other = (apply_noise(f"{noise}:0.3", labels, seed, 10, sources)[0] for seed in (4, 4, 5))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_long_tailed_noise_flows_to_the_popular():
+    labels = np.repeat(np.arange(6), 20_000)
+    noisy, changed = long_tailed(labels, 0.5, 0, 6)
+    counts = np.zeros((6, 6))
+    np.add.at(counts, (labels[changed], noisy[changed]), 1)
+    # The ranks are read off the sums, in which a popular class lacks only what its own samples would bring.
+    order = np.argsort(-counts.sum(axis=0))
+    popularity = np.empty(6)
+    popularity[order] = 1 / np.arange(1, 7)
+    expected = np.where(np.eye(6, dtype=bool), 0, popularity)
+    expected *= 10_000 / expected.sum(axis=1, keepdims=True)
+    # Standard deviations are at most 50.
+    assert np.abs(counts - expected).max() < 5 * 50
+    assert np.array_equal(counts == 0, np.eye(6, dtype=bool))
+    ranks = {tuple(np.argsort(-np.bincount(long_tailed(labels, 0.5, seed, 6)[0]))) for seed in range(3)}
+    assert len(ranks) == 3
+
+
+@given(
+    sizes=st.lists(st.integers(0, 40), min_size=2, max_size=12),
+    rate=st.floats(0, 0.49),
+    seed=st.integers(0, 2**32),
+)
+def test_class_conditional_noise_has_its_overall_rate_exactly(sizes, rate, seed):
+    random = np.random.default_rng(seed)
+    labels = random.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    features = random.normal(size=(len(labels), 3))
+    occupied = {label for label, size in enumerate(sizes) if size}
+    if len(occupied) < 2:
+        return
+    before = labels.copy()
+    noisy, changed = class_conditional(labels, rate, seed, len(sizes), features)
+    assert np.array_equal(labels, before)
+    assert np.array_equal(noisy != labels, changed)
+    assert noisy.dtype == np.int64
+    assert changed.sum() == int(np.floor(rate * len(labels) + 0.5))
+    assert set(noisy.tolist()) <= occupied
+    for label in occupied:
+        # Within 1 of the quota, which is within half of the rate.
+        assert (rate / 2) * sizes[label] - 1 < changed[labels == label].sum() < (3 * rate / 2) * sizes[label] + 1
+        assert len(set(noisy[changed & (labels == label)].tolist())) <= 3
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.5, 0.65])
+def test_class_conditional_noise_has_few_targets_in_unequal_shares(rate):
+    # Classes on an arc: the nearest are those beside it.
+    angles = np.deg2rad([0, 10, 21, 33, 46, 60, 75])
+    labels = np.repeat(np.arange(7), 1000)
+    features = np.stack([np.cos(angles), np.sin(angles)], axis=1)[labels] * np.linspace(1, 9, 7000)[:, None]
+    noisy, changed = class_conditional(labels, rate, 1, 7, features)
+    near = [[1, 2, 3], [0, 2, 3], [1, 3, 0], [2, 4, 1], [3, 5, 2], [4, 6, 3], [5, 4, 3]]
+    rates = []
+    for label, others in enumerate(near):
+        given = np.bincount(noisy[labels == label], minlength=7)
+        rates.append(1 - given[label] / 1000)
+        # Exact shares, within the rounding.
+        assert np.abs(given[others] - np.array([0.5, 0.3, 0.2]) * 1000 * rates[-1]).max() <= 1
+        assert given.argmax() == label
+        assert given[others].sum() == changed[labels == label].sum()
+    assert np.mean(rates) == pytest.approx(rate, abs=1e-9)
+    assert len({round(value, 3) for value in rates}) > 4
+    # 0.65 leaves little room below 2/3.
+    assert max(rates) - min(rates) > (0.02 if rate > 0.6 else rate / 4)
+
+
+@given(
+    quotas=st.lists(st.integers(0, 10**6).map(lambda number: number / 97), min_size=1, max_size=20),
+)
+def test_quotas_are_shared_out_whole(quotas):
+    quotas = np.array(quotas)
+    total = int(np.floor(quotas.sum() + 0.5))
+    counts = share_out(quotas, total)
+    assert counts.sum() == total
+    assert np.abs(counts - quotas).max() <= 1
+
+
+def test_specs():
+    labels = np.repeat(np.arange(4), 10)
+    noisy, changed = apply_noise("none", labels, 0, 4, no_sources())
+    assert np.array_equal(noisy, labels)
+    assert not changed.any()
+    noisy, changed = apply_noise("symmetric:.3", labels, 7, 4, no_sources())
+    assert np.array_equal(noisy, symmetric(labels, 0.3, 7, 4)[0])
+    assert changed.sum() == 12
+    features, tree = np.random.default_rng(0).normal(size=(40, 3)), tree_from_parents(PARENTS, NAMES)
+    sources = NoiseSources(lambda: features, lambda: tree)
+    noisy, _ = apply_noise("small-cluster:0.5", labels, 7, 4, sources)
+    assert np.array_equal(noisy, small_cluster(labels, 0.5, 7, 4, features)[0])
+    noisy, _ = apply_noise("semantic:0.5", labels, 7, 4, sources)
+    assert np.array_equal(noisy, semantic(labels, 0.5, 7, tree)[0])
+    noisy, _ = apply_noise("long-tailed:0.5", labels, 7, 4, no_sources())
+    assert np.array_equal(noisy, long_tailed(labels, 0.5, 7, 4)[0])
+    noisy, _ = apply_noise("class-conditional:0.5", labels, 7, 4, sources)
+    assert np.array_equal(noisy, class_conditional(labels, 0.5, 7, 4, features)[0])
+    assert [noise_rate(spec) for spec in ("none", "semantic:0.2")] == [0.0, 0.2]
+
+
+@pytest.mark.parametrize(
+    "spec", ["", "symmetric", "symmetric:", "symmetric:1.5", "symmetric:-0.1", "foo:0.5", "symmetric:nan"]
+)
+def test_bad_specs_are_named(spec):
+    with pytest.raises(
+        UsageError, match="expected one of none, symmetric:RATE, small-cluster:RATE, semantic:RATE, long"
+    ):
+        apply_noise(spec, np.arange(3), 0, 3, no_sources())
+
+
+@pytest.mark.parametrize(
+    ("labels", "rate", "classes", "message"),
+    [
+        (np.arange(3), 1.5, 3, "rate=1.5"),
+        (np.arange(3), float("nan"), 3, "rate=nan"),
+        (np.arange(3.0), 0.5, 3, "float64"),
+        (np.zeros((2, 2), dtype=int), 0.5, 3, r"shape \(2, 2\)"),
+        (np.arange(4), 0.5, 3, "0 to 3; expected 0 to 2"),
+        (np.array([-1, 0]), 0.5, 3, "-1"),
+        (np.zeros(3, dtype=int), 0.5, 1, "second class"),
+    ],
+)
+def test_bad_arguments(labels, rate, classes, message):
+    with pytest.raises(UsageError, match=message):
+        symmetric(labels, rate, 0, classes)
+
+
+def test_bad_arguments_of_class_conditional():
+    labels, features = np.arange(12) % 4, np.eye(12)
+    for arguments, message in (
+        ((labels, 0.7, 0, 4, features), r"rate=0.7: of 4 classes .* only below a rate of 0.667"),
+        ((labels % 2, 0.5, 0, 4, features), r"rate=0.5: of 2 classes .* only below a rate of 0.500"),
+        ((labels, 1.5, 0, 4, features), "rate=1.5: the share"),
+        ((labels, 0.5, 0, 4, features[:5]), r"\(5, 12\): expected \(12, F\)"),
+        ((np.zeros(12, dtype=int), 0.5, 0, 4, features), "labels of one class alone"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            class_conditional(*arguments)
+    noisy, changed = class_conditional(labels, 0.0, 0, 4, features)
+    assert np.array_equal(noisy, labels) and not changed.any()
+
+
+def test_bad_arguments_of_small_cluster():
+    labels, features = np.arange(6) % 3, np.eye(6)
+    for arguments, message in (
+        ((labels, 1.0, 0, 3, features), "6 wrong labels dissolve all 3 classes"),
+        ((labels, 0.5, 0, 3, features[:5]), r"\(5, 6\): expected \(6, F\)"),
+        ((labels, 0.5, 0, 3, features, 0.5), "cluster_size=0.5"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            small_cluster(*arguments)
+    noisy, changed = small_cluster(labels, 0.0, 0, 3, features)
+    assert np.array_equal(noisy, labels) and not changed.any()

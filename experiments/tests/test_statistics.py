@@ -1,0 +1,274 @@
+"""What several data sets say together, against figures worked out by hand and by others."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from experiments.bench import gain
+from experiments.comparison.cells import Cell
+from experiments.comparison.entries import ENTRIES
+from experiments.comparison.results import Results
+from experiments.comparison.section import markdown, page
+from experiments.statistics.bars import bars
+from experiments.statistics.paired import Difference, mean_over_data, paired_difference
+from experiments.statistics.ranks import Ranks, rank
+from experiments.statistics.sections import bar_rows, difference_rows, sections, summary_rows
+from experiments.statistics.suite import Suite
+from robustdml.config import TrainingConfig
+
+RECALL, PRECISION = "precision_at_1", "mean_average_precision_at_r"
+
+
+def make_suite(values, untouched=0.5, rejected=0.0):
+    """A suite of ``{data: {noise: {entry: one value a seed, or one}}}``; both metrics are that value."""
+
+    def outcome(entry, value):
+        summary = {RECALL: value, PRECISION: value, "untouched": {RECALL: untouched, PRECISION: untouched}}
+        return {"summary": summary | ({"right_rejected": rejected} if entry == "robust" else {})}
+
+    return Suite(
+        {
+            data: Results(
+                (Cell(data, ENTRIES[entry], noise, seed, TrainingConfig()), outcome(entry, value))
+                for noise, rows in noises.items()
+                for entry, given in rows.items()
+                for seed, value in enumerate(np.atleast_1d(given).tolist())
+            )
+            for data, noises in values.items()
+        }
+    )
+
+
+def test_a_paired_difference_by_hand():
+    # Differences 1, 2, 3: mean 2, deviation 1, t of two degrees of freedom 4.3027.
+    found = paired_difference({0: 4.0, 1: 6.0, 2: 8.0}, {0: 3.0, 1: 4.0, 2: 5.0, 7: 99.0})
+    assert found.mean == pytest.approx(2)
+    assert (found.low, found.high) == pytest.approx((2 - 4.30265 / 3**0.5, 2 + 4.30265 / 3**0.5), abs=1e-4)
+    assert found.verdict == "undecided"
+    # The seeds themselves are far apart, and say nothing against a difference that is the same in each.
+    level = paired_difference({0: 0.1, 1: 0.5, 2: 0.9}, {0: 0.0, 1: 0.4, 2: 0.8})
+    assert level.verdict == "above" and level.high - level.low < 1e-9
+    assert paired_difference({0: 0.1, 1: 0.11}, {0: 0.3, 1: 0.31}).verdict == "below"
+    assert paired_difference({0: 0.4}, {0: 0.3}) == Difference(pytest.approx(0.1))
+    assert paired_difference({0: 0.4}, {0: 0.3}).verdict == "undecided"
+    assert paired_difference({0: 0.4}, {1: 0.3}) is None
+
+
+def test_the_bootstrap_draws_data_sets():
+    # Three data sets: 27 draws, of which the lowest and the highest have a share of 1/27 each, more than 2.5 %.
+    found = mean_over_data([0.0, 1.0, 2.0])
+    assert (found.mean, found.low, found.high) == (1.0, 0.0, 2.0)
+    # Ten: against all 92,378 draws, told apart by how often each data set is in them, by a far larger sample here.
+    values = [0.0, 0.1, 0.3, 0.2, 0.9, 0.4, 0.6, 0.5, 0.2, 0.8]
+    draws = np.random.default_rng(1).choice(values, (200_000, 10)).mean(1)
+    found = mean_over_data(values)
+    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(draws, [0.025, 0.975])), abs=0.01)
+    assert found == mean_over_data(values)
+    assert mean_over_data([0.3]) == Difference(0.3)
+
+
+def ranks_of(by_data):
+    by_data = np.array(by_data, float)
+    return Ranks(tuple("abcdefgh"[: by_data.shape[1]]), by_data, len(by_data), 0)
+
+
+def test_the_critical_difference_and_friedman_are_those_of_demsar():
+    # Table 6 of Demšar 2006: four classifiers on 14 data sets, their ranks by AUC.
+    table = """4 3 2 1; 1 2 3 4; 4 1 2 3; 4 1 3 2; 4 2 3 1; 1 2.5 4 2.5; 3 2 4 1; 2.5 2.5 4 1; 4 3 2 1; 2.5 2.5 2.5 2.5;
+    4 2.5 1 2.5; 3 2 4 1; 4 1 2 3; 3 1 4 2"""
+    ranks = ranks_of([list(map(float, row.split())) for row in table.split(";")])
+    assert ranks.average == pytest.approx([3.143, 2.000, 2.893, 1.964], abs=5e-4)
+    assert ranks.critical_difference == pytest.approx(1.25, abs=5e-3)
+    # χ² = 9.28 by his formula, which knows no ties, at three degrees of freedom: p = 0.0257; ties make it less.
+    assert 0.015 < ranks.friedman < 0.0257
+    assert ranks.order == [3, 1, 2, 0]
+
+
+def test_friedman_by_hand():
+    # Three rows in the same order in all of four data sets: χ² = 12·4/(3·4)·Σ(R − 2)² = 8, p = e⁻⁴.
+    assert ranks_of([[1, 2, 3]] * 4).friedman == pytest.approx(np.exp(-4))
+    assert ranks_of([[2, 2, 2]] * 4).friedman == 1
+    assert ranks_of([[1, 2]] * 4).friedman is None and ranks_of([[1, 2, 3]]).friedman is None
+
+
+def test_ranks_by_hand_and_a_data_set_counts_once():
+    names = ("robust", "contrastive", "proxy-anchor")
+    suite = make_suite(
+        {
+            "first": {
+                "none": dict(zip(names, (0.9, 0.8, 0.7), strict=True)),  # 1 2 3
+                "symmetric:0.5": dict(zip(names, (0.5, 0.5, 0.4), strict=True)),  # 1.5 1.5 3
+                "semantic:0.5": dict(zip(names, (0.5, 0.6, 0.7), strict=True)),  # 3 2 1
+            },
+            "second": {"none": dict(zip(names, ([0.8, 1.0], [0.7, 0.7], [0.95, 0.95]), strict=True))},  # 2 3 1
+            "third": {"none": {"robust": 0.9, "contrastive": 0.5}},
+        }
+    )
+    ranks = rank(suite, RECALL)
+    assert ranks.names == names
+    assert ranks.by_data == pytest.approx(np.array([[5.5 / 3, 5.5 / 3, 7 / 3], [2, 3, 1]]))
+    assert (ranks.cells, ranks.cells_left_out) == (4, 1)
+    assert ranks.average == pytest.approx([(5.5 / 3 + 2) / 2, (5.5 / 3 + 3) / 2, (7 / 3 + 1) / 2])
+    behind = ranks.behind(1, 0)
+    assert (behind.mean, behind.low, behind.high) == pytest.approx((0.5, 0, 1))
+    assert rank(make_suite({"a": {"none": {"robust": 0.5}}}), RECALL) is None
+
+
+def test_more_cells_of_the_same_data_set_do_not_narrow_the_interval():
+    def suite(noises):
+        rows = [{"robust": robust, "contrastive": 0.85} for robust in (0.9, 0.8, 0.9)]
+        return make_suite({f"data {place}": dict.fromkeys(noises, row) for place, row in enumerate(rows)})
+
+    few = rank(suite(["none"]), RECALL).interval(0)
+    many = rank(suite(["none", "symmetric:0.2", "symmetric:0.5", "symmetric:0.7"]), RECALL).interval(0)
+    assert few == many and few.high - few.low == 1
+
+
+GOOD = {"robust": 0.90, "contrastive": 0.85, "proxy-anchor": 0.80, "soft-triple-prism-vmf": 0.95}
+DATA = [f"data {letter}" for letter in "abcde"]
+NOISES = ("none", "symmetric:0.2", "symmetric:0.5")
+
+
+def with_cells(*changes, **arguments):
+    """All cells as in `GOOD`, but for changes ``(data, noise, entry, value)``; None takes the value away."""
+    values = {data: {noise: dict(GOOD) for noise in NOISES} for data in DATA}
+    for data, noise, entry, value in changes:
+        if value is None:
+            del values[data][noise][entry]
+        else:
+            values[data][noise][entry] = value
+    return make_suite(values, **arguments)
+
+
+def verdicts(suite, start):
+    found = [bar for bar in bars(suite) if bar.text.startswith(start)]
+    assert found
+    return found
+
+
+def test_clean_labels_within_a_point_of_the_best_without_a_filter():
+    start = "clean labels: within 1 point"
+    # The row with a filter is above, and no measure here. One point below is within.
+    assert [bar.verdict for bar in verdicts(with_cells(), start)] == ["reached"] * 2
+    edge = ("data c", "none", "proxy-anchor", 0.91)
+    assert [bar.verdict for bar in verdicts(with_cells(edge), start)] == ["reached"] * 2
+    for bar in verdicts(with_cells(("data c", "none", "proxy-anchor", 0.911)), start):
+        assert bar.verdict == "not reached" and bar.found == "4 of 5 data sets, 80%"
+        assert bar.misses == ("data c, none (0.900 : 0.911)",)
+    noisy = ("data c", "symmetric:0.5", "proxy-anchor", 0.99)
+    assert [bar.verdict for bar in verdicts(with_cells(noisy), start)] == ["reached"] * 2
+
+
+def test_never_below_its_base_loss_with_a_fifth_of_the_labels_wrong():
+    start = "noise of 20 % and more: never below its base loss, Contrastive"
+    assert [bar.verdict for bar in verdicts(with_cells(("data a", "none", "contrastive", 0.99)), start)] == [
+        "reached"
+    ] * 2
+    for bar in verdicts(with_cells(("data b", "symmetric:0.2", "contrastive", 0.901)), start):
+        assert bar.verdict == "not reached" and bar.found == "9 of 10 cells, 90%"
+        assert bar.misses == ("data b, symmetric:0.2 (0.900 : 0.901)",)
+
+
+def test_above_the_best_without_a_filter_in_four_fifths_of_the_cells():
+    start = "noise of 20 % and more: above the best"
+    worse = [(data, "symmetric:0.5", "proxy-anchor", 0.90) for data in DATA]  # as good is not above
+    for bar in verdicts(with_cells(*worse[:2]), start):
+        assert bar.verdict == "reached" and bar.found == "8 of 10 cells, 80%" and len(bar.misses) == 2
+    for bar in verdicts(with_cells(*worse[:3]), start):
+        assert bar.verdict == "not reached" and bar.found == "7 of 10 cells, 70%"
+        assert bar.misses[0] == "data a, symmetric:0.5 (0.900 : 0.900)"
+
+
+def test_first_in_rank_with_an_interval_that_excludes_the_second():
+    start = "average rank"
+    without = {**GOOD, "soft-triple-prism-vmf": 0.5}
+    first = make_suite({data: dict.fromkeys(NOISES, without) for data in DATA})
+    assert [bar.verdict for bar in verdicts(first, start)] == ["reached"] * 2
+    assert verdicts(first, start)[0].found == ("1.00 [1.00, 1.00]; Contrastive 2.00, behind by 1.00 [1.00, 1.00]")
+    assert [bar.verdict for bar in verdicts(with_cells(), start)] == ["not reached"] * 2
+    # First on average, but third in two data sets of five: drawn anew, the second may well be before it.
+    third = {**without, "contrastive": 0.99, "proxy-anchor": 0.98}
+    mixed = make_suite({data: dict.fromkeys(NOISES, third if data in DATA[:2] else without) for data in DATA})
+    assert rank(mixed, RECALL).average[:2] == pytest.approx([1.8, 1.6])
+    close = make_suite({data: dict.fromkeys(NOISES, third if data in DATA[:1] else without) for data in DATA})
+    assert rank(close, RECALL).order[0] == 0
+    assert [bar.verdict for bar in verdicts(close, start)] == ["not reached"] * 2
+    assert [bar.verdict for bar in verdicts(make_suite({"a": {"none": GOOD}}), start)] == ["not run"] * 2
+
+
+def test_not_a_point_below_the_untouched_features():
+    start = "any noise: not more than 1 point below"
+    assert [bar.verdict for bar in verdicts(with_cells(untouched=0.91), start)] == ["reached"] * 2
+    for bar in verdicts(with_cells(("data e", "symmetric:0.5", "robust", 0.6), untouched=0.7), start):
+        assert bar.verdict == "not reached" and bar.found == "14 of 15 cells, 93%"
+        assert bar.misses == ("data e, symmetric:0.5 (0.600 : 0.700)",)
+
+
+def test_right_labels_that_are_rejected():
+    start = "clean labels: at most 1%"
+    assert verdicts(with_cells(rejected=0.01), start)[0].verdict == "reached"
+    (bar,) = verdicts(with_cells(rejected=0.011), start)
+    assert bar.verdict == "not reached" and bar.misses[0] == "data a (1.1%)" and len(bar.misses) == 5
+    assert verdicts(with_cells(rejected=None), start)[0].verdict == "not run"
+
+
+def test_what_was_not_run_leaves_a_bar_open_but_hides_no_miss():
+    start = "noise of 20 % and more: never below"
+    absent = ("data a", "symmetric:0.5", "robust", None)
+    for bar in verdicts(with_cells(absent), start):
+        assert bar.verdict == "not run" and bar.found == "9 of 9 cells, 100%; 1 not run"
+    for bar in verdicts(with_cells(absent, ("data b", "symmetric:0.5", "robust", 0.1)), start):
+        assert bar.verdict == "not reached"
+    assert bars(make_suite({"a": {"none": {"contrastive": 0.9}}})) == []
+
+
+def test_tables_and_page_of_a_suite():
+    random = np.random.default_rng(0)
+    rows = {name: (value + 0.001 * random.normal(size=5)).tolist() for name, value in GOOD.items()}
+    suite = make_suite({data: dict.fromkeys(NOISES, rows) for data in DATA})
+    _, *summary = summary_rows(suite, RECALL)
+    assert [row[:4] for row in summary] == [
+        ["Contrastive", "15", "0", "0"],
+        ["Proxy-Anchor", "15", "0", "0"],
+        ["SoftTriple + PRISM vMF-Sim", "0", "15", "0"],
+    ]
+    difference = np.mean(rows["robust"]) - np.mean(rows["contrastive"])
+    assert summary[0][4].startswith(f"{100 * difference:+.1f} [")
+    table = difference_rows(suite, RECALL)
+    assert len(table) == 16 and table[1][0] == "data a, none" and table[1][1].startswith(f"{100 * difference:+.1f} [")
+    parts = sections(suite)
+    text = page(parts, "")
+    for bar in bar_rows(suite)[1:]:
+        assert bar[2] in ("reached", "not reached", "not run") and bar[3] in text
+    assert "Friedman: p = " in markdown(parts) and "Nemenyi" in markdown(parts)
+    assert text.count("data:image/svg+xml") == 2
+    assert [part.file_name for part in parts if part.picture] == ["average-ranks-by-recall-1", "average-ranks-by-map-r"]
+
+
+def test_the_bars_and_the_method_that_they_are_for_are_declared():
+    assert ENTRIES["robust"].base in ENTRIES and not ENTRIES["robust"].unfiltered
+    assert ENTRIES["contrastive"].unfiltered and ENTRIES["bspml"].unfiltered
+    assert not ENTRIES["soft-triple-prism-vmf"].unfiltered
+    assert [entry.name for entry in ENTRIES.values() if entry.base] == ["robust"]
+    texts = [(bar.text, bar.metric) for bar in bars(with_cells())]
+    assert len(set(texts)) == len(texts) == 11
+
+
+def test_the_gain_of_a_method_over_its_base(tmp_path, monkeypatch, capsys):
+    def run(data, entry, seed, value, auc):
+        return {"data": data, "noise": "none", "entry": entry, "seed": seed,
+                "summary": {PRECISION: value, "clean_auc": auc}}  # fmt: skip
+
+    runs = [run("a", "procsim", 0, 0.5, 0.75), run("a", "procsim", 1, 0.25, 1.0), run("b", "procsim", 0, 0.5, None)]
+    runs += [run("a", "proxy-nca", seed, 0.25, None) for seed in (0, 1)]
+    path = tmp_path / "compare.json"
+    path.write_text(json.dumps(runs))
+    monkeypatch.setattr(sys, "argv", ["gain", str(path), "procsim", "proxy-nca"])
+    gain.main()
+    head, _, row, _, _, _, band = capsys.readouterr().out.splitlines()
+    assert head == "| data | noise | procsim | proxy-nca | difference in points | AUC of the score |"
+    # Differences of 25 and 0 points: mean 12.5, and t of one degree of freedom 12.706. Of b the base was not run.
+    assert row == "| a | none | 0.375 | 0.250 | +12.5 [-146.3, +171.3] | 0.88 |"
+    assert band == "| 0.75 to 0.90 | 1 | 1 | +12.5 | +12.5 | +12.5 |"

@@ -1,0 +1,244 @@
+"""The comparison over several data sets: where outcomes lie, what is left out and told, and going on after a kill."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from app.tests.test_untouched import save
+from experiments.commands import compare as compare_command
+from experiments.comparison import plan, sources
+from experiments.comparison.ablations import ALL_ENTRIES
+from experiments.comparison.cells import Cell, all_cells
+from experiments.comparison.plan import expand_names, make_plan
+from experiments.data.characters import atlas
+from robustdml.cli import main
+from robustdml.config import TrainingConfig
+from robustdml.data import load_data
+from robustdml.data.named import NAMED, NamedData
+from robustdml.errors import UsageError
+from robustdml.train import train
+
+CPU = torch.device("cpu")
+SMALL = ["--methods", "robust", "contrastive", "--epochs", "1", "--seeds", "2", "--workers", "1", "--device", "cpu"]
+
+
+@pytest.fixture
+def two(clusters, tmp_path):
+    """The same samples in two files, in the second some of them."""
+    fewer = replace(clusters, train=half(clusters.train))
+    return [save(clusters, tmp_path / "clusters.npz"), save(fewer, tmp_path / "half.npz")]
+
+
+def half(split):
+    return replace(split, inputs=split.inputs[::2], labels=split.labels[::2])
+
+
+def outcomes(folder):
+    return {str(path.relative_to(folder / "cells")): path for path in (folder / "cells").rglob("*.json")}
+
+
+def test_several_data_sets_side_by_side(two, tmp_path, capsys):
+    out = tmp_path / "out"
+    command = ["compare", "--data", *two, *SMALL, "--noise", "none", "symmetric:0.5", "--out", str(out)]
+    assert main(command) == 0
+    printed = capsys.readouterr()
+    assert set(outcomes(out)) == {
+        f"{data}/{entry}__{noise}__seed{seed}.json"
+        for data in ("clusters", "half")
+        for entry in ("robust", "contrastive")
+        for noise in ("none", "symmetric-0.5")
+        for seed in (0, 1)
+    }
+    text = (out / "compare.md").read_text()
+    assert printed.out.startswith(text.partition("\n\n")[2][:100])
+    for heading in ("The bars", "Average ranks by Recall@1", "Average ranks by MAP@R", "clusters", "half"):
+        assert f"## {heading}\n" in text
+    # Each data set has the row of what it was before, its own.
+    for name, source in zip(("clusters", "half"), two, strict=True):
+        before = train(TrainingConfig(epochs=1), load_data(source), device="cpu").summary["untouched"]
+        table = text[text.index(f"## {name}") :]
+        assert f"| Untouched features | {before['precision_at_1']:.3f} | {before['precision_at_1']:.3f} |" in table
+    page = (out / "compare.html").read_text()
+    assert "Robust minus each other method, Recall@1" in page and page.count("data:image/svg+xml") == 4
+    assert (out / "average-ranks-by-recall-1.svg").read_text().rstrip().endswith("</svg>")
+    assert len(json.loads((out / "compare.json").read_text())) == 16
+    # Once more: nothing is run, and the same is said. One of them alone: the table and nothing else.
+    times = {name: path.stat().st_mtime_ns for name, path in outcomes(out).items()}
+    assert main(command) == 0
+    assert capsys.readouterr().out == printed.out
+    assert times == {name: path.stat().st_mtime_ns for name, path in outcomes(out).items()}
+    assert main(["compare", "--data", two[0], *SMALL, "--noise", "none", "symmetric:0.5", "--out", str(out)]) == 0
+    alone = capsys.readouterr().out
+    assert "## The bars" not in alone and "| Untouched features |" in alone
+    assert times == {name: path.stat().st_mtime_ns for name, path in outcomes(out).items()}
+
+
+def test_goes_on_after_it_was_killed(two, tmp_path, own_cache):
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "robustdml_ops", "compare", "--data", *two, *SMALL, "--noise", "none"]
+    command += ["--out", str(out)]
+    command[command.index("--epochs") + 1] = "40"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 120
+        while not outcomes(out) and time.monotonic() < deadline and process.poll() is None:
+            time.sleep(0.01)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        process.send_signal(signal.SIGKILL)
+    done = {name: path.stat().st_mtime_ns for name, path in outcomes(out).items()}
+    assert 0 < len(done) < 8
+    # The processes that trained end as well.
+    deadline = time.monotonic() + 30
+    while any(alive(child) for child in children) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert children and not any(alive(child) for child in children)
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    after = outcomes(out)
+    assert len(after) == 8 and done.items() <= {name: path.stat().st_mtime_ns for name, path in after.items()}.items()
+
+
+def alive(process):
+    try:
+        return "Z" not in Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+
+
+def test_a_noise_that_a_data_set_cannot_have_is_left_out_and_told(two, tmp_path, capsys, clusters, monkeypatch):
+    names = tuple(f"class {label}" for label in range(12))
+    tree = tmp_path / "tree.tsv"
+    tree.write_text("".join(f"{name}\tgroup {place // 4}\n" for place, name in enumerate(names)))
+    named = NamedData("clusters", lambda: replace(clusters, name="grouped"), taxonomy=str(tree))
+    monkeypatch.setitem(NAMED, "grouped", named)
+    asked = []
+    # The processes of a pool would not know the name that this test makes up.
+    monkeypatch.setattr(compare_command, "run_missing", lambda cells, *_: asked.extend(cells) or {})
+    out = tmp_path / "out"
+    command = ["compare", "--data", "grouped", two[1], *SMALL, "--noise", "semantic:0.5", "none", "--out", str(out)]
+    assert main(command) == 0
+    error = capsys.readouterr().err
+    assert "half, semantic:0.5 left out: noise 'semantic:0.5' needs a tree of the classes of half" in error
+    assert "grouped, semantic" not in error
+    columns = dict.fromkeys((cell.data, cell.noise) for cell in asked)
+    assert list(columns) == [("grouped", "semantic:0.5"), ("grouped", "none"), ("half", "none")] and len(asked) == 12
+    # Nothing is left: there is nothing to show, and the reason is the error.
+    assert main(["compare", "--data", two[1], *SMALL, "--noise", "semantic:0.5", "--out", str(out)]) == 2
+    assert "needs a tree of the classes of half" in capsys.readouterr().err
+
+
+def test_a_data_set_that_is_not_to_be_had_is_told_and_the_others_are_run(two, tmp_path, capsys, monkeypatch):
+    def refuse():
+        raise UsageError("needs fonts: apt install fonts-of-old")
+
+    monkeypatch.setitem(NAMED, "scrolls", NamedData("images", refuse))
+    command = ["compare", *SMALL, "--noise", "none", "--out", str(tmp_path / "out")]
+    assert main([*command, "--data", "scrolls", two[0]]) == 1
+    captured = capsys.readouterr()
+    assert "data scrolls left out: needs fonts: apt install fonts-of-old" in captured.err
+    assert "| Contrastive |" in captured.out and len(outcomes(tmp_path / "out")) == 4
+    assert main([*command, "--data", "scrolls"]) == 2
+    assert "apt install fonts-of-old" in capsys.readouterr().err
+    # What is misspelt is put right before hours of training.
+    assert main([*command, "--data", two[0], "glpyhs"]) == 2
+    assert "did you mean glyphs?" in capsys.readouterr().err
+
+
+def test_on_a_machine_without_fonts_and_themes_the_suite_tells_what_it_lacks(two, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(atlas, "font_files", lambda probes: ())
+    monkeypatch.setenv("XDG_DATA_DIRS", str(tmp_path / "nowhere"))
+    lacking = ("hanzi-small", "hangul", "icons")
+    monkeypatch.setattr(plan, "SUITE_DATA", [name for name in plan.SUITE_DATA if name in lacking])
+    assert main(["compare", "--data", "suite", two[0], *SMALL, "--noise", "none", "--out", str(tmp_path / "out")]) == 1
+    captured = capsys.readouterr()
+    told = [line.split(" left out: ")[0] for line in captured.err.splitlines() if " left out: " in line]
+    assert told == [f"robustdml compare: data {name}" for name in lacking]
+    assert captured.err.count("apt install fonts-noto-cjk") == 2
+    assert "apt install adwaita-icon-theme" in captured.err or "pip install 'robustdml_ops[icons]'" in captured.err
+    assert "| Contrastive |" in captured.out and len(outcomes(tmp_path / "out")) == 4
+
+
+def test_two_data_sets_of_one_name_are_refused(two, clusters, tmp_path, capsys):
+    (tmp_path / "other").mkdir()
+    again = save(clusters, tmp_path / "other" / "clusters.npz")
+    command = ["compare", *SMALL, "--noise", "none", "--out", str(tmp_path / "out"), "--data"]
+    assert main([*command, two[0], again]) == 2
+    assert "a second one called clusters; rename one" in capsys.readouterr().err
+    assert main([*command, two[0], two[0]]) == 2
+    assert "given twice" in capsys.readouterr().err
+
+
+def test_outcomes_outside_of_the_folders_of_data_sets_are_not_passed_over(two, tmp_path, capsys):
+    cells = tmp_path / "out" / "cells"
+    cells.mkdir(parents=True)
+    (cells / "robust__none__seed0.json").write_text("{}")
+    assert main(["compare", "--data", two[0], *SMALL, "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert "holds 1 outcomes beside the folders" in error and "robust__none__seed0.json: move each" in error
+
+
+def test_right_labels_that_were_rejected_are_counted_in_large_classes(clusters, tmp_path):
+    # Twelve classes of 21 samples; in half of them every other sample goes, so that ten are left.
+    small = (clusters.train.labels < 6) & (np.arange(252) % 24 < 12)
+    data = replace(clusters, train=replace(
+        clusters.train, inputs=clusters.train.inputs[~small], labels=clusters.train.labels[~small]
+    ))  # fmt: skip
+    cell = Cell("clusters", ALL_ENTRIES["robust-otsu"], "none", 0, TrainingConfig(epochs=3))
+    result = train(cell.config, data, device="cpu")
+    kept, large = result.scores["kept"], data.train.labels >= 6
+    expected = 1 - np.nanmean(kept[large])
+    found = cell.run(data, result.summary["untouched"], "cpu")["summary"]["right_rejected"]
+    assert found == pytest.approx(expected) and 0 < found != pytest.approx(1 - np.nanmean(kept))
+    # Where a choice falls on no filter, none is rejected; a method that has none is not asked.
+    free = Cell("clusters", ALL_ENTRIES["robust"], "none", 0, TrainingConfig(epochs=1))
+    summary = free.run(data, result.summary["untouched"], "cpu")["summary"]
+    assert (summary["filter"], summary["right_rejected"]) == ("none", 0.0)
+    plain = Cell("clusters", ALL_ENTRIES["contrastive"], "none", 0, TrainingConfig(epochs=1))
+    assert plain.run(data, result.summary["untouched"], "cpu")["summary"]["right_rejected"] is None
+
+
+def test_what_is_compared_by_default():
+    one, suite = make_plan(False, False, None, None, None), make_plan(True, False, None, None, None)
+    assert (len(one.entries), one.seeds, one.with_claims) == (33, 3, True)
+    assert (suite.seeds, suite.with_claims, suite.noises) == (5, False, plan.SUITE_NOISES)
+    assert [entry.name for entry in suite.entries] == list(plan.SUITE_ENTRIES)
+    assert suite.entries[0].base in plan.SUITE_ENTRIES
+    assert all(entry.unfiltered for entry in suite.entries[1:])
+    mine = make_plan(False, False, ["suite", "robust", "mcl-prism-vmf"], ["none", "none"], 1)
+    assert [entry.name for entry in mine.entries] == [*plan.SUITE_ENTRIES, "mcl-prism-vmf"]
+    assert (mine.noises, mine.seeds, mine.with_claims) == (("none",), 1, False)
+    assert expand_names(["suite"], quick=False) == list(plan.SUITE_DATA)
+    assert expand_names(["suite", "x.npz"], quick=True) == [*plan.QUICK_SUITE_DATA, "x.npz"]
+    assert expand_names(["suite-validation"], quick=False) == [f"{name}-validation" for name in plan.SUITE_DATA]
+
+
+def test_the_suite_names_what_there_is_and_its_quick_part_is_quick():
+    assert set(plan.QUICK_SUITE_DATA) <= set(plan.SUITE_DATA) <= set(NAMED)
+    assert set(expand_names(["suite-validation"], quick=False)) <= set(NAMED)
+    assert set(plan.QUICK_SUITE_ENTRIES) <= set(plan.SUITE_ENTRIES) <= set(ALL_ENTRIES)
+    assert set(plan.QUICK_SUITE_NOISES) <= set(plan.SUITE_NOISES)
+    for cell in all_cells(
+        {"": plan.SUITE_NOISES}, make_plan(True, False, None, None, None).entries, 1, TrainingConfig()
+    ):
+        assert cell.config.noise == cell.noise
+    # docs/training.md: some six seconds a run and core, at the most.
+    quick = make_plan(True, True, None, None, None)
+    runs = len(
+        all_cells(dict.fromkeys(plan.QUICK_SUITE_DATA, quick.noises), quick.entries, quick.seeds, TrainingConfig())
+    )
+    assert runs * 6 < 15 * 60 * 2
+
+
+def test_data_is_loaded_one_after_the_other_and_once(clusters, monkeypatch):
+    asked = []
+    monkeypatch.setattr(sources, "load_data", lambda name, **_: asked.append(name) or replace(clusters, name=name))
+    found = sources.open_sources(["a", "b"], TrainingConfig(), CPU, lambda *_: None)
+    assert asked == ["a", "b"] == list(found.opened)

@@ -1,0 +1,69 @@
+"""Which backend runs an operation: ``native`` (C++ and CUDA), ``triton``, or ``eager`` (plain PyTorch).
+
+Each room has a table of the backends that serve it, by name. A backend is an instance of the room's base class, whose
+optional hooks do nothing unless a backend overrides them.
+"""
+
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import torch
+
+from robustdml_ops.backends import native_module, triton_device
+from robustdml_ops.backends.cards import card
+from robustdml_ops.backends.tracing import refuse_tracing
+
+BackendT = TypeVar("BackendT")
+
+
+def _always_available(device: torch.device, dtype: torch.dtype) -> None:
+    """Nothing keeps PyTorch from running where the tensors already are."""
+
+
+# Why a backend can't serve a device in a compute type, or None.
+UNAVAILABLE: dict[str, Callable[[torch.device, torch.dtype], str | None]] = {
+    "native": native_module.unavailable,
+    "triton": triton_device.unavailable,
+    "eager": _always_available,
+}
+
+# Fastest first, elsewhere than on CUDA devices, of which ``cards.json`` has the order.
+PREFERENCE: dict[str, tuple[str, ...]] = {"cpu": ("native", "eager")}
+
+_told: set[str] = set()
+
+
+def preference(device: torch.device) -> tuple[str, ...]:
+    """The backends that may serve ``device``, fastest first. What is measured and why: docs/performance.md."""
+    return card(device).backends if device.type == "cuda" else PREFERENCE.get(device.type, ("eager",))
+
+
+def choose(room: Mapping[str, BackendT], backend: str | None, device: torch.device, dtype: torch.dtype) -> BackendT:
+    """Return the backend that serves tensors on ``device`` with compute type ``dtype``."""
+    refuse_tracing()
+    explicit = backend not in (None, "auto")
+    name = backend if explicit else os.environ.get("ROBUSTDML_BACKEND", "auto")
+    assert name is not None
+    if name != "auto" and name not in UNAVAILABLE:
+        raise ValueError(f"backend={name!r}: expected one of {', '.join(UNAVAILABLE)} or auto")
+    if name in room or (explicit and name != "auto"):
+        reason = UNAVAILABLE[name](device, dtype) if name in room else f"it has {' and '.join(room)} alone"
+        if reason is not None:
+            raise RuntimeError(f"backend={name!r} can't run here: {reason}. Use backend='auto' to take what can.")
+        return room[name]
+    for candidate in preference(device):
+        if candidate not in room:
+            continue
+        reason = UNAVAILABLE[candidate](device, dtype)
+        if reason is None:
+            break
+        _tell_once(f"robustdml_ops: {candidate} can't serve {device.type}: {reason}")
+    return room[candidate]
+
+
+def _tell_once(message: str) -> None:
+    if message not in _told:
+        _told.add(message)
+        warnings.warn(message, RuntimeWarning, stacklevel=4)

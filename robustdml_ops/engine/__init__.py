@@ -1,0 +1,1 @@
+"""What all rooms share: similarities by chunks, lanes, gradient memory, updates in the sweep, precision, checks."""

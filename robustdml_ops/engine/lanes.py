@@ -1,0 +1,105 @@
+"""What the native module's sweeps on the CPU are given: each thread a lane that takes chunks on its own.
+
+See ``csrc/common/cpu/lanes.h``. The lanes multiply with the very library that PyTorch multiplies with, found by its
+symbols in PyTorch's own. Where it has none the sweep runs a chunk at a time, with PyTorch's products.
+"""
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.backends import native_module as module
+from robustdml_ops.engine.rows.backend import by_columns
+from robustdml_ops.engine.similarity_chunks import Similarities
+
+KB = 1 << 10
+# What a chunk brings into the cache of one core: its similarities, rows and their gradient. Measured: 256 rows are best
+# at B = 256 and at 1024, 96 to 128 at 4096 (docs/performance.md).
+_CHUNK, _LEAST, _MOST = 1280 * KB, 96, 256
+# Below that a second thread brings less than it costs to wait for: rows of 64 KB are multiplied in 20 µs.
+_WORTH = 64 * KB
+
+
+def arguments(similarities: Similarities, per_row: int = 0) -> dict[str, Any] | None:
+    """A ``Sweep`` of the native module, by its fields; None where lanes can't serve these matrices."""
+    X, P, compute = similarities.X, similarities.proxies, similarities.compute
+    gemm = matrix_product(compute) if X.device.type == "cpu" else 0
+    if not gemm or X.dtype != compute or P.dtype != compute or not _multiplied_as_it_lies(P):
+        return None
+    (B, D), dP, threads, together = X.shape, similarities.dP, torch.get_num_threads(), similarities.together
+    count, update = similarities.count, similarities.update
+    rows = chunk_rows(count, (B + 2 * D + per_row) * X.itemsize, threads)
+    chunk = min(count, max(1, rows // together) * together)
+    return {
+        "gemm": gemm,
+        "set_threads": set_threads(),
+        "X": X.data_ptr(),
+        "B": B,
+        "D": D,
+        "P": P.data_ptr(),
+        "P_row_stride": P.stride(0),
+        "P_column_stride": P.stride(1),
+        "rows": count,
+        "met": module.address(similarities.met),
+        "normalize": similarities.normalize,
+        "dX": module.address(similarities.dX),
+        "dP": module.address(dP),
+        "dP_row_stride": 0 if dP is None else dP.stride(0),
+        "dP_column_stride": 0 if dP is None else dP.stride(1),
+        "chunk_rows": chunk,
+        "threads": threads,
+        "update": None if update is None else update.native(-(-count // chunk)),
+    }
+
+
+def chunk_rows(rows: int, row_bytes: int, threads: int) -> int:
+    """Rows a chunk: what fits the cache of one core, and so many that products are fast; fewer where all are few."""
+    fitting = min(_MOST, max(_LEAST, _CHUNK // row_bytes // 32 * 32))
+    # A lane's share, as far as it is worth a thread.
+    return min(fitting, max(_WORTH // row_bytes, -(-rows // threads // 16) * 16))
+
+
+def _multiplied_as_it_lies(P: Tensor) -> bool:
+    """Whether BLAS can read it: by rows, or by columns, that do not overlap."""
+    rows, D = P.shape
+    if by_columns(P):
+        return P.stride(1) >= rows
+    return P.stride(1) == 1 and P.stride(0) >= D
+
+
+@cache
+def matrix_product(dtype: torch.dtype) -> int:
+    """Address of BLAS's product of matrices in PyTorch's libraries; 0 where none is found that multiplies."""
+    if module.library is None or dtype not in (torch.float32, torch.float64):
+        return 0
+    address = _symbol("sgemm_" if dtype == torch.float32 else "dgemm_")
+    return address if address and _multiplies(address, dtype) else 0
+
+
+@cache
+def set_threads() -> int:
+    """Address of MKL's function for the threads of one thread's products; 0 where PyTorch multiplies with another."""
+    return _symbol("MKL_Set_Num_Threads_Local")
+
+
+def _symbol(name: str) -> int:
+    """Address of a function in PyTorch's libraries, or 0."""
+    try:
+        # The name that Linux wheels have; a handle finds the symbols of what it was linked with, too.
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+    except (OSError, AttributeError):
+        return 0
+
+
+def _multiplies(address: int, dtype: torch.dtype) -> bool:
+    """Whether the function at ``address`` gives the product of two small matrices, by rows and by columns."""
+    A, B = torch.arange(6, dtype=dtype).view(2, 3), torch.arange(12, dtype=dtype).view(4, 3).t()
+    C = torch.full((2, 4), torch.nan, dtype=dtype)
+    multiply = getattr(module.library, f"multiply_{module.SUFFIX[dtype]}")
+    multiply(address, *((M.data_ptr(), *M.stride()) for M in (A, B, C)), 2, 4, 3, False)
+    return torch.equal(C, torch.einsum("ik,kj->ij", A, B))

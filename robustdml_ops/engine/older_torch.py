@@ -1,0 +1,43 @@
+"""What older PyTorch spells another way: the package asks here, and nowhere for a version.
+
+Tried with PyTorch 2.6, the oldest that ``pip install`` accepts (docs/wheels.md says how). Its Triton is too old for
+the kernels, which :mod:`robustdml_ops.backends.triton_device` says.
+"""
+
+import typing
+from collections import abc
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from torch._library.custom_ops import CustomOpDef
+
+
+def registered_op(name: str) -> "Callable[[Callable[..., Any]], CustomOpDef]":
+    """``torch.library.custom_op`` for a function that changes none of its arguments."""
+
+    def register(function: Callable[..., Any]) -> "CustomOpDef":
+        function.__annotations__ = {key: _spelt(kind) for key, kind in function.__annotations__.items()}
+        return torch.library.custom_op(name, function, mutates_args=())
+
+    return register
+
+
+def _spelt(annotation: Any) -> Any:
+    """``typing.Sequence`` for that of ``collections.abc``: PyTorch 2.6 makes a schema of the former alone."""
+    if typing.get_origin(annotation) is not abc.Sequence:
+        return annotation
+    return typing.Sequence[typing.get_args(annotation)]  # type: ignore[misc]
+
+
+def float32_setting(device: torch.device) -> str:
+    """How PyTorch's products multiply float32 there, by its setting in force: "none" or "ieee" for all digits.
+
+    PyTorch has two such settings: ``torch.set_float32_matmul_precision``, and since 2.9 the ``fp32_precision`` of each
+    backend, which follows the former. Where the newer one was set the getter of the former raises.
+    """
+    backend = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
+    setting = getattr(getattr(backend, "matmul", None), "fp32_precision", None)
+    return setting or {"highest": "ieee", "high": "tf32", "medium": "bf16"}[torch.get_float32_matmul_precision()]

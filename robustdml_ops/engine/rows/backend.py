@@ -1,0 +1,77 @@
+"""What a backend provides for rows, and how matrices of rows lie in memory."""
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.engine.rows.lengths import all_within_reach, inverse_lengths, out_of_reach
+
+
+class RowsBackend:
+    """Base class of every backend that serves a sweep."""
+
+    # Matrices of the size of S that its epilogues make on the way, beside S.
+    temporaries = 0
+    # Whether its epilogues round dL/dS to the operand type, where they are given room for it.
+    rounds = False
+
+    def normalize_rows(self, P: Tensor, U: Tensor, inverse_norm: Tensor) -> bool:
+        """U = P / |P| by rows and inverse_norm = 1 / |P|; zero rows give zeros, rows with NaN or inf NaN.
+
+        True if a row may be short enough for its gradient to be beyond the type. A GPU is not asked: False.
+
+        P (n, D) is of any floating type and any strides; U (n, D), the operand type, and inverse_norm (n,), the compute
+        type, are out.
+        """
+        raise NotImplementedError
+
+    def normalize_rows_backward(self, G: Tensor, U: Tensor, inverse_norm: Tensor) -> None:
+        """G ← (G − (G·U) U) · inverse_norm by rows, in place: the Jacobian of the normalisation."""
+        raise NotImplementedError
+
+    def reads_columns(self, P: Tensor) -> bool:
+        """Whether U and G, too, have the elements of a column side by side where P has; else those of a row."""
+        return False
+
+    def as_they_are(self, P: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """P in the operand type ``dtype`` where products read it before it is normalised; None: they read unit rows.
+
+        Optional. The products then wait for :meth:`inverse_norms`, and their gradient for :meth:`finish`.
+        """
+        return None
+
+    def inverse_norms(self, P: Tensor, inverse_norm: Tensor) -> bool:
+        """inverse_norm (n,), of the type of P, = 1 / |P| by rows, where products have read P as it is, on the CPU.
+
+        False where they must not have: a row is so long or short that they overflow or lose their digits.
+        """
+        inverse_norm.copy_(inverse_lengths(P))
+        return all_within_reach(inverse_norm) or not out_of_reach(inverse_norm).any()
+
+    def scale(self, G: Tensor, factor: Tensor) -> None:
+        """G ← G · factor, in place, for an upstream gradient () that is 1 most often."""
+        G.mul_(factor)
+
+    def finish(self, G: Tensor, V: Tensor, inverse_norm: Tensor, unit: bool) -> None:
+        """G ← dL/dP, in place, of the gradient G that the products gave.
+
+        V is what they read: unit rows, or P as it is, and then the factor 1 / |P| is in G already.
+        """
+        self.normalize_rows_backward(G, V, inverse_norm)
+
+
+def by_columns(P: Tensor) -> bool:
+    """Whether the elements of a column, and not those of a row, lie side by side: a parameter (D, n) transposed."""
+    return P.stride(0) == 1 and P.stride(1) != 1
+
+
+def new_rows(like: Tensor, rows: int, columns: bool, dtype: torch.dtype) -> Tensor:
+    """Room for (rows, D), without values: by columns, or by rows."""
+    if columns:
+        return like.new_empty((like.shape[1], rows), dtype=dtype).t()
+    return like.new_empty((rows, like.shape[1]), dtype=dtype)
+
+
+def rows_at(matrix: Tensor, rows: Tensor) -> Tensor:
+    """Rows ``rows`` (n,) int64 of ``matrix`` (C, D), in its layout."""
+    # By columns each is read from one end to the other.
+    return matrix.t().index_select(1, rows).t() if by_columns(matrix) else matrix.index_select(0, rows)

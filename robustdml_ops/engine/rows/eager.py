@@ -1,0 +1,33 @@
+"""Unit rows and their Jacobian in plain PyTorch."""
+
+from torch import Tensor
+
+from robustdml_ops.engine.rows.backend import RowsBackend, by_columns
+from robustdml_ops.engine.rows.lengths import all_within_reach, inverse_lengths, out_of_reach, unit_rows
+
+
+class EagerRows(RowsBackend):
+    """On every device, without a compiler."""
+
+    temporaries = 8
+
+    def reads_columns(self, P: Tensor) -> bool:
+        """As :meth:`RowsBackend.reads_columns`."""
+        return by_columns(P)
+
+    def normalize_rows(self, P: Tensor, U: Tensor, inverse_norm: Tensor) -> bool:
+        """As :meth:`RowsBackend.normalize_rows`."""
+        rows = P.to(inverse_norm.dtype)
+        inverse_norm.copy_(inverse_lengths(rows))
+        U.copy_(rows * inverse_norm[:, None])
+        if P.device.type != "cpu" or all_within_reach(inverse_norm):
+            return False
+        # 1 / |p| alone may be a number of few digits, or none.
+        far = out_of_reach(inverse_norm)
+        U[far] = unit_rows(rows[far]).to(U.dtype)
+        return True
+
+    def normalize_rows_backward(self, G: Tensor, U: Tensor, inverse_norm: Tensor) -> None:
+        """As :meth:`RowsBackend.normalize_rows_backward`."""
+        unit = U.to(G.dtype)
+        G.sub_((G * unit).sum(1, keepdim=True) * unit).mul_(inverse_norm[:, None])

@@ -1,0 +1,101 @@
+"""1 / |row|, and rows of length 1, in plain PyTorch and at any scale."""
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.backends.tracing import has_no_values
+
+# Lengths whose squares the type holds with all of its digits, and likewise products of such rows with unit vectors.
+SHORTEST = {torch.float32: 1e-9, torch.float64: 1e-100}
+LONGEST = {torch.float32: 1e9, torch.float64: 1e100}
+
+
+def inverse_lengths(rows: Tensor) -> Tensor:
+    """1 / |row|, (n,), float32 or float64; 0 for zero rows, NaN for rows with NaN or inf. Not differentiable.
+
+    A zero row is one that is shorter than the smallest normal number of its type.
+    """
+    if rows.device.type != "cpu":
+        # Which rows are out of reach is a question to the device, and nothing is to wait for the answer.
+        if rows.dtype == torch.float64:
+            return _inverse_lengths_anywhere(rows)
+        norm: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+        inverse = torch.where(norm < torch.finfo(rows.dtype).tiny, 0, norm.reciprocal())
+        return inverse.masked_fill(norm == torch.inf, torch.nan).to(rows.dtype)
+    norm = torch.linalg.vector_norm(rows, dim=1)
+    inverse = norm.reciprocal()
+    if not all_within_reach(norm):
+        far = ~_within_reach(norm)
+        inverse[far] = _inverse_lengths_anywhere(rows[far])
+    return inverse
+
+
+def all_within_reach(norm: Tensor, power: int = 1) -> bool:
+    """Whether all lengths are, asked of them, their inverses or a power, on the CPU. Not where one is 0 or NaN."""
+    if norm.numel() == 0:
+        return True
+    least, largest = norm.detach().aminmax()
+    return float(least) > SHORTEST[norm.dtype] ** power and float(largest) < LONGEST[norm.dtype] ** power
+
+
+def out_of_reach(inverse_norm: Tensor) -> Tensor:
+    """Whether products must not read a row as it is, (n,) bool. Zero rows and such with NaN or inf they may."""
+    dtype = inverse_norm.dtype
+    long = (inverse_norm > 0) & (inverse_norm < 1 / LONGEST[dtype])
+    return long | (inverse_norm > 1 / SHORTEST[dtype])
+
+
+def unit_rows(rows: Tensor) -> Tensor:
+    """Rows scaled to length 1, by ordinary differentiable PyTorch; zero rows stay zero, and so does their gradient."""
+    readable = rows.device.type == "cpu" and not has_no_values(rows)
+    if readable and not torch._C._are_functorch_transforms_active():
+        norm: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+        if all_within_reach(norm):
+            return rows / norm
+    scaled, factor = _near_one(rows)
+    norm = torch.linalg.vector_norm(scaled, dim=1, keepdim=True)
+    return scaled / norm.masked_fill(_is_zero(norm, factor), torch.inf)
+
+
+def unit_rows_twice(rows: Tensor) -> Tensor:
+    """As :func:`unit_rows`, but a zero row has a second derivative, too: 0."""
+    scaled, factor = _near_one(rows)
+    zero = _is_zero(torch.linalg.vector_norm(scaled.detach(), dim=1, keepdim=True), factor)
+    filled = scaled.masked_fill(zero, 1)
+    unit: Tensor = filled / torch.linalg.vector_norm(filled, dim=1, keepdim=True)
+    return unit.masked_fill(zero, 0)
+
+
+def unit_rows_backward(rows: Tensor, G: Tensor) -> Tensor:
+    """Gradient of :func:`unit_rows_twice` for the upstream gradient G (n, D), itself differentiable."""
+    scaled, factor = _near_one(rows)
+    zero = _is_zero(torch.linalg.vector_norm(scaled.detach(), dim=1, keepdim=True), factor)
+    filled = scaled.masked_fill(zero, 1)
+    norm = torch.linalg.vector_norm(filled, dim=1, keepdim=True)
+    unit = filled / norm
+    gradient: Tensor = (G - (G * unit).sum(1, keepdim=True) * unit) / norm * factor
+    return gradient.masked_fill(zero, 0)
+
+
+def _within_reach(norm: Tensor) -> Tensor:
+    return (norm > SHORTEST[norm.dtype]) & (norm < LONGEST[norm.dtype])
+
+
+def _inverse_lengths_anywhere(rows: Tensor) -> Tensor:
+    scaled, factor = _near_one(rows)
+    norm: Tensor = torch.linalg.vector_norm(scaled, dim=1, keepdim=True)
+    inverse = torch.where(_is_zero(norm, factor), 0, factor / norm)
+    return inverse.masked_fill(norm == torch.inf, torch.nan)[:, 0]
+
+
+def _near_one(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows times powers of two that bring their lengths within reach, and those, (n, 1): 1 where they are."""
+    norm: Tensor = torch.linalg.vector_norm(rows.detach(), dim=1, keepdim=True)
+    up = 2.0 ** (80 if rows.dtype == torch.float32 else 600)
+    factor = torch.full_like(norm, 1 / up).masked_fill(norm < 1, up).masked_fill(_within_reach(norm), 1)
+    return rows * factor, factor
+
+
+def _is_zero(norm: Tensor, factor: Tensor) -> Tensor:
+    """Whether a row is shorter than the smallest normal number, told by its length times ``factor``."""
+    return norm < torch.finfo(norm.dtype).tiny * factor

@@ -1,0 +1,54 @@
+"""Unit rows and their Jacobian in Triton."""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from robustdml_ops.backends.triton_device import Launch, block_of, current, grid_of, launch, tile_of
+from robustdml_ops.engine.rows.backend import RowsBackend
+
+# Elements a program multiplies at a time, and programs that share a matrix: each asks for the factor once.
+_BLOCK, _PROGRAMS = 2048, 1024
+_SCALE = launch(BLOCK=_BLOCK, num_warps=8, num_stages=1)
+
+
+class TritonRows(RowsBackend):
+    """On CUDA devices; in Triton's interpreter also on the CPU."""
+
+    rounds = True
+
+    def normalize_rows(self, P: Tensor, U: Tensor, inverse_norm: Tensor) -> bool:
+        """As :meth:`RowsBackend.normalize_rows`."""
+        from robustdml_ops.engine.rows.kernels import normalize_rows as kernel
+
+        n, D = P.shape
+        parameters = rows_launch(D, tile_of("rows", U))
+        with current(U):
+            kernel[grid_of(n, parameters["BLOCK_R"])](P, U, inverse_norm, n, D, *P.stride(), **parameters)
+        return False
+
+    def normalize_rows_backward(self, G: Tensor, U: Tensor, inverse_norm: Tensor) -> None:
+        """As :meth:`RowsBackend.normalize_rows_backward`."""
+        from robustdml_ops.engine.rows.kernels import normalize_rows_backward as kernel
+
+        n, D = G.shape
+        parameters = rows_launch(D, tile_of("rows", G))
+        with current(G):
+            kernel[grid_of(n, parameters["BLOCK_R"])](G, U, inverse_norm, n, D, **parameters)
+
+    def scale(self, G: Tensor, factor: Tensor) -> None:
+        """As :meth:`RowsBackend.scale`; where the factor is 1 nothing is read but it."""
+        from robustdml_ops.engine.rows.kernels import scale as kernel
+
+        if not G.is_contiguous() and not (G.dim() == 2 and G.t().is_contiguous()):
+            super().scale(G, factor)
+        elif G.numel():
+            with current(G):
+                kernel[(min(_PROGRAMS, grid_of(G.numel(), _BLOCK)[0]),)](G, factor, G.numel(), **_SCALE)
+
+
+def rows_launch(D: int, tile: Mapping[str, int]) -> Launch:
+    """Normalisation of rows: 2048 elements a program by default, 16 a thread, whole rows up to half of them."""
+    elements = tile["elements"]
+    BLOCK_D = block_of(D, elements // 2)
+    return launch(BLOCK_R=elements // BLOCK_D, BLOCK_D=BLOCK_D, num_warps=tile["num_warps"], num_stages=1)

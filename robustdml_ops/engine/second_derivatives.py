@@ -1,0 +1,201 @@
+"""Second derivatives of the sweeps: right, a chunk at a time, where PyTorch asks for a graph of the gradient.
+
+A sweep makes its gradient by hand, so PyTorch knows nothing of how that gradient depends on the inputs. Where it asks
+(``create_graph=True``, ``torch.func.grad``), backward answers with :class:`Derivative`, whose own backward makes the
+second derivative from an ordinary differentiable expression of one chunk after the other. A third one is refused.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.backends.tracing import has_no_values, without_autocast
+
+Results = tuple[Tensor | None, ...]
+
+
+def in_eager_mode(tensor: Tensor) -> bool:
+    """``tensor`` has values, and no transform of ``torch.func`` or forward mode is at work."""
+    return not (
+        has_no_values(tensor)
+        or torch._C._are_functorch_transforms_active()
+        or torch.autograd.forward_ad._current_level >= 0
+    )
+
+
+def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
+    """``function.apply(*arguments)``, in eager mode without what PyTorch does for defaults and dead wrappers: 30 µs."""
+    like = next(argument for argument in arguments if isinstance(argument, Tensor))
+    if has_no_values(like) and not _wants_gradient(arguments):
+        # PyTorch's compiler would pass a context to a forward that takes any number of arguments, and has none.
+        return function.forward(*_without_twins(arguments))
+    if not in_eager_mode(like):
+        return function.apply(*_without_twins(arguments))  # type: ignore[no-untyped-call]
+    if not torch.is_grad_enabled():
+        return function.forward(*arguments)
+    return super(torch.autograd.Function, function).apply(*arguments)  # type: ignore[misc]
+
+
+def _wants_gradient(arguments: Sequence[Any]) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments)
+
+
+def _without_twins(arguments: Sequence[Any]) -> list[Any]:
+    """A view in place of a tensor that is there already: PyTorch's compiler takes no tensor twice."""
+    seen: list[Any] = []
+    for argument in arguments:
+        twin = isinstance(argument, Tensor) and any(argument is other for other in seen)
+        seen.append(argument.view_as(argument) if twin else argument)
+    return seen
+
+
+class Derivative(torch.autograd.Function):
+    """``first(*tensors)``, the gradients of a sweep, whose derivative is ``second(*tensors, *vectors)``.
+
+    Tensors are the inputs of the sweep, one for each gradient; what else ``first`` needs; and at ``upstream`` the two
+    upstream gradients, in which it is linear. ``vectors`` are the gradients that arrive for what ``first`` returned,
+    None where none does; ``second`` returns the gradients of the first of the tensors, and the rest are constants.
+    Under ``torch.func`` all tensors come as arguments, none in a closure: it wraps them, and unwraps arguments alone.
+    """
+
+    @staticmethod
+    def forward(
+        first: Callable[..., Results], second: Callable[..., Results], upstream: int, *tensors: Tensor | None
+    ) -> Results:
+        """The gradients."""
+        return first(*tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
+        """Keep the inputs."""
+        *ctx.settings, ctx.upstream = inputs[:3]
+        ctx.save_for_backward(*inputs[3:])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *vectors: Tensor | None) -> tuple[Tensor | None, ...]:
+        """The second derivatives."""
+        # Views: of a leaf the engine does not tell whether its gradient is asked for.
+        tensors = [t if t is None or not t.requires_grad else t.view_as(t) for t in ctx.saved_tensors]
+        settings = (*ctx.settings, ctx.upstream, len(tensors))
+        results = SecondDerivative.apply(*settings, *tensors, *vectors)  # type: ignore[no-untyped-call]
+        results = (*results, *(None,) * (len(tensors) - len(results)))
+        needed = ctx.needs_input_grad[3:]
+        return (None, None, None, *(result if need else None for result, need in zip(results, needed, strict=True)))
+
+
+class SecondDerivative(torch.autograd.Function):
+    """``second(*tensors, *vectors)``, which can be differentiated in the vectors alone, in which it is linear.
+
+    ``torch.autograd.functional.hvp`` does so: it takes a product with the Hessian from the product's own derivative.
+    """
+
+    @staticmethod
+    def forward(
+        first: Callable[..., Results],
+        second: Callable[..., Results],
+        upstream: int,
+        count: int,
+        *tensors: Tensor | None,
+    ) -> Results:
+        """Of ``count`` tensors and as many vectors as ``first`` has results."""
+        return _in_full(second, *tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
+        """Keep the inputs."""
+        *ctx.settings, ctx.upstream, ctx.count = inputs[:4]
+        ctx.save_for_backward(*inputs[4:])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *vectors: Tensor | None) -> tuple[Tensor | None, ...]:
+        """The second derivatives are symmetric, so this is the derivative of ``first`` along ``vectors``."""
+        saved = ctx.saved_tensors
+        tensors, inputs = list(saved[: ctx.count]), len(saved) - ctx.count
+        edges = ctx.next_functions[: sum(tensor is not None for tensor in tensors)]
+        nodes = [node for node, _ in edges if node is not None]
+        if torch.is_grad_enabled() or any(torch._C._will_engine_execute_node(node) for node in nodes):
+            raise RuntimeError(
+                "a fused loss can be differentiated twice, and a third derivative was asked for: use the dense losses "
+                "of robustdml_ops.python_ref, which are ordinary differentiable expressions"
+            )
+        first, second = ctx.settings
+        along_inputs = _in_full(second, *tensors, *vectors[:inputs])[:inputs]
+        for place in (ctx.upstream, ctx.upstream + 1):
+            vector = vectors[place] if place < len(vectors) else None
+            tensors[place] = torch.zeros_like(tensors[place]) if vector is None else vector
+        along_upstream = first(*tensors)
+        needed = ctx.needs_input_grad[4 + ctx.count :]
+        results = (
+            (of_upstream if of_inputs is None else of_inputs + of_upstream) if need else None
+            for of_inputs, of_upstream, need in zip(along_inputs, along_upstream, needed, strict=True)
+        )
+        return (None, None, None, None, *(None,) * ctx.count, *results)
+
+
+def _in_full(second: Callable[..., Results], *tensors: Tensor | None) -> Results:
+    """``second(*tensors)`` in the compute type: its expressions are PyTorch's, which autocast would round."""
+    device = next(tensor.device for tensor in tensors if tensor is not None)
+    with without_autocast(device):
+        return second(*tensors)
+
+
+def scale_gradients(
+    gradients: Sequence[Tensor | None], factor: Tensor, scale: Callable[[Tensor, Tensor], None]
+) -> list[Tensor | None]:
+    """Gradients that a sweep has made beforehand times the upstream gradient ``factor`` (), in their own memory.
+
+    ``scale(G, factor)`` multiplies one of them in place.
+    """
+    if has_no_values(factor):
+        return [None if gradient is None else (gradient * factor).to(gradient.dtype) for gradient in gradients]
+    # On the CPU the usual upstream of exactly 1 saves a pass over the proxies; elsewhere asking would stall, and it is
+    # for the device to ask.
+    if factor.device.type != "cpu" or factor != 1:
+        for gradient in gradients:
+            if gradient is not None:
+                scale(gradient, factor)
+    return list(gradients)
+
+
+def second_derivatives(
+    value: Callable[..., Tensor],
+    shared: Sequence[Tensor | None],
+    sliced: Sequence[Tensor | None],
+    shared_vectors: Sequence[Tensor | None],
+    sliced_vectors: Sequence[Tensor | None],
+    rows: int,
+    length: int,
+) -> Results:
+    """Gradients of Σ ⟨∂value/∂t, vector of t⟩ with respect to every tensor t, a chunk at a time."""
+    sums = [None if t is None else torch.zeros_like(t) for t in shared]
+    parts = [None if t is None else torch.zeros_like(t, memory_format=torch.contiguous_format) for t in sliced]
+    nothing = all(v is None for v in (*shared_vectors, *sliced_vectors))
+    for first in range(0, 0 if nothing else length, rows):
+        last = min(length, first + rows)
+        with torch.enable_grad():
+            leaves = [
+                None if t is None else t.detach().requires_grad_()
+                for t in (*shared, *(t if t is None else t[first:last] for t in sliced))
+            ]
+            vectors = (*shared_vectors, *(v if v is None else v[first:last] for v in sliced_vectors))
+            asked = [(leaf, v) for leaf, v in zip(leaves, vectors, strict=True) if leaf is not None and v is not None]
+            gradients = torch.autograd.grad(
+                value(first, last, *leaves), [leaf for leaf, _ in asked], create_graph=True, allow_unused=True
+            )
+            terms = [(g * v).sum() for g, (_, v) in zip(gradients, asked, strict=True) if g is not None]
+            if not terms:
+                continue
+            given = [leaf for leaf in leaves if leaf is not None]
+            found = iter(torch.autograd.grad(torch.stack(terms).sum(), given, allow_unused=True))
+        results = [None if leaf is None else next(found) for leaf in leaves]
+        for total, result in zip(sums, results[: len(sums)], strict=True):
+            if total is not None and result is not None:
+                total += result
+        for part, result in zip(parts, results[len(sums) :], strict=True):
+            if part is not None and result is not None:
+                part[first:last] = result
+    return (*sums, *parts)

@@ -1,0 +1,190 @@
+"""What the sweeps share: similarities by chunks of proxies on the way out, gradients on the way back."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.engine.chunk_sizes import chunk_rows
+from robustdml_ops.engine.gradient_memory import gradient_room
+from robustdml_ops.engine.proxy_update import ProxyUpdate, rows_met
+from robustdml_ops.engine.rows.backend import RowsBackend, by_columns, new_rows, rows_at
+from robustdml_ops.engine.rows.lengths import inverse_lengths
+from robustdml_ops.engine.validation import check_gradient_fits, check_row_range
+
+
+def product(A: Tensor, B: Tensor, out: Tensor) -> Tensor:
+    """Out ← A @ B, where ``out`` has the accumulation type."""
+    if A.dtype == out.dtype:
+        return torch.mm(A, B, out=out)
+    return torch.mm(A, B, out_dtype=out.dtype, out=out)
+
+
+def accumulate(total: Tensor, A: Tensor, B: Tensor) -> None:
+    """Total ← total + A @ B, where ``total`` has the accumulation type."""
+    if A.dtype == total.dtype:
+        total.addmm_(A, B)
+    else:
+        torch.addmm(total, A, B, out_dtype=total.dtype, out=total)
+
+
+def part(upstream: Tensor, first: int, last: int) -> Tensor:
+    """The rows of a chunk; a single value serves them all."""
+    return upstream if upstream.dim() == 0 else upstream[first:last]
+
+
+def row_stride(upstream: Tensor | None) -> int:
+    """Elements between the values of ``upstream``; 0 where one serves all rows, or there is none."""
+    return 0 if upstream is None or upstream.dim() == 0 else upstream.stride(0)
+
+
+def count_met(proxies: Tensor, rows: Tensor | None) -> int:
+    """How many proxies a sweep meets: all, or those of ``rows``."""
+    return len(proxies) if rows is None else len(rows)
+
+
+def checked_count(proxies: Tensor, update: ProxyUpdate | None) -> int:
+    """How many proxies the sweep of an update meets, once the range of its rows is checked."""
+    rows = rows_met(update)
+    if rows is not None:
+        check_row_range(rows, len(proxies))
+    return count_met(proxies, rows)
+
+
+def update_without_samples(proxies: Tensor, update: ProxyUpdate) -> None:
+    """The step of an empty batch: the gradient is zero, and momentum and weight decay go on."""
+    count, D = count_met(proxies, update.rows), proxies.shape[1]
+    rows = chunk_rows(count, 2 * D, proxies.device)
+    for first in range(0, count, rows):
+        update.take(first, proxies.new_zeros((min(rows, count - first), D)))
+
+
+class Chunk(NamedTuple):
+    """Similarities of the classes ``first:last``."""
+
+    first: int
+    last: int
+    S: Tensor  # (c, B) compute type: V·x; an epilogue turns it into dL/dS where there is no dS
+    V: Tensor  # (c, D) operand type: what stood for the proxies in the product
+    inverse_norm: Tensor  # (c,) compute type: 1 / |proxy|
+    short: bool  # whether a gradient may be beyond the type, see the backend's normalize_rows()
+    scale: Tensor | None  # inverse_norm where V holds the proxies as they are, so that S·scale are cosines; else None
+    dS: Tensor | None = None  # (c, B) operand type: where the epilogue is to leave dL/dS; None: in S
+
+
+class Similarities:
+    """All similarities of a batch with C proxies, of which one chunk exists at a time.
+
+    Iterating yields each chunk; when its epilogue has made dL/dS, :meth:`backward` takes it into the gradients.
+    """
+
+    def __init__(
+        self,
+        embeddings: Tensor,
+        proxies: Tensor,
+        compute: torch.dtype,
+        operand: torch.dtype,
+        backend: RowsBackend,
+        per_class: int = 0,
+        together: int = 1,
+        normalize: bool = True,
+        names: tuple[str, str] = ("embeddings", "proxies"),
+        met: Tensor | None = None,
+    ) -> None:
+        (B, D), new = embeddings.shape, embeddings.new_empty
+        self.backend, self.embeddings, self.proxies, self.compute = backend, embeddings, proxies, compute
+        self.names, self.together = names, together
+        self.normalize, self.columns = normalize, backend.reads_columns(proxies)
+        self.met, self.count = met, count_met(proxies, met)
+        rows = chunk_rows(self.count, B + 2 * D + per_class, embeddings.device, B * backend.temporaries)
+        self.rows = min(self.count, max(1, rows // together) * together)
+        self.X, self.X_inverse_norm = new((B, D), dtype=operand), new(B, dtype=compute)
+        self.short = backend.normalize_rows(embeddings, self.X, self.X_inverse_norm)
+        self.dX: Tensor | None = None
+        self.dP: Tensor | None = None
+        self.update: ProxyUpdate | None = None
+
+    def want_gradients(self, embeddings: bool, proxies: bool, update: ProxyUpdate | None = None) -> None:
+        """Make room for what :meth:`backward` is to fill; an ``update`` takes the proxies' gradient by chunks."""
+        if embeddings:
+            self.dX = self.embeddings.new_zeros(self.embeddings.shape, dtype=self.compute)
+        if proxies and update is not None:
+            self.update = update
+        elif proxies:
+            self.dP = gradient_room(self.proxies)
+
+    def __iter__(self) -> Iterator[Chunk]:
+        new, B = self.embeddings.new_empty, len(self.X)
+        S, inverse_norm = new((self.rows, B), dtype=self.compute), new(self.rows, dtype=self.compute)
+        rounds = self.backend.rounds and self.X.dtype != self.compute and self.differentiates
+        dS = new((self.rows, B), dtype=self.X.dtype) if rounds else None
+        U: Tensor | None = None
+        for first in range(0, self.count, self.rows):
+            last = min(self.count, first + self.rows)
+            count = last - first
+            P, norm, scale, short = self._proxies(first, last), inverse_norm[:count], None, False
+            V = self.backend.as_they_are(P, self.X.dtype) if self.normalize else P.to(self.X.dtype)
+            if V is not None:
+                product(V, self.X.t(), S[:count])
+                if self.normalize:
+                    V, scale = (V, norm) if self.backend.inverse_norms(V, norm) else (None, None)
+            if V is None:
+                U = self._rows(self.rows) if U is None else U
+                V = U[:count]
+                short = self.backend.normalize_rows(P, V, norm)
+                product(V, self.X.t(), S[:count])
+            yield Chunk(first, last, S[:count], V, norm, short, scale, None if dS is None else dS[:count])
+
+    @property
+    def differentiates(self) -> bool:
+        """Whether any gradient is wanted."""
+        return self.dX is not None or self.dP is not None or self.update is not None
+
+    def backward(self, chunk: Chunk) -> None:
+        """Take a chunk, of which dL/dS is there, into the gradients that are wanted; the update is last."""
+        if not self.differentiates:
+            return
+        dS = chunk.S.to(self.X.dtype) if chunk.dS is None else chunk.dS
+        if self.dX is not None:
+            accumulate(self.dX, dS.t(), chunk.V)
+        if self.update is not None:
+            dU = self._proxy_gradient(chunk, dS, self._rows(len(chunk.S), self.compute))
+            self.update.take(chunk.first, dU)
+        elif self.dP is not None:
+            target = self.dP[chunk.first : chunk.last]
+            # Written once, in place; a half-precision gradient is rounded once, at the end.
+            in_place = target.dtype == self.compute and by_columns(target) == self.columns
+            dU = self._proxy_gradient(chunk, dS, target if in_place else self._rows(len(target), self.compute))
+            if chunk.short:
+                check_gradient_fits(dU, chunk.inverse_norm, self.names[1], chunk.first)
+            if dU is not target:
+                target.copy_(dU)
+
+    def _proxies(self, first: int, last: int) -> Tensor:
+        """Those of a chunk, (c, D), as they lie."""
+        return self.proxies[first:last] if self.met is None else rows_at(self.proxies, self.met[first:last])
+
+    def _proxy_gradient(self, chunk: Chunk, dS: Tensor, room: Tensor) -> Tensor:
+        """dL/dP of a chunk, compute type, in ``room``."""
+        dU = product(dS, self.X, room)
+        if self.normalize:
+            self.backend.finish(dU, chunk.V, chunk.inverse_norm, unit=chunk.scale is None)
+        return dU
+
+    def _rows(self, count: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Room for rows of proxies as the backend takes them."""
+        return new_rows(self.proxies, count, self.columns, dtype or self.X.dtype)
+
+    def check_proxy_gradients(self) -> None:
+        """No gradient of a short proxy is beyond its type, of all proxies at once."""
+        if self.dP is not None and self.normalize:
+            check_gradient_fits(self.dP, inverse_lengths(self.proxies), self.names[1])
+
+    def gradients(self) -> tuple[Tensor | None, Tensor | None]:
+        """dL/dembeddings (B, D), compute type, and dL/dproxies (C, D), type of the proxies, once all chunks are in."""
+        if self.dX is not None:
+            self.backend.normalize_rows_backward(self.dX, self.X, self.X_inverse_norm)
+            if self.short:
+                check_gradient_fits(self.dX, self.X_inverse_norm, self.names[0])
+        return self.dX, self.dP

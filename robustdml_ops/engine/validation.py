@@ -1,0 +1,296 @@
+"""Checks that the ops share: each error names the argument, its value and the way out."""
+
+import math
+import numbers
+from collections.abc import Callable
+from typing import TypeGuard
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robustdml_ops.backends.tracing import has_no_values
+
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_COMPUTED = frozenset((*FLOATS, *INTEGERS, torch.bool))
+_PLAIN = (Tensor, torch.nn.Parameter)
+_LARGEST = int(torch.finfo(torch.float64).max)
+
+
+def no_tensor(name: str, value: object) -> TypeError:
+    """What to raise for something else in the place of a tensor."""
+    several = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
+    first = next(iter(value), None) if several else None  # type: ignore[call-overload]
+    way_out = ""
+    if isinstance(first, str):
+        way_out = f": number what it names, torch.from_numpy(numpy.unique({name}, return_inverse=True)[1])"
+    elif isinstance(value, np.ndarray):
+        way_out = f": pass torch.from_numpy({name})"
+    elif isinstance(first, numbers.Real):
+        way_out = f": pass torch.tensor({name})"
+    return TypeError(f"{name} must be a torch.Tensor, not {type(value).__name__}{way_out}")
+
+
+def check_matrix(name: str, value: object, *, columns: int | None = None) -> Tensor:
+    """Return ``value`` if it is a floating-point matrix of plain local storage, with ``columns`` columns."""
+    check_local(name, value)
+    if not isinstance(value, Tensor):
+        raise no_tensor(name, value)
+    if value.dim() != 2 or not value.is_floating_point():
+        raise ValueError(f"{name} must be a floating-point matrix, got shape {tuple(value.shape)} of {value.dtype}")
+    if columns is not None and value.shape[1] != columns:
+        raise ValueError(f"{name} must have {columns} columns, got shape {tuple(value.shape)}")
+    if value.shape[1] == 0:
+        raise ValueError(
+            f"{name} must have at least one column, got shape {tuple(value.shape)}: nothing has no direction"
+        )
+    return value
+
+
+def check_sizes(**sizes: int) -> None:
+    """Every size is an integer of at least 1."""
+    for name, value in sizes.items():
+        if isinstance(value, bool) or not isinstance(value, (int, numbers.Integral)):
+            raise TypeError(f"{name} must be an integer, got {value!r}: pass int(...) of it if that is what is meant")
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def check_finite_numbers(**settings: float) -> None:
+    """Settings that are numbers and not NaN or inf."""
+    for name, value in settings.items():
+        check_number(name, value)
+        if not -math.inf < value < math.inf:
+            raise ValueError(f"{name} must be finite, got {value}")
+
+
+def check_positive(**settings: float) -> None:
+    """Every number is above 0, and not inf."""
+    for name, value in settings.items():
+        check_number(name, value)
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} must be positive and finite, got {value}")
+
+
+def check_number(name: str, value: object) -> None:
+    """A Python or NumPy number that a float64 can stand for; fractions, which tensors do not take, are none."""
+    if not is_number(value):
+        raise TypeError(f"{name} must be a number, got {value!r}: pass float(...) of it")
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        raise ValueError(f"{name} must be in the range of float64, got an integer of {value.bit_length()} bits")
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether ``value`` is a real number of Python or NumPy, and not a truth value."""
+    if type(value) is float or type(value) is int:  # almost all are, and the rest of this is slow
+        return True
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return False
+    return isinstance(value, numbers.Integral) or not isinstance(value, numbers.Rational)
+
+
+def check_steepness(dtype: torch.dtype, **scales: float) -> None:
+    """Positive numbers that cosines, right within ε of ``dtype``, are multiplied by in an exponent: at most 1/ε."""
+    check_positive(**scales)
+    largest = 1 / torch.finfo(dtype).eps
+    for name, value in scales.items():
+        if value > largest:
+            raise ValueError(
+                f"{name} must be at most {largest:.2g} in {dtype}, got {value}: the exponent would be rounding alone"
+            )
+
+
+def check_local(name: str, value: object) -> None:
+    """Refuse tensors of a kind that no op here computes with, before one of them fails in the midst of it."""
+    # Almost all are plain tensors: one look for those.
+    if isinstance(value, Tensor) and type(value) in _PLAIN and value.dtype in _COMPUTED and _is_dense(value):
+        return
+    if type(value).__name__ == "DTensor":  # its local part alone would give a wrong sum without a word
+        raise TypeError(
+            f"{name} is a DTensor, and this op works on local tensors: pass {name}.full_tensor(), or {name}.to_local() "
+            "if each rank is to have a loss of its own"
+        )
+    if not isinstance(value, Tensor):
+        return
+    if value.is_nested:
+        raise ValueError(f"{name} is a nested tensor, and all rows must be of one length: pass them as a matrix")
+    if value.layout != torch.strided:
+        raise ValueError(
+            f"{name} is of layout {value.layout}, and dense tensors are computed with: pass {name}.to_dense()"
+        )
+    if value.is_quantized:
+        raise ValueError(f"{name} is quantized, {value.dtype}: pass {name}.dequantize()")
+    if value.is_floating_point() and value.dtype not in FLOATS:
+        raise ValueError(f"{name} is of {value.dtype}, a type to store and not to compute in: pass {name}.bfloat16()")
+
+
+def _is_dense(value: Tensor) -> bool:
+    return value.layout is torch.strided and not value.is_nested
+
+
+def check_same_device(**tensors: Tensor | None) -> None:
+    """All tensors on one device."""
+    given = {name: value.device for name, value in tensors.items() if value is not None}
+    if len(set(given.values())) > 1:
+        places = ", ".join(f"{name} on {device}" for name, device in given.items())
+        raise ValueError(f"all inputs must be on one device, got {places}: move them, or the loss, with .to(device)")
+
+
+def check_vector(name: str, value: object, length: int) -> Tensor:
+    """Return ``value`` if it is a floating-point vector of ``length``."""
+    check_local(name, value)
+    if not isinstance(value, Tensor):
+        raise no_tensor(name, value)
+    if value.dim() != 1 or len(value) != length or not value.is_floating_point():
+        raise ValueError(
+            f"{name} must be a floating-point vector of length {length}, got {tuple(value.shape)} of {value.dtype}"
+        )
+    return value
+
+
+def largest_weight(dtype: torch.dtype) -> float:
+    """What a weight may be: a loss times two of them, summed over a batch, is a finite number."""
+    return math.sqrt(torch.finfo(dtype).max) / 16
+
+
+def check_sample_weights(sample_weights: object, samples: Tensor) -> Tensor:
+    """Weights that are finite and not negative, one for each entry of ``samples``, of its type and on its device."""
+    weights = check_vector("sample_weights", sample_weights, len(samples)).to(samples.device, samples.dtype)
+    largest = largest_weight(weights.dtype)
+    require(
+        ((weights >= 0) & (weights <= largest)).all(),
+        lambda: (
+            "sample_weights must be finite and not negative, got "
+            f"{weights[~((weights >= 0) & (weights <= largest))][:3].tolist()}: at most {largest:.2g} in "
+            f"{weights.dtype}, where a loss is still finite"
+        ),
+    )
+    return weights
+
+
+def check_labels(labels: object, embeddings: Tensor, name: str = "labels", of: str = "embeddings") -> Tensor:
+    """Labels as (B,) int64 on the device of the embeddings; their range is checked where their values may be read."""
+    check_local(name, labels)
+    if not isinstance(labels, Tensor):
+        raise no_tensor(name, labels)
+    if labels.dtype not in INTEGERS:
+        raise ValueError(f"{name} must be integers, got {labels.dtype}: convert them with {name}.long()")
+    if labels.shape != embeddings.shape[:1]:
+        raise ValueError(
+            f"{name} must have shape ({len(embeddings)},), one for each row of {of}, got {tuple(labels.shape)}"
+        )
+    return labels.to(embeddings.device, torch.int64, non_blocking=True)
+
+
+def check_label_range(labels: Tensor, num_classes: int) -> None:
+    """Every label in 0 … num_classes − 1: IndexError on the CPU, a device-side assertion elsewhere (no host sync)."""
+    _check_range(labels, num_classes, "label", "labels", "num_classes")
+
+
+def check_id_range(sample_ids: Tensor, num_samples: int) -> None:
+    """Every id in 0 … num_samples − 1: errors as of :func:`check_label_range`."""
+    _check_range(sample_ids, num_samples, "sample id", "sample_ids", "num_samples")
+
+
+def check_row_range(rows: Tensor, count: int) -> None:
+    """Every number of a row in 0 … count − 1: errors as of :func:`check_label_range`."""
+    _check_range(rows, count, "row", "rows", "the number of rows")
+
+
+def _check_range(values: Tensor, size: int, one: str, name: str, name_of_size: str) -> None:
+    if len(values) == 0:
+        return
+    if values.device.type != "cpu" or has_no_values(values):
+        torch._assert_async((values == values.clamp(0, size - 1)).all(), f"a {one} is outside 0 … {size - 1}")
+        return
+    least, largest = map(int, values.aminmax())
+    if least < 0 or largest >= size:
+        where = int(((values < 0) | (values >= size)).nonzero()[0])
+        raise IndexError(f"{name}[{where}] = {int(values[where])} is outside 0 … {size - 1} ({name_of_size} = {size})")
+
+
+def check_sample_ids(sample_ids: object, rows: int) -> Tensor:
+    """Sample ids as (rows,) int64."""
+    check_local("sample_ids", sample_ids)
+    if not isinstance(sample_ids, Tensor):
+        raise no_tensor("sample_ids", sample_ids)
+    if sample_ids.shape != (rows,) or sample_ids.dtype not in INTEGERS:
+        raise ValueError(
+            f"sample_ids must be integers of shape ({rows},), got {tuple(sample_ids.shape)} of {sample_ids.dtype}"
+        )
+    return sample_ids.long()
+
+
+def all_finite(values: Tensor) -> bool:
+    """No NaN or inf in ``values``, of the CPU. Most often their sum, in a fifth of the time, tells; it may overflow."""
+    return math.isfinite(values.detach().sum()) or bool(torch.isfinite(values).all())
+
+
+class NotFiniteError(ValueError):
+    """Embeddings that hold NaN or inf: a training run has diverged."""
+
+
+def check_finite_embeddings(embeddings: Tensor, name: str = "embeddings") -> None:
+    """No NaN or inf on the CPU. Elsewhere a look would stall the stream: the loss is NaN then."""
+    if embeddings.device.type != "cpu":
+        return
+    if has_no_values(embeddings):
+        torch._assert_async(torch.isfinite(embeddings).all(), f"{name} has NaN or inf; run this batch in eager mode")
+    elif not all_finite(embeddings):
+        row = int((~torch.isfinite(embeddings)).any(1).nonzero()[0])
+        raise NotFiniteError(
+            f"{name}[{row}] has NaN or inf: look for an overflow in the model or a learning rate too high"
+        )
+
+
+def check_gradient_fits(gradient: Tensor, inverse_norm: Tensor, name: str, first: int = 0) -> None:
+    """No short row has a gradient beyond its type: it is that of the row's direction, divided by the row's length."""
+    short = 1e9  # 1 / length
+    if all_finite(gradient):
+        return
+    beyond = (~torch.isfinite(gradient)).any(1)
+    if (beyond & ~(inverse_norm > short)).any():
+        return  # the upstream gradient is not finite: a loss scaler's affair
+    row = int(beyond.nonzero()[0])
+    raise ValueError(
+        f"the gradient of {name}[{first + row}] is beyond {gradient.dtype}: it is divided by the length of the row, "
+        f"{float(1 / inverse_norm[row]):.1e}. Scale such rows up, or give float64"
+    )
+
+
+def check_finite_candidates(scale: Tensor, name: str = "candidates[{}] (ref_emb of a loss)", first: int = 0) -> None:
+    """No NaN or inf among rows on the CPU, asked of their inverse lengths (m,), which costs no pass over them."""
+    if scale.device.type == "cpu" and not all_finite(scale):
+        row = int((~torch.isfinite(scale)).nonzero()[0])
+        raise ValueError(f"{name.format(first + row)} has NaN or inf: look at what was stored, or at the model")
+
+
+def check_finite_proxies(total: Tensor, proxies: Tensor) -> None:
+    """The loss of finite embeddings is finite unless a proxy is not; asked of the loss, which costs no pass over P."""
+    if total.device.type == "cpu" and not torch.isfinite(total):
+        bad = (~torch.isfinite(proxies)).any(1).nonzero()
+        where = (
+            f"proxies[{int(bad[0])}] has NaN or inf"
+            if len(bad)
+            else "a bias, a scale, a confidence or the length of a vector is NaN or inf"
+        )
+        raise ValueError(f"the loss is {float(total)}: {where}")
+
+
+def require(condition: Tensor, message: Callable[[], str]) -> None:
+    """Raise ValueError where ``condition`` () is false: on the CPU with the values, else by a device-side assertion."""
+    if condition.device.type != "cpu" or has_no_values(condition):
+        torch._assert_async(condition, "a value is out of range; run this batch on the CPU for its name")
+    elif not condition:
+        raise ValueError(message())
+
+
+def check_losses(losses: object) -> Tensor:
+    """One floating-point tensor of any shape, in the type that is computed in."""
+    check_local("losses", losses)
+    if not isinstance(losses, Tensor):
+        raise no_tensor("losses", losses)
+    if not losses.is_floating_point():
+        raise ValueError(f"losses must be floating point, got {losses.dtype}: convert them with losses.float()")
+    return losses if losses.dtype == torch.float64 else losses.float()

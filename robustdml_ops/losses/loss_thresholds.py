@@ -1,0 +1,123 @@
+"""Where the losses of wrong labels begin, beside Otsu's cut: thresholds of a batch of losses that are modules."""
+
+import importlib.util
+import warnings
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from robustdml_ops.engine.older_torch import registered_op
+from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess
+from robustdml_ops.engine.validation import check_same_device
+from robustdml_ops.robust.buffers import TypedBuffers
+
+
+class RunningMean(TypedBuffers):
+    """The mean of all losses of all training batches so far, this one included. In eval mode it stands still.
+
+    A resumed run continues where ``state_dict`` was taken. What is not finite in float32 is left out: one NaN or inf
+    would stay for good.
+    """
+
+    mean: Tensor  # () float32, and () int64: how many losses it is the mean of
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros((), dtype=torch.float32))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    @torch.no_grad()
+    def forward(self, losses: Tensor, counted: Tensor | None = None, shards: OneProcess = ONE_PROCESS) -> Tensor:
+        """() of losses of any shape, in their type; ``counted``: bool, which of them, by default all.
+
+        Where other processes have other losses, ``shards`` adds up what all have.
+        """
+        check_same_device(losses=losses, **{"the running mean": self.mean})
+        values = losses.float()  # what float32 can't hold would make the mean inf for good
+        finite = torch.isfinite(values)
+        counted = finite if counted is None else finite & counted
+        new = shards.count(counted.sum())
+        count = self.count + new
+        # Shares of the mean, not a sum that is divided: the sum of large losses overflows.
+        share = count.clamp(min=1).to(values.dtype).reciprocal()
+        # In double: so parts of other processes round to the same mean, whatever their number.
+        added = shards.count((values.masked_fill(~counted, 0) * share).sum(dtype=torch.float64))
+        mean = (self.mean + (added - new * share * self.mean)).float()
+        if self.training:
+            self.mean.copy_(mean)
+            self.count.copy_(count)
+            return mean.to(losses.dtype)
+        # A mean that has seen nothing yet has nothing to say but of this batch.
+        return torch.where(self.count > 0, self.mean, mean).to(losses.dtype)
+
+
+class MixtureThreshold(nn.Module):
+    """Where, between the means of a Gaussian mixture's two components, the high one becomes the likelier; else ∞.
+
+    By scikit-learn, on the CPU: losses of a GPU make the round trip, and the stream waits for it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        if importlib.util.find_spec("sklearn") is None:
+            raise ImportError("threshold='gmm' needs scikit-learn: pip install scikit-learn, or take threshold='otsu'")
+
+    def forward(self, losses: Tensor) -> Tensor:
+        """() of losses (n,)."""
+        threshold: Tensor = mixture_op(losses.detach())
+        return threshold
+
+
+@registered_op("robustdml_ops::mixture_threshold")
+def mixture_op(losses: Tensor) -> Tensor:
+    """Registered, so that ``torch.compile`` does not look into scikit-learn."""
+    values = losses.double().cpu().numpy()
+    return losses.new_tensor(mixture_threshold(values[np.isfinite(values)]))
+
+
+@mixture_op.register_fake
+def _(losses: Tensor) -> Tensor:
+    return losses.new_empty(())
+
+
+def mixture_threshold(losses: np.ndarray) -> float:
+    """Threshold of finite float64 losses (n,), see :class:`MixtureThreshold`; ∞ for fewer than 2 values."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.mixture import GaussianMixture
+
+    if len(losses) < 2 or losses.max() == losses.min():
+        return np.inf
+    # Scaled, so that the variance that scikit-learn adds means the same for losses of any size.
+    center, spread = losses.mean(), losses.std()
+    z = (losses - center)[:, None] / spread
+    # A start of its own for every parameter: nothing is left to chance.
+    mixture = GaussianMixture(
+        2,
+        weights_init=[0.5, 0.5],
+        means_init=np.quantile(z, [0.25, 0.75])[:, None],
+        precisions_init=np.ones((2, 1, 1)),
+        init_params="random_from_data",
+        random_state=0,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the last step's components serve as well
+        mixture.fit(z)
+    low, high = np.argsort(mixture.means_[:, 0])
+    mean, variance = mixture.means_[:, 0], mixture.covariances_[:, 0, 0]
+    # log(w N(z)) of the high component less that of the low one is a parabola in z.
+    a, b, c = (
+        coefficient[high] - coefficient[low]
+        for coefficient in (
+            -0.5 / variance,
+            mean / variance,
+            np.log(mixture.weights_) - 0.5 * np.log(variance) - 0.5 * mean**2 / variance,
+        )
+    )
+    roots = [root.real for root in np.roots([a, b, c]) if root.imag == 0]
+    rising = [root for root in roots if mean[low] < root < mean[high] and 2 * a * root + b > 0]
+    return float(center + spread * rising[0]) if rising else np.inf
+
+
+THRESHOLDS: dict[str, type[nn.Module]] = {"mean": RunningMean, "gmm": MixtureThreshold}

@@ -1,0 +1,1 @@
+"""Everything that exists for pytorch-metric-learning's sake."""

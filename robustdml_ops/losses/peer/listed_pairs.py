@@ -1,0 +1,190 @@
+"""Sums over pairs that are listed one by one, as a miner finds them: what the fused sums are over sets of labels.
+
+Memory goes by the number of pairs. Where they are a fair part of all pairs of anchors and candidates, one product gives
+all cosines; where they are few, their rows are gathered. How many there are is asked of the device: on a GPU that waits
+for the stream, as the miner did that listed them.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from robustdml_ops.engine.rows.lengths import unit_rows
+from robustdml_ops.engine.validation import check_finite_embeddings, require
+from robustdml_ops.losses.peer.miner_indices import ListedPairs
+from robustdml_ops.ops import PairHinge, PairLSE, similarity
+from robustdml_ops.ops.pairs.autograd import pair_dtype
+
+_PRODUCT = 64  # all pairs for each that is listed, up to which a product takes less time than gathering
+_MASK = 8  # the same, up to which a pass over the whole matrix takes less time than picking from it
+_GATHERED = 1 << 16  # pairs at a time whose rows are gathered
+_NEAR = 2.0**-10  # of 1 − s, from where on a distance is taken from the difference of the rows
+
+
+class _Cosines:
+    """Cosines of anchors and candidates: the whole matrix, or those that are asked for."""
+
+    def __init__(self, embeddings: Tensor, candidates: Tensor | None, listed: ListedPairs) -> None:
+        self.X = embeddings
+        self.Y = embeddings if candidates is None else candidates
+        self.dtype = pair_dtype(embeddings, candidates)
+        self.size = len(self.X) * len(self.Y)
+        self.matrix: Tensor | None = None
+        if self.size <= _PRODUCT * (len(listed.positives) + len(listed.negatives)):
+            self.matrix = similarity(self.X, self.Y, dtype=self.dtype)
+
+    def of(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Cosines of the pairs, in the compute type."""
+        if self.matrix is not None:
+            return self.matrix[rows, columns]
+        if len(rows) == 0:
+            return self.X[:0].to(self.dtype).sum(1)  # in the graph
+        check_finite_embeddings(self.X)
+        check_finite_embeddings(self.Y, "ref_emb")
+        # Gathered rows are of size pairs × D: each chunk of them lives once forward and once more backward.
+        return torch.cat(
+            [
+                checkpoint(self._gathered, self.X, self.Y, rows[first:last], columns[first:last], use_reentrant=False)
+                for first in range(0, len(rows), _GATHERED)
+                for last in (first + _GATHERED,)
+            ]
+        )
+
+    def _gathered(self, X: Tensor, Y: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        with torch.autocast(X.device.type, enabled=False):
+            return (unit_rows(X[rows].to(self.dtype)) * unit_rows(Y[columns].to(self.dtype))).sum(1)
+
+    def distances(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """√(2 − 2s), and the length of the difference where 2 − 2s would be rounding; 0 has no gradient."""
+        s = self.of(rows, columns)
+        near = (1 - s < _NEAR).nonzero().squeeze(1)
+        apart = unit_rows(self.X[rows[near]].to(s.dtype)) - unit_rows(self.Y[columns[near]].to(s.dtype))
+        squared = (2 - 2 * s).index_put((near,), (apart * apart).sum(1))
+        equal = squared <= 0
+        return torch.where(equal, 0.0, squared.masked_fill(equal, 1).sqrt())
+
+
+def listed_hinge(
+    embeddings: Tensor,
+    candidates: Tensor | None,
+    listed: ListedPairs,
+    *,
+    positive_margin: float,
+    negative_margin: float,
+    positive_offset: float = 0.0,
+    negative_offset: float = 0.0,
+    distance: str = "cosine",
+) -> PairHinge:
+    """Sums of hinges of every anchor over the pairs of a list, each as often as it is there.
+
+    Parameters and results are those of :func:`robustdml_ops.ops.pair_hinge`, but for the labels.
+    """
+    cosines = _Cosines(embeddings, candidates, listed)
+    sums, counts = [], []
+    sides = ((listed[:2], 1, positive_margin, positive_offset), (listed[2:], -1, negative_margin, negative_offset))
+    for (rows, columns), sign, margin, offset in sides:
+        euclidean = distance == "euclidean"
+        measured = cosines.distances(rows, columns) if euclidean else -cosines.of(rows, columns)
+        hinge = sign * (measured - (margin if euclidean else -margin))
+        above = hinge > 0
+        zeros = hinge.new_zeros(len(embeddings))
+        sums.append(zeros.index_add(0, rows, torch.where(above, hinge + offset, 0.0)))
+        counts.append(torch.zeros_like(zeros, dtype=torch.int64).index_add(0, rows, above.long()))
+    return PairHinge(*sums, *counts)
+
+
+def listed_lse(
+    embeddings: Tensor,
+    candidates: Tensor | None,
+    listed: ListedPairs,
+    *,
+    alpha: float,
+    beta: float,
+    base: float,
+    epsilon: float | None = None,
+) -> PairLSE:
+    """Both log-sum-exps of every anchor over the pairs of a list, each pair once.
+
+    Parameters and results are those of :func:`robustdml_ops.ops.pair_lse`, but for the labels. ``epsilon`` mines among
+    the pairs of the list.
+    """
+    positive, negative = _sides(_Cosines(embeddings, candidates, listed), listed)
+    if epsilon is not None:
+        least, largest = -positive.largest(-positive.s.detach()), negative.largest(negative.s.detach())
+        positive = positive.keep(positive.s - epsilon < positive.of_anchor(largest))
+        negative = negative.keep(negative.s + epsilon > negative.of_anchor(least))
+    return PairLSE(
+        positive.log_one_plus(alpha * (base - positive.s)), negative.log_one_plus(beta * (negative.s - base))
+    )
+
+
+class Side(NamedTuple):
+    """Cosines of the pairs of one sign, each pair once: a matrix with a mask, or a list with the anchor of each."""
+
+    s: Tensor  # (n, m) or (k,)
+    where: Tensor  # (n, m) bool, or (k,) int64
+    n: int
+
+    def of_anchor(self, values: Tensor) -> Tensor:
+        """For each cosine the value (n,) of its anchor."""
+        return values[:, None] if self.s.dim() == 2 else values[self.where]
+
+    def keep(self, stays: Tensor) -> "Side":
+        """The pairs that stay."""
+        if self.s.dim() == 2:
+            return self._replace(where=self.where & stays)
+        return self._replace(s=self.s[stays], where=self.where[stays])
+
+    def largest(self, values: Tensor) -> Tensor:
+        """Largest of the values of each anchor's pairs, (n,); −inf for one without."""
+        none = values.new_full((self.n,), -torch.inf)
+        if values.numel() == 0:  # an empty batch, or no candidates: there is no maximum over nothing
+            return none
+        if self.s.dim() == 2:
+            return values.masked_fill(~self.where, -torch.inf).amax(1)
+        return none.scatter_reduce(0, self.where, values, "amax")
+
+    def log_one_plus(self, exponents: Tensor) -> Tensor:
+        """log(1 + Σ exp) of each anchor, (n,); 0 for one without."""
+        if self.s.dim() == 2:
+            exponents = exponents.masked_fill(~self.where, -torch.inf)
+        shift = self.largest(exponents.detach()).clamp(min=0)
+        terms = (exponents - self.of_anchor(shift)).exp()
+        sums = terms.sum(1) if self.s.dim() == 2 else torch.zeros_like(shift).index_add(0, self.where, terms)
+        return shift + (torch.expm1(-shift) + sums).log1p()
+
+
+def _sides(cosines: _Cosines, listed: ListedPairs) -> tuple[Side, Side]:
+    """Positive and negative pairs, each once: in the peer's code they are the entries of two masks."""
+    n, m = len(cosines.X), len(cosines.Y)
+    if cosines.matrix is None:
+        places = [torch.unique(rows * m + columns) for rows, columns in (listed[:2], listed[2:])]
+        both = places[0][torch.isin(*places, assume_unique=True)]
+    else:
+        masks = [_mask(rows * m + columns, n * m) for rows, columns in (listed[:2], listed[2:])]
+        both = (masks[0] & masks[1]).nonzero().squeeze(1)
+    require(
+        torch.tensor(len(both) == 0),
+        lambda: f"indices_tuple has pair {divmod(int(both[0]), m)} as positive and as negative",
+    )
+    if cosines.matrix is None:
+        positive, negative = (Side(cosines.of(each // m, each % m), each // m, n) for each in places)
+    else:
+        positive, negative = (_of_matrix(cosines.matrix, mask.view(n, m)) for mask in masks)
+    return positive, negative
+
+
+def _mask(places: Tensor, size: int) -> Tensor:
+    mask = torch.zeros(size, dtype=torch.bool, device=places.device)
+    mask[places] = True
+    return mask
+
+
+def _of_matrix(S: Tensor, mask: Tensor) -> Side:
+    """The whole matrix where most of it counts, else the cosines that do."""
+    if mask.numel() <= _MASK * int(mask.sum()):
+        return Side(S, mask, len(S))
+    rows, columns = mask.nonzero(as_tuple=True)
+    return Side(S[rows, columns], rows, len(S))

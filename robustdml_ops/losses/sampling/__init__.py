@@ -1,0 +1,1 @@
+"""Steps over a share of the classes."""

@@ -1,0 +1,135 @@
+"""The classes that take part in a step: those of the batch, and a random share of the others."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.engine.label_sets import ELSEWHERE
+
+# Of SplitMix64, the mixing function of Steele, Lea and Flood (OOPSLA 2014), as signed numbers.
+_STEP = -0x61C8864680B583EB
+_FIRST = -0x40A7B892E31B1A47
+_SECOND = -0x6B2FB644ECCEEE15
+
+
+class Drawn(NamedTuple):
+    """M distinct classes. The first places of the draw count once; each of the others stands for ``weight`` classes."""
+
+    classes: Tensor  # (M,) int64, counted from the first class that is here
+    labels: Tensor  # (B,) int64: where among them the class of each sample is; ELSEWHERE: nowhere
+    places: Tensor  # (M,) int64: of each in the draw of all classes
+    certain: int  # how many count once: the batch's classes, filled up with others to the size of the batch
+    weight: float  # ≥ 1; 1 where all classes are there
+
+    def weights(self, dtype: torch.dtype) -> Tensor:
+        """How many classes each stands for, (M,)."""
+        one = torch.ones((), dtype=dtype, device=self.classes.device)
+        return torch.where(self.places < self.certain, one, self.weight * one)
+
+
+def draw_classes(
+    labels: Tensor, num_classes: int, share: float, state: Tensor, here: tuple[int, int] | None = None
+) -> Drawn:
+    """Draw the classes of a step: a pure function of its arguments, with the same result on every device.
+
+    Notes
+    -----
+    The classes that the batch lacks are cut into as many intervals as are to be drawn, one is drawn from each, and all
+    are moved around the circle by one random number. So every one is drawn with the same probability, none twice, and
+    the work is that of the classes drawn here, not of all. What the first intervals gave fills the batch's classes up
+    to a number that is known beforehand, ``certain``. A class that the batch lacks is among these with some probability
+    p, and counts once, or is drawn by the other intervals with the probability (1 − p)/weight, and counts ``weight``
+    times: once, on average, whatever p is.
+    """
+    certain = min(len(labels), num_classes)
+    drawn = max(1, round(share * (num_classes - certain))) if certain < num_classes else 0
+    circle = _Circle(labels, num_classes, certain + drawn, state)
+    weight = (num_classes - certain) / drawn if drawn else 1.0
+    if here is None:
+        places = torch.arange(certain + drawn + 1, device=labels.device)
+        slots, picked = places[:-1], circle.picked(places)
+        first = torch.where(slots[:certain] < circle.present, circle.batch[:certain], picked[:certain])
+        return Drawn(torch.cat([first, picked[certain:]]), circle.labels, slots, certain, weight)
+    first_class, end = here
+    # Of the batch's classes and of those picked by the intervals that reach into these.
+    slots, met = circle.slots_of(first_class, end)
+    own = torch.arange(len(labels), device=labels.device)
+    candidates = torch.cat([circle.batch, circle.picked(torch.cat([slots, circle.last]))])
+    met = torch.cat([own < circle.present, met]) & (candidates >= first_class) & (candidates < end)
+    kept = met.nonzero().squeeze(1)
+    before = torch.searchsorted(circle.batch, first_class)
+    at = torch.where((labels >= first_class) & (labels < end), circle.labels - before, ELSEWHERE)
+    return Drawn(candidates[kept] - first_class, at, torch.cat([own, slots])[kept], certain, weight)
+
+
+class _Circle:
+    """The classes that a batch lacks, in a circle of N that is cut into K intervals; one is picked from each."""
+
+    def __init__(self, labels: Tensor, num_classes: int, slots: int, state: Tensor) -> None:
+        self.labels, self.batch, self.present = _distinct(labels, num_classes)
+        self.num_classes, self.slots, self.state = num_classes, slots, state
+        self.others, self.intervals = num_classes - self.present, slots - self.present
+
+    @property
+    def last(self) -> Tensor:
+        """Place behind the slots, (1,), whose random number turns the circle."""
+        return self.labels.new_full((1,), self.slots)
+
+    def picked(self, places: Tensor) -> Tensor:
+        """Class that the interval of each slot gives; of the batch's slots, some number. Behind them is ``last``."""
+        slots, random = places[:-1], _random(self.state, places)
+        # The j-th of N others is j and as many more as there are classes of the batch up to it.
+        j, others, intervals = (slots - self.present).clamp(min=0), self.others, self.intervals.clamp(min=1)
+        low, high = j * others // intervals, (j + 1) * others // intervals
+        others = others.clamp(min=1)
+        picked = (low + random[:-1] % (high - low).clamp(min=1) + random[-1] % others) % others
+        ranks = torch.arange(len(self.batch), device=slots.device)
+        return picked + torch.searchsorted(self.batch - ranks, picked, right=True)
+
+    def slots_of(self, first: int, end: int) -> tuple[Tensor, Tensor]:
+        """Slots whose intervals reach into the classes ``first:end``, as many as may, and which of them count.
+
+        n places of the circle meet at most n·K/N + 3 intervals: a part of one at either end and, where the circle is
+        closed, of one more.
+        """
+        count = min(self.slots, (end - first) * self.slots // self.num_classes + 3)
+        steps = torch.arange(count, device=self.batch.device)
+        others, intervals = self.others.clamp(min=1), self.intervals.clamp(min=1)
+        turn = _random(self.state, self.last) % others
+        start = (first - torch.searchsorted(self.batch, first) - turn) % others
+        # The last interval that begins at start or before.
+        j = ((start + 1) * intervals - 1) // others + steps
+        return self.present + j % intervals, steps < self.intervals
+
+
+def _distinct(labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Where each label is among the distinct ones; these, ascending, (B,); and how many they are, ().
+
+    Behind them are numbers that are no class, ascending as well.
+    """
+    ordered, order = torch.sort(labels, stable=True)
+    before = torch.cat([ordered.new_full((1,), -1), ordered])[:-1]
+    rank = (ordered != before).cumsum(0) - 1
+    places = torch.empty_like(rank).scatter(0, order, rank)
+    # Equal labels write one value to one place.
+    distinct = num_classes + torch.arange(len(labels), device=labels.device)
+    return places, distinct.scatter(0, rank, ordered), (rank + 1).amax() if len(labels) else rank.sum()
+
+
+def _random(state: Tensor, places: Tensor) -> Tensor:
+    """Numbers in 0 … 2^63 − 1 at ``places`` int64 of a sequence: SplitMix64, started anew for each seed and step."""
+    seed, step = state.unbind()
+    return _mix(_mix(seed * _FIRST + step) + places * _STEP) & torch.iinfo(torch.int64).max
+
+
+def _mix(x: Tensor) -> Tensor:
+    """A bijection of int64 that looks random: multiplications wrap around."""
+    x = (x ^ _shifted(x, 30)) * _FIRST
+    x = (x ^ _shifted(x, 27)) * _SECOND
+    return x ^ _shifted(x, 31)
+
+
+def _shifted(x: Tensor, bits: int) -> Tensor:
+    """Shifted to the right with zeros from the left; int64 itself would repeat its sign."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)

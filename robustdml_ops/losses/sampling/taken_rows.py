@@ -1,0 +1,74 @@
+"""Some rows of a matrix, and the two ways of their gradient: spread over the matrix, or handed over as it is."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.engine.gradient_memory import gradient_room
+from robustdml_ops.engine.rows.backend import by_columns, rows_at
+
+# Is given rows (n,) int64, distinct, and dL/drows (n, D) in the type of the matrix.
+Receiver = Callable[[Tensor, Tensor], None]
+
+
+def take_rows(matrix: Tensor, rows: Tensor, receiver: Receiver | None = None) -> Tensor:
+    """Rows ``rows`` (n,) int64, distinct, of ``matrix`` (C, D): (n, D), in its layout.
+
+    Differentiable. Where there is a ``receiver``, backward hands rows and gradient to it, and the matrix has none: no
+    memory of its size is written, nor read.
+    """
+    taken: Tensor = TakenRows.apply(matrix, rows, receiver)  # type: ignore[no-untyped-call]
+    return taken
+
+
+class TakenRows(torch.autograd.Function):
+    """See :func:`take_rows`."""
+
+    @staticmethod
+    def forward(matrix: Tensor, rows: Tensor, receiver: Receiver | None) -> Tensor:
+        """Of a matrix (C, D)."""
+        return rows_at(matrix, rows)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep the rows, and the matrix for its layout."""
+        ctx.save_for_backward(*inputs[:2])
+        ctx.receiver = inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, None, None]:
+        """Spread, or hand over."""
+        matrix, rows = ctx.saved_tensors
+        if ctx.receiver is None:
+            return SpreadRows.apply(G, rows, matrix), None, None  # type: ignore[no-untyped-call]
+        if torch.is_grad_enabled():
+            raise RuntimeError("rows that are handed over have no second derivative: leave create_graph=True out")
+        ctx.receiver(rows, G)
+        return None, None, None
+
+
+class SpreadRows(torch.autograd.Function):
+    """Rows (n, D) at their places in zeros of the shape, type and layout of a matrix."""
+
+    @staticmethod
+    def forward(G: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
+        """Of distinct rows."""
+        room = gradient_room(matrix).zero_()
+        if by_columns(matrix):
+            room.t().index_copy_(1, rows, G.t())
+        else:
+            room.index_copy_(0, rows, G)
+        return room
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep the rows."""
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, dR: Tensor) -> tuple[Tensor, None, None]:
+        """Take them again."""
+        (rows,) = ctx.saved_tensors
+        return take_rows(dR, rows), None, None

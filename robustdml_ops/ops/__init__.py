@@ -1,0 +1,58 @@
+"""Differentiable operations: the losses are made of these, and so may be others."""
+
+from robustdml_ops.engine.label_sets import ABSENT, ELSEWHERE, LabelSets
+from robustdml_ops.ops.anchor import AnchorBiases, AnchorLSE, anchor_loss, anchor_lse
+from robustdml_ops.ops.anchor.problem import ConfidenceSets
+from robustdml_ops.ops.classes import ClassLSE, class_lse
+from robustdml_ops.ops.lambert_w import confidence, lambertw, superloss
+from robustdml_ops.ops.otsu import otsu_confidence, otsu_threshold
+from robustdml_ops.ops.otsu.problem import OtsuCut
+from robustdml_ops.ops.pairs import PairHinge, PairLSE, pair_hinge, pair_hinge_sum, pair_lse, pair_lse_sum
+from robustdml_ops.ops.self_paced import self_paced_descent, self_paced_sweep
+from robustdml_ops.ops.similarity import Nearest, nearest, similarity
+from robustdml_ops.ops.vmf import (
+    VonMisesFisher,
+    bessel_ratio,
+    fit_vmf,
+    log_bessel_i,
+    vmf_log_likelihood,
+    vmf_log_normalizer,
+    vmf_log_peak,
+)
+
+__all__ = [
+    "ABSENT",
+    "ELSEWHERE",
+    "AnchorBiases",
+    "AnchorLSE",
+    "ClassLSE",
+    "ConfidenceSets",
+    "LabelSets",
+    "Nearest",
+    "OtsuCut",
+    "PairHinge",
+    "PairLSE",
+    "VonMisesFisher",
+    "anchor_loss",
+    "anchor_lse",
+    "bessel_ratio",
+    "class_lse",
+    "confidence",
+    "fit_vmf",
+    "lambertw",
+    "log_bessel_i",
+    "nearest",
+    "otsu_confidence",
+    "otsu_threshold",
+    "pair_hinge",
+    "pair_hinge_sum",
+    "pair_lse",
+    "pair_lse_sum",
+    "self_paced_descent",
+    "self_paced_sweep",
+    "similarity",
+    "superloss",
+    "vmf_log_likelihood",
+    "vmf_log_normalizer",
+    "vmf_log_peak",
+]

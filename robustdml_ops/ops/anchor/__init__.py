@@ -1,0 +1,242 @@
+"""The anchor log-sum-exp: per anchor, over the candidates of its positive and of its negative set.
+
+    positive_p = log(1 + Σ_{x∈X_p⁺} w_xp exp(−α s(x,p) + positive_bias_x))
+    negative_p = log(1 + Σ_{x∈X_p⁻} w_xp exp(+α s(x,p) + negative_bias_x + anchor_bias_p))
+
+:func:`anchor_lse` returns both vectors, for any use; :func:`anchor_loss` a weighted sum of them, for which value and
+gradients take one sweep over the proxies.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.engine.label_sets import LabelSets
+from robustdml_ops.engine.precision import autocast_operand_dtype, compute_dtype
+from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update
+from robustdml_ops.engine.second_derivatives import apply, in_eager_mode
+from robustdml_ops.engine.similarity_chunks import checked_count
+from robustdml_ops.engine.validation import check_local, check_matrix, check_same_device, check_steepness, check_vector
+from robustdml_ops.ops.anchor.autograd import AnchorSweep, Inputs, Outputs
+from robustdml_ops.ops.anchor.problem import ConfidenceSets
+from robustdml_ops.ops.anchor.result import Wanted
+
+
+class AnchorLSE(NamedTuple):
+    """Log-sum-exps of all anchors, (C,) each."""
+
+    positive: Tensor
+    negative: Tensor
+
+
+class AnchorBiases(NamedTuple):
+    """What is added to the exponents: α·margin, and the logarithm of a sample's weight (−inf: the sample is absent)."""
+
+    positive: Tensor  # (B,)
+    negative: Tensor  # (B,)
+    anchor: Tensor | None = None  # (C,), to the negative exponent
+
+
+def anchor_lse(
+    embeddings: Tensor,
+    proxies: Tensor,
+    sets: LabelSets | ConfidenceSets,
+    biases: AnchorBiases,
+    *,
+    alpha: float,
+    backend: str | None = None,
+) -> AnchorLSE:
+    """Both log-sum-exps of every anchor; differentiable for any upstream gradient.
+
+    Forward is one sweep, backward another that computes the similarities again: nothing of size B×C is kept.
+
+    Parameters
+    ----------
+    embeddings, proxies : Tensor
+        (B, D) and (C, D), float64, float32, bfloat16 or float16, any scale: s is their cosine. A zero row has cosine 0
+        with everything and zero gradient.
+    sets : LabelSets or ConfidenceSets
+        Which candidates are in X_p⁺; the others are in X_p⁻.
+    biases : AnchorBiases
+        In the compute type (float64 if either matrix is, else float32); differentiable.
+    alpha : float
+        Scale of the similarities, > 0 and at most 1/ε, 8·10⁶ in float32 and 4·10¹⁵ in float64. Rows are shifted by
+        their maximum where exp would overflow.
+    backend : str, optional
+        ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device.
+
+    Returns
+    -------
+    AnchorLSE
+        positive, negative: (C,) each, in the compute type; exactly 0 for an empty set.
+
+    Raises
+    ------
+    ValueError
+        Shapes or types that do not fit; on the CPU also NaN or inf (on a GPU the result is NaN: a look would stall it),
+        and in backward a row so short that its gradient, which is divided by its length, is beyond its type (on a GPU
+        it is inf).
+    IndexError
+        On the CPU, a label outside 0 … C − 1 (on a GPU a device-side assertion).
+
+    Notes
+    -----
+    Source: the two sums of Kim et al. 2020, Eq. 4; Roig et al. 2020, Eq. 5; Phan et al., Eq. 2. Similarities and sums
+    are in float32 at least; on a GPU embeddings of bfloat16 or float16, and all under autocast, enter the products as
+    bfloat16, and the proxies with them. float32 is multiplied exactly there, by the ordinary cores, at a tenth of their
+    rate or less, unless PyTorch allows TF32: README, "float32 on a GPU".
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.ops import AnchorBiases, LabelSets, anchor_lse
+    >>> X, P = torch.eye(2), torch.eye(2)
+    >>> bias = torch.zeros(2)
+    >>> lse = anchor_lse(X, P, LabelSets.of(torch.tensor([0, 1])), AnchorBiases(bias, bias), alpha=1.0)
+    >>> lse.positive  # log(1 + e^-1): each class has its one sample at cosine 1
+    tensor([0.3133, 0.3133])
+    """
+    inputs, _ = _check(embeddings, proxies, sets, biases, alpha)
+    want = [True, False, False, False]
+    _, positive, negative, *_ = _apply(inputs, (None, None), sets, alpha, backend, want)
+    assert positive is not None and negative is not None
+    return AnchorLSE(positive, negative)
+
+
+def anchor_loss(
+    embeddings: Tensor,
+    proxies: Tensor,
+    sets: LabelSets | ConfidenceSets,
+    biases: AnchorBiases,
+    positive_scale: Tensor,
+    negative_scale: Tensor,
+    *,
+    alpha: float,
+    backend: str | None = None,
+    update: ProxyUpdate | None = None,
+) -> Tensor:
+    """positive_scale·Σ_p positive_p + negative_scale·Σ_p negative_p, with all gradients, in one sweep.
+
+    As the scales are known beforehand, a chunk of classes is differentiated before it leaves the cache: 6·B·C·D flops
+    for the value and both gradients, where :func:`anchor_lse` takes 8. The gradients wait for backward, in place of
+    everything that autograd would keep.
+
+    Parameters
+    ----------
+    embeddings, proxies, sets, biases, alpha, backend
+        As in :func:`anchor_lse`.
+    positive_scale, negative_scale : Tensor
+        () or (C,) each, in the compute type; on the device of the embeddings, so that nothing waits for them. No
+        gradient.
+    update : ProxyUpdate, optional
+        The step of an optimiser of :mod:`robustdml_ops.optim`: the proxies take it in this sweep, and no gradient of
+        theirs is left. In eager mode alone. One of some rows (``UpdateOfRows``) has the sweep meet these alone: sets,
+        scales and anchor bias are then of their places among them.
+
+    Returns
+    -------
+    Tensor
+        (), in the compute type. Without samples: 0, with zero gradients.
+
+    Raises
+    ------
+    ValueError, IndexError
+        As :func:`anchor_lse`.
+    RuntimeError
+        An update that is not possible here, such as a second one before the optimiser's ``step()``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.ops import AnchorBiases, LabelSets, anchor_loss
+    >>> X, P, bias = torch.eye(2), torch.eye(2), torch.zeros(2)
+    >>> half = torch.tensor(0.5)
+    >>> anchor_loss(X, P, LabelSets.of(torch.tensor([0, 1])), AnchorBiases(bias, bias), half, half, alpha=1.0)
+    tensor(1.0064)
+    """
+    inputs, C = _check(embeddings, proxies, sets, biases, alpha, update)
+    scales = [
+        _check_scale(name, scale, inputs, C)
+        for name, scale in (("positive_scale", positive_scale), ("negative_scale", negative_scale))
+    ]
+    want = Wanted.of(inputs) if torch.is_grad_enabled() else [False] * 4
+    if not in_eager_mode(embeddings):
+        refuse_update(update, "torch.func, or a graph without values,", "compute the loss in eager mode")
+    loss, *_ = _apply(inputs, (scales[0], scales[1]), sets, alpha, backend, want, update)
+    assert loss is not None
+    return loss
+
+
+def _check_scale(name: str, scale: Tensor, inputs: Inputs, C: int) -> Tensor:
+    """Contiguous, since kernels read it by address."""
+    dtype = inputs[2].dtype
+    check_local(name, scale)
+    if not isinstance(scale, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, not {type(scale).__name__}")
+    if scale.shape not in ((), (C,)) or scale.dtype != dtype:
+        raise ValueError(
+            f"{name} must be of shape () or ({C},) and of the compute type {dtype}, got {tuple(scale.shape)} of "
+            f"{scale.dtype}"
+        )
+    check_same_device(embeddings=inputs[0], **{name: scale})
+    return scale.contiguous()
+
+
+def _apply(
+    inputs: Inputs,
+    scales: tuple[Tensor | None, Tensor | None],
+    sets: LabelSets | ConfidenceSets,
+    alpha: float,
+    backend: str | None,
+    want: list[bool],
+    update: ProxyUpdate | None = None,
+) -> Outputs:
+    operand = autocast_operand_dtype(compute_dtype(*inputs[:2]), inputs[0])
+    of_sets: tuple[Any, ...] = (sets,)
+    if not in_eager_mode(inputs[0]):
+        numbers = (0.0, 0.0) if isinstance(sets, LabelSets) else (sets.beta, sets.threshold)
+        of_sets = (*numbers, *sets.tensors)
+    outputs: Outputs = apply(AnchorSweep, *inputs, *scales, alpha, backend or "auto", operand, want, update, *of_sets)
+    return outputs
+
+
+def _check(
+    embeddings: Tensor,
+    proxies: Tensor,
+    sets: LabelSets | ConfidenceSets,
+    biases: AnchorBiases,
+    alpha: float,
+    update: ProxyUpdate | None = None,
+) -> tuple[Inputs, int]:
+    """What shapes and types tell, and how many proxies the sweep meets.
+
+    Values are checked in the sweep, where reading them breaks no graph.
+    """
+    check_matrix("embeddings", embeddings)
+    check_matrix("proxies", proxies, columns=embeddings.shape[1])
+    if not isinstance(sets, (LabelSets, ConfidenceSets)):
+        raise TypeError(f"sets must be LabelSets or ConfidenceSets, got {type(sets).__name__}: LabelSets.of(labels)")
+    if not isinstance(biases, AnchorBiases):
+        raise TypeError(f"biases must be AnchorBiases, got {type(biases).__name__}: AnchorBiases(positive, negative)")
+    dtype = compute_dtype(embeddings, proxies)
+    check_steepness(dtype, alpha=alpha)
+    B, C = len(embeddings), checked_count(proxies, update)
+    named = (("positive", biases.positive, B), ("negative", biases.negative, B), ("anchor", biases.anchor, C))
+    for name, bias, length in named:
+        if bias is None:
+            continue
+        check_vector(f"biases.{name}", bias, length)
+        if bias.dtype != dtype:
+            raise ValueError(f"biases.{name} must be of the compute type {dtype}, got {bias.dtype}")
+    check_same_device(
+        embeddings=embeddings,
+        proxies=proxies,
+        bias=biases.positive,
+        sets=sets.tensors[0],
+    )
+    # Kernels read the biases by address.
+    positive, anchor = biases.positive.contiguous(), biases.anchor
+    # One tensor twice among its arguments is more than a compiled function takes.
+    negative = None if biases.negative is biases.positive else biases.negative.contiguous()
+    return (embeddings, proxies, positive, negative, None if anchor is None else anchor.contiguous()), C

@@ -1,0 +1,44 @@
+"""The anchor log-sum-exp of a chunk in plain PyTorch."""
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.engine.label_sets import LabelSets
+from robustdml_ops.engine.log_sum import log_one_plus_sum
+from robustdml_ops.engine.rows.eager import EagerRows
+from robustdml_ops.ops.anchor.problem import AnchorBackend, AnchorChunk, AnchorProblem, ConfidenceSets
+
+
+class EagerAnchor(EagerRows, AnchorBackend):
+    """On every device, without a compiler."""
+
+    def anchor_lse(self, chunk: AnchorChunk, problem: AnchorProblem) -> None:
+        """As :meth:`AnchorBackend.anchor_lse`."""
+        S = chunk.S
+        positive, log_weight = membership(problem.sets, chunk.first, chunk.last, S)
+        scaled = problem.alpha * S
+        positive_exponent = problem.positive_bias - scaled + log_weight
+        negative_exponent = problem.negative_bias + scaled + log_weight
+        if problem.anchor_bias is not None:
+            negative_exponent += problem.anchor_bias[chunk.first : chunk.last, None]
+        W_positive = log_one_plus_sum(positive_exponent.masked_fill_(~positive, -torch.inf), chunk.lse_positive)
+        W_negative = log_one_plus_sum(negative_exponent.masked_fill_(positive, -torch.inf), chunk.lse_negative)
+        if chunk.upstream_positive is None or chunk.upstream_negative is None:
+            return
+        W_positive *= chunk.upstream_positive.reshape(-1, 1)
+        W_negative *= chunk.upstream_negative.reshape(-1, 1)
+        if chunk.dpositive_bias is not None and chunk.dnegative_bias is not None:
+            chunk.dpositive_bias += W_positive.sum(0)
+            chunk.dnegative_bias += W_negative.sum(0)
+        torch.sub(W_negative, W_positive, out=S).mul_(problem.alpha)
+
+
+def membership(sets: LabelSets | ConfidenceSets, first: int, last: int, like: Tensor) -> tuple[Tensor, Tensor | float]:
+    """Membership of X_p⁺ (c, B) bool, and the logarithm of the weights, for the classes ``first:last``."""
+    if isinstance(sets, LabelSets):
+        classes = torch.arange(first, last, device=like.device)
+        return sets.labels == classes[:, None], 0.0
+    values = sets.values(first, last, like.dtype)
+    confidence = values.sigmoid() if sets.are_logits else values
+    log_weight = torch.nn.functional.logsigmoid(sets.beta * (confidence - sets.threshold).abs())
+    return confidence > sets.threshold, log_weight

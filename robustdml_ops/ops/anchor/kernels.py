@@ -1,0 +1,234 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""The anchor log-sum-exp in Triton: what a tile of cosines adds, and the epilogue between the matrix products."""
+
+import triton
+import triton.language as tl
+
+from robustdml_ops.backends.triton_math import in_type, log_one_plus_sum
+
+# A row's sum up to which no shift is needed: exponentials have room below the largest number, and their quotient by
+# the sum, times an upstream gradient, above the smallest.
+LARGE = tl.constexpr(2.0**64)
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def candidate_exponents(
+    s,  # (BLOCK_C, BLOCK_B) compute dtype, in: cosines
+    labels,  # (B,) int64, in; None: the values tell the sets
+    values,  # confidences or their logits of the anchors, any floating type, in; None: the labels tell
+    positive_bias,  # (B,) compute dtype, in
+    negative_bias,  # (B,) compute dtype, in; None: the positive one
+    anchor_bias,  # one per row, compute dtype, in; None: none
+    rows,  # (BLOCK_C,) int64, in: rows of values and anchor_bias
+    classes,  # (BLOCK_C,) int32, in: classes of the anchors
+    inside,  # (BLOCK_C,) bool, in: which rows exist
+    columns,  # (BLOCK_B,) int32, in: candidates
+    B,  # candidates in all, in
+    anchor_stride,  # of values in elements, in
+    candidate_stride,  # of values in elements, in
+    alpha,  # compute dtype, in
+    beta,  # compute dtype, in
+    threshold,  # compute dtype, in
+    ARE_LOGITS: tl.constexpr,  # whether the values still have to go through the sigmoid
+):
+    """Exponent (∓α·s + bias)/log 2, weight, and membership of X_p⁺, all (BLOCK_C, BLOCK_B).
+
+    A candidate is in one of an anchor's two sets only, so one exponent and one exponential serve both. It is one of 2,
+    whose powers are a single instruction, and −∞ in columns that do not exist. Rows that do not exist are not told
+    apart: nobody stores what becomes of them. The weight σ(β|c − λ|) is between 1/2 and 1: it multiplies the
+    exponential, and no logarithm is needed.
+    """
+    exist = columns < B
+    if labels is not None:
+        # 32 bits hold every class, and a thread keeps the labels of many candidates in registers.
+        y = tl.load(labels + columns, mask=exist, other=-1).to(tl.int32)
+        positive = y[None, :] == classes[:, None]
+        weight = tl.full(s.shape, 1.0, s.dtype)
+    else:
+        offset = rows[:, None] * anchor_stride + columns.to(tl.int64)[None, :] * candidate_stride
+        confidence = tl.load(values + offset, mask=inside[:, None] & exist[None, :], other=0.0).to(s.dtype)
+        if ARE_LOGITS:
+            confidence = tl.sigmoid(confidence)
+        positive = confidence > threshold
+        weight = tl.sigmoid(tl.abs(confidence - threshold) * beta)
+    log2e = in_type(LOG2_E, s.dtype)
+    bias = tl.load(positive_bias + columns, mask=exist, other=float("-inf"))[None, :] * log2e
+    if negative_bias is not None or anchor_bias is not None:
+        other_bias = bias
+        if negative_bias is not None:
+            other_bias = tl.load(negative_bias + columns, mask=exist, other=float("-inf"))[None, :] * log2e
+        if anchor_bias is not None:
+            other_bias = other_bias + tl.load(anchor_bias + rows, mask=inside, other=0.0)[:, None] * log2e
+        bias = tl.where(positive, bias, other_bias)
+    return s * tl.where(positive, -alpha * log2e, alpha * log2e) + bias, weight, positive
+
+
+@triton.jit
+def row_sums(
+    S,  # (c, B) compute dtype, contiguous, in: cosines
+    labels,  # this and the next four: as of candidate_exponents
+    values,
+    positive_bias,
+    negative_bias,
+    anchor_bias,
+    max_positive,  # (BLOCK_C,) compute dtype, in: shift of the exponents
+    max_negative,  # (BLOCK_C,) compute dtype, in
+    rows,  # (BLOCK_C,) int64, in
+    classes,  # (BLOCK_C,) int32, in
+    inside,  # (BLOCK_C,) bool, in: which rows exist
+    B,  # candidates, in
+    anchor_stride,  # of values in elements, in
+    candidate_stride,  # of values in elements, in
+    alpha,  # compute dtype, in
+    beta,  # compute dtype, in
+    threshold,  # compute dtype, in
+    ARE_LOGITS: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_B: tl.constexpr,
+):
+    """Σ weight · e^(exponent − max) of each row over both sets, (BLOCK_C,) each."""
+    sum_positive = tl.zeros((BLOCK_C, BLOCK_B), dtype=S.dtype.element_ty)
+    sum_negative = tl.zeros((BLOCK_C, BLOCK_B), dtype=S.dtype.element_ty)
+    for start in range(0, B, BLOCK_B):
+        columns = start + tl.arange(0, BLOCK_B)
+        mask = inside[:, None] & (columns < B)[None, :]
+        s = tl.load(S + rows[:, None] * B + columns[None, :], mask=mask, other=0.0)
+        exponent, weight, positive = candidate_exponents(
+            s, labels, values, positive_bias, negative_bias, anchor_bias,
+            rows, classes, inside, columns, B, anchor_stride, candidate_stride,
+            alpha, beta, threshold, ARE_LOGITS,
+        )  # fmt: skip
+        term = weight * tl.exp2(exponent - tl.where(positive, max_positive[:, None], max_negative[:, None]))
+        sum_positive += tl.where(positive, term, 0.0)
+        sum_negative += tl.where(positive, 0.0, term)
+    return tl.sum(sum_positive, axis=1), tl.sum(sum_negative, axis=1)
+
+
+@triton.jit
+def row_maxima(
+    S,  # (c, B) compute dtype, contiguous, in: cosines
+    labels,  # this and what follows: as of row_sums
+    values,
+    positive_bias,
+    negative_bias,
+    anchor_bias,
+    rows,
+    classes,
+    inside,
+    B,
+    anchor_stride,
+    candidate_stride,
+    alpha,
+    beta,
+    threshold,
+    ARE_LOGITS: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_B: tl.constexpr,
+):
+    """Largest exponent of each row in both sets, at least 0, that of the 1; (BLOCK_C,) each."""
+    max_positive = tl.zeros((BLOCK_C, BLOCK_B), dtype=S.dtype.element_ty)
+    max_negative = tl.zeros((BLOCK_C, BLOCK_B), dtype=S.dtype.element_ty)
+    for start in range(0, B, BLOCK_B):
+        columns = start + tl.arange(0, BLOCK_B)
+        mask = inside[:, None] & (columns < B)[None, :]
+        s = tl.load(S + rows[:, None] * B + columns[None, :], mask=mask, other=0.0)
+        exponent, _, positive = candidate_exponents(
+            s, labels, values, positive_bias, negative_bias, anchor_bias,
+            rows, classes, inside, columns, B, anchor_stride, candidate_stride,
+            alpha, beta, threshold, ARE_LOGITS,
+        )  # fmt: skip
+        max_positive = tl.maximum(max_positive, tl.where(positive, exponent, 0.0))
+        max_negative = tl.maximum(max_negative, tl.where(positive, 0.0, exponent))
+    return tl.max(max_positive, axis=1), tl.max(max_negative, axis=1)
+
+
+@triton.jit(do_not_specialize=["c", "first"])
+def anchor_lse(
+    S,  # (c, B) compute dtype, contiguous, in: cosines
+    dS,  # (c, B) compute or operand dtype, contiguous, out: dL/dS where upstream is given; may be S
+    labels,  # (B,) int64, in; None: the values tell the sets
+    values,  # (c, B) compute dtype, in: confidences or their logits; None: the labels tell
+    positive_bias,  # (B,) compute dtype, in
+    negative_bias,  # (B,) compute dtype, in; None: the positive one
+    anchor_bias,  # (c,) compute dtype, in; None: none
+    upstream_positive,  # (c,) or () compute dtype, in: dL/dpositive; None: no gradients wanted
+    upstream_negative,  # (c,) or () compute dtype, in
+    lse_positive,  # (c,) compute dtype, out
+    lse_negative,  # (c,) compute dtype, out
+    bias_partials,  # (programs, 2, B) compute dtype, out: dL/dbias of each program's anchors; None: not wanted
+    c,  # anchors of the chunk, in
+    B,  # candidates, in
+    first,  # class of the first row, in
+    anchor_stride,  # of values in elements, in
+    candidate_stride,  # of values in elements, in
+    upstream_positive_stride,  # in elements, in; 0: one value for all anchors
+    upstream_negative_stride,  # in elements, in
+    alpha: tl.float64,  # in
+    beta: tl.float64,  # in
+    threshold: tl.float64,  # in
+    ARE_LOGITS: tl.constexpr,  # whether the values still have to go through the sigmoid
+    BLOCK_C: tl.constexpr,  # anchors a program
+    BLOCK_B: tl.constexpr,  # candidates a step
+):
+    """Two log-sum-exps per row of S, and dL/dS. Nothing is added across programs: the same bits every time.
+
+    A thread adds up its own candidates, and the threads of a row meet once, at the end. The sums stand beside a 1, so
+    they are made without a shift; a row whose sum is too large is made again, shifted by its largest exponent.
+    """
+    rows = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    inside = rows < c
+    classes = first + rows
+    rows = rows.to(tl.int64)
+    dtype: tl.constexpr = S.dtype.element_ty
+    alpha, beta, threshold = in_type(alpha, dtype), in_type(beta, dtype), in_type(threshold, dtype)
+
+    max_positive = tl.zeros((BLOCK_C,), dtype=dtype)
+    max_negative = tl.zeros((BLOCK_C,), dtype=dtype)
+    sum_positive, sum_negative = row_sums(
+        S, labels, values, positive_bias, negative_bias, anchor_bias, max_positive, max_negative,
+        rows, classes, inside, B, anchor_stride, candidate_stride,
+        alpha, beta, threshold, ARE_LOGITS, BLOCK_C, BLOCK_B,
+    )  # fmt: skip
+    large_positive, large_negative = sum_positive > LARGE, sum_negative > LARGE
+    if tl.max((large_positive | large_negative).to(tl.int32), axis=0) > 0:
+        highest_positive, highest_negative = row_maxima(
+            S, labels, values, positive_bias, negative_bias, anchor_bias,
+            rows, classes, inside, B, anchor_stride, candidate_stride,
+            alpha, beta, threshold, ARE_LOGITS, BLOCK_C, BLOCK_B,
+        )  # fmt: skip
+        # Only rows that need it are shifted: what a row gives must not depend on its neighbours.
+        max_positive = tl.where(large_positive, highest_positive, 0.0)
+        max_negative = tl.where(large_negative, highest_negative, 0.0)
+        sum_positive, sum_negative = row_sums(
+            S, labels, values, positive_bias, negative_bias, anchor_bias, max_positive, max_negative,
+            rows, classes, inside, B, anchor_stride, candidate_stride,
+            alpha, beta, threshold, ARE_LOGITS, BLOCK_C, BLOCK_B,
+        )  # fmt: skip
+    tl.store(lse_positive + rows, log_one_plus_sum(max_positive / LOG2_E, sum_positive), mask=inside)
+    tl.store(lse_negative + rows, log_one_plus_sum(max_negative / LOG2_E, sum_negative), mask=inside)
+
+    if upstream_positive is not None:
+        # dlse/dexponent = weight · e^(exponent − max) / (e^−max + Σ): the quotient is one number per anchor.
+        factor_positive = tl.load(upstream_positive + rows * upstream_positive_stride, mask=inside, other=0.0)
+        factor_negative = tl.load(upstream_negative + rows * upstream_negative_stride, mask=inside, other=0.0)
+        factor_positive *= -alpha / (tl.exp2(-max_positive) + sum_positive)
+        factor_negative *= alpha / (tl.exp2(-max_negative) + sum_negative)
+        for start in range(0, B, BLOCK_B):
+            columns = start + tl.arange(0, BLOCK_B)
+            mask = inside[:, None] & (columns < B)[None, :]
+            s = tl.load(S + rows[:, None] * B + columns[None, :], mask=mask, other=0.0)
+            exponent, weight, positive = candidate_exponents(
+                s, labels, values, positive_bias, negative_bias, anchor_bias,
+                rows, classes, inside, columns, B, anchor_stride, candidate_stride,
+                alpha, beta, threshold, ARE_LOGITS,
+            )  # fmt: skip
+            shift = tl.where(positive, max_positive[:, None], max_negative[:, None])
+            factor = tl.where(positive, factor_positive[:, None], factor_negative[:, None])
+            slope = weight * tl.exp2(exponent - shift) * factor
+            tl.store(dS + rows[:, None] * B + columns[None, :], slope, mask=mask)
+            if bias_partials is not None:
+                # The exponents are −α·s + bias and +α·s + bias.
+                partial = bias_partials + tl.program_id(0).to(tl.int64) * 2 * B + columns
+                tl.store(partial, tl.sum(tl.where(positive, slope, 0.0), axis=0) / -alpha, mask=columns < B)
+                tl.store(partial + B, tl.sum(tl.where(positive, 0.0, slope), axis=0) / alpha, mask=columns < B)

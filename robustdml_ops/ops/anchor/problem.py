@@ -1,0 +1,147 @@
+"""What a sweep computes: exponents, sets and weights of the anchor log-sum-exp; and what a backend provides for it."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.engine.label_sets import LabelSets
+from robustdml_ops.engine.rows.backend import RowsBackend
+from robustdml_ops.engine.similarity_chunks import Similarities
+from robustdml_ops.ops.anchor.result import SweepResult
+
+
+@dataclass(frozen=True)
+class ConfidenceSets:
+    """X_p⁺ = candidates with c_xp > threshold; weight σ(β|c − threshold|), which is w in X_p⁺ and 1 − w in X_p⁻.
+
+    The confidences are given as a matrix, or as the factors of their logits.
+    """
+
+    beta: float
+    threshold: float
+    confidences: Tensor | None = None  # (B, C)
+    hidden: Tensor | None = None  # (B, K), with weight and bias
+    weight: Tensor | None = None  # (C, K)
+    bias: Tensor | None = None  # (C,)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The confidences, or their three factors."""
+        return tuple(t for t in (self.confidences, self.hidden, self.weight, self.bias) if t is not None)
+
+    @property
+    def are_logits(self) -> bool:
+        """Whether :meth:`values` still have to go through the sigmoid."""
+        return self.confidences is None
+
+    @property
+    def per_class(self) -> int:
+        """Elements that a class brings into the cache: its logits and its row of the weight, where there are any."""
+        return 0 if self.hidden is None else sum(self.hidden.shape)
+
+    def values(self, first: int, last: int, dtype: torch.dtype) -> Tensor:
+        """Confidences, or logits, of the anchors ``first:last``: (last − first, B), any strides."""
+        if self.confidences is not None:
+            return self.confidences[:, first:last].t().to(dtype)
+        assert self.hidden is not None and self.weight is not None and self.bias is not None
+        weight, bias = self.weight[first:last].to(dtype), self.bias[first:last].to(dtype)
+        return torch.addmm(bias[:, None], weight, self.hidden.to(dtype).t())
+
+
+@dataclass(frozen=True)
+class AnchorProblem:
+    """The exponents ∓α·s + bias and the sets they are summed over.
+
+    Margins and sample weights both arrive as biases: α·m_x + log u_x. One form serves all losses of the family.
+    """
+
+    alpha: float
+    positive_bias: Tensor  # (B,) compute dtype, contiguous, as all three
+    negative_bias: Tensor  # (B,) compute dtype
+    anchor_bias: Tensor | None  # (C,) compute dtype, in the negative exponent only
+    sets: LabelSets | ConfidenceSets
+
+    def arguments(self, first: int, last: int) -> dict[str, Any]:
+        """What the kernels of every backend take of the exponents, by its name there, for the classes ``first:last``.
+
+        Tensors are those of the problem or views of them, so it keeps what their addresses point to alive.
+        """
+        return {
+            "alpha": float(self.alpha),
+            "positive_bias": self.positive_bias,
+            "negative_bias": self.negative_bias,
+            "anchor_bias": None if self.anchor_bias is None else self.anchor_bias[first:last],
+        }
+
+    def distinct_arguments(self, first: int, last: int) -> dict[str, Any]:
+        """As :meth:`arguments`, with one bias where both sides have the same: a kernel then reads it once."""
+        arguments = self.arguments(first, last)
+        if self.negative_bias is self.positive_bias:
+            arguments["negative_bias"] = None
+        return arguments
+
+    @cached_property
+    def needs_row_max(self) -> bool:
+        """Whether an exponent can overflow, so that each row must be shifted by its maximum. Reads values: CPU only.
+
+        Below that bound no shift is needed at all. The sum stands beside the 1 of log(1 + Σ), so whatever underflows
+        is lost against 1 as well; and log1p keeps the small sums exact.
+        """
+        largest = max(float(self.positive_bias.max()), float(self.negative_bias.max()))
+        if self.anchor_bias is not None:
+            largest += max(0.0, float(self.anchor_bias.max()))
+        room = 85.0 if self.positive_bias.dtype == torch.float32 else 700.0
+        return self.alpha + largest + math.log(len(self.positive_bias)) > room
+
+
+@dataclass
+class AnchorChunk:
+    """One chunk of a sweep, as an epilogue sees it."""
+
+    S: Tensor  # (c, B) in: V·x; out: dL/dS where gradients are wanted and have no room in dS, else undefined
+    first: int  # class of the first row
+    upstream_positive: Tensor | None  # () or (c,): dL/dpositive; None: no gradients wanted
+    upstream_negative: Tensor | None  # () or (c,)
+    lse_positive: Tensor  # (c,) out
+    lse_negative: Tensor  # (c,) out
+    dpositive_bias: Tensor | None  # (B,) added to; None: not wanted
+    dnegative_bias: Tensor | None  # (B,) added to; None exactly when dpositive_bias is
+    scale: Tensor | None = None  # (c,) in: what makes cosines of S, and of their gradient that of S; None: they are
+    dS: Tensor | None = None  # (c, B) operand type, out: dL/dS; None: in S
+
+    @property
+    def last(self) -> int:
+        """Class after the last row."""
+        return self.first + len(self.S)
+
+
+class AnchorBackend(RowsBackend):
+    """What a backend provides for the anchor log-sum-exp."""
+
+    def anchor_lse(self, chunk: AnchorChunk, problem: AnchorProblem) -> None:
+        """Two log-sum-exps per row of ``chunk.S``, and dL/dS in ``chunk.dS``, or in S where there is none."""
+        raise NotImplementedError
+
+    def sweep(
+        self,
+        similarities: Similarities,
+        problem: AnchorProblem,
+        upstream: tuple[Tensor, Tensor] | None,
+        result: SweepResult,
+    ) -> bool:
+        """The whole sweep at once: the sums that ``result`` has room for, and the gradients of ``similarities``.
+
+        Optional: False, and nothing done, where the backend takes a chunk at a time.
+        """
+        return False
+
+    def fused_forward(self, X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tensor, Tensor] | None:
+        """Both log-sum-exps of every proxy, (C,) each, at once where no gradient is asked for.
+
+        X (B, D) are unit embeddings in the operand type, P (C, D) the proxies as they are. Optional: None where the
+        backend has no faster way than the sweep.
+        """

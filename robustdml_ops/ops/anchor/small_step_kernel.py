@@ -1,0 +1,112 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""A small step in one launch: weighted sum and both gradients, of which nothing of size B×C is written."""
+
+import triton
+import triton.language as tl
+
+from robustdml_ops.backends.triton_math import in_type, log_one_plus_sum
+from robustdml_ops.engine.rows.kernels import embedding_columns, inverse_row_norm, unit_rows
+from robustdml_ops.ops.anchor.fused_kernel import add_candidates
+from robustdml_ops.ops.anchor.kernels import LOG2_E, candidate_exponents
+
+
+@triton.jit
+def anchor_step(
+    X,  # (B, D) operand dtype, contiguous, in: unit embeddings
+    P,  # (C, D) any floating type, any strides, in: proxies of any norm
+    labels,  # (B,) int64, in
+    positive_bias,  # (B,) float32, in
+    negative_bias,  # (B,) float32, in; None: the positive one
+    anchor_bias,  # (C,) float32, in; None: none
+    upstream_positive,  # (C,) or () float32, in: dL/dpositive
+    upstream_negative,  # (C,) or () float32, in
+    totals,  # (programs,) float64, out: Σ upstream · log-sum-exp of each program's proxies
+    dX,  # (programs, B, D) float32, contiguous, out: dL/d(unit embeddings) from each program's proxies
+    dP,  # (C, D) type of P, any strides, out: dL/dproxies
+    B,  # candidates, in
+    C,  # anchors, in
+    row_stride,  # of P in elements, in
+    column_stride,  # of P in elements, in
+    gradient_row_stride,  # of dP in elements, in
+    gradient_column_stride,  # of dP in elements, in
+    upstream_positive_stride,  # in elements, in; 0: one value for all anchors
+    upstream_negative_stride,  # in elements, in
+    alpha: tl.float64,  # in
+    D: tl.constexpr,  # columns of X and P, at most BLOCK_D
+    PROGRAMS: tl.constexpr,  # that share the proxies, at most
+    BLOCK_C: tl.constexpr,  # anchors a tile
+    BLOCK_B: tl.constexpr,  # candidates a step
+    BLOCK_D: tl.constexpr,
+):
+    """Tile after tile of proxies meets the whole batch twice: for its sums, and, with these, for its gradients.
+
+    Cosines are multiplied again the second time: no more than what dX and dP take each, and S stays in registers. A
+    program adds the parts of dX of its tiles in memory of its own. Nothing is added across programs: the same bits
+    every time. Operands of float32 are rounded to TF32.
+    """
+    program = tl.program_id(0)
+    operand: tl.constexpr = X.dtype.element_ty
+    alpha = in_type(alpha, tl.float32)
+    d = tl.arange(0, BLOCK_D)
+    dX += program.to(tl.int64) * B * D
+    total = tl.zeros((), dtype=tl.float64)
+    for tile in range(program, tl.cdiv(C, BLOCK_C), PROGRAMS):
+        classes = tile * BLOCK_C + tl.arange(0, BLOCK_C)
+        inside = classes < C
+        rows = classes.to(tl.int64)
+        p_rows = P + rows * row_stride
+        inverse = inverse_row_norm(p_rows, inside, D, column_stride, tl.float32, BLOCK_C, BLOCK_D)
+        U = unit_rows(p_rows, inside, inverse, 0, D, column_stride, operand, BLOCK_D)
+
+        max_positive = tl.zeros((BLOCK_C,), dtype=tl.float32)
+        sum_positive = tl.zeros((BLOCK_C,), dtype=tl.float32)
+        max_negative = tl.zeros((BLOCK_C,), dtype=tl.float32)
+        sum_negative = tl.zeros((BLOCK_C,), dtype=tl.float32)
+        for b in range(0, B, BLOCK_B):
+            columns = b + tl.arange(0, BLOCK_B)
+            x = embedding_columns(X, columns, 0, B, D, BLOCK_D)
+            s = tl.dot(U, x, input_precision="tf32")
+            exponent, weight, positive = candidate_exponents(
+                s, labels, None, positive_bias, negative_bias, anchor_bias,
+                rows, classes, inside, columns, B, 0, 0, alpha, 0.0, 0.0, False,
+            )  # fmt: skip
+            max_positive, sum_positive, max_negative, sum_negative = add_candidates(
+                exponent, weight, positive, max_positive, sum_positive, max_negative, sum_negative
+            )
+        # Rows that do not exist have an upstream of 0, and with it no part in anything.
+        factor_positive = tl.load(upstream_positive + rows * upstream_positive_stride, mask=inside, other=0.0)
+        factor_negative = tl.load(upstream_negative + rows * upstream_negative_stride, mask=inside, other=0.0)
+        value = factor_positive * log_one_plus_sum(max_positive / LOG2_E, sum_positive)
+        total += tl.sum(value.to(tl.float64), axis=0)
+        value = factor_negative * log_one_plus_sum(max_negative / LOG2_E, sum_negative)
+        total += tl.sum(value.to(tl.float64), axis=0)
+
+        # dlse/dexponent = weight · e^(exponent − max) / (e^−max + Σ): the quotient is one number per anchor.
+        factor_positive *= -alpha / (tl.exp2(-max_positive) + sum_positive)
+        factor_negative *= alpha / (tl.exp2(-max_negative) + sum_negative)
+        dU = tl.zeros((BLOCK_C, BLOCK_D), dtype=tl.float32)
+        begun = tl.where(tile == program, 0, B)  # the first tile finds no sum to add to
+        for b in range(0, B, BLOCK_B):
+            columns = b + tl.arange(0, BLOCK_B)
+            x = embedding_columns(X, columns, 0, B, D, BLOCK_D)
+            s = tl.dot(U, x, input_precision="tf32")
+            exponent, weight, positive = candidate_exponents(
+                s, labels, None, positive_bias, negative_bias, anchor_bias,
+                rows, classes, inside, columns, B, 0, 0, alpha, 0.0, 0.0, False,
+            )  # fmt: skip
+            shift = tl.where(positive, max_positive[:, None], max_negative[:, None])
+            factor = tl.where(positive, factor_positive[:, None], factor_negative[:, None])
+            dS = (weight * tl.exp2(exponent - shift) * factor).to(operand)
+            dU = tl.dot(dS, tl.trans(x), dU, input_precision="tf32")
+            place = dX + columns[:, None] * D + d[None, :]
+            before = tl.load(place, mask=(columns < begun)[:, None] & (d < D)[None, :], other=0.0)
+            part = tl.dot(tl.trans(dS), U, before, input_precision="tf32")
+            tl.store(place, part, mask=(columns < B)[:, None] & (d < D)[None, :])
+        # What this tile has stored is read in the next, maybe by other threads.
+        tl.debug_barrier()
+
+        u = U.to(tl.float32)
+        dU = (dU - tl.sum(dU * u, axis=1)[:, None] * u) * inverse[:, None]
+        place = dP + rows[:, None] * gradient_row_stride + d.to(tl.int64)[None, :] * gradient_column_stride
+        tl.store(place, dU, mask=inside[:, None] & (d < D)[None, :])
+    tl.store(totals + program, total)

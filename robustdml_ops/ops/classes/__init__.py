@@ -1,0 +1,194 @@
+"""The class log-sum-exp: per sample, over all classes.
+
+    logit_xk = scale_k s'_xk + bias_k (+ target_bias at k = label_x),    lse_x = log Σ_k exp(logit_xk)
+
+where s' is the cosine of the sample with the proxy of class k, or pools the cosines with its H sub-centres.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.engine.label_sets import LabelSets
+from robustdml_ops.engine.precision import autocast_operand_dtype, compute_dtype
+from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update
+from robustdml_ops.engine.second_derivatives import apply, in_eager_mode
+from robustdml_ops.engine.similarity_chunks import checked_count
+from robustdml_ops.engine.validation import check_labels, check_local, check_matrix, check_same_device, check_vector
+from robustdml_ops.ops.classes.autograd import ClassSettings, ClassSweep, sweep_values
+
+POOLINGS = ("none", "max", "softmax")
+
+
+class ClassLSE(NamedTuple):
+    """What a batch sees of all classes, (B,) each."""
+
+    lse: Tensor
+    target: Tensor
+
+
+def class_lse(
+    embeddings: Tensor,
+    proxies: Tensor,
+    labels: Tensor,
+    *,
+    scale: float | Tensor = 1.0,
+    bias: Tensor | None = None,
+    target_bias: float = 0.0,
+    pooling: str = "none",
+    gamma: float | None = None,
+    exclude_target: bool = False,
+    normalize_proxies: bool = True,
+    elsewhere: bool = False,
+    backend: str | None = None,
+    update: ProxyUpdate | None = None,
+) -> ClassLSE:
+    """Log-sum-exp of the logits of all classes, and the logit of the label, for every sample.
+
+    Differentiable in embeddings and proxies for any upstream gradient. Forward is one sweep over the classes, backward
+    another that computes the similarities again: nothing of size B×C is kept.
+
+    Parameters
+    ----------
+    embeddings : Tensor
+        (B, D), float64, float32, bfloat16 or float16, any scale. A zero row has cosine 0 with everything and zero
+        gradient.
+    proxies : Tensor
+        (C, D), or (C, H, D) with H sub-centres a class; types and scales as of the embeddings.
+    labels : Tensor
+        (B,) integers in 0 … C − 1.
+    scale : float or Tensor
+        One finite number, or (C,): one for each class, such as a concentration κ. Any size and sign. No gradient.
+    bias : Tensor, optional
+        (C,), added to the logits; −inf masks a class. No gradient.
+    target_bias : float
+        Added to the logit of the label alone, as −scale·margin.
+    pooling : {"none", "max", "softmax"}
+        Of the H similarities s_h of a class. "max": the largest, the gradient to the first of equal ones; "softmax":
+        Σ_h softmax_h(s/gamma)·s_h. "none" needs H = 1.
+    gamma : float, optional
+        Temperature > 0 of pooling "softmax", and needed there.
+    exclude_target : bool
+        Leave the label's class out of the log-sum-exp, as the Proxy-NCA of 2017 does.
+    normalize_proxies : bool
+        False: similarities with the proxies as they are, such as class means that are not to be of length 1.
+    elsewhere : bool
+        Whether the proxies are a part of all classes, perhaps none. The label of a sample whose class is not among them
+        is ``robustdml_ops.ops.ELSEWHERE``, and its target −inf; the range of the labels is not checked then.
+    backend : str, optional
+        ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device.
+    update : ProxyUpdate, optional
+        The step of an optimiser of :mod:`robustdml_ops.optim`: the proxies take it in backward, and no gradient of
+        theirs is left. In eager mode alone. One of some rows (``UpdateOfRows``), those of M classes, has the sweep meet
+        these classes alone: labels, ``scale`` and ``bias`` are then of their places among the M.
+
+    Returns
+    -------
+    ClassLSE
+        lse, target: (B,) each, in the compute type (float64 if either matrix is, else float32). −log P(label) is
+        ``lse − target``. lse is −inf, with zero gradient, where no class counts: all masked, or C = 1 with
+        ``exclude_target``. target is −inf where the label's class is masked.
+
+    Raises
+    ------
+    ValueError, TypeError
+        Shapes, types or settings that do not fit; a scale or bias that requires a gradient; on the CPU also NaN or inf
+        (on a GPU the result is NaN: a look would stall it), and in backward a row so short that its gradient, which is
+        divided by its length, is beyond its type (on a GPU it is inf).
+    IndexError
+        On the CPU, a label outside 0 … C − 1 (on a GPU a device-side assertion).
+
+    Notes
+    -----
+    Source: the denominators of Proxy-NCA (Movshovitz-Attias et al. 2017), of SoftTriple (Qian et al. 2019, Eqs. 5–6)
+    and of PRISM (Liu et al. 2021, Eqs. 7 and 14). Similarities and sums are in float32 at least, so a logit carries an
+    absolute error of about 1e-7·scale. On a GPU embeddings of bfloat16 or float16, and all under autocast, enter the
+    products as bfloat16, and the proxies with them: an error of about 2⁻⁹/√D·scale, too much for a scale of 10³ and
+    more. float32 is multiplied exactly there, at a tenth of their rate or less, unless PyTorch allows TF32: README,
+    "float32 on a GPU".
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.ops import class_lse
+    >>> lse, target = class_lse(torch.eye(2), torch.eye(2), torch.tensor([0, 1]), scale=2.0)
+    >>> lse - target  # log(1 + e^-2)
+    tensor([0.1269, 0.1269])
+    """
+    embeddings, rows, labels, centers = _check_matrices(embeddings, proxies, labels, elsewhere)
+    dtype, C = compute_dtype(embeddings, rows), checked_count(rows, update) // centers
+    scale, bias = _check_vectors(embeddings, C, dtype, scale, bias)
+    gamma = _check_pooling(pooling, gamma, centers)
+    if not -math.inf < target_bias < math.inf:
+        raise ValueError(f"target_bias must be finite, got {target_bias}: bias=-inf masks a class")
+    settings = ClassSettings(
+        centers=centers,
+        target_bias=float(target_bias),
+        pooling=pooling,
+        gamma=gamma,
+        exclude_target=exclude_target,
+        normalize=normalize_proxies,
+        elsewhere=elsewhere,
+        differentiable=torch.is_grad_enabled() and (embeddings.requires_grad or rows.requires_grad),
+        backend=backend or "auto",
+        operand=autocast_operand_dtype(dtype, embeddings),
+    )
+    arguments = (embeddings, rows, *LabelSets.of(labels).in_both_orders, scale, bias)
+    if not settings.differentiable and in_eager_mode(embeddings):
+        return ClassLSE(*sweep_values(arguments[:2], arguments[2:], settings))
+    if not in_eager_mode(embeddings):
+        refuse_update(update, "torch.func, or a graph without values,", "compute the loss in eager mode")
+    return ClassLSE(*apply(ClassSweep, *arguments, *settings, update))
+
+
+def _check_matrices(
+    embeddings: Tensor, proxies: Tensor, labels: Tensor, elsewhere: bool
+) -> tuple[Tensor, Tensor, Tensor, int]:
+    """Embeddings, proxies as (C·H, D), labels as int64, and H."""
+    check_matrix("embeddings", embeddings)
+    check_local("proxies", proxies)
+    rows, centers = proxies, 1
+    if isinstance(proxies, Tensor) and proxies.dim() == 3:
+        rows, centers = proxies.flatten(0, 1), proxies.shape[1]
+    check_matrix("proxies", rows, columns=embeddings.shape[1])
+    if len(rows) == 0 and not elsewhere:
+        raise ValueError(f"proxies must hold at least one class, got shape {tuple(proxies.shape)}")
+    labels = check_labels(labels, embeddings)
+    check_same_device(embeddings=embeddings, proxies=proxies)
+    return embeddings, rows, labels, centers
+
+
+def _check_vectors(
+    embeddings: Tensor, num_classes: int, dtype: torch.dtype, scale: float | Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Scale as () or (C,) and bias, contiguous, since kernels read them by address, and in the compute type."""
+    for name, value in (("scale", scale), ("bias", bias)):
+        if not isinstance(value, Tensor):
+            continue
+        if name == "bias" or value.dim():
+            check_vector(name, value, num_classes)
+        if value.requires_grad:
+            raise ValueError(f"{name} requires a gradient, and class_lse has none for it: pass {name}.detach()")
+    if not isinstance(scale, Tensor):
+        if not -math.inf < scale < math.inf:
+            raise ValueError(f"scale must be finite, got {scale}")
+        scale = embeddings.new_full((), scale, dtype=dtype)
+    check_same_device(embeddings=embeddings, scale=scale, bias=bias)
+    return scale.to(dtype).contiguous(), None if bias is None else bias.to(dtype).contiguous()
+
+
+def _check_pooling(pooling: str, gamma: float | None, centers: int) -> float:
+    """The temperature; 1 where it has no part."""
+    if pooling not in POOLINGS:
+        raise ValueError(f"pooling={pooling!r}: expected one of {', '.join(POOLINGS)}")
+    if pooling == "none" and centers > 1:
+        raise ValueError(f"proxies have {centers} sub-centres a class: choose pooling='max' or pooling='softmax'")
+    if pooling != "softmax":
+        if gamma is not None:
+            raise ValueError(f"gamma={gamma} is the temperature of pooling='softmax', and pooling is {pooling!r}")
+        return 1.0
+    if gamma is None or not (0 < gamma < math.inf):
+        raise ValueError(f"pooling='softmax' needs a finite gamma > 0, got {gamma}")
+    return float(gamma)

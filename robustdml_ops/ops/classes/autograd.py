@@ -1,0 +1,321 @@
+"""The one way of the class log-sum-exp through autograd: in eager mode, ``torch.compile`` and ``torch.export``.
+
+:class:`ClassSweep` calls the sweep for the value, and in its backward the one for the gradients; a graph that is
+compiled or exported holds them as ``robustdml_ops::class_sweep`` and ``robustdml_ops::class_gradient``.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.backends.choice import choose
+from robustdml_ops.backends.tracing import has_no_values
+from robustdml_ops.engine.chunk_sizes import cache_rows
+from robustdml_ops.engine.gradient_memory import gradient_room
+from robustdml_ops.engine.label_sets import LabelSets
+from robustdml_ops.engine.older_torch import registered_op
+from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update, rows_met
+from robustdml_ops.engine.rows.lengths import unit_rows_twice
+from robustdml_ops.engine.second_derivatives import Derivative, Results
+from robustdml_ops.engine.similarity_chunks import count_met
+from robustdml_ops.engine.validation import all_finite, check_finite_embeddings, check_label_range, require
+from robustdml_ops.ops.classes.problem import ClassProblem
+from robustdml_ops.ops.classes.sweep import BACKENDS, class_sweep, class_sweep_backward
+
+# embeddings (B, D), proxies (C·H, D)
+Matrices: TypeAlias = tuple[Tensor, Tensor]
+# labels (B,), sorted and their order, on the CPU, scale () or (C,), bias (C,)
+Constants: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor | None]
+
+
+class ClassSettings(NamedTuple):
+    """The numbers and names among the arguments."""
+
+    centers: int
+    target_bias: float
+    pooling: str
+    gamma: float
+    exclude_target: bool
+    normalize: bool
+    elsewhere: bool
+    differentiable: bool
+    backend: str
+    operand: torch.dtype  # of what the products multiply
+
+
+class ClassSweep(torch.autograd.Function):
+    """Log-sum-exps and logits of the labels; backward makes the similarities again."""
+
+    @staticmethod
+    def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
+        """Of matrices, constants, settings, and an update of the proxies or None."""
+        arguments, update = arguments[:-1], arguments[-1]
+        if has_no_values(arguments[0]):
+            return class_sweep_op(*arguments)  # type: ignore[no-any-return]
+        return sweep_values(arguments[:2], arguments[2:7], ClassSettings(*arguments[7:]), rows_met(update))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        """Keep the inputs and both results."""
+        ctx.save_for_backward(*inputs[:7], *output)
+        *settings, ctx.update = inputs[7:]
+        ctx.settings = ClassSettings(*settings)
+        ctx.version = None if ctx.update is None else inputs[1]._version
+
+    @staticmethod
+    def backward(ctx: Any, dlse: Tensor, dtarget: Tensor) -> tuple[Tensor | None, ...]:
+        """Sweep again, with the upstream gradients of both results."""
+        if ctx.update is not None:
+            ctx.update.check_version(ctx.version)
+            if torch.is_grad_enabled():
+                refuse_update(
+                    ctx.update, "create_graph=True", "take it from a copy of the loss, which no optimiser is bound to"
+                )
+        X, P, *rest = ctx.saved_tensors
+        constants, results = rest[:5], rest[5:]
+        want = ctx.needs_input_grad[:2]
+        first = partial(_first, ctx.settings, want)
+        tensors = (X, P, *results, dlse.contiguous(), dtarget.contiguous(), *constants)
+        nothing = (None,) * (6 + len(ctx.settings))
+        if ctx.update is not None and want[1]:
+            return (_updating_gradient(ctx.settings, want, ctx.update, *tensors), None, *nothing)
+        if torch.is_grad_enabled() and not has_no_values(X):
+            second = partial(_second, ctx.settings)
+            gradients = Derivative.apply(first, second, 4, *tensors)  # type: ignore[no-untyped-call]
+        else:
+            gradients = first(*tensors)
+        return (*gradients, *nothing)
+
+
+def sweep_values(
+    matrices: Matrices, constants: Constants, settings: ClassSettings, met: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The sweep over detached inputs, or over the rows of the proxies that are ``met``; values and results checked."""
+    embeddings, rows = matrices
+    check_finite_embeddings(embeddings)
+    labels, _, _, scale, bias = constants
+    if not settings.elsewhere:
+        check_label_range(labels, count_met(rows, met) // settings.centers)
+    if scale.device.type == "cpu":
+        if not all_finite(scale):
+            raise ValueError(f"scale[{_place(~torch.isfinite(scale))}] is NaN or inf")
+        if bias is not None:
+            require((bias < torch.inf).all(), lambda: f"bias[{_place(~(bias < torch.inf))}] is NaN or inf")
+    backend = choose(BACKENDS, settings.backend, embeddings.device, scale.dtype)
+    lse, target = class_sweep(
+        embeddings, rows, _problem(constants, settings), backend, settings.operand, settings.differentiable, met
+    )
+    if lse.device.type == "cpu":
+        require(
+            (lse < torch.inf).all(),
+            lambda: f"lse[{_place(~(lse < torch.inf))}] is NaN or inf: {_cause(rows)}",
+        )
+    return lse, target
+
+
+def _cause(rows: Tensor) -> str:
+    """Of log-sum-exps that are not finite."""
+    bad = ~torch.isfinite(rows).all(1)
+    if bad.any():
+        return f"row {_place(bad)} of the proxies has NaN or inf"
+    return "a logit overflows, or the length of a proxy does: lower scale, bias or the proxies"
+
+
+def _place(bad: Tensor) -> int | str:
+    """Index of the first value that is."""
+    places = bad.reshape(-1).nonzero()
+    return int(places[0]) if len(places) else "none"
+
+
+def _problem(constants: Sequence[Any], settings: ClassSettings) -> ClassProblem:
+    """The checked arguments as a sweep takes them."""
+    labels, sorted_labels, order, scale, bias = constants
+    return ClassProblem(
+        labels=LabelSets(labels, sorted_labels, order, settings.elsewhere),
+        scale=scale,
+        bias=bias,
+        target_bias=settings.target_bias,
+        exclude_target=settings.exclude_target,
+        centers=settings.centers,
+        pooling=settings.pooling,
+        gamma=settings.gamma,
+        normalize=settings.normalize,
+    )
+
+
+def _first(settings: ClassSettings, want: Sequence[bool], *tensors: Any) -> Results:
+    """Gradients of Σ_x dlse_x · lse_x + dtarget_x · target_x, in the types of embeddings and proxies."""
+    if has_no_values(tensors[0]):
+        dX, dP = class_gradient_op(*tensors, *settings, list(want))
+    else:
+        dX, dP = _sweep_gradients(settings, want, *tensors)
+    return (dX.to(tensors[0].dtype) if want[0] else None, dP if want[1] else None)
+
+
+def _updating_gradient(
+    settings: ClassSettings, want: Sequence[bool], update: ProxyUpdate, *tensors: Any
+) -> Tensor | None:
+    """Gradient of the embeddings, in their type, from the sweep that updates the proxies."""
+    X, P, dlse, dtarget = *tensors[:2], *tensors[4:6]
+    if X.device.type == "cpu" and not (all_finite(dlse) and all_finite(dtarget)):
+        raise ValueError("the upstream gradient of the loss has NaN or inf: no proxy has been updated")
+    update.begin(P)
+    dX, _ = _sweep_gradients(settings, want, *tensors, update=update)
+    update.finish()
+    update.confirm()
+    return None if dX is None else dX.to(X.dtype)
+
+
+def _sweep_gradients(
+    settings: ClassSettings, want: Sequence[bool], *tensors: Any, update: ProxyUpdate | None = None
+) -> tuple[Tensor | None, Tensor | None]:
+    X, P, lse, target, dlse, dtarget, *constants = tensors
+    problem = _problem(constants, settings)
+    backend = choose(BACKENDS, settings.backend, X.device, problem.scale.dtype)
+    return class_sweep_backward(
+        X, P, problem, (lse, target), (dlse, dtarget), backend, settings.operand, (want[0], want[1]), update
+    )
+
+
+def _second(settings: ClassSettings, *tensors: Any) -> Results:
+    """Derivatives of ⟨:func:`_first`, vectors⟩ with respect to its tensors, a chunk of classes at a time.
+
+    Let l be the logits, p = e^(l − lse), and l' their derivative along the vectors. Then lse' = Σ_k p l', which takes a
+    first pass over the classes, and the derivative is that of Σ_k c l' + dlse p (l' − lse') l with c = dlse p +
+    dtarget at the label, where all factors of l and l' are constants.
+    """
+    X, P, lse, _, dlse, dtarget, *constants, vX, vP = tensors
+    problem = _problem(constants, settings)
+    vectors = tuple(torch.zeros_like(t) if v is None else v for t, v in ((X, vX), (P, vP)))
+    lse = lse.masked_fill(lse == -torch.inf, torch.inf)
+    along_lse, along_target = torch.zeros_like(lse), torch.zeros_like(lse)
+    for rows, logits in _chunks(problem, X, P):
+        _, along, p, at_label = _along(logits, (X, P[rows]), (vectors[0], vectors[1][rows]), lse, problem)
+        along_lse += (p * along).sum(0)
+        along_target += (at_label * along).sum(0)
+    dX, dP = torch.zeros_like(X), gradient_room(P)
+    for rows, logits in _chunks(problem, X, P):
+        with torch.enable_grad():
+            leaves = X.detach().requires_grad_(), P[rows].detach().requires_grad_()
+            value, along, p, at_label = _along(logits, leaves, (vectors[0], vectors[1][rows]), lse, problem)
+            of_along = (dlse * p + dtarget * at_label).detach()
+            of_value = (dlse * p * (along - along_lse)).detach()
+            dX_part, dP[rows] = torch.autograd.grad((of_along * along + of_value * value).sum(), leaves)
+        dX += dX_part
+    return dX, dP, None, None, along_lse, along_target
+
+
+def _chunks(problem: ClassProblem, X: Tensor, P: Tensor) -> Iterator[tuple[slice, Callable[[Tensor, Tensor], Any]]]:
+    """Rows of each chunk of whole classes, and the function that gives its logits."""
+    H = problem.centers
+    classes = max(1, cache_rows(len(X) + 2 * X.shape[1], X.device) // H)
+    for first in range(0, len(P) // H, classes):
+        last = min(len(P) // H, first + classes)
+        yield slice(first * H, last * H), partial(_logits, problem, first, last)
+
+
+def _logits(problem: ClassProblem, first: int, last: int, X: Tensor, P: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits (c, B) of the classes ``first:last``, an ordinary differentiable expression; and which are the labels'."""
+    dtype = problem.scale.dtype
+    V = P.to(dtype)
+    S = ((unit_rows_twice(V) if problem.normalize else V) @ unit_rows_twice(X.to(dtype)).t()).view(
+        last - first, problem.centers, -1
+    )
+    pooled = (torch.softmax(S / problem.gamma, 1) * S).sum(1) if problem.pooling == "softmax" else S.amax(1)
+    scale = problem.scale if problem.scale.dim() == 0 else problem.scale[first:last, None]
+    # In the compute type before the product: a number times a bool tensor is a float32.
+    at_label = (torch.arange(first, last, device=X.device)[:, None] == problem.labels.labels).to(dtype)
+    bias = 0 if problem.bias is None else problem.bias[first:last, None]
+    return pooled * scale + bias + problem.target_bias * at_label, at_label
+
+
+def _along(
+    logits: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+    at: Matrices,
+    vectors: Matrices,
+    lse: Tensor,
+    problem: ClassProblem,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Logits, their derivative along ``vectors``, probabilities, and 1 at the labels, (c, B) each."""
+    value, along, at_label = torch.func.jvp(logits, at, vectors, has_aux=True)  # type: ignore[misc]
+    p = (value - lse).exp()
+    return value, along, p * (1 - at_label) if problem.exclude_target else p, at_label
+
+
+@registered_op("robustdml_ops::class_sweep")
+def class_sweep_op(
+    embeddings: Tensor,
+    proxies: Tensor,
+    labels: Tensor,
+    sorted_labels: Tensor | None,
+    order: Tensor | None,
+    scale: Tensor,
+    bias: Tensor | None,
+    centers: int,
+    target_bias: float,
+    pooling: str,
+    gamma: float,
+    exclude_target: bool,
+    normalize: bool,
+    elsewhere: bool,
+    differentiable: bool,
+    backend: str,
+    operand: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """See :func:`robustdml_ops.ops.class_lse`; the proxies are (C·H, D)."""
+    settings = ClassSettings(
+        centers, target_bias, pooling, gamma, exclude_target, normalize, elsewhere, differentiable, backend, operand
+    )
+    return sweep_values((embeddings, proxies), (labels, sorted_labels, order, scale, bias), settings)
+
+
+@class_sweep_op.register_fake
+def _(embeddings: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    scale = rest[4]
+    return scale.new_empty(embeddings.shape[0]), scale.new_empty(embeddings.shape[0])
+
+
+@registered_op("robustdml_ops::class_gradient")
+def class_gradient_op(
+    embeddings: Tensor,
+    proxies: Tensor,
+    lse: Tensor,
+    target: Tensor,
+    dlse: Tensor,
+    dtarget: Tensor,
+    labels: Tensor,
+    sorted_labels: Tensor | None,
+    order: Tensor | None,
+    scale: Tensor,
+    bias: Tensor | None,
+    centers: int,
+    target_bias: float,
+    pooling: str,
+    gamma: float,
+    exclude_target: bool,
+    normalize: bool,
+    elsewhere: bool,
+    differentiable: bool,
+    backend: str,
+    operand: torch.dtype,
+    want: Sequence[bool],
+) -> tuple[Tensor, Tensor]:
+    """Both gradients, that of the embeddings in the compute type; empty where they are not wanted."""
+    settings = ClassSettings(
+        centers, target_bias, pooling, gamma, exclude_target, normalize, elsewhere, differentiable, backend, operand
+    )
+    constants = (labels, sorted_labels, order, scale, bias)
+    dX, dP = _sweep_gradients(settings, want, embeddings, proxies, lse, target, dlse, dtarget, *constants)
+    return scale.new_empty(0) if dX is None else dX, scale.new_empty(0) if dP is None else dP
+
+
+@class_gradient_op.register_fake
+def _(embeddings: Tensor, proxies: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    scale, want = rest[7], rest[-1]
+    return (
+        scale.new_empty(embeddings.shape if want[0] else 0),
+        gradient_room(proxies) if want[1] else scale.new_empty(0),
+    )

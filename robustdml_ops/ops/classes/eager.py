@@ -1,0 +1,74 @@
+"""The class log-sum-exp of a chunk in plain PyTorch."""
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.engine.rows.eager import EagerRows
+from robustdml_ops.ops.classes.problem import ClassBackend, ClassChunk, ClassProblem, ClassSums, ClassUpstream
+
+
+class EagerClasses(EagerRows, ClassBackend):
+    """On every device, without a compiler."""
+
+    def class_lse(self, chunk: ClassChunk, problem: ClassProblem, sums: ClassSums) -> None:
+        """As :meth:`ClassBackend.class_lse`."""
+        logits = _logits(_pooled(chunk, problem), chunk, problem)
+        index, inside = _labels_in(chunk, problem)
+        own = logits.gather(0, index)
+        sums.target.copy_(torch.where(inside, own, sums.target)[0])
+        logits.scatter_(0, index, own.masked_fill_(inside, -torch.inf))
+        shift = torch.maximum(sums.shift, logits.amax(0))
+        finite = shift.masked_fill(shift == -torch.inf, 0)
+        total = logits.sub_(finite.to(logits.dtype)).exp_().sum(0, dtype=torch.float64)
+        sums.total.mul_((sums.shift - finite).exp()).add_(total)
+        sums.shift.copy_(shift)
+
+    def class_lse_backward(self, chunk: ClassChunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
+        """As :meth:`ClassBackend.class_lse_backward`."""
+        pooled = _pooled(chunk, problem)
+        dlogits = _logits(pooled, chunk, problem).sub_(upstream.lse).exp_().mul_(upstream.dlse)
+        index, inside = _labels_in(chunk, problem)
+        dlogits.scatter_(0, index, torch.where(inside, upstream.dlogit, dlogits.gather(0, index)))
+        dpooled = dlogits.mul_(_rows(problem.scale, chunk, problem))
+        S = _centers(chunk, problem)
+        if problem.pooling == "max":
+            # The first of equal ones.
+            place = S.argmax(1, keepdim=True)
+            S.zero_().scatter_(1, place, dpooled[:, None])
+        elif problem.pooling == "softmax":
+            weight = torch.softmax(S / problem.gamma, 1)
+            S.sub_(pooled[:, None]).div_(problem.gamma).add_(1).mul_(weight).mul_(dpooled[:, None])
+        else:
+            chunk.S.copy_(dpooled)
+
+
+def _centers(chunk: ClassChunk, problem: ClassProblem) -> Tensor:
+    """S as (c, H, B)."""
+    return chunk.S.view(chunk.classes(problem), problem.centers, -1)
+
+
+def _pooled(chunk: ClassChunk, problem: ClassProblem) -> Tensor:
+    """Similarities with whole classes, (c, B)."""
+    S = _centers(chunk, problem)
+    if problem.pooling == "max":
+        return S.amax(1)
+    if problem.pooling == "softmax":
+        return (torch.softmax(S / problem.gamma, 1) * S).sum(1)
+    return chunk.S
+
+
+def _logits(pooled: Tensor, chunk: ClassChunk, problem: ClassProblem) -> Tensor:
+    """Logits (c, B), without the bias of the label."""
+    logits = pooled * _rows(problem.scale, chunk, problem)
+    return logits if problem.bias is None else logits.add_(_rows(problem.bias, chunk, problem))
+
+
+def _rows(values: Tensor, chunk: ClassChunk, problem: ClassProblem) -> Tensor:
+    """What belongs to the classes of the chunk, (c, 1); a single value serves them all."""
+    return values if values.dim() == 0 else values[chunk.first : chunk.first + chunk.classes(problem), None]
+
+
+def _labels_in(chunk: ClassChunk, problem: ClassProblem) -> tuple[Tensor, Tensor]:
+    """Row of every sample's label, (1, B), and whether it is in this chunk."""
+    row, c = problem.labels.labels[None] - chunk.first, chunk.classes(problem)
+    return row.clamp(0, c - 1), (row >= 0) & (row < c)

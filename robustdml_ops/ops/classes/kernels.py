@@ -1,0 +1,249 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""The class log-sum-exp in Triton: sums of a tile of logits, and the two epilogues between the matrix products.
+
+Every thread keeps a sum and a shift of its own for each place of its tile; they meet once, at the end, so that a step
+over the classes waits for no other thread.
+"""
+
+import triton
+import triton.language as tl
+
+from robustdml_ops.backends.triton_math import in_type
+
+# Where a shift starts: finite, so that the logit −∞ of a masked class never meets a shift of −∞.
+LOWEST = tl.constexpr(-3.4028234663852886e38)
+
+
+@triton.jit
+def add_center(
+    value,  # similarities with centre h, in
+    h,  # number of the centre, in
+    pooled,  # max: the largest so far; softmax: Σ weight · s so far, in
+    choice,  # max: its number; softmax: the largest s so far, in
+    total,  # softmax: Σ weight so far, in
+    gamma,  # compute dtype, in
+    POOLING: tl.constexpr,
+):
+    """``pooled``, ``choice`` and ``total`` after one more centre; weight = exp((s − largest) / gamma)."""
+    if POOLING == "max":
+        # The first of equal ones; and a NaN, once met, stays.
+        keep = (value <= pooled) | (pooled != pooled)
+        choice = tl.where(keep, choice, h)
+        pooled = tl.where(keep, pooled, value)
+    else:
+        above = value - choice
+        e = tl.exp(-tl.abs(above) / gamma)
+        larger = above > 0.0
+        total = tl.where(larger, total * e + 1.0, total + e)
+        pooled = tl.where(larger, pooled * e + value, pooled + e * value)
+        choice = tl.where(larger, value, choice)
+    return pooled, choice, total
+
+
+@triton.jit
+def first_center(
+    value,  # similarities with centre 0, in
+    POOLING: tl.constexpr,
+):
+    """What :func:`add_center` begins with."""
+    choice = value
+    if POOLING == "max":
+        choice = tl.zeros_like(value)
+    return value, choice, tl.full(value.shape, 1.0, value.dtype)
+
+
+@triton.jit
+def load_pooled(
+    pointers,  # addresses of the similarities with centre 0, in
+    mask,  # bool, in: which exist
+    center_stride,  # from one centre to the next in elements, in
+    H,  # centres of a class, in
+    gamma,  # compute dtype, in
+    POOLING: tl.constexpr,  # "none", "max" or "softmax"
+):
+    """Similarities with whole classes, and ``choice`` and ``total`` as :func:`add_center` has them."""
+    pooled, choice, total = first_center(tl.load(pointers, mask=mask, other=0.0), POOLING)
+    if POOLING != "none":
+        for h in range(1, H):
+            value = tl.load(pointers + h * center_stride, mask=mask, other=0.0)
+            pooled, choice, total = add_center(value, h, pooled, choice, total, gamma, POOLING)
+    if POOLING == "softmax":
+        pooled = pooled / total
+    return pooled, choice, total
+
+
+@triton.jit
+def class_lines(
+    scale,  # (C,) or () compute dtype, in
+    bias,  # (C,) compute dtype, in; None: none
+    rows,  # int64, in: classes
+    inside,  # bool, in: which exist
+    scale_stride,  # in elements, in; 0: one value for all classes
+):
+    """Slope and offset of a class's logit as a function of its similarity; −∞ for classes that don't exist."""
+    slope = tl.load(scale + rows * scale_stride, mask=inside, other=0.0)
+    offset = tl.zeros_like(slope)
+    if bias is not None:
+        offset = tl.load(bias + rows, mask=inside, other=0.0)
+    return slope, tl.where(inside, offset, float("-inf"))
+
+
+@triton.jit
+def add_logits(
+    logit,  # (BLOCK_C, BLOCK_B) compute dtype, in; −∞ where there is none
+    shift,  # (BLOCK_C, BLOCK_B) compute dtype, in: largest logit so far of each place
+    total,  # (BLOCK_C, BLOCK_B) compute dtype, in: Σ exp(logit − shift) so far
+):
+    """``shift`` and ``total`` after a tile: one exponential scales the new term, or all the terms before it."""
+    above = logit - shift
+    e = tl.exp(-tl.abs(above))
+    larger = above > 0.0
+    return tl.where(larger, logit, shift), tl.where(larger, total * e + 1.0, total + e)
+
+
+@triton.jit
+def store_partial(
+    partials,  # (parts, 2, B) compute dtype, out
+    part,  # int64, in
+    columns,  # (BLOCK_B,) int32, in: samples
+    B,  # samples in all, in
+    shift,  # (BLOCK_C, BLOCK_B) compute dtype, in
+    total,  # (BLOCK_C, BLOCK_B) compute dtype, in
+):
+    """Largest logit and Σ exp(logit − largest) of this part of the classes."""
+    largest = tl.max(shift, axis=0)
+    summed = tl.sum(total * tl.exp(shift - largest[None, :]), axis=0)
+    place = partials + part * 2 * B + columns
+    tl.store(place, largest, mask=columns < B)
+    tl.store(place + B, summed, mask=columns < B)
+
+
+@triton.jit(do_not_specialize=["parts"])
+def add_partials(
+    partials,  # (parts, 2, B) compute dtype, in
+    shift,  # (B,) float64, in/out: largest logit so far; −∞ before the first chunk
+    total,  # (B,) float64, in/out: Σ exp(logit − shift) so far
+    parts,  # in
+    B,  # samples, in
+    BLOCK_P: tl.constexpr,  # parts a step
+    BLOCK_B: tl.constexpr,  # samples a program
+):
+    """Add all parts to the running sums, in an order that never changes: the same bits every time."""
+    columns = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
+    before = tl.load(shift + columns, mask=columns < B, other=0.0)
+    summed = tl.load(total + columns, mask=columns < B, other=0.0)
+    for first in range(0, parts, BLOCK_P):
+        part = first + tl.arange(0, BLOCK_P)
+        mask = (part < parts)[:, None] & (columns < B)[None, :]
+        place = partials + part.to(tl.int64)[:, None] * 2 * B + columns[None, :]
+        part_shift = tl.load(place, mask=mask, other=LOWEST)
+        part_total = tl.load(place + B, mask=mask, other=0.0)
+        largest = tl.maximum(before, tl.max(part_shift, axis=0).to(tl.float64))
+        terms = part_total * tl.exp(part_shift - largest.to(part_shift.dtype)[None, :])
+        summed = summed * tl.exp(before - largest) + tl.sum(terms.to(tl.float64), axis=0)
+        before = largest
+    tl.store(shift + columns, before, mask=columns < B)
+    tl.store(total + columns, summed, mask=columns < B)
+
+
+@triton.jit(do_not_specialize=["c", "first", "per_part"])
+def class_lse(
+    S,  # (c, H, B) compute dtype, contiguous, in: similarities
+    labels,  # (B,) int64, in
+    scale,  # (c,) or () compute dtype, in
+    bias,  # (c,) compute dtype, in; None: none
+    target,  # (B,) compute dtype, out: logit of the label, where its class is in the chunk
+    partials,  # (parts, 2, B) compute dtype, out: sums of each part, see add_partials
+    c,  # classes of the chunk, in
+    H,  # centres of a class, in
+    B,  # samples, in
+    first,  # class of the first row, in
+    per_part,  # classes of a part, in
+    scale_stride,  # in elements, in; 0: one value for all classes
+    gamma: tl.float64,  # in
+    POOLING: tl.constexpr,  # "none", "max" or "softmax"
+    BLOCK_C: tl.constexpr,  # classes a step
+    BLOCK_B: tl.constexpr,  # samples a program
+):
+    """Σ exp(logit) over the classes of a part but the label's, for BLOCK_B samples."""
+    part = tl.program_id(1)
+    columns = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
+    exist = columns < B
+    dtype: tl.constexpr = S.dtype.element_ty
+    gamma = in_type(gamma, dtype)
+    begin = part * per_part
+    end = tl.minimum(begin + per_part, c)
+    own = (tl.load(labels + columns, mask=exist, other=-1) - first).to(tl.int32)
+
+    # The label's own logit: one look at its row, rather than a search in every tile.
+    here = exist & (own >= begin) & (own < end)
+    own_row = own.to(tl.int64)
+    own_similarity = load_pooled(S + own_row * H * B + columns, here, B, H, gamma, POOLING)[0]
+    own_slope, own_offset = class_lines(scale, bias, own_row, here, scale_stride)
+    tl.store(target + columns, own_slope * own_similarity + own_offset, mask=here)
+
+    shift = tl.full((BLOCK_C, BLOCK_B), LOWEST, dtype)
+    total = tl.zeros((BLOCK_C, BLOCK_B), dtype)
+    for start in range(begin, end, BLOCK_C):
+        classes = start + tl.arange(0, BLOCK_C)
+        rows = classes.to(tl.int64)
+        mask = (classes < end)[:, None] & exist[None, :]
+        similarity = load_pooled(S + rows[:, None] * H * B + columns[None, :], mask, B, H, gamma, POOLING)[0]
+        slope, offset = class_lines(scale, bias, rows, classes < end, scale_stride)
+        logit = slope[:, None] * similarity + offset[:, None]
+        logit = tl.where(classes[:, None] == own[None, :], float("-inf"), logit)
+        shift, total = add_logits(logit, shift, total)
+    store_partial(partials, part.to(tl.int64), columns, B, shift, total)
+
+
+@triton.jit(do_not_specialize=["c", "first"])
+def class_lse_backward(
+    S,  # (c, H, B) compute dtype, contiguous, in: similarities
+    dS,  # (c, H, B) compute or operand dtype, contiguous, out: dL/dS; may be S
+    labels,  # (B,) int64, in
+    scale,  # (c,) or () compute dtype, in
+    bias,  # (c,) compute dtype, in; None: none
+    lse,  # (B,) compute dtype, in: the whole log-sum-exp; +∞: of an empty sum
+    dlse,  # (B,) compute dtype, in: dL/dlse
+    dlogit,  # (B,) compute dtype, in: dL/dlogit of the label
+    c,  # classes of the chunk, in
+    H,  # centres of a class, in
+    B,  # samples, in
+    first,  # class of the first row, in
+    scale_stride,  # in elements, in; 0: one value for all classes
+    gamma: tl.float64,  # in
+    POOLING: tl.constexpr,  # "none", "max" or "softmax"
+    BLOCK_C: tl.constexpr,  # classes a program
+    BLOCK_B: tl.constexpr,  # samples a program
+):
+    """dL/dS."""
+    classes = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    columns = tl.program_id(1) * BLOCK_B + tl.arange(0, BLOCK_B)
+    exist = columns < B
+    mask = (classes < c)[:, None] & exist[None, :]
+    rows = classes.to(tl.int64)
+    gamma = in_type(gamma, S.dtype.element_ty)
+    places = rows[:, None] * H * B + columns[None, :]
+    pointers = S + places
+    similarity, choice, total = load_pooled(pointers, mask, B, H, gamma, POOLING)
+    slope, offset = class_lines(scale, bias, rows, classes < c, scale_stride)
+    whole = tl.load(lse + columns, mask=exist, other=0.0)
+    softmax = tl.exp(slope[:, None] * similarity + offset[:, None] - whole[None, :])
+    own = (tl.load(labels + columns, mask=exist, other=-1) - first).to(tl.int32)
+    gradient = tl.where(
+        classes[:, None] == own[None, :],
+        tl.load(dlogit + columns, mask=exist, other=0.0)[None, :],
+        tl.load(dlse + columns, mask=exist, other=0.0)[None, :] * softmax,
+    )
+    gradient *= slope[:, None]
+    if POOLING == "none":
+        tl.store(dS + places, gradient, mask=mask)
+    else:
+        for h in range(0, H):
+            if POOLING == "max":
+                value = tl.where(choice == h, gradient, 0.0)
+            else:
+                s = tl.load(pointers + h * B, mask=mask, other=0.0)
+                weight = tl.exp((s - choice) / gamma) / total
+                value = gradient * weight * (1.0 + (s - similarity) / gamma)
+            tl.store(dS + places + h * B, value, mask=mask)

@@ -1,0 +1,112 @@
+"""What the sweeps of the class log-sum-exp compute: logits, and the sums over classes that a batch takes of them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.engine.label_sets import LabelSets
+from robustdml_ops.engine.rows.backend import RowsBackend
+from robustdml_ops.engine.similarity_chunks import Similarities
+
+
+@dataclass(frozen=True)
+class ClassProblem:
+    """The logits scale_k·s'_xk + bias_k, where s' pools the similarities with the H sub-centres of a class."""
+
+    labels: LabelSets
+    scale: Tensor  # () or (C,) compute dtype, contiguous
+    bias: Tensor | None  # (C,) compute dtype, contiguous; −inf: the class is masked
+    target_bias: float  # added to the logit of the label
+    exclude_target: bool  # whether the sum leaves the label out
+    centers: int  # H
+    pooling: str  # "none" (H = 1), "max" or "softmax"
+    gamma: float  # temperature of "softmax"
+    normalize: bool  # whether proxies are scaled to length 1
+
+    def arguments(self, first: int, last: int) -> dict[str, Any]:
+        """What the kernels of every backend take of the logits, by its name there, for the classes ``first:last``.
+
+        Tensors are views of those of the problem, so it keeps what their addresses point to alive.
+        """
+        return {
+            "scale": self.scale if self.scale.dim() == 0 else self.scale[first:last],
+            "scale_stride": self.scale.dim(),
+            "bias": None if self.bias is None else self.bias[first:last],
+            "gamma": float(self.gamma),
+        }
+
+
+@dataclass
+class ClassChunk:
+    """One chunk of a sweep, as an epilogue sees it. Chunks hold whole classes."""
+
+    S: Tensor  # (c·H, B) in: V·x; out: dL/dS in the backward sweep where it has no room in dS, else undefined
+    first: int  # class of the first row
+    scale: Tensor | None = None  # (c·H,) in: what makes cosines of S, and of their gradient that of S; None: they are
+    dS: Tensor | None = None  # (c·H, B) operand type, out in the backward sweep: dL/dS; None: in S
+
+    def classes(self, problem: ClassProblem) -> int:
+        """How many classes the chunk holds."""
+        return len(self.S) // problem.centers
+
+
+@dataclass
+class ClassSums:
+    """What the forward sweep gathers: Σ exp(logit) over all classes but the label's, and the label's own logit.
+
+    The label stays out of the sum, because one number added afterwards costs nothing, and then neither its bias nor
+    whether it counts is the kernels' concern.
+    """
+
+    shift: Tensor  # (B,) float64 in/out: largest logit so far; −inf: none yet
+    total: Tensor  # (B,) float64 in/out: Σ exp(logit − shift) so far
+    target: Tensor  # (B,) compute dtype out: scale·s' + bias of the label, once its chunk has passed
+
+    @classmethod
+    def empty(cls, size: int, compute: torch.dtype, device: torch.device) -> "ClassSums":
+        """Sums over no classes."""
+        shift = torch.full((size,), -torch.inf, dtype=torch.float64, device=device)
+        return cls(shift, torch.zeros_like(shift), torch.zeros(size, dtype=compute, device=device))
+
+    def log(self) -> Tensor:
+        """Log-sum-exp (B,) float64; −inf where no class counts."""
+        return self.shift + self.total.log()
+
+
+@dataclass(frozen=True)
+class ClassUpstream:
+    """What the backward sweep needs of each sample, (B,) each in the compute dtype, contiguous."""
+
+    lse: Tensor  # +inf where the sum is empty: exp(logit − lse) is 0 there
+    dlse: Tensor  # dL/dlse
+    dlogit: Tensor  # dL/dlogit of the label, by way of lse and of target
+
+
+class ClassBackend(RowsBackend):
+    """What a backend provides for the class log-sum-exp."""
+
+    def class_lse(self, chunk: ClassChunk, problem: ClassProblem, sums: ClassSums) -> None:
+        """Add the classes of ``chunk`` to ``sums``."""
+        raise NotImplementedError
+
+    def class_lse_backward(self, chunk: ClassChunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
+        """dL/dS in ``chunk.dS``, or in S where there is none."""
+        raise NotImplementedError
+
+    def sweep(self, similarities: Similarities, problem: ClassProblem, sums: ClassSums) -> bool:
+        """Add all classes to ``sums`` at once. Optional: False, and nothing done, where it takes a chunk at a time."""
+        return False
+
+    def sweep_backward(self, similarities: Similarities, problem: ClassProblem, upstream: ClassUpstream) -> bool:
+        """The gradients that ``similarities`` has room for, at once. Optional, as :meth:`sweep`."""
+        return False
+
+    def fused_forward(self, X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) -> bool:
+        """Add all classes to ``sums`` at once where no gradient is asked for.
+
+        X (B, D) are unit embeddings in the operand type, contiguous, P (C·H, D) the proxies as they are. Optional:
+        False, and nothing done, where the backend has no faster way than the sweep.
+        """
+        return False

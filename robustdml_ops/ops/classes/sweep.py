@@ -1,0 +1,108 @@
+"""The sweeps of the class log-sum-exp: one for its value, one that makes the similarities again to differentiate it."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.backends.tracing import without_autocast
+from robustdml_ops.engine.gradient_memory import gradient_room
+from robustdml_ops.engine.label_sets import ELSEWHERE
+from robustdml_ops.engine.proxy_update import ProxyUpdate, rows_met
+from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, count_met, update_without_samples
+from robustdml_ops.ops.classes.eager import EagerClasses
+from robustdml_ops.ops.classes.native import NativeClasses
+from robustdml_ops.ops.classes.problem import ClassBackend, ClassChunk, ClassProblem, ClassSums, ClassUpstream
+from robustdml_ops.ops.classes.triton import TritonClasses
+
+BACKENDS: dict[str, ClassBackend] = {"native": NativeClasses(), "triton": TritonClasses(), "eager": EagerClasses()}
+
+
+def class_sweep(
+    embeddings: Tensor,
+    proxies: Tensor,
+    problem: ClassProblem,
+    backend: ClassBackend,
+    operand: torch.dtype,
+    differentiable: bool,
+    met: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Log-sum-exp over the classes and logit of the label, (B,) each in the compute type: 2·B·C·D flops."""
+    B, compute = len(embeddings), problem.scale.dtype
+    sums = ClassSums.empty(B, compute, embeddings.device)
+    if B and count_met(proxies, met):
+        with without_autocast(embeddings.device):
+            similarities = _similarities(embeddings, proxies, problem, backend, operand, met)
+            fused = not differentiable and backend.fused_forward(similarities.X, proxies, problem, sums)
+            if not fused and not backend.sweep(similarities, problem, sums):
+                for _, chunk in _chunks(similarities, problem):
+                    backend.class_lse(chunk, problem, sums)
+    target = sums.target + problem.target_bias
+    if problem.labels.elsewhere:
+        target = target.masked_fill(problem.labels.labels == ELSEWHERE, -torch.inf)
+    lse = sums.log()
+    if not problem.exclude_target:
+        lse = torch.logaddexp(lse, target.double())
+    return lse.to(compute), target
+
+
+def class_sweep_backward(
+    embeddings: Tensor,
+    proxies: Tensor,
+    problem: ClassProblem,
+    results: tuple[Tensor, Tensor],
+    upstream: tuple[Tensor, Tensor],
+    backend: ClassBackend,
+    operand: torch.dtype,
+    want: tuple[bool, bool],
+    update: ProxyUpdate | None = None,
+) -> tuple[Tensor | None, Tensor | None]:
+    """dL/dembeddings (B, D), compute type, and dL/dproxies (C·H, D), type of the proxies: 2·B·C·D flops and 2 for each.
+
+    Every similarity needs the log-sum-exp over all classes before it can be differentiated, and the first chunk's are
+    gone when the last one completes it.
+    """
+    met = rows_met(update)
+    if len(embeddings) == 0 or count_met(proxies, met) == 0:
+        if update is not None and want[1]:
+            update_without_samples(proxies, update)
+        dX = torch.zeros_like(embeddings, dtype=problem.scale.dtype) if want[0] else None
+        return dX, gradient_room(proxies).zero_() if want[1] and update is None else None
+    (lse, target), (dlse, dtarget) = results, upstream
+    lse = lse.masked_fill(lse == -torch.inf, torch.inf)
+    dlogit = dtarget if problem.exclude_target else dtarget + dlse * (target - lse).exp()
+    gradient = ClassUpstream(lse, dlse.contiguous(), dlogit.contiguous())
+    with without_autocast(embeddings.device):
+        similarities = _similarities(embeddings, proxies, problem, backend, operand, met)
+        similarities.want_gradients(*want, update)
+        if not backend.sweep_backward(similarities, problem, gradient):
+            for similar, chunk in _chunks(similarities, problem):
+                backend.class_lse_backward(chunk, problem, gradient)
+                similarities.backward(similar)
+        return similarities.gradients()
+
+
+def _similarities(
+    embeddings: Tensor,
+    proxies: Tensor,
+    problem: ClassProblem,
+    backend: ClassBackend,
+    operand: torch.dtype,
+    met: Tensor | None,
+) -> Similarities:
+    return Similarities(
+        embeddings,
+        proxies,
+        problem.scale.dtype,
+        operand,
+        backend,
+        together=problem.centers,
+        normalize=problem.normalize,
+        met=met,
+    )
+
+
+def _chunks(similarities: Similarities, problem: ClassProblem) -> Iterator[tuple[Chunk, ClassChunk]]:
+    """Each chunk as the similarities and as an epilogue know it: the one counts rows, the other classes."""
+    for chunk in similarities:
+        yield chunk, ClassChunk(chunk.S, chunk.first // problem.centers, chunk.scale, chunk.dS)

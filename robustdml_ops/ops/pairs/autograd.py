@@ -1,0 +1,274 @@
+"""The one way of the sums of pairs through autograd: in eager mode, ``torch.compile`` and ``torch.export``.
+
+:class:`PairSweep` calls the sweep; a graph that is compiled or exported holds it as ``robustdml_ops::pair_sweep``.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.backends.choice import choose
+from robustdml_ops.backends.tracing import has_no_values
+from robustdml_ops.engine.chunk_sizes import cache_rows
+from robustdml_ops.engine.older_torch import registered_op
+from robustdml_ops.engine.precision import compute_dtype
+from robustdml_ops.engine.second_derivatives import Derivative, Results, scale_gradients, second_derivatives
+from robustdml_ops.engine.validation import check_finite_candidates, check_finite_embeddings
+from robustdml_ops.ops.pairs.dense import chunk_value
+from robustdml_ops.ops.pairs.problem import PairHingeProblem, PairLSEProblem, PairProblem, PairSets
+from robustdml_ops.ops.pairs.sweep import BACKENDS, PairResult, pair_sweep
+
+# embeddings (n, D), candidates (m, D) or None for the embeddings themselves
+Matrices: TypeAlias = tuple[Tensor, Tensor | None]
+# backend, type of the products' operands
+Settings: TypeAlias = tuple[str, torch.dtype]
+# total, positive and negative sums, counts (2, n), dX, dcandidates; None where there is none
+Outputs: TypeAlias = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+
+
+class PairConstants(NamedTuple):
+    """What of a problem a registered op can take: tensors, a name and numbers."""
+
+    labels: Tensor
+    candidate_labels: Tensor | None
+    candidate_weights: Tensor | None
+    kind: str  # "lse" or "hinge", and " first" where the first candidates are the anchors
+    numbers: list[float]
+
+    @classmethod
+    def of(cls, problem: PairProblem) -> "PairConstants":
+        """Take ``problem`` apart."""
+        sets = problem.sets
+        candidate_labels = None if sets.alone else sets.candidate_labels
+        first = " first" if sets.itself and not sets.alone else ""
+        if isinstance(problem, PairLSEProblem):
+            mining = [] if problem.epsilon is None else [float(problem.epsilon)]
+            numbers = [float(problem.alpha), float(problem.beta), float(problem.base), *mining]
+            return cls(sets.labels, candidate_labels, problem.candidate_weights, f"lse{first}", numbers)
+        margins = (problem.positive_margin, problem.negative_margin, problem.positive_offset, problem.negative_offset)
+        return cls(
+            sets.labels,
+            candidate_labels,
+            None,
+            f"hinge{first}",
+            [*map(float, margins), float(problem.euclidean), float(problem.average)],
+        )
+
+    def problem(self) -> PairProblem:
+        """Put it together again."""
+        sets = PairSets.of(self.labels, self.candidate_labels, self.kind.endswith(" first"))
+        if self.kind.startswith("lse"):
+            alpha, beta, base, *epsilon = self.numbers
+            return PairLSEProblem(sets, alpha, beta, base, epsilon[0] if epsilon else None, self.candidate_weights)
+        m_positive, m_negative, positive_offset, negative_offset, euclidean, average = self.numbers
+        margins = (m_positive, m_negative, positive_offset, negative_offset)
+        return PairHingeProblem(sets, *margins, bool(euclidean), bool(average))
+
+
+class PairSweep(torch.autograd.Function):
+    """One sweep. Without scales it gives both sums of each anchor, with scales their weighted sum and its gradients."""
+
+    @staticmethod
+    def forward(*arguments: Any) -> Outputs:
+        """Of embeddings, candidates or None, two scales or None, settings, which gradients are wanted, and the problem.
+
+        The problem is one argument in eager mode. A compiled graph, and ``torch.func``, take its parts.
+        """
+        X, candidates, *scales, backend, operand, want = arguments[:7]
+        if has_no_values(X):
+            return pair_sweep_op(X, candidates, *scales, *arguments[7:], *arguments[4:7])  # type: ignore[no-any-return]
+        result = _sweep((X, candidates), scales, _problem_of(arguments[7:]), (backend, operand), want)
+        if scales[0] is None:
+            return (None, result.positive, result.negative, result.counts, None, None)
+        return (weighted_sum(result, scales), None, None, None, result.danchors, result.dcandidates)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
+        """Keep the inputs, and the gradients that came with a weighted sum."""
+        *matrices, backend, operand, ctx.want = inputs[:7]
+        ctx.settings = (backend, operand)
+        labels, ctx.problem = inputs[7:-2] if len(inputs) > 8 else (), inputs[-2:] if len(inputs) > 8 else inputs[7:]
+        _, _, _, counts, *ctx.gradients = output
+        ctx.save_for_backward(*matrices, *labels)
+        ctx.weighted = matrices[2] is not None
+        ctx.types = [None if matrix is None else matrix.dtype for matrix in matrices[:2]]
+        ctx.mark_non_differentiable(*(tensor for tensor in (counts, *ctx.gradients) if tensor is not None))
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(
+        ctx: Any, dtotal: Any, dpositive: Tensor | None, dnegative: Tensor | None, *_: None
+    ) -> tuple[Tensor | None, ...]:
+        """Scale the gradients that are there already, or sweep again with the upstream gradients."""
+        needs = ctx.needs_input_grad[:2]
+        nothing = (None,) * (len(ctx.needs_input_grad) - 2)
+        # A compiled graph has zeros where nothing arrives: it is the scales that tell what was asked of the sweep.
+        if dtotal is None if ctx.weighted else dpositive is None and dnegative is None:
+            return (None, None, *nothing)
+        given: Any = dtotal if ctx.weighted else dnegative if dpositive is None else dpositive
+        differentiable = torch.is_grad_enabled() and not has_no_values(given)
+        if ctx.weighted and not differentiable:
+            return (*_scaled(ctx, dtotal, needs), *nothing)
+        # Read once: torch.utils.checkpoint gives them out a single time.
+        X, candidates, *rest = ctx.saved_tensors
+        scales, labels = rest[:2], rest[2:]
+        upstream = [scale * dtotal for scale in scales] if ctx.weighted else (dpositive, dnegative)
+        factors = (_or_zero(factor, X, candidates) for factor in upstream)
+        tensors = (X, candidates, *factors, *labels)
+        first = partial(_first, ctx.problem, ctx.settings, needs)
+        if differentiable:
+            second = partial(_second, ctx.problem, ctx.settings)
+            results = Derivative.apply(first, second, 2, *tensors)  # type: ignore[no-untyped-call]
+        else:
+            results = first(*tensors)
+        return (*results, *nothing)
+
+
+def _problem_of(parts: Sequence[Any]) -> PairProblem:
+    """The problem as it is, or put together of its parts."""
+    problem: PairProblem = parts[0] if len(parts) == 1 else PairConstants._make(parts).problem()
+    return problem
+
+
+def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> Results:
+    """The gradients of the weighted sum, which its sweep has made, times its upstream gradient."""
+    # They are given away and scaled in place, so a second backward of the same graph sweeps again.
+    gradients, ctx.gradients = ctx.gradients, None
+    if gradients is None:
+        X, candidates, *rest = ctx.saved_tensors
+        problem = _problem_of((*rest[2:], *ctx.problem))
+        result = _sweep((X, candidates), rest[:2], problem, ctx.settings, ctx.want)
+        gradients = (result.danchors, result.dcandidates)
+    return _typed(scale_gradients(gradients, dtotal, partial(_scale, ctx.settings[0])), ctx.types, needs)
+
+
+def _scale(backend: str, G: Tensor, factor: Tensor) -> None:
+    choose(BACKENDS, backend, G.device, factor.dtype).scale(G, factor)
+
+
+def weighted_sum(result: PairResult, scales: Sequence[Tensor]) -> Tensor:
+    """Σ_i of both sums times their scales, (), summed in double."""
+    total = (scales[0] * result.positive).sum(dtype=torch.float64)
+    total += (scales[1] * result.negative).sum(dtype=torch.float64)
+    return total.to(result.positive.dtype)
+
+
+def pair_dtype(embeddings: Tensor, candidates: Tensor | None) -> torch.dtype:
+    """Compute type of the pairs."""
+    return compute_dtype(embeddings, embeddings if candidates is None else candidates)
+
+
+def _sweep(
+    matrices: Matrices, upstream: Sequence[Any], problem: PairProblem, settings: Settings, want: Sequence[bool]
+) -> PairResult:
+    """One sweep over detached inputs, their values checked."""
+    X, candidates = matrices
+    check_finite_embeddings(X)
+    dtype, (backend, operand) = pair_dtype(X, candidates), settings
+    chosen = choose(BACKENDS, backend, X.device, dtype)
+    factors = None if upstream[0] is None else (upstream[0], upstream[1])
+    result = pair_sweep(X, candidates, problem, factors, chosen, dtype, operand, (want[0], want[1]))
+    if candidates is not None and result.candidate_scale is not None:
+        check_finite_candidates(result.candidate_scale)
+    return result
+
+
+def _or_zero(upstream: Tensor | None, X: Tensor, candidates: Tensor | None) -> Tensor:
+    return X.new_zeros((), dtype=pair_dtype(X, candidates)) if upstream is None else upstream.contiguous()
+
+
+def _typed(gradients: Sequence[Tensor | None], types: Sequence[Any], needs: Sequence[bool]) -> Results:
+    """Gradients in the types of their tensors. Only now: unscaled ones of a float16 model may lie below float16."""
+    return tuple(
+        gradient.to(dtype) if need and gradient is not None and dtype is not None else None
+        for gradient, dtype, need in zip(gradients, types, needs, strict=True)
+    )
+
+
+def _first(problem: Sequence[Any], settings: Settings, needs: Sequence[bool], *tensors: Any) -> Results:
+    """Gradients of Σ_a upstream_a · sum_a over both sums: one sweep."""
+    X, candidates, *upstream = tensors[:4]
+    parts = (*tensors[4:], *problem)
+    gradients: Sequence[Tensor | None]
+    if has_no_values(X):
+        _, _, _, _, *gradients = pair_sweep_op(X, candidates, *upstream, *parts, *settings, list(needs))
+    else:
+        result = _sweep((X, candidates), upstream, _problem_of(parts), settings, needs)
+        gradients = (result.danchors, result.dcandidates)
+    return _typed(gradients, [None if matrix is None else matrix.dtype for matrix in (X, candidates)], needs)
+
+
+def _second(problem: Sequence[Any], settings: Settings, *tensors: Any) -> Results:
+    """Derivatives of ⟨:func:`_first`, vectors⟩ with respect to its tensors, a chunk of anchors at a time."""
+    X, candidates, *upstream = tensors[:4]
+    *labels, vX, vC = tensors[4:]
+    others, v_others = (X, vX) if candidates is None else (candidates, vC)
+    of_all, terms = _problem_of((*labels, *problem)), None
+    if of_all.average:
+        # How many terms are above 0 is a constant.
+        counts = _sweep((X, candidates), (None, None), of_all, settings, (False, False)).counts
+        assert counts is not None
+        terms = counts.sum(1).clamp(min=1).to(upstream[0].dtype)
+        upstream = [factor / number for factor, number in zip(upstream, terms, strict=True)]
+    # An upstream is one value for all anchors, or one for each.
+    whole = [factor if factor.dim() == 0 else None for factor in upstream]
+    by_anchor = [None if factor.dim() == 0 else factor for factor in upstream]
+    dothers, *dwhole, dX, dpositive, dnegative = second_derivatives(
+        partial(chunk_value, of_all, pair_dtype(X, candidates)),
+        (others, *whole),
+        (X, *by_anchor),
+        (v_others, None, None),
+        (vX, None, None),
+        cache_rows(len(others) + 2 * X.shape[1], X.device),
+        len(X),
+    )
+    dupstream = [one if each is None else each for one, each in zip(dwhole, (dpositive, dnegative), strict=True)]
+    if terms is not None:
+        dupstream = [None if one is None else one / number for one, number in zip(dupstream, terms, strict=True)]
+    if candidates is None:
+        assert dX is not None and dothers is not None
+        return (dX + dothers, None, *dupstream)
+    return (dX, dothers, *dupstream)
+
+
+@registered_op("robustdml_ops::pair_sweep")
+def pair_sweep_op(
+    embeddings: Tensor,
+    candidates: Tensor | None,
+    upstream_positive: Tensor | None,
+    upstream_negative: Tensor | None,
+    labels: Tensor,
+    candidate_labels: Tensor | None,
+    candidate_weights: Tensor | None,
+    kind: str,
+    numbers: Sequence[float],
+    backend: str,
+    operand: torch.dtype,
+    want: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """One sweep; the gradients are in the compute type. What is not asked for is empty."""
+    constants = PairConstants(labels, candidate_labels, candidate_weights, kind, list(numbers))
+    upstream = (upstream_positive, upstream_negative)
+    result = _sweep((embeddings, candidates), upstream, constants.problem(), (backend, operand), want)
+    empty = result.positive.new_empty
+    total = empty(0) if upstream_positive is None else weighted_sum(result, upstream)  # type: ignore[arg-type]
+    counts = labels.new_empty(0) if result.counts is None else result.counts
+    gradients = (empty(0) if value is None else value for value in (result.danchors, result.dcandidates))
+    return (total, result.positive, result.negative, counts, *gradients)  # type: ignore[return-value]
+
+
+@pair_sweep_op.register_fake
+def _(embeddings: Tensor, candidates: Tensor | None, upstream_positive: Tensor | None, *rest: Any) -> Any:
+    labels, kind, want = rest[1], rest[4], rest[8]
+    n, new = embeddings.shape[0], embeddings.new_empty(0, dtype=pair_dtype(embeddings, candidates)).new_empty
+    return (
+        new(0 if upstream_positive is None else ()),
+        new(n),
+        new(n),
+        labels.new_empty((2, n) if kind.startswith("hinge") else 0),
+        new(embeddings.shape if want[0] else 0),
+        new(candidates.shape if want[1] and candidates is not None else 0),
+    )

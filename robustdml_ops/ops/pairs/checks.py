@@ -1,0 +1,111 @@
+"""What the two sums of pairs share: checks, and the call of the sweep."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.engine.precision import autocast_operand_dtype
+from robustdml_ops.engine.second_derivatives import apply, in_eager_mode
+from robustdml_ops.engine.validation import check_labels, check_local, check_matrix, check_same_device, largest_weight
+from robustdml_ops.ops.pairs.autograd import PairConstants, PairSweep, pair_dtype
+from robustdml_ops.ops.pairs.problem import PairProblem, PairSets
+
+
+def check_pairs(
+    embeddings: Tensor,
+    labels: Tensor,
+    candidates: Tensor | None,
+    candidate_labels: Tensor | None,
+    anchors_first: bool = False,
+) -> PairSets:
+    """What shapes and types tell; values are checked in the sweep."""
+    check_matrix("embeddings", embeddings)
+    # Asked before labels of another type or device become new tensors.
+    same = candidate_labels is labels
+    labels = check_labels(labels, embeddings)
+    if candidates is None:
+        if candidate_labels is not None:
+            raise ValueError("candidate_labels without candidates: give both, or neither, for the batch itself")
+        if anchors_first:
+            raise ValueError("anchors_first without candidates, which are the anchors then: leave it out")
+        return PairSets.of(labels, None)
+    check_matrix("candidates", candidates, columns=embeddings.shape[1])
+    check_same_device(embeddings=embeddings, candidates=candidates)
+    candidate_labels = check_labels(candidate_labels, candidates, "candidate_labels", "candidates")
+    if anchors_first and len(candidates) < len(embeddings):
+        raise ValueError(
+            f"anchors_first says that the first candidates are the {len(embeddings)} anchors, and there are "
+            f"{len(candidates)} candidates"
+        )
+    return PairSets.of(labels, None if same else candidate_labels, anchors_first)
+
+
+def check_scales(
+    embeddings: Tensor, candidates: Tensor | None, positive_scale: Tensor, negative_scale: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The scales of a weighted sum in the compute type, each () or (n,)."""
+    for name, scale in (("positive_scale", positive_scale), ("negative_scale", negative_scale)):
+        check_local(name, scale)
+        if not isinstance(scale, Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, not {type(scale).__name__}")
+        if scale.shape not in ((), (len(embeddings),)):
+            raise ValueError(f"{name} must have shape () or ({len(embeddings)},), got {tuple(scale.shape)}")
+        if scale.requires_grad:
+            raise ValueError(f"{name} is a constant of this op: pass {name}.detach()")
+    check_same_device(embeddings=embeddings, positive_scale=positive_scale, negative_scale=negative_scale)
+    dtype = pair_dtype(embeddings, candidates)
+    scales = positive_scale.to(dtype), negative_scale.to(dtype)
+    check_weights(positive_scale=scales[0], negative_scale=scales[1])
+    return scales
+
+
+def check_weights(**weights: Tensor) -> None:
+    """No weight that is NaN or makes sums of pairs overflow; on the CPU, as other values, and in eager mode."""
+    for name, values in weights.items():
+        if values.device.type != "cpu" or not in_eager_mode(values):
+            return
+        largest = largest_weight(values.dtype)
+        bounds = (values, values) if values.dim() == 0 else values.aminmax() if len(values) else ()
+        if not all(-largest <= float(bound) <= largest for bound in bounds):
+            fits = values.abs() <= largest
+            raise ValueError(
+                f"{name} must be finite and at most {largest:.2g} in {values.dtype}, got {values[~fits][:3].tolist()}"
+            )
+
+
+def pair_sums(
+    embeddings: Tensor, candidates: Tensor | None, problem: PairProblem, backend: str | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Positive and negative sums (n,) each, and counts (2, n) of hinges; differentiable."""
+    _, positive, negative, counts, _, _ = _apply(embeddings, candidates, problem, (None, None), backend, [False] * 2)
+    return positive, negative, counts
+
+
+def pair_sum(
+    embeddings: Tensor,
+    candidates: Tensor | None,
+    problem: PairProblem,
+    scales: tuple[Tensor, Tensor],
+    backend: str | None,
+) -> Tensor:
+    """Sums of :func:`pair_sums` times checked scales, summed, in one sweep; differentiable."""
+    want = [False, False]
+    if torch.is_grad_enabled():
+        want = [embeddings.requires_grad, candidates is not None and candidates.requires_grad]
+    total: Tensor = _apply(embeddings, candidates, problem, scales, backend, want)[0]
+    return total
+
+
+def _apply(
+    embeddings: Tensor,
+    candidates: Tensor | None,
+    problem: PairProblem,
+    scales: tuple[Tensor | None, Tensor | None],
+    backend: str | None,
+    want: list[bool],
+) -> Any:
+    parts = (problem,) if in_eager_mode(embeddings) else PairConstants.of(problem)
+    both = (embeddings,) if candidates is None else (embeddings, candidates)
+    operand = autocast_operand_dtype(pair_dtype(embeddings, candidates), *both)
+    return apply(PairSweep, embeddings, candidates, *scales, backend or "auto", operand, want, *parts)

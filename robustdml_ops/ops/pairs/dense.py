@@ -1,0 +1,66 @@
+"""The sums of a chunk of pairs as an ordinary differentiable expression, for second derivatives."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.engine.rows.lengths import unit_rows_twice
+from robustdml_ops.ops.pairs.eager import distances, informative, mean_weight, members, near_distances
+from robustdml_ops.ops.pairs.problem import DistanceLimits, PairLSEProblem, PairProblem
+
+
+def chunk_value(
+    problem: PairProblem,
+    dtype: torch.dtype,
+    first: int,
+    last: int,
+    candidates: Tensor,
+    positive_one: Any,
+    negative_one: Any,
+    anchors: Tensor,
+    positive_each: Any,
+    negative_each: Any,
+) -> Tensor:
+    """Σ_a upstream_a · sum_a over both sums of the anchors ``first:last``. An upstream is one value or one for each."""
+    S = unit_rows_twice(anchors.to(dtype)) @ unit_rows_twice(candidates.to(dtype)).t()
+    positive, negative = members(problem.sets, first, last)
+    if isinstance(problem, PairLSEProblem):
+        sums = _log_sum_exps(S, positive, negative, problem)
+    else:
+        t = -_distances(S, anchors, candidates, positive | negative) if problem.euclidean else S
+        above = positive & (t < problem.positive_margin), negative & (t > problem.negative_margin)
+        terms = (
+            problem.positive_margin + problem.positive_offset - t,
+            t - (problem.negative_margin - problem.negative_offset),
+        )
+        sums = tuple(term.masked_fill(~kept, 0).sum(1) for term, kept in zip(terms, above, strict=True))
+    upstream_positive = positive_one if positive_each is None else positive_each
+    upstream_negative = negative_one if negative_each is None else negative_each
+    value: Tensor = (upstream_positive * sums[0] + upstream_negative * sums[1]).sum()
+    return value
+
+
+def _distances(S: Tensor, anchors: Tensor, candidates: Tensor, members: Tensor) -> Tensor:
+    """As :func:`robustdml_ops.ops.pairs.eager.distances`; constants up to the resolution."""
+    near, resolution = DistanceLimits.of(S)
+    values = distances(S.detach(), anchors.detach(), candidates.detach(), members, near)
+    far = values >= near
+    result = torch.where(far, (2 - 2 * S).masked_fill(~far, 1).sqrt(), values)
+    i, j = ((values < near) & (values > resolution) & members).nonzero(as_tuple=True)
+    exact = near_distances(anchors[i].double(), candidates[j].double())
+    return result.index_put((i, j), exact.to(result.dtype))
+
+
+def _log_sum_exps(S: Tensor, positive: Tensor, negative: Tensor, problem: PairLSEProblem) -> tuple[Tensor, ...]:
+    if problem.epsilon is not None:
+        positive, negative = informative(S.detach(), positive, negative, problem.epsilon)
+    sums = []
+    for exponent, kept in (
+        (problem.alpha * (problem.base - S), positive),
+        (problem.beta * (S - problem.base), negative),
+    ):
+        lse = torch.logsumexp(torch.nn.functional.pad(exponent.masked_fill(~kept, -torch.inf), (1, 0)), dim=1)
+        weights = problem.candidate_weights
+        sums.append(lse if weights is None else lse * mean_weight(kept, weights))
+    return tuple(sums)

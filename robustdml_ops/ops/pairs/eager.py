@@ -1,0 +1,117 @@
+"""The sums of a chunk of pairs in plain PyTorch."""
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.engine.label_sets import ABSENT
+from robustdml_ops.engine.log_sum import log_one_plus_sum
+from robustdml_ops.engine.rows.eager import EagerRows
+from robustdml_ops.ops.pairs.problem import (
+    DistanceLimits,
+    PairBackend,
+    PairChunk,
+    PairHingeProblem,
+    PairLSEProblem,
+    PairSets,
+)
+
+_ELEMENTS = 1 << 20  # of the rows of near pairs at a time
+
+
+class EagerPairs(EagerRows, PairBackend):
+    """On every device, without a compiler."""
+
+    def pair_lse(self, chunk: PairChunk, problem: PairLSEProblem) -> None:
+        """As :meth:`PairBackend.pair_lse`."""
+        S, (positive, negative) = chunk.S, members(problem.sets, chunk.first, chunk.last)
+        if problem.epsilon is not None:
+            positive, negative = informative(S, positive, negative, problem.epsilon)
+        distance = problem.base - S
+        W_positive = log_one_plus_sum((problem.alpha * distance).masked_fill_(~positive, -torch.inf), chunk.positive)
+        W_negative = log_one_plus_sum(distance.mul_(-problem.beta).masked_fill_(~negative, -torch.inf), chunk.negative)
+        if problem.candidate_weights is not None:
+            for W, out, kept in ((W_positive, chunk.positive, positive), (W_negative, chunk.negative, negative)):
+                mean = mean_weight(kept, problem.candidate_weights)
+                out.mul_(mean)
+                W.mul_(mean[:, None])
+        if chunk.upstream_positive is None or chunk.upstream_negative is None:
+            return
+        W_positive *= -problem.alpha * chunk.upstream_positive.reshape(-1, 1)
+        W_negative *= problem.beta * chunk.upstream_negative.reshape(-1, 1)
+        torch.add(W_positive, W_negative, out=S)
+
+    def pair_hinge(self, chunk: PairChunk, problem: PairHingeProblem) -> None:
+        """As :meth:`PairBackend.pair_hinge`."""
+        S, (positive, negative) = chunk.S, members(problem.sets, chunk.first, chunk.last)
+        assert chunk.counts is not None
+        limits = DistanceLimits.of(chunk.V)
+        t = S
+        if problem.euclidean:
+            assert chunk.rows is not None
+            anchors, candidates = chunk.rows.anchors[chunk.first : chunk.last], chunk.rows.candidates
+            t = distances(S, anchors, candidates, positive | negative, limits.near).neg_()
+        # Asked so that a NaN stays: it is to reach the result.
+        positive &= ~(t >= problem.positive_margin)
+        negative &= ~(t <= problem.negative_margin)
+        chunk.positive.copy_((problem.positive_margin + problem.positive_offset - t).masked_fill_(~positive, 0).sum(1))
+        chunk.negative.copy_(
+            (t - (problem.negative_margin - problem.negative_offset)).masked_fill_(~negative, 0).sum(1)
+        )
+        torch.stack([positive.sum(1), negative.sum(1)], out=chunk.counts)
+        if chunk.upstream_positive is None or chunk.upstream_negative is None:
+            return
+        # dt/ds: 1, or 1 / distance.
+        slope = -t.reciprocal().masked_fill_(-t <= limits.resolution, 0) if problem.euclidean else torch.ones_like(S)
+        gradient = positive * -chunk.upstream_positive.reshape(-1, 1) + negative * chunk.upstream_negative.reshape(
+            -1, 1
+        )
+        torch.mul(gradient, slope, out=S)
+
+
+def distances(S: Tensor, anchors: Tensor, candidates: Tensor, members: Tensor, near: float) -> Tensor:
+    """√(2 − 2s), and what is below ``near`` of the rows themselves where it matters, ``members``; (c, m)."""
+    result = (2 - 2 * S).clamp_(min=0).sqrt_()
+    # On a GPU this waits for the stream. Native and Triton kernels do not.
+    pairs = ((result < near) & members).nonzero()
+    for part in torch.split(pairs, max(1, _ELEMENTS // anchors.shape[1])):
+        i, j = part.unbind(1)
+        result[i, j] = near_distances(anchors[i].double(), candidates[j].double()).to(result.dtype)
+    return result
+
+
+def near_distances(P: Tensor, Q: Tensor) -> Tensor:
+    """Distances of the directions of rows that almost agree, (k, D) each in double; differentiable where not 0.
+
+    With u and v, the rows over their largest elements, d²|u||v| = |u − v|² − (|u| − |v|)². The quotients are rounded:
+    below 10⁻¹⁴ the rest is rounding, and the directions are one. As ``csrc/math/unit_distance.h``.
+    """
+    u, v = (rows / rows.detach().abs().amax(1, keepdim=True) for rows in (P, Q))
+    u_norm, v_norm = (rows.square().sum(1).sqrt() for rows in (u, v))
+    radial = ((u - v) * (u + v)).sum(1) / (u_norm + v_norm)
+    square = ((u - v).square().sum(1) - radial.square()) / (u_norm * v_norm)
+    apart = square > 1e-28
+    return square.masked_fill(~apart, 1).sqrt().masked_fill(~apart, 0)
+
+
+def mean_weight(kept: Tensor, weights: Tensor) -> Tensor:
+    """Mean of ``weights`` (m,) over the members of each row's set; 0 for an empty set."""
+    return (kept.to(weights.dtype) @ weights) / kept.sum(1).clamp(min=1)
+
+
+def members(sets: PairSets, first: int, last: int) -> tuple[Tensor, Tensor]:
+    """Positives and negatives of the anchors ``first:last``, (c, m) bool."""
+    labels = sets.labels[first:last, None]
+    same = labels == sets.candidate_labels
+    present = (labels != ABSENT) & (sets.candidate_labels != ABSENT)
+    positive, negative = same & present, present & ~same
+    if sets.itself:
+        positive.diagonal(first).fill_(False)
+    return positive, negative
+
+
+def informative(S: Tensor, positive: Tensor, negative: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """Mining: what stays of both sets."""
+    lowest_positive = S.masked_fill(~positive, torch.inf).amin(1, keepdim=True)
+    highest_negative = S.masked_fill(~negative, -torch.inf).amax(1, keepdim=True)
+    # Asked so that a NaN stays: it is to reach the result.
+    return positive & ~(S - epsilon >= highest_negative), negative & ~(S + epsilon <= lowest_positive)

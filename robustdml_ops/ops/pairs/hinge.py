@@ -1,0 +1,194 @@
+"""Hinges of pairs: per anchor, over the candidates of its class and over those of the others.
+
+    positive_a = Σ_{p∈P_a} [m⁺ − s_ap]₊      negative_a = Σ_{n∈N_a} [s_an − m⁻]₊        distance="cosine"
+    positive_a = Σ_{p∈P_a} [d_ap − m⁺]₊      negative_a = Σ_{n∈N_a} [m⁻ − d_an]₊        distance="euclidean"
+
+d = √(2 − 2s) is the distance of unit vectors. An offset can be added to each term above 0.
+
+:func:`pair_hinge` returns both vectors, for any use; :func:`pair_hinge_sum` a weighted sum of them, for which value and
+gradients take one sweep over the anchors.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from robustdml_ops.engine.validation import check_finite_numbers
+from robustdml_ops.ops.pairs.checks import check_pairs, check_scales, pair_sum, pair_sums
+from robustdml_ops.ops.pairs.problem import PairHingeProblem, PairSets
+
+# What the margins of a hinge are compared with: s, or ‖x̂ − ŷ‖ = √(2 − 2s).
+DISTANCES = ("cosine", "euclidean")
+
+
+class PairHinge(NamedTuple):
+    """Sums of hinges of all anchors, and how many terms of each are above 0: (n,) each, the counts int64."""
+
+    positive: Tensor
+    negative: Tensor
+    positive_count: Tensor
+    negative_count: Tensor
+
+
+def pair_hinge(
+    embeddings: Tensor,
+    labels: Tensor,
+    candidates: Tensor | None = None,
+    candidate_labels: Tensor | None = None,
+    *,
+    positive_margin: float,
+    negative_margin: float,
+    positive_offset: float = 0.0,
+    negative_offset: float = 0.0,
+    distance: str = "cosine",
+    anchors_first: bool = False,
+    backend: str | None = None,
+) -> PairHinge:
+    """Both sums of hinges of every anchor; differentiable for any upstream gradient.
+
+    Sweeps, memory, precision, backends and errors are those of :func:`~robustdml_ops.ops.pair_lse`.
+
+    Parameters
+    ----------
+    embeddings, labels : Tensor
+        The anchors, (n, D) and (n,), as in :func:`~robustdml_ops.ops.pair_lse`.
+    candidates, candidate_labels : Tensor, optional
+        (m, D) and (m,), likewise; None: the anchors themselves.
+    positive_margin, negative_margin : float
+        m⁺ and m⁻. A positive margin above 1 (cosine) is above every similarity, so all positives count.
+    positive_offset, negative_offset : float
+        Added to each term above 0. So margin 2 and offset −2 make Σ −s over all positives, and a negative offset of m⁻
+        makes Σ s over the negatives above m⁻.
+    distance : {"cosine", "euclidean"}
+        What the margins are compared with, see above.
+    anchors_first : bool
+        Whether the first n of the m ≥ n candidates are the anchors, or those seen anew, and anchor i leaves candidate i
+        out: anchors that are a part of a batch.
+    backend : str, optional
+        As there.
+
+    Returns
+    -------
+    PairHinge
+        positive, negative: (n,) each, in float64 if either matrix is, else float32. positive_count, negative_count:
+        (n,) int64, not differentiable.
+
+    Notes
+    -----
+    A Euclidean distance d comes from the cosine where that has digits enough; below 1/32 (float64: 1/256, products of
+    bfloat16 or TF32: 1/8) from the difference of the rows as they were given, in double. In float32 it is right within
+    4·10⁻⁴ of itself above that limit and 10⁻⁷ below, in float64 within 10⁻¹⁰ or by 10⁻¹⁶. Equal vectors, and vectors
+    that are parallel but for rounding, have distance exactly 0 and no gradient. Gradients are made of the products: the
+    force between near vectors is right within a few ε/d, and 0 up to 4ε (bfloat16 or TF32: 2⁻⁶), where nothing would be
+    left of it. A batch in which nearly all pairs are that near takes several times as long.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.ops import pair_hinge
+    >>> X, y = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]), torch.tensor([0, 0, 1])
+    >>> pair_hinge(X, y, positive_margin=0.9, negative_margin=0.7).negative
+    tensor([0.0000, 0.1000, 0.1000])
+    """
+    problem = _problem(
+        check_pairs(embeddings, labels, candidates, candidate_labels, anchors_first),
+        positive_margin,
+        negative_margin,
+        positive_offset,
+        negative_offset,
+        distance,
+        average=False,
+    )
+    positive, negative, counts = pair_sums(embeddings, candidates, problem, backend)
+    assert counts is not None
+    return PairHinge(positive, negative, counts[0], counts[1])
+
+
+def pair_hinge_sum(
+    embeddings: Tensor,
+    labels: Tensor,
+    candidates: Tensor | None,
+    candidate_labels: Tensor | None,
+    positive_scale: Tensor,
+    negative_scale: Tensor,
+    *,
+    positive_margin: float,
+    negative_margin: float,
+    positive_offset: float = 0.0,
+    negative_offset: float = 0.0,
+    distance: str = "cosine",
+    average: bool = False,
+    anchors_first: bool = False,
+    backend: str | None = None,
+) -> Tensor:
+    """Σ_a positive_scale_a·positive_a + negative_scale_a·negative_a, with all gradients, in one sweep.
+
+    As the scales are known beforehand, a chunk of anchors is differentiated before it leaves the cache: 6·n·m·D flops
+    for the value and both gradients, where :func:`pair_hinge` takes 8.
+
+    Parameters
+    ----------
+    embeddings, labels, candidates, candidate_labels, distance, anchors_first, backend
+        As in :func:`pair_hinge`.
+    positive_margin, negative_margin, positive_offset, negative_offset : float
+        As there.
+    positive_scale, negative_scale : Tensor
+        () or (n,) each, constants.
+    average : bool
+        Whether each side is divided by the number of its terms above 0, of all anchors together. A batch with itself on
+        the CPU takes one sweep for that, too; others take two.
+
+    Returns
+    -------
+    Tensor
+        (), in the type of :func:`pair_hinge`. Without pairs: 0, with zero gradients.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`pair_hinge`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.ops import pair_hinge_sum
+    >>> X, y, one = torch.tensor([[1.0, 0.0], [0.6, 0.8]]), torch.tensor([0, 1]), torch.tensor(1.0)
+    >>> pair_hinge_sum(X, y, None, None, one, one, positive_margin=1.0, negative_margin=0.5)
+    tensor(0.2000)
+    """
+    problem = _problem(
+        check_pairs(embeddings, labels, candidates, candidate_labels, anchors_first),
+        positive_margin,
+        negative_margin,
+        positive_offset,
+        negative_offset,
+        distance,
+        average,
+    )
+    scales = check_scales(embeddings, candidates, positive_scale, negative_scale)
+    return pair_sum(embeddings, candidates, problem, scales, backend)
+
+
+def _problem(
+    sets: PairSets,
+    positive_margin: float,
+    negative_margin: float,
+    positive_offset: float,
+    negative_offset: float,
+    distance: str,
+    average: bool,
+) -> PairHingeProblem:
+    """The problem of checked arguments, its margins those of s or of −d."""
+    check_finite_numbers(
+        positive_margin=positive_margin,
+        negative_margin=negative_margin,
+        positive_offset=positive_offset,
+        negative_offset=negative_offset,
+    )
+    if distance not in DISTANCES:
+        raise ValueError(f"distance={distance!r}: expected one of {', '.join(DISTANCES)}")
+    euclidean = distance == "euclidean"
+    sign = -1 if euclidean else 1
+    return PairHingeProblem(
+        sets, sign * positive_margin, sign * negative_margin, positive_offset, negative_offset, euclidean, average
+    )

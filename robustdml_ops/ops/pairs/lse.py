@@ -1,0 +1,181 @@
+"""The pair log-sum-exp: per anchor, over the candidates of its class and over those of the others, mining included.
+
+    positive_a = log(1 + Σ_{p∈P̂_a} exp(−α (s_ap − base)))      N̂_a = {n ∈ N_a : s_an + ε > min_{p∈P_a} s_ap}
+    negative_a = log(1 + Σ_{n∈N̂_a} exp( β (s_an − base)))      P̂_a = {p ∈ P_a : s_ap − ε < max_{n∈N_a} s_an}
+
+:func:`pair_lse` returns both vectors, for any use; :func:`pair_lse_sum` a weighted sum of them, for which value and
+gradients take one sweep over the anchors.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from robustdml_ops.engine.validation import check_finite_numbers, check_same_device, check_steepness, check_vector
+from robustdml_ops.ops.pairs.autograd import pair_dtype
+from robustdml_ops.ops.pairs.checks import check_pairs, check_scales, check_weights, pair_sum, pair_sums
+from robustdml_ops.ops.pairs.problem import PairLSEProblem, PairSets
+
+
+class PairLSE(NamedTuple):
+    """Log-sum-exps of all anchors, (n,) each."""
+
+    positive: Tensor
+    negative: Tensor
+
+
+def pair_lse(
+    embeddings: Tensor,
+    labels: Tensor,
+    candidates: Tensor | None = None,
+    candidate_labels: Tensor | None = None,
+    *,
+    alpha: float,
+    beta: float,
+    base: float,
+    epsilon: float | None = None,
+    candidate_weights: Tensor | None = None,
+    anchors_first: bool = False,
+    backend: str | None = None,
+) -> PairLSE:
+    """Both log-sum-exps of every anchor; differentiable for any upstream gradient.
+
+    Forward is one sweep, backward another that computes the similarities again: what is of size n×m exists a chunk of
+    anchors at a time (64 of them at least), whatever n is.
+
+    Parameters
+    ----------
+    embeddings, labels : Tensor
+        The anchors: (n, D), float64, float32, bfloat16 or float16, any scale, and (n,) integers, all of them classes
+        but one: ``robustdml_ops.ops.ABSENT``, the least int64, marks a row that takes no part, here as among the
+        candidates, such as an empty slot of a memory bank. A zero row has cosine 0 with everything and zero gradient.
+    candidates, candidate_labels : Tensor, optional
+        What the anchors are compared with, (m, D) and (m,); differentiable: rows that need no gradient cost none. None:
+        the anchors themselves, each without itself. Where ``candidate_labels is labels``, the same tensor object,
+        candidate i is taken for anchor i seen anew, and anchor i leaves it out; give ``labels.clone()`` where it is to
+        count. A compiled or exported graph keeps what held when it was traced.
+    alpha, beta : float
+        Scales of the positives and of the negatives, > 0 and at most 1/ε, 8·10⁶ in float32 and 4·10¹⁵ in float64. Rows
+        are shifted by their maximum where exp would overflow.
+    base : float
+        δ of the multi-similarity loss.
+    epsilon : float, optional
+        Mining: only informative pairs stay, see above. Both extrema are those of the whole sets; an anchor without
+        positives keeps no negative, and one without negatives no positive. None: all pairs.
+    candidate_weights : Tensor, optional
+        (m,), floating point, constants. Each log-sum-exp is multiplied by the mean weight of the candidates that stay
+        in its set, as BSPML's Eq. 7 has it. At most 10¹⁸ in float32 and 10¹⁵² in float64, as all weights are.
+    anchors_first : bool
+        Whether the first n of the m ≥ n candidates are the anchors, or those seen anew, and anchor i leaves candidate i
+        out: anchors that are a part of a batch.
+    backend : str, optional
+        ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device.
+
+    Returns
+    -------
+    PairLSE
+        positive, negative: (n,) each, in float64 if either matrix is, else float32; exactly 0 for an empty set.
+
+    Raises
+    ------
+    ValueError, TypeError
+        Shapes, types or devices that do not fit; on the CPU also NaN or inf, and weights that are too large (on a GPU,
+        where a look would stall the stream, the result is NaN or inf), and in backward a row so short that its
+        gradient, which is divided by its length, is beyond its type (on a GPU it is inf).
+
+    Notes
+    -----
+    Source: Barbany et al. 2024, Eq. 5; mining: Zhang et al. 2023, Eqs. 4 and 5. Similarities and sums are in float32 at
+    least. On a GPU both matrices enter the products in the wider of their types, half precision as bfloat16; under
+    autocast all do so as bfloat16; what float32 costs stands in the README, "float32 on a GPU". A pair that lies at the
+    edge of mining within rounding may fall on either side.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.ops import pair_lse
+    >>> X, y = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0]]), torch.tensor([0, 0, 1])
+    >>> pair_lse(X, y, alpha=1.0, beta=1.0, base=0.0)  # log(1 + 1), log(1 + 1), 0; log(1 + 1), log(1 + e), log(2 + e)
+    PairLSE(positive=tensor([0.6931, 0.6931, 0.0000]), negative=tensor([0.6931, 1.3133, 1.5514]))
+    """
+    sets = check_pairs(embeddings, labels, candidates, candidate_labels, anchors_first)
+    problem = _problem(embeddings, candidates, sets, alpha, beta, base, epsilon, candidate_weights)
+    positive, negative, _ = pair_sums(embeddings, candidates, problem, backend)
+    return PairLSE(positive, negative)
+
+
+def pair_lse_sum(
+    embeddings: Tensor,
+    labels: Tensor,
+    candidates: Tensor | None,
+    candidate_labels: Tensor | None,
+    positive_scale: Tensor,
+    negative_scale: Tensor,
+    *,
+    alpha: float,
+    beta: float,
+    base: float,
+    epsilon: float | None = None,
+    candidate_weights: Tensor | None = None,
+    anchors_first: bool = False,
+    backend: str | None = None,
+) -> Tensor:
+    """Σ_a positive_scale_a·positive_a + negative_scale_a·negative_a, with all gradients, in one sweep.
+
+    As the scales are known beforehand, a chunk of anchors is differentiated before it leaves the cache: 6·n·m·D flops
+    for the value and both gradients, where :func:`pair_lse` takes 8.
+
+    Parameters
+    ----------
+    embeddings, labels, candidates, candidate_labels, alpha, beta, base, epsilon, candidate_weights
+        As in :func:`pair_lse`.
+    anchors_first, backend
+        As in :func:`pair_lse`.
+    positive_scale, negative_scale : Tensor
+        () or (n,) each, constants.
+
+    Returns
+    -------
+    Tensor
+        (), in the type of :func:`pair_lse`. Without pairs: 0, with zero gradients.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`pair_lse`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.ops import pair_lse_sum
+    >>> X, y, half = torch.eye(2), torch.tensor([0, 1]), torch.tensor(0.5)
+    >>> pair_lse_sum(X, y, None, None, half, half, alpha=1.0, beta=1.0, base=0.0)  # 2 · ½ log(1 + 1)
+    tensor(0.6931)
+    """
+    sets = check_pairs(embeddings, labels, candidates, candidate_labels, anchors_first)
+    problem = _problem(embeddings, candidates, sets, alpha, beta, base, epsilon, candidate_weights)
+    scales = check_scales(embeddings, candidates, positive_scale, negative_scale)
+    return pair_sum(embeddings, candidates, problem, scales, backend)
+
+
+def _problem(
+    embeddings: Tensor,
+    candidates: Tensor | None,
+    sets: PairSets,
+    alpha: float,
+    beta: float,
+    base: float,
+    epsilon: float | None,
+    candidate_weights: Tensor | None,
+) -> PairLSEProblem:
+    """The problem of checked arguments."""
+    check_finite_numbers(base=base, epsilon=0.0 if epsilon is None else epsilon)
+    check_steepness(pair_dtype(embeddings, candidates), alpha=alpha, beta=beta)
+    if candidate_weights is not None:
+        check_vector("candidate_weights", candidate_weights, len(sets.candidate_labels))
+        check_same_device(embeddings=embeddings, candidate_weights=candidate_weights)
+        if candidate_weights.requires_grad:
+            raise ValueError("candidate_weights are constants of this op: pass candidate_weights.detach()")
+        candidate_weights = candidate_weights.to(pair_dtype(embeddings, candidates)).contiguous()
+        check_weights(candidate_weights=candidate_weights)
+    return PairLSEProblem(sets, alpha, beta, base, epsilon, candidate_weights)

@@ -1,0 +1,224 @@
+"""What a sweep over pairs computes: who is compared with whom, and the sums of each anchor over its candidates."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.engine.label_sets import ABSENT
+from robustdml_ops.engine.precision import exact_float32_products
+from robustdml_ops.engine.rows.backend import RowsBackend
+from robustdml_ops.engine.similarity_chunks import Similarities
+
+
+@dataclass(frozen=True)
+class PairSets:
+    """Which candidates each anchor has: positives P_i are those of its label, negatives N_i those of another label.
+
+    The label ``ABSENT`` marks a row that takes no part: as an anchor its sets are empty, and as a candidate it is in
+    none. Where candidate i is anchor i, or the same sample seen anew, it is in neither set of anchor i.
+    """
+
+    labels: Tensor  # (n,) int64, contiguous
+    candidate_labels: Tensor  # (m,) int64, contiguous; the same tensor where the candidates are the anchors
+    itself: bool  # candidate i is anchor i, for all n anchors; m ≥ n then
+
+    @classmethod
+    def of(cls, labels: Tensor, candidate_labels: Tensor | None, anchors_first: bool = False) -> "PairSets":
+        """Of (n,) and (m,) int64; None: candidate i is anchor i, and so it is of the first n with ``anchors_first``."""
+        labels = labels.contiguous()
+        others = labels if candidate_labels is None else candidate_labels.contiguous()
+        return cls(labels, others, candidate_labels is None or anchors_first)
+
+    @property
+    def alone(self) -> bool:
+        """Whether the labels of the candidates are those of the anchors."""
+        return self.candidate_labels is self.labels
+
+    @cached_property
+    def narrow(self) -> tuple[Tensor, Tensor]:
+        """Both label vectors as int32: as wide as a float, so that vector code compares as many as it exponentiates.
+
+        Reads values: CPU only.
+        """
+        both = narrowed(self.labels if self.alone else torch.cat([self.labels, self.candidate_labels]))
+        return (both, both) if self.alone else (both[: len(self.labels)], both[len(self.labels) :])
+
+
+def narrowed(labels: Tensor) -> Tensor:
+    """Labels (n,) int64 as int32 that are equal where these are; ``ABSENT`` becomes the least int32."""
+    if len(labels) == 0:
+        return labels.to(torch.int32)
+    absent, largest = torch.iinfo(torch.int32).min, torch.iinfo(torch.int32).max
+    low, high = map(int, labels.aminmax())
+    if low != ABSENT and absent < low and high <= largest:
+        return labels.to(torch.int32)
+    # The least class: one less wraps ABSENT around to the largest number.
+    if int((labels - 1).min()) + 1 > absent and high <= largest:
+        return labels.clamp(min=absent).to(torch.int32)
+    ranks: Tensor = torch.unique(labels, return_inverse=True)[1].to(torch.int32)
+    return ranks.masked_fill_(labels == ABSENT, absent)
+
+
+@dataclass(frozen=True)
+class PairLSEProblem:
+    """log(1 + Σ_P̂ e^{−α(s−base)}) and log(1 + Σ_N̂ e^{β(s−base)}) of every anchor.
+
+    With ``candidate_weights`` each is multiplied by the mean weight of the candidates in its set, a constant.
+    """
+
+    sets: PairSets
+    alpha: float
+    beta: float
+    base: float
+    epsilon: float | None  # mining: n stays if s + ε > min over P, p stays if s − ε < max over N; None: all stay
+    candidate_weights: Tensor | None  # (m,) compute type, contiguous
+
+    counts = False  # whether a chunk has counts
+    average = False
+
+    def needs_row_max(self, dtype: torch.dtype) -> bool:
+        """Whether an exponent can overflow, so that each row must be shifted by its maximum. Cosines bound them all.
+
+        Below that bound no shift is needed: see :meth:`robustdml_ops.ops.anchor.problem.AnchorProblem.needs_row_max`.
+        """
+        largest = max(self.alpha * (1 + self.base), self.beta * (1 - self.base), 0.0)
+        room = 85.0 if dtype == torch.float32 else 700.0
+        return largest + math.log(max(1, len(self.sets.candidate_labels))) > room
+
+
+@dataclass(frozen=True)
+class PairHingeProblem:
+    """Σ_P [m⁺ − t]₊ and Σ_N [t − m⁻]₊ of every anchor, and how many of their terms are above 0.
+
+    t is the cosine s, or minus the distance of unit vectors, −√(2 − 2s); near ones are looked up in the rows, see
+    :class:`DistanceLimits`. An offset is added to each term above 0. With ``average`` the sums of each side are divided
+    by how many of its terms are above 0 in all.
+    """
+
+    sets: PairSets
+    positive_margin: float  # of t
+    negative_margin: float
+    positive_offset: float
+    negative_offset: float
+    euclidean: bool
+    average: bool = False
+
+    counts = True
+
+
+PairProblem = PairLSEProblem | PairHingeProblem
+
+
+class GivenRows(NamedTuple):
+    """All anchors and candidates as they were given: cosines have rounded away what near ones differ by."""
+
+    anchors: Tensor  # (n, D) contiguous
+    candidates: Tensor  # (m, D) contiguous
+
+
+class DistanceLimits(NamedTuple):
+    """Of distances d = √(2 − 2s) whose cosines come from products of some type.
+
+    A cosine is right within a few units of rounding ε, and so d within a few ε/d² of itself: below ``near`` it is made
+    of the rows instead. A gradient is made of products, too: each pair's force, of length 1, is off by about ε/d. Up to
+    ``resolution`` little of it is right, and it is 0.
+    """
+
+    near: float
+    resolution: float
+
+    @classmethod
+    def of(cls, operand: Tensor) -> "DistanceLimits":
+        """Of products of such a matrix; those of float32 may be less exact by a setting of PyTorch."""
+        if operand.dtype == torch.float64:
+            return _FLOAT64
+        exact = operand.dtype == torch.float32 and exact_float32_products(operand.device)
+        return _FLOAT32 if exact else _COARSE
+
+
+_FLOAT64 = DistanceLimits(2.0**-8, 2.0**-50)
+_FLOAT32 = DistanceLimits(2.0**-5, 2.0**-21)
+_COARSE = DistanceLimits(2.0**-3, 2.0**-6)  # bfloat16 or TF32
+
+
+@dataclass
+class PairChunk:
+    """One chunk of a sweep over pairs, as an epilogue sees it."""
+
+    S: Tensor  # (c, m) in: V·x; out: dL/dS where gradients are wanted and have no room in dS, else undefined
+    first: int  # anchor of the first row
+    upstream_positive: Tensor | None  # () or (c,): dL/dpositive; None: no gradients wanted
+    upstream_negative: Tensor | None  # () or (c,)
+    positive: Tensor  # (c,) out
+    negative: Tensor  # (c,) out
+    counts: Tensor | None  # (2, c) int64, out: terms above 0 on either side; None: the problem counts none
+    rows: GivenRows | None  # None: the problem needs no distances
+    V: Tensor  # (c, D) in: what stood for the anchors in the product that made S
+    scale: Tensor | None = None  # (c,) in: what makes cosines of S, and of their gradient that of S; None: they are
+    dS: Tensor | None = None  # (c, m) operand type, out: dL/dS; None: in S
+
+    @property
+    def last(self) -> int:
+        """Anchor after the last row."""
+        return self.first + len(self.S)
+
+
+@dataclass(frozen=True)
+class PairRooms:
+    """What a whole sweep fills, and is given of all anchors."""
+
+    upstream_positive: Tensor | None  # () or (n,): dL/dpositive; None: no gradients wanted
+    upstream_negative: Tensor | None  # () or (n,)
+    positive: Tensor  # (n,) out
+    negative: Tensor  # (n,) out
+    counts: Tensor | None  # (2, n) int64, out
+    rows: GivenRows | None  # None: the problem needs no distances
+
+    @property
+    def gradients(self) -> bool:
+        """Whether any is wanted."""
+        return self.upstream_positive is not None
+
+
+class SymmetricBatch(NamedTuple):
+    """A batch with itself, on the CPU."""
+
+    U: Tensor  # (n, D) in: unit rows
+    S: Tensor  # (n, n): room for the cosines
+    dU: Tensor | None  # (n, D) out: dL/dU
+
+
+class PairBackend(RowsBackend):
+    """What a backend provides for the sums of pairs."""
+
+    def pair_lse(self, chunk: PairChunk, problem: PairLSEProblem) -> None:
+        """Two log-sum-exps per row of ``chunk.S``, and dL/dS in ``chunk.dS``, or in S where there is none."""
+        raise NotImplementedError
+
+    def pair_hinge(self, chunk: PairChunk, problem: PairHingeProblem) -> None:
+        """Two sums of hinges per row of ``chunk.S``, their counts, and dL/dS as :meth:`pair_lse`."""
+        raise NotImplementedError
+
+    # The whole of a sweep at once. Optional: False, and nothing done, where the backend takes a chunk at a time.
+
+    def sweep(self, similarities: Similarities, problem: PairProblem, rooms: PairRooms) -> bool:
+        """Anchors are the rows of ``similarities``, candidates the batch: any problem."""
+        return False
+
+    def candidate_sweep(
+        self, similarities: Similarities, problem: PairHingeProblem, rooms: PairRooms, candidate_scale: Tensor
+    ) -> bool:
+        """Candidates are the rows, anchors the batch; 1 / |candidate| goes into ``candidate_scale`` (m,)."""
+        return False
+
+    def averages(self, anchors: Tensor, dtype: torch.dtype, operand: torch.dtype) -> bool:
+        """Whether :meth:`symmetric` serves a batch (n, D), and then divides the gradient by the terms above 0, too."""
+        return False
+
+    def symmetric(self, batch: SymmetricBatch, problem: PairProblem, rooms: PairRooms) -> bool:
+        """A batch with itself."""
+        return False

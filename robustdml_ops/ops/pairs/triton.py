@@ -1,0 +1,151 @@
+"""The sums of a chunk of pairs in Triton."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from robustdml_ops.backends.triton_device import Launch, block_of, current, grid_of, launch, tile_of
+from robustdml_ops.engine.rows.triton import TritonRows
+from robustdml_ops.engine.similarity_chunks import row_stride
+from robustdml_ops.ops.pairs.problem import (
+    DistanceLimits,
+    PairBackend,
+    PairChunk,
+    PairHingeProblem,
+    PairLSEProblem,
+    PairSets,
+)
+
+_PROGRAMS = 2 * 132
+
+
+class TritonPairs(TritonRows, PairBackend):
+    """On CUDA devices; in Triton's interpreter also on the CPU."""
+
+    def pair_lse(self, chunk: PairChunk, problem: PairLSEProblem) -> None:
+        """As :meth:`PairBackend.pair_lse`; of candidates in parts, in two or three launches."""
+        from robustdml_ops.ops.pairs.kernels import pair_lse as kernel
+
+        c, m = chunk.S.shape
+        parameters = epilogue_launch(m, chunk.S.dtype, tile_of("pairs", chunk.S))
+        (programs,) = grid_of(c, parameters["BLOCK_R"])
+        parts, per_part = parts_of(programs, m, int(parameters["BLOCK_M"]))
+        row_max = problem.needs_row_max(chunk.S.dtype)
+        stages = [("all", 1)]
+        if parts > 1:
+            stages = [("sums", parts), ("gradients", 1 if chunk.upstream_positive is None else parts)]
+            if problem.epsilon is not None or row_max:
+                stages = [("extrema", parts), *stages]
+        partials = None if parts == 1 else chunk.S.new_empty((8, parts, c))
+        with current(chunk.S):
+            for stage, width in stages:
+                kernel[programs, width](
+                    candidate_weights=problem.candidate_weights,
+                    lse_positive=chunk.positive,
+                    lse_negative=chunk.negative,
+                    partials=partials,
+                    parts=parts,
+                    per_part=per_part,
+                    alpha=float(problem.alpha),
+                    beta=float(problem.beta),
+                    base=float(problem.base),
+                    epsilon=float(problem.epsilon or 0.0),
+                    MINING=problem.epsilon is not None,
+                    ROW_MAX=row_max,
+                    STAGE=stage,
+                    BLOCK_P=1 << (parts - 1).bit_length(),
+                    **_chunk_arguments(chunk, problem.sets),
+                    **parameters,
+                )
+
+    def pair_hinge(self, chunk: PairChunk, problem: PairHingeProblem) -> None:
+        """As :meth:`PairBackend.pair_hinge`."""
+        from robustdml_ops.ops.pairs.hinge_kernel import pair_hinge as kernel
+
+        assert chunk.counts is not None
+        c, m = chunk.S.shape
+        parameters = epilogue_launch(m, chunk.S.dtype, tile_of("pairs", chunk.S), problem.euclidean)
+        (programs,) = grid_of(c, parameters["BLOCK_R"])
+        parts, per_part = parts_of(programs, m, int(parameters["BLOCK_M"]))
+        positive, negative, counts = chunk.positive, chunk.negative, chunk.counts
+        if parts > 1:
+            positive, negative = chunk.S.new_empty((2, parts, c))
+            counts = counts.new_empty((2, parts, c))
+        with current(chunk.S):
+            kernel[programs, parts](
+                sums_positive=positive,
+                sums_negative=negative,
+                counts_positive=counts[0],
+                counts_negative=counts[1],
+                per_part=per_part,
+                positive_margin=float(problem.positive_margin),
+                negative_margin=float(problem.negative_margin),
+                positive_offset=float(problem.positive_offset),
+                negative_offset=float(problem.negative_offset),
+                EUCLIDEAN=problem.euclidean,
+                **_rows(chunk),
+                **_chunk_arguments(chunk, problem.sets),
+                **parameters,
+            )
+        if parts > 1:
+            torch.sum(positive, 0, out=chunk.positive)
+            torch.sum(negative, 0, out=chunk.negative)
+            torch.sum(counts, 1, out=chunk.counts)
+
+
+def parts_of(programs: int, m: int, block: int) -> tuple[int, int]:
+    """How many parts m candidates are taken in, and how many are in each: whole blocks.
+
+    A bank has more candidates than a batch has anchors: a program a row would leave most of a GPU without work. Up to
+    two programs for each of 132 multiprocessors then share the rows, whatever the GPU, so that all find the same bits.
+    A part has four blocks at least: what the parts found has to meet.
+    """
+    blocks = -(-m // block)
+    parts = max(1, min(_PROGRAMS // programs, blocks // 4))
+    per_part = -(-blocks // parts)
+    return -(-blocks // per_part), per_part * block
+
+
+def _rows(chunk: PairChunk) -> dict[str, Any]:
+    """What distances need; with cosines S stands in for rows that nobody reads."""
+    near, resolution = DistanceLimits.of(chunk.V)
+    anchors, candidates = (chunk.S, chunk.S) if chunk.rows is None else chunk.rows
+    return {
+        "anchors": anchors,
+        "candidates": candidates,
+        "D": chunk.V.shape[1],
+        "near": near,
+        "resolution": resolution,
+    }
+
+
+def _chunk_arguments(chunk: PairChunk, sets: PairSets) -> dict[str, Any]:
+    """Arguments that both kernels take."""
+    c, m = chunk.S.shape
+    return {
+        "S": chunk.S,
+        "dS": chunk.S if chunk.dS is None else chunk.dS,
+        "labels": sets.labels[chunk.first : chunk.last],
+        "candidate_labels": sets.candidate_labels,
+        "upstream_positive": chunk.upstream_positive,
+        "upstream_negative": chunk.upstream_negative,
+        "upstream_positive_stride": row_stride(chunk.upstream_positive),
+        "upstream_negative_stride": row_stride(chunk.upstream_negative),
+        "c": c,
+        "m": m,
+        "first": chunk.first,
+        "ITSELF": sets.itself,
+    }
+
+
+def epilogue_launch(m: int, compute: torch.dtype, tile: Mapping[str, int], distances: bool = False) -> Launch:
+    """Tile of the epilogues on pairs: by default 8 elements of S a thread beside four accumulators, half in float64.
+
+    Half the warps with distances in float64: with four ptxas aims at more blocks a processor, and spills. Short rows
+    share a program. A long one has a program of its own, or several: chunks of few rows are then spread over the GPU.
+    """
+    halved = 1 if compute != torch.float64 else 4 if distances else 2
+    elements, num_warps = tile["elements"] // halved, tile["num_warps"] // (2 if halved == 4 else 1)
+    BLOCK_M = block_of(m, elements)
+    return launch(BLOCK_R=elements // BLOCK_M, BLOCK_M=BLOCK_M, num_warps=num_warps, num_stages=1)

@@ -1,0 +1,231 @@
+"""Sample weights of balanced self-paced metric learning: two ways to minimise the same objective on the host.
+
+With ξ⁺, ξ⁻ the terms of the samples (fixed), ζ(c) = Σ w of class c, N^c its size and w̄_c = ζ(c)/N^c,
+
+    L(w) = Σ_c Σ_{a∈c} w_a/N^c { (ζ(c) − w_a)/(N^c − 1) ξ⁺_a + 1/(C−1) Σ_{k≠c} w̄_k ξ⁻_a }
+           − λ Σ_c w̄_c + μ/(C−1) Σ_{c<k} (w̄_c − w̄_k)²,          w ∈ [0, 1]^N.                          Eq. 6
+
+Classes are the labels that occur. A class of one sample has no positive pair, and a single class no other one: their
+terms are 0.
+"""
+
+import math
+import numbers
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.backends.choice import choose
+from robustdml_ops.backends.tracing import has_no_values, refuse_tracing
+from robustdml_ops.engine.validation import INTEGERS, check_finite_numbers, check_local, check_positive, check_vector
+from robustdml_ops.ops.self_paced.descent import ScaledGradient, descend
+from robustdml_ops.ops.self_paced.eager import EagerSelfPaced
+from robustdml_ops.ops.self_paced.native import NativeSelfPaced
+from robustdml_ops.ops.self_paced.problem import CoordinateDescent, SelfPacedBackend, SelfPacedTerms
+
+# Beyond it the product with a class's size may be no number of float64.
+MOST_MU = 1e100
+
+# Sequential work, always on the host.
+BACKENDS: dict[str, SelfPacedBackend] = {"native": NativeSelfPaced(), "eager": EagerSelfPaced()}
+
+
+@torch.no_grad()
+def self_paced_sweep(
+    weights: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    labels: Tensor,
+    *,
+    lam: float,
+    mu: float,
+    learning_rate: float | Tensor,
+    steps: int,
+    classes_per_step: int = 16,
+    samples_per_class: int = 4,
+    decay: float = 0.0,
+    seed: int = 0,
+    backend: str | None = None,
+) -> Tensor:
+    """Doubly stochastic projected coordinate descent, Algorithm 3. Not differentiable.
+
+    A step draws a sample a, K others of its class c, P other classes and K samples of each, all without replacement and
+    uniformly (fewer where there are not as many), and moves w_a to clip(w_a − γ G, 0, 1) with
+
+        G = 1/N^c ( mean_p w_p(ξ⁺_p + ξ⁺_a) + mean_{k,n} w_n(ξ⁻_n + ξ⁻_a) + 2μ(w̄_c − mean_{k≠c} w̄_k) − λ ),    Eq. 8
+
+    an unbiased estimate of ∂L/∂w_a, and ∂L/∂w_a itself where the samples are all there are. The means w̄ are over whole
+    classes, kept as running sums.
+
+    Parameters
+    ----------
+    weights : Tensor
+        (N,) floating point in [0, 1], where the descent starts; on any device, as the others are.
+    positive, negative : Tensor
+        (N,) floating point: ξ⁺ and ξ⁻.
+    labels : Tensor
+        (N,) integers, any.
+    lam, mu : float
+        Age parameter λ > 0 and weight μ ≥ 0 of the balance term.
+    learning_rate : float or Tensor
+        γ > 0 for all classes (the paper), or (C,) one for each class, where labels are 0 … C − 1. Steps of a class are
+        γ/N^c long, and come to rest below N^c²/μ (half of it lands in the minimum of the coordinate).
+    steps : int
+        T.
+    classes_per_step, samples_per_class : int
+        P and K. A step costs O(P·K²).
+    decay : float
+        γ of step t is γ / (1 + decay·t).
+    seed : int
+        0 … 2⁶⁴ − 1. Random numbers are a function of seed and step alone: a seed gives the same bits on every machine,
+        with any number of threads and with both backends.
+    backend : str, optional
+        ``"native"`` or ``"eager"``, the same in NumPy and Python, some hundred times slower; by default the first that
+        can run.
+
+    Returns
+    -------
+    Tensor
+        (N,) as ``weights``, in its type and on its device. float64 weights are rounded to float64 at each step, others
+        to float32; each step computes in float64.
+
+    Raises
+    ------
+    ValueError, TypeError
+        A setting or a weight out of range, NaN or inf in the terms, shapes or types that do not fit.
+    RuntimeError
+        A backend that can't run here.
+
+    Notes
+    -----
+    Source: Zhang, Luo, Gu (AAAI 2023), Algorithm 3 and Eq. 8.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.ops import self_paced_sweep
+    >>> xi, y = torch.tensor([0.1, 0.1, 2.0, 0.1, 0.1]), torch.tensor([0, 0, 0, 1, 1])
+    >>> self_paced_sweep(torch.ones(5), xi, 0 * xi, y, lam=1.0, mu=0.0, learning_rate=1.0, steps=100)
+    tensor([1., 1., 0., 1., 1.])
+    """
+    _check_settings(lam, mu, steps)
+    for name, value in (("classes_per_step", classes_per_step), ("samples_per_class", samples_per_class)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    if not 0 <= decay < math.inf:
+        raise ValueError(f"decay must be at least 0 and finite, got {decay}")
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"seed must be from 0 to 2**64 - 1, got {seed}")
+    w, terms = _on_host(weights, positive, negative, labels, torch.float32)
+    if len(w):
+        rates = _rates(learning_rate, terms) / terms.sizes
+        settings = CoordinateDescent(lam, mu, rates, decay, classes_per_step, samples_per_class, seed, steps)
+        choose(BACKENDS, backend, w.device, w.dtype).coordinate_descent(terms, w, settings)
+    return terms.unsort(w).to(weights)
+
+
+@torch.no_grad()
+def self_paced_descent(
+    weights: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    labels: Tensor,
+    *,
+    lam: float,
+    mu: float,
+    steps: int = 1000,
+    tolerance: float = 1e-4,
+) -> Tensor:
+    """Projected descent along the exact gradient of Eq. 6, which class sums give in O(N). Not differentiable.
+
+    It has no random numbers and no learning rate, and the objective never rises: the step is 1 over a bound of the
+    curvature, in the norm Σ_a v_a²/N^c that makes samples of large and small classes equally fast.
+
+    Parameters
+    ----------
+    weights, positive, negative, labels, lam, mu
+        As in :func:`self_paced_sweep`.
+    steps : int
+        The most it takes.
+    tolerance : float
+        It stops where no weight can move downhill by more, N^c ∂L/∂w_a, projected.
+
+    Returns
+    -------
+    Tensor
+        (N,) as ``weights``, in its type and on its device; computed in float64, on the host.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As in :func:`self_paced_sweep`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.ops import self_paced_descent
+    >>> xi, y = torch.tensor([0.1, 0.1, 2.0, 0.1, 0.1]), torch.tensor([0, 0, 0, 1, 1])
+    >>> self_paced_descent(torch.ones(5), xi, 0 * xi, y, lam=1.0, mu=0.0)
+    tensor([1., 1., 0., 1., 1.])
+    """
+    _check_settings(lam, mu, steps)
+    w, terms = _on_host(weights, positive, negative, labels, torch.float64)
+    if len(w):
+        w = torch.from_numpy(descend(ScaledGradient(terms, lam, mu), w.numpy(), steps, tolerance))
+    return terms.unsort(w).to(weights)
+
+
+def _check_settings(lam: float, mu: float, steps: int) -> None:
+    check_positive(lam=lam)
+    check_finite_numbers(mu=mu)
+    if not 0 <= float(mu) <= MOST_MU:
+        raise ValueError(f"mu must be at least 0 and at most {MOST_MU:g}, got {mu}: 0 is plain self-paced learning")
+    if isinstance(steps, bool) or not isinstance(steps, (int, numbers.Integral)):
+        raise TypeError(f"steps must be an integer, got {steps!r}")
+    if steps < 0:
+        raise ValueError(f"steps must be at least 0, got {steps}")
+
+
+def _on_host(
+    weights: Tensor, positive: Tensor, negative: Tensor, labels: Tensor, least: torch.dtype
+) -> tuple[Tensor, SelfPacedTerms]:
+    """Weights and terms on the host, sorted by class, in float64, or ``least`` where the weights are not."""
+    check_local("labels", labels)
+    if not isinstance(labels, Tensor) or labels.dim() != 1 or labels.dtype not in INTEGERS:
+        raise ValueError("labels must be a vector of integers, one for each sample")
+    refuse_tracing()
+    if torch._C._are_functorch_transforms_active():
+        raise RuntimeError("the descent is sequential work on values, and torch.func has none for it: call it outside")
+    given = {"weights": weights, "positive": positive, "negative": negative}
+    for name, value in given.items():
+        check_vector(name, value, len(labels))
+        if has_no_values(value):
+            raise ValueError(f"{name} is a meta or fake tensor, and the descent is sequential work on values")
+    dtype = torch.promote_types(torch.float64 if weights.dtype == torch.float64 else torch.float32, least)
+    host = []
+    for name, value in given.items():
+        host.append(value.detach().to("cpu", dtype))
+        valid = torch.isfinite(host[-1]) if name != "weights" else (host[-1] >= 0) & (host[-1] <= 1)
+        if not valid.all():
+            where = int((~valid).nonzero()[0])
+            wanted = "finite: look for NaN in the embeddings" if name != "weights" else "in [0, 1]"
+            raise ValueError(f"{name}[{where}] = {float(value[where])} must be {wanted}")
+    terms = SelfPacedTerms.of(host[1], host[2], labels.detach().cpu().long())
+    return host[0][terms.order], terms
+
+
+def _rates(learning_rate: float | Tensor, terms: SelfPacedTerms) -> Tensor:
+    """γ of each class that occurs, (C,) float64."""
+    if isinstance(learning_rate, Tensor):
+        if learning_rate.dim() != 1 or int(terms.names[-1]) >= len(learning_rate) or int(terms.names[0]) < 0:
+            raise ValueError(
+                f"learning_rate has shape {tuple(learning_rate.shape)}, and labels are {int(terms.names[0])} … "
+                f"{int(terms.names[-1])}: one for each of the classes 0 … C − 1 is needed, or a number for all"
+            )
+        rates = learning_rate.detach().to("cpu", torch.float64)[terms.names]
+    else:
+        check_finite_numbers(learning_rate=learning_rate)
+        rates = torch.full((len(terms.names),), float(learning_rate), dtype=torch.float64)
+    if not ((rates > 0) & torch.isfinite(rates)).all():
+        raise ValueError(f"learning_rate must be positive and finite, got {learning_rate}")
+    return rates

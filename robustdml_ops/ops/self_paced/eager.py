@@ -1,0 +1,100 @@
+"""Algorithm 3 of self-paced metric learning in NumPy and Python: the native module's bits, at a hundredth of its pace.
+
+What a step draws does not depend on the weights, so NumPy draws for many steps at once; the descent itself is a loop.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from robustdml_ops.ops.self_paced.counter_random import random_key, random_units, scale_units
+from robustdml_ops.ops.self_paced.problem import CoordinateDescent, SelfPacedBackend, SelfPacedTerms
+
+_BLOCK = 1024
+Integers = NDArray[np.int64]
+
+
+class EagerSelfPaced(SelfPacedBackend):
+    """On every device, without a compiler."""
+
+    def coordinate_descent(self, terms: SelfPacedTerms, weights: Tensor, settings: CoordinateDescent) -> None:
+        """As :meth:`SelfPacedBackend.coordinate_descent`."""
+        round_to = float if weights.dtype == torch.float64 else lambda value: float(np.float32(value))
+        w, positive, negative = weights.tolist(), terms.positive.tolist(), terms.negative.tolist()
+        classes, sizes, rates = terms.classes.tolist(), terms.sizes.tolist(), settings.rates.tolist()
+        class_sums = [0.0] * len(sizes)
+        for weight, c in zip(w, classes, strict=True):
+            class_sums[c] += weight
+        sum_of_means, other_classes = 0.0, len(sizes) - 1
+        for total, size in zip(class_sums, sizes, strict=True):
+            sum_of_means += total / size
+
+        def mean(chosen: list[int], count: int, xi: list[float], anchor: int) -> float:
+            total = 0.0
+            for i in chosen[:count]:
+                total += w[i] * (xi[i] + xi[anchor])
+            return total / max(count, 1)
+
+        for first in range(0, settings.steps, _BLOCK):
+            draws = _draw(terms, settings, first, min(_BLOCK, settings.steps - first))
+            for t, (a, chosen, counts) in enumerate(zip(*(part.tolist() for part in draws), strict=True), first):
+                c = classes[a]
+                G_p = mean(chosen[-1], counts[-1], positive, a)
+                G_n = G_b = 0.0
+                if other_classes > 0:
+                    for k, count in enumerate(counts[:-1]):
+                        G_n += mean(chosen[k], count, negative, a)
+                    G_n /= len(counts) - 1
+                    own = class_sums[c] / sizes[c]
+                    G_b = 2 * settings.mu * (own - (sum_of_means - own) / other_classes)
+                rate = rates[c] / (1 + settings.decay * t)
+                moved = round_to(min(max(w[a] - rate * (G_p + G_n + G_b - settings.lam), 0.0), 1.0))
+                change, w[a] = moved - w[a], moved
+                class_sums[c] += change
+                sum_of_means += change / sizes[c]
+        weights.copy_(torch.tensor(w, dtype=weights.dtype))
+
+
+class _Draws(NamedTuple):
+    """Of a block of steps; rows are P other classes and, last, the anchor's own."""
+
+    anchors: Integers  # (block,)
+    chosen: Integers  # (block, P + 1, K)
+    counts: Integers  # (block, P + 1): how many of the K are drawn
+
+
+def _draw(terms: SelfPacedTerms, settings: CoordinateDescent, first: int, block: int) -> _Draws:
+    """Streams of the seed: 0 anchors, 1 classes, 2 + i the i-th sample of every row."""
+    C, K, seed = len(terms.names), settings.samples_per_class, settings.seed
+    P = min(settings.classes_per_step, C - 1)
+    starts, sizes = terms.starts.numpy(), terms.sizes.numpy()
+    anchors = scale_units(random_units(random_key(seed, 0), first, block), len(terms.order))
+    own = terms.classes.numpy()[anchors]
+
+    # The anchor's class, and below its last sample, would be 0 … n − 2 with a hole: what is past the end fills it.
+    class_units = random_units(random_key(seed, 1), first * P, block * P).reshape(block, P)
+    others = _choose(list(class_units.T), np.full(block, C - 1), own, np.full(block, C - 1))
+    rows = np.concatenate([others, own[:, None]], axis=1)
+    population = sizes[rows]
+    population[:, -1] -= 1
+    units = [random_units(random_key(seed, 2 + i), first * (P + 1), block * (P + 1)) for i in range(K)]
+    hole = np.full((block, P + 1), -1)
+    hole[:, -1] = anchors - starts[own]
+    chosen = _choose(units, population.ravel(), hole.ravel(), population.ravel()).reshape(block, P + 1, K)
+    return _Draws(anchors, starts[rows][..., None] + chosen, np.minimum(population, K))
+
+
+def _choose(units: list[NDArray[np.float64]], population: Integers, hole: Integers, filler: Integers) -> Integers:
+    """Without replacement (Floyd) of 0 … population − 1 with ``filler`` for ``hole``; (rows, K)."""
+    K = len(units)
+    chosen = np.full((len(population), K), -1)
+    for i in range(K):
+        last = np.maximum(np.minimum(np.maximum(population - K, 0) + i, population - 1), 0)
+        drawn = scale_units(units[i], last + 1)
+        drawn = np.where(drawn == hole, filler, drawn)
+        taken = (chosen[:, :i] == drawn[:, None]).any(axis=1)
+        chosen[:, i] = np.where(taken, np.where(last == hole, filler, last), drawn)
+    return chosen

@@ -1,0 +1,30 @@
+"""Algorithm 3 of self-paced metric learning in the native module (``csrc/self_paced/cpu.cpp``)."""
+
+from torch import Tensor
+
+from robustdml_ops.backends import native_module as module
+from robustdml_ops.ops.self_paced.problem import CoordinateDescent, SelfPacedBackend, SelfPacedTerms
+
+
+class NativeSelfPaced(SelfPacedBackend):
+    """On the CPU."""
+
+    def coordinate_descent(self, terms: SelfPacedTerms, weights: Tensor, settings: CoordinateDescent) -> None:
+        """As :meth:`SelfPacedBackend.coordinate_descent`."""
+        getattr(module.library, f"self_paced_sweep_{module.SUFFIX[weights.dtype]}")(
+            weights=weights.data_ptr(),
+            positive=terms.positive.data_ptr(),
+            negative=terms.negative.data_ptr(),
+            classes=terms.classes.data_ptr(),
+            starts=terms.starts.data_ptr(),
+            rates=settings.rates.data_ptr(),
+            N=len(weights),
+            C=len(terms.names),
+            lam=settings.lam,
+            mu=settings.mu,
+            decay=settings.decay,
+            classes_per_step=settings.classes_per_step,
+            samples_per_class=settings.samples_per_class,
+            seed=settings.seed,
+            steps=settings.steps,
+        )

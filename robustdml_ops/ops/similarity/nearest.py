@@ -1,0 +1,131 @@
+"""The k most similar rows of a gallery, without the matrix of all similarities."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.backends.tracing import in_registry, without_autocast
+from robustdml_ops.engine.older_torch import registered_op
+from robustdml_ops.engine.precision import compute_dtype, operand_dtype
+from robustdml_ops.engine.similarity_chunks import product
+from robustdml_ops.engine.validation import (
+    check_finite_candidates,
+    check_finite_embeddings,
+    check_matrix,
+    check_same_device,
+)
+from robustdml_ops.ops.similarity.autograd import chosen
+
+# Similarities at a time: queries by rows of the gallery.
+_QUERIES = {"cpu": 1024, "cuda": 8192}
+_GALLERY = {"cpu": 2048, "cuda": 16384}
+
+
+class Nearest(NamedTuple):
+    """What the queries are most similar to, (N, k) each."""
+
+    values: Tensor
+    indices: Tensor
+
+
+@torch.no_grad()
+def nearest(
+    queries: Tensor, gallery: Tensor, k: int, *, exclude_self: bool = False, backend: str | None = None
+) -> Nearest:
+    """The k rows of a gallery that each query is most similar to, by the cosine. Not differentiable.
+
+    A tile of similarities exists at a time and is looked through while it is warm: memory is that of unit copies of
+    queries and gallery, whatever N·M is.
+
+    Parameters
+    ----------
+    queries, gallery : Tensor
+        (N, D) and (M, D), floating point, any scale, on one device. A zero row has cosine 0 with everything.
+    k : int
+        From 1 to M, or to M − 1 with ``exclude_self``.
+    exclude_self : bool
+        Leave row i of the gallery out for query i: for a set that queries itself. Then N ≤ M.
+    backend : str, optional
+        ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device.
+
+    Returns
+    -------
+    Nearest
+        values: (N, k), descending, in float64 if either input is, else float32. indices: (N, k) int64, rows of the
+        gallery; of equal cosines the lower index comes first.
+
+    Raises
+    ------
+    ValueError, TypeError
+        Shapes, types or devices that do not fit, a k that the gallery can't give; on the CPU NaN or inf (on a GPU,
+        where a look would stall the stream, such rows have no meaning).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.ops import nearest
+    >>> X = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
+    >>> nearest(X, X, 1, exclude_self=True)
+    Nearest(values=tensor([[0.8000],
+            [0.8000],
+            [0.6000]]), indices=tensor([[1],
+            [0],
+            [1]]))
+    """
+    check_matrix("queries", queries)
+    check_matrix("gallery", gallery, columns=queries.shape[1])
+    check_same_device(queries=queries, gallery=gallery)
+    _check_k(k, len(queries), len(gallery), exclude_self)
+    if in_registry(queries):
+        return Nearest(*nearest_op(queries, gallery, k, exclude_self, backend or "auto"))
+    return Nearest(*_nearest(queries, gallery, k, exclude_self, backend or "auto"))
+
+
+@registered_op("robustdml_ops::nearest")
+def nearest_op(queries: Tensor, gallery: Tensor, k: int, exclude_self: bool, backend: str) -> tuple[Tensor, Tensor]:
+    """See :func:`nearest`; in eager mode nothing comes through here."""
+    return _nearest(queries, gallery, k, exclude_self, backend)
+
+
+@nearest_op.register_fake
+def _(queries: Tensor, gallery: Tensor, k: int, exclude_self: bool, backend: str) -> tuple[Tensor, Tensor]:
+    shape = (queries.shape[0], k)
+    return queries.new_empty(shape, dtype=compute_dtype(queries, gallery)), queries.new_empty(shape, dtype=torch.int64)
+
+
+def _nearest(queries: Tensor, gallery: Tensor, k: int, exclude_self: bool, backend: str) -> tuple[Tensor, Tensor]:
+    check_finite_embeddings(queries, "queries")
+    device, compute = queries.device, compute_dtype(queries, gallery)
+    chosen_backend = chosen(queries, gallery, backend)
+    values = torch.full((len(queries), k), -torch.inf, dtype=compute, device=device)
+    indices = torch.full((len(queries), k), -1, device=device)
+    own = torch.arange(len(queries), device=device) if exclude_self else None
+    height, width = _QUERIES.get(device.type, 1024), _GALLERY.get(device.type, 2048)
+    with without_autocast(device):
+        X = queries.new_empty(queries.shape, dtype=operand_dtype(compute, queries, gallery))
+        chosen_backend.normalize_rows(queries, X, queries.new_empty(len(queries), dtype=compute))
+        S = X.new_empty(height * width, dtype=compute)
+        for first in range(0, len(gallery), width):
+            rows = gallery[first : first + width]
+            U, inverse_norm = X.new_empty(rows.shape), values.new_empty(len(rows))
+            chosen_backend.normalize_rows(rows, U, inverse_norm)
+            check_finite_candidates(inverse_norm, "gallery[{}]", first)
+            for start in range(0, len(X), height):
+                some = slice(start, min(len(X), start + height))
+                tile = S[: (some.stop - start) * len(U)].view(some.stop - start, len(U))
+                product(X[some], U.t(), tile)
+                excluded = None if own is None else own[some]
+                chosen_backend.keep_nearest(tile, first, excluded, values[some], indices[some])
+    return values, indices
+
+
+def _check_k(k: int, queries: int, gallery: int, exclude_self: bool) -> None:
+    if exclude_self and queries > gallery:
+        raise ValueError(
+            f"exclude_self=True takes query i for row i of the gallery, and there are {queries} queries for {gallery} "
+            "rows: give the set itself as gallery"
+        )
+    largest = gallery - exclude_self
+    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= largest:
+        raise ValueError(f"k must be an integer from 1 to the {largest} rows that the gallery has to give, got {k}")

@@ -1,0 +1,103 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""The von Mises–Fisher distributions that fit classes, in one launch; ``docs/vmf.md`` derives the estimators."""
+
+import triton
+import triton.language as tl
+
+from robustdml_ops.ops.vmf.kernels import function_of
+
+
+@triton.jit
+def start_of(
+    norm,  # (BLOCK_R,) float64, in: length of the sum
+    n,  # (BLOCK_R,) float64, in: how many vectors
+    DIM: tl.constexpr,
+    LARGEST: tl.constexpr,
+    ESTIMATOR: tl.constexpr,
+    CORRECTION: tl.constexpr,
+):
+    """Mean length R̄, corrected, and κ of it by a quotient. Comparisons are put so that NaN stays."""
+    tiny = tl.full((), 2.2250738585072014e-308, tl.float64)
+    largest = tl.full((), LARGEST, tl.float64)
+    mean = norm / tl.where(n > 1.0, n, 1.0)
+    square = mean * mean
+    if CORRECTION != "none":
+        others = tl.where(n - 1.0 > tiny, n - 1.0, tiny)
+        above = (n * square - 1.0) / others
+        unbiased = tl.where(above < 0.0, 0.0, above)
+        predicted = unbiased * unbiased / tl.where(square < tiny, tiny, square)
+        square = unbiased if CORRECTION == "u" else predicted
+    square = tl.where(square > largest, largest, square)
+    length = tl.sqrt(square)
+    subtracted = square
+    if ESTIMATOR == "prism":
+        subtracted = length
+    return length, length * (DIM - subtracted) / (1.0 - square)
+
+
+@triton.jit(do_not_specialize=["count"])
+def vmf_fit(
+    sums,  # (C, D) float32 or float64, contiguous, in: of unit vectors
+    counts,  # (C,) int64 or float64, in
+    classes,  # (count,) int64, in: rows that are fitted; None: the first ones
+    kappa,  # (count,) as sums, out
+    log_peak,  # (count,) as sums, out
+    norm,  # (count,) float64, out
+    count,  # classes to fit, in
+    D,  # columns of the sums, in
+    DIM: tl.constexpr,  # of the sphere
+    LARGEST: tl.constexpr,  # what R̄² counts as at most
+    ESTIMATOR: tl.constexpr,
+    CORRECTION: tl.constexpr,
+    NEWTON_STEPS: tl.constexpr,
+    BANERJEE_ERROR: tl.constexpr,
+    V: tl.constexpr,  # this and the next two: of the order, for either type
+    BASE: tl.constexpr,
+    LOG_SCALE: tl.constexpr,
+    CONSTANT: tl.constexpr,  # this and the next four: of the type of the sums
+    SERIES_BELOW: tl.constexpr,
+    DEBYE: tl.constexpr,
+    DEBYE_TERMS: tl.constexpr,
+    SERIES_TERMS: tl.constexpr,
+    CONSTANT_64: tl.constexpr,  # the same five of float64, in which κ is computed
+    SERIES_BELOW_64: tl.constexpr,
+    DEBYE_64: tl.constexpr,
+    DEBYE_TERMS_64: tl.constexpr,
+    SERIES_TERMS_64: tl.constexpr,
+    BLOCK_R: tl.constexpr,  # classes a program
+    BLOCK_D: tl.constexpr,  # columns a step
+):
+    """Length of the sum, concentration and log-density at the mean direction of every class."""
+    places = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    inside = places < count
+    rows = places.to(tl.int64)
+    if classes is not None:
+        rows = tl.load(classes + places, mask=inside, other=0)
+    squares = tl.zeros((BLOCK_R, BLOCK_D), tl.float64)
+    for start in range(0, D, BLOCK_D):
+        d = start + tl.arange(0, BLOCK_D)
+        mask = inside[:, None] & (d < D)[None, :]
+        element = tl.load(sums + rows[:, None] * D + d[None, :], mask=mask, other=0.0).to(tl.float64)
+        squares += element * element
+    length_of_sum = tl.sqrt(tl.sum(squares, axis=1))
+    tl.store(norm + places, length_of_sum, mask=inside)
+    n = tl.load(counts + rows, mask=inside, other=0).to(tl.float64)
+    length, k = start_of(length_of_sum, n, DIM, LARGEST, ESTIMATOR, CORRECTION)
+    if ESTIMATOR == "newton":
+        # Where R̄ is within rounding of 1 the excess is noise; the start is as good as R̄ then.
+        least, most = (1.0 - BANERJEE_ERROR) * k, (1.0 + BANERJEE_ERROR) * k
+        for _ in range(NEWTON_STEPS):
+            ratio = function_of(
+                k, "ratio",
+                V, BASE, CONSTANT_64, LOG_SCALE, SERIES_BELOW_64, DEBYE_64, DEBYE_TERMS_64, SERIES_TERMS_64,
+            )  # fmt: skip
+            slope = function_of(
+                k, "ratio_derivative",
+                V, BASE, CONSTANT_64, LOG_SCALE, SERIES_BELOW_64, DEBYE_64, DEBYE_TERMS_64, SERIES_TERMS_64,
+            )  # fmt: skip
+            next_k = k - (ratio - length) / slope
+            k = tl.where(next_k < least, least, tl.where(next_k > most, most, next_k))
+    found = tl.where(n > 1.0, k, 0.0).to(kappa.dtype.element_ty)
+    peak = function_of(found, "peak", V, BASE, CONSTANT, LOG_SCALE, SERIES_BELOW, DEBYE, DEBYE_TERMS, SERIES_TERMS)
+    tl.store(kappa + places, found, mask=inside)
+    tl.store(log_peak + places, peak, mask=inside)

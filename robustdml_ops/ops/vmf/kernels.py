@@ -1,0 +1,211 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""The functions of the von Mises–Fisher distribution; ``docs/vmf.md`` derives the two series."""
+
+import triton
+import triton.language as tl
+
+from robustdml_ops.backends.triton_math import divide, log_normal
+
+
+@triton.jit
+def log1p_positive(
+    x,  # compute dtype, in: finite, at least 0
+    offset,  # compute dtype, in
+):
+    """Sum of offset and log(1 + x): what 1 + x rounds away comes back as the correction."""
+    u = 1.0 + x
+    return log_normal(u, divide(x - (u - 1.0), u), offset)
+
+
+@triton.jit
+def power_series(
+    z,  # compute dtype, in: κ²/4
+    V: tl.constexpr,
+    FIRST: tl.constexpr,
+    LAST: tl.constexpr,
+):
+    """₀F₁(; V+1; z); with FIRST > 1 what multiplies the term before."""
+    total = tl.full(z.shape, 1.0, z.dtype)
+    for i in tl.static_range(LAST - FIRST + 1):
+        total = 1.0 + z * tl.full((), 1 / ((LAST - i) * (V + LAST - i)), z.dtype) * total
+    return total
+
+
+@triton.constexpr_function
+def debye_coefficient(table, k, j, order):
+    """c_kj, multiplied by k + 2j from order 1 and by k + 2 + 2j from order 2 on."""
+    weight = (k + 2 * j if order >= 1 else 1) * (k + 2 + 2 * j if order >= 2 else 1)
+    return table[k * (k + 1) // 2 - 1 + j] * weight
+
+
+@triton.jit
+def debye_row(
+    q,  # compute dtype, in
+    DEBYE: tl.constexpr,  # c_kj, row after row
+    K: tl.constexpr,
+    ORDER: tl.constexpr,
+):
+    """Σ_j c_Kj q^j."""
+    row = tl.zeros_like(q)
+    for i in tl.static_range(K + 1):
+        row = row * q + tl.full((), debye_coefficient(DEBYE, K, K - i, ORDER), q.dtype)
+    return row
+
+
+@triton.jit
+def debye_series(
+    inverse_r,  # compute dtype, in
+    q,  # compute dtype, in
+    DEBYE: tl.constexpr,  # c_kj, row after row
+    TERMS: tl.constexpr,
+    ORDER: tl.constexpr,  # 0: the series; 1: what it becomes in A; 2: in A'
+):
+    """Σ_k r^−k Σ_j c_kj q^j, with the weights of ``ORDER``."""
+    total = tl.zeros_like(q)
+    for i in tl.static_range(TERMS):
+        total = (total + debye_row(q, DEBYE, TERMS - i, ORDER)) * inverse_r
+    return total
+
+
+@triton.jit
+def log_positive(
+    x,  # float64, in: at least 0
+):
+    """log(x), subnormal numbers included; −∞ for 0."""
+    small = x < 2.2250738585072014e-308
+    scaled = x * tl.where(small, tl.full((), 18014398509481984.0, tl.float64), 1.0)  # by 2⁵⁴
+    log_scale = tl.full((), -37.42994775023704767, tl.float64)  # −54 log 2
+    value = log_normal(tl.where(x > 0, scaled, 1.0), tl.where(small, log_scale, 0.0), 0.0)
+    return tl.where(x > 0, value, float("-inf"))
+
+
+@triton.jit
+def by_series(
+    kappa,  # compute dtype, in: at most SERIES_BELOW
+    FUNCTION: tl.constexpr,
+    V: tl.constexpr,
+    TERMS: tl.constexpr,
+):
+    """By the power series of ₀F₁; of log_i what stands beside the power of κ."""
+    z = kappa * kappa * 0.25
+    if FUNCTION == "ratio" or FUNCTION == "ratio_derivative":
+        F0 = power_series(z, V, 1, TERMS)
+        F1 = power_series(z, V + 1, 1, TERMS)
+        by_kappa = divide(F1, F0) * tl.full((), 0.5 / (V + 1), z.dtype)
+        value = kappa * by_kappa
+        if FUNCTION == "ratio_derivative":
+            F2 = power_series(z, V + 2, 1, TERMS)
+            following = kappa * tl.full((), 0.5 / (V + 2), z.dtype) * divide(F2, F1)
+            value = by_kappa + value * (following - value)
+    else:
+        above_one = z * tl.full((), 1 / (V + 1), z.dtype) * power_series(z, V, 2, TERMS)
+        value = -log1p_positive(above_one, -kappa) if FUNCTION == "peak" else log1p_positive(above_one, 0.0)
+    return value
+
+
+@triton.jit
+def by_debye(
+    kappa,  # compute dtype, in: at least SERIES_BELOW
+    r,  # compute dtype, in: √(V² + κ²)
+    FUNCTION: tl.constexpr,
+    V: tl.constexpr,
+    BASE: tl.constexpr,
+    CONSTANT: tl.constexpr,
+    DEBYE: tl.constexpr,
+    TERMS: tl.constexpr,
+):
+    """By the logarithm of Debye's series; of log_i what stands beside the power of κ."""
+    v = tl.full((), V, kappa.dtype)
+    inverse_r = divide(1.0, r)
+    q = (v * inverse_r) * (v * inverse_r)
+    if FUNCTION == "log_i":
+        half_log_2pi = tl.full((), 0.91893853320467274178, kappa.dtype)
+        value = r - (half_log_2pi + 0.5 * log_positive(r)) + debye_series(inverse_r, q, DEBYE, TERMS, 0)
+    elif FUNCTION == "ratio":
+        first = inverse_r * (0.5 + debye_series(inverse_r, q, DEBYE, TERMS, 1))
+        value = divide(kappa, v + r) - kappa * inverse_r * first
+    elif FUNCTION == "ratio_derivative":
+        first = inverse_r * inverse_r * (0.5 + debye_series(inverse_r, q, DEBYE, TERMS, 1))
+        slope = kappa * inverse_r * inverse_r
+        second = slope * slope * (1.0 + debye_series(inverse_r, q, DEBYE, TERMS, 2))
+        value = divide(v * inverse_r, v + r) - first + second
+    else:
+        delta = kappa * divide(kappa, r + v)
+        ratio = delta * tl.full((), 1 / BASE, kappa.dtype)
+        excess = tl.full((), (V - BASE) / BASE, kappa.dtype)
+        logs = v * log1p_positive(0.5 * ratio + excess, 0.0) + 0.5 * log1p_positive(ratio + excess, 0.0)
+        rest = debye_series(inverse_r, q, DEBYE, TERMS, 0) + tl.full((), CONSTANT, kappa.dtype)
+        if FUNCTION == "log_0f1":
+            value = delta - logs + rest
+        else:
+            value = divide(2.0 * v, 1.0 + divide(v + r, kappa)) + logs - rest
+    return value
+
+
+@triton.jit
+def function_of(
+    k,  # float64 or float32, in
+    FUNCTION: tl.constexpr,  # which function: robustdml_ops.ops.vmf.problem lists them
+    V: tl.constexpr,  # this and what follows: VmfOrder's, in double
+    BASE: tl.constexpr,
+    CONSTANT: tl.constexpr,
+    LOG_SCALE: tl.constexpr,
+    SERIES_BELOW: tl.constexpr,
+    DEBYE: tl.constexpr,  # c_kj, row after row
+    DEBYE_TERMS: tl.constexpr,
+    SERIES_TERMS: tl.constexpr,
+):
+    """One function of κ; ∞ has its limit, a negative number or NaN gives NaN."""
+    limit = tl.full((), SERIES_BELOW, k.dtype)
+    v = tl.full((), V, k.dtype)
+    if k.dtype == tl.float64:
+        largest = tl.full((), 1.7976931348623157e308, tl.float64)
+        squarable = tl.full((), 1e150, tl.float64)
+    else:
+        largest = tl.full((), 3.4028234663852886e38, tl.float32)
+        squarable = tl.full((), 1e18, tl.float32)
+    finite = tl.where(k < largest, k, largest)
+    small = finite < limit
+    large_kappa = tl.where(small, limit, finite)
+    # Beyond `squarable` the square of κ would overflow, and r is κ.
+    squared = tl.where(large_kappa < squarable, large_kappa, squarable)
+    if k.dtype == tl.float64:
+        r = tl.sqrt(v * v + squared * squared) + (large_kappa - squared)
+    else:
+        r = tl.sqrt_rn(v * v + squared * squared) + (large_kappa - squared)
+    value = tl.where(
+        small,
+        by_series(tl.where(small, finite, limit), FUNCTION, V, SERIES_TERMS),
+        by_debye(large_kappa, r, FUNCTION, V, BASE, CONSTANT, DEBYE, DEBYE_TERMS),
+    )
+    if FUNCTION == "log_i":
+        # The power is (κ/2)^v / Γ(v + 1) beside the power series, (κ/(v + r))^v beside Debye's.
+        if V > 0:
+            value += v * log_positive(tl.where(small, finite, divide(finite, v + r)))
+        value -= tl.where(small, tl.full((), LOG_SCALE, k.dtype), 0.0)
+    if FUNCTION != "ratio" and FUNCTION != "ratio_derivative":
+        value += tl.where(k > largest, k, 0.0)
+    return tl.where(k >= 0, value, float("nan"))
+
+
+@triton.jit
+def vmf(
+    kappa,  # (count,) float64 or float32, in
+    out,  # (count,) as kappa, out
+    count,  # elements, in
+    FUNCTION: tl.constexpr,  # which function: robustdml_ops.ops.vmf.problem lists them
+    V: tl.constexpr,  # this and the next four: VmfOrder's, in double
+    BASE: tl.constexpr,
+    CONSTANT: tl.constexpr,
+    LOG_SCALE: tl.constexpr,
+    SERIES_BELOW: tl.constexpr,
+    DEBYE: tl.constexpr,  # c_kj, row after row
+    DEBYE_TERMS: tl.constexpr,
+    SERIES_TERMS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One function of every κ."""
+    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    k = tl.load(kappa + places, mask=places < count, other=0.0)
+    value = function_of(k, FUNCTION, V, BASE, CONSTANT, LOG_SCALE, SERIES_BELOW, DEBYE, DEBYE_TERMS, SERIES_TERMS)
+    tl.store(out + places, value, mask=places < count)

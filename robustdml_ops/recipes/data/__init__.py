@@ -1,6 +1,0 @@
-"""Data: images and features with their labels, split into training and test, and batches of them."""
-
-from robustdml_ops.recipes.data.dataset import RetrievalData, Rows, Split, divide_classes, take_classes
-from robustdml_ops.recipes.data.load import load_data
-
-__all__ = ["RetrievalData", "Rows", "Split", "divide_classes", "load_data", "take_classes"]

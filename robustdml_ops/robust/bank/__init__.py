@@ -1,0 +1,1 @@
+"""The memory bank of past embeddings."""

@@ -1,0 +1,361 @@
+"""The memory of past embeddings, first in, first out, with the sums of its classes."""
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.backends.choice import choose
+from robustdml_ops.backends.tracing import in_registry
+from robustdml_ops.engine.label_sets import ABSENT
+from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess, settings_of
+from robustdml_ops.engine.validation import all_finite, check_label_range, check_labels, check_sizes
+from robustdml_ops.robust.bank.class_sums import ClassStatistics, add_rows, spread
+from robustdml_ops.robust.bank.queue_window import QueueWindow, Slots, picked
+from robustdml_ops.robust.bank.row_store import EagerRowStore, RowStore, StoreProblem
+from robustdml_ops.robust.bank.row_store_triton import TritonRowStore
+from robustdml_ops.robust.bank.sample_copies import SampleCopies
+from robustdml_ops.robust.batch import Batch, check_batch, check_ids, check_keep
+from robustdml_ops.robust.buffers import TypedBuffers
+from robustdml_ops.robust.replicas import check_replicas
+
+ROW_STORES: dict[str, RowStore] = {"triton": TritonRowStore(), "eager": EagerRowStore()}
+_RECOMPUTE_ROWS = 65_536
+
+
+class MemoryBank(TypedBuffers):
+    """Queue of embeddings, labels and sample ids; per class, the sum and the number of its rows.
+
+    Enqueuing touches the slots and classes of the batch alone, so its cost depends on neither capacity nor C. It reads
+    no value back from the device, and gives the same bits every time. All state is in buffers: a run that resumes from
+    ``state_dict`` equals an unbroken one bit for bit.
+
+    Parameters
+    ----------
+    num_classes, embedding_size : int
+        C and D.
+    capacity : int
+        Rows the bank holds. When it is full, a new row takes the place of the oldest.
+    dtype : torch.dtype
+        Of the stored rows, floating point. Sums are float32, or float64 for float64 rows. They add rows as stored,
+        after rounding, so that a row that leaves takes away what it brought. Over 200 000 updates they drift by 1e-6 to
+        1e-5 with float32 rows, and by less with bfloat16; a class that becomes empty is set to 0.
+    num_samples : int, optional
+        Size of the training set, N. Sample ids are then required, and `without_own_copies` works. Costs 8 bytes for
+        each sample and slot.
+    backend : str, optional
+        How a batch is stored: by ``"triton"`` in a few launches, by ``"eager"`` in about forty; that one or an error.
+        None: the fastest that serves the device. In a graph of ``torch.compile`` the compiler makes kernels of its own.
+
+    Attributes
+    ----------
+    features, labels, sample_ids : Tensor
+        (capacity, D); (capacity,) int64, ``ABSENT`` where a slot is empty; (capacity,) int64, −1 where no id was given.
+        Where :func:`~robustdml_ops.distributed.shard_classes` has divided the bank: DTensors, by slots.
+    sums, counts : Tensor
+        (C, D) and (C,) int64.
+    enqueued : Tensor
+        () int64, rows ever stored; `pointer` and `filled` follow from it.
+
+    Notes
+    -----
+    Rows are stored as given: pass unit vectors, as PRISM does. ``.half()`` and the like, on the bank or on a module
+    around it, do not change the types of the buffers.
+
+    References
+    ----------
+    Liu et al., "Noise-Resistant Deep Metric Learning with Probabilistic Instance Filtering" (PRISM), section III-B and
+    Eq. 6.
+
+    Examples
+    --------
+    >>> import torch
+    >>> bank = MemoryBank(num_classes=3, embedding_size=2, capacity=2)
+    >>> bank.enqueue(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]))
+    tensor([ 0,  0, -1, -1])
+    >>> bank.enqueue(torch.tensor([[0.6, 0.8]]), torch.tensor([2]))  # the oldest row, of class 0, leaves
+    tensor([2, 0])
+    >>> bank.class_means(), bank.counts
+    (tensor([[0.0000, 1.0000],
+            [0.0000, 0.0000],
+            [0.6000, 0.8000]]), tensor([1, 0, 1]))
+    """
+
+    features: Tensor
+    labels: Tensor
+    sample_ids: Tensor
+    sums: Tensor
+    counts: Tensor
+    enqueued: Tensor
+    shards: OneProcess = ONE_PROCESS
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        capacity: int,
+        dtype: torch.dtype = torch.float32,
+        num_samples: int | None = None,
+        *,
+        backend: str | None = None,
+    ) -> None:
+        super().__init__()
+        check_sizes(num_classes=num_classes, embedding_size=embedding_size, capacity=capacity)
+        if not dtype.is_floating_point:
+            raise ValueError(f"dtype must be a floating-point type, got {dtype}")
+        self.num_classes = num_classes
+        self.embedding_size = embedding_size
+        self.capacity = capacity
+        self.num_samples = num_samples
+        self.backend = backend
+        self.copies = None if num_samples is None else SampleCopies(num_samples, capacity)
+        self.register_buffer("features", torch.zeros(capacity, embedding_size, dtype=dtype))
+        self.register_buffer("labels", torch.full((capacity,), ABSENT))
+        self.register_buffer("sample_ids", torch.full((capacity,), -1))
+        sum_dtype = torch.promote_types(dtype, torch.float32)
+        self.register_buffer("sums", torch.zeros(num_classes, embedding_size, dtype=sum_dtype))
+        self.register_buffer("counts", torch.zeros(num_classes, dtype=torch.int64))
+        self.register_buffer("enqueued", torch.zeros((), dtype=torch.int64))
+
+    def class_dimensions(self) -> dict[str, int]:
+        """What has something for each class, and which dimension counts them."""
+        return {"sums": 0, "counts": 0}
+
+    def slot_buffers(self) -> tuple[str, ...]:
+        """What has something for each slot, and is divided among processes by slots: DTensors there."""
+        return ("features", "labels", "sample_ids")
+
+    @property
+    def pointer(self) -> Tensor:
+        """Slot of the next row, () int64."""
+        return self.enqueued % self.capacity
+
+    @property
+    def filled(self) -> Tensor:
+        """Rows in the bank, () int64."""
+        return self.enqueued.clamp(max=self.capacity)
+
+    @property
+    def seen(self) -> Tensor:
+        """Which classes are in the bank, (C,) bool."""
+        return self.counts > 0
+
+    def class_means(self, classes: Tensor | None = None) -> Tensor:
+        """Mean row of each class, not normalised again; 0 for a class that is not in the bank.
+
+        (C, D) in the type of the sums, or (n, D) of ``classes`` (n,), integers in 0..C-1.
+        """
+        sums, counts = (self.sums, self.counts) if classes is None else (self.sums[classes], self.counts[classes])
+        return sums / counts.clamp(min=1)[:, None]
+
+    @torch.no_grad()
+    def enqueue(
+        self, features: Tensor, labels: Tensor, sample_ids: Tensor | None = None, keep: Tensor | None = None
+    ) -> Tensor:
+        """Store a batch; the oldest rows make room.
+
+        Parameters
+        ----------
+        features : Tensor
+            (B, D), floating point; detached and rounded to the bank's type. Any B: of more rows than the capacity, the
+            last ones stay.
+        labels : Tensor
+            (B,), integers in 0..C-1.
+        sample_ids : Tensor, optional
+            (B,), integers; in 0..N-1 and required if the bank has ``num_samples``.
+        keep : Tensor, optional
+            (B,) bool: the rows to store, by default all.
+
+        Returns
+        -------
+        Tensor
+            (2·min(B, capacity),) int64: the classes that rows entered or left, with repetitions, and −1 as padding.
+            Only the sums and counts of these classes have changed.
+
+        Raises
+        ------
+        ValueError, TypeError
+            Shapes, types or devices that do not fit, no sample ids; on the CPU NaN or inf. Nothing is stored then. On a
+            GPU, where a look at the values would stall the stream, a row with NaN or inf counts as not kept: in the
+            sums it would stay for good.
+        IndexError
+            A label or sample id out of range (on a GPU a device-side assertion).
+        RuntimeError
+            Divided classes within DistributedDataParallel: see :func:`robustdml_ops.distributed.leave_out_of_ddp`.
+        """
+        check_replicas(self, self.shards.divided)
+
+        def check() -> dict[str, Tensor | None]:
+            batch, kept = self._checked(features, labels, sample_ids, keep)
+            return {**batch._asdict(), "keep": kept}
+
+        rows = self.shards.agree(check, settings_of(self) if self.shards.divided else {})
+        X, y, ids, kept = (self.shards.gather(rows[name]) for name in ("X", "labels", "sample_ids", "keep"))
+        return self.store(Batch(X, y, ids), kept)  # type: ignore[arg-type]
+
+    def _checked(
+        self, features: Tensor, labels: Tensor, sample_ids: Tensor | None, keep: Tensor | None
+    ) -> tuple[Batch, Tensor]:
+        """A batch as :meth:`store` takes it, and which of its rows are kept."""
+        D, N = self.embedding_size, self.num_samples
+        batch = check_batch("features", features, labels, sample_ids, D, N, self.sums)
+        check_label_range(batch.labels, self.num_classes)
+        stored = features.to(self.features.dtype)
+        if stored.device.type == "cpu" and not all_finite(stored):
+            row = int((~torch.isfinite(stored)).any(1).nonzero()[0])
+            raise ValueError(
+                f"features[{row}] has NaN or inf as {stored.dtype}: look for an overflow in the model, or keep the row "
+                "out of the batch"
+            )
+        keep = torch.ones_like(batch.labels, dtype=torch.bool) if keep is None else check_keep(keep, batch.labels)
+        return batch._replace(X=stored), keep
+
+    def store(self, batch: Batch, keep: Tensor) -> Tensor:
+        """As `enqueue`, without a gradient and of values that have been checked."""
+        if len(batch.labels) == 0:
+            return batch.labels
+        (slots, first), window = self._slots(), None
+        if self.shards.divided:
+            size = min(len(batch.labels), self.capacity)
+            window = QueueWindow(slots, first, self.capacity, self.enqueued, size, self.shards)
+            slots = window.slots
+        problem = StoreProblem(
+            X=batch.X.to(self.features.dtype),
+            new_labels=batch.labels,
+            new_ids=batch.sample_ids,
+            keep=keep,
+            **slots._asdict(),
+            classes=ClassStatistics(self.sums, self.counts),
+            enqueued=self.enqueued,
+            copies=self.copies,
+            here=self.shards.labels,
+        )
+        # A compiler records plain PyTorch; that serves where nothing has a value, too.
+        backend = "eager" if in_registry(slots.features) else self.backend
+        touched = choose(ROW_STORES, backend, self.sums.device, self.sums.dtype).store(problem)
+        if window is not None:
+            window.write_back()
+        return touched
+
+    def _slots(self) -> tuple[Slots, int]:
+        """Those that are here, and the first one's number."""
+        rows = self.shards.rows
+        return Slots(rows(self.features), rows(self.labels), rows(self.sample_ids)), self.shards.part(self.capacity)[0]
+
+    @torch.no_grad()
+    def recompute(self) -> None:
+        """Sum and count the rows in the bank anew, which ends all drift; O(capacity·D). All processes call it."""
+        self.sums.zero_()
+        self.counts.zero_()
+        slots, _ = self._slots()
+        for features, labels in self.shards.chunks((slots.features, slots.labels), self.capacity, _RECOMPUTE_ROWS):
+            if self.shards.divided:
+                labels = self.shards.labels(labels)
+                features = features * (labels >= 0)[:, None]
+            if len(self.counts) == 0:
+                continue
+            classes = spread(labels, len(self.counts))  # an empty slot holds zeros
+            add_rows(self.sums, classes, features.to(self.sums.dtype))
+            add_rows(self.counts, classes, (labels >= 0).long())
+
+    @torch.no_grad()
+    def without_own_copies(self, sample_ids: Tensor, labels: Tensor, max_copies: int | None = None) -> ClassStatistics:
+        """Sum and number of the rows of each sample's class without its own copies, which would vouch for any label.
+
+        Parameters
+        ----------
+        sample_ids : Tensor
+            (B,), integers in 0..N-1.
+        labels : Tensor
+            (B,), integers in 0..C-1. Copies stored under another label are no part of the class.
+        max_copies : int, optional
+            How many of a sample's latest copies are looked for. By default 2·⌈capacity/N⌉: when each epoch has each
+            sample once and keeps half of them, the bank holds the last 2·capacity/N epochs.
+
+        Returns
+        -------
+        ClassStatistics
+            ``sums`` (B, D) and ``counts`` (B,), of 0 where nothing else is left. Cost O(B·max_copies·D).
+
+        Raises
+        ------
+        ValueError, TypeError
+            A bank without ``num_samples``; shapes, types or devices that do not fit.
+        IndexError
+            A label or sample id out of range (on a GPU a device-side assertion).
+        """
+        if self.num_samples is None:
+            raise ValueError("without_own_copies needs MemoryBank(..., num_samples=): the size of the training set")
+        if max_copies is None:
+            max_copies = 2 * -(-self.capacity // self.num_samples)
+        check_sizes(max_copies=max_copies)
+
+        def check() -> dict[str, Tensor | None]:
+            ids = check_ids(sample_ids, len(labels), self.num_samples, self.sums.device)
+            own_labels = check_labels(labels, ids)
+            check_label_range(own_labels, self.num_classes)
+            return {"ids": ids, "labels": own_labels}
+
+        shards = self.shards
+        rows = shards.agree(check, {"max_copies": max_copies})
+        ids, of_all = shards.gather(rows["ids"]), shards.gather(rows["labels"])
+        assert ids is not None and of_all is not None
+        found = self.others_of_class(ids, of_all, max_copies)
+        return ClassStatistics(*(shards.own(shards.count(values)) for values in found))
+
+    def others_of_class(self, sample_ids: Tensor, labels: Tensor, max_copies: int) -> ClassStatistics:
+        """As `without_own_copies`, of checked ids and labels of all processes; 0 of classes that are not here."""
+        assert self.copies is not None
+        shards, (slots, first) = self.shards, self._slots()
+        places = self.copies.find(sample_ids, self.enqueued, max_copies) - first  # below 0 where there is no copy
+        held = (places >= 0) & (places < len(slots.labels))
+        flat = places.flatten(), held.flatten()
+        own = held & (picked(slots.labels, *flat).view(held.shape) == labels[:, None])
+        copies = picked(slots.features, *flat).view(*held.shape, self.embedding_size)
+        copies = shards.count((copies.to(self.sums.dtype) * own[..., None]).sum(1))
+        here = shards.here(labels)
+        sums = shards.at_labels(self.sums, labels) - copies * here[:, None]
+        counts = shards.at_labels(self.counts, labels) - shards.count(own.sum(1)) * here
+        return ClassStatistics(torch.where(counts[:, None] > 0, sums, 0), counts)
+
+    def extra_repr(self) -> str:
+        """Return the settings, for ``repr``."""
+        return (
+            f"num_classes={self.num_classes}, embedding_size={self.embedding_size}, capacity={self.capacity}, "
+            f"dtype={self.features.dtype}"
+        )
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        """Refuse rows of another type: rounded on the way in, they would no longer match the sums.
+
+        Saved labels of −1, no class of a bank, are taken for empty slots. Warns of counts that are not those of the
+        rows.
+        """
+        saved = state_dict.get(prefix + "features")
+        if saved is not None and saved.dtype != self.features.dtype:
+            raise ValueError(
+                f"the saved bank holds {saved.dtype} and this one {self.features.dtype}: make it with "
+                f"MemoryBank(..., dtype={saved.dtype})"
+            )
+        labels, counts = (state_dict.get(prefix + name) for name in ("labels", "counts"))
+        if labels is not None and not self.shards.has_part(labels):
+            state_dict = {**state_dict, prefix + "labels": labels.masked_fill(labels == -1, ABSENT)}
+        if not self.shards.divided:  # of those that are, the counts are of some classes
+            _check_counts(labels, counts)
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+
+def _check_counts(labels: Any, counts: Any) -> None:
+    """Warn where counts (C,) are not those of the labels (capacity,) of a saved bank: it has been averaged."""
+    if any(type(saved) is not Tensor or saved.is_meta for saved in (labels, counts)):
+        return
+    found = torch.bincount(labels[labels >= 0], minlength=len(counts))
+    if torch.equal(found, counts.to(found)):
+        return
+    warnings.warn(
+        "the saved MemoryBank contradicts itself: its counts are not those of its labels. An average of weights, such "
+        "as EMA or SWA, that averages buffers as well (use_buffers=True) leaves a memory like this: average with "
+        "use_buffers=False, and train on with a new filter. Networks and losses of this state are not affected",
+        stacklevel=3,
+    )

@@ -1,0 +1,69 @@
+"""A queue whose slots are divided among processes: each holds some of them, and all see those that a batch can enter.
+
+A batch of B rows enters M = min(B, capacity) slots at most, those behind the last row. They are put together on
+every process as a small queue, the *window*; the batch is stored there as in any queue, and each process takes its
+slots back.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.engine.shards import OneProcess
+
+
+class Slots(NamedTuple):
+    """Consecutive slots of a queue."""
+
+    features: Tensor  # (n, D)
+    labels: Tensor  # (n,) int64
+    sample_ids: Tensor  # (n,) int64
+
+
+def picked(values: Tensor, places: Tensor, inside: Tensor) -> Tensor:
+    """Entries of ``values`` at ``places`` (M,), 0 where ``inside`` (M,) is False; of no values all are 0."""
+    if len(values) == 0:
+        return values.new_zeros(len(places), *values.shape[1:])
+    rows = values.index_select(0, torch.where(inside, places, 0))
+    return rows.masked_fill(~inside.view(-1, *(1,) * (rows.dim() - 1)), 0)
+
+
+class QueueWindow:
+    """The ``size`` slots behind the last row of a queue.
+
+    The row with serial number n is in slot n mod capacity, and at place n mod ``size`` of the window: any ``size``
+    consecutive numbers have different places.
+    """
+
+    def __init__(self, here: Slots, first: int, capacity: int, enqueued: Tensor, size: int, shards: OneProcess) -> None:
+        self.here, self.first, self.capacity, self.size = here, first, capacity, size
+        self.enqueued = enqueued.clone()  # it counts on while the batch is stored
+        steps = (torch.arange(size, device=enqueued.device) - enqueued) % size
+        places = (enqueued + steps) % capacity - first
+        inside = (places >= 0) & (places < len(here.labels))
+        # One process has each row, and the others zeros: the sum is that row. Ids are written, and not read.
+        self.slots = Slots(
+            shards.count(picked(here.features, places, inside)),
+            shards.count(picked(here.labels, places, inside)),
+            picked(here.sample_ids, places, inside),
+        )
+
+    def write_back(self) -> None:
+        """Take over what the window holds in the slots that are here.
+
+        M of them are written at most, others with what they hold: how many the window has here only the device knows.
+        """
+        n = len(self.here.labels)
+        if n == 0:
+            return
+        start = (self.enqueued - self.first) % self.capacity
+        # Slots before the first one here, from where on the window goes on from the last slot to the first.
+        start = torch.where(start + self.size > self.capacity, start - self.capacity, start)
+        places = (start + torch.arange(min(self.size, n), device=start.device)) % n
+        steps = (self.first + places - self.enqueued) % self.capacity
+        inside, source = steps < self.size, (self.enqueued + steps) % self.size
+        for held, window in zip(self.here, self.slots, strict=True):
+            old = held.index_select(0, places)
+            chosen = inside.view(-1, *(1,) * (held.dim() - 1))
+            held.index_copy_(0, places, torch.where(chosen, window.index_select(0, source), old))

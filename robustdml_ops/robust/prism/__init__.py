@@ -1,0 +1,1 @@
+"""PRISM, Liu et al.: which labels of a batch are probably clean."""

@@ -1,0 +1,356 @@
+"""PRISM: which samples of a batch have a right label, judged by a memory of those that had."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.engine.rows.unit import normalized
+from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess, settings_of
+from robustdml_ops.engine.validation import check_matrix
+from robustdml_ops.robust.bank.memory_bank import MemoryBank
+from robustdml_ops.robust.batch import Batch, check_batch, check_keep, check_values
+from robustdml_ops.robust.buffers import TypedBuffers
+from robustdml_ops.robust.prism.cautious import CautiousThreshold
+from robustdml_ops.robust.prism.parts import make_similarity, make_threshold
+from robustdml_ops.robust.prism.scores import MemoryPositive, Scores
+from robustdml_ops.robust.prism.settings import PRISMSettings
+from robustdml_ops.robust.prism.softmax import BankSoftmax, VmfSimilarity
+from robustdml_ops.robust.replicas import check_replicas
+
+
+class PRISMResult(NamedTuple):
+    """The verdict on a batch."""
+
+    keep: Tensor  # (B,) bool
+    log_p_clean: Tensor  # (B,)
+    threshold: Tensor  # (), or (B,) with a threshold per class or Otsu's
+    rejected_ids: Tensor | None  # (B,) int64, −1 behind the last one; None without sample ids
+
+
+class PRISM(TypedBuffers):
+    """Filter that keeps the samples whose label is probably right.
+
+        P_clean(x) = softmax over the classes k of T(x, k), at k = label;      keep x if P_clean(x) > m
+
+    T(x, k) says how well x fits class k: by a memory, the *bank*, of samples that were kept before, or by proxies. In a
+    training step, in this order::
+
+        result = prism(embeddings, labels)
+        loss = loss_function(embeddings, labels, sample_weights=result.keep.float())
+        loss.backward()
+        optimizer.step()
+        prism.enqueue(embeddings, labels, result.keep)
+
+    Parameters
+    ----------
+    num_classes, embedding_size : int
+        C and D.
+    similarity : {"average", "vmf", "proxy", "batch-positive", "memory-positive"}
+        T. ``"average"``, AvgSim: mean cosine with the rows of class k in the bank. ``"vmf"``, vMF-Sim: log-density of
+        the von Mises–Fisher distribution of those rows. ``"proxy"``, ProxySim: cosine with the nearest proxy of class
+        k. The last two are ablations of the paper and have no softmax: the mean cosine with the other samples of the
+        class, in the batch or in the bank, takes the place of P_clean.
+    noise_rate : float
+        R in [0, 1]. With the thresholds "top-r", "smooth-top-r" and "per-class", the share of samples to reject: 0
+        rejects none, 1 all samples of known classes. With "otsu" and "cautious", the most that is rejected of a class,
+        by default 0.8. "fixed" has none.
+    threshold : {"smooth-top-r", "top-r", "per-class", "otsu", "cautious", "fixed"}
+        m. ``"top-r"``: the ⌊R·B⌋-th smallest P_clean of the batch. ``"smooth-top-r"``: the mean of that over the last
+        batches. ``"per-class"``, an extension: the R-quantile of the last scores of the sample's class. ``"otsu"``, an
+        extension, with "vmf" alone: where the batch falls into right and wrong labels by itself; nothing is rejected
+        before ``vmf_start``. ``"cautious"``, an extension: ``"otsu"`` where it can tell, that is, where more than 4 %
+        of the labels seem wrong, and of classes of which the bank has 5 other rows; see `wrong_share`. ``"fixed"``:
+        ``fixed_threshold``.
+    window : int
+        With "smooth-top-r", how many batches m is the mean of. With "per-class", "otsu" and "cautious", how many
+        scores are kept per class, and with the last how many batches `wrong_share` is the mean of. The other thresholds
+        look at the present batch alone.
+    memory_size : int
+        Rows of the bank. Required with "average", "vmf" and "memory-positive"; the others have no bank.
+    vmf_start : int
+        Iterations (calls) in which AvgSim stands in for vMF-Sim, while the bank fills. Required with "vmf" alone.
+    fixed_threshold : float
+        P in [0, 1], or a cosine for the ablations. Required with ``threshold="fixed"`` alone.
+    num_samples : int, optional
+        Size of the training set, an extension. Each sample is then judged by its class without its own past copies,
+        which would vouch for any label. Sample ids are required.
+    max_copies : int, optional
+        How many copies of a sample are looked for with ``num_samples``. By default as many as the bank may hold when
+        each epoch has each sample once and a share R is rejected; samplers that repeat samples need more.
+    unseen : {"skip", "zero"}, optional
+        Whether "average" leaves classes that are not in the bank out of the softmax (default), or counts e⁰ for each,
+        as the authors' code does.
+    estimator, bias_correction : str, optional
+        How "vmf" fits κ, see :func:`robustdml_ops.ops.fit_vmf`. By default "newton" and, an extension, "u".
+    preset : {"paper", "authors"}, optional
+        ``"paper"``: estimator "prism", bias_correction "none", unseen "skip", and no extension. ``"authors"``: as the
+        authors' public code, which has "average" with "smooth-top-r" alone; unseen is "zero", and samples of new
+        classes may be rejected while the window is empty. ``docs/prism.md`` has the differences.
+    memory_dtype : torch.dtype
+        Of the stored rows; sums are float32 at least.
+    backend : str, optional
+        ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device.
+
+    Raises
+    ------
+    ValueError
+        Settings out of range, missing, or of no use to the others given.
+
+    Notes
+    -----
+    A sample is *new* while nothing can be said about its class: the class is not in the bank. (With "proxy": it was in
+    no batch before. With "batch-positive": no other sample of the batch has it. With ``num_samples``: the bank has only
+    the sample's own copies.) A new sample has P_clean = 1 and is kept whatever m is, except with preset "authors".
+
+    Scores are float32, or float64 where embeddings or bank are, also under autocast. With "vmf" the error of log P is
+    about 1e-7·κ in float32. A step makes one product B×C×D and keeps nothing of size B×C. There is no gradient, and
+    nothing waits for a GPU: a step can be recorded as a CUDA graph, see ``docs/cuda-graphs.md``. All state is in
+    ``state_dict``; a resumed run equals an unbroken one bit for bit.
+
+    References
+    ----------
+    Liu et al., "Noise-Resistant Deep Metric Learning with Probabilistic Instance Filtering", Algorithm 1.
+    ``docs/prism.md`` has the extensions' reasons.
+
+    Examples
+    --------
+    >>> import torch
+    >>> prism = PRISM(num_classes=2, embedding_size=2, noise_rate=0.25, threshold="top-r", memory_size=100)
+    >>> x = torch.tensor([[1.0, 0.1], [1.0, -0.1], [0.1, 1.0], [-0.1, 1.0]])
+    >>> labels = torch.tensor([0, 0, 1, 1])
+    >>> result = prism(x, labels)  # the bank is empty: all are kept
+    >>> prism.enqueue(x, labels, result.keep)
+    >>> result = prism(x, torch.tensor([0, 1, 1, 1]), sample_ids=torch.tensor([70, 71, 72, 73]))
+    >>> result.log_p_clean, result.threshold
+    (tensor([-0.3437, -1.3792, -0.3437, -0.2901]), tensor(-1.3792))
+    >>> result.keep, result.rejected_ids
+    (tensor([ True, False,  True,  True]), tensor([71, -1, -1, -1]))
+    """
+
+    shards: OneProcess = ONE_PROCESS
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        similarity: str = "average",
+        noise_rate: float | None = None,
+        threshold: str = "smooth-top-r",
+        *,
+        window: int = 20,
+        memory_size: int | None = None,
+        vmf_start: int | None = None,
+        fixed_threshold: float | None = None,
+        num_samples: int | None = None,
+        max_copies: int | None = None,
+        unseen: str | None = None,
+        estimator: str | None = None,
+        bias_correction: str | None = None,
+        preset: str | None = None,
+        memory_dtype: torch.dtype = torch.float32,
+        backend: str | None = None,
+    ) -> None:
+        super().__init__()
+        settings = PRISMSettings(
+            num_classes,
+            embedding_size,
+            similarity,
+            noise_rate,
+            threshold,
+            window,
+            memory_size,
+            vmf_start,
+            fixed_threshold,
+            num_samples,
+            max_copies,
+            unseen,
+            estimator,
+            bias_correction,
+            preset,
+            memory_dtype,
+        )
+        self.num_classes = num_classes
+        self.embedding_size = embedding_size
+        self.num_samples = num_samples
+        self.similarity = similarity
+        self.backend = backend
+        self.scores = make_similarity(settings, backend)
+        self.threshold = make_threshold(settings)
+
+    @property
+    def bank(self) -> MemoryBank:
+        """The memory, for losses that compare with it; RuntimeError with a similarity that has none."""
+        if not isinstance(self.scores, (MemoryPositive, BankSoftmax)):
+            raise RuntimeError(f'similarity="{self.similarity}" has no bank')
+        return self.scores.bank
+
+    @property
+    def kappa(self) -> Tensor:
+        """Concentration of every class, (C,), 0 until vMF-Sim has begun; RuntimeError without ``"vmf"``."""
+        if not isinstance(self.scores, VmfSimilarity):
+            raise RuntimeError(f'similarity="{self.similarity}" has no kappa')
+        return self.scores.kappa
+
+    @property
+    def wrong_share(self) -> Tensor:
+        """Estimated share of wrong labels in the last batches, (), in [0, 1], NaN while there is none.
+
+        With ``threshold="cautious"`` alone, else RuntimeError. It counts labels that fit no better than those of other
+        samples; of wrong labels that resemble the right one it counts a part.
+        """
+        if not isinstance(self.threshold, CautiousThreshold):
+            raise RuntimeError('wrong_share is known with threshold="cautious" alone')
+        return self.threshold.wrong_share
+
+    @torch.no_grad()
+    def forward(
+        self, embeddings: Tensor, labels: Tensor, sample_ids: Tensor | None = None, proxies: Tensor | None = None
+    ) -> PRISMResult:
+        """Judge the batch of a training step: this advances windows, rings and the count of iterations, once a call.
+
+        Parameters
+        ----------
+        embeddings : Tensor
+            (B, D), floating point, any scale; detached.
+        labels : Tensor
+            (B,), integers in 0 … C−1.
+        sample_ids : Tensor, optional
+            (B,), integers not below 0; in 0 … num_samples − 1 and required if that is given.
+        proxies : Tensor, optional
+            (C, D) or (C, H, D), any scale, detached: required with similarity "proxy", and refused otherwise.
+
+        Returns
+        -------
+        PRISMResult
+            ``keep`` (B,) bool; ``log_p_clean`` (B,), 0 for new samples (for the ablations the mean cosine, and 1);
+            ``threshold`` on the same scale, (), or (B,) with "per-class", "otsu" and "cautious", −∞ where nothing
+            is rejected;
+            ``rejected_ids`` (B,) int64, the ids of the rejected and −1 behind them, None without ``sample_ids``.
+
+        Raises
+        ------
+        ValueError, TypeError
+            Shapes, types or devices that do not fit, no sample ids or proxies where they are needed, on the CPU NaN or
+            inf. Nothing has changed then.
+        IndexError
+            A label or sample id out of range (on a GPU a device-side assertion).
+        RuntimeError
+            Divided classes within DistributedDataParallel: see :func:`robustdml_ops.distributed.leave_out_of_ddp`.
+        """
+        check_replicas(self, self.shards.divided)
+        batch, _ = self._unit_batch(embeddings, labels, sample_ids)
+        return self.shards.guard(self._judge, batch, proxies)
+
+    def _judge(self, batch: Batch, proxies: Tensor | None) -> PRISMResult:
+        scores = self._score(batch, proxies)
+        keep, threshold = self.threshold.judge(scores, batch.labels)
+        self.scores.advance(batch.labels)
+        own = self.shards.own
+        keep, ids = own(keep), None if batch.sample_ids is None else own(batch.sample_ids)
+        threshold = own(threshold) if threshold.dim() else threshold
+        return PRISMResult(keep, own(scores.values), threshold, _rejected(keep, ids))
+
+    @torch.no_grad()
+    def log_p_clean(
+        self, embeddings: Tensor, labels: Tensor, sample_ids: Tensor | None = None, proxies: Tensor | None = None
+    ) -> Tensor:
+        """Scores alone, (B,): changes no state. Parameters and errors as in `forward`."""
+        batch, _ = self._unit_batch(embeddings, labels, sample_ids)
+        return self.shards.own(self.shards.guard(self._score, batch, proxies).values)
+
+    @torch.no_grad()
+    def propose(self, embeddings: Tensor) -> tuple[Tensor, Tensor]:
+        """Say of which class of the bank each sample is by its embedding alone: changes no state.
+
+        Parameters
+        ----------
+        embeddings : Tensor
+            (B, D), floating point, any scale.
+
+        Returns
+        -------
+        classes : Tensor
+            (B,) int64, argmax_k T(x, k).
+        log_p : Tensor
+            (B,), log of its softmax over the classes; −∞ while the bank is empty.
+
+        Raises
+        ------
+        ValueError, TypeError
+            Shapes, types or devices that do not fit.
+        RuntimeError
+            A similarity without a softmax over a bank, or classes divided among processes.
+        """
+        if not isinstance(self.scores, BankSoftmax) or self.shards.divided:
+            raise RuntimeError('propose() is for similarity="average" and "vmf", with all classes on one process')
+        check_matrix("embeddings", embeddings, columns=self.embedding_size)
+        dtype = torch.promote_types(embeddings.dtype, torch.float32)
+        with torch.autocast(embeddings.device.type, enabled=False):
+            return self.scores.likeliest(normalized(embeddings.detach(), dtype, self.backend))
+
+    @torch.no_grad()
+    def enqueue(self, embeddings: Tensor, labels: Tensor, keep: Tensor, sample_ids: Tensor | None = None) -> None:
+        """Remember what was kept, after the loss; without effect for similarities that have no bank.
+
+        Parameters
+        ----------
+        embeddings, labels, sample_ids : Tensor
+            As given to `forward`.
+        keep : Tensor
+            (B,) bool, as it came out. Nothing kept: nothing changes.
+
+        Raises
+        ------
+        ValueError, TypeError, IndexError
+            As `forward`, and for a ``keep`` of another shape or type. Nothing has changed then.
+        """
+        batch, kept = self._unit_batch(embeddings, labels, sample_ids, (keep,))
+        self.shards.guard(self.scores.enqueue, batch, kept)
+
+    def extra_repr(self) -> str:
+        """Return the settings, for ``repr``."""
+        return f"num_classes={self.num_classes}, embedding_size={self.embedding_size}, similarity={self.similarity!r}"
+
+    def class_dimensions(self) -> dict[str, int]:
+        """What has something for each class is in its parts."""
+        return {}
+
+    def _unit_batch(
+        self, embeddings: Tensor, labels: Tensor, sample_ids: Tensor | None, keep: tuple[Tensor, ...] = ()
+    ) -> tuple[Batch, Tensor]:
+        """The batch of all processes, which tell each other first whether theirs is as it should be.
+
+        With it come the rows to keep, where they are given; else values are checked where they are computed with.
+        """
+
+        def check() -> dict[str, Tensor | None]:
+            batch = self._own_batch(embeddings, labels, sample_ids)
+            if keep or self.shards.divided:
+                check_values(batch, self.num_classes)
+            return {**batch._asdict(), "keep": check_keep(keep[0], batch.labels) if keep else None}
+
+        rows: dict[str, Any] = self.shards.agree(check, settings_of(self) if self.shards.divided else {})
+        X, y, ids, kept = (self.shards.gather(rows[name]) for name in ("X", "labels", "sample_ids", "keep"))
+        return Batch(X, y, ids), kept  # type: ignore[arg-type,return-value]
+
+    def _own_batch(self, embeddings: Tensor, labels: Tensor, sample_ids: Tensor | None) -> Batch:
+        """Unit rows in the compute type. NaN or inf in an embedding is NaN in its row: it is looked for there."""
+        D, N, state = self.embedding_size, self.num_samples, next(self.buffers(), None)
+        batch = check_batch("embeddings", embeddings, labels, sample_ids, D, N, state)
+        dtype = torch.promote_types(embeddings.dtype, torch.float32)
+        return batch._replace(X=normalized(embeddings.detach(), dtype, self.backend))
+
+    def _score(self, batch: Batch, proxies: Tensor | None) -> Scores:
+        if proxies is not None and self.similarity != "proxy":
+            raise ValueError(f'proxies are of no use to similarity="{self.similarity}": leave them out')
+        # Cosines in bfloat16 would be 2⁻⁹/√D off; times a κ in the hundreds that is more than classes differ by.
+        with torch.autocast(batch.X.device.type, enabled=False):
+            return self.scores.score(batch, proxies)
+
+
+def _rejected(keep: Tensor, sample_ids: Tensor | None) -> Tensor | None:
+    if sample_ids is None:
+        return None
+    order = keep.byte().argsort(stable=True)
+    return torch.where(keep[order], -1, sample_ids[order])
