@@ -62,7 +62,7 @@ LAYERS = ("backends", "engine", "ops", "losses", "robust", "optim", "distributed
 
 def layer(module: str) -> str:
     """``ops`` of ``robustdml_ops.ops.anchor.sweep``."""
-    return (module.split(".") + [""])[1]
+    return [*module.split("."), ""][1]
 
 
 def test_the_walk_sees_what_is_there():
@@ -172,7 +172,7 @@ def test_an_unknown_part_is_named():
     ],
 )
 def test_import_is_light(parts, without):
-    """Beyond PyTorch and what comes with it, the parts bring themselves alone: no Triton, nothing of the application."""
+    """Beyond PyTorch and its dependencies the library imports only itself: no Triton, nothing of the application."""
     code = (
         f"import sys, torch; {without}before = set(sys.modules); import {parts}; "
         "tops = lambda names: {name.split('.')[0] for name in names}; "
