@@ -15,7 +15,6 @@ SUITE_DATA = (
     "glyphs-large",
     "hanzi-small",
     "hangul",
-    "icons",
     "digits",
     "glosses",
     "letter-recognition",

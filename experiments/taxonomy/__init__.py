@@ -1,7 +1,6 @@
 """Trees of classes: which class is near which, for noise that looks like people's mistakes."""
 
 from experiments.taxonomy.hangul import tree_from_hangul
-from experiments.taxonomy.icon_names import tree_from_icon_names
 from experiments.taxonomy.sources import load_taxonomy
 from experiments.taxonomy.tree import ClassTree, tree_from_parents
 from experiments.taxonomy.unicode_names import tree_from_unicode_names
@@ -11,7 +10,6 @@ __all__ = [
     "ClassTree",
     "load_taxonomy",
     "tree_from_hangul",
-    "tree_from_icon_names",
     "tree_from_parents",
     "tree_from_unicode_names",
     "tree_from_wordnet",

@@ -1,10 +1,9 @@
-"""Taxonomies by name: from Unicode names, from names of icons, from WordNet, or from a file of one's own."""
+"""Taxonomies by name: from Unicode names, from Hangul, from WordNet, or from a file of one's own."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.taxonomy.hangul import tree_from_hangul
-from experiments.taxonomy.icon_names import tree_from_icon_names
 from experiments.taxonomy.tree import ClassTree, tree_from_parents
 from experiments.taxonomy.unicode_names import tree_from_unicode_names
 from experiments.taxonomy.wordnet import tree_from_wordnet
@@ -24,15 +23,13 @@ def load_taxonomy(source: str, class_names: Sequence[str]) -> ClassTree:
         return tree_from_unicode_names(class_names)
     if source == "hangul":
         return tree_from_hangul(class_names)
-    if source == "icons":
-        return tree_from_icon_names(class_names)
     if source == "wordnet" or source.startswith("wordnet:"):
         return tree_from_wordnet(class_names, source.partition(":")[2] or "entity")
     path = expanded(source)
     if not path.is_file():
         found = "no file" if path.exists() else "no such file"
-        expected = "expected unicode, hangul, icons, wordnet, wordnet:ROOT or a file of node⇥parent lines"
-        close = did_you_mean(source, ("unicode", "hangul", "icons", "wordnet"))
+        expected = "expected unicode, hangul, wordnet, wordnet:ROOT or a file of node⇥parent lines"
+        close = did_you_mean(source, ("unicode", "hangul", "wordnet"))
         raise UsageError(f"taxonomy {source!r}: {found}; {expected}{close}")
     return tree_from_parents(_read_parents(path), class_names)
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from experiments.taxonomy import (
     load_taxonomy,
-    tree_from_icon_names,
     tree_from_parents,
     tree_from_unicode_names,
     tree_from_wordnet,
@@ -93,7 +92,7 @@ def test_files(tmp_path):
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="not a readable text"):
         load_taxonomy(str(path), names)
-    with pytest.raises(UsageError, match="expected unicode, hangul, icons, wordnet, wordnet:ROOT or a file"):
+    with pytest.raises(UsageError, match="expected unicode, hangul, wordnet, wordnet:ROOT or a file"):
         load_taxonomy(str(tmp_path / "none"), names)
 
 
@@ -215,17 +214,3 @@ def test_hangul_goes_by_letters():
     for name in ("A", "U+4E00 一", "U+XYZ", "한글", "U+D7A4"):
         with pytest.raises(UsageError, match="is no Korean syllable; give another taxonomy"):
             load_taxonomy("hangul", [*names, name])
-
-
-def test_icon_names():
-    names = ["actions/document-save", "actions/document-open", "actions/zoom-in", "apps/document", "apps/gimp"]
-    assert confused(load_taxonomy("icons", names), names) == {
-        "actions/document-save": {"actions/document-open"},
-        "actions/document-open": {"actions/document-save"},
-        "actions/zoom-in": {"actions/document-save", "actions/document-open"},
-        "apps/document": {"apps/gimp"},
-        "apps/gimp": {"apps/document"},
-    }
-    for bad in ("document-save", "/document", "apps/"):
-        with pytest.raises(UsageError, match=f"class '{bad}' is no icon"):
-            tree_from_icon_names([*names, bad])

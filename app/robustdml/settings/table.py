@@ -73,7 +73,7 @@ def _of_run() -> Iterator[Setting]:
     yield field("noise", f"wrong training labels: none, {kinds}")
     yield field(
         "taxonomy",
-        "tree of the classes for semantic noise: unicode, hangul, icons, wordnet, wordnet:ROOT with a noun above "
+        "tree of the classes for semantic noise: unicode, hangul, wordnet, wordnet:ROOT with a noun above "
         "all classes, or a file of lines node⇥parent (default: as comes with the data)",
         metavar="TREE",
     )
