@@ -67,7 +67,7 @@ def used(wheel: Path, fresh: Fresh) -> Iterator[str]:
     if installed.returncode != 0:
         yield f"pip install: {installed.stdout}{installed.stderr}"
         return
-    doctor = fresh.run("robustdml", "doctor", "--json")
+    doctor = fresh.run("python", "-m", "robustdml_ops.doctor", "--json")
     seconds = time.perf_counter() - begin
     try:
         findings = json.loads(doctor.stdout)["findings"]

@@ -17,7 +17,7 @@ def main() -> int:
             stream.reconfigure(errors="backslashreplace")
     if sys.argv[1:2] == ["doctor"]:
         # It needs no extra, and is what one runs where something is missing.
-        from robustdml_ops.doctor.command import main as doctor
+        from robustdml.commands.doctor import main as doctor
 
         return doctor(sys.argv[2:])
     try:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from robustdml.errors import UsageError
 from robustdml.locks import in_turn, lock
-from robustdml_ops.doctor.user_cache import user_cache
 
 # How a file ends that is not whole yet; before that stands the machine that writes it.
 UNFINISHED = ".part"
@@ -23,6 +22,17 @@ UNFINISHED = ".part"
 NAMES = "surrogateescape"
 # Seconds without a change after which what another machine was writing is given up: not all disks tell its locks.
 GIVEN_UP = 24 * 3600
+
+
+def user_cache() -> Path:
+    """``ROBUSTDML_CACHE``, else ``robustdml_ops`` in ``XDG_CACHE_HOME`` or ``~/.cache``; it may not exist yet.
+
+    Raises RuntimeError where none is set and the user has no home, as in a container whose user has no name.
+    """
+    if chosen := os.environ.get("ROBUSTDML_CACHE"):
+        return Path(chosen).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "robustdml_ops"
 
 
 def cache_folder() -> Path:

@@ -1,4 +1,8 @@
-"""``robustdml doctor``: what runs here, on what, how exactly and how fast, and what to do about what does not.
+"""``python -m robustdml_ops.doctor``: examines this machine and says what to do about each fault.
 
-It needs nothing but the package itself, no extra: it is what one runs where something is missing.
+It needs no package beyond the library's own dependencies, so that it runs where something is missing.
 """
+
+from robustdml_ops.doctor.command import main
+
+__all__ = ["main"]

@@ -1,7 +1,7 @@
-"""``python -m robustdml_ops.doctor``."""
+"""``python -m robustdml_ops.doctor [--json]``."""
 
 import sys
 
-from robustdml_ops.doctor.command import main
+from robustdml_ops.doctor import main
 
 sys.exit(main(sys.argv[1:]))

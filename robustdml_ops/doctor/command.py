@@ -1,28 +1,33 @@
-"""``robustdml doctor [--json]``: looks at everything, prints it, and exits with 0 if nothing is to be done."""
+"""The command: run every check, print the findings, exit with 0 if nothing is to be done."""
 
 import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 
 import torch
 
-from robustdml_ops.doctor import folders, machine, ops, speed, threads, versions
+from robustdml_ops.doctor import machine, ops, speed, versions
 from robustdml_ops.doctor.finding import Finding
 
-DESCRIPTION = "what runs here, on what, how exactly and how fast, and what to do about what does not"
 
-
-def main(argv: Sequence[str]) -> int:
-    """Examine this machine."""
+def main(
+    argv: Sequence[str],
+    prog: str = "python -m robustdml_ops.doctor",
+    folders: Mapping[str, Callable[[], Path]] | None = None,  # further folders to test; RuntimeError: there is none
+) -> int:
+    """Examine this machine and print the findings; returns the exit status, 0 if nothing is to be done."""
     parser = argparse.ArgumentParser(
-        prog="robustdml doctor", description=DESCRIPTION[0].upper() + DESCRIPTION[1:] + "."
+        prog=prog,
+        description="What runs here, on what, how exactly and how fast, and what to do about what does not.",
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     as_json = parser.parse_args(argv).json
-    findings = examine()
+    findings = examine(folders or {})
     well = all(one.well for one in findings)
     try:
         if as_json:
@@ -31,48 +36,43 @@ def main(argv: Sequence[str]) -> int:
             _show(findings)
         sys.stdout.flush()
     except OSError as error:
-        # Whoever read it has gone, or the disk is full: nobody could know what was found. Python would try again.
+        # A closed pipe or a full disk. Python would write the rest of the buffer again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print(f"robustdml doctor: what was found could not be printed: {error}", file=sys.stderr)
+        print(f"{prog}: the findings could not be printed: {error}", file=sys.stderr)
         return 1
     return 0 if well else 1
 
 
-def examine() -> list[Finding]:
-    """Everything, in the order in which it is told; what cannot be looked at is a finding, too."""
-    # Before the ops, which keep the machine busy themselves.
-    looks: list[tuple[str, Callable[[], Finding]]] = [
+def examine(folders: Mapping[str, Callable[[], Path]]) -> list[Finding]:
+    """Run every check; one that raises becomes a finding, too."""
+    checks: list[tuple[str, Callable[[], Finding]]] = [
         ("versions", versions.versions),
         ("devices", versions.devices),
         ("native module", versions.native),
-        ("threads", threads.threads),
-        ("folders", folders.folders),
+        ("threads", machine.threads),
+        ("folders", partial(machine.folders, folders)),
+        # Before the ops, which keep the machine busy themselves.
         ("other work", machine.busy),
     ]
-    findings = [_look(name, look) for name, look in looks]
-    places = [torch.device("cpu")] + ([torch.device("cuda")] if torch.cuda.is_available() else [])
-    for device in places:
+    findings = [_checked(name, check) for name, check in checks]
+    for device in [torch.device("cpu")] + ([torch.device("cuda")] if torch.cuda.is_available() else []):
         findings += ops.served(device)
-        findings.append(_look(f"speed on {device.type}", partial(speed.sweep_against_products, device)))
-    # After them, when all libraries are loaded.
-    return [*findings, _look("OpenMP", machine.pools)]
+        findings.append(_checked(f"speed on {device.type}", partial(speed.sweep_against_products, device)))
+    # Last, when all libraries are loaded.
+    return [*findings, _checked("OpenMP", machine.pools)]
 
 
-def _look(name: str, look: Callable[[], Finding]) -> Finding:
+def _checked(name: str, check: Callable[[], Finding]) -> Finding:
     try:
-        return look()
-    except Exception as error:  # whatever it is, the rest is still to be told
+        return check()
+    except Exception as error:  # a check that fails must not hide the others
         return Finding.of_failure(name, error)
 
 
 def _record(finding: Finding) -> dict[str, object]:
-    return {
-        "name": finding.name,
-        "well": finding.well,
-        "told": finding.told,
-        "way_out": finding.way_out,
-        **finding.facts,
-    }
+    fields = asdict(finding)
+    facts = fields.pop("facts")
+    return {"name": fields.pop("name"), "well": finding.well, **fields, **facts}
 
 
 def _show(findings: Sequence[Finding]) -> None:

@@ -1,4 +1,4 @@
-"""What the doctor says of one thing."""
+"""The result of one check."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,16 +6,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
-    name: str  # What it is
-    told: str  # What was found, in a line
-    way_out: str | None = None  # What to do about it; None: nothing is to be done
-    facts: dict[str, Any] = field(default_factory=dict)  # The same for programs: numbers, names, lists of them
+    name: str  # the subject: "threads", "anchor on cpu"
+    told: str  # the result in a line
+    way_out: str | None = None  # the remedy; None: nothing is to be done
+    facts: dict[str, Any] = field(default_factory=dict)  # the result for programs: numbers, names, lists of them
 
     @classmethod
     def of_failure(cls, name: str, error: Exception) -> "Finding":
-        """Tell that something could not be looked at, rather than look at nothing else."""
+        """A check that raised ``error``."""
         told = f"could not be looked at: {type(error).__name__}: {error}".splitlines()[0]
         return cls(name, told, "report it with this output; the rest was looked at all the same")
 

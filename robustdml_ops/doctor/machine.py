@@ -1,55 +1,121 @@
-"""Pools of threads, and whether the machine is busy with other work."""
+"""Threads, OpenMP libraries, other work on the machine, and folders that are written to."""
 
+import os
 import re
+import tempfile
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+import torch
 
 from robustdml_ops.doctor.finding import Finding
 
 _POOLS = re.compile(r"/(lib(?:gomp|iomp5|omp)[^/]*\.so[^/]*)$")
 _MAPS = Path("/proc/self/maps")
 _STAT = Path("/proc/stat")
+# The limit of a control group (a container, a Slurm job) on processor time.
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+# A value of OMP_NUM_THREADS: a number for each level of nested regions.
+_NUMBERS = re.compile(r"\s*[1-9]\d*\s*(,\s*[1-9]\d*\s*)*")
+
+
+def threads(quota: Path = _QUOTA) -> Finding:
+    """Compare PyTorch's threads and OMP_NUM_THREADS with the processors that this process may use."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    limit, asked = _limit(quota), os.environ.get("OMP_NUM_THREADS")
+    usable = allowed if limit is None else max(1, min(allowed, round(limit)))
+    number = torch.get_num_threads()
+    facts = {"threads": number, "processors": allowed, "quota": limit, "OMP_NUM_THREADS": asked}
+    told = f"{number} threads on {allowed} processors" + ("" if limit is None else f", of which it may use {limit:g}")
+    way_out = None
+    if asked is not None and not _NUMBERS.fullmatch(asked):
+        way_out = (
+            f"OMP_NUM_THREADS={asked!r} is no number from 1 on, and is passed over: set it to {usable}, or unset it"
+        )
+    elif number > usable:
+        way_out = f"set OMP_NUM_THREADS={usable}: more threads than processors wait for each other"
+    return Finding("threads", told, way_out, facts)
+
+
+def _limit(quota: Path) -> float | None:
+    """Number of processors whose time the control group grants; None: no limit."""
+    try:
+        most, period = quota.read_text().split()
+        return None if most == "max" else int(most) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
 
 
 def pools(maps: Path = _MAPS) -> Finding:
-    """OpenMP libraries in this process: with two, two pools of threads share the processors."""
+    """Find the OpenMP libraries in this process: with two, two thread pools share the processors."""
     try:
         lines = maps.read_text(errors="replace").splitlines()
     except OSError:
         return Finding("OpenMP", "can't be told on this system")
-    # A library that was replaced since it was loaded is marked; names may have blanks.
+    # Linux marks a library that was replaced since it was loaded; names may have blanks.
     mapped = [line.split(maxsplit=5)[5].removesuffix(" (deleted)") for line in lines if line.count("/")]
     files = sorted({path for path in mapped if _POOLS.search(path)})
-    names = [Path(file).name for file in files]
-    facts = {"libraries": files}
+    way_out = None
     if len(files) > 1:
         way_out = (
             "two pools of threads share the processors: let PyTorch alone bring one, which the native module shares; "
             "often another package was installed by another channel than PyTorch"
         )
-        return Finding("OpenMP", ", ".join(names), way_out, facts)
-    return Finding("OpenMP", ", ".join(names) or "none", facts=facts)
+    names = ", ".join(Path(file).name for file in files)
+    return Finding("OpenMP", names or "none", way_out, {"libraries": files})
 
 
 def busy(seconds: float = 0.25, stat: Path = _STAT) -> Finding:
-    """How much of the machine others are using, over a moment in which this process sleeps."""
+    """Measure how busy the machine is while this process sleeps."""
     try:
         before = _ticks(stat)
         time.sleep(seconds)
         idle, total = (after - at_first for after, at_first in zip(_ticks(stat), before, strict=True))
     except (OSError, ValueError, IndexError):
         return Finding("other work", "can't be told on this system")
-    share = 1 - idle / max(1, total)
-    facts = {"busy": round(share, 3)}
-    told = f"{share:.0%} of the machine is busy"
-    if share > 0.25:
-        return Finding(
-            "other work", told, "time nothing now; for training set OMP_WAIT_POLICY=passive before Python starts", facts
-        )
-    return Finding("other work", told, facts=facts)
+    load = 1 - idle / max(1, total)
+    way_out = None
+    if load > 0.25:
+        way_out = "time nothing now; for training set OMP_WAIT_POLICY=passive before Python starts"
+    return Finding("other work", f"{load:.0%} of the machine is busy", way_out, {"busy": round(load, 3)})
 
 
 def _ticks(stat: Path) -> tuple[int, int]:
     """Idle and all ticks of all processors."""
     numbers = [int(number) for number in stat.read_text().splitlines()[0].split()[1:9]]
     return numbers[3] + numbers[4], sum(numbers)
+
+
+def folders(others: Mapping[str, Callable[[], Path]]) -> Finding:
+    """Write into the caller's folders, the one for temporary files and Triton's cache."""
+    asked = {**others, "temporary files (TMPDIR)": lambda: Path(tempfile.gettempdir())}
+    if torch.cuda.is_available():
+        asked["kernels of Triton (TRITON_CACHE_DIR)"] = _triton_cache
+    found = {name: _tried(folder) for name, folder in asked.items()}
+    told = "; ".join(f"{name}: {folder or 'none'}" for name, (folder, _) in found.items())
+    facts = {name: {"folder": folder, "broken": reason} for name, (folder, reason) in found.items()}
+    wrong = "; ".join(f"{name}: {reason}" for name, (_, reason) in found.items() if reason is not None)
+    way_out = f"name another folder in the variable: {wrong}" if wrong else None
+    return Finding("folders", told, way_out, facts)
+
+
+def _triton_cache() -> Path:
+    return Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
+
+
+def _tried(find: Callable[[], Path]) -> tuple[str | None, str | None]:
+    """The folder, and the reason why it can't be written to; None where there is none of either."""
+    try:
+        folder = find()
+    except (OSError, RuntimeError) as error:
+        return None, str(error)
+    try:
+        # Permissions alone don't tell (a full disk, a read-only mount), so write; if need be, into the nearest parent.
+        there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+        with tempfile.TemporaryFile(dir=there) as file:
+            file.write(b"x")
+            file.flush()
+    except OSError as error:
+        return str(folder), f"{folder} can't be written to ({(error.strerror or str(error)).lower()})"
+    return str(folder), None

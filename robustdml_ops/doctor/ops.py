@@ -1,4 +1,4 @@
-"""Every op on every backend and device: which one serves, and how far from float64."""
+"""Which backend serves each op on a device, and how far its results are from float64."""
 
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -15,9 +15,9 @@ from robustdml_ops.ops.similarity.sweep import BACKENDS as SIMILARITY_BACKENDS
 
 B, C, D = 48, 300, 32
 Results = tuple[Tensor, ...]
-# Errors of the largest value, in units of the type's rounding: sums of so many float32 terms are within a few hundred.
-_MOST = 2000
-_REDUCED = 2.0**-6  # with operands of bfloat16 or TF32
+# Tolerances relative to the largest value. Sums of this many float32 terms stay within a few hundred roundings.
+_MOST = 2000 * torch.finfo(torch.float32).eps
+_REDUCED = 2.0**-6  # with TF32 operands
 
 
 def _with_gradients(value: Callable[..., Tensor], *inputs: Tensor) -> Results:
@@ -80,7 +80,7 @@ def _of_kappa(function: Callable[..., Tensor], first: float) -> Callable[["Given
 
 
 class Given:
-    """Inputs of all ops, of one type on one device, the same numbers whatever those are."""
+    """Inputs of all ops: the same numbers in every type and on every device."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -91,7 +91,7 @@ class Given:
 
 
 _Op = Callable[[Given, str], Results]
-# The rooms with a table of backends, each with its ops.
+# Each room: its backends by name, and its ops.
 ROOMS: dict[str, tuple[Mapping[str, Any], Mapping[str, _Op]]] = {
     "anchor": (anchor.sweep.BACKENDS, {"anchor_loss": _anchor}),
     "classes": (classes.sweep.BACKENDS, {"class_lse": _classes}),
@@ -121,33 +121,32 @@ ROOMS: dict[str, tuple[Mapping[str, Any], Mapping[str, _Op]]] = {
             "superloss": lambda given, backend: (ops.superloss(given.values, 0.5, 0.5, backend=backend),),
         },
     ),
-    # Random by design; its backends give the same bits, which a test holds.
+    # No float64 reference: the draws are random, and a test holds that all backends give the same bits.
     "self_paced": (self_paced.BACKENDS, {}),
 }
 
 
 def served(device: torch.device) -> list[Finding]:
-    """What serves each room on ``device``, why the others do not, and how exact each is."""
+    """A finding for the backends on ``device``, and one for each room."""
     found = [_backends(device)]
     for room in ROOMS:
         try:
             found.append(_room(room, device))
-        except Exception as error:  # as in `_error`, of the reference itself
+        except Exception as error:  # raised by the float64 reference
             found.append(Finding.of_failure(f"{room} on {device.type}", error))
     return found
 
 
 def _backends(device: torch.device) -> Finding:
-    """The backends that can run on ``device``, in the order in which they are tried, and why the others can't."""
+    """The backends that can run on ``device``, in order of preference, and why the others can't."""
     names = able(device, UNAVAILABLE)
     unable = {name: reason for name in UNAVAILABLE if (reason := _reason(name, device)) is not None}
     told = ", then ".join(names) + "".join(f"; not {name}: {reason}" for name, reason in unable.items())
-    facts = {"able": names, "unable": unable, "asked_for": os.environ.get("ROBUSTDML_BACKEND")}
-    asked = facts["asked_for"]
+    asked = os.environ.get("ROBUSTDML_BACKEND")
+    facts, way_out = {"able": names, "unable": unable, "asked_for": asked}, None
     if asked and asked != "auto" and asked not in names:
         way_out = f"ROBUSTDML_BACKEND={asked} can't be had: unset it, or name one of {', '.join(names)}"
-        return Finding(f"backends on {device.type}", told, way_out, facts)
-    return Finding(f"backends on {device.type}", told, facts=facts)
+    return Finding(f"backends on {device.type}", told, way_out, facts)
 
 
 def _room(room: str, device: torch.device) -> Finding:
@@ -164,18 +163,19 @@ def _room(room: str, device: torch.device) -> Finding:
         told += ", ".join(f"{name} {_written(found.values())}" for name, found in errors.items())
     others = {name: "it has no kernels for this" for name in UNAVAILABLE if name not in table}
     told += "".join(f"; not {name}: {reason}" for name, reason in others.items() if _reason(name, device) is None)
+    most = _REDUCED if device.type == "cuda" else _MOST  # PyTorch may be set to multiply in TF32 on a GPU
     wrong = [
         (name, f"{op_name} by {name}: {error}")
         for name, found in errors.items()
         for op_name, error in found.items()
-        if isinstance(error, str) or not error <= _tolerance(device)
+        if isinstance(error, str) or not error <= most
     ]
     facts = {"serves": names[0], "able": names, "errors": errors, "others": others}
     return Finding(f"{room} on {device.type}", told, _way_out(wrong), facts)
 
 
 def able(device: torch.device, table: Mapping[str, Any]) -> list[str]:
-    """The backends of a room that can run on a device, in the order in which they are tried."""
+    """The backends of ``table`` that can run on ``device``, in order of preference."""
     return [name for name in preference(device) if name in table and _reason(name, device) is None]
 
 
@@ -187,22 +187,17 @@ def _way_out(wrong: list[tuple[str, str]]) -> str | None:
     if not wrong:
         return None
     told = "; ".join(text for _, text in wrong)
-    # Python calls functions that the module does not have, or with other arguments.
+    # A function is missing in the module, or takes other arguments.
     if all(name == "native" and ("AttributeError" in text or "TypeError" in text) for name, text in wrong):
         return f"the native module is of another version of this package: reinstall the package ({told})"
     return f"set ROBUSTDML_BACKEND=eager, and report it with this output: {told}"
 
 
-def _tolerance(device: torch.device) -> float:
-    # A card may multiply float32 by TF32, if PyTorch is set to.
-    return _REDUCED if device.type == "cuda" else _MOST * torch.finfo(torch.float32).eps
-
-
 def _error(op: Callable[[Given, str], Results], backend: str, device: torch.device, exact: Results) -> float | str:
-    """Largest difference of all results, each against its own largest value; or what the op said."""
+    """Largest error of the op's results, each relative to its largest value; or the message of its exception."""
     try:
         found = op(Given(device, torch.float32), backend)
-    except Exception as error:  # whatever ails a backend is what is asked for
+    except Exception as error:  # any failure of the backend is the result
         return f"{type(error).__name__}: {error}".splitlines()[0]
     errors = [
         float((mine.double().cpu() - true).abs().max() / true.abs().max().clamp(min=1e-300))
@@ -212,5 +207,5 @@ def _error(op: Callable[[Given, str], Results], backend: str, device: torch.devi
 
 
 def _written(errors: Collection[float | str]) -> str:
-    """The largest."""
+    """The largest error in a digit, or "fails"."""
     return "fails" if any(isinstance(error, str) for error in errors) else f"{max(map(float, errors)):.0e}"

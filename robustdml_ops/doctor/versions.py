@@ -1,4 +1,4 @@
-"""Versions, devices, and what the native module was built for against what is here."""
+"""Versions, devices, and whether the native module fits them."""
 
 import platform
 import re
@@ -12,14 +12,13 @@ import robustdml_ops
 from robustdml_ops.backends import native_module
 from robustdml_ops.doctor.finding import Finding
 
-# What an op or a recipe may use, beside PyTorch.
+# Optional packages, and NumPy.
 _PACKAGES = ("numpy", "triton", "pytorch-metric-learning")
-# What the NVIDIA driver tells of itself.
 _DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def versions() -> Finding:
-    """Of Python, this package, PyTorch and what both may use."""
+    """Versions of Python, this package, PyTorch and the packages that they may use."""
     found: dict[str, str | None] = {
         "python": platform.python_version(),
         "robustdml_ops": robustdml_ops.__version__,
@@ -31,7 +30,7 @@ def versions() -> Finding:
 
 
 def devices(driver_file: Path = _DRIVER) -> Finding:
-    """Processors, CUDA devices and their driver."""
+    """The processor, the CUDA devices and their driver."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         cards = [_card(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
@@ -42,17 +41,17 @@ def devices(driver_file: Path = _DRIVER) -> Finding:
     told += "" if built is None else f", PyTorch built for CUDA {built}"
     facts = {"cuda_devices": cards, "torch_cuda": built, "driver": driver}
     complaint = "; ".join(str(one.message).splitlines()[0] for one in said)
+    way_out = None
     if built is not None and not cards and (seen > 0 or complaint):
         way_out = (
-            f"PyTorch can't use the card ({complaint or 'it does not say why'}): see what `nvidia-smi` says; a driver"
+            f"PyTorch can't use the card ({complaint or 'it does not say why'}): see what `nvidia-smi` says; a driver "
+            f"that is too old for CUDA {built} has to be updated"
         )
-        return Finding("devices", told, f"{way_out} that is too old for CUDA {built} has to be updated", facts)
-    if built is None and driver is not None:
+    elif built is None and driver is not None:
         way_out = (
             "there is an NVIDIA driver, and this PyTorch is for the CPU alone: to use the card, install one with CUDA"
         )
-        return Finding("devices", told, way_out, facts)
-    return Finding("devices", told, facts=facts)
+    return Finding("devices", told, way_out, facts)
 
 
 def _card(number: int) -> str:
@@ -70,7 +69,7 @@ def _driver(file: Path) -> str | None:
 
 
 def native() -> Finding:
-    """The native module: whether it is there, and for which cards and driver it was built."""
+    """Whether the native module loads, and for which GPUs and driver it was built."""
     reason = native_module.unavailable(torch.device("cpu"), torch.float32)
     if reason is not None:
         there = sorted(file.name for file in Path(robustdml_ops.__file__).parent.glob("_native*"))
@@ -92,12 +91,12 @@ def native() -> Finding:
         driver = facts["cuda_driver"]
         told += f", built by CUDA {_cuda(facts['cuda_runtime'])}; "
         told += f"the driver supports CUDA {_cuda(driver)}" if driver else "there is no driver"
-    if not torch.cuda.is_available():
-        return Finding("native module", told, facts=facts)
-    reason = native_module.unavailable(torch.device("cuda"), torch.float32)
-    if reason is None or _version("triton") is not None:
-        return Finding("native module", told if reason is None else f"{told}; {reason}", facts=facts)
-    return Finding("native module", f"{told}; {reason}", "install triton, or the native module for this card", facts)
+    way_out = None
+    if torch.cuda.is_available() and (reason := native_module.unavailable(torch.device("cuda"), torch.float32)):
+        told += f"; {reason}"
+        if _version("triton") is None:
+            way_out = "install triton, or the native module for this card"
+    return Finding("native module", told, way_out, facts)
 
 
 def _cuda(number: int) -> str:

@@ -1,4 +1,4 @@
-"""The doctor finds what is wrong, and says what to do; without the extras, too."""
+"""The doctor finds each fault and names its remedy, with the library's own dependencies alone."""
 
 import json
 import os
@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from robustdml_ops.backends import native_module
-from robustdml_ops.doctor import command, folders, machine, ops, speed, threads, versions
-from robustdml_ops.doctor.command import main
+from robustdml_ops.doctor import command, machine, main, ops, speed, versions
 
 CPU = torch.device("cpu")
 
@@ -73,9 +72,9 @@ def test_more_threads_than_processors_is_a_finding(monkeypatch):
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        assert threads.threads(Path("nowhere")).well
+        assert machine.threads(Path("nowhere")).well
         torch.set_num_threads(10_000)
-        assert "OMP_NUM_THREADS" in threads.threads(Path("nowhere")).way_out
+        assert "OMP_NUM_THREADS" in machine.threads(Path("nowhere")).way_out
     finally:
         torch.set_num_threads(before)
 
@@ -132,6 +131,11 @@ def test_exit_status_and_json_agree(capsys, monkeypatch):
     assert all((one["way_out"] is None) == one["well"] for one in told["findings"])
 
 
+def test_it_runs_as_a_module():
+    done = subprocess.run([sys.executable, "-m", "robustdml_ops.doctor", "--help"], capture_output=True, text=True)
+    assert done.stdout.startswith("usage: python -m robustdml_ops.doctor [-h] [--json]"), done.stderr
+
+
 def test_it_needs_no_extra():
     """In a process where what the extras bring can't be imported."""
     code = (
@@ -144,10 +148,8 @@ def test_it_needs_no_extra():
         "sys.meta_path.insert(0, Nothing())\n"
         "from robustdml_ops.doctor import speed\n"
         "speed.C, speed.SECONDS = 500, 0.05\n"
-        "from robustdml.__main__ import main\n"
-        "sys.argv = ['robustdml', 'doctor']\n"
-        "status = main()\n"
-        "print('status', status)"
+        "from robustdml_ops.doctor import main\n"
+        "print('status', main([]))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.splitlines()[-1] in ("status 0", "status 1")
@@ -171,7 +173,7 @@ def test_a_number_of_threads_that_is_none_is_a_finding(asked, well, monkeypatch)
     monkeypatch.setenv("OMP_NUM_THREADS", asked)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    found = threads.threads(Path("nowhere"))
+    found = machine.threads(Path("nowhere"))
     torch.set_num_threads(before)
     assert found.well == well
     assert well or f"OMP_NUM_THREADS={asked!r} is no number" in found.way_out
@@ -186,22 +188,24 @@ def test_what_a_container_may_use_counts(quota, usable, tmp_path, monkeypatch):
     (tmp_path / "cpu.max").write_text(quota)
     before = torch.get_num_threads()
     torch.set_num_threads(4)
-    found = threads.threads(tmp_path / "cpu.max")
+    found = machine.threads(tmp_path / "cpu.max")
     torch.set_num_threads(before)
     assert found.well == (usable is None)
     assert usable is None or found.way_out.startswith(f"set OMP_NUM_THREADS={usable}:")
 
 
-def test_folders_that_cannot_be_written_to(tmp_path, monkeypatch):
-    monkeypatch.setenv("ROBUSTDML_CACHE", str(tmp_path / "cache" / "deep"))
-    assert folders.folders().well
+def test_folders_that_cannot_be_written_to(tmp_path):
+    def no_home():
+        raise RuntimeError("could not determine home directory")
+
+    assert machine.folders({"cache": lambda: tmp_path / "cache" / "deep"}).well
     assert not (tmp_path / "cache").exists()
-    # To root all folders may be written to; no file can be a folder to anyone.
+    # Root may write to any folder; a file is no folder to anyone.
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("ROBUSTDML_CACHE", str(tmp_path / "file" / "cache"))
-    found = folders.folders()
+    found = machine.folders({"cache": lambda: tmp_path / "file" / "cache", "other": no_home})
     assert not found.well
-    assert f"ROBUSTDML_CACHE): {tmp_path / 'file' / 'cache'} can't be written to (" in found.way_out
+    assert f"cache: {tmp_path / 'file' / 'cache'} can't be written to (" in found.way_out
+    assert "other: could not determine home directory" in found.way_out
 
 
 @pytest.mark.parametrize("text", ["NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22\n", ""])
@@ -236,7 +240,7 @@ def test_what_cannot_be_looked_at_is_a_finding_and_the_rest_is_told(monkeypatch)
         monkeypatch.setattr(module, name, fails)
     monkeypatch.setattr(speed, "sweep_against_products", fails)
     monkeypatch.setattr(ops, "ROOMS", {"otsu": ops.ROOMS["otsu"], "none": ({}, {})})
-    findings = {one.name: one for one in command.examine()}
+    findings = {one.name: one for one in command.examine({})}
     ill = {"versions", "native module", "OpenMP", "speed on cpu", "other work", "none on cpu"}
     assert ill <= {name for name, one in findings.items() if not one.well}
     assert findings["versions"].told == "could not be looked at: OSError: no such"
@@ -253,33 +257,31 @@ sys.meta_path.insert(0, Broken())
 from robustdml_ops.doctor import speed
 speed.C, speed.SECONDS = 500, 0.05
 ctypes.CDLL(sys.argv.pop())
-from robustdml.__main__ import main
-sys.exit(main())
+from pathlib import Path
+from robustdml_ops.doctor import main
+sys.exit(main(["--json"], "command", {"cache": lambda: Path("/dev/null/cache")}))
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="libraries of Linux")
 def test_everything_wrong_at_once(tmp_path):
-    """No home, no folder for the cache, no number of threads, no such backend, no native module, two pools."""
+    """A folder that can't be written to, no number of threads, no such backend, no native module, two pools."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     torchs = [line.split(maxsplit=5)[5] for line in maps if "libgomp" in line]
     if not torchs:
         pytest.skip("this PyTorch brings no libgomp of its own")
     second = tmp_path / "libgomp-of-another.so.1"
     shutil.copy(torchs[0], second)
-    (tmp_path / "file").write_text("")
-    environment = {name: value for name, value in os.environ.items() if name not in ("HOME", "XDG_CACHE_HOME")}
-    cache = str(tmp_path / "file" / "cache")
-    environment |= {"OMP_NUM_THREADS": "many", "ROBUSTDML_BACKEND": "triton", "ROBUSTDML_CACHE": cache}
-    environment["OMP_WAIT_POLICY"] = "passive"  # The others of these threads are not to spin.
-    call = [sys.executable, "-c", UNDER_HOSTILE_CIRCUMSTANCES, "doctor", "--json", str(second)]
+    environment = os.environ | {"OMP_NUM_THREADS": "many", "ROBUSTDML_BACKEND": "triton"}
+    environment["OMP_WAIT_POLICY"] = "passive"  # more threads than processors must not spin
+    call = [sys.executable, "-c", UNDER_HOSTILE_CIRCUMSTANCES, str(second)]
     done = subprocess.run(call, capture_output=True, text=True, env=environment)
     assert done.returncode == 1, done.stderr
     ill = {one["name"]: one["way_out"] for one in json.loads(done.stdout)["findings"] if not one["well"]}
     for name, words in {
         "native module": "install a wheel for this Python",
         "threads": "OMP_NUM_THREADS='many' is no number",
-        "folders": "ROBUSTDML_CACHE",
+        "folders": "cache: /dev/null/cache can't be written to",
         "backends on cpu": "ROBUSTDML_BACKEND=triton can't be had: unset it, or name one of eager",
         "OpenMP": "two pools of threads",
     }.items():
@@ -290,11 +292,12 @@ def test_everything_wrong_at_once(tmp_path):
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no device that is always full")
 def test_findings_that_cannot_be_printed_are_no_success():
     code = (
-        "import sys; from robustdml_ops.doctor import command; command.examine = lambda: []\n"
+        "import sys; from robustdml_ops.doctor import command; command.examine = lambda folders: []\n"
         "command._show = lambda _: print('found')\n"
         "sys.exit(command.main([]))"
     )
     with open("/dev/full", "w") as full:
         done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
-    assert "what was found could not be printed: [Errno 28]" in done.stderr and "Traceback" not in done.stderr
+    assert "robustdml_ops.doctor: the findings could not be printed: [Errno 28]" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,8 +1,9 @@
-"""``robustdml doctor``: see :mod:`robustdml_ops.doctor`, which runs without the extra of the recipes, too."""
+"""``robustdml doctor``: :mod:`robustdml_ops.doctor`, which also looks at the application's cache."""
 
 import argparse
 
-from robustdml_ops.doctor.command import main
+from robustdml.cache import user_cache
+from robustdml_ops import doctor
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,3 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Examine this machine."""
     return main(["--json"] if arguments.json else [])
+
+
+def main(argv: list[str]) -> int:
+    """Examine this machine."""
+    return doctor.main(argv, "robustdml doctor", {"cache of data (ROBUSTDML_CACHE)": user_cache})
