@@ -1,6 +1,4 @@
-"""Effect of PRISM's extensions on synthetic classes: ``python -m experiments.bench.prism_extensions``."""
-
-import math
+"""PRISM's correction of κ in small classes, and its bank without own copies: ``python -m experiments.bench.prism_extensions``."""
 
 import torch
 from sklearn.metrics import roc_auc_score
@@ -8,69 +6,6 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from robustdml_ops.robust import PRISM
-from robustdml_ops.robust.prism.scores import Scores
-from robustdml_ops.robust.prism.thresholds import PerClassThreshold, TopR
-
-CLASSES, EPOCHS = 300, 8
-
-
-def scores(samples: int, noise_rate: float, drift: float) -> tuple[Tensor, Tensor]:
-    """(steps, C) scores, a sample of each class at a time, and which are of wrong labels.
-
-    Every class has a level of its own (standard deviation 3); right labels score 1.5 above it, wrong ones 1.5 below,
-    with unit spread. All scores drift upwards.
-    """
-    random = torch.Generator().manual_seed(0)
-    level = 3 * torch.randn(CLASSES, generator=random)
-    wrong = torch.rand(samples, CLASSES, generator=random) < noise_rate
-    order = [torch.rand(samples, CLASSES, generator=random).argsort(0) for _ in range(EPOCHS)]
-    wrong = torch.cat([wrong.gather(0, places) for places in order])
-    progress = torch.arange(EPOCHS * samples)[:, None] / samples
-    noise = torch.randn(wrong.shape, generator=random)
-    return level + torch.where(wrong, -1.5, 1.5) + noise + drift * progress, wrong
-
-
-class Stochastic:
-    """Robbins–Monro: a step up by eta·R·spread, or down by eta·(1 − R)·spread where the score lay below."""
-
-    def __init__(self, noise_rate: float, eta: float) -> None:
-        self.noise_rate, self.eta = noise_rate, eta
-        self.quantile, self.spread = torch.full((CLASSES,), -math.inf), torch.full((CLASSES,), 0.1)
-
-    def __call__(self, scores: Scores, labels: Tensor) -> Tensor:
-        before = self.quantile
-        if torch.isinf(before).any():
-            self.quantile = scores.values
-            return before
-        self.spread = 0.95 * self.spread + 0.05 * (scores.values - before).abs()
-        below = (scores.values <= before).float()
-        self.quantile = before + self.eta * self.spread * (self.noise_rate - below)
-        return before
-
-
-def simulate(threshold, values: Tensor, wrong: Tensor, samples: int) -> str:
-    """Rate of rejection with its deviation between classes; precision and recall of what is kept."""
-    labels, known = torch.arange(CLASSES), torch.ones(CLASSES, dtype=torch.bool)
-    kept = torch.stack([row > threshold(Scores(row, known), labels) for row in values])[samples:]
-    right = ~wrong[samples:]
-    rate = 1 - kept.float().mean(0)
-    precision, recall = (kept & right).sum() / kept.sum(), (kept & right).sum() / right.sum()
-    return f"{rate.mean():.3f} ± {rate.std():.3f} | {precision:.3f} | {recall:.3f}"
-
-
-def thresholds() -> None:
-    """One quantile per class, by its last scores or by stochastic approximation, against one for all."""
-    print("| R | samples a class | drift an epoch | threshold | rate | precision | recall |\n" + "|---" * 7 + "|")
-    for noise_rate, samples, drift in ((0.3, 54, 0.5), (0.5, 54, 0.0), (0.5, 54, 0.5), (0.5, 54, 2.0), (0.5, 8, 0.5)):
-        values, wrong = scores(samples, noise_rate, drift)
-        contenders = {"one for all (top-r)": TopR(noise_rate)}
-        for window in (5, 10, 20, 30, 60):
-            contenders[f"last {window}"] = PerClassThreshold(noise_rate, window, CLASSES, torch.float32)
-        for eta in (0.1, 0.3, 1.0):
-            contenders[f"stochastic, step {eta}"] = Stochastic(noise_rate, eta)
-        for name, threshold in contenders.items():
-            result = simulate(threshold, values, wrong, samples)
-            print(f"| {noise_rate} | {samples} | {drift} | {name} | {result} |")
 
 
 def draw(directions: Tensor, spread: float) -> Tensor:
@@ -85,7 +20,7 @@ def related_classes(classes: int, dim: int) -> Tensor:
 
 def small_classes() -> None:
     """Half of the classes have 5 rows in the bank, half 50; half of the new samples have a wrong label."""
-    print("\n| spread | score | AUC | recall, 5 rows | recall, 50 rows |\n" + "|---" * 5 + "|")
+    print("| spread | score | AUC | recall, 5 rows | recall, 50 rows |\n" + "|---" * 5 + "|")
     C, D = 200, 128
     for spread in (1.5, 2.0, 2.5):
         torch.manual_seed(0)
@@ -123,6 +58,5 @@ def own_copies() -> None:
 
 
 if __name__ == "__main__":
-    thresholds()
     small_classes()
     own_copies()
