@@ -8,14 +8,20 @@ COMPILE := $(BIN)/uv pip compile -q --constraint constraints.txt --universal --p
 OWN_FILES := .ci .github app bench csrc docs examples experiments python_ref release robustdml_ops tests website $(wildcard *.md *.py *.toml *.cff) Dockerfile Makefile
 NATIVE_SOURCES := CMakeLists.txt setup.py pyproject.toml app/pyproject.toml $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*)
 
-.PHONY: demo test lint bench docs docs-links sanitize fuzz leaks kills wheels check-wheels requirements clean
+.PHONY: demo test test-all lint bench docs docs-links sanitize fuzz leaks kills wheels check-wheels requirements clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.native
 	$(BIN)/python -m experiments demo --out out
 
+# Of the library, the application and the experiments; test-all has the tests marked `nightly`, too.
+PYTEST := OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist worksteal
+
 test: $(VENV)/.native
-	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist worksteal
+	$(PYTEST) -m "not nightly"
+
+test-all: $(VENV)/.native
+	$(PYTEST)
 
 lint: $(VENV)/.native
 	$(BIN)/ruff check .
