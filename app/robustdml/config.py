@@ -4,12 +4,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from robustdml.errors import UnknownNameError, UsageError
-from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER, FilterOptions
+from robustdml.filters.options import AUDIT, BY_OTSU, FILTERS, NO_FILTER, FilterOptions
 from robustdml.methods import METHODS, option_groups
-from robustdml.noise import noise_rate, parse_noise
 from robustdml.options import OptionSet, check_bounds
 from robustdml.review.uses import CONFIDENCE, DROP, TRAINING_USES, WEIGHT
-from robustdml_ops.robust.prism.settings import BY_OTSU
 
 RANDOM, PRINCIPAL = "random", "principal"
 STARTS = (RANDOM, PRINCIPAL)
@@ -29,17 +27,12 @@ class TrainingConfig:
     ----------
     method : str
         A key of `robustdml.methods.METHODS`.
-    noise : str
-        What is done to the training labels: ``none``, or ``KIND:RATE`` with a key of
-        `robustdml.noise.NOISES`.
-    taxonomy : str
-        Tree of the classes for semantic noise, as in `experiments.taxonomy.load_taxonomy`; empty for the one
-        that goes with the data.
     noise_rate : float or None
-        Share of wrong labels that a filter is told, in [0, 1]; None for that of `noise`, the true one, as papers do.
-        The thresholds "otsu" and "cautious" are not told it: a number is the most that they reject of a class.
+        Rate of wrong labels that a filter assumes, in [0, 1]; None for the true rate of the data, as in the papers, or
+        0 where the true labels are not known. The thresholds "otsu" and "cautious" need none: a number is the most that
+        they reject of a class.
     seed : int
-        Of initialisation, batches and noise.
+        Seed of initialisation and batches.
     epochs : int
         Passes over the training split.
     batch_size : int
@@ -91,8 +84,6 @@ class TrainingConfig:
     """
 
     method: str = "robust"
-    noise: str = "none"
-    taxonomy: str = ""
     noise_rate: float | None = None
     seed: int = 0
     epochs: int = 15
@@ -120,7 +111,6 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise UnknownNameError("method", self.method, METHODS)
-        parse_noise(self.noise)
         if self.noise_rate is not None and not 0 <= self.noise_rate <= 1:
             raise UsageError(f"noise_rate={self.noise_rate}: expected a share between 0 and 1")
         if self.amp not in ("none", "bf16"):
@@ -232,14 +222,13 @@ class TrainingConfig:
 
     @property
     def needs_noise_rate(self) -> bool:
-        """Whether the filter's threshold has to be told the share of wrong labels."""
+        """Whether the filter's threshold needs the rate of wrong labels."""
         options = self.filter_options
         return options.kind in FILTERS and options.threshold not in (*BY_OTSU, "fixed")
 
-    @property
-    def told_noise_rate(self) -> float | None:
-        """Share of wrong labels that a filter is told: the setting, or the true one for thresholds that need one."""
-        return noise_rate(self.noise) if self.noise_rate is None and self.needs_noise_rate else self.noise_rate
+    def assumed_noise_rate(self, true_rate: float) -> float | None:
+        """Rate of wrong labels that the filter assumes: the setting, or the true one if its threshold needs a rate."""
+        return true_rate if self.noise_rate is None and self.needs_noise_rate else self.noise_rate
 
     def as_dict(self) -> dict[str, Any]:
         """All settings as they are to be stored, the filter that the method asks for among them.

@@ -96,7 +96,8 @@ def train(
     config : TrainingConfig
         Settings.
     data : RetrievalData
-        Images or features with true labels; the noise is applied here, to the training labels alone.
+        Images or features with their labels, wrong ones among them; with `Split.true_labels` the report says how well
+        the run tells these.
     out : Path, optional
         Folder for ``checkpoint.pt``, ``history.jsonl``, ``metrics.json`` and ``model.pt``; nothing is written without
         it.
@@ -130,8 +131,7 @@ def train(
     Examples
     --------
     >>> from robustdml.data import load_data
-    >>> config = TrainingConfig(method="smooth-proxy-anchor", noise="symmetric:0.5")
-    >>> result = train(config, load_data("glyphs"))  # doctest: +SKIP
+    >>> result = train(TrainingConfig(method="smooth-proxy-anchor"), load_data("glyphs"))  # doctest: +SKIP
     """
     if resume and out is None:
         raise UsageError("resume needs the folder of the run (out)")
@@ -206,7 +206,7 @@ def _result(run: Run, untouched: dict[str, float]) -> TrainingResult:
     config = run.config
     summary: dict[str, Any] = {
         "method": config.method,
-        "noise": config.noise,
+        "noise": run.prepared.data.noise,
         "seed": config.seed,
         "data": run.data_summary,
         "test": _test_sizes(run.prepared.data.test.labels),

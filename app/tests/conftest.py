@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from robustdml.data import RetrievalData, Split
+from robustdml.noise import with_wrong_labels
 
 
 @pytest.fixture(autouse=True)
@@ -34,3 +35,9 @@ def tiny_images():
         return Split(pixels, features.labels, features.class_names)
 
     return RetrievalData("glyphs", split(60, 6, 3), split(45, 5, 4))
+
+
+@pytest.fixture
+def noisy(clusters):
+    """The clusters with 30 % wrong labels."""
+    return with_wrong_labels(clusters, "symmetric:0.3", seed=0)

@@ -15,6 +15,7 @@ from robustdml.data import load_data
 from robustdml.errors import UsageError
 from robustdml.filters.filter import Judged
 from robustdml.networks.preparation import prepare
+from robustdml.noise import with_wrong_labels
 from robustdml.review.findings import Finding, read_findings, write_findings
 from robustdml.run.run import Run
 from robustdml.train import train
@@ -85,23 +86,22 @@ def test_samples_weigh_as_much_as_their_labels_are_believed(source, method):
         torch.testing.assert_close(run._batch_loss(embeddings, rows, judged), expected)
 
 
-def test_noise_of_a_run_is_what_was_audited(tmp_path, clusters):
-    """Of labels that were drawn wrong the truth is known: what is left is told by it."""
-    config = TrainingConfig(noise="symmetric:0.3", epochs=1, method="contrastive")
-    noisy = Run(config, prepare(config, clusters, CPU), CPU)
+def test_noise_of_a_run_is_what_was_audited(tmp_path, clusters, noisy):
+    """Where the true labels are known, the wrong ones that an audit has left are counted."""
+    config = TrainingConfig(epochs=1, method="contrastive")
     names = clusters.train.class_names
     findings = []
-    for row, (label, truth) in enumerate(zip(noisy.labels.tolist(), clusters.train.labels.tolist(), strict=True)):
+    for row, (label, truth) in enumerate(zip(noisy.train.labels.tolist(), clusters.train.labels.tolist(), strict=True)):
         verdict = "wrong" if label != truth and row % 2 else "right"
         findings.append(Finding(str(row), names[label], 0.5, names[truth], 0.95, verdict, -1))
     write_findings(tmp_path / "labels.csv", findings)
     config = replace(config, labels=str(tmp_path / "labels.csv"), labels_use="correct")
-    result = train(config, clusters)
-    left = np.flatnonzero(noisy.changed)
+    result = train(config, noisy)
+    left = np.flatnonzero(noisy.train.labels != clusters.train.labels)
     assert result.summary["data"]["audited"]["corrected"] == (left % 2).sum()
     assert np.flatnonzero(result.changed).tolist() == left[left % 2 == 0].tolist()
     with pytest.raises(UsageError, match="another label than when they were audited"):
-        train(replace(config, seed=1), clusters)
+        train(config, with_wrong_labels(clusters, "symmetric:0.3", seed=1))
 
 
 def test_from_the_command_line(source, tmp_path, capsys):

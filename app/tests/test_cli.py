@@ -34,10 +34,9 @@ def test_trains_and_resumes(features, tmp_path, capsys):
 
 
 def test_trains_with_a_filter_and_writes_a_report(features, tmp_path, capsys):
-    out, tree = tmp_path / "run", tmp_path / "tree.tsv"
-    tree.write_text("".join(f"{label}\tgroup {label // 4}\n" for label in range(12)))
+    out = tmp_path / "run"
     command = ["train", "--data", features, "--method", "mcl", "--filter", "prism-vmf", "--filter-vmf-epochs", "1"]
-    command += ["--noise", "semantic:0.25", "--taxonomy", str(tree), "--noise-rate", "0.2", "--mcl-margin", "0.4"]
+    command += ["--noise", "symmetric:0.25", "--noise-rate", "0.2", "--mcl-margin", "0.4"]
     command += ["--filter-threshold", "per-class", "--filter-without-copies", "--batch-size", "32", "--epochs", "2"]
     assert main([*command, "--out", str(out), "--device", "cpu"]) == 0
     text = capsys.readouterr().out
@@ -90,8 +89,7 @@ def test_trains_on_a_folder_with_an_own_backbone(tmp_path, monkeypatch, capsys):
         (["--resume"], "--resume needs --out"),
         (["--epochs", "0"], "epochs=0"),
         (["--method", "mcl", "--filter", "prism-proxy"], "filter prism-proxy needs proxies, and method mcl has none"),
-        (["--data", "{features}", "--noise", "semantic:0.5"], "needs a tree of the classes"),
-        (["--data", "{features}", "--noise", "semantic:0.5", "--taxonomy", "nowhere"], "taxonomy 'nowhere'"),
+        (["--data", "{features}", "--noise", "semantic:0.5"], "expected one of none, symmetric:RATE"),
         (["--data", "{features}", "--mcl-margin", "nan", "--method", "mcl"], "method mcl: margin must be"),
         (["--data", "{features}", "--backbone", "a:b"], "holds features"),
         (["--data", "{features}", "--out", "/proc/nowhere/run"], "/proc/nowhere"),
@@ -125,7 +123,7 @@ def test_help_names_every_command_and_option(capsys):
         main(["train", "--help"])
     text = capsys.readouterr().out
     options = ("--noise", "--resume", "--finetune", "--amp", "(default: 256)")
-    assert all(option in text for option in (*options, "--smooth-beta", "--filter-threshold", "--taxonomy"))
+    assert all(option in text for option in (*options, "--smooth-beta", "--filter-threshold"))
 
 
 INTERRUPTED = """
@@ -197,12 +195,12 @@ assert "robustdml.train" in sys.modules and not known, known
 
 @pytest.mark.parametrize(
     ("command", "given", "expected"),
-    [("train", {}, "passive"), ("bench", {}, None), ("train", {"OMP_WAIT_POLICY": "active"}, "active")],
+    [("train", {}, "passive"), ("doctor", {}, None), ("train", {"OMP_WAIT_POLICY": "active"}, "active")],
 )
 def test_threads_that_wait_sleep_unless_somebody_says_otherwise(command, given, expected):
     """Set before PyTorch is imported: OpenMP reads it once."""
     code = (
-        "import os, sys; from robustdml_ops import __main__; assert 'torch' not in sys.modules; "
+        "import os, sys; from robustdml import __main__; assert 'torch' not in sys.modules; "
         f"sys.argv = ['robustdml', '{command}', '--help']\n"
         "try: __main__.main()\nexcept SystemExit: pass\n"
         "print('policy', os.environ.get('OMP_WAIT_POLICY'))"

@@ -71,15 +71,12 @@ def test_usage_names_what_must_be_given():
     "arguments",
     [
         *(["train", option, ""] for option in ("--out", "--config")),
-        ["compare", "--out", ""],
-        ["demo", "--out", ""],
-        ["bench", "--out", ""],
-        ["bench", "--json", ""],
+        ["audit", "DATA", "--out", ""],
     ],
 )
 def test_an_empty_path_is_not_the_current_folder(arguments, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert f"argument {arguments[1]}: the path is empty" in refused(arguments, capsys)
+    assert f"argument {arguments[-2]}: the path is empty" in refused(arguments, capsys)
     assert not list(tmp_path.iterdir())
 
 
@@ -102,7 +99,6 @@ def test_an_empty_path_is_not_the_current_folder(arguments, capsys, tmp_path, mo
         (["--filter", "none", "--filter-window", "5"], "or a method that has one by itself: robust"),
         (["--method", "mcl", "--noise-rate", "0.2"], "--noise-rate is for a filter"),
         (["--method", "procsim", "--filter-window", "5"], "method procsim takes none, for it weighs samples itself"),
-        (["--taxonomy", "unicode", "--noise", "symmetric:0.5"], "--taxonomy has no effect without semantic noise"),
         (["--logger", "tensorboard"], "--logger needs --out"),
     ],
 )

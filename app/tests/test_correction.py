@@ -9,15 +9,21 @@ from robustdml.cli import main
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
 from robustdml.networks.preparation import prepare
+from robustdml.noise import with_wrong_labels
 from robustdml.run.run import Run
 from robustdml.train import train
 
-CONFIG = TrainingConfig(noise="symmetric:0.4", epochs=4, correct=True, averaging=1.0, embedding_size=16)
+CONFIG = TrainingConfig(epochs=4, correct=True, averaging=1.0, embedding_size=16)
 CPU = torch.device("cpu")
 
 
-def test_labels_are_put_right_and_the_memory_keeps_those_given(clusters):
-    run = Run(CONFIG, prepare(CONFIG, clusters, CPU), CPU)
+@pytest.fixture
+def noisy(clusters):
+    return with_wrong_labels(clusters, "symmetric:0.4", seed=0)
+
+
+def test_labels_are_put_right_and_the_memory_keeps_those_given(noisy):
+    run = Run(CONFIG, prepare(CONFIG, noisy, CPU), CPU)
     run.fit_inputs(lambda *_: None)
     real, remembered, taught = run.method.observe, run.filter.remember, []
 
@@ -39,11 +45,11 @@ def test_labels_are_put_right_and_the_memory_keeps_those_given(clusters):
     assert last["corrected_share"] > 0.2 and last["corrected_right"] > 0.9
 
 
-def test_a_resumed_run_equals_an_unbroken_one(clusters, tmp_path):
-    train(replace(CONFIG, epochs=2), clusters, out=tmp_path / "broken")
+def test_a_resumed_run_equals_an_unbroken_one(noisy, tmp_path):
+    train(replace(CONFIG, epochs=2), noisy, out=tmp_path / "broken")
     broken, whole = (
-        train(replace(CONFIG, epochs=3), clusters, out=tmp_path / "broken", resume=True),
-        train(replace(CONFIG, epochs=3), clusters),
+        train(replace(CONFIG, epochs=3), noisy, out=tmp_path / "broken", resume=True),
+        train(replace(CONFIG, epochs=3), noisy),
     )
     assert broken.history[-1]["corrected_share"] == whole.history[-1]["corrected_share"] > 0
     for name, value in whole.model.state_dict().items():

@@ -46,22 +46,10 @@ def test_an_empty_name_of_data_is_not_the_current_folder():
         load_data("glyps")
 
 
-def test_a_tree_and_a_benchmark_that_are_missing(features, tmp_path, capsys):
-    command = ["train", "--data", features, "--noise", "semantic:0.5", "--taxonomy", "unicod"]
-    assert main(command) == 2
-    error = capsys.readouterr().err
-    assert "taxonomy 'unicod': no such file; expected unicode" in error and "did you mean unicode?" in error
-    assert main(["bench", "--json", str(tmp_path / "gone.json"), "--out", str(tmp_path / "bench")]) == 2
-    assert "gone.json: no such file" in capsys.readouterr().err
-    assert not (tmp_path / "bench").exists()
-
-
 def test_a_file_where_a_folder_should_be(features, tmp_path, capsys):
     for out in (features, f"{features}/run/deep"):
         assert main(["train", "--data", "not read", "--out", out]) == 2
         assert f"out {out!r}: {features} is a file, where a folder is needed" in capsys.readouterr().err
-    assert main(["bench", "--out", f"{features}/bench"]) == 2
-    assert f"robustdml bench: {features} is a file, and a folder is needed there" in capsys.readouterr().err
 
 
 def test_a_folder_without_permission(tmp_path, capsys, monkeypatch):

@@ -11,6 +11,7 @@ from robustdml.filters.audited import label_quality
 from robustdml.filters.options import FILTERS, FilterOptions
 from robustdml.methods import METHODS
 from robustdml.networks.preparation import prepare
+from robustdml.noise import with_wrong_labels
 from robustdml.progress import silent
 from robustdml.run.run import Run
 from robustdml.train import train
@@ -19,7 +20,6 @@ CPU = torch.device("cpu")
 
 FAST = TrainingConfig(
     method="mcl",
-    noise="symmetric:0.3",
     epochs=4,
     batch_size=32,
     embedding_size=8,
@@ -37,9 +37,9 @@ def weights(result):
     [("mcl", "prism-average"), ("mcl", "prism-vmf"), ("soft-triple", "prism-proxy"), ("proxy-anchor", "prism-vmf"),
      ("multi-similarity", "prism-memory-positive"), ("contrastive", "prism-batch-positive")],
 )  # fmt: skip
-def test_filters_find_wrong_labels(clusters, method, kind):
+def test_filters_find_wrong_labels(noisy, method, kind):
     options = FilterOptions(kind, vmf_epochs=2)
-    result = train(replace(FAST, method=method, filter=options, epochs=6), clusters, device="cpu")
+    result = train(replace(FAST, method=method, filter=options, epochs=6), noisy, device="cpu")
     last = result.history[-1]
     # By chance: 0.7 of the kept, and an area of 0.5.
     assert last["filter_precision"] > 0.8
@@ -81,24 +81,24 @@ def test_proxies_are_those_of_the_loss(method):
         ("mcl", replace(METHODS["robust"].filter, memory_dtype="bfloat16", on_trial=False)),
     ],
 )
-def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(clusters, tmp_path, method, options):
+def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(noisy, tmp_path, method, options):
     config = replace(FAST, method=method, filter=options, averaging=1.0)
-    whole = train(config, clusters, device="cpu")
-    train(replace(config, epochs=2), clusters, out=tmp_path / "run", device="cpu")
-    resumed = train(config, clusters, out=tmp_path / "run", resume=True, device="cpu")
+    whole = train(config, noisy, device="cpu")
+    train(replace(config, epochs=2), noisy, out=tmp_path / "run", device="cpu")
+    resumed = train(config, noisy, out=tmp_path / "run", resume=True, device="cpu")
     assert torch.equal(weights(whole), weights(resumed))
     for record, other in zip(whole.history, resumed.history, strict=True):
         assert {**record, "seconds": 0} == {**other, "seconds": 0}
-    finished = train(config, clusters, out=tmp_path / "run", resume=True, device="cpu")
+    finished = train(config, noisy, out=tmp_path / "run", resume=True, device="cpu")
     for other in (resumed, finished):
         assert whole.scores.keys() == other.scores.keys()
         assert all(np.array_equal(score, other.scores[name], equal_nan=True) for name, score in whole.scores.items())
 
 
-def test_a_batch_of_which_nothing_is_kept_changes_nothing(clusters):
+def test_a_batch_of_which_nothing_is_kept_changes_nothing(noisy):
     """Also not by the momentum of the batches before; and the memory stays as it was."""
     config = replace(FAST, filter=FilterOptions("prism-average", threshold="fixed", fixed_threshold=0.99), epochs=3)
-    after = [train(replace(config, epochs=epochs), clusters, device="cpu") for epochs in (1, 3)]
+    after = [train(replace(config, epochs=epochs), noisy, device="cpu") for epochs in (1, 3)]
     # In the first batches classes are new and kept; once all are known nothing passes.
     assert after[0].history[0]["filter_kept"] < 0.5
     assert [record["filter_kept"] for record in after[1].history[1:]] == [0.0, 0.0]
@@ -106,7 +106,7 @@ def test_a_batch_of_which_nothing_is_kept_changes_nothing(clusters):
     assert torch.equal(weights(after[0]), weights(after[1]))
 
 
-def test_the_memory_of_mcl_is_that_of_the_filter(clusters):
+def test_the_memory_of_mcl_is_that_of_the_filter(noisy):
     runs = {}
 
     class Spy(train_module.Run):
@@ -117,7 +117,7 @@ def test_the_memory_of_mcl_is_that_of_the_filter(clusters):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train_module, "Run", Spy)
         for kind in ("none", "prism-average"):
-            train(replace(FAST, filter=FilterOptions(kind), epochs=1), clusters, device="cpu")
+            train(replace(FAST, filter=FilterOptions(kind), epochs=1), noisy, device="cpu")
     alone, filtered = runs["none"], runs["prism-average"]
     assert alone.inputs["memory"].module.enqueued == 7 * 32
     assert filtered.inputs["memory"].module is None
@@ -130,8 +130,8 @@ def test_the_memory_of_mcl_is_that_of_the_filter(clusters):
     torch.testing.assert_close(norms, torch.ones(7 * 32))
 
 
-def test_the_audit_judges_once_and_finds_wrong_labels(clusters):
-    result = train(replace(FAST, filter=FilterOptions("audit"), epochs=2), clusters, device="cpu")
+def test_the_audit_judges_once_and_finds_wrong_labels(noisy):
+    result = train(replace(FAST, filter=FilterOptions("audit"), epochs=2), noisy, device="cpu")
     for record in result.history:
         assert record["filter_precision"] > 0.95 and record["filter_kept"] == pytest.approx(0.7, abs=0.1)
     assert result.summary["clean_auc"] == result.summary["label_quality_auc"] > 0.95
@@ -140,19 +140,19 @@ def test_the_audit_judges_once_and_finds_wrong_labels(clusters):
     assert np.array_equal(kept[judged] == 1, quality[judged] >= 0.5)
 
 
-def test_the_audit_of_one_class_keeps_all(clusters):
-    features, one = clusters.train.inputs[:20], np.zeros(20, dtype=np.int64)
+def test_the_audit_of_one_class_keeps_all(noisy):
+    features, one = noisy.train.inputs[:20], np.zeros(20, dtype=np.int64)
     assert torch.equal(label_quality(features, one), torch.ones(20))
 
 
-def test_robust_is_told_no_noise_rate_and_finds_it(clusters):
+def test_robust_is_told_no_noise_rate_and_finds_it(noisy, clusters):
     robust = replace(FAST, method="robust", filter=replace(METHODS["robust"].filter, on_trial=False), epochs=8)
-    assert robust.filter_options.threshold == "cautious" and robust.told_noise_rate is None
+    assert robust.filter_options.threshold == "cautious" and robust.assumed_noise_rate(0.3) is None
     assert replace(robust, filter=FilterOptions()).filter_options.kind == "none"
     for noise, share in (("symmetric:0.4", 0.4), ("none", 0.0)):
-        last = train(replace(robust, noise=noise), clusters, device="cpu").history[-1]
+        last = train(robust, with_wrong_labels(clusters, noise, seed=0), device="cpu").history[-1]
         assert last["filter_kept"] == pytest.approx(1 - share, abs=0.1)
-    assert train(robust, clusters, device="cpu").history[-1]["filter_precision"] > 0.9
+    assert train(robust, noisy, device="cpu").history[-1]["filter_precision"] > 0.9
 
 
 def test_a_run_from_before_there_were_trials_of_filters_is_of_the_same_settings():
@@ -163,25 +163,25 @@ def test_a_run_from_before_there_were_trials_of_filters_is_of_the_same_settings(
         assert config.differences(stored) == told
 
 
-def test_noise_rate(clusters):
-    assert FAST.told_noise_rate == 0.3
+def test_noise_rate(noisy):
+    assert FAST.assumed_noise_rate(noisy.noise_rate) == 0.3
     kept = [
-        train(replace(FAST, noise_rate=rate, epochs=2), clusters, device="cpu").history[-1]["filter_kept"]
+        train(replace(FAST, noise_rate=rate, epochs=2), noisy, device="cpu").history[-1]["filter_kept"]
         for rate in (0.0, 0.2, 0.6)
     ]
     assert kept[0] == 1.0
     assert kept[1] > 0.65 > kept[2] > 0.2
 
 
-def test_in_the_warm_up_all_is_kept_and_remembered(clusters):
+def test_in_the_warm_up_all_is_kept_and_remembered(noisy):
     options = FilterOptions("prism-average", warmup=2)
-    history = train(replace(FAST, filter=options, epochs=3), clusters, device="cpu").history
+    history = train(replace(FAST, filter=options, epochs=3), noisy, device="cpu").history
     assert [record["filter_kept"] for record in history[:2]] == [1.0, 1.0]
     assert history[2]["filter_kept"] < 0.95
     assert history[1]["log_p_clean_auc"] > 0.7
 
 
-def test_bad_settings(clusters):
+def test_bad_settings(noisy):
     for change, message in (
         ({"noise_rate": 1.5}, "noise_rate=1.5"),
         (
@@ -201,15 +201,15 @@ def test_bad_settings(clusters):
         (FilterOptions("prism-average", memory_size=-1), "filter prism-average: capacity must be at least 1, got -1"),
     ):
         with pytest.raises(UsageError, match=message):
-            train(replace(FAST, filter=options), clusters)
+            train(replace(FAST, filter=options), noisy)
 
 
-def test_a_memory_of_half_the_bytes_judges_alike(clusters):
+def test_a_memory_of_half_the_bytes_judges_alike(noisy):
     found = {}
     for dtype in ("float32", "bfloat16"):
         options = replace(METHODS["robust"].filter, threshold="otsu", memory_dtype=dtype)
         config = replace(FAST, method="contrastive", filter=options, epochs=6)
-        found[dtype] = Run(config, prepare(config, clusters, CPU), CPU)
+        found[dtype] = Run(config, prepare(config, noisy, CPU), CPU)
         for _ in range(config.epochs):
             found[dtype].train_epoch(silent, ())
     rows = [run.filter.bank.features for run in found.values()]

@@ -19,18 +19,16 @@ from robustdml.methods.self_paced import SelfPacedOptions
 from robustdml.options import OptionSet
 from robustdml.train import train
 
-FAST = TrainingConfig(
-    noise="symmetric:0.3", epochs=4, batch_size=32, embedding_size=8, learning_rate=1e-2, proxy_learning_rate=5e-2
-)
+FAST = TrainingConfig(epochs=4, batch_size=32, embedding_size=8, learning_rate=1e-2, proxy_learning_rate=5e-2)
 
 
 def weights(result):
     return torch.cat([parameter.detach().flatten() for parameter in result.embedder.parameters()])
 
 
-def test_procsim_finds_wrong_labels(clusters):
+def test_procsim_finds_wrong_labels(noisy):
     config = replace(FAST, method="procsim", epochs=8, options=OptionSet(ProcSimOptions(lam=0.1)))
-    last = train(config, clusters, device="cpu").history[-1]
+    last = train(config, noisy, device="cpu").history[-1]
     assert last["detector_loss_auc"] > 0.85
     assert last["above_threshold_wrong"] > 0.7 > 0.3 > last["above_threshold_right"]
     assert last["sigma_right"] > 0.9 > 0.7 > last["sigma_wrong"]
@@ -46,30 +44,30 @@ def test_procsim_finds_wrong_labels(clusters):
         ProcSimOptions(detector="multi-similarity"),
     ],
 )
-def test_rows_of_the_ablation_train_and_resume(clusters, tmp_path, options):
+def test_rows_of_the_ablation_train_and_resume(noisy, tmp_path, options):
     config = replace(FAST, method="procsim", options=OptionSet(options))
-    whole = train(config, clusters, device="cpu")
-    train(replace(config, epochs=2), clusters, out=tmp_path / "run", device="cpu")
-    resumed = train(config, clusters, out=tmp_path / "run", resume=True, device="cpu")
+    whole = train(config, noisy, device="cpu")
+    train(replace(config, epochs=2), noisy, out=tmp_path / "run", device="cpu")
+    resumed = train(config, noisy, out=tmp_path / "run", resume=True, device="cpu")
     assert torch.equal(weights(whole), weights(resumed))
-    assert not torch.equal(weights(whole), weights(train(replace(FAST, method="procsim"), clusters, device="cpu")))
+    assert not torch.equal(weights(whole), weights(train(replace(FAST, method="procsim"), noisy, device="cpu")))
 
 
-def test_language_guidance_changes_the_embedding(clusters, tmp_path, monkeypatch):
+def test_language_guidance_changes_the_embedding(noisy, tmp_path, monkeypatch):
     random = np.random.default_rng(0)
     made = Guidance(random.normal(size=(20, 16)).astype(np.float32), random.integers(0, 20, (252, 3)))
     monkeypatch.setattr(guidance, "name_by_looks", lambda features: made)
-    glyphs = replace(clusters, name="glyphs")
+    glyphs = replace(noisy, name="glyphs")
     configs = [replace(FAST, method="procsim", options=OptionSet(ProcSimOptions(omega=omega))) for omega in (0.0, 5.0)]
     plain, guided = (train(config, glyphs, device="cpu") for config in configs)
     assert not torch.equal(weights(plain), weights(guided))
     with pytest.raises(UsageError, match="language guidance needs text embeddings"):
-        train(configs[1], clusters, device="cpu")
+        train(configs[1], noisy, device="cpu")
 
 
-def test_weights_of_bspml_fall_for_wrong_labels(clusters):
+def test_weights_of_bspml_fall_for_wrong_labels(noisy):
     options = SelfPacedOptions(lam=2.0, lam_max=2.0, warmup=1)
-    result = train(replace(FAST, method="bspml", options=OptionSet(options), epochs=5), clusters, device="cpu")
+    result = train(replace(FAST, method="bspml", options=OptionSet(options), epochs=5), noisy, device="cpu")
     first, last = result.history[0], result.history[-1]
     assert (first["weight_right"], first["weight_wrong"], first["maw"], first["sdaw"]) == (1, 1, 1, 0)
     assert last["weight_right"] > 0.6 > 0.3 > last["weight_wrong"]
@@ -79,22 +77,22 @@ def test_weights_of_bspml_fall_for_wrong_labels(clusters):
     assert last["age"] == 2.0
 
 
-def test_margins_reach_superloss(clusters):
+def test_margins_reach_superloss(noisy):
     margins = [OptionSet(ContrastiveOptions(neg_margin=margin)) for margin in (1.0, 0.5)]
     configs = [replace(FAST, method="superloss", options=options) for options in margins]
-    first, second = (train(config, clusters, device="cpu") for config in configs)
+    first, second = (train(config, noisy, device="cpu") for config in configs)
     assert not torch.equal(weights(first), weights(second))
 
 
 @pytest.mark.parametrize("method", ["proxy-anchor", "subcenter-arcface"])
-def test_sampled_negatives_train_and_resume(clusters, tmp_path, method):
+def test_sampled_negatives_train_and_resume(noisy, tmp_path, method):
     """The draws go on where they stopped."""
     config = replace(FAST, method=method, batch_size=4, options=OptionSet(NegativeOptions(share=0.3)))
-    whole = train(config, clusters, device="cpu")
-    train(replace(config, epochs=2), clusters, out=tmp_path / "run", device="cpu")
-    resumed = train(config, clusters, out=tmp_path / "run", resume=True, device="cpu")
+    whole = train(config, noisy, device="cpu")
+    train(replace(config, epochs=2), noisy, out=tmp_path / "run", device="cpu")
+    resumed = train(config, noisy, out=tmp_path / "run", resume=True, device="cpu")
     assert torch.equal(weights(whole), weights(resumed))
-    every = train(replace(config, options=OptionSet()), clusters, device="cpu")
+    every = train(replace(config, options=OptionSet()), noisy, device="cpu")
     assert not torch.equal(weights(whole), weights(every))
 
 
@@ -106,7 +104,7 @@ def test_correction_of_sampled_negatives_reaches_the_loss():
         assert loss.negative_correction == correct
 
 
-def test_bad_settings(clusters):
+def test_bad_settings(noisy):
     for method in ("procsim", "superloss"):
         assert not METHODS[method].takes_weights
         with pytest.raises(UsageError, match=f"method {method} weighs samples itself; use filter none"):
@@ -117,4 +115,4 @@ def test_bad_settings(clusters):
         ("arcface", NegativeOptions(share=1.5), r"method arcface: negative_share must lie in \(0, 1\], got 1.5"),
     ):
         with pytest.raises(UsageError, match=message):
-            train(replace(FAST, method=method, options=OptionSet(group)), clusters)
+            train(replace(FAST, method=method, options=OptionSet(group)), noisy)

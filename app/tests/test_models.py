@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from robustdml.data import take_classes
+from robustdml.data.named import NAMED, NamedData
 from robustdml.networks import pretraining
 from robustdml.networks.models import Embedder, SmallCNN, apply_in_batches, as_tensor, count_features
 
@@ -58,7 +59,7 @@ def test_embedder():
 
 def test_pretraining_learns_and_is_cached(tiny_images, own_cache, monkeypatch):
     source = pretraining.Pretraining(lambda: take_classes(tiny_images.train, np.arange(4)), lambda: "tiny")
-    monkeypatch.setitem(pretraining.PRETRAINED, "tiny-cnn", source)
+    monkeypatch.setitem(NAMED, "tiny", NamedData("tiny", source.load, "tiny-cnn", source))
     monkeypatch.setattr(pretraining, "BATCH_SIZE", 8)
     monkeypatch.setattr(pretraining, "EPOCHS", 2)
     steps = []

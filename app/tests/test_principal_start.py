@@ -11,6 +11,7 @@ from robustdml.errors import UsageError
 from robustdml.filters.options import FilterOptions
 from robustdml.networks.preparation import prepare
 from robustdml.networks.principal_start import PrincipalAxes
+from robustdml.noise import with_wrong_labels
 from robustdml.progress import silent
 from robustdml.recorder import Recorder
 from robustdml.run import averaging, trials
@@ -157,8 +158,8 @@ class Interrupted(Recorder):
 
 
 def test_resume_goes_on_with_what_was_chosen(tmp_path):
-    data = mixture(classes=40, size=8)
-    config = TrainingConfig(noise="symmetric:0.4", epochs=4, batch_size=64)
+    data = with_wrong_labels(mixture(classes=40, size=8), "symmetric:0.4", seed=0)
+    config = TrainingConfig(epochs=4, batch_size=64)
     whole = train(config, data, device="cpu")
     # A choice that is not what the settings say, or there would be nothing to remember.
     assert (whole.summary["filter"], whole.summary["averaging"]) == ("audit", 40 / 45)
@@ -172,9 +173,9 @@ def test_resume_goes_on_with_what_was_chosen(tmp_path):
 
 def test_a_trial_takes_the_filter_that_helps():
     """Small classes with two wrong labels of five; and right labels of the same, where none is needed."""
-    data = mixture(classes=40, size=8)
+    clean, config = mixture(classes=40, size=8), TrainingConfig(epochs=4, batch_size=64)
     for noise, kind in (("symmetric:0.4", "audit"), ("none", "none")):
-        config = TrainingConfig(noise=noise, epochs=4, batch_size=64)
+        data = with_wrong_labels(clean, noise, seed=0)
         run = Run(config, prepare(config, data, CPU), CPU)
         state = torch.get_rng_state()
         trials.choose(run, silent)

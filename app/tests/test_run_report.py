@@ -15,7 +15,7 @@ from robustdml.reports.run_report import render_run
 from robustdml.run.sample_log import SampleLog
 from robustdml.train import train
 
-FAST = TrainingConfig(noise="symmetric:0.3", epochs=3, batch_size=32, embedding_size=8)
+FAST = TrainingConfig(epochs=3, batch_size=32, embedding_size=8)
 
 
 def svg(address):
@@ -47,8 +47,8 @@ def pictures(page):
         (replace(FAST, method="procsim"), ["histograms of losses", "Mean confidence"]),
     ],
 )  # fmt: skip
-def test_reports_show_what_the_run_has(clusters, config, shown):
-    result = train(config, clusters, device="cpu")
+def test_reports_show_what_the_run_has(noisy, config, shown):
+    result = train(config, noisy, device="cpu")
     page = render_run(result)
     found = pictures(page)
     assert len(found) == 1 + len(shown)
@@ -65,7 +65,7 @@ def test_nothing_is_called_right_where_nobody_knows(clusters):
         replace(FAST, method="procsim"),
         replace(FAST, method="bspml"),
     ):
-        result = train(replace(config, noise="none"), clusters, device="cpu")
+        result = train(config, clusters, device="cpu")
         page = render_run(result)
         assert "252 training samples of 12 classes, labels as they are; seed 0" in page
         assert "filter_precision" not in result.summary
@@ -74,21 +74,21 @@ def test_nothing_is_called_right_where_nobody_knows(clusters):
         assert ("the filter kept, by epoch" in page) == ("filter_kept" in result.summary)
 
 
-def test_the_test_part_is_told(clusters):
-    classes = clusters.test.labels.copy()
+def test_the_test_part_is_told(noisy):
+    classes = noisy.test.labels.copy()
     classes[0] = classes.max() + 1
     names = tuple(map(str, range(classes.max() + 1)))
-    alone = replace(clusters, test=replace(clusters.test, labels=classes, class_names=names))
+    alone = replace(noisy, test=replace(noisy.test, labels=classes, class_names=names))
     found = train(replace(FAST, epochs=1), alone, device="cpu")
     assert found.summary["test"] == {"samples": 123, "classes": 10, "alone": 1}
     told = "Tested on 123 samples of 10 other classes, without 1 that are alone in their class."
     assert told in render_run(found)
 
 
-def test_a_clean_run_and_one_of_a_single_epoch_have_reports(clusters):
-    for config in (replace(FAST, noise="none"), replace(FAST, epochs=1)):
+def test_a_clean_run_and_one_of_a_single_epoch_have_reports(noisy, clusters):
+    for config, data in ((FAST, clusters), (replace(FAST, epochs=1), noisy)):
         options = FilterOptions("prism-vmf", vmf_epochs=2)
-        assert "report" not in render_run(train(replace(config, filter=options), clusters, device="cpu"))[:20]
+        assert "report" not in render_run(train(replace(config, filter=options), data, device="cpu"))[:20]
 
 
 def test_curves_leave_out_epochs_without_a_value():

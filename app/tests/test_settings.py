@@ -44,7 +44,7 @@ def test_every_method_comes_back_from_its_file_as_it_was(tmp_path, method):
     own = METHODS[method].options[0]
     field = own.settings()[0]
     value = field.metadata["choices"][-1] if field.metadata["choices"] else field.metadata["kind"](7)
-    changes = given(method=method, noise="semantic:0.25", taxonomy="unicode", learning_rate=1e-5, epochs=3)
+    changes = given(method=method, noise="symmetric:0.25", learning_rate=1e-5, epochs=3)
     changes[f"{own.name}.{field.name}"] = Given(value, "")
     if METHODS[method].takes_weights:
         changes |= given(filter__kind="prism-average", filter__threshold="top-r", noise_rate=0.125)
@@ -52,7 +52,7 @@ def test_every_method_comes_back_from_its_file_as_it_was(tmp_path, method):
     write_settings(tmp_path / "config.yaml", complete_settings(config, changes))
     read = read_settings(tmp_path / "config.yaml")
     assert make_config(merge({}, read)).as_dict() == config.as_dict() != TrainingConfig(method=method).as_dict()
-    assert read["taxonomy"].value == "unicode" and "samples_per_class" not in read
+    assert read["noise"].value == "symmetric:0.25" and "samples_per_class" not in read
 
 
 def test_a_run_writes_its_settings_and_another_repeats_it(command, tmp_path):
@@ -166,13 +166,12 @@ def complete(**values):
 
 
 def test_what_the_command_line_replaces_goes_with_what_belonged_to_it():
-    robust = complete(method="robust", noise_rate=0.5, noise="semantic:0.5", taxonomy="unicode", batch_size=7)
+    robust = complete(method="robust", noise_rate=0.5, batch_size=7)
     changed = make_config(merge(given(method="bspml"), robust))
     assert changed.filter_options.kind == "none" and changed.noise_rate is None and changed.batch_size == 7
     assert make_config(merge(given(method="robust"), complete(method="bspml"))).filter_options.kind == "prism-vmf"
     assert make_config(merge(given(filter__kind="none"), robust)).as_dict()["filter"]["kind"] == "none"
     assert make_config(merge(given(filter__kind="audit"), robust)).filter_options == FilterOptions("audit")
-    assert make_config(merge(given(noise="none"), robust)).taxonomy == ""
     # A filter that somebody chose stays.
     chosen = complete(method="mcl", filter__kind="prism-average", filter__window=7)
     changed = make_config(merge(given(method="soft-triple"), chosen)).filter_options

@@ -137,7 +137,7 @@ def test_those_of_ones_own_code_are_made_by_every_run(tiny_images, own_cache, mo
 def test_training_on_mapped_features_gives_the_same_bits_and_leaves_the_file_alone(clusters, own_cache):
     stored = store_features(clusters, load_origin(TrainingConfig(), clusters, CPU, silent), CPU)
     before = stored.train.path.read_bytes()
-    config = TrainingConfig(epochs=2, batch_size=32, embedding_size=8, noise="small-cluster:0.5")
+    config = TrainingConfig(epochs=2, batch_size=32, embedding_size=8)
     mapped, plain = (train(config, data, device="cpu") for data in (stored.open(), clusters))
     assert torch.equal(mapped.embedder.head.weight, plain.embedder.head.weight)
     assert stored.train.path.read_bytes() == before

@@ -17,7 +17,6 @@ from robustdml.run.run import Run
 from robustdml.train import train
 
 FAST = TrainingConfig(
-    noise="symmetric:0.3",
     epochs=4,
     batch_size=32,
     embedding_size=8,
@@ -28,11 +27,11 @@ FAST = TrainingConfig(
 @pytest.mark.parametrize(
     ("batch_size", "asked", "shape"), [(256, None, (12, 21)), (32, None, (8, 4)), (24, 2, (12, 2))]
 )
-def test_batches_are_filled_where_classes_are_few(clusters, batch_size, asked, shape):
+def test_batches_are_filled_where_classes_are_few(noisy, batch_size, asked, shape):
     """Twelve classes of 21 samples: a batch of 4 of each would be of 48."""
     config = TrainingConfig(method="contrastive", batch_size=batch_size, samples_per_class=asked)
-    run = Run(config, prepare(config, clusters, torch.device("cpu")), torch.device("cpu"))
-    batch = clusters.train.labels[next(iter(run.sampler.batches(0)))]
+    run = Run(config, prepare(config, noisy, torch.device("cpu")), torch.device("cpu"))
+    batch = noisy.train.labels[next(iter(run.sampler.batches(0)))]
     sizes = np.unique(batch, return_counts=True)[1]
     assert (len(sizes), set(sizes.tolist())) == (shape[0], {shape[1]})
 
@@ -43,7 +42,7 @@ def weights(result):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_learns(clusters, method):
-    config = replace(FAST, method=method, noise="none", epochs=8, learning_rate=1e-2)
+    config = replace(FAST, method=method, epochs=8, learning_rate=1e-2)
     result = train(config, clusters, device="cpu")
     assert [record["epoch"] for record in result.history] == list(range(1, 9))
     assert result.history[-1]["loss"] < result.history[0]["loss"]
@@ -54,8 +53,8 @@ def test_learns(clusters, method):
         assert result.summary["margin"] != pytest.approx(config.options[AnchorOptions].margin, abs=1e-4)
 
 
-def test_confidences_tell_wrong_labels(clusters):
-    result = train(replace(FAST, method="smooth-proxy-anchor"), clusters, device="cpu")
+def test_confidences_tell_wrong_labels(noisy):
+    result = train(replace(FAST, method="smooth-proxy-anchor"), noisy, device="cpu")
     assert result.scores["confidence"].shape == (252,)
     assert result.changed.sum() == 12 * 6
     assert result.summary["confidence_auc"] > 0.9
@@ -64,11 +63,11 @@ def test_confidences_tell_wrong_labels(clusters):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("samples_per_class", [0, 4])
-def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(clusters, tmp_path, method, samples_per_class):
+def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(noisy, tmp_path, method, samples_per_class):
     config = replace(FAST, method=method, samples_per_class=samples_per_class)
-    whole = train(config, clusters, out=tmp_path / "whole", device="cpu")
-    train(replace(config, epochs=2), clusters, out=tmp_path / "halves", device="cpu")
-    resumed = train(config, clusters, out=tmp_path / "halves", resume=True, device="cpu")
+    whole = train(config, noisy, out=tmp_path / "whole", device="cpu")
+    train(replace(config, epochs=2), noisy, out=tmp_path / "halves", device="cpu")
+    resumed = train(config, noisy, out=tmp_path / "halves", resume=True, device="cpu")
     assert torch.equal(weights(whole), weights(resumed))
     for record, other in zip(whole.history, resumed.history, strict=True):
         assert {**record, "seconds": 0} == {**other, "seconds": 0}
@@ -76,7 +75,7 @@ def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(clusters, tmp_path, me
     assert all(np.array_equal(score, resumed.scores[name], equal_nan=True) for name, score in whole.scores.items())
 
 
-def test_interrupted_run_goes_on(clusters, tmp_path):
+def test_interrupted_run_goes_on(noisy, tmp_path):
     """Ctrl-C in the middle of an epoch loses that epoch and nothing else."""
 
     def interrupt(what, done, total):
@@ -84,10 +83,10 @@ def test_interrupted_run_goes_on(clusters, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(FAST, clusters, out=tmp_path / "run", device="cpu", on_progress=interrupt)
+        train(FAST, noisy, out=tmp_path / "run", device="cpu", on_progress=interrupt)
     assert len((tmp_path / "run" / "history.jsonl").read_text().splitlines()) == 2
-    resumed = train(FAST, clusters, out=tmp_path / "run", resume=True, device="cpu")
-    assert torch.equal(weights(resumed), weights(train(FAST, clusters, device="cpu")))
+    resumed = train(FAST, noisy, out=tmp_path / "run", resume=True, device="cpu")
+    assert torch.equal(weights(resumed), weights(train(FAST, noisy, device="cpu")))
 
 
 def test_random_numbers_of_the_network_go_on_where_they_were(tiny_images, tmp_path, monkeypatch):
@@ -119,16 +118,16 @@ def test_finetuning_with_confidences_keeps_the_frozen_features(tiny_images, tmp_
     assert np.array_equal(whole.scores["confidence"], resumed.scores["confidence"])
 
 
-def test_callers_random_numbers_are_left_alone(clusters):
+def test_callers_random_numbers_are_left_alone(noisy):
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    train(replace(FAST, epochs=1), clusters, device="cpu")
+    train(replace(FAST, epochs=1), noisy, device="cpu")
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_files(clusters, tmp_path):
-    result = train(replace(FAST, epochs=2), clusters, out=tmp_path / "run", device="cpu")
+def test_files(noisy, tmp_path):
+    result = train(replace(FAST, epochs=2), noisy, out=tmp_path / "run", device="cpu")
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
         "checkpoint.pt",
         "history.jsonl",
@@ -160,54 +159,53 @@ class Diary(Recorder):
         self.entries.append(("close",))
 
 
-def test_recorders_are_told(clusters, tmp_path, monkeypatch):
+def test_recorders_are_told(noisy, tmp_path, monkeypatch):
     config = replace(FAST, method="proxy-anchor", batch_size=126, samples_per_class=0, epochs=1)
     steps = [("step", 1, 2), ("step", 2, 2)]
     first, second, third = Diary(), Diary(), Diary()
-    train(config, clusters, out=tmp_path / "run", device="cpu", recorders=[first])
+    train(config, noisy, out=tmp_path / "run", device="cpu", recorders=[first])
     assert first.entries == [("start", 0, 1), *steps, ("epoch", 1), ("close",)]
     config = replace(config, epochs=2)
-    train(config, clusters, out=tmp_path / "run", resume=True, device="cpu", recorders=[second])
+    train(config, noisy, out=tmp_path / "run", resume=True, device="cpu", recorders=[second])
     assert second.entries == [("start", 1, 2), *steps, ("epoch", 2), ("close",)]
     monkeypatch.setattr(train_module.Run, "_batch_loss", lambda self, X, *_: X.sum() * float("nan"))
     with pytest.raises(UsageError, match="nan"):
-        train(config, clusters, device="cpu", recorders=[third])
+        train(config, noisy, device="cpu", recorders=[third])
     assert third.entries[0] == ("start", 0, 2) and third.entries[-1] == ("close",)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_bfloat16_is_close(clusters, method):
-    config = replace(FAST, method=method, noise="none", learning_rate=1e-2)
-    full, half = (train(replace(config, amp=amp), clusters, device="cpu") for amp in ("none", "bf16"))
+def test_bfloat16_is_close(noisy, method):
+    config = replace(FAST, method=method, learning_rate=1e-2)
+    full, half = (train(replace(config, amp=amp), noisy, device="cpu") for amp in ("none", "bf16"))
     assert not torch.equal(weights(full), weights(half))
     assert half.summary["precision_at_1"] == pytest.approx(full.summary["precision_at_1"], abs=0.1)
 
 
-def test_errors_of_folders_and_checkpoints(clusters, tmp_path):
+def test_errors_of_folders_and_checkpoints(noisy, tmp_path):
     out = tmp_path / "run"
     short = replace(FAST, epochs=2)
     with pytest.raises(UsageError, match="no checkpoint to resume from"):
-        train(short, clusters, out=out, resume=True)
+        train(short, noisy, out=out, resume=True)
     with pytest.raises(UsageError, match="resume needs the folder"):
-        train(short, clusters, resume=True)
-    train(short, clusters, out=out)
+        train(short, noisy, resume=True)
+    train(short, noisy, out=out)
     with pytest.raises(UsageError, match="holds a run already"):
-        train(short, clusters, out=out)
+        train(short, noisy, out=out)
     with pytest.raises(UsageError, match="seed: 0 then, 1 now"):
-        train(replace(short, seed=1), clusters, out=out, resume=True)
+        train(replace(short, seed=1), noisy, out=out, resume=True)
     with pytest.raises(UsageError, match=r"data: .*clusters"):
-        train(short, replace(clusters, name="other"), out=out, resume=True)
+        train(short, replace(noisy, name="other"), out=out, resume=True)
     with pytest.raises(UsageError, match="has 2 epochs already"):
-        train(replace(short, epochs=1), clusters, out=out, resume=True)
+        train(replace(short, epochs=1), noisy, out=out, resume=True)
     (out / "checkpoint.pt").write_bytes(b"garbage")
     with pytest.raises(UsageError, match="not a readable checkpoint"):
-        train(short, clusters, out=out, resume=True)
+        train(short, noisy, out=out, resume=True)
 
 
-def test_errors_of_settings(clusters, tiny_images):
+def test_errors_of_settings(noisy, tiny_images):
     for change, message in (
         ({"method": "triplet"}, "method 'triplet': expected one of robust, proxy-anchor"),
-        ({"noise": "symmetric"}, "noise 'symmetric'"),
         ({"amp": "fp8"}, "amp 'fp8'"),
         ({"epochs": 0}, "epochs=0"),
         ({"seed": -1}, "seed=-1"),
@@ -216,9 +214,9 @@ def test_errors_of_settings(clusters, tiny_images):
         with pytest.raises(UsageError, match=message):
             replace(FAST, **change)
     with pytest.raises(UsageError, match="device 'nonsense' cannot be used"):
-        train(FAST, clusters, device="nonsense")
+        train(FAST, noisy, device="nonsense")
     with pytest.raises(UsageError, match="holds features"):
-        train(replace(FAST, finetune=True), clusters)
+        train(replace(FAST, finetune=True), noisy)
     other = replace(tiny_images, name="photos")
     with pytest.raises(UsageError, match="takes images of 3 channels, and these have 1; name another"):
         train(FAST, other)
@@ -226,33 +224,16 @@ def test_errors_of_settings(clusters, tiny_images):
         train(replace(FAST, method="smooth-proxy-anchor", finetune=True), other)
 
 
-def test_a_loss_that_diverges_ends_the_run(clusters, monkeypatch):
+def test_a_loss_that_diverges_ends_the_run(noisy, monkeypatch):
     monkeypatch.setattr(train_module.Run, "_batch_loss", lambda self, X, *_: X.sum() * float("nan"))
     with pytest.raises(UsageError, match=r"epoch 1, step 2: embeddings\[0\] has NaN or inf"):
-        train(replace(FAST, filter=replace(METHODS["robust"].filter, on_trial=False)), clusters, device="cpu")
+        train(replace(FAST, filter=replace(METHODS["robust"].filter, on_trial=False)), noisy, device="cpu")
     for method in ("proxy-anchor", "robust"):
         with pytest.raises(UsageError, match="the loss of epoch 1 is nan"):
-            train(replace(FAST, method=method), clusters, device="cpu")
+            train(replace(FAST, method=method), noisy, device="cpu")
 
 
-@pytest.mark.parametrize(
-    "noise",
-    ["symmetric:0.25", "small-cluster:0.25", "semantic:0.25", "long-tailed:0.25", "class-conditional:0.25"],
-)
-def test_every_noise(clusters, tmp_path, noise):
-    tree = tmp_path / "tree.tsv"
-    tree.write_text("".join(f"class {c}\tgroup {c // 4}\n" for c in range(12)))
-    result = train(replace(FAST, noise=noise, taxonomy=str(tree), epochs=1), clusters, device="cpu")
-    assert result.changed.sum() == pytest.approx(0.25 * 252, abs=4)
-
-
-def test_noise_that_does_not_fit_the_data(clusters, tiny_images):
-    with pytest.raises(UsageError, match=r"noise .semantic:0\.5. needs a tree of the classes of clusters"):
-        train(replace(FAST, noise="semantic:0.5"), clusters)
-    with pytest.raises(UsageError, match="class 'class 0' is no Unicode character"):
-        train(replace(FAST, noise="semantic:0.5", finetune=True, backbone="untrained"), tiny_images)
-    with pytest.raises(UsageError, match="features of an untrained one are of no use"):
-        train(replace(FAST, noise="small-cluster:0.5", finetune=True, backbone="untrained"), tiny_images)
+def test_an_untrained_backbone_gives_no_features(tiny_images):
     with pytest.raises(UsageError, match="features of an untrained one are of no use"):
         train(replace(FAST, backbone="untrained"), tiny_images)
 
@@ -262,12 +243,12 @@ def test_a_backbone_may_start_untrained(tiny_images):
     assert np.isfinite(train(config, tiny_images, device="cpu").summary["loss"])
 
 
-def test_batches_that_a_method_asks_for_fit_data_of_few_classes(clusters):
-    assert train(TrainingConfig(epochs=1), clusters, device="cpu").history[0]["loss"] > 0  # 64 classes × 4 by default
+def test_batches_that_a_method_asks_for_fit_data_of_few_classes(noisy):
+    assert train(TrainingConfig(epochs=1), noisy, device="cpu").history[0]["loss"] > 0  # 64 classes × 4 by default
     with pytest.raises(UsageError, match="only 12 classes have samples; use a batch size of at most 48"):
-        train(TrainingConfig(epochs=1, samples_per_class=4), clusters, device="cpu")
+        train(TrainingConfig(epochs=1, samples_per_class=4), noisy, device="cpu")
 
 
-def test_options_of_a_method_reach_its_loss(clusters):
+def test_options_of_a_method_reach_its_loss(noisy):
     with pytest.raises(UsageError, match="method proxy-anchor: alpha must be positive and finite, got -1"):
-        train(replace(FAST, method="proxy-anchor", options=OptionSet(AnchorOptions(alpha=-1))), clusters)
+        train(replace(FAST, method="proxy-anchor", options=OptionSet(AnchorOptions(alpha=-1))), noisy)

@@ -24,7 +24,7 @@ from robustdml.config import TrainingConfig
 from robustdml.data import load_data
 from robustdml.errors import UsageError
 from robustdml.networks.preparation import Prepared, prepare
-from robustdml.run.noisy_labels import noisy_labels
+from robustdml.noise import with_wrong_labels
 
 NOISES = (
     "none",
@@ -68,7 +68,7 @@ def noisy(prepared: Prepared, noise: str, seed: int) -> tuple[np.ndarray, np.nda
     """Labels given and true ones, in one numbering; None where the data cannot have such noise."""
     train = prepared.data.train
     try:
-        labels, _ = noisy_labels(TrainingConfig(noise=noise, seed=seed), prepared)
+        labels = with_wrong_labels(prepared.data, noise, seed).train.labels
     except UsageError:
         return None
     # Small-cluster noise dissolves classes: those that are left are numbered anew, the others are no answer.

@@ -20,10 +20,10 @@ from robustdml.data import load_data
 from robustdml.errors import UsageError
 from robustdml.methods import METHODS
 from robustdml.networks.preparation import Prepared, prepare
+from robustdml.noise import with_wrong_labels
 from robustdml.review.findings import findings_of, write_findings
 from robustdml.review.learning import learn_embeddings
 from robustdml.review.samples import AuditSamples
-from robustdml.run.noisy_labels import noisy_labels
 from robustdml.train import train
 
 NOISES = ("none", "symmetric:0.5", "semantic:0.5", "symmetric:0.2", "small-cluster:0.5", "long-tailed:0.5",
@@ -49,7 +49,7 @@ def audit(prepared: Prepared, noise: str, seed: int, folder: Path) -> Path:
     if file.exists():
         return file
     train_split = prepared.data.train
-    labels, _ = noisy_labels(TrainingConfig(noise=noise, seed=seed), prepared)
+    labels = with_wrong_labels(prepared.data, noise, seed).train.labels
     used, given = np.unique(labels, return_inverse=True)
     names = tuple(train_split.class_names[label] for label in used)
     samples = AuditSamples("bench", train_split.names(), given, names, np.asarray(train_split.inputs))
@@ -80,12 +80,14 @@ def main() -> None:
     ]:
         if any(key.items() <= one.items() for one in done):
             continue
-        config = replace(TrainingConfig(noise=key["noise"], seed=key["seed"]), **ROWS[key["row"]])
+        config = replace(TrainingConfig(seed=key["seed"]), **ROWS[key["row"]])
         try:
             if "audited" in key["row"]:
                 folder = given.out / f"{given.data}-{key['noise'].replace(':', '-')}-{key['seed']}"
                 config = replace(config, labels=str(audit(prepared, key["noise"], key["seed"], folder)))
-            summary = train(config, prepared.data, evaluate_each_epoch=False).summary
+            summary = train(
+                config, with_wrong_labels(prepared.data, key["noise"], key["seed"]), evaluate_each_epoch=False
+            ).summary
         except UsageError as error:
             print(f"{key}: {error}")
             continue

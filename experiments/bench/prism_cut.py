@@ -11,6 +11,7 @@ from robustdml.config import TrainingConfig
 from robustdml.data import load_data
 from robustdml.filters.options import FilterOptions
 from robustdml.networks.preparation import prepare
+from robustdml.noise import with_wrong_labels
 from robustdml.progress import silent
 from robustdml.train import train
 from robustdml_ops.ops import otsu_threshold
@@ -34,7 +35,9 @@ def main() -> None:
     print("| noise | cut of log P: found, false alarms | cut of u: found, false alarms | share below the cut |")
     print("|---|---|---|---|")
     for noise in NOISES:
-        result = train(TrainingConfig(method="contrastive", noise=noise, filter=FILTER), data, device="cpu")
+        result = train(
+            TrainingConfig(method="contrastive", filter=FILTER), with_wrong_labels(data, noise, seed=0), device="cpu"
+        )
         scores = result.scores["log_p_clean"]
         judged = ~np.isnan(scores)
         scores, changed = scores[judged], result.changed[judged]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from experiments.comparison.entries import Entry
+from experiments.noise import noisy_data
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData
 from robustdml.filters.filter import KEPT
@@ -40,7 +41,7 @@ class Cell:
     @property
     def config(self) -> TrainingConfig:
         """Settings of the run."""
-        return replace(self.common, **self.entry.settings, noise=self.noise, seed=self.seed)
+        return replace(self.common, **self.entry.settings, seed=self.seed)
 
     def path(self, folder: Path) -> Path:
         """Where its outcome is kept."""
@@ -49,7 +50,8 @@ class Cell:
     def run(self, data: RetrievalData, untouched: dict[str, float] | None, device: str) -> dict[str, Any]:
         """Train, and return what is kept."""
         start = time.perf_counter()
-        result = train(self.config, data, device=device, untouched=untouched, evaluate_each_epoch=False)
+        noisy = noisy_data(self.config, data, self.noise)
+        result = train(self.config, noisy, device=device, untouched=untouched, evaluate_each_epoch=False)
         return {
             "settings": self.config.as_dict(),
             "data": data.name,

@@ -1,23 +1,22 @@
 """The data sets of a comparison, features or images on the disk, and the noises that each can have."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
 from experiments.comparison.outcomes import outcomes_of
+from experiments.noise import noisy_data
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, load_data
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError
 from robustdml.networks.backbones.choice import default_image_size
 from robustdml.networks.origin import load_origin
-from robustdml.networks.preparation import prepare
 from robustdml.networks.stored_features import store_features
 from robustdml.progress import OnProgress
-from robustdml.run.noisy_labels import noisy_labels
 
 
 class Source(Protocol):
@@ -91,9 +90,8 @@ def impossible_noises(source: Source, noises: Iterable[str], common: TrainingCon
     for noise in noises:
         if next(outcomes_of(folder, source.name, noise), None) is not None:
             continue
-        config = replace(common, noise=noise)
         try:
-            noisy_labels(config, prepare(config, source.open(), torch.device("cpu")))
+            noisy_data(common, source.open(), noise)
         except UsageError as error:
             reasons[noise] = str(error)
     return reasons

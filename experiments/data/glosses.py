@@ -54,10 +54,7 @@ def load_glosses(name: str = "glosses") -> RetrievalData:
     return RetrievalData(name, train, test)
 
 
-NAMED = {
-    name: NamedData("text", partial(load_glosses, name), taxonomy="wordnet")
-    for name in ("glosses", "glosses-validation")
-}
+NAMED = {name: NamedData("text", partial(load_glosses, name)) for name in ("glosses", "glosses-validation")}
 
 
 @cache

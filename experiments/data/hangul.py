@@ -4,7 +4,7 @@ from functools import partial
 
 from experiments.data.characters.atlas import Atlas
 from experiments.data.characters.script import Part, Script
-from robustdml.data.named.named import NamedData
+from robustdml.data.named.named import NamedData, Pretraining
 
 HANGUL = Script(
     Atlas("hangul", ((0xAC00, 0xD7A3),), "가"),
@@ -19,7 +19,7 @@ HANGUL = Script(
     },
 )
 
+PRETRAINING = Pretraining(HANGUL.load_pretraining, HANGUL.atlas.key)
 NAMED = {
-    name: NamedData("Korean syllables", partial(HANGUL.load, name), backbone="hangul-cnn", taxonomy="hangul")
-    for name in HANGUL.parts
+    name: NamedData("Korean syllables", partial(HANGUL.load, name), "hangul-cnn", PRETRAINING) for name in HANGUL.parts
 }

@@ -4,7 +4,7 @@ from functools import partial
 
 from experiments.data.characters.atlas import Atlas
 from experiments.data.characters.script import Part, Script
-from robustdml.data.named.named import NamedData
+from robustdml.data.named.named import NamedData, Pretraining
 
 HANZI = Script(
     # The first block, extension A, and all later extensions; the probes are the commonest character of the first, and
@@ -24,4 +24,5 @@ HANZI = Script(
     },
 )
 
-NAMED = {name: NamedData("Han characters", partial(HANZI.load, name), backbone="hanzi-cnn") for name in HANZI.parts}
+PRETRAINING = Pretraining(HANZI.load_pretraining, HANZI.atlas.key)
+NAMED = {name: NamedData("Han characters", partial(HANZI.load, name), "hanzi-cnn", PRETRAINING) for name in HANZI.parts}

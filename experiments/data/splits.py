@@ -27,4 +27,5 @@ def centre(data: RetrievalData) -> RetrievalData:
 
 def _halve(name: str, whole: Split) -> RetrievalData:
     parts = divide_classes(whole.num_classes, name, test_fraction=0.5, seed=_SPLIT_SEED)
-    return RetrievalData(name, *(take_classes(whole, part) for part in parts))
+    train, test = (take_classes(whole, part) for part in parts)
+    return RetrievalData(name, train, test)

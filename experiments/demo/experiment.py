@@ -16,6 +16,7 @@ from robustdml.data import RetrievalData
 from robustdml.evaluation import retrieval_metrics
 from robustdml.networks.models import apply_in_batches
 from robustdml.networks.preparation import prepare, resolve_device
+from robustdml.noise import with_wrong_labels
 from robustdml.progress import OnProgress
 from robustdml.train import TrainingResult, train
 from robustdml_ops.ops import nearest
@@ -36,8 +37,10 @@ def run_demo(images: RetrievalData, seeds: int, epochs: int, shape: Shape, on_pr
     for method in METHODS_SHOWN:
         for seed in range(seeds):
             on_progress(f"{method}, seed {seed}", seed, seeds)
-            config = TrainingConfig(method=method, noise=NOISE, seed=seed, epochs=epochs)
-            runs.setdefault(method, []).append(train(config, features, device="cpu", untouched=frozen))
+            config = TrainingConfig(method=method, seed=seed, epochs=epochs)
+            runs.setdefault(method, []).append(
+                train(config, with_wrong_labels(features, NOISE, seed), device="cpu", untouched=frozen)
+            )
     neighbours = _neighbours({method: runs[method][0] for method in ("proxy-anchor", "robust")}, features, images)
     on_progress("times", 0, 0)
     timings = measure(shape)

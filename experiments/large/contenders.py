@@ -38,14 +38,12 @@ class Contender:
         """What tables call it."""
         return f"{METHODS[self.method].title}{', filter' if self.filtered else ''}"
 
-    def config(self, noise: str, epochs: int, embedding_size: int) -> TrainingConfig:
+    def config(self, epochs: int, embedding_size: int) -> TrainingConfig:
         """Settings of its run."""
         asked = FilterOptions()
         if self.filtered or self.method == "robust":
             asked = replace(METHODS["robust"].filter, memory_dtype="bfloat16", on_trial=False)
-        return TrainingConfig(
-            method=self.method, noise=noise, epochs=epochs, embedding_size=embedding_size, filter=asked
-        )
+        return TrainingConfig(method=self.method, epochs=epochs, embedding_size=embedding_size, filter=asked)
 
     def make_method(self) -> Method:
         """Make the method for the loop: with our loss, or with the peer's loss at equal initial values."""

@@ -22,6 +22,7 @@ from robustdml.cache import write_text
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, Split
 from robustdml.networks.preparation import prepare
+from robustdml.noise import with_wrong_labels
 from robustdml.progress import progress_bar
 from robustdml.recorder import Recorder
 from robustdml.run.run import Run
@@ -78,11 +79,11 @@ def run(task: Task) -> dict[str, Any]:
     """Train a contender."""
     torch.set_num_threads(task.threads)
     contender = BY_NAME[task.contender]
-    data = task.read_data()
+    data = with_wrong_labels(task.read_data(), task.noise, seed=0)
     _warm_up(contender)
     before = process_memory.forget_peak()
     with progress_bar(f"{contender.title}, {contender.whose}") as report:
-        trained, clock = _train(contender, contender.config(task.noise, task.epochs, task.embedding_size), data, report)
+        trained, clock = _train(contender, contender.config(task.epochs, task.embedding_size), data, report)
     parameters = [*trained.embedder.parameters(), *trained.loss.parameters()]
     counted = 4 * sum(parameter.nbytes for parameter in parameters)
     state = [] if trained.filter is None else [*trained.filter.parameters(), *trained.filter.buffers()]
@@ -113,8 +114,9 @@ def _warm_up(contender: Contender) -> None:
     labels = np.repeat(np.arange(64), 12)
     features = random.normal(size=(len(labels), 32)).astype(np.float32)
     split = Split(features, labels, tuple(map(str, range(64))))
-    config = contender.config("symmetric:0.5", epochs=2, embedding_size=16)
-    _train(contender, config, RetrievalData("warm-up", split, split), lambda *_: None)
+    config = contender.config(epochs=2, embedding_size=16)
+    data = with_wrong_labels(RetrievalData("warm-up", split, split), "symmetric:0.5", seed=0)
+    _train(contender, config, data, lambda *_: None)
 
 
 def main(task: str, result: str) -> None:

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from sklearn.preprocessing import normalize
 
 from robustdml.errors import UsageError
-from robustdml.noise.shares import Labels, NoisyLabels, check_labels, members_of_classes, round_half_up
+from robustdml.noise import Labels, NoisyLabels, check_labels, members_of_classes, round_half_up
 from robustdml_ops.ops import nearest
 
 # How the wrong labels of a class are shared out among its nearest classes, the nearest first; of these fewer where

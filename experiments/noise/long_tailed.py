@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from robustdml.noise.shares import Labels, NoisyLabels, check_labels, choose_share_of_each_class
+from robustdml.noise import Labels, NoisyLabels, check_labels, choose_of_each_class
 
 
 def long_tailed(labels: Labels, rate: float, seed: int, num_classes: int) -> NoisyLabels:
@@ -21,7 +21,7 @@ def long_tailed(labels: Labels, rate: float, seed: int, num_classes: int) -> Noi
     """
     check_labels(labels, rate, num_classes)
     random = np.random.default_rng(seed)
-    changed = choose_share_of_each_class(labels, rate, random, num_classes)
+    changed = choose_of_each_class(labels, rate, random, num_classes)
     popularity = 1 / (1 + random.permutation(num_classes))
     popularity /= popularity.sum()
     noisy = labels.astype(np.int64)

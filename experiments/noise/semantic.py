@@ -3,7 +3,7 @@
 import numpy as np
 
 from experiments.taxonomy import ClassTree
-from robustdml.noise.shares import Labels, NoisyLabels, check_labels, choose_share_of_each_class
+from robustdml.noise import Labels, NoisyLabels, check_labels, choose_of_each_class
 
 
 def semantic(labels: Labels, rate: float, seed: int, tree: ClassTree) -> NoisyLabels:
@@ -26,7 +26,7 @@ def semantic(labels: Labels, rate: float, seed: int, tree: ClassTree) -> NoisyLa
     """
     check_labels(labels, rate, tree.num_classes)
     random = np.random.default_rng(seed)
-    changed = choose_share_of_each_class(labels, rate, random, tree.num_classes)
+    changed = choose_of_each_class(labels, rate, random, tree.num_classes)
     noisy = labels.astype(np.int64)
     noisy[changed] = tree.draw_confused(noisy[changed], random)
     return noisy, changed

@@ -6,7 +6,7 @@ from sklearn.cluster import KMeans
 from sklearn.preprocessing import normalize
 
 from robustdml.errors import UsageError
-from robustdml.noise.shares import Labels, NoisyLabels, check_labels, members_of_classes, round_half_up
+from robustdml.noise import Labels, NoisyLabels, check_labels, members_of_classes, round_half_up
 
 
 def small_cluster(

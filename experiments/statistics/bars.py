@@ -8,7 +8,7 @@ from experiments.comparison.entries import Entry
 from experiments.statistics.ranks import rank
 from experiments.statistics.suite import FOCUS, Suite
 from robustdml.evaluation import METRICS
-from robustdml.noise import noise_rate
+from robustdml.noise import parse_noise
 from robustdml.untouched import JUDGED, falls_short
 
 CLEAN = "none"
@@ -128,7 +128,8 @@ def _rejected(suite: Suite) -> Bar:
 
 
 def _is_noisy(noise: str) -> bool:
-    return noise_rate(noise) >= NOISY_FROM
+    named = parse_noise(noise)
+    return named is not None and named[1] >= NOISY_FROM
 
 
 _Reference = Callable[[str, str], float | None]

@@ -7,7 +7,23 @@ from experiments.taxonomy.hangul import tree_from_hangul
 from experiments.taxonomy.tree import ClassTree, tree_from_parents
 from experiments.taxonomy.unicode_names import tree_from_unicode_names
 from experiments.taxonomy.wordnet import tree_from_wordnet
+from robustdml.data import RetrievalData
 from robustdml.errors import UsageError, did_you_mean, expanded
+
+# Taxonomies of the classes of named data sets, as `load_taxonomy` takes them.
+TAXONOMIES = {
+    **dict.fromkeys(("glyphs", "glyphs-large"), "unicode"),
+    "hangul": "hangul",
+    "glosses": "wordnet",
+}
+TAXONOMIES |= {f"{name}-validation": source for name, source in TAXONOMIES.items()}
+
+
+def tree_of(data: RetrievalData) -> ClassTree:
+    """Build the tree of the training classes of a named data set."""
+    if data.name not in TAXONOMIES:
+        raise UsageError(f"semantic noise needs a tree of the classes of {data.name}: name one in TAXONOMIES")
+    return load_taxonomy(TAXONOMIES[data.name], data.train.class_names)
 
 
 def load_taxonomy(source: str, class_names: Sequence[str]) -> ClassTree:

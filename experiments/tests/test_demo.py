@@ -17,6 +17,7 @@ from robustdml.filters.options import FilterOptions
 from robustdml.methods import METHODS
 from robustdml.networks.backbones import choice
 from robustdml.networks.models import SmallCNN
+from robustdml.noise import with_wrong_labels
 from robustdml.train import train
 from robustdml.untouched import below_untouched
 
@@ -47,8 +48,8 @@ def test_labels_are_shown_as_the_chosen_filter_held_them(clusters):
         (FilterOptions("audit"), "probability that the label is right"),
         (FilterOptions(), "did best without a filter"),
     ):
-        config = TrainingConfig(noise="symmetric:0.3", epochs=1, batch_size=64, averaging=1.0, filter=asked)
-        section = believed_labels(train(config, clusters, device="cpu"))
+        config = TrainingConfig(epochs=1, batch_size=64, averaging=1.0, filter=asked)
+        section = believed_labels(train(config, with_wrong_labels(clusters, "symmetric:0.3", seed=0), device="cpu"))
         drawn = [base64.b64decode(image["src"].split(";base64,")[1]).decode() for image in Page(section).images]
         assert len(drawn) == (asked.kind != "none")
         assert shown in section + "".join(drawn)

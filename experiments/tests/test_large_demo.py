@@ -63,10 +63,10 @@ def test_the_same_loss_gives_the_same_numbers(clusters):
 
 def test_the_peer_is_the_peer():
     for contender in CONTENDERS:
-        loss = contender.make_method().make_loss(contender.config("none", 1, 8).options, 5, 8)
+        loss = contender.make_method().make_loss(contender.config(1, 8).options, 5, 8)
         assert type(loss).__module__.startswith("pytorch_metric_learning" if contender.peer else "robustdml_ops")
         assert contender.name == next(name for name, value in BY_NAME.items() if value is contender)
-    filters = {contender.name: contender.config("none", 1, 8).filter_options for contender in CONTENDERS}
+    filters = {contender.name: contender.config(1, 8).filter_options for contender in CONTENDERS}
     assert filters["proxy-anchor"].kind == filters["proxy-anchor-peer"].kind == "none"
     # That of the method called robust, with a memory of half the bytes.
     halved = replace(METHODS["robust"].filter, memory_dtype="bfloat16", on_trial=False)

@@ -11,7 +11,7 @@ import pytest
 from experiments.data import glosses
 from experiments.data.mixtures import MIXTURES, draw_mixture
 from experiments.data.signals import log_spectrum
-from experiments.taxonomy import load_taxonomy
+from experiments.taxonomy import tree_of
 from experiments.taxonomy.wordnet_files import Synset
 from robustdml.data import load_data
 from robustdml.data.named import NAMED
@@ -125,7 +125,7 @@ def test_glosses_have_features_and_a_tree(own_cache):
     for split in (data.train, data.test):
         assert (np.linalg.norm(split.inputs, axis=1) > 1e-3).all()
     names = data.train.class_names
-    tree = load_taxonomy(NAMED["glosses"].taxonomy, names)
+    tree = tree_of(data)
     near = [names[label] for label in tree.confused_with(names.index("n07775905 saltwater fish"))]
     assert near == ["n07783210 shellfish"]
 

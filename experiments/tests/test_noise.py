@@ -6,15 +6,20 @@ from hypothesis import strategies as st
 from experiments.noise import class_conditional, long_tailed, semantic, small_cluster
 from experiments.noise.class_conditional import share_out
 from experiments.taxonomy import tree_from_parents
+from robustdml.data import RetrievalData, Split
 from robustdml.errors import UsageError
-from robustdml.noise import NoiseSources, apply_noise, noise_rate, symmetric
+from robustdml.noise import symmetric, with_wrong_labels
 
 PARENTS = {"wren": "bird", "tern": "bird", "carp": "fish", "bird": "animal", "fish": "animal", "oak": "plant"}
 NAMES = ["wren", "carp", "oak", "tern"]
 
 
-def no_sources():
-    return NoiseSources(lambda: pytest.fail("features"), lambda: pytest.fail("tree"))
+def wrong(noise, labels, seed, classes, features=lambda: pytest.fail("features")):
+    """Labels with a noise that is asked for by its name."""
+    split = Split(np.zeros((len(labels), 2)), labels, tuple(map(str, range(classes))))
+    train = with_wrong_labels(RetrievalData("birds", split, split), noise, seed, features).train
+    assert np.array_equal(train.reference_labels, labels)
+    return train.labels
 
 
 @given(
@@ -109,8 +114,7 @@ def test_clusters_stay_together():
 @pytest.mark.parametrize("noise", ["symmetric", "long-tailed", "class-conditional"])
 def test_is_a_pure_function_of_the_seed(noise):
     labels, features = np.repeat(np.arange(10), 20), np.random.default_rng(0).normal(size=(200, 3))
-    sources = NoiseSources(lambda: features, lambda: pytest.fail("tree"))
-    first, again, other = (apply_noise(f"{noise}:0.3", labels, seed, 10, sources)[0] for seed in (4, 4, 5))
+    first, again, other = (wrong(f"{noise}:0.3", labels, seed, 10, lambda: features) for seed in (4, 4, 5))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
 
@@ -191,25 +195,20 @@ def test_quotas_are_shared_out_whole(quotas):
     assert np.abs(counts - quotas).max() <= 1
 
 
-def test_specs():
+def test_specs(monkeypatch):
     labels = np.repeat(np.arange(4), 10)
-    noisy, changed = apply_noise("none", labels, 0, 4, no_sources())
-    assert np.array_equal(noisy, labels)
-    assert not changed.any()
-    noisy, changed = apply_noise("symmetric:.3", labels, 7, 4, no_sources())
-    assert np.array_equal(noisy, symmetric(labels, 0.3, 7, 4)[0])
-    assert changed.sum() == 12
+    assert np.array_equal(wrong("none", labels, 0, 4), labels)
+    assert np.array_equal(wrong("symmetric:.3", labels, 7, 4), symmetric(labels, 0.3, 7, 4)[0])
     features, tree = np.random.default_rng(0).normal(size=(40, 3)), tree_from_parents(PARENTS, NAMES)
-    sources = NoiseSources(lambda: features, lambda: tree)
-    noisy, _ = apply_noise("small-cluster:0.5", labels, 7, 4, sources)
+    noisy = wrong("small-cluster:0.5", labels, 7, 4, lambda: features)
     assert np.array_equal(noisy, small_cluster(labels, 0.5, 7, 4, features)[0])
-    noisy, _ = apply_noise("semantic:0.5", labels, 7, 4, sources)
-    assert np.array_equal(noisy, semantic(labels, 0.5, 7, tree)[0])
-    noisy, _ = apply_noise("long-tailed:0.5", labels, 7, 4, no_sources())
-    assert np.array_equal(noisy, long_tailed(labels, 0.5, 7, 4)[0])
-    noisy, _ = apply_noise("class-conditional:0.5", labels, 7, 4, sources)
+    with pytest.raises(UsageError, match="semantic noise needs a tree of the classes of birds"):
+        wrong("semantic:0.5", labels, 7, 4)
+    monkeypatch.setattr("experiments.noise.tree_of", lambda data: tree)
+    assert np.array_equal(wrong("semantic:0.5", labels, 7, 4), semantic(labels, 0.5, 7, tree)[0])
+    assert np.array_equal(wrong("long-tailed:0.5", labels, 7, 4), long_tailed(labels, 0.5, 7, 4)[0])
+    noisy = wrong("class-conditional:0.5", labels, 7, 4, lambda: features)
     assert np.array_equal(noisy, class_conditional(labels, 0.5, 7, 4, features)[0])
-    assert [noise_rate(spec) for spec in ("none", "semantic:0.2")] == [0.0, 0.2]
 
 
 @pytest.mark.parametrize(
@@ -219,7 +218,7 @@ def test_bad_specs_are_named(spec):
     with pytest.raises(
         UsageError, match="expected one of none, symmetric:RATE, small-cluster:RATE, semantic:RATE, long"
     ):
-        apply_noise(spec, np.arange(3), 0, 3, no_sources())
+        wrong(spec, np.arange(3), 0, 3)
 
 
 @pytest.mark.parametrize(

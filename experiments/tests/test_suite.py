@@ -20,11 +20,13 @@ from experiments.comparison.ablations import ALL_ENTRIES
 from experiments.comparison.cells import Cell, all_cells
 from experiments.comparison.plan import expand_names, make_plan
 from experiments.data.characters import atlas
+from experiments.taxonomy.sources import TAXONOMIES
 from robustdml.cli import main
 from robustdml.config import TrainingConfig
 from robustdml.data import load_data
 from robustdml.data.named import NAMED, NamedData
 from robustdml.errors import UsageError
+from robustdml.noise import parse_noise
 from robustdml.train import train
 
 CPU = torch.device("cpu")
@@ -117,7 +119,8 @@ def test_a_noise_that_a_data_set_cannot_have_is_left_out_and_told(two, tmp_path,
     names = tuple(f"class {label}" for label in range(12))
     tree = tmp_path / "tree.tsv"
     tree.write_text("".join(f"{name}\tgroup {place // 4}\n" for place, name in enumerate(names)))
-    named = NamedData("clusters", lambda: replace(clusters, name="grouped"), taxonomy=str(tree))
+    monkeypatch.setitem(TAXONOMIES, "grouped", str(tree))
+    named = NamedData("clusters", lambda: replace(clusters, name="grouped"))
     monkeypatch.setitem(NAMED, "grouped", named)
     asked = []
     # The processes of a pool would not know the name that this test makes up.
@@ -126,7 +129,7 @@ def test_a_noise_that_a_data_set_cannot_have_is_left_out_and_told(two, tmp_path,
     command = ["compare", "--data", "grouped", two[1], *SMALL, "--noise", "semantic:0.5", "none", "--out", str(out)]
     assert main(command) == 0
     error = capsys.readouterr().err
-    assert "half, semantic:0.5 left out: noise 'semantic:0.5' needs a tree of the classes of half" in error
+    assert "half, semantic:0.5 left out: semantic noise needs a tree of the classes of half" in error
     assert "grouped, semantic" not in error
     columns = dict.fromkeys((cell.data, cell.noise) for cell in asked)
     assert list(columns) == [("grouped", "semantic:0.5"), ("grouped", "none"), ("half", "none")] and len(asked) == 12
@@ -226,7 +229,7 @@ def test_the_suite_names_what_there_is_and_its_quick_part_is_quick():
     for cell in all_cells(
         {"": plan.SUITE_NOISES}, make_plan(True, False, None, None, None).entries, 1, TrainingConfig()
     ):
-        assert cell.config.noise == cell.noise
+        assert parse_noise(cell.noise) or cell.noise == "none"
     # docs/training.md: some six seconds a run and core, at the most.
     quick = make_plan(True, True, None, None, None)
     runs = len(

@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 
 from robustdml.audit.auditor import LabelAuditor
-from robustdml_ops.engine.validation import check_id_range, check_matrix, check_sample_ids, check_sizes
 
 
 class BatchAuditor:
@@ -36,7 +35,8 @@ class BatchAuditor:
     """
 
     def __init__(self, num_samples: int, embedding_size: int) -> None:
-        check_sizes(num_samples=num_samples, embedding_size=embedding_size)
+        if num_samples < 1 or embedding_size < 1:
+            raise ValueError(f"num_samples={num_samples}, embedding_size={embedding_size}: expected at least 1 of each")
         self._embeddings = torch.zeros(num_samples, embedding_size)
         self._labels = torch.zeros(num_samples, dtype=torch.int64)
         self.seen = torch.zeros(num_samples, dtype=torch.bool)
@@ -44,9 +44,17 @@ class BatchAuditor:
     @torch.no_grad()
     def __call__(self, embeddings: Tensor, labels: Tensor, ids: Tensor) -> None:
         """Take note of a batch."""
-        embeddings = check_matrix("embeddings", embeddings, columns=self._embeddings.shape[1])
-        ids = check_sample_ids(ids, len(embeddings)).cpu()
-        check_id_range(ids, len(self.seen))
+        columns, size = self._embeddings.shape[1], len(self.seen)
+        if embeddings.ndim != 2 or embeddings.shape[1] != columns or not embeddings.is_floating_point():
+            raise ValueError(
+                f"embeddings must be a floating-point matrix with {columns} columns, got shape "
+                f"{tuple(embeddings.shape)} of {embeddings.dtype}"
+            )
+        ids = ids.cpu().long()
+        if not len(ids) == len(labels) == len(embeddings):
+            raise ValueError(f"{len(embeddings)} embeddings, {len(labels)} labels and {len(ids)} ids: expected as many")
+        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < size:
+            raise IndexError(f"ids run from {int(ids.min())} to {int(ids.max())}: expected 0 to {size - 1}")
         self._embeddings[ids] = embeddings.float().cpu()
         self._labels[ids] = labels.cpu().long()
         self.seen[ids] = True

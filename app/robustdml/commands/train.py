@@ -16,6 +16,8 @@ from robustdml.errors import UsageError
 from robustdml.evaluation import METRICS
 from robustdml.methods import METHODS
 from robustdml.networks.backbones.choice import default_image_size
+from robustdml.networks.preparation import resolve_device, untouched_features
+from robustdml.noise import parse_noise, with_wrong_labels
 from robustdml.progress import progress_bar, silent
 from robustdml.recorder import Recorder
 from robustdml.reports.run_report import render_run
@@ -34,7 +36,7 @@ from robustdml.world import World, joined_world
 
 # A run that goes on is told apart from another one by its checkpoint, which does not see these: the data has its name
 # and sizes there.
-SPLIT_SETTINGS = ("test_fraction", "split_seed")
+SPLIT_SETTINGS = ("test_fraction", "split_seed", "noise")
 
 FIGURES = {
     **METRICS,
@@ -108,6 +110,7 @@ def _run(arguments: argparse.Namespace, given: dict[str, Given], world: World) -
     out: Path | None = arguments.out
     try:
         config = make_config(given)
+        parse_noise(value_of(given, "noise"))
     except UsageError as error:
         if arguments.config is None:
             raise
@@ -127,6 +130,15 @@ def _run(arguments: argparse.Namespace, given: dict[str, Given], world: World) -
                 test_fraction=value_of(given, "test_fraction"),
                 split_seed=value_of(given, "split_seed"),
                 on_progress=on_progress,
+            )
+        )
+        right = data
+        data = world.first(
+            lambda: with_wrong_labels(
+                right,
+                value_of(given, "noise"),
+                config.seed,
+                lambda: untouched_features(config, right, resolve_device(value_of(given, "device")), on_progress),
             )
         )
         result = train(
@@ -187,7 +199,7 @@ def _recorders(out: Path | None, config: TrainingConfig, given: dict[str, Given]
 
 
 def _summary_table(result: TrainingResult) -> Table:
-    table = Table(title=f"{METHODS[result.config.method].title}, noise {result.config.noise}")
+    table = Table(title=f"{METHODS[result.config.method].title}, noise {result.summary['noise']}")
     for title in ("", "last epoch", untouched_title(result.config.backbone).lower()):
         table.add_column(title)
     for key, title in FIGURES.items():

@@ -28,6 +28,8 @@ class Split:
         What an audit calls each sample: its path, or its place in the file, (N,). None where that is 0..N-1.
     weights : ndarray, optional
         How much each sample counts in training, float32, (N,), at least 0; None for 1.
+    true_labels : ndarray, optional
+        True labels, int64, (N,), for the report of a run; None where they are not known.
     """
 
     inputs: NDArray[np.generic]
@@ -35,6 +37,7 @@ class Split:
     class_names: tuple[str, ...]
     sample_names: Sequence[object] | None = None
     weights: NDArray[np.float32] | None = None
+    true_labels: NDArray[np.int64] | None = None
 
     @property
     def num_classes(self) -> int:
@@ -45,6 +48,11 @@ class Split:
     def is_images(self) -> bool:
         """Whether the inputs are images rather than features."""
         return self.inputs.ndim == 4
+
+    @property
+    def reference_labels(self) -> NDArray[np.int64]:
+        """The true labels, or where they are not known those given, (N,)."""
+        return self.labels if self.true_labels is None else self.true_labels
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -60,7 +68,7 @@ class Split:
         return [str(name) for name in (range(len(self)) if self.sample_names is None else self.sample_names)]
 
     def take(self, rows: Rows, labels: NDArray[np.int64], class_names: tuple[str, ...]) -> "Split":
-        """Take some samples, under labels that may be others.
+        """Take some samples under the labels given, which need not be their own; true labels are not taken along.
 
         Parameters
         ----------
@@ -91,11 +99,21 @@ class RetrievalData:
         What reports call it.
     train, test : Split
         The two splits, each with its own labels from 0.
+    noise : str
+        How training labels were made wrong on purpose, as ``symmetric:0.5``; ``none`` where they were not.
     """
 
     name: str
     train: Split
     test: Split
+    noise: str = "none"
+
+    @property
+    def noise_rate(self) -> float:
+        """Rate of wrong training labels: the one that `noise` names, or by the true labels, 0 without these."""
+        if self.noise != "none":
+            return float(self.noise.rpartition(":")[2])
+        return float((self.train.labels != self.train.reference_labels).mean()) if len(self.train) else 0.0
 
 
 def divide_classes(

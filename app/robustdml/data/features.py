@@ -20,7 +20,8 @@ def load_features(path: Path, *, test_fraction: float = 0.5, split_seed: int = 0
     train = splits[TRAIN]
     if TEST not in splits:
         parts = divide_classes(train.num_classes, str(path), test_fraction, split_seed)
-        return RetrievalData(path.stem, *(take_classes(train, part) for part in parts))
+        first, second = (take_classes(train, part) for part in parts)
+        return RetrievalData(path.stem, first, second)
     return RetrievalData(path.stem, train, splits[TEST])
 
 

@@ -38,7 +38,8 @@ def load_folder(
         parts = [files_by_class(root / part, on_progress) for part in ("train", "test")]
     else:
         parts = _divided(files_by_class(root, on_progress), root, test_fraction, split_seed)
-    return RetrievalData(root.name, *(_load_split(part, image_size, on_progress) for part in parts))
+    train, test = (_load_split(part, image_size, on_progress) for part in parts)
+    return RetrievalData(root.name, train, test)
 
 
 def load_list(
@@ -59,7 +60,8 @@ def load_list(
             f"{path.parent.absolute()}"
         )
     parts = _divided(listed.by_class(), path, test_fraction, split_seed)
-    return RetrievalData(path.name, *(_load_split(part, image_size, on_progress) for part in parts))
+    train, test = (_load_split(part, image_size, on_progress) for part in parts)
+    return RetrievalData(path.name, train, test)
 
 
 def _check_size(image_size: int) -> None:

@@ -11,11 +11,14 @@ from robustdml.data.named import NAMED
 from robustdml.errors import UsageError, did_you_mean, expanded
 from robustdml.progress import OnProgress, silent
 
-_REPORTED_ON = ", ".join(name for name in NAMED if not name.endswith("-validation"))
-EXPECTED = (
-    f"{_REPORTED_ON} (each also as NAME-validation), a folder of class folders (or of train and test), a list of "
-    "images (.csv or .parquet with the columns path and label), or an .npz file of features"
-)
+
+def expected_data() -> str:
+    """Say what `load_data` takes."""
+    reported_on = ", ".join(name for name in NAMED if not name.endswith("-validation"))
+    return (
+        f"{reported_on} (each also as NAME-validation), a folder of class folders (or of train and test), a list of "
+        "images (.csv or .parquet with the columns path and label), or an .npz file of features"
+    )
 
 
 def load_data(
@@ -63,7 +66,7 @@ def load_data(
     if source in NAMED:
         return NAMED[source].load()
     if not source:
-        raise UsageError(f"data is empty: expected {EXPECTED}")
+        raise UsageError(f"data is empty: expected {expected_data()}")
     path = expanded(source)
     if path.is_dir():
         return load_folder(
@@ -84,7 +87,7 @@ def load_data(
             on_progress=on_progress,
         )
     if path.suffix != ".npz":
-        raise UsageError(f"data {source!r}: a file of another kind; expected {EXPECTED}")
+        raise UsageError(f"data {source!r}: a file of another kind; expected {expected_data()}")
     return load_features(path, test_fraction=test_fraction, split_seed=split_seed)
 
 
@@ -92,4 +95,4 @@ def _missing(source: str, path: Path) -> str:
     beside = os.listdir(path.parent) if path.parent.is_dir() else []
     broken = f", for it is a link to {path.readlink()}, which is missing" if path.is_symlink() else ""
     hint = did_you_mean(source, NAMED) or did_you_mean(path.name, beside)
-    return f"data {source!r}: no such file or folder{broken}; expected {EXPECTED}{hint}"
+    return f"data {source!r}: no such file or folder{broken}; expected {expected_data()}{hint}"

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from robustdml.config import TrainingConfig
 from robustdml.data import Rows
 from robustdml.errors import UsageError
-from robustdml.filters.options import FILTERS
+from robustdml.filters.options import FILTERS, WITH_BANK
 from robustdml.world import ALONE, World
 from robustdml_ops.robust import PRISM, LabelCorrection, MemoryBank
-from robustdml_ops.robust.prism.settings import WITH_BANK
 
 # What `Filter.judge` calls its choice, and what takes part under another label.
 KEPT, CORRECTED = "kept", "corrected"
@@ -52,7 +51,7 @@ class Filter(nn.Module):
                 num_classes,
                 embedding_size,
                 similarity,
-                config.told_noise_rate,
+                config.noise_rate,
                 options.threshold,
                 window=options.window,
                 memory_size=memory_size if has_bank else None,

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from robustdml.errors import UnknownNameError, UsageError
 from robustdml.options import Options, option
-from robustdml_ops.robust.prism.settings import PRESETS, THRESHOLDS, WITH_BANK
 
 # Similarity of `robustdml_ops.robust.PRISM`; the last two are the paper's ablations.
 FILTERS = {
@@ -14,6 +13,13 @@ FILTERS = {
     "prism-batch-positive": "batch-positive",
     "prism-memory-positive": "memory-positive",
 }
+# Similarities that compare samples with a memory of past ones.
+WITH_BANK = ("average", "vmf", "memory-positive")
+# Thresholds that find the cut themselves, and the most that they reject of a class where no rate is given.
+BY_OTSU = ("otsu", "cautious")
+MOST_REJECTED = 0.8
+THRESHOLDS = ("smooth-top-r", "top-r", "per-class", *BY_OTSU, "fixed")
+PRESETS = ("paper", "authors")
 NO_FILTER = "none"
 # Judges once, before training, by the features: `robustdml.audit`.
 AUDIT = "audit"

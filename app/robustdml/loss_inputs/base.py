@@ -23,12 +23,15 @@ class Training:
 
     config: TrainingConfig  # Settings
     prepared: Prepared  # Data and the untouched backbone's features
-    labels: NDArray[np.int64]  # Labels with their noise, int64, (N,)
-    changed: NDArray[np.bool_]  # Which labels are wrong, bool, (N,): to measure with, not to train with
     embedding_size: int  # D
     device: torch.device  # Where it trains
     bank: MemoryBank | None  # The memory of the filter, where it has one
     world: World = ALONE  # The processes that train together
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """Labels to train with, (N,)."""
+        return self.prepared.data.train.labels
 
     @property
     def num_classes(self) -> int:

@@ -60,7 +60,7 @@ class Confidences(LossInput):
     @cached_property
     def _judgement(self) -> tuple[NDArray[np.float32], float]:
         """Confidences and accuracy, (BLOCK, C) at a time; only asked for when the head is frozen."""
-        given, true = self._training.labels, self._training.prepared.data.train.labels
+        given, true = self._training.labels, self._training.prepared.data.train.reference_labels
         confidences, right = np.empty(len(true), dtype=np.float32), 0
         for start in range(0, len(true), BLOCK):
             rows = np.arange(start, min(start + BLOCK, len(true)))

@@ -8,8 +8,6 @@ from robustdml.methods.method import Method
 from robustdml.methods.negatives import NegativeOptions, sampled
 from robustdml.options import Options, OptionSet, option
 from robustdml_ops.losses import AdaptiveProxyAnchorLoss, ProxyAnchorLoss, SmoothProxyAnchorLoss
-from robustdml_ops.losses.adaptive_proxy_anchor import NEGATIVE_MARGINS
-from robustdml_ops.losses.families.anchor import AnchorFamilyLoss
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,7 @@ class AdaptiveOptions(Options, name="adaptive"):
 
     per_class: bool = option(False, "a margin for each class")
     regularization: float = option(1.0, "weight of the term that keeps margins up, λ")
-    negative_margin: str = option("sample", "whose margin a negative pair has", choices=NEGATIVE_MARGINS)
+    negative_margin: str = option("sample", "whose margin a negative pair has", choices=("sample", "proxy"))
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ def _adaptive_proxy_anchor(options: OptionSet, num_classes: int, embedding_size:
 
 
 def _proxies(loss: nn.Module) -> Tensor:
-    assert isinstance(loss, AnchorFamilyLoss)
+    assert isinstance(loss, ProxyAnchorLoss | SmoothProxyAnchorLoss | AdaptiveProxyAnchorLoss)
     return loss.proxies
 
 

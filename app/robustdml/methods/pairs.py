@@ -7,8 +7,6 @@ from torch import nn
 from robustdml.methods.method import Method
 from robustdml.options import Options, OptionSet, option
 from robustdml_ops.losses import ContrastiveLoss, MemoryContrastiveLoss, MultiSimilarityLoss
-from robustdml_ops.losses.memory_contrastive import VARIANTS
-from robustdml_ops.ops.pairs import DISTANCES
 
 # K of the P×K batches of PRISM's published settings and of BSPML.
 SAMPLES_PER_CLASS = 4
@@ -20,7 +18,7 @@ class ContrastiveOptions(Options, name="contrastive"):
 
     pos_margin: float = option(0.0, "of positive pairs")
     neg_margin: float = option(1.0, "of negative pairs")
-    distance: str = option("euclidean", "what the margins are compared with", choices=DISTANCES)
+    distance: str = option("euclidean", "what the margins are compared with", choices=("cosine", "euclidean"))
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,9 @@ class MemoryContrastiveOptions(Options, name="mcl"):
     """Memory-based contrastive loss (MCL)."""
 
     margin: float = option(0.5, "similarity from which a negative pair counts, λ")
-    variant: str = option("paper", "paper; xbm: code of cross-batch memory; authors: of PRISM", choices=VARIANTS)
+    variant: str = option(
+        "paper", "paper; xbm: code of cross-batch memory; authors: of PRISM", choices=("paper", "xbm", "authors")
+    )
     memory_size: int | None = option(
         None, "rows of the memory (default: the training samples; with a filter, that of the filter)", kind=int
     )

@@ -55,7 +55,7 @@ def prepare(
     num_features = count_features(origin.backbone, data.train.inputs[:1], device)
     if not config.finetune:
         train, test = (_features_of(split, origin, device, on_progress) for split in (data.train, data.test))
-        return _on_features(RetrievalData(data.name, train, test), origin)
+        return _on_features(replace(data, train=train, test=test), origin)
 
     @cache
     def frozen_features() -> NDArray[np.float32]:
@@ -66,13 +66,22 @@ def prepare(
     return Prepared(data, origin.backbone, num_features, frozen_features, origin)
 
 
+def untouched_features(
+    config: TrainingConfig, data: RetrievalData, device: torch.device, on_progress: OnProgress = silent
+) -> NDArray[np.float32]:
+    """Features of the training split from the untouched backbone, (N, F); a caller's random numbers are left alone."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(config.seed)
+        return prepare(config, data, device, on_progress).frozen_features()
+
+
 def _features_of(split: Split, origin: Origin, device: torch.device, on_progress: OnProgress) -> Split:
     """Apply the backbone to images, or read what it made of them before."""
     # What the user's own code does may change while its name and weights do not.
     if is_own_code(origin.name):
         return replace(split, inputs=apply_in_batches(origin.backbone, split.inputs, device, on_progress=on_progress))
     stored = store_split(split, origin, device, on_progress).open()
-    return replace(stored, sample_names=split.sample_names, weights=split.weights)
+    return replace(split, inputs=stored.inputs)
 
 
 def _on_features(data: RetrievalData, origin: Origin) -> Prepared:

@@ -1,16 +1,11 @@
 """Backbones pretrained on other characters than those of the data, which stand for one pretrained on ImageNet."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import torch
 from torch import nn
 
-from experiments.data.hangul import HANGUL
-from experiments.data.hanzi import HANZI
 from robustdml.cache import cache_folder, make_once, write_whole
 from robustdml.data.dataset import Split
-from robustdml.data.named.glyphs import glyphs_key, load_pretraining_glyphs
+from robustdml.data.named import NAMED, Pretraining
 from robustdml.data.samplers import RandomSampler
 from robustdml.networks.models import SmallCNN, as_tensor
 from robustdml.plain_files import read_plain
@@ -22,24 +17,14 @@ BATCH_SIZE = 128
 LEARNING_RATE = 2e-3
 
 
-@dataclass(frozen=True)
-class Pretraining:
-    """What a backbone is pretrained on."""
-
-    load: Callable[[], Split]  # Returns grey images of 32×32 pixels and their classes
-    key: Callable[[], str]  # Returns what these depend on, as a text
-
-
-PRETRAINED = {
-    "glyphs-cnn": Pretraining(load_pretraining_glyphs, glyphs_key),
-    "hanzi-cnn": Pretraining(HANZI.load_pretraining, HANZI.atlas.key),
-    "hangul-cnn": Pretraining(HANGUL.load_pretraining, HANGUL.atlas.key),
-}
+def pretrained() -> dict[str, Pretraining]:
+    """List the backbones that are pretrained here, by name."""
+    return {data.backbone: data.pretraining for data in NAMED.values() if data.pretraining is not None}
 
 
 def load_pretrained_cnn(name: str, on_progress: OnProgress = silent) -> SmallCNN:
     """Return a pretrained backbone, from the cache or trained now (a minute or two on two cores)."""
-    source = PRETRAINED[name]
+    source = pretrained()[name]
     path = cache_folder() / f"small-cnn-{source.key()}-{RECIPE_VERSION}.pt"
     backbone = SmallCNN(1)
 

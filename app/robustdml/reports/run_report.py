@@ -81,7 +81,7 @@ def _data_line(result: TrainingResult) -> str:
     audited = f" {describe(data['audited'])}" if "audited" in data else ""
     labels = "labels as they are"
     if result.changed.any():
-        labels = f"{result.changed.sum():,} of them with a wrong label (noise {config.noise})"
+        labels = f"{result.changed.sum():,} of them with a wrong label (noise {result.summary['noise']})"
     alone = f", without {test['alone']:,} that are alone in their class" if test["alone"] else ""
     return (
         f"{data['name']}: {data['train'][0]:,} training samples of {data['classes']:,} classes, {labels}; seed "

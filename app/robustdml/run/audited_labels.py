@@ -1,7 +1,7 @@
 """What an audit has found of the training samples, put to use: some dropped, some under another label, or weighed."""
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,29 +13,19 @@ from robustdml.data import Rows, Split
 from robustdml.data.images import few
 from robustdml.errors import UsageError, expanded
 from robustdml.networks.preparation import Prepared
-from robustdml.noise.shares import NoisyLabels
 from robustdml.review.clean import clean_labels
 from robustdml.review.findings import Finding, read_findings
 from robustdml.review.uses import CORRECT, WEIGHT
 
 
-@dataclass(frozen=True)
-class AuditedLabels:
-    """Training samples as they are after an audit."""
+def use_audit(config: TrainingConfig, prepared: Prepared) -> tuple[Prepared, dict[str, Any]]:
+    """Apply the findings of an audit to the training samples as the settings say.
 
-    # Whose training split has the samples that are left, under their true labels as far as those are known.
-    prepared: Prepared
-    labels: NDArray[np.int64]  # To train with, int64, (n,)
-    changed: NDArray[np.bool_]  # Which of them are wrong, bool, (n,)
-    # `use`, and how many samples were `judged`, `dropped` and `corrected`; `mean_weight`; and a `digest` of it all, by
-    # which another file is told from this one.
-    told: dict[str, Any]
-
-
-def use_audit(config: TrainingConfig, prepared: Prepared, given: NoisyLabels) -> AuditedLabels:
-    """Do with the training samples what the settings say about the findings of an audit."""
+    Beside the samples that are left it returns a summary: `use`; how many were `judged`, `dropped` and `corrected`;
+    `mean_weight`; and a `digest` of all this, which differs for another file.
+    """
     path, train = expanded(config.labels), prepared.data.train
-    labels, changed = given
+    labels = train.labels
     findings = _of_training(path, train, labels)
     rows, fixed, weights = np.arange(len(train)), labels, None
     if config.labels_use == WEIGHT:
@@ -50,9 +40,7 @@ def use_audit(config: TrainingConfig, prepared: Prepared, given: NoisyLabels) ->
     if len(rows) == 0 or (weights is not None and not weights.any()):
         raise UsageError(f"labels {path}: no sample is left to train on")
     corrected = fixed != labels[rows]
-    # Of a label that an audit has put in the place of another the truth is that of the data.
-    wrong = np.where(corrected, fixed != train.labels[rows], changed[rows])
-    told = {
+    summary = {
         "use": config.labels_use,
         "judged": len(train),
         "dropped": len(train) - len(rows),
@@ -60,11 +48,11 @@ def use_audit(config: TrainingConfig, prepared: Prepared, given: NoisyLabels) ->
         "mean_weight": None if weights is None else float(weights.mean()),
         "digest": _digest(rows, fixed, weights),
     }
-    return AuditedLabels(_taken(prepared, rows, weights), fixed, wrong, told)
+    return _taken(prepared, rows, fixed, weights), summary
 
 
 def describe(told: dict[str, Any]) -> str:
-    """Put what was done into words."""
+    """Say in words what `use_audit` did."""
     if told["use"] == WEIGHT:
         return (
             f"After an audit each of the {told['judged']:,} samples counts by the probability that its label is right, "
@@ -103,16 +91,20 @@ def _of_training(path: Path, train: Split, labels: NDArray[np.int64]) -> list[Fi
     return [by_sample[name] for name in names]
 
 
-def _taken(prepared: Prepared, rows: NDArray[np.int64], weights: NDArray[np.float32] | None) -> Prepared:
-    """Data and features of some of the training samples."""
-    train = prepared.data.train
+def _taken(
+    prepared: Prepared, rows: NDArray[np.int64], labels: NDArray[np.int64], weights: NDArray[np.float32] | None
+) -> Prepared:
+    """Data and features of some of the training samples, under labels (n,)."""
+    train = replace(prepared.data.train, true_labels=prepared.data.train.reference_labels)
     if weights is not None:
         return replace(prepared, data=replace(prepared.data, train=replace(train, weights=weights)))
     if len(rows) == len(train):
-        return prepared
-    names = train.names()
+        return replace(prepared, data=replace(prepared.data, train=replace(train, labels=labels)))
+    names, true_labels = train.names(), train.reference_labels[rows]
     inputs = cast(NDArray[np.generic], _TakenRows(train.inputs, rows)) if train.is_images else train.inputs[rows]
-    kept = replace(train, inputs=inputs, labels=train.labels[rows], sample_names=[names[row] for row in rows])
+    kept = replace(
+        train, inputs=inputs, labels=labels, true_labels=true_labels, sample_names=[names[row] for row in rows]
+    )
     return replace(
         prepared, data=replace(prepared.data, train=kept), frozen_features=lambda: prepared.frozen_features()[rows]
     )

@@ -28,10 +28,8 @@ from robustdml.networks.principal_start import NARROWEST, PrincipalAxes
 from robustdml.progress import OnProgress
 from robustdml.recorder import Recorder
 from robustdml.run.audited_labels import use_audit
-from robustdml.run.noisy_labels import noisy_labels
 from robustdml.run.sample_log import SampleLog
 from robustdml.world import ALONE, World, load_optimizer, whole
-from robustdml_ops.engine.validation import NotFiniteError
 
 
 class Run:
@@ -53,13 +51,12 @@ class Run:
         self.history: list[dict[str, float]] = []
         self.phase_one_seconds = 0.0
         self.method = METHODS[config.method] if method is None else method
-        self.labels, self.changed = noisy_labels(config, prepared)
         self.audited: dict[str, Any] | None = None
         if config.labels:
-            audited = use_audit(config, prepared, (self.labels, self.changed))
-            prepared, self.labels, self.changed = audited.prepared, audited.labels, audited.changed
-            self.prepared, self.audited = prepared, audited.told
+            prepared, self.audited = use_audit(config, prepared)
+            self.prepared = prepared
         split = prepared.data.train
+        self.labels, self.changed = split.labels, split.labels != split.reference_labels
         self.weights = None if split.weights is None else torch.from_numpy(split.weights)
         axes = PrincipalAxes.of(prepared.frozen_features()) if config.layer_start == PRINCIPAL else None
         self.embedding_size = config.embedding_size or (NARROWEST if axes is None else axes.width())
@@ -112,6 +109,7 @@ class Run:
         self.filter_options = options
         steps = 0 if config.layer_start == PRINCIPAL else len(self.sampler)
         settings = replace(config, filter=options, noise_rate=config.noise_rate if options.kind in FILTERS else None)
+        settings = replace(settings, noise_rate=settings.assumed_noise_rate(self.prepared.data.noise_rate))
         self.filter: AnyFilter | None = make_filter(settings, self.labels, classes, self.embedding_size, steps)
         bank = None
         if self.filter is not None:
@@ -119,7 +117,7 @@ class Run:
             self.filter.shard(self.world)
             bank = self.filter.bank
         beside = self.embedding_size, device, bank, self.world
-        training = Training(config, self.prepared, self.labels, self.changed, *beside)
+        training = Training(config, self.prepared, *beside)
         self.inputs = make_loss_inputs(training)
         observers: list[Method | LossInput | AnyFilter] = [self.method, *self._observers()]
         self.log = SampleLog((name for source in observers for name in source.observed), self.changed).to(device)
@@ -134,6 +132,8 @@ class Run:
         """Name and sizes of what it trains on, and what an audit has made of it."""
         data = self.prepared.data
         sizes = {"name": data.name, "train": list(data.train.inputs.shape), "classes": data.train.num_classes}
+        if data.noise != "none":
+            sizes["noise"] = data.noise
         return sizes if self.audited is None else {**sizes, "audited": self.audited}
 
     def fit_inputs(self, report: OnProgress) -> None:
@@ -170,7 +170,9 @@ class Run:
         for step, rows in enumerate(self.sampler.batches(self.epoch), start=1):
             try:
                 value = self._step(self.world.part(rows))
-            except NotFiniteError as error:
+            except ValueError as error:
+                if "has NaN or inf" not in str(error):
+                    raise
                 raise UsageError(f"epoch {self.epoch + 1}, step {step}: {error}") from error
             if value is not None:
                 total, taken = total + value, taken + 1
@@ -285,7 +287,10 @@ class Run:
         if not corrected.any() or not self.changed.any():
             return share
         proposals = self.filter.correction.proposals.cpu().numpy()[corrected]
-        return {**share, "corrected_right": float((proposals == self.prepared.data.train.labels[corrected]).mean())}
+        return {
+            **share,
+            "corrected_right": float((proposals == self.prepared.data.train.reference_labels[corrected]).mean()),
+        }
 
     def _margins(self) -> dict[str, float]:
         margins = getattr(self.loss, "margins", None)

@@ -105,11 +105,11 @@ def ways_to_train(config: TrainingConfig) -> list[TrainingConfig]:
 
 def _start(run: Run, config: TrainingConfig, kept: NDArray[np.int64], held: NDArray[np.int64]) -> Run:
     """Begin a run on some of the classes, by the labels as they were given, with others as its test split."""
-    split = replace(run.prepared.data.train, labels=run.labels)
+    split = run.prepared.data.train
     data = RetrievalData(run.prepared.data.name, take_classes(split, kept), take_classes(split, held))
     features = data.train.inputs.astype(np.float32, copy=False)
     prepared: Prepared = replace(run.prepared, data=data, frozen_features=lambda: features)
-    settings = replace(config, noise="none", noise_rate=config.told_noise_rate, labels="")
+    settings = replace(config, noise_rate=config.assumed_noise_rate(run.prepared.data.noise_rate), labels="")
     with _seeded(run):
         trial = Run(settings, prepared, run.device, run.method)
     if config.filter_options.kind == AUDIT:

@@ -8,7 +8,6 @@ from robustdml.config import TrainingConfig
 from robustdml.errors import UnknownNameError, UsageError
 from robustdml.filters.options import FILTERS, KINDS, NO_FILTER, FilterOptions
 from robustdml.methods import METHODS, option_groups
-from robustdml.noise import parse_noise
 from robustdml.options import OptionSet
 from robustdml.review.uses import CORRECT
 from robustdml.settings.table import DEFAULTS, all_settings
@@ -29,7 +28,7 @@ def merge(command: Mapping[str, Given], file: Mapping[str, Given]) -> dict[str, 
     """Let the command line override a file.
 
     What the file says of something that the command line has replaced is left out: settings of the file's method where
-    there is another one, its filter too if the method brought it along, settings of a filter or a noise that is gone.
+    there is another one, its filter too if the method brought it along, settings of a filter that is gone.
     """
     left_out: set[str] = set()
     before, after = _value(file, "method"), _value({**file, **command}, "method")
@@ -43,8 +42,6 @@ def merge(command: Mapping[str, Given], file: Mapping[str, Given]) -> dict[str, 
     if after in METHODS and _filter(after, merged).kind not in (*FILTERS, _filter(before, file).kind):
         gone = {name for name in kept if name == "noise_rate" or name.startswith(f"{FilterOptions.name}.")}
         merged = {name: given for name, given in merged.items() if name in command or name not in gone}
-    if "noise" in command and not _is_semantic(command["noise"].value) and "taxonomy" not in command:
-        merged.pop("taxonomy", None)
     return merged
 
 
@@ -64,8 +61,6 @@ def make_config(given: Mapping[str, Given]) -> TrainingConfig:
     filtered = _filter(method, given)
     if filtered.kind == NO_FILTER:
         _refuse_settings_of_no_filter(method, given)
-    if _value(given, "taxonomy") and not _is_semantic(_value(given, "noise")):
-        raise UsageError(f"{given['taxonomy'].where} has no effect without semantic noise, noise semantic:RATE")
     for name in ("labels_use", "labels_confidence"):
         if value_of(given, name) != getattr(DEFAULTS, name) and not _value(given, "labels"):
             raise UsageError(f"{given[name].where} has no effect without the labels of an audit, labels FILE")
@@ -136,8 +131,3 @@ def _refuse_settings_of_no_filter(method: str, given: Mapping[str, Given]) -> No
 def _having(group: str) -> str:
     names = [name for name, method in METHODS.items() if any(other.name == group for other in method.options)]
     return f"method{'s' if len(names) > 1 else ''} {', '.join(names)}"
-
-
-def _is_semantic(noise: str) -> bool:
-    parsed = parse_noise(noise)
-    return parsed is not None and parsed[0] == "semantic"

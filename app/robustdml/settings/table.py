@@ -5,15 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from robustdml.config import STARTS, TrainingConfig
-from robustdml.data.load import EXPECTED
+from robustdml.data.load import expected_data
 from robustdml.errors import did_you_mean
-from robustdml.filters.options import FilterOptions
+from robustdml.filters.options import MOST_REJECTED, FilterOptions
 from robustdml.methods import METHODS, option_groups
 from robustdml.noise import NOISES
 from robustdml.options import Options
 from robustdml.review.uses import TRAINING_USES
 from robustdml.run.tensorboard import LOGGERS
-from robustdml_ops.robust.prism.settings import MOST_REJECTED
 
 DEFAULTS = TrainingConfig()
 
@@ -68,18 +67,14 @@ def _of_run() -> Iterator[Setting]:
 
     heading = "what to train"
     yield field("method", "the loss", choices=tuple(METHODS))
-    yield Setting("data", heading, EXPECTED, str, "glyphs")
+    yield Setting("data", heading, expected_data(), str, "glyphs")
     kinds = ", ".join(f"{kind}:RATE" for kind in NOISES)
-    yield field("noise", f"wrong training labels: none, {kinds}")
-    yield field(
-        "taxonomy",
-        "tree of the classes for semantic noise: unicode, hangul, wordnet, wordnet:ROOT with a noun above "
-        "all classes, or a file of lines node⇥parent (default: as comes with the data)",
-        metavar="TREE",
+    yield Setting(
+        "noise", heading, f"training labels that are made wrong, to try things out: none, {kinds}", str, "none"
     )
     yield field(
         "noise_rate",
-        "share of wrong labels that a filter is told (default: that of --noise, the true one, as in the papers); "
+        "rate of wrong labels that a filter assumes (default: that of --noise, the true one, as in the papers); "
         f"for Otsu's cut the most that is rejected of a class (default: {MOST_REJECTED})",
         float,
     )

@@ -13,6 +13,7 @@ from robustdml.errors import UsageError
 from robustdml.filters.options import FilterOptions
 from robustdml.methods.anchors import AdaptiveOptions
 from robustdml.methods.pairs import MemoryContrastiveOptions
+from robustdml.noise import with_wrong_labels
 from robustdml.options import OptionSet
 from robustdml.run.checkpoint import FILE_NAME
 from robustdml.train import train
@@ -21,7 +22,6 @@ from tests.distributed.worlds import case
 
 CONFIG = TrainingConfig(
     method="adaptive-proxy-anchor",
-    noise="symmetric:0.3",
     epochs=2,
     batch_size=31,
     embedding_size=8,
@@ -38,7 +38,7 @@ def clusters():
         features = random.normal(size=(classes, 20))[labels] + 0.6 * random.normal(size=(samples, 20))
         return Split(features.astype(np.float32), labels, tuple(f"class {c}" for c in range(classes)))
 
-    return RetrievalData("clusters", split(252, 12), split(60, 6))
+    return with_wrong_labels(RetrievalData("clusters", split(252, 12), split(60, 6)), "symmetric:0.3", seed=0)
 
 
 def figures(result):

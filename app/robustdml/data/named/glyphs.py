@@ -21,7 +21,7 @@ from PIL import ImageFont
 from robustdml.cache import cache_folder, make_once, write_whole
 from robustdml.data.dataset import RetrievalData, Split, take_classes
 from robustdml.data.drawing import SIDE, distinct, distort, draw
-from robustdml.data.named.named import NamedData
+from robustdml.data.named.named import NamedData, Pretraining
 from robustdml.plain_files import read_npz
 
 POINT_SIZE = 26
@@ -68,12 +68,6 @@ def load_pretraining_glyphs() -> Split:
     return _load_part("pretraining")
 
 
-NAMED = {
-    name: NamedData("letters", partial(load_glyphs, name), backbone="glyphs-cnn", taxonomy="unicode")
-    for name in ("glyphs", "glyphs-validation", "glyphs-large", "glyphs-large-validation")
-}
-
-
 @cache
 def glyphs_key() -> str:
     """Return what the images depend on: this recipe's version, the font files and the library that draws them."""
@@ -81,6 +75,13 @@ def glyphs_key() -> str:
     for font in _font_files():
         digest.update(font.read_bytes())
     return digest.hexdigest()[:16]
+
+
+PRETRAINING = Pretraining(load_pretraining_glyphs, glyphs_key)
+NAMED = {
+    name: NamedData("letters", partial(load_glyphs, name), "glyphs-cnn", PRETRAINING)
+    for name in ("glyphs", "glyphs-validation", "glyphs-large", "glyphs-large-validation")
+}
 
 
 def _load_part(part: str) -> Split:

@@ -11,7 +11,7 @@ from robustdml.networks.backbones.efficientnet import load_efficientnet, make_ef
 from robustdml.networks.backbones.own import import_backbone
 from robustdml.networks.backbones.timm_models import PREFIX, load_timm, make_timm, timm_image_size
 from robustdml.networks.models import SmallCNN
-from robustdml.networks.pretraining import PRETRAINED, load_pretrained_cnn
+from robustdml.networks.pretraining import load_pretrained_cnn, pretrained
 from robustdml.progress import OnProgress, silent
 
 FEATURES = "features"
@@ -48,14 +48,14 @@ def load_backbone(
             f"backbone weights {weights}: backbone {name} takes none; those that do are {efficientnet.NAME} and "
             f"{PREFIX}NAME"
         )
-    return load_pretrained_cnn(name, on_progress) if name in PRETRAINED else make_backbone(name, channels, image_size)
+    return load_pretrained_cnn(name, on_progress) if name in pretrained() else make_backbone(name, channels, image_size)
 
 
 def make_backbone(name: str, channels: int, image_size: int) -> nn.Module:
     """Make a backbone whose weights come from elsewhere, such as a model file."""
     if name == FEATURES:
         return nn.Identity()
-    if name == UNTRAINED or name in PRETRAINED:
+    if name == UNTRAINED or name in pretrained():
         return SmallCNN(channels)
     if name == efficientnet.NAME:
         return make_efficientnet(image_size)
@@ -69,7 +69,9 @@ def make_backbone(name: str, channels: int, image_size: int) -> nn.Module:
 
 
 def _check_channels(name: str, channels: int) -> None:
-    takes = {efficientnet.NAME: 3, **dict.fromkeys(PRETRAINED, 1)}.get(name, 3 if name.startswith(PREFIX) else channels)
+    takes = {efficientnet.NAME: 3, **dict.fromkeys(pretrained(), 1)}.get(
+        name, 3 if name.startswith(PREFIX) else channels
+    )
     if channels != takes:
         raise UsageError(
             f"backbone {name} takes images of {takes} channels, and these have {channels}; name another: "

@@ -1,0 +1,120 @@
+"""Labels made wrong at random, to try commands and methods out on data whose labels are right.
+
+A noise is named by a text such as ``symmetric:0.5``: a key of `NOISES`, and the rate of wrong training labels.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robustdml.data.dataset import RetrievalData
+from robustdml.errors import UnknownNameError, UsageError
+
+Labels = NDArray[np.int64]
+# Labels with noise, and which of them are wrong.
+NoisyLabels = tuple[Labels, NDArray[np.bool_]]
+# Returns the features of the training split from the untouched backbone, (N, F).
+Features = Callable[[], NDArray[np.float32]]
+
+
+def symmetric(labels: Labels, rate: float, seed: int, num_classes: int) -> NoisyLabels:
+    """Move a given share of *each* class to all other classes, uniformly.
+
+    Examples
+    --------
+    >>> noisy, changed = symmetric(np.repeat(np.arange(4), 10), rate=0.3, seed=0, num_classes=4)
+    >>> int(changed.sum()), bool((noisy[~changed] == np.repeat(np.arange(4), 10)[~changed]).all())
+    (12, True)
+    """
+    check_labels(labels, rate, num_classes)
+    random = np.random.default_rng(seed)
+    changed = choose_of_each_class(labels, rate, random, num_classes)
+    noisy = labels.astype(np.int64)
+    # A draw among the C-1 others: values from the true label on are moved up by one, so that it is never drawn.
+    drawn = random.integers(0, max(num_classes - 1, 1), size=int(changed.sum()))
+    noisy[changed] = drawn + (drawn >= noisy[changed])
+    return noisy, changed
+
+
+# Noises by name. Each takes data with right labels, rate, seed, and the features for a noise that looks at the samples.
+NOISES: dict[str, Callable[[RetrievalData, float, int, Features], NoisyLabels]] = {
+    "symmetric": lambda data, rate, seed, _: symmetric(data.train.labels, rate, seed, data.train.num_classes),
+}
+
+
+def with_wrong_labels(data: RetrievalData, noise: str, seed: int, features: Features | None = None) -> RetrievalData:
+    """Give the training split wrong labels, and keep the right ones in `Split.true_labels`.
+
+    `features` may be left out for data that are features themselves.
+
+    Examples
+    --------
+    >>> from robustdml.data import Split
+    >>> split = Split(np.zeros((40, 2), np.float32), np.repeat(np.arange(4), 10), ("a", "b", "c", "d"))
+    >>> train = with_wrong_labels(RetrievalData("these", split, split), "symmetric:0.2", seed=0).train
+    >>> int((train.labels != train.true_labels).sum())
+    8
+    """
+    named = parse_noise(noise)
+    if named is None:
+        return data
+    kind, rate = named
+    train = data.train
+    own = (lambda: train.inputs.astype(np.float32, copy=False)) if features is None else features
+    labels, _ = NOISES[kind](data, rate, seed, own)
+    return replace(data, train=replace(train, labels=labels, true_labels=train.labels), noise=noise)
+
+
+def parse_noise(noise: str) -> tuple[str, float] | None:
+    """Read ``KIND:RATE``; ``none`` gives None.
+
+    Examples
+    --------
+    >>> parse_noise("symmetric:0.5")
+    ('symmetric', 0.5)
+    """
+    if noise == "none":
+        return None
+    forms = ["none", *(f"{kind}:RATE" for kind in NOISES)]
+    match = re.fullmatch(r"([a-z-]+):(\d*\.?\d+)", noise)
+    if not match or match[1] not in NOISES:
+        raise UnknownNameError("noise", noise, forms)
+    if float(match[2]) > 1:
+        raise UsageError(f"noise {noise!r}: expected one of {', '.join(forms)} with RATE between 0 and 1")
+    return match[1], float(match[2])
+
+
+def check_labels(labels: Labels, rate: float, num_classes: int) -> None:
+    """Refuse labels and rates that no noise can work with."""
+    if not 0 <= rate <= 1:
+        raise UsageError(f"rate={rate}: the share of wrong labels must lie between 0 and 1")
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise UsageError(f"labels: {labels.dtype} of shape {labels.shape}; expected integers of shape (N,)")
+    if len(labels) and not (labels.min() >= 0 and labels.max() < num_classes):
+        raise UsageError(f"labels run from {labels.min()} to {labels.max()}; expected 0 to {num_classes - 1}")
+    if num_classes < 2 and rate > 0 and len(labels):
+        raise UsageError(f"num_classes={num_classes}: a wrong label needs a second class; use noise none")
+
+
+def members_of_classes(labels: Labels, num_classes: int) -> list[NDArray[np.int64]]:
+    """Sample numbers of each class, ascending."""
+    sizes = np.bincount(labels, minlength=num_classes)
+    return np.split(np.argsort(labels, kind="stable"), np.cumsum(sizes)[:-1])
+
+
+def round_half_up(count: float) -> int:
+    """Whole number nearest to a count of samples, halves up."""
+    return int(np.floor(count + 0.5))
+
+
+def choose_of_each_class(
+    labels: Labels, rate: float, random: np.random.Generator, num_classes: int
+) -> NDArray[np.bool_]:
+    """Choose at random which samples get a wrong label: of n samples of a class exactly round(rate·n), halves up."""
+    chosen = np.zeros(len(labels), dtype=bool)
+    for members in members_of_classes(labels, num_classes):
+        chosen[random.permutation(members)[: round_half_up(rate * len(members))]] = True
+    return chosen
