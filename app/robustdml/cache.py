@@ -37,11 +37,8 @@ def user_cache() -> Path:
 
 def cache_folder() -> Path:
     """Folder for what can be made again: ``ROBUSTDML_CACHE``, or one in ``XDG_CACHE_HOME`` or ``~/.cache``."""
-    if chosen := os.environ.get("ROBUSTDML_CACHE"):
-        return Path(chosen).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
     try:
-        return (Path(base) if base else Path.home() / ".cache") / "robustdml_ops"
+        return user_cache()
     except RuntimeError as error:
         raise UsageError(f"no folder for the cache ({error}): name one in ROBUSTDML_CACHE") from error
 
