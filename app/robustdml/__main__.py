@@ -1,4 +1,4 @@
-"""The ``robustdml`` command; what it runs needs the extra ``[recipes]``."""
+"""The ``robustdml`` command."""
 
 import os
 import sys

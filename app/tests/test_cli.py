@@ -179,7 +179,7 @@ import robustdml
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
     assert "AssertionError" not in done.stderr
     assert done.stderr.splitlines()[-1] == (
-        "ImportError: robustdml needs pillow, rich: install with `pip install 'robustdml_ops[recipes]'`"
+        "ImportError: robustdml needs pillow, rich: install with `pip install robustdml`"
     )
 
 

@@ -1,7 +1,4 @@
-"""Which labels are wrong: every sample of a data set judged by its features, and what is told of it.
-
-Needs scikit-learn (``pip install 'robustdml_ops[recipes]'``).
-"""
+"""Find wrong labels: every sample of a data set is judged by its features."""
 
 from robustdml.audit.auditor import LabelAuditor
 from robustdml.audit.batches import BatchAuditor

@@ -79,7 +79,7 @@ def _parquet_rows(path: Path) -> list[tuple[str, str]]:
     try:
         import pyarrow.parquet as parquet
     except ImportError as error:
-        raise UsageError(f"{path}: reading .parquet needs a package: pip install 'robustdml_ops[audit]'") from error
+        raise UsageError(f"{path}: reading .parquet needs a package: pip install 'robustdml[lists]'") from error
     try:
         table = parquet.read_table(path)
     except (OSError, ValueError) as error:

