@@ -3,13 +3,14 @@
 import argparse
 import json
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from robustdml_ops.bench.suite import BenchError, measure, plot, report, timing_rows
 
 
 def main() -> int:
-    """Measure, or read an earlier result, and show it; 2 if that fails."""
+    """Show a new or an earlier result; returns the exit status, 2 for an error."""
     parser = argparse.ArgumentParser(prog="python -m robustdml_ops.bench", description=__doc__.partition(": ")[2])
     parser.add_argument(
         "--out", type=Path, default=Path("out/bench"), help="folder for bench.json, bench.md and bench.png"
@@ -41,7 +42,9 @@ def show(out: Path, only: str, results: Path | None) -> None:
     (out / "bench.md").write_text(text)
     print(text)
     losses = [row for row in timing_rows(content) if row["flops"]]
-    if losses:
+    if losses and find_spec("matplotlib") is None:
+        print("no plot: it needs matplotlib")
+    elif losses:
         plot(losses, out / "bench.png")
         print(f"plot: {out / 'bench.png'}")
 

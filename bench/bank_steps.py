@@ -1,19 +1,17 @@
-"""A bank whose slots are divided among gloo processes: ``python -m bench.bank_steps Q D b W``.
+"""The memory contrastive loss with a bank of Q rows sharded over W processes: ``python -m bench.bank_steps Q D b W``.
 
-Each of W processes on this machine, of one thread each, gives b samples to the memory contrastive loss with a bank of Q
-rows, and to the bank. Prints what each of them holds of the bank, the bytes that it hands to the collectives in a step
-beside those of docs/scaling.md, and the time of a step beside that of one process with W threads and all samples.
+Prints for each process, which brings b samples a step, its memory of the bank, its bytes to the collectives (and those
+that docs/scaling.md predicts) and its time; then the time of one process with W threads and all samples.
 """
-
-import sys
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 
-from bench.gloo_world import measured, run_processes
 from robustdml_ops.distributed import shard_classes
 from robustdml_ops.losses import MemoryContrastiveLoss
 from robustdml_ops.robust import MemoryBank
+
+from .gloo_world import compare, measured
 
 CLASSES, FILLED_AT_ONCE = 1000, 16_384
 
@@ -46,18 +44,5 @@ def steps(Q: int, D: int, samples: int, processes: int) -> tuple[float, int, int
     return seconds, held, handed
 
 
-def main() -> None:
-    """Run the processes, and then one with all samples."""
-    Q, D, samples, processes = map(int, sys.argv[1:5])
-    for rank, (seconds, held, handed) in enumerate(run_processes(steps, processes, Q, D, samples)):
-        print(
-            f"rank {rank}: bank {held / 1e6:.1f} MB, {handed} bytes a step (predicted "
-            f"{predicted(samples, D, processes)}), {seconds * 1e3:.0f} ms"
-        )
-    torch.set_num_threads(processes)
-    seconds, held, _ = steps(Q, D, processes * samples, 1)
-    print(f"one process, {processes} threads: bank {held / 1e6:.1f} MB, {seconds * 1e3:.0f} ms")
-
-
 if __name__ == "__main__":
-    main()
+    compare(steps, predicted, "bank")

@@ -1,9 +1,5 @@
 """The Proxy-Anchor family: one step (loss, both gradients) against peers and against the matrix products alone."""
 
-import json
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -34,7 +30,7 @@ SMOOTH = [
 
 
 def check(contender: str) -> None:
-    """What is timed computes what the reference does: value and gradients, at a size the reference affords."""
+    """The contender agrees with the reference at a small size: value and gradients."""
     workload = Workload(Shape(64, 3000, 32))
     ours = workload.contender(contender)()
     X, P = (tensor.detach().double().requires_grad_() for tensor in (workload.embeddings, workload.proxies))
@@ -79,9 +75,6 @@ def test_step(timed, contender, shape, sweeps, logits, passes):
     ],
     ids=str,
 )
-def test_memory(benchmark, contender, shape):
-    """Peak memory in a process of its own; the time that is kept is that of the whole process and means nothing."""
-    command = [sys.executable, "-m", f"{__package__}.memory", contender, *map(str, (shape.B, shape.C, shape.D))]
-    benchmark.group = f"memory, {shape}"
-    out = benchmark.pedantic(lambda: subprocess.run(command, capture_output=True, text=True, check=True), rounds=1)
-    benchmark.extra_info.update(contender=contender, **json.loads(out.stdout))
+def test_memory(in_own_process, contender, shape):
+    sizes = (shape.B, shape.C, shape.D)
+    in_own_process("memory", contender, *sizes, group=f"memory, {shape}", contender=contender)

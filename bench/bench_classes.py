@@ -1,9 +1,5 @@
 """The class log-sum-exp: −log P(label) with both gradients, and without, against peers and the products alone."""
 
-import json
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -24,7 +20,7 @@ MARGINS = ["robustdml/arcface", "pml/arcface"]
 
 
 def check(contender: str) -> None:
-    """What is timed computes what the reference does, value and gradients; PyTorch's, on vectors not normalised."""
+    """The contender agrees with the reference at a small size: value and gradients."""
     workload = Workload(SMALL)
     X, P = (tensor.detach().double().requires_grad_() for tensor in (workload.embeddings, workload.proxies))
     y = workload.labels
@@ -51,53 +47,31 @@ def require(contender: str) -> None:
         pytest.skip(f"torch {torch.__version__} has no linear_cross_entropy")
 
 
-@pytest.mark.parametrize("contender", STEPS)
-def test_step(timed, contender):
+@pytest.mark.parametrize(
+    ("contender", "group"),
+    [
+        *((contender, f"class LSE, {LARGE}") for contender in STEPS),
+        *((contender, f"ArcFace, {LARGE}") for contender in MARGINS),
+        ("robustdml/class-lse soft-triple", f"class LSE, {CENTERS} centres a class, {LARGE} rows"),
+    ],
+)
+def test_step(timed, contender, group):
     require(contender)
     check(contender)
     workload = Workload(LARGE)
     timed(
         workload.contender(contender),
         workload.products(sweeps=2),
-        group=f"class LSE, {LARGE}",
+        group=group,
         contender=contender,
         rounds=9 if contender.startswith("robustdml") else 5,
-        flops=workload.flops(sweeps=2),
-        bytes=workload.bytes(),
-    )
-
-
-@pytest.mark.parametrize("contender", MARGINS)
-def test_arcface(timed, contender):
-    """Class weights (D, C), as the peer stores them."""
-    check(contender)
-    workload = Workload(LARGE)
-    timed(
-        workload.contender(contender),
-        workload.products(sweeps=2),
-        group=f"ArcFace, {LARGE}",
-        contender=contender,
-        rounds=9 if contender.startswith("robustdml") else 5,
-        flops=workload.flops(sweeps=2),
-        bytes=workload.bytes(),
-    )
-
-
-def test_soft_triple(timed):
-    check("robustdml/class-lse soft-triple")
-    workload = Workload(LARGE)
-    timed(
-        workload.contender("robustdml/class-lse soft-triple"),
-        workload.products(sweeps=2),
-        group=f"class LSE, {CENTERS} centres a class, {LARGE} rows",
-        contender="robustdml/class-lse soft-triple",
         flops=workload.flops(sweeps=2),
         bytes=workload.bytes(),
     )
 
 
 def test_without_gradients(timed):
-    """A filter's P_clean: one product, and the logits that nobody keeps."""
+    """P_clean of a filter: one product, whose logits are not kept."""
     small = Workload(SMALL)
     torch.testing.assert_close(small.log_p_clean(), small.log_p_clean("eager"))
     workload = Workload(LARGE)
@@ -112,9 +86,6 @@ def test_without_gradients(timed):
 
 
 @pytest.mark.parametrize("contender", ["robustdml/class-lse", "pml/proxy-nca", "torch/cross_entropy", *MARGINS])
-def test_memory(benchmark, contender):
-    """Peak memory in a process of its own; the time that is kept is that of the whole process and means nothing."""
-    command = [sys.executable, "-m", f"{__package__}.memory", contender, *map(str, (LARGE.B, LARGE.C, LARGE.D))]
-    benchmark.group = f"memory, {LARGE}"
-    out = benchmark.pedantic(lambda: subprocess.run(command, capture_output=True, text=True, check=True), rounds=1)
-    benchmark.extra_info.update(contender=contender, **json.loads(out.stdout))
+def test_memory(in_own_process, contender):
+    sizes = (LARGE.B, LARGE.C, LARGE.D)
+    in_own_process("memory", contender, *sizes, group=f"memory, {LARGE}", contender=contender)

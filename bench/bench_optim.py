@@ -1,9 +1,5 @@
 """Steps of an optimiser within the sweep: against backward and torch's fused AdamW, and against the products alone."""
 
-import json
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -16,7 +12,7 @@ LARGE = Shape(256, 100_000, 128)
 
 
 def check(kind: str) -> None:
-    """What is timed steps as torch does, at a small size."""
+    """A step within the sweep agrees with torch's at a small size."""
     ours, theirs = (LOSSES[kind](3000, 32) for _ in range(2))
     theirs.load_state_dict(ours.state_dict())
     workload = Workload(Shape(64, 3000, 32))
@@ -53,9 +49,7 @@ def test_within_the_sweep_against_the_products(timed, rule):
 
 
 @pytest.mark.parametrize("classes", [100_000, 1_000_000])
-def test_memory(benchmark, classes):
-    """Beyond proxies and moments, in a process of its own; the time that is kept means nothing."""
-    command = [sys.executable, "-m", f"{__package__}.optimizer_steps", "256", str(classes), "128"]
-    benchmark.group = "memory of AdamW within the sweep"
-    out = benchmark.pedantic(lambda: subprocess.run(command, capture_output=True, text=True, check=True), rounds=1)
-    benchmark.extra_info.update(contender=f"C={classes}", **json.loads(out.stdout))
+def test_memory(in_own_process, classes):
+    """Beyond proxies and moments."""
+    group = "memory of AdamW within the sweep"
+    in_own_process("optimizer_steps", 256, classes, 128, group=group, contender=f"C={classes}")

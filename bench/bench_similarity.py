@@ -1,13 +1,10 @@
 """Cosines and the nearest of them: against PyTorch, pytorch-metric-learning, and the product alone."""
 
 import json
-import subprocess
 import sys
 
 import pytest
 import torch
-from pytorch_metric_learning.distances import CosineSimilarity
-from pytorch_metric_learning.utils.inference import CustomKNN
 from torch.nn.functional import normalize
 
 from robustdml_ops.ops import nearest, similarity
@@ -25,10 +22,28 @@ def matrices(B, C, D, device=DEVICE):
     return torch.randn(B, D, device=device), torch.randn(C, D, device=device)
 
 
+def by_pml(X, P):
+    from pytorch_metric_learning.distances import CosineSimilarity
+
+    return CosineSimilarity()(X, P)
+
+
+def nearest_by_pml(X, k):
+    from pytorch_metric_learning.distances import CosineSimilarity
+    from pytorch_metric_learning.utils.inference import CustomKNN
+
+    return CustomKNN(CosineSimilarity(), batch_size=1024)(X, k, X, True)
+
+
+def nearest_by_torch(X, k):
+    cosines = (normalize(X) @ normalize(X).t()).fill_diagonal_(-torch.inf)
+    return cosines.topk(k)
+
+
 CONTENDERS = {
     "robustdml/similarity": similarity,
     "torch/normalize and multiply": lambda X, P: normalize(X) @ normalize(P).t(),
-    "pml/CosineSimilarity": CosineSimilarity(),
+    "pml/CosineSimilarity": by_pml,
 }
 
 
@@ -73,7 +88,7 @@ def test_matrix_with_gradients(timed, contender):
 
 
 def tiles(X):
-    """The products of all pairs, a tile at a time, each of which the next one overwrites."""
+    """The products of all pairs, tile by tile, all into the same memory."""
     S = X.new_empty(1024, 2048)
     for row in range(0, len(X), 1024):
         for column in range(0, len(X), 2048):
@@ -83,14 +98,14 @@ def tiles(X):
 
 NEIGHBOURS = {
     "robustdml/nearest": lambda X, k: nearest(X, X, k, exclude_self=True),
-    "pml/CustomKNN": lambda X, k: CustomKNN(CosineSimilarity(), batch_size=1024)(X, k, X, True),
+    "pml/CustomKNN": nearest_by_pml,
 }
 
 
 @pytest.mark.parametrize("contender", NEIGHBOURS)
 def test_nearest(timed, contender):
     X, _ = matrices(300, 1, 8)
-    for mine, other in zip(NEIGHBOURS[contender](X, K), NEIGHBOURS["pml/CustomKNN"](X, K), strict=True):
+    for mine, other in zip(NEIGHBOURS[contender](X, K), nearest_by_torch(X, K), strict=True):
         torch.testing.assert_close(mine, other, rtol=0, atol=1e-5)
     N, D = ALL
     X, _ = matrices(N, 1, D)
@@ -105,12 +120,9 @@ def test_nearest(timed, contender):
 
 
 @pytest.mark.parametrize("contender", NEIGHBOURS)
-def test_nearest_memory(benchmark, contender):
-    """Peak memory in a process of its own; the time that is kept is that of the whole process and means nothing."""
-    benchmark.group = f"memory, nearest of N=M={ALL[0]} D={ALL[1]}"
-    command = [sys.executable, "-m", __name__, contender]
-    out = benchmark.pedantic(lambda: subprocess.run(command, capture_output=True, text=True, check=True), rounds=1)
-    benchmark.extra_info.update(contender=contender, **json.loads(out.stdout))
+def test_nearest_memory(in_own_process, contender):
+    group = f"memory, nearest of N=M={ALL[0]} D={ALL[1]}"
+    in_own_process("bench_similarity", contender, group=group, contender=contender)
 
 
 if __name__ == "__main__":
@@ -120,12 +132,5 @@ if __name__ == "__main__":
     before = resident("VmRSS")
     NEIGHBOURS[sys.argv[1]](X, K)
     peak, mb = resident("VmHWM"), 1 / 2**20
-    print(
-        json.dumps(
-            {
-                "process_mb": peak * mb,
-                "inputs_and_gradients_mb": X.nbytes * mb,
-                "beyond_mb": (peak - before) * mb,
-            }
-        )
-    )
+    figures = {"process_mb": peak, "inputs_and_gradients_mb": X.nbytes, "beyond_mb": peak - before}
+    print(json.dumps({name: size * mb for name, size in figures.items()}))

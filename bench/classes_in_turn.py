@@ -1,8 +1,7 @@
-"""A step of Proxy-Anchor over more classes than are in memory at once: ``python -m bench.classes_in_turn C D B W``.
+"""A step of Proxy-Anchor over more classes than fit into memory: ``python -m bench.classes_in_turn C D B W``.
 
-W shards, as W processes would have them, are made one after the other, each has its part of the step with row-wise
-Adagrad in its sweep, and goes. The loss is the sum of their parts. Prints time and memory of each beside the arithmetic
-of docs/scaling.md. With W = 1 all classes are there at once: the same proxies, and the loss that shards are to sum to.
+Each of W shards is made, takes its step with row-wise Adagrad and is deleted, one after the other; the loss is the sum
+over shards, the same for every W. Prints the time and memory of a shard, and the memory that docs/scaling.md predicts.
 """
 
 import resource
@@ -17,11 +16,11 @@ from robustdml_ops.engine.shards import OneProcess
 from robustdml_ops.losses import ProxyAnchorLoss
 from robustdml_ops.optim import ProxyAdagrad
 
-PIECES = 64  # in which proxies are drawn, the same ones however many shards there are
+PIECES = 64  # each with its own seed, so that the proxies do not depend on the number of shards
 
 
 class InTurn(OneProcess):
-    """Classes ``first`` to ``last``; a sum is the part of those."""
+    """A shard of the classes ``first`` to ``last``, whose sums stay local."""
 
     divided = True
 
@@ -29,17 +28,17 @@ class InTurn(OneProcess):
         self.first, self.last = first, last
 
     def range(self) -> tuple[int, int]:
-        """As of one process."""
+        """The classes of this shard."""
         return self.first, self.last
 
     def labels(self, labels: Tensor) -> Tensor:
-        """As of one process."""
+        """Local class numbers; ELSEWHERE for classes of other shards."""
         here = (labels >= self.first) & (labels < self.last)
         return torch.where(here, labels - self.first, ELSEWHERE)
 
 
 def fill(proxies: Tensor, first: int, C: int) -> None:
-    """Proxies of the classes from ``first`` on, a piece after the other."""
+    """Draw the proxies of the classes from ``first`` on, piece by piece."""
     each = C // PIECES
     for place in range(0, len(proxies), each):
         generator = torch.Generator().manual_seed((first + place) // each)
@@ -47,18 +46,18 @@ def fill(proxies: Tensor, first: int, C: int) -> None:
 
 
 def peak() -> float:
-    """GB of the process so far."""
+    """Peak memory of the process so far, in GB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
 
 
 def main() -> None:
-    """All shards, one after the other."""
+    """Step on each shard in turn."""
     C, D, B, W = map(int, sys.argv[1:5])
     if C % PIECES or PIECES % W:
         raise SystemExit(f"C must be a multiple of {PIECES}, and W a divisor of it")
     torch.manual_seed(0)
     X, labels = torch.randn(B, D, requires_grad=True), torch.randint(C, (B,))
-    small = ProxyAnchorLoss(640, D)  # with what the libraries keep
+    small = ProxyAnchorLoss(640, D)  # warm-up: workspaces of the libraries
     optimizer = ProxyAdagrad(small)
     small(X, labels % 640).backward()
     X.grad = None

@@ -1,7 +1,11 @@
-"""Benchmarks are not tests: what they time is checked for correctness first, and never fails for being slow."""
+"""Benchmarks first check their result, then time it; none fails for being slow."""
 
+import json
 import statistics
+import subprocess
+import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -10,6 +14,9 @@ import torch
 import robustdml_ops
 
 ROUNDS = 9
+# Packages that a contender needs, by a word of its name.
+NEEDED = {"pml/": "pytorch_metric_learning", "peer": "pytorch_metric_learning", "miner": "pytorch_metric_learning"}
+NEEDED["scipy"] = "scipy"
 IN_CHECKOUT = (Path(__file__).resolve().parents[1] / "pyproject.toml").exists()
 
 
@@ -23,6 +30,26 @@ def pytest_benchmark_update_machine_info(config, machine_info):
     machine_info["torch"] = torch.__version__
     machine_info["threads"] = torch.get_num_threads()
     machine_info["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+
+
+def pytest_runtest_setup(item):
+    contender = str(getattr(item, "callspec", None) and item.callspec.params.get("contender"))
+    for word, package in NEEDED.items():
+        if word in contender and find_spec(package) is None:
+            pytest.skip(f"{contender} needs {package}")
+
+
+@pytest.fixture
+def in_own_process(benchmark):
+    """Run ``python -m MODULE ARGUMENTS`` and keep the figures that it prints as JSON; its time means nothing."""
+
+    def run(module, *arguments, group, contender):
+        command = [sys.executable, "-m", f"{__package__}.{module}", *map(str, arguments)]
+        benchmark.group = group
+        out = benchmark.pedantic(lambda: subprocess.run(command, capture_output=True, text=True, check=True), rounds=1)
+        benchmark.extra_info.update(contender=contender, **json.loads(out.stdout))
+
+    return run
 
 
 @pytest.fixture

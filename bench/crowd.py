@@ -1,7 +1,6 @@
 """One step at rest and beside a busy process, on two processors: ``python -m bench.crowd CONTENDER B C D``.
 
-Prints the medians as JSON. The busy process is pinned to no one of the two, so three runners share two processors: a
-step that uses both alone can hope for 1.5 times its time at rest.
+Prints the medians as JSON. Three threads share two processors, so the least to expect is 1.5 times the time at rest.
 """
 
 import contextlib
@@ -19,9 +18,9 @@ BUSY = "while True: pass"
 
 @contextlib.contextmanager
 def busy_process() -> Iterator[None]:
-    """A neighbour that asks for a whole processor, wherever this process may run."""
+    """Another process that keeps one of this process's processors busy."""
     neighbour = subprocess.Popen([sys.executable, "-c", BUSY])
-    time.sleep(0.5)  # until it runs, and not for the first time
+    time.sleep(0.5)
     try:
         yield
     finally:
@@ -30,7 +29,7 @@ def busy_process() -> Iterator[None]:
 
 
 def median_seconds(step: Callable[[], object]) -> float:
-    """Of ROUNDS steps, after two that are not counted."""
+    """Median of ROUNDS steps after two of warm-up."""
     seconds = []
     for _ in range(ROUNDS + 2):
         start = time.perf_counter()

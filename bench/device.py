@@ -1,4 +1,4 @@
-"""Where what is timed lies: on the GPU where there is one."""
+"""The device of the benchmarks: the GPU where there is one."""
 
 import torch
 
@@ -8,6 +8,6 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def backends() -> list[str]:
-    """Those that serve the device, so that each is timed."""
+    """The backends that serve the device."""
     names = preference(torch.device(DEVICE))
     return [name for name in names if UNAVAILABLE[name](torch.device(DEVICE), torch.float32) is None]

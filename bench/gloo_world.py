@@ -1,7 +1,8 @@
-"""A workload on gloo processes of this machine, of one thread each, and what they hand to the collectives."""
+"""A step on gloo processes of this machine, of one thread each: its time and the bytes handed to the collectives."""
 
 import multiprocessing
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +30,7 @@ class Handed(TorchDispatchMode):
 
 
 def measured(step: Callable[[], object]) -> tuple[float, int]:
-    """Median of seconds of a step, after a first one whose bytes handed to the collectives are counted; and these."""
+    """Median seconds of a step, and the bytes that the first step, which is not timed, hands to the collectives."""
     with Handed() as handed:
         step()
     seconds = []
@@ -41,7 +42,7 @@ def measured(step: Callable[[], object]) -> tuple[float, int]:
 
 
 def run_processes(steps: Callable[..., Any], processes: int, *shape: int) -> list[Any]:
-    """What ``steps(*shape, processes)`` gives on each process, by rank."""
+    """Results of ``steps(*shape, processes)`` by rank."""
     context = multiprocessing.get_context("spawn")
     store, results = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False), context.SimpleQueue()
     given = (steps, store.port, (*shape, processes), results)
@@ -52,6 +53,23 @@ def run_processes(steps: Callable[..., Any], processes: int, *shape: int) -> lis
     for process in started:
         process.join()
     return [value for _, value in found]
+
+
+def compare(steps: Callable[..., Any], predicted: Callable[[int, int, int], int], what: str) -> None:
+    """Run ``steps`` on W processes of b samples, then on one with W threads and W·b samples, and print both.
+
+    The command line is ``SIZE D b W``. ``steps(SIZE, D, b, W)`` gives seconds a step, bytes of ``what`` in a process,
+    and bytes handed to the collectives in a step.
+    """
+    size, D, samples, processes = map(int, sys.argv[1:5])
+    for rank, (seconds, held, handed) in enumerate(run_processes(steps, processes, size, D, samples)):
+        print(
+            f"rank {rank}: {what} {held / 1e6:.1f} MB, {handed} bytes a step (predicted "
+            f"{predicted(samples, D, processes)}), {seconds * 1e3:.0f} ms"
+        )
+    torch.set_num_threads(processes)
+    seconds, held, _ = steps(size, D, processes * samples, 1)
+    print(f"one process, {processes} threads: {what} {held / 1e6:.1f} MB, {seconds * 1e3:.0f} ms")
 
 
 def _run(rank: int, steps: Callable[..., Any], port: int, shape: tuple[int, ...], results: Any) -> None:

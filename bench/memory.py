@@ -29,7 +29,7 @@ def peak(contender: str, shape: Shape) -> dict[str, float]:
     gradients = workload.embeddings.nbytes + workload.proxies.nbytes
     before = resident("VmRSS")
     peaks = []
-    for _ in range(3):  # the first step also pays for pages of code; what it leaves allocated counts in all
+    for _ in range(3):  # the first step also loads code; memory that it keeps counts in all
         workload.embeddings.grad = workload.proxies.grad = None
         Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
         step()

@@ -1,7 +1,6 @@
-"""A whole training step of the proxies: loss, gradients and the optimiser's step, within the sweep and after it.
+"""A whole training step of the proxies: loss, gradients and the optimiser's step, within the sweep or after it.
 
-``python -m bench.optimizer_steps B C D`` prints JSON: what a step within the sweep takes beyond proxies and moments,
-in a process of its own.
+``python -m bench.optimizer_steps B C D`` prints as JSON the memory of a step beyond proxies and moments.
 """
 
 import json
@@ -47,7 +46,7 @@ def step_of(name: str, workload: Workload, negative_share: float = 1.0) -> Calla
 
 
 def beyond(shape: Shape) -> float:
-    """MB that a step of AdamW within the sweep takes beyond what is there before it, at its peak."""
+    """Peak memory in MB of a step of AdamW within the sweep, beyond the memory before it."""
     step_of("within/proxy-anchor/adamw", Workload(Shape(shape.B, 640, shape.D), "cpu"))()  # pools of the libraries
     step = step_of("within/proxy-anchor/adamw", Workload(shape, "cpu"))
     before = resident("VmRSS")

@@ -1,4 +1,4 @@
-"""What is timed of the losses on pairs. ``python -m bench.pair_workloads NAME B D m``: a step's memory on the CPU."""
+"""The contenders on pairs. ``python -m bench.pair_workloads NAME B D m`` prints a step's peak memory on the CPU."""
 
 import json
 import sys
@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from pytorch_metric_learning import losses as pml
-from pytorch_metric_learning import miners
 from torch import Tensor
 
 from robustdml_ops.engine.chunk_sizes import chunk_rows
@@ -57,52 +55,60 @@ class PairWorkload:
         bank = (self.bank, self.bank_labels) if self.shape.m else (None, None)
         if name == "robustdml/sweep":
             return lambda: list(pair_lse(X.detach(), y, **MS, epsilon=0.1))
-        miner, theirs = miners.MultiSimilarityMiner(0.1), pml.MultiSimilarityLoss(**MS)
         contrastive = {"pos_margin": 1, "neg_margin": 0.5}
-        cosine = pml.ContrastiveLoss(**contrastive, distance=pml.MultiSimilarityLoss().distance)
         losses: dict[str, Callable[[], Tensor]] = {
             "robustdml/ms": lambda: MultiSimilarityLoss(**MS, epsilon=0.1)(X, y),
             "robustdml/ms none": lambda: MultiSimilarityLoss(**MS, epsilon=0.1, reduction="none")(X, y).mean(),
-            "pml/ms": lambda: theirs(X, y, miner(X, y)),
             "reference/ms": lambda: multi_similarity_loss(X, y, **MS, epsilon=0.1),
             "robustdml/contrastive": lambda: ContrastiveLoss(**contrastive, distance="cosine")(X, y),
-            "pml/contrastive": lambda: cosine(X, y),
             "robustdml/memory": lambda: MemoryContrastiveLoss()(X, y, None, *bank),
-            "pml/memory": lambda: cosine(X, y) + cosine(X, y, None, *bank),
         }
-        if "miner's pairs" in name:  # of the miner that scripts use most, found beforehand
-            found = miners.MultiSimilarityMiner(0.1)(X, y)
-            listed = {"robustdml": MultiSimilarityLoss(**MS), "pml": theirs}[name.split("/")[0]]
-            losses[name] = lambda: listed(X, y, found)
-        if "queue" in name:  # the peer's own memory around the loss: it lists all pairs
-            of_queue = {"robustdml": MultiSimilarityLoss(**MS), "pml": theirs}[name.split("/")[0]]
-            queue = pml.CrossBatchMemory(of_queue, self.shape.D, memory_size=self.shape.m).to(X.device)
-            while not queue.has_been_filled:
-                queue(X.detach(), y)
-            losses[name] = lambda: queue(X, y)
+        loss = losses[name] if name in losses else self.beside_the_peer(name)
 
         def step() -> list[Tensor]:
             X.grad = None
-            value = losses[name]()
+            value = loss()
             value.backward()
             return [value.detach(), X.grad]
 
         return step
 
+    def beside_the_peer(self, name: str) -> Callable[[], Tensor]:
+        """A loss of pytorch-metric-learning, or ours with its miner or its memory."""
+        from pytorch_metric_learning import losses, miners
+
+        X, y, bank = self.embeddings, self.labels, (self.bank, self.bank_labels)
+        miner, theirs = miners.MultiSimilarityMiner(0.1), losses.MultiSimilarityLoss(**MS)
+        if name == "pml/ms":
+            return lambda: theirs(X, y, miner(X, y))
+        cosine = losses.ContrastiveLoss(pos_margin=1, neg_margin=0.5, distance=theirs.distance)
+        if name == "pml/contrastive":
+            return lambda: cosine(X, y)
+        if name == "pml/memory":
+            return lambda: cosine(X, y) + cosine(X, y, None, *bank)
+        loss = {"robustdml": MultiSimilarityLoss(**MS), "pml": theirs}[name.split("/")[0]]
+        if "miner's pairs" in name:
+            found = miner(X, y)  # beforehand: mining is not timed
+            return lambda: loss(X, y, found)
+        queue = losses.CrossBatchMemory(loss, self.shape.D, memory_size=self.shape.m).to(X.device)
+        while not queue.has_been_filled:
+            queue(X.detach(), y)
+        return lambda: queue(X, y)
+
     def products(self, of_batch: int, of_bank: int) -> Callable[[], None]:
-        """Build the floor: so many products of the batch with itself and with the bank, chunk by chunk."""
+        """The floor: ``of_batch`` products of the batch with itself and ``of_bank`` with the bank, chunk by chunk."""
         X = self.embeddings.detach()
 
         def run(others: Tensor, count: int) -> None:
             rows = min(len(X), chunk_rows(len(X), len(others) + 2 * X.shape[1], X.device))
             S, dX = X.new_empty(rows, len(others)), torch.zeros_like(others if others is X else X[:1])
             for first in range(0, len(X) if count else 0, rows):
-                part = X[first : first + rows]
-                s = torch.mm(part, others.t(), out=S[: len(part)])
+                chunk = X[first : first + rows]
+                s = torch.mm(chunk, others.t(), out=S[: len(chunk)])
                 if count > 1:
                     torch.mm(s, others)
                 if count > 2:
-                    dX.addmm_(s.t(), part)
+                    dX.addmm_(s.t(), chunk)
 
         def step() -> None:
             run(X, of_batch)

@@ -1,19 +1,17 @@
-"""Proxy-Anchor and its optimiser with classes divided among gloo processes: ``python -m bench.shard_steps C D b W``.
+"""Proxy-Anchor and its optimiser with C classes sharded over W processes: ``python -m bench.shard_steps C D b W``.
 
-Each of W processes on this machine, of one thread each, gives b samples. Prints what each of them holds, the bytes that
-it hands to the collectives in a step beside those of docs/scaling.md, and the time of a step beside that of one process
-with W threads and all samples.
+Prints for each process, which brings b samples a step, its memory, its bytes to the collectives (and those that
+docs/scaling.md predicts) and its time; then the time of one process with W threads and all samples.
 """
-
-import sys
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 
-from bench.gloo_world import measured, run_processes
 from robustdml_ops.distributed import shard_classes
 from robustdml_ops.losses import ProxyAnchorLoss
 from robustdml_ops.optim import ProxyAdamW
+
+from .gloo_world import compare, measured
 
 
 def predicted(samples: int, size: int, processes: int) -> int:
@@ -41,18 +39,5 @@ def steps(C: int, D: int, samples: int, processes: int) -> tuple[float, int, int
     return seconds, held, handed
 
 
-def main() -> None:
-    """Run the processes, and then one with all samples."""
-    C, D, samples, processes = map(int, sys.argv[1:5])
-    for rank, (seconds, held, handed) in enumerate(run_processes(steps, processes, C, D, samples)):
-        print(
-            f"rank {rank}: proxies and moments {held / 1e6:.1f} MB, {handed} bytes a step (predicted "
-            f"{predicted(samples, D, processes)}), {seconds * 1e3:.0f} ms"
-        )
-    torch.set_num_threads(processes)
-    seconds, held, _ = steps(C, D, processes * samples, 1)
-    print(f"one process, {processes} threads: proxies and moments {held / 1e6:.1f} MB, {seconds * 1e3:.0f} ms")
-
-
 if __name__ == "__main__":
-    main()
+    compare(steps, predicted, "proxies and moments")

@@ -1,4 +1,4 @@
-"""The benchmarks: measuring, and what was found as tables and a plot."""
+"""Run the benchmarks, and lay out their results as tables and a plot."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ from typing import Any
 
 FOLDER = Path(__file__).parent
 OURS = "robustdml/"
-_EXTRA = {"pytest": "pytest", "pytest_benchmark": "pytest-benchmark", "scipy": "scipy"}
+_NEEDED = {"pytest": "pytest", "pytest_benchmark": "pytest-benchmark"}
 
 
 class BenchError(Exception):
@@ -18,21 +18,8 @@ class BenchError(Exception):
 
 
 def measure(path: Path, only: str) -> None:
-    """Run pytest-benchmark over ``bench/`` and leave its JSON in a file.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    only : str
-        What is run, as pytest's ``-k`` selects it; all where it is empty.
-
-    Raises
-    ------
-    BenchError
-        The extra ``[bench]`` is not installed, there are no benchmarks, or one failed its check for correctness.
-    """
-    missing = [package for module, package in _EXTRA.items() if find_spec(module) is None]
+    """Write pytest-benchmark's JSON of the benchmarks that pytest's ``-k only`` selects (all for "") to ``path``."""
+    missing = [package for module, package in _NEEDED.items() if find_spec(module) is None]
     if missing:
         raise BenchError(f"needs {', '.join(missing)}: install with `pip install 'robustdml_ops[bench]'`")
     files = sorted(str(file) for file in FOLDER.glob("bench_*.py"))
@@ -40,26 +27,14 @@ def measure(path: Path, only: str) -> None:
         raise BenchError(f"no benchmarks in {FOLDER}: in a checkout it is a link, for which git needs core.symlinks")
     command = [sys.executable, "-m", "pytest", *files, "-q", "-p", "no:xdist", f"--benchmark-json={path.resolve()}"]
     command += ["-W", "default", "--benchmark-columns=median,iqr,rounds", *(["-k", only] if only else [])]
-    # Whatever project lies around an installed package: neither its settings nor its conftest count, and nothing is
-    # written beside the package.
+    # Ignore the settings and the conftest of a project around the installed package, and write nothing beside it.
     command += ["-c", os.devnull, f"--rootdir={FOLDER}", f"--confcutdir={FOLDER}", "-p", "no:cacheprovider"]
     if subprocess.run(command, cwd=FOLDER.parents[1], check=False).returncode:
         raise BenchError("a benchmark failed its check for correctness, or none was selected; see above")
 
 
 def report(content: dict[str, Any]) -> str:
-    """Write what was measured, and on what.
-
-    Parameters
-    ----------
-    content : dict
-        What pytest-benchmark wrote.
-
-    Returns
-    -------
-    str
-        Markdown: the machine, a table of times, and one of memory where it was measured.
-    """
+    """Markdown of pytest-benchmark's JSON: the machine, a table of times, and one of memory where it was measured."""
     sections = [machine(content), markdown(TIMING_HEADER, [timing_cells(row) for row in timing_rows(content)])]
     memory = [benchmark for benchmark in content["benchmarks"] if "beyond_mb" in benchmark["extra_info"]]
     if memory:
@@ -68,7 +43,7 @@ def report(content: dict[str, Any]) -> str:
 
 
 def machine(content: dict[str, Any]) -> str:
-    """Name what the figures were measured on."""
+    """A line on the hardware and the software of a result."""
     info, commit = content["machine_info"], content["commit_info"]
     device = info.get("gpu") or info["cpu"].get("brand_raw", info["machine"])
     software = f"torch {info.get('torch')}, Python {info['python_version']}, robustdml_ops {info.get('robustdml_ops')}"
@@ -78,12 +53,12 @@ def machine(content: dict[str, Any]) -> str:
 
 
 def timing_rows(content: dict[str, Any]) -> list[dict[str, Any]]:
-    """Each timed contender with its medians and what ours takes in the same group."""
+    """Each timed contender with its medians and the median of ours in the same group."""
     timed = [benchmark for benchmark in content["benchmarks"] if "floor_s" in benchmark["extra_info"]]
     ours: dict[str, float] = defaultdict(lambda: float("nan"))
     for benchmark in timed:
         if benchmark["extra_info"]["contender"].startswith(OURS):
-            # The first of ours in a group is what the peers of that group compute.
+            # The first of ours in a group computes the same as the peers.
             ours.setdefault(benchmark["group"], benchmark["stats"]["median"])
     return [
         {

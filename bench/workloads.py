@@ -1,11 +1,11 @@
-"""What is timed: each contender is a function that runs one loss with both gradients on fresh gradient memory."""
+"""The contenders over proxies: each runs one loss with both gradients, into fresh gradient memory."""
 
 from collections.abc import Callable
 from functools import cached_property
+from importlib import import_module
 from typing import Any
 
 import torch
-from pytorch_metric_learning import losses as pml
 from torch import Tensor
 
 from robustdml_ops.engine.chunk_sizes import chunk_rows
@@ -18,6 +18,11 @@ from .shapes import Shape
 
 HIDDEN = 512  # width of the confidence head in Smooth Proxy-Anchor
 CENTERS = 10  # of a class in SoftTriple
+
+
+def peer_losses() -> Any:
+    """The losses of pytorch-metric-learning, which the other contenders do without."""
+    return import_module("pytorch_metric_learning.losses")
 
 
 class Workload:
@@ -52,7 +57,7 @@ class Workload:
     def loss_and_gradients(
         self, loss: Callable[[], Tensor], parameter: torch.nn.Parameter | None = None
     ) -> Callable[[], list[Tensor]]:
-        """As a training step does it: ``zero_grad(set_to_none=True)``, forward, backward."""
+        """A training step: ``zero_grad(set_to_none=True)``, forward, backward."""
         weights = self.proxies if parameter is None else parameter
 
         def step() -> list[Tensor]:
@@ -69,8 +74,12 @@ class Workload:
         X, P, y = self.embeddings, self.proxies, self.labels
         if name in self.class_losses:
             return self.loss_and_gradients(self.class_losses[name])
+        if name == "pml/proxy-nca":
+            proxy_nca = self.peer_proxy_nca()
+            return self.loss_and_gradients(lambda: proxy_nca(X, y))
         if name.endswith("/arcface"):
-            arcface = (ArcFaceLoss if name.startswith("robustdml") else pml.ArcFaceLoss)(1, D).to(self.device)
+            kind = ArcFaceLoss if name.startswith("robustdml") else peer_losses().ArcFaceLoss
+            arcface = kind(1, D).to(self.device)
             arcface.num_classes, arcface.W = C, self.columns
             return self.loss_and_gradients(lambda: arcface(X, y), self.columns)
         modules = {
@@ -79,7 +88,7 @@ class Workload:
             "robustdml/smooth dense": SmoothProxyAnchorLoss,
             "robustdml/smooth factored": SmoothProxyAnchorLoss,
             "robustdml/adaptive": AdaptiveProxyAnchorLoss,
-            "pml/proxy-anchor": pml.ProxyAnchorLoss,
+            "pml/proxy-anchor": lambda C, D: peer_losses().ProxyAnchorLoss(C, D),
         }
         if name == "reference/proxy-anchor":
             return self.loss_and_gradients(lambda: proxy_anchor_loss(X, P, y))
@@ -91,13 +100,16 @@ class Workload:
         given = getattr(self, target)
         return self.loss_and_gradients(lambda: module(X, given).sum())
 
+    def peer_proxy_nca(self) -> torch.nn.Module:
+        """Proxy-NCA of pytorch-metric-learning on these proxies."""
+        peer = peer_losses().ProxyNCALoss(1, self.shape.D)
+        peer.proxies, peer.proxy_labels = self.proxies, torch.arange(self.shape.C, device=self.device)
+        return peer
+
     @cached_property
     def class_losses(self) -> dict[str, Callable[[], Tensor]]:
-        """−log P(label): of unit vectors, scaled by 2, as Proxy-NCA has it; PyTorch's of the vectors as they are."""
-        C, D = self.shape.C, self.shape.D
-        X, P, y = self.embeddings, self.proxies, self.labels
-        theirs = pml.ProxyNCALoss(1, D)
-        theirs.proxies, theirs.proxy_labels = P, torch.arange(C, device=self.device)
+        """−log P(label): ours of unit vectors scaled by 2, as in Proxy-NCA; PyTorch's of raw vectors."""
+        D, X, P, y = self.shape.D, self.embeddings, self.proxies, self.labels
 
         def ours(proxies: Tensor = P, labels: Tensor = y, **options: Any) -> Tensor:
             lse, target = class_lse(X, proxies, labels, **options)
@@ -111,7 +123,6 @@ class Workload:
         losses = {
             "robustdml/class-lse": lambda: ours(scale=2.0),
             "robustdml/class-lse soft-triple": soft_triple,
-            "pml/proxy-nca": lambda: theirs(X, y),
             "torch/cross_entropy": lambda: torch.nn.functional.cross_entropy(torch.nn.functional.linear(X, P), y),
         }
         if hasattr(torch.nn.functional, "linear_cross_entropy"):  # torch ≥ 2.13
@@ -128,23 +139,13 @@ class Workload:
         return torch.rand(C, device=self.device), torch.randn(C, device=self.device)
 
     def log_p_clean(self, backend: str | None = None) -> Tensor:
-        """The no-gradient pass of a filter, over proxies as they are."""
+        """The no-gradient pass of a filter, over proxies that are not normalised."""
         X, P, (scale, bias) = self.embeddings.detach(), self.proxies.detach(), self.densities
         lse, target = class_lse(X, P, self.labels, scale=scale, bias=bias, normalize_proxies=False, backend=backend)
         return target - lse
 
     def products(self, sweeps: int = 1, logits: int = 0, gradients: bool = True) -> Callable[[], None]:
-        """Build the floor: the products alone, chunk by chunk, the gradient into memory that is mapped already.
-
-        Parameters
-        ----------
-        sweeps : int
-            How often the similarities are computed.
-        logits : int
-            How often the product of the confidence head is.
-        gradients : bool
-            Whether the two products of the gradients are among them.
-        """
+        """The floor: the products alone by chunks, ``sweeps`` times S and ``logits`` times the confidence head's."""
         B, C, D = self.shape.B, self.shape.C, self.shape.D
         X, P = self.embeddings.detach(), self.proxies.detach()
         rows = min(C, chunk_rows(C, B + 2 * D, self.device))
@@ -168,10 +169,10 @@ class Workload:
         return step
 
     def flops(self, sweeps: int = 1, logits: int = 0, gradients: bool = True) -> float:
-        """Of :meth:`products`."""
+        """Floating-point operations of :meth:`products`."""
         B, C, D = self.shape.B, self.shape.C, self.shape.D
         return 2.0 * B * C * (D * (2 * gradients + sweeps) + HIDDEN * logits)
 
     def bytes(self, confidences: int = 0) -> float:
-        """Least traffic: P read, dP written, and B×C confidences read as often as said."""
+        """Least traffic: P read, dP written, and the B×C confidences read ``confidences`` times."""
         return 4.0 * (2 * self.shape.C * self.shape.D + confidences * self.shape.B * self.shape.C)

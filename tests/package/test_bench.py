@@ -1,4 +1,4 @@
-"""The bench command: what it runs, and what it makes of the result."""
+"""``python -m robustdml_ops.bench``: the benchmarks that it runs, and its report."""
 
 import json
 import os
@@ -7,8 +7,18 @@ import sys
 
 import pytest
 
-from robustdml.cli import main
-from robustdml_ops.bench import suite as benchmarks
+from robustdml_ops.bench import __main__ as command
+from robustdml_ops.bench import suite
+from tests.subprocesses import ROOT
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["bench", *map(str, arguments)])
+        return command.main()
+
+    return run
 
 
 def timed(group, contender, median, floor, **facts):
@@ -29,10 +39,10 @@ CONTENT = {
 }  # fmt: skip
 
 
-def test_an_earlier_result_is_shown_again(tmp_path, capsys):
+def test_an_earlier_result_is_shown_again(bench, tmp_path, capsys):
     path = tmp_path / "earlier.json"
     path.write_text(json.dumps(CONTENT))
-    assert main(["bench", "--json", str(path), "--out", str(tmp_path / "out")]) == 0
+    assert bench("--json", path, "--out", tmp_path / "out") == 0
     text = capsys.readouterr().out
     assert "a CPU, 2 threads, torch 2.12, Python 3.12, robustdml_ops 0.1.0, commit 0123456789 with changes" in text
     assert "| 100 ms | 10 ms | 10.00   | 5.0    | 100 GFLOP/s  |" in text
@@ -40,42 +50,50 @@ def test_an_earlier_result_is_shown_again(tmp_path, capsys):
     assert (tmp_path / "out" / "bench.md").read_text() in text
     assert (tmp_path / "out" / "bench.png").stat().st_size > 1000
     path.write_text("{")
-    assert main(["bench", "--json", str(path), "--out", str(tmp_path / "out")]) == 2
+    assert bench("--json", path, "--out", tmp_path / "out") == 2
     assert "holds no benchmark result" in capsys.readouterr().err
 
 
 def test_a_result_from_a_wheel_names_no_commit():
-    line = benchmarks.machine({**CONTENT, "commit_info": {"id": "unversioned", "dirty": False}})
+    line = suite.machine({**CONTENT, "commit_info": {"id": "unversioned", "dirty": False}})
     assert line.endswith("robustdml_ops 0.1.0")
 
 
-def test_what_is_missing_is_named_in_one_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(benchmarks, "find_spec", lambda module: None if module == "pytest_benchmark" else module)
-    assert main(["bench", "--out", str(tmp_path)]) == 2
+def test_what_is_missing_is_named_in_one_line(bench, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(suite, "find_spec", lambda module: None if module == "pytest_benchmark" else module)
+    assert bench("--out", tmp_path) == 2
     assert capsys.readouterr().err == (
-        "robustdml bench: needs pytest-benchmark: install with `pip install 'robustdml_ops[bench]'`\n"
+        "python -m robustdml_ops.bench: needs pytest-benchmark: install with `pip install 'robustdml_ops[bench]'`\n"
     )
+
+
+WITHOUT_EXTRAS = """
+import sys
+sys.modules |= dict.fromkeys(["robustdml", "scipy", "matplotlib", "pytorch_metric_learning"])
+"""
 
 
 def test_it_measures_wherever_it_is_called_from(tmp_path):
     """The settings of the project that it is called in, here wrong ones, are none of its business."""
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
     (tmp_path / "conftest.py").write_text("raise RuntimeError\n")
-    command = [sys.executable, "-m", "robustdml_ops", "bench", "--out", "out"]
-    command += ["--only", "test_cut and 64-robustdml and eager"]
+    # Without the application, scipy, matplotlib and pytorch-metric-learning.
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_EXTRAS)
+    called = [sys.executable, "-m", "robustdml_ops.bench", "--out", "out"]
+    called += ["--only", "(test_cut and 64-robustdml and eager) or (test_memory and (class-lse or proxy-nca))"]
     # A worker of pytest-xdist would pass its name on, and with it that nothing is to be timed.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment["PYTHONPATH"] = str(benchmarks.PACKAGE.parent)
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(ROOT)])
+    done = subprocess.run(called, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     measured = json.loads((tmp_path / "out" / "bench.json").read_text())
     contenders = {benchmark["extra_info"]["contender"] for benchmark in measured["benchmarks"]}
-    assert contenders == {"robustdml/eager"}
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["conftest.py", "out", "pytest.ini"]
+    assert contenders == {"robustdml/eager", "robustdml/class-lse"}  # pml/proxy-nca is skipped
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["conftest.py", "out", "pytest.ini", "sitecustomize.py"]
 
 
-def test_a_selection_of_nothing_is_an_error(tmp_path, capsys):
+def test_a_selection_of_nothing_is_an_error(bench, tmp_path, capsys):
     with pytest.raises(SystemExit):
-        main(["bench", "--only"])
-    assert main(["bench", "--only", "no_such_benchmark", "--out", str(tmp_path)]) == 2
+        bench("--only")
+    assert bench("--only", "no_such_benchmark", "--out", tmp_path) == 2
     assert "none was selected" in capsys.readouterr().err
