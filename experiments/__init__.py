@@ -1,1 +1,3 @@
-"""What stands behind this repository's own claims: the comparison of all methods, the demo, the benchmarks."""
+"""The experiments behind the claims: data sets, noise models, the comparison of all methods, the demo, benchmarks."""
+
+PROGRAM = "python -m experiments"

@@ -1,4 +1,4 @@
-"""What several seeds say: means, standard errors, and whether one mean is above another."""
+"""Means and standard errors over seeds, and their comparison."""
 
 import statistics
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Estimate:
-    """Mean of a few runs and its standard error."""
+    """Mean of several runs and its standard error."""
 
     mean: float  # Of the values
     error: float | None  # Standard error of the mean; None for one value
@@ -30,21 +30,21 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     return Estimate(statistics.fmean(values), error)
 
 
-def compare(first: Estimate, second: Estimate, more: float = 0.0) -> str:
-    """Say whether the first mean is above the second, by twice the standard error of their difference at least.
+def compare(first: Estimate, second: Estimate) -> str:
+    """``above`` or ``below`` from twice the standard error of the difference on, else ``equal``.
 
     Examples
     --------
     >>> compare(Estimate(0.8, 0.01), Estimate(0.7, 0.01)), compare(Estimate(0.71, 0.01), Estimate(0.7, 0.01))
     ('above', 'equal')
     """
-    difference = first.mean - second.mean - more
-    room = 2 * ((first.error or 0.0) ** 2 + (second.error or 0.0) ** 2) ** 0.5
-    if abs(difference) <= room:
+    difference = first.mean - second.mean
+    error = 2 * ((first.error or 0.0) ** 2 + (second.error or 0.0) ** 2) ** 0.5
+    if abs(difference) <= error:
         return "equal"
     return "above" if difference > 0 else "below"
 
 
 def mean_and_error(values: Sequence[float]) -> str:
-    """Write a mean and its standard error, for people to read."""
+    """Format mean and standard error."""
     return str(estimate(values) or "–")

@@ -31,13 +31,13 @@ COMMANDS = {
 WAY_OUT_OF_MEMORY = "try smaller batches or images, fewer workers, or a machine that has more"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line."""
+def main(argv: Sequence[str] | None = None, program: str = "robustdml") -> int:
+    """Run the command line of a program."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parsed, name = argparse.Namespace(way_on=None), "robustdml"
+    parsed, name = argparse.Namespace(way_on=None), program
     try:
-        parsed = _parser(arguments).parse_args(arguments)
-        name = f"robustdml {parsed.command}"
+        parsed = _parser(arguments, program).parse_args(arguments)
+        name = f"{program} {parsed.command}"
         status: int = parsed.run(parsed)
         # What is printed may wait in a buffer until here, and meet a full disk.
         sys.stdout.flush()
@@ -68,15 +68,15 @@ def _refuse(name: str, message: str, usage: str = "") -> int:
     return 2
 
 
-def _parser(arguments: Sequence[str]) -> CommandParser:
+def _parser(arguments: Sequence[str], program: str) -> CommandParser:
     parser = CommandParser(
-        prog="robustdml",
+        prog=program,
         description="Deep metric learning with very many classes and wrong labels.",
-        epilog="robustdml COMMAND --help tells more.",
+        epilog=f"{program} COMMAND --help tells more.",
         usage="%(prog)s [--help | --version] COMMAND …",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="robustdml")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog=program)
     chosen = next((argument for argument in arguments if not argument.startswith("-")), None)
     for name, (module_name, text) in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")

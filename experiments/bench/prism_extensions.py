@@ -1,4 +1,4 @@
-"""PRISM's correction of κ in small classes, and its bank without own copies: ``python -m experiments.bench.prism_extensions``."""
+"""PRISM's κ in small classes, and without own copies in its bank: ``python -m experiments.bench.prism_extensions``."""
 
 import torch
 from sklearn.metrics import roc_auc_score

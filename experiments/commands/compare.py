@@ -1,4 +1,4 @@
-"""``robustdml compare``: every method against every noise over several seeds and data sets, and on one page."""
+"""``python -m experiments compare``: every method under every noise, over several seeds and data sets."""
 
 import argparse
 import base64
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from experiments import PROGRAM
 from experiments.comparison.ablations import ALL_ENTRIES
 from experiments.comparison.cells import Cell, all_cells
 from experiments.comparison.claims import claim_cells
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", nargs="+", default=["glyphs"], metavar="DATA",
         help=f"data sets, each as for robustdml train; {SUITE}: all of the suite, {SUITE_VALIDATION}: those to choose "
-        "settings by (default: glyphs)",
+        "settings by",
     )  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="fewer methods, noises, seeds, and data sets of the suite")
     parser.add_argument(
@@ -64,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def way_on(arguments: argparse.Namespace) -> str:
-    """Say how a comparison that was interrupted goes on."""
+    """How an interrupted comparison goes on."""
     return "the same command goes on with what is missing"
 
 
@@ -78,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"{name}={value}: expected at least 1")
     common = _common_settings(arguments)
     for cell in all_cells({"": plan.noises}, plan.entries, 1, common):
-        cell.config  # noqa: B018  settings that are wrong are told before the first run
+        cell.config  # noqa: B018  raises on wrong settings before the first run
     check_outcomes(out)
     with sole_use(out / LOCK, out):
         return _run(arguments, names, plan, common, out)
@@ -100,7 +101,7 @@ def _run(arguments: argparse.Namespace, names: list[str], plan: Plan, common: Tr
         *(f"{cell.title} failed: {message}" for cell, message in failures.items()),
     ]
     for line in told:
-        print(f"robustdml compare: {line}", file=sys.stderr)
+        print(f"{PROGRAM} compare: {line}", file=sys.stderr)
     return 1 if failures or sources.missing else 0
 
 
@@ -137,7 +138,7 @@ def _description(sources: Sources, common: TrainingConfig, seeds: int, workers: 
 
 
 def _write(results: Mapping[str, Results], description: str, out: Path) -> None:
-    """Write the outcomes, the tables and the page, and print the tables."""
+    """Write outcomes, tables and page; print the tables."""
     together: list[Section] = []
     if len(results) > 1:
         together = sections_of_suite(Suite(results))

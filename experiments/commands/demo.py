@@ -1,4 +1,4 @@
-"""``robustdml demo``: half the labels wrong, four methods, one report; ``--large``: very many classes, and the peer."""
+"""``python -m experiments demo``: half the labels wrong, four methods, a report; ``--large``: 20,000 classes."""
 
 import argparse
 import base64
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def way_on(arguments: argparse.Namespace) -> str | None:
-    """Say how a demo that was interrupted goes on."""
+    """How an interrupted demo goes on; None where it starts again."""
     return "the same command goes on with what is missing" if arguments.large else None
 
 
@@ -126,7 +126,7 @@ def _run_large(arguments: argparse.Namespace) -> int:
 
 
 def _tell(contender: Contender, result: dict[str, Any]) -> None:
-    """One line as soon as a part is done."""
+    """Print a line when a contender is done."""
     extra = result["extra_bytes"]
     print(
         f"{contender.title} ({contender.whose}): {result['seconds'] / 60:.1f} min, "

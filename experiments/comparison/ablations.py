@@ -1,14 +1,14 @@
-"""Rows that single claims are about: settings of one method, run where the claim looks and nowhere else."""
+"""Rows for single claims: one method with other settings, run only under the noise of the claim."""
 
 from dataclasses import replace
 from typing import Any
 
 from experiments.comparison.entries import ENTRIES, Entry
-from robustdml.filters.options import AUDIT, FilterOptions
+from robustdml.filters.options import FilterOptions
 from robustdml.methods.anchors import AdaptiveOptions, AnchorOptions, SmoothOptions
 from robustdml.options import OptionSet
 
-# Each group's names, the row with the default setting among them.
+# Names of the rows of each group; the default setting has the name of its method.
 TABLE_2 = {
     (threshold, beta): f"smooth-proxy-anchor-{threshold:g}-{beta:g}" if (threshold, beta) != (0.1, 100)
     else "smooth-proxy-anchor"
@@ -45,17 +45,14 @@ def _part(name: str, title: str, method: str, **settings: Any) -> Entry:
 
 
 _STEPS_BACK = FilterOptions("prism-vmf", threshold="cautious", without_copies=True, vmf_epochs=1)
-# What robust is made of, each part alone or left out, and its parts with another loss.
+# Robust with one component alone or left out, and its components with another loss.
 PARTS = [
     _part("contrastive-principal", "Contrastive, principal start", "contrastive", start="principal"),
     _part("contrastive-cautious", "Contrastive, filter that steps back", "contrastive", filter=_STEPS_BACK),
     _part("robust-unfiltered", "Robust without its filter", "robust", filter=FilterOptions()),
     _part("robust-otsu", "Robust, a filter that always cuts", "robust", filter=replace(_STEPS_BACK, threshold="otsu")),
     _part("robust-prism", "Robust, the filter that steps back alone", "robust", filter=_STEPS_BACK),
-    _part("robust-audit", "Robust, judged before training alone", "robust", filter=FilterOptions(AUDIT)),
-    _part("robust-corrected", "Robust, rejected labels corrected", "robust", correct=True),
     _part("robust-trained", "Robust without averaging", "robust", averaging=1.0),
-    _part("robust-random", "Robust from a random start", "robust", start="random"),
     _part("proxy-anchor-principal", "Proxy-Anchor, principal start", "proxy-anchor", start="principal"),
     _part("proxy-anchor-cautious", "Proxy-Anchor, principal start, filter that steps back", "proxy-anchor",
           start="principal", filter=_STEPS_BACK),

@@ -1,4 +1,4 @@
-"""What a claim of a paper is, and how it is held against the runs."""
+"""A claim of a paper, and its test against the runs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ RECALL = "precision_at_1"
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two that a claim compares: an entry, or one of several."""
+    """An operand of a claim: an entry, or the lowest or highest of several."""
 
     names: tuple[str, ...]  # Of the entries
-    key: str = RECALL  # What is compared, a key of a run's summary
-    pick: Callable[..., Estimate] = min  # Chooses among several by a key, which is their mean: `min` or `max`
+    key: str = RECALL  # The compared quantity, a key of a run's summary
+    pick: Callable[..., Estimate] = min  # Chooses among several by their mean: `min` or `max`
 
     def estimate(self, results: Results, noise: str) -> Estimate | None:
-        """Look it up."""
+        """Its mean and standard error; None where an entry was not run."""
         found = [results.estimate(name, noise, self.key) for name in self.names]
         known = [estimate for estimate in found if estimate is not None]
         return self.pick(known, key=lambda estimate: estimate.mean) if len(known) == len(found) else None
@@ -28,25 +28,25 @@ class Side:
 class Claim:
     """One comparison that a paper reports."""
 
-    paper: str  # Whose
-    text: str  # What is claimed
-    figures: str  # What the paper measured, on its own data
-    first: Side  # The first is to be above the second, or not below it
+    paper: str  # Its method
+    text: str  # The claim
+    figures: str  # Measured by the paper on its own data
+    first: Side  # Claimed to be above the second, or not below it
     second: Side
-    noise: str  # Column in which it is looked up
-    allows_equal: bool = False  # Whether it holds as well if both are equal within the error
+    noise: str  # Under which it is tested
+    allows_equal: bool = False  # Whether equality within the error counts as holding
 
     @property
     def names(self) -> set[str]:
-        """Of the entries it is about."""
+        """Names of its entries."""
         return {*self.first.names, *self.second.names}
 
     def estimates(self, results: Results) -> tuple[Estimate | None, Estimate | None]:
-        """Look up both sides."""
+        """Mean and standard error of both operands."""
         return self.first.estimate(results, self.noise), self.second.estimate(results, self.noise)
 
     def verdict(self, results: Results) -> str:
-        """Say whether it holds."""
+        """``holds``, ``does not hold``, ``within the error`` or ``not run``."""
         first, second = self.estimates(results)
         if first is None or second is None:
             return "not run"

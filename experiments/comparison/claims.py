@@ -1,4 +1,4 @@
-"""The papers' claims, each claim a row."""
+"""The papers' claims, a row each."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,7 @@ from experiments.comparison.cells import Cell
 from experiments.comparison.claim import Claim, Side
 from robustdml.config import TrainingConfig
 
-# The papers' own shares of wrong labels, where they have them.
+# The noise rates of the papers, where they give them.
 CLEAN, FIFTH, THIRTY, HALF, HALF_SEMANTIC = "none", "symmetric:0.2", "symmetric:0.3", "symmetric:0.5", "semantic:0.5"
 
 
@@ -78,7 +78,7 @@ CLAIMS = [
 def claim_cells(
     data: str, noises: Iterable[str] | None, seeds: int, common: TrainingConfig, done: Iterable[Cell]
 ) -> list[Cell]:
-    """Runs that the claims need beside those of the table."""
+    """The runs that the claims need and the table lacks."""
     wanted = {
         Cell(data, ALL_ENTRIES[name], claim.noise, seed, common, in_table=False): None
         for seed in range(seeds)

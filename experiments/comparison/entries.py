@@ -1,4 +1,4 @@
-"""The rows of the comparison: methods with the settings they are compared in, and the columns."""
+"""Rows and columns of the comparison: methods with their settings, and noises."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,12 +17,12 @@ class Entry:
     name: str  # In file names and on the command line
     title: str  # In tables and plots
     settings: dict[str, Any] = field(compare=False)  # Fields of `TrainingConfig` that differ from its defaults
-    # Of the method that the comparison is about: the row of the loss that it stands on, alone.
+    # Robust's base loss: the entry of that loss alone. None for all other entries.
     base: str | None = field(default=None, compare=False)
 
     @property
     def unfiltered(self) -> bool:
-        """Whether all samples take part in its loss, and it is no method that stands on another row."""
+        """Whether it trains on all samples: neither a filter nor built on another entry."""
         return self.base is None and TrainingConfig(**self.settings).filter_options.kind == NO_FILTER
 
 

@@ -1,4 +1,4 @@
-"""The files that hold the outcomes of runs, each in the folder of its data set."""
+"""Files with the outcomes of runs, in a folder for each data set."""
 
 import json
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ from robustdml.errors import UsageError
 
 
 def write_outcome(cell: Cell, folder: Path, outcome: dict[str, Any]) -> None:
-    """Keep the outcome of a run."""
+    """Write the outcome of a run."""
     write_text(cell.path(folder), json.dumps(outcome, indent=1) + "\n")
 
 
 def read_outcome(cell: Cell, folder: Path) -> dict[str, Any] | None:
-    """Read the outcome of a run that is done."""
+    """Read the outcome of a run; None where it has not been run."""
     path = cell.path(folder)
     if not path.exists():
         return None
@@ -35,12 +35,12 @@ def read_outcome(cell: Cell, folder: Path) -> dict[str, Any] | None:
 
 
 def outcomes_of(folder: Path, data: str, noise: str) -> Iterator[Path]:
-    """Find what has been run of a column."""
+    """Outcomes of a data set under a noise."""
     return data_folder(folder, data).glob(f"*__{plain(noise)}__seed*.json")
 
 
 def check_outcomes(folder: Path) -> None:
-    """Refuse outcomes that do not lie in the folder of a data set: nothing would read them, and nobody would know."""
+    """Raise if an outcome lies outside the folders of data sets, where nothing reads it."""
     stray = sorted((folder / "cells").glob("*.json"))
     if stray:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""What a comparison holds where nothing else is asked for: on one data set, and over the suite of many."""
+"""Default rows, columns and seeds of a comparison: on one data set, and over the suite."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from experiments.comparison.ablations import ALL_ENTRIES
 from experiments.comparison.entries import ENTRIES, NOISES, QUICK_ENTRIES, QUICK_NOISES, Entry
 from robustdml.errors import UsageError
 
-# The name that stands for all data sets of the suite, and the one that stands for those to choose settings by.
+# `--data suite`: all data sets of the suite. `--data suite-validation`: their validation sets.
 SUITE, SUITE_VALIDATION = "suite", "suite-validation"
 
 SUITE_DATA = (
@@ -26,8 +26,7 @@ SUITE_DATA = (
     "mixture-long-tail",
     "mixture-pairs",
 )
-# The method that the project stands for, and what it is measured against: losses alone, and those with weights or
-# confidences of their own.
+# Robust, and methods without a filter: losses alone, or with their own weights or confidences.
 SUITE_ENTRIES = (
     "robust",
     "proxy-anchor",
@@ -53,7 +52,7 @@ SUITE_NOISES = (
 )
 SEEDS, SUITE_SEEDS, QUICK_SEEDS = 3, 5, 2
 
-# Of each kind one, and of the mixtures the few classes and the many.
+# One of each kind, and of the mixtures one with few classes and one with many.
 QUICK_SUITE_DATA = ("glyphs", "digits", "glosses", "libras", "pig-pressure", "mixture-few", "mixture-pairs")
 QUICK_SUITE_ENTRIES = ("robust", "proxy-anchor", "soft-triple", "contrastive", "superloss", "bspml")
 QUICK_SUITE_NOISES = ("none", "symmetric:0.5")
@@ -64,15 +63,15 @@ class Plan:
     """Rows, columns and seeds."""
 
     entries: tuple[Entry, ...]  # Rows
-    noises: tuple[str, ...]  # Columns, of which a data set may leave some out
+    noises: tuple[str, ...]  # Columns; a data set may lack some
     seeds: int  # Runs of each cell
-    with_claims: bool  # Whether what the claims of the papers need beside the table is run, too
+    with_claims: bool  # Whether the runs that only claims need are added
 
 
 def make_plan(
     several: bool, quick: bool, methods: Sequence[str] | None, noises: Sequence[str] | None, seeds: int | None
 ) -> Plan:
-    """Take what was asked for, and the rest from the lists of this file."""
+    """Take the given rows, columns and seeds; the lists above for the others."""
     defaults = {
         (False, False): (ENTRIES, NOISES, SEEDS),
         (False, True): (QUICK_ENTRIES, QUICK_NOISES, QUICK_SEEDS),
@@ -91,7 +90,7 @@ def make_plan(
 
 
 def expand_names(given: Iterable[str], quick: bool) -> list[str]:
-    """Put the data sets of the suite in the place of its name.
+    """Replace the name of a suite by its data sets.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Runs side by side in processes of their own; what is done stays done, whatever becomes of the others."""
+"""Runs in parallel processes; each outcome is written when it is there, so that a failure costs one run."""
 
 import os
 import threading
@@ -29,14 +29,14 @@ DIED = "its process ended before the run did, killed perhaps for want of memory;
 
 @dataclass(frozen=True)
 class _Job:
-    """What the processes work on."""
+    """Sent to every worker process."""
 
-    sources: Mapping[str, Source]  # Of each data set
-    untouched: dict[str, dict[str, float]]  # Metrics of each as it is, where that is the same for all runs
+    sources: Mapping[str, Source]  # By name of the data set
+    untouched: dict[str, dict[str, float]]  # Metrics of its untouched features, where these are the same for all runs
     device: str  # As in `train`
 
 
-# Of a worker process.
+# Set once in each worker process.
 _job: _Job
 
 _Pools = Callable[[int], ProcessPoolExecutor]
@@ -44,7 +44,7 @@ _Found = tuple[Cell, dict[str, Any] | str]
 
 
 def default_workers() -> int:
-    """One process for each core, up to eight: a run on frozen features hardly gains from a second core."""
+    """One process for each core, at most eight: a run on frozen features hardly gains from a second core."""
     return min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
@@ -56,17 +56,17 @@ def run_missing(
     workers: int,
     on_progress: OnProgress,
 ) -> dict[Cell, str]:
-    """Train every cell that has no outcome yet, and keep each outcome as soon as it is there."""
+    """Train every cell without an outcome, write each outcome at once; return the messages of cells that failed."""
     missing = [cell for cell in cells if read_outcome(cell, folder) is None]
     done, failures = len(cells) - len(missing), dict[Cell, str]()
     on_progress("runs", done, len(cells))
     if not missing:
         return failures
     needed = {cell.data: sources[cell.data] for cell in missing}
-    # A network that trains as a whole may start untrained, by its seed: its runs look for themselves.
+    # A network that is trained whole may start from random weights: its runs evaluate it themselves.
     frozen = dict.fromkeys(cell.data for cell in missing if not cell.config.finetune)
     job = _Job(needed, {name: _untouched(needed[name], device) for name in frozen}, device)
-    # No more than PyTorch has been given, as by OMP_NUM_THREADS.
+    # At most the threads that PyTorch was given, as by OMP_NUM_THREADS.
     threads = max(1, min(torch.get_num_threads(), default_workers() // workers))
     pools = partial(ProcessPoolExecutor, mp_context=get_context("spawn"), initializer=_start, initargs=(job, threads))
     for cell, found in _outcomes(missing, workers, pools):
@@ -85,23 +85,23 @@ def _untouched(source: Source, device: str) -> dict[str, float]:
 
 
 def _outcomes(cells: Sequence[Cell], workers: int, pools: _Pools) -> Generator[_Found, None, None]:
-    """Give each cell with its outcome, or with what it said when it failed."""
+    """Yield each cell with its outcome, or with the message of its failure."""
     waiting = deque(cells)
     while waiting:
         lost = yield from _until_one_dies(waiting, workers, pools)
-        # One of these ended its process, and all of them were lost with it: alone it is known which.
+        # One of these killed its process and the pool with it; run alone, the culprit shows itself.
         for cell in lost:
             if (yield from _until_one_dies(deque([cell]), 1, pools)):
                 yield cell, DIED
 
 
 def _until_one_dies(waiting: deque[Cell], workers: int, pools: _Pools) -> Generator[_Found, None, list[Cell]]:
-    """Take cells from those that wait; return those that were under way when a process died, none at the end."""
+    """Run waiting cells; return the cells that were running when a process died, none at the end."""
     running: dict[Future[dict[str, Any]], Cell] = {}
     pool = pools(workers)
     try:
         while waiting or running:
-            # No more than there are processes: what is lost with a process is then only what was under way.
+            # Submit one cell a process: a dead pool then loses only the running cells.
             while waiting and len(running) < workers:
                 future = pool.submit(_run, waiting[0])
                 running[future] = waiting.popleft()
@@ -113,13 +113,13 @@ def _until_one_dies(waiting: deque[Cell], workers: int, pools: _Pools) -> Genera
                     found = str(error)
                 except BrokenProcessPool:
                     raise
-                except Exception as error:  # a defect or a lack of memory in one run is no reason to lose the others
+                except Exception as error:  # an error in one run must not lose the others
                     found = f"{type(error).__name__}: {error}"
                 yield running.pop(future), found
     except BrokenProcessPool:
         return list(running.values())
     finally:
-        # Ctrl-C: what has not begun is dropped, what is under way is lost, what is done is on the disk.
+        # Ctrl-C: waiting cells are dropped, running ones lost, finished ones on the disk.
         pool.shutdown(wait=False, cancel_futures=True)
     return []
 
@@ -128,7 +128,7 @@ def _start(job: _Job, threads: int) -> None:
     global _job
     _job = job
     torch.set_num_threads(threads)
-    # A parent that is killed cannot say so: without this its processes would wait for work for ever.
+    # A killed parent sends no signal: without this thread its processes would wait for work for ever.
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

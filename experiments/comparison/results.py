@@ -13,14 +13,14 @@ from robustdml.untouched import untouched_title
 
 
 class Results:
-    """What the runs of a comparison came to on one data set."""
+    """Outcomes of a comparison on one data set."""
 
     def __init__(self, outcomes: Iterable[tuple[Cell, dict[str, Any]]]) -> None:
         self._outcomes = list(outcomes)
 
     @classmethod
     def read(cls, cells: Sequence[Cell], folder: Path) -> "Results":
-        """Take what is done."""
+        """Read the outcomes of all cells that have been run."""
         read = ((cell, read_outcome(cell, folder)) for cell in cells)
         return cls((cell, outcome) for cell, outcome in read if outcome is not None)
 
@@ -36,21 +36,21 @@ class Results:
 
     @property
     def beside_the_table(self) -> list[tuple[Entry, str]]:
-        """What was run for a claim alone, entry and noise."""
+        """Entries and noises that were run only for a claim."""
         return list(dict.fromkeys((cell.entry, cell.noise) for cell, _ in self._outcomes if not cell.in_table))
 
     def untouched(self, key: str) -> float | None:
-        """Look up a metric of the untouched features, which noise leaves alone."""
+        """A metric of the untouched features, which does not depend on the noise."""
         found = {outcome["summary"].get("untouched", {}).get(key) for _, outcome in self._outcomes} - {None}
         return statistics.fmean(found) if found else None
 
     @property
     def untouched_title(self) -> str:
-        """What the untouched features are called in tables."""
+        """Title of the untouched features in tables."""
         return untouched_title(self._outcomes[0][0].common.backbone)
 
     def by_seed(self, entry: str, noise: str, key: str) -> dict[int, float]:
-        """Look up the value of each seed."""
+        """Value of a quantity by seed."""
         found = (
             (cell.seed, outcome["summary"].get(key))
             for cell, outcome in self._outcomes
@@ -59,7 +59,7 @@ class Results:
         return {seed: value for seed, value in found if value is not None}
 
     def values(self, entry: str, noise: str, key: str) -> list[float]:
-        """Look up one value a seed."""
+        """Values of a quantity, one a seed."""
         return list(self.by_seed(entry, noise, key).values())
 
     def estimate(self, entry: str, noise: str, key: str) -> Estimate | None:
@@ -67,7 +67,7 @@ class Results:
         return estimate(self.values(entry, noise, key))
 
     def as_json(self) -> list[dict[str, Any]]:
-        """All runs, to be kept in one file."""
+        """All runs, for one file."""
         return [
             {"entry": cell.entry.name, "noise": cell.noise, "seed": cell.seed, **outcome}
             for cell, outcome in self._outcomes

@@ -1,4 +1,4 @@
-"""A part of the report of a comparison, and reports made of such parts: as Markdown, and as one HTML page."""
+"""Sections of a report, written as Markdown and as one HTML page."""
 
 import re
 from collections.abc import Sequence
@@ -14,18 +14,18 @@ class Picture:
     """A plot in a report."""
 
     source: str  # A `data:` address
-    alternative: str  # What is to be seen, for those who cannot
-    caption: str  # What it means
+    alternative: str  # Alternative text
+    caption: str  # Below the plot
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with what stands below it."""
+    """A heading with text, table and plot."""
 
     title: str  # The heading; empty for none
-    table: list[list[str]] = field(default_factory=list)  # A row of names, then the others; empty for none
+    table: list[list[str]] = field(default_factory=list)  # Header row first; empty for none
     text: str = ""  # Before the table
-    picture: Picture | None = None  # Before the text, in HTML alone
+    picture: Picture | None = None  # Before the text; in HTML only
     level: int = 2  # Of the heading, 2 or 3
 
     @property
@@ -35,7 +35,7 @@ class Section:
 
 
 def markdown(sections: Sequence[Section]) -> str:
-    """Write all but the pictures."""
+    """Write headings, texts and tables as Markdown."""
     parts = []
     for section in sections:
         heading = f"{'#' * section.level} {_markdown_text(section.title)}" if section.title else ""
@@ -44,7 +44,7 @@ def markdown(sections: Sequence[Section]) -> str:
 
 
 def page(sections: Sequence[Section], description: str) -> str:
-    """Write the report."""
+    """Write one HTML page."""
     parts = ["<h1>The methods compared</h1>", f"<p>{escape(description)}</p>"]
     for section in sections:
         if section.title:
@@ -60,7 +60,7 @@ def page(sections: Sequence[Section], description: str) -> str:
 
 
 def _markdown_text(text: str) -> str:
-    """A name of data may hold anything, and Markdown takes HTML for HTML."""
+    """Escape what Markdown would take for a column or for HTML: names of data sets are arbitrary."""
     return in_one_line(text).replace("|", "\\|").replace("<", "&lt;")
 
 

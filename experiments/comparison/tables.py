@@ -1,4 +1,4 @@
-"""The comparison on one data set: its tables, its plot, and the claims of the papers."""
+"""The report on one data set: tables, plot, claims of the papers."""
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
@@ -24,7 +24,7 @@ BESIDE = "Run for single claims"
 
 
 def rows(results: Results, key: str) -> list[list[str]]:
-    """Lay out one quantity: a row an entry, a column a noise, after a row of names."""
+    """Table of a quantity: a row for each entry, a column for each noise."""
     table = [["", *results.noises]]
     untouched = results.untouched(key) if key in METRICS else None
     if untouched is not None:
@@ -37,7 +37,7 @@ def rows(results: Results, key: str) -> list[list[str]]:
 
 
 def rows_beside(results: Results) -> list[list[str]]:
-    """Lay out Recall@1 of what was run for a claim alone, after a row of names."""
+    """Table of Recall@1 of the runs that only claims need."""
     table = [["", "noise", "Recall@1"]]
     for entry, noise in results.beside_the_table:
         table.append([entry.title, noise, str(results.estimate(entry.name, noise, RECALL) or "–")])
@@ -45,7 +45,7 @@ def rows_beside(results: Results) -> list[list[str]]:
 
 
 def claim_rows(results: Results) -> list[list[str]]:
-    """Lay out the claims that the runs can speak to, after a row of names."""
+    """Table of the claims whose entries were all run."""
     table = [["paper", "claim", "its figures", "here, at", "ours", "verdict"]]
     for claim in CLAIMS:
         first, second = claim.estimates(results)
@@ -56,7 +56,7 @@ def claim_rows(results: Results) -> list[list[str]]:
 
 
 def sections(results: Results) -> list[Section]:
-    """Lay out all that there is to say of one data set."""
+    """All sections on one data set."""
     if not results.entries:
         return []
     tables = {caption: rows(results, key) for key, caption in CAPTIONS.items()}
@@ -73,7 +73,7 @@ def sections(results: Results) -> list[Section]:
 
 
 def dot_plot(results: Results) -> str:
-    """Draw Recall@1: a line an entry, a dot a noise, with its standard error."""
+    """Plot Recall@1: a row for each entry, a dot with its standard error for each noise."""
     entries = results.entries
 
     def draw(axes: Axes) -> None:

@@ -1,10 +1,8 @@
 """Mixtures of Gaussians: features that are drawn, so that the truth about them is known.
 
-A class has a mean, drawn once, and its samples lie about it. All that tells classes apart lies in a few *informative*
-directions. In some others, the *nuisance*, samples of all classes differ much and alike; the rest is empty. Then all is
-turned at random, so that no feature is one or the other. The embedding to be learned is known: the projection on the
-informative directions, far above the untouched features. One that is learned from few classes keeps the directions that
-tell *these* apart, and one that is learned from wrong labels may keep any: both may end below the untouched features.
+Samples scatter about the mean of their class. Classes differ in a few *informative* directions only. In the *nuisance*
+directions the samples of all classes have the same large spread; the other directions are empty. A random rotation
+mixes all of them. The best embedding is known: the projection on the informative directions.
 """
 
 from collections.abc import Callable
@@ -25,9 +23,9 @@ _SEED = 0
 class Mixture:
     """How a mixture is drawn; means have a standard deviation of 1 in each informative direction."""
 
-    # Number of samples of each class, all classes of both sides, int64, (C,), from a generator.
+    # Draws the number of samples of each class, int64, (C,).
     sizes: Callable[[np.random.Generator], NDArray[np.int64]]
-    num_features: int  # D, and how many directions of the two kinds there are among them
+    num_features: int  # D; `informative` and `nuisance` count directions among them
     informative: int
     nuisance: int
     spread: float  # Standard deviation of the samples of a class in each informative direction
@@ -39,7 +37,7 @@ def _equal(num_classes: int, size: int) -> Callable[[np.random.Generator], NDArr
 
 
 def _zipf(num_classes: int, largest: int) -> Callable[[np.random.Generator], NDArray[np.int64]]:
-    """Sizes by Zipf's law, the r-th largest class has 1/r of the largest, and every class 2 samples at least."""
+    """Sizes by Zipf's law: max(2, largest / r) for the r-th class."""
     return lambda _: np.maximum(2, np.round(largest / np.arange(1, num_classes + 1))).astype(np.int64)
 
 
@@ -56,7 +54,7 @@ MIXTURES = {
 
 
 def load_mixture(name: str) -> RetrievalData:
-    """Draw a mixture, half of its classes to train on and half to test on.
+    """Draw a mixture; half of its classes are for training, half for testing.
 
     Examples
     --------
@@ -67,7 +65,7 @@ def load_mixture(name: str) -> RetrievalData:
 
 
 def draw_mixture(mixture: Mixture) -> tuple[Split, NDArray[np.float32]]:
-    """Draw all samples of a mixture."""
+    """All samples of a mixture, and the informative directions, (D, informative)."""
     random = np.random.default_rng(_SEED)
     sizes = mixture.sizes(random)
     labels = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)

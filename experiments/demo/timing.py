@@ -1,4 +1,4 @@
-"""Times of the losses beside the references, on one shape, correctness checked first."""
+"""Times of our losses and their references on one shape, after a check of values and gradients."""
 
 import statistics
 import time
@@ -40,13 +40,13 @@ class Timing:
 
 
 def measure(shape: Shape, repetitions: int = 7) -> list[Timing]:
-    """Time loss and both gradients in float32 on the CPU, the implementations taking turns."""
+    """Time loss and both gradients in float32 on the CPU, alternating between implementations."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         embeddings = torch.randn(shape.batch, shape.size, requires_grad=True)
         proxies = torch.randn(shape.classes, shape.size, requires_grad=True)
         labels = torch.randint(shape.classes, (shape.batch,))
-        # A confidence head is sure of a few classes and near zero elsewhere.
+        # As of a confidence head: near 1 for few classes, near 0 for the others.
         confidences = torch.rand(shape.batch, shape.classes) ** 64
         plain = _with_proxies(ProxyAnchorLoss(shape.classes, shape.size), proxies)
         library = _with_proxies(LibraryProxyAnchorLoss(shape.classes, shape.size), proxies)
@@ -86,7 +86,7 @@ class _Step:
 
 
 def _with_proxies(loss: torch.nn.Module, proxies: Tensor) -> torch.nn.Module:
-    """Let a loss use a given tensor for proxies, so that all contenders share it."""
+    """Replace the proxies of a loss by a given tensor, shared by all contenders."""
     del loss.proxies
     loss.proxies = proxies
     return loss

@@ -1,1 +1,1 @@
-"""Training with very many classes, lived: the same loop with our losses, the peer's, and a filter of wrong labels."""
+"""Training with very many classes: one loop with our losses, with the peer's, and with a filter of wrong labels."""

@@ -1,4 +1,4 @@
-"""The large demo: features once, then each contender in a process of its own; what is done stays done."""
+"""The large demo: features once, then each contender in its own process; finished results are reused."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ NOISE = "symmetric:0.5"
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is trained."""
+    """Settings of the scale."""
 
     epochs: int  # As in `TrainingConfig`
     embedding_size: int
@@ -36,7 +36,7 @@ class Scale:
 
 
 def untouched(data: RetrievalData, on_progress: OnProgress) -> tuple[dict[str, tuple[str, str]], dict[str, float]]:
-    """Make the features of both splits by the backbone that goes with the data, once, and score them as they are."""
+    """Files of features and labels of both splits, and retrieval metrics of the features; made once."""
     stored = store_features(data, load_origin(TrainingConfig(), data, CPU, on_progress), CPU, on_progress)
     splits = {"train": stored.train, "test": stored.test}
     files = {part: (str(split.path), str(_labels_file(split))) for part, split in splits.items()}
@@ -56,7 +56,7 @@ def run_missing(
     folder: Path,
     on_done: Callable[[Contender, dict[str, Any]], None],
 ) -> dict[str, dict[str, Any]]:
-    """Train every contender that has no result of these settings in the folder yet."""
+    """Train every contender without a stored result of the same settings."""
     results = {}
     for contender in contenders:
         task = Task(contender.name, NOISE, data=data_name, **asdict(scale), train=files["train"], test=files["test"])
@@ -77,7 +77,7 @@ def _run(task: Task, folder: Path) -> dict[str, Any]:
 
 
 def _read(path: Path, task: Task) -> dict[str, Any] | None:
-    """A result of the same task."""
+    """A stored result; None if there is none of this task."""
     if not path.exists():
         return None
     result = read_json(path, "result of the large demo; delete it, and it is trained again")
@@ -85,7 +85,7 @@ def _read(path: Path, task: Task) -> dict[str, Any] | None:
 
 
 def _labels_file(split: StoredSplit) -> Path:
-    """The labels beside the features; the name holds what both depend on."""
+    """Write the labels beside the features, with a hash of both in the name."""
     digest = hashlib.sha256(split.labels.tobytes()).hexdigest()[:16]
     path = split.path.with_name(f"{split.path.stem}-labels-{digest}.npy")
     make_once(lambda: write_whole(path, lambda file: np.save(file, split.labels)), path)

@@ -31,24 +31,24 @@ COLOURS = {"proxy-anchor": "#0072B2", "normalized-softmax": "#009E73", "robust":
 
 @dataclass(frozen=True)
 class LargeOutcome:
-    """All that the report shows."""
+    """Contents of the report."""
 
-    data_line: str  # What was trained on, in a sentence
+    data_line: str  # The data, in a sentence
     untouched: dict[str, float]  # `retrieval_metrics` of the features as they are
-    # What `experiments.large.trial.run` measured, by the contender's name, in order.
+    # Results of `experiments.large.trial.run` by contender, in order.
     results: Mapping[str, dict[str, Any]]
     machine: str  # Versions and threads, in a line
 
 
 def rows(outcome: LargeOutcome) -> list[list[str]]:
-    """Lay out the results."""
+    """Rows of the table of results."""
     metrics = outcome.untouched
     first = ["untouched features", "–", _score(metrics, "precision_at_1"), _score(metrics, MAP_AT_R), *"––––"]
     return [first, *(_row(BY_NAME[name], result) for name, result in outcome.results.items())]
 
 
 def comparisons(results: Mapping[str, dict[str, Any]]) -> list[str]:
-    """Hold each peer's loss against what stands for it here."""
+    """Compare the peer's losses with ours: the same loss, or for robust each of the peer's."""
     peers = {BY_NAME[name].method: result for name, result in results.items() if BY_NAME[name].peer}
     lines = []
     for name, ours in results.items():
@@ -107,7 +107,7 @@ def _milliseconds(result: dict[str, Any]) -> str:
 
 
 def _memory(ours: dict[str, Any], peer: dict[str, Any]) -> str:
-    """How the extra memory compares, where it was measured."""
+    """Ratio of the extra memory, if it was measured."""
     if ours["extra_bytes"] is None or peer["extra_bytes"] is None:
         return ""
     return f", and {max(ours['extra_bytes'], 0) / peer['extra_bytes']:.2f} of its extra memory"
@@ -143,5 +143,5 @@ milliseconds the median over all steps, from the batch's rows to the optimiser's
 training, beyond the data, the parameters, their gradients and the optimiser's moments.</p>
 $results
 $curves
-<footer>$machine Made by <code>robustdml demo --large</code>.</footer>
+<footer>$machine Made by <code>python -m experiments demo --large</code>.</footer>
 """)

@@ -1,4 +1,4 @@
-"""Peak memory of a part of a process, where Linux tells it."""
+"""Peak memory of a process between two calls, on Linux."""
 
 import ctypes
 from pathlib import Path
@@ -7,7 +7,7 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def forget_peak() -> int | None:
-    """Give free memory back to the system, and let the peak begin anew."""
+    """Return free memory to the system and reset the peak; resident bytes, None where there is no /proc."""
     if not _CLEAR.exists():
         return None
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -18,7 +18,7 @@ def forget_peak() -> int | None:
 
 
 def peak() -> int | None:
-    """Look up the most that the process had since `forget_peak`."""
+    """Peak bytes since `forget_peak`; None where there is no /proc."""
     return _resident("VmHWM") if _CLEAR.exists() else None
 
 

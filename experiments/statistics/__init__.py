@@ -1,1 +1,1 @@
-"""What the runs on several data sets say together: differences, ranks, and the bars that the project sets itself."""
+"""Statistics over several data sets: paired differences, average ranks, and the targets of the robust method."""

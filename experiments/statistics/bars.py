@@ -1,4 +1,4 @@
-"""The bars that the project sets its own method, each held against the outcomes."""
+"""Targets ("bars") that the project sets its robust method, tested against the outcomes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ MOST_REJECTED = 0.01
 
 @dataclass(frozen=True)
 class Bar:
-    """One of them."""
+    """A target and whether it was reached."""
 
-    text: str  # What is to be reached
-    metric: str  # By which metric
-    reached: bool | None  # None where nothing was run that could tell
-    found: str  # What the outcomes say
-    misses: tuple[str, ...] = ()  # Cells that miss it, each with the method's value and the one that it is held against
+    text: str  # The target
+    metric: str  # Title of its metric
+    reached: bool | None  # None where the runs do not decide it
+    found: str  # Counts or ranks found
+    misses: tuple[str, ...] = ()  # Cells that miss it, with robust's value and the reference
 
     @property
     def verdict(self) -> str:
@@ -35,7 +35,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class _Pair:
-    """The method's value in a cell, and the one that it is held against."""
+    """Robust's value and its reference in a cell."""
 
     cell: str
     ours: float
@@ -47,13 +47,13 @@ class _Pair:
 
 @dataclass
 class _Held:
-    """The method held against something, cell by cell."""
+    """Robust against a reference, cell by cell."""
 
     pairs: list[_Pair]
     absent: int
 
     def bar(self, text: str, key: str, misses: list[_Pair], what: str = "cells", allowed: float = 0.0) -> Bar:
-        """Say whether no more than a share of the cells miss it; with cells that were not run it stays open."""
+        """Reached if at most a fraction `allowed` of the cells misses it; undecided while cells are absent."""
         if not self.pairs:
             return Bar(text, METRICS[key], None, "")
         known, good = len(self.pairs), len(self.pairs) - len(misses)
@@ -64,7 +64,7 @@ class _Held:
 
 
 def bars(suite: Suite) -> list[Bar]:
-    """Hold all bars against the outcomes."""
+    """Test all targets."""
     focus = suite.focus
     if focus is None:
         return []
@@ -102,7 +102,7 @@ def _first(suite: Suite, focus: Entry, key: str) -> Bar:
     rival = next(row for row in ranks.order if row != ours)
     own, lead = ranks.interval(ours), ranks.behind(rival, ours)
     titles = {entry.name: entry.title for entry in suite.entries}
-    # Against the second as it stands, and against it in the same data sets: an interval must pass both.
+    # The interval of its rank must exclude the second's rank, and that of the lead must exclude 0.
     reached = own.high is not None and own.high < ranks.average[rival] and lead.low is not None and lead.low > 0
     found = (
         f"{own.mean:.2f} [{own.low:.2f}, {own.high:.2f}]; {titles[ranks.names[rival]]} {ranks.average[rival]:.2f}, "

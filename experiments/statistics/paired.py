@@ -1,4 +1,4 @@
-"""Differences of two methods that met the same seeds: same noise, same batches, so that they go in pairs."""
+"""Differences of two methods, paired by seed: the same noise and the same batches."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -13,15 +13,15 @@ RESAMPLES = 10_000
 
 @dataclass(frozen=True)
 class Difference:
-    """How far one method is above another, and where that lies with 95 % confidence."""
+    """Mean difference of two methods with its 95 % interval."""
 
     mean: float  # Of the pairs
-    low: float | None = None  # Ends of the interval; None where one pair alone says nothing of the spread
+    low: float | None = None  # Ends of the interval; None for a single pair
     high: float | None = None
 
     @property
     def verdict(self) -> str:
-        """``above``, ``below``, or ``undecided`` where the interval holds 0, or there is none."""
+        """``above``, ``below``, or ``undecided`` if the interval contains 0 or is missing."""
         if self.low is None or self.high is None or self.low <= 0 <= self.high:
             return "undecided"
         return "above" if self.low > 0 else "below"
@@ -32,7 +32,7 @@ class Difference:
 
 
 def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -> Difference | None:
-    """Compare two methods on one data set under one noise, seed by seed, by Student's t.
+    """Mean difference of two methods, with Student's t interval over the seeds that both have.
 
     Examples
     --------
@@ -46,15 +46,12 @@ def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -
     if len(pairs) == 1:
         return Difference(mean)
     quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(pairs) - 1))
-    room = quantile * statistics.stdev(pairs) / len(pairs) ** 0.5
-    return Difference(mean, mean - room, mean + room)
+    half_width = quantile * statistics.stdev(pairs) / len(pairs) ** 0.5
+    return Difference(mean, mean - half_width, mean + half_width)
 
 
 def mean_over_data(values: Sequence[float]) -> Difference:
-    """Average over data sets, with a bootstrap interval: data sets are what is drawn anew.
-
-    Cells of one data set are no independent witnesses; a data set counts once, however many noises it was tried under.
-    """
+    """Mean over data sets with a bootstrap interval over data sets: cells of one data set are dependent."""
     mean = statistics.fmean(values)
     if len(values) < 2:
         return Difference(mean)

@@ -1,4 +1,4 @@
-"""The plot that shows the ranks."""
+"""The plot of the average ranks."""
 
 from matplotlib.axes import Axes
 

@@ -1,4 +1,4 @@
-"""What is said of several data sets together: bars, ranks, and differences."""
+"""The report on several data sets: targets, ranks, differences."""
 
 from experiments.comparison.entries import Entry
 from experiments.comparison.section import Picture, Section
@@ -12,7 +12,7 @@ from robustdml.untouched import JUDGED
 
 
 def sections(suite: Suite) -> list[Section]:
-    """Lay out the statistics."""
+    """All sections on several data sets."""
     found = [Section("The bars", bar_rows(suite), _BARS)] if suite.focus else []
     for key in JUDGED:
         ranks = rank(suite, key)
@@ -29,7 +29,7 @@ def sections(suite: Suite) -> list[Section]:
 
 
 def bar_rows(suite: Suite) -> list[list[str]]:
-    """Lay out the bars, after a row of names."""
+    """Table of the targets."""
     head = ["bar", "metric", "verdict", "found", "cells that miss it (ours : the other)"]
     return [
         head, *([bar.text, bar.metric, bar.verdict, bar.found, "; ".join(bar.misses)] for bar in bars(suite))
@@ -37,7 +37,7 @@ def bar_rows(suite: Suite) -> list[list[str]]:
 
 
 def summary_rows(suite: Suite, key: str) -> list[list[str]]:
-    """Lay out how often the method is above each other one, and by how much, after a row of names."""
+    """Table of how often robust is above each other method, and by how much."""
     table = [["against", "cells above", "below", "undecided", "mean difference in points, a data set counting once"]]
     for entry in suite.others:
         differences = _differences(suite, entry, key)
@@ -53,7 +53,7 @@ def summary_rows(suite: Suite, key: str) -> list[list[str]]:
 
 
 def difference_rows(suite: Suite, key: str) -> list[list[str]]:
-    """Lay out the paired differences, after a row of names."""
+    """Table of the paired differences by cell."""
     table = [["", *(entry.title for entry in suite.others)]]
     for data, noise in suite.cells():
         found = [_difference(suite, data, noise, entry, key) for entry in suite.others]

@@ -1,4 +1,4 @@
-"""The outcomes on all data sets, as the statistics ask for them."""
+"""Outcomes on all data sets, for the statistics."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,44 +10,44 @@ from numpy.typing import NDArray
 from experiments.comparison.entries import Entry
 from experiments.comparison.results import Results
 
-# The method that is held against all the others.
+# The method that is compared with all others.
 FOCUS = "robust"
 
 
 @dataclass(frozen=True)
 class Suite:
-    """What was run, by data set."""
+    """Results of several data sets."""
 
     results: Mapping[str, Results]  # By name of the data set
 
     @property
     def entries(self) -> list[Entry]:
-        """Rows, in the order of the runs."""
+        """All entries, in the order of the runs."""
         return list(dict.fromkeys(entry for results in self.results.values() for entry in results.entries))
 
     @property
     def focus(self) -> Entry | None:
-        """The method that is held against the others, where it was run."""
+        """The entry of `FOCUS`; None if it was not run."""
         return next((entry for entry in self.entries if entry.name == FOCUS), None)
 
     @property
     def others(self) -> list[Entry]:
-        """All rows but that one."""
+        """All entries but `FOCUS`."""
         return [entry for entry in self.entries if entry.name != FOCUS]
 
     def cells(self) -> Iterator[tuple[str, str]]:
-        """Go through the columns of all data sets."""
+        """All cells: data set and noise."""
         for data, results in self.results.items():
             for noise in results.noises:
                 yield data, noise
 
     def mean(self, data: str, entry: str, noise: str, key: str) -> float | None:
-        """Average a quantity over the seeds."""
+        """Mean of a quantity over the seeds; None where nothing was run."""
         values = self.results[data].values(entry, noise, key)
         return statistics.fmean(values) if values else None
 
     def means(self, names: Sequence[str], key: str) -> dict[str, NDArray[np.float64]]:
-        """Average a quantity over the seeds, for cells in which all rows were run."""
+        """Means over the seeds by data set, (noises, names), for cells where all entries were run."""
         found: dict[str, list[list[float]]] = {}
         for data, noise in self.cells():
             values = [self.mean(data, name, noise, key) for name in names]

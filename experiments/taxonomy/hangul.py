@@ -11,7 +11,7 @@ VOWELS, FINALS = 21, 28
 
 
 def tree_from_hangul(class_names: Sequence[str]) -> ClassTree:
-    """Build the tree of Korean syllables: one is taken for those that differ in the final consonant alone.
+    """Build the tree of Korean syllables: siblings differ only in the final consonant.
 
     Examples
     --------

@@ -59,8 +59,8 @@ class ClassTree:
                 children.setdefault(below, {})
         interval, order = _number_leaves(children)
         self._order = np.array(order, dtype=np.int64)
-        # In the order of the leaves: where those begin that a class is taken for, where its own part of them begins and
-        # how long that is, and how many are left.
+        # Positions in the order of leaves. A class is confused with the leaves of an interval but for its own subtree:
+        # start of the interval, start and size of the own subtree, number of the other leaves.
         bounds = np.empty((len(paths), 4), dtype=np.int64)
         for label in range(len(paths)):
             node: _Node = label
@@ -76,15 +76,15 @@ class ClassTree:
         return len(self._order)
 
     def confused_with(self, label: int) -> NDArray[np.int64]:
-        """Labels (ascending) that a class may be confused with: leaves under the first branching node but itself."""
+        """Labels (ascending) of the leaves under the first branching ancestor, without the class itself."""
         return np.sort(self._pick(np.full(self._count[label], label), np.arange(self._count[label])))
 
     def draw_confused(self, labels: NDArray[np.int64], random: np.random.Generator) -> NDArray[np.int64]:
-        """For each label one of those that it may be taken for, uniformly."""
+        """For each label one of those it is confused with, drawn uniformly."""
         return self._pick(labels, random.integers(0, self._count[labels]))
 
     def _pick(self, labels: NDArray[np.int64], drawn: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The classes of some numbers in 0..count-1, each class's own part being skipped."""
+        """Leaves by their number in 0..count-1, skipping the own subtree of each label."""
         place = self._start[labels] + drawn
         picked: NDArray[np.int64] = self._order[place + self._own_size[labels] * (place >= self._own_start[labels])]
         return picked

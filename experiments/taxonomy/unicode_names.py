@@ -12,7 +12,7 @@ _KINDS = frozenset({"LETTER", "LIGATURE", "SYMBOL"})
 
 
 def tree_from_unicode_names(class_names: Sequence[str]) -> ClassTree:
-    """Build the tree of characters from their names: look-alikes share a base letter.
+    """Build the tree of characters from their names: siblings share a base letter.
 
     Examples
     --------
@@ -24,7 +24,7 @@ def tree_from_unicode_names(class_names: Sequence[str]) -> ClassTree:
 
 
 def unicode_name(class_name: str) -> str:
-    """Name of the character that a class is."""
+    """Unicode name of a class, given as a character or as its name."""
     if len(class_name) == 1:
         return unicodedata.name(class_name, f"CHARACTER {ord(class_name):04X}")
     name = re.sub(r"^U\+[0-9A-F]+ ", "", class_name)

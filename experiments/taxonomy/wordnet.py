@@ -47,7 +47,7 @@ class _Nouns:
         self._distances: dict[tuple[int, int], int | None] = {}
 
     def senses(self, words: tuple[str, ...]) -> tuple[int, ...]:
-        """Places of the synsets that some words name, the most frequent first."""
+        """Places of the synsets of a noun, the most frequent sense first."""
         return self._index.get(" ".join(words), ())
 
     def path(self, name: str, root: int) -> tuple[str, ...] | None:
@@ -72,11 +72,11 @@ class _Nouns:
         return float("inf") if distance is None else distance
 
     def _distance(self, synset: int, root: int) -> int | None:
-        """Steps up to the root; None where it is not above."""
+        """Steps up to the root; None if it is not an ancestor."""
         if synset == root:
             return 0
         if (synset, root) not in self._distances:
-            # Guards against a cycle in a damaged file; WordNet itself has none.
+            # Ends the recursion in a damaged file with a cycle.
             self._distances[synset, root] = None
             above = [self._distance(parent, root) for parent in self._hypernyms(synset)]
             self._distances[synset, root] = min((steps + 1 for steps in above if steps is not None), default=None)
@@ -111,7 +111,7 @@ def _words(name: str) -> tuple[str, ...]:
 
 
 def _runs(words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Runs of words, the longest first, and of runs as long the last first."""
+    """Runs of words, longest first, then last first."""
     for size in range(len(words), 0, -1):
         for start in range(len(words) - size, -1, -1):
             yield words[start : start + size]

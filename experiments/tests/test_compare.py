@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from app.tests.test_untouched import save
+from experiments.__main__ import main
 from experiments.commands import compare as compare_command
 from experiments.comparison import pool, sources
 from experiments.comparison.ablations import ABLATIONS, ALL_ENTRIES, TABLE_2
@@ -21,7 +22,6 @@ from experiments.comparison.results import Results
 from experiments.comparison.section import markdown, page
 from experiments.comparison.tables import claim_rows, rows, rows_beside, sections
 from experiments.summary import Estimate, compare, estimate
-from robustdml.cli import main
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
 from robustdml.evaluation import retrieval_metrics

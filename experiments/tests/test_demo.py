@@ -7,11 +7,11 @@ from html.parser import HTMLParser
 import pytest
 import torch
 
+from experiments.__main__ import main
 from experiments.commands import demo
 from experiments.demo import experiment, timing
 from experiments.demo.report import believed_labels
 from experiments.demo.timing import FLOOR, OURS, Shape, measure
-from robustdml.cli import main
 from robustdml.config import TrainingConfig
 from robustdml.filters.options import FilterOptions
 from robustdml.methods import METHODS

@@ -6,10 +6,10 @@ import pytest
 import torch
 from test_demo import Page
 
+from experiments.__main__ import main
 from experiments.large import experiment, trial
 from experiments.large.contenders import BY_NAME, CONTENDERS, QUICK_CONTENDERS
 from experiments.large.page import HEAD, LargeOutcome, comparisons, rows
-from robustdml.cli import main
 from robustdml.data import RetrievalData, Split
 from robustdml.errors import UsageError
 from robustdml.methods import METHODS

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from app.tests.test_untouched import save
+from experiments.__main__ import main
 from experiments.commands import compare as compare_command
 from experiments.comparison import plan, sources
 from experiments.comparison.ablations import ALL_ENTRIES
@@ -21,7 +22,6 @@ from experiments.comparison.cells import Cell, all_cells
 from experiments.comparison.plan import expand_names, make_plan
 from experiments.data.characters import atlas
 from experiments.taxonomy.sources import TAXONOMIES
-from robustdml.cli import main
 from robustdml.config import TrainingConfig
 from robustdml.data import load_data
 from robustdml.data.named import NAMED, NamedData
@@ -86,7 +86,7 @@ def test_several_data_sets_side_by_side(two, tmp_path, capsys):
 
 def test_goes_on_after_it_was_killed(two, tmp_path, own_cache):
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "robustdml_ops", "compare", "--data", *two, *SMALL, "--noise", "none"]
+    command = [sys.executable, "-m", "experiments", "compare", "--data", *two, *SMALL, "--noise", "none"]
     command += ["--out", str(out)]
     command[command.index("--epochs") + 1] = "40"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -162,7 +162,7 @@ def test_on_a_machine_without_fonts_the_suite_tells_what_it_lacks(two, tmp_path,
     assert main(["compare", "--data", "suite", two[0], *SMALL, "--noise", "none", "--out", str(tmp_path / "out")]) == 1
     captured = capsys.readouterr()
     told = [line.split(" left out: ")[0] for line in captured.err.splitlines() if " left out: " in line]
-    assert told == [f"robustdml compare: data {name}" for name in lacking]
+    assert told == [f"python -m experiments compare: data {name}" for name in lacking]
     assert captured.err.count("apt install fonts-noto-cjk") == 2
     assert "| Contrastive |" in captured.out and len(outcomes(tmp_path / "out")) == 4
 

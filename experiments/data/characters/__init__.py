@@ -1,1 +1,1 @@
-"""Characters as images: the typefaces that this machine has, and their drawings as data sets of many classes."""
+"""Characters drawn in the typefaces of this machine, as data sets of many classes."""

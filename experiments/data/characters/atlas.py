@@ -1,4 +1,4 @@
-"""Drawings of very many characters in every typeface, made once by all cores and kept as a memory-mapped file."""
+"""Drawings of many characters in every typeface, made once on all cores and kept in a memory-mapped file."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ BLOCK = 64
 # A code point, and the numbers of the typefaces that have it.
 _Task = tuple[int, NDArray[np.int64]]
 
-# Of a worker process.
+# Set once in each worker process.
 _pens: list[Pen]
 _atlas: "Atlas"
 
@@ -39,22 +39,22 @@ class Atlas:
 
     name: str  # Of the data
     ranges: tuple[tuple[int, int], ...]  # Code points, first and last
-    probes: str  # A font file that has one of these characters is searched for all
-    # Drawings a class. Classes with fewer are left out; of more, those are kept that are least alike.
+    probes: str  # Font files with one of these characters are searched
+    # Drawings of a class. Classes with fewer are left out; of more drawings the least similar are kept.
     at_least: int = 10
     at_most: int = 12
-    alike: float = 0.97  # Two drawings with a cosine from here on are one
-    # Each drawing that is kept goes through a small random affine map, the same on every machine.
+    alike: float = 0.97  # Drawings with this cosine or more count as one
+    # Whether each drawing gets a small random affine map, the same on every machine.
     distorted: bool = False
 
     def key(self) -> str:
-        """Return what the drawings depend on: this recipe, the font files and the library that draws them."""
+        """Hash of all that the drawings depend on: recipe, font files, Pillow."""
         files = [(path.name, path.stat().st_size) for path in font_files(self.probes)]
         told = json.dumps([RECIPE_VERSION, SIDE, POINT_SIZE, PIL.__version__, asdict(self), files])
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 
     def load(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Read the drawings, or make them, which takes minutes."""
+        """Images, uint8 (N, 1, side, side), and code points, int64 (N,); made at the first call, in minutes."""
         images, codes = (cache_folder() / f"{self.name}-{self.key()}{end}" for end in (".images", ".npy"))
 
         def make() -> None:
@@ -69,7 +69,7 @@ class Atlas:
 
 
 def least_alike(images: Sequence[NDArray[np.uint8]], at_most: int, alike: float) -> list[int]:
-    """Choose drawings one after another, each the one that is least like those chosen, under the cosine of pixels."""
+    """Greedy choice: each next drawing has the smallest maximal cosine with those chosen."""
     pixels = np.stack(images).reshape(len(images), -1).astype(np.float32)
     pixels /= np.linalg.norm(pixels, axis=1, keepdims=True)
     similarity = pixels @ pixels.T
@@ -95,12 +95,12 @@ def _make(atlas: Atlas, images_path: Path, codes_path: Path, report: OnProgress)
             file.write(np.stack(kept).tobytes())
 
     write_whole(images_path, write)
-    # The last to be there: who finds it finds both.
+    # Written last: if it exists, both do.
     write_whole(codes_path, lambda file: np.save(file, np.array(codes, dtype=np.int64)))
 
 
 def _draw_all(atlas: Atlas, found: Sequence[Typeface], report: OnProgress) -> Iterator[Class]:
-    """Draw the characters that enough faces have, in random order."""
+    """Draw the characters that at least `at_least` faces have, in random order."""
     tasks = _tasks(found, atlas.at_least)
     blocks = [tasks[start : start + BLOCK] for start in range(0, len(tasks), BLOCK)]
     workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -126,7 +126,7 @@ def _tasks(found: Sequence[Typeface], at_least: int) -> list[_Task]:
 def _start(atlas: Atlas, found: Sequence[Typeface]) -> None:
     global _atlas, _pens
     _atlas = atlas
-    # There is a process a core already; two threads for each would take several times as long.
+    # One process a core: more threads would compete for the cores.
     threadpool_limits(1)
     _pens = [Pen(face, POINT_SIZE) for face in found]
 
@@ -136,7 +136,7 @@ def _draw_block(tasks: Sequence[_Task]) -> list[Class]:
 
 
 def _draw_class(code: int, numbers: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
-    """Drawings of a character that are kept; none where there are too few."""
+    """The kept drawings of a character; none if there are too few."""
     drawings: dict[bytes, NDArray[np.uint8]] = {}
     for number in numbers:
         if (image := _pens[number].draw(code)) is not None:

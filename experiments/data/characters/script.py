@@ -1,4 +1,4 @@
-"""A script as data sets: which of its characters are for pretraining, for training and for testing."""
+"""A script as data sets: classes for pretraining, training and testing."""
 
 import unicodedata
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ from robustdml.errors import UsageError
 
 @dataclass(frozen=True)
 class Part:
-    """Some classes of an atlas, which has them in random order."""
+    """A range of the classes of an atlas, which are in random order."""
 
-    start: int  # The first, and the one after the last
-    stop: int
+    start: int
+    stop: int  # Exclusive
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Script:
     """The characters of one script, drawn."""
 
     atlas: Atlas  # The drawings
-    packages: str  # Debian packages of typefaces that are enough for all parts
-    pretraining: Part  # Classes for the backbone, which are in no other part
-    parts: Mapping[str, tuple[Part, Part]]  # Training and test classes of each data set by its name
+    packages: str  # Debian packages with enough typefaces for all data sets
+    pretraining: Part  # Classes to pretrain the backbone on, disjoint from all others
+    parts: Mapping[str, tuple[Part, Part]]  # Training and test classes by name of the data set
 
     def load(self, name: str) -> RetrievalData:
         """Load a data set."""
@@ -34,7 +34,7 @@ class Script:
         return RetrievalData(name, train, test)
 
     def load_pretraining(self) -> Split:
-        """Load what the backbone is pretrained on."""
+        """The classes to pretrain the backbone on."""
         return self._take(f"{self.atlas.name} for pretraining", self.pretraining)
 
     def _take(self, name: str, part: Part) -> Split:

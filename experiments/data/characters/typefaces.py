@@ -1,4 +1,4 @@
-"""The typefaces of this machine that have some characters, and those that do not tell the truth about it."""
+"""The typefaces of this machine that have some characters, without those that draw them wrongly."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from PIL import ImageFont
 from robustdml.data.drawing import draw
 from robustdml.quiet import quiet
 
-# Code point that no typeface has: what is drawn for it is drawn for all that a typeface lacks.
+# No typeface has this code point: its drawing is that of every missing character.
 LACKING = 0x10FFFF
 TRIED = 200
 REPEATED = 0.05
@@ -27,24 +27,24 @@ class Typeface:
 
     path: Path  # The file
     index: int  # Number of the face in it
-    # Those that it draws, and that no earlier face of the file draws with the same glyph; int64, ascending.
+    # int64, ascending; without those that an earlier face of the file draws with the same glyph
     code_points: NDArray[np.int64]
 
 
 @cache
 def font_files(probes: str) -> tuple[Path, ...]:
-    """Find the font files of this machine that have one of a few characters."""
+    """Font files of this machine that have one of the characters."""
     files = {Path(path).resolve() for path in findSystemFonts()}
     return tuple(sorted((path for path in files if _has_one(path, probes)), key=lambda path: (path.name, path)))
 
 
 def typefaces(files: Sequence[Path], wanted: frozenset[int]) -> list[Typeface]:
-    """Read which characters the faces of some files have."""
+    """The faces of some files, with the wanted characters of each."""
     found = []
     for path in files:
         drawn: set[tuple[int, int, int]] = set()
         for index in range(FT2Font(str(path)).num_faces):
-            # Its warnings are of tables that nothing here depends on.
+            # fontTools warns of tables that are not used here.
             with quiet("fontTools"), TTFont(path, fontNumber=index, lazy=True) as font:
                 outlines = _place_of_outlines(font)
                 glyphs = {
@@ -52,7 +52,7 @@ def typefaces(files: Sequence[Path], wanted: frozenset[int]) -> list[Typeface]:
                     for code, name in (font.getBestCmap() or {}).items()
                     if code in wanted
                 }
-                # They refer back to the font: tens of megabytes a face would wait for the garbage collector.
+                # Breaks a reference cycle that holds tens of megabytes a face until garbage collection.
                 font.tables.clear()
             if new := sorted(code for code, _, _ in glyphs - drawn):
                 found.append(Typeface(path, index, np.array(new)))
@@ -61,10 +61,7 @@ def typefaces(files: Sequence[Path], wanted: frozenset[int]) -> list[Typeface]:
 
 
 def tells_characters_apart(typeface: Typeface, point_size: int, seed: int = 0) -> bool:
-    """Whether a typeface draws different characters differently, as tried with 200 of them.
-
-    There are typefaces that draw Han characters as their Korean readings, or many as one box.
-    """
+    """Whether 200 characters have different drawings: some typefaces draw boxes for Han characters."""
     pen = Pen(typeface, point_size)
     tried = np.random.default_rng(seed).permutation(typeface.code_points)[:TRIED]
     drawings = [drawing.tobytes() for code in tried if (drawing := pen.draw(int(code))) is not None]
@@ -75,7 +72,7 @@ class Pen:
     """A typeface, open for drawing."""
 
     def __init__(self, typeface: Typeface, point_size: int) -> None:
-        # The layout that is the same on every machine: a single character needs no other.
+        # The basic layout is the same on every machine.
         self._font = ImageFont.truetype(
             str(typeface.path), point_size, typeface.index, layout_engine=ImageFont.Layout.BASIC
         )
@@ -83,7 +80,7 @@ class Pen:
         self._lacking = b"" if lacking is None else lacking.tobytes()
 
     def draw(self, code: int) -> NDArray[np.uint8] | None:
-        """Draw a character where the typeface really has it."""
+        """Draw a character; None if the typeface lacks it."""
         image = self._try_to_draw(code)
         return None if image is None or not image.any() or image.tobytes() == self._lacking else image
 
@@ -97,12 +94,12 @@ class Pen:
 def _has_one(path: Path, probes: str) -> bool:
     try:
         font = FT2Font(str(path))
-    except RuntimeError:  # Bitmaps, and what else FreeType cannot scale.
+    except RuntimeError:  # Bitmap fonts cannot be scaled.
         return False
     return any(font.get_char_index(ord(probe)) for probe in probes)
 
 
 def _place_of_outlines(font: TTFont) -> int:
-    """Where in its file the outlines lie: faces of a collection may share them or have their own."""
+    """Offset of the outlines in the file; faces of a collection may share them."""
     tables = font.reader.tables
     return int(next((tables[tag].offset for tag in ("glyf", "CFF ", "CFF2") if tag in tables), -1))
