@@ -4,10 +4,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from robustdml.errors import UnknownNameError, UsageError
-from robustdml.filters.options import AUDIT, BY_OTSU, FILTERS, NO_FILTER, FilterOptions
+from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER, FilterOptions
 from robustdml.methods import METHODS, option_groups
 from robustdml.options import OptionSet, check_bounds
 from robustdml.review.uses import CONFIDENCE, DROP, TRAINING_USES, WEIGHT
+from robustdml_ops.robust import PRISM
 
 RANDOM, PRINCIPAL = "random", "principal"
 STARTS = (RANDOM, PRINCIPAL)
@@ -224,7 +225,7 @@ class TrainingConfig:
     def needs_noise_rate(self) -> bool:
         """Whether the filter's threshold needs the rate of wrong labels."""
         options = self.filter_options
-        return options.kind in FILTERS and options.threshold not in (*BY_OTSU, "fixed")
+        return options.kind in FILTERS and options.threshold not in (*PRISM.THRESHOLDS_BY_OTSU, "fixed")
 
     def assumed_noise_rate(self, true_rate: float) -> float | None:
         """Rate of wrong labels that the filter assumes: the setting, or the true one if its threshold needs a rate."""

@@ -35,7 +35,7 @@ def weights(result):
 @pytest.mark.parametrize(
     ("method", "kind"),
     [("mcl", "prism-average"), ("mcl", "prism-vmf"), ("soft-triple", "prism-proxy"), ("proxy-anchor", "prism-vmf"),
-     ("multi-similarity", "prism-memory-positive"), ("contrastive", "prism-batch-positive")],
+     ("contrastive", "prism-average")],
 )  # fmt: skip
 def test_filters_find_wrong_labels(noisy, method, kind):
     options = FilterOptions(kind, vmf_epochs=2)
@@ -74,7 +74,7 @@ def test_proxies_are_those_of_the_loss(method):
         ("mcl", FilterOptions("prism-vmf", vmf_epochs=1, window=3)),
         ("soft-triple", FilterOptions("prism-proxy", threshold="per-class")),
         ("proxy-nca", FilterOptions("prism-average", without_copies=True, threshold="top-r", memory_size=100)),
-        ("mcl", FilterOptions("prism-batch-positive", threshold="fixed", fixed_threshold=0.1)),
+        ("mcl", FilterOptions("prism-average", threshold="fixed", fixed_threshold=0.1)),
         ("mcl", FilterOptions()),
         ("robust", replace(METHODS["robust"].filter, on_trial=False)),
         ("mcl", FilterOptions("audit")),
@@ -220,7 +220,7 @@ def test_a_memory_of_half_the_bytes_judges_alike(noisy):
     )
     with pytest.raises(UsageError, match=r"filter.memory_dtype=bfloat16 has no effect on prism-proxy"):
         replace(FAST, method="soft-triple", filter=FilterOptions("prism-proxy", memory_dtype="bfloat16"))
-    with pytest.raises(UsageError, match=r"filter.memory_size=9 has no effect on prism-batch-positive"):
-        replace(FAST, filter=FilterOptions("prism-batch-positive", memory_size=9))
+    with pytest.raises(UsageError, match=r"filter.memory_size=9 has no effect on prism-proxy"):
+        replace(FAST, method="soft-triple", filter=FilterOptions("prism-proxy", memory_size=9))
     with pytest.raises(UsageError, match=r"memory_dtype 'float8'.*float32, bfloat16"):
         replace(FAST, filter=FilterOptions("prism-vmf", memory_dtype="float8"))

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from robustdml_ops.engine.older_torch import registered_op
 from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess
+from robustdml_ops.engine.typed_buffers import TypedBuffers
 from robustdml_ops.engine.validation import check_same_device
-from robustdml_ops.robust.buffers import TypedBuffers
 
 
 class RunningMean(TypedBuffers):

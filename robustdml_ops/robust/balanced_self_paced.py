@@ -5,12 +5,12 @@ import math
 import torch
 from torch import Tensor
 
+from robustdml_ops.engine.typed_buffers import TypedBuffers
 from robustdml_ops.engine.validation import INTEGERS, check_matrix, check_positive, check_same_device, check_sizes
 from robustdml_ops.ops import pair_lse, self_paced_descent, self_paced_sweep
 from robustdml_ops.ops.self_paced import MOST_MU
-from robustdml_ops.robust.batch import check_ids
-from robustdml_ops.robust.buffers import TypedBuffers
-from robustdml_ops.robust.replicas import check_replicas
+from robustdml_ops.robust.checked_batch import check_ids
+from robustdml_ops.robust.ddp_buffers import check_ddp_buffers
 
 SOLVERS = ("exact", "stochastic")
 _VISITS = 160  # of each sample in an update: 10⁷ steps for 60 000 samples
@@ -169,7 +169,7 @@ class BalancedSelfPaced(TypedBuffers):
             Shapes, types, devices or ids that do not fit; on the CPU NaN or inf. On a GPU such a batch counts as not
             observed.
         """
-        check_replicas(self, divided=False)
+        check_ddp_buffers(self, divided=False)
         check_matrix("embeddings", embeddings)
         self._store(embeddings, self._check_ids(sample_ids, len(embeddings)))
 

@@ -24,10 +24,6 @@ FILTERS = {
     "per_class": {**BANK, "noise_rate": 0.4, "threshold": "per-class", "window": 3},
     "otsu": {**BANK, "similarity": "vmf", "threshold": "otsu", "vmf_start": 2, "window": 4},
     "cautious": {**BANK, "similarity": "vmf", "threshold": "cautious", "vmf_start": 1},
-    "authors": {**BANK, "noise_rate": 0.3, "preset": "authors"},
-    "memory_positive": {**BANK, "similarity": "memory-positive", "noise_rate": 0.3},
-    "memory_positive_ids": {**BANK, "similarity": "memory-positive", "noise_rate": 0.3, "num_samples": N},
-    "batch_positive": {"similarity": "batch-positive", "noise_rate": 0.3},
     "proxy": {"similarity": "proxy", "noise_rate": 0.3, "threshold": "per-class", "window": 3},
     "fixed": {**BANK, "threshold": "fixed", "fixed_threshold": 0.2},
 }
@@ -56,7 +52,7 @@ def same_state(one, many):
     assert whole.keys() == expected.keys()
     for name, value in expected.items():
         torch.testing.assert_close(whole[name], value, rtol=1e-10, atol=1e-10, equal_nan=True, msg=name)
-        if name.endswith(("labels", "sample_ids", "enqueued", "counts", "latest", "earlier", "observed", "brought")):
+        if name.endswith(("labels", "sample_ids", "enqueued", "counts", "latest", "earlier", "observed")):
             assert torch.equal(whole[name], value), name
 
 

@@ -22,12 +22,10 @@ STEPS = [
 PRISMS = {
     "average": {"similarity": "average", "noise_rate": 0.5},
     "average, per class, own copies": {"threshold": "per-class", "num_samples": 500, "noise_rate": 0.5},
-    "authors": {"preset": "authors", "noise_rate": 0.5},
     "vmf": {"similarity": "vmf", "noise_rate": 0.5, "vmf_start": 2},
     "vmf, otsu, own copies": {"similarity": "vmf", "threshold": "otsu", "vmf_start": 2, "num_samples": 500},
     "vmf, cautious": {"similarity": "vmf", "threshold": "cautious", "vmf_start": 2},
     "vmf, top-r": {"similarity": "vmf", "noise_rate": 0.5, "threshold": "top-r", "vmf_start": 2},
-    "memory-positive": {"similarity": "memory-positive", "noise_rate": 0.5},
 }
 
 

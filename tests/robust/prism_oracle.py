@@ -7,18 +7,14 @@ from torch.nn.functional import normalize
 
 from python_ref.prism import (
     average_similarity,
-    batch_positive_similarity,
     is_clean,
     log_p_clean,
-    memory_positive_similarity,
     otsu_cut,
     proxy_similarity,
     smooth_top_r_threshold,
     top_r_threshold,
     vmf_similarity,
 )
-
-ABLATIONS = ("batch-positive", "memory-positive")
 
 
 class Oracle:
@@ -56,9 +52,6 @@ class Oracle:
     def _score(self, X, labels, ids, proxies, i):
         """Score of one sample, and whether its class is known."""
         x, y = X[i : i + 1].to(self.dtype), labels[i : i + 1]
-        if self.similarity == "batch-positive":
-            scores, known = batch_positive_similarity(X.to(self.dtype), labels), (labels == y).sum() > 1
-            return float(scores[i]), bool(known)
         if self.similarity == "proxy":
             known = int(y) in self.observed
             P = proxies.to(self.dtype).reshape(self.C, -1, X.shape[1])
@@ -67,10 +60,8 @@ class Oracle:
         rows = [(v, label) for v, label, id in self.rows if (label, id) != own]
         known = any(label == y for _, label in rows)
         if not known:
-            return (1.0 if self.similarity in ABLATIONS else 0.0), False
+            return 0.0, False
         V, y_V = torch.stack([v for v, _ in rows]), torch.tensor([label for _, label in rows])
-        if self.similarity == "memory-positive":
-            return float(memory_positive_similarity(x, y, V, y_V)), True
         if self.similarity == "average" or self.iteration < self.vmf_start:
             T = average_similarity(x, V, y_V, self.C)
         else:
@@ -78,9 +69,8 @@ class Oracle:
         return float(log_p_clean(T, y, self.unseen)), True
 
     def _threshold(self, scores, labels, known):
-        ablation = self.similarity in ABLATIONS
         if self.threshold == "fixed":
-            return torch.tensor(self.fixed if ablation else math.log(self.fixed), dtype=torch.float64)
+            return torch.tensor(math.log(self.fixed), dtype=torch.float64)
         if self.threshold == "per-class":
             return self._per_class(scores, labels, known)
         if self.threshold == "otsu":
@@ -95,10 +85,7 @@ class Oracle:
         last = self.quantiles[-self.window :]
         if not last:
             return torch.tensor(-math.inf, dtype=torch.float64)
-        if not ablation:
-            return smooth_top_r_threshold(torch.stack(last), self.window)
-        removed_none = all(q == -math.inf for q in last)
-        return torch.tensor(-math.inf) if removed_none else torch.stack(last).clamp(min=-1).mean()
+        return smooth_top_r_threshold(torch.stack(last), self.window)
 
     def _per_class(self, scores, labels, known):
         thresholds = []

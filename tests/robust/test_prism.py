@@ -14,7 +14,7 @@ from robustdml_ops.losses import ProxyAnchorLoss
 from robustdml_ops.robust import PRISM
 
 C, D, H, N = 5, 4, 2, 12
-SIMILARITIES = ("average", "proxy", "vmf", "batch-positive", "memory-positive")
+SIMILARITIES = PRISM.SIMILARITIES
 THRESHOLDS = ("top-r", "smooth-top-r", "per-class", "fixed")
 PAIRS = [(similarity, threshold) for similarity in SIMILARITIES for threshold in THRESHOLDS] + [("vmf", "otsu")]
 few = settings(max_examples=6, deadline=None, derandomize=True)
@@ -43,7 +43,7 @@ def settings_of(plan, similarity, threshold):
         chosen["fixed_threshold"] = plan["fixed"]
     else:
         chosen["noise_rate"] = plan["noise_rate"]
-    if similarity in ("average", "vmf", "memory-positive"):
+    if similarity in PRISM.SIMILARITIES_WITH_BANK:
         chosen["memory_size"] = plan["memory_size"]
         if not plan["own_copies"]:
             chosen |= {"num_samples": N, "max_copies": 40}
@@ -138,13 +138,14 @@ def test_names_of_the_state():
     vmf = average | {"scores.vmf.kappa", "scores.vmf.log_peak", "scores._extra_state"}
     vmf |= {"scores.iteration", "scores.vmf_scale", "scores.vmf_bias"}
     rings = {"threshold.recent", "threshold.scored"}
+    cautious = {"threshold.shares", "threshold.cut.recent", "threshold.cut.scored"}
     for expected, arguments in (
         (average | {"threshold.quantiles"}, {"memory_size": 5}),
         (vmf | rings, {"similarity": "vmf", "vmf_start": 0, "threshold": "otsu", "memory_size": 5}),
         (average | copies | {"threshold.quantiles"}, {"memory_size": 5, "num_samples": 9}),
-        (bank | rings, {"similarity": "memory-positive", "threshold": "per-class", "memory_size": 5}),
+        (average | rings, {"threshold": "per-class", "memory_size": 5}),
+        (vmf | cautious, {"similarity": "vmf", "vmf_start": 0, "threshold": "cautious", "memory_size": 5}),
         ({"scores.observed"}, {"similarity": "proxy", "threshold": "top-r"}),
-        ({"threshold.quantiles"}, {"similarity": "batch-positive"}),
     ):
         assert PRISM(C, D, noise_rate=0.5, **arguments).state_dict().keys() == expected
 
@@ -265,24 +266,25 @@ def test_a_sample_does_not_vouch_for_itself():
     labels, ids = torch.tensor([0, 0, 0, 0, 1]), torch.arange(5)
     scores = []
     for num_samples in (None, 5):
-        for similarity, start in (("average", None), ("vmf", 0), ("memory-positive", None)):
+        for similarity, start in (("average", None), ("vmf", 0)):
             prism = PRISM(2, 2, similarity, 0.5, memory_size=10, vmf_start=start, num_samples=num_samples)
             prism.enqueue(x, labels, torch.ones(5, dtype=torch.bool), ids)
             scores.append(float(prism.log_p_clean(x, labels, ids)[3]))
-    assert scores[3] < scores[0] - 0.1
-    assert scores[4] < scores[1] - 0.1
-    assert scores[5] < scores[2] - 0.2
+    assert scores[2] < scores[0] - 0.1
+    assert scores[3] < scores[1] - 0.1
     assert prism(x, labels, ids).keep[4]  # its class has no other sample: new
 
 
 def test_own_copies_are_found_though_others_are_rejected():
     """Sample 0 is kept in every epoch: with R = 0.75 a bank of N rows holds four copies, and perhaps one more."""
-    prism = PRISM(2, D, "memory-positive", 0.75, memory_size=8, num_samples=8)
+    prism = PRISM(2, 2, "average", 0.75, memory_size=9, num_samples=9)
     for _ in range(5):
-        prism.enqueue(torch.ones(1, D), torch.tensor([0]), torch.tensor([True]), torch.tensor([0]))
-    prism.enqueue(-torch.ones(3, D), torch.zeros(3, dtype=torch.int64), torch.tensor([True] * 3), torch.arange(1, 4))
-    score = prism.log_p_clean(torch.ones(1, D), torch.tensor([0]), torch.tensor([0]))
-    torch.testing.assert_close(score, torch.tensor([-1.0]))
+        prism.enqueue(torch.ones(1, 2), torch.tensor([0]), torch.tensor([True]), torch.tensor([0]))
+    prism.enqueue(-torch.ones(3, 2), torch.zeros(3, dtype=torch.int64), torch.tensor([True] * 3), torch.arange(1, 4))
+    prism.enqueue(torch.tensor([[1.0, -1.0]]), torch.tensor([1]), torch.tensor([True]), torch.tensor([4]))
+    score = prism.log_p_clean(torch.ones(1, 2), torch.tensor([0]), torch.tensor([0]))
+    # T is −1 for class 0 without its copies, 0 for class 1.
+    torch.testing.assert_close(score, torch.tensor([-1.0]).sub(torch.tensor([-1.0, 0.0]).logsumexp(0)))
 
 
 @pytest.mark.parametrize("threshold", ["top-r", "smooth-top-r", "per-class", "fixed"])

@@ -30,7 +30,7 @@ BANK = {"noise_rate": 0.5, "memory_size": 10}
             BANK | {"preset": "paper", "similarity": "vmf", "vmf_start": 0, "threshold": "otsu"},
             'preset="paper" has no threshold="otsu"',
         ),
-        (BANK | {"preset": "ours"}, "preset='ours': expected one of None, paper, authors"),
+        (BANK | {"preset": "ours"}, "preset='ours': expected one of None, paper"),
         (BANK | {"unseen": "one"}, "unseen='one'"),
         (BANK | {"similarity": "vmf"}, "vmf_start is missing"),
         (BANK | {"similarity": "vmf", "vmf_start": -1}, "vmf_start must be at least 0, got -1"),
@@ -115,7 +115,7 @@ def test_bad_batches_change_nothing(batch, error, message):
         assert torch.equal(value, before[name]), name
 
 
-@pytest.mark.parametrize("similarity", ["average", "vmf", "proxy", "batch-positive", "memory-positive"])
+@pytest.mark.parametrize("similarity", ["average", "vmf", "proxy"])
 @pytest.mark.parametrize(
     ("batch", "error", "message"),
     [
@@ -126,7 +126,7 @@ def test_bad_batches_change_nothing(batch, error, message):
     ],
 )
 def test_every_similarity_looks_at_the_values(similarity, batch, error, message):
-    needs = {"proxy": {}, "batch-positive": {}, "vmf": {"memory_size": 9, "vmf_start": 0}}
+    needs = {"proxy": {}, "vmf": {"memory_size": 9, "vmf_start": 0}}
     prism = PRISM(C, D, similarity, 0.5, **needs.get(similarity, {"memory_size": 9}))
     proxies = torch.randn(C, D) if similarity == "proxy" else None
     with pytest.raises(error, match=message):
@@ -181,8 +181,8 @@ def test_a_backend_that_cannot_run():
 
 
 def test_what_a_similarity_does_not_have():
-    prism = PRISM(C, D, "batch-positive", 0.5)
-    with pytest.raises(RuntimeError, match='similarity="batch-positive" has no bank'):
+    prism = PRISM(C, D, "proxy", 0.5)
+    with pytest.raises(RuntimeError, match='similarity="proxy" has no bank'):
         _ = prism.bank
     with pytest.raises(RuntimeError, match="has no kappa"):
         _ = prism.kappa

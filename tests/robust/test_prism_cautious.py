@@ -5,9 +5,8 @@ import torch
 from torch.nn.functional import normalize
 
 from robustdml_ops.robust import PRISM
-from robustdml_ops.robust.prism.cautious import CautiousThreshold, wrong_share
+from robustdml_ops.robust.prism.class_thresholds import CautiousThreshold, PerClassThreshold, otsu_cut, wrong_rate
 from robustdml_ops.robust.prism.scores import Scores
-from robustdml_ops.robust.prism.thresholds import PerClassThreshold, otsu_cut
 
 CLASSES, SIZE, DIM = 10, 60, 16
 
@@ -58,38 +57,38 @@ def test_wrong_labels_are_found_and_their_share_is_estimated(rate):
 def test_samples_of_classes_too_small_to_judge_are_kept():
     values = torch.tensor([-0.1] * 6 + [-30.0] * 4)
     rows = torch.tensor([9] * 8 + [4, 5])
-    scores = Scores(values, torch.ones(10, dtype=torch.bool), rows=rows, of_other_labels=torch.full((10,), -20.0))
+    scores = Scores(values, torch.ones(10, dtype=torch.bool), class_rows=rows, other_labels=torch.full((10,), -20.0))
     threshold = CautiousThreshold(PerClassThreshold(1.0, 5, 1, torch.float32, otsu_cut), 2)
-    keep, _ = threshold.judge(scores, torch.zeros(10, dtype=torch.int64))
+    keep = scores.values > threshold(scores, torch.zeros(10, dtype=torch.int64))
     assert keep.tolist() == [True] * 6 + [False, False, True, False]
 
 
 def test_the_estimate_by_hand():
     values = torch.tensor([-1.0, -30.0, -2.0, -3.0])
     others = torch.tensor([-10.0, -20.0, -20.0, torch.nan]).repeat(4)
-    scores = Scores(values, torch.ones(4, dtype=torch.bool), rows=torch.full((4,), 9.0), of_other_labels=others)
+    scores = Scores(values, torch.ones(4, dtype=torch.bool), class_rows=torch.full((4,), 9.0), other_labels=others)
     # One of the four lies below the median of −20: twice a quarter.
-    assert float(wrong_share(scores, scores.known)) == 0.5
-    assert float(wrong_share(scores, torch.tensor([True, False, True, True]))) == 0
-    few = scores._replace(of_other_labels=others[:4])
-    assert wrong_share(few, scores.known).isnan()
-    assert wrong_share(scores, torch.zeros(4, dtype=torch.bool)).isnan()
+    assert float(wrong_rate(scores, scores.known)) == 0.5
+    assert float(wrong_rate(scores, torch.tensor([True, False, True, True]))) == 0
+    few = scores._replace(other_labels=others[:4])
+    assert wrong_rate(few, scores.known).isnan()
+    assert wrong_rate(scores, torch.zeros(4, dtype=torch.bool)).isnan()
 
 
 def test_the_estimate_is_the_mean_of_the_last_batches_and_is_saved():
     cut = PerClassThreshold(0.8, 5, 2, torch.float32, otsu_cut)
     threshold = CautiousThreshold(cut, 2)
     others = torch.full((10,), -20.0)
-    assert threshold.wrong_share.isnan()
+    assert threshold.wrong_rate.isnan()
     for wrong in (10, 5, 0):
         values = torch.where(torch.arange(10) < wrong, -30.0, -0.1)
-        scores = Scores(values, torch.ones(10, dtype=torch.bool), rows=torch.full((10,), 9), of_other_labels=others)
-        threshold.judge(scores, torch.zeros(10, dtype=torch.int64))
+        scores = Scores(values, torch.ones(10, dtype=torch.bool), class_rows=torch.full((10,), 9), other_labels=others)
+        threshold(scores, torch.zeros(10, dtype=torch.int64))
     # Twice 0.5 and twice 0; the first batch is forgotten.
-    assert float(threshold.wrong_share) == 0.5
+    assert float(threshold.wrong_rate) == 0.5
     other = CautiousThreshold(PerClassThreshold(0.8, 5, 2, torch.float32, otsu_cut), 2)
     other.load_state_dict(threshold.state_dict())
-    assert float(other.wrong_share) == 0.5
+    assert float(other.wrong_rate) == 0.5
 
 
 def test_only_the_cautious_cut_has_an_estimate():

@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
+from robustdml_ops.robust.prism.class_thresholds import PerClassThreshold, otsu_cut
 from robustdml_ops.robust.prism.scores import Scores
-from robustdml_ops.robust.prism.thresholds import PerClassThreshold, SmoothTopR, TopR, otsu_cut
+from robustdml_ops.robust.prism.thresholds import SmoothTopR, TopR
 
 
 def all_known(values):
@@ -25,7 +26,7 @@ def test_top_r_removes_the_decimal_share(noise_rate, removed):
 
 
 def test_smooth_top_r_takes_the_mean_of_p_and_not_of_its_logarithm():
-    smooth, labels = SmoothTopR(0.5, 2, logarithmic=True), torch.zeros(2)
+    smooth, labels = SmoothTopR(0.5, 2), torch.zeros(2)
     thresholds = [float(smooth(all_known(torch.tensor([p, 0.99]).log()), labels).exp()) for p in (0.8, 0.2, 0.4)]
     assert thresholds == pytest.approx([0.8, 0.5, 0.3])
     one = torch.tensor([0.0])  # R·B < 1: a quantile of 0
@@ -33,14 +34,14 @@ def test_smooth_top_r_takes_the_mean_of_p_and_not_of_its_logarithm():
 
 
 def test_smooth_top_r_far_below_the_range_of_exp():
-    smooth = SmoothTopR(0.5, 3, logarithmic=True)
+    smooth = SmoothTopR(0.5, 3)
     for value in (-1e4, -1.1e4, -1e4):
         m = smooth(all_known(torch.tensor([value, 0.0])), torch.zeros(2))
     assert float(m) == pytest.approx(-1e4 + math.log(2 / 3))
 
 
 def test_a_batch_of_new_classes_does_not_lift_the_window():
-    smooth = SmoothTopR(0.5, 5, logarithmic=True)
+    smooth = SmoothTopR(0.5, 5)
     new = Scores(torch.zeros(4), torch.tensor([False, False, False, True]))
     assert float(smooth(new, torch.zeros(4))) == -math.inf
     old = smooth(all_known(torch.tensor([-3.0, -2.0, -1.0, -1.0])), torch.zeros(4))
@@ -104,7 +105,7 @@ def test_rings_of_older_files_have_a_row_past_the_end():
 
 def test_a_score_that_is_no_number_leaves_nothing():
     """On a GPU nobody looks at the embeddings before."""
-    rings, smooth = per_class(0.5, 4, 1), SmoothTopR(0.5, 4, logarithmic=True)
+    rings, smooth = per_class(0.5, 4, 1), SmoothTopR(0.5, 4)
     broken = all_known(torch.full((2,), torch.nan, dtype=torch.float64))
     for threshold in (rings, smooth):
         labels = torch.zeros(2, dtype=torch.int64)
@@ -151,7 +152,7 @@ def test_otsus_cut_leaves_every_class_a_share():
 def test_otsus_cut_waits_for_log_likelihoods_and_for_scores_that_differ():
     threshold, labels = per_class(0.8, 4, 1, otsu_cut), torch.zeros(6, dtype=torch.int64)
     values = torch.tensor([-0.1, -0.2, -0.3, -90.0, -70.0, -80.0], dtype=torch.float64)
-    averages = all_known(values)._replace(stands_in=torch.tensor(True))
+    averages = all_known(values)._replace(vmf_pending=torch.tensor(True))
     assert threshold(averages, labels).tolist() == [-math.inf] * 6 and int(threshold.scored[0]) == 0
     unknown = Scores(torch.zeros(6, dtype=torch.float64), torch.zeros(6, dtype=torch.bool))
     for nothing in (unknown, all_known(torch.full((6,), math.nan, dtype=torch.float64)), all_known(values * 0)):

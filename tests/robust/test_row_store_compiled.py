@@ -10,8 +10,8 @@ from robustdml_ops.robust.bank.class_sums import ClassStatistics
 from robustdml_ops.robust.bank.row_store import StoreProblem
 from robustdml_ops.robust.bank.row_store_triton import TritonRowStore
 from robustdml_ops.robust.bank.sample_copies import SampleCopies
-from robustdml_ops.robust.prism.class_lines import LinesProblem
-from robustdml_ops.robust.prism.class_lines_triton import TritonLineWriter
+from robustdml_ops.robust.prism.class_logits import LogitUpdate
+from robustdml_ops.robust.prism.class_logits_triton import TritonLogitWriter
 from tests.ahead_of_time import ARCHITECTURES, check_elementwise
 
 B, C, CAPACITY = 256, 1000, 4000
@@ -52,8 +52,8 @@ def test_compiles_without_spills(D, dtype, with_ids, architecture, tmp_path):
 def test_lines_compile_without_spills(fits, dtype, architecture, tmp_path):
     counts, classes = torch.zeros(C, dtype=torch.int64), torch.zeros(2 * B, dtype=torch.int64)
     scale, bias, kappa, log_peak = torch.zeros(4, C, dtype=dtype)
-    problem = LinesProblem(classes, counts, scale, bias, -torch.inf)
+    problem = LogitUpdate(classes, counts, scale, bias, -torch.inf)
     if fits:
         fitted = Fitted(*torch.zeros(2, 2 * B, dtype=dtype), torch.zeros(2 * B, dtype=torch.float64))
         problem = replace(problem, fitted=fitted, kappa=kappa, log_peak=log_peak)
-    check_elementwise(lambda: TritonLineWriter().write(problem), architecture, tmp_path)
+    check_elementwise(lambda: TritonLogitWriter().write(problem), architecture, tmp_path)

@@ -13,8 +13,8 @@ from robustdml_ops.engine.shards import OneProcess
 from robustdml_ops.ops.vmf.problem import Fitted
 from robustdml_ops.robust import PRISM, MemoryBank
 from robustdml_ops.robust.bank import row_store_triton
-from robustdml_ops.robust.prism.class_lines import EagerLineWriter, LinesProblem
-from robustdml_ops.robust.prism.class_lines_triton import TritonLineWriter
+from robustdml_ops.robust.prism.class_logits import EagerLogitWriter, LogitUpdate
+from robustdml_ops.robust.prism.class_logits_triton import TritonLogitWriter
 from tests.triton_here import DEVICE, MARKS
 
 pytestmark = MARKS
@@ -206,9 +206,9 @@ def test_lines_of_more_classes_than_a_block(fits, dtype):
     length[:2], kappa[:2] = 0, 0
     for classes in (None, torch.randint(many, (200,), generator=generator).to(DEVICE)):
         found = []
-        for writer in (TritonLineWriter(), EagerLineWriter()):
+        for writer in (TritonLogitWriter(), EagerLogitWriter()):
             lines = torch.full((4, many), 7.0, dtype=dtype, device=DEVICE)
-            problem = LinesProblem(classes, counts, lines[0], lines[1], -torch.inf)
+            problem = LogitUpdate(classes, counts, lines[0], lines[1], -torch.inf)
             if fits:
                 rows = slice(None) if classes is None else classes
                 fitted = Fitted(kappa[rows], log_peak[rows], length[rows])

@@ -17,9 +17,6 @@ FILTERS = {
     "vmf": {**BANK, "similarity": "vmf", "threshold": "cautious", "vmf_start": 2, "num_samples": 40},
     "vmf-otsu": {**BANK, "similarity": "vmf", "threshold": "otsu", "vmf_start": 2},
     "per-class": {**BANK, "noise_rate": 0.3, "threshold": "per-class"},
-    "memory-positive": {**BANK, "similarity": "memory-positive", "noise_rate": 0.3},
-    "batch-positive": {"similarity": "batch-positive", "noise_rate": 0.3},
-    "authors": {**BANK, "noise_rate": 0.3, "preset": "authors"},
 }
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from robustdml.config import TrainingConfig
 from robustdml.data import Rows
 from robustdml.errors import UsageError
-from robustdml.filters.options import FILTERS, WITH_BANK
+from robustdml.filters.options import FILTERS
 from robustdml.world import ALONE, World
 from robustdml_ops.robust import PRISM, LabelCorrection, MemoryBank
 
@@ -44,7 +44,7 @@ class Filter(nn.Module):
         super().__init__()
         options, num_samples = config.filter_options, len(labels)
         similarity = FILTERS[options.kind]
-        has_bank = similarity in WITH_BANK
+        has_bank = similarity in PRISM.SIMILARITIES_WITH_BANK
         memory_size = num_samples if options.memory_size is None else options.memory_size
         try:
             self.prism = PRISM(
@@ -79,7 +79,7 @@ class Filter(nn.Module):
     @property
     def bank(self) -> MemoryBank | None:
         """The memory of the filter, where it has one."""
-        return self.prism.bank if self.prism.similarity in WITH_BANK else None
+        return self.prism.bank if self.prism.similarity in PRISM.SIMILARITIES_WITH_BANK else None
 
     def fill(self, embeddings: Tensor, world: World = ALONE) -> None:
         """Remember every training sample as it is before the first step, where that says something already."""

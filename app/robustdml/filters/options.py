@@ -4,22 +4,14 @@ from dataclasses import dataclass
 
 from robustdml.errors import UnknownNameError, UsageError
 from robustdml.options import Options, option
+from robustdml_ops.robust import PRISM
 
-# Similarity of `robustdml_ops.robust.PRISM`; the last two are the paper's ablations.
+# Similarity of `robustdml_ops.robust.PRISM`.
 FILTERS = {
     "prism-average": "average",
     "prism-proxy": "proxy",
     "prism-vmf": "vmf",
-    "prism-batch-positive": "batch-positive",
-    "prism-memory-positive": "memory-positive",
 }
-# Similarities that compare samples with a memory of past ones.
-WITH_BANK = ("average", "vmf", "memory-positive")
-# Thresholds that find the cut themselves, and the most that they reject of a class where no rate is given.
-BY_OTSU = ("otsu", "cautious")
-MOST_REJECTED = 0.8
-THRESHOLDS = ("smooth-top-r", "top-r", "per-class", *BY_OTSU, "fixed")
-PRESETS = ("paper", "authors")
 NO_FILTER = "none"
 # Judges once, before training, by the features: `robustdml.audit`.
 AUDIT = "audit"
@@ -32,7 +24,9 @@ class FilterOptions(Options, name="filter"):
     """Filter, which keeps samples of probably wrong labels out of the loss."""
 
     kind: str = option(NO_FILTER, "which", choices=KINDS)
-    threshold: str = option("smooth-top-r", "how the threshold is found; otsu needs no noise rate", choices=THRESHOLDS)
+    threshold: str = option(
+        "smooth-top-r", "how the threshold is found; otsu needs no noise rate", choices=PRISM.THRESHOLDS
+    )
     fixed_threshold: float | None = option(None, "P of the threshold called fixed", kind=float)
     window: int = option(30, "batches of smooth-top-r, or scores kept per class of per-class and otsu")
     memory_size: int | None = option(None, "rows of the memory (default: the training samples)", kind=int)
@@ -51,9 +45,7 @@ class FilterOptions(Options, name="filter"):
         "where a trial run chooses the averaging, let it choose as well between this filter, the one called audit, and "
         "none",
     )
-    preset: str | None = option(
-        None, "paper: the paper's estimator and no extension; authors: as their code", choices=PRESETS, kind=str
-    )
+    preset: str | None = option(None, "paper: the paper's estimator and no extension", choices=("paper",), kind=str)
 
     def check(self) -> None:
         """Refuse an unknown kind and values out of bounds."""
@@ -64,7 +56,7 @@ class FilterOptions(Options, name="filter"):
         if self.kind == AUDIT:
             names = [setting.name for setting in self.settings() if setting.name != "kind"]
             self._refuse(names, "which has no settings")
-        elif self.kind != NO_FILTER and FILTERS[self.kind] not in WITH_BANK:
+        elif self.kind != NO_FILTER and FILTERS[self.kind] not in PRISM.SIMILARITIES_WITH_BANK:
             self._refuse(["memory_size", "memory_dtype"], "which has no memory")
         super().check()
 

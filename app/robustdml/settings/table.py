@@ -7,12 +7,13 @@ from typing import Any
 from robustdml.config import STARTS, TrainingConfig
 from robustdml.data.load import expected_data
 from robustdml.errors import did_you_mean
-from robustdml.filters.options import MOST_REJECTED, FilterOptions
+from robustdml.filters.options import FilterOptions
 from robustdml.methods import METHODS, option_groups
 from robustdml.noise import NOISES
 from robustdml.options import Options
 from robustdml.review.uses import TRAINING_USES
 from robustdml.run.tensorboard import LOGGERS
+from robustdml_ops.robust import PRISM
 
 DEFAULTS = TrainingConfig()
 
@@ -75,7 +76,7 @@ def _of_run() -> Iterator[Setting]:
     yield field(
         "noise_rate",
         "rate of wrong labels that a filter assumes (default: that of --noise, the true one, as in the papers); "
-        f"for Otsu's cut the most that is rejected of a class (default: {MOST_REJECTED})",
+        f"for Otsu's cut the most that is rejected of a class (default: {PRISM.MOST_REJECTED})",
         float,
     )
     yield field("labels", "labels.csv of robustdml audit for these samples, whose findings are used", metavar="FILE")

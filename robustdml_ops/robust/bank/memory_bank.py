@@ -9,16 +9,16 @@ from torch import Tensor
 from robustdml_ops.backends.choice import choose
 from robustdml_ops.backends.tracing import in_registry
 from robustdml_ops.engine.label_sets import ABSENT
-from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess, settings_of
+from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess
+from robustdml_ops.engine.typed_buffers import TypedBuffers
 from robustdml_ops.engine.validation import all_finite, check_label_range, check_labels, check_sizes
 from robustdml_ops.robust.bank.class_sums import ClassStatistics, add_rows, spread
 from robustdml_ops.robust.bank.queue_window import QueueWindow, Slots, picked
 from robustdml_ops.robust.bank.row_store import EagerRowStore, RowStore, StoreProblem
 from robustdml_ops.robust.bank.row_store_triton import TritonRowStore
 from robustdml_ops.robust.bank.sample_copies import SampleCopies
-from robustdml_ops.robust.batch import Batch, check_batch, check_ids, check_keep
-from robustdml_ops.robust.buffers import TypedBuffers
-from robustdml_ops.robust.replicas import check_replicas
+from robustdml_ops.robust.checked_batch import CheckedBatch, batch_of_all, check_batch, check_ids, check_keep
+from robustdml_ops.robust.ddp_buffers import check_ddp_buffers
 
 ROW_STORES: dict[str, RowStore] = {"triton": TritonRowStore(), "eager": EagerRowStore()}
 _RECOMPUTE_ROWS = 65_536
@@ -119,11 +119,11 @@ class MemoryBank(TypedBuffers):
         self.register_buffer("enqueued", torch.zeros((), dtype=torch.int64))
 
     def class_dimensions(self) -> dict[str, int]:
-        """What has something for each class, and which dimension counts them."""
+        """Buffers with an entry per class, and the dimension that counts classes."""
         return {"sums": 0, "counts": 0}
 
     def slot_buffers(self) -> tuple[str, ...]:
-        """What has something for each slot, and is divided among processes by slots: DTensors there."""
+        """Buffers with an entry per slot: DTensors where the bank is divided among processes."""
         return ("features", "labels", "sample_ids")
 
     @property
@@ -184,20 +184,19 @@ class MemoryBank(TypedBuffers):
         RuntimeError
             Divided classes within DistributedDataParallel: see :func:`robustdml_ops.distributed.leave_out_of_ddp`.
         """
-        check_replicas(self, self.shards.divided)
+        check_ddp_buffers(self, self.shards.divided)
 
-        def check() -> dict[str, Tensor | None]:
-            batch, kept = self._checked(features, labels, sample_ids, keep)
-            return {**batch._asdict(), "keep": kept}
+        def check() -> tuple[CheckedBatch, Tensor]:
+            return self._check(features, labels, sample_ids, keep)
 
-        rows = self.shards.agree(check, settings_of(self) if self.shards.divided else {})
-        X, y, ids, kept = (self.shards.gather(rows[name]) for name in ("X", "labels", "sample_ids", "keep"))
-        return self.store(Batch(X, y, ids), kept)  # type: ignore[arg-type]
+        batch, kept = batch_of_all(self, self.shards, check)
+        assert kept is not None
+        return self.store(batch, kept)
 
-    def _checked(
+    def _check(
         self, features: Tensor, labels: Tensor, sample_ids: Tensor | None, keep: Tensor | None
-    ) -> tuple[Batch, Tensor]:
-        """A batch as :meth:`store` takes it, and which of its rows are kept."""
+    ) -> tuple[CheckedBatch, Tensor]:
+        """The batch in the type of the features, and which of its rows are kept."""
         D, N = self.embedding_size, self.num_samples
         batch = check_batch("features", features, labels, sample_ids, D, N, self.sums)
         check_label_range(batch.labels, self.num_classes)
@@ -211,8 +210,8 @@ class MemoryBank(TypedBuffers):
         keep = torch.ones_like(batch.labels, dtype=torch.bool) if keep is None else check_keep(keep, batch.labels)
         return batch._replace(X=stored), keep
 
-    def store(self, batch: Batch, keep: Tensor) -> Tensor:
-        """As `enqueue`, without a gradient and of values that have been checked."""
+    def store(self, batch: CheckedBatch, keep: Tensor) -> Tensor:
+        """Store the kept rows of a batch whose values have been checked; returns what `enqueue` returns."""
         if len(batch.labels) == 0:
             return batch.labels
         (slots, first), window = self._slots(), None

@@ -1,22 +1,24 @@
 """PRISM: which samples of a batch have a right label, judged by a memory of those that had."""
 
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from robustdml_ops.engine.rows.unit import normalized
-from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess, settings_of
+from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess
+from robustdml_ops.engine.typed_buffers import TypedBuffers
 from robustdml_ops.engine.validation import check_matrix
 from robustdml_ops.robust.bank.memory_bank import MemoryBank
-from robustdml_ops.robust.batch import Batch, check_batch, check_keep, check_values
-from robustdml_ops.robust.buffers import TypedBuffers
-from robustdml_ops.robust.prism.cautious import CautiousThreshold
-from robustdml_ops.robust.prism.parts import make_similarity, make_threshold
-from robustdml_ops.robust.prism.scores import MemoryPositive, Scores
+from robustdml_ops.robust.checked_batch import CheckedBatch, batch_of_all, check_batch, check_keep, check_values
+from robustdml_ops.robust.ddp_buffers import check_ddp_buffers
+from robustdml_ops.robust.prism import settings as known
+from robustdml_ops.robust.prism.class_thresholds import CautiousThreshold
+from robustdml_ops.robust.prism.scores import Scores
 from robustdml_ops.robust.prism.settings import PRISMSettings
-from robustdml_ops.robust.prism.softmax import BankSoftmax, VmfSimilarity
-from robustdml_ops.robust.replicas import check_replicas
+from robustdml_ops.robust.prism.similarities import AverageSimilarity, ProxySimilarity
+from robustdml_ops.robust.prism.thresholds import make_threshold
+from robustdml_ops.robust.prism.vmf_similarity import VmfSimilarity
 
 
 class PRISMResult(NamedTuple):
@@ -46,11 +48,10 @@ class PRISM(TypedBuffers):
     ----------
     num_classes, embedding_size : int
         C and D.
-    similarity : {"average", "vmf", "proxy", "batch-positive", "memory-positive"}
+    similarity : {"average", "vmf", "proxy"}
         T. ``"average"``, AvgSim: mean cosine with the rows of class k in the bank. ``"vmf"``, vMF-Sim: log-density of
         the von Mises–Fisher distribution of those rows. ``"proxy"``, ProxySim: cosine with the nearest proxy of class
-        k. The last two are ablations of the paper and have no softmax: the mean cosine with the other samples of the
-        class, in the batch or in the bank, takes the place of P_clean.
+        k.
     noise_rate : float
         R in [0, 1]. With the thresholds "top-r", "smooth-top-r" and "per-class", the share of samples to reject: 0
         rejects none, 1 all samples of known classes. With "otsu" and "cautious", the most that is rejected of a class,
@@ -67,11 +68,11 @@ class PRISM(TypedBuffers):
         scores are kept per class, and with the last how many batches `wrong_share` is the mean of. The other thresholds
         look at the present batch alone.
     memory_size : int
-        Rows of the bank. Required with "average", "vmf" and "memory-positive"; the others have no bank.
+        Rows of the bank. Required with "average" and "vmf"; "proxy" has no bank.
     vmf_start : int
         Iterations (calls) in which AvgSim stands in for vMF-Sim, while the bank fills. Required with "vmf" alone.
     fixed_threshold : float
-        P in [0, 1], or a cosine for the ablations. Required with ``threshold="fixed"`` alone.
+        P in [0, 1]. Required with ``threshold="fixed"`` alone.
     num_samples : int, optional
         Size of the training set, an extension. Each sample is then judged by its class without its own past copies,
         which would vouch for any label. Sample ids are required.
@@ -83,14 +84,21 @@ class PRISM(TypedBuffers):
         as the authors' code does.
     estimator, bias_correction : str, optional
         How "vmf" fits κ, see :func:`robustdml_ops.ops.fit_vmf`. By default "newton" and, an extension, "u".
-    preset : {"paper", "authors"}, optional
-        ``"paper"``: estimator "prism", bias_correction "none", unseen "skip", and no extension. ``"authors"``: as the
-        authors' public code, which has "average" with "smooth-top-r" alone; unseen is "zero", and samples of new
-        classes may be rejected while the window is empty. ``docs/prism.md`` has the differences.
+    preset : {"paper"}, optional
+        Estimator "prism", bias_correction "none", unseen "skip", and no extension.
     memory_dtype : torch.dtype
         Of the stored rows; sums are float32 at least.
     backend : str, optional
         ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device.
+
+    Attributes
+    ----------
+    SIMILARITIES, SIMILARITIES_WITH_BANK, THRESHOLDS : tuple of str
+        Values of ``similarity``, those that need ``memory_size``, and values of ``threshold``.
+    THRESHOLDS_BY_OTSU : tuple of str
+        Those that need no ``noise_rate``.
+    MOST_REJECTED : float
+        Default of ``noise_rate`` with these.
 
     Raises
     ------
@@ -100,8 +108,8 @@ class PRISM(TypedBuffers):
     Notes
     -----
     A sample is *new* while nothing can be said about its class: the class is not in the bank. (With "proxy": it was in
-    no batch before. With "batch-positive": no other sample of the batch has it. With ``num_samples``: the bank has only
-    the sample's own copies.) A new sample has P_clean = 1 and is kept whatever m is, except with preset "authors".
+    no batch before. With ``num_samples``: the bank has only the sample's own copies.) A new sample has P_clean = 1 and
+    is kept whatever m is.
 
     Scores are float32, or float64 where embeddings or bank are, also under autocast. With "vmf" the error of log P is
     about 1e-7·κ in float32. A step makes one product B×C×D and keeps nothing of size B×C. There is no gradient, and
@@ -127,6 +135,12 @@ class PRISM(TypedBuffers):
     >>> result.keep, result.rejected_ids
     (tensor([ True, False,  True,  True]), tensor([71, -1, -1, -1]))
     """
+
+    SIMILARITIES: ClassVar = known.SIMILARITIES
+    SIMILARITIES_WITH_BANK: ClassVar = known.WITH_BANK
+    THRESHOLDS: ClassVar = known.THRESHOLDS
+    THRESHOLDS_BY_OTSU: ClassVar = known.BY_OTSU
+    MOST_REJECTED: ClassVar = known.MOST_REJECTED
 
     shards: OneProcess = ONE_PROCESS
 
@@ -175,13 +189,13 @@ class PRISM(TypedBuffers):
         self.num_samples = num_samples
         self.similarity = similarity
         self.backend = backend
-        self.scores = make_similarity(settings, backend)
+        self.scores = _make_similarity(settings, backend)
         self.threshold = make_threshold(settings)
 
     @property
     def bank(self) -> MemoryBank:
         """The memory, for losses that compare with it; RuntimeError with a similarity that has none."""
-        if not isinstance(self.scores, (MemoryPositive, BankSoftmax)):
+        if not isinstance(self.scores, AverageSimilarity):
             raise RuntimeError(f'similarity="{self.similarity}" has no bank')
         return self.scores.bank
 
@@ -201,7 +215,7 @@ class PRISM(TypedBuffers):
         """
         if not isinstance(self.threshold, CautiousThreshold):
             raise RuntimeError('wrong_share is known with threshold="cautious" alone')
-        return self.threshold.wrong_share
+        return self.threshold.wrong_rate
 
     @torch.no_grad()
     def forward(
@@ -223,7 +237,7 @@ class PRISM(TypedBuffers):
         Returns
         -------
         PRISMResult
-            ``keep`` (B,) bool; ``log_p_clean`` (B,), 0 for new samples (for the ablations the mean cosine, and 1);
+            ``keep`` (B,) bool; ``log_p_clean`` (B,), 0 for new samples;
             ``threshold`` on the same scale, (), or (B,) with "per-class", "otsu" and "cautious", −∞ where nothing
             is rejected;
             ``rejected_ids`` (B,) int64, the ids of the rejected and −1 behind them, None without ``sample_ids``.
@@ -238,13 +252,14 @@ class PRISM(TypedBuffers):
         RuntimeError
             Divided classes within DistributedDataParallel: see :func:`robustdml_ops.distributed.leave_out_of_ddp`.
         """
-        check_replicas(self, self.shards.divided)
-        batch, _ = self._unit_batch(embeddings, labels, sample_ids)
+        check_ddp_buffers(self, self.shards.divided)
+        batch, _ = self._batch_of_all(embeddings, labels, sample_ids)
         return self.shards.guard(self._judge, batch, proxies)
 
-    def _judge(self, batch: Batch, proxies: Tensor | None) -> PRISMResult:
+    def _judge(self, batch: CheckedBatch, proxies: Tensor | None) -> PRISMResult:
         scores = self._score(batch, proxies)
-        keep, threshold = self.threshold.judge(scores, batch.labels)
+        threshold = self.threshold(scores, batch.labels)
+        keep = (scores.values > threshold) | ~scores.known
         self.scores.advance(batch.labels)
         own = self.shards.own
         keep, ids = own(keep), None if batch.sample_ids is None else own(batch.sample_ids)
@@ -256,7 +271,7 @@ class PRISM(TypedBuffers):
         self, embeddings: Tensor, labels: Tensor, sample_ids: Tensor | None = None, proxies: Tensor | None = None
     ) -> Tensor:
         """Scores alone, (B,): changes no state. Parameters and errors as in `forward`."""
-        batch, _ = self._unit_batch(embeddings, labels, sample_ids)
+        batch, _ = self._batch_of_all(embeddings, labels, sample_ids)
         return self.shards.own(self.shards.guard(self._score, batch, proxies).values)
 
     @torch.no_grad()
@@ -282,7 +297,7 @@ class PRISM(TypedBuffers):
         RuntimeError
             A similarity without a softmax over a bank, or classes divided among processes.
         """
-        if not isinstance(self.scores, BankSoftmax) or self.shards.divided:
+        if not isinstance(self.scores, AverageSimilarity) or self.shards.divided:
             raise RuntimeError('propose() is for similarity="average" and "vmf", with all classes on one process')
         check_matrix("embeddings", embeddings, columns=self.embedding_size)
         dtype = torch.promote_types(embeddings.dtype, torch.float32)
@@ -305,7 +320,7 @@ class PRISM(TypedBuffers):
         ValueError, TypeError, IndexError
             As `forward`, and for a ``keep`` of another shape or type. Nothing has changed then.
         """
-        batch, kept = self._unit_batch(embeddings, labels, sample_ids, (keep,))
+        batch, kept = self._batch_of_all(embeddings, labels, sample_ids, (keep,))
         self.shards.guard(self.scores.enqueue, batch, kept)
 
     def extra_repr(self) -> str:
@@ -313,40 +328,55 @@ class PRISM(TypedBuffers):
         return f"num_classes={self.num_classes}, embedding_size={self.embedding_size}, similarity={self.similarity!r}"
 
     def class_dimensions(self) -> dict[str, int]:
-        """What has something for each class is in its parts."""
+        """Nothing: the similarity, the bank and the threshold have what is divided by classes."""
         return {}
 
-    def _unit_batch(
+    def _batch_of_all(
         self, embeddings: Tensor, labels: Tensor, sample_ids: Tensor | None, keep: tuple[Tensor, ...] = ()
-    ) -> tuple[Batch, Tensor]:
-        """The batch of all processes, which tell each other first whether theirs is as it should be.
+    ) -> tuple[CheckedBatch, Tensor | None]:
+        """Unit rows of all processes, and which are kept if ``keep`` is given; else `_score` checks the values."""
 
-        With it come the rows to keep, where they are given; else values are checked where they are computed with.
-        """
-
-        def check() -> dict[str, Tensor | None]:
+        def check() -> tuple[CheckedBatch, Tensor | None]:
             batch = self._own_batch(embeddings, labels, sample_ids)
             if keep or self.shards.divided:
                 check_values(batch, self.num_classes)
-            return {**batch._asdict(), "keep": check_keep(keep[0], batch.labels) if keep else None}
+            return batch, check_keep(keep[0], batch.labels) if keep else None
 
-        rows: dict[str, Any] = self.shards.agree(check, settings_of(self) if self.shards.divided else {})
-        X, y, ids, kept = (self.shards.gather(rows[name]) for name in ("X", "labels", "sample_ids", "keep"))
-        return Batch(X, y, ids), kept  # type: ignore[arg-type,return-value]
+        return batch_of_all(self, self.shards, check)
 
-    def _own_batch(self, embeddings: Tensor, labels: Tensor, sample_ids: Tensor | None) -> Batch:
-        """Unit rows in the compute type. NaN or inf in an embedding is NaN in its row: it is looked for there."""
+    def _own_batch(self, embeddings: Tensor, labels: Tensor, sample_ids: Tensor | None) -> CheckedBatch:
+        """Unit rows in the compute type; a row with NaN or inf becomes NaN, which later checks find."""
         D, N, state = self.embedding_size, self.num_samples, next(self.buffers(), None)
         batch = check_batch("embeddings", embeddings, labels, sample_ids, D, N, state)
         dtype = torch.promote_types(embeddings.dtype, torch.float32)
         return batch._replace(X=normalized(embeddings.detach(), dtype, self.backend))
 
-    def _score(self, batch: Batch, proxies: Tensor | None) -> Scores:
+    def _score(self, batch: CheckedBatch, proxies: Tensor | None) -> Scores:
         if proxies is not None and self.similarity != "proxy":
             raise ValueError(f'proxies are of no use to similarity="{self.similarity}": leave them out')
-        # Cosines in bfloat16 would be 2⁻⁹/√D off; times a κ in the hundreds that is more than classes differ by.
+        # Cosines in bfloat16 have errors of 2⁻⁹/√D: times a κ in the hundreds, more than classes differ by.
         with torch.autocast(batch.X.device.type, enabled=False):
             return self.scores.score(batch, proxies)
+
+
+def _make_similarity(settings: PRISMSettings, backend: str | None) -> ProxySimilarity | AverageSimilarity:
+    if settings.memory_size is None:
+        return ProxySimilarity(settings.num_classes, backend)
+    # C++ and CUDA store no rows: "native" stores them without Triton.
+    bank = MemoryBank(
+        settings.num_classes,
+        settings.embedding_size,
+        settings.memory_size,
+        settings.memory_dtype,
+        settings.num_samples,
+        backend="eager" if backend == "native" else backend,
+    )
+    copies = settings.copies_to_find()
+    if settings.vmf_start is None:
+        return AverageSimilarity(bank, copies, settings.resolved("unseen"), backend)
+    estimator, bias_correction = settings.resolved("estimator"), settings.resolved("bias_correction")
+    cautious = settings.threshold == "cautious"
+    return VmfSimilarity(bank, copies, settings.vmf_start, estimator, bias_correction, backend, cautious)
 
 
 def _rejected(keep: Tensor, sample_ids: Tensor | None) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""The settings of PRISM: which belong together, and what the presets fix."""
+"""The settings of PRISM: which belong together, and what the preset fixes."""
 
 import math
 from dataclasses import dataclass
@@ -8,24 +8,19 @@ import torch
 from robustdml_ops.engine.validation import check_sizes
 from robustdml_ops.ops.vmf import BIAS_CORRECTIONS, ESTIMATORS
 
-WITH_BANK = ("average", "vmf", "memory-positive")
-ABLATIONS = ("batch-positive", "memory-positive")
-SIMILARITIES = ("average", "proxy", "vmf", *ABLATIONS)
+WITH_BANK = ("average", "vmf")
+SIMILARITIES = ("average", "proxy", "vmf")
 THRESHOLDS = ("smooth-top-r", "top-r", "per-class", "otsu", "cautious", "fixed")
-BY_OTSU = ("otsu", "cautious")  # those that find the cut themselves
-MOST_REJECTED = 0.8  # of a class, by Otsu's cut
+BY_OTSU = ("otsu", "cautious")
+MOST_REJECTED = 0.8
 UNSEEN = ("skip", "zero")
 _OURS = {"unseen": "skip", "estimator": "newton", "bias_correction": "u"}
-_FIXED = {
-    "paper": {"unseen": "skip", "estimator": "prism", "bias_correction": "none"},
-    "authors": {"unseen": "zero"},
-}
-PRESETS = tuple(_FIXED)
+_PRESETS = {"paper": {"unseen": "skip", "estimator": "prism", "bias_correction": "none"}}
 
 
 @dataclass(frozen=True)
 class PRISMSettings:
-    """What :class:`robustdml_ops.robust.PRISM` takes, checked; ValueError names what does not fit."""
+    """The arguments of PRISM, checked; ValueError names those that do not fit."""
 
     num_classes: int
     embedding_size: int
@@ -47,7 +42,7 @@ class PRISMSettings:
     def __post_init__(self) -> None:
         self._check_name("similarity", SIMILARITIES)
         self._check_name("threshold", THRESHOLDS)
-        self._check_name("preset", (None, *PRESETS))
+        self._check_name("preset", (None, *_PRESETS))
         self._check_name("unseen", (None, *UNSEEN))
         self._check_name("estimator", (None, *ESTIMATORS))
         self._check_name("bias_correction", (None, *BIAS_CORRECTIONS))
@@ -59,21 +54,18 @@ class PRISMSettings:
     def resolved(self, name: str) -> str:
         """``unseen``, ``estimator`` or ``bias_correction``, by default the preset's."""
         value: str | None = getattr(self, name)
-        return value or (_FIXED[self.preset] if self.preset else _OURS)[name]
+        return value or (_PRESETS[self.preset] if self.preset else _OURS)[name]
 
     @property
-    def share(self) -> float:
-        """R of any threshold but a fixed one: the share to reject, or with Otsu's cut the most of a class."""
+    def rate(self) -> float:
+        """R of any threshold but a fixed one: the share to reject, with Otsu's cut the most of a class."""
         return MOST_REJECTED if self.noise_rate is None else self.noise_rate
 
     def copies_to_find(self) -> int | None:
-        """``max_copies``, by default the most that the bank can hold of a sample that every epoch has once and keeps.
-
-        An epoch then stores at least that sample and, of all, the share that is not rejected.
-        """
+        """``max_copies``, by default the most that the bank holds of a sample that every epoch has once and keeps."""
         if self.num_samples is None or self.memory_size is None or self.max_copies is not None:
             return self.max_copies
-        rejected = 0.5 if self.threshold == "fixed" else self.share  # a fixed threshold does not tell how many
+        rejected = 0.5 if self.threshold == "fixed" else self.rate  # a fixed threshold rejects an unknown share
         kept = 1 - min(rejected, 0.9)
         return 1 + math.ceil(self.memory_size / (kept * self.num_samples))
 
@@ -89,10 +81,8 @@ class PRISMSettings:
             )
         if self.noise_rate is not None and not 0 <= self.noise_rate <= 1:
             raise ValueError(f"noise_rate must lie in [0, 1], got {self.noise_rate}: it is a share, not a percentage")
-        if self.fixed_threshold is not None:
-            least = -1 if self.similarity in ABLATIONS else 0
-            if not least <= self.fixed_threshold <= 1:
-                raise ValueError(f"fixed_threshold must lie in [{least}, 1], got {self.fixed_threshold}")
+        if self.fixed_threshold is not None and not 0 <= self.fixed_threshold <= 1:
+            raise ValueError(f"fixed_threshold must lie in [0, 1], got {self.fixed_threshold}")
 
     def _check_similarity(self) -> None:
         vmf, bank = self.similarity == "vmf", self.similarity in WITH_BANK
@@ -119,18 +109,13 @@ class PRISMSettings:
         if self.preset is None:
             return
         of_preset = f'preset="{self.preset}"'
-        for name, value in _FIXED[self.preset].items():
+        for name, value in _PRESETS[self.preset].items():
             if getattr(self, name) not in (None, value):
                 raise ValueError(f'{of_preset} has {name}="{value}", got "{getattr(self, name)}": leave one out')
         if self.num_samples is not None:
             raise ValueError(f"{of_preset} has no num_samples: leaving own copies out is an extension")
         if self.threshold in ("per-class", *BY_OTSU):
             raise ValueError(f'{of_preset} has no threshold="{self.threshold}": it is an extension')
-        if self.preset == "authors" and (self.similarity, self.threshold) != ("average", "smooth-top-r"):
-            raise ValueError(
-                f'preset="authors" has similarity="average" with threshold="smooth-top-r" alone, as their code, got '
-                f'"{self.similarity}" with "{self.threshold}": take preset="paper" for others'
-            )
 
     def _check_name(self, name: str, known: tuple[str | None, ...]) -> None:
         if getattr(self, name) not in known:

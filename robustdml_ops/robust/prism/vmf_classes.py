@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess
+from robustdml_ops.engine.typed_buffers import TypedBuffers
 from robustdml_ops.ops.vmf import fit_classes
 from robustdml_ops.ops.vmf.problem import Fitted
 from robustdml_ops.robust.bank.memory_bank import MemoryBank
-from robustdml_ops.robust.buffers import TypedBuffers
-from robustdml_ops.robust.prism.class_lines import write_at
+from robustdml_ops.robust.prism.class_logits import write_at
 
 
 class VmfClasses(TypedBuffers):
@@ -71,7 +71,7 @@ class VmfClasses(TypedBuffers):
         self.register_buffer("log_peak", torch.zeros(num_classes, dtype=dtype))
 
     def class_dimensions(self) -> dict[str, int]:
-        """What has something for each class, and which dimension counts them."""
+        """Buffers with an entry per class, and the dimension that counts classes."""
         return {"kappa": 0, "log_peak": 0}
 
     @torch.no_grad()

@@ -20,7 +20,7 @@ storable = st.sampled_from([torch.float32, torch.float64, torch.bfloat16])
 
 
 def prism(draw: Draw) -> Check:
-    similarity = draw(st.sampled_from(["average", "proxy", "vmf", "batch-positive", "memory-positive"]))
+    similarity = draw(st.sampled_from(["average", "proxy", "vmf"]))
     threshold = draw(st.sampled_from(["top-r", "smooth-top-r", "per-class", "fixed"]))
     D, generator = draw(st.sampled_from([2, 4, 9])), generator_of(draw(seeds))
     chosen = {"similarity": similarity, "threshold": threshold, "window": draw(st.integers(1, 4))}
@@ -28,7 +28,7 @@ def prism(draw: Draw) -> Check:
         chosen["fixed_threshold"] = draw(st.sampled_from([0.05, 0.5, 1.0]))
     else:
         chosen["noise_rate"] = draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]))
-    if similarity in ("average", "vmf", "memory-positive"):
+    if similarity in ("average", "vmf"):
         chosen["memory_size"] = draw(st.integers(1, 30))
         if draw(flags):
             chosen |= {"num_samples": N, "max_copies": 40}

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Scale and bias of classes in Triton, one launch."""
+"""Update of scale and bias of the logits: Triton kernel."""
 
 import triton
 import triton.language as tl
@@ -8,12 +8,12 @@ from robustdml_ops.backends.triton_math import divide
 
 
 @triton.jit(do_not_specialize=["count"])
-def class_lines(
-    classes,  # (count,) int64, in: with repetitions, which write the same; None: the first ones
+def class_logits(
+    classes,  # (count,) int64, in: with repetitions, which write the same values; None: all
     counts,  # (C,) int64, in
     scale,  # (C,) float32 or float64, out
     bias,  # (C,) as scale, out
-    fitted_kappa,  # (count,) as scale, in; None, as all that follow: AvgSim
+    fitted_kappa,  # (count,) as scale, in; None, and so for all that follow: AvgSim
     fitted_log_peak,  # (count,) as scale, in
     length,  # (count,) float64, in: of the sums
     kappa,  # (C,) as scale, out
@@ -23,7 +23,7 @@ def class_lines(
     TINY: tl.constexpr,  # smallest normal number of the type of scale
     BLOCK: tl.constexpr,
 ):
-    """Of AvgSim 1/n and 0; of vMF-Sim κ/‖Σ‖ and log_peak − κ, and κ and log_peak themselves."""
+    """Scale and bias: AvgSim 1/n and 0; vMF-Sim κ/‖Σ‖ and log_peak − κ, and κ and log_peak themselves."""
     places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = places < count
     c = places

@@ -1,10 +1,12 @@
-"""What a training step hands over: rows, labels and sample ids, checked once."""
+"""Checks of what a training step passes to a filter or a memory bank."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from robustdml_ops.engine.shards import OneProcess, settings_of
 from robustdml_ops.engine.validation import (
     check_finite_embeddings,
     check_id_range,
@@ -16,7 +18,7 @@ from robustdml_ops.engine.validation import (
 )
 
 
-class Batch(NamedTuple):
+class CheckedBatch(NamedTuple):
     """A batch whose shapes, types, devices and sample ids have been checked."""
 
     X: Tensor  # (B, D) floating point
@@ -26,12 +28,8 @@ class Batch(NamedTuple):
 
 def check_batch(
     name: str, rows: Tensor, labels: Tensor, sample_ids: Tensor | None, D: int, N: int | None, state: Tensor | None
-) -> Batch:
-    """Check everything but the values of rows and labels: some callers hand those to an op that looks at them.
-
-    ``name`` is what errors call the rows; ``state`` is a tensor on whose device they must lie. With a number of samples
-    N, ids are required and their range is checked.
-    """
+) -> CheckedBatch:
+    """Check all but the values of rows, called ``name`` in errors, and labels; ids are required where N is given."""
     check_matrix(name, rows, columns=D)
     check_same_device(**{name: rows, "state": state})
     labels = check_labels(labels, rows)
@@ -39,7 +37,7 @@ def check_batch(
         sample_ids = check_ids(sample_ids, len(labels), N, labels.device)
     elif N is not None:
         raise ValueError("sample_ids is missing, and num_samples needs them: pass (B,) integers")
-    return Batch(rows, labels, sample_ids)
+    return CheckedBatch(rows, labels, sample_ids)
 
 
 def check_ids(sample_ids: object, B: int, N: int | None, device: torch.device) -> Tensor:
@@ -50,7 +48,7 @@ def check_ids(sample_ids: object, B: int, N: int | None, device: torch.device) -
     return ids
 
 
-def check_values(batch: Batch, num_classes: int) -> None:
+def check_values(batch: CheckedBatch, num_classes: int) -> None:
     """Labels in 0 … C−1; on the CPU, embeddings that are finite."""
     check_label_range(batch.labels, num_classes)
     check_finite_embeddings(batch.X)
@@ -64,3 +62,18 @@ def check_keep(keep: object, labels: Tensor) -> Tensor:
             f"keep must be bool of shape ({len(labels)},), got {found}: pass PRISM's result.keep, or a mask of your own"
         )
     return keep.to(labels.device)
+
+
+def batch_of_all(
+    module: nn.Module, shards: OneProcess, check: Callable[[], tuple[CheckedBatch, Tensor | None]]
+) -> tuple[CheckedBatch, Tensor | None]:
+    """Batch and ``keep`` of all processes; where ``check`` of one process raises, all raise."""
+
+    def check_own() -> dict[str, Tensor | None]:
+        batch, keep = check()
+        return {**batch._asdict(), "keep": keep}
+
+    own = shards.agree(check_own, settings_of(module) if shards.divided else {})
+    X, labels, sample_ids, keep = (shards.gather(own[name]) for name in ("X", "labels", "sample_ids", "keep"))
+    assert X is not None and labels is not None
+    return CheckedBatch(X, labels, sample_ids), keep

@@ -6,10 +6,7 @@ from torch import Tensor, nn
 
 
 class TypedBuffers(nn.Module):
-    """``.half()``, ``.to(dtype)`` and the like, here or on a module around, move buffers and convert none.
-
-    Sums of classes would drift in half precision, and a concentration passes its largest number.
-    """
+    """``.half()`` and the like move buffers and convert none: sums of classes would drift, a large κ would overflow."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "TypedBuffers":
         def move(buffer: Tensor) -> Tensor:

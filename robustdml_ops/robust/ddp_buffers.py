@@ -1,4 +1,4 @@
-"""Filters within DistributedDataParallel, which gives all processes the buffers of the first before each step."""
+"""DistributedDataParallel copies the buffers of its first process to the others before each step."""
 
 import warnings
 from weakref import WeakSet
@@ -10,8 +10,8 @@ from torch.nn.parallel import DistributedDataParallel
 _warned: WeakSet[nn.Module] = WeakSet()
 
 
-def check_replicas(memory: nn.Module, divided: bool) -> None:
-    """Look whether the forward of DistributedDataParallel that runs has copied over what ``memory`` remembers."""
+def check_ddp_buffers(memory: nn.Module, divided: bool) -> None:
+    """Raise for a divided module, warn for another, whose buffers the running DistributedDataParallel overwrites."""
     ddp = None if torch.compiler.is_compiling() else getattr(DistributedDataParallel, "_active_ddp_module", None)
     if ddp is None or ddp.process_group.size() == 1:
         return

@@ -1,0 +1,129 @@
+"""ProxySim and AvgSim, two similarities of PRISM; `vmf_similarity` has the third."""
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.backends.choice import choose
+from robustdml_ops.backends.tracing import in_registry
+from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess
+from robustdml_ops.engine.typed_buffers import TypedBuffers
+from robustdml_ops.robust.bank.memory_bank import MemoryBank
+from robustdml_ops.robust.checked_batch import CheckedBatch
+from robustdml_ops.robust.prism.class_logits import EagerLogitWriter, LogitUpdate, LogitWriter
+from robustdml_ops.robust.prism.class_logits_triton import TritonLogitWriter
+from robustdml_ops.robust.prism.scores import (
+    ClassLogits,
+    Scores,
+    bank_scores,
+    joint_class_lse,
+    likeliest_classes,
+    log_softmax,
+    mean_cosine,
+)
+
+LOGIT_WRITERS: dict[str, LogitWriter] = {"triton": TritonLogitWriter(), "eager": EagerLogitWriter()}
+
+
+class ProxySimilarity(TypedBuffers):
+    """ProxySim: a softmax over the cosines with the nearest proxy of each class, Eqs. 8 and 9."""
+
+    observed: Tensor  # (C,) bool: classes that a batch had
+    shards: OneProcess = ONE_PROCESS
+
+    def __init__(self, num_classes: int, backend: str | None) -> None:
+        super().__init__()
+        self.num_classes = num_classes
+        self.backend = backend
+        self.register_buffer("observed", torch.zeros(num_classes, dtype=torch.bool))
+
+    def score(self, batch: CheckedBatch, proxies: Tensor | None) -> Scores:
+        """Score the batch against ``proxies`` (C, D) or (C, H, D); a class is known once a batch had it."""
+        if proxies is None:
+            raise ValueError('proxies are missing, and similarity="proxy" needs them: pass (C, D) or (C, H, D)')
+        if not isinstance(proxies, Tensor):
+            raise TypeError(f"proxies must be a torch.Tensor, not {type(proxies).__name__}")
+        proxies = self.shards.given(proxies)
+        shape, (C, D) = tuple(proxies.shape), (len(self.observed), batch.X.shape[1])
+        if len(shape) not in (2, 3) or (shape[0], shape[-1]) != (C, D) or not proxies.is_floating_point():
+            raise ValueError(
+                f"proxies must be floating point of shape ({C}, {D}) or ({C}, H, {D}), got {shape} of {proxies.dtype}"
+            )
+        pooling = "none" if len(shape) == 2 else "max"
+        lse, target = joint_class_lse(
+            self.shards, batch, proxies, pooling=pooling, exclude_target=True, backend=self.backend
+        )
+        known = self.shards.of_labels(self.observed, batch.labels)
+        return Scores(log_softmax(target, lse, known), known)
+
+    def class_dimensions(self) -> dict[str, int]:
+        """Buffers with an entry per class, and the dimension that counts classes."""
+        return {"observed": 0}
+
+    def advance(self, labels: Tensor) -> None:
+        """Mark the classes of a batch that has been scored as known."""
+        if not self.shards.divided:
+            self.observed.index_fill_(0, labels, True)
+        elif len(self.observed):
+            here = self.shards.labels(labels)
+            counts = torch.zeros(len(self.observed), dtype=torch.int64, device=labels.device)
+            self.observed |= counts.index_add_(0, here.clamp(min=0), (here >= 0).long()) > 0
+
+    def enqueue(self, batch: CheckedBatch, keep: Tensor) -> None:
+        """Do nothing: there is no bank."""
+
+
+class AverageSimilarity(TypedBuffers):
+    """AvgSim: a softmax over the mean cosines with the rows of each class of the bank, x·Σ/n, Eqs. 5 to 7.
+
+    If the bank has a number of samples, T of the label's class is computed without up to ``max_copies`` copies of the
+    sample itself. A class that is not in the bank adds nothing to the denominator with unseen "skip", e⁰ with "zero".
+    """
+
+    scale: Tensor  # (C,), as bias: of `ClassLogits`
+    bias: Tensor
+    shards: OneProcess = ONE_PROCESS
+
+    def __init__(self, bank: MemoryBank, max_copies: int | None, unseen: str, backend: str | None) -> None:
+        super().__init__()
+        self.bank = bank
+        self.num_classes = bank.num_classes
+        self.max_copies = max_copies
+        self.backend = backend
+        self.bias_of_unseen = -torch.inf if unseen == "skip" else 0.0
+        self.register_buffer("scale", torch.zeros(bank.num_classes, dtype=bank.sums.dtype))
+        self.register_buffer("bias", torch.full((bank.num_classes,), self.bias_of_unseen, dtype=bank.sums.dtype))
+
+    def score(self, batch: CheckedBatch, proxies: Tensor | None) -> Scores:
+        """Score the batch; a class without rows in the bank is not known."""
+        return bank_scores(self.bank, batch, self.logits(), mean_cosine, self.max_copies, self.backend)
+
+    def likeliest(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Class of each unit row (B, D) by its embedding alone, and the log of its probability."""
+        return likeliest_classes(X, self.bank.sums, self.logits())
+
+    def logits(self) -> ClassLogits:
+        """Scale and bias of every class, (C,) each."""
+        return ClassLogits(self.scale, self.bias)
+
+    def class_dimensions(self) -> dict[str, int]:
+        """Buffers with an entry per class, and the dimension that counts classes."""
+        return {"scale": 0, "bias": 0}
+
+    def advance(self, labels: Tensor) -> None:
+        """Do nothing: the state changes in `enqueue` alone."""
+
+    def enqueue(self, batch: CheckedBatch, keep: Tensor) -> None:
+        """Store the kept rows, and update the classes that rows enter or leave."""
+        touched = self.bank.store(batch, keep)
+        if len(self.scale):
+            # A large batch may list more classes than there are: then all are updated. For −1, class 0 is.
+            self.refresh(None if len(self.scale) < len(touched) else touched.clamp(min=0))
+
+    def refresh(self, classes: Tensor | None) -> None:
+        """Update scale and bias of these classes (n,), or of all."""
+        self.write(LogitUpdate(classes, self.bank.counts, self.scale, self.bias, self.bias_of_unseen))
+
+    def write(self, update: LogitUpdate) -> None:
+        """Write scale and bias by the backend that stores the bank's rows."""
+        backend = "eager" if in_registry(update.scale) else self.bank.backend
+        choose(LOGIT_WRITERS, backend, update.scale.device, update.scale.dtype).write(update)
