@@ -2,7 +2,7 @@
 
 ==================  ====================================================================================
 `config`, `train`   the settings of a run, and the run; `evaluation` scores what comes out
-`data`, `noise`     images, features, and wrong labels for them; `taxonomy` has the trees of semantic noise
+`data`, `noise`     images, features, and wrong labels for them
 `settings`          what a person may set of a run: options, ``config.yaml``, and the configuration made of them
 `methods`           the losses that one trains with, each with its settings; `loss_inputs` what they are fed
 `filters`           who is kept out of the loss

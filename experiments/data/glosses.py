@@ -22,7 +22,7 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from experiments.data.splits import divide
-from experiments.taxonomy.wordnet_files import Synset, find_wordnet, read_synsets
+from experiments.taxonomy.wordnet import Synset, depths, find_wordnet, read_synsets
 from robustdml.cache import cache_folder, make_once, write_whole
 from robustdml.data.dataset import RetrievalData, Split
 from robustdml.data.named.named import NamedData
@@ -43,7 +43,7 @@ _SEED = 0
 
 def load_glosses(name: str = "glosses") -> RetrievalData:
     """Glosses of nouns as vectors, with their hypernyms as classes."""
-    source = find_wordnet(f"data {name!r}") / "data.noun"
+    source = find_wordnet(f"data {name!r}")
     path = cache_folder() / f"{name}-{_key(source)}.npz"
     make_once(lambda: write_whole(path, partial(_write, name, source)), path)
     parts = [[f"{part}_{kind}" for kind in ("features", "labels", "names")] for part in ("train", "test")]
@@ -100,10 +100,7 @@ def _glosses_by_class(synsets: Mapping[int, Synset]) -> Split:
 
 def _kinds(synsets: Mapping[int, Synset]) -> dict[int, frozenset[int]]:
     """Of each synset those that lie `DEPTH` steps below the root, by the shortest way, and not below it."""
-
-    @cache
-    def depth(place: int) -> int:
-        return min((depth(above) + 1 for above in synsets[place].hypernyms), default=0)
+    depth = depths(synsets)
 
     @cache
     def kinds(place: int) -> frozenset[int]:

@@ -18,8 +18,7 @@ def semantic(labels: Labels, rate: float, seed: int, tree: ClassTree) -> NoisyLa
 
     Examples
     --------
-    >>> from experiments.taxonomy import tree_from_parents
-    >>> tree = tree_from_parents({"wren": "bird", "tern": "bird", "carp": "fish"}, ["wren", "tern", "carp"])
+    >>> tree = ClassTree([("bird",), ("bird",), ("fish",)])
     >>> noisy, changed = semantic(np.repeat([0, 1], 4), rate=0.5, seed=0, tree=tree)
     >>> sorted(zip(np.repeat([0, 1], 4)[changed].tolist(), noisy[changed].tolist()))
     [(0, 1), (0, 1), (1, 0), (1, 0)]

@@ -1,6 +1,6 @@
 """A tree whose leaves are classes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -14,37 +14,15 @@ _Node: TypeAlias = str | int | None
 _ROOT: _Node = None
 
 
-def tree_from_parents(parents: Mapping[str, str], class_names: Sequence[str]) -> "ClassTree":
-    """Build a tree from the parent of each node.
+class ClassTree:
+    """A tree whose leaves are the classes 0..C-1, given the inner nodes above each from a root down.
 
     Examples
     --------
-    >>> tree = tree_from_parents({"wren": "bird", "tern": "bird", "carp": "fish"}, ["wren", "tern", "carp"])
+    >>> tree = ClassTree([("animal", "bird"), ("animal", "bird"), ("animal", "fish")])
     >>> tree.confused_with(0), tree.confused_with(2)
     (array([1]), array([0, 1]))
     """
-    known = {*parents, *parents.values()}
-    missing = [name for name in class_names if name not in known]
-    if missing:
-        raise UsageError(
-            f"taxonomy: {len(missing)} of {len(class_names)} classes are not in it, the first is {missing[0]!r}"
-        )
-    return ClassTree([_path(name, parents) for name in class_names])
-
-
-def _path(node: str, parents: Mapping[str, str]) -> tuple[str, ...]:
-    """Nodes from a root down to this one."""
-    path = {node: None}
-    while (parent := parents.get(node)) is not None:
-        if parent in path:
-            raise UsageError(f"taxonomy: {' → '.join([*path, parent])} is a cycle; one of these parents is wrong")
-        path[parent] = None
-        node = parent
-    return tuple(reversed(path))
-
-
-class ClassTree:
-    """A tree whose leaves are the classes 0..C-1."""
 
     def __init__(self, paths: Sequence[tuple[str, ...]]) -> None:
         if len(paths) < 2:
@@ -52,8 +30,8 @@ class ClassTree:
         parent: dict[_Node, _Node] = {}
         children: dict[_Node, dict[_Node, None]] = {_ROOT: {}}
         for label, path in enumerate(paths):
-            line: tuple[_Node, ...] = (_ROOT, *path, label)
-            for above, below in pairwise(line):
+            nodes: tuple[_Node, ...] = (_ROOT, *path, label)
+            for above, below in pairwise(nodes):
                 parent[below] = above
                 children[above][below] = None
                 children.setdefault(below, {})

@@ -1,117 +1,86 @@
-"""Trees from WordNet 3.0: the hypernyms of class names, up to a common root.
+"""The nouns of WordNet 3.0, and trees of their hypernyms.
 
-``index.noun`` has a line for each noun: the noun in lower case with ``_`` for blanks, ``n``, the number of its senses,
-a number of pointer types and these, two more numbers, and for each sense, the most frequent first, the place of its
-line in ``data.noun``, which `experiments.taxonomy.wordnet_files` describes.
+``wndb(5WN)`` describes ``data.noun``. A line is a synset, a set of nouns of one meaning: its place, file number, type,
+a hexadecimal number of words and for each word the word and an id; then a decimal number of pointers and for each a
+symbol, a place, a part of speech and four digits; then a bar and the gloss, a definition that examples in quotation
+marks may follow. ``@`` points to a hypernym, ``@i`` from an instance to its class. The place is the byte where the line
+begins, with eight digits.
 """
 
+import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import BinaryIO
 
 from experiments.taxonomy.tree import ClassTree
-from experiments.taxonomy.wordnet_files import find_wordnet, parse_synset
 from robustdml.errors import UsageError
 
-_SYNSET = re.compile(r"n(\d{8})(?!\w)")
+_USUAL_PLACES = ("/usr/share/wordnet", "/usr/local/WordNet-3.0/dict", "/usr/local/share/wordnet/dict")
 
 
-def tree_from_wordnet(class_names: Sequence[str], root: str = "entity", folder: Path | None = None) -> ClassTree:
-    """Build the tree of classes from the hypernyms of their names."""
-    with (folder or find_wordnet()).joinpath("data.noun").open("rb") as data:
-        nouns = _Nouns(folder or find_wordnet(), data)
-        roots = nouns.senses(_words(root))
-        if not roots:
-            raise UsageError(f"taxonomy: the root {root!r} is no noun of WordNet")
-        failures = []
-        for synset in roots:
-            paths = [nouns.path(name, synset) for name in class_names]
-            failures.append([name for name, path in zip(class_names, paths, strict=True) if path is None])
-            if not failures[-1]:
-                return ClassTree([path for path in paths if path is not None])
-        fewest = min(failures, key=len)
-        raise UsageError(
-            f"taxonomy: {len(fewest)} of {len(class_names)} classes have no noun under {root!r} in WordNet, the first "
-            f"is {fewest[0]!r}; give a wider root (wordnet:ROOT), or a taxonomy of your own"
-        )
+@dataclass(frozen=True)
+class Synset:
+    """A line of ``data.noun``."""
+
+    place: int  # Where the line begins
+    words: tuple[str, ...]  # Its nouns, with `_` for blanks
+    hypernyms: tuple[int, ...]  # Places of its hypernyms, and of the class of an instance
+    gloss: str  # Its definition and examples
 
 
-class _Nouns:
-    """The nouns of one WordNet, with its data file open."""
+def tree_from_wordnet(class_names: Sequence[str]) -> ClassTree:
+    """Build the tree of classes that are named after synsets, as ``n07775905 saltwater fish``, from their hypernyms."""
+    synsets = {synset.place: synset for synset in read_synsets(find_wordnet())}
+    depth = depths(synsets)
 
-    def __init__(self, folder: Path, data: BinaryIO) -> None:
-        self._index, self._data = _read_index(folder / "index.noun"), data
-        self._parents: dict[int, tuple[int, ...]] = {}
-        self._distances: dict[tuple[int, int], int | None] = {}
+    def path(name: str) -> tuple[str, ...]:
+        found = re.match(r"n(\d{8})\b", name)
+        if not found or int(found[1]) not in synsets:
+            raise UsageError(f"taxonomy: class {name!r} is no synset of WordNet")
+        places = [int(found[1])]
+        while above := synsets[places[-1]].hypernyms:
+            places.append(min(above, key=depth))
+        return tuple(f"{place:08d}" for place in reversed(places))
 
-    def senses(self, words: tuple[str, ...]) -> tuple[int, ...]:
-        """Places of the synsets of a noun, the most frequent sense first."""
-        return self._index.get(" ".join(words), ())
-
-    def path(self, name: str, root: int) -> tuple[str, ...] | None:
-        """Nodes from the root down to the synset that a class name means, or None."""
-        if match := _SYNSET.match(name):
-            synset = int(match[1])
-            return None if self._distance(synset, root) is None else self._path(synset, root)
-        for words in _runs(_words(name)):
-            for synset in self.senses(words):
-                if self._distance(synset, root) is not None:
-                    return self._path(synset, root)
-        return None
-
-    def _path(self, synset: int, root: int) -> tuple[str, ...]:
-        path = [synset]
-        while path[-1] != root:
-            path.append(min(self._hypernyms(path[-1]), key=lambda parent: self._rank(parent, root)))
-        return tuple(f"{place:08d}" for place in reversed(path))
-
-    def _rank(self, synset: int, root: int) -> float:
-        distance = self._distance(synset, root)
-        return float("inf") if distance is None else distance
-
-    def _distance(self, synset: int, root: int) -> int | None:
-        """Steps up to the root; None if it is not an ancestor."""
-        if synset == root:
-            return 0
-        if (synset, root) not in self._distances:
-            # Ends the recursion in a damaged file with a cycle.
-            self._distances[synset, root] = None
-            above = [self._distance(parent, root) for parent in self._hypernyms(synset)]
-            self._distances[synset, root] = min((steps + 1 for steps in above if steps is not None), default=None)
-        return self._distances[synset, root]
-
-    def _hypernyms(self, synset: int) -> tuple[int, ...]:
-        if synset not in self._parents:
-            self._data.seek(synset)
-            line = self._data.readline().decode()
-            if not line.startswith(f"{synset:08d} "):
-                raise UsageError(f"taxonomy: {self._data.name} has no synset at {synset}; is it of the same WordNet?")
-            self._parents[synset] = parse_synset(line).hypernyms
-        return self._parents[synset]
+    return ClassTree([path(name) for name in class_names])
 
 
-@cache
-def _read_index(path: Path) -> dict[str, tuple[int, ...]]:
-    """Places of the synsets of each noun, hyphens read as blanks."""
-    senses: dict[str, tuple[int, ...]] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        # The licence stands in lines that begin with blanks.
-        if not line.startswith(" "):
-            fields = line.split()
-            found = tuple(int(place) for place in fields[len(fields) - int(fields[2]) :])
-            key = " ".join(_words(fields[0]))
-            senses[key] = (*senses.get(key, ()), *found)
-    return senses
+def depths(synsets: Mapping[int, Synset]) -> Callable[[int], int]:
+    """A function from the place of a synset to its depth: steps from a root by the shortest way."""
+
+    @cache
+    def depth(place: int) -> int:
+        return min((depth(above) + 1 for above in synsets[place].hypernyms), default=0)
+
+    return depth
 
 
-def _words(name: str) -> tuple[str, ...]:
-    return tuple(re.findall(r"[^\W_]+", name.lower()))
+def find_wordnet(needed_by: str = "taxonomy") -> Path:
+    """``data.noun`` of an installed WordNet: in ``WNSEARCHDIR``, ``WNHOME/dict`` or the usual places."""
+    chosen = os.environ.get("WNSEARCHDIR"), os.environ.get("WNHOME") and f"{os.environ['WNHOME']}/dict"
+    for place in filter(None, (*chosen, *_USUAL_PLACES)):
+        if (Path(place) / "data.noun").is_file():
+            return Path(place) / "data.noun"
+    raise UsageError(
+        f"{needed_by}: no WordNet found; install one (Debian, Ubuntu: apt install wordnet-base) or name the folder of "
+        "data.noun in the environment variable WNSEARCHDIR"
+    )
 
 
-def _runs(words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Runs of words, longest first, then last first."""
-    for size in range(len(words), 0, -1):
-        for start in range(len(words) - size, -1, -1):
-            yield words[start : start + size]
+def read_synsets(path: Path) -> Iterator[Synset]:
+    """Read all of ``data.noun``."""
+    with path.open(encoding="utf-8") as file:
+        # Lines of the licence begin with blanks.
+        yield from (parse_synset(line) for line in file if not line.startswith(" "))
+
+
+def parse_synset(line: str) -> Synset:
+    """Read one line of ``data.noun``."""
+    head, _, gloss = line.partition(" | ")
+    fields = head.split()
+    first = 4 + 2 * int(fields[3], 16)
+    pointers = zip(*[iter(fields[first + 1 : first + 1 + 4 * int(fields[first])])] * 4, strict=True)
+    hypernyms = tuple(int(place) for symbol, place, _, _ in pointers if symbol in ("@", "@i"))
+    return Synset(int(fields[0]), tuple(fields[4:first:2]), hypernyms, gloss.strip())

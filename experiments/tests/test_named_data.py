@@ -12,7 +12,7 @@ from experiments.data import glosses
 from experiments.data.mixtures import MIXTURES, draw_mixture
 from experiments.data.signals import log_spectrum
 from experiments.taxonomy import tree_of
-from experiments.taxonomy.wordnet_files import Synset
+from experiments.taxonomy.wordnet import Synset
 from robustdml.data import load_data
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError
@@ -113,7 +113,7 @@ def test_what_to_install_is_said(name, monkeypatch, tmp_path):
 
 
 def test_a_wordnet_to_install_is_named(monkeypatch):
-    monkeypatch.setattr("experiments.taxonomy.wordnet_files._USUAL_PLACES", ())
+    monkeypatch.setattr("experiments.taxonomy.wordnet._USUAL_PLACES", ())
     monkeypatch.setenv("WNSEARCHDIR", "/nowhere")
     with pytest.raises(UsageError, match=r"^data 'glosses': no WordNet found; install one .*apt install wordnet-base"):
         load_data("glosses")

@@ -5,13 +5,13 @@ from hypothesis import strategies as st
 
 from experiments.noise import class_conditional, long_tailed, semantic, small_cluster
 from experiments.noise.class_conditional import share_out
-from experiments.taxonomy import tree_from_parents
+from experiments.taxonomy import ClassTree
 from robustdml.data import RetrievalData, Split
 from robustdml.errors import UsageError
 from robustdml.noise import symmetric, with_wrong_labels
 
-PARENTS = {"wren": "bird", "tern": "bird", "carp": "fish", "bird": "animal", "fish": "animal", "oak": "plant"}
-NAMES = ["wren", "carp", "oak", "tern"]
+# Wren, carp, oak and tern.
+PATHS = [("animal", "bird"), ("animal", "fish"), ("plant",), ("animal", "bird")]
 
 
 def wrong(noise, labels, seed, classes, features=lambda: pytest.fail("features")):
@@ -30,9 +30,7 @@ def wrong(noise, labels, seed, classes, features=lambda: pytest.fail("features")
 def test_share_of_each_class_is_exact(sizes, rate, seed):
     labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
     before = labels.copy()
-    tree = tree_from_parents(
-        {str(label): f"group {label // 3}" for label in range(len(sizes))}, [*map(str, range(len(sizes)))]
-    )
+    tree = ClassTree([(f"group {label // 3}",) for label in range(len(sizes))])
     for noisy, changed in (
         symmetric(labels, rate, seed, len(sizes)),
         semantic(labels, rate, seed, tree),
@@ -59,7 +57,7 @@ def test_wrong_labels_are_uniform_over_the_others():
 
 
 def test_semantic_noise_is_uniform_over_the_classes_confused_with():
-    tree = tree_from_parents(PARENTS, NAMES)
+    tree = ClassTree(PATHS)
     labels = np.repeat(np.arange(4), 6000)
     noisy, changed = semantic(labels, 0.5, 3, tree)
     counts = np.zeros((4, 4))
@@ -199,7 +197,7 @@ def test_specs(monkeypatch):
     labels = np.repeat(np.arange(4), 10)
     assert np.array_equal(wrong("none", labels, 0, 4), labels)
     assert np.array_equal(wrong("symmetric:.3", labels, 7, 4), symmetric(labels, 0.3, 7, 4)[0])
-    features, tree = np.random.default_rng(0).normal(size=(40, 3)), tree_from_parents(PARENTS, NAMES)
+    features, tree = np.random.default_rng(0).normal(size=(40, 3)), ClassTree(PATHS)
     noisy = wrong("small-cluster:0.5", labels, 7, 4, lambda: features)
     assert np.array_equal(noisy, small_cluster(labels, 0.5, 7, 4, features)[0])
     with pytest.raises(UsageError, match="semantic noise needs a tree of the classes of birds"):

@@ -21,7 +21,7 @@ from experiments.comparison.ablations import ALL_ENTRIES
 from experiments.comparison.cells import Cell, all_cells
 from experiments.comparison.plan import expand_names, make_plan
 from experiments.data.characters import atlas
-from experiments.taxonomy.sources import TAXONOMIES
+from experiments.taxonomy import TREES, ClassTree
 from robustdml.config import TrainingConfig
 from robustdml.data import load_data
 from robustdml.data.named import NAMED, NamedData
@@ -116,10 +116,7 @@ def alive(process):
 
 
 def test_a_noise_that_a_data_set_cannot_have_is_left_out_and_told(two, tmp_path, capsys, clusters, monkeypatch):
-    names = tuple(f"class {label}" for label in range(12))
-    tree = tmp_path / "tree.tsv"
-    tree.write_text("".join(f"{name}\tgroup {place // 4}\n" for place, name in enumerate(names)))
-    monkeypatch.setitem(TAXONOMIES, "grouped", str(tree))
+    monkeypatch.setitem(TREES, "grouped", lambda names: ClassTree([(f"group {n // 4}",) for n in range(len(names))]))
     named = NamedData("clusters", lambda: replace(clusters, name="grouped"))
     monkeypatch.setitem(NAMED, "grouped", named)
     asked = []
