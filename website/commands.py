@@ -10,7 +10,9 @@ from robustdml.command_line import CommandParser
 
 def addresses() -> dict[str, str]:
     """Address of the page of each command."""
-    return {name: f"api/commands/{name}.md" for name in COMMANDS}
+    return {
+        name: f"api/commands/{name}.md" for name, (module, _) in COMMANDS.items() if module.startswith("robustdml.")
+    }
 
 
 def pages() -> dict[str, str]:
@@ -20,35 +22,29 @@ def pages() -> dict[str, str]:
 
 @cache
 def parser_of(name: str) -> CommandParser:
-    """Read the arguments of one command, as the command line does.
-
-    Parameters
-    ----------
-    name : str
-        Of the command.
-
-    Returns
-    -------
-    CommandParser
-        Its parser.
-    """
-    parser = CommandParser(prog=f"robustdml {name}", description=COMMANDS[name])
-    import_module(f"robustdml.commands.{name}").add_arguments(parser)
+    """The parser of a command, filled as the command line fills it."""
+    module, about = COMMANDS[name]
+    parser = CommandParser(prog=f"robustdml {name}", description=about)
+    import_module(module).add_arguments(parser)
     return parser
 
 
 def _page(name: str) -> str:
-    parser = parser_of(name)
-    about = COMMANDS[name]
-    parts = [f"# robustdml {name}\n\n{about[0].upper()}{about[1:]}.\n"]
+    parser, about = parser_of(name), COMMANDS[name][1]
+    parts = [f"# robustdml {name}\n\n{_capitalised(about)}.\n"]
     parser.shorten_usage()
     parts.append(f"```text\n{parser.format_usage().removeprefix('usage: ').strip()}\n```\n")
     for group in parser._action_groups:
         rows = [_row(parser, action) for action in group._group_actions if action.dest != "help"]
         if rows:
-            title = (group.title or "options").capitalize()
+            title = _capitalised(group.title or "options")
             parts.append("\n".join([f"## {title}\n", "| argument | |", "|---|---|", *rows, ""]))
     return "\n".join(parts)
+
+
+def _capitalised(text: str) -> str:
+    """With a capital first letter; names such as Proxy-NCA keep theirs."""
+    return text[0].upper() + text[1:]
 
 
 def _row(parser: CommandParser, action: argparse.Action) -> str:

@@ -1,9 +1,6 @@
-"""A page for every public name: what stands in the ``__all__`` of some module of the package.
+"""A page for every public name of the library and the application, read from the sources without importing them."""
 
-Read from the sources, without importing them. A name that several modules offer has one page, under the module that
-comes first in `FIRST`; the others link to it.
-"""
-
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
@@ -11,11 +8,23 @@ import griffe
 
 from website.repository import ROOT
 
-PACKAGE = "robustdml_ops"
-# The rest follow by the alphabet.
-FIRST = ("losses", "robust", "ops", "optim", "distributed", "audit", "recipes")
-# What the losses take from pytorch-metric-learning where it is installed; nobody else asks for it.
-INNER = ("robustdml_ops.losses.peer.package",)
+# Modules whose `__all__` is public, in the order of the navigation, and what their overview says.
+MODULES = {
+    "robustdml_ops.losses": "Losses as PyTorch modules, of embeddings (B, D) and labels (B,).",
+    "robustdml_ops.robust": "Filters, weights and confidences that say which samples probably have a right label.",
+    "robustdml_ops.ops": "The differentiable operations of which the losses are made, for losses of your own.",
+    "robustdml_ops.optim": "Optimisers that update the class matrix of a loss while its gradient is computed.",
+    "robustdml_ops.distributed": "Classes divided among processes.",
+    "robustdml.audit": "Which labels of a data set are wrong.",
+}
+# Of the application the names that a program of one's own calls, by where they are defined.
+APPLICATION = (
+    "robustdml.train.train",
+    "robustdml.config.TrainingConfig",
+    "robustdml.data.load_data",
+    "robustdml.load_embedder",
+)
+ABOUT_APPLICATION = "Training from Python, and trained networks. The command line does the same."
 
 
 @dataclass(frozen=True)
@@ -28,18 +37,17 @@ class Name:
 
     @property
     def page(self) -> str:
-        """Address of its page. Some file systems take `Nearest` and `nearest` for one name."""
+        """Address of its page. Some file systems do not tell `Nearest` from `nearest`."""
         kind = "-class" if self.name.lower() in self.target.parent.members and self.name[0].isupper() else ""
-        return f"api/{_short(self.module)}/{self.name}{kind}.md"
+        return f"api/{self.module}/{self.name}{kind}.md"
 
     @property
     def text(self) -> str:
-        """Its docstring; of a constant the comment above it."""
+        """Its docstring; for a constant, the comment above it."""
         if self.target.docstring:
             return self.target.docstring.value
-        above = reversed(self.target.filepath.read_text().splitlines()[: self.target.lineno - 1])
-        comment = []
-        for line in above:
+        comment: list[str] = []
+        for line in reversed(self.target.filepath.read_text().splitlines()[: self.target.lineno - 1]):
             if not line.startswith("# "):
                 break
             comment.insert(0, line.removeprefix("# "))
@@ -48,7 +56,8 @@ class Name:
 
 def pages() -> dict[str, str]:
     """Texts by address: an overview of each module, and a page for each name."""
-    overviews = {_overview(module): _table(module, names) for module, names in public_names().items()}
+    about = {**MODULES, "robustdml": ABOUT_APPLICATION}
+    overviews = {_overview(module): _table(module, about[module], names) for module, names in public_names().items()}
     return overviews | {name.page: _page(name) for name in documented().values()}
 
 
@@ -56,13 +65,13 @@ def navigation() -> list[object]:
     """Their part of the navigation."""
     own = documented().values()
     return [
-        {_short(module): [{"Overview": _overview(module)}, *({name.name: name.page} for name in names if name in own)]}
+        {module: [{"Overview": _overview(module)}, *({name.name: name.page} for name in names if name in own)]}
         for module, names in public_names().items()
     ]
 
 
 def documented() -> dict[str, Name]:
-    """By the place of definition, the name under which it has its page."""
+    """Each name by the place of its definition."""
     found: dict[str, Name] = {}
     for names in public_names().values():
         for name in names:
@@ -72,45 +81,45 @@ def documented() -> dict[str, Name]:
 
 @cache
 def public_names() -> dict[str, list[Name]]:
-    """Names of each module that has an ``__all__``; of the package itself, modules aside."""
-    package = griffe.load(PACKAGE, search_paths=[str(ROOT)], resolve_aliases=True)
-    modules = {module.path: module for module in _modules(package) if module.exports and module.path not in INNER}
-    order = [f"{PACKAGE}.{module}" for module in FIRST]
-    return {
-        path: [Name(path, name, _target(modules[path], name)) for name in map(str, modules[path].exports or ())]
-        for path in [*order, *sorted(set(modules) - {*order, PACKAGE})]
+    """Public names by module."""
+    paths = [str(ROOT), str(ROOT / "app")]
+    packages = {
+        name: griffe.load(name, search_paths=paths, resolve_aliases=True) for name in ("robustdml_ops", "robustdml")
     }
 
+    def find(path: str) -> griffe.Object:
+        package, _, rest = path.partition(".")
+        return _defined(packages[package][rest], path.rpartition(".")[2])
 
-def _modules(module: griffe.Module) -> list[griffe.Module]:
-    inner = [part for part in module.modules.values() if not part.is_alias]
-    return [module, *(found for part in inner for found in _modules(part))]
+    def names(module: str, paths: Iterable[str]) -> list[Name]:
+        return [Name(module, path.rpartition(".")[2], find(path)) for path in paths]
+
+    library = {module: find(module) for module in MODULES}
+    found = {
+        module: names(module, (f"{module}.{name}" for name in library[module].exports or ())) for module in MODULES
+    }
+    found["robustdml"] = names("robustdml", APPLICATION)
+    return found
 
 
-def _target(module: griffe.Module, name: str) -> griffe.Object:
-    found = module[name]
+def _defined(found: griffe.Object | griffe.Alias, name: str) -> griffe.Object:
     target = found.final_target if found.is_alias else found
     # A function that has the name of its file hides it once both are imported.
     return target[name] if target.is_module and name in target.members else target
 
 
-def _short(module: str) -> str:
-    return module.removeprefix(f"{PACKAGE}.")
-
-
 def _overview(module: str) -> str:
-    return f"api/{_short(module)}/index.md"
+    return f"api/{module}/index.md"
 
 
-def _table(module: str, names: list[Name]) -> str:
+def _table(module: str, about: str, names: list[Name]) -> str:
     own = documented()
     rows = []
     for name in names:
         page = own[name.target.path].page.removeprefix("api/")
         summary = name.text.split("\n\n")[0].replace("\n", " ").replace("|", r"\|")
         rows.append(f"| [`{name.name}`](../{page}) | {summary} |")
-    table = "\n".join(["| name | |", "|---|---|", *rows])
-    return f"::: {module}\n    options: {{members: false, show_root_full_path: true}}\n\n{table}\n"
+    return "\n".join([f"# {module}\n\n{about}\n", "| name | |", "|---|---|", *rows, ""])
 
 
 def _page(name: Name) -> str:

@@ -1,15 +1,13 @@
-"""What the site is made of: a page for every public name and command, and figures that are those of the results.
+"""The site has a page for every public name and command, and README and pages show stored results alone.
 
-`make docs` builds the site and looks at it as it is built (`website/check.py`); here are the parts that need no build.
+`make docs` builds the site and checks it as built (`website/check.py`); here are the parts that need no build.
 """
 
 import importlib
-import pkgutil
 import re
 
 import pytest
 
-import robustdml_ops
 from robustdml.cli import COMMANDS
 from tests.docs.blocks import PAGES, ROOT
 
@@ -17,42 +15,10 @@ griffe = pytest.importorskip("griffe", reason="the extra docs is not installed")
 
 from pymdownx.superfences import SuperFencesException  # noqa: E402
 
-from website import check, commands, mathematics, plots, reference, repository, tables  # noqa: E402
+from website import check, commands, mathematics, plots, reference, repository, results  # noqa: E402
 
-# Where a page that quotes figures has them from.
-SOURCES = {
-    "docs/choosing.md": (
-        "README.md",
-        "docs/robust.md",
-        "docs/training.md",
-        "bench/results/cpu-epyc-2-threads-lanes.md",
-        "bench/results/suite-all.md",
-    ),
-    "docs/start.md": ("bench/results/suite-all.md",),
-    "docs/filtering.md": ("docs/audit.md",),
-    "docs/large-classes.md": (
-        "README.md",
-        "docs/optimizers.md",
-        "docs/scaling.md",
-        "bench/results/cpu-epyc-2-threads.md",
-    ),
-}
-# Rooms of modules that are called.
+# Modules of classes that are called.
 MODULES = ("robustdml_ops.losses", "robustdml_ops.robust")
-# Functions without an example, and why.
-WITHOUT_EXAMPLE = {
-    "robustdml.loss_inputs.make_loss_inputs": "takes a whole run of training",
-    "experiments.taxonomy.tree_from_wordnet": "reads WordNet's files, which a machine need not have",
-}
-
-
-def _public():
-    """Objects by module and name, found by importing: what stands in some `__all__`."""
-    for found in pkgutil.walk_packages(robustdml_ops.__path__, "robustdml_ops."):
-        if re.search(r"_native|triton|\.bench", found.name) or found.name in reference.INNER:
-            continue
-        module = importlib.import_module(found.name)
-        yield from ((found.name, name, getattr(module, name)) for name in getattr(module, "__all__", ()))
 
 
 def _modules():
@@ -63,16 +29,16 @@ def _modules():
 
 def test_every_public_name_has_a_page_of_its_own_object():
     pages, documented = reference.pages(), reference.documented()
-    for module, name, there in _public():
-        (found,) = [each for each in reference.public_names()[module] if each.name == name]
-        page = documented[found.target.path].page
-        assert f"::: {found.target.path}\n" in pages[page], f"{module}.{name}"
-        assert found.text, f"{module}.{name}: nothing is said of it"
-        defined = getattr(there, "__module__", None)
-        if callable(there) and str(defined).startswith("robustdml_ops"):
-            assert found.target.path.removeprefix("robustdml_ops.") == f"{defined}.{name}".removeprefix(
-                "robustdml_ops."
-            )
+    for module in reference.MODULES:
+        imported = importlib.import_module(module)
+        assert [name.name for name in reference.public_names()[module]] == imported.__all__
+        for name in reference.public_names()[module]:
+            there = getattr(imported, name.name)
+            assert f"::: {name.target.path}\n" in pages[documented[name.target.path].page]
+            assert name.text, f"{module}.{name.name}: nothing is said of it"
+            defined = getattr(there, "__module__", None)
+            if callable(there) and str(defined).startswith("robustdml"):
+                assert name.target.path == f"{defined}.{name.name}"
 
 
 def test_pages_differ_where_capitals_do_not_count():
@@ -81,14 +47,13 @@ def test_pages_differ_where_capitals_do_not_count():
 
 
 def test_every_function_and_module_has_an_example():
-    """`tests/package/test_examples.py` runs them. Records of results have theirs at the function that gives them."""
+    """`tests/package/test_examples.py` runs them. Records of results have theirs at the function that returns them."""
     asked = [name for name in reference.documented().values() if name.target.is_function or name in _modules()]
-    without = {f"{name.module}.{name.name}" for name in asked if ">>>" not in name.text}
-    assert without == set(WITHOUT_EXAMPLE)
+    assert [f"{name.module}.{name.name}" for name in asked if ">>>" not in name.text] == []
 
 
 def test_every_module_says_what_it_raises():
-    """At its own docstring, or at the method that is called, which its page shows though it may be inherited."""
+    """In its own docstring or in that of its method, which its page shows though it may be inherited."""
     assert "inherited_members: true" in (ROOT / "website" / "mkdocs.yml").read_text()
     assert len(_modules()) > 20
     for name in _modules():
@@ -99,57 +64,83 @@ def test_every_module_says_what_it_raises():
 
 def test_every_command_has_a_page_with_all_its_options():
     pages = commands.pages()
-    assert set(pages) == {f"api/commands/{name}.md" for name in COMMANDS}
-    for name in COMMANDS:
+    own = [name for name, (module, _) in COMMANDS.items() if module.startswith("robustdml.")]
+    assert set(pages) == {f"api/commands/{name}.md" for name in own}
+    for name in commands.addresses():
         flags = [flag for action in commands.parser_of(name)._actions for flag in action.option_strings]
         text = pages[f"api/commands/{name}.md"]
         assert [flag for flag in flags if f"`{flag}" not in text and flag not in ("-h", "--help")] == []
+    assert "## Proxy-NCA\n" in pages["api/commands/train.md"]
 
 
 def test_every_page_is_in_the_navigation():
     named = re.findall(r"^ +- (?:\w+: )?([\w-]+\.md)$", (ROOT / "website" / "mkdocs.yml").read_text(), re.MULTILINE)
-    assert sorted(named) == sorted({page.removeprefix("docs/") for page in PAGES if "/" in page} | {"contributing.md"})
+    pages = {page.removeprefix("docs/") for page in PAGES if "/" in page}
+    assert sorted(named) == sorted(pages | {"contributing.md"}) and len(pages) <= 16
 
 
-@pytest.mark.parametrize("page", SOURCES)
-def test_quoted_figures_are_in_their_sources(page):
-    """Scores have three decimals; a time or a size has its unit."""
-    quoted = r"\b0\.\d{3}\b|\b[\d.,]+ (?:µs|ms|s|MB|GiB|GB)\b"
-    sources = "\n".join((ROOT / source).read_text() for source in SOURCES[page])
-    figures = re.findall(quoted, (ROOT / page).read_text())
-    assert figures and [figure for figure in figures if figure not in sources] == []
+def test_readme_shows_what_is_stored():
+    text = (ROOT / "README.md").read_text()
+    assert results.steps(results.README_STEPS) in text
+    assert results.robustness() in " ".join(text.split())
+    assert len(text.split()) <= 900 and text.count("\n") <= 110
+    drawn, by_method = plots.picture_numbers(), plots.precision_by_noise()
+    assert "Robust" in drawn and drawn == {method: by_method[method] for method in drawn}
+    assert plots.PICTURE.stat().st_size < 60_000
 
 
-def test_plots_draw_what_was_printed():
-    assert plots.step_times()["Proxy-Anchor, 10⁵ classes"] == (0.107, 1.44)
-    assert plots.memory()["Proxy-Anchor, 10⁵ classes"] == (8, 1061)
-    assert plots.crowd()["beside a busy process"] == (0.148, 3.0)
-    assert plots.ranks()[0] == ("Robust", 1.54, 1.18, 2.03)
+def test_pages_quote_no_figure_of_their_own():
+    """Scores of three decimals and measured times stand in tables from stored results alone."""
+    for page in PAGES:
+        text = (ROOT / page).read_text() if page != "docs/equations.md" else ""  # which derives its numbers
+        if page == "README.md":
+            text = text.replace(results.steps(results.README_STEPS), "").partition("## Robustness")[0]
+        assert re.findall(r"\b0\.\d{3}\b|\b\d[\d.,]* (?:µs|ms)\b", text) == [], page
+    used = {name for page in PAGES for name in results.MARKER.findall((ROOT / page).read_text())}
+    assert used == set(results.TABLES)
+
+
+@pytest.mark.parametrize("name", results.TABLES)
+def test_tables_are_whole(name):
+    lines = results.insert(f"<!-- table: {name} -->").splitlines()
+    assert len(lines) > 2 and len({line.count(" | ") for line in lines}) == 1
+
+
+def test_tables_compute_what_they_say():
+    assert "| Proxy-Anchor, 10⁵ classes | 107 ms | 1.04 | 1.44 s | **13.5×** |" in results.steps()
+    assert "| Proxy-Anchor | 105 ms | 148 ms | 1.4× |" in results.crowd()
+    assert results.score([0.9, 0.01]) == "0.900 ± 0.010" and results.score(None) == "–"
+    assert [results.seconds(value) for value in (1.444, 0.0334, 3.3e-5)] == ["1.44 s", "33.4 ms", "33 µs"]
+    assert results.below_untouched("Recall@1", "Robust") == results.below().count("Recall@1")
     by_method = plots.precision_by_noise()
-    assert len(by_method) == 9 and len({*by_method[plots.BASELINE]}) == 1  # noise does not change the features
-    table = tables.sections(plots.RESULTS / "suite-all.md")[
-        "The suite, fifteen data sets, eight noises / Average ranks by MAP@R"
-    ]
-    assert [row[""] for row in table] == [method for method, *_ in plots.ranks()]
+    assert len({*by_method[plots.BASELINE]}) == 1  # noise does not change the features
 
 
-def test_tables_are_read_with_their_headings_and_units(tmp_path):
-    file = tmp_path / "t.md"
-    file.write_text(
-        "# A\n\n| x | x |\n|---|---|\n| 1 | 2 |\n\n## B\n\n| t |\n|---|\n| 5 µs |\n\n# C\n| t |\n|---|\n| 1 |\n"
-    )
-    assert tables.sections(file) == {"A": [{"x": "1", "x (2)": "2"}], "A / B": [{"t": "5 µs"}], "C": [{"t": "1"}]}
-    assert tables.seconds("5 µs") == pytest.approx(5e-6) and tables.megabytes("1,061 MB") == 1061
-    assert tables.mean("0.9 ± 0.1") == 0.9 and list(tables.interval("[1, 2.5]")) == [1, 2.5]
-    with pytest.raises(ValueError, match="expected MB"):
-        tables.megabytes("3 GB")
+def test_new_times_are_taken_into_the_stored_ones(tmp_path, monkeypatch):
+    copy = tmp_path / "cpu.json"
+    copy.write_text(results.CPU.read_text())
+    monkeypatch.setattr(results, "CPU", copy)
+    steps = {
+        "group": "proxy-anchor, B=256 C=1e6 D=128",
+        "extra_info": {"contender": "robustdml/proxy-anchor", "floor_s": 1},
+    }
+    memory = {
+        "group": "memory, B=256 C=1e6 D=128",
+        "extra_info": {"contender": "robustdml/proxy-anchor", "beyond_mb": 7.0},
+    }
+    measured = {"commit_info": {"id": "0123456789abc"}, "benchmarks": [{**steps, "stats": {"median": 2}}, memory]}
+    (tmp_path / "bench.json").write_text(results.json.dumps(measured))
+    before = copy.read_text().splitlines()
+    results.main(str(tmp_path / "bench.json"))
+    changed = [new for old, new in zip(before, copy.read_text().splitlines(), strict=True) if old != new]
+    assert len(changed) == 2 and '"median_s": 2, "floor_s": 1, "commit": "0123456789"' in changed[0]
+    assert '"beyond_mb": 7.0' in changed[1]
 
 
 def test_links_between_files_become_links_between_pages():
-    text = "[a](../bench/results/audit.md) [b](robust.md#x) [c](../CONTRIBUTING.md)"
-    assert repository.from_site(text, "docs/start.md") == "[a](results/audit.md) [b](robust.md#x) [c](contributing.md)"
-    back = repository.from_site("[a](docs/design.md#the-house)", "CONTRIBUTING.md")
-    assert back == "[a](design.md#the-house)"
+    text = "[a](labels.md#x) [b](../CONTRIBUTING.md)"
+    assert repository.from_site(text, "docs/start.md") == "[a](labels.md#x) [b](contributing.md)"
+    assert repository.from_site("[a](docs/design.md#x)", "CONTRIBUTING.md") == "[a](design.md#x)"
 
 
 def test_mathematics_is_drawn_or_fails():
@@ -172,7 +163,7 @@ def test_the_check_finds_what_is_wrong(tmp_path):
     for page, document in pages.items():
         page.write_text(document.text)
     (tmp_path / "a.css").write_text("@import url('https://fonts.example/f.css');")
-    found = [line for line in check.findings(tmp_path, pages) if not line.startswith(("robustdml_ops", "api/"))]
+    found = [line for line in check.findings(tmp_path, pages) if not line.startswith(("robustdml", "api/"))]
     assert found == [
         "a.html: fetches https://cdn.example/x.js",
         "a.html: gone.svg leads nowhere",
