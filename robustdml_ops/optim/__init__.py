@@ -1,4 +1,4 @@
-"""Optimisers of proxies that take their step within the sweep of the loss: no gradient of the size of P ever exists.
+"""Optimisers of proxies that step within the sweep of the loss, so that no gradient of the size of P exists.
 
 See docs/optimizers.md.
 """

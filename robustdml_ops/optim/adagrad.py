@@ -56,13 +56,8 @@ class ProxyAdagrad(ProxyOptimizer):
         *,
         scale: float = 1.0,
     ) -> None:
-        settings = {
-            "lr": lr,
-            "weight_decay": weight_decay,
-            "initial_accumulator_value": initial_accumulator_value,
-            "eps": eps,
-        }
-        super().__init__(losses, scale, settings)
+        settings = {"lr": lr, "weight_decay": weight_decay, "initial_accumulator_value": initial_accumulator_value}
+        super().__init__(losses, scale, {**settings, "eps": eps})
 
     def _check(self, group: dict[str, Any]) -> None:
         check_settings(group)
@@ -77,11 +72,11 @@ class ProxyAdagrad(ProxyOptimizer):
     def formula(
         self, group: dict[str, Any], step: int, P: Tensor, moments: tuple[Tensor, ...], G: Tensor
     ) -> tuple[Tensor, ...]:
-        """As :meth:`ProxyOptimizer.formula`."""
+        """The formula above."""
         g = G + group["weight_decay"] * P
         total = moments[0] + g.square().mean(1)
         return P - (float(group["lr"]) / (total.sqrt() + group["eps"]))[:, None] * g, total
 
     def native_settings(self, group: dict[str, Any], step: int) -> dict[str, Any]:
-        """As :meth:`ProxyOptimizer.native_settings`."""
+        """The settings by their native names."""
         return {name: float(group[name]) for name in ("lr", "weight_decay", "eps")}

@@ -18,29 +18,29 @@ class ProxyAdamW(ProxyOptimizer):
     Parameters
     ----------
     losses : loss, or list of losses or of dict
-        Whose proxies are trained: a loss of :mod:`robustdml_ops.losses` with proxies, or for groups
-        ``{"loss": loss, "lr": …}`` with settings of their own. Other parameters, of the model or of the loss, belong to
+        The losses whose proxies are trained: of :mod:`robustdml_ops.losses`, or for groups with settings of
+        their own ``{"loss": loss, "lr": …}``. Other parameters, of the model or of the loss, belong to
         an optimiser of their own.
     lr, betas, eps, weight_decay
         η, (β₁, β₂), ε and λ. Schedulers set ``lr``: it is read when the sweep takes its step.
     scale : float
-        dL/dloss: what the loss is multiplied with before backward, which refuses another factor. Where it varies, set
-        this attribute before each loss.
+        dL/dloss, the factor of the loss in what backward starts from; another factor raises. Where it varies, set this
+        attribute before each loss.
     moments : torch.float32 or torch.bfloat16
         Type of m and v; the first is that of the proxies. bfloat16 is rounded at random, and halves their memory.
     seed : int
-        Of that rounding. A run of the same seed has the same bits.
+        Seed of that rounding: the same seed gives the same bits.
 
     Raises
     ------
     TypeError, ValueError
-        What is no loss with proxies; settings out of range; proxies that another of these optimisers has.
+        An argument that is no loss with proxies; a setting out of range; proxies bound to another optimiser.
 
     Notes
     -----
-    Nothing of the size of the proxies exists but themselves, m and v, ``state[proxies]["exp_avg"]`` and
+    Only the proxies, m and v take memory of the size of the proxies. m and v are ``state[proxies]["exp_avg"]`` and
     ``["exp_avg_sq"]`` as in torch.optim.AdamW, whose ``state_dict`` this one loads, and back. Proxies are of float32 or
-    float64. What does not go together with a step within the sweep is refused: see docs/optimizers.md.
+    float64. docs/optimizers.md lists what a step within the sweep can't be combined with; it raises.
 
     Source: Loshchilov, Hutter, "Decoupled Weight Decay Regularization", ICLR 2019, Algorithm 2.
 
@@ -73,15 +73,8 @@ class ProxyAdamW(ProxyOptimizer):
         moments: torch.dtype = torch.float32,
         seed: int = 0,
     ) -> None:
-        settings = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "moments": moments,
-            "seed": seed,
-        }
-        super().__init__(losses, scale, settings)
+        settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(losses, scale, {**settings, "moments": moments, "seed": seed})
 
     def _check(self, group: dict[str, Any]) -> None:
         beta1, beta2 = group["betas"]
@@ -93,7 +86,7 @@ class ProxyAdamW(ProxyOptimizer):
     def formula(
         self, group: dict[str, Any], step: int, P: Tensor, moments: tuple[Tensor, ...], G: Tensor
     ) -> tuple[Tensor, ...]:
-        """As :meth:`ProxyOptimizer.formula`."""
+        """The formula above."""
         beta1, beta2 = group["betas"]
         settings = self.native_settings(group, step)
         m = torch.lerp(moments[0], G, 1 - beta1)
@@ -103,7 +96,7 @@ class ProxyAdamW(ProxyOptimizer):
         return kept.addcdiv_(m, denominator, value=-settings["step_size"]), m, v
 
     def native_settings(self, group: dict[str, Any], step: int) -> dict[str, Any]:
-        """As :meth:`ProxyOptimizer.native_settings`."""
+        """The settings by their native names."""
         (beta1, beta2), lr = group["betas"], float(group["lr"])
         return {
             "lr": lr,

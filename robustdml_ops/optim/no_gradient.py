@@ -1,4 +1,4 @@
-"""What stands in ``.grad`` of proxies that were updated within a sweep: whoever asks it for a value is told why not."""
+"""A placeholder in ``.grad`` of proxies that were updated within a sweep, which raises when it is used."""
 
 from typing import Any
 
@@ -8,26 +8,25 @@ from torch import Tensor
 class NoGradient(Tensor):
     """A tensor without memory, of the shape of the proxies, on which every operation raises.
 
-    So clipping by a norm over all parameters, another optimiser's step, a second gradient that is to be added, a loss
-    scaler's division and DDP's mean over processes end with a sentence, where they would otherwise pass the proxies
-    over without a word.
+    Clipping by a norm over all parameters, another optimiser's step, the sum with a second gradient, a loss scaler's
+    division and DDP's mean over processes then raise, where with None they would silently skip the proxies.
     """
 
     @staticmethod
     def __new__(cls, like: Tensor) -> "NoGradient":
-        """Of the shape, type and device of ``like``."""
+        """A placeholder of the shape, type and device of ``like``."""
         made: NoGradient = Tensor._make_wrapper_subclass(
             cls, like.shape, strides=like.stride(), dtype=like.dtype, device=like.device
         )
         return made
 
     def __repr__(self) -> str:  # type: ignore[override]
-        """Return what it stands for."""
+        """The shape."""
         return f"NoGradient(size={tuple(self.shape)}, taken within the sweep)"
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """Raise, whatever the operation."""
+        """Raise for every operation."""
         raise RuntimeError(
             f"{func} asks for the gradient of proxies that were updated within the sweep of their loss, and no such "
             "gradient exists. Leave the proxies out of torch.nn.utils.clip_grad_norm_, of other optimisers, of other "
@@ -37,5 +36,5 @@ class NoGradient(Tensor):
 
 
 def stands_for_none(gradient: Tensor | None) -> bool:
-    """Whether ``.grad`` holds nothing that somebody made."""
+    """Whether ``.grad`` is None or the placeholder."""
     return gradient is None or isinstance(gradient, NoGradient)

@@ -1,7 +1,7 @@
-"""What the optimisers of proxies share: they are bound to losses, and ``step()`` confirms what a sweep has done."""
+"""The base class of the optimisers: it binds losses, and ``step()`` confirms the update that a sweep has made."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from robustdml_ops.engine.proxy_update import bind, owner_of
 from robustdml_ops.engine.validation import check_local, check_number, check_positive
 from robustdml_ops.losses.families.metric_loss import MetricLoss
-from robustdml_ops.optim.sharded import is_sharded, local_of, part_like, shard_like
-from robustdml_ops.optim.step import ProxyStep
+from robustdml_ops.optim.sharded import is_sharded, local_of, shard_like, shard_loaded
+from robustdml_ops.optim.step import ProxyStep, UpdateRule
 
 Losses = nn.Module | Iterable[nn.Module | dict[str, Any]]
 
 
-class ProxyOptimizer(torch.optim.Optimizer):
+class ProxyOptimizer(UpdateRule, torch.optim.Optimizer):
     """Base class of the optimisers of this package; a subclass has the formula.
 
     The proxies of a bound loss are updated by the loss itself: the Proxy-Anchor family does it in its forward, which
@@ -23,16 +23,12 @@ class ProxyOptimizer(torch.optim.Optimizer):
     A loss in eval mode, under ``torch.no_grad()``, and a copy of a loss update nothing.
     """
 
-    kind: ClassVar[str]  # its name in the native module
-    moment_names: ClassVar[tuple[str, ...]]  # in ``state``, in the order of the formula
-    by_row: ClassVar[bool] = False  # whether a moment is a number a row
-
     def __init__(self, losses: Losses, scale: float, defaults: dict[str, Any]) -> None:
         check_positive(scale=scale)
         self.scale = float(scale)
         self._steps: list[ProxyStep] = []
-        given = [losses] if isinstance(losses, nn.Module | Tensor) else list(losses)
-        groups = [group if isinstance(group, dict) else {"loss": group} for group in given]
+        several = [losses] if isinstance(losses, nn.Module | Tensor) else list(losses)
+        groups = [group if isinstance(group, dict) else {"loss": group} for group in several]
         super().__init__(groups, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -43,7 +39,7 @@ class ProxyOptimizer(torch.optim.Optimizer):
         self._check({**self.defaults, **group})
         group["params"] = [parameter]
         super().add_param_group(group)
-        # Now, and not at the first step: checkpoints find it, and a lack of memory shows at once.
+        # Allocate the state now: a checkpoint has it, and a lack of memory shows before training.
         local, matrix = local_of(parameter), loss._class_matrix()
         assert matrix is not None
         rows, here = len(matrix), loss.shards.range()
@@ -86,16 +82,16 @@ class ProxyOptimizer(torch.optim.Optimizer):
         return loss
 
     def abandon(self) -> None:
-        """Give up a batch that will have no ``step()``, as after an error; what a sweep has updated stays so."""
+        """Give up a batch that will have no ``step()``, as after an error; updates that were made stay."""
         for step in self._steps:
             step.close()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Let go of what stands in ``.grad``; updates are not undone."""
+        """Set ``.grad`` to None; updates are not undone."""
         super().zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """As of any optimiser; the type of moments is given by its name, since checkpoints know no types."""
+        """The state of a torch optimiser; the dtype of moments is a string, which every checkpoint format can store."""
         state: dict[str, Any] = super().state_dict()
         for group in state["param_groups"]:
             if "moments" in group:
@@ -103,7 +99,7 @@ class ProxyOptimizer(torch.optim.Optimizer):
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """As of any optimiser; moments keep the type that this one was made with.
+        """Load the state of a torch optimiser; moments keep the dtype of this optimiser.
 
         Raises
         ------
@@ -120,7 +116,7 @@ class ProxyOptimizer(torch.optim.Optimizer):
         for step, state in zip(self._steps, own, strict=True):
             loaded = self.state[step.parameter]
             for name, value in state.items():
-                value.copy_(part_like(value, torch.as_tensor(loaded[name])))
+                value.copy_(shard_loaded(value, torch.as_tensor(loaded[name])))
             self.state[step.parameter] = state
         for group, dtype in zip(self.param_groups, moments, strict=True):
             if dtype is not None:
@@ -132,7 +128,7 @@ class ProxyOptimizer(torch.optim.Optimizer):
         raise TypeError(f"{self._name} is bound to its losses: save its state_dict(), and load that into a new one")
 
     def group_of(self, parameter: Tensor) -> dict[str, Any]:
-        """The settings of a parameter, as they are at this moment."""
+        """The current settings of ``parameter``."""
         return next(group for group in self.param_groups if group["params"][0] is parameter)
 
     @property
@@ -140,7 +136,7 @@ class ProxyOptimizer(torch.optim.Optimizer):
         return type(self).__name__
 
     def _checked(self, loss: object) -> MetricLoss:
-        """A loss whose proxies can be bound."""
+        """``loss``, or an error where its proxies can't be bound."""
         parameter = loss._class_parameter() if isinstance(loss, MetricLoss) else None
         if not isinstance(loss, MetricLoss) or parameter is None:
             raise TypeError(
@@ -179,22 +175,12 @@ class ProxyOptimizer(torch.optim.Optimizer):
         check_settings(group)
 
     def _moments(self, group: dict[str, Any], parameter: Tensor, rows: int) -> dict[str, Tensor]:
-        """State before the first step: of the shape and strides of the parameter, or a number for each row."""
-        raise NotImplementedError
-
-    def formula(
-        self, group: dict[str, Any], step: int, P: Tensor, moments: tuple[Tensor, ...], G: Tensor
-    ) -> tuple[Tensor, ...]:
-        """P (c, D) and its moments after step number ``step`` ≥ 1, in the type of P, with the gradient G (c, D)."""
-        raise NotImplementedError
-
-    def native_settings(self, group: dict[str, Any], step: int) -> dict[str, Any]:
-        """The settings of a step by their names in the native module."""
+        """The state before the first step: tensors like ``parameter``, or of one number a row."""
         raise NotImplementedError
 
 
 def check_settings(group: Mapping[str, Any], **closed: float) -> None:
-    """Learning rate, weight decay and ε are finite and not negative; those in ``closed`` lie in [0, 1)."""
+    """Raise where a number is negative or not finite, or one of ``closed`` is not in [0, 1)."""
     for name in ("lr", "weight_decay", "eps", "initial_accumulator_value"):
         value = group.get(name, 0.0)
         check_number(name, float(value) if isinstance(value, Tensor) else value)
@@ -215,7 +201,7 @@ def check_settings(group: Mapping[str, Any], **closed: float) -> None:
 
 
 def moment_like(group: Mapping[str, Any], P: Tensor) -> Tensor:
-    """Zeros of the shape and strides of P, in the type that the group asks for."""
+    """Zeros of the shape and strides of P, in the dtype of ``group["moments"]``."""
     dtype = torch.bfloat16 if group["moments"] == torch.bfloat16 else P.dtype
     return torch.empty_strided(P.shape, P.stride(), dtype=dtype, device=P.device).zero_()
 

@@ -1,6 +1,6 @@
-"""Rounding to bfloat16 at random: up as often as a number is above its lower neighbour, so that sums stay right.
+"""Stochastic rounding to bfloat16: up with a probability that keeps the mean.
 
-A moment that changes by less than half of its last digit, as AdamW's second one does at β₂ = 0.999, would otherwise
+With round-to-nearest a moment that changes by less than half of its last digit a step (AdamW's v at β₂ = 0.999) would
 never change. The random bits are a function of seed, step and place (``csrc/math/counter_random.h``): runs repeat.
 """
 
@@ -18,7 +18,7 @@ def step_key(seed: int, parameter: int, step: int) -> int:
 
 
 def key_from(key: int, place: int) -> int:
-    """Key of the same stream from ``place`` on: what stands first there."""
+    """Key of the same stream from word ``place`` on."""
     return (key + place * _GOLDEN) % (1 << 64)
 
 
@@ -31,12 +31,12 @@ def random_bits(key: int, places: Tensor) -> Tensor:
 
 
 def _shifted(z: Tensor, bits: int) -> Tensor:
-    """Shifted right, with zeros coming in."""
+    """A logical right shift."""
     return (z >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def round_at_random(values: Tensor, bits: Tensor) -> Tensor:
-    """``values`` as bfloat16; of ``bits``, int64, the lowest 16 are taken."""
+    """``values`` as bfloat16, rounded by the lowest 16 of ``bits`` (int64)."""
     whole = values.float().view(torch.int32).long() & 0xFFFFFFFF
     upper = ((whole + (bits & 0xFFFF)) >> 16) & 0xFFFF
     return (upper << 16).to(torch.int32).view(torch.float32).to(torch.bfloat16)

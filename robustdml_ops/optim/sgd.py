@@ -56,16 +56,8 @@ class ProxySGD(ProxyOptimizer):
         moments: torch.dtype = torch.float32,
         seed: int = 0,
     ) -> None:
-        settings = {
-            "lr": lr,
-            "momentum": momentum,
-            "dampening": dampening,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-            "moments": moments,
-            "seed": seed,
-        }
-        super().__init__(losses, scale, settings)
+        settings = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
+        super().__init__(losses, scale, {**settings, "nesterov": nesterov, "moments": moments, "seed": seed})
 
     def _check(self, group: dict[str, Any]) -> None:
         check_settings(group, momentum=group["momentum"], dampening=group["dampening"])
@@ -81,7 +73,7 @@ class ProxySGD(ProxyOptimizer):
     def formula(
         self, group: dict[str, Any], step: int, P: Tensor, moments: tuple[Tensor, ...], G: Tensor
     ) -> tuple[Tensor, ...]:
-        """As :meth:`ProxyOptimizer.formula`."""
+        """The formula above."""
         g, lr = G + group["weight_decay"] * P, float(group["lr"])
         if not moments:
             return (P - lr * g,)
@@ -90,6 +82,6 @@ class ProxySGD(ProxyOptimizer):
         return P - lr * (g + momentum * m if group["nesterov"] else m), m
 
     def native_settings(self, group: dict[str, Any], step: int) -> dict[str, Any]:
-        """As :meth:`ProxyOptimizer.native_settings`."""
+        """The settings by their native names."""
         numbers = {name: float(group[name]) for name in ("lr", "weight_decay", "momentum", "dampening")}
         return {**numbers, "nesterov": bool(group["nesterov"]), "first_step": step == 1}

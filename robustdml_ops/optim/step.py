@@ -1,8 +1,8 @@
-"""The step on one parameter: what a sweep is given of an optimiser, and what it has done since the last ``step()``."""
+"""The step of an optimiser on one parameter, which a sweep takes and ``step()`` confirms."""
 
 import math
 import weakref
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,57 +15,60 @@ from robustdml_ops.optim.no_gradient import NoGradient, stands_for_none
 from robustdml_ops.optim.rounding import key_from, random_bits, round_at_random, step_key
 from robustdml_ops.optim.sharded import is_sharded, local_of
 
-# Rows whose lengths are looked at together: some numbers of each row are made for that.
-_LOOKED_AT = 1 << 16
+# Rows checked at a time, which bounds the memory of the check.
+_ROWS_CHECKED = 1 << 16
 
 
-class Formula(Protocol):
-    """What a step asks of its optimiser."""
+class UpdateRule:
+    """The arithmetic of an optimiser: one step on some rows, for the eager sweep and for the native module."""
 
     kind: ClassVar[str]  # its name in the native module
-    moment_names: ClassVar[tuple[str, ...]]  # in the order of the formula
-    by_row: ClassVar[bool]  # whether a moment is a number a row
+    moment_names: ClassVar[tuple[str, ...]]  # in ``state``, in the order of the formula
+    by_row: ClassVar[bool] = False  # whether a moment is a number a row
     scale: float
     state: Any
 
     def group_of(self, parameter: Tensor) -> dict[str, Any]:
-        """The settings of a parameter, as they are at this moment."""
+        """The current settings of ``parameter``."""
+        raise NotImplementedError
 
     def formula(
         self, group: dict[str, Any], step: int, P: Tensor, moments: tuple[Tensor, ...], G: Tensor
     ) -> tuple[Tensor, ...]:
         """P (c, D) and its moments after step number ``step`` ≥ 1, in the type of P, with the gradient G (c, D)."""
+        raise NotImplementedError
 
     def native_settings(self, group: dict[str, Any], step: int) -> dict[str, Any]:
         """The settings of a step by their names in the native module."""
+        raise NotImplementedError
 
 
 class ProxyStep(ProxyUpdate):
-    """The step of ``optimizer`` on its parameter number ``number``, of which ``before`` elements precede those here."""
+    """The step of ``optimizer`` on its parameter ``number``; ``before`` elements of it belong to earlier shards."""
 
-    def __init__(self, optimizer: Formula, parameter: Tensor, number: int, before: int = 0) -> None:
-        # Weakly: an optimiser that nobody holds any more is to be gone, and its parameter free for another.
+    def __init__(self, optimizer: UpdateRule, parameter: Tensor, number: int, before: int = 0) -> None:
+        # A weak reference: a deleted optimiser frees its parameter for another one.
         self._optimizer = weakref.ref(optimizer)
         self.parameter, self.local = parameter, parameter
         if is_sharded(parameter):
             self.local = local_of(parameter).detach().requires_grad_()
         self.number, self.before = number, before
         self.swept = self.confirmed = False
-        self._known_version: int | None = None  # of the parameter when its values were seen to be good
+        self._known_version: int | None = None  # of the parameter when its values were last checked
         self._skipped: list[Tensor] = []
 
     @property
-    def optimizer(self) -> Formula | None:
-        """Whose step it is; None where that is gone."""
+    def optimizer(self) -> UpdateRule | None:
+        """The optimiser; None after it was deleted."""
         return self._optimizer()
 
     @property
     def loss_scale(self) -> float:  # type: ignore[override]
-        """As :class:`ProxyUpdate`."""
+        """The scale of the optimiser."""
         return self._alive().scale
 
     def begin(self, proxies: Tensor, rows: Tensor | None = None) -> None:
-        """As :meth:`ProxyUpdate.begin`."""
+        """Raise where no step can be taken; prepare the settings and moments of this one."""
         if is_recorded(self.local.device):
             raise RuntimeError(
                 "a CUDA graph is being recorded, and would repeat this step with the number and the rate that it has "
@@ -82,7 +85,6 @@ class ProxyStep(ProxyUpdate):
         self._check_moments()
         if self.local._version != self._known_version:
             _check_values(proxies)
-        # Known again once the sweep is through.
         self._known_version = None
         self._skipped = []
         self._matrix, self._rows = proxies.detach(), rows
@@ -94,7 +96,7 @@ class ProxyStep(ProxyUpdate):
         self._key = key_from(step_key(self._group.get("seed", 0), self.number, self._step), self.before)
 
     def take(self, first: int, G: Tensor) -> None:
-        """As :meth:`ProxyUpdate.take`."""
+        """Step on the rows from ``first`` on by the formula; skip a chunk whose gradient has NaN or inf."""
         G = G.to(self._matrix.dtype)
         finite: Tensor | None = None
         if G.device.type != "cpu":
@@ -115,7 +117,7 @@ class ProxyStep(ProxyUpdate):
             self._skipped.append(~finite)
 
     def native(self, chunks: int) -> Any:
-        """As :meth:`ProxyUpdate.native`."""
+        """The step as the native module's struct."""
         optimizer = self._alive()
         self._skipped = [torch.zeros(chunks, dtype=torch.bool)]
         moments = dict(zip(("M1", "M2"), (moment.data_ptr() for moment in self._moments), strict=False))
@@ -130,8 +132,8 @@ class ProxyStep(ProxyUpdate):
         )
 
     def finish(self) -> None:
-        """As :meth:`ProxyUpdate.finish`."""
-        # The native module writes by address: autograd is told here.
+        """Count the step; on the CPU raise where a chunk was skipped."""
+        # The native module writes by address, which autograd's version counter does not see.
         torch.autograd.graph.increment_version(self.local)
         self._alive().state[self.parameter]["step"] += 1
         self.swept, self._moments = True, ()
@@ -146,7 +148,7 @@ class ProxyStep(ProxyUpdate):
             )
 
     def check_factor(self, upstream: Tensor) -> None:
-        """As :meth:`ProxyUpdate.check_factor`."""
+        """Raise where dL/dloss is not the scale."""
         scale = self.loss_scale
         if upstream.device.type != "cpu":
             torch._assert_async(upstream == scale, "the loss has another factor than the scale of its optimiser")
@@ -163,7 +165,7 @@ class ProxyStep(ProxyUpdate):
             )
 
     def confirm(self, upstream: Tensor | None = None) -> None:
-        """As :meth:`ProxyUpdate.confirm`."""
+        """Mark that backward has come, and leave a placeholder in ``.grad``."""
         if upstream is not None:
             self.check_factor(upstream)
         self.check_gradient()
@@ -171,7 +173,7 @@ class ProxyStep(ProxyUpdate):
         self.parameter.grad = NoGradient(self.parameter)
 
     def check_version(self, version: int) -> None:
-        """As :meth:`ProxyUpdate.check_version`."""
+        """Raise where the proxies have changed since the forward."""
         if self.local._version != version:
             raise RuntimeError(
                 "the proxies have been updated since this loss was computed: call backward once, before the next loss "
@@ -179,7 +181,7 @@ class ProxyStep(ProxyUpdate):
             )
 
     def check_gradient(self) -> None:
-        """Raise where something else has made a gradient of the proxies."""
+        """Raise where the proxies have a gradient from elsewhere."""
         if not stands_for_none(self.parameter.grad):
             raise RuntimeError(
                 "the proxies have a gradient that did not come from a sweep that updates them: it is of a loss in eval "
@@ -188,19 +190,19 @@ class ProxyStep(ProxyUpdate):
             )
 
     def close(self) -> None:
-        """The step is over."""
+        """End the step: the next sweep may update."""
         self.swept = self.confirmed = False
         if isinstance(self.parameter.grad, NoGradient):
             self.parameter.grad = None
 
-    def _alive(self) -> Formula:
+    def _alive(self) -> UpdateRule:
         optimizer = self.optimizer
         if optimizer is None:
             raise RuntimeError("the optimiser of these proxies is gone: keep it, or compute the loss anew")
         return optimizer
 
     def _check_moments(self) -> None:
-        """Raise where the parameter has been moved or widened since its moments were made."""
+        """Raise where the parameter was moved or converted since its moments were made."""
         P, optimizer = local_of(self.parameter), self._alive()
         for name in optimizer.moment_names:
             moment = optimizer.state[self.parameter].get(name)
@@ -217,29 +219,29 @@ class ProxyStep(ProxyUpdate):
                 )
 
     def _by_rows(self, moment: Tensor) -> Tensor:
-        """A moment as the sweep sees the proxies: (C, D), or a number for each row."""
+        """A moment in the layout of the matrix: (C, D), or (C,)."""
         if self._alive().by_row:
             return moment.view(-1)
         return moment.as_strided(self._matrix.shape, self._matrix.stride())
 
     def _places(self, rows: slice | Tensor) -> Tensor:
-        """Where the elements of ``rows`` lie in the parameter's memory, (c, D): whose random numbers they take."""
+        """Offsets (c, D) of the elements of ``rows`` in the parameter's memory, which number their random words."""
         device, (by_row, by_column) = self._matrix.device, self._matrix.stride()
         numbers = torch.arange(rows.start, rows.stop, device=device) if isinstance(rows, slice) else rows
         return numbers[:, None] * by_row + torch.arange(self._matrix.shape[1], device=device) * by_column
 
 
 def is_recorded(device: torch.device) -> bool:
-    """Whether what is asked of the device goes into a CUDA graph."""
+    """Whether the current stream is captured into a CUDA graph."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def _check_values(proxies: Tensor) -> None:
-    """Raise where proxies, on the CPU, have NaN or inf, or are so short that their gradient may be beyond the type."""
+    """On the CPU, raise where a proxy has NaN or inf, or is so short that its gradient may overflow."""
     if proxies.device.type != "cpu":
         return
-    for first in range(0, len(proxies), _LOOKED_AT):
-        inverse = inverse_lengths(proxies.detach()[first : first + _LOOKED_AT])
+    for first in range(0, len(proxies), _ROWS_CHECKED):
+        inverse = inverse_lengths(proxies.detach()[first : first + _ROWS_CHECKED])
         bad = ~(inverse <= 1 / SHORTEST[proxies.dtype])
         if bad.any():
             row = int(bad.nonzero()[0])

@@ -1,6 +1,6 @@
-"""Lambert's W and the two confidences that are made of it: ProcSim's, and SuperLoss.
+"""Lambert's W, ProcSim's confidence and SuperLoss.
 
-All compute elementwise in float64 where the first argument is float64, else in float32, and return that type.
+All are elementwise; they compute in float64 where the first argument is float64, else in float32, and return that type.
 """
 
 import math
@@ -20,7 +20,7 @@ def lambertw(x: Tensor, *, backend: str | None = None) -> Tensor:
     Parameters
     ----------
     x : Tensor
-        Any shape, floating point, x ≥ −1/e. What the type rounds −1/e to counts as −1/e.
+        Any shape, floating point, x ≥ −1/e (as the type rounds it).
     backend : str, optional
         ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device.
 
@@ -33,7 +33,7 @@ def lambertw(x: Tensor, *, backend: str | None = None) -> Tensor:
     Raises
     ------
     ValueError
-        On the CPU an x below −1/e; on a GPU, where a look at the values would stall the stream, W is NaN there.
+        On the CPU an x below −1/e. On a GPU, where the check would stall the stream, W is NaN instead.
 
     Notes
     -----
@@ -100,7 +100,7 @@ def confidence(losses: Tensor, threshold: Tensor | float, lam: float, *, backend
 
 
 def superloss(losses: Tensor, tau: Tensor | float, lam: float, *, backend: str | None = None) -> Tensor:
-    """Least (ℓ − τ)σ + λ log²σ over 0 < σ ≤ e. Its derivative in ℓ is that σ, the envelope theorem says.
+    """Minimum of (ℓ − τ)σ + λ log²σ over 0 < σ ≤ e. By the envelope theorem dvalue/dℓ = σ.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def superloss(losses: Tensor, tau: Tensor | float, lam: float, *, backend: str |
 
 
 def _check_branch(x: Tensor) -> None:
-    """On the CPU, no x below −1/e as its type rounds it."""
+    """On the CPU, raise where x is below −1/e rounded to its type."""
     if x.device.type != "cpu" or has_no_values(x):
         return
     below = x < torch.tensor(-1 / math.e, dtype=x.dtype)
@@ -160,7 +160,7 @@ def _check_branch(x: Tensor) -> None:
 
 
 def check_lam(lam: float, dtype: torch.dtype) -> None:
-    """λ is a positive number, and so is 2λ in the compute type."""
+    """Raise unless λ and 2λ are positive numbers of the compute type."""
     limits = torch.finfo(dtype)
     # An integer may be too large for float(); NumPy's float32 warns where it meets the limits of float64.
     if not is_number(lam) or not limits.tiny <= (lam if isinstance(lam, int) else float(lam)) <= limits.max / 2:
@@ -179,7 +179,7 @@ def _check_pair(losses: Tensor, threshold: Tensor | float, name: str, lam: float
     check_local(name, threshold)
     check_same_device(losses=losses, **{name: threshold})
     if threshold.numel() == 1:
-        threshold = threshold.reshape((1,) * losses.dim())  # more dimensions would become those of the result
+        threshold = threshold.reshape((1,) * losses.dim())  # its dimensions must not add to the result's
     else:
         try:
             threshold = threshold.expand(losses.shape)

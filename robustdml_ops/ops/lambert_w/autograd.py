@@ -1,4 +1,4 @@
-"""The one way of Lambert's W and SuperLoss through autograd; compiled graphs hold the registered ops below."""
+"""The derivatives of W and of SuperLoss, and the ops that stand for them in compiled graphs."""
 
 import math
 from typing import Any
@@ -26,7 +26,7 @@ def _backend(name: str, like: Tensor) -> LambertBackend:
 
 
 class LambertW(torch.autograd.Function):
-    """W, whose derivative is made of W itself, so that the second comes with it."""
+    """W. Its derivative is a differentiable expression of W, which gives the second derivative."""
 
     @staticmethod
     def forward(x: Tensor, backend: str) -> Tensor:
@@ -51,7 +51,7 @@ class LambertW(torch.autograd.Function):
 
 
 class SuperLossMinimum(torch.autograd.Function):
-    """Least (ℓ − τ)σ + λ log²σ over 0 < σ ≤ e, and the σ where it lies, which is its derivative in ℓ."""
+    """min (ℓ − τ)σ + λ log²σ over 0 < σ ≤ e, and its argmin σ, which is dvalue/dℓ."""
 
     @staticmethod
     def forward(losses: Tensor, tau: Tensor, lam: float, backend: str) -> tuple[Tensor, Tensor]:
@@ -72,7 +72,7 @@ class SuperLossMinimum(torch.autograd.Function):
         """Upstream times σ."""
         losses, tau, sigma = ctx.saved_tensors
         if torch.is_grad_enabled() and not has_no_values(losses):
-            # σ once more, by a function that knows its derivative; below the clamp σ is the constant e.
+            # Recompute σ differentiably, for the second derivative; below the clamp it is the constant e.
             lam, backend = ctx.settings
             x = ((losses - tau) / (2 * lam)).clamp(min=-1 / math.e)
             sigma = torch.exp(-LambertW.apply(x, backend))  # type: ignore[no-untyped-call]
@@ -88,7 +88,7 @@ def sigma_of(losses: Tensor, threshold: Tensor, lam: float, backend: str) -> Ten
 
 @registered_op("robustdml_ops::lambertw")
 def lambertw_op(x: Tensor, backend: str) -> Tensor:
-    """See :func:`robustdml_ops.ops.lambertw`."""
+    """``lambertw`` in compiled graphs."""
     return _backend(backend, x).lambert_w(x)
 
 
@@ -99,7 +99,7 @@ def _(x: Tensor, backend: str) -> Tensor:
 
 @registered_op("robustdml_ops::confidence")
 def confidence_op(losses: Tensor, threshold: Tensor, lam: float, backend: str) -> Tensor:
-    """See :func:`robustdml_ops.ops.confidence`."""
+    """``confidence`` in compiled graphs."""
     return _backend(backend, losses).confidence(losses, threshold, lam)
 
 
@@ -110,7 +110,7 @@ def _(losses: Tensor, threshold: Tensor, lam: float, backend: str) -> Tensor:
 
 @registered_op("robustdml_ops::superloss")
 def superloss_op(losses: Tensor, tau: Tensor, lam: float, backend: str) -> tuple[Tensor, Tensor]:
-    """See :func:`robustdml_ops.ops.superloss`; also returns σ."""
+    """``superloss`` and σ in compiled graphs."""
     return _backend(backend, losses).superloss(losses, tau, lam)
 
 

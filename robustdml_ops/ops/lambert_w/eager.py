@@ -7,10 +7,10 @@ from torch import Tensor
 
 from robustdml_ops.ops.lambert_w.problem import LambertBackend
 
-# 1/e as the type rounds it, and what is left.
+# 1/e rounded to the type, and the remainder.
 _BRANCH = {torch.float64: (0.36787944117144233, -1.2428753672788363e-17), torch.float32: (0.36787945, -9.1497552e-9)}
 _SERIES_TERMS = {torch.float64: 17, torch.float32: 10}
-_STEPS = {torch.float64: (2, 2), torch.float32: (1, 1)}  # of Halley's and of Fritsch's iteration
+_STEPS = {torch.float64: (2, 2), torch.float32: (1, 1)}  # steps of Halley's and of Fritsch's iteration
 _TINY = {torch.float64: 1e-5, torch.float32: 1e-3}
 
 
@@ -18,17 +18,17 @@ class EagerLambertW(LambertBackend):
     """On every device, without a compiler."""
 
     def lambert_w(self, x: Tensor) -> Tensor:
-        """As :meth:`LambertBackend.lambert_w`."""
+        """W(x)."""
         return _with_sigma(x)[0]
 
     def confidence(self, losses: Tensor, threshold: Tensor, lam: float) -> Tensor:
-        """As :meth:`LambertBackend.confidence`."""
+        """σ."""
         above = losses > threshold
         sigma = _with_sigma(torch.where(above, (losses - threshold) / (2 * lam), 0))[1]
         return torch.where(losses.isnan() | threshold.isnan(), torch.nan, sigma)
 
     def superloss(self, losses: Tensor, tau: Tensor, lam: float) -> tuple[Tensor, Tensor]:
-        """As :meth:`LambertBackend.superloss`."""
+        """The minimum and σ."""
         excess = losses - tau
         x = excess / (2 * lam)
         branch = -_BRANCH[x.dtype][0]
@@ -73,7 +73,7 @@ def _near_branch(x: Tensor) -> Tensor:
 
 def _beyond_branch(x: Tensor) -> Tensor:
     """W for finite x ≥ −1/4 that is not tiny."""
-    # The start of an iteration, which forgives the clamp: PyTorch 2.6 has log1p(x) = inf near the type's largest.
+    # PyTorch 2.6 has log1p(x) = inf near the type's largest number; a start of the iteration need not be exact.
     log1p = torch.log1p(x.clamp(max=torch.finfo(x.dtype).max / 32))
     w = log1p * (1 - torch.log1p(log1p) / (2 + log1p))
     for _ in range(_STEPS[x.dtype][1]):

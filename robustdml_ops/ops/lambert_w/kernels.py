@@ -15,7 +15,7 @@ BRANCH_SERIES = tl.constexpr(tuple((k + 1) / math.factorial(k + 2) for k in rang
 def branch_point(
     like,  # compute dtype, in
 ):
-    """−1/e rounded to the type, and what 1/e has beyond."""
+    """−1/e rounded to the type, and the remainder."""
     DOUBLE: tl.constexpr = like.dtype == tl.float64
     point = tl.full((), -0.36787944117144233 if DOUBLE else -0.36787945, like.dtype)
     return point, tl.full((), -1.2428753672788363e-17 if DOUBLE else -9.1497552e-09, like.dtype)
@@ -150,7 +150,7 @@ def superloss(
     weight = tl.load(lam) + tl.zeros_like(loss)
     x = divide(excess, 2.0 * weight)
     least = branch_point(x)[0]
-    w, share = w_and_sigma(tl.where(x < least, least, x), True)
+    w, sigma_of_x = w_and_sigma(tl.where(x < least, least, x), True)
     e = tl.full((), 2.7182818284590452354, x.dtype)
     tl.store(values + places, tl.where(x < least, excess * e + weight, weight * w * (w + 2.0)), mask=places < count)
-    tl.store(sigma + places, tl.where(x < least, e, share), mask=places < count)
+    tl.store(sigma + places, tl.where(x < least, e, sigma_of_x), mask=places < count)

@@ -1,6 +1,6 @@
 """Otsu's threshold: the cut of a batch of losses into two groups with the least variance inside them.
 
-:func:`otsu_threshold` finds it for any use; :func:`otsu_confidence` with ProcSim's confidences, by one call.
+:func:`otsu_confidence` computes it together with ProcSim's confidences.
 """
 
 import torch
@@ -27,9 +27,9 @@ def otsu_threshold(losses: Tensor, min_group: int = 2, dim: int = -1, *, backend
     losses : Tensor
         Floating point, any shape but (); computed in float64 where they are, else in float32.
     min_group : int
-        Least size of a group, at least 1.
+        Least number of losses in a group, at least 1.
     dim : int
-        The dimension that is a batch; every other one counts batches.
+        The dimension of the samples; the others are batch dimensions.
     backend : str, optional
         ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device. On a
         GPU the first two take one launch for up to 4096 losses (native, float32: 8192) and the way of ``"eager"``
@@ -47,7 +47,7 @@ def otsu_threshold(losses: Tensor, min_group: int = 2, dim: int = -1, *, backend
         - ``low_mean``, ``high_mean``: means of the groups. Where there is no cut both are the mean of all finite
           losses, and 0 if there is none.
         - ``found``: bool.
-        - ``excluded``: int64, how many are NaN or ±∞: they take no part in the cut.
+        - ``excluded``: int64, how many are NaN or ±∞: the cut leaves them out.
 
     Raises
     ------
@@ -103,8 +103,8 @@ def otsu_confidence(
     Returns
     -------
     tuple of Tensor
-        τ, (), and σ, (n,). Where there is no cut τ is ∞ and σ is 1. A loss that is NaN takes no part in the cut, and
-        its σ is NaN; that of ∞ is 0.
+        τ, (), and σ, (n,). Where there is no cut τ is ∞ and σ is 1. The cut leaves out
+        NaN and ∞; σ of NaN is NaN, σ of ∞ is 0.
 
     Raises
     ------
@@ -154,14 +154,14 @@ def _best_cut(values: Tensor, min_group: int, backend: str) -> OtsuCut:
     chosen = choose(BACKENDS, backend, values.device, values.dtype)
     if values.shape[-1] > 0:
         return chosen.otsu_cut(values, min_group)
-    # A NaN is left out: what remains is a row without values.
+    # A row of one NaN, which is left out, stands for an empty row.
     cut = chosen.otsu_cut(values.new_full((*values.shape[:-1], 1), torch.nan), min_group)
     return cut._replace(excluded=torch.zeros_like(cut.excluded))
 
 
 @registered_op("robustdml_ops::otsu")
 def otsu_op(values: Tensor, min_group: int, backend: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """What ``torch.compile`` sees; in eager mode nothing comes through here."""
+    """``otsu_threshold`` in compiled graphs."""
     return _best_cut(values, min_group, backend)
 
 

@@ -13,7 +13,7 @@ class EagerOtsu(OtsuBackend):
     """On every device, without a compiler."""
 
     def otsu_cut(self, values: Tensor, min_group: int) -> OtsuCut:
-        """As :meth:`OtsuBackend.otsu_cut`."""
+        """The best cut of every row."""
         length = values.shape[-1]
         finite = torch.isfinite(values)
         ordered = values.masked_fill(~finite, torch.inf).sort(dim=-1).values

@@ -35,7 +35,7 @@ def mean_of(
 
 @triton.jit
 def otsu(
-    values,  # (rows, n) float64 or float32, in; what is not finite is left out
+    values,  # (rows, n) float64 or float32, in; NaN and infinities are left out
     threshold,  # (rows,) as values, out
     low_mean,  # (rows,) as values, out
     high_mean,  # (rows,) as values, out
@@ -53,7 +53,7 @@ def otsu(
     is_finite = tl.abs(value) < float("inf")
     count = tl.sum(is_finite.to(tl.int64), 0)
     ordered = tl.sort(tl.where(is_finite, value, float("inf")))
-    # What is kept from here on decides how long a row may be: this mask, not the neighbours.
+    # Keep the mask instead of the neighbours: registers limit the length of a row.
     i = places + 1
     following = tl.gather(ordered, tl.where(i < BLOCK, i, places), 0)
     allowed = (ordered < following) & (i >= min_group) & (count - i >= min_group)
@@ -62,8 +62,8 @@ def otsu(
     finite = tl.where(inside, ordered, 0.0).to(tl.float64) * 0.5
     half_origin = tl.sum(tl.where((places == 0) & inside, finite, 0.0), 0)
     half_range = tl.sum(tl.where(places == count - 1, finite, 0.0), 0) - half_origin
-    room = 61 - exponent_of(count.to(tl.float64))
-    k = tl.where(room < 51, room, 51) - 1 - exponent_of(half_range)
+    bits = 61 - exponent_of(count.to(tl.float64))
+    k = tl.where(bits < 51, bits, 51) - 1 - exponent_of(half_range)
     first, second = power_of_two(k >> 1), power_of_two(k - (k >> 1))
     # Adding 1.5 · 2⁵² rounds to the nearest integer, and leaves it in the lowest bits.
     round_up = tl.full((), 6755399441055744.0, tl.float64)

@@ -15,7 +15,7 @@ class NativeOtsu(EagerOtsu):
     """On the CPU and on CUDA devices."""
 
     def otsu_cut(self, values: Tensor, min_group: int) -> OtsuCut:
-        """As :meth:`OtsuBackend.otsu_cut`."""
+        """The best cut of every row."""
         n = values.shape[-1]
         on_gpu = module.on_gpu(values)
         if on_gpu and n > LONGEST[values.dtype]:
@@ -31,7 +31,7 @@ class NativeOtsu(EagerOtsu):
         return cut
 
     def otsu_confidence(self, losses: Tensor, min_group: int, lam: float) -> tuple[Tensor, Tensor] | None:
-        """As :meth:`OtsuBackend.otsu_confidence`."""
+        """Fused on the CPU alone."""
         if module.on_gpu(losses):
             return None
         losses = losses.contiguous()

@@ -1,4 +1,4 @@
-"""What Otsu's cut of every row gives, memory for it, and what a backend provides."""
+"""The result of a cut, buffers for it, and the interface of the backends."""
 
 from typing import NamedTuple
 
@@ -14,11 +14,11 @@ class OtsuCut(NamedTuple):
     low_mean: Tensor  # as threshold; both are the mean of all finite values where there is no cut
     high_mean: Tensor  # as threshold
     found: Tensor  # bool
-    excluded: Tensor  # int64: NaN and infinities, which take no part
+    excluded: Tensor  # int64: number of NaN and infinities, which are left out
 
 
 def empty_cut(values: Tensor) -> OtsuCut:
-    """Memory for the cuts of ``values`` (..., n)."""
+    """Buffers for the cuts of ``values`` (..., n)."""
     shape, device = values.shape[:-1], values.device
     threshold, low_mean, high_mean = (torch.empty(shape, dtype=values.dtype, device=device) for _ in range(3))
     index, excluded = (torch.empty(shape, dtype=torch.int64, device=device) for _ in range(2))
@@ -27,14 +27,11 @@ def empty_cut(values: Tensor) -> OtsuCut:
 
 
 class OtsuBackend:
-    """What a backend provides for Otsu's cut."""
+    """The functions of a backend."""
 
     def otsu_cut(self, values: Tensor, min_group: int) -> OtsuCut:
         """Best cut of every row of ``values`` (..., n ≥ 1), float64 or float32; groups hold ``min_group`` at least."""
         raise NotImplementedError
 
     def otsu_confidence(self, losses: Tensor, min_group: int, lam: float) -> tuple[Tensor, Tensor] | None:
-        """Threshold () and ProcSim's confidences (n,) of ``losses`` (n,) at once.
-
-        Optional: None where the backend has no faster way than one after the other.
-        """
+        """Threshold () and ProcSim's confidences (n,) of ``losses`` (n,); None: not fused in this backend."""

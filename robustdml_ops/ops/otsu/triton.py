@@ -14,7 +14,7 @@ class TritonOtsu(EagerOtsu):
     """On CUDA devices; in Triton's interpreter also on the CPU."""
 
     def otsu_cut(self, values: Tensor, min_group: int) -> OtsuCut:
-        """As :meth:`OtsuBackend.otsu_cut`."""
+        """The best cut of every row."""
         n = values.shape[-1]
         if n > LONGEST:
             return super().otsu_cut(values, min_group)

@@ -23,10 +23,9 @@ from robustdml_ops.ops.self_paced.eager import EagerSelfPaced
 from robustdml_ops.ops.self_paced.native import NativeSelfPaced
 from robustdml_ops.ops.self_paced.problem import CoordinateDescent, SelfPacedBackend, SelfPacedTerms
 
-# Beyond it the product with a class's size may be no number of float64.
+# Beyond it the product with a class's size may overflow.
 MOST_MU = 1e100
 
-# Sequential work, always on the host.
 BACKENDS: dict[str, SelfPacedBackend] = {"native": NativeSelfPaced(), "eager": EagerSelfPaced()}
 
 
@@ -146,9 +145,9 @@ def self_paced_descent(
     weights, positive, negative, labels, lam, mu
         As in :func:`self_paced_sweep`.
     steps : int
-        The most it takes.
+        The most steps.
     tolerance : float
-        It stops where no weight can move downhill by more, N^c ∂L/∂w_a, projected.
+        Stop where the projected gradient N^c ∂L/∂w_a of every weight is below it.
 
     Returns
     -------

@@ -1,6 +1,6 @@
 """Projected descent along the exact gradient of the self-paced objective, on the host, in float64.
 
-NumPy: vectors of N are too short for a second thread to be worth waking it a dozen times a step.
+In NumPy: threads gain nothing on vectors of length N.
 """
 
 import numpy as np
@@ -38,8 +38,8 @@ class ScaledGradient:
 
     @property
     def lipschitz(self) -> float:
-        """A bound of the curvature: the largest sum of a row of the Hessian's magnitudes, scaled by N^c."""
-        # A row's sum over ξ is the gradient at w = 1 without λ and μ; the balance term's own is at most 4μ.
+        """A bound of the curvature: the largest row sum of |Hessian|, scaled by N^c."""
+        # The row sums of the ξ terms are the gradient at w = 1 without λ and μ; the balance term adds at most 4μ.
         without = self(np.ones_like(self.positive)) + self.lam
         return max(float(without.max()) + 4 * self.mu, float(np.finfo(np.float64).tiny))
 
@@ -51,7 +51,7 @@ def descend(gradient: ScaledGradient, w: Vector, steps: int, tolerance: float) -
     """From w (N,) in steps of 1 over the curvature, until no weight would move by more than ``tolerance`` of them."""
     rate = 1 / gradient.lipschitz
     for _ in range(steps):
-        with np.errstate(over="ignore"):  # where hardly anything curves a step may be infinite, and ends at 0 or 1
+        with np.errstate(over="ignore"):  # a small curvature gives an infinite step, which is clipped
             moved = np.clip(w - rate * gradient(w), 0, 1)
         change, w = float(np.abs(moved - w).max()), moved
         if change <= rate * tolerance:

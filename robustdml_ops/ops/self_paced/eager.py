@@ -1,6 +1,6 @@
-"""Algorithm 3 of self-paced metric learning in NumPy and Python: the native module's bits, at a hundredth of its pace.
+"""Algorithm 3 in NumPy and Python: the bits of the native module, a hundred times slower.
 
-What a step draws does not depend on the weights, so NumPy draws for many steps at once; the descent itself is a loop.
+The draws do not depend on the weights, so NumPy makes them for many steps at once; the descent is a Python loop.
 """
 
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class EagerSelfPaced(SelfPacedBackend):
     """On every device, without a compiler."""
 
     def coordinate_descent(self, terms: SelfPacedTerms, weights: Tensor, settings: CoordinateDescent) -> None:
-        """As :meth:`SelfPacedBackend.coordinate_descent`."""
+        """Algorithm 3, in place."""
         round_to = float if weights.dtype == torch.float64 else lambda value: float(np.float32(value))
         w, positive, negative = weights.tolist(), terms.positive.tolist(), terms.negative.tolist()
         classes, sizes, rates = terms.classes.tolist(), terms.sizes.tolist(), settings.rates.tolist()
@@ -40,7 +40,7 @@ class EagerSelfPaced(SelfPacedBackend):
 
         for first in range(0, settings.steps, _BLOCK):
             draws = _draw(terms, settings, first, min(_BLOCK, settings.steps - first))
-            for t, (a, chosen, counts) in enumerate(zip(*(part.tolist() for part in draws), strict=True), first):
+            for t, (a, chosen, counts) in enumerate(zip(*(drawn.tolist() for drawn in draws), strict=True), first):
                 c = classes[a]
                 G_p = mean(chosen[-1], counts[-1], positive, a)
                 G_n = G_b = 0.0
@@ -59,7 +59,7 @@ class EagerSelfPaced(SelfPacedBackend):
 
 
 class _Draws(NamedTuple):
-    """Of a block of steps; rows are P other classes and, last, the anchor's own."""
+    """Draws of a block of steps; the P + 1 rows are P other classes and, last, the anchor's own."""
 
     anchors: Integers  # (block,)
     chosen: Integers  # (block, P + 1, K)
@@ -74,7 +74,7 @@ def _draw(terms: SelfPacedTerms, settings: CoordinateDescent, first: int, block:
     anchors = scale_units(random_units(random_key(seed, 0), first, block), len(terms.order))
     own = terms.classes.numpy()[anchors]
 
-    # The anchor's class, and below its last sample, would be 0 … n − 2 with a hole: what is past the end fills it.
+    # To exclude the anchor's class (below: the anchor), draw from 0 … n − 2 and replace the excluded number by n − 1.
     class_units = random_units(random_key(seed, 1), first * P, block * P).reshape(block, P)
     others = _choose(list(class_units.T), np.full(block, C - 1), own, np.full(block, C - 1))
     rows = np.concatenate([others, own[:, None]], axis=1)
@@ -88,7 +88,7 @@ def _draw(terms: SelfPacedTerms, settings: CoordinateDescent, first: int, block:
 
 
 def _choose(units: list[NDArray[np.float64]], population: Integers, hole: Integers, filler: Integers) -> Integers:
-    """Without replacement (Floyd) of 0 … population − 1 with ``filler`` for ``hole``; (rows, K)."""
+    """Draw without replacement (Floyd) from 0 … population − 1, with ``filler`` in the place of ``hole``; (rows, K)."""
     K = len(units)
     chosen = np.full((len(population), K), -1)
     for i in range(K):

@@ -10,7 +10,7 @@ class NativeSelfPaced(SelfPacedBackend):
     """On the CPU."""
 
     def coordinate_descent(self, terms: SelfPacedTerms, weights: Tensor, settings: CoordinateDescent) -> None:
-        """As :meth:`SelfPacedBackend.coordinate_descent`."""
+        """Algorithm 3, in place."""
         getattr(module.library, f"self_paced_sweep_{module.SUFFIX[weights.dtype]}")(
             weights=weights.data_ptr(),
             positive=terms.positive.data_ptr(),
@@ -20,11 +20,5 @@ class NativeSelfPaced(SelfPacedBackend):
             rates=settings.rates.data_ptr(),
             N=len(weights),
             C=len(terms.names),
-            lam=settings.lam,
-            mu=settings.mu,
-            decay=settings.decay,
-            classes_per_step=settings.classes_per_step,
-            samples_per_class=settings.samples_per_class,
-            seed=settings.seed,
-            steps=settings.steps,
+            **{name: value for name, value in vars(settings).items() if name != "rates"},
         )

@@ -1,4 +1,4 @@
-"""The data of self-paced sample weights: terms sorted by class, and what Algorithm 3 is run with."""
+"""Terms sorted by class, the settings of Algorithm 3, and the interface of its backends."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -54,7 +54,7 @@ class CoordinateDescent:
 
 
 class SelfPacedBackend:
-    """What a backend provides for self-paced sample weights, on the host."""
+    """The functions of a backend, on the host."""
 
     def coordinate_descent(self, terms: SelfPacedTerms, weights: Tensor, settings: CoordinateDescent) -> None:
         """Algorithm 3 from ``weights`` (N,), sorted as the terms, in place: the same bits from every backend."""
