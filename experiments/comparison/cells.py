@@ -1,4 +1,4 @@
-"""One run of the comparison: what it is, and what it leaves."""
+"""One run of the comparison, and its outcome."""
 
 import re
 import time
@@ -17,13 +17,13 @@ from robustdml.filters.filter import KEPT
 from robustdml.filters.options import NO_FILTER
 from robustdml.train import TrainingResult, train
 
-# Samples from which a class is large enough for a filter to be held to what it rejects of right labels.
+# Rejected right labels are counted in classes of at least so many samples.
 LARGE_CLASS = 20
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A data set, a row of its table, a column and a seed."""
+    """A run: data set, entry, noise and seed."""
 
     data: str  # Name of the data set
     entry: Entry  # The method with its settings
@@ -31,11 +31,11 @@ class Cell:
     seed: int  # Of initialisation, batches and noise
     # Settings that all runs of the comparison share, such as the number of epochs.
     common: TrainingConfig = field(compare=False)
-    in_table: bool = field(default=True, compare=False)  # Whether it is of the table, or run for a claim alone
+    in_table: bool = field(default=True, compare=False)  # False: run only for a claim
 
     @property
     def title(self) -> str:
-        """What people are told of it."""
+        """Name in messages."""
         return f"{self.data}, {self.entry.name}, {self.noise}, seed {self.seed}"
 
     @property
@@ -44,11 +44,11 @@ class Cell:
         return replace(self.common, **self.entry.settings, seed=self.seed)
 
     def path(self, folder: Path) -> Path:
-        """Where its outcome is kept."""
+        """File of its outcome."""
         return data_folder(folder, self.data) / f"{self.entry.name}__{plain(self.noise)}__seed{self.seed}.json"
 
     def run(self, data: RetrievalData, untouched: dict[str, float] | None, device: str) -> dict[str, Any]:
-        """Train, and return what is kept."""
+        """Train, and return the outcome."""
         start = time.perf_counter()
         noisy = noisy_data(self.config, data, self.noise)
         result = train(self.config, noisy, device=device, untouched=untouched, evaluate_each_epoch=False)
@@ -63,7 +63,7 @@ class Cell:
 def all_cells(
     noises: Mapping[str, Sequence[str]], entries: Sequence[Entry], seeds: int, common: TrainingConfig
 ) -> list[Cell]:
-    """Every run of a comparison, seed after seed, so that a comparison that was stopped has whole columns."""
+    """All runs of a comparison, ordered by seed: an interrupted comparison has complete columns."""
     return [
         Cell(data, entry, noise, seed, common)
         for seed in range(seeds)
@@ -74,12 +74,12 @@ def all_cells(
 
 
 def data_folder(folder: Path, data: str) -> Path:
-    """Where the outcomes of a data set are kept."""
+    """Folder of the outcomes of a data set."""
     return folder / "cells" / plain(data)
 
 
 def plain(text: str) -> str:
-    """Make a name of a file from a text.
+    """A file name made from a text.
 
     Examples
     --------
@@ -90,10 +90,10 @@ def plain(text: str) -> str:
 
 
 def _right_rejected(result: TrainingResult, data: RetrievalData) -> float | None:
-    """Share of the right labels of large classes that the filter kept out of the last epoch."""
+    """Fraction of right labels in large classes that the filter rejected in the last epoch; None without a filter."""
     kept = result.scores.get(KEPT)
     if kept is None and result.config.filter_options.kind != NO_FILTER:
-        # There was a choice, and it fell on no filter.
+        # The trials chose no filter.
         kept = np.ones(len(result.changed), dtype=np.float32)
     large = np.bincount(data.train.labels)[data.train.labels] >= LARGE_CLASS
     judged = large & ~result.changed & (False if kept is None else ~np.isnan(kept))

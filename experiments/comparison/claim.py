@@ -10,7 +10,7 @@ RECALL = "precision_at_1"
 
 
 @dataclass(frozen=True)
-class Side:
+class Operand:
     """An operand of a claim: an entry, or the lowest or highest of several."""
 
     names: tuple[str, ...]  # Of the entries
@@ -31,8 +31,8 @@ class Claim:
     paper: str  # Its method
     text: str  # The claim
     figures: str  # Measured by the paper on its own data
-    first: Side  # Claimed to be above the second, or not below it
-    second: Side
+    first: Operand  # Claimed to be above the second, or not below it
+    second: Operand
     noise: str  # Under which it is tested
     allows_equal: bool = False  # Whether equality within the error counts as holding
 

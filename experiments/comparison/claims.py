@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from experiments.comparison.ablations import ALL_ENTRIES, MARGINS, PER_CLASS_MARGINS, REGULARIZATIONS, TABLE_2
 from experiments.comparison.cells import Cell
-from experiments.comparison.claim import Claim, Side
+from experiments.comparison.claim import Claim, Operand
 from robustdml.config import TrainingConfig
 
 # The noise rates of the papers, where they give them.
@@ -12,22 +12,28 @@ CLEAN, FIFTH, THIRTY, HALF, HALF_SEMANTIC = "none", "symmetric:0.2", "symmetric:
 
 
 def _claim(
-    paper: str, text: str, figures: str, first: str | Side, second: str | Side, noise: str, allows_equal: bool = False
+    paper: str,
+    text: str,
+    figures: str,
+    first: str | Operand,
+    second: str | Operand,
+    noise: str,
+    allows_equal: bool = False,
 ) -> Claim:
-    one, other = (Side((side,)) if isinstance(side, str) else side for side in (first, second))
+    one, other = (Operand((side,)) if isinstance(side, str) else side for side in (first, second))
     return Claim(paper, text, figures, one, other, noise, allows_equal)
 
 
-def _lowest(names: Iterable[str]) -> Side:
-    return Side(tuple(names), pick=min)
+def _lowest(names: Iterable[str]) -> Operand:
+    return Operand(tuple(names), pick=min)
 
 
-def _highest(names: Iterable[str]) -> Side:
-    return Side(tuple(names), pick=max)
+def _highest(names: Iterable[str]) -> Operand:
+    return Operand(tuple(names), pick=max)
 
 
-def _both(key: str, first: str, second: str) -> tuple[Side, Side]:
-    return Side((first,), key), Side((second,), key)
+def _both(key: str, first: str, second: str) -> tuple[Operand, Operand]:
+    return Operand((first,), key), Operand((second,), key)
 
 
 _SMOOTH, _ADAPTIVE, _PROCSIM = "Smooth Proxy-Anchor", "Adaptive Proxy-Anchor", "ProcSim"
@@ -62,8 +68,8 @@ CLAIMS = [
     _claim(_BSPML, "above multi-similarity", "CUB, 30 % 48.74 : 46.25", "bspml", "multi-similarity", THIRTY),
     _claim(_BSPML, "above Proxy-Anchor", "CUB, 30 % 48.74 : 46.66", "bspml", "proxy-anchor", THIRTY),
     _claim(_BSPML, "the balance term lowers SDAW", "20 %, Fig. 4", *_both("sdaw", "bspml-unbalanced", "bspml"), FIFTH),
-    _claim(_BSPML, "weights of right labels stay, of wrong ones go to 0", "section 3", Side(("bspml",), "weight_right"),
-           Side(("bspml",), "weight_wrong"), HALF),
+    _claim(_BSPML, "weights of right labels stay, of wrong ones go to 0", "section 3",
+           Operand(("bspml",), "weight_right"), Operand(("bspml",), "weight_wrong"), HALF),
     _claim(_PRISM, "MCL: AvgSim above no filter", "CARS, 50 % 75.4 : 45.7", "mcl-prism-average", "mcl", HALF),
     _claim(_PRISM, "MCL: vMF-Sim above AvgSim", "CARS, 50 % 77.9 : 75.4", "mcl-prism-vmf", "mcl-prism-average", HALF),
     _claim(_PRISM, "SoftTriple: AvgSim above no filter", "CARS, 50 % 75.5 : 67.1", "soft-triple-prism-average",

@@ -1,4 +1,4 @@
-"""The data sets of a comparison, features or images on the disk, and the noises that each can have."""
+"""The data sets of a comparison, as features or images on the disk, and the noises that each can have."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,49 +20,49 @@ from robustdml.progress import OnProgress
 
 
 class Source(Protocol):
-    """A data set that each process opens for itself: small to send."""
+    """A reference to a data set, small to send; each process opens it for itself."""
 
     @property
     def name(self) -> str:
         """As in `RetrievalData`."""
 
     def open(self) -> RetrievalData:
-        """Give the data, mapped into memory where they are large."""
+        """Load the data; large files are memory-mapped."""
 
 
 @dataclass(frozen=True)
 class ImageSource:
-    """Images, for networks that train as a whole."""
+    """Images, for networks that are trained whole."""
 
     name: str  # As in `RetrievalData`
     path: str  # As `load_data` takes it
     image_size: int  # As `load_data` takes it
 
     def open(self) -> RetrievalData:
-        """Load the images, which have been made or decoded once."""
+        """Load the images from the cache."""
         return load_data(self.path, image_size=self.image_size)
 
 
 @dataclass(frozen=True)
 class Sources:
-    """What a comparison trains on."""
+    """The data sets of a comparison."""
 
-    opened: dict[str, Source] = field(default_factory=dict)  # Of each data set by its name
-    # Named data sets that are not to be had here: what to install.
+    opened: dict[str, Source] = field(default_factory=dict)  # By name of the data set
+    # Named data sets that cannot be loaded here, and what to install.
     missing: dict[str, str] = field(default_factory=dict)
 
 
 def open_sources(
     names: Sequence[str], common: TrainingConfig, device: torch.device, on_progress: OnProgress
 ) -> Sources:
-    """Load all data sets in turn, and store what their runs share: features or pretrained networks."""
+    """Load all data sets in turn; store features or pretrained networks for their runs."""
     sources = Sources()
     for number, name in enumerate(names):
         on_progress(f"data {name}", number, len(names))
         try:
             opened = _open(name, common, device, on_progress)
         except UsageError as error:
-            # A package or a font may be missing; a path that is wrong is to be put right before hours of training.
+            # A named data set may lack a package or a font and is skipped; a wrong path raises.
             if name not in NAMED or len(names) == 1:
                 raise
             sources.missing[name] = str(error)
@@ -85,7 +85,7 @@ def _open(name: str, common: TrainingConfig, device: torch.device, on_progress: 
 
 
 def impossible_noises(source: Source, noises: Iterable[str], common: TrainingConfig, folder: Path) -> dict[str, str]:
-    """Try which noises a data set can have: not all have a tree of classes, for one."""
+    """The noises that a data set cannot have, such as semantic noise without a tree of classes, and why."""
     reasons = dict[str, str]()
     for noise in noises:
         if next(outcomes_of(folder, source.name, noise), None) is not None:

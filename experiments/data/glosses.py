@@ -1,4 +1,4 @@
-"""Glosses of WordNet: the definition of a noun, and the class is what kind of thing the noun stands for.
+"""Glosses of WordNet: a sample is the definition of a noun, its class a hypernym of the noun.
 
 A sample is the gloss of a synset, such as "large white heron of the Old World"; its class is the hypernym that lies
 `DEPTH` steps below *entity*. Glosses become vectors by latent semantic analysis: the weights (TF-IDF) of their n-grams
@@ -29,14 +29,14 @@ from robustdml.data.named.named import NamedData
 from robustdml.plain_files import read_npz
 
 RECIPE_VERSION = 1
-# Steps from the root down to the classes; at this depth there are most of them.
+# Depth of the classes in the tree; it has the most classes.
 DEPTH = 6
 SMALLEST_CLASS, LARGEST_CLASS = 10, 50
 NUM_FEATURES = 256
 # Chosen by the untouched features' Recall@1 on `glosses-validation`: 3 to 4 letters 0.474, 3 to 5 0.432, 3 to 6 0.415,
 # whole words 0.297 (0.308 without the most frequent ones).
 _LETTERS = (3, 4)
-# An n-gram in fewer training glosses than this says nothing about others.
+# Least number of training glosses with an n-gram.
 _MIN_GLOSSES = 3
 _SEED = 0
 
@@ -80,10 +80,10 @@ def _write(name: str, source: Path, file: BinaryIO) -> None:
 
 
 def _glosses_by_class(synsets: Mapping[int, Synset]) -> Split:
-    """Definitions, and of what kind each thing is; the inputs are texts."""
+    """Glosses as texts, with their hypernyms as classes."""
     members = defaultdict(list)
     for place, kinds in _kinds(synsets).items():
-        # What is of several kinds has no one right label.
+        # A noun of several kinds has no unique label.
         if len(kinds) == 1 and place not in kinds:
             members[min(kinds)].append(place)
     random = np.random.default_rng(_SEED)
@@ -99,7 +99,7 @@ def _glosses_by_class(synsets: Mapping[int, Synset]) -> Split:
 
 
 def _kinds(synsets: Mapping[int, Synset]) -> dict[int, frozenset[int]]:
-    """Of each synset those that lie `DEPTH` steps below the root, by the shortest way, and not below it."""
+    """For each synset its hypernyms at depth `DEPTH`, itself included."""
     depth = depths(synsets)
 
     @cache
@@ -118,7 +118,7 @@ def _definition(gloss: str) -> str:
 def _latent_semantic_analysis(
     train: NDArray[np.generic], test: NDArray[np.generic]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Vectors of texts, (N, `NUM_FEATURES`); the test texts have no say in what the features are."""
+    """Vectors of texts, (N, `NUM_FEATURES`), fitted to the training texts."""
     weights = TfidfVectorizer(analyzer="char_wb", ngram_range=_LETTERS, min_df=_MIN_GLOSSES, sublinear_tf=True)
     directions = TruncatedSVD(NUM_FEATURES, random_state=_SEED)
     train_features = directions.fit_transform(weights.fit_transform(train))

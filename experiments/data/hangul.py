@@ -3,7 +3,7 @@
 from functools import partial
 
 from experiments.data.characters.atlas import Atlas
-from experiments.data.characters.script import Part, Script
+from experiments.data.characters.script import ClassRange, Script
 from robustdml.data.named.named import NamedData, Pretraining
 
 HANGUL = Script(
@@ -12,10 +12,10 @@ HANGUL = Script(
         "fonts-noto-cjk fonts-noto-cjk-extra fonts-nanum fonts-unfonts-core fonts-unfonts-extra fonts-baekmuk "
         "fonts-alee"
     ),
-    pretraining=Part(0, 3000),
+    pretraining=ClassRange(0, 3000),
     parts={
-        "hangul": (Part(4000, 5000), Part(3000, 4000)),
-        "hangul-validation": (Part(4000, 5000), Part(5000, 6000)),
+        "hangul": (ClassRange(4000, 5000), ClassRange(3000, 4000)),
+        "hangul-validation": (ClassRange(4000, 5000), ClassRange(5000, 6000)),
     },
 )
 

@@ -3,7 +3,7 @@
 from functools import partial
 
 from experiments.data.characters.atlas import Atlas
-from experiments.data.characters.script import Part, Script
+from experiments.data.characters.script import ClassRange, Script
 from robustdml.data.named.named import NamedData, Pretraining
 
 HANZI = Script(
@@ -15,12 +15,12 @@ HANZI = Script(
         "fonts-babelstone-han fonts-wqy-zenhei fonts-droid-fallback fonts-arphic-ukai fonts-arphic-uming "
         "fonts-lxgw-wenkai"
     ),
-    pretraining=Part(0, 4000),
+    pretraining=ClassRange(0, 4000),
     parts={
-        "hanzi": (Part(9000, 29000), Part(4000, 9000)),
-        "hanzi-validation": (Part(9000, 24000), Part(24000, 29000)),
-        "hanzi-small": (Part(9000, 10000), Part(4000, 5000)),
-        "hanzi-small-validation": (Part(9000, 10000), Part(24000, 25000)),
+        "hanzi": (ClassRange(9000, 29000), ClassRange(4000, 9000)),
+        "hanzi-validation": (ClassRange(9000, 24000), ClassRange(24000, 29000)),
+        "hanzi-small": (ClassRange(9000, 10000), ClassRange(4000, 5000)),
+        "hanzi-small-validation": (ClassRange(9000, 10000), ClassRange(24000, 25000)),
     },
 )
 

@@ -1,4 +1,4 @@
-"""The split of the data sets that are not divided by their makers: classes to train on and classes to test on."""
+"""Division of a data set by class into training and test classes."""
 
 import numpy as np
 
@@ -9,14 +9,14 @@ _SPLIT_SEED = 0
 
 
 def divide(name: str, whole: Split) -> RetrievalData:
-    """Divide a whole data set by class."""
+    """Halve the classes; a validation set halves the training classes again."""
     if name.endswith(VALIDATION):
         return _halve(name, _halve(name, whole).train)
     return _halve(name, whole)
 
 
 def centre(data: RetrievalData) -> RetrievalData:
-    """Move the origin of features to the mean of the training samples: angles mean little seen from far away."""
+    """Subtract the mean of the training features, so that cosines compare deviations from it."""
     mean = data.train.inputs.mean(axis=0, dtype=np.float64)
     train, test = (
         Split((split.inputs - mean).astype(np.float32), split.labels, split.class_names)

@@ -1,4 +1,4 @@
-"""What the demo does: it trains with half the labels wrong, looks at what is found, and times the losses."""
+"""The demo: training with half the labels wrong, nearest neighbours of some queries, times of the losses."""
 
 import os
 import platform
@@ -28,7 +28,7 @@ FOUND = 5
 
 
 def run_demo(images: RetrievalData, seeds: int, epochs: int, shape: Shape, on_progress: OnProgress) -> DemoOutcome:
-    """Do all that the report shows."""
+    """Train, search and time; return the contents of the report."""
     start = time.perf_counter()
     cpu = resolve_device("cpu")
     features = prepare(TrainingConfig(), images, cpu, on_progress).data

@@ -1,4 +1,4 @@
-"""Who trains: the same loop with a loss of ours, with the same loss of the peer, and with a filter before ours."""
+"""Contenders of the large demo: one loop with our loss, with the peer's, and with ours behind a filter."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,26 +16,26 @@ OURS, PEER = "robustdml_ops", "pytorch-metric-learning"
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to train."""
+    """A way to train."""
 
     method: str  # A key of `robustdml.methods.METHODS`, whose loss, batches and learning rates are taken
-    peer: Callable[[int, int], nn.Module] | None = None  # Makes the peer's loss, of C and D, in place of ours
-    # Whether the filter of the method called robust stands before it, where the method has none of its own.
+    peer: Callable[[int, int], nn.Module] | None = None  # Makes the peer's loss from C and D
+    # Whether robust's filter is added to a method without a filter.
     filtered: bool = False
 
     @property
     def name(self) -> str:
-        """What its files are called."""
+        """Name of its files."""
         return f"{self.method}{'-filtered' if self.filtered else ''}{'-peer' if self.peer else ''}"
 
     @property
     def whose(self) -> str:
-        """Of which library the loss is."""
+        """Library of the loss."""
         return PEER if self.peer else OURS
 
     @property
     def title(self) -> str:
-        """What tables call it."""
+        """Title in tables."""
         return f"{METHODS[self.method].title}{', filter' if self.filtered else ''}"
 
     def config(self, epochs: int, embedding_size: int) -> TrainingConfig:
@@ -46,13 +46,13 @@ class Contender:
         return TrainingConfig(method=self.method, epochs=epochs, embedding_size=embedding_size, filter=asked)
 
     def make_method(self) -> Method:
-        """Make the method for the loop: with our loss, or with the peer's loss at equal initial values."""
+        """The method with our loss, or with the peer's loss at the same initial values."""
         method, peer = METHODS[self.method], self.peer
         if peer is None:
             return method
 
         def make_loss(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
-            # Ours first: making one draws random numbers, and both are to start from the same.
+            # Ours first, so that both runs draw the same random numbers.
             ours = method.make_loss(options, num_classes, embedding_size)
             theirs = peer(num_classes, embedding_size)
             theirs.load_state_dict(ours.state_dict())
@@ -61,7 +61,7 @@ class Contender:
         return replace(method, make_loss=make_loss)
 
 
-# With the settings that our methods have by default.
+# With the default settings of our methods.
 CONTENDERS = (
     Contender("proxy-anchor", peer=lambda classes, size: library.ProxyAnchorLoss(classes, size)),
     Contender("proxy-anchor"),

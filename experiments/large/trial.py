@@ -1,7 +1,6 @@
-"""One contender's run, in a process of its own, so that nothing of another is in its memory.
+"""A contender's run in its own process, so that its memory is measured alone.
 
-``python -m experiments.large.trial TASK RESULT.json`` trains as TASK, a text in JSON, says, and
-writes what it measured.
+``python -m experiments.large.trial TASK RESULT.json`` runs TASK, given as JSON, and writes its measurements.
 """
 
 import json
@@ -33,19 +32,19 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be trained, as its process is told."""
+    """A run, as it is sent to its process."""
 
     contender: str  # A key of `experiments.large.contenders.BY_NAME`
     noise: str  # As in `TrainingConfig`
-    epochs: int  # As there
+    epochs: int  # As in `TrainingConfig`
     embedding_size: int
     threads: int  # Of torch
-    data: str  # What reports call the data
+    data: str  # Title of the data in reports
     train: tuple[str, str]  # Files of features, float32 (N, F), and labels, int64 (N,)
     test: tuple[str, str]
 
     def read_data(self) -> RetrievalData:
-        """Read the features into memory: mapped, their pages would count where they are first used."""
+        """Read the features into memory: pages of a mapping would count as memory of the step that first uses them."""
         train, test = (
             Split(np.load(features), labels, tuple(map(str, range(int(labels.max()) + 1))))
             for features, labels in ((path, np.load(of_labels)) for path, of_labels in (self.train, self.test))
@@ -54,7 +53,7 @@ class Task:
 
 
 class Clock(Recorder):
-    """Takes the time of every step, and the peak of memory when the last of an epoch is done."""
+    """Records the time of every step, and the peak memory of the steps of each epoch."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -62,12 +61,12 @@ class Clock(Recorder):
         self._last = 0.0
 
     def start_epoch(self) -> None:
-        """Forget what came before: the evaluation of the last epoch."""
+        """Reset time and peak after the evaluation of the last epoch."""
         process_memory.forget_peak()
         self._last = time.perf_counter()
 
     def step(self, step: int, steps: int, loss: Tensor | None) -> None:
-        """Take note of a step."""
+        """Record a step."""
         now = time.perf_counter()
         self.seconds.append(now - self._last)
         self._last = now
@@ -109,7 +108,7 @@ def _train(contender: Contender, config: TrainingConfig, data: RetrievalData, re
 
 
 def _warm_up(contender: Contender) -> None:
-    """Train a little on little data, so that libraries have their threads, code and workspaces."""
+    """Train on little data first, so that libraries have started their threads and allocated their workspaces."""
     random = np.random.default_rng(0)
     labels = np.repeat(np.arange(64), 12)
     features = random.normal(size=(len(labels), 32)).astype(np.float32)
@@ -120,7 +119,7 @@ def _warm_up(contender: Contender) -> None:
 
 
 def main(task: str, result: str) -> None:
-    """Do what is told."""
+    """Run a task, and write its result."""
     write_text(Path(result), json.dumps(run(Task(**json.loads(task))), indent=1) + "\n")
 
 

@@ -23,6 +23,6 @@ NOISES |= {
 
 
 def noisy_data(config: TrainingConfig, data: RetrievalData, noise: str) -> RetrievalData:
-    """Give the training split wrong labels, with the seed of a run and features of its untouched backbone."""
+    """The data with wrong training labels, by the seed of a run and the features of its untouched backbone."""
     cpu = resolve_device("cpu")
     return with_wrong_labels(data, noise, config.seed, lambda: untouched_features(config, data, cpu))

@@ -1,4 +1,4 @@
-"""Class-conditional noise: some classes are mistaken more often than others, and each for its own few neighbours."""
+"""Class-conditional noise: a rate for each class, and wrong labels of its three nearest classes."""
 
 import numpy as np
 import torch
@@ -9,21 +9,19 @@ from robustdml.errors import UsageError
 from robustdml.noise import Labels, NoisyLabels, check_labels, members_of_classes, round_half_up
 from robustdml_ops.ops import nearest
 
-# How the wrong labels of a class are shared out among its nearest classes, the nearest first; of these fewer where
-# there are fewer other classes.
-SHARES = (0.5, 0.3, 0.2)
+# Fractions of the wrong labels of a class that go to its nearest classes, the nearest first; fewer if there are fewer
+# other classes.
+FRACTIONS = (0.5, 0.3, 0.2)
 
 
 def class_conditional(
     labels: Labels, rate: float, seed: int, num_classes: int, features: NDArray[np.floating]
 ) -> NoisyLabels:
-    """Move a share of its own of each class to the classes that look most like it.
+    """Move a fraction of each class to the classes with the nearest mean features.
 
-    The rates of the classes are drawn uniformly between rate/2 and 3·rate/2, then moved together until the whole has
-    the rate that is asked for. They are drawn nearer together where else some class would not stay the most frequent
-    label of its own samples. Wrong labels of a class go to the three classes whose mean features are nearest to its
-    own, by the cosine: half of them to the nearest, 0.3 and 0.2 to the next. So the noise is a matrix of transitions,
-    as in the paper, with few entries in a row.
+    The rates of the classes are drawn uniformly between rate/2 and 3·rate/2 and shifted to the overall rate. The range
+    is narrower at high rates, so that the true class stays the most frequent label of its samples. Of the wrong labels
+    of a class, 0.5, 0.3 and 0.2 go to the first, second and third nearest class by the cosine of the means.
 
     References
     ----------
@@ -46,19 +44,19 @@ def class_conditional(
     noisy = labels.astype(np.int64)
     if not (rate and len(labels)):
         return noisy, np.zeros(len(labels), dtype=bool)
-    shares = _shares(len(occupied))
+    fractions = _fractions(len(occupied))
     sizes = np.array([len(members[label]) for label in occupied])
-    rates = _rates(rate, float(shares.max()), sizes, random)
+    rates = _rates(rate, float(fractions.max()), sizes, random)
     counts = share_out(rates * sizes, round_half_up(rate * len(labels)))
-    neighbours = occupied[_nearest_classes([features[members[label]] for label in occupied], len(shares))]
+    neighbours = occupied[_nearest_classes([features[members[label]] for label in occupied], len(fractions))]
     for label, count, near in zip(occupied, counts, neighbours, strict=True):
         chosen = random.permutation(members[label])[:count]
-        noisy[chosen] = np.repeat(near, share_out(shares * count, int(count)))
+        noisy[chosen] = np.repeat(near, share_out(fractions * count, int(count)))
     return noisy, noisy != labels
 
 
 def share_out(quotas: NDArray[np.floating], total: int) -> NDArray[np.int64]:
-    """Round quotas to whole numbers of a given sum, up where they are nearest to it (largest remainders).
+    """Round quotas to integers of a given sum, by the largest remainders.
 
     Examples
     --------
@@ -71,20 +69,20 @@ def share_out(quotas: NDArray[np.floating], total: int) -> NDArray[np.int64]:
     return counts
 
 
-def _shares(num_classes: int) -> NDArray[np.float64]:
-    """Shares of the nearest classes, as many as there are of `SHARES` and of other classes."""
+def _fractions(num_classes: int) -> NDArray[np.float64]:
+    """`FRACTIONS` of the nearest classes, normalised; fewer if there are fewer other classes."""
     if num_classes < 2:
         raise UsageError("labels of one class alone: a wrong label needs a second class with samples; use noise none")
-    shares = np.array(SHARES[: num_classes - 1])
-    return np.asarray(shares / shares.sum())
+    fractions = np.array(FRACTIONS[: num_classes - 1])
+    return np.asarray(fractions / fractions.sum())
 
 
 def _rates(
-    rate: float, largest_share: float, sizes: NDArray[np.int64], random: np.random.Generator
+    rate: float, largest_fraction: float, sizes: NDArray[np.int64], random: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Draw the rates of the classes, with a mean over the samples that is `rate` exactly."""
-    # Here as many samples of a class have their own label as have that of its nearest class.
-    highest = 1 / (1 + largest_share)
+    """Rates of the classes, whose mean over the samples is `rate`."""
+    # At this rate the true label and that of the nearest class are equally frequent.
+    highest = 1 / (1 + largest_fraction)
     if rate >= highest:
         raise UsageError(
             f"rate={rate}: of {len(sizes)} classes a class stays the most frequent label of its own samples only below "
@@ -97,7 +95,7 @@ def _rates(
 
 
 def _nearest_classes(samples: list[NDArray[np.floating]], count: int) -> NDArray[np.int64]:
-    """Of each class the `count` others whose mean is nearest, the nearest first, (C, count)."""
+    """The `count` classes with the nearest means, nearest first, (C, count)."""
     centroids = torch.from_numpy(np.stack([normalize(one.astype(np.float32)).mean(axis=0) for one in samples]))
     found: NDArray[np.int64] = np.asarray(nearest(centroids, centroids, count, exclude_self=True).indices)
     return found

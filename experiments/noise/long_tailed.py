@@ -6,11 +6,10 @@ from robustdml.noise import Labels, NoisyLabels, check_labels, choose_of_each_cl
 
 
 def long_tailed(labels: Labels, rate: float, seed: int, num_classes: int) -> NoisyLabels:
-    """Move a given share of *each* class to the others, to each in proportion to its popularity.
+    """Move a fraction `rate` of *each* class to the others, in proportion to their popularity.
 
-    Popularity follows Zipf's law: the classes are ranked at random, and the r-th is chosen 1/r times as often as the
-    first. So do names that people give when they are not sure: most often one that comes to everybody's mind. Of 1,000
-    classes the ten most popular get two fifths of all wrong labels.
+    Popularity follows Zipf's law: the classes are ranked at random, and the r-th is chosen with a weight of 1/r. Of
+    1,000 classes the ten most popular get two fifths of all wrong labels.
 
     Examples
     --------
@@ -26,7 +25,7 @@ def long_tailed(labels: Labels, rate: float, seed: int, num_classes: int) -> Noi
     popularity /= popularity.sum()
     noisy = labels.astype(np.int64)
     undecided = np.flatnonzero(changed)
-    # A draw of the true class is drawn again: what is left is in proportion to the popularity of the others.
+    # Draws of the true class are repeated, which keeps the proportions of the others.
     while len(undecided):
         noisy[undecided] = random.choice(num_classes, size=len(undecided), p=popularity)
         undecided = undecided[noisy[undecided] == labels[undecided]]

@@ -7,10 +7,10 @@ from robustdml.noise import Labels, NoisyLabels, check_labels, choose_of_each_cl
 
 
 def semantic(labels: Labels, rate: float, seed: int, tree: ClassTree) -> NoisyLabels:
-    """Move a given share of each class to the classes that it is most easily taken for.
+    """Move a fraction `rate` of each class to its nearest classes in a tree.
 
-    From the leaf of the true class one walks up to the first node that has several children; the wrong label is drawn
-    uniformly among the leaves under that node's *other* children.
+    The wrong label is drawn uniformly among the leaves under the first ancestor with several children, without the
+    subtree of the true class.
 
     References
     ----------

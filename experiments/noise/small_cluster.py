@@ -1,4 +1,4 @@
-"""Small-cluster noise: samples of a class that look alike go together to one wrong class."""
+"""Small-cluster noise: similar samples of a class get the same wrong label."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,9 @@ def small_cluster(
     features: NDArray[np.floating],
     cluster_size: float = 2.0,
 ) -> NoisyLabels:
-    """Dissolve classes, one after another: cluster a class, and merge each cluster into a class chosen at random.
+    """Dissolve whole classes: cluster their samples, and merge each cluster into a random other class.
 
-    The noise is open-set: a dissolved class is no label any more, and its samples belong to no class that is left. All
-    other classes keep all their samples.
+    The noise is open-set: no label of a dissolved class remains. All other classes keep their samples.
 
     References
     ----------
@@ -60,7 +59,7 @@ def small_cluster(
 def _clusters(
     members: NDArray[np.int64], features: NDArray[np.floating], cluster_size: float, random: np.random.Generator
 ) -> list[NDArray[np.int64]]:
-    """Sample numbers of each cluster, clusters in random order."""
+    """Numbers of the samples of each cluster, clusters in random order."""
     unit = normalize(features[members].astype(np.float32))
     count = min(round_half_up(len(members) / cluster_size), len(np.unique(unit, axis=0)))
     of_member = KMeans(max(count, 1), n_init=1, random_state=int(random.integers(2**31))).fit_predict(unit)

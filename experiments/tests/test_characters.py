@@ -16,7 +16,7 @@ from fontTools.ttLib import TTCollection, TTFont
 from experiments.data import hangul, hanzi
 from experiments.data.characters import atlas as atlases
 from experiments.data.characters.atlas import Atlas, least_alike
-from experiments.data.characters.script import Part, Script
+from experiments.data.characters.script import ClassRange, Script
 from experiments.data.characters.typefaces import Pen, Typeface, font_files, tells_characters_apart, typefaces
 from robustdml.data import load_data
 from robustdml.data.drawing import draw
@@ -34,8 +34,15 @@ def shipped(monkeypatch):
     monkeypatch.setattr(atlases, "font_files", lambda probes: SHIPPED)
 
 
+@pytest.fixture(scope="module")
+def drawings(tmp_path_factory):
+    return tmp_path_factory.mktemp("drawings")
+
+
 @pytest.fixture
-def letters(shipped):
+def letters(shipped, drawings, own_cache, monkeypatch):
+    """An atlas of letters, drawn once for all tests of this file."""
+    monkeypatch.setenv("ROBUSTDML_CACHE", str(drawings))
     return Atlas("letters", LETTERS, "A", at_least=6, at_most=8)
 
 
@@ -99,6 +106,7 @@ def test_of_classes_with_one_drawing_one_is_kept(letters):
         assert owners.setdefault(image.tobytes(), code) == code
 
 
+@pytest.mark.nightly
 def test_distorted_drawings_are_those_of_the_same_characters(letters):
     (plain, codes), (bent, codes_bent) = letters.load(), replace(letters, distorted=True).load()
     assert np.array_equal(codes, codes_bent)
@@ -110,7 +118,8 @@ def test_distorted_drawings_are_those_of_the_same_characters(letters):
     assert len({image.tobytes() for image in bent}) == len(bent)
 
 
-def test_made_once_and_alike_every_time(letters, own_cache, monkeypatch, tmp_path):
+@pytest.mark.nightly
+def test_made_once_and_alike_every_time(letters, drawings, monkeypatch, tmp_path):
     images, codes = letters.load()
     with monkeypatch.context() as patch:
         patch.setattr(atlases, "_draw_all", lambda *_: pytest.fail("drawn again"))
@@ -122,7 +131,7 @@ def test_made_once_and_alike_every_time(letters, own_cache, monkeypatch, tmp_pat
     assert np.array_equal(codes, codes_anew)
     assert replace(letters, at_most=7).key() != letters.key()
     monkeypatch.setattr(atlases, "font_files", lambda probes: SHIPPED[:-1])
-    assert not [path for path in own_cache.iterdir() if letters.key() in path.name]
+    assert not [path for path in drawings.iterdir() if letters.key() in path.name]
 
 
 def test_the_least_alike_are_chosen():
@@ -198,8 +207,8 @@ def test_installed_fonts_are_found_once(tmp_path):
 
 
 def test_parts_of_a_script_share_no_character(letters):
-    parts = {"abc": (Part(10, 20), Part(5, 10)), "abc-validation": (Part(10, 16), Part(16, 20))}
-    script = Script(letters, "fonts-one fonts-two", Part(0, 5), parts)
+    parts = {"abc": (ClassRange(10, 20), ClassRange(5, 10)), "abc-validation": (ClassRange(10, 16), ClassRange(16, 20))}
+    script = Script(letters, "fonts-one fonts-two", ClassRange(0, 5), parts)
     data, validation, pretraining = script.load("abc"), script.load("abc-validation"), script.load_pretraining()
     assert data.name == "abc"
     assert (data.train.num_classes, data.test.num_classes, pretraining.num_classes) == (10, 5, 5)
@@ -216,7 +225,9 @@ def test_parts_of_a_script_share_no_character(letters):
 
 
 def test_too_few_typefaces(letters, monkeypatch):
-    script = Script(letters, "fonts-one fonts-two", Part(0, 5), {"abc": (Part(10, 20), Part(5, 10_000))})
+    script = Script(
+        letters, "fonts-one fonts-two", ClassRange(0, 5), {"abc": (ClassRange(10, 20), ClassRange(5, 10_000))}
+    )
     message = (
         r"abc: .* draw \d\d characters in 6 ways or more, and 10,000 are needed; .*apt install fonts-one fonts-two\)"
     )
@@ -237,9 +248,10 @@ def test_the_names_of_the_scripts_divide_the_classes():
             if name.endswith("-validation"):
                 reported = script.parts[name.removesuffix("-validation")][1]
                 assert test.stop <= reported.start or test.start >= reported.stop
-    assert hanzi.HANZI.parts["hanzi"][0] == Part(9000, 29000)
+    assert hanzi.HANZI.parts["hanzi"][0] == ClassRange(9000, 29000)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("script", [hanzi.HANZI, hangul.HANGUL], ids=lambda script: script.atlas.name)
 def test_real_typefaces(script):
     """The first characters of the script, in what this machine has."""

@@ -10,11 +10,10 @@ from PIL import Image
 
 from app.tests.test_untouched import save
 from experiments.__main__ import main
-from experiments.commands import compare as compare_command
-from experiments.comparison import pool, sources
+from experiments.comparison import pool
 from experiments.comparison.ablations import ABLATIONS, ALL_ENTRIES, TABLE_2
 from experiments.comparison.cells import Cell, all_cells
-from experiments.comparison.claim import Claim, Side
+from experiments.comparison.claim import Claim, Operand
 from experiments.comparison.claims import CLAIMS, claim_cells
 from experiments.comparison.entries import ENTRIES, NOISES, QUICK_ENTRIES, QUICK_NOISES, Entry
 from experiments.comparison.outcomes import read_outcome, write_outcome
@@ -98,6 +97,7 @@ class Faulty(Cell):
         raise ZeroDivisionError("a defect")
 
 
+@pytest.mark.nightly
 def test_neither_a_process_that_dies_nor_a_defect_loses_the_other_runs(features, tmp_path):
     good = all_cells({"clusters": ["none", "symmetric:0.2", "symmetric:0.5"]}, [PLAIN], seeds=1, common=ONE_EPOCH)
     fatal = Fatal("clusters", Entry("fatal", "Fatal", {}), "none", 0, ONE_EPOCH)
@@ -137,7 +137,7 @@ def test_a_difference_counts_from_twice_its_standard_error():
 
 
 def test_verdicts_follow_the_figures():
-    sides = Side(("a",)), Side(("b",))
+    sides = Operand(("a",)), Operand(("b",))
     claim = Claim("paper", "above", "2 : 1", *sides, "none")
     weak = Claim("paper", "not below", "2 : 1", *sides, "none", allows_equal=True)
     for first, second, verdict, weak_verdict in (
@@ -152,10 +152,10 @@ def test_verdicts_follow_the_figures():
 
 def test_a_side_of_several_entries_is_their_lowest_or_highest_and_waits_for_all():
     results = synthetic({("a", "none"): [0.5, 0.7], ("b", "none"): [0.8, 0.8], ("c", "symmetric:0.5"): [0.1]})
-    assert Side(("a", "b"), pick=min).estimate(results, "none").mean == pytest.approx(0.6)
-    assert Side(("a", "b"), pick=max).estimate(results, "none").mean == pytest.approx(0.8)
-    assert Side(("a", "b", "c")).estimate(results, "none") is None
-    assert Side(("a",), "sdaw").estimate(results, "none") is None
+    assert Operand(("a", "b"), pick=min).estimate(results, "none").mean == pytest.approx(0.6)
+    assert Operand(("a", "b"), pick=max).estimate(results, "none").mean == pytest.approx(0.8)
+    assert Operand(("a", "b", "c")).estimate(results, "none") is None
+    assert Operand(("a",), "sdaw").estimate(results, "none") is None
 
 
 def test_claims_ask_for_what_the_table_lacks_and_nothing_twice():
@@ -233,6 +233,7 @@ def test_the_command_writes_and_goes_on(tmp_path, clusters, capsys):
     assert main([*command, "--noise", "loud:2"]) == 2
 
 
+@pytest.mark.nightly
 def test_networks_that_train_as_a_whole_are_compared(tmp_path, capsys):
     random = np.random.default_rng(0)
     for label in range(8):
@@ -264,13 +265,3 @@ def test_a_backbone_is_for_images_that_train(tmp_path, clusters, capsys):
     assert "clusters holds features: there is no backbone to choose or to train" in capsys.readouterr().err
     assert main([*command, "--backbone", "untrained"]) == 2
     assert "--backbone untrained is for --finetune" in capsys.readouterr().err
-
-
-def test_an_interruption_says_how_to_go_on(tmp_path, clusters, monkeypatch, capsys):
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(sources, "load_data", lambda _, **__: clusters)
-    monkeypatch.setattr(compare_command, "run_missing", interrupt)
-    assert main(["compare", "--out", str(tmp_path), "--device", "cpu"]) == 130
-    assert "interrupted; the same command goes on" in capsys.readouterr().err

@@ -3,17 +3,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from test_demo import Page
 
 from experiments.__main__ import main
+from experiments.commands import demo
 from experiments.large import experiment, trial
 from experiments.large.contenders import BY_NAME, CONTENDERS, QUICK_CONTENDERS
 from experiments.large.page import HEAD, LargeOutcome, comparisons, rows
 from robustdml.data import RetrievalData, Split
 from robustdml.errors import UsageError
 from robustdml.methods import METHODS
-from robustdml.networks import stored_features
 
 SCALE = experiment.Scale(epochs=1, embedding_size=8, threads=1)
 
@@ -73,6 +72,7 @@ def test_the_peer_is_the_peer():
     assert filters["proxy-anchor-filtered"] == filters["robust"] == halved
 
 
+@pytest.mark.nightly
 def test_memory_of_each_is_its_own(many, tmp_path):
     files, _ = experiment.untouched(many, silent)
     told = []
@@ -101,17 +101,19 @@ def test_a_filter_counts_as_memory(clusters):
 
 def test_command(npz, tmp_path, capfd, monkeypatch):
     out = tmp_path / "out"
+    two = QUICK_CONTENDERS[:2]
+    monkeypatch.setattr(demo, "QUICK_CONTENDERS", two)
     command = ["demo", "--large", "--quick", "--data", str(npz), "--epochs", "1", "--threads", "1", "--out", str(out)]
     assert main(command) == 0
     printed = capfd.readouterr().out
-    assert printed.count(" ms a step, ") >= 2 * len(QUICK_CONTENDERS) - 1
+    assert printed.count(" ms a step, ") == 2
     page = Page((out / "large.html").read_text())
     assert page.open == []
     assert len(page.images) == 1
     assert "$" not in page.text
     assert all(title in page.text for title in HEAD)
     results = json.loads((out / "large.json").read_text())
-    assert list(results["runs"]) == [contender.name for contender in QUICK_CONTENDERS]
+    assert list(results["runs"]) == [contender.name for contender in two]
     assert f"{results['untouched']['precision_at_1']:.3f}" in page.text
     # Again: nothing is trained, and what is printed is the same.
     with monkeypatch.context() as patch:
@@ -127,9 +129,10 @@ def test_command(npz, tmp_path, capfd, monkeypatch):
 
     monkeypatch.setattr(experiment, "_run", note)
     assert main([*command, "--epochs", "2"]) == 0
-    assert trained == [contender.name for contender in QUICK_CONTENDERS]
+    assert trained == [contender.name for contender in two]
 
 
+@pytest.mark.nightly
 def test_a_run_that_fails_says_so_and_keeps_the_others(many, tmp_path, monkeypatch, capfd):
     files, _ = experiment.untouched(many, silent)
     folder = tmp_path / "runs"
@@ -150,23 +153,6 @@ def test_interruption_says_the_way_on(npz, tmp_path, monkeypatch, capsys):
     assert main(["demo", "--large", "--quick", "--data", str(npz), "--out", str(tmp_path / "out")]) == 130
     assert "the same command goes on with what is missing" in capsys.readouterr().err
     assert not list((tmp_path / "out").rglob("*.task.json"))
-
-
-def test_features_are_made_once_by_the_backbone(tiny_images, own_cache, monkeypatch):
-    from robustdml.networks.backbones import choice
-    from robustdml.networks.models import SmallCNN, apply_in_batches
-
-    torch.manual_seed(0)
-    network = SmallCNN(1)
-    monkeypatch.setattr(choice, "load_pretrained_cnn", lambda name, on_progress: network)
-    files, metrics = experiment.untouched(tiny_images, silent)
-    for part, split in (("train", tiny_images.train), ("test", tiny_images.test)):
-        expected = apply_in_batches(network, split.inputs, torch.device("cpu"))
-        np.testing.assert_allclose(np.load(files[part][0]), expected, rtol=1e-5, atol=1e-5)
-        assert np.array_equal(np.load(files[part][1]), split.labels)
-    assert 0 < metrics["precision_at_1"] <= 1
-    monkeypatch.setattr(stored_features, "outputs_in_batches", lambda *_, **__: pytest.fail("made again"))
-    assert experiment.untouched(tiny_images, silent) == (files, metrics)
 
 
 @pytest.mark.parametrize(

@@ -61,39 +61,25 @@ def test_every_name_stands_here():
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_sizes(name):
-    data = loaded(name)
-    smallest, largest = (
-        function(function(np.bincount(split.labels)) for split in (data.train, data.test)) for function in (min, max)
-    )
+def test_each_data_set(name, monkeypatch, tmp_path):
+    data, validation = loaded(name), loaded(f"{name}-validation")
+    assert (data.name, validation.name) == (name, f"{name}-validation")
+    sizes = [np.bincount(split.labels, minlength=split.num_classes) for split in (data.train, data.test)]
     found = (data.train.num_classes, len(data.train), data.test.num_classes, len(data.test))
+    smallest, largest = min(map(min, sizes)), max(map(max, sizes))
     assert (*found, data.train.inputs.shape[1], smallest, largest) == SIZES[name][1:]
     for split in (data.train, data.test):
-        assert split.inputs.dtype == np.float32
-        assert split.labels.dtype == np.int64
+        assert (split.inputs.dtype, split.labels.dtype) == (np.float32, np.int64)
         assert np.isfinite(split.inputs).all()
-        assert (np.bincount(split.labels, minlength=split.num_classes) > 0).all()
         assert len(names_of(split)) == split.num_classes
-    assert data.name == name
-
-
-@pytest.mark.parametrize("name", SIZES)
-def test_no_class_of_a_test_is_seen_before(name):
-    data, validation = loaded(name), loaded(f"{name}-validation")
-    assert validation.name == f"{name}-validation"
+    # No class that is tested on has been seen before, for training or validation.
     parts = [names_of(split) for split in (validation.train, validation.test, data.test)]
     assert sum(map(len, parts)) == len(set.union(*parts))
     assert parts[0] | parts[1] == names_of(data.train)
     assert len(validation.train) + len(validation.test) == len(data.train)
-
-
-@pytest.mark.parametrize("name", SIZES)
-def test_same_bytes_at_every_call(name, monkeypatch, tmp_path):
-    first = fingerprint(loaded(name))
-    assert fingerprint(loaded(name)) == first
-    # Made again rather than read from the cache.
+    # The same bytes when it is made again rather than read from the cache.
     monkeypatch.setenv("ROBUSTDML_CACHE", str(tmp_path / "another"))
-    assert fingerprint(loaded(name)) == first
+    assert fingerprint(loaded(name)) == fingerprint(data)
 
 
 @pytest.mark.parametrize("name", [name for name, (package, *_) in SIZES.items() if isinstance(package, tuple)])
@@ -175,7 +161,12 @@ def test_a_spectrum_tells_frequencies_and_not_where_they_begin():
     assert np.isfinite(log_spectrum(np.ones(100), 100)).all()
 
 
-@pytest.mark.parametrize("name", MIXTURES)
+LARGE = ("mixture-many", "mixture-pairs")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly if name in LARGE else ()) for name in MIXTURES]
+)
 def test_untouched_mixtures_can_be_searched_and_the_truth_is_better(name):
     test = load_data(name).test
     untouched = retrieval_metrics(test.inputs, test.labels)

@@ -4,7 +4,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.noise import class_conditional, long_tailed, semantic, small_cluster
-from experiments.noise.class_conditional import share_out
 from experiments.taxonomy import ClassTree
 from robustdml.data import RetrievalData, Split
 from robustdml.errors import UsageError
@@ -180,17 +179,6 @@ def test_class_conditional_noise_has_few_targets_in_unequal_shares(rate):
     assert len({round(value, 3) for value in rates}) > 4
     # 0.65 leaves little room below 2/3.
     assert max(rates) - min(rates) > (0.02 if rate > 0.6 else rate / 4)
-
-
-@given(
-    quotas=st.lists(st.integers(0, 10**6).map(lambda number: number / 97), min_size=1, max_size=20),
-)
-def test_quotas_are_shared_out_whole(quotas):
-    quotas = np.array(quotas)
-    total = int(np.floor(quotas.sum() + 0.5))
-    counts = share_out(quotas, total)
-    assert counts.sum() == total
-    assert np.abs(counts - quotas).max() <= 1
 
 
 def test_specs(monkeypatch):

@@ -16,7 +16,7 @@ import torch
 from app.tests.test_untouched import save
 from experiments.__main__ import main
 from experiments.commands import compare as compare_command
-from experiments.comparison import plan, sources
+from experiments.comparison import plan
 from experiments.comparison.ablations import ALL_ENTRIES
 from experiments.comparison.cells import Cell, all_cells
 from experiments.comparison.plan import expand_names, make_plan
@@ -48,6 +48,7 @@ def outcomes(folder):
     return {str(path.relative_to(folder / "cells")): path for path in (folder / "cells").rglob("*.json")}
 
 
+@pytest.mark.nightly
 def test_several_data_sets_side_by_side(two, tmp_path, capsys):
     out = tmp_path / "out"
     command = ["compare", "--data", *two, *SMALL, "--noise", "none", "symmetric:0.5", "--out", str(out)]
@@ -84,6 +85,7 @@ def test_several_data_sets_side_by_side(two, tmp_path, capsys):
     assert times == {name: path.stat().st_mtime_ns for name, path in outcomes(out).items()}
 
 
+@pytest.mark.nightly
 def test_goes_on_after_it_was_killed(two, tmp_path, own_cache):
     out = tmp_path / "out"
     command = [sys.executable, "-m", "experiments", "compare", "--data", *two, *SMALL, "--noise", "none"]
@@ -135,6 +137,7 @@ def test_a_noise_that_a_data_set_cannot_have_is_left_out_and_told(two, tmp_path,
     assert "needs a tree of the classes of half" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_a_data_set_that_is_not_to_be_had_is_told_and_the_others_are_run(two, tmp_path, capsys, monkeypatch):
     def refuse():
         raise UsageError("needs fonts: apt install fonts-of-old")
@@ -152,6 +155,7 @@ def test_a_data_set_that_is_not_to_be_had_is_told_and_the_others_are_run(two, tm
     assert "did you mean glyphs?" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_on_a_machine_without_fonts_the_suite_tells_what_it_lacks(two, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(atlas, "font_files", lambda probes: ())
     lacking = ("hanzi-small", "hangul")
@@ -183,6 +187,7 @@ def test_outcomes_outside_of_the_folders_of_data_sets_are_not_passed_over(two, t
     assert "holds 1 outcomes beside the folders" in error and "robust__none__seed0.json: move each" in error
 
 
+@pytest.mark.nightly
 def test_right_labels_that_were_rejected_are_counted_in_large_classes(clusters, tmp_path):
     # Twelve classes of 21 samples; in half of them every other sample goes, so that ten are left.
     small = (clusters.train.labels < 6) & (np.arange(252) % 24 < 12)
@@ -218,7 +223,7 @@ def test_what_is_compared_by_default():
     assert expand_names(["suite-validation"], quick=False) == [f"{name}-validation" for name in plan.SUITE_DATA]
 
 
-def test_the_suite_names_what_there_is_and_its_quick_part_is_quick():
+def test_the_suite_names_what_there_is():
     assert set(plan.QUICK_SUITE_DATA) <= set(plan.SUITE_DATA) <= set(NAMED)
     assert set(expand_names(["suite-validation"], quick=False)) <= set(NAMED)
     assert set(plan.QUICK_SUITE_ENTRIES) <= set(plan.SUITE_ENTRIES) <= set(ALL_ENTRIES)
@@ -227,16 +232,3 @@ def test_the_suite_names_what_there_is_and_its_quick_part_is_quick():
         {"": plan.SUITE_NOISES}, make_plan(True, False, None, None, None).entries, 1, TrainingConfig()
     ):
         assert parse_noise(cell.noise) or cell.noise == "none"
-    # docs/training.md: some six seconds a run and core, at the most.
-    quick = make_plan(True, True, None, None, None)
-    runs = len(
-        all_cells(dict.fromkeys(plan.QUICK_SUITE_DATA, quick.noises), quick.entries, quick.seeds, TrainingConfig())
-    )
-    assert runs * 6 < 15 * 60 * 2
-
-
-def test_data_is_loaded_one_after_the_other_and_once(clusters, monkeypatch):
-    asked = []
-    monkeypatch.setattr(sources, "load_data", lambda name, **_: asked.append(name) or replace(clusters, name=name))
-    found = sources.open_sources(["a", "b"], TrainingConfig(), CPU, lambda *_: None)
-    assert asked == ["a", "b"] == list(found.opened)

@@ -12,7 +12,7 @@ from robustdml.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Part:
+class ClassRange:
     """A range of the classes of an atlas, which are in random order."""
 
     start: int
@@ -25,8 +25,8 @@ class Script:
 
     atlas: Atlas  # The drawings
     packages: str  # Debian packages with enough typefaces for all data sets
-    pretraining: Part  # Classes to pretrain the backbone on, disjoint from all others
-    parts: Mapping[str, tuple[Part, Part]]  # Training and test classes by name of the data set
+    pretraining: ClassRange  # Classes to pretrain the backbone on, disjoint from all others
+    parts: Mapping[str, tuple[ClassRange, ClassRange]]  # Training and test classes by name of the data set
 
     def load(self, name: str) -> RetrievalData:
         """Load a data set."""
@@ -37,7 +37,7 @@ class Script:
         """The classes to pretrain the backbone on."""
         return self._take(f"{self.atlas.name} for pretraining", self.pretraining)
 
-    def _take(self, name: str, part: Part) -> Split:
+    def _take(self, name: str, part: ClassRange) -> Split:
         images, codes = self.atlas.load()
         starts = np.append(np.flatnonzero(np.diff(codes, prepend=-1)), len(codes))
         if len(starts) <= part.stop:
