@@ -1,4 +1,4 @@
-"""Some of the classes, of a loss or filter whose others are with other processes."""
+"""The hooks of :class:`~robustdml_ops.engine.shards.OneProcess` where classes are sharded; documented there."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -17,34 +17,29 @@ T = TypeVar("T")
 
 
 class ClassShards(OneProcess):
-    """Classes ``first`` to ``last`` of ``num_classes``, divided as a DTensor divides rows."""
+    """Classes ``first:last`` of ``num_classes``, sharded as a DTensor shards rows."""
 
     divided = True
 
     def __init__(self, num_classes: int, mesh: DeviceMesh, processes: Processes, factor: float) -> None:
         self.num_classes, self.mesh, self.processes, self.factor = num_classes, mesh, processes, factor
-        self.first, self.last = self.part(num_classes)
+        self.first, self.last = self.shard_of(num_classes)
 
     def agree(self, check: Callable[[], dict[str, Tensor | None]], settings: Mapping[str, object]) -> dict[str, Any]:
-        """See :meth:`Processes.agree`."""
         return self.processes.agree(check, settings)
 
     def guard(self, function: Callable[..., T], *arguments: Any) -> T:
-        """See :meth:`Processes.guard`."""
         return self.processes.guard(function, *arguments)
 
-    def gather(self, rows: Tensor | None, of_parts: bool = True) -> Tensor | None:
-        """As of one process."""
+    def gather(self, rows: Tensor | None, for_shards: bool = True) -> Tensor | None:
         if rows is None or not rows.is_floating_point():
             return None if rows is None else self.processes.gather(rows, self.processes.sizes)
-        return _apply(Gather, rows, self.processes, self.factor, of_parts)
+        return _apply(Gather, rows, self.processes, self.factor, for_shards)
 
     def rows(self, parameter: Tensor) -> Tensor:
-        """As of one process."""
         return parameter.to_local() if isinstance(parameter, DTensor) else parameter
 
-    def has_part(self, values: Tensor | None) -> bool:
-        """As of one process; ValueError for rows that are divided in another way."""
+    def is_sharded(self, values: Tensor | None) -> bool:
         if not isinstance(values, DTensor):
             return False
         if values.device_mesh != self.mesh or values.placements != (Shard(0),):
@@ -55,7 +50,6 @@ class ClassShards(OneProcess):
         return True
 
     def given(self, values: Tensor) -> Tensor:
-        """As of one process."""
         if len(values) != self.num_classes:
             raise ValueError(
                 f"{tuple(values.shape)} is the shape of something given for each class, and there are "
@@ -64,62 +58,50 @@ class ClassShards(OneProcess):
         return values.to_local() if isinstance(values, DTensor) else values[self.first : self.last]
 
     def range(self) -> tuple[int, int] | None:
-        """As of one process."""
         return self.first, self.last
 
-    def part(self, rows: int) -> tuple[int, int]:
-        """As of one process."""
-        return self._part_of(self.processes.rank, rows)
+    def shard_of(self, rows: int) -> tuple[int, int]:
+        return self._shard_of(self.processes.rank, rows)
 
-    def _part_of(self, rank: int, rows: int) -> tuple[int, int]:
+    def _shard_of(self, rank: int, rows: int) -> tuple[int, int]:
         each = -(-rows // self.processes.size)
         return min(rows, rank * each), min(rows, (rank + 1) * each)
 
     def chunks(self, values: tuple[Tensor, ...], rows: int, most: int) -> Iterator[tuple[Tensor, ...]]:
-        """As of one process."""
-        held = [last - first for first, last in (self._part_of(rank, rows) for rank in range(self.processes.size))]
+        held = [last - first for first, last in (self._shard_of(rank, rows) for rank in range(self.processes.size))]
         step = max(1, most // self.processes.size)
         for start in range(0, held[0], step):
             sizes = [min(max(number - start, 0), step) for number in held]
             yield tuple(self.processes.gather(value[start : start + step], sizes) for value in values)
 
     def labels(self, labels: Tensor) -> Tensor:
-        """As of one process."""
         return torch.where(self.here(labels), labels - self.first, ELSEWHERE)
 
     def here(self, labels: Tensor) -> Tensor:
-        """As of one process."""
         return (labels >= self.first) & (labels < self.last)
 
-    def total(self, part: Tensor) -> Tensor:
-        """As of one process."""
-        return _apply(Total, part, self.processes)
+    def total(self, term: Tensor) -> Tensor:
+        return _apply(Total, term, self.processes)
 
-    def count(self, part: Tensor) -> Tensor:
-        """As of one process."""
-        return self.processes.sum(part)
+    def count(self, number: Tensor) -> Tensor:
+        return self.processes.sum(number)
 
-    def least(self, part: Tensor) -> Tensor:
-        """As of one process."""
-        return -self.processes.maximum(-part)
+    def least(self, value: Tensor) -> Tensor:
+        return -self.processes.maximum(-value)
 
     def log_sum_exp(self, lse: Tensor, target: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """As of one process; ``labels`` are those of all classes."""
         joint: Any = JointLogSumExp.apply(lse, target, self.here(labels), self.processes)  # type: ignore[no-untyped-call]
         return joint[0], joint[1]
 
     def log_one_plus(self, lse: Tensor) -> Tensor:
-        """As of one process."""
         return _apply(JointLogOnePlus, lse, self.processes)
 
     def of_labels(self, values: Tensor, labels: Tensor) -> Tensor:
-        """As of one process; ``labels`` are those of all classes."""
         if values.dtype == torch.bool:
             return _apply(Shared, self.at_labels(values.view(torch.uint8), labels), self.processes).bool()
         return _apply(Shared, self.at_labels(values, labels), self.processes)
 
     def at_labels(self, values: Tensor, labels: Tensor) -> Tensor:
-        """As of one process."""
         if self.first == self.last:
             # Zeros that are connected to the values: all processes have the same collectives in their backward.
             return values.sum(0, dtype=values.dtype).expand(len(labels), *values.shape[1:])
@@ -128,27 +110,26 @@ class ClassShards(OneProcess):
         return rows.masked_fill(~here.view(-1, *(1,) * (rows.dim() - 1)), 0)
 
     def from_owners(self, values: Tensor, labels: Tensor) -> Tensor:
-        """As of one process."""
         return self.processes.sum(values.masked_fill(~self.here(labels), 0))
 
     def common(self, value: Tensor) -> Tensor:
-        """As of one process."""
         return _apply(Common, value, self.processes)
 
     def place(self) -> slice:
-        """As of one process."""
         return self.processes.own(self.processes.sizes)
 
     def own(self, values: Tensor) -> Tensor:
-        """As of one process."""
         return _apply(Own, values, self.processes)
 
+    def own_first(self, rows: Tensor) -> Tensor:
+        own = self.place()
+        return torch.cat([rows[own], rows[: own.start], rows[own.stop :]])
+
     def whole(self, values: Tensor) -> Tensor:
-        """As of one process."""
         return self.as_shards(values).full_tensor()
 
     def as_shards(self, local: Tensor, rows: int | None = None) -> DTensor:
-        """The rows here as a part of ``rows``, by default one for each class; the same memory."""
+        """The shard as a DTensor of ``rows`` rows, by default one for each class; the same memory."""
         shape = torch.Size((self.num_classes if rows is None else rows, *local.shape[1:]))
         stride = torch.empty(shape, device="meta").stride()
         return DTensor.from_local(local, self.mesh, [Shard(0)], run_check=False, shape=shape, stride=stride)

@@ -21,9 +21,9 @@ class Gather(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, processes: Processes, factor: float, of_parts: bool) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, processes: Processes, factor: float, for_shards: bool) -> Tensor:
         """Of own rows."""
-        ctx.processes, ctx.factor, ctx.sizes, ctx.of_parts = processes, factor, processes.sizes, of_parts
+        ctx.processes, ctx.factor, ctx.sizes, ctx.for_shards = processes, factor, processes.sizes, for_shards
         return processes.gather(rows, processes.sizes)
 
     @staticmethod
@@ -31,7 +31,7 @@ class Gather(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         """Of the rows of all."""
         processes, sizes = ctx.processes, ctx.sizes
-        own = processes.scatter_sum(gradient, sizes) if ctx.of_parts else gradient[processes.own(sizes)]
+        own = processes.scatter_sum(gradient, sizes) if ctx.for_shards else gradient[processes.own(sizes)]
         return own if ctx.factor == 1 else own * ctx.factor, None, None, None
 
 

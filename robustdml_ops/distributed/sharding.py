@@ -171,7 +171,7 @@ def _slot_buffers(part: Any) -> tuple[str, ...]:
 
 def _slots_here(values: Tensor, shards: ClassShards) -> DTensor:
     """Of something for each slot, that of the slots of this process."""
-    first, last = shards.part(len(values))
+    first, last = shards.shard_of(len(values))
     return shards.as_shards(values[first:last].to(shards.mesh.device_type, copy=True), len(values))
 
 

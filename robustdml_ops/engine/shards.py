@@ -1,8 +1,8 @@
-"""Where losses and filters need other processes: the seams, and what stands in them where there is one process.
+"""Hooks where a loss or filter whose classes are sharded communicates; no-ops on one process.
 
-With very many classes each process has a part of them, and its own part of the batch. A loss or filter does then what
-it always does, on the batch of all and the classes that are here; at the few places below its result is a part, and the
-processes complete it. ``robustdml_ops.distributed`` puts its ``ClassShards`` in the place of :class:`OneProcess`.
+Each process owns a shard of the classes and its own samples. A loss computes on the samples of all processes and the
+classes of its shard; each hook below turns a shard's result into that of all. ``robustdml_ops.distributed`` replaces
+:class:`OneProcess` with its ``ClassShards``.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,111 +15,116 @@ T = TypeVar("T")
 
 
 class OneProcess:
-    """All classes and the whole batch are here: every seam gives back what it is given."""
+    """One process owns all classes and all samples: every hook returns its argument."""
 
-    divided: bool = False  # whether other processes have classes, too
+    divided: bool = False  # whether other processes own classes, too
 
     def agree(self, check: Callable[[], dict[str, Tensor | None]], settings: Mapping[str, object]) -> dict[str, Any]:
-        """What ``check`` gives of own input, rows of samples; raises on all processes if it raises on one of them."""
+        """Return ``check()``, rows of samples; raise on all processes if it raises on one, or if settings differ."""
         return check()
 
     def guard(self, function: Callable[..., T], *arguments: Any) -> T:
-        """What a function gives that uses the seams; where it raises, the other processes are told."""
+        """Call a function that communicates; where it raises, the other processes raise, too, instead of waiting."""
         return function(*arguments)
 
-    def gather(self, rows: Tensor | None, of_parts: bool = True) -> Tensor | None:
-        """Rows of the samples of all processes, after an agreement; differentiable where they are floating point.
+    def gather(self, rows: Tensor | None, for_shards: bool = True) -> Tensor | None:
+        """Rows of the samples of all processes, after ``agree``; differentiable if floating point.
 
-        ``of_parts``: each process uses them for its part of the loss; False: for what all of them have.
+        ``for_shards``: each process uses them for its shard of the loss, and the gradients are summed. False: every
+        process computes the same value from them.
         """
         return rows
 
     def rows(self, parameter: Tensor) -> Tensor:
-        """The classes of a parameter that are here, plain memory; differentiable."""
+        """The shard of a parameter on this process, plain memory; differentiable."""
         return parameter
 
-    def has_part(self, values: Tensor | None) -> bool:
-        """Whether these are rows divided among the processes: :meth:`rows` gives those that are here."""
+    def is_sharded(self, values: Tensor | None) -> bool:
+        """Whether ``values`` are sharded rows, of which :meth:`rows` returns this shard."""
         return False
 
     def given(self, values: Tensor) -> Tensor:
-        """The classes that are here of values for all of them, or of a DTensor of such; plain memory."""
+        """The shard of ``values`` for all classes, or of a DTensor of such; plain memory."""
         return values
 
     def range(self) -> tuple[int, int] | None:
-        """The first class that is here, and the first behind them; None: all are."""
+        """First class of this shard, and one past the last; None: all classes."""
         return None
 
-    def part(self, rows: int) -> tuple[int, int]:
-        """Of so many rows that are divided, the first that is here, and the first behind them."""
+    def shard_of(self, rows: int) -> tuple[int, int]:
+        """First row of this shard of ``rows`` rows, and one past the last."""
         return 0, rows
 
     def chunks(self, values: tuple[Tensor, ...], rows: int, most: int) -> Iterator[tuple[Tensor, ...]]:
-        """All of ``rows`` that are divided, of which ``values`` has those here; so many at a time at most."""
+        """All of ``rows`` sharded rows in chunks of at most ``most``; ``values`` hold this shard."""
         return zip(*(torch.split(value, most) for value in values), strict=True)
 
     def here(self, labels: Tensor) -> Tensor:
-        """Which labels' classes are here, (B,) bool."""
+        """Whether this shard has the class of each label, (B,) bool."""
         return torch.ones_like(labels, dtype=torch.bool)
 
     def labels(self, labels: Tensor) -> Tensor:
-        """Labels (B,) counted from the first class that is here, ``ELSEWHERE`` for those of other processes."""
+        """Labels (B,) counted from the first class of this shard, ``ELSEWHERE`` for those of other shards."""
         return labels
 
-    def total(self, part: Tensor) -> Tensor:
-        """What all parts of the loss sum to, (). All processes then call backward with the same upstream gradient."""
-        return part
+    def total(self, term: Tensor) -> Tensor:
+        """Sum of a loss's terms () over all shards; all then call backward with the same upstream gradient."""
+        return term
 
-    def count(self, part: Tensor) -> Tensor:
-        """What all parts of a number sum to; no gradient."""
-        return part
+    def count(self, number: Tensor) -> Tensor:
+        """Sum of a number over all shards; no gradient."""
+        return number
 
-    def least(self, part: Tensor) -> Tensor:
-        """The least of all parts; no gradient."""
-        return part
+    def least(self, value: Tensor) -> Tensor:
+        """Least value of all shards; no gradient."""
+        return value
 
     def log_sum_exp(self, lse: Tensor, target: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-sum-exps over all classes and logits of the labels, (B,) each, from those of the classes here."""
+        """Log-sum-exps over all classes and logits of the labels, (B,) each, from those over this shard."""
         return lse, target
 
     def log_one_plus(self, lse: Tensor) -> Tensor:
-        """log(1 + Σ) of the sums of all, from log(1 + part). All then call backward with the same upstream gradient."""
+        """log(1 + Σ_shards s) from log(1 + s). All processes then call backward with the same upstream gradient."""
         return lse
 
     def of_labels(self, values: Tensor, labels: Tensor) -> Tensor:
-        """Entry of each label (B,) in ``values``, one for each class here; each process uses it for its part."""
+        """values[labels], (B,), of ``values`` for this shard's classes, for this shard of the loss."""
         return values[labels]
 
     def at_labels(self, values: Tensor, labels: Tensor) -> Tensor:
-        """Rows (B, …) of ``values``, one for each class here, of the labels' classes; 0 where they are not here."""
+        """values[labels], (B, …), of ``values`` for this shard's classes; 0 for classes of other shards."""
         return values.index_select(0, labels)
 
     def from_owners(self, values: Tensor, labels: Tensor) -> Tensor:
-        """Values (B,) as the process of each label's class has them; no gradient."""
+        """Values (B,) as the process that owns each label's class has them; no gradient."""
         return values
 
     def whole(self, values: Tensor) -> Tensor:
-        """Values of all classes, from those of the classes here; no gradient."""
+        """Values for all classes, from those for this shard; no gradient."""
         return values
 
     def common(self, value: Tensor) -> Tensor:
-        """A value that all processes have and use for their parts of the loss: its gradient is the sum of theirs."""
+        """A value that all processes have and use for their shards of the loss; its gradient is summed over them."""
         return value
 
     def place(self) -> slice:
-        """Where the samples of this process are in the batch."""
+        """Where this process's samples are in the joint batch."""
         return slice(None)
 
     def own(self, values: Tensor) -> Tensor:
-        """Entries of the samples of this process, of one for each sample of the batch."""
+        """Entries of this process's samples, of values for the joint batch; differentiable."""
         return values
+
+    def own_first(self, rows: Tensor) -> Tensor:
+        """Rows of the joint batch, this process's samples first."""
+        return rows
 
 
 ONE_PROCESS = OneProcess()
 
 
 def settings_of(module: nn.Module) -> dict[str, object]:
-    """Numbers and names that a module was made with, and what it trains: what must be the same on all processes."""
+    """Numbers and names that a module was made with, and which parameters it trains: equal on all processes."""
     plain = {
         name: value
         for name, value in vars(module).items()

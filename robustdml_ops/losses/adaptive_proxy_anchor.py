@@ -6,10 +6,11 @@ from typing_extensions import Unpack
 
 from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.validation import check_finite_numbers, check_matrix, require
-from robustdml_ops.losses.families.anchor import AnchorFamilyLoss, AnchorTerms
-from robustdml_ops.losses.families.metric_loss import Batch, Parts
-from robustdml_ops.losses.labels import class_labels
-from robustdml_ops.losses.peer.package import WeightedLossOptions
+from robustdml_ops.losses.families.anchor import AnchorFamilyLoss
+from robustdml_ops.losses.inputs import LossInputs
+from robustdml_ops.losses.options import ClassMatrixOptions
+from robustdml_ops.losses.peer.package import SubLosses
+from robustdml_ops.losses.rows_taking_part import RowsTakingPart
 from robustdml_ops.ops import AnchorBiases
 
 NEGATIVE_MARGINS = ("sample", "proxy")
@@ -63,7 +64,7 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
         per_class: bool = False,
         regularization: float = 1.0,
         negative_margin: str = "sample",
-        **options: Unpack[WeightedLossOptions],
+        **options: Unpack[ClassMatrixOptions],
     ) -> None:
         super().__init__(num_classes, embedding_size, margin, alpha, **options)
         check_finite_numbers(regularization=regularization)
@@ -79,27 +80,27 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
         self.per_class = per_class
 
     def class_dimensions(self) -> dict[str, int]:
-        """See the base class."""
+        """Parameters that have something for each class, and which of their dimensions counts the classes."""
         return {"proxies": 0, "margins": 0} if self.per_class else {"proxies": 0}
 
     def _sub_loss_names(self) -> list[str]:
         return [*super()._sub_loss_names(), "margin_reg_loss"]
 
-    def _loss(self, batch: Batch) -> Tensor:
-        regularizer = self._regularizer(batch)
-        loss = super()._loss(batch)
+    def _loss(self, inputs: LossInputs) -> Tensor:
+        regularizer = self._regularizer(inputs)
+        loss = super()._loss(inputs)
         if self.reduction == "mean":
             return loss + regularizer
         return loss + self.shards.common(regularizer) / self.num_classes
 
-    def _parts(self, batch: Batch) -> Parts:
-        regularizer = {"losses": self._regularizer(batch), "indices": None, "reduction_type": "already_reduced"}
-        return {**super()._parts(batch), "margin_reg_loss": regularizer}
+    def _sub_losses(self, inputs: LossInputs) -> SubLosses:
+        regularizer = {"losses": self._regularizer(inputs), "indices": None, "reduction_type": "already_reduced"}
+        return {**super()._sub_losses(inputs), "margin_reg_loss": regularizer}
 
-    def _regularizer(self, batch: Batch) -> Tensor:
+    def _regularizer(self, inputs: LossInputs) -> Tensor:
         """λ/mean(m), () in the compute type."""
-        check_matrix("embeddings", batch.embeddings)
-        margins = self.shards.rows(self.margins).to(compute_dtype(batch.embeddings, self.proxies))
+        check_matrix("embeddings", inputs.embeddings)
+        margins = self.shards.rows(self.margins).to(compute_dtype(inputs.embeddings, self.proxies))
         mean = self.shards.total(margins.sum()) / self.num_classes if self.per_class else margins.mean()
         require(
             mean > 0,
@@ -110,20 +111,16 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
         )
         return self.regularization / mean
 
-    def _terms(self, batch: Batch) -> AnchorTerms:
-        embeddings = self._check(batch)
-        labels = class_labels(batch.labels, embeddings)
-        drawn = self._draw(labels)
-        log_weights, present = self._log_weights(batch)
+    def _bias(self) -> float:
+        return 0.0
+
+    def _biases(self, labels: Tensor, log_weights: Tensor, rows: RowsTakingPart) -> AnchorBiases:
         scaled = self.alpha * self.shards.rows(self.margins).to(log_weights.dtype)
         if self.per_class:
             of_sample = self.shards.of_labels(scaled, labels)
         else:
             of_sample = self.shards.common(scaled).expand(len(labels))
         if self.negative_margin == "sample" or not self.per_class:
-            biases = AnchorBiases(of_sample + log_weights, of_sample + log_weights)
-        else:
-            of_proxy = scaled if drawn is None else scaled[drawn.classes]
-            biases = AnchorBiases(of_sample + log_weights, log_weights, of_proxy)
-        sets, count = self._label_sets(labels, present, drawn)
-        return AnchorTerms(sets, biases, count, self.num_classes, drawn)
+            return AnchorBiases(of_sample + log_weights, of_sample + log_weights)
+        of_proxy = scaled if rows.drawn is None else scaled[rows.drawn.classes]
+        return AnchorBiases(of_sample + log_weights, log_weights, of_proxy)

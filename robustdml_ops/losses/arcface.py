@@ -3,12 +3,12 @@
 import math
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from robustdml_ops.losses.angular_margin import angular_margin
-from robustdml_ops.losses.margin_softmax import MarginSoftmaxLoss
-from robustdml_ops.losses.peer.package import ClassLossOptions
+from robustdml_ops.losses.families.margin_softmax import MarginSoftmaxLoss
+from robustdml_ops.losses.options import SoftmaxOptions
 from robustdml_ops.ops import ClassLSE
 
 
@@ -50,20 +50,18 @@ class ArcFaceLoss(MarginSoftmaxLoss):
     torch.Size([64, 1000])
     """
 
-    peer_name = "ArcFaceLoss"
-
     def __init__(
         self,
         num_classes: int,
         embedding_size: int,
         margin: float = 28.6,
         scale: float = 64,
-        **options: Unpack[ClassLossOptions],
+        **options: Unpack[SoftmaxOptions],
     ) -> None:
         super().__init__(num_classes, embedding_size, margin, scale, **options)
         self.margin = math.radians(margin)
 
-    def _logits(self) -> dict[str, Any]:
+    def _logit_settings(self) -> dict[str, Any]:
         return {"scale": self.scale, "exclude_target": True}
 
     def _of_sums(self, sums: ClassLSE) -> Tensor:
@@ -72,3 +70,22 @@ class ArcFaceLoss(MarginSoftmaxLoss):
         moved = self.scale * angular_margin(cosines, self.margin)
         # log(e^others + e^moved) − moved; beyond 40 the other term is below the last digit of float64.
         return nn.functional.softplus(sums.lse - moved, threshold=40)
+
+
+def angular_margin(cosines: Tensor, margin: float) -> Tensor:
+    """cos(θ + m) where θ ≤ π − m, and cos θ − m·sin m above, where cos(θ + m) would rise again.
+
+    Notes
+    -----
+    cos(θ + m) = cos θ cos m − sin θ sin m. The sine's derivative with respect to the cosine, −cot θ, has a pole where
+    the vectors are parallel; what reaches a vector, cot θ times the length sin θ of its tangent, has none, but no
+    direction either. There the sine is a constant 0, and its gradient 0.
+    """
+    with torch.no_grad():
+        below = torch.acos(cosines.clamp(-1, 1)) <= math.pi - margin
+        parallel = cosines.abs() >= 1
+    # (1 − c)(1 + c) keeps the digits near ±1 that 1 − c² would lose.
+    squares = ((1 - cosines) * (1 + cosines)).masked_fill(parallel, 1)
+    sines = squares.sqrt().masked_fill(parallel, 0)
+    moved = cosines * math.cos(margin) - sines * math.sin(margin)
+    return torch.where(below, moved, cosines - margin * math.sin(margin))

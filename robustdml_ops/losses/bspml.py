@@ -6,10 +6,8 @@ from torch import Tensor
 
 from robustdml_ops.engine.label_sets import ABSENT
 from robustdml_ops.engine.validation import check_finite_numbers, check_matrix, check_positive, check_sample_weights
-from robustdml_ops.losses.families.metric_loss import Batch, refuse_candidates
-from robustdml_ops.losses.families.pairs import PairBatch, PairFamilyLoss
-from robustdml_ops.losses.labels import pair_labels
-from robustdml_ops.losses.own_anchors import own_first
+from robustdml_ops.losses.families.pairs import PairFamilyLoss, PairInputs
+from robustdml_ops.losses.inputs import LossInputs, pair_labels, refuse_candidates
 from robustdml_ops.ops import pair_lse, pair_lse_sum
 from robustdml_ops.ops.pairs.autograd import pair_dtype
 
@@ -80,19 +78,19 @@ class BSPMLLoss(PairFamilyLoss):
         self.alpha, self.beta, self.base, self.epsilon = alpha, beta, base, epsilon
         self.exclude_zero_weights = exclude_zero_weights
 
-    def _loss(self, batch: Batch) -> Tensor:
-        self._refuse_others(batch)
-        embeddings = check_matrix("embeddings", batch.embeddings)
-        labels, _ = pair_labels(batch.labels, embeddings)
+    def _loss(self, inputs: LossInputs) -> Tensor:
+        self._refuse_others(inputs)
+        embeddings = check_matrix("embeddings", inputs.embeddings)
+        labels, _ = pair_labels(inputs.labels, embeddings)
         weights = embeddings.new_ones(len(embeddings), dtype=pair_dtype(embeddings, None))
         candidate_weights = None
-        if batch.sample_weights is not None:
-            weights = candidate_weights = check_sample_weights(batch.sample_weights.detach(), weights)
+        if inputs.sample_weights is not None:
+            weights = candidate_weights = check_sample_weights(inputs.sample_weights.detach(), weights)
         if self.exclude_zero_weights:
             labels = labels.masked_fill(weights == 0, ABSENT)
-        B, checked = max(1, len(labels)), PairBatch((embeddings, labels, None, None), None, weights, 1)
-        if self.shards.divided and candidate_weights is not None:
-            candidate_weights = own_first(candidate_weights, self.shards.place())
+        B, checked = max(1, len(labels)), PairInputs((embeddings, labels, None, None), None, weights, 1)
+        if candidate_weights is not None:
+            candidate_weights = self.shards.own_first(candidate_weights)
         checked = self._own_anchors(checked)
         assert checked.weights is not None
         settings: dict[str, Any] = {
@@ -105,19 +103,19 @@ class BSPMLLoss(PairFamilyLoss):
             "backend": self.backend,
         }
         if self.reduction == "mean":
-            share = checked.weights / B
-            return self.shards.total(pair_lse_sum(*checked.pairs, share / self.alpha, share / self.beta, **settings))
+            scale = checked.weights / B
+            return self.shards.total(pair_lse_sum(*checked.pairs, scale / self.alpha, scale / self.beta, **settings))
         lse = pair_lse(*checked.pairs, **settings)
         return checked.weights * (lse.positive / self.alpha + lse.negative / self.beta)
 
-    def _own_rows(self, batch: Batch) -> dict[str, Tensor | None]:
-        self._refuse_others(batch)
-        return super()._own_rows(batch)
+    def _own_rows(self, inputs: LossInputs) -> dict[str, Tensor | None]:
+        self._refuse_others(inputs)
+        return super()._own_rows(inputs)
 
-    def _refuse_others(self, batch: Batch) -> None:
-        if batch.indices_tuple is not None:
+    def _refuse_others(self, inputs: LossInputs) -> None:
+        if inputs.indices_tuple is not None:
             raise ValueError("BSPMLLoss mines for itself: leave indices_tuple out")
-        refuse_candidates(self, batch)
+        refuse_candidates(type(self).__name__, inputs)
 
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""

@@ -6,11 +6,12 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from robustdml_ops.engine.validation import check_finite_numbers
-from robustdml_ops.losses.families.metric_loss import Batch, Parts
-from robustdml_ops.losses.families.pairs import PairBatch, PairFamilyLoss
+from robustdml_ops.losses.families.pairs import PairFamilyLoss, PairInputs
+from robustdml_ops.losses.inputs import LossInputs
+from robustdml_ops.losses.options import LossOptions
 from robustdml_ops.losses.peer.listed_pairs import listed_hinge
-from robustdml_ops.losses.peer.package import LossOptions, peer_losses
-from robustdml_ops.losses.peer.pair_reducers import Side, count_labelled, count_listed, reduce_pairs, threshold_of
+from robustdml_ops.losses.peer.package import SubLosses
+from robustdml_ops.losses.peer.pair_reducers import reduced_hinges, reducer_of, threshold_of
 from robustdml_ops.ops import PairHinge, pair_hinge, pair_hinge_sum
 from robustdml_ops.ops.pairs.autograd import pair_dtype
 
@@ -75,8 +76,8 @@ class ContrastiveLoss(PairFamilyLoss):
     def _sub_loss_names(self) -> list[str]:
         return ["pos_loss", "neg_loss"]
 
-    def _loss(self, batch: Batch) -> Tensor:
-        checked, shards = self._own_anchors(self._checked(batch)), self.shards
+    def _loss(self, inputs: LossInputs) -> Tensor:
+        checked, shards = self._own_anchors(self._checked(inputs)), self.shards
         plain = checked.weights is None and self.reduction == "mean"
         if plain and checked.listed is None and not shards.divided:
             return self._average(checked)
@@ -86,35 +87,27 @@ class ContrastiveLoss(PairFamilyLoss):
             return shards.total(hinge.positive.sum() / found[0] + hinge.negative.sum() / found[1])
         # Integers divided by integers would be float32, whatever the hinges are.
         losses = hinge.positive * checked.kept / found[0] + hinge.negative * checked.kept / found[1]
-        return self._mean(shards.total(losses) if checked.parted else losses, checked)
+        return self._mean(shards.total(losses) if checked.sharded else losses, checked)
 
-    def _parts(self, batch: Batch) -> Parts:
-        reducers = [self._reducer_of(name) for name in self._sub_loss_names()]
+    def _sub_losses(self, inputs: LossInputs) -> SubLosses:
+        reducers = [reducer_of(self.reducer, name) for name in self._sub_loss_names()]
         thresholds = [threshold_of(reducer) for reducer in reducers]
         for reducer, threshold in zip(reducers, thresholds, strict=True):
             if threshold is None:
                 argument = f"reducer={type(reducer).__name__}"
-                if batch.sample_weights is not None:
+                if inputs.sample_weights is not None:
                     raise ValueError(f"sample_weights are of the fused sums, and {argument} of none of them")
-                return self._dense(batch, argument)
-        checked = self._checked(batch)
+                return self._dense(inputs, argument)
+        checked = self._checked(inputs)
         hinge = self._hinge(checked, *(threshold or 0.0 for threshold in thresholds))
-        sums = [hinge.positive, hinge.negative]
-        if checked.weights is not None:
-            sums = [checked.weights * one for one in sums]
-        above = (hinge.positive_count, hinge.negative_count)
-        parts: Parts = {}
-        for name, reducer, *side in zip(self._sub_loss_names(), reducers, sums, above, count(checked), strict=True):
-            loss = reduce_pairs(reducer, Side(*side), batch.labels)
-            parts[name] = {"losses": loss, "indices": None, "reduction_type": "already_reduced"}
-        return parts
+        return reduced_hinges(reducers, hinge, checked, inputs.labels)
 
-    def _average(self, batch: PairBatch) -> Tensor:
+    def _average(self, inputs: PairInputs) -> Tensor:
         """Mean loss of the positive pairs that have one, and of the negative."""
         settings, scale = self._settings()
-        embeddings, _, candidates, _ = batch.pairs
+        embeddings, _, candidates, _ = inputs.pairs
         one = embeddings.new_ones((), dtype=pair_dtype(embeddings, candidates))
-        total: Tensor = pair_hinge_sum(*batch.pairs, one, one, **settings, average=True, backend=self.backend)
+        total: Tensor = pair_hinge_sum(*inputs.pairs, one, one, **settings, average=True, backend=self.backend)
         return total if scale == 1 else scale * total
 
     def _settings(self, positive_above: float = 0.0, negative_above: float = 0.0) -> tuple[dict[str, Any], float]:
@@ -135,29 +128,13 @@ class ContrastiveLoss(PairFamilyLoss):
         }
         return settings, scale
 
-    def _hinge(self, batch: PairBatch, positive_above: float = 0.0, negative_above: float = 0.0) -> PairHinge:
+    def _hinge(self, inputs: PairInputs, positive_above: float = 0.0, negative_above: float = 0.0) -> PairHinge:
         """Sums of the losses of pairs that exceed a threshold."""
         settings, scale = self._settings(positive_above, negative_above)
-        if batch.listed is None:
-            hinge = pair_hinge(*batch.pairs, **settings, anchors_first=batch.anchors_first, backend=self.backend)
+        if inputs.listed is None:
+            hinge = pair_hinge(*inputs.pairs, **settings, anchors_first=inputs.anchors_first, backend=self.backend)
         else:
-            hinge = listed_hinge(batch.pairs[0], batch.pairs[2], batch.listed, **settings)
+            hinge = listed_hinge(inputs.pairs[0], inputs.pairs[2], inputs.listed, **settings)
         if scale != 1:
             hinge = hinge._replace(positive=scale * hinge.positive, negative=scale * hinge.negative)
         return hinge
-
-    def _reducer_of(self, name: str) -> Any:
-        """The reducer of a sub-loss: its own, or the common one of a MultipleReducers."""
-        several = getattr(self.reducer, "reducers", None)
-        return self.reducer if several is None else dict(several).get(name, self.reducer.default_reducer)
-
-    def _twin(self) -> Any:
-        return peer_losses.ContrastiveLoss(self.pos_margin, self.neg_margin, distance=self.distance)
-
-
-def count(batch: PairBatch) -> tuple[Tensor, Tensor]:
-    """Positive and negative pairs of each sample, (n,) each."""
-    embeddings, labels, _, candidate_labels = batch.pairs
-    if batch.listed is not None:
-        return count_listed(batch.listed, len(embeddings))
-    return count_labelled(labels, candidate_labels)

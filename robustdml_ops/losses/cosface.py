@@ -5,8 +5,8 @@ from typing import Any
 from torch import Tensor
 from typing_extensions import Unpack
 
-from robustdml_ops.losses.margin_softmax import MarginSoftmaxLoss
-from robustdml_ops.losses.peer.package import ClassLossOptions
+from robustdml_ops.losses.families.margin_softmax import MarginSoftmaxLoss
+from robustdml_ops.losses.options import SoftmaxOptions
 from robustdml_ops.ops import ClassLSE
 
 
@@ -44,19 +44,17 @@ class CosFaceLoss(MarginSoftmaxLoss):
     torch.Size([64, 1000])
     """
 
-    peer_name = "CosFaceLoss"
-
     def __init__(
         self,
         num_classes: int,
         embedding_size: int,
         margin: float = 0.35,
         scale: float = 64,
-        **options: Unpack[ClassLossOptions],
+        **options: Unpack[SoftmaxOptions],
     ) -> None:
         super().__init__(num_classes, embedding_size, margin, scale, **options)
 
-    def _logits(self) -> dict[str, Any]:
+    def _logit_settings(self) -> dict[str, Any]:
         return {"scale": self.scale, "target_bias": -self.scale * self.margin}
 
     def _of_sums(self, sums: ClassLSE) -> Tensor:

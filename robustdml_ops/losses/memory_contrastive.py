@@ -5,8 +5,8 @@ from typing import Any
 from torch import Tensor
 
 from robustdml_ops.engine.validation import check_finite_numbers
-from robustdml_ops.losses.families.metric_loss import Batch
-from robustdml_ops.losses.families.pairs import PairBatch, PairFamilyLoss
+from robustdml_ops.losses.families.pairs import PairFamilyLoss, PairInputs
+from robustdml_ops.losses.inputs import LossInputs
 from robustdml_ops.ops import pair_hinge, pair_hinge_sum
 
 VARIANTS = ("paper", "xbm", "authors")
@@ -75,11 +75,11 @@ class MemoryContrastiveLoss(PairFamilyLoss):
         """Return the settings, for ``repr``."""
         return f"margin={self.margin}, variant={self.variant!r}"
 
-    def _loss(self, batch: Batch) -> Tensor:
-        self._refuse_list(batch)
-        checked = self._checked(batch)
+    def _loss(self, inputs: LossInputs) -> Tensor:
+        self._refuse_list(inputs)
+        checked = self._checked(inputs)
         embeddings, labels, candidates, _ = checked.pairs
-        alone = PairBatch(
+        alone = PairInputs(
             (embeddings, labels, None, None), checked.listed, checked.weights, checked.kept, checked.anchors_first
         )
         of_batch = self._term(self._own_anchors(alone))
@@ -90,15 +90,15 @@ class MemoryContrastiveLoss(PairFamilyLoss):
             of_bank = of_bank * checked.kept / max(1, len(embeddings))
         return of_batch + of_bank
 
-    def _own_rows(self, batch: Batch) -> dict[str, Tensor | None]:
-        self._refuse_list(batch)
-        return super()._own_rows(batch)
+    def _own_rows(self, inputs: LossInputs) -> dict[str, Tensor | None]:
+        self._refuse_list(inputs)
+        return super()._own_rows(inputs)
 
-    def _refuse_list(self, batch: Batch) -> None:
-        if batch.indices_tuple is not None:
+    def _refuse_list(self, inputs: LossInputs) -> None:
+        if inputs.indices_tuple is not None:
             raise ValueError(f"{type(self).__name__} takes all pairs: leave indices_tuple out, or take ContrastiveLoss")
 
-    def _term(self, batch: PairBatch) -> Tensor:
+    def _term(self, inputs: PairInputs) -> Tensor:
         """All variants are hinges with an offset: −s is [2 − s]₊ − 2, and s where s > λ is [s − λ]₊ + λ."""
         paper = self.variant == "paper"
         settings: dict[str, Any] = {
@@ -106,11 +106,11 @@ class MemoryContrastiveLoss(PairFamilyLoss):
             "positive_offset": -2.0 if paper else 1e-5,
             "negative_margin": self.margin,
             "negative_offset": 0.0 if paper else self.margin,
-            "anchors_first": batch.anchors_first,
+            "anchors_first": inputs.anchors_first,
             "backend": self.backend,
         }
-        if self._in_one_sweep(batch):
-            return self.shards.total(pair_hinge_sum(*batch.pairs, batch.share(), batch.share(), **settings))
-        hinge = pair_hinge(*batch.pairs, **settings)
+        if self._in_one_sweep(inputs):
+            return self.shards.total(pair_hinge_sum(*inputs.pairs, inputs.scale(), inputs.scale(), **settings))
+        hinge = pair_hinge(*inputs.pairs, **settings)
         losses = hinge.positive + hinge.negative
-        return self._mean(self.shards.total(losses) if batch.parted else losses, batch)
+        return self._mean(self.shards.total(losses) if inputs.sharded else losses, inputs)

@@ -7,12 +7,13 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from robustdml_ops.engine.validation import check_finite_numbers, check_positive
-from robustdml_ops.losses.families.metric_loss import Batch, Parts
-from robustdml_ops.losses.families.pairs import PairBatch, PairFamilyLoss
+from robustdml_ops.losses.families.pairs import PairFamilyLoss, PairInputs
+from robustdml_ops.losses.inputs import LossInputs
+from robustdml_ops.losses.mined_shards import mined_lse
+from robustdml_ops.losses.options import LossOptions
 from robustdml_ops.losses.peer.distances import named
 from robustdml_ops.losses.peer.listed_pairs import listed_lse
-from robustdml_ops.losses.peer.mined_parts import mined_lse
-from robustdml_ops.losses.peer.package import LossOptions, peer_losses
+from robustdml_ops.losses.peer.package import SubLosses
 from robustdml_ops.ops import PairLSE, pair_lse, pair_lse_sum
 
 
@@ -86,38 +87,38 @@ class MultiSimilarityLoss(PairFamilyLoss):
         """Return the settings, for ``repr``."""
         return f"alpha={self.alpha}, beta={self.beta}, base={self.base}, epsilon={self.epsilon}"
 
-    def _loss(self, batch: Batch) -> Tensor:
-        checked = self._own_anchors(self._checked(batch))
-        if self._in_one_sweep(checked) and not checked.parted:
-            scales, first = (checked.share(self.alpha), checked.share(self.beta)), checked.anchors_first
+    def _loss(self, inputs: LossInputs) -> Tensor:
+        checked = self._own_anchors(self._checked(inputs))
+        if self._in_one_sweep(checked) and not checked.sharded:
+            scales, first = (checked.scale(self.alpha), checked.scale(self.beta)), checked.anchors_first
             settings = self._settings()
             return self.shards.total(
                 pair_lse_sum(*checked.pairs, *scales, **settings, anchors_first=first, backend=self.backend)
             )
         return self._mean(self._losses(checked), checked)
 
-    def _parts(self, batch: Batch) -> Parts:
-        checked = self._checked(batch)
+    def _sub_losses(self, inputs: LossInputs) -> SubLosses:
+        checked = self._checked(inputs)
         losses = self._losses(checked)
         if checked.weights is not None:
             losses = losses * checked.weights
         places = torch.arange(len(losses), device=losses.device)
         return {"loss": {"losses": losses, "indices": places, "reduction_type": "element"}}
 
-    def _losses(self, batch: PairBatch) -> Tensor:
+    def _losses(self, inputs: PairInputs) -> Tensor:
         """ℓ (B,)."""
         settings = self._settings()
-        if batch.parted:
-            lse = self._joint_lse(batch, settings)
-        elif batch.listed is None:
-            lse = pair_lse(*batch.pairs, **settings, anchors_first=batch.anchors_first, backend=self.backend)
+        if inputs.sharded:
+            lse = self._joint_lse(inputs, settings)
+        elif inputs.listed is None:
+            lse = pair_lse(*inputs.pairs, **settings, anchors_first=inputs.anchors_first, backend=self.backend)
         else:
-            lse = listed_lse(batch.pairs[0], batch.pairs[2], batch.listed, **settings)
+            lse = listed_lse(inputs.pairs[0], inputs.pairs[2], inputs.listed, **settings)
         return lse.positive / self.alpha + lse.negative / self.beta
 
-    def _joint_lse(self, batch: PairBatch, settings: dict[str, Any]) -> PairLSE:
-        """Of candidates that are divided among processes."""
-        pairs: Any = batch.pairs
+    def _joint_lse(self, inputs: PairInputs, settings: dict[str, Any]) -> PairLSE:
+        """Log-sum-exps over candidates of all processes."""
+        pairs: Any = inputs.pairs
         if self.epsilon is None:
             lse = pair_lse(*pairs, **settings, backend=self.backend)
         else:
@@ -125,7 +126,7 @@ class MultiSimilarityLoss(PairFamilyLoss):
         return PairLSE(*self.shards.log_one_plus(torch.stack(lse)).unbind())
 
     def _settings(self) -> dict[str, Any]:
-        """What the log-sum-exps of cosines take."""
+        """Settings of the log-sum-exps of cosines."""
         settings = {"alpha": self.alpha, "beta": self.beta, "base": self.base, "epsilon": self.epsilon}
         if self._form() == "squared":
             # α(d² − δ) = 2α((1 − δ/2) − s), and the same with β.
@@ -135,8 +136,3 @@ class MultiSimilarityLoss(PairFamilyLoss):
                 )
             settings |= {"alpha": 2 * self.alpha, "beta": 2 * self.beta, "base": 1 - self.base / 2}
         return settings
-
-    def _twin(self) -> Any:
-        if self.epsilon is not None:
-            raise ValueError(f"epsilon={self.epsilon} mines by cosines, not by {named(self.distance)}: take a miner")
-        return peer_losses.MultiSimilarityLoss(self.alpha, self.beta, self.base, distance=self.distance)

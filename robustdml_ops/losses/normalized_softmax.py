@@ -2,14 +2,13 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from robustdml_ops.engine.validation import check_positive
 from robustdml_ops.losses.families.classes import ClassFamilyLoss
-from robustdml_ops.losses.families.metric_loss import no_initialisation
-from robustdml_ops.losses.peer.package import ClassLossOptions, peer_distances, peer_losses
+from robustdml_ops.losses.options import SoftmaxOptions
+from robustdml_ops.losses.peer.package import peer_distances
 from robustdml_ops.ops import similarity
 
 
@@ -44,56 +43,33 @@ class NormalizedSoftmaxLoss(ClassFamilyLoss):
     """
 
     served_forms = ("cosine", "squared")
+    matrix_name = "W"
+    columns = True
+    W: nn.Parameter
 
     def __init__(
         self,
         num_classes: int,
         embedding_size: int,
         temperature: float = 0.05,
-        **options: Unpack[ClassLossOptions],
+        **options: Unpack[SoftmaxOptions],
     ) -> None:
         super().__init__(num_classes, embedding_size, **options)
         check_positive(temperature=temperature)
         self.temperature = temperature
-        self.W = nn.Parameter(torch.empty(embedding_size, num_classes))
-        self.weight_init_func(self.W)
+        self._add_class_matrix(num_classes)
         names = ["embedding_size", "num_classes", "temperature"]
         self.add_to_recordable_attributes(list_of_names=names, is_stat=False)
 
     def get_default_distance(self) -> Any:
-        """As the peer: of unit vectors, and so the cosine."""
+        """Return the peer's default: of unit vectors, and so the cosine."""
         return peer_distances.DotProductSimilarity()
 
-    def class_dimensions(self) -> dict[str, int]:
-        """See the base class."""
-        return {"W": 1}
-
-    def get_logits(self, embeddings: Tensor) -> Tensor:
-        """Cosines of ``embeddings`` (B, D) with all classes, by the temperature: (B, C), materialised.
-
-        With a distance, minus that.
-        """
-        form = self._form()
-        if form not in self.served_forms:
-            logits: Tensor = self._twin().get_logits(embeddings)
-            return logits
+    def _logits(self, embeddings: Tensor) -> Tensor:
         cosines = similarity(embeddings, self.W.t())
-        return (cosines if form == "cosine" else 2 * cosines - 2) / self.temperature
+        return (cosines if self._form() == "cosine" else 2 * cosines - 2) / self.temperature
 
-    def _logits(self) -> dict[str, Any]:
+    def _logit_settings(self) -> dict[str, Any]:
         # −d = 2s − 2, and the constant leaves with the difference of the two.
         per_cosine = 2 if self._form() == "squared" else 1
         return {"scale": per_cosine / self.temperature}
-
-    def _class_parameter(self) -> nn.Parameter:
-        return self.W
-
-    def _class_matrix(self) -> Tensor:
-        return self._rows_here(self.W).t()
-
-    def _twin(self) -> Any:
-        twin = peer_losses.NormalizedSoftmaxLoss(
-            1, 1, self.temperature, distance=self.distance, weight_init_func=no_initialisation
-        )
-        twin.W = self.W
-        return twin

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from robustdml_ops.engine.label_sets import ABSENT
 from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess
 from robustdml_ops.engine.validation import check_finite_numbers, check_matrix, check_positive, check_sizes
-from robustdml_ops.losses.labels import class_labels
+from robustdml_ops.losses.inputs import class_labels
 from robustdml_ops.losses.loss_thresholds import THRESHOLDS
 from robustdml_ops.losses.multi_similarity import MultiSimilarityLoss
-from robustdml_ops.losses.own_anchors import own_first
 from robustdml_ops.losses.proxy_nca import ProxyNCALoss
 from robustdml_ops.ops import confidence, otsu_confidence, pair_lse_sum
 
@@ -192,24 +191,24 @@ class ProcSimLoss(nn.Module):
 
     def step(self, embeddings: Tensor, labels: Tensor, guidance: Tensor | None = None) -> ProcSimStep:
         """Loss of a batch as :meth:`forward`, with the confidences, the detector's losses and the threshold."""
-        if self.shards.divided:
-            return self._step_of_all(embeddings, labels, guidance)
-        check_matrix("embeddings", embeddings)
-        self._check_guidance(guidance)
-        proxy_losses = None
-        if self.proxy_nca is not None:
-            trains_embeddings = self.dml == "proxy-nca"
-            proxy_losses = self.proxy_nca(embeddings if trains_embeddings else embeddings.detach(), labels)
-        losses = self._detect(embeddings, labels, proxy_losses)
-        threshold, sigma = self._judge(losses)
-        paired = torch.where(losses > threshold, ABSENT, labels.long()) if self.drop_above else labels
-        loss = self._dml(embeddings, paired, sigma, proxy_losses)
-        if proxy_losses is not None and self.dml != "proxy-nca":
-            loss = loss + _mean(proxy_losses)
+        shards = self.shards
+        shards.agree(lambda: self._check(embeddings, guidance), {"guidance": guidance is not None})
+        own = self._own_losses(embeddings, labels)
+        losses = self._detect(embeddings, labels, own)  # raises on all processes what is wrong on one
+        labels = class_labels(labels, embeddings)
+        threshold, sigma = self._judge(_gathered(shards, losses))
+        confidences, B = shards.own(sigma), max(1, len(sigma))
+        paired = _gathered(shards, labels)
+        if self.drop_above:
+            paired = torch.where(_gathered(shards, losses) > threshold, ABSENT, paired)
+        loss = self._dml(embeddings, paired, confidences, own, B)
+        if own is not None and self.dml != "proxy-nca":
+            loss = loss + shards.total(own.sum()) / B
         if self.regularizer is not None and self.omega > 0:
             guided = _check_per_sample("regularizer", self.regularizer(embeddings, guidance, labels), labels)
-            loss = loss + self.omega * _mean(sigma * guided if self.confidence_on_regularizer else guided)
-        return ProcSimStep(loss, sigma, losses, threshold)
+            weighted = confidences * guided if self.confidence_on_regularizer else guided
+            loss = loss + self.omega * (shards.total(weighted.sum()) / B)
+        return ProcSimStep(loss, confidences, losses, threshold)
 
     def class_dimensions(self) -> dict[str, int]:
         """What has something for each class is in its parts; some things are for one process alone."""
@@ -221,52 +220,26 @@ class ProcSimLoss(nn.Module):
                 )
         return {}
 
-    def _check_guidance(self, guidance: Tensor | None) -> dict[str, Tensor | None]:
+    def _check(self, embeddings: Tensor, guidance: Tensor | None) -> dict[str, Tensor | None]:
+        check_matrix("embeddings", embeddings)
         if guidance is not None and self.regularizer is None:
             raise ValueError("guidance is for a regularizer, and there is none: give ProcSimLoss(regularizer=…)")
         return {}
-
-    def _step_of_all(self, embeddings: Tensor, labels: Tensor, guidance: Tensor | None) -> ProcSimStep:
-        """As :meth:`step`, with the threshold, the pairs and the means of the batch of all processes."""
-        shards, trains_embeddings = self.shards, self.dml == "proxy-nca"
-        shards.agree(lambda: self._check_guidance(guidance), {"guidance": guidance is not None})
-        own = None
-        if self.proxy_nca is not None:
-            own = self.proxy_nca(embeddings if trains_embeddings else embeddings.detach(), labels)
-        losses = self._detect(embeddings, labels, own)  # with what is wrong on one process all have ended here
-        labels = class_labels(labels, embeddings)
-        all_losses, all_labels = shards.gather(losses), shards.gather(labels)
-        assert all_losses is not None and all_labels is not None
-        threshold, sigma = self._judge(all_losses)
-        mine, B, place = shards.own(sigma), max(1, len(sigma)), shards.place()
-        paired = torch.where(all_losses > threshold, ABSENT, all_labels) if self.drop_above else all_labels
-        if trains_embeddings:
-            assert own is not None
-            loss = shards.total((mine * own).sum()) / B
-        elif callable(self.dml):
-            given = _check_per_sample("dml", self.dml(embeddings, paired[place]), labels)
-            loss = shards.total((mine * given).sum()) / B
-        else:
-            rows = shards.gather(embeddings)
-            assert rows is not None
-            # Own samples are anchors, everybody's are candidates.
-            candidates = own_first(rows, place), own_first(paired, place)
-            loss = shards.total(self._multi_similarity(rows[place], paired[place], mine / B, *candidates))
-        if own is not None and not trains_embeddings:
-            loss = loss + shards.total(own.sum()) / B
-        if self.regularizer is not None and self.omega > 0:
-            guided = _check_per_sample("regularizer", self.regularizer(embeddings, guidance, labels), labels)
-            weighted = mine * guided if self.confidence_on_regularizer else guided
-            loss = loss + self.omega * shards.total(weighted.sum()) / B
-        return ProcSimStep(loss, mine, losses, threshold)
 
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""
         dml = self.dml if isinstance(self.dml, str) else type(self.dml).__name__
         return f"lam={self.lam}, omega={self.omega}, dml={dml}, detector={self.detector}"
 
+    def _own_losses(self, embeddings: Tensor, labels: Tensor) -> Tensor | None:
+        """Proxy-NCA (B,) of own samples, if it is the detector or the DML loss."""
+        if self.proxy_nca is None:
+            return None
+        losses: Tensor = self.proxy_nca(embeddings if self.dml == "proxy-nca" else embeddings.detach(), labels)
+        return losses
+
     def _detect(self, embeddings: Tensor, labels: Tensor, proxy_losses: Tensor | None) -> Tensor:
-        """What the threshold is sought in: (B,), constants."""
+        """The detector's losses (B,), constants."""
         if self.detecting is not None:
             return self.detecting(embeddings.detach(), labels)  # type: ignore[no-any-return]
         assert proxy_losses is not None
@@ -279,37 +252,38 @@ class ProcSimLoss(nn.Module):
         threshold: Tensor = self.threshold(losses)
         return threshold, confidence(losses, threshold, self.lam)
 
-    def _multi_similarity(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        weights: Tensor,
-        candidates: Tensor | None = None,
-        candidate_labels: Tensor | None = None,
+    def _dml(
+        self, embeddings: Tensor, labels: Tensor, sigma: Tensor, proxy_losses: Tensor | None, batch_size: int
     ) -> Tensor:
-        """Σ weights_i ℓ_i of multi-similarity, () in one sweep; of given candidates the first are the samples.
+        """1/B Σ σ_i ℓ_i^DML; ``labels`` are those of the joint batch."""
+        shards, place = self.shards, self.shards.place()
+        if self.multi_similarity is not None:
+            rows = _gathered(shards, embeddings)
+            candidates = (shards.own_first(rows), shards.own_first(labels)) if shards.divided else (None, None)
+            pairs = (rows[place], labels[place], *candidates)
+            return shards.total(self._multi_similarity(pairs, sigma / batch_size))
+        if callable(self.dml):
+            own_labels = labels[place]
+            proxy_losses = _check_per_sample("dml", self.dml(embeddings, own_labels), own_labels)
+        assert proxy_losses is not None
+        return shards.total((sigma * proxy_losses).sum()) / batch_size
 
-        Given as sample_weights, σ = 0 would take a sample from the others' pairs, too, and from B.
+    def _multi_similarity(self, pairs: tuple[Tensor, Tensor, Tensor | None, Tensor | None], weights: Tensor) -> Tensor:
+        """Σ weights_i ℓ_i of multi-similarity, (); the first of given candidates are the anchors.
+
+        As sample_weights, σ = 0 would take a sample from the pairs of the others, too, and from B.
         """
         MS = self.multi_similarity
         assert MS is not None
         settings: dict[str, Any] = {"alpha": MS.alpha, "beta": MS.beta, "base": MS.base, "backend": MS.backend}
-        pairs, first = (embeddings, labels, candidates, candidate_labels), candidates is not None
+        first = pairs[2] is not None
         return pair_lse_sum(*pairs, weights / MS.alpha, weights / MS.beta, **settings, anchors_first=first)
 
-    def _dml(self, embeddings: Tensor, labels: Tensor, sigma: Tensor, proxy_losses: Tensor | None) -> Tensor:
-        """1/B Σ σ_i ℓ_i^DML."""
-        if self.multi_similarity is not None:
-            return self._multi_similarity(embeddings, labels, sigma / max(1, len(sigma)))
-        if self.dml == "proxy-nca":
-            assert proxy_losses is not None
-            return _mean(sigma * proxy_losses)
-        assert callable(self.dml)
-        return _mean(sigma * _check_per_sample("dml", self.dml(embeddings, labels), labels))
 
-
-def _mean(losses: Tensor) -> Tensor:
-    return losses.sum() / max(1, len(losses))
+def _gathered(shards: OneProcess, rows: Tensor) -> Tensor:
+    joint = shards.gather(rows)
+    assert joint is not None
+    return joint
 
 
 def _check_name(argument: str, value: object, names: tuple[str, ...]) -> None:

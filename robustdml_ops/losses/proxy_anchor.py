@@ -1,14 +1,9 @@
 """Proxy-Anchor, Kim et al. 2020."""
 
-from typing import Any
-
 from typing_extensions import Unpack
 
-from robustdml_ops.losses.families.anchor import AnchorFamilyLoss, AnchorTerms
-from robustdml_ops.losses.families.metric_loss import Batch, no_initialisation
-from robustdml_ops.losses.labels import class_labels
-from robustdml_ops.losses.peer.package import WeightedLossOptions, peer_losses
-from robustdml_ops.ops import AnchorBiases
+from robustdml_ops.losses.families.anchor import AnchorFamilyLoss
+from robustdml_ops.losses.options import ClassMatrixOptions
 
 
 class ProxyAnchorLoss(AnchorFamilyLoss):
@@ -66,21 +61,6 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
         embedding_size: int,
         margin: float = 0.1,
         alpha: float = 32,
-        **options: Unpack[WeightedLossOptions],
+        **options: Unpack[ClassMatrixOptions],
     ) -> None:
         super().__init__(num_classes, embedding_size, margin, alpha, **options)
-
-    def _terms(self, batch: Batch) -> AnchorTerms:
-        embeddings = self._check(batch)
-        labels = class_labels(batch.labels, embeddings)
-        drawn = self._draw(labels)
-        bias, present = self._log_weights(batch, self.alpha * self.margin)
-        sets, count = self._label_sets(labels, present, drawn)
-        return AnchorTerms(sets, AnchorBiases(bias, bias), count, self.num_classes, drawn)
-
-    def _twin(self) -> Any:
-        twin = peer_losses.ProxyAnchorLoss(
-            1, 1, self.margin, self.alpha, distance=self.distance, weight_init_func=no_initialisation
-        )
-        twin.num_classes, twin.proxies = self.num_classes, self.proxies
-        return twin

@@ -2,15 +2,12 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from robustdml_ops.engine.validation import check_positive
 from robustdml_ops.losses.families.classes import ClassFamilyLoss
-from robustdml_ops.losses.families.metric_loss import no_initialisation
-from robustdml_ops.losses.peer.distances import named
-from robustdml_ops.losses.peer.package import ClassLossOptions, peer_losses
+from robustdml_ops.losses.options import SoftmaxOptions
 from robustdml_ops.ops import similarity
 
 
@@ -73,6 +70,7 @@ class ProxyNCALoss(ClassFamilyLoss):
     served_forms = ("squared", "cosine")
     default_form = "squared"
     miner_weighs_anchors = True
+    proxies: nn.Parameter
 
     def __init__(
         self,
@@ -81,7 +79,7 @@ class ProxyNCALoss(ClassFamilyLoss):
         softmax_scale: float = 1.0,
         *,
         include_positive: bool = True,
-        **options: Unpack[ClassLossOptions],
+        **options: Unpack[SoftmaxOptions],
     ) -> None:
         super().__init__(num_classes, embedding_size, **options)
         check_positive(softmax_scale=softmax_scale)
@@ -89,38 +87,14 @@ class ProxyNCALoss(ClassFamilyLoss):
             raise ValueError(f"include_positive=False needs at least 2 classes, got num_classes={num_classes}")
         self.softmax_scale = softmax_scale
         self.include_positive = include_positive
-        self.proxies = nn.Parameter(torch.empty(num_classes, embedding_size))
-        self.weight_init_func(self.proxies)
+        self._add_class_matrix(num_classes)
         self.add_to_recordable_attributes(list_of_names=["softmax_scale", "num_classes"], is_stat=False)
 
-    def get_logits(self, embeddings: Tensor) -> Tensor:
-        """Distances of ``embeddings`` (B, D) to all proxies, (B, C), materialised: squared ones, the least the nearest.
-
-        With another ``distance``, what that gives.
-        """
-        form = self._form()
-        if form not in self.served_forms:
-            logits: Tensor = self.distance(embeddings, self.proxies)
-            return logits
+    def _logits(self, embeddings: Tensor) -> Tensor:
         cosines = similarity(embeddings, self.proxies)
-        return cosines if form == "cosine" else 2 - 2 * cosines
+        return cosines if self._form() == "cosine" else 2 - 2 * cosines
 
-    def _logits(self) -> dict[str, Any]:
+    def _logit_settings(self) -> dict[str, Any]:
         # −t·d = 2t·s − 2t, and the constant leaves with the difference of the two.
         per_cosine = 1 if self._form() == "cosine" else 2
         return {"scale": per_cosine * self.softmax_scale, "exclude_target": not self.include_positive}
-
-    def _class_parameter(self) -> nn.Parameter:
-        return self.proxies
-
-    def _class_matrix(self) -> Tensor:
-        return self._rows_here(self.proxies)
-
-    def _twin(self) -> Any:
-        if not self.include_positive:
-            raise ValueError(f"include_positive=False is of the fused sums, and {named(self.distance)} of none of them")
-        twin = peer_losses.ProxyNCALoss(
-            1, 1, softmax_scale=self.softmax_scale, distance=self.distance, weight_init_func=no_initialisation
-        )
-        twin.proxies, twin.proxy_labels = self.proxies, torch.arange(self.num_classes)
-        return twin

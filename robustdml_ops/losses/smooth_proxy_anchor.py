@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robustdml_ops.engine.shards import settings_of
 from robustdml_ops.engine.validation import (
     check_finite_numbers,
     check_matrix,
@@ -15,8 +16,9 @@ from robustdml_ops.engine.validation import (
     require,
 )
 from robustdml_ops.losses.families.anchor import AnchorFamilyLoss, AnchorTerms
-from robustdml_ops.losses.families.metric_loss import Batch
-from robustdml_ops.losses.own_rows import own_samples
+from robustdml_ops.losses.inputs import LossInputs, check_shapes
+from robustdml_ops.losses.joint_inputs import joint_inputs
+from robustdml_ops.losses.rows_taking_part import rows_taking_part
 from robustdml_ops.ops import AnchorBiases
 from robustdml_ops.ops.anchor.counting import ConfidenceCounts, count_confidences
 from robustdml_ops.ops.anchor.problem import ConfidenceSets
@@ -115,26 +117,32 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
             Shapes, types or devices that do not fit; on the CPU NaN, inf or a confidence outside [0, 1] (on a GPU a
             device-side assertion for the confidences, a NaN loss for the embeddings).
         """
-        batch = Batch(embeddings, None, None, None, None, sample_weights)
+        inputs = LossInputs(embeddings, None, sample_weights=sample_weights)
         if self.shards.divided:
-            # The labels' place in a batch is that of what stands for them.
-            whole = self._of_all(batch, lambda: self._own_hidden(batch, confidences))
-            sets = replace(self._sets(embeddings, confidences), hidden=whole.labels)
-            return self.shards.guard(self._of_sets, whole, sets)
-        self._check(batch)
-        return self._of_sets(batch, self._sets(embeddings, confidences))
+            return self._divided(inputs, confidences)
+        check_shapes(self, inputs)
+        return self._of_sets(inputs, self._sets(embeddings, confidences))
 
-    def _own_hidden(self, batch: Batch, confidences: Tensor | Factors) -> dict[str, Tensor | None]:
-        self._check(batch)
-        return {**own_samples(batch, self.proxies), "labels": self._sets(batch.embeddings, confidences).hidden}
+    def _divided(self, inputs: LossInputs, confidences: Tensor | Factors) -> Tensor:
+        """The joint inputs carry the hidden vectors in the place of labels."""
+        sets: list[ConfidenceSets] = []
 
-    def _of_sets(self, batch: Batch, sets: ConfidenceSets) -> Tensor:
-        bias, present = self._log_weights(batch, self.alpha * self.margin)
+        def check(inputs: LossInputs) -> dict[str, Tensor | None]:
+            check_shapes(self, inputs)
+            sets.append(self._sets(inputs.embeddings, confidences))
+            return {**self._own_samples(inputs), "labels": sets[0].hidden}
+
+        joint = joint_inputs(self.shards, inputs, check, settings_of(self), weights_for_shards=True)
+        return self.shards.guard(self._of_sets, joint, replace(sets[0], hidden=joint.labels))
+
+    def _of_sets(self, inputs: LossInputs, sets: ConfidenceSets) -> Tensor:
+        bias, present = self._log_weights(inputs)
         counts = self._counts(sets, present, bias)
-        if len(batch.embeddings):
+        if len(inputs.embeddings):
             self._check_range(counts)
-        biases = AnchorBiases(bias, bias)
-        return self._reduce(batch.embeddings, AnchorTerms(sets, biases, counts.positive, counts.negative))
+        rows = rows_taking_part(self, None)
+        terms = AnchorTerms(rows, sets, AnchorBiases(bias, bias), counts.positive, counts.negative)
+        return self._sum(inputs.embeddings, terms)
 
     def _counts(self, sets: ConfidenceSets, present: Tensor | None, like: Tensor) -> ConfidenceCounts:
         """Of all classes, by those that are here."""

@@ -7,16 +7,19 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from robustdml_ops.backends.tracing import has_no_values, without_autocast
+from robustdml_ops.engine.rows.lengths import all_within_reach, unit_rows
 from robustdml_ops.engine.validation import check_finite_numbers, check_positive, check_sizes
-from robustdml_ops.losses.center_spread import center_spread
-from robustdml_ops.losses.centers_by_class import CentersByClassLoss
-from robustdml_ops.losses.families.metric_loss import Batch, Parts, no_initialisation
+from robustdml_ops.losses.families.centers import CentersLoss
+from robustdml_ops.losses.inputs import LossInputs
+from robustdml_ops.losses.options import SoftmaxOptions
 from robustdml_ops.losses.peer.distances import named
-from robustdml_ops.losses.peer.package import ClassLossOptions, peer_losses
+from robustdml_ops.losses.peer.package import SubLosses
+from robustdml_ops.losses.rows_taking_part import class_matrix
 from robustdml_ops.ops import similarity
 
 
-class SoftTripleLoss(CentersByClassLoss):
+class SoftTripleLoss(CentersLoss):
     """SoftTriple: a softmax over classes, each the soft maximum of its H centres.
 
         S'_ik = Σ_h softmax_h(s_ikh / γ) s_ikh
@@ -59,7 +62,8 @@ class SoftTripleLoss(CentersByClassLoss):
     torch.Size([64, 300])
     """
 
-    centers_name = "fc"
+    matrix_name = "fc"
+    fc: nn.Parameter
 
     def __init__(
         self,
@@ -71,7 +75,7 @@ class SoftTripleLoss(CentersByClassLoss):
         margin: float = 0.01,
         *,
         regularizer_weight: float = 0.0,
-        **options: Unpack[ClassLossOptions],
+        **options: Unpack[SoftmaxOptions],
     ) -> None:
         check_finite_numbers(margin=margin, regularizer_weight=regularizer_weight)
         self.regularizer_weight = regularizer_weight  # first: the names of the sub-losses ask for it
@@ -82,12 +86,11 @@ class SoftTripleLoss(CentersByClassLoss):
         check_positive(la=la, gamma=gamma)
         if not regularizer_weight >= 0:
             raise ValueError(f"regularizer_weight must not be negative, got {regularizer_weight}")
-        self.centers_per_class = centers_per_class
+        self.centers_per_class = self.centers = centers_per_class
         self.la = la
         self.gamma = 1 / gamma  # as in pytorch-metric-learning: of a temperature the inverse
         self.margin = margin
-        self.fc = nn.Parameter(torch.empty(embedding_size, num_classes * centers_per_class))
-        self.weight_init_func(self.fc)
+        self._add_class_matrix(num_classes * centers_per_class)
         names = ["la", "gamma", "margin", "centers_per_class", "num_classes", "embedding_size"]
         self.add_to_recordable_attributes(list_of_names=names, is_stat=False)
 
@@ -97,47 +100,34 @@ class SoftTripleLoss(CentersByClassLoss):
 
     def regularizer(self) -> Tensor:
         """τ·R, (), of the centres as they are; 0 for one centre per class."""
-        return self.regularizer_weight * self.shards.total(center_spread(self._proxies(), self.num_classes))
+        return self.regularizer_weight * self.shards.total(center_spread(class_matrix(self)[0], self.num_classes))
 
-    def get_logits(self, embeddings: Tensor) -> Tensor:
-        """S' of ``embeddings`` (B, D) with all classes, (B, C); materialises B×C×H."""
-        if self._dense_reason() is not None:
-            logits: Tensor = self._twin().get_logits(embeddings)
-            return logits
+    def _logits(self, embeddings: Tensor) -> Tensor:
         s = similarity(embeddings, self.fc.t()).reshape(-1, self.num_classes, self.centers_per_class)
         return (torch.softmax(s * self.gamma, dim=2) * s).sum(2)
 
-    def _loss(self, batch: Batch) -> Tensor:
-        loss = super()._loss(batch)
+    def _loss(self, inputs: LossInputs) -> Tensor:
+        loss = super()._loss(inputs)
         if self.reduction == "none" or self.regularizer_weight == 0:
             return loss
         return loss + self.regularizer()
 
-    def _parts(self, batch: Batch) -> Parts:
-        return self._with_regularizer(super()._parts(batch))
+    def _sub_losses(self, inputs: LossInputs) -> SubLosses:
+        return self._with_regularizer(super()._sub_losses(inputs))
 
-    def _dense(self, batch: Batch, reason: str) -> Parts:
-        return self._with_regularizer(super()._dense(batch, reason))
+    def _dense(self, inputs: LossInputs, reason: str) -> SubLosses:
+        return self._with_regularizer(super()._dense(inputs, reason))
 
-    def _with_regularizer(self, parts: Parts) -> Parts:
+    def _with_regularizer(self, sub_losses: SubLosses) -> SubLosses:
         if self.regularizer_weight == 0:
-            return parts
+            return sub_losses
         spread = {"losses": self.regularizer(), "indices": None, "reduction_type": "already_reduced"}
-        return {**parts, "center_reg_loss": spread}
+        return {**sub_losses, "center_reg_loss": spread}
 
     def _sub_loss_names(self) -> list[str]:
         return ["loss", "center_reg_loss"] if self.regularizer_weight else ["loss"]
 
-    def _centers_per_class(self) -> int:
-        return self.centers_per_class
-
-    def _twin(self) -> Any:
-        settings = (self.centers_per_class, self.la, 1 / self.gamma, self.margin)
-        twin = peer_losses.SoftTripleLoss(1, 1, *settings, distance=self.distance, weight_init_func=no_initialisation)
-        twin.num_classes, twin.fc = self.num_classes, self.fc
-        return twin
-
-    def _logits(self) -> dict[str, Any]:
+    def _logit_settings(self) -> dict[str, Any]:
         of_label = -self.la * self.margin
         return {"scale": self.la, "target_bias": of_label, "pooling": "softmax", "gamma": 1 / self.gamma}
 
@@ -145,3 +135,30 @@ class SoftTripleLoss(CentersByClassLoss):
 def kaiming_uniform(centers: Tensor) -> None:
     """Fill ``centers`` (D, C·H), in place."""
     nn.init.kaiming_uniform_(centers, a=math.sqrt(5))
+
+
+def center_spread(centers: Tensor, num_classes: int) -> Tensor:
+    """Σ_k Σ_{h<h'} √(2 − 2 cos(c_kh, c_kh')) / (C·H·(H−1)), (); 0 for H = 1. Differentiable.
+
+    The divisor counts each pair twice, as the authors' does. Two centres nearer than the type resolves, √(8ε), have
+    distance 0 and do not draw each other any more: the root has no derivative there.
+    """
+    H = centers.shape[1]
+    with without_autocast(centers.device):
+        W = centers if centers.dtype == torch.float64 else centers.float()
+        # From the products of the raw centres: unit ones would be copies of the largest parameter there is. But for
+        # centres whose products overflow or lose their digits.
+        products = W @ W.mT
+        squared = products.diagonal(dim1=1, dim2=2)
+        if W.device.type != "cpu" or has_no_values(W) or not all_within_reach(squared, 2):
+            W = unit_rows(W.flatten(0, 1)).view(W.shape)
+            products = W @ W.mT
+            squared = products.diagonal(dim1=1, dim2=2)
+        empty = squared == 0
+        inverse_norm = torch.where(empty, 0.0, squared.masked_fill(empty, 1).rsqrt())
+        upper = torch.ones(H, H, dtype=torch.bool, device=W.device).triu(1)
+        apart = 2 - 2 * products * inverse_norm[:, :, None] * inverse_norm[:, None, :]
+        counted = upper & (apart > 8 * torch.finfo(W.dtype).eps)
+        return torch.where(counted, apart.masked_fill(~counted, 1).sqrt(), 0.0).sum() / (
+            num_classes * max(1, H * (H - 1))
+        )

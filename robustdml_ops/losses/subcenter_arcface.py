@@ -18,14 +18,15 @@ from robustdml_ops.engine.validation import (
     check_sizes,
 )
 from robustdml_ops.losses.arcface import ArcFaceLoss
-from robustdml_ops.losses.centers_by_class import CentersByClassLoss
-from robustdml_ops.losses.labels import class_labels
-from robustdml_ops.losses.peer.package import ClassLossOptions
+from robustdml_ops.losses.families.centers import CentersLoss
+from robustdml_ops.losses.inputs import class_labels
+from robustdml_ops.losses.options import SoftmaxOptions
+from robustdml_ops.losses.rows_taking_part import class_matrix
 
 _SAMPLES = 1 << 14  # whose centres are gathered at a time
 
 
-class SubCenterArcFaceLoss(CentersByClassLoss, ArcFaceLoss):
+class SubCenterArcFaceLoss(CentersLoss, ArcFaceLoss):
     """ArcFace over classes of H centres: a sample's cosine with a class is that with the nearest of them.
 
         cos θ_k = max_h cos(x, w_kh),   and ℓ_i of these as in :class:`~robustdml_ops.losses.ArcFaceLoss`
@@ -60,9 +61,6 @@ class SubCenterArcFaceLoss(CentersByClassLoss, ArcFaceLoss):
     torch.Size([64, 100])
     """
 
-    peer_name = "SubCenterArcFaceLoss"
-    centers_name = "W"
-
     def __init__(
         self,
         num_classes: int,
@@ -70,19 +68,12 @@ class SubCenterArcFaceLoss(CentersByClassLoss, ArcFaceLoss):
         margin: float = 28.6,
         scale: float = 64,
         sub_centers: int = 3,
-        **options: Unpack[ClassLossOptions],
+        **options: Unpack[SoftmaxOptions],
     ) -> None:
         check_sizes(num_classes=num_classes, sub_centers=sub_centers)
         super().__init__(num_classes * sub_centers, embedding_size, margin, scale, **options)
         self.num_classes = num_classes
-        self.sub_centers = sub_centers
-
-    def get_logits(self, embeddings: Tensor) -> Tensor:
-        """s·cos θ of ``embeddings`` (B, D) with all classes, (B, C), without the margin; materialises B×C×H."""
-        of_centers = super().get_logits(embeddings)
-        if self._dense_reason() is not None:
-            return of_centers
-        return of_centers.view(-1, self.num_classes, self.sub_centers).max(2).values
+        self.sub_centers = self.centers = sub_centers
 
     @torch.no_grad()
     def get_outliers(
@@ -137,7 +128,7 @@ class SubCenterArcFaceLoss(CentersByClassLoss, ArcFaceLoss):
     def _cosines_with_own_centers(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Cosines (N, H) of samples with the centres of their labels, some samples at a time."""
         dtype = compute_dtype(embeddings, self.W)
-        centers = self._proxies().detach()
+        centers = class_matrix(self)[0].detach()
         return torch.cat(
             [
                 torch.einsum("nhd,nd->nh", _unit(centers[own].to(dtype)), unit_rows(X.to(dtype)))
@@ -145,16 +136,11 @@ class SubCenterArcFaceLoss(CentersByClassLoss, ArcFaceLoss):
             ]
         )
 
-    def _logits(self) -> dict[str, Any]:
-        return {**super()._logits(), "pooling": "max"}
+    def _logits(self, embeddings: Tensor) -> Tensor:
+        return super()._logits(embeddings).view(-1, self.num_classes, self.sub_centers).max(2).values
 
-    def _centers_per_class(self) -> int:
-        return self.sub_centers
-
-    def _twin(self) -> Any:
-        twin = super()._twin()
-        twin.sub_centers = self.sub_centers
-        return twin
+    def _logit_settings(self) -> dict[str, Any]:
+        return {**super()._logit_settings(), "pooling": "max"}
 
 
 def _unit(centers: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from pytorch_metric_learning import distances, miners, reducers, regularizers
 from pytorch_metric_learning.losses import BaseMetricLossFunction
 
 import robustdml_ops.losses as ours
+from robustdml_ops.losses.peer.package import peer_losses
 from robustdml_ops.ops import ABSENT
 
 MINERS = {
@@ -29,7 +30,7 @@ def _theirs_is_not_deterministic():
 def test_same_seed(name):
     """The same initial values, and the generator is left in the same state."""
     states = []
-    for module in (ours, ours.peer.peer_losses):
+    for module in (ours, peer_losses):
         torch.manual_seed(3)
         loss = getattr(module, name)(**NAMES[name])
         states.append((list(loss.parameters()), torch.get_rng_state()))
@@ -262,7 +263,7 @@ def test_distances(name, distance):
     X, y = batch()
     of_cosines = isinstance(DISTANCES[distance](), distances.CosineSimilarity)
     if not (of_cosines if name in MARGIN_NAMES else name != "SoftTripleLoss" or DISTANCES[distance]().is_inverted):
-        for module in (ours, ours.peer.peer_losses):
+        for module in (ours, peer_losses):
             with pytest.raises((AssertionError, ValueError)):
                 getattr(module, name)(**SIZES, distance=DISTANCES[distance]())
         return

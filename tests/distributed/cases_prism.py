@@ -181,7 +181,7 @@ def a_bank_alone(place):
             torch.testing.assert_close(others.sums, expected.sums[own], rtol=0, atol=near)
             assert torch.equal(others.counts, expected.counts[own])
         same_state(one, many)
-        first, last = many.shards.part(capacity)
+        first, last = many.shards.shard_of(capacity)
         for buffer in (many.features, many.labels, many.sample_ids):
             assert len(buffer.to_local()) == last - first
         assert last - first <= -(-capacity // place.size)

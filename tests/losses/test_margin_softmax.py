@@ -8,7 +8,7 @@ from pytorch_metric_learning import losses as pml
 from pytorch_metric_learning.distances import DotProductSimilarity
 
 from robustdml_ops.losses import ArcFaceLoss, CosFaceLoss, SubCenterArcFaceLoss
-from robustdml_ops.losses.angular_margin import angular_margin
+from robustdml_ops.losses.arcface import angular_margin
 
 ANGLES = torch.tensor([0, 1e-3, 0.7, 1.5, 2.0, 2.6, 2.7, 3.0, math.pi - 1e-3, math.pi], dtype=torch.float64)
 

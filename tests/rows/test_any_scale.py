@@ -7,7 +7,7 @@ import torch
 from robustdml_ops.engine.rows.eager import EagerRows
 from robustdml_ops.engine.rows.native import NativeRows
 from robustdml_ops.losses import ContrastiveLoss, MultiSimilarityLoss, SoftTripleLoss, SuperContrastiveLoss
-from robustdml_ops.losses.center_spread import center_spread
+from robustdml_ops.losses.soft_triple import center_spread
 from robustdml_ops.ops import AnchorBiases, LabelSets, anchor_loss, class_lse, pair_lse, similarity
 from robustdml_ops.robust import PRISM
 

@@ -1,10 +1,9 @@
-"""What the losses on pairs share: who takes part, and what a sample's loss weighs."""
+"""Losses on pairs: which samples are anchors and candidates, and the weight of a sample's loss."""
 
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from typing_extensions import Unpack
 
 from robustdml_ops.engine.label_sets import ABSENT
 from robustdml_ops.engine.validation import (
@@ -13,31 +12,29 @@ from robustdml_ops.engine.validation import (
     check_same_device,
     check_sample_weights,
 )
-from robustdml_ops.losses.families.metric_loss import Batch, MetricLoss, check_options
-from robustdml_ops.losses.labels import class_labels, pair_labels
-from robustdml_ops.losses.own_anchors import own_first
+from robustdml_ops.losses.families.metric_loss import MetricLoss
+from robustdml_ops.losses.inputs import LossInputs, class_labels, pair_labels
 from robustdml_ops.losses.peer.miner_indices import ListedPairs, listed_pairs
-from robustdml_ops.losses.peer.package import LossOptions
 from robustdml_ops.losses.reduction import reduce_samples
 from robustdml_ops.ops.pairs.autograd import pair_dtype
 
 
-class PairBatch(NamedTuple):
-    """The checked input of a loss on pairs."""
+class PairInputs(NamedTuple):
+    """The checked inputs of a loss on pairs."""
 
     pairs: tuple[Tensor, Any, Tensor | None, Tensor | None]  # anchors, labels, candidates, candidate labels
     listed: ListedPairs | None  # the pairs themselves; labels do not matter then
     weights: Tensor | None  # (B,) compute type
     kept: Tensor | int  # () samples whose weight is not 0, of all processes, at least 1
     anchors_first: bool = False  # the first candidates are the anchors
-    parted: bool = False  # the candidates are those of this process, and the anchors everybody's
+    sharded: bool = False  # candidates are the shard of this process, anchors the samples of all
 
-    def share(self, divisor: float = 1.0) -> Tensor:
-        """What each sample's loss weighs in the mean, () or (B,): its weight by samples kept and by ``divisor``."""
+    def scale(self, divisor: float = 1.0) -> Tensor:
+        """Factor of each sample's loss in the mean, () or (B,): weight / (kept · divisor)."""
         if self.weights is None:
             embeddings, _, candidates, _ = self.pairs
-            share = 1 / (self.kept * divisor)  # a number: without weights all samples are kept
-            return embeddings.new_full((), share, dtype=pair_dtype(embeddings, candidates))  # type: ignore[arg-type]
+            scale = 1 / (self.kept * divisor)  # a number: without weights all samples are kept
+            return embeddings.new_full((), scale, dtype=pair_dtype(embeddings, candidates))  # type: ignore[arg-type]
         return self.weights / (self.kept * divisor)
 
 
@@ -45,10 +42,6 @@ class PairFamilyLoss(MetricLoss):
     """One loss per sample, of its pairs with the batch or with given candidates; a subclass has the terms."""
 
     dense_size = "batch × candidates"
-
-    def __init__(self, **options: Unpack[LossOptions]) -> None:
-        check_options(type(self), options)
-        super().__init__(**options)
 
     def forward(
         self,
@@ -97,77 +90,70 @@ class PairFamilyLoss(MetricLoss):
         IndexError
             On the CPU, a place of ``indices_tuple`` that is not there.
         """
-        return super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights=sample_weights)
+        return self._evaluate(LossInputs(embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights))
 
-    def class_dimensions(self) -> dict[str, int]:
-        """Nothing is divided but the pairs: each process has those of its own samples as anchors."""
-        return {}
-
-    def _own_rows(self, batch: Batch) -> dict[str, Tensor | None]:
-        embeddings = check_matrix("embeddings", batch.embeddings)
+    def _own_rows(self, inputs: LossInputs) -> dict[str, Tensor | None]:
+        embeddings = check_matrix("embeddings", inputs.embeddings)
         check_finite_embeddings(embeddings)
-        if batch.indices_tuple is not None and self.shards.has_part(batch.ref_emb):
+        if inputs.indices_tuple is not None and self.shards.is_sharded(inputs.ref_emb):
             raise ValueError(
                 "indices_tuple lists pairs with rows of a whole bank, and each process has some of its slots: leave it "
                 "out, or give bank.features.full_tensor() and bank.labels.full_tensor() as ref_emb and ref_labels"
             )
-        if self.shards.has_part(batch.ref_emb) != self.shards.has_part(batch.ref_labels):
+        if self.shards.is_sharded(inputs.ref_emb) != self.shards.is_sharded(inputs.ref_labels):
             raise ValueError("ref_emb and ref_labels must both be DTensors, as those of a divided bank, or both local")
         view = {}
-        if batch.ref_emb is not None and batch.ref_labels is None:  # another view of own samples
-            check_matrix("ref_emb", batch.ref_emb, columns=embeddings.shape[1])
-            view = {} if batch.ref_emb is embeddings else {"ref_emb": batch.ref_emb}
-            if len(batch.ref_emb) != len(embeddings):
+        if inputs.ref_emb is not None and inputs.ref_labels is None:  # another view of own samples
+            check_matrix("ref_emb", inputs.ref_emb, columns=embeddings.shape[1])
+            view = {} if inputs.ref_emb is embeddings else {"ref_emb": inputs.ref_emb}
+            if len(inputs.ref_emb) != len(embeddings):
                 raise ValueError(
-                    f"ref_emb has {len(batch.ref_emb)} rows, and without ref_labels they are another view of the "
+                    f"ref_emb has {len(inputs.ref_emb)} rows, and without ref_labels they are another view of the "
                     f"{len(embeddings)} samples: give labels of their own"
                 )
         labels = None
-        if batch.labels is not None or batch.indices_tuple is None:
-            labels = class_labels(batch.labels, embeddings)
-        weights = batch.sample_weights
+        if inputs.labels is not None or inputs.indices_tuple is None:
+            labels = class_labels(inputs.labels, embeddings)
+        weights = inputs.sample_weights
         if weights is not None:
-            like = embeddings.new_empty(len(embeddings), dtype=pair_dtype(embeddings, batch.ref_emb))
+            like = embeddings.new_empty(len(embeddings), dtype=pair_dtype(embeddings, inputs.ref_emb))
             weights = check_sample_weights(weights, like)
         return {"embeddings": embeddings, "labels": labels, "sample_weights": weights, **view}
 
-    def _own_anchors(self, batch: PairBatch) -> PairBatch:
-        """Of the batch of all processes: own samples as anchors, and everybody's as candidates.
-
-        With candidates that are divided it is the other way round: everybody's samples, and the candidates here.
-        """
-        if not self.shards.divided or batch.parted:
-            return batch
-        own, (embeddings, labels, candidates, candidate_labels) = self.shards.place(), batch.pairs
-        weights = None if batch.weights is None else batch.weights[own]
+    def _own_anchors(self, inputs: PairInputs) -> PairInputs:
+        """Restrict the anchors of joint inputs to the samples of this process; sharded candidates keep all anchors."""
+        if not self.shards.divided or inputs.sharded:
+            return inputs
+        own, (embeddings, labels, candidates, candidate_labels) = self.shards.place(), inputs.pairs
+        weights = None if inputs.weights is None else inputs.weights[own]
         among = candidates is None or candidate_labels is labels  # the samples, or another view of them
         if candidates is None:
             candidates = embeddings
         elif candidates.requires_grad and not among:
             candidates = self.shards.common(candidates)
-        if batch.listed is not None:
-            listed = batch.listed.after(own.start)
-            return PairBatch((embeddings[own], None, candidates, None), listed, weights, batch.kept)
+        if inputs.listed is not None:
+            listed = inputs.listed.after(own.start)
+            return PairInputs((embeddings[own], None, candidates, None), listed, weights, inputs.kept)
         if among:
-            candidates, candidate_labels = own_first(candidates, own), own_first(labels, own)
+            candidates, candidate_labels = self.shards.own_first(candidates), self.shards.own_first(labels)
         pairs = (embeddings[own], labels[own], candidates, candidate_labels)
-        return PairBatch(pairs, None, weights, batch.kept, among)
+        return PairInputs(pairs, None, weights, inputs.kept, among)
 
-    def _mean(self, losses: Tensor, batch: PairBatch) -> Tensor:
-        """Losses (B,) of the anchors by the reduction: their mean over the samples of all processes."""
-        weights = batch.weights
-        if batch.parted:  # then the losses are those of all
+    def _mean(self, losses: Tensor, inputs: PairInputs) -> Tensor:
+        """Reduce the losses (B,) of the anchors; the mean is over the samples of all processes."""
+        weights = inputs.weights
+        if inputs.sharded:  # the losses are those of all samples
             losses, weights = self.shards.own(losses), None if weights is None else weights[self.shards.place()]
         if not self.shards.divided or self.reduction == "none":
             return reduce_samples(losses, weights, self.reduction)
         weighted = losses if weights is None else losses * weights
-        return self.shards.total(weighted.sum()) / batch.kept
+        return self.shards.total(weighted.sum()) / inputs.kept
 
-    def _checked(self, batch: Batch) -> PairBatch:
-        embeddings, ref_emb = check_matrix("embeddings", batch.embeddings), batch.ref_emb
-        labels, ref_labels = batch.labels, batch.ref_labels
-        parted = self.shards.has_part(ref_emb)
-        if ref_emb is not None and ref_labels is not None and parted:
+    def _checked(self, inputs: LossInputs) -> PairInputs:
+        embeddings, ref_emb = check_matrix("embeddings", inputs.embeddings), inputs.ref_emb
+        labels, ref_labels = inputs.labels, inputs.ref_labels
+        sharded = self.shards.is_sharded(ref_emb)
+        if ref_emb is not None and ref_labels is not None and sharded:
             ref_emb, ref_labels = self.shards.rows(ref_emb), self.shards.rows(ref_labels)
             if self.ignore_index is not None:
                 ref_labels = ref_labels.masked_fill(ref_labels == self.ignore_index, ABSENT)
@@ -176,17 +162,19 @@ class PairFamilyLoss(MetricLoss):
             check_same_device(embeddings=embeddings, ref_emb=ref_emb)
             ref_labels = labels if ref_labels is None else ref_labels
         elif ref_labels is not None and ref_labels is not labels:
-            raise ValueError("ref_labels without ref_emb: give both, or neither, for the batch itself")
+            raise ValueError("ref_labels without ref_emb: give both, or neither, for the inputs itself")
         listed = None
-        if batch.indices_tuple is not None:
-            listed = listed_pairs(batch.indices_tuple, len(embeddings), len(embeddings if ref_emb is None else ref_emb))
+        if inputs.indices_tuple is not None:
+            listed = listed_pairs(
+                inputs.indices_tuple, len(embeddings), len(embeddings if ref_emb is None else ref_emb)
+            )
         if labels is not None or listed is None:
             labels, ref_labels = pair_labels(labels, embeddings, ref_labels, ref_emb)
-        if batch.sample_weights is None:
+        if inputs.sample_weights is None:
             kept: Tensor | int = max(1, len(embeddings))
-            return PairBatch((embeddings, labels, ref_emb, ref_labels), listed, None, kept, parted=parted)
+            return PairInputs((embeddings, labels, ref_emb, ref_labels), listed, None, kept, sharded=sharded)
         like = embeddings.new_empty(len(embeddings), dtype=pair_dtype(embeddings, ref_emb))
-        weights = check_sample_weights(batch.sample_weights, like)
+        weights = check_sample_weights(inputs.sample_weights, like)
         absent = weights == 0
         kept = (~absent).sum().clamp(min=1)
         itself = ref_emb is None or ref_labels is labels
@@ -196,12 +184,12 @@ class PairFamilyLoss(MetricLoss):
             labels = labels.masked_fill(absent, ABSENT)
         if ref_emb is not None and itself:
             ref_labels = labels
-        return PairBatch((embeddings, labels, ref_emb, ref_labels), listed, weights, kept, parted=parted)
+        return PairInputs((embeddings, labels, ref_emb, ref_labels), listed, weights, kept, sharded=sharded)
 
-    def _in_one_sweep(self, batch: PairBatch) -> bool:
-        """Whether the weight of each sample's loss is known beforehand, and wants no gradient."""
-        known = batch.weights is None or not (batch.weights.requires_grad and torch.is_grad_enabled())
-        return self.reduction == "mean" and known and batch.listed is None
+    def _in_one_sweep(self, inputs: PairInputs) -> bool:
+        """Whether the factor of each sample's loss is known before the sweep and needs no gradient."""
+        known = inputs.weights is None or not (inputs.weights.requires_grad and torch.is_grad_enabled())
+        return self.reduction == "mean" and known and inputs.listed is None
 
 
 def _without(listed: ListedPairs, absent: Tensor, itself: bool) -> ListedPairs:

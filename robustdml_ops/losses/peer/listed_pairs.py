@@ -1,8 +1,8 @@
-"""Sums over pairs that are listed one by one, as a miner finds them: what the fused sums are over sets of labels.
+"""Sums over pairs that a miner has listed, in place of the fused sums over sets of labels.
 
 Memory goes by the number of pairs. Where they are a fair part of all pairs of anchors and candidates, one product gives
-all cosines; where they are few, their rows are gathered. How many there are is asked of the device: on a GPU that waits
-for the stream, as the miner did that listed them.
+all cosines; where they are few, their rows are gathered. The number of pairs is read from the device: on a GPU that
+waits for the stream, as the miner did.
 """
 
 from typing import NamedTuple
@@ -120,7 +120,7 @@ def listed_lse(
     )
 
 
-class Side(NamedTuple):
+class SignedCosines(NamedTuple):
     """Cosines of the pairs of one sign, each pair once: a matrix with a mask, or a list with the anchor of each."""
 
     s: Tensor  # (n, m) or (k,)
@@ -131,7 +131,7 @@ class Side(NamedTuple):
         """For each cosine the value (n,) of its anchor."""
         return values[:, None] if self.s.dim() == 2 else values[self.where]
 
-    def keep(self, stays: Tensor) -> "Side":
+    def keep(self, stays: Tensor) -> "SignedCosines":
         """The pairs that stay."""
         if self.s.dim() == 2:
             return self._replace(where=self.where & stays)
@@ -156,7 +156,7 @@ class Side(NamedTuple):
         return shift + (torch.expm1(-shift) + sums).log1p()
 
 
-def _sides(cosines: _Cosines, listed: ListedPairs) -> tuple[Side, Side]:
+def _sides(cosines: _Cosines, listed: ListedPairs) -> tuple[SignedCosines, SignedCosines]:
     """Positive and negative pairs, each once: in the peer's code they are the entries of two masks."""
     n, m = len(cosines.X), len(cosines.Y)
     if cosines.matrix is None:
@@ -170,7 +170,7 @@ def _sides(cosines: _Cosines, listed: ListedPairs) -> tuple[Side, Side]:
         lambda: f"indices_tuple has pair {divmod(int(both[0]), m)} as positive and as negative",
     )
     if cosines.matrix is None:
-        positive, negative = (Side(cosines.of(each // m, each % m), each // m, n) for each in places)
+        positive, negative = (SignedCosines(cosines.of(each // m, each % m), each // m, n) for each in places)
     else:
         positive, negative = (_of_matrix(cosines.matrix, mask.view(n, m)) for mask in masks)
     return positive, negative
@@ -182,9 +182,9 @@ def _mask(places: Tensor, size: int) -> Tensor:
     return mask
 
 
-def _of_matrix(S: Tensor, mask: Tensor) -> Side:
+def _of_matrix(S: Tensor, mask: Tensor) -> SignedCosines:
     """The whole matrix where most of it counts, else the cosines that do."""
     if mask.numel() <= _MASK * int(mask.sum()):
-        return Side(S, mask, len(S))
+        return SignedCosines(S, mask, len(S))
     rows, columns = mask.nonzero(as_tuple=True)
-    return Side(S[rows, columns], rows, len(S))
+    return SignedCosines(S[rows, columns], rows, len(S))

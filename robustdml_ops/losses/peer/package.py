@@ -1,66 +1,26 @@
-"""What wrappers, trainers and miners of pytorch-metric-learning ask of a loss: its own base classes, where installed.
+"""pytorch-metric-learning ("the peer"), where it is installed.
 
-Where it is not installed, stand-ins hold their place: the losses run, and its arguments raise.
+``PeerBase`` is the only class of the losses' hierarchy that depends on the installation. It has to be the peer's own
+base class there: its ``DistributedLossWrapper`` refuses everything else by ``isinstance``.
 """
 
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
-from typing_extensions import TypedDict
-
-__all__ = [
-    "INSTALLED",
-    "PACKAGE",
-    "ClassLossOptions",
-    "LossOptions",
-    "PeerBase",
-    "PeerWeights",
-    "WeightedLossOptions",
-    "peer_distances",
-    "peer_losses",
-    "peer_reducers",
-]
+from torch import Tensor, nn
 
 PACKAGE = "pytorch-metric-learning"
 
-
-class LossOptions(TypedDict, total=False):
-    """Keyword arguments of every loss: ours, and those of all of the peer's."""
-
-    reduction: str
-    backend: str | None
-    ignore_index: int | None
-    distance: Any
-    reducer: Any
-    embedding_regularizer: Any
-    embedding_reg_weight: float
-    collect_stats: bool | None
-
-
-class WeightedLossOptions(LossOptions, total=False):
-    """And those of a loss with proxies."""
-
-    weight_regularizer: Any
-    weight_reg_weight: float
-    weight_init_func: Any
-    negative_share: float
-    negative_seed: int
-
-
-class ClassLossOptions(WeightedLossOptions, total=False):
-    """And those of a softmax over classes."""
-
-    negative_correction: bool
+# Sub-losses by name, in the form that the peer's reducers take.
+SubLosses = dict[str, dict[str, Any]]
 
 
 class StandIn(nn.Module):
-    """In place of its ``BaseMetricLossFunction``."""
+    """In place of the peer's ``BaseMetricLossFunction``: the losses run, and arguments that need the peer raise."""
 
     if TYPE_CHECKING:  # of the peer alone, and called where it is installed
-        add_embedding_regularization_to_loss_dict: Callable[..., None]
-        add_weight_regularization_to_loss_dict: Callable[..., None]
+        add_embedding_regularization_to_loss_dict: Callable[[SubLosses, Tensor], None]
 
     def __init__(self, *, distance: Any = None, embedding_reg_weight: float = 1, **options: Any) -> None:
         super().__init__()
@@ -78,33 +38,11 @@ class StandIn(nn.Module):
         return ["loss"]
 
     def sub_loss_names(self) -> list[str]:
-        """Names of the parts that a reducer sees."""
+        """Names of the sub-losses that a reducer takes."""
         return self._sub_loss_names()
 
     def add_to_recordable_attributes(self, **_: Any) -> None:
-        """Its record keepers are not here."""
-
-
-class StandInWeights:
-    """In place of its ``WeightRegularizerMixin``."""
-
-    def __init__(
-        self,
-        *,
-        weight_regularizer: Any = None,
-        weight_reg_weight: float = 1,
-        weight_init_func: Any = None,
-        **options: Any,
-    ) -> None:
-        refuse("weight_regularizer", weight_regularizer)
-        super().__init__(**options)
-        self.weight_regularizer: Any = None
-        self.weight_reg_weight = weight_reg_weight
-        self.weight_init_func = weight_init_func or self.get_default_weight_init_func()
-
-    def get_default_weight_init_func(self) -> Any:
-        """What fills a fresh parameter, in place."""
-        return nn.init.normal_
+        """No-op: the record keepers are the peer's."""
 
 
 def refuse(name: str, value: object) -> None:
@@ -121,19 +59,17 @@ if TYPE_CHECKING:
     peer_distances: Any
     peer_reducers: Any
     PeerBase = StandIn
-    PeerWeights = StandInWeights
 else:
     try:
         from pytorch_metric_learning import distances as peer_distances
         from pytorch_metric_learning import losses
         from pytorch_metric_learning import reducers as peer_reducers
         from pytorch_metric_learning.losses import BaseMetricLossFunction as PeerBase
-        from pytorch_metric_learning.losses.mixins import WeightRegularizerMixin as PeerWeights
 
-        # Its own, also where somebody puts ours in their places.
+        # A copy of its names: a script may replace the peer's losses by ours.
         peer_losses = SimpleNamespace(**vars(losses))
         INSTALLED = True
     except ImportError:
         INSTALLED = False
-        PeerBase, PeerWeights = StandIn, StandInWeights
+        PeerBase = StandIn
         peer_distances = peer_losses = peer_reducers = None

@@ -10,16 +10,24 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.engine.label_sets import ABSENT
+from robustdml_ops.losses.families.pairs import PairInputs
 from robustdml_ops.losses.peer.miner_indices import ListedPairs
-from robustdml_ops.losses.peer.package import peer_reducers
+from robustdml_ops.losses.peer.package import SubLosses, peer_reducers
+from robustdml_ops.ops import PairHinge
 
 
-class Side(NamedTuple):
+class HingeSums(NamedTuple):
     """The pairs of one sign, by anchor: (n,) each."""
 
     sums: Tensor
     above: Tensor  # pairs whose loss is above the threshold
     pairs: Tensor  # all
+
+
+def reducer_of(reducer: Any, name: str) -> Any:
+    """The reducer of a sub-loss: its own, or the common one of a MultipleReducers."""
+    several = getattr(reducer, "reducers", None)
+    return reducer if several is None else dict(several).get(name, reducer.default_reducer)
 
 
 def threshold_of(reducer: Any) -> float | None:
@@ -34,8 +42,26 @@ def threshold_of(reducer: Any) -> float | None:
     return None
 
 
-def reduce_pairs(reducer: Any, side: Side, labels: Tensor | None) -> Tensor:
-    """What ``reducer``, one of those that have a threshold, makes of the pairs: (). Labels are those of the anchors."""
+def reduced_hinges(reducers: list[Any], hinge: PairHinge, inputs: PairInputs, labels: Tensor | None) -> SubLosses:
+    """Sub-losses of the hinges of each anchor's pairs, each reduced by its own reducer, one with a threshold."""
+    embeddings, own, _, candidate_labels = inputs.pairs
+    sums = [hinge.positive, hinge.negative]
+    if inputs.weights is not None:
+        sums = [inputs.weights * one for one in sums]
+    if inputs.listed is not None:
+        pairs = count_listed(inputs.listed, len(embeddings))
+    else:
+        pairs = count_labelled(own, candidate_labels)
+    above = (hinge.positive_count, hinge.negative_count)
+    sub_losses: SubLosses = {}
+    for name, reducer, *side in zip(("pos_loss", "neg_loss"), reducers, sums, above, pairs, strict=True):
+        loss = reduce_pairs(reducer, HingeSums(*side), labels)
+        sub_losses[name] = {"losses": loss, "indices": None, "reduction_type": "already_reduced"}
+    return sub_losses
+
+
+def reduce_pairs(reducer: Any, side: HingeSums, labels: Tensor | None) -> Tensor:
+    """Reduce the pairs, (), with a reducer that has a threshold; ``labels`` are those of the anchors."""
     kind = type(reducer)
     total: Tensor = side.sums.sum()
     if kind is peer_reducers.SumReducer:

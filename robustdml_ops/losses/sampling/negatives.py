@@ -1,4 +1,4 @@
-"""Sampled negatives: each step a loss meets the classes of its batch and a random share of the others."""
+"""Sampled negatives: in each step a loss meets the classes of its batch and a random sample of the others."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from robustdml_ops.engine.proxy_update import ProxyUpdate, UpdateOfRows, refuse_update
 from robustdml_ops.engine.validation import check_label_range, check_number
 from robustdml_ops.losses.sampling.drawn_classes import Drawn, draw_classes
-from robustdml_ops.losses.sampling.taken_rows import Receiver, take_rows
+from robustdml_ops.losses.sampling.row_gather import Receiver, take_rows
 
 
 class Negatives(nn.Module):
@@ -35,10 +35,8 @@ class Negatives(nn.Module):
             self.state[1] += 1
         return drawn
 
-    def taking_part(
-        self, proxies: Tensor, drawn: Drawn, update: ProxyUpdate | None = None
-    ) -> tuple[Tensor, ProxyUpdate | None]:
-        """Take the rows of the drawn classes; an optimiser that updates inside the sweep gets only these rows."""
+    def rows(self, proxies: Tensor, drawn: Drawn, update: ProxyUpdate | None) -> tuple[Tensor, ProxyUpdate | None]:
+        """Rows of the drawn classes; with an update all rows, and an update of the drawn ones."""
         rows = drawn.classes
         if proxies.dim() == 3:
             H = proxies.shape[1]
@@ -71,8 +69,3 @@ def negatives_of(options: Any) -> Negatives | None:
     if not 0 <= seed < 2**63:
         raise ValueError(f"negative_seed must not be negative, nor 2^63 or more, got {seed}")
     return None if share == 1 else Negatives(float(share), seed)
-
-
-def share_of(negatives: Negatives | None) -> float:
-    """``negative_share`` as a loss was given it."""
-    return 1.0 if negatives is None else negatives.share

@@ -240,7 +240,9 @@ class MemoryBank(TypedBuffers):
     def _slots(self) -> tuple[Slots, int]:
         """Those that are here, and the first one's number."""
         rows = self.shards.rows
-        return Slots(rows(self.features), rows(self.labels), rows(self.sample_ids)), self.shards.part(self.capacity)[0]
+        return Slots(rows(self.features), rows(self.labels), rows(self.sample_ids)), self.shards.shard_of(
+            self.capacity
+        )[0]
 
     @torch.no_grad()
     def recompute(self) -> None:
@@ -338,7 +340,7 @@ class MemoryBank(TypedBuffers):
                 f"MemoryBank(..., dtype={saved.dtype})"
             )
         labels, counts = (state_dict.get(prefix + name) for name in ("labels", "counts"))
-        if labels is not None and not self.shards.has_part(labels):
+        if labels is not None and not self.shards.is_sharded(labels):
             state_dict = {**state_dict, prefix + "labels": labels.masked_fill(labels == -1, ABSENT)}
         if not self.shards.divided:  # of those that are, the counts are of some classes
             _check_counts(labels, counts)

@@ -1,13 +1,48 @@
-"""Labels as users have them, for kernels that take int64."""
+"""The arguments of a loss, and labels as the kernels take them: int64."""
+
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.validation import check_labels, require
+from robustdml_ops.engine.validation import check_labels, check_matrix, check_same_device, require
+
+
+class LossInputs(NamedTuple):
+    """The arguments of a loss."""
+
+    embeddings: Tensor
+    labels: Tensor | None
+    indices_tuple: tuple[Tensor, ...] | None = None
+    ref_emb: Tensor | None = None
+    ref_labels: Tensor | None = None
+    sample_weights: Tensor | None = None
+
+
+def refuse_candidates(name: str, inputs: LossInputs) -> None:
+    """Raise for a reference set that is not the batch itself, for the loss of class ``name``, which takes none."""
+    given = inputs.ref_emb is not None and inputs.ref_emb is not inputs.embeddings
+    if given or (inputs.ref_labels is not None and inputs.ref_labels is not inputs.labels):
+        raise ValueError(
+            f"{name} compares samples with its own proxies: leave ref_emb and ref_labels out, or take a loss on pairs"
+        )
+
+
+def checked_labels(loss: Any, inputs: LossInputs) -> Tensor:
+    """Class numbers (B,) of inputs whose shapes, types and devices fit a loss with a class matrix."""
+    check_shapes(loss, inputs)
+    return class_labels(inputs.labels, inputs.embeddings)
+
+
+def check_shapes(loss: Any, inputs: LossInputs) -> None:
+    """Raise where embeddings do not fit the class matrix, or a reference set is given."""
+    refuse_candidates(type(loss).__name__, inputs)
+    check_matrix("embeddings", inputs.embeddings, columns=loss.embedding_size)
+    check_same_device(embeddings=inputs.embeddings, **loss._parameters)
 
 
 def class_labels(labels: object, embeddings: Tensor) -> Tensor:
-    """Numbers of classes, (B,) int64: integers, truth values, or floating-point numbers that are whole."""
+    """Class numbers (B,) int64 from integers, truth values, or floating-point numbers that are whole."""
     _check_given(labels)
     if isinstance(labels, Tensor):
         if labels.dtype == torch.bool:

@@ -1,4 +1,4 @@
-"""Some rows of a matrix, and the two ways of their gradient: spread over the matrix, or handed over as it is."""
+"""Row gather whose gradient is dense, or passed to a callback."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,15 +9,15 @@ from torch import Tensor
 from robustdml_ops.engine.gradient_memory import gradient_room
 from robustdml_ops.engine.rows.backend import by_columns, rows_at
 
-# Is given rows (n,) int64, distinct, and dL/drows (n, D) in the type of the matrix.
+# Takes rows (n,) int64, distinct, and dL/drows (n, D) in the type of the matrix.
 Receiver = Callable[[Tensor, Tensor], None]
 
 
 def take_rows(matrix: Tensor, rows: Tensor, receiver: Receiver | None = None) -> Tensor:
     """Rows ``rows`` (n,) int64, distinct, of ``matrix`` (C, D): (n, D), in its layout.
 
-    Differentiable. Where there is a ``receiver``, backward hands rows and gradient to it, and the matrix has none: no
-    memory of its size is written, nor read.
+    Differentiable. With a ``receiver``, backward passes it rows and gradient, and the matrix gets none: no buffer of
+    its size is made.
     """
     taken: Tensor = TakenRows.apply(matrix, rows, receiver)  # type: ignore[no-untyped-call]
     return taken
@@ -39,7 +39,7 @@ class TakenRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, None, None]:
-        """Spread, or hand over."""
+        """The dense gradient, or none."""
         matrix, rows = ctx.saved_tensors
         if ctx.receiver is None:
             return SpreadRows.apply(G, rows, matrix), None, None  # type: ignore[no-untyped-call]
@@ -55,12 +55,12 @@ class SpreadRows(torch.autograd.Function):
     @staticmethod
     def forward(G: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
         """Of distinct rows."""
-        room = gradient_room(matrix).zero_()
+        buffer = gradient_room(matrix).zero_()
         if by_columns(matrix):
-            room.t().index_copy_(1, rows, G.t())
+            buffer.t().index_copy_(1, rows, G.t())
         else:
-            room.index_copy_(0, rows, G)
-        return room
+            buffer.index_copy_(0, rows, G)
+        return buffer
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

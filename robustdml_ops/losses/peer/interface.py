@@ -1,0 +1,195 @@
+"""A loss as the peer's wrappers, trainers and testers expect it.
+
+A call is served in one of three ways, of which the first serves almost all scripts:
+
+1. With the default reducer and distance: one fused sum, ``_loss`` of a family.
+2. With another reducer, or statistics: fused sums for each sample or proxy, ``_sub_losses``, which the reducer takes.
+3. With a distance (or, on pairs, a reducer) that no fused sum has: the peer's dense code, after a warning.
+"""
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.engine.label_sets import ABSENT
+from robustdml_ops.engine.proxy_update import refuse_update
+from robustdml_ops.losses.inputs import LossInputs
+from robustdml_ops.losses.peer.dense import dense_sub_losses
+from robustdml_ops.losses.peer.distances import fused_form, keep_statistics, named, peer_distance
+from robustdml_ops.losses.peer.package import INSTALLED, PACKAGE, PeerBase, SubLosses, peer_reducers, refuse
+
+# Steps of the peer's dense code, which a subclass may have been written to change.
+_DENSE_STEPS = (
+    "_compute_loss",
+    "mat_based_loss",
+    "pair_based_loss",
+    "get_per_pair_loss",
+    "pos_calc",
+    "neg_calc",
+    "nca_computation",
+    "cast_types",
+)
+
+
+class PeerInterface(PeerBase):
+    """The peer's arguments of a loss: distance, reducer, regularisers and what it records."""
+
+    served_forms: ClassVar[tuple[str, ...]] = ("cosine",)  # distances that the fused sums have
+    default_form: ClassVar[str] = "cosine"
+    default_reducer: ClassVar[str] = "MeanReducer"  # the peer's name of what reduction="mean" does
+    dense_size: ClassVar[str] = "batch × classes"  # of the matrices that the dense code keeps
+    _own_compute_loss: ClassVar[bool] = False  # a subclass has its own compute_loss
+    reduction: str
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in _DENSE_STEPS:
+            if name in vars(cls):
+                raise TypeError(
+                    f"{cls.__name__}.{name} is a step of {PACKAGE}'s dense code, which the fused losses do not take: "
+                    "derive from its class, or override compute_loss"
+                )
+        if "compute_loss" in vars(cls):
+            cls._own_compute_loss = True
+
+    def __init__(
+        self, *, distance: Any = None, weight_regularizer: Any = None, weight_reg_weight: float = 1, **options: Any
+    ) -> None:
+        if isinstance(distance, str) and distance not in self.served_forms:
+            raise ValueError(f"distance={distance!r}: expected one of {', '.join(self.served_forms)}")
+        if INSTALLED and isinstance(distance, str):
+            distance = peer_distance(distance)
+        elif not INSTALLED:
+            distance = self.default_form if distance is None else distance
+            refuse("weight_regularizer", weight_regularizer)
+        # The peer's constructor asks for the names of the sub-losses, which depend on it.
+        self.weight_regularizer: Any = weight_regularizer is not None
+        super().__init__(distance=distance, **options)
+        self.weight_regularizer = weight_regularizer
+        self.weight_reg_weight = weight_reg_weight
+        if weight_regularizer is not None:
+            self.add_to_recordable_attributes(list_of_names=["weight_reg_weight"], is_stat=False)
+        self._warned = False
+
+    def get_default_distance(self) -> Any:
+        """The peer's object, where it is installed."""
+        return peer_distance(self.default_form)
+
+    def get_default_reducer(self) -> Any:
+        """The peer's object, where it is installed."""
+        return getattr(peer_reducers, self.default_reducer)()
+
+    def all_regularization_loss_names(self) -> list[str]:
+        """Names of the regularisers' sub-losses."""
+        return [f"{kind}_reg_loss" for kind in ("weight", "embedding") if getattr(self, f"{kind}_regularizer")]
+
+    def compute_loss(
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None,
+        indices_tuple: tuple[Tensor, ...] | None,
+        ref_emb: Tensor | None,
+        ref_labels: Tensor | None,
+    ) -> SubLosses:
+        """Sub-losses by name, before they are reduced, in the form that the peer's reducers take."""
+        inputs, reason = LossInputs(embeddings, labels, indices_tuple, ref_emb, ref_labels), self._dense_reason()
+        return self._regularized(self._sub_losses(inputs)) if reason is None else self._dense(inputs, reason)
+
+    def is_fused(self) -> bool:
+        """Whether one fused sum is the loss, but for regularisers."""
+        if self.reduction == "none":
+            self._refuse_dense("reduction='none'")
+            return True
+        if self._own_compute_loss or self._dense_reason() is not None:
+            return False
+        reducer = self._modules.get("reducer")
+        return reducer is None or _is_exactly(reducer, self.default_reducer)
+
+    def _reduced(self, inputs: LossInputs) -> Tensor:
+        """Sub-losses, reduced by the peer's reducer."""
+        embeddings, labels, matrix = inputs.embeddings, inputs.labels, self._class_matrix()
+        candidates = embeddings if inputs.ref_emb is None else inputs.ref_emb
+        keep_statistics(self.distance, embeddings, candidates if matrix is None else matrix)
+        if inputs.sample_weights is None:
+            sub_losses = self.compute_loss(*inputs[:5])
+        else:
+            self._refuse_dense("ignore_index" if getattr(self, "ignore_index", None) is not None else "sample_weights")
+            sub_losses = self._regularized(self._sub_losses(inputs))
+        self.add_embedding_regularization_to_loss_dict(sub_losses, embeddings)
+        loss: Tensor = self.reducer(sub_losses, embeddings, None if labels is None else labels.to(embeddings.device))
+        return loss
+
+    def _dense(self, inputs: LossInputs, reason: str) -> SubLosses:
+        refuse_update(self._update(), reason, "leave it out, or train the proxies with an optimiser of torch.optim")
+        return dense_sub_losses(self, inputs, reason)
+
+    def _regularized(self, sub_losses: SubLosses) -> SubLosses:
+        if self.weight_regularizer is not None:
+            loss = self.weight_regularizer(self._class_matrix()) * self.weight_reg_weight
+            sub_losses["weight_reg_loss"] = {"losses": loss, "indices": None, "reduction_type": "already_reduced"}
+        return sub_losses
+
+    def _regularization(self, embeddings: Tensor) -> Tensor | float:
+        """Sum of the regularisers of embeddings and of the class matrix, weighted; 0 where there is none."""
+        total: Tensor | float = 0.0
+        if self.embedding_regularizer is not None:
+            total = total + self.embedding_regularizer(embeddings) * self.embedding_reg_weight
+        if self.weight_regularizer is not None:
+            total = total + self.weight_regularizer(self._class_matrix()) * self.weight_reg_weight
+        return total
+
+    def _dense_reason(self) -> str | None:
+        """The argument that no fused sum serves."""
+        return None if self._form() in self.served_forms else named(self.distance)
+
+    def _form(self) -> str | None:
+        """The distance in terms of cosines."""
+        # By the dictionary: nn.Module's attribute access takes as long as all the rest.
+        return fused_form(self._modules.get("distance") or self.distance)
+
+    def _refuse_dense(self, argument: str) -> None:
+        reason = self._dense_reason()
+        if reason is not None:
+            raise ValueError(f"{argument} is of the fused sums, and {reason} is in none of them: leave one out")
+
+    def _sub_losses(self, inputs: LossInputs) -> SubLosses:
+        """Fused sub-losses, before they are reduced."""
+        raise NotImplementedError
+
+    def _class_matrix(self) -> Tensor | None:
+        """One row for each class or centre that is here; None: the loss has no parameters."""
+        return None
+
+    def _update(self) -> Any:
+        """The step that an optimiser of ``robustdml_ops.optim`` takes on the class matrix within the sweep."""
+        return None
+
+
+def _is_exactly(reducer: Any, name: str) -> bool:
+    """Whether ``reducer`` is, for each of its sub-losses, the peer's class of that name, and keeps no statistics."""
+    kind = getattr(peer_reducers, name)
+    if type(reducer) is not peer_reducers.MultipleReducers:
+        return type(reducer) is kind and not reducer.collect_stats
+    # By the dictionaries: nn.Module's attribute access takes as long as all the rest.
+    reducers = reducer._modules["reducers"]._modules.values()
+    return all(type(each) is kind and not each.collect_stats for each in reducers)
+
+
+def without_label(inputs: LossInputs, ignore_index: int) -> LossInputs:
+    """Give samples labelled ``ignore_index`` the weight 0; rows of a reference set become ``ABSENT``."""
+    labels, ref_labels, weights = inputs.labels, inputs.ref_labels, inputs.sample_weights
+    if labels is None:
+        return inputs
+    ignored = labels == ignore_index
+    kept = (~ignored).to(torch.float32 if weights is None else weights.dtype)
+    # Labels of a sharded bank are DTensors: the loss on pairs marks those of its own shard.
+    if ref_labels is not None and ref_labels is not labels and not hasattr(ref_labels, "to_local"):
+        ref_labels = ref_labels.masked_fill(ref_labels == ignore_index, ABSENT)
+    # The label of an absent sample is not looked at, but must be in range.
+    known = labels.masked_fill(ignored, 0)
+    return inputs._replace(
+        labels=known,
+        ref_labels=known if ref_labels is labels else ref_labels,
+        sample_weights=kept if weights is None else weights * kept.to(weights.device),
+    )
