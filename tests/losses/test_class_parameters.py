@@ -1,6 +1,7 @@
 """W of softmax losses and fc of SoftTriple lie in memory as pytorch-metric-learning's: (D, C) and (D, C·H)."""
 
 import copy
+from importlib import import_module
 
 import pytest
 import torch
@@ -75,8 +76,8 @@ def test_gradient_that_the_sweep_wrote_becomes_grad(op, dtype, backend, small_ch
         written.append(room.data_ptr())  # not the tensor: PyTorch copies what another holds
         return room
 
-    for module in ("ops.anchor.sweep", "ops.similarity.sweep"):
-        monkeypatch.setattr(f"robustdml_ops.{module}.gradient_room", watched)
+    for module in ("engine.similarity_chunks", "ops.similarity.sweep"):
+        monkeypatch.setattr(import_module(f"robustdml_ops.{module}"), "gradient_room", watched)
     W = torch.randn(D, 24).to(dtype).requires_grad_()
     rows = W.detach().t().contiguous().requires_grad_()
     X, y = torch.randn(B, D), torch.randint(8, (B,))

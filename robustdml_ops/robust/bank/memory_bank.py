@@ -239,10 +239,8 @@ class MemoryBank(TypedBuffers):
 
     def _slots(self) -> tuple[Slots, int]:
         """Those that are here, and the first one's number."""
-        rows = self.shards.rows
-        return Slots(rows(self.features), rows(self.labels), rows(self.sample_ids)), self.shards.shard_of(
-            self.capacity
-        )[0]
+        rows, first = self.shards.rows, self.shards.shard_of(self.capacity)[0]
+        return Slots(rows(self.features), rows(self.labels), rows(self.sample_ids)), first
 
     @torch.no_grad()
     def recompute(self) -> None:
