@@ -2,7 +2,6 @@
 
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from robustdml_ops.engine.proxy_update import ProxyUpdate, may_update, update_of

@@ -10,8 +10,6 @@ from robustdml_ops.engine.proxy_update import ProxyUpdate
 from robustdml_ops.engine.validation import (
     check_finite_embeddings,
     check_label_range,
-    check_matrix,
-    check_same_device,
     check_sample_weights,
     check_sizes,
 )
