@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from robustdml.errors import UnknownNameError, UsageError
+from robustdml.errors import UsageError
 from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER, FilterOptions
 from robustdml.methods import METHODS, option_groups
-from robustdml.options import OptionSet, check_bounds
+from robustdml.options import Options, OptionSet, option
 from robustdml.review.uses import CONFIDENCE, DROP, TRAINING_USES, WEIGHT
 from robustdml_ops.robust import PRISM
 
@@ -17,114 +17,96 @@ UNTRAINED = "untrained"
 
 
 @dataclass(frozen=True)
-class TrainingConfig:
-    """Settings of one run. Those of a method or a filter are groups of their own, and have no effect on the others.
+class TrainingConfig(Options):
+    """Settings of one run; ``robustdml train --help`` describes each.
 
-    Defaults are the papers' where they name any. One departs from it: the learning rate of the dense layers is 1e-3
-    rather than 1e-4, with which a run of 15 epochs on Glyphs ends long before plain Proxy-Anchor has converged on clean
-    labels (``docs/training.md`` has the figures).
+    Defaults are the papers' where they name any, but for the learning rate of the dense layers: with 1e-4 a run of 15
+    epochs on Glyphs ends long before plain Proxy-Anchor has converged on clean labels (``docs/training.md``).
 
-    Attributes
-    ----------
-    method : str
-        A key of `robustdml.methods.METHODS`.
-    noise_rate : float or None
-        Rate of wrong labels that a filter assumes, in [0, 1]; None for the true rate of the data, as in the papers, or
-        0 where the true labels are not known. The thresholds "otsu" and "cautious" need none: a number is the most that
-        they reject of a class.
-    seed : int
-        Seed of initialisation and batches.
-    epochs : int
-        Passes over the training split.
-    batch_size : int
-        Samples a step.
-    samples_per_class : int or None
-        0 for random batches, or K for batches of batch_size/K classes × K samples; None for what the method asks for,
-        then in smaller batches where there are fewer classes, or where K does not divide the batch size.
-    embedding_size : int or None
-        D; None for 64, or with the start called principal for as many as keep the similarities of the features, 64 to
-        512.
-    start : str or None
-        How the embedding layer begins: ``random``, He's normal distribution, or ``principal``, the principal axes of
-        the features; None for what the method asks for.
-    averaging : float or None
-        Share of the trained embedding layer in its average with its start, in [0, 1]; None for what the method asks
-        for: 1, or a share that is chosen by a trial run which leaves classes out.
-    finetune : bool
-        Train the backbone as well; otherwise its features are computed once and only the embedding layer trains.
-    backbone : str
-        ``efficientnet-lite0`` (of the extra ``vision``), ``timm:NAME``, ``package.module:factory`` of the user's own,
-        ``untrained`` for the built-in network as it starts, or empty for the one that goes with the data.
-    backbone_weights : str
-        File of weights for the first two, instead of those that they come with; empty for none.
-    augment : bool
-        Whether the first two crop and flip images at random while they are finetuned.
-    learning_rate : float or None
-        Of AdamW for the network; None for what the method asks for.
-    proxy_learning_rate, weight_decay : float
-        Of AdamW for proxies (and margins), and its decay, which spares proxies and margins.
-    amp : str
-        ``none``, or ``bf16`` for bfloat16 autocast.
-    options : OptionSet
-        Settings of methods, which lie in the methods' own files in `robustdml.methods`:
-        ``OptionSet(SmoothOptions(beta=50.0))``, and then ``config.options[SmoothOptions].beta``.
-    labels : str
-        File ``labels.csv`` of an audit of these training samples, whose findings are used; empty for none.
-    labels_use : str
-        What is done with them: ``drop`` leaves out what is called wrong or of no class, ``correct`` puts proposals of
-        at least `labels_confidence` in the place of the label and drops the others, ``weight`` weighs every sample by
-        the probability that its label is right.
-    labels_confidence : float
-        In [0, 1].
-    correct : bool
-        Whether samples that the filter rejects take part under the class that it thinks they are of.
-    correct_confidence : float
-        In [0, 1], the least probability of that class.
-    filter : FilterOptions or None
-        What keeps samples of probably wrong labels out of the loss; None for what the method asks for.
+    Settings of methods are groups in `options`, declared in the methods' own files in `robustdml.methods`:
+    ``OptionSet(SmoothOptions(beta=50.0))``, and then ``config.options[SmoothOptions].beta``. The group `filter` is None
+    for the filter that the method asks for. Groups of other methods have no effect.
+
+    Examples
+    --------
+    >>> TrainingConfig(method="proxy-anchor", epochs=3).network_learning_rate
+    0.001
     """
 
-    method: str = "robust"
-    noise_rate: float | None = None
-    seed: int = 0
-    epochs: int = 15
-    batch_size: int = 256
-    samples_per_class: int | None = None
-    embedding_size: int | None = None
-    start: str | None = None
-    averaging: float | None = None
-    finetune: bool = False
-    backbone: str = ""
-    backbone_weights: str = ""
-    augment: bool = True
-    learning_rate: float | None = None
-    proxy_learning_rate: float = 1e-2
-    weight_decay: float = 1e-4
-    amp: str = "none"
-    labels: str = ""
-    labels_use: str = DROP
-    labels_confidence: float = CONFIDENCE
-    correct: bool = False
-    correct_confidence: float = CONFIDENCE
+    method: str = option("robust", "the loss", choices=METHODS, heading="what to train")
+    noise_rate: float | None = option(
+        None,
+        "rate of wrong labels that a filter assumes (default: the true one, as in the papers, or 0 where these are "
+        f"not known); for Otsu's cut the most that is rejected of a class (default: {PRISM.MOST_REJECTED})",
+        at_least=0,
+        at_most=1,
+    )
+    labels: str = option("", "labels.csv of robustdml audit for these samples, whose findings are used", metavar="FILE")
+    labels_use: str = option(
+        DROP,
+        "drop wrong labels; correct them by their proposals, and drop those without a sure one; or weight all samples "
+        "by the probability that the label is right",
+        choices=TRAINING_USES,
+    )
+    labels_confidence: float = option(
+        CONFIDENCE, "least probability of a proposal that replaces the label", at_least=0, at_most=1
+    )
+    correct: bool = option(False, "train samples that the filter rejects under the class that it finds likeliest")
+    correct_confidence: float = option(CONFIDENCE, "least probability of that class", at_least=0, at_most=1)
+    finetune: bool = option(
+        False, "train the backbone too, rather than the embedding layer on frozen features", heading="network"
+    )
+    backbone: str = option(
+        "",
+        "efficientnet-lite0 (needs the extra vision; for folders of images), timm:NAME, your own as "
+        f"package.module:factory, or {UNTRAINED}, for the built-in one as it starts (default: as goes with the data)",
+    )
+    backbone_weights: str = option(
+        "", "file of weights for efficientnet-lite0 or timm:NAME, instead of their own", metavar="FILE"
+    )
+    augment: bool = option(
+        True, "random crops and flips of the training images, where efficientnet-lite0 or timm:NAME is finetuned"
+    )
+    embedding_size: int | None = option(
+        None,
+        "size of the embeddings (default: 64; with the principal start as many as keep the features' similarities, 64 "
+        "to 512)",
+        at_least=1,
+    )
+    start: str | None = option(
+        None,
+        "the embedding layer as it starts: random (He's normal distribution), or the principal axes of the features "
+        "(default: as the method asks for)",
+        choices=STARTS,
+    )
+    averaging: float | None = option(
+        None,
+        "weight of the trained embedding layer in its average with its start (default: as the method asks for: 1, or "
+        "chosen by a trial run on held-out training classes)",
+        at_least=0,
+        at_most=1,
+    )
+    epochs: int = option(15, "passes over the training images", at_least=1, heading="training")
+    batch_size: int = option(256, "images a step", at_least=1)
+    samples_per_class: int | None = option(
+        None,
+        "0 for random batches, K for balanced ones with K images of each class (default: as the method asks for)",
+        metavar="K",
+        at_least=0,
+    )
+    learning_rate: float | None = option(
+        None, "of AdamW, for the network (default: as the method asks for)", positive=True
+    )
+    proxy_learning_rate: float = option(1e-2, "of AdamW, for proxies and margins", positive=True)
+    weight_decay: float = option(1e-4, "of the network")
+    seed: int = option(0, "of initialisation and batches, and of the noise", at_least=0)
+    amp: str = option("none", "bf16 for bfloat16 autocast", choices=("none", "bf16"))
     options: OptionSet = field(default_factory=OptionSet)
     filter: FilterOptions | None = None
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise UnknownNameError("method", self.method, METHODS)
-        if self.noise_rate is not None and not 0 <= self.noise_rate <= 1:
-            raise UsageError(f"noise_rate={self.noise_rate}: expected a share between 0 and 1")
-        if self.amp not in ("none", "bf16"):
-            raise UnknownNameError("amp", self.amp, ("none", "bf16"))
-        for name in ("epochs", "batch_size", "embedding_size"):
-            check_bounds(name, getattr(self, name), at_least=1)
-        if self.start not in (None, *STARTS):
-            raise UnknownNameError("start", str(self.start), STARTS)
+        self.check()
         self._check_averaging()
-        for name in ("samples_per_class", "seed"):
-            check_bounds(name, getattr(self, name), at_least=0)
-        for name in ("learning_rate", "proxy_learning_rate"):
-            check_bounds(name, getattr(self, name), positive=True)
         for group in self.options.groups:
             if type(group) not in option_groups():
                 raise UsageError(f"{type(group).__name__}: no method has this group of settings")
@@ -134,8 +116,6 @@ class TrainingConfig:
         self._check_correction()
 
     def _check_correction(self) -> None:
-        if not 0 <= self.correct_confidence <= 1:
-            raise UsageError(f"correct_confidence={self.correct_confidence}: expected a probability between 0 and 1")
         if not self.correct:
             return
         if self.filter_options.kind != "prism-vmf":
@@ -147,10 +127,6 @@ class TrainingConfig:
             raise UsageError(f"correct has no effect on method {self.method}, which takes no labels")
 
     def _check_labels(self) -> None:
-        if self.labels_use not in TRAINING_USES:
-            raise UnknownNameError("use of labels", self.labels_use, TRAINING_USES)
-        if not 0 <= self.labels_confidence <= 1:
-            raise UsageError(f"labels_confidence={self.labels_confidence}: expected a probability between 0 and 1")
         if not self.labels:
             return
         if self.labels_use == WEIGHT and not METHODS[self.method].takes_weights:
@@ -164,8 +140,6 @@ class TrainingConfig:
     def _check_averaging(self) -> None:
         if self.averaging is None:
             return
-        if not 0 <= self.averaging <= 1:
-            raise UsageError(f"averaging={self.averaging}: expected a share between 0 and 1")
         if self.averaging < 1 and self.finetune:
             raise UsageError(f"averaging={self.averaging} is for frozen features: leave it out, or finetune")
         if self.averaging < 1 and self.layer_start != PRINCIPAL:
@@ -232,41 +206,19 @@ class TrainingConfig:
         return true_rate if self.noise_rate is None and self.needs_noise_rate else self.noise_rate
 
     def as_dict(self) -> dict[str, Any]:
-        """All settings as they are to be stored, the filter that the method asks for among them.
-
-        Returns
-        -------
-        dict
-            Numbers, texts, None, and a dict for each group.
-        """
+        """All settings as they are stored: numbers, texts, None, and a dict for each group; the filter is spelt out."""
         plain = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "options"}
         groups = {group.name: self.options[group].as_dict() for group in option_groups()}
         return {**plain, **groups, "filter": self.filter_options.as_dict()}
 
     def flat(self) -> dict[str, Any]:
-        """All settings by name, those of a group as ``group.name``.
-
-        Returns
-        -------
-        dict
-            Numbers, texts, None.
-        """
+        """All settings by name, those of a group as ``group.name``."""
         return _flatten(self.as_dict())
 
     def differences(self, other: dict[str, Any]) -> list[str]:
-        """Name the settings that a stored run had otherwise; the number of epochs may differ, so that a run can go on.
+        """Compare with the settings of a stored run, as lines such as ``seed: 1 then, 0 now``.
 
-        A setting that came after the run was stored had its default then.
-
-        Parameters
-        ----------
-        other : dict
-            The stored settings, as `as_dict` gives them.
-
-        Returns
-        -------
-        list of str
-            Lines such as ``seed: 1 then, 0 now``.
+        The number of epochs may differ, so that a run can go on. A setting that is not stored had its default then.
         """
         # Of a filter the default of the setting, not what the default method asks for.
         stored = TrainingConfig(filter=FilterOptions()).flat() | _flatten(other)

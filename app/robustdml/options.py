@@ -1,23 +1,73 @@
-"""Groups of settings: frozen dataclasses that belong to a method or a filter, and carry their text for ``--help``."""
+"""Settings, each declared once: command line, YAML file, checks and configuration follow from the declaration."""
 
-from dataclasses import Field, asdict, dataclass, field, fields
-from typing import Any, ClassVar, TypeVar, cast
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar, TypeVar, cast, get_args, get_type_hints
 
-from robustdml.errors import UsageError
+from robustdml.errors import UnknownNameError, UsageError, did_you_mean
+
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text, in quotes if need be"}
 
 
-def option(
-    default: Any,
-    text: str,
-    *,
-    choices: tuple[str, ...] | None = None,
-    kind: type | None = None,
-    at_least: float | None = None,
-    positive: bool = False,
-) -> Any:
-    """Declare a field of a group of settings."""
-    metadata = {"text": text, "choices": choices, "kind": kind or type(default)}
-    return field(default=default, metadata=metadata | {"at_least": at_least, "positive": positive})
+def option(default: Any, text: str | Callable[[], str], **declared: Any) -> Any:
+    """Declare a field of a group of settings by its default, its text for ``--help``, and what `Setting` takes."""
+    return field(default=default, metadata={"text": text, **declared})
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting."""
+
+    name: str  # As in a file: `epochs`, or with its group `filter.window`
+    kind: type  # Of its values
+    text: str  # For `--help`
+    heading: str  # Of its section in `--help`
+    default: Any = None  # None where the text names the default, or the method sets it
+    choices: tuple[str, ...] | None = None  # All its values
+    metavar: str | None = None  # Name of its value in `--help`
+    at_least: float | None = None
+    at_most: float | None = None
+    positive: bool = False
+
+    @property
+    def flag(self) -> str:
+        """Its option on the command line."""
+        return "--" + self._short_name.replace(".", "-").replace("_", "-")
+
+    @property
+    def _short_name(self) -> str:
+        # The setting that chooses among kinds has the name of its group: --filter.
+        return self.name.removesuffix(".kind")
+
+    @property
+    def group(self) -> str:
+        """Name of its group, empty without one."""
+        return self.name.rpartition(".")[0]
+
+    def complaint(self, value: object) -> str | None:
+        """Say why a value from a file is of the wrong type, or none of the choices."""
+        if self.choices is not None and value not in self.choices:
+            close = did_you_mean(value, self.choices) if isinstance(value, str) else ""
+            return f"expected one of {', '.join(self.choices)}{close}"
+        kinds: tuple[type, ...] = (int, float) if self.kind is float else (self.kind,)
+        # To Python True is a number.
+        if not isinstance(value, kinds) or (isinstance(value, bool) and self.kind is not bool):
+            return f"expected {_KINDS[self.kind]}"
+        return None
+
+    def check(self, value: Any) -> None:
+        """Refuse a value out of bounds; None is within all."""
+        if value is None:
+            return
+        if self.choices is not None and value not in self.choices:
+            raise UnknownNameError(self._short_name, str(value), self.choices)
+        if self.at_least is not None and self.at_most is not None:
+            if not self.at_least <= value <= self.at_most:
+                raise UsageError(f"{self.name}={value}: expected {self.at_least:g} to {self.at_most:g}")
+        elif self.at_least is not None and not value >= self.at_least:
+            raise UsageError(f"{self.name}={value}: expected at least {self.at_least:g}")
+        if self.positive and not value > 0:
+            raise UsageError(f"{self.name}={value}: expected a positive number")
 
 
 class Options:
@@ -33,36 +83,50 @@ class Options:
     robustdml.errors.UsageError: triplet.margin=-1.0: expected at least 0
     """
 
+    # ``--triplet-margin`` on the command line, ``{"triplet": {"margin": …}}`` in what is stored; empty for no group.
     name: ClassVar[str]
 
-    def __init_subclass__(cls, name: str) -> None:
-        # ``--triplet-margin`` on the command line, ``{"triplet": {"margin": …}}`` in what is stored.
+    def __init_subclass__(cls, name: str = "") -> None:
         cls.name = name
 
     @classmethod
-    def settings(cls) -> tuple[Field[Any], ...]:
-        """List the fields, each made by `option`."""
-        return fields(cast(Any, cls))
+    def settings(cls) -> list[Setting]:
+        """List the settings in the order of their fields."""
+        prefix = f"{cls.name}." if cls.name else ""
+        heading = (cls.__doc__ or cls.name).partition("\n")[0].rstrip(".")
+        found, kinds = [], _kinds(cls)
+        for one in fields(cast(Any, cls)):
+            declared: dict[str, Any] = dict(one.metadata)
+            if not declared:
+                continue
+            heading = declared.pop("heading", heading)
+            text, choices = declared.pop("text"), declared.pop("choices", None)
+            found.append(
+                Setting(
+                    f"{prefix}{one.name}",
+                    kinds[one.name],
+                    text() if callable(text) else text,
+                    heading,
+                    one.default,
+                    None if choices is None else tuple(cast(Iterable[str], choices)),
+                    **declared,
+                )
+            )
+        return found
 
     def check(self) -> None:
         """Refuse values out of bounds."""
         for setting in self.settings():
-            bounds = {name: setting.metadata[name] for name in ("at_least", "positive")}
-            check_bounds(f"{self.name}.{setting.name}", getattr(self, setting.name), **bounds)
+            setting.check(getattr(self, setting.name.rpartition(".")[2]))
 
     def as_dict(self) -> dict[str, Any]:
         """Give the settings by name."""
         return asdict(cast(Any, self))
 
 
-def check_bounds(name: str, value: float | None, *, at_least: float | None = None, positive: bool = False) -> None:
-    """Refuse a setting out of bounds; None is within all."""
-    if value is None:
-        return
-    if at_least is not None and not value >= at_least:
-        raise UsageError(f"{name}={value}: expected at least {at_least:g}")
-    if positive and not value > 0:
-        raise UsageError(f"{name}={value}: expected a positive number")
+def _kinds(group: type[Options]) -> dict[str, type]:
+    """Types of the fields' values: float of ``float | None``."""
+    return {name: (get_args(hint) or (hint,))[0] for name, hint in get_type_hints(group).items()}
 
 
 Group = TypeVar("Group", bound=Options)
@@ -87,7 +151,7 @@ class OptionSet:
         for kind in kinds:
             if kinds.count(kind) > 1:
                 raise UsageError(f"{kind.__name__} is given {kinds.count(kind)} times: expected one group of a kind")
-        # Sets that say the same are equal: defaults are left out, the order is that of the names.
+        # Equal sets compare equal: defaults are left out, and groups are sorted by name.
         changed = (group for group in groups if group != type(group)())
         object.__setattr__(self, "groups", tuple(sorted(changed, key=lambda group: group.name)))
 

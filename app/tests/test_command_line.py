@@ -115,7 +115,11 @@ def test_help_of_training_is_led_by_a_short_usage_and_shows_defaults(capsys):
         main(["train", "--help"])
     text = re.sub(r"\s+", " ", capsys.readouterr().out)
     assert text.startswith("usage: robustdml train [OPTIONS] (--help lists the options) Train")
-    for line in ("seed of that choice (default: 0)", "of positive pairs (default: 0.0)", "(default: glyphs)"):
+    for line in (
+        "seed of the choice of test classes (default: 0)",
+        "of positive pairs (default: 0.0)",
+        "(default: glyphs)",
+    ):
         assert line in text
     assert "(default: None)" not in text and "(default: False)" not in text
     assert all(method in text for method in METHODS)

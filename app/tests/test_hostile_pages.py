@@ -11,12 +11,6 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from experiments.comparison.section import markdown, page
-from experiments.comparison.tables import sections as sections_of_data
-from experiments.large.page import LargeOutcome
-from experiments.large.page import render as render_large
-from experiments.statistics.sections import sections
-from experiments.tests.test_statistics import make_suite
 from robustdml.cli import main
 from robustdml.reports.html import policy
 from robustdml.review.findings import Finding, read_findings, write_findings
@@ -135,28 +129,6 @@ def test_the_report_of_a_run(tmp_path, capsys):
     assert main(["train", "--out", str(out), "--resume", "--epochs", "1"]) == 0
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_page_of_a_comparison(name):
-    suite = make_suite({data: {"none": {"robust": 0.6, "proxy-anchor": 0.5}} for data in (name, "other")})
-    parts = [*sections(suite), *sections_of_data(suite.results[name])]
-    text = page(parts, name)
-    assert shown(name) in shown(check_page(text).text)
-    # The same as Markdown, whose readers take HTML for HTML.
-    written = markdown(parts)
-    assert "<" not in written
-    rows = [line for line in written.splitlines() if line.startswith("|")]
-    assert all(line.endswith("|") for line in rows)
-
-
-@pytest.mark.parametrize("name", NAMES[:6])
-def test_the_page_of_the_large_demo(name):
-    result = {"seconds": 1.0, "step_seconds": 1e-3, "extra_bytes": 1, "filter_bytes": 0}
-    figures = {"precision_at_1": 0.5, "mean_average_precision_at_r": 0.2}
-    result["history"] = [{"epoch": 1, "loss": 1.0, "seconds": 1.0, **figures}]
-    results = {"proxy-anchor": result, "proxy-anchor-peer": result}
-    assert name in check_page(render_large(LargeOutcome(name, figures, results, "machine"))).text
-
-
 def test_the_rule_lets_the_page_s_own_script_run_and_no_other():
     assert policy("a()") != policy("b()")
     assert re.search(r"script-src 'sha256-[A-Za-z0-9+/=]{44}'", policy("a()"))
@@ -165,14 +137,7 @@ def test_the_rule_lets_the_page_s_own_script_run_and_no_other():
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
 def test_in_a_real_browser(audited, tmp_path):
     out, _ = audited
-    page_of_data = tmp_path / "compare.html"
-    suite = make_suite({data: {"none": {"robust": 0.6, "proxy-anchor": 0.5}} for data in NAMES[:6]})
-    page_of_data.write_text(page(sections(suite), NAMES[0]))
-    for path, title in ((out / "audit.html", "Labels of "), (page_of_data, "robustdml_ops: ")):
-        dom = rendered(path, tmp_path)
-        elements = Elements(dom)
-        assert not any(attributes.get("class") == "stranger" for _, attributes in elements.found)
-        assert re.search(r"<title>([^<]*)", dom)[1].startswith(title)
+    check_rendered(rendered(out / "audit.html", tmp_path), "Labels of ")
     # The page's own script has run, under the rule that no other may.
     dom = rendered(out / "audit.html", tmp_path)
     cards = [attributes for tag, attributes in Elements(dom).found if str(attributes.get("class")).startswith("card")]
@@ -183,6 +148,11 @@ def test_in_a_real_browser(audited, tmp_path):
     hole = "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
     broken.write_text(text.replace("</body>", f"{hole}</body>"))
     assert "taken" not in re.search(r"<title>([^<]*)", rendered(broken, tmp_path))[1]
+
+
+def check_rendered(dom, title):
+    assert not any(attributes.get("class") == "stranger" for _, attributes in Elements(dom).found)
+    assert re.search(r"<title>([^<]*)", dom)[1].startswith(title)
 
 
 def rendered(path, folder) -> str:

@@ -27,7 +27,7 @@ class PullOptions(Options, name="pull"):
     strength: float = option(0.5, "of the pull", positive=True)
     rounds: int = option(1, "how often", at_least=1)
     norm: str = option("l2", "which", choices=("l1", "l2"))
-    sign: float | None = option(None, "of the pull (default: towards)", kind=float)
+    sign: float | None = option(None, "of the pull (default: towards)")
     debug: bool = option(False, "say more")
 
 

@@ -14,8 +14,7 @@ from robustdml.errors import UsageError
 from robustdml.filters.options import FilterOptions
 from robustdml.methods import METHODS
 from robustdml.settings.file import read_settings, write_settings
-from robustdml.settings.given import Given, complete_settings, make_config, merge
-from robustdml.settings.table import all_settings
+from robustdml.settings.given import Given, all_settings, complete_settings, make_config, merge
 
 
 @pytest.fixture
@@ -43,9 +42,9 @@ def given(**values):
 def test_every_method_comes_back_from_its_file_as_it_was(tmp_path, method):
     own = METHODS[method].options[0]
     field = own.settings()[0]
-    value = field.metadata["choices"][-1] if field.metadata["choices"] else field.metadata["kind"](7)
+    value = field.choices[-1] if field.choices else field.kind(7)
     changes = given(method=method, noise="symmetric:0.25", learning_rate=1e-5, epochs=3)
-    changes[f"{own.name}.{field.name}"] = Given(value, "")
+    changes[field.name] = Given(value, "")
     if METHODS[method].takes_weights:
         changes |= given(filter__kind="prism-average", filter__threshold="top-r", noise_rate=0.125)
     config = make_config(changes)

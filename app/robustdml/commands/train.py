@@ -11,14 +11,16 @@ from rich.table import Table
 from robustdml.cache import write_text
 from robustdml.command_line import is_off, path
 from robustdml.config import TrainingConfig
-from robustdml.data import load_data
+from robustdml.data import RetrievalData, load_data
+from robustdml.data.settings import DataSettings, PlaceSettings
 from robustdml.errors import UsageError
 from robustdml.evaluation import METRICS
 from robustdml.methods import METHODS
 from robustdml.networks.backbones.choice import default_image_size
 from robustdml.networks.preparation import resolve_device, untouched_features
 from robustdml.noise import parse_noise, with_wrong_labels
-from robustdml.progress import progress_bar, silent
+from robustdml.options import Setting
+from robustdml.progress import OnProgress, progress_bar, silent
 from robustdml.recorder import Recorder
 from robustdml.reports.run_report import render_run
 from robustdml.run.audited_labels import describe
@@ -27,8 +29,7 @@ from robustdml.run.tensorboard import FOLDER as TENSORBOARD
 from robustdml.run.tensorboard import TensorBoard
 from robustdml.settings.file import FILE_NAME as CONFIG_FILE
 from robustdml.settings.file import SettingsFile, read_settings
-from robustdml.settings.given import Given, complete_settings, make_config, merge, value_of
-from robustdml.settings.table import Setting, all_settings
+from robustdml.settings.given import Given, all_settings, complete_settings, make_config, make_group, merge, value_of
 from robustdml.train import TrainingResult, check_folder, train
 from robustdml.trained.model_file import FILE_NAME as MODEL
 from robustdml.untouched import untouched_title
@@ -118,32 +119,13 @@ def _run(arguments: argparse.Namespace, given: dict[str, Given], world: World) -
     if out is not None and world.leads:
         check_folder(out, arguments.resume)
     recorders = _recorders(out, config, given) if world.leads else ()
-    image_size = value_of(given, "image_size")
     with progress_bar(METHODS[config.method].title) if world.leads else nullcontext() as report:
         follower = [] if report is None else [report]
         on_progress = silent if report is None else report
         on_progress("reading data", 0, 0)
-        data = world.first(
-            lambda: load_data(
-                value_of(given, "data"),
-                image_size=default_image_size(config.backbone) if image_size is None else image_size,
-                test_fraction=value_of(given, "test_fraction"),
-                split_seed=value_of(given, "split_seed"),
-                on_progress=on_progress,
-            )
-        )
-        right = data
-        data = world.first(
-            lambda: with_wrong_labels(
-                right,
-                value_of(given, "noise"),
-                config.seed,
-                lambda: untouched_features(config, right, resolve_device(value_of(given, "device")), on_progress),
-            )
-        )
         result = train(
             config,
-            data,
+            world.first(lambda: _load(config, given, on_progress)),
             out=out,
             resume=arguments.resume,
             device=value_of(given, "device"),
@@ -165,6 +147,24 @@ def _run(arguments: argparse.Namespace, given: dict[str, Given], world: World) -
     if out is not None:
         print(f"{out / MODEL}: try robustdml embed {out} IMAGES -o embeddings.npz")
     return 0
+
+
+def _load(config: TrainingConfig, given: dict[str, Given], on_progress: OnProgress) -> RetrievalData:
+    """Load the data, and make training labels wrong if the settings say so."""
+    settings, place = make_group(DataSettings, given), make_group(PlaceSettings, given)
+    data = load_data(
+        settings.data,
+        image_size=default_image_size(config.backbone) if settings.image_size is None else settings.image_size,
+        test_fraction=settings.test_fraction,
+        split_seed=settings.split_seed,
+        on_progress=on_progress,
+    )
+    return with_wrong_labels(
+        data,
+        settings.noise,
+        config.seed,
+        lambda: untouched_features(config, data, resolve_device(place.device), on_progress),
+    )
 
 
 def _given(arguments: argparse.Namespace) -> dict[str, Given]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from robustdml.errors import UnknownNameError, UsageError
+from robustdml.errors import UsageError
 from robustdml.options import Options, option
 from robustdml_ops.robust import PRISM
 
@@ -27,9 +27,9 @@ class FilterOptions(Options, name="filter"):
     threshold: str = option(
         "smooth-top-r", "how the threshold is found; otsu needs no noise rate", choices=PRISM.THRESHOLDS
     )
-    fixed_threshold: float | None = option(None, "P of the threshold called fixed", kind=float)
+    fixed_threshold: float | None = option(None, "P of the threshold called fixed")
     window: int = option(30, "batches of smooth-top-r, or scores kept per class of per-class and otsu")
-    memory_size: int | None = option(None, "rows of the memory (default: the training samples)", kind=int)
+    memory_size: int | None = option(None, "rows of the memory (default: the training samples)")
     memory_dtype: str = option(
         "float32", "type of the rows of the memory; bfloat16 halves what they take", choices=MEMORY_DTYPES
     )
@@ -45,20 +45,15 @@ class FilterOptions(Options, name="filter"):
         "where a trial run chooses the averaging, let it choose as well between this filter, the one called audit, and "
         "none",
     )
-    preset: str | None = option(None, "paper: the paper's estimator and no extension", choices=("paper",), kind=str)
+    preset: str | None = option(None, "paper: the paper's estimator and no extension", choices=("paper",))
 
     def check(self) -> None:
         """Refuse an unknown kind and values out of bounds."""
-        if self.kind not in KINDS:
-            raise UnknownNameError("filter", self.kind, KINDS)
-        if self.memory_dtype not in MEMORY_DTYPES:
-            raise UnknownNameError("filter.memory_dtype", self.memory_dtype, MEMORY_DTYPES)
+        super().check()
         if self.kind == AUDIT:
-            names = [setting.name for setting in self.settings() if setting.name != "kind"]
-            self._refuse(names, "which has no settings")
+            self._refuse([name for name in self.as_dict() if name != "kind"], "which has no settings")
         elif self.kind != NO_FILTER and FILTERS[self.kind] not in PRISM.SIMILARITIES_WITH_BANK:
             self._refuse(["memory_size", "memory_dtype"], "which has no memory")
-        super().check()
 
     def _refuse(self, names: list[str], why: str) -> None:
         defaults = FilterOptions()

@@ -30,7 +30,7 @@ class MemoryContrastiveOptions(Options, name="mcl"):
         "paper", "paper; xbm: code of cross-batch memory; authors: of PRISM", choices=("paper", "xbm", "authors")
     )
     memory_size: int | None = option(
-        None, "rows of the memory (default: the training samples; with a filter, that of the filter)", kind=int
+        None, "rows of the memory (default: the training samples; with a filter, that of the filter)"
     )
 
 

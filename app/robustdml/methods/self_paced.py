@@ -21,7 +21,7 @@ class SelfPacedOptions(Options, name="bspml"):
     lam: float = option(2.0, "age of the first update, λ")
     growth: float = option(1.1, "what each update multiplies the age by")
     lam_max: float = option(2.0, "largest age, λ∞; the paper tunes it from 1 to 5")
-    mu: float | None = option(None, "weight of the balance among classes (default: λ∞); 0 for none", kind=float)
+    mu: float | None = option(None, "weight of the balance among classes (default: λ∞); 0 for none")
     warmup: int = option(1, "epochs before the first update, with all weights 1")
 
 

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 FOLDER = "tensorboard"
-LOGGERS = ("none", "tensorboard")
 # Prefix of a quantity, by the group of plots that it belongs to. What has no prefix of these is a metric of the test.
 _TRAINING = ("loss", "seconds", "margin", "filter_", "kappa_", "maw", "sdaw", "age")
 _LABELS = ("_right", "_wrong", "_auc")

@@ -1,18 +1,28 @@
 """From what was given, on the command line and in a file, to the configuration of a run, and back."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from robustdml.config import TrainingConfig
+from robustdml.data.settings import DataSettings, PlaceSettings
 from robustdml.errors import UnknownNameError, UsageError
 from robustdml.filters.options import FILTERS, KINDS, NO_FILTER, FilterOptions
 from robustdml.methods import METHODS, option_groups
-from robustdml.options import OptionSet
+from robustdml.options import Group, Options, OptionSet, Setting
 from robustdml.review.uses import CORRECT
-from robustdml.settings.table import DEFAULTS, all_settings
 
-CONFIG_FIELDS = tuple(field.name for field in fields(TrainingConfig) if field.name not in ("options", "filter"))
+DEFAULTS = TrainingConfig()
+CONFIG_FIELDS = tuple(setting.name for setting in TrainingConfig.settings())
+
+
+def all_settings() -> dict[str, Setting]:
+    """List the settings of ``robustdml train`` by name, those of all registered methods among them."""
+    groups: list[type[Options]] = [DataSettings, TrainingConfig, PlaceSettings, *option_groups()]
+    declared = [group.settings() for group in groups]
+    # A setting of the filter that is not given is the one that the method asks for.
+    declared.append([replace(setting, default=None) for setting in FilterOptions.settings()])
+    return {setting.name: setting for group in declared for setting in group}
 
 
 @dataclass(frozen=True)
@@ -88,6 +98,11 @@ def complete_settings(config: TrainingConfig, given: Mapping[str, Given]) -> dic
         elif key in groups.get(setting.group, {}):
             settings[name] = groups[setting.group][key]
     return settings
+
+
+def make_group(kind: type[Group], given: Mapping[str, Given]) -> Group:
+    """Make a group of settings that are not of the configuration."""
+    return kind(**{setting.name: given[setting.name].value for setting in kind.settings() if setting.name in given})
 
 
 def value_of(given: Mapping[str, Given], name: str) -> Any:

@@ -1,7 +1,9 @@
-"""A run of the recipes on several processes is the run of one."""
+"""Cases of `app.tests.test_two_processes`, which runs this file: a run on two processes equals the run on one."""
 
 import os
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from robustdml.options import OptionSet
 from robustdml.run.checkpoint import FILE_NAME
 from robustdml.train import train
 from robustdml.world import TorchrunWorld
-from tests.distributed.worlds import case
+from tests.distributed.worlds import case, run_world
 
 CONFIG = TrainingConfig(
     method="adaptive-proxy-anchor",
@@ -111,3 +113,7 @@ def methods_of_one_process(place):
     for method, message in (("smooth-proxy-anchor", "takes confidences, which is made on one process"),):
         with pytest.raises(UsageError, match=message):
             train(TrainingConfig(method=method, epochs=1), clusters(), device="cpu", world=TorchrunWorld())
+
+
+if __name__ == "__main__":
+    run_world(2, Path(sys.argv[1]))
