@@ -11,7 +11,9 @@ from website.links import link_mentions
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Add pages to the navigation; leave out the theme's 404, whose links need a host."""
     config.theme.static_templates.discard("404.html")
-    config.nav.append({"Reference": [*reference.navigation(), {"robustdml": list(commands.addresses().values())}]})
+    config.nav.append(
+        {"Reference": [*reference.navigation(), {"robustdml, commands": list(commands.addresses().values())}]}
+    )
     return config
 
 

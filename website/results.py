@@ -295,13 +295,29 @@ def claims() -> str:
 
 
 def data_sets() -> str:
-    """Sizes of the data sets of the suite, and what their untouched features reach."""
+    """Sizes of the named data sets, and what their untouched features reach."""
     rows = []
-    for data, sizes in stored("suite")["data"].items():
-        start = [f"{cells(metric, BASELINE)[data, 'none']:.3f}" for metric in ("Recall@1", "MAP@R")]
-        parts = [f"{sizes[part]['classes']:,} × {sizes[part]['samples']:,}" for part in ("training", "test")]
-        rows.append([f"`{data}`", *parts, *start])
-    return table(["data set", "training: classes × samples", "test", "Recall@1 of the features", "MAP@R"], rows)
+    for data, facts in stored("data")["data"].items():
+        parts = [f"{facts[part]['classes']:,} × {facts[part]['samples']:,}" for part in ("training", "test")]
+        least, most = facts["of a class"]
+        start = [f"{facts[metric]:.3f}" for metric in ("Recall@1", "MAP@R")]
+        rows.append([f"`{data}`", facts["kind"], *parts, f"{least}–{most}", f"{facts['features']:,}", *start])
+    titles = ["data set", "kind", "training: classes × samples", "test", "a class", "features", "Recall@1", "MAP@R"]
+    return table(titles, rows)
+
+
+def components() -> str:
+    """`robust` with parts of it alone or left out, MAP@R with right labels and with half of them wrong."""
+    found = stored("robust-components")["results"]
+    methods = list(found["digits"]["MAP@R"])
+    rows = [[m, *(" / ".join(map(score, found[data]["MAP@R"][m])) for data in found)] for m in methods]
+    return table(["MAP@R, right labels / half wrong", *(f"`{data}`" for data in found)], rows)
+
+
+def printed(key: str) -> str:
+    """A table of PRISM's studies, as it was printed."""
+    titles, *rows = stored("prism")[key]["table"]
+    return table(titles, rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -323,6 +339,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "procsim-gain": procsim_gain,
     "claims": claims,
     "data-sets": data_sets,
+    "components": components,
+    "prism-cut": lambda: printed("cut"),
+    "prism-small-classes": lambda: printed("small classes"),
+    "prism-own-copies": lambda: printed("own copies"),
+    "prism-thresholds": lambda: printed("thresholds"),
 }
 
 
