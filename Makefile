@@ -55,7 +55,7 @@ $(VENV)/.native: $(VENV)/.dependencies $(NATIVE_SOURCES)
 	PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-deps --no-build-isolation -e . -e app
 	touch $@
 
-# Commands are killed at random moments and go on; what they leave is held against an undisturbed run. docs/hostile.md
+# Commands are killed at random moments and go on; what they leave is held against an undisturbed run. docs/clusters.md
 KILLS ?= 220
 FAULTS ?= 70
 kills: $(VENV)/.native
@@ -70,7 +70,7 @@ requirements:
 sanitize: $(VENV)/.native
 	SANITIZE_CALLS=20000 $(BIN)/python -m pytest tests/native/test_sanitized.py
 
-# Random calls of everything public against the reference; a run that was cut off goes on where it ended. docs/fuzz.md
+# Random calls of everything public against the reference; a run that was cut off goes on where it ended. docs/development.md
 CASES ?= 100000
 SEED ?= 17
 PROCESSES ?= 2

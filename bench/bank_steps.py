@@ -1,7 +1,7 @@
 """The memory contrastive loss with a bank of Q rows sharded over W processes: ``python -m bench.bank_steps Q D b W``.
 
 Prints for each process, which brings b samples a step, its memory of the bank, its bytes to the collectives (and those
-that docs/scaling.md predicts) and its time; then the time of one process with W threads and all samples.
+that docs/large-classes.md predicts) and its time; then the time of one process with W threads and all samples.
 """
 
 import torch

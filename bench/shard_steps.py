@@ -1,7 +1,7 @@
 """Proxy-Anchor and its optimiser with C classes sharded over W processes: ``python -m bench.shard_steps C D b W``.
 
 Prints for each process, which brings b samples a step, its memory, its bytes to the collectives (and those that
-docs/scaling.md predicts) and its time; then the time of one process with W threads and all samples.
+docs/large-classes.md predicts) and its time; then the time of one process with W threads and all samples.
 """
 
 import torch
@@ -15,7 +15,7 @@ from .gloo_world import compare, measured
 
 
 def predicted(samples: int, size: int, processes: int) -> int:
-    """Header, embeddings, labels, the sum, and gradients of all embeddings, as docs/scaling.md has them."""
+    """Header, embeddings, labels, the sum, and gradients of all embeddings, as docs/large-classes.md has them."""
     return 24 + samples * size * 4 + 8 * samples + 4 + processes * samples * size * 4
 
 

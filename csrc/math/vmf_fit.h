@@ -1,4 +1,4 @@
-// The concentration of a von Mises-Fisher distribution from the length of its vectors' sum; docs/vmf.md
+// The concentration of a von Mises-Fisher distribution from the length of its vectors' sum; docs/numerics.md
 // derives it.
 #pragma once
 

@@ -28,7 +28,7 @@ def parted(surprise: NDArray[np.float32], changed: NDArray[np.bool_]) -> tuple[s
 
 
 def main() -> None:
-    """Print the table of docs/prism.md."""
+    """Print the table of docs/labels.md."""
     torch.set_num_threads(1)
     cpu = torch.device("cpu")
     data = prepare(TrainingConfig(), load_data("glyphs"), cpu, silent).data

@@ -1,4 +1,4 @@
-"""Hangul: syllables, each drawn in 10 to 12 ways by the typefaces of this machine (``docs/hanzi.md``)."""
+"""Hangul: syllables, each drawn in 10 to 12 ways by the typefaces of this machine (``docs/data.md``)."""
 
 from functools import partial
 

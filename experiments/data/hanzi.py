@@ -1,4 +1,4 @@
-"""Hanzi: 29,000 Han characters, each drawn in 10 to 12 ways by the typefaces of this machine (``docs/hanzi.md``)."""
+"""Hanzi: 29,000 Han characters, each drawn in 10 to 12 ways by the typefaces of this machine (``docs/data.md``)."""
 
 from functools import partial
 

@@ -68,7 +68,7 @@ def shard_classes(
     -----
     Each process has ⌈C/W⌉ classes, the last ones fewer or none. ``reduction="none"`` gives the losses of own samples,
     and in the Proxy-Anchor family the terms of own classes; what is backpropagated is the sum of what the processes
-    call ``backward`` on. A step sends what docs/scaling.md counts; nothing of size C is ever sent.
+    call ``backward`` on. A step sends what docs/large-classes.md counts; nothing of size C is ever sent.
 
     Examples
     --------

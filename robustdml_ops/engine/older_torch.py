@@ -1,6 +1,6 @@
 """What older PyTorch spells another way: the package asks here, and nowhere for a version.
 
-Tried with PyTorch 2.6, the oldest that ``pip install`` accepts (docs/wheels.md says how). Its Triton is too old for
+Tried with PyTorch 2.6, the oldest that ``pip install`` accepts (docs/development.md says how). Its Triton is too old for
 the kernels, which :mod:`robustdml_ops.backends.triton_device` says.
 """
 

@@ -24,9 +24,13 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
 
     Parameters
     ----------
-    num_classes, embedding_size, alpha
-        As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`, whose keyword arguments this loss has, too.
-        ``reduction="none"`` spreads λ/mean(m) over all proxies.
+    num_classes : int
+        Number of classes, C.
+    embedding_size : int
+        Length of an embedding, D.
+    alpha : float
+        Scale α > 0 of the exponents. Other keyword arguments are those of
+        :class:`~robustdml_ops.losses.ProxyAnchorLoss`; ``reduction="none"`` spreads λ/mean(m) over all proxies.
     margin : float
         m₀ > 0, where the margins start. ``.margins`` is a parameter of shape (1,), or (C,) if ``per_class``.
     per_class : bool

@@ -24,12 +24,15 @@ class BSPMLLoss(PairFamilyLoss):
 
     Parameters
     ----------
-    alpha, beta : float
-        α and β, > 0.
+    alpha : float
+        Scale α > 0 of the exponents of positive pairs.
+    beta : float
+        Scale β > 0 of the exponents of negative pairs.
     base : float
-        ρ.
+        Cosine ρ at which the exponents are 0.
     epsilon : float
-        ε.
+        Mining: a negative stays if it is more similar than the least similar positive less ε, a positive if it is
+        less similar than the most similar negative plus ε.
     exclude_zero_weights : bool
         Eq. 7 multiplies the logarithms by mean weights, but a sample of weight 0 still has its term in them, as the
         positive or negative of other anchors, and still takes part in mining. True leaves it out of all of that.

@@ -27,7 +27,8 @@ class ContrastiveLoss(PairFamilyLoss):
     Parameters
     ----------
     pos_margin, neg_margin : float
-        m⁺ and m⁻. The defaults are for distances; with cosines, 1 and 0.5 are usual.
+        Margins m⁺ and m⁻: positives farther apart than m⁺ and negatives nearer than m⁻ cost. The defaults are for
+        distances; with cosines, 1 and 0.5 are usual.
     distance : {"euclidean", "cosine", "squared"} or a distance of pytorch-metric-learning
         What the margins are compared with: the distance of unit vectors, √(2 − 2s), the cosine s, or the squared
         distance; see docs/compatibility.md for the objects.
@@ -38,7 +39,7 @@ class ContrastiveLoss(PairFamilyLoss):
     ignore_index : int, optional
         A sample of this label is absent, as one of weight 0; a row of ``ref_emb`` of this label takes no part.
     reducer, embedding_regularizer, embedding_reg_weight, collect_stats
-        Of pytorch-metric-learning, see docs/compatibility.md; they need it installed.
+        As in pytorch-metric-learning, which must be installed for it; see docs/compatibility.md.
 
     Notes
     -----

@@ -24,7 +24,7 @@ class MemoryContrastiveLoss(PairFamilyLoss):
     Parameters
     ----------
     margin : float
-        λ.
+        Margin λ: negatives with a cosine below it cost nothing.
     variant : {"paper", "xbm", "authors"}
         ``"paper"``: as above. ``"xbm"``: as the code of cross-batch memory, Σ_p (1 − s_ip) over positives with s below
         1 − 10⁻⁵, Σ_n s_in over negatives with s above λ. The gradients differ only at positives above 1 − 10⁻⁵.

@@ -26,10 +26,12 @@ class MultiSimilarityLoss(PairFamilyLoss):
 
     Parameters
     ----------
-    alpha, beta : float
-        α and β, > 0.
+    alpha : float
+        Scale α > 0 of the exponents of positive pairs.
+    beta : float
+        Scale β > 0 of the exponents of negative pairs.
     base : float
-        δ.
+        Cosine δ at which the exponents are 0.
     epsilon : float, optional
         Mining, within the loss: a negative stays if it is more similar than the least similar positive less ε, a
         positive if it is less similar than the most similar negative plus ε. None: all pairs.
@@ -40,7 +42,7 @@ class MultiSimilarityLoss(PairFamilyLoss):
     ignore_index : int, optional
         A sample of this label is absent, as one of weight 0; a row of ``ref_emb`` of this label takes no part.
     distance, reducer, embedding_regularizer, embedding_reg_weight, collect_stats
-        Of pytorch-metric-learning, see docs/compatibility.md; they need it installed.
+        As in pytorch-metric-learning, which must be installed for it; see docs/compatibility.md.
 
     Notes
     -----

@@ -19,11 +19,13 @@ class NormalizedSoftmaxLoss(ClassFamilyLoss):
 
     Parameters
     ----------
-    num_classes, embedding_size
-        As in :class:`~robustdml_ops.losses.ProxyNCALoss`, whose keyword arguments this loss has, too. ``.W`` is a
-        parameter (D, C): one column per class.
+    num_classes : int
+        Number of classes, C. ``.W`` is a parameter (D, C): one column per class.
+    embedding_size : int
+        Length of an embedding, D. Other keyword arguments are those of
+        :class:`~robustdml_ops.losses.ProxyNCALoss`.
     temperature : float
-        T > 0.
+        Temperature T > 0, by which the cosines are divided.
 
     Notes
     -----

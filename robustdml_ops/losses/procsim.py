@@ -34,16 +34,18 @@ class ProcSimLoss(nn.Module):
         L   = 1/B Σ_i (σ_i ℓ_i^DML + ω ℓ_i^SSL)  +  1/B Σ_i ℓ_i^proxy(x_i constant)
 
     No gradient passes through σ or τ. Defaults are the paper's ProcSim; every row of its Table 1 is a setting, see
-    ``docs/procsim.md``.
+    ``docs/labels.md``.
 
     Parameters
     ----------
-    num_classes, embedding_size : int
-        C and D.
+    num_classes : int
+        Number of classes, C.
+    embedding_size : int
+        Length of an embedding, D.
     lam : float
         λ > 0, in units of the detector's losses: small drops what lies above τ, large trusts all.
     omega : float
-        ω ≥ 0.
+        Weight ω ≥ 0 of the regulariser.
     dml : {"multi-similarity", "proxy-nca"} or callable
         ℓ^DML. A callable takes (embeddings, labels) and gives one loss per sample, (B,), as other losses of this
         package do with ``reduction="none"``; a module becomes part of this one.

@@ -13,27 +13,30 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
 
     Parameters
     ----------
-    num_classes, embedding_size : int
-        C and D. ``.proxies`` is a parameter (C, D): give it to the optimiser, usually at 100 × the model's rate.
+    num_classes : int
+        Number of classes, C. ``.proxies`` is a parameter (C, D): give it to the optimiser, usually at 100 × the
+        model's rate.
+    embedding_size : int
+        Length of an embedding, D.
     margin : float
-        δ.
+        Margin δ of the cosines: positives are pulled above δ, negatives pushed below −δ.
     alpha : float
-        α, > 0.
+        Scale α > 0 of the exponents. The larger, the more the hardest samples count.
     reduction : {"mean", "none"}
         ``"mean"``: the loss, (). ``"none"``: its terms by proxy, (C,), whose sum is the loss.
     backend : str, optional
         ``"native"``, ``"triton"``, ``"eager"``; None: the fastest that serves the device.
     ignore_index : int, optional
-        A sample of this label is absent, as one of weight 0.
+        Samples with this label are absent, as samples of weight 0 are.
     negative_share : float
-        In (0, 1]: how large a part of the classes that the batch lacks takes part in a step of training, drawn anew
-        each time; see docs/sampled.md. 1: all.
+        In (0, 1]: the share of the classes outside the batch that a training step computes with, drawn anew each
+        step; see docs/large-classes.md. 1: all.
     negative_seed : int
-        ≥ 0, of the draws. Seed and step are in the ``state_dict``.
+        Seed of the draws, ≥ 0. Seed and step are in the ``state_dict``.
     weight_init_func : callable, optional
         Fills the proxies in place. None: ``kaiming_normal_(mode="fan_out")``, as pytorch-metric-learning.
     distance, reducer, embedding_regularizer, weight_regularizer, embedding_reg_weight, weight_reg_weight, collect_stats
-        Of pytorch-metric-learning, see docs/compatibility.md; they need it installed.
+        As in pytorch-metric-learning, which must be installed for it; see docs/compatibility.md.
 
     Notes
     -----

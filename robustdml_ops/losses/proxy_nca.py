@@ -18,8 +18,11 @@ class ProxyNCALoss(ClassFamilyLoss):
 
     Parameters
     ----------
-    num_classes, embedding_size : int
-        C and D. ``.proxies`` is a parameter (C, D): give it to the optimiser, usually at 100 × the model's rate.
+    num_classes : int
+        Number of classes, C. ``.proxies`` is a parameter (C, D): give it to the optimiser, usually at 100 × the
+        model's rate.
+    embedding_size : int
+        Length of an embedding, D.
     softmax_scale : float
         t > 0, an inverse temperature. 1 is the paper's; ProxyNCA++ takes 9.
     include_positive : bool
@@ -30,19 +33,19 @@ class ProxyNCALoss(ClassFamilyLoss):
     backend : str, optional
         ``"native"``, ``"triton"``, ``"eager"``; None: the fastest that serves the device.
     ignore_index : int, optional
-        A sample of this label is absent, as one of weight 0.
+        Samples with this label are absent, as samples of weight 0 are.
     negative_share : float
-        In (0, 1]: how large a part of the classes that the batch lacks takes part in a step of training, drawn anew
-        each time; see docs/sampled.md. 1: all.
+        In (0, 1]: the share of the classes outside the batch that a training step computes with, drawn anew each
+        step; see docs/large-classes.md. 1: all.
     negative_seed : int
-        ≥ 0, of the draws. Seed and step are in the ``state_dict``.
+        Seed of the draws, ≥ 0. Seed and step are in the ``state_dict``.
     negative_correction : bool
         With a share: whether a class that was drawn counts for those that it stands for, the logarithmic correction.
         False: the form of Partial FC.
     weight_init_func : callable, optional
         Fills the parameter in place. None: as pytorch-metric-learning.
     distance, reducer, embedding_regularizer, weight_regularizer, embedding_reg_weight, weight_reg_weight, collect_stats
-        Of pytorch-metric-learning, see docs/compatibility.md; they need it installed.
+        As in pytorch-metric-learning, which must be installed for it; see docs/compatibility.md.
 
     Notes
     -----

@@ -28,18 +28,21 @@ class SoftTripleLoss(CentersLoss):
 
     Parameters
     ----------
-    num_classes, embedding_size
-        As in :class:`~robustdml_ops.losses.ProxyNCALoss`, whose keyword arguments this loss has, too. ``.fc`` is a
-        parameter (D, C·H), whose columns from k·H on are the H centres of class k.
+    num_classes : int
+        Number of classes, C. ``.fc`` is a parameter (D, C·H), whose columns from k·H on are the H centres of
+        class k.
+    embedding_size : int
+        Length of an embedding, D. Other keyword arguments are those of
+        :class:`~robustdml_ops.losses.ProxyNCALoss`.
     centers_per_class : int
-        H.
+        Number of centres of each class, H.
     la : float
-        λ > 0.
+        Scale λ > 0 of the logits, an inverse temperature.
     gamma : float
         γ > 0, a temperature: small is close to the maximum. The papers' formulas have 1/γ in its place, and so has the
         attribute ``.gamma``, as pytorch-metric-learning's.
     margin : float
-        δ.
+        Margin δ, subtracted from the similarity to the label's class.
     regularizer_weight : float
         τ ≥ 0: draws centres of a class that the data does not tell apart into one. The authors take 0.2.
 

@@ -1,6 +1,6 @@
 """Optimisers of proxies that step within the sweep of the loss, so that no gradient of the size of P exists.
 
-See docs/optimizers.md.
+See docs/large-classes.md.
 """
 
 from robustdml_ops.optim.adagrad import ProxyAdagrad

@@ -40,7 +40,7 @@ class ProxyAdamW(ProxyOptimizer):
     -----
     Only the proxies, m and v take memory of the size of the proxies. m and v are ``state[proxies]["exp_avg"]`` and
     ``["exp_avg_sq"]`` as in torch.optim.AdamW, whose ``state_dict`` this one loads, and back. Proxies are of float32 or
-    float64. docs/optimizers.md lists what a step within the sweep can't be combined with; it raises.
+    float64. docs/large-classes.md lists what a step within the sweep can't be combined with; it raises.
 
     Source: Loshchilov, Hutter, "Decoupled Weight Decay Regularization", ICLR 2019, Algorithm 2.
 

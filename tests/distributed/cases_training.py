@@ -206,7 +206,7 @@ KINDS = {"allgather": "gather", "reduce_scatter": "scatter", "allreduce": "reduc
 
 @case(2, 4)
 def bytes_of_a_step(place):
-    """As docs/scaling.md has them; nothing grows with the number of classes."""
+    """As docs/large-classes.md has them; nothing grows with the number of classes."""
     B, W, item = 6, place.size, 8
     header = 3 * 8
     for classes in (C, 50 * C):

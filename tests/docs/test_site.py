@@ -143,6 +143,15 @@ def test_links_between_files_become_links_between_pages():
     assert repository.from_site("[a](docs/design.md#x)", "CONTRIBUTING.md") == "[a](design.md#x)"
 
 
+def test_pages_that_files_name_are_there():
+    """Docstrings and comments name pages as docs/NAME.md."""
+    for folder in ("robustdml_ops", "app", "experiments", "bench", "csrc", "python_ref", "tests", "examples"):
+        for file in (ROOT / folder).rglob("*"):
+            if file.suffix in (".py", ".h", ".cpp", ".cu", ".md", ".sbatch"):
+                named = re.findall(r"\bdocs/([a-z-]+\.md)\b", file.read_text())
+                assert [name for name in named if not (ROOT / "docs" / name).exists()] == [], file
+
+
 def test_mathematics_is_drawn_or_fails():
     drawn = mathematics.fence("a^2 + b^2\n\n\\frac{c}{d}")
     assert drawn.count("<svg") == 2 and "currentColor" in drawn and 'aria-label="a^2 + b^2"' in drawn

@@ -1,4 +1,4 @@
-"""Shards that take their step in turn have the loss of all classes at once: what docs/scaling.md measures."""
+"""Shards that take their step in turn have the loss of all classes at once: what docs/large-classes.md measures."""
 
 import re
 import sys

@@ -9,7 +9,7 @@ from dataclasses import replace
 from robustdml.filters.options import FilterOptions
 from robustdml.methods import pairs
 
-# docs/robust.md has what it was chosen from.
+# docs/labels.md has what it was chosen from.
 METHODS = {
     "robust": replace(
         pairs.METHODS["contrastive"],

@@ -59,7 +59,7 @@ def log_bessel_i(v: float, kappa: Tensor, *, backend: str | None = None) -> Tens
 
     Notes
     -----
-    Power series for small κ, the logarithm of Debye's uniform series otherwise; ``docs/vmf.md``. The derivative is
+    Power series for small κ, the logarithm of Debye's uniform series otherwise; ``docs/numerics.md``. The derivative is
     A + v/κ with A = :func:`bessel_ratio`.
 
     Examples

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""The von Mises–Fisher distributions that fit classes, in one launch; ``docs/vmf.md`` derives the estimators."""
+"""The von Mises–Fisher distributions that fit classes, in one launch; ``docs/numerics.md`` derives the estimators."""
 
 import triton
 import triton.language as tl

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""The functions of the von Mises–Fisher distribution; ``docs/vmf.md`` derives the two series."""
+"""The functions of the von Mises–Fisher distribution; ``docs/numerics.md`` derives the two series."""
 
 import triton
 import triton.language as tl

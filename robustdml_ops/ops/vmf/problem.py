@@ -11,7 +11,7 @@ With order v = D/2 − 1, r = √(v² + κ²) and q = (v/r)² they are, elementw
 ==================== =============================================================
 
 below ``VmfOrder.series_below`` by the power series of ₀F₁, from there on by the logarithm of Debye's series,
-Σ_k c_k(q)/r^k. ``docs/vmf.md`` derives both.
+Σ_k c_k(q)/r^k. ``docs/numerics.md`` derives both.
 """
 
 from dataclasses import dataclass

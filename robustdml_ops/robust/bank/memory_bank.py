@@ -33,8 +33,10 @@ class MemoryBank(TypedBuffers):
 
     Parameters
     ----------
-    num_classes, embedding_size : int
-        C and D.
+    num_classes : int
+        Number of classes, C.
+    embedding_size : int
+        Length of an embedding, D.
     capacity : int
         Rows the bank holds. When it is full, a new row takes the place of the oldest.
     dtype : torch.dtype

@@ -46,8 +46,10 @@ class PRISM(TypedBuffers):
 
     Parameters
     ----------
-    num_classes, embedding_size : int
-        C and D.
+    num_classes : int
+        Number of classes, C.
+    embedding_size : int
+        Length of an embedding, D.
     similarity : {"average", "vmf", "proxy"}
         T. ``"average"``, AvgSim: mean cosine with the rows of class k in the bank. ``"vmf"``, vMF-Sim: log-density of
         the von Mises–Fisher distribution of those rows. ``"proxy"``, ProxySim: cosine with the nearest proxy of class
@@ -113,13 +115,13 @@ class PRISM(TypedBuffers):
 
     Scores are float32, or float64 where embeddings or bank are, also under autocast. With "vmf" the error of log P is
     about 1e-7·κ in float32. A step makes one product B×C×D and keeps nothing of size B×C. There is no gradient, and
-    nothing waits for a GPU: a step can be recorded as a CUDA graph, see ``docs/cuda-graphs.md``. All state is in
+    nothing waits for a GPU: a step can be recorded as a CUDA graph, see ``docs/gpu.md``. All state is in
     ``state_dict``; a resumed run equals an unbroken one bit for bit.
 
     References
     ----------
     Liu et al., "Noise-Resistant Deep Metric Learning with Probabilistic Instance Filtering", Algorithm 1.
-    ``docs/prism.md`` has the extensions' reasons.
+    ``docs/labels.md`` has the extensions' reasons.
 
     Examples
     --------

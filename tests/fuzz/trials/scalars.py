@@ -1,6 +1,6 @@
 """Functions of single numbers, Otsu's cut, and the fit of von Mises–Fisher distributions.
 
-Their precision is documented relative to the value itself: ``docs/vmf.md``, and the docstrings of the ops.
+Their precision is documented relative to the value itself: ``docs/numerics.md``, and the docstrings of the ops.
 """
 
 import math
@@ -18,7 +18,7 @@ from tests.fuzz.trials.batches import Draw, chance, digits
 from tests.otsu import otsu_oracle
 from tests.vmf.vmf_oracle import exact
 
-OF_KAPPA = {torch.float64: 1e-13, torch.float32: 4e-7}  # docs/vmf.md
+OF_KAPPA = {torch.float64: 1e-13, torch.float32: 4e-7}  # docs/numerics.md
 OF_SLOPE = {torch.float64: 1e-11, torch.float32: 2e-4}  # of the ratio's derivative, at its worst
 shapes = st.sampled_from([(), (0,), (1,), (5,), (17,), (2, 3), (3, 1, 2)])
 

@@ -1,6 +1,6 @@
 """Glyphs: real images with many classes, made in seconds from the typefaces that matplotlib ships.
 
-A class is a Unicode code point, a sample is that character in one typeface; ``docs/glyphs.md`` describes the data.
+A class is a Unicode code point, a sample is that character in one typeface; ``docs/data.md`` describes the data.
 """
 
 import hashlib
