@@ -1,7 +1,7 @@
 """Which backend runs an operation: ``native`` (C++ and CUDA), ``triton``, or ``eager`` (plain PyTorch).
 
-Each room has a table of the backends that serve it, by name. A backend is an instance of the room's base class, whose
-optional hooks do nothing unless a backend overrides them.
+Each primitive has a table of the backends that serve it, by name. A backend is an instance of the primitive's base
+class.
 """
 
 import os
@@ -40,7 +40,7 @@ def preference(device: torch.device) -> tuple[str, ...]:
     return card(device).backends if device.type == "cuda" else PREFERENCE.get(device.type, ("eager",))
 
 
-def choose(room: Mapping[str, BackendT], backend: str | None, device: torch.device, dtype: torch.dtype) -> BackendT:
+def choose(table: Mapping[str, BackendT], backend: str | None, device: torch.device, dtype: torch.dtype) -> BackendT:
     """Return the backend that serves tensors on ``device`` with compute type ``dtype``."""
     refuse_tracing()
     explicit = backend not in (None, "auto")
@@ -48,19 +48,19 @@ def choose(room: Mapping[str, BackendT], backend: str | None, device: torch.devi
     assert name is not None
     if name != "auto" and name not in UNAVAILABLE:
         raise ValueError(f"backend={name!r}: expected one of {', '.join(UNAVAILABLE)} or auto")
-    if name in room or (explicit and name != "auto"):
-        reason = UNAVAILABLE[name](device, dtype) if name in room else f"it has {' and '.join(room)} alone"
+    if name in table or (explicit and name != "auto"):
+        reason = UNAVAILABLE[name](device, dtype) if name in table else f"it has {' and '.join(table)} alone"
         if reason is not None:
             raise RuntimeError(f"backend={name!r} can't run here: {reason}. Use backend='auto' to take what can.")
-        return room[name]
+        return table[name]
     for candidate in preference(device):
-        if candidate not in room:
+        if candidate not in table:
             continue
         reason = UNAVAILABLE[candidate](device, dtype)
         if reason is None:
             break
         _tell_once(f"robustdml_ops: {candidate} can't serve {device.type}: {reason}")
-    return room[candidate]
+    return table[candidate]
 
 
 def _tell_once(message: str) -> None:

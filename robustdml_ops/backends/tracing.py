@@ -20,6 +20,15 @@ def has_no_values(tensor: Tensor) -> bool:
     return torch._C._get_dispatch_mode(_FAKE) is not None
 
 
+def in_eager_mode(tensor: Tensor) -> bool:
+    """``tensor`` has values, and no transform of ``torch.func`` or forward mode is at work."""
+    return not (
+        has_no_values(tensor)
+        or torch._C._are_functorch_transforms_active()
+        or torch.autograd.forward_ad._current_level >= 0
+    )
+
+
 def in_registry(tensor: Tensor) -> bool:
     """Whether an op that is no autograd function goes by its registered form: that knows ``torch.func``, too."""
     return has_no_values(tensor) or torch._C._are_functorch_transforms_active()

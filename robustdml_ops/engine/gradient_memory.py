@@ -26,7 +26,7 @@ _kept: MutableMapping[Tensor, torch.UntypedStorage] = WeakIdKeyDictionary()
 _lock = threading.Lock()
 
 
-def gradient_room(proxies: Tensor) -> Tensor:
+def gradient_buffer(proxies: Tensor) -> Tensor:
     """Room for dL/dproxies in the proxies' own layout, so that a parameter takes it for its gradient without a copy."""
     rows, columns = len(proxies), by_columns(proxies)
     bytes_ = proxies.numel() * proxies.itemsize

@@ -1,7 +1,7 @@
-"""What the native module's sweeps on the CPU are given: each thread a lane that takes chunks on its own.
+"""Arguments of the native module's sweeps by lanes: on the CPU each thread takes chunks of rows on its own.
 
-See ``csrc/common/cpu/lanes.h``. The lanes multiply with the very library that PyTorch multiplies with, found by its
-symbols in PyTorch's own. Where it has none the sweep runs a chunk at a time, with PyTorch's products.
+See ``csrc/common/cpu/lanes.h``. The lanes call the BLAS that PyTorch is linked with, found by its symbols. Where there
+is none :func:`lanes_serve` is false, and the sweep takes a chunk at a time, with PyTorch's products.
 """
 
 import ctypes
@@ -24,18 +24,22 @@ _CHUNK, _LEAST, _MOST = 1280 * KB, 96, 256
 _WORTH = 64 * KB
 
 
-def arguments(similarities: Similarities, per_row: int = 0) -> dict[str, Any] | None:
-    """A ``Sweep`` of the native module, by its fields; None where lanes can't serve these matrices."""
-    X, P, compute = similarities.X, similarities.proxies, similarities.compute
-    gemm = matrix_product(compute) if X.device.type == "cpu" else 0
-    if not gemm or X.dtype != compute or P.dtype != compute or not _multiplied_as_it_lies(P):
-        return None
-    (B, D), dP, threads, together = X.shape, similarities.dP, torch.get_num_threads(), similarities.together
+def lanes_serve(proxies: Tensor, operand: torch.dtype, compute: torch.dtype) -> bool:
+    """Whether lanes multiply such proxies: on the CPU, all in the compute type, in a layout that BLAS reads."""
+    if proxies.device.type != "cpu" or operand != compute or proxies.dtype != compute:
+        return False
+    return matrix_product(compute) != 0 and _blas_reads(proxies)
+
+
+def sweep_fields(similarities: Similarities, per_row: int = 0) -> dict[str, Any]:
+    """The fields of a ``Sweep`` of the native module; ``per_row``: more elements that a row brings into the cache."""
+    X, P, dP = similarities.X, similarities.proxies, similarities.dP
+    (B, D), threads, together = X.shape, torch.get_num_threads(), similarities.together
     count, update = similarities.count, similarities.update
     rows = chunk_rows(count, (B + 2 * D + per_row) * X.itemsize, threads)
     chunk = min(count, max(1, rows // together) * together)
     return {
-        "gemm": gemm,
+        "gemm": matrix_product(similarities.compute),
         "set_threads": set_threads(),
         "X": X.data_ptr(),
         "B": B,
@@ -63,8 +67,8 @@ def chunk_rows(rows: int, row_bytes: int, threads: int) -> int:
     return min(fitting, max(_WORTH // row_bytes, -(-rows // threads // 16) * 16))
 
 
-def _multiplied_as_it_lies(P: Tensor) -> bool:
-    """Whether BLAS can read it: by rows, or by columns, that do not overlap."""
+def _blas_reads(P: Tensor) -> bool:
+    """Whether P is stored by rows, or by columns, that do not overlap."""
     rows, D = P.shape
     if by_columns(P):
         return P.stride(1) >= rows

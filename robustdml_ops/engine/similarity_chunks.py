@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.engine.chunk_sizes import chunk_rows
-from robustdml_ops.engine.gradient_memory import gradient_room
+from robustdml_ops.engine.gradient_memory import gradient_buffer
 from robustdml_ops.engine.proxy_update import ProxyUpdate, rows_met
 from robustdml_ops.engine.rows.backend import RowsBackend, by_columns, new_rows, rows_at
 from robustdml_ops.engine.rows.lengths import inverse_lengths
@@ -29,13 +29,13 @@ def accumulate(total: Tensor, A: Tensor, B: Tensor) -> None:
         torch.addmm(total, A, B, out_dtype=total.dtype, out=total)
 
 
-def part(upstream: Tensor, first: int, last: int) -> Tensor:
-    """The rows of a chunk; a single value serves them all."""
+def slice_of(upstream: Tensor, first: int, last: int) -> Tensor:
+    """Upstream gradients of the rows ``first:last``; a scalar is shared by all rows."""
     return upstream if upstream.dim() == 0 else upstream[first:last]
 
 
 def row_stride(upstream: Tensor | None) -> int:
-    """Elements between the values of ``upstream``; 0 where one serves all rows, or there is none."""
+    """Elements between the values of ``upstream``; 0 for a scalar or None."""
     return 0 if upstream is None or upstream.dim() == 0 else upstream.stride(0)
 
 
@@ -112,7 +112,7 @@ class Similarities:
         if proxies and update is not None:
             self.update = update
         elif proxies:
-            self.dP = gradient_room(self.proxies)
+            self.dP = gradient_buffer(self.proxies)
 
     def __iter__(self) -> Iterator[Chunk]:
         new, B = self.embeddings.new_empty, len(self.X)

@@ -5,7 +5,8 @@ import torch
 
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.precision import operand_dtype, set_float32_products
-from robustdml_ops.ops.anchor import triton as triton_anchor
+from robustdml_ops.ops.anchor import sweep as anchor_sweeps
+from robustdml_ops.ops.anchor.fused_forward import fused_forward, fused_forward_serves
 from robustdml_ops.ops.anchor.problem import AnchorChunk, AnchorProblem, ConfidenceSets
 from robustdml_ops.ops.anchor.sweep import BACKENDS, SweepResult, Wanted, anchor_sweep
 from tests.triton_here import DEVICE, MARKS
@@ -128,7 +129,7 @@ def test_one_bias_for_both_sides(sets, anchor_bias):
     exact = case.exact()
     assert_sweeps_agree(case.sweep(TRITON), case.sweep(EAGER), exact)
     X, P = (rows.to(DEVICE, torch.float32) for rows in (torch.nn.functional.normalize(case.embeddings), case.proxies))
-    positive, negative = TRITON.fused_forward(X, P, case.problem(DEVICE, torch.float32))
+    positive, negative = fused_forward(X, P, case.problem(DEVICE, torch.float32))
     torch.testing.assert_close(positive.cpu().double(), exact.lse_positive, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(negative.cpu().double(), exact.lse_negative, rtol=1e-5, atol=1e-5)
 
@@ -197,7 +198,7 @@ def test_fused_forward_as_exact_as_the_sweep(shape, sets, operand):
     X = torch.nn.functional.normalize(case.embeddings).to(DEVICE, operand)
     # Proxies in float32 with operands of half precision, as under autocast; an odd stride besides.
     P = torch.cat([case.proxies, case.proxies], 1).to(DEVICE, torch.float32)[:, : case.D]
-    positive, negative = TRITON.fused_forward(X, P, problem)
+    positive, negative = fused_forward(X, P, problem)
     assert_as_exact_as_eager(positive, eager.lse_positive, exact.lse_positive, "positive")
     assert_as_exact_as_eager(negative, eager.lse_negative, exact.lse_negative, "negative")
 
@@ -208,7 +209,7 @@ def test_fused_forward_by_three_products_of_tf32():
     X = torch.nn.functional.normalize(case.embeddings).to(DEVICE, torch.float32)
     set_float32_products("tf32x3")
     try:
-        ours = TRITON.fused_forward(X, case.proxies.to(DEVICE, torch.float32), case.problem(DEVICE, torch.float32))
+        ours = fused_forward(X, case.proxies.to(DEVICE, torch.float32), case.problem(DEVICE, torch.float32))
     finally:
         set_float32_products("ieee")
     torch.testing.assert_close(ours[0].cpu().double(), exact.lse_positive, rtol=1e-4, atol=1e-5)
@@ -221,9 +222,7 @@ def test_fused_forward_of_extremes():
     case.proxies[7] = 0
     case.proxies[8] *= 1e15
     X = torch.nn.functional.normalize(case.embeddings).to(DEVICE, torch.float32)
-    ours = triton_anchor.fused_anchor_lse(
-        X, case.proxies.to(DEVICE, torch.float32), case.problem(DEVICE, torch.float32)
-    )
+    ours = fused_forward(X, case.proxies.to(DEVICE, torch.float32), case.problem(DEVICE, torch.float32))
     eager, exact = case.sweep(EAGER, want=Wanted(lse=True)), case.exact()
     assert_as_exact_as_eager(ours[0], eager.lse_positive, exact.lse_positive, "positive")
     assert_as_exact_as_eager(ours[1], eager.lse_negative, exact.lse_negative, "negative")
@@ -231,19 +230,13 @@ def test_fused_forward_of_extremes():
 
 @pytest.mark.parametrize(("sets", "dtype"), [("logits", torch.float32), ("labels", torch.float64)])
 def test_fused_forward_leaves_to_the_sweep_what_it_must(sets, dtype):
-    X, P, problem = (
-        torch.ones(3, 2, dtype=dtype),
-        torch.ones(4, 2, dtype=dtype),
-        Case((3, 4, 2), sets).problem("cpu", dtype),
-    )
-    assert TRITON.fused_forward(X, P, problem) is None
+    assert not fused_forward_serves(torch.ones(3, 2, dtype=dtype), Case((3, 4, 2), sets).problem("cpu", dtype))
 
 
 @pytest.mark.parametrize("sets", ["labels", "confidences by sample", "logits"])
 def test_sweep_without_gradients_takes_the_fused_forward_where_it_serves(sets, monkeypatch):
     launches = []
-    fused = triton_anchor.fused_anchor_lse
-    monkeypatch.setattr(triton_anchor, "fused_anchor_lse", lambda *inputs: launches.append(1) or fused(*inputs))
+    monkeypatch.setattr(anchor_sweeps, "fused_forward", lambda *inputs: launches.append(1) or fused_forward(*inputs))
     case = Case((33, 20, 12), sets)
     ours, eager = (case.sweep(backend, want=Wanted(lse=True)) for backend in (TRITON, EAGER))
     assert len(launches) == (0 if sets == "logits" else 1)

@@ -7,7 +7,7 @@ import torch
 
 from robustdml_ops.backends import cards
 from robustdml_ops.losses import ProxyAnchorLoss
-from robustdml_ops.ops.anchor import triton as triton_anchor
+from robustdml_ops.ops.anchor import sweep as anchor_sweeps
 from robustdml_ops.ops.anchor.sweep import SweepResult, Wanted
 from tests.anchor.test_anchor_triton import EAGER, TRITON, Case, assert_as_exact_as_eager
 from tests.triton_here import DEVICE, MARKS
@@ -27,8 +27,8 @@ def taken(monkeypatch, exact_products):
     """
     put(monkeypatch, "fused")
     torch.set_float32_matmul_precision("high")
-    steps, step = [], triton_anchor.small_step
-    monkeypatch.setattr(triton_anchor, "small_step", lambda *given: steps.append(given) or step(*given))
+    steps, step = [], anchor_sweeps.small_step
+    monkeypatch.setattr(anchor_sweeps, "small_step", lambda *given: steps.append(given) or step(*given))
     return steps
 
 

@@ -5,6 +5,7 @@ import torch
 
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.precision import set_float32_products
+from robustdml_ops.ops.classes.fused_forward import fused_forward
 from robustdml_ops.ops.classes.problem import ClassChunk, ClassProblem, ClassSums, ClassUpstream
 from robustdml_ops.ops.classes.triton import TritonClasses
 from tests.ahead_of_time import ARCHITECTURES, check
@@ -52,7 +53,7 @@ def fused(pooling, D, operand, proxies=F32, precision="high", normalize=True, B=
         torch.set_float32_matmul_precision("highest" if precision == "tf32x3" else precision)
         set_float32_products("tf32x3" if precision == "tf32x3" else "ieee")
         try:
-            assert TRITON.fused_forward(X, P, given, ClassSums.empty(B, F32, torch.device("cpu")))
+            fused_forward(X, P, given, ClassSums.empty(B, F32, torch.device("cpu")))
         finally:
             set_float32_products("ieee")
 

@@ -5,9 +5,11 @@ import torch
 
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.precision import operand_dtype
+from robustdml_ops.ops.classes import fused_forward
 from robustdml_ops.ops.classes import triton as triton_classes
-from robustdml_ops.ops.classes.problem import ClassProblem, ClassSums
+from robustdml_ops.ops.classes.problem import ClassProblem
 from robustdml_ops.ops.classes.sweep import BACKENDS, class_sweep, class_sweep_backward
+from robustdml_ops.ops.classes.triton import slices_of
 from tests.triton_here import DEVICE, MARKS
 
 EAGER, TRITON = BACKENDS["eager"], BACKENDS["triton"]
@@ -126,14 +128,12 @@ def test_same_bits_twice(fused):
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_parts_of_several_blocks(fused, monkeypatch):
-    parts = triton_classes._parts
-    monkeypatch.setattr(triton_classes, "_parts", lambda classes, block, most: parts(classes, block, 2))
+    for module in (triton_classes, fused_forward):
+        monkeypatch.setattr(module, "slices_of", lambda classes, block, most: slices_of(classes, block, 2))
     Case((5, 300, 8), bias=False).check(fused)
 
 
 def test_the_fused_forward_leaves_float64_to_the_sweep():
     case = Case((5, 30, 8), bias=False)
     problem = ClassProblem(labels=LabelSets.of(case.labels), scale=case.scale, bias=None, **case.settings)
-    sums = ClassSums.empty(5, torch.float64, torch.device("cpu"))
-    assert not TRITON.fused_forward(case.embeddings, case.proxies, problem, sums)
-    assert (sums.shift == -torch.inf).all()
+    assert not fused_forward.fused_forward_serves(case.embeddings, problem)

@@ -9,7 +9,7 @@ from pytorch_metric_learning import losses as pml
 from safetensors.torch import load_file, save_file
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from robustdml_ops.engine.similarity_chunks import gradient_room
+from robustdml_ops.engine.similarity_chunks import gradient_buffer
 from robustdml_ops.losses import NormalizedSoftmaxLoss, SoftTripleLoss, SubCenterArcFaceLoss
 from robustdml_ops.ops import AnchorBiases, LabelSets, anchor_loss, class_lse, similarity
 
@@ -72,12 +72,12 @@ def test_gradient_that_the_sweep_wrote_becomes_grad(op, dtype, backend, small_ch
     written = []
 
     def watched(proxies):
-        room = gradient_room(proxies)
+        room = gradient_buffer(proxies)
         written.append(room.data_ptr())  # not the tensor: PyTorch copies what another holds
         return room
 
     for module in ("engine.similarity_chunks", "ops.similarity.sweep"):
-        monkeypatch.setattr(import_module(f"robustdml_ops.{module}"), "gradient_room", watched)
+        monkeypatch.setattr(import_module(f"robustdml_ops.{module}"), "gradient_buffer", watched)
     W = torch.randn(D, 24).to(dtype).requires_grad_()
     rows = W.detach().t().contiguous().requires_grad_()
     X, y = torch.randn(B, D), torch.randint(8, (B,))

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.gradient_memory import gradient_room
+from robustdml_ops.engine.gradient_memory import gradient_buffer
 from robustdml_ops.engine.rows.backend import by_columns, rows_at
 
 # Takes rows (n,) int64, distinct, and dL/drows (n, D) in the type of the matrix.
@@ -55,7 +55,7 @@ class SpreadRows(torch.autograd.Function):
     @staticmethod
     def forward(G: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
         """Of distinct rows."""
-        buffer = gradient_room(matrix).zero_()
+        buffer = gradient_buffer(matrix).zero_()
         if by_columns(matrix):
             buffer.t().index_copy_(1, rows, G.t())
         else:

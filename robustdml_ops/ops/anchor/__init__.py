@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from robustdml_ops.backends.tracing import in_eager_mode
+from robustdml_ops.engine.autograd_functions import apply_function
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.precision import autocast_operand_dtype, compute_dtype
 from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update
-from robustdml_ops.engine.second_derivatives import apply, in_eager_mode
 from robustdml_ops.engine.similarity_chunks import checked_count
 from robustdml_ops.engine.validation import check_local, check_matrix, check_same_device, check_steepness, check_vector
 from robustdml_ops.ops.anchor.autograd import AnchorSweep, Inputs, Outputs
@@ -197,7 +198,9 @@ def _apply(
     if not in_eager_mode(inputs[0]):
         numbers = (0.0, 0.0) if isinstance(sets, LabelSets) else (sets.beta, sets.threshold)
         of_sets = (*numbers, *sets.tensors)
-    outputs: Outputs = apply(AnchorSweep, *inputs, *scales, alpha, backend or "auto", operand, want, update, *of_sets)
+    outputs: Outputs = apply_function(
+        AnchorSweep, *inputs, *scales, alpha, backend or "auto", operand, want, update, *of_sets
+    )
     return outputs
 
 

@@ -12,14 +12,15 @@ from torch import Tensor
 
 from robustdml_ops.backends.choice import choose
 from robustdml_ops.backends.tracing import has_no_values
+from robustdml_ops.engine.autograd_functions import scale_gradients
 from robustdml_ops.engine.chunk_sizes import cache_rows
-from robustdml_ops.engine.gradient_memory import gradient_room
+from robustdml_ops.engine.gradient_memory import gradient_buffer
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.older_torch import registered_op
 from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update, rows_met
 from robustdml_ops.engine.rows.lengths import unit_rows_twice
-from robustdml_ops.engine.second_derivatives import Derivative, Results, scale_gradients, second_derivatives
+from robustdml_ops.engine.second_derivatives import Derivative, Results, second_derivatives
 from robustdml_ops.engine.similarity_chunks import count_met
 from robustdml_ops.engine.validation import check_finite_embeddings, check_finite_proxies, check_label_range
 from robustdml_ops.ops.anchor.eager import membership
@@ -341,7 +342,7 @@ def _(
         new(C if lse else 0),
         new(C if lse else 0),
         new(embeddings.shape if dX else 0),
-        gradient_room(proxies) if dP else new(0),
+        gradient_buffer(proxies) if dP else new(0),
         new(positive_bias.shape if biases else 0),
         new(positive_bias.shape if biases else 0),
     )

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.rows.backend import RowsBackend
-from robustdml_ops.engine.similarity_chunks import Similarities
-from robustdml_ops.ops.anchor.result import SweepResult
 
 
 @dataclass(frozen=True)
@@ -125,23 +123,3 @@ class AnchorBackend(RowsBackend):
     def anchor_lse(self, chunk: AnchorChunk, problem: AnchorProblem) -> None:
         """Two log-sum-exps per row of ``chunk.S``, and dL/dS in ``chunk.dS``, or in S where there is none."""
         raise NotImplementedError
-
-    def sweep(
-        self,
-        similarities: Similarities,
-        problem: AnchorProblem,
-        upstream: tuple[Tensor, Tensor] | None,
-        result: SweepResult,
-    ) -> bool:
-        """The whole sweep at once: the sums that ``result`` has room for, and the gradients of ``similarities``.
-
-        Optional: False, and nothing done, where the backend takes a chunk at a time.
-        """
-        return False
-
-    def fused_forward(self, X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tensor, Tensor] | None:
-        """Both log-sum-exps of every proxy, (C,) each, at once where no gradient is asked for.
-
-        X (B, D) are unit embeddings in the operand type, P (C, D) the proxies as they are. Optional: None where the
-        backend has no faster way than the sweep.
-        """

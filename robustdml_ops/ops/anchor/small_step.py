@@ -1,4 +1,4 @@
-"""A small step of the anchor log-sum-exp in Triton: one launch, and sums of its programs' parts."""
+"""The anchor sweep of a small step in one Triton launch, and sums of what its programs leave."""
 
 from collections.abc import Mapping
 
@@ -18,17 +18,15 @@ from robustdml_ops.ops.anchor.result import SweepResult
 _SAMPLES, _COLUMNS, _CLASSES = 256, 128, 100_000
 
 
-def serves(
-    similarities: Similarities, problem: AnchorProblem, upstream: tuple[Tensor, Tensor] | None, result: SweepResult
-) -> bool:
-    """Whether :func:`small_step` has all that is asked for, and the table of cards has it taken.
+def small_step_serves(similarities: Similarities, problem: AnchorProblem, result: SweepResult) -> bool:
+    """Whether :func:`small_step` gives all that is wanted, and the table of cards prefers it.
 
-    It takes labels, and gives the weighted sum with both gradients; sums of each anchor, and gradients of biases, are
-    the chunks' affair. So are exact products of float32, for which a tile of proxies could be only 16 high: larger ones
-    don't fit the registers.
+    It takes labels, and gives the weighted sum with both gradients, but no sums of each anchor and no gradients of
+    biases. Exact products of float32 are not served: a tile of proxies could be only 16 high, as larger ones don't fit
+    the registers.
     """
     X, C = similarities.X, similarities.count
-    if card(X.device).small_step != "fused" or upstream is None or not isinstance(problem.sets, LabelSets):
+    if card(X.device).small_step != "fused" or not isinstance(problem.sets, LabelSets):
         return False
     if len(X) > _SAMPLES or X.shape[1] > _COLUMNS or C > _CLASSES:
         return False
@@ -42,7 +40,7 @@ def serves(
 def small_step(
     similarities: Similarities, problem: AnchorProblem, upstream: tuple[Tensor, Tensor], result: SweepResult
 ) -> None:
-    """Total, dX and dP of what :func:`serves`; proxies and dP by rows or by columns, as they lie."""
+    """Total, dX and dP of a sweep that :func:`small_step_serves`; proxies and dP are stored by rows or by columns."""
     from robustdml_ops.ops.anchor.small_step_kernel import anchor_step as kernel
 
     X, P, dX, dP = similarities.X, similarities.proxies, similarities.dX, similarities.dP

@@ -1,4 +1,4 @@
-"""The anchor log-sum-exp in Triton: of a chunk, or of all proxies with their similarities in one launch."""
+"""The anchor log-sum-exp of a chunk in Triton."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,25 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.triton_device import (
-    Launch,
-    block_of,
-    current,
-    fused_pays,
-    grid_of,
-    launch,
-    rows_are_vectors,
-    tile_of,
-)
-from robustdml_ops.engine import precision
+from robustdml_ops.backends.triton_device import Launch, block_of, current, grid_of, launch, tile_of
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.rows.triton import TritonRows
-from robustdml_ops.engine.similarity_chunks import Similarities, row_stride
+from robustdml_ops.engine.similarity_chunks import row_stride
 from robustdml_ops.ops.anchor.problem import AnchorBackend, AnchorChunk, AnchorProblem, ConfidenceSets
-from robustdml_ops.ops.anchor.result import SweepResult
-from robustdml_ops.ops.anchor.small_step import serves, small_step
-
-_OPERANDS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class TritonAnchor(TritonRows, AnchorBackend):
@@ -59,7 +45,7 @@ class TritonAnchor(TritonRows, AnchorBackend):
                 first=chunk.first,
                 ARE_LOGITS=not isinstance(sets, LabelSets) and sets.are_logits,
                 **problem.distinct_arguments(chunk.first, chunk.last),
-                **_set_arguments(sets, values),
+                **set_arguments(sets, values),
                 **parameters,
             )
         if bias_partials is not None and chunk.dpositive_bias is not None and chunk.dnegative_bias is not None:
@@ -67,64 +53,9 @@ class TritonAnchor(TritonRows, AnchorBackend):
             chunk.dpositive_bias += dpositive_bias
             chunk.dnegative_bias += dnegative_bias
 
-    def sweep(
-        self,
-        similarities: Similarities,
-        problem: AnchorProblem,
-        upstream: tuple[Tensor, Tensor] | None,
-        result: SweepResult,
-    ) -> bool:
-        """As :meth:`AnchorBackend.sweep`: a small step in one launch, where the table of cards has it so."""
-        if upstream is None or not serves(similarities, problem, upstream, result):
-            return False
-        small_step(similarities, problem, upstream, result)
-        return True
 
-    def fused_forward(self, X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tensor, Tensor] | None:
-        """From one launch; None where the kernel doesn't serve.
-
-        It has no float64, no confidences that are a product themselves, and no rows longer than pay.
-        """
-        sets = problem.sets
-        if X.dtype not in _OPERANDS or problem.positive_bias.dtype != torch.float32 or not fused_pays(X):
-            return None
-        if not isinstance(sets, LabelSets) and sets.are_logits:
-            return None
-        return fused_anchor_lse(X, P, problem)
-
-
-def fused_anchor_lse(X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tensor, Tensor]:
-    """Both log-sum-exps of every proxy in one launch; nothing else is written."""
-    from robustdml_ops.ops.anchor.fused_kernel import fused_anchor_lse as kernel
-
-    (B, D), C, sets = X.shape, len(P), problem.sets
-    # The confidences as they are: a copy in the compute type would be of size B×C.
-    values = None if isinstance(sets, LabelSets) or sets.confidences is None else sets.confidences.t()
-    input_precision = precision.input_precision(X.device)
-    vectors, tile = rows_are_vectors(P), tile_of("fused_anchor_lse", X)
-    parameters = fused_launch(B, D, X.dtype, values is None, input_precision, vectors, tile)
-    lse_positive, lse_negative = problem.positive_bias.new_empty((2, C))
-    with current(X):
-        kernel[grid_of(C, parameters["BLOCK_C"])](
-            X=X,
-            P=P,
-            values=values,
-            lse_positive=lse_positive,
-            lse_negative=lse_negative,
-            B=B,
-            C=C,
-            row_stride=P.stride(0),
-            column_stride=P.stride(1),
-            D=D,
-            **problem.distinct_arguments(0, C),
-            **_set_arguments(sets, values),
-            **parameters,
-        )
-    return lse_positive, lse_negative
-
-
-def _set_arguments(sets: LabelSets | ConfidenceSets, values: Tensor | None) -> dict[str, Any]:
-    """What both kernels take of the sets; what labels don't need is 0."""
+def set_arguments(sets: LabelSets | ConfidenceSets, values: Tensor | None) -> dict[str, Any]:
+    """Arguments of both kernels that describe the sets; numbers that labels do not need are 0."""
     anchor_stride, candidate_stride = (0, 0) if values is None else values.stride()
     return {
         "labels": sets.labels if isinstance(sets, LabelSets) else None,
@@ -148,39 +79,3 @@ def epilogue_launch(
     BLOCK_B = block_of(B, tile["candidates"] // (4 if anchors_contiguous else 1))
     elements = tile["elements"] // (4 if compute == torch.float64 else 1 if labels and B % 16 == 0 else 2)
     return launch(BLOCK_C=elements // BLOCK_B, BLOCK_B=BLOCK_B, num_warps=tile["num_warps"], num_stages=1)
-
-
-def fused_launch(
-    B: int,
-    D: int,
-    operand: torch.dtype,
-    labels: bool,
-    input_precision: str,
-    vectors: bool,
-    tile: Mapping[str, int],
-) -> Launch:
-    """Tile of the fused forward.
-
-    Up to D = 128 a tile holds whole rows of proxies: they are read and normalised once and meet the whole batch. Longer
-    rows come in steps of 32 columns, again for every tile of candidates. With labels and half-precision operands Hopper
-    has room for the exponentials beside 64 accumulators a thread: square tiles for whole rows, wide ones where rows are
-    read again. Elsewhere, and with confidences or TF32 operands, registers allow half or a quarter of that.
-    IEEE float32 runs on the ordinary cores, where small tiles keep the operands in registers. So do rows that are no
-    vectors, whose elements each have an address of their own, and operands that are two of TF32 each.
-    """
-    if operand == torch.float32 and input_precision == "ieee":
-        return launch(BLOCK_C=64, BLOCK_B=64, BLOCK_D=16, num_warps=4, num_stages=2, input_precision=input_precision)
-    if not vectors or (operand == torch.float32 and input_precision == "tf32x3"):
-        return launch(BLOCK_C=64, BLOCK_B=64, BLOCK_D=16, num_warps=8, num_stages=2, input_precision=input_precision)
-    anchors, candidates = 64, 64
-    if labels and operand.itemsize == 2:
-        long = "" if D <= 128 else "long_"
-        anchors, candidates = tile[f"{long}anchors"], tile[f"{long}candidates"]
-    return launch(
-        BLOCK_C=anchors,
-        BLOCK_B=block_of(B, candidates),
-        BLOCK_D=block_of(D, 128) if D <= 128 else 32,
-        num_warps=tile["num_warps"],
-        num_stages=3 if operand.itemsize == 2 else 2,
-        input_precision=input_precision,
-    )

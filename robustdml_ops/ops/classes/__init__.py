@@ -11,10 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from robustdml_ops.backends.tracing import in_eager_mode
+from robustdml_ops.engine.autograd_functions import apply_function
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.precision import autocast_operand_dtype, compute_dtype
 from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update
-from robustdml_ops.engine.second_derivatives import apply, in_eager_mode
 from robustdml_ops.engine.similarity_chunks import checked_count
 from robustdml_ops.engine.validation import check_labels, check_local, check_matrix, check_same_device, check_vector
 from robustdml_ops.ops.classes.autograd import ClassSettings, ClassSweep, sweep_values
@@ -140,7 +141,7 @@ def class_lse(
         return ClassLSE(*sweep_values(arguments[:2], arguments[2:], settings))
     if not in_eager_mode(embeddings):
         refuse_update(update, "torch.func, or a graph without values,", "compute the loss in eager mode")
-    return ClassLSE(*apply(ClassSweep, *arguments, *settings, update))
+    return ClassLSE(*apply_function(ClassSweep, *arguments, *settings, update))
 
 
 def _check_matrices(

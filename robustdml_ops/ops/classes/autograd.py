@@ -14,7 +14,7 @@ from torch import Tensor
 from robustdml_ops.backends.choice import choose
 from robustdml_ops.backends.tracing import has_no_values
 from robustdml_ops.engine.chunk_sizes import cache_rows
-from robustdml_ops.engine.gradient_memory import gradient_room
+from robustdml_ops.engine.gradient_memory import gradient_buffer
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.older_torch import registered_op
 from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update, rows_met
@@ -196,7 +196,7 @@ def _second(settings: ClassSettings, *tensors: Any) -> Results:
         _, along, p, at_label = _along(logits, (X, P[rows]), (vectors[0], vectors[1][rows]), lse, problem)
         along_lse += (p * along).sum(0)
         along_target += (at_label * along).sum(0)
-    dX, dP = torch.zeros_like(X), gradient_room(P)
+    dX, dP = torch.zeros_like(X), gradient_buffer(P)
     for rows, logits in _chunks(problem, X, P):
         with torch.enable_grad():
             leaves = X.detach().requires_grad_(), P[rows].detach().requires_grad_()
@@ -317,5 +317,5 @@ def _(embeddings: Tensor, proxies: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     scale, want = rest[7], rest[-1]
     return (
         scale.new_empty(embeddings.shape if want[0] else 0),
-        gradient_room(proxies) if want[1] else scale.new_empty(0),
+        gradient_buffer(proxies) if want[1] else scale.new_empty(0),
     )

@@ -6,7 +6,14 @@ import triton.language as tl
 
 from robustdml_ops.backends.triton_math import in_type
 from robustdml_ops.engine.rows.kernels import embedding_columns, inverse_row_norm, unit_rows
-from robustdml_ops.ops.classes.kernels import LOWEST, add_center, add_logits, class_lines, first_center, store_partial
+from robustdml_ops.ops.classes.kernels import (
+    LOWEST,
+    add_center,
+    add_logits,
+    first_center,
+    slope_and_offset,
+    store_partial,
+)
 
 
 @triton.jit
@@ -103,7 +110,7 @@ def fused_class_lse(
                 pooled, choice, weights = add_center(s, h, pooled, choice, weights, gamma, POOLING)
         if POOLING == "softmax":
             pooled = pooled / weights
-        slope, offset = class_lines(scale, bias, rows, inside, scale_stride)
+        slope, offset = slope_and_offset(scale, bias, rows, inside, scale_stride)
         logit = slope[:, None] * pooled + offset[:, None]
         is_own = classes[:, None] == own[None, :]
         own_logit += tl.sum(tl.where(is_own & inside[:, None], logit, 0.0), axis=0)

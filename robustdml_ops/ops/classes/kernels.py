@@ -73,7 +73,7 @@ def load_pooled(
 
 
 @triton.jit
-def class_lines(
+def slope_and_offset(
     scale,  # (C,) or () compute dtype, in
     bias,  # (C,) compute dtype, in; None: none
     rows,  # int64, in: classes
@@ -179,7 +179,7 @@ def class_lse(
     here = exist & (own >= begin) & (own < end)
     own_row = own.to(tl.int64)
     own_similarity = load_pooled(S + own_row * H * B + columns, here, B, H, gamma, POOLING)[0]
-    own_slope, own_offset = class_lines(scale, bias, own_row, here, scale_stride)
+    own_slope, own_offset = slope_and_offset(scale, bias, own_row, here, scale_stride)
     tl.store(target + columns, own_slope * own_similarity + own_offset, mask=here)
 
     shift = tl.full((BLOCK_C, BLOCK_B), LOWEST, dtype)
@@ -189,7 +189,7 @@ def class_lse(
         rows = classes.to(tl.int64)
         mask = (classes < end)[:, None] & exist[None, :]
         similarity = load_pooled(S + rows[:, None] * H * B + columns[None, :], mask, B, H, gamma, POOLING)[0]
-        slope, offset = class_lines(scale, bias, rows, classes < end, scale_stride)
+        slope, offset = slope_and_offset(scale, bias, rows, classes < end, scale_stride)
         logit = slope[:, None] * similarity + offset[:, None]
         logit = tl.where(classes[:, None] == own[None, :], float("-inf"), logit)
         shift, total = add_logits(logit, shift, total)
@@ -226,7 +226,7 @@ def class_lse_backward(
     places = rows[:, None] * H * B + columns[None, :]
     pointers = S + places
     similarity, choice, total = load_pooled(pointers, mask, B, H, gamma, POOLING)
-    slope, offset = class_lines(scale, bias, rows, classes < c, scale_stride)
+    slope, offset = slope_and_offset(scale, bias, rows, classes < c, scale_stride)
     whole = tl.load(lse + columns, mask=exist, other=0.0)
     softmax = tl.exp(slope[:, None] * similarity + offset[:, None] - whole[None, :])
     own = (tl.load(labels + columns, mask=exist, other=-1) - first).to(tl.int32)

@@ -3,11 +3,10 @@
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from robustdml_ops.backends import native_module as module
-from robustdml_ops.engine.lanes import arguments
 from robustdml_ops.engine.rows.native import NativeRows
-from robustdml_ops.engine.similarity_chunks import Similarities
 from robustdml_ops.ops.classes.problem import ClassBackend, ClassChunk, ClassProblem, ClassSums, ClassUpstream
 
 
@@ -16,83 +15,61 @@ class NativeClasses(NativeRows, ClassBackend):
 
     def class_lse(self, chunk: ClassChunk, problem: ClassProblem, sums: ClassSums) -> None:
         """As :meth:`ClassBackend.class_lse`."""
-        results = {name: getattr(sums, name).data_ptr() for name in ("shift", "total", "target")}
+        given = sum_addresses(sums)
         if module.on_gpu(chunk.S):
-            parts = _parts(chunk)
-            partials = chunk.S.new_empty((parts, 2, chunk.S.shape[1]))
-            _call("class_lse_cuda", chunk, problem, partials=partials.data_ptr(), parts=parts, **results)
+            slices = _slices(chunk)
+            partials = chunk.S.new_empty((slices, 2, chunk.S.shape[1]))
+            _call("class_lse_cuda", chunk, problem, partials=partials.data_ptr(), parts=slices, **given)
         else:
-            _call("class_lse", chunk, problem, **results)
+            _call("class_lse", chunk, problem, **given)
 
     def class_lse_backward(self, chunk: ClassChunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
         """As :meth:`ClassBackend.class_lse_backward`."""
-        given = {name: getattr(upstream, name).data_ptr() for name in ("lse", "dlse", "dlogit")}
+        given = upstream_addresses(upstream)
         if module.on_gpu(chunk.S):
-            _call("class_lse_backward_cuda", chunk, problem, parts=_parts(chunk), **given)
+            _call("class_lse_backward_cuda", chunk, problem, parts=_slices(chunk), **given)
         else:
             _call("class_lse_backward", chunk, problem, **given)
 
-    def sweep(self, similarities: Similarities, problem: ClassProblem, sums: ClassSums) -> bool:
-        """As :meth:`ClassBackend.sweep`: by lanes, on the CPU."""
-        results = {name: getattr(sums, name).data_ptr() for name in ("shift", "total", "target")}
-        return _by_lanes("class_sweep", similarities, problem, results)
 
-    def sweep_backward(self, similarities: Similarities, problem: ClassProblem, upstream: ClassUpstream) -> bool:
-        """As :meth:`ClassBackend.sweep_backward`: by lanes, on the CPU."""
-        given = {name: getattr(upstream, name).data_ptr() for name in ("lse", "dlse", "dlogit")}
-        return _by_lanes("class_sweep_backward", similarities, problem, given)
+def sum_addresses(sums: ClassSums) -> dict[str, int]:
+    """Arguments of the forward functions."""
+    return {name: getattr(sums, name).data_ptr() for name in ("shift", "total", "target")}
 
 
-def _by_lanes(name: str, similarities: Similarities, problem: ClassProblem, given: dict[str, int]) -> bool:
-    lanes = arguments(similarities)
-    if lanes is None:
-        return False
-    suffix = module.SUFFIX[similarities.compute]
-    sorted_labels, order = problem.labels.by_class()
-    classes = similarities.count // problem.centers
-    whole = getattr(module.library, f"ClassChunk_{suffix}")(
-        S=0,
+def upstream_addresses(upstream: ClassUpstream) -> dict[str, int]:
+    """Arguments of the backward functions."""
+    return {name: getattr(upstream, name).data_ptr() for name in ("lse", "dlse", "dlogit")}
+
+
+def native_chunk(problem: ClassProblem, first: int, classes: int, S: int = 0, scale: Tensor | None = None) -> Any:
+    """``classes`` classes from ``first`` on as a ``ClassChunk`` of the native module."""
+    return getattr(module.library, f"ClassChunk_{module.SUFFIX[problem.scale.dtype]}")(
+        S=S,
         classes=classes,
         centers=problem.centers,
-        B=len(similarities.X),
+        B=len(problem.labels.labels),
         pooling=problem.pooling,
-        **module.addresses(problem.arguments(0, classes)),
+        inverse_norm=module.address(scale),
+        **module.addresses(problem.arguments(first, first + classes)),
     )
-    labels = {"sorted_labels": sorted_labels.data_ptr(), "order": order.data_ptr(), "first_label": 0}
-    if getattr(module.library, f"{name}_{suffix}")(whole, **labels, **given, **lanes):
-        similarities.check_proxy_gradients()
-    return True
 
 
 def _call(name: str, chunk: ClassChunk, problem: ClassProblem, **arguments: int) -> None:
     function = getattr(module.library, f"{name}_{module.SUFFIX[chunk.S.dtype]}")
-    labels = problem.labels
+    labels, on_gpu = problem.labels, module.on_gpu(chunk.S)
+    scale = None if on_gpu else chunk.scale
+    given = native_chunk(problem, chunk.first, chunk.classes(problem), chunk.S.data_ptr(), scale)
     arguments["first_label"] = chunk.first
-    if module.on_gpu(chunk.S):
+    if on_gpu:
         with module.current_stream(chunk.S.device) as stream:
-            function(_arguments(chunk, problem), labels=labels.labels.data_ptr(), stream=stream, **arguments)
+            function(given, labels=labels.labels.data_ptr(), stream=stream, **arguments)
         return
     sorted_labels, order = labels.by_class()
     arguments |= {"sorted_labels": sorted_labels.data_ptr(), "order": order.data_ptr()}
-    function(_arguments(chunk, problem), threads=torch.get_num_threads(), **arguments)
+    function(given, threads=torch.get_num_threads(), **arguments)
 
 
-def _parts(chunk: ClassChunk) -> int:
-    """Enough parts of the classes to fill a device, whatever the number of columns."""
+def _slices(chunk: ClassChunk) -> int:
+    """Enough slices of the classes to fill a device, whatever the number of columns."""
     return max(1, min(64, 131072 // chunk.S.shape[1]))
-
-
-def _arguments(chunk: ClassChunk, problem: ClassProblem) -> Any:
-    """``chunk`` as the native module reads it."""
-    classes = chunk.classes(problem)
-    given = problem.arguments(chunk.first, chunk.first + classes)
-    if not module.on_gpu(chunk.S):
-        given["inverse_norm"] = chunk.scale
-    return getattr(module.library, f"ClassChunk_{module.SUFFIX[chunk.S.dtype]}")(
-        S=chunk.S.data_ptr(),
-        classes=classes,
-        centers=problem.centers,
-        B=chunk.S.shape[1],
-        pooling=problem.pooling,
-        **module.addresses(given),
-    )

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.rows.backend import RowsBackend
-from robustdml_ops.engine.similarity_chunks import Similarities
 
 
 @dataclass(frozen=True)
@@ -94,19 +93,3 @@ class ClassBackend(RowsBackend):
     def class_lse_backward(self, chunk: ClassChunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
         """dL/dS in ``chunk.dS``, or in S where there is none."""
         raise NotImplementedError
-
-    def sweep(self, similarities: Similarities, problem: ClassProblem, sums: ClassSums) -> bool:
-        """Add all classes to ``sums`` at once. Optional: False, and nothing done, where it takes a chunk at a time."""
-        return False
-
-    def sweep_backward(self, similarities: Similarities, problem: ClassProblem, upstream: ClassUpstream) -> bool:
-        """The gradients that ``similarities`` has room for, at once. Optional, as :meth:`sweep`."""
-        return False
-
-    def fused_forward(self, X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) -> bool:
-        """Add all classes to ``sums`` at once where no gradient is asked for.
-
-        X (B, D) are unit embeddings in the operand type, contiguous, P (C·H, D) the proxies as they are. Optional:
-        False, and nothing done, where the backend has no faster way than the sweep.
-        """
-        return False

@@ -1,4 +1,7 @@
-"""The sweeps of the class log-sum-exp: one for its value, one that makes the similarities again to differentiate it."""
+"""The two sweeps of the class log-sum-exp: one for its value, one that recomputes similarities to differentiate it.
+
+Each is one call of the native module (lanes), one Triton launch (without gradients), or a loop over chunks.
+"""
 
 from collections.abc import Iterator
 
@@ -6,13 +9,16 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends.tracing import without_autocast
-from robustdml_ops.engine.gradient_memory import gradient_room
+from robustdml_ops.engine.gradient_memory import gradient_buffer
 from robustdml_ops.engine.label_sets import ELSEWHERE
+from robustdml_ops.engine.lanes import lanes_serve
 from robustdml_ops.engine.proxy_update import ProxyUpdate, rows_met
 from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, count_met, update_without_samples
 from robustdml_ops.ops.classes.eager import EagerClasses
+from robustdml_ops.ops.classes.fused_forward import fused_forward, fused_forward_serves
 from robustdml_ops.ops.classes.native import NativeClasses
 from robustdml_ops.ops.classes.problem import ClassBackend, ClassChunk, ClassProblem, ClassSums, ClassUpstream
+from robustdml_ops.ops.classes.sweep_by_lanes import sweep_backward_by_lanes, sweep_by_lanes
 from robustdml_ops.ops.classes.triton import TritonClasses
 
 BACKENDS: dict[str, ClassBackend] = {"native": NativeClasses(), "triton": TritonClasses(), "eager": EagerClasses()}
@@ -33,8 +39,12 @@ def class_sweep(
     if B and count_met(proxies, met):
         with without_autocast(embeddings.device):
             similarities = _similarities(embeddings, proxies, problem, backend, operand, met)
-            fused = not differentiable and backend.fused_forward(similarities.X, proxies, problem, sums)
-            if not fused and not backend.sweep(similarities, problem, sums):
+            fused = isinstance(backend, TritonClasses) and not differentiable
+            if fused and fused_forward_serves(similarities.X, problem):
+                fused_forward(similarities.X, proxies, problem, sums)
+            elif isinstance(backend, NativeClasses) and lanes_serve(proxies, operand, compute):
+                sweep_by_lanes(similarities, problem, sums)
+            else:
                 for _, chunk in _chunks(similarities, problem):
                     backend.class_lse(chunk, problem, sums)
     target = sums.target + problem.target_bias
@@ -67,7 +77,7 @@ def class_sweep_backward(
         if update is not None and want[1]:
             update_without_samples(proxies, update)
         dX = torch.zeros_like(embeddings, dtype=problem.scale.dtype) if want[0] else None
-        return dX, gradient_room(proxies).zero_() if want[1] and update is None else None
+        return dX, gradient_buffer(proxies).zero_() if want[1] and update is None else None
     (lse, target), (dlse, dtarget) = results, upstream
     lse = lse.masked_fill(lse == -torch.inf, torch.inf)
     dlogit = dtarget if problem.exclude_target else dtarget + dlse * (target - lse).exp()
@@ -75,7 +85,9 @@ def class_sweep_backward(
     with without_autocast(embeddings.device):
         similarities = _similarities(embeddings, proxies, problem, backend, operand, met)
         similarities.want_gradients(*want, update)
-        if not backend.sweep_backward(similarities, problem, gradient):
+        if isinstance(backend, NativeClasses) and lanes_serve(proxies, operand, problem.scale.dtype):
+            sweep_backward_by_lanes(similarities, problem, gradient)
+        else:
             for similar, chunk in _chunks(similarities, problem):
                 backend.class_lse_backward(chunk, problem, gradient)
                 similarities.backward(similar)
@@ -103,6 +115,6 @@ def _similarities(
 
 
 def _chunks(similarities: Similarities, problem: ClassProblem) -> Iterator[tuple[Chunk, ClassChunk]]:
-    """Each chunk as the similarities and as an epilogue know it: the one counts rows, the other classes."""
+    """Each chunk, its first row counted in rows, and the same for an epilogue, counted in classes."""
     for chunk in similarities:
         yield chunk, ClassChunk(chunk.S, chunk.first // problem.centers, chunk.scale, chunk.dS)

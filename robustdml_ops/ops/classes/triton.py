@@ -1,4 +1,4 @@
-"""The class log-sum-exp in Triton: of a chunk, or of all classes with their similarities in one launch."""
+"""The class log-sum-exp of a chunk in Triton."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,16 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.triton_device import (
-    Launch,
-    block_of,
-    current,
-    fused_pays,
-    launch,
-    rows_are_vectors,
-    tile_of,
-)
-from robustdml_ops.engine import precision
+from robustdml_ops.backends.triton_device import Launch, block_of, current, launch, tile_of
 from robustdml_ops.engine.rows.triton import TritonRows
 from robustdml_ops.ops.classes.problem import ClassBackend, ClassChunk, ClassProblem, ClassSums, ClassUpstream
 
@@ -29,7 +20,7 @@ class TritonClasses(TritonRows, ClassBackend):
 
         c, B = chunk.classes(problem), chunk.S.shape[1]
         parameters = epilogue_launch(B, chunk.S.dtype, tile_of("class_lse", chunk.S))
-        parts, per_part = _parts(c, int(parameters["BLOCK_C"]), 64)
+        parts, per_part = slices_of(c, int(parameters["BLOCK_C"]), 64)
         partials = chunk.S.new_empty((parts, 2, B))
         with current(chunk.S):
             kernel[-(-B // int(parameters["BLOCK_B"])), parts](
@@ -39,7 +30,7 @@ class TritonClasses(TritonRows, ClassBackend):
                 **_chunk_arguments(chunk, problem),
                 **parameters,
             )
-            _add(partials, sums)
+            add_slices(partials, sums)
 
     def class_lse_backward(self, chunk: ClassChunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
         """As :meth:`ClassBackend.class_lse_backward`."""
@@ -57,56 +48,16 @@ class TritonClasses(TritonRows, ClassBackend):
                 **parameters,
             )
 
-    def fused_forward(self, X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) -> bool:
-        """As :meth:`ClassBackend.fused_forward`; there is no float64, and no rows longer than pay.
 
-        Proxies are normalised in float32, where they are, and then rounded to the operand type, as the sweep does.
-        Products accumulate in float32; float32 operands are rounded to TF32 where PyTorch is set to do so.
-        """
-        if problem.scale.dtype != torch.float32 or not fused_pays(X):
-            return False
-        from robustdml_ops.ops.classes.fused_kernel import fused_class_lse as kernel
-
-        (B, D), C = X.shape, len(P) // problem.centers
-        input_precision = precision.input_precision(X.device)
-        pooled, tile = problem.pooling != "none", tile_of("fused_class_lse", X)
-        parameters = fused_launch(B, D, X.dtype, pooled, input_precision, rows_are_vectors(P), tile)
-        parts, per_part = _parts(C, int(parameters["BLOCK_C"]), 512)
-        partials = sums.target.new_empty((parts, 2, B))
-        with current(X):
-            kernel[-(-B // int(parameters["BLOCK_B"])), parts](
-                X=X,
-                P=P,
-                labels=problem.labels.labels,
-                scale=problem.scale,
-                bias=problem.bias,
-                target=sums.target,
-                partials=partials,
-                C=C,
-                H=problem.centers,
-                B=B,
-                per_part=per_part,
-                row_stride=P.stride(0),
-                column_stride=P.stride(1),
-                scale_stride=problem.scale.dim(),
-                gamma=problem.gamma,
-                D=D,
-                NORMALIZE=problem.normalize,
-                POOLING=problem.pooling,
-                **parameters,
-            )
-            _add(partials, sums)
-        return True
-
-
-def _parts(classes: int, block: int, most: int) -> tuple[int, int]:
-    """How many parts the classes are taken in, and how many classes are in each: whole blocks."""
+def slices_of(classes: int, block: int, most: int) -> tuple[int, int]:
+    """How many slices the classes are divided into, ``most`` of them at most, and classes of each: whole blocks."""
     blocks = -(-classes // block)
     per_part = -(-blocks // most)
     return -(-blocks // per_part), per_part * block
 
 
-def _add(partials: Tensor, sums: ClassSums) -> None:
+def add_slices(partials: Tensor, sums: ClassSums) -> None:
+    """Add the partial sums of all slices to ``sums``."""
     from robustdml_ops.ops.classes.kernels import add_partials
 
     parts, _, B = partials.shape
@@ -142,31 +93,3 @@ def epilogue_launch(B: int, compute: torch.dtype, tile: Mapping[str, int]) -> La
 def partials_launch(parts: int) -> Launch:
     """Narrow tiles: a batch of 256 makes 16 programs, and each of them has every part at hand at once."""
     return launch(BLOCK_P=block_of(parts, 128), BLOCK_B=16, num_warps=4, num_stages=1)
-
-
-def fused_launch(
-    B: int, D: int, operand: torch.dtype, pooled: bool, input_precision: str, vectors: bool, tile: Mapping[str, int]
-) -> Launch:
-    """Tile of the fused forward.
-
-    A shift and a sum stay in registers for every place of the tile, beside the accumulator and what pooling holds. Up
-    to D = 128 the embeddings of a program stay, too, and only proxies stream past them. Without pooling and with
-    half-precision operands there is room for 128 classes, the default; for 64, and few columns, where rows are no
-    vectors and each of their elements has an address of its own, or where each operand is two of TF32.
-    """
-    if operand == torch.float32 and input_precision == "ieee":
-        return launch(BLOCK_C=64, BLOCK_B=32, BLOCK_D=16, num_warps=4, num_stages=2, input_precision=input_precision)
-    threefold = operand == torch.float32 and input_precision == "tf32x3"
-    if not vectors or threefold:
-        BLOCK_B = 32 if pooled and threefold else 64
-        return launch(
-            BLOCK_C=64, BLOCK_B=BLOCK_B, BLOCK_D=16, num_warps=8, num_stages=2, input_precision=input_precision
-        )
-    return launch(
-        BLOCK_C=tile["classes"] // (2 if pooled or operand == torch.float32 else 1),
-        BLOCK_B=block_of(B, tile["samples"]),
-        BLOCK_D=block_of(D, 128) if D <= 128 else 32,
-        num_warps=tile["num_warps"],
-        num_stages=2,
-        input_precision=input_precision,
-    )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends.tracing import has_no_values
-from robustdml_ops.engine.second_derivatives import apply
+from robustdml_ops.engine.autograd_functions import apply_function
 from robustdml_ops.engine.validation import check_local, check_losses, check_number, check_same_device, is_number
 from robustdml_ops.ops.lambert_w.autograd import LambertW, SuperLossMinimum, sigma_of
 
@@ -53,7 +53,7 @@ def lambertw(x: Tensor, *, backend: str | None = None) -> Tensor:
         raise TypeError(f"x must be a floating-point torch.Tensor, got {found}")
     x = x if x.dtype == torch.float64 else x.float()
     _check_branch(x)
-    value: Tensor = apply(LambertW, x, backend or "auto")
+    value: Tensor = apply_function(LambertW, x, backend or "auto")
     return value
 
 
@@ -143,7 +143,7 @@ def superloss(losses: Tensor, tau: Tensor | float, lam: float, *, backend: str |
     if threshold.requires_grad:
         raise ValueError("tau requires a gradient, and is a constant of the loss: pass tau.detach()")
     value: Tensor
-    value, _ = apply(SuperLossMinimum, losses, threshold, lam, backend or "auto")
+    value, _ = apply_function(SuperLossMinimum, losses, threshold, lam, backend or "auto")
     return value
 
 

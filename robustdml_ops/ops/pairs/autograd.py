@@ -12,10 +12,11 @@ from torch import Tensor
 
 from robustdml_ops.backends.choice import choose
 from robustdml_ops.backends.tracing import has_no_values
+from robustdml_ops.engine.autograd_functions import scale_gradients
 from robustdml_ops.engine.chunk_sizes import cache_rows
 from robustdml_ops.engine.older_torch import registered_op
 from robustdml_ops.engine.precision import compute_dtype
-from robustdml_ops.engine.second_derivatives import Derivative, Results, scale_gradients, second_derivatives
+from robustdml_ops.engine.second_derivatives import Derivative, Results, second_derivatives
 from robustdml_ops.engine.validation import check_finite_candidates, check_finite_embeddings
 from robustdml_ops.ops.pairs.dense import chunk_value
 from robustdml_ops.ops.pairs.problem import PairHingeProblem, PairLSEProblem, PairProblem, PairSets

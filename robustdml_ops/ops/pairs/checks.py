@@ -5,8 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robustdml_ops.backends.tracing import in_eager_mode
+from robustdml_ops.engine.autograd_functions import apply_function
 from robustdml_ops.engine.precision import autocast_operand_dtype
-from robustdml_ops.engine.second_derivatives import apply, in_eager_mode
 from robustdml_ops.engine.validation import check_labels, check_local, check_matrix, check_same_device, largest_weight
 from robustdml_ops.ops.pairs.autograd import PairConstants, PairSweep, pair_dtype
 from robustdml_ops.ops.pairs.problem import PairProblem, PairSets
@@ -108,4 +109,4 @@ def _apply(
     parts = (problem,) if in_eager_mode(embeddings) else PairConstants.of(problem)
     both = (embeddings,) if candidates is None else (embeddings, candidates)
     operand = autocast_operand_dtype(pair_dtype(embeddings, candidates), *both)
-    return apply(PairSweep, embeddings, candidates, *scales, backend or "auto", operand, want, *parts)
+    return apply_function(PairSweep, embeddings, candidates, *scales, backend or "auto", operand, want, *parts)

@@ -11,7 +11,6 @@ from torch import Tensor
 from robustdml_ops.engine.label_sets import ABSENT
 from robustdml_ops.engine.precision import exact_float32_products
 from robustdml_ops.engine.rows.backend import RowsBackend
-from robustdml_ops.engine.similarity_chunks import Similarities
 
 
 @dataclass(frozen=True)
@@ -168,8 +167,8 @@ class PairChunk:
 
 
 @dataclass(frozen=True)
-class PairRooms:
-    """What a whole sweep fills, and is given of all anchors."""
+class PairBuffers:
+    """Tensors of all anchors: upstream gradients, and buffers that the sweep fills."""
 
     upstream_positive: Tensor | None  # () or (n,): dL/dpositive; None: no gradients wanted
     upstream_negative: Tensor | None  # () or (n,)
@@ -177,19 +176,6 @@ class PairRooms:
     negative: Tensor  # (n,) out
     counts: Tensor | None  # (2, n) int64, out
     rows: GivenRows | None  # None: the problem needs no distances
-
-    @property
-    def gradients(self) -> bool:
-        """Whether any is wanted."""
-        return self.upstream_positive is not None
-
-
-class SymmetricBatch(NamedTuple):
-    """A batch with itself, on the CPU."""
-
-    U: Tensor  # (n, D) in: unit rows
-    S: Tensor  # (n, n): room for the cosines
-    dU: Tensor | None  # (n, D) out: dL/dU
 
 
 class PairBackend(RowsBackend):
@@ -202,23 +188,3 @@ class PairBackend(RowsBackend):
     def pair_hinge(self, chunk: PairChunk, problem: PairHingeProblem) -> None:
         """Two sums of hinges per row of ``chunk.S``, their counts, and dL/dS as :meth:`pair_lse`."""
         raise NotImplementedError
-
-    # The whole of a sweep at once. Optional: False, and nothing done, where the backend takes a chunk at a time.
-
-    def sweep(self, similarities: Similarities, problem: PairProblem, rooms: PairRooms) -> bool:
-        """Anchors are the rows of ``similarities``, candidates the batch: any problem."""
-        return False
-
-    def candidate_sweep(
-        self, similarities: Similarities, problem: PairHingeProblem, rooms: PairRooms, candidate_scale: Tensor
-    ) -> bool:
-        """Candidates are the rows, anchors the batch; 1 / |candidate| goes into ``candidate_scale`` (m,)."""
-        return False
-
-    def averages(self, anchors: Tensor, dtype: torch.dtype, operand: torch.dtype) -> bool:
-        """Whether :meth:`symmetric` serves a batch (n, D), and then divides the gradient by the terms above 0, too."""
-        return False
-
-    def symmetric(self, batch: SymmetricBatch, problem: PairProblem, rooms: PairRooms) -> bool:
-        """A batch with itself."""
-        return False

@@ -1,7 +1,7 @@
-"""The sweep over pairs: anchors are rows, a chunk of them at a time, and all candidates are columns.
+"""The sweep over pairs: :func:`pair_sweep` chooses between lanes, a symmetric batch, and a loop over chunks.
 
-What an anchor sums over its candidates is complete with its row, mining included. So, as in the Proxy-Anchor family, a
-chunk is differentiated before it leaves the cache.
+Anchors are rows, a chunk of them at a time, and all candidates are columns. The sums of an anchor are complete with its
+row, mining included: so, as in the Proxy-Anchor family, a chunk is differentiated before it leaves the cache.
 """
 
 from dataclasses import dataclass, replace
@@ -11,32 +11,29 @@ from torch import Tensor
 
 from robustdml_ops.backends.tracing import without_autocast
 from robustdml_ops.engine.chunk_sizes import chunk_rows
-from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, part, product
-from robustdml_ops.engine.validation import check_gradient_fits
+from robustdml_ops.engine.lanes import lanes_serve
+from robustdml_ops.engine.similarity_chunks import Similarities
 from robustdml_ops.ops.pairs.eager import EagerPairs
 from robustdml_ops.ops.pairs.native import NativePairs
 from robustdml_ops.ops.pairs.problem import (
     GivenRows,
     PairBackend,
-    PairChunk,
+    PairBuffers,
     PairHingeProblem,
     PairLSEProblem,
     PairProblem,
-    PairRooms,
-    SymmetricBatch,
 )
+from robustdml_ops.ops.pairs.sweep_by_chunks import sweep_by_chunks
+from robustdml_ops.ops.pairs.sweep_by_lanes import MOST_CANDIDATES, hinge_by_lanes, lse_by_lanes, symmetric_lanes_serve
+from robustdml_ops.ops.pairs.sweep_symmetric import sweep_symmetric
 from robustdml_ops.ops.pairs.triton import TritonPairs
 
 BACKENDS: dict[str, PairBackend] = {"native": NativePairs(), "triton": TritonPairs(), "eager": EagerPairs()}
 
 
-# Rows of dS + dSᵀ at a time, so that nothing more of size n×n is beside S; elsewhere than on the CPU so many elements.
-_ROWS, _ELEMENTS = 256, 1 << 24
-
-
 @dataclass
 class PairResult:
-    """What a sweep over pairs found; None where it was not asked."""
+    """Results of a sweep over pairs; None where they were not wanted."""
 
     positive: Tensor  # (n,) compute type
     negative: Tensor  # (n,)
@@ -62,8 +59,10 @@ def pair_sweep(
     exists a chunk of anchors at a time.
     """
     others = anchors if candidates is None else candidates
-    one_chunk = candidates is None and len(anchors) <= _largest_chunk(anchors, backend)
-    if problem.average and not (one_chunk and backend.averages(anchors, dtype, operand)):
+    native = isinstance(backend, NativePairs)
+    symmetric = candidates is None and len(anchors) <= _largest_chunk(anchors, backend)
+    symmetric_lanes = symmetric and native and symmetric_lanes_serve(anchors, dtype, operand)
+    if problem.average and not symmetric_lanes:
         assert isinstance(problem, PairHingeProblem)
         return _averaged(anchors, candidates, problem, upstream, backend, dtype, operand, want)
     n, new = len(anchors), anchors.new_zeros
@@ -81,27 +80,29 @@ def pair_sweep(
         anchors, others = rows
     with without_autocast(anchors.device):
         of_positive, of_negative = factors or (None, None)
-        rooms = PairRooms(of_positive, of_negative, result.positive, result.negative, result.counts, rows)
-        if one_chunk:
-            return _one_chunk(anchors, problem, rooms, backend, operand, result)
-        if candidates is not None and isinstance(problem, PairHingeProblem) and others.dtype == dtype:
-            names = ("embeddings", "candidates")
-            similarities = Similarities(anchors, others, dtype, operand, backend, names=names)
-            scale = anchors.new_empty(len(others), dtype=dtype)
+        buffers = PairBuffers(of_positive, of_negative, result.positive, result.negative, result.counts, rows)
+        if symmetric:
+            result.danchors = sweep_symmetric(anchors, problem, buffers, backend, operand, symmetric_lanes)
+            return _divided(result, _terms(result)) if problem.average else result
+        by_lanes = native and candidates is not None and lanes_serve(others, operand, dtype)
+        if by_lanes and isinstance(problem, PairHingeProblem):
+            similarities = Similarities(anchors, others, dtype, operand, backend, names=("embeddings", "candidates"))
+            result.candidate_scale = anchors.new_empty(len(others), dtype=dtype)
             similarities.want_gradients(want_anchors, want_candidates)
-            if backend.candidate_sweep(similarities, problem, rooms, scale):
-                result.candidate_scale = scale
-                result.danchors, result.dcandidates = similarities.gradients()
-                return result
-        # The anchors' part joins the candidates' in the compute type: half precision is rounded once, at the end.
+            hinge_by_lanes(similarities, problem, buffers, result.candidate_scale)
+            result.danchors, result.dcandidates = similarities.gradients()
+            return result
+        # The anchors' gradient joins the candidates' in the compute type: half precision is rounded once, at the end.
         names = ("embeddings" if candidates is None else "candidates", "embeddings")
-        similarities = Similarities(others, anchors.to(dtype), dtype, operand, backend, names=names)
+        anchors = anchors.to(dtype)
+        similarities = Similarities(others, anchors, dtype, operand, backend, names=names)
         similarities.want_gradients(want_candidates, want_anchors)
         result.candidate_scale = similarities.X_inverse_norm
-        if not backend.sweep(similarities, problem, rooms):
-            for chunk in similarities:
-                _run(backend, problem, rooms, chunk)
-                similarities.backward(chunk)
+        by_lanes = native and len(others) <= MOST_CANDIDATES and lanes_serve(anchors, operand, dtype)
+        if by_lanes and isinstance(problem, PairLSEProblem):
+            lse_by_lanes(similarities, problem, buffers)
+        else:
+            sweep_by_chunks(similarities, problem, buffers, backend)
         result.dcandidates, result.danchors = similarities.gradients()
     if candidates is None and result.danchors is not None and result.dcandidates is not None:
         result.danchors, result.dcandidates = result.danchors.add_(result.dcandidates), None
@@ -121,13 +122,18 @@ def _averaged(
     """Each side over the number of its terms above 0, which a sweep knows at its end: gradients take a second one."""
     plain = replace(problem, average=False)
     result = pair_sweep(anchors, candidates, plain, None, backend, dtype, operand)
-    assert result.counts is not None
-    terms = result.counts.sum(1).clamp(min=1).to(dtype)
+    terms = _terms(result)
     if any(want):
         assert upstream is not None
         factors = (upstream[0] / terms[0], upstream[1] / terms[1])
         result = pair_sweep(anchors, candidates, plain, factors, backend, dtype, operand, want)
     return _divided(result, terms)
+
+
+def _terms(result: PairResult) -> Tensor:
+    """Terms above 0 of either side, (2,) in the compute type, at least 1."""
+    assert result.counts is not None
+    return result.counts.sum(1).clamp(min=1).to(result.positive.dtype)
 
 
 def _divided(result: PairResult, terms: Tensor) -> PairResult:
@@ -148,69 +154,3 @@ def _given_rows(problem: PairProblem, anchors: Tensor, others: Tensor, dtype: to
     if others is anchors:
         return GivenRows(given, given)
     return GivenRows(given, others.contiguous() if others.is_cuda else others.to(dtype).contiguous())
-
-
-def _one_chunk(
-    anchors: Tensor,
-    problem: PairProblem,
-    rooms: PairRooms,
-    backend: PairBackend,
-    operand: torch.dtype,
-    result: PairResult,
-) -> PairResult:
-    """Sums and gradient of a batch with itself where S is one chunk: it is symmetric, so two products do for three.
-
-    A row is an anchor in its row of dS and a candidate in its column: its gradient is (dS + dSᵀ)·U, through one
-    Jacobian.
-    """
-    (n, D), dtype, new = anchors.shape, result.positive.dtype, anchors.new_empty
-    U, inverse_norm = new((n, D), dtype=operand), new(n, dtype=dtype)
-    short = backend.normalize_rows(anchors, U, inverse_norm)
-    S = new((n, n), dtype=dtype)
-    if rooms.gradients:
-        result.danchors = new((n, D), dtype=dtype)
-    if not backend.symmetric(SymmetricBatch(U, S, result.danchors), problem, rooms):
-        _run(backend, problem, rooms, Chunk(0, n, product(U, U.t(), S), U, inverse_norm, short, None))
-        if result.danchors is not None:
-            _both_parts(S, U, result.danchors)
-    if result.danchors is not None:
-        backend.normalize_rows_backward(result.danchors, U, inverse_norm)
-        if short:
-            check_gradient_fits(result.danchors, inverse_norm, "embeddings")
-    if problem.average:
-        assert result.counts is not None
-        return _divided(result, result.counts.sum(1).clamp(min=1).to(dtype))
-    return result
-
-
-def _both_parts(dS: Tensor, U: Tensor, dU: Tensor) -> None:
-    """DU ← (dS + dSᵀ)·U."""
-    n = len(U)
-    some = _ROWS if U.device.type == "cpu" else max(_ROWS, _ELEMENTS // n)
-    for first in range(0, n, some):
-        rows = slice(first, first + some)
-        product((dS[rows] + dS[:, rows].t()).to(U.dtype), U, dU[rows])
-
-
-def _run(backend: PairBackend, problem: PairProblem, rooms: PairRooms, chunk: Chunk) -> None:
-    """One chunk: its sums into their rooms, and dL/dS."""
-    first, last = chunk.first, chunk.last
-    upstream = (rooms.upstream_positive, rooms.upstream_negative)
-    positive, negative = (None if factor is None else part(factor, first, last) for factor in upstream)
-    pairs = PairChunk(
-        S=chunk.S,
-        first=first,
-        upstream_positive=positive,
-        upstream_negative=negative,
-        positive=rooms.positive[first:last],
-        negative=rooms.negative[first:last],
-        counts=None if rooms.counts is None else rooms.counts[:, first:last],
-        rows=rooms.rows,
-        V=chunk.V,
-        scale=chunk.scale,
-        dS=chunk.dS,
-    )
-    if isinstance(problem, PairLSEProblem):
-        backend.pair_lse(pairs, problem)
-    else:
-        backend.pair_hinge(pairs, problem)

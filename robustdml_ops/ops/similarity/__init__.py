@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from robustdml_ops.engine.autograd_functions import apply_function
 from robustdml_ops.engine.precision import compute_dtype
-from robustdml_ops.engine.second_derivatives import apply
 from robustdml_ops.engine.validation import check_matrix, check_same_device
 from robustdml_ops.ops.similarity.autograd import Similarity, chosen
 from robustdml_ops.ops.similarity.nearest import Nearest, nearest
@@ -65,7 +65,7 @@ def similarity(
     check_same_device(embeddings=embeddings, proxies=proxies, out=out)
     dtype = _result_type(embeddings, proxies, dtype, out)
     if out is None:
-        S: Tensor = apply(Similarity, embeddings, proxies, dtype, backend or "auto")
+        S: Tensor = apply_function(Similarity, embeddings, proxies, dtype, backend or "auto")
         return S
     _check_out(out, embeddings, proxies, dtype)
     with torch.no_grad():

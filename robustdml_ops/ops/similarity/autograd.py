@@ -7,7 +7,7 @@ from torch import Tensor
 
 from robustdml_ops.backends.choice import choose
 from robustdml_ops.backends.tracing import has_no_values, without_autocast
-from robustdml_ops.engine.gradient_memory import gradient_room
+from robustdml_ops.engine.gradient_memory import gradient_buffer
 from robustdml_ops.engine.older_torch import registered_op
 from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.rows.lengths import unit_rows_backward, unit_rows_twice
@@ -88,5 +88,5 @@ def _(
 ) -> tuple[Tensor, Tensor]:
     return (
         embeddings.new_empty(embeddings.shape if want_embeddings else 0),
-        gradient_room(proxies) if want_proxies else proxies.new_empty(0),
+        gradient_buffer(proxies) if want_proxies else proxies.new_empty(0),
     )

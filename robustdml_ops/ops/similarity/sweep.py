@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends.tracing import without_autocast
-from robustdml_ops.engine.gradient_memory import gradient_room
+from robustdml_ops.engine.gradient_memory import gradient_buffer
 from robustdml_ops.engine.precision import compute_dtype, input_precision, operand_dtype
 from robustdml_ops.engine.rows.backend import new_rows
 from robustdml_ops.engine.similarity_chunks import accumulate, product
@@ -63,7 +63,7 @@ def similarity_sweep_backward(
             embeddings, operand_dtype(compute, embeddings, proxies), compute, backend, columns=False
         )
         dX = embeddings.new_zeros(embeddings.shape, dtype=compute) if want[0] else None
-        dP = gradient_room(proxies).zero_() if want[1] else None
+        dP = gradient_buffer(proxies).zero_() if want[1] else None
         if dS.numel():
             for columns in _chunks(proxies):
                 dS_chunk = dS[:, columns].to(X.dtype)

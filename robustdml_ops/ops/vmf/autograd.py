@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends.choice import choose
-from robustdml_ops.backends.tracing import in_registry
+from robustdml_ops.backends.tracing import in_eager_mode, in_registry
+from robustdml_ops.engine.autograd_functions import apply_function
 from robustdml_ops.engine.older_torch import registered_op
-from robustdml_ops.engine.second_derivatives import apply, in_eager_mode
 from robustdml_ops.ops.vmf.eager import EagerVmf
 from robustdml_ops.ops.vmf.native import NativeVmf
 from robustdml_ops.ops.vmf.problem import FitProblem, Fitted, VmfBackend
@@ -30,7 +30,7 @@ def evaluate(function: str, order: float, kappa: Tensor, backend: str | None) ->
 def vmf(function: str, order: float, kappa: Tensor, backend: str | None) -> Tensor:
     """As :func:`evaluate`, differentiable: twice, and "ratio" once."""
     if not in_eager_mode(kappa) or (torch.is_grad_enabled() and kappa.requires_grad):
-        value: Tensor = apply(Vmf, kappa, function, order, backend or "auto")
+        value: Tensor = apply_function(Vmf, kappa, function, order, backend or "auto")
         return value
     return evaluate(function, order, kappa, backend)
 
