@@ -22,10 +22,11 @@ from triton.runtime import driver  # noqa: E402
 from triton.runtime.jit import JITFunction  # noqa: E402
 
 from robustdml_ops.backends import cards  # noqa: E402
+from tests.nightly import nightly_but  # noqa: E402
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 SHARED_LIMIT = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}  # bytes a block may use: CUDA C++ Programming Guide
-ARCHITECTURES = tuple(SHARED_LIMIT)
+ARCHITECTURES = nightly_but([90], SHARED_LIMIT)
 TENSOR_CORE = {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}
 
 

@@ -40,7 +40,7 @@ SMALL_CHUNKS = (
     ),
     *(
         f"robustdml_ops.{module}.cache_rows"
-        for module in ("ops.anchor.autograd", "ops.classes.autograd", "ops.pairs.autograd")
+        for module in ("ops.anchor.second_derivative", "ops.classes.second_derivative", "ops.pairs.second_derivative")
     ),
 )
 

@@ -1,7 +1,6 @@
-"""What older PyTorch spells another way: the package asks here, and nowhere for a version.
+"""Functions that depend on PyTorch's version, from 2.6 on, the oldest that ``pip install`` accepts.
 
-Tried with PyTorch 2.6, the oldest that ``pip install`` accepts (docs/development.md says how). Its Triton is too old for
-the kernels, which :mod:`robustdml_ops.backends.triton_device` says.
+The Triton of 2.6 is too old for the kernels: :mod:`robustdml_ops.backends.triton_device` says so.
 """
 
 import typing
@@ -15,12 +14,12 @@ if TYPE_CHECKING:
     from torch._library.custom_ops import CustomOpDef
 
 
-def registered_op(name: str) -> "Callable[[Callable[..., Any]], CustomOpDef]":
-    """``torch.library.custom_op`` for a function that changes none of its arguments."""
+def registered_op(name: str, schema: str | None = None) -> "Callable[[Callable[..., Any]], CustomOpDef]":
+    """``torch.library.custom_op`` for a function that changes none of its arguments; no schema: of its annotations."""
 
     def register(function: Callable[..., Any]) -> "CustomOpDef":
         function.__annotations__ = {key: _spelt(kind) for key, kind in function.__annotations__.items()}
-        return torch.library.custom_op(name, function, mutates_args=())
+        return torch.library.custom_op(name, function, mutates_args=(), schema=schema)
 
     return register
 

@@ -17,6 +17,7 @@ from robustdml_ops.ops.anchor.small_step import step_launch
 from robustdml_ops.ops.anchor.sweep import anchor_sweep
 from robustdml_ops.ops.anchor.triton import TritonAnchor, epilogue_launch
 from tests.ahead_of_time import ARCHITECTURES, check, check_resources, compiling
+from tests.nightly import nightly_but
 from tests.sass import loops
 
 TRITON = TritonAnchor()
@@ -118,9 +119,11 @@ TENSOR_CORES = {
     "step, tf32": step(128, F32, F32, whole=True),
 }
 
+SHORT = ("epilogue, labels", "epilogue, confidences", "fused, labels, bf16", "step, bf16")
+
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("name", [*ORDINARY_CORES, *TENSOR_CORES])
+@pytest.mark.parametrize("name", nightly_but(SHORT, [*ORDINARY_CORES, *TENSOR_CORES]))
 @pytest.mark.usefixtures("exact_products")
 def test_compiles_without_spills_within_shared_memory(name, architecture, tmp_path):
     launch = {**ORDINARY_CORES, **TENSOR_CORES}[name]
@@ -132,6 +135,7 @@ def test_compiles_without_spills_within_shared_memory(name, architecture, tmp_pa
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.usefixtures("exact_products")
 def test_step_by_tf32_of_rows_of_odd_length(architecture, tmp_path):
@@ -144,7 +148,13 @@ def test_step_by_tf32_of_rows_of_odd_length(architecture, tmp_path):
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize(("name", "most"), [("epilogue, labels", 27), ("epilogue, labels, operands of float32", 30)])
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("epilogue, labels", 27),
+        pytest.param("epilogue, labels, operands of float32", 30, marks=pytest.mark.nightly),
+    ],
+)
 def test_instructions_an_element(name, most, architecture, tmp_path):
     """The sums and the gradient; the loops between them are for rows whose sums overflow.
 
@@ -162,7 +172,7 @@ def test_instructions_an_element(name, most, architecture, tmp_path):
     assert 10 < (len(sums) + len(gradient)) / a_thread <= most
 
 
-@pytest.mark.parametrize(("architecture", "most"), [(80, 97), (90, 88)])
+@pytest.mark.parametrize(("architecture", "most"), [pytest.param(80, 97, marks=pytest.mark.nightly), (90, 88)])
 @pytest.mark.usefixtures("exact_products")
 def test_instructions_an_element_of_a_small_step(architecture, most, tmp_path):
     """The sums; and the gradients with the cosines made again, products included."""

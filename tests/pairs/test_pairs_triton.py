@@ -9,6 +9,7 @@ from robustdml_ops.engine.label_sets import ABSENT
 from robustdml_ops.ops.pairs import triton as triton_pairs
 from robustdml_ops.ops.pairs.problem import PairHingeProblem, PairLSEProblem, PairSets
 from robustdml_ops.ops.pairs.sweep import BACKENDS, pair_sweep
+from tests.nightly import nightly_but
 from tests.triton_here import DEVICE, MARKS
 
 EAGER, TRITON = BACKENDS["eager"], BACKENDS["triton"]
@@ -49,7 +50,7 @@ def sweep(backend, name, shape, dtype, seed=0):
     return pair_sweep(X, C, problem, upstream, backend, dtype, dtype, (True, True))
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", nightly_but([(20, None, 17), (7, "first", 3)], SHAPES), ids=str)
 @pytest.mark.parametrize("name", problems(None, torch.float32, 1))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.usefixtures("small_chunks")
@@ -88,7 +89,9 @@ def assert_same_as_eager(name, shape, dtype):
 
 
 @pytest.mark.parametrize("shape", [(6, 40, 3), (14, None, 70), (3, 75, 1)], ids=str)
-@pytest.mark.parametrize("given", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "given", nightly_but([torch.float32, torch.bfloat16], [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+)
 def test_near_rows_keep_their_distance(shape, given, monkeypatch):
     """Copies and near duplicates of one row, in several classes, against the eager sums in float64."""
     n, m, D = shape

@@ -5,6 +5,7 @@ import torch
 
 from robustdml_ops.ops.similarity.triton import TritonSimilarity
 from tests.ahead_of_time import ARCHITECTURES, check
+from tests.nightly import nightly_but
 
 
 def cosines(D, operand, result, input_precision="tf32", B=256, C=512, columns=False, apart=False):
@@ -29,9 +30,11 @@ TENSOR_CORES = {
     "tf32x3, rows of odd length": cosines(99, torch.float32, torch.float32, "tf32x3", B=99, C=1001),
 }
 
+SHORT = ("bf16",)
+
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("name", [*ORDINARY_CORES, *TENSOR_CORES])
+@pytest.mark.parametrize("name", nightly_but(SHORT, [*ORDINARY_CORES, *TENSOR_CORES]))
 def test_compiles_without_spills_within_shared_memory(name, architecture, tmp_path):
     launch = {**ORDINARY_CORES, **TENSOR_CORES}[name]
     check(launch, architecture, tmp_path, tensor_cores={"similarity"} if name in TENSOR_CORES else set())

@@ -1,6 +1,6 @@
-"""The one way of the anchor log-sum-exp through autograd: in eager mode, ``torch.compile`` and ``torch.export``.
+"""The anchor log-sum-exp as an autograd function: in eager mode, ``torch.compile`` and ``torch.export``.
 
-:class:`AnchorSweep` calls the sweep; a graph that is compiled or exported holds it as ``robustdml_ops::anchor_sweep``.
+:class:`AnchorSweep` calls the sweep; compiled and exported graphs call it as the op ``robustdml_ops::anchor_sweep``.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,19 +13,16 @@ from torch import Tensor
 from robustdml_ops.backends.choice import choose
 from robustdml_ops.backends.tracing import has_no_values
 from robustdml_ops.engine.autograd_functions import scale_gradients
-from robustdml_ops.engine.chunk_sizes import cache_rows
 from robustdml_ops.engine.gradient_memory import gradient_buffer
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.older_torch import registered_op
-from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update, rows_met
-from robustdml_ops.engine.rows.lengths import unit_rows_twice
-from robustdml_ops.engine.second_derivatives import Derivative, Results, second_derivatives
+from robustdml_ops.engine.second_derivatives import Derivative, Results
 from robustdml_ops.engine.similarity_chunks import count_met
 from robustdml_ops.engine.validation import check_finite_embeddings, check_finite_proxies, check_label_range
-from robustdml_ops.ops.anchor.eager import membership
 from robustdml_ops.ops.anchor.problem import AnchorProblem, ConfidenceSets
 from robustdml_ops.ops.anchor.result import SweepResult, Wanted
+from robustdml_ops.ops.anchor.second_derivative import second_derivative
 from robustdml_ops.ops.anchor.sweep import BACKENDS, anchor_sweep
 
 # embeddings (B, D), proxies (C, D), positive bias (B,), negative bias (B,) or None for the same, anchor bias (C,)
@@ -251,45 +248,12 @@ def _first(settings: Settings, needs: Sequence[bool], sets: Sequence[Any], *tens
 
 
 def _second(settings: Settings, sets: Sequence[Any], *tensors: Any) -> Results:
-    """Derivatives of ⟨:func:`_first`, vectors⟩ with respect to inputs and upstream, a chunk of classes at a time."""
-    (X, P, positive_bias, negative_bias, anchor_bias), upstream = tensors[_INPUTS], tensors[_SCALES]
+    """Second derivatives, see :func:`second_derivative`."""
     *tensors_of_sets, vX, vP, v_positive, v_negative, v_anchor = tensors[_TENSORS.stop :]
-    # An upstream is one value for all classes, or one for each.
-    whole = [factor if factor.dim() == 0 else None for factor in upstream]
-    by_class = [None if factor.dim() == 0 else factor for factor in upstream]
-    value = partial(_chunk_value, _sets_of((*sets, *tensors_of_sets)), settings[0])
-    dX, dpositive, dnegative, *dwhole, dP, danchor, dclass_0, dclass_1 = second_derivatives(
-        value,
-        (X, positive_bias, negative_bias, *whole),
-        (P, anchor_bias, *by_class),
-        (vX, v_positive, v_negative, None, None),
-        (vP, v_anchor, None, None),
-        cache_rows(len(X) + 2 * X.shape[1], X.device),
-        len(P),
+    vectors = (vX, vP, v_positive, v_negative, v_anchor)
+    return second_derivative(
+        tensors[_INPUTS], tensors[_SCALES], vectors, _sets_of((*sets, *tensors_of_sets)), settings[0]
     )
-    dupstream = [one if each is None else each for one, each in zip(dwhole, (dclass_0, dclass_1), strict=True)]
-    return (dX, dP, dpositive, dnegative, danchor, *dupstream)
-
-
-def _chunk_value(sets: LabelSets | ConfidenceSets, alpha: float, first: int, last: int, *tensors: Any) -> Tensor:
-    """Σ_p upstream_p · lse_p of the classes ``first:last``, an ordinary differentiable expression."""
-    X, positive_bias, negative_bias, positive_one, negative_one, P, anchor_bias, positive_each, negative_each = tensors
-    dtype = compute_dtype(X, P)
-    scaled = alpha * (unit_rows_twice(P.to(dtype)) @ unit_rows_twice(X.to(dtype)).t())
-    positive, log_weight = membership(sets, first, last, scaled)
-    negative_exponent = (positive_bias if negative_bias is None else negative_bias) + scaled + log_weight
-    if anchor_bias is not None:
-        negative_exponent = negative_exponent + anchor_bias[:, None]
-    lse_positive = _log_one_plus_sum((positive_bias - scaled + log_weight).masked_fill(~positive, -torch.inf))
-    lse_negative = _log_one_plus_sum(negative_exponent.masked_fill(positive, -torch.inf))
-    upstream_positive = positive_one if positive_each is None else positive_each
-    upstream_negative = negative_one if negative_each is None else negative_each
-    value: Tensor = (upstream_positive * lse_positive + upstream_negative * lse_negative).sum()
-    return value
-
-
-def _log_one_plus_sum(exponent: Tensor) -> Tensor:
-    return torch.logsumexp(torch.nn.functional.pad(exponent, (1, 0)), dim=1)
 
 
 @registered_op("robustdml_ops::anchor_sweep")
@@ -328,14 +292,9 @@ def _(
     negative_bias: Tensor | None,
     anchor_bias: Tensor | None,
     upstream_positive: Tensor | None,
-    upstream_negative: Tensor | None,
-    alpha: float,
-    backend: str,
-    operand: torch.dtype,
-    want: Sequence[bool],
     *rest: Any,
 ) -> tuple[Tensor, ...]:
-    lse, dX, dP, biases = want
+    lse, dX, dP, biases = rest[4]
     new, C = positive_bias.new_empty, proxies.shape[0]
     return (
         new(() if upstream_positive is not None else 0),

@@ -65,14 +65,14 @@ def candidate_exponents(
 
 
 @triton.jit
-def row_sums(
+def over_rows(
     S,  # (c, B) compute dtype, contiguous, in: cosines
     labels,  # this and the next four: as of candidate_exponents
     values,
     positive_bias,
     negative_bias,
     anchor_bias,
-    max_positive,  # (BLOCK_C,) compute dtype, in: shift of the exponents
+    max_positive,  # (BLOCK_C,) compute dtype, in: shift of the exponents in the sums
     max_negative,  # (BLOCK_C,) compute dtype, in
     rows,  # (BLOCK_C,) int64, in
     classes,  # (BLOCK_C,) int32, in
@@ -84,12 +84,13 @@ def row_sums(
     beta,  # compute dtype, in
     threshold,  # compute dtype, in
     ARE_LOGITS: tl.constexpr,
+    MAXIMA: tl.constexpr,  # whether maxima are wanted, or else sums
     BLOCK_C: tl.constexpr,
     BLOCK_B: tl.constexpr,
 ):
-    """Σ weight · e^(exponent − max) of each row over both sets, (BLOCK_C,) each."""
-    sum_positive = tl.zeros((BLOCK_C, BLOCK_B), dtype=S.dtype.element_ty)
-    sum_negative = tl.zeros((BLOCK_C, BLOCK_B), dtype=S.dtype.element_ty)
+    """Of each row over both sets, (BLOCK_C,) each: Σ weight · e^(exponent − max), or max(0, the largest exponent)."""
+    of_positive = tl.zeros((BLOCK_C, BLOCK_B), dtype=S.dtype.element_ty)
+    of_negative = tl.zeros((BLOCK_C, BLOCK_B), dtype=S.dtype.element_ty)
     for start in range(0, B, BLOCK_B):
         columns = start + tl.arange(0, BLOCK_B)
         mask = inside[:, None] & (columns < B)[None, :]
@@ -99,48 +100,16 @@ def row_sums(
             rows, classes, inside, columns, B, anchor_stride, candidate_stride,
             alpha, beta, threshold, ARE_LOGITS,
         )  # fmt: skip
-        term = weight * tl.exp2(exponent - tl.where(positive, max_positive[:, None], max_negative[:, None]))
-        sum_positive += tl.where(positive, term, 0.0)
-        sum_negative += tl.where(positive, 0.0, term)
-    return tl.sum(sum_positive, axis=1), tl.sum(sum_negative, axis=1)
-
-
-@triton.jit
-def row_maxima(
-    S,  # (c, B) compute dtype, contiguous, in: cosines
-    labels,  # this and what follows: as of row_sums
-    values,
-    positive_bias,
-    negative_bias,
-    anchor_bias,
-    rows,
-    classes,
-    inside,
-    B,
-    anchor_stride,
-    candidate_stride,
-    alpha,
-    beta,
-    threshold,
-    ARE_LOGITS: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    BLOCK_B: tl.constexpr,
-):
-    """Largest exponent of each row in both sets, at least 0, that of the 1; (BLOCK_C,) each."""
-    max_positive = tl.zeros((BLOCK_C, BLOCK_B), dtype=S.dtype.element_ty)
-    max_negative = tl.zeros((BLOCK_C, BLOCK_B), dtype=S.dtype.element_ty)
-    for start in range(0, B, BLOCK_B):
-        columns = start + tl.arange(0, BLOCK_B)
-        mask = inside[:, None] & (columns < B)[None, :]
-        s = tl.load(S + rows[:, None] * B + columns[None, :], mask=mask, other=0.0)
-        exponent, _, positive = candidate_exponents(
-            s, labels, values, positive_bias, negative_bias, anchor_bias,
-            rows, classes, inside, columns, B, anchor_stride, candidate_stride,
-            alpha, beta, threshold, ARE_LOGITS,
-        )  # fmt: skip
-        max_positive = tl.maximum(max_positive, tl.where(positive, exponent, 0.0))
-        max_negative = tl.maximum(max_negative, tl.where(positive, 0.0, exponent))
-    return tl.max(max_positive, axis=1), tl.max(max_negative, axis=1)
+        if MAXIMA:
+            of_positive = tl.maximum(of_positive, tl.where(positive, exponent, 0.0))
+            of_negative = tl.maximum(of_negative, tl.where(positive, 0.0, exponent))
+        else:
+            term = weight * tl.exp2(exponent - tl.where(positive, max_positive[:, None], max_negative[:, None]))
+            of_positive += tl.where(positive, term, 0.0)
+            of_negative += tl.where(positive, 0.0, term)
+    if MAXIMA:
+        return tl.max(of_positive, axis=1), tl.max(of_negative, axis=1)
+    return tl.sum(of_positive, axis=1), tl.sum(of_negative, axis=1)
 
 
 @triton.jit(do_not_specialize=["c", "first"])
@@ -185,25 +154,25 @@ def anchor_lse(
 
     max_positive = tl.zeros((BLOCK_C,), dtype=dtype)
     max_negative = tl.zeros((BLOCK_C,), dtype=dtype)
-    sum_positive, sum_negative = row_sums(
+    sum_positive, sum_negative = over_rows(
         S, labels, values, positive_bias, negative_bias, anchor_bias, max_positive, max_negative,
         rows, classes, inside, B, anchor_stride, candidate_stride,
-        alpha, beta, threshold, ARE_LOGITS, BLOCK_C, BLOCK_B,
+        alpha, beta, threshold, ARE_LOGITS, False, BLOCK_C, BLOCK_B,
     )  # fmt: skip
     large_positive, large_negative = sum_positive > LARGE, sum_negative > LARGE
     if tl.max((large_positive | large_negative).to(tl.int32), axis=0) > 0:
-        highest_positive, highest_negative = row_maxima(
-            S, labels, values, positive_bias, negative_bias, anchor_bias,
+        highest_positive, highest_negative = over_rows(
+            S, labels, values, positive_bias, negative_bias, anchor_bias, max_positive, max_negative,
             rows, classes, inside, B, anchor_stride, candidate_stride,
-            alpha, beta, threshold, ARE_LOGITS, BLOCK_C, BLOCK_B,
+            alpha, beta, threshold, ARE_LOGITS, True, BLOCK_C, BLOCK_B,
         )  # fmt: skip
         # Only rows that need it are shifted: what a row gives must not depend on its neighbours.
         max_positive = tl.where(large_positive, highest_positive, 0.0)
         max_negative = tl.where(large_negative, highest_negative, 0.0)
-        sum_positive, sum_negative = row_sums(
+        sum_positive, sum_negative = over_rows(
             S, labels, values, positive_bias, negative_bias, anchor_bias, max_positive, max_negative,
             rows, classes, inside, B, anchor_stride, candidate_stride,
-            alpha, beta, threshold, ARE_LOGITS, BLOCK_C, BLOCK_B,
+            alpha, beta, threshold, ARE_LOGITS, False, BLOCK_C, BLOCK_B,
         )  # fmt: skip
     tl.store(lse_positive + rows, log_one_plus_sum(max_positive / LOG2_E, sum_positive), mask=inside)
     tl.store(lse_negative + rows, log_one_plus_sum(max_negative / LOG2_E, sum_negative), mask=inside)

@@ -1,10 +1,10 @@
-"""The one way of the class log-sum-exp through autograd: in eager mode, ``torch.compile`` and ``torch.export``.
+"""The class log-sum-exp as an autograd function: in eager mode, ``torch.compile`` and ``torch.export``.
 
-:class:`ClassSweep` calls the sweep for the value, and in its backward the one for the gradients; a graph that is
-compiled or exported holds them as ``robustdml_ops::class_sweep`` and ``robustdml_ops::class_gradient``.
+:class:`ClassSweep` calls one sweep for the value and another in backward; compiled and exported graphs call them as the
+ops ``robustdml_ops::class_sweep`` and ``robustdml_ops::class_gradient``.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -13,16 +13,15 @@ from torch import Tensor
 
 from robustdml_ops.backends.choice import choose
 from robustdml_ops.backends.tracing import has_no_values
-from robustdml_ops.engine.chunk_sizes import cache_rows
 from robustdml_ops.engine.gradient_memory import gradient_buffer
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.older_torch import registered_op
 from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update, rows_met
-from robustdml_ops.engine.rows.lengths import unit_rows_twice
 from robustdml_ops.engine.second_derivatives import Derivative, Results
 from robustdml_ops.engine.similarity_chunks import count_met
 from robustdml_ops.engine.validation import all_finite, check_finite_embeddings, check_label_range, require
 from robustdml_ops.ops.classes.problem import ClassProblem
+from robustdml_ops.ops.classes.second_derivative import second_derivative
 from robustdml_ops.ops.classes.sweep import BACKENDS, class_sweep, class_sweep_backward
 
 # embeddings (B, D), proxies (C·H, D)
@@ -181,95 +180,25 @@ def _sweep_gradients(
 
 
 def _second(settings: ClassSettings, *tensors: Any) -> Results:
-    """Derivatives of ⟨:func:`_first`, vectors⟩ with respect to its tensors, a chunk of classes at a time.
-
-    Let l be the logits, p = e^(l − lse), and l' their derivative along the vectors. Then lse' = Σ_k p l', which takes a
-    first pass over the classes, and the derivative is that of Σ_k c l' + dlse p (l' − lse') l with c = dlse p +
-    dtarget at the label, where all factors of l and l' are constants.
-    """
+    """Second derivatives, see :func:`second_derivative`."""
     X, P, lse, _, dlse, dtarget, *constants, vX, vP = tensors
-    problem = _problem(constants, settings)
-    vectors = tuple(torch.zeros_like(t) if v is None else v for t, v in ((X, vX), (P, vP)))
-    lse = lse.masked_fill(lse == -torch.inf, torch.inf)
-    along_lse, along_target = torch.zeros_like(lse), torch.zeros_like(lse)
-    for rows, logits in _chunks(problem, X, P):
-        _, along, p, at_label = _along(logits, (X, P[rows]), (vectors[0], vectors[1][rows]), lse, problem)
-        along_lse += (p * along).sum(0)
-        along_target += (at_label * along).sum(0)
-    dX, dP = torch.zeros_like(X), gradient_buffer(P)
-    for rows, logits in _chunks(problem, X, P):
-        with torch.enable_grad():
-            leaves = X.detach().requires_grad_(), P[rows].detach().requires_grad_()
-            value, along, p, at_label = _along(logits, leaves, (vectors[0], vectors[1][rows]), lse, problem)
-            of_along = (dlse * p + dtarget * at_label).detach()
-            of_value = (dlse * p * (along - along_lse)).detach()
-            dX_part, dP[rows] = torch.autograd.grad((of_along * along + of_value * value).sum(), leaves)
-        dX += dX_part
-    return dX, dP, None, None, along_lse, along_target
+    return second_derivative(_problem(constants, settings), X, P, lse, dlse, dtarget, vX, vP)
 
 
-def _chunks(problem: ClassProblem, X: Tensor, P: Tensor) -> Iterator[tuple[slice, Callable[[Tensor, Tensor], Any]]]:
-    """Rows of each chunk of whole classes, and the function that gives its logits."""
-    H = problem.centers
-    classes = max(1, cache_rows(len(X) + 2 * X.shape[1], X.device) // H)
-    for first in range(0, len(P) // H, classes):
-        last = min(len(P) // H, first + classes)
-        yield slice(first * H, last * H), partial(_logits, problem, first, last)
+_CONSTANTS_AND_SETTINGS = (
+    "Tensor labels, Tensor? sorted_labels, Tensor? order, Tensor scale, Tensor? bias, int centers, float target_bias, "
+    "str pooling, float gamma, bool exclude_target, bool normalize, bool elsewhere, bool differentiable, str backend, "
+    "ScalarType operand"
+)
 
 
-def _logits(problem: ClassProblem, first: int, last: int, X: Tensor, P: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits (c, B) of the classes ``first:last``, an ordinary differentiable expression; and which are the labels'."""
-    dtype = problem.scale.dtype
-    V = P.to(dtype)
-    S = ((unit_rows_twice(V) if problem.normalize else V) @ unit_rows_twice(X.to(dtype)).t()).view(
-        last - first, problem.centers, -1
-    )
-    pooled = (torch.softmax(S / problem.gamma, 1) * S).sum(1) if problem.pooling == "softmax" else S.amax(1)
-    scale = problem.scale if problem.scale.dim() == 0 else problem.scale[first:last, None]
-    # In the compute type before the product: a number times a bool tensor is a float32.
-    at_label = (torch.arange(first, last, device=X.device)[:, None] == problem.labels.labels).to(dtype)
-    bias = 0 if problem.bias is None else problem.bias[first:last, None]
-    return pooled * scale + bias + problem.target_bias * at_label, at_label
-
-
-def _along(
-    logits: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
-    at: Matrices,
-    vectors: Matrices,
-    lse: Tensor,
-    problem: ClassProblem,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Logits, their derivative along ``vectors``, probabilities, and 1 at the labels, (c, B) each."""
-    value, along, at_label = torch.func.jvp(logits, at, vectors, has_aux=True)  # type: ignore[misc]
-    p = (value - lse).exp()
-    return value, along, p * (1 - at_label) if problem.exclude_target else p, at_label
-
-
-@registered_op("robustdml_ops::class_sweep")
-def class_sweep_op(
-    embeddings: Tensor,
-    proxies: Tensor,
-    labels: Tensor,
-    sorted_labels: Tensor | None,
-    order: Tensor | None,
-    scale: Tensor,
-    bias: Tensor | None,
-    centers: int,
-    target_bias: float,
-    pooling: str,
-    gamma: float,
-    exclude_target: bool,
-    normalize: bool,
-    elsewhere: bool,
-    differentiable: bool,
-    backend: str,
-    operand: torch.dtype,
-) -> tuple[Tensor, Tensor]:
+@registered_op(
+    "robustdml_ops::class_sweep",
+    f"(Tensor embeddings, Tensor proxies, {_CONSTANTS_AND_SETTINGS}) -> (Tensor, Tensor)",
+)
+def class_sweep_op(embeddings: Tensor, proxies: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     """See :func:`robustdml_ops.ops.class_lse`; the proxies are (C·H, D)."""
-    settings = ClassSettings(
-        centers, target_bias, pooling, gamma, exclude_target, normalize, elsewhere, differentiable, backend, operand
-    )
-    return sweep_values((embeddings, proxies), (labels, sorted_labels, order, scale, bias), settings)
+    return sweep_values((embeddings, proxies), rest[:5], ClassSettings(*rest[5:]))
 
 
 @class_sweep_op.register_fake
@@ -278,37 +207,15 @@ def _(embeddings: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     return scale.new_empty(embeddings.shape[0]), scale.new_empty(embeddings.shape[0])
 
 
-@registered_op("robustdml_ops::class_gradient")
-def class_gradient_op(
-    embeddings: Tensor,
-    proxies: Tensor,
-    lse: Tensor,
-    target: Tensor,
-    dlse: Tensor,
-    dtarget: Tensor,
-    labels: Tensor,
-    sorted_labels: Tensor | None,
-    order: Tensor | None,
-    scale: Tensor,
-    bias: Tensor | None,
-    centers: int,
-    target_bias: float,
-    pooling: str,
-    gamma: float,
-    exclude_target: bool,
-    normalize: bool,
-    elsewhere: bool,
-    differentiable: bool,
-    backend: str,
-    operand: torch.dtype,
-    want: Sequence[bool],
-) -> tuple[Tensor, Tensor]:
+@registered_op(
+    "robustdml_ops::class_gradient",
+    "(Tensor embeddings, Tensor proxies, Tensor lse, Tensor target, Tensor dlse, Tensor dtarget, "
+    f"{_CONSTANTS_AND_SETTINGS}, bool[] want) -> (Tensor, Tensor)",
+)
+def class_gradient_op(*arguments: Any) -> tuple[Tensor, Tensor]:
     """Both gradients, that of the embeddings in the compute type; empty where they are not wanted."""
-    settings = ClassSettings(
-        centers, target_bias, pooling, gamma, exclude_target, normalize, elsewhere, differentiable, backend, operand
-    )
-    constants = (labels, sorted_labels, order, scale, bias)
-    dX, dP = _sweep_gradients(settings, want, embeddings, proxies, lse, target, dlse, dtarget, *constants)
+    tensors, scale = arguments[:11], arguments[9]
+    dX, dP = _sweep_gradients(ClassSettings(*arguments[11:-1]), arguments[-1], *tensors)
     return scale.new_empty(0) if dX is None else dX, scale.new_empty(0) if dP is None else dP
 
 

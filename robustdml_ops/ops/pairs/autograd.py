@@ -1,6 +1,6 @@
-"""The one way of the sums of pairs through autograd: in eager mode, ``torch.compile`` and ``torch.export``.
+"""The sums of pairs as an autograd function: in eager mode, ``torch.compile`` and ``torch.export``.
 
-:class:`PairSweep` calls the sweep; a graph that is compiled or exported holds it as ``robustdml_ops::pair_sweep``.
+:class:`PairSweep` calls the sweep; compiled and exported graphs call it as the op ``robustdml_ops::pair_sweep``.
 """
 
 from collections.abc import Sequence
@@ -13,13 +13,12 @@ from torch import Tensor
 from robustdml_ops.backends.choice import choose
 from robustdml_ops.backends.tracing import has_no_values
 from robustdml_ops.engine.autograd_functions import scale_gradients
-from robustdml_ops.engine.chunk_sizes import cache_rows
 from robustdml_ops.engine.older_torch import registered_op
 from robustdml_ops.engine.precision import compute_dtype
-from robustdml_ops.engine.second_derivatives import Derivative, Results, second_derivatives
+from robustdml_ops.engine.second_derivatives import Derivative, Results
 from robustdml_ops.engine.validation import check_finite_candidates, check_finite_embeddings
-from robustdml_ops.ops.pairs.dense import chunk_value
 from robustdml_ops.ops.pairs.problem import PairHingeProblem, PairLSEProblem, PairProblem, PairSets
+from robustdml_ops.ops.pairs.second_derivative import second_derivative
 from robustdml_ops.ops.pairs.sweep import BACKENDS, PairResult, pair_sweep
 
 # embeddings (n, D), candidates (m, D) or None for the embeddings themselves
@@ -203,36 +202,16 @@ def _first(problem: Sequence[Any], settings: Settings, needs: Sequence[bool], *t
 
 
 def _second(problem: Sequence[Any], settings: Settings, *tensors: Any) -> Results:
-    """Derivatives of ⟨:func:`_first`, vectors⟩ with respect to its tensors, a chunk of anchors at a time."""
+    """Second derivatives, see :func:`second_derivative`."""
     X, candidates, *upstream = tensors[:4]
     *labels, vX, vC = tensors[4:]
-    others, v_others = (X, vX) if candidates is None else (candidates, vC)
-    of_all, terms = _problem_of((*labels, *problem)), None
-    if of_all.average:
-        # How many terms are above 0 is a constant.
-        counts = _sweep((X, candidates), (None, None), of_all, settings, (False, False)).counts
+    whole, terms = _problem_of((*labels, *problem)), None
+    if whole.average:
+        # The numbers of terms above 0 are constants.
+        counts = _sweep((X, candidates), (None, None), whole, settings, (False, False)).counts
         assert counts is not None
         terms = counts.sum(1).clamp(min=1).to(upstream[0].dtype)
-        upstream = [factor / number for factor, number in zip(upstream, terms, strict=True)]
-    # An upstream is one value for all anchors, or one for each.
-    whole = [factor if factor.dim() == 0 else None for factor in upstream]
-    by_anchor = [None if factor.dim() == 0 else factor for factor in upstream]
-    dothers, *dwhole, dX, dpositive, dnegative = second_derivatives(
-        partial(chunk_value, of_all, pair_dtype(X, candidates)),
-        (others, *whole),
-        (X, *by_anchor),
-        (v_others, None, None),
-        (vX, None, None),
-        cache_rows(len(others) + 2 * X.shape[1], X.device),
-        len(X),
-    )
-    dupstream = [one if each is None else each for one, each in zip(dwhole, (dpositive, dnegative), strict=True)]
-    if terms is not None:
-        dupstream = [None if one is None else one / number for one, number in zip(dupstream, terms, strict=True)]
-    if candidates is None:
-        assert dX is not None and dothers is not None
-        return (dX + dothers, None, *dupstream)
-    return (dX, dothers, *dupstream)
+    return second_derivative(whole, X, candidates, upstream, (vX, vC), pair_dtype(X, candidates), terms)
 
 
 @registered_op("robustdml_ops::pair_sweep")

@@ -1,16 +1,57 @@
-"""The sums of a chunk of pairs as an ordinary differentiable expression, for second derivatives."""
+"""The second derivative of the pair sweep, a differentiable chunk of anchors at a time."""
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from robustdml_ops.engine.chunk_sizes import cache_rows
 from robustdml_ops.engine.rows.lengths import unit_rows_twice
+from robustdml_ops.engine.second_derivatives import Results, second_derivatives
 from robustdml_ops.ops.pairs.eager import distances, informative, mean_weight, members, near_distances
 from robustdml_ops.ops.pairs.problem import DistanceLimits, PairLSEProblem, PairProblem
 
 
-def chunk_value(
+def second_derivative(
+    problem: PairProblem,
+    X: Tensor,
+    candidates: Tensor | None,
+    upstream: Sequence[Tensor],
+    vectors: tuple[Tensor | None, Tensor | None],
+    dtype: torch.dtype,
+    terms: Tensor | None,
+) -> Results:
+    """Derivatives of ⟨gradients of the sweep, vectors⟩ with respect to both matrices and upstream gradients.
+
+    ``terms`` (2,) are the numbers that both sides are divided by; None: they are not.
+    """
+    others, v_others = (X, vectors[0]) if candidates is None else (candidates, vectors[1])
+    if terms is not None:
+        upstream = [factor / number for factor, number in zip(upstream, terms, strict=True)]
+    # An upstream is one value for all anchors, or one for each.
+    whole = [factor if factor.dim() == 0 else None for factor in upstream]
+    by_anchor = [None if factor.dim() == 0 else factor for factor in upstream]
+    dothers, *dwhole, dX, dpositive, dnegative = second_derivatives(
+        partial(_chunk_value, problem, dtype),
+        (others, *whole),
+        (X, *by_anchor),
+        (v_others, None, None),
+        (vectors[0], None, None),
+        cache_rows(len(others) + 2 * X.shape[1], X.device),
+        len(X),
+    )
+    dupstream = [one if each is None else each for one, each in zip(dwhole, (dpositive, dnegative), strict=True)]
+    if terms is not None:
+        dupstream = [None if one is None else one / number for one, number in zip(dupstream, terms, strict=True)]
+    if candidates is None:
+        assert dX is not None and dothers is not None
+        return (dX + dothers, None, *dupstream)
+    return (dX, dothers, *dupstream)
+
+
+def _chunk_value(
     problem: PairProblem,
     dtype: torch.dtype,
     first: int,

@@ -1,0 +1,64 @@
+"""The second derivative of the anchor sweep, a differentiable chunk of classes at a time."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.engine.chunk_sizes import cache_rows
+from robustdml_ops.engine.label_sets import LabelSets
+from robustdml_ops.engine.precision import compute_dtype
+from robustdml_ops.engine.rows.lengths import unit_rows_twice
+from robustdml_ops.engine.second_derivatives import Results, second_derivatives
+from robustdml_ops.ops.anchor.eager import membership
+from robustdml_ops.ops.anchor.problem import ConfidenceSets
+
+
+def second_derivative(
+    inputs: Sequence[Any],
+    upstream: Sequence[Tensor],
+    vectors: Sequence[Tensor | None],
+    sets: LabelSets | ConfidenceSets,
+    alpha: float,
+) -> Results:
+    """Derivatives of ⟨gradients of the sweep, vectors⟩ with respect to its five inputs and both upstream gradients."""
+    X, P, positive_bias, negative_bias, anchor_bias = inputs
+    vX, vP, v_positive, v_negative, v_anchor = vectors
+    # An upstream is one value for all classes, or one for each.
+    whole = [factor if factor.dim() == 0 else None for factor in upstream]
+    by_class = [None if factor.dim() == 0 else factor for factor in upstream]
+    value = partial(_chunk_value, sets, alpha)
+    dX, dpositive, dnegative, *dwhole, dP, danchor, dclass_0, dclass_1 = second_derivatives(
+        value,
+        (X, positive_bias, negative_bias, *whole),
+        (P, anchor_bias, *by_class),
+        (vX, v_positive, v_negative, None, None),
+        (vP, v_anchor, None, None),
+        cache_rows(len(X) + 2 * X.shape[1], X.device),
+        len(P),
+    )
+    dupstream = [one if each is None else each for one, each in zip(dwhole, (dclass_0, dclass_1), strict=True)]
+    return (dX, dP, dpositive, dnegative, danchor, *dupstream)
+
+
+def _chunk_value(sets: LabelSets | ConfidenceSets, alpha: float, first: int, last: int, *tensors: Any) -> Tensor:
+    """Σ_p upstream_p · lse_p of the classes ``first:last`` in differentiable PyTorch."""
+    X, positive_bias, negative_bias, positive_one, negative_one, P, anchor_bias, positive_each, negative_each = tensors
+    dtype = compute_dtype(X, P)
+    scaled = alpha * (unit_rows_twice(P.to(dtype)) @ unit_rows_twice(X.to(dtype)).t())
+    positive, log_weight = membership(sets, first, last, scaled)
+    negative_exponent = (positive_bias if negative_bias is None else negative_bias) + scaled + log_weight
+    if anchor_bias is not None:
+        negative_exponent = negative_exponent + anchor_bias[:, None]
+    lse_positive = _log_one_plus_sum((positive_bias - scaled + log_weight).masked_fill(~positive, -torch.inf))
+    lse_negative = _log_one_plus_sum(negative_exponent.masked_fill(positive, -torch.inf))
+    upstream_positive = positive_one if positive_each is None else positive_each
+    upstream_negative = negative_one if negative_each is None else negative_each
+    value: Tensor = (upstream_positive * lse_positive + upstream_negative * lse_negative).sum()
+    return value
+
+
+def _log_one_plus_sum(exponent: Tensor) -> Tensor:
+    return torch.logsumexp(torch.nn.functional.pad(exponent, (1, 0)), dim=1)

@@ -1,0 +1,78 @@
+"""The second derivative of the class sweep, a differentiable chunk of classes at a time."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.engine.chunk_sizes import cache_rows
+from robustdml_ops.engine.gradient_memory import gradient_buffer
+from robustdml_ops.engine.rows.lengths import unit_rows_twice
+from robustdml_ops.engine.second_derivatives import Results
+from robustdml_ops.ops.classes.problem import ClassProblem
+
+
+def second_derivative(problem: ClassProblem, *tensors: Any) -> Results:
+    """Derivatives of ⟨gradients of both matrices, vectors⟩ with respect to matrices and upstream gradients.
+
+    Let l be the logits, p = e^(l − lse), and l' their derivative along the vectors. Then lse' = Σ_k p l', which takes a
+    first pass over the classes, and the derivative is that of Σ_k c l' + dlse p (l' − lse') l with c = dlse p +
+    dtarget at the label, where all factors of l and l' are constants.
+    """
+    X, P, lse, dlse, dtarget, vX, vP = tensors
+    vectors = tuple(torch.zeros_like(t) if v is None else v for t, v in ((X, vX), (P, vP)))
+    lse = lse.masked_fill(lse == -torch.inf, torch.inf)
+    along_lse, along_target = torch.zeros_like(lse), torch.zeros_like(lse)
+    for rows, logits in _chunks(problem, X, P):
+        _, along, p, at_label = _along(logits, (X, P[rows]), (vectors[0], vectors[1][rows]), lse, problem)
+        along_lse += (p * along).sum(0)
+        along_target += (at_label * along).sum(0)
+    dX, dP = torch.zeros_like(X), gradient_buffer(P)
+    for rows, logits in _chunks(problem, X, P):
+        with torch.enable_grad():
+            leaves = X.detach().requires_grad_(), P[rows].detach().requires_grad_()
+            value, along, p, at_label = _along(logits, leaves, (vectors[0], vectors[1][rows]), lse, problem)
+            of_along = (dlse * p + dtarget * at_label).detach()
+            of_value = (dlse * p * (along - along_lse)).detach()
+            dX_part, dP[rows] = torch.autograd.grad((of_along * along + of_value * value).sum(), leaves)
+        dX += dX_part
+    return dX, dP, None, None, along_lse, along_target
+
+
+def _chunks(problem: ClassProblem, X: Tensor, P: Tensor) -> Iterator[tuple[slice, Callable[[Tensor, Tensor], Any]]]:
+    """Rows of each chunk of whole classes, and the function that gives its logits."""
+    H = problem.centers
+    classes = max(1, cache_rows(len(X) + 2 * X.shape[1], X.device) // H)
+    for first in range(0, len(P) // H, classes):
+        last = min(len(P) // H, first + classes)
+        yield slice(first * H, last * H), partial(_logits, problem, first, last)
+
+
+def _logits(problem: ClassProblem, first: int, last: int, X: Tensor, P: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits (c, B) of the classes ``first:last`` in differentiable PyTorch, and 1 at the labels."""
+    dtype = problem.scale.dtype
+    V = P.to(dtype)
+    S = ((unit_rows_twice(V) if problem.normalize else V) @ unit_rows_twice(X.to(dtype)).t()).view(
+        last - first, problem.centers, -1
+    )
+    pooled = (torch.softmax(S / problem.gamma, 1) * S).sum(1) if problem.pooling == "softmax" else S.amax(1)
+    scale = problem.scale if problem.scale.dim() == 0 else problem.scale[first:last, None]
+    # In the compute type before the product: a number times a bool tensor is a float32.
+    at_label = (torch.arange(first, last, device=X.device)[:, None] == problem.labels.labels).to(dtype)
+    bias = 0 if problem.bias is None else problem.bias[first:last, None]
+    return pooled * scale + bias + problem.target_bias * at_label, at_label
+
+
+def _along(
+    logits: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+    at: tuple[Tensor, Tensor],
+    vectors: tuple[Tensor, Tensor],
+    lse: Tensor,
+    problem: ClassProblem,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Logits, their derivative along ``vectors``, probabilities, and 1 at the labels, (c, B) each."""
+    value, along, at_label = torch.func.jvp(logits, at, vectors, has_aux=True)  # type: ignore[misc]
+    p = (value - lse).exp()
+    return value, along, p * (1 - at_label) if problem.exclude_target else p, at_label
