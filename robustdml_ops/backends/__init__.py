@@ -1,1 +1,1 @@
-"""Which backend serves an operation, the native module, Triton's device and helpers, and the table of cards."""
+"""Choice of a backend, the native module, Triton's device and helpers, and the table of GPUs."""

@@ -1,4 +1,4 @@
-"""The compiled module: where it can run, and how its functions are given tensors."""
+"""The compiled module: where it can run, and tensors as its arguments."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -73,7 +73,7 @@ def rows_are_vectors(matrix: Tensor) -> bool:
 
 
 def tile_of(kernel: str, tensor: Tensor) -> Mapping[str, int]:
-    """What the table of cards has of a kernel's tile for the device of ``tensor``."""
+    """Tile of a kernel on the device of ``tensor``, from ``cards.json``."""
     return card(tensor.device).tiles[kernel]
 
 

@@ -1,1 +1,1 @@
-"""What all rooms share: similarities by chunks, lanes, gradient memory, updates in the sweep, precision, checks."""
+"""Shared by the primitives: similarities by chunks, lanes, gradient memory, updates in the sweep, precision, checks."""

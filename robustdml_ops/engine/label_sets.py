@@ -1,14 +1,13 @@
-"""Labels of a batch: the one that no class has, and a batch's as they come and, for the CPU, sorted."""
+"""Labels of a batch: two special values, and the labels in order of the batch and, for the CPU, sorted."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-# The label of a row that takes no part: an empty slot of a memory bank, a sample of weight 0. Any other int64 is a
-# class.
+# The label of a row to leave out: an empty slot of a memory bank, a sample of weight 0. Any other int64 is a class.
 ABSENT: int = torch.iinfo(torch.int64).min
-# The label of a sample whose class is among those of another process: here it has none, and takes part like any other.
+# The label of a sample whose class is in the shard of another process: a negative for every local class.
 ELSEWHERE = -1
 
 
@@ -29,22 +28,22 @@ class LabelSets:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Those that there are."""
+        """The tensors that are not None."""
         return tuple(tensor for tensor in self.in_both_orders if tensor is not None)
 
     @property
     def in_both_orders(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """All three."""
+        """Labels, sorted labels and their order."""
         return self.labels, self.sorted_labels, self.order
 
     @classmethod
     def of(cls, labels: Tensor, elsewhere: bool = False) -> "LabelSets":
-        """Of ``labels`` (B,) int64, sorted where that serves; stable, so that the same labels give the same sums."""
+        """From ``labels`` (B,) int64; sorted on the CPU, stably, so that the same labels give the same sums."""
         orders = by_class(labels) if labels.device.type == "cpu" else (None, None)
         return cls(labels.contiguous(), orders[0], orders[1], elsewhere)
 
     def by_class(self) -> tuple[Tensor, Tensor]:
-        """Sorted labels and their order, kept or, of labels that came from a GPU, made anew."""
+        """Sorted labels and their order; sorted now if the labels came from a GPU."""
         if self.sorted_labels is None or self.order is None:
             return by_class(self.labels)
         return self.sorted_labels, self.order

@@ -23,8 +23,8 @@ def operand_dtype(compute: torch.dtype, *matrices: Tensor) -> torch.dtype:
 def autocast_operand_dtype(compute: torch.dtype, *matrices: Tensor) -> torch.dtype:
     """As :func:`operand_dtype`, and bfloat16 under autocast, of whatever type the matrices are.
 
-    To be asked where an op is called: its backward most often runs outside the autocast block, and there must multiply
-    the operands of its forward.
+    Called by the op, not in its backward, which most often runs outside the autocast block and must multiply operands
+    of the same type.
     """
     # There is no autocast of the meta device.
     if matrices[0].device.type != "meta" and torch.is_autocast_enabled(matrices[0].device.type):

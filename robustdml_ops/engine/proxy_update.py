@@ -1,7 +1,7 @@
-"""What a sweep does with the gradient of a chunk of proxies where an optimiser is bound to them.
+"""Optimiser steps within a sweep: an optimiser bound to the proxies takes the gradient of each chunk.
 
-A loss asks :func:`update_of` for its proxies and hands the answer to its op; the optimisers are in ``optim/``.
-Parameters are bound by identity and weakly: a copy of a loss is not bound, and an optimiser that is gone binds nothing.
+A loss calls :func:`update_of` with its proxies and passes the result to its op; the optimisers are in ``optim/``.
+Parameters are bound by identity and weakly: a copy of a loss is not bound, and a deleted optimiser binds nothing.
 """
 
 import weakref
@@ -18,9 +18,9 @@ class ProxyUpdate(ABC):
     """A step of an optimiser on one parameter, taken within a sweep."""
 
     parameter: Tensor
-    local: Tensor  # what of it is here, a leaf in plain memory: the parameter itself, or that of a DTensor
+    local: Tensor  # a leaf in plain memory: the parameter itself, or the local shard of a DTensor
     loss_scale: float  # dL/dloss
-    rows: Tensor | None = None  # (M,) int64, distinct: those that the sweep meets and steps on; None: all
+    rows: Tensor | None = None  # (M,) int64, distinct: rows of the sweep and of the step; None: all
 
     @abstractmethod
     def begin(self, proxies: Tensor, rows: Tensor | None = None) -> None:
@@ -28,30 +28,30 @@ class ProxyUpdate(ABC):
 
     @abstractmethod
     def take(self, first: int, G: Tensor) -> None:
-        """Step on the rows that the sweep met from its ``first`` on, with their gradient G (c, D), float32 or float64.
+        """Update rows ``first`` to ``first + c`` of the sweep with their gradient G (c, D), float32 or float64.
 
         A chunk with NaN or inf in its gradient is left as it is.
         """
 
     @abstractmethod
     def native(self, chunks: int) -> Any:
-        """The step as the native module's sweep takes it."""
+        """The step as an argument of the native module's sweep."""
 
     @abstractmethod
     def finish(self) -> None:
-        """The sweep is over, which has given all rows their step."""
+        """Called after the sweep, when all rows have been updated."""
 
     @abstractmethod
     def check_factor(self, upstream: Tensor) -> None:
-        """Raise where the loss was multiplied with another number () than `loss_scale`."""
+        """Raise if the loss was multiplied by another number () than `loss_scale`."""
 
     @abstractmethod
     def confirm(self, upstream: Tensor | None = None) -> None:
-        """Backward has come; raise where a sweep before it took another upstream gradient () for granted than this."""
+        """Called in backward; raise if the sweep assumed a different upstream gradient ()."""
 
     @abstractmethod
     def check_version(self, version: int) -> None:
-        """Raise where the proxies are not those any more that a forward saw, of that version."""
+        """Raise if the proxies have changed since the forward, which saw this version."""
 
 
 class UpdateOfRows(ProxyUpdate):
@@ -62,36 +62,36 @@ class UpdateOfRows(ProxyUpdate):
         self.parameter, self.local, self.loss_scale = update.parameter, update.local, update.loss_scale
 
     def begin(self, proxies: Tensor, rows: Tensor | None = None) -> None:
-        """See the base class."""
+        """Pass on to the update."""
         self.update.begin(proxies, self.rows)
 
     def take(self, first: int, G: Tensor) -> None:
-        """See the base class."""
+        """Pass on to the update."""
         self.update.take(first, G)
 
     def native(self, chunks: int) -> Any:
-        """See the base class."""
+        """Pass on to the update."""
         return self.update.native(chunks)
 
     def finish(self) -> None:
-        """See the base class."""
+        """Pass on to the update."""
         self.update.finish()
 
     def check_factor(self, upstream: Tensor) -> None:
-        """See the base class."""
+        """Pass on to the update."""
         self.update.check_factor(upstream)
 
     def confirm(self, upstream: Tensor | None = None) -> None:
-        """See the base class."""
+        """Pass on to the update."""
         self.update.confirm(upstream)
 
     def check_version(self, version: int) -> None:
-        """See the base class."""
+        """Pass on to the update."""
         self.update.check_version(version)
 
 
 def rows_met(update: ProxyUpdate | None) -> Tensor | None:
-    """Rows that a sweep meets; None: all."""
+    """Rows of the sweep; None: all."""
     return None if update is None else update.rows
 
 
@@ -99,12 +99,12 @@ _bound: MutableMapping[Tensor, "weakref.ref[ProxyUpdate]"] = WeakIdKeyDictionary
 
 
 def bind(update: ProxyUpdate) -> None:
-    """From now on a sweep over the parameter's rows takes this step."""
+    """Bind the update: sweeps over the parameter's rows call it."""
     _bound[update.parameter] = weakref.ref(update)
 
 
 def may_update() -> bool:
-    """Whether any sweep may take a step here: asked first, as most losses have no optimiser bound.
+    """Whether any sweep may take a step: checked first, as most losses have no optimiser bound.
 
     Under ``torch.func`` none may: its functions change no argument. A compiled graph can't be asked: the optimiser's
     ``step()`` refuses the gradient that it makes.
@@ -115,7 +115,7 @@ def may_update() -> bool:
 
 
 def update_of(parameter: Tensor | None) -> ProxyUpdate | None:
-    """What is bound to a parameter, where :func:`may_update` says yes."""
+    """The update bound to a parameter, if :func:`may_update`."""
     if parameter is None or not may_update():
         return None
     reference = _bound.get(parameter)
@@ -123,12 +123,12 @@ def update_of(parameter: Tensor | None) -> ProxyUpdate | None:
 
 
 def owner_of(parameter: Tensor) -> ProxyUpdate | None:
-    """What is bound to the parameter, whether gradients are asked for or not."""
+    """The update bound to the parameter, whether or not gradients are enabled."""
     reference = _bound.get(parameter)
     return None if reference is None else reference()
 
 
 def refuse_update(update: ProxyUpdate | None, what: str, way_out: str) -> None:
-    """Raise where an optimiser is bound and ``what`` can't do its step."""
+    """Raise if an optimiser is bound, as ``what`` can't do its step."""
     if update is not None:
         raise RuntimeError(f"{what} can't update the proxies within its sweep: {way_out}")

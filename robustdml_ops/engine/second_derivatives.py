@@ -42,7 +42,7 @@ class Derivative(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *vectors: Tensor | None) -> tuple[Tensor | None, ...]:
         """The second derivatives."""
-        # Views: of a leaf the engine does not tell whether its gradient is asked for.
+        # Views, as the engine does not know of a leaf whether its gradient is needed.
         tensors = [t if t is None or not t.requires_grad else t.view_as(t) for t in ctx.saved_tensors]
         settings = (*ctx.settings, ctx.upstream, len(tensors))
         results = SecondDerivative.apply(*settings, *tensors, *vectors)  # type: ignore[no-untyped-call]
@@ -65,7 +65,7 @@ class SecondDerivative(torch.autograd.Function):
         count: int,
         *tensors: Tensor | None,
     ) -> Results:
-        """Of ``count`` tensors and as many vectors as ``first`` has results."""
+        """Arguments: ``count`` tensors, and one vector for each result of ``first``."""
         return _in_full(second, *tensors)
 
     @staticmethod
@@ -129,11 +129,11 @@ def second_derivatives(
                 for t in (*shared, *(t if t is None else t[first:last] for t in sliced))
             ]
             vectors = (*shared_vectors, *(v if v is None else v[first:last] for v in sliced_vectors))
-            asked = [(leaf, v) for leaf, v in zip(leaves, vectors, strict=True) if leaf is not None and v is not None]
+            pairs = [(leaf, v) for leaf, v in zip(leaves, vectors, strict=True) if leaf is not None and v is not None]
             gradients = torch.autograd.grad(
-                value(first, last, *leaves), [leaf for leaf, _ in asked], create_graph=True, allow_unused=True
+                value(first, last, *leaves), [leaf for leaf, _ in pairs], create_graph=True, allow_unused=True
             )
-            terms = [(g * v).sum() for g, (_, v) in zip(gradients, asked, strict=True) if g is not None]
+            terms = [(g * v).sum() for g, (_, v) in zip(gradients, pairs, strict=True) if g is not None]
             if not terms:
                 continue
             given = [leaf for leaf in leaves if leaf is not None]

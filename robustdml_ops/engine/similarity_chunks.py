@@ -1,4 +1,4 @@
-"""What the sweeps share: similarities by chunks of proxies on the way out, gradients on the way back."""
+"""Similarities of a batch by chunks of proxies, and the gradients of each chunk: the loop of every sweep."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -40,12 +40,12 @@ def row_stride(upstream: Tensor | None) -> int:
 
 
 def count_met(proxies: Tensor, rows: Tensor | None) -> int:
-    """How many proxies a sweep meets: all, or those of ``rows``."""
+    """Number of proxies in a sweep: all, or those of ``rows``."""
     return len(proxies) if rows is None else len(rows)
 
 
 def checked_count(proxies: Tensor, update: ProxyUpdate | None) -> int:
-    """How many proxies the sweep of an update meets, once the range of its rows is checked."""
+    """Number of proxies in the sweep of an update, whose rows are checked."""
     rows = rows_met(update)
     if rows is not None:
         check_row_range(rows, len(proxies))
@@ -66,11 +66,11 @@ class Chunk(NamedTuple):
     first: int
     last: int
     S: Tensor  # (c, B) compute type: V·x; an epilogue turns it into dL/dS where there is no dS
-    V: Tensor  # (c, D) operand type: what stood for the proxies in the product
+    V: Tensor  # (c, D) operand type: unit proxies, or the proxies, as multiplied
     inverse_norm: Tensor  # (c,) compute type: 1 / |proxy|
     short: bool  # whether a gradient may be beyond the type, see the backend's normalize_rows()
-    scale: Tensor | None  # inverse_norm where V holds the proxies as they are, so that S·scale are cosines; else None
-    dS: Tensor | None = None  # (c, B) operand type: where the epilogue is to leave dL/dS; None: in S
+    scale: Tensor | None  # inverse_norm where V is not normalised: cosines = S · scale; None: S holds cosines
+    dS: Tensor | None = None  # (c, B) operand type: dL/dS, written by the epilogue; None: it is written to S
 
 
 class Similarities:
@@ -106,7 +106,7 @@ class Similarities:
         self.update: ProxyUpdate | None = None
 
     def want_gradients(self, embeddings: bool, proxies: bool, update: ProxyUpdate | None = None) -> None:
-        """Make room for what :meth:`backward` is to fill; an ``update`` takes the proxies' gradient by chunks."""
+        """Allocate the gradients that :meth:`backward` adds to; an ``update`` takes that of the proxies by chunks."""
         if embeddings:
             self.dX = self.embeddings.new_zeros(self.embeddings.shape, dtype=self.compute)
         if proxies and update is not None:
@@ -142,7 +142,7 @@ class Similarities:
         return self.dX is not None or self.dP is not None or self.update is not None
 
     def backward(self, chunk: Chunk) -> None:
-        """Take a chunk, of which dL/dS is there, into the gradients that are wanted; the update is last."""
+        """Add a chunk, whose dL/dS has been computed, to the wanted gradients; the update is last."""
         if not self.differentiates:
             return
         dS = chunk.S.to(self.X.dtype) if chunk.dS is None else chunk.dS
@@ -162,18 +162,18 @@ class Similarities:
                 target.copy_(dU)
 
     def _proxies(self, first: int, last: int) -> Tensor:
-        """Those of a chunk, (c, D), as they lie."""
+        """The proxies of a chunk, (c, D), in their own layout."""
         return self.proxies[first:last] if self.met is None else rows_at(self.proxies, self.met[first:last])
 
-    def _proxy_gradient(self, chunk: Chunk, dS: Tensor, room: Tensor) -> Tensor:
-        """dL/dP of a chunk, compute type, in ``room``."""
-        dU = product(dS, self.X, room)
+    def _proxy_gradient(self, chunk: Chunk, dS: Tensor, out: Tensor) -> Tensor:
+        """dL/dP of a chunk, compute type, written to ``out``."""
+        dU = product(dS, self.X, out)
         if self.normalize:
             self.backend.finish(dU, chunk.V, chunk.inverse_norm, unit=chunk.scale is None)
         return dU
 
     def _rows(self, count: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Room for rows of proxies as the backend takes them."""
+        """Uninitialised rows of proxies in the layout that the backend reads."""
         return new_rows(self.proxies, count, self.columns, dtype or self.X.dtype)
 
     def check_proxy_gradients(self) -> None:

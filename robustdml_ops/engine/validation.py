@@ -19,7 +19,7 @@ _LARGEST = int(torch.finfo(torch.float64).max)
 
 
 def no_tensor(name: str, value: object) -> TypeError:
-    """What to raise for something else in the place of a tensor."""
+    """The error for an argument that is no tensor."""
     several = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
     first = next(iter(value), None) if several else None  # type: ignore[call-overload]
     way_out = ""
@@ -150,7 +150,7 @@ def check_vector(name: str, value: object, length: int) -> Tensor:
 
 
 def largest_weight(dtype: torch.dtype) -> float:
-    """What a weight may be: a loss times two of them, summed over a batch, is a finite number."""
+    """The largest weight: a loss times two of them, summed over a batch, is finite."""
     return math.sqrt(torch.finfo(dtype).max) / 16
 
 
@@ -189,12 +189,12 @@ def check_label_range(labels: Tensor, num_classes: int) -> None:
 
 
 def check_id_range(sample_ids: Tensor, num_samples: int) -> None:
-    """Every id in 0 … num_samples − 1: errors as of :func:`check_label_range`."""
+    """Every id in 0 … num_samples − 1; errors as :func:`check_label_range`."""
     _check_range(sample_ids, num_samples, "sample id", "sample_ids", "num_samples")
 
 
 def check_row_range(rows: Tensor, count: int) -> None:
-    """Every number of a row in 0 … count − 1: errors as of :func:`check_label_range`."""
+    """Every number of a row in 0 … count − 1; errors as :func:`check_label_range`."""
     _check_range(rows, count, "row", "rows", "the number of rows")
 
 
@@ -260,14 +260,14 @@ def check_gradient_fits(gradient: Tensor, inverse_norm: Tensor, name: str, first
 
 
 def check_finite_candidates(scale: Tensor, name: str = "candidates[{}] (ref_emb of a loss)", first: int = 0) -> None:
-    """No NaN or inf among rows on the CPU, asked of their inverse lengths (m,), which costs no pass over them."""
+    """No NaN or inf among rows on the CPU, found by their inverse lengths ``scale`` (m,) without reading the rows."""
     if scale.device.type == "cpu" and not all_finite(scale):
         row = int((~torch.isfinite(scale)).nonzero()[0])
         raise ValueError(f"{name.format(first + row)} has NaN or inf: look at what was stored, or at the model")
 
 
 def check_finite_proxies(total: Tensor, proxies: Tensor) -> None:
-    """The loss of finite embeddings is finite unless a proxy is not; asked of the loss, which costs no pass over P."""
+    """No NaN or inf among proxies on the CPU, found by the loss of finite embeddings without reading the proxies."""
     if total.device.type == "cpu" and not torch.isfinite(total):
         bad = (~torch.isfinite(proxies)).any(1).nonzero()
         where = (

@@ -1,13 +1,14 @@
-"""Differentiable operations: the losses are made of these, and so may be others."""
+"""Differentiable operations, of which the losses are made."""
 
 from robustdml_ops.engine.label_sets import ABSENT, ELSEWHERE, LabelSets
+from robustdml_ops.engine.validation import NotFiniteError
 from robustdml_ops.ops.anchor import AnchorBiases, AnchorLSE, anchor_loss, anchor_lse
 from robustdml_ops.ops.anchor.problem import ConfidenceSets
 from robustdml_ops.ops.classes import ClassLSE, class_lse
 from robustdml_ops.ops.lambert_w import confidence, lambertw, superloss
 from robustdml_ops.ops.otsu import otsu_confidence, otsu_threshold
 from robustdml_ops.ops.otsu.problem import OtsuCut
-from robustdml_ops.ops.pairs import PairHinge, PairLSE, pair_hinge, pair_hinge_sum, pair_lse, pair_lse_sum
+from robustdml_ops.ops.pairs import DISTANCES, PairHinge, PairLSE, pair_hinge, pair_hinge_sum, pair_lse, pair_lse_sum
 from robustdml_ops.ops.self_paced import self_paced_descent, self_paced_sweep
 from robustdml_ops.ops.similarity import Nearest, nearest, similarity
 from robustdml_ops.ops.vmf import (
@@ -22,6 +23,7 @@ from robustdml_ops.ops.vmf import (
 
 __all__ = [
     "ABSENT",
+    "DISTANCES",
     "ELSEWHERE",
     "AnchorBiases",
     "AnchorLSE",
@@ -29,6 +31,7 @@ __all__ = [
     "ConfidenceSets",
     "LabelSets",
     "Nearest",
+    "NotFiniteError",
     "OtsuCut",
     "PairHinge",
     "PairLSE",

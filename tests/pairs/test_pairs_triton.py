@@ -16,6 +16,7 @@ EAGER, TRITON = BACKENDS["eager"], BACKENDS["triton"]
 
 pytestmark = MARKS
 SMALL_BLOCKS = {"BLOCK_R": 1, "BLOCK_M": 32, "num_warps": 4}
+GIVEN = [torch.float32, torch.bfloat16, torch.float64, torch.float16]
 SHAPES = [(1, 1, 1), (5, 1030, 9), (20, None, 17), (20, "anew", 3), (7, "first", 3)]
 FIELDS = ("positive", "negative", "counts", "danchors", "dcandidates")
 

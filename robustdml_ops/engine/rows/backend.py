@@ -1,4 +1,4 @@
-"""What a backend provides for rows, and how matrices of rows lie in memory."""
+"""Interface of a backend for unit rows, and the two layouts of matrices: by rows and by columns."""
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ class RowsBackend:
     def normalize_rows(self, P: Tensor, U: Tensor, inverse_norm: Tensor) -> bool:
         """U = P / |P| by rows and inverse_norm = 1 / |P|; zero rows give zeros, rows with NaN or inf NaN.
 
-        True if a row may be short enough for its gradient to be beyond the type. A GPU is not asked: False.
+        True if a row may be short enough for its gradient to be beyond the type; False on a GPU, which is never read.
 
         P (n, D) is of any floating type and any strides; U (n, D), the operand type, and inverse_norm (n,), the compute
         type, are out.

@@ -32,7 +32,7 @@ class AnchorLSE(NamedTuple):
 
 
 class AnchorBiases(NamedTuple):
-    """What is added to the exponents: α·margin, and the logarithm of a sample's weight (−inf: the sample is absent)."""
+    """Terms added to the exponents: α·margin, and the logarithm of a sample's weight (−inf: the sample is absent)."""
 
     positive: Tensor  # (B,)
     negative: Tensor  # (B,)
@@ -212,7 +212,7 @@ def _check(
     alpha: float,
     update: ProxyUpdate | None = None,
 ) -> tuple[Inputs, int]:
-    """What shapes and types tell, and how many proxies the sweep meets.
+    """Checked inputs, and the number of proxies in the sweep.
 
     Values are checked in the sweep, where reading them breaks no graph.
     """

@@ -33,7 +33,7 @@ Settings: TypeAlias = tuple[float, str, torch.dtype]
 _NUMBER = 5
 _INPUTS, _SCALES, _SETTINGS, _WANT, _UPDATE, _SETS = slice(5), slice(5, 7), slice(7, 10), 10, 11, slice(12, None)
 _TENSORS = slice(7)
-# total, both log-sum-exps, dX, dP and both biases' gradients; None where not asked for
+# total, both log-sum-exps, dX, dP and both biases' gradients; None where not wanted
 Outputs: TypeAlias = tuple[
     Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None
 ]
@@ -44,7 +44,7 @@ class AnchorSweep(torch.autograd.Function):
 
     @staticmethod
     def forward(*arguments: Any) -> Outputs:
-        """Of inputs, two scales or None, settings, what is wanted, an update of the proxies or None, and the sets.
+        """Arguments: inputs, two scales or None, settings, wanted results, an update or None, and the sets.
 
         The sets are one argument in eager mode. A compiled graph, and ``torch.func``, take their numbers and tensors.
         """
@@ -79,7 +79,7 @@ class AnchorSweep(torch.autograd.Function):
         """Scale the gradients that are there already, or sweep again with the upstream gradients."""
         needs = ctx.needs_input_grad[_INPUTS]
         nothing = (None,) * (len(ctx.needs_input_grad) - _NUMBER)
-        # A compiled graph has zeros where nothing arrives: it is the scales that tell what was asked of the sweep.
+        # A compiled graph has zeros instead of None: only the scales show which results the sweep gave.
         if dtotal is None if ctx.weighted else dpositive is None and dnegative is None:
             return (*(None,) * _NUMBER, *nothing)
         given: Any = dtotal if ctx.weighted else dnegative if dpositive is None else dpositive
@@ -224,7 +224,7 @@ def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> tuple[Tensor | N
     if needs[4]:
         anchor = _anchor_bias_gradient(scales[1], lse_negative) * dtotal
     scaled = gradients
-    if ctx.update is None:  # an update's sweep has been told the upstream gradient
+    if ctx.update is None:  # the sweep of an update has used the upstream gradient
         scaled = scale_gradients(gradients, dtotal, partial(_scale, ctx.settings[1]))
     return _of_inputs(ctx.dtype, ctx.one_bias, needs, scaled, anchor)
 
@@ -273,7 +273,7 @@ def anchor_sweep_op(
     threshold: float,
     sets: Sequence[Tensor],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """One sweep; ``want`` as :class:`~robustdml_ops.ops.anchor.sweep.Wanted`. What is not asked for is empty."""
+    """One sweep; ``want`` as :class:`~robustdml_ops.ops.anchor.sweep.Wanted`. Unwanted results are empty."""
     inputs = (embeddings, proxies, positive_bias, negative_bias, anchor_bias)
     upstream = (upstream_positive, upstream_negative)
     result = _sweep(inputs, upstream, (alpha, backend, operand), want, (beta, threshold, *sets))

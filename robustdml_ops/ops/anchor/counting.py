@@ -12,7 +12,7 @@ from robustdml_ops.ops.anchor.problem import ConfidenceSets
 
 
 class ConfidenceCounts(NamedTuple):
-    """What one look at the confidences tells."""
+    """Results of one pass over the confidences."""
 
     positive: Tensor  # () int64: anchors with a candidate above the threshold
     negative: Tensor  # () int64: anchors with a candidate at or below it

@@ -35,8 +35,8 @@ def candidate_exponents(
     """Exponent (∓α·s + bias)/log 2, weight, and membership of X_p⁺, all (BLOCK_C, BLOCK_B).
 
     A candidate is in one of an anchor's two sets only, so one exponent and one exponential serve both. It is one of 2,
-    whose powers are a single instruction, and −∞ in columns that do not exist. Rows that do not exist are not told
-    apart: nobody stores what becomes of them. The weight σ(β|c − λ|) is between 1/2 and 1: it multiplies the
+    whose powers are a single instruction, and −∞ in columns that do not exist. Rows that do not exist are computed
+    like others and never stored. The weight σ(β|c − λ|) is between 1/2 and 1: it multiplies the
     exponential, and no logarithm is needed.
     """
     exist = columns < B
@@ -67,7 +67,7 @@ def candidate_exponents(
 @triton.jit
 def over_rows(
     S,  # (c, B) compute dtype, contiguous, in: cosines
-    labels,  # this and the next four: as of candidate_exponents
+    labels,  # this and the next four: see candidate_exponents
     values,
     positive_bias,
     negative_bias,
@@ -88,7 +88,7 @@ def over_rows(
     BLOCK_C: tl.constexpr,
     BLOCK_B: tl.constexpr,
 ):
-    """Of each row over both sets, (BLOCK_C,) each: Σ weight · e^(exponent − max), or max(0, the largest exponent)."""
+    """Σ weight · e^(exponent − max), or max(0, largest exponent), of each row over both sets, (BLOCK_C,) each."""
     of_positive = tl.zeros((BLOCK_C, BLOCK_B), dtype=S.dtype.element_ty)
     of_negative = tl.zeros((BLOCK_C, BLOCK_B), dtype=S.dtype.element_ty)
     for start in range(0, B, BLOCK_B):

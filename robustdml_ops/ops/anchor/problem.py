@@ -1,4 +1,4 @@
-"""What a sweep computes: exponents, sets and weights of the anchor log-sum-exp; and what a backend provides for it."""
+"""Exponents, sets and weights of the anchor log-sum-exp, and the interface of a backend for a chunk of it."""
 
 import math
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ class AnchorProblem:
     sets: LabelSets | ConfidenceSets
 
     def arguments(self, first: int, last: int) -> dict[str, Any]:
-        """What the kernels of every backend take of the exponents, by its name there, for the classes ``first:last``.
+        """Arguments of every backend's kernels that describe the exponents of the classes ``first:last``.
 
         Tensors are those of the problem or views of them, so it keeps what their addresses point to alive.
         """
@@ -92,15 +92,15 @@ class AnchorProblem:
         largest = max(float(self.positive_bias.max()), float(self.negative_bias.max()))
         if self.anchor_bias is not None:
             largest += max(0.0, float(self.anchor_bias.max()))
-        room = 85.0 if self.positive_bias.dtype == torch.float32 else 700.0
-        return self.alpha + largest + math.log(len(self.positive_bias)) > room
+        largest_exponent = 85.0 if self.positive_bias.dtype == torch.float32 else 700.0
+        return self.alpha + largest + math.log(len(self.positive_bias)) > largest_exponent
 
 
 @dataclass
 class AnchorChunk:
     """One chunk of a sweep, as an epilogue sees it."""
 
-    S: Tensor  # (c, B) in: V·x; out: dL/dS where gradients are wanted and have no room in dS, else undefined
+    S: Tensor  # (c, B) in: V·x; out: dL/dS where gradients are wanted and dS is None, else undefined
     first: int  # class of the first row
     upstream_positive: Tensor | None  # () or (c,): dL/dpositive; None: no gradients wanted
     upstream_negative: Tensor | None  # () or (c,)
@@ -108,7 +108,7 @@ class AnchorChunk:
     lse_negative: Tensor  # (c,) out
     dpositive_bias: Tensor | None  # (B,) added to; None: not wanted
     dnegative_bias: Tensor | None  # (B,) added to; None exactly when dpositive_bias is
-    scale: Tensor | None = None  # (c,) in: what makes cosines of S, and of their gradient that of S; None: they are
+    scale: Tensor | None = None  # (c,) in: cosines = S · scale, dL/dS = dL/dcosines · scale; None: S holds cosines
     dS: Tensor | None = None  # (c, B) operand type, out: dL/dS; None: in S
 
     @property
@@ -118,7 +118,7 @@ class AnchorChunk:
 
 
 class AnchorBackend(RowsBackend):
-    """What a backend provides for the anchor log-sum-exp."""
+    """Epilogue of the anchor log-sum-exp on one backend."""
 
     def anchor_lse(self, chunk: AnchorChunk, problem: AnchorProblem) -> None:
         """Two log-sum-exps per row of ``chunk.S``, and dL/dS in ``chunk.dS``, or in S where there is none."""

@@ -1,4 +1,4 @@
-"""What a sweep of the anchor log-sum-exp is asked for, and what it found."""
+"""Wanted results of an anchor sweep, and the results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which results a sweep is asked for."""
+    """Which results of a sweep are wanted."""
 
     lse: bool = False  # per anchor, (C,) each; otherwise only their weighted sum
     embeddings: bool = False
@@ -17,19 +17,19 @@ class Wanted:
 
     @staticmethod
     def of(inputs: Sequence[Tensor | None]) -> list[bool]:
-        """What autograd needs of (embeddings, proxies, positive bias, negative bias, anchor bias)."""
+        """From inputs that require a gradient, of (embeddings, proxies, positive bias, negative bias, anchor bias)."""
         needs = [tensor is not None and tensor.requires_grad for tensor in inputs]
         return [needs[4], needs[0], needs[1], needs[2] or needs[3]]
 
     @property
     def gradients(self) -> bool:
-        """Whether any gradient is asked for."""
+        """Whether any gradient is wanted."""
         return self.embeddings or self.proxies or self.biases
 
 
 @dataclass
 class SweepResult:
-    """What a sweep found; None where it was not asked."""
+    """Results of a sweep; None where not wanted."""
 
     total: Tensor | None = None  # () float64: Σ_p upstream · log-sum-exp
     lse_positive: Tensor | None = None  # (C,)

@@ -14,7 +14,7 @@ from robustdml_ops.ops.anchor.problem import AnchorProblem
 from robustdml_ops.ops.anchor.result import SweepResult
 
 # Samples, columns and classes up to which a step is small: every tile of proxies multiplies the whole batch twice, and
-# every program has room for a gradient of the batch.
+# every program writes a gradient of the batch.
 _SAMPLES, _COLUMNS, _CLASSES = 256, 128, 100_000
 
 

@@ -24,7 +24,7 @@ POOLINGS = ("none", "max", "softmax")
 
 
 class ClassLSE(NamedTuple):
-    """What a batch sees of all classes, (B,) each."""
+    """Log-sum-exp over all classes and logit of the label, (B,) each."""
 
     lse: Tensor
     target: Tensor
@@ -57,7 +57,7 @@ def class_lse(
         (B, D), float64, float32, bfloat16 or float16, any scale. A zero row has cosine 0 with everything and zero
         gradient.
     proxies : Tensor
-        (C, D), or (C, H, D) with H sub-centres a class; types and scales as of the embeddings.
+        (C, D), or (C, H, D) with H sub-centres a class; types and scales as for the embeddings.
     labels : Tensor
         (B,) integers in 0 … C − 1.
     scale : float or Tensor

@@ -50,7 +50,7 @@ class ClassSweep(torch.autograd.Function):
 
     @staticmethod
     def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
-        """Of matrices, constants, settings, and an update of the proxies or None."""
+        """Arguments: matrices, constants, settings, and an update of the proxies or None."""
         arguments, update = arguments[:-1], arguments[-1]
         if has_no_values(arguments[0]):
             return class_sweep_op(*arguments)  # type: ignore[no-any-return]
@@ -116,7 +116,7 @@ def sweep_values(
 
 
 def _cause(rows: Tensor) -> str:
-    """Of log-sum-exps that are not finite."""
+    """Why log-sum-exps are not finite, for an error message."""
     bad = ~torch.isfinite(rows).all(1)
     if bad.any():
         return f"row {_place(bad)} of the proxies has NaN or inf"
@@ -124,7 +124,7 @@ def _cause(rows: Tensor) -> str:
 
 
 def _place(bad: Tensor) -> int | str:
-    """Index of the first value that is."""
+    """Index of the first bad value."""
     places = bad.reshape(-1).nonzero()
     return int(places[0]) if len(places) else "none"
 

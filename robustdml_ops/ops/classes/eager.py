@@ -64,7 +64,7 @@ def _logits(pooled: Tensor, chunk: ClassChunk, problem: ClassProblem) -> Tensor:
 
 
 def _rows(values: Tensor, chunk: ClassChunk, problem: ClassProblem) -> Tensor:
-    """What belongs to the classes of the chunk, (c, 1); a single value serves them all."""
+    """Values of the classes of the chunk, (c, 1); a scalar is shared by all."""
     return values if values.dim() == 0 else values[chunk.first : chunk.first + chunk.classes(problem), None]
 
 

@@ -45,7 +45,7 @@ def first_center(
     value,  # similarities with centre 0, in
     POOLING: tl.constexpr,
 ):
-    """What :func:`add_center` begins with."""
+    """The first arguments of :func:`add_center`."""
     choice = value
     if POOLING == "max":
         choice = tl.zeros_like(value)

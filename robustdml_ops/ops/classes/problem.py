@@ -1,4 +1,4 @@
-"""What the sweeps of the class log-sum-exp compute: logits, and the sums over classes that a batch takes of them."""
+"""Logits of the class log-sum-exp, their sums, and the interface of a backend for a chunk of classes."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,7 @@ class ClassProblem:
     normalize: bool  # whether proxies are scaled to length 1
 
     def arguments(self, first: int, last: int) -> dict[str, Any]:
-        """What the kernels of every backend take of the logits, by its name there, for the classes ``first:last``.
+        """Arguments of every backend's kernels that describe the logits of the classes ``first:last``.
 
         Tensors are views of those of the problem, so it keeps what their addresses point to alive.
         """
@@ -41,9 +41,9 @@ class ClassProblem:
 class ClassChunk:
     """One chunk of a sweep, as an epilogue sees it. Chunks hold whole classes."""
 
-    S: Tensor  # (c·H, B) in: V·x; out: dL/dS in the backward sweep where it has no room in dS, else undefined
+    S: Tensor  # (c·H, B) in: V·x; out: dL/dS in the backward sweep where dS is None, else undefined
     first: int  # class of the first row
-    scale: Tensor | None = None  # (c·H,) in: what makes cosines of S, and of their gradient that of S; None: they are
+    scale: Tensor | None = None  # (c·H,) in: cosines = S · scale, dL/dS = dL/dcosines · scale; None: S holds cosines
     dS: Tensor | None = None  # (c·H, B) operand type, out in the backward sweep: dL/dS; None: in S
 
     def classes(self, problem: ClassProblem) -> int:
@@ -53,7 +53,7 @@ class ClassChunk:
 
 @dataclass
 class ClassSums:
-    """What the forward sweep gathers: Σ exp(logit) over all classes but the label's, and the label's own logit.
+    """Sums of the forward sweep: Σ exp(logit) over all classes but the label's, and the label's own logit.
 
     The label stays out of the sum, because one number added afterwards costs nothing, and then neither its bias nor
     whether it counts is the kernels' concern.
@@ -76,7 +76,7 @@ class ClassSums:
 
 @dataclass(frozen=True)
 class ClassUpstream:
-    """What the backward sweep needs of each sample, (B,) each in the compute dtype, contiguous."""
+    """Inputs of the backward sweep for each sample, (B,) each in the compute dtype, contiguous."""
 
     lse: Tensor  # +inf where the sum is empty: exp(logit − lse) is 0 there
     dlse: Tensor  # dL/dlse
@@ -84,7 +84,7 @@ class ClassUpstream:
 
 
 class ClassBackend(RowsBackend):
-    """What a backend provides for the class log-sum-exp."""
+    """Epilogues of the class log-sum-exp on one backend."""
 
     def class_lse(self, chunk: ClassChunk, problem: ClassProblem, sums: ClassSums) -> None:
         """Add the classes of ``chunk`` to ``sums``."""

@@ -30,7 +30,7 @@ Outputs: TypeAlias = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor |
 
 
 class PairConstants(NamedTuple):
-    """What of a problem a registered op can take: tensors, a name and numbers."""
+    """A problem as arguments of a registered op: tensors, a name and numbers."""
 
     labels: Tensor
     candidate_labels: Tensor | None
@@ -40,7 +40,7 @@ class PairConstants(NamedTuple):
 
     @classmethod
     def of(cls, problem: PairProblem) -> "PairConstants":
-        """Take ``problem`` apart."""
+        """The arguments of ``problem``."""
         sets = problem.sets
         candidate_labels = None if sets.alone else sets.candidate_labels
         first = " first" if sets.itself and not sets.alone else ""
@@ -58,7 +58,7 @@ class PairConstants(NamedTuple):
         )
 
     def problem(self) -> PairProblem:
-        """Put it together again."""
+        """The problem of these arguments."""
         sets = PairSets.of(self.labels, self.candidate_labels, self.kind.endswith(" first"))
         if self.kind.startswith("lse"):
             alpha, beta, base, *epsilon = self.numbers
@@ -73,7 +73,7 @@ class PairSweep(torch.autograd.Function):
 
     @staticmethod
     def forward(*arguments: Any) -> Outputs:
-        """Of embeddings, candidates or None, two scales or None, settings, which gradients are wanted, and the problem.
+        """Arguments: embeddings, candidates or None, two scales or None, settings, wanted gradients, and the problem.
 
         The problem is one argument in eager mode. A compiled graph, and ``torch.func``, take its parts.
         """
@@ -105,7 +105,7 @@ class PairSweep(torch.autograd.Function):
         """Scale the gradients that are there already, or sweep again with the upstream gradients."""
         needs = ctx.needs_input_grad[:2]
         nothing = (None,) * (len(ctx.needs_input_grad) - 2)
-        # A compiled graph has zeros where nothing arrives: it is the scales that tell what was asked of the sweep.
+        # A compiled graph has zeros instead of None: only the scales show which results the sweep gave.
         if dtotal is None if ctx.weighted else dpositive is None and dnegative is None:
             return (None, None, *nothing)
         given: Any = dtotal if ctx.weighted else dnegative if dpositive is None else dpositive
@@ -229,7 +229,7 @@ def pair_sweep_op(
     operand: torch.dtype,
     want: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """One sweep; the gradients are in the compute type. What is not asked for is empty."""
+    """One sweep; the gradients are in the compute type. Unwanted results are empty."""
     constants = PairConstants(labels, candidate_labels, candidate_weights, kind, list(numbers))
     upstream = (upstream_positive, upstream_negative)
     result = _sweep((embeddings, candidates), upstream, constants.problem(), (backend, operand), want)

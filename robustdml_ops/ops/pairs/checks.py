@@ -1,4 +1,4 @@
-"""What the two sums of pairs share: checks, and the call of the sweep."""
+"""Checks of both sums of pairs, and the call of their autograd function."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def check_pairs(
     candidate_labels: Tensor | None,
     anchors_first: bool = False,
 ) -> PairSets:
-    """What shapes and types tell; values are checked in the sweep."""
+    """The sets of checked arguments; values are checked in the sweep."""
     check_matrix("embeddings", embeddings)
     # Asked before labels of another type or device become new tensors.
     same = candidate_labels is labels

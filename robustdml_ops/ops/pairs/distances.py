@@ -31,7 +31,7 @@ def _pair_distances(X: Tensor) -> Tensor:
     if len(rows):
         places = torch.cat([rows, columns]), torch.cat([columns, rows])
         squared = squared.index_put(places, _squared_differences(X, rows, columns).repeat(2))
-    apart = (squared.detach() != 0) & ~itself  # asked so that a NaN stays
+    apart = (squared.detach() != 0) & ~itself  # != rather than >, so that a NaN stays
     return torch.where(apart, squared.masked_fill(~apart, 1).sqrt(), 0.0)
 
 

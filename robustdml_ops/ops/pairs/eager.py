@@ -50,7 +50,7 @@ class EagerPairs(EagerRows, PairBackend):
             assert chunk.rows is not None
             anchors, candidates = chunk.rows.anchors[chunk.first : chunk.last], chunk.rows.candidates
             t = distances(S, anchors, candidates, positive | negative, limits.near).neg_()
-        # Asked so that a NaN stays: it is to reach the result.
+        # Negated, so that a NaN stays and reaches the result.
         positive &= ~(t >= problem.positive_margin)
         negative &= ~(t <= problem.negative_margin)
         chunk.positive.copy_((problem.positive_margin + problem.positive_offset - t).masked_fill_(~positive, 0).sum(1))
@@ -113,5 +113,5 @@ def informative(S: Tensor, positive: Tensor, negative: Tensor, epsilon: float) -
     """Mining: what stays of both sets."""
     lowest_positive = S.masked_fill(~positive, torch.inf).amin(1, keepdim=True)
     highest_negative = S.masked_fill(~negative, -torch.inf).amax(1, keepdim=True)
-    # Asked so that a NaN stays: it is to reach the result.
+    # Negated, so that a NaN stays and reaches the result.
     return positive & ~(S - epsilon >= highest_negative), negative & ~(S + epsilon <= lowest_positive)

@@ -143,9 +143,9 @@ def pair_hinge(
                 BLOCK_M,
             )
             t = -distance
-            # dt/ds. Asked so that a NaN stays.
+            # dt/ds; <=, so that a NaN stays.
             slope = tl.where(distance <= resolution, 0.0, 1.0 / tl.where(distance <= resolution, 1.0, distance))
-        # Asked so that a NaN stays: it is to reach the result.
+        # Negated, so that a NaN stays and reaches the result.
         positive = positive & ((t >= positive_margin) == 0)
         negative = negative & ((t <= negative_margin) == 0)
         sum_positive += tl.where(positive, positive_top - t, 0.0)

@@ -38,7 +38,7 @@ def informative(
     highest_negative,  # (BLOCK_R,) compute dtype, in
     epsilon,  # compute dtype, in
 ):
-    """Mining: what stays of both sets. Asked so that a NaN stays: it is to reach the result."""
+    """Mining: what stays of both sets. Negated, so that a NaN stays and reaches the result."""
     kept_positive = positive & ((s - epsilon >= highest_negative[:, None]) == 0)
     kept_negative = negative & ((s + epsilon <= lowest_positive[:, None]) == 0)
     return kept_positive, kept_negative
@@ -100,7 +100,7 @@ def store_part(
     inside,  # (BLOCK_R,) bool, in
     value,  # (BLOCK_R,) in
 ):
-    """What this part of the candidates gave of one quantity."""
+    """Store one quantity of this slice of the candidates."""
     place = partials + (quantity * parts + part).to(tl.int64) * c + rows
     tl.store(place, value.to(partials.dtype.element_ty), mask=inside)
 
@@ -116,7 +116,7 @@ def load_parts(
     nothing,  # what parts that do not exist give, in
     BLOCK_P: tl.constexpr,  # the power of two that holds the parts
 ):
-    """What all parts gave, (BLOCK_R, BLOCK_P): they meet in an order that never changes."""
+    """One quantity of all slices, (BLOCK_R, BLOCK_P), in an order that never changes."""
     part = tl.arange(0, BLOCK_P)
     place = partials + (quantity * parts + part).to(tl.int64)[None, :] * c + rows[:, None]
     return tl.load(place, mask=inside[:, None] & (part < parts)[None, :], other=nothing)
@@ -238,9 +238,13 @@ def pair_lse(
             mean_positive = weighed_positive / tl.maximum(number_positive, 1.0)
             mean_negative = weighed_negative / tl.maximum(number_negative, 1.0)
         if STAGE != "sums":
-            told = rows + part.to(tl.int64) * c < c  # by the first part
-            tl.store(lse_positive + rows, mean_positive * log_one_plus_sum(max_positive, total_positive), mask=told)
-            tl.store(lse_negative + rows, mean_negative * log_one_plus_sum(max_negative, total_negative), mask=told)
+            first_slice = rows + part.to(tl.int64) * c < c  # the first slice alone stores
+            tl.store(
+                lse_positive + rows, mean_positive * log_one_plus_sum(max_positive, total_positive), mask=first_slice
+            )
+            tl.store(
+                lse_negative + rows, mean_negative * log_one_plus_sum(max_negative, total_negative), mask=first_slice
+            )
             if upstream_positive is not None:
                 factor_positive = tl.load(upstream_positive + rows * upstream_positive_stride, mask=inside, other=0.0)
                 factor_negative = tl.load(upstream_negative + rows * upstream_negative_stride, mask=inside, other=0.0)

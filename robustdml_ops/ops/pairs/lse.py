@@ -47,7 +47,7 @@ def pair_lse(
     ----------
     embeddings, labels : Tensor
         The anchors: (n, D), float64, float32, bfloat16 or float16, any scale, and (n,) integers, all of them classes
-        but one: ``robustdml_ops.ops.ABSENT``, the least int64, marks a row that takes no part, here as among the
+        but one: ``robustdml_ops.ops.ABSENT``, the least int64, marks a row to leave out, here as among the
         candidates, such as an empty slot of a memory bank. A zero row has cosine 0 with everything and zero gradient.
     candidates, candidate_labels : Tensor, optional
         What the anchors are compared with, (m, D) and (m,); differentiable: rows that need no gradient cost none. None:

@@ -1,4 +1,4 @@
-"""What a sweep over pairs computes: who is compared with whom, and the sums of each anchor over its candidates."""
+"""The sets of pairs, the two kinds of sums over them, and the interface of a backend for a chunk of anchors."""
 
 import math
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from robustdml_ops.engine.rows.backend import RowsBackend
 class PairSets:
     """Which candidates each anchor has: positives P_i are those of its label, negatives N_i those of another label.
 
-    The label ``ABSENT`` marks a row that takes no part: as an anchor its sets are empty, and as a candidate it is in
+    The label ``ABSENT`` marks a row to leave out: as an anchor its sets are empty, and as a candidate it is in
     none. Where candidate i is anchor i, or the same sample seen anew, it is in neither set of anchor i.
     """
 
@@ -27,7 +27,7 @@ class PairSets:
 
     @classmethod
     def of(cls, labels: Tensor, candidate_labels: Tensor | None, anchors_first: bool = False) -> "PairSets":
-        """Of (n,) and (m,) int64; None: candidate i is anchor i, and so it is of the first n with ``anchors_first``."""
+        """From (n,) and (m,) int64. None: candidate i is anchor i; with ``anchors_first`` this holds for i < n."""
         labels = labels.contiguous()
         others = labels if candidate_labels is None else candidate_labels.contiguous()
         return cls(labels, others, candidate_labels is None or anchors_first)
@@ -85,8 +85,8 @@ class PairLSEProblem:
         Below that bound no shift is needed: see :meth:`robustdml_ops.ops.anchor.problem.AnchorProblem.needs_row_max`.
         """
         largest = max(self.alpha * (1 + self.base), self.beta * (1 - self.base), 0.0)
-        room = 85.0 if dtype == torch.float32 else 700.0
-        return largest + math.log(max(1, len(self.sets.candidate_labels))) > room
+        largest_exponent = 85.0 if dtype == torch.float32 else 700.0
+        return largest + math.log(max(1, len(self.sets.candidate_labels))) > largest_exponent
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class GivenRows(NamedTuple):
 
 
 class DistanceLimits(NamedTuple):
-    """Of distances d = √(2 − 2s) whose cosines come from products of some type.
+    """Limits of distances d = √(2 − 2s) whose cosines come from products of some type.
 
     A cosine is right within a few units of rounding ε, and so d within a few ε/d² of itself: below ``near`` it is made
     of the rows instead. A gradient is made of products, too: each pair's force, of length 1, is off by about ε/d. Up to
@@ -132,7 +132,7 @@ class DistanceLimits(NamedTuple):
 
     @classmethod
     def of(cls, operand: Tensor) -> "DistanceLimits":
-        """Of products of such a matrix; those of float32 may be less exact by a setting of PyTorch."""
+        """The limits for products of ``operand``; PyTorch may be set to round those of float32."""
         if operand.dtype == torch.float64:
             return _FLOAT64
         exact = operand.dtype == torch.float32 and exact_float32_products(operand.device)
@@ -148,7 +148,7 @@ _COARSE = DistanceLimits(2.0**-3, 2.0**-6)  # bfloat16 or TF32
 class PairChunk:
     """One chunk of a sweep over pairs, as an epilogue sees it."""
 
-    S: Tensor  # (c, m) in: V·x; out: dL/dS where gradients are wanted and have no room in dS, else undefined
+    S: Tensor  # (c, m) in: V·x; out: dL/dS where gradients are wanted and dS is None, else undefined
     first: int  # anchor of the first row
     upstream_positive: Tensor | None  # () or (c,): dL/dpositive; None: no gradients wanted
     upstream_negative: Tensor | None  # () or (c,)
@@ -156,8 +156,8 @@ class PairChunk:
     negative: Tensor  # (c,) out
     counts: Tensor | None  # (2, c) int64, out: terms above 0 on either side; None: the problem counts none
     rows: GivenRows | None  # None: the problem needs no distances
-    V: Tensor  # (c, D) in: what stood for the anchors in the product that made S
-    scale: Tensor | None = None  # (c,) in: what makes cosines of S, and of their gradient that of S; None: they are
+    V: Tensor  # (c, D) in: the anchors as multiplied to make S
+    scale: Tensor | None = None  # (c,) in: cosines = S · scale, dL/dS = dL/dcosines · scale; None: S holds cosines
     dS: Tensor | None = None  # (c, m) operand type, out: dL/dS; None: in S
 
     @property
@@ -179,7 +179,7 @@ class PairBuffers:
 
 
 class PairBackend(RowsBackend):
-    """What a backend provides for the sums of pairs."""
+    """Epilogues of the sums of pairs on one backend."""
 
     def pair_lse(self, chunk: PairChunk, problem: PairLSEProblem) -> None:
         """Two log-sum-exps per row of ``chunk.S``, and dL/dS in ``chunk.dS``, or in S where there is none."""

@@ -108,7 +108,7 @@ def parts_of(programs: int, m: int, block: int) -> tuple[int, int]:
 
 
 def _rows(chunk: PairChunk) -> dict[str, Any]:
-    """What distances need; with cosines S stands in for rows that nobody reads."""
+    """Arguments of Euclidean distances; S in place of rows that are not read."""
     near, resolution = DistanceLimits.of(chunk.V)
     anchors, candidates = (chunk.S, chunk.S) if chunk.rows is None else chunk.rows
     return {

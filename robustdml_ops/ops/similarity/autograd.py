@@ -1,4 +1,4 @@
-"""The one way of similarities through autograd; compiled graphs hold ``robustdml_ops::similarity`` and its gradient."""
+"""Similarities as an autograd function; compiled graphs call ``robustdml_ops::similarity`` and its gradient."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ class Similarity(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dS: Tensor) -> tuple[Tensor | None, ...]:
-        """Two products through the Jacobian of the normalisation; where a graph is asked for, of PyTorch's own."""
+        """Two products through the Jacobian of the normalisation; in differentiable PyTorch under create_graph."""
         X, P = ctx.saved_tensors
         want = (ctx.needs_input_grad[0], ctx.needs_input_grad[1])
         if has_no_values(X):

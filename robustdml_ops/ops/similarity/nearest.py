@@ -23,7 +23,7 @@ _GALLERY = {"cpu": 2048, "cuda": 16384}
 
 
 class Nearest(NamedTuple):
-    """What the queries are most similar to, (N, k) each."""
+    """Cosines of the nearest rows and their indices, (N, k) each."""
 
     values: Tensor
     indices: Tensor

@@ -1,4 +1,4 @@
-"""What a backend provides for similarities."""
+"""The interface of a backend for similarities."""
 
 from torch import Tensor
 
@@ -6,7 +6,7 @@ from robustdml_ops.engine.rows.backend import RowsBackend
 
 
 class SimilarityBackend(RowsBackend):
-    """What a backend provides for the matrix of cosines, and for the nearest rows of a gallery."""
+    """Matrix of cosines, and nearest rows of a gallery, on one backend."""
 
     def fused(self, X: Tensor, P: Tensor, S: Tensor, input_precision: str) -> bool:
         """S ← all cosines of X (B, D) with P (C, D), any scale, at once.
