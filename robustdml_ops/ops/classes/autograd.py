@@ -186,9 +186,9 @@ def _second(settings: ClassSettings, *tensors: Any) -> Results:
 
 
 _CONSTANTS_AND_SETTINGS = (
-    "Tensor labels, Tensor? sorted_labels, Tensor? order, Tensor scale, Tensor? bias, SymInt centers, float target_bias, "
-    "str pooling, float gamma, bool exclude_target, bool normalize, bool elsewhere, bool differentiable, str backend, "
-    "ScalarType operand"
+    "Tensor labels, Tensor? sorted_labels, Tensor? order, Tensor scale, Tensor? bias, SymInt centers, "
+    "float target_bias, str pooling, float gamma, bool exclude_target, bool normalize, bool elsewhere, "
+    "bool differentiable, str backend, ScalarType operand"
 )
 
 
