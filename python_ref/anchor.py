@@ -1,4 +1,4 @@
-"""What the papers have in common: cosine similarities, and the log-sum-exps that an anchor takes over its candidates.
+"""Shared by the papers: cosine similarities, and the log-sum-exps that an anchor takes over its candidates.
 
 The Proxy-Anchor family takes proxies as anchors and the batch as candidates, so matrices here are (C, B).
 """

@@ -346,7 +346,7 @@ def is_clean(scores: Tensor, threshold: Tensor | float, known: Tensor) -> Tensor
 def authors_filter(
     p_clean: Tensor, window: list[float], noise_rate: float, window_size: int
 ) -> tuple[Tensor, list[float]]:
-    """What the authors' public code makes of a batch, in the place of Eq. 15 and of lines 9 and 17 of Algorithm 1.
+    """Verdict of the authors' public code on a batch, which replaces Eq. 15 and lines 9 and 17 of Algorithm 1.
 
     Parameters
     ----------

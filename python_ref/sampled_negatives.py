@@ -1,4 +1,4 @@
-"""Losses over classes of which a step meets some alone: each stands for w classes.
+"""Losses over a sample of the classes: each drawn class stands for w classes.
 
 The estimate of a sum by its drawn terms: Horvitz and Thompson, "A Generalization of Sampling Without Replacement From a
 Finite Universe", 1952. Of a softmax, the logarithmic correction: Bengio, Senécal, "Adaptive Importance Sampling to
@@ -21,7 +21,7 @@ def sampled_proxy_anchor_loss(
     alpha: float = 32.0,
     margin: float = 0.1,
 ) -> Tensor:
-    """Proxy-Anchor over the proxies ``drawn``, of which each counts ``weights`` times in the negative term.
+    """Proxy-Anchor over the proxies ``drawn``, each of which counts ``weights`` times in the negative term.
 
     ::
 

@@ -1,4 +1,4 @@
-"""Who is clean: what tells right labels from wrong ones."""
+"""Filters, weights and confidences that separate right labels from wrong ones."""
 
 from robustdml_ops.robust.balanced_self_paced import BalancedSelfPaced
 from robustdml_ops.robust.bank.memory_bank import MemoryBank

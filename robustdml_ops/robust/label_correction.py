@@ -1,4 +1,4 @@
-"""Labels put right in training: the class that a filter thinks a rejected sample is of, in the place of its label."""
+"""Correction of labels in training: a rejected sample takes part under the class that the filter proposes."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from robustdml_ops.robust.prism.prism import PRISM
 
 
 class Corrected(NamedTuple):
-    """A batch as it is to be trained on."""
+    """A batch to train on."""
 
     labels: Tensor  # (B,) int64: the label given, or the proposal that takes its place
     keep: Tensor  # (B,) bool: what takes part, the corrected samples among it

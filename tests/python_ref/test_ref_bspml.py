@@ -102,7 +102,7 @@ def test_with_full_samples_the_stochastic_gradient_is_the_exact_one(case, lam, m
 
 
 def test_the_stochastic_gradient_is_unbiased():
-    case, lam, mu, draws = Case(14, 5, seed=3), 1.0, 2.0, 4000
+    case, lam, mu, draws = Case(14, 5, seed=3), 1.0, 2.0, 1500
     exact = self_paced_gradient(*case.terms(), lam, mu)
     random = torch.Generator().manual_seed(0)
     errors = [[] for _ in range(case.N)]

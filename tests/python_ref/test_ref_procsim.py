@@ -84,6 +84,7 @@ def test_lambert_w_against_scipy():
 losses_and_lambda = st.tuples(small_losses, st.sampled_from([0.03, 1.0, 7.0]))
 
 
+@few
 @given(losses_and_lambda, st.integers(-100, 100))
 def test_claim_1_i_translation(case, shift):
     losses, lam = case
@@ -96,6 +97,7 @@ def test_of_equally_good_thresholds_the_lowest_is_taken_wherever_they_lie():
     assert [otsu_threshold(losses + shift) - shift for shift in (0, -30, 7, 100)] == [-0.5] * 4
 
 
+@few
 @given(losses_and_lambda)
 def test_claim_1_ii_and_iii_monotone_within_the_unit_interval(case):
     losses, lam = case
@@ -106,6 +108,7 @@ def test_claim_1_ii_and_iii_monotone_within_the_unit_interval(case):
     assert torch.equal(sigma < 1, losses.sort().values > threshold)
 
 
+@few
 @given(small_losses)
 def test_claim_1_iv_and_v_limits_of_lambda(losses):
     threshold = otsu_threshold(losses)
@@ -113,6 +116,7 @@ def test_claim_1_iv_and_v_limits_of_lambda(losses):
     assert_same(confidence(losses, threshold, 1e12), torch.ones_like(losses), 1e-9)
 
 
+@few
 @given(st.floats(-3, 30), st.floats(-1, 1), st.floats(0.05, 5))
 def test_superloss_is_the_minimum(value, tau, lam):
     losses = torch.tensor([value], dtype=torch.float64)

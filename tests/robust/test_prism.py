@@ -37,7 +37,7 @@ plans = st.fixed_dictionaries(
 
 
 def settings_of(plan, similarity, threshold):
-    """What of the plan these two take."""
+    """The settings of the plan that this similarity and threshold take."""
     chosen = {"similarity": similarity, "threshold": threshold, "window": plan["window"]}
     if threshold == "fixed":
         chosen["fixed_threshold"] = plan["fixed"]

@@ -1,4 +1,4 @@
-"""What PRISM refuses, and that nothing is lost when it does."""
+"""PRISM raises on bad input, and its state stays as it was."""
 
 import copy
 

@@ -51,8 +51,8 @@ def test_a_batch_of_new_classes_does_not_lift_the_window():
 
 def test_per_class_holds_the_rate_in_every_class():
     """Levels are 100 apart: a common threshold would reject whole classes, and others never."""
-    classes, steps, random = 6, 1500, torch.Generator().manual_seed(0)
-    for noise_rate in (0.1, 0.5, 0.73):
+    classes, steps, random = 6, 500, torch.Generator().manual_seed(0)
+    for noise_rate in (0.1, 0.73):
         threshold, labels = per_class(noise_rate, 20, classes), torch.arange(classes)
         rejected = torch.zeros(classes)
         for _ in range(steps):
@@ -69,10 +69,10 @@ def test_per_class_rate_with_samples_of_a_class_together():
     for K in (4, 30):
         threshold, labels = per_class(0.4, 20, 3), torch.arange(3).repeat_interleave(K)
         rejected = 0
-        for _ in range(600):
+        for _ in range(300):
             values = 10.0 * labels + torch.randn(3 * K, generator=random, dtype=torch.float64)
             rejected += int((values <= threshold(all_known(values), labels)).sum())
-        assert rejected / (600 * 3 * K) == pytest.approx(0.4, abs=0.02)
+        assert rejected / (300 * 3 * K) == pytest.approx(0.4, abs=0.02)
 
 
 def test_a_new_class_gathers_scores_before_any_is_rejected():
@@ -139,14 +139,14 @@ def test_otsus_cut_leaves_every_class_a_share():
     random = torch.Generator().manual_seed(0)
     threshold, labels = per_class(0.6, 20, 2, otsu_cut), torch.tensor([0, 1]).repeat(8)
     kept = 0
-    for _ in range(500):
+    for _ in range(200):
         values = torch.where(
             labels == 0, -100 - 10 * torch.rand(16, generator=random), -torch.rand(16, generator=random)
         )
         m = threshold(all_known(values.double()), labels)
         kept += int((values[labels == 0] > m[labels == 0]).sum())
         assert (values > m)[labels == 1].all()
-    assert kept / (500 * 8) == pytest.approx(0.4, abs=0.03)
+    assert kept / (200 * 8) == pytest.approx(0.4, abs=0.03)
 
 
 def test_otsus_cut_waits_for_log_likelihoods_and_for_scores_that_differ():

@@ -1,4 +1,4 @@
-"""The Triton kernels that store a batch and bring its classes up to date, compiled ahead of time."""
+"""The Triton kernels that store a batch and update its classes, compiled ahead of time."""
 
 from dataclasses import replace
 
@@ -35,10 +35,16 @@ def problem_of(D, dtype, with_ids):
     )
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize(
-    ("D", "dtype", "with_ids"),
-    [(128, torch.float32, False), (512, torch.bfloat16, True), (600, torch.float64, True)],
+    ("D", "dtype", "with_ids", "architecture"),
+    [
+        (512, torch.bfloat16, True, ARCHITECTURES[0]),
+        *(
+            pytest.param(*shape, architecture, marks=pytest.mark.nightly)
+            for shape in ((128, torch.float32, False), (512, torch.bfloat16, True), (600, torch.float64, True))
+            for architecture in ARCHITECTURES[shape[0] == 512 :]
+        ),
+    ],
     ids=str,
 )
 def test_compiles_without_spills(D, dtype, with_ids, architecture, tmp_path):
@@ -46,10 +52,12 @@ def test_compiles_without_spills(D, dtype, with_ids, architecture, tmp_path):
     check_elementwise(lambda: TritonRowStore().store(problem), architecture, tmp_path)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "architecture", [ARCHITECTURES[0], *(pytest.param(each, marks=pytest.mark.nightly) for each in ARCHITECTURES[1:])]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("fits", [False, True])
-def test_lines_compile_without_spills(fits, dtype, architecture, tmp_path):
+def test_logits_compile_without_spills(fits, dtype, architecture, tmp_path):
     counts, classes = torch.zeros(C, dtype=torch.int64), torch.zeros(2 * B, dtype=torch.int64)
     scale, bias, kappa, log_peak = torch.zeros(4, C, dtype=dtype)
     problem = LogitUpdate(classes, counts, scale, bias, -torch.inf)

@@ -1,7 +1,4 @@
-"""Triton's way of storing a batch against plain PyTorch's: the same bits in every buffer, the same classes named.
-
-So are scales and biases of the classes that it touched.
-"""
+"""Storing a batch by Triton and by plain PyTorch: the same bits in every buffer, the same classes updated."""
 
 from dataclasses import replace
 
@@ -22,7 +19,7 @@ C, N = 6, 11
 
 
 class SomeClasses(OneProcess):
-    """Classes 2 to 4 are here, as with other processes beside this one."""
+    """Classes 2 to 4 are here, the others on other processes."""
 
     divided = True
 
@@ -123,7 +120,7 @@ def test_rows_that_are_not_finite_are_not_stored(value):
     bank, _ = banks(20, 4)
     X, labels, _, _ = batch_of(6, 20, torch.Generator().manual_seed(0))
     X[[1, 5], [0, 19]] = value
-    batch = bank._checked(torch.zeros_like(X), labels, None, None)[0]._replace(X=X)
+    batch = bank._check(torch.zeros_like(X), labels, None, None)[0]._replace(X=X)
     bank.store(batch, torch.ones_like(labels, dtype=torch.bool))
     assert torch.equal(bank.features, X[[0, 2, 3, 4]])
     assert bank.sums.isfinite().all()
@@ -132,7 +129,7 @@ def test_rows_that_are_not_finite_are_not_stored(value):
 
 @pytest.mark.parametrize(("shards", "classes"), [(SomeClasses(), 3), (NoClasses(), 0)])
 def test_classes_of_other_processes(shards, classes):
-    """With a part of the classes the queue is the same, though a batch enters it by a window."""
+    """The queue is the same with some of the classes, though a batch enters it by a window."""
     generator, both = torch.Generator().manual_seed(0), banks(4, 10, num_samples=N, shards=shards, classes=classes)
     _, whole = banks(4, 10, num_samples=N)
     for bank in both:
@@ -142,7 +139,7 @@ def test_classes_of_other_processes(shards, classes):
         X, labels, ids, keep = batch_of(size, 4, generator)
         touched = []
         for bank in both:
-            batch, kept = bank._checked(X, labels, ids, keep)
+            batch, kept = bank._check(X, labels, ids, keep)
             touched.append(bank.store(batch, kept))
         assert torch.equal(*touched)
         assert_same(*both)
@@ -152,7 +149,7 @@ def test_classes_of_other_processes(shards, classes):
 
 
 def test_rows_of_the_bank_itself():
-    """What a batch overwrites is read before, whichever program comes first."""
+    """Rows that the batch overwrites are read before, whichever program comes first."""
     generator, both = torch.Generator().manual_seed(0), banks(4, 6)
     for size in (6, 2):
         X, labels, ids, keep = batch_of(size, 4, generator)
@@ -198,7 +195,7 @@ def test_the_state_of_prism_step_by_step(similarity, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("fits", [False, True])
-def test_lines_of_more_classes_than_a_block(fits, dtype):
+def test_logits_of_more_classes_than_a_block(fits, dtype):
     generator, many = torch.Generator().manual_seed(0), 300
     counts = torch.randint(0, 4, (many,), generator=generator).to(DEVICE)
     kappa, log_peak = (50 * torch.rand(2, many, generator=generator, dtype=dtype)).to(DEVICE).unbind(0)
@@ -207,13 +204,13 @@ def test_lines_of_more_classes_than_a_block(fits, dtype):
     for classes in (None, torch.randint(many, (200,), generator=generator).to(DEVICE)):
         found = []
         for writer in (TritonLogitWriter(), EagerLogitWriter()):
-            lines = torch.full((4, many), 7.0, dtype=dtype, device=DEVICE)
-            problem = LogitUpdate(classes, counts, lines[0], lines[1], -torch.inf)
+            written = torch.full((4, many), 7.0, dtype=dtype, device=DEVICE)
+            update = LogitUpdate(classes, counts, written[0], written[1], -torch.inf)
             if fits:
                 rows = slice(None) if classes is None else classes
                 fitted = Fitted(kappa[rows], log_peak[rows], length[rows])
-                problem = replace(problem, fitted=fitted, kappa=lines[2], log_peak=lines[3])
-            writer.write(problem)
-            found.append(lines)
+                update = replace(update, fitted=fitted, kappa=written[2], log_peak=written[3])
+            writer.write(update)
+            found.append(written)
         assert torch.equal(*found)
         assert (found[0] != 7).any(dim=1).tolist() == [True, True, fits, fits]

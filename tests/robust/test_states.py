@@ -81,7 +81,7 @@ def test_a_state_with_the_iteration_in_the_extra_state_alone(name):
     assert_goes_on(other, trained)
 
 
-def test_an_averaged_memory_is_told():
+def test_an_averaged_memory_warns():
     prism = made("vmf")
     averaged, weights = AveragedModel(prism, use_buffers=True), AveragedModel(prism)
     for number in range(4):

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class ClassStatistics(NamedTuple):
-    """What a mean or a von Mises–Fisher distribution is fitted to; one row per class, or per sample."""
+    """Sums and numbers of rows, per class or per sample, that means and von Mises–Fisher distributions follow from."""
 
     sums: Tensor  # (n, D)
     counts: Tensor  # (n,) int64

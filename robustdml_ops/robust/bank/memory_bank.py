@@ -232,7 +232,7 @@ class MemoryBank(TypedBuffers):
             copies=self.copies,
             here=self.shards.labels,
         )
-        # A compiler records plain PyTorch; that serves where nothing has a value, too.
+        # torch.compile and the meta device need plain PyTorch.
         backend = "eager" if in_registry(slots.features) else self.backend
         touched = choose(ROW_STORES, backend, self.sums.device, self.sums.dtype).store(problem)
         if window is not None:
@@ -240,7 +240,7 @@ class MemoryBank(TypedBuffers):
         return touched
 
     def _slots(self) -> tuple[Slots, int]:
-        """Those that are here, and the first one's number."""
+        """The slots on this process, and the index of the first."""
         rows, first = self.shards.rows, self.shards.shard_of(self.capacity)[0]
         return Slots(rows(self.features), rows(self.labels), rows(self.sample_ids)), first
 
@@ -306,7 +306,7 @@ class MemoryBank(TypedBuffers):
         return ClassStatistics(*(shards.own(shards.count(values)) for values in found))
 
     def others_of_class(self, sample_ids: Tensor, labels: Tensor, max_copies: int) -> ClassStatistics:
-        """As `without_own_copies`, of checked ids and labels of all processes; 0 of classes that are not here."""
+        """`without_own_copies` for checked ids and labels of all processes; 0 for classes that are not here."""
         assert self.copies is not None
         shards, (slots, first) = self.shards, self._slots()
         places = self.copies.find(sample_ids, self.enqueued, max_copies) - first  # below 0 where there is no copy
@@ -342,13 +342,13 @@ class MemoryBank(TypedBuffers):
         labels, counts = (state_dict.get(prefix + name) for name in ("labels", "counts"))
         if labels is not None and not self.shards.is_sharded(labels):
             state_dict = {**state_dict, prefix + "labels": labels.masked_fill(labels == -1, ABSENT)}
-        if not self.shards.divided:  # of those that are, the counts are of some classes
+        if not self.shards.divided:  # else the counts are those of some classes
             _check_counts(labels, counts)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
 def _check_counts(labels: Any, counts: Any) -> None:
-    """Warn where counts (C,) are not those of the labels (capacity,) of a saved bank: it has been averaged."""
+    """Warn where saved counts (C,) contradict the saved labels (capacity,): the state is an average of states."""
     if any(type(saved) is not Tensor or saved.is_meta for saved in (labels, counts)):
         return
     found = torch.bincount(labels[labels >= 0], minlength=len(counts))

@@ -1,8 +1,7 @@
-"""A queue whose slots are divided among processes: each holds some of them, and all see those that a batch can enter.
+"""A queue whose slots are divided among processes.
 
-A batch of B rows enters M = min(B, capacity) slots at most, those behind the last row. They are put together on
-every process as a small queue, the *window*; the batch is stored there as in any queue, and each process takes its
-slots back.
+A batch of B rows enters at most M = min(B, capacity) slots, those behind the last row. Every process assembles these
+slots as a small queue, the *window*, stores the batch in it, and copies its own slots back.
 """
 
 from typing import NamedTuple
@@ -38,11 +37,11 @@ class QueueWindow:
 
     def __init__(self, here: Slots, first: int, capacity: int, enqueued: Tensor, size: int, shards: OneProcess) -> None:
         self.here, self.first, self.capacity, self.size = here, first, capacity, size
-        self.enqueued = enqueued.clone()  # it counts on while the batch is stored
+        self.enqueued = enqueued.clone()  # a copy: storing the batch advances it
         steps = (torch.arange(size, device=enqueued.device) - enqueued) % size
         places = (enqueued + steps) % capacity - first
         inside = (places >= 0) & (places < len(here.labels))
-        # One process has each row, and the others zeros: the sum is that row. Ids are written, and not read.
+        # One process has each row and the others have zeros, so the sum is that row. Ids are written, never read.
         self.slots = Slots(
             shards.count(picked(here.features, places, inside)),
             shards.count(picked(here.labels, places, inside)),
@@ -50,9 +49,9 @@ class QueueWindow:
         )
 
     def write_back(self) -> None:
-        """Take over what the window holds in the slots that are here.
+        """Copy the window into the slots that are here; min(M, n) are written, some with their old content.
 
-        M of them are written at most, others with what they hold: how many the window has here only the device knows.
+        The host does not know how many slots of the window are here.
         """
         n = len(self.here.labels)
         if n == 0:

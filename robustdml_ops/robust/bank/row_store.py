@@ -1,4 +1,4 @@
-"""How a batch gets into a memory bank: what every backend is given, and plain PyTorch's way."""
+"""Storing a batch in a memory bank: the input of every backend, and the backend of plain PyTorch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from robustdml_ops.robust.bank.sample_copies import SampleCopies
 
 @dataclass(frozen=True)
 class StoreProblem:
-    """A batch that enters, what is in the bank, and the statistics of its classes; all of the bank changes in place."""
+    """A batch, the slots of the bank and the statistics of its classes, which change in place."""
 
     X: Tensor  # (B, D) in the type of the features
     new_labels: Tensor  # (B,) int64
     new_ids: Tensor | None  # (B,) int64; None: −1 is stored
     keep: Tensor  # (B,) bool: which rows enter
-    features: Tensor  # (capacity, D); of a queue that is divided among processes its window is the queue
+    features: Tensor  # (capacity, D); of a divided queue, those of its window
     labels: Tensor  # (capacity,) int64, negative where a slot is empty
     sample_ids: Tensor  # (capacity,) int64
     classes: ClassStatistics  # of the classes that are here
     enqueued: Tensor  # () int64: rows ever stored
-    copies: SampleCopies | None  # where there is one, there are ids
+    copies: SampleCopies | None  # requires new_ids
     here: Callable[[Tensor], Tensor]  # labels counted from the first class that is here, negative for other classes
 
     @property
@@ -33,7 +33,7 @@ class StoreProblem:
 
     @property
     def most(self) -> int:
-        """Rows that enter at most, M = min(B, capacity): shapes follow from it, as the host never knows how many do."""
+        """M = min(B, capacity), the most rows that enter; the host never knows how many do."""
         return min(len(self.new_labels), self.capacity)
 
 
@@ -41,14 +41,11 @@ class RowStore:
     """Base class of every backend that stores rows."""
 
     def store(self, problem: StoreProblem) -> Tensor:
-        """Put the batch into the bank; B is at least 1.
+        """Store the batch, B ≥ 1; returns the classes (2M,) that rows enter, then those that rows leave, < 0 for none.
 
-        Kept rows take the slots behind the last one, in their order; of more than the capacity the last ones. On a GPU
-        a row with NaN or inf counts as not kept. The sum of a class takes the rows that enter it, one by one in the
-        order of the batch, then loses those that leave, the oldest first; without any rows left it is 0.
-
-        Returns the classes (2M,) int64, as ``here`` counts them, that rows enter, then those that rows leave; negative
-        where there is none.
+        Kept rows take the slots behind the last one in their order; of more than the capacity, the last rows are
+        stored. On a GPU a row with NaN or inf counts as not kept. The sum of a class adds the rows that enter in the
+        order of the batch, then subtracts those that leave, the oldest first; without rows it is 0.
         """
         raise NotImplementedError
 
@@ -57,10 +54,10 @@ class EagerRowStore(RowStore):
     """On every device, without a compiler."""
 
     def store(self, problem: StoreProblem) -> Tensor:
-        """As :meth:`RowStore.store`."""
+        """Store in plain PyTorch."""
         features, labels, ids, keep = problem.X, problem.new_labels, problem.new_ids, problem.keep
         if features.device.type != "cpu":
-            keep = keep & (features - features == 0).all(1)  # whether all are finite, in three launches and not five
+            keep = keep & (features - features == 0).all(1)  # isfinite().all() takes two launches more
         if ids is None:
             ids = torch.full_like(labels, -1)
         rank, first, capacity = keep.cumsum(0), problem.enqueued, problem.capacity
@@ -70,14 +67,14 @@ class EagerRowStore(RowStore):
             keep, first = keep & (rank > overflow), first + overflow
         order = torch.argsort(keep.byte(), descending=True, stable=True)[: problem.most]
         features, labels, ids, entering = (given.index_select(0, order) for given in (features, labels, ids, keep))
-        # One slot per row, all different; the slots of rows that do not enter get back what they hold.
+        # One slot per row, all different; rows that do not enter write back the old content of their slot.
         serials = first + torch.arange(len(order), device=order.device)
         slots = serials % capacity
         old_features, old_labels = problem.features.index_select(0, slots), problem.labels[slots]
         features = torch.where(entering[:, None], features, old_features)
 
         touched = torch.where(entering, torch.stack([labels, old_labels]), -1).flatten().clamp_(min=-1)
-        touched = problem.here(touched)  # of other processes' classes nothing is kept here: as for padding
+        touched = problem.here(touched)  # classes of other processes become negative, as padding
         if len(problem.classes.counts):
             exchange_rows(problem.classes, touched, features, old_features)
         if problem.copies is not None:

@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""A batch gets into a memory bank in Triton: which rows, into which slots, and what their classes gain and lose.
+"""Triton kernels that store a batch in a memory bank.
 
-Where several rows have one class, or one sample, the program of the first of them walks all of them, in their order: so
-sums have the same bits every time, and nothing is written by two programs.
+If several rows share a class or a sample, the program of the first row processes all of them in their order: sums have
+the same bits every time, and no two programs write to one place.
 """
 
 import triton
@@ -123,7 +123,7 @@ def exchange_rows(
     BLOCK_M: tl.constexpr,  # places a step of a search
     BLOCK_D: tl.constexpr,  # columns a step
 ):
-    """What a class gains and loses, and the rows in their slots; a program for each entry of ``touched``.
+    """Update sums and counts, and write the rows into their slots; a program for each entry of ``touched``.
 
     An old row is read by the program of its class, which then writes the new one over it.
     """

@@ -1,4 +1,4 @@
-"""A batch gets into a memory bank in three launches, in four with samples' copies."""
+"""Storing a batch in three launches, in four with sample ids to link."""
 
 import torch
 from torch import Tensor
@@ -15,12 +15,12 @@ class TritonRowStore(RowStore):
     """On CUDA devices; in Triton's interpreter also on the CPU."""
 
     def store(self, problem: StoreProblem) -> Tensor:
-        """As :meth:`RowStore.store`."""
+        """Store by Triton kernels."""
         from robustdml_ops.robust.bank.row_store_kernels import assign_slots, exchange_rows, keep_finite, link_copies
 
         (B, D), M, capacity = problem.X.shape, problem.most, problem.capacity
-        X, new_labels = (_apart(given, problem) for given in (problem.X, problem.new_labels))
-        new_ids = None if problem.new_ids is None else _apart(problem.new_ids, problem)
+        X, new_labels = (_separate(given, problem) for given in (problem.X, problem.new_labels))
+        new_ids = None if problem.new_ids is None else _separate(problem.new_ids, problem)
         kept = torch.empty_like(problem.keep, dtype=torch.uint8, memory_format=torch.contiguous_format)
         touched = new_labels.new_empty(2 * M)
         source, serials = new_labels.new_empty(2, M).unbind(0)
@@ -77,8 +77,8 @@ class TritonRowStore(RowStore):
         return touched
 
 
-def _apart(given: Tensor, problem: StoreProblem) -> Tensor:
-    """Contiguous, and not the bank's own memory, which changes while the batch is read."""
+def _separate(given: Tensor, problem: StoreProblem) -> Tensor:
+    """Contiguous memory that does not overlap the bank's, which changes while the batch is read."""
     address = given.untyped_storage().data_ptr()
     buffers = (problem.features, problem.labels, problem.sample_ids)
     if address and any(address == buffer.untyped_storage().data_ptr() for buffer in buffers):
