@@ -19,6 +19,20 @@ from hypothesis import settings
 
 from tests.native import native_builds
 
+
+
+def pytest_addoption(parser):
+    parser.addoption("--few-cases", action="store_true", help="of each test function the first and the last case")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--few-cases"):
+        ends = {}
+        for item in items:
+            ends.setdefault((item.path, item.originalname), [item, item])[1] = item
+        items[:] = dict.fromkeys(item for pair in ends.values() for item in pair)
+
+
 settings.register_profile("fixed", derandomize=True)
 settings.load_profile("fixed")
 

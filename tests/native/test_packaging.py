@@ -32,12 +32,15 @@ print(json.dumps([str(warning.message) for warning in told if "robustdml_ops" in
 """
 
 
+FOLDERS = ("app", "bench", "csrc", "experiments", "python_ref", "robustdml_ops")
+
+
 @pytest.fixture
 def tree(tmp_path):
     """The sources without anything that was built from them."""
     target = tmp_path / "tree"
     ignored = shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info")
-    for name in ("bench", "csrc", "python_ref", "robustdml_ops"):
+    for name in FOLDERS:
         shutil.copytree(native_builds.ROOT / name, target / name, symlinks=True, ignore=ignored)
     for pattern in ("CMakeLists.txt", "LICENSE", "*.md", "pyproject.toml", "setup.py"):
         for path in native_builds.ROOT.glob(pattern):
@@ -67,7 +70,7 @@ def no_tools(tmp_path):
 
 
 @pytest.mark.usefixtures("needs_build_tools")
-@pytest.mark.parametrize("missing", ["compiler", "all tools"])
+@pytest.mark.parametrize("missing", [pytest.param("compiler", marks=pytest.mark.nightly), "all tools"])
 def test_wheel_without_a_compiler_runs_on_eager(tree, tmp_path, missing):
     changes = {"CXX": "/bin/false", "CUDACXX": "/bin/false"} if missing == "compiler" else no_tools(tmp_path)
     wheels, site = tmp_path / "wheels", tmp_path / "site"
@@ -80,9 +83,8 @@ def test_wheel_without_a_compiler_runs_on_eager(tree, tmp_path, missing):
         names = set(content.namelist())
         assert not [name for name in names if name.endswith(".so")]
         assert {name.partition("/")[0].partition("-")[0] for name in names} == {"robustdml_ops"}
-        assert {
-            f"robustdml_ops/{part}" for part in ("py.typed", "cards.json", "bench/conftest.py", "python_ref/anchor.py")
-        } <= names
+        needed = ("py.typed", "backends/cards.json", "bench/conftest.py", "python_ref/anchor.py")
+        assert {f"robustdml_ops/{part}" for part in needed} <= names
         content.extractall(site)
     used = run("-c", FIRST_USE, site, cwd=tmp_path)
     assert used.returncode == 0, used.stderr
@@ -100,6 +102,7 @@ def test_in_place_build_without_a_compiler(tree):
     assert "the package will run on backend 'eager'" in result.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("needs_build_tools")
 def test_native_asked_for_by_name_must_build(tree):
     result = run(
@@ -154,3 +157,4 @@ def test_source_distribution_has_what_a_build_needs(tree, tmp_path):
         needed |= {str(path.relative_to(tree)) for path in (tree / folder).rglob("*") if path.is_file()}
     assert len(needed) > 300
     assert not needed - found
+    assert {name.partition("/")[0] for name in found}.isdisjoint({"app", "experiments", "tests", "docs"})

@@ -11,6 +11,7 @@ from pathlib import Path
 import native_builds
 import pytest
 
+pytestmark = pytest.mark.nightly
 HERE = Path(__file__).parent
 # What calls the native functions by address, in every room.
 TESTS = sorted(str(path) for path in HERE.parent.glob("*/test_*_native.py"))

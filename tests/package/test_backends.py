@@ -93,8 +93,8 @@ ROOMS = {
 @pytest.mark.parametrize("room", ROOMS)
 def test_each_room_has_a_table_of_whole_backends(room):
     """Each is of the room's base class, and provides all of what that asks for."""
-    table = importlib.import_module(f"robustdml_ops.{room}").BACKENDS
-    base = getattr(importlib.import_module(f"robustdml_ops.{room.partition('.')[0]}.problem"), ROOMS[room])
+    table = importlib.import_module(f"robustdml_ops.ops.{room}").BACKENDS
+    base = getattr(importlib.import_module(f"robustdml_ops.ops.{room.partition('.')[0]}.problem"), ROOMS[room])
     assert {"native", "eager"} <= set(table) <= set(backends.UNAVAILABLE)
     assert set(table) == set(backends.UNAVAILABLE) or room == "self_paced"
     asked = [

@@ -17,7 +17,7 @@ def test_examples_in_docstrings_are_true():
     results = [doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE) for module in modules]
     assert sum(result.failed for result in results) == 0
     tried = {module.__name__ for module, result in zip(modules, results, strict=True) if result.attempted}
-    assert tried >= {f"robustdml_ops.{room}" for room in ROOMS}
+    assert tried >= {f"robustdml_ops.ops.{room}" for room in ROOMS}
 
 
 def _module_names():
