@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q
 COMPILE := $(BIN)/uv pip compile -q --constraint constraints.txt --universal --python-version 3.10 --generate-hashes --no-header \
 	--annotation-style line
+EXTRAS := --extra dev --extra vision --extra export --extra tensorboard
 OWN_FILES := .ci .github app bench csrc docs examples experiments python_ref release robustdml_ops tests website $(wildcard *.md *.py *.toml *.cff) Dockerfile Makefile
 NATIVE_SOURCES := CMakeLists.txt setup.py pyproject.toml app/pyproject.toml $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*)
 
@@ -61,16 +62,18 @@ FAULTS ?= 70
 kills: $(VENV)/.native
 	OMP_NUM_THREADS=1 $(BIN)/python -m app.tests.hostile.kill --kills $(KILLS) --faults $(FAULTS) --seed 0 --json out/kills.json
 
-# After a change of pyproject.toml's extras or of constraints.txt; it asks the package index. Without PyTorch and what it brings.
+# After a change of the dependencies in either pyproject.toml or of constraints.txt; it asks the package index. PyTorch and what
+# it brings, and the library itself, are left out.
 requirements:
 	test -x $(BIN)/uv || $(BIN)/pip install -q uv
-	$(COMPILE) pyproject.toml requirements/build.in --extra dev --excludes requirements/without-torch.txt -o requirements/ci.txt
+	$(COMPILE) pyproject.toml app/pyproject.toml requirements/build.in requirements/experiments.in $(EXTRAS) \
+		--excludes requirements/left-out.txt -o requirements/ci.txt
 	$(COMPILE) requirements/data.in --no-deps -o requirements/data.txt
 
 sanitize: $(VENV)/.native
 	SANITIZE_CALLS=20000 $(BIN)/python -m pytest tests/native/test_sanitized.py
 
-# Random calls of everything public against the reference; a run that was cut off goes on where it ended. docs/development.md
+# Random calls of ops against the reference, and wrong calls of everything public; docs/development.md
 CASES ?= 100000
 SEED ?= 17
 PROCESSES ?= 2

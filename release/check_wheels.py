@@ -1,5 +1,7 @@
 """``make check-wheels``: opens each wheel, installs it where there is no compiler, and uses it there.
 
+The library's is used with PyTorch alone, the application's beside it.
+
 ``--torch FOLDER`` names the ``site-packages`` of another PyTorch, such as the oldest that is supported, to use it with;
 ``--again`` makes source distribution and CPU wheel of the commit once more, elsewhere, and compares the bytes.
 """
@@ -11,10 +13,13 @@ import sys
 import sysconfig
 import tempfile
 import time
+import zipfile
 from collections.abc import Iterator, Sequence
+from email import message_from_string
 from pathlib import Path
 
 import torch
+from packaging.requirements import Requirement
 from packaging.tags import sys_tags
 from packaging.utils import parse_wheel_filename
 
@@ -39,6 +44,9 @@ def main(argv: Sequence[str]) -> int:
         sys.exit(f"no wheel in {given.folder}: run make wheels first")
     sites = [Path(torch.__file__).parents[1], *given.torch]
     found = [f"{wheel.name}: {fault}" for wheel in wheels for fault in examine(wheel, sites)]
+    for wheel in filter(contents.is_application, wheels):
+        library = next((one for one in wheels if not contents.is_application(one) and fits(one)), None)
+        found += [f"{wheel.name}: {fault}" for fault in application(wheel, library, sites[0])]
     if given.again:
         found += differences(given.folder)
     for fault in found:
@@ -51,12 +59,46 @@ def examine(wheel: Path, sites: Sequence[Path]) -> Iterator[str]:
     print(f"{wheel.name}, {wheel.stat().st_size / 1e6:.2f} MB")
     with tempfile.TemporaryDirectory() as folder:
         yield from contents.faults(wheel, Path(folder))
-    if not parse_wheel_filename(wheel.name)[3] & set(sys_tags()):
+    if contents.is_application(wheel):
+        return
+    if not fits(wheel):
         print(f"  not used: it is for another Python or platform than {sysconfig.get_platform()}, {sys.version[:4]}")
         return
     for site in sites:
         with tempfile.TemporaryDirectory() as folder:
             yield from used(wheel, Fresh(Path(folder), site))
+
+
+def fits(wheel: Path) -> bool:
+    """Whether this Python on this machine takes ``wheel``."""
+    return bool(parse_wheel_filename(wheel.name)[3] & set(sys_tags()))
+
+
+def application(wheel: Path, library: Path | None, site: Path) -> Iterator[str]:
+    """Faults of the application's ``wheel`` in use beside the ``library``, with its dependencies from ``site``."""
+    if library is None:
+        yield "no wheel of the library for this machine is beside it"
+        return
+    with zipfile.ZipFile(wheel) as archive:
+        files = archive.namelist()
+        (metadata,) = (archive.read(name).decode() for name in files if name.endswith(".dist-info/METADATA"))
+    asked = [Requirement(line) for line in message_from_string(metadata).get_all("Requires-Dist", [])]
+    more = [
+        one.name
+        for one in asked
+        if one.name != "robustdml_ops" and (one.marker is None or one.marker.evaluate({"extra": ""}))
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        fresh = Fresh(Path(folder), site, more)
+        train = ["robustdml", "train", "--epochs", "1", "--method", "proxy-anchor", "--out", "run"]
+        audit = ["robustdml", "audit", "glyphs", "--epochs", "1", "--out", "audit"]
+        install = ["python", "-m", "pip", "install", "--no-index", "--no-deps", library.resolve(), wheel.resolve()]
+        for command in (install, ["robustdml", "--help"], train, audit):
+            done = fresh.run(*command)
+            if done.returncode != 0:
+                yield f"{' '.join(map(str, command))}: {done.stdout}{done.stderr}"
+                return
+    print("  the application trains and audits Glyphs for an epoch each")
 
 
 def used(wheel: Path, fresh: Fresh) -> Iterator[str]:
@@ -90,7 +132,7 @@ def used(wheel: Path, fresh: Fresh) -> Iterator[str]:
 def differences(folder: Path) -> Iterator[str]:
     """Files in ``folder`` that a second build of the commit, elsewhere, makes otherwise."""
     with tempfile.TemporaryDirectory() as temporary:
-        for again in make_wheels.make(["sdist", "cpu"], "HEAD", Path(temporary)):
+        for again in make_wheels.make(["sdist", "cpu", "app"], "HEAD", Path(temporary)):
             first = folder / again.name
             if not first.exists():
                 yield f"a second build makes {again.name}, which is not in {folder}"

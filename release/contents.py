@@ -27,6 +27,9 @@ def faults(wheel: Path, folder: Path) -> list[str]:
         files = {one.filename: archive.read(one) for one in archive.infolist()}
     info = dist_info(files)
     found = _of_files(wheel, files, info) + _of_metadata(wheel, files, info)
+    if is_application(wheel):
+        return found + _of_application(files, info)
+    found += _of_library(wheel, files, info)
     modules = [name for name in files if re.search(r"\.so(\.|$)", name)]
     if len(modules) != 1 or not re.fullmatch(r"robustdml_ops/_native\.[\w-]+\.so", modules[0]):
         return [*found, f"expected the native module and no other library, has {modules}"]
@@ -39,9 +42,9 @@ def _of_files(wheel: Path, files: dict[str, bytes], info: str) -> list[str]:
     found = []
     if wheel.stat().st_size > LARGEST:
         found.append(f"{wheel.stat().st_size / 1e6:.1f} MB, more than {LARGEST / 1e6:.0f}")
-    tops = {name.partition("/")[0] for name in files}
-    if tops != {"robustdml_ops", info}:
-        found.append(f"installs {sorted(tops - {'robustdml_ops', info})} beside the package")
+    others = {name.partition("/")[0] for name in files} - {wheel.name.partition("-")[0], info}
+    if others:
+        found.append(f"installs {sorted(others)} beside the package")
     record = {row[0]: row[1] for row in csv.reader(files[f"{info}/RECORD"].decode().splitlines())}
     if set(record) != set(files):
         found.append(f"RECORD and archive differ in {sorted(set(record) ^ set(files))}")
@@ -54,16 +57,32 @@ def _of_files(wheel: Path, files: dict[str, bytes], info: str) -> list[str]:
 
 def _of_metadata(wheel: Path, files: dict[str, bytes], info: str) -> list[str]:
     metadata = message_from_bytes(files[f"{info}/METADATA"])
-    _, version, _, tags = parse_wheel_filename(wheel.name)
+    version = parse_wheel_filename(wheel.name)[1]
     found = []
     if metadata["Version"] != str(version):
         found.append(f"the name says version {version}, METADATA {metadata['Version']}")
     if metadata["License-Expression"] != "Apache-2.0":
         found.append(f"License-Expression is {metadata['License-Expression']}")
-    for licence in ("LICENSE", "LICENSES/pybind11.txt"):
-        if not files.get(f"{info}/licenses/{licence}"):
-            found.append(f"no {licence}")
-    if any(tag.platform.startswith("linux") for tag in tags):
+    licences = ["LICENSE"] if is_application(wheel) else ["LICENSE", "LICENSES/pybind11.txt"]
+    return found + [f"no {licence}" for licence in licences if not files.get(f"{info}/licenses/{licence}")]
+
+
+def is_application(wheel: Path) -> bool:
+    """Whether this is the application's wheel, and not the library's."""
+    return wheel.name.startswith("robustdml-")
+
+
+def _of_application(files: dict[str, bytes], info: str) -> list[str]:
+    metadata = message_from_bytes(files[f"{info}/METADATA"])
+    found = [f"{name} is compiled" for name in files if name.endswith(".so")]
+    if f"robustdml_ops=={metadata['Version']}" not in metadata.get_all("Requires-Dist", []):
+        found.append("does not ask for the library of its own version")
+    return found
+
+
+def _of_library(wheel: Path, files: dict[str, bytes], info: str) -> list[str]:
+    found = []
+    if any(tag.platform.startswith("linux") for tag in parse_wheel_filename(wheel.name)[3]):
         found.append(f"{wheel.name} names no oldest glibc: release/repair.py has not seen it")
     listed = files.get(f"{info}/{sbom.PLACE}", b"").decode()
     wrong = sbom.faults(listed) if listed else "there is none"

@@ -4,32 +4,28 @@ import os
 import subprocess
 import sys
 import venv
+from collections.abc import Sequence
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-# What the package asks for. NumPy is no requirement of PyTorch's.
+# The library asks for these. NumPy is no requirement of PyTorch's.
 _LENT = ("torch", "numpy")
 
 
 class Fresh:
-    """A virtual environment in ``folder`` that has PyTorch, NumPy and what these ask for, and nothing else.
+    """A virtual environment in ``folder`` with PyTorch, NumPy, ``more`` packages and the dependencies of all.
 
-    Parameters
-    ----------
-    folder : Path
-        Where it is made.
-    site : Path
-        The ``site-packages`` that lends them; they are linked, for copying takes longer than all else.
+    They are links into the ``site-packages`` of ``site``, since copying takes longer than everything else.
     """
 
-    def __init__(self, folder: Path, site: Path) -> None:
+    def __init__(self, folder: Path, site: Path, more: Sequence[str] = ()) -> None:
         venv.create(folder, with_pip=True)
         self.bin = folder / "bin"
         self.site = next((folder / "lib").glob("python*")) / "site-packages"
-        for name in needed(site):
+        for name in needed(site, more):
             if not (self.site / name).exists():
                 (self.site / name).symlink_to(site / name)
 
@@ -50,10 +46,10 @@ def _threads() -> dict[str, str]:
     return {key: os.environ[key] for key in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY") if key in os.environ}
 
 
-def needed(site: Path) -> set[str]:
-    """What lies in ``site`` of PyTorch, NumPy and all that they require: names of files and folders."""
+def needed(site: Path, more: Sequence[str] = ()) -> set[str]:
+    """Names of the files and folders in ``site`` of PyTorch, NumPy, ``more`` packages and their dependencies."""
     installed = {canonicalize_name(one.metadata["Name"]): one for one in distributions(path=[str(site)])}
-    wanted, seen = list(_LENT), set[str]()
+    wanted, seen = [*_LENT, *more], set[str]()
     names: set[str] = set()
     while wanted:
         name = canonicalize_name(wanted.pop())

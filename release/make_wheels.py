@@ -20,7 +20,7 @@ from release.tools import search_path
 ROOT = Path(__file__).parents[1]
 # All cards since 2020, and PTX of the newest for those to come.
 ARCHITECTURES = "8.0 8.6 8.9 9.0 10.0 12.0+PTX"
-KINDS = ("sdist", "cpu", "cuda")
+KINDS = ("sdist", "cpu", "cuda", "app")
 
 
 def main(argv: Sequence[str]) -> None:
@@ -44,35 +44,53 @@ def make(kinds: Sequence[str], commit: str, out: Path) -> list[Path]:
         sys.exit(f"wheels are made of a commit, and these files have changes that are in none:\n{changed}")
     epoch = int(git("log", "-1", "--format=%ct", commit))
     with tempfile.TemporaryDirectory() as temporary:
-        source = sdist(commit, epoch, Path(temporary))
-        made = [archives.publish(source, out)] if "sdist" in kinds else []
-        return made + [wheel(source, kind, epoch, out) for kind in kinds if kind != "sdist"]
+        folder = Path(temporary)
+        tree = folder / "tree"
+        tree.mkdir()
+        archive = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
+        subprocess.run(["tar", "-x", "-C", tree], input=archive, check=True)
+        made = []
+        if set(kinds) - {"app"}:
+            source = sdist(tree, epoch, folder)
+            made += [archives.publish(source, out)] if "sdist" in kinds else []
+            made += [wheel(source, kind, epoch, out) for kind in kinds if kind in ("cpu", "cuda")]
+        if "app" in kinds:
+            made.append(application(tree, epoch, folder, out))
+        return made
 
 
-def sdist(commit: str, epoch: int, folder: Path) -> Path:
-    """The source distribution of ``commit``, in ``folder``."""
-    tree = folder / "tree"
-    tree.mkdir()
-    archive = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
-    subprocess.run(["tar", "-x", "-C", tree], input=archive, check=True)
-    backend = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
-    run([sys.executable, "-c", backend, str(folder)], tree, epoch)
+def sdist(tree: Path, epoch: int, folder: Path) -> Path:
+    """The library's source distribution, in ``folder``."""
+    build("sdist", tree, epoch, folder)
     (made,) = folder.glob("*.tar.gz")
     archives.rewrite_sdist(made, epoch)
     return made
 
 
 def wheel(source: Path, kind: str, epoch: int, out: Path) -> Path:
-    """The wheel of a source distribution, "cpu" or "cuda", in ``out``: so what that lacks is missed here."""
+    """The library's wheel, "cpu" or "cuda", in ``out``, from a source distribution, so that a missing file is found."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         with tarfile.open(source) as files:
             files.extractall(folder, filter="data")
         (tree,) = folder.iterdir()
-        backend = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
-        run([sys.executable, "-c", backend, str(folder)], tree, epoch, **settings(kind))
+        build("wheel", tree, epoch, folder, **settings(kind))
         (made,) = folder.glob("*.whl")
         return repair(made, out, epoch)
+
+
+def application(tree: Path, epoch: int, folder: Path, out: Path) -> Path:
+    """The application's wheel, pure Python, in ``out``."""
+    build("wheel", tree / "app", epoch, folder)
+    (made,) = folder.glob("robustdml-*.whl")
+    archives.rewrite_wheel(made, epoch, {})
+    return archives.publish(made, out)
+
+
+def build(what: str, tree: Path, epoch: int, folder: Path, **changes: str) -> None:
+    """Build the "wheel" or "sdist" of ``tree`` in ``folder`` by setuptools."""
+    backend = f"import sys; from setuptools import build_meta; build_meta.build_{what}(sys.argv[1])"
+    run([sys.executable, "-c", backend, str(folder)], tree, epoch, **changes)
 
 
 def settings(kind: str) -> dict[str, str]:

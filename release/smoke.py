@@ -1,7 +1,7 @@
 """What an installed wheel must do, run by the Python that it was installed for: ``python smoke.py``.
 
 Each op on each backend against float64 is the doctor's. Here are whole losses against the references, which come with
-the package, steps of an optimiser and of a filter, and what is said where an extra is missing.
+the package, steps of an optimiser and of a filter, and the benchmarks.
 """
 
 import subprocess
@@ -69,14 +69,16 @@ def training_lowers_the_loss() -> None:
     assert values[-1] < 0.5 * values[0], values
 
 
-def a_missing_extra_is_told() -> None:
-    """The command line names what to install, in one line."""
-    said = subprocess.run([sys.executable, "-m", "robustdml_ops", "train", "--help"], capture_output=True, text=True)
-    assert said.returncode == 2, said
-    assert "pip install" in said.stderr and "Traceback" not in said.stderr, said.stderr
+def the_benchmarks_are_there() -> None:
+    """The benchmarks tell their options, and name the missing extra in one line."""
+    for arguments, status, said in ((["--help"], 0, "--only"), ([], 2, "pip install")):
+        command = [sys.executable, "-m", "robustdml_ops.bench", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == status, done
+        assert said in done.stdout + done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
 if __name__ == "__main__":
-    for check in (native_serves, losses_are_the_references, training_lowers_the_loss, a_missing_extra_is_told):
+    for check in (native_serves, losses_are_the_references, training_lowers_the_loss, the_benchmarks_are_there):
         check()
         print(f"ok   {check.__doc__}")

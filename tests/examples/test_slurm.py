@@ -70,7 +70,7 @@ def test_a_process_for_each_card_of_each_node(asked):
     assert threads == 64 // 8
     assert (torchrun.nnodes, torchrun.nproc_per_node) == ("2", "8")
     assert (torchrun.rdzv_backend, torchrun.rdzv_endpoint) == ("c10d", f"node3:{20000 + 123456 % 20000}")
-    assert torchrun.module and torchrun.training_script == "robustdml_ops"
+    assert torchrun.module and torchrun.training_script == "robustdml"
     given = options_of(torchrun)
     assert (given.data, given.epochs, given.resume) == ("/data/products", 3, False)
 

@@ -129,22 +129,3 @@ def label_vectors(draw, rows: int, num_classes: int, dtypes: tuple[torch.dtype, 
     dtype = draw(st.sampled_from([t for t in dtypes if num_classes - 1 <= torch.iinfo(t).max]))
     labels = labels.to(dtype)
     return labels.repeat_interleave(2)[::2] if draw(flags) else labels
-
-
-@st.composite
-def sample_weights(draw, rows: int, dtype: torch.dtype) -> Tensor | None:
-    """None, a mask, or weights of many sizes with zeros among them."""
-    kind = draw(st.sampled_from(["none", "none", "mask", "near one", "many sizes", "all zero"]))
-    if kind == "none":
-        return None
-    generator = generator_of(draw(seeds))
-    weights = 0.1 + 2 * uniform(generator, rows)
-    if kind == "mask":
-        weights = (weights > 1).double()
-    elif kind == "many sizes":
-        reach = 12 if dtype == torch.float16 else 20
-        weights = torch.exp2((2 * reach * uniform(generator, rows) - reach).round())
-        weights[uniform(generator, rows) < 0.2] = 0
-    elif kind == "all zero":
-        weights = weights * 0
-    return weights.to(dtype)

@@ -34,7 +34,6 @@ class Cosines:
     way: str = "none"
     same: list[Tensor] = field(default_factory=list)  # masks of positives, by call
     bounds: bool = False
-    saturated: float = 0.0  # see Trial
     compute: torch.dtype = torch.float64
     generator: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(0))
     calls: int = 0
@@ -49,11 +48,6 @@ class Cosines:
             return signs * (self.delta if self.way == "same up" else -self.delta)
         signs = torch.randint(0, 2, values.shape, generator=self.generator).to(values.dtype) * 2 - 1
         return signs * self.delta
-
-    def of_own(self, G: Tensor) -> Tensor | float:
-        """What is added to the gradients of the labels' own cosines where these are differences of larger numbers."""
-        fits = self.saturated and self.same and self.same[0].shape == G.shape
-        return self.saturated * self.same[0].to(G.dtype) if fits else 0.0
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
@@ -99,7 +93,7 @@ class _Moved(torch.autograd.Function):
     def backward(ctx, G):
         anchors, candidates = ctx.saved_tensors
         if ctx.cosines.bounds:
-            size = G.abs() + ctx.cosines.of_own(G)
+            size = G.abs()
             if ctx.distances:
                 # The force between near vectors is a difference of products divided by d.
                 with torch.no_grad():
@@ -134,14 +128,10 @@ class Trial:
     steepness: float = 0.0  # of an exponent in a cosine: what an error of a cosine does to a share of a sum
     terms: float = 64.0  # how many ε the terms of a sum may be off
     least: float = 0.0  # what a result may be off at least: a difference of larger numbers, or of a narrower type
-    cancelled: float = 0.0  # likewise the gradient of what is no row, before it is multiplied by upstream's
-    saturated: float = 0.0  # what a label's own share, 1 − P, is a difference of: it vanishes where P is nearly 1
-    after: Callable[[], None] = lambda: None  # what else must hold
 
     def judge(self) -> None:
         """Raise AssertionError where values or gradients are not the reference's."""
         _judge(self)
-        self.after()
 
     def balanced(self) -> tuple[Tensors, Tensors]:
         """Inputs in float64, rows brought near length 1 by powers of two, and what gradients are multiplied by."""
@@ -215,7 +205,7 @@ def _allowed(trial: Trial, name: str, theirs: Tensor, spread: Tensor, bound: Ten
     # A term of a sum may underflow before it is divided by the length of a row.
     lost = trial.terms * (1 + trial.steepness) * computing.tiny * factor.clamp(min=1)
     if name not in trial.rows:
-        lost = lost + trial.least + 16 * EPSILON[trial.compute] * trial.cancelled
+        lost = lost + trial.least
     elif spread.numel():
         # Which of several pairs at an edge rounding takes in, the ways that were tried tell of the row as a whole.
         spread = spread.amax(-1, keepdim=True)
@@ -252,7 +242,7 @@ def _finite(result: Tensor, upstream: Tensor) -> Tensor:
 def _bounds(trial: Trial, exact: Tensors, upstream: list[Tensor]) -> list[Tensor]:
     if not trial.wanted:
         return []
-    with Cosines(bounds=True, same=trial.same, saturated=trial.saturated, compute=trial.compute).in_place():
+    with Cosines(bounds=True, same=trial.same, compute=trial.compute).in_place():
         return _differentiated(trial.reference, exact, trial.wanted, upstream)[1]
 
 

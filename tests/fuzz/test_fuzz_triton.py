@@ -12,13 +12,9 @@ pytestmark = [
     # Squares of rows at the ends of their type overflow, and are taken again of the rows times a power of two.
     pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning"),
 ]
-SERVED = (
-    "anchor_lse", "anchor_loss", "class_lse", "pair_lse", "pair_lse_sum", "pair_hinge", "pair_hinge_sum", "similarity",
-    "nearest", "confidence", "superloss", "lambertw", "otsu_confidence", "vmf_log_peak", "bessel_ratio", "fit_vmf",
-)  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("name", TRIALS)
 @pytest.mark.usefixtures("small_chunks")
 def test_random_calls(name, monkeypatch):
     monkeypatch.setenv("ROBUSTDML_BACKEND", "triton")

@@ -56,7 +56,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["fork", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("spawn", "forkserver"))])
+@pytest.mark.parametrize(
+    "method", ["fork", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("spawn", "forkserver"))]
+)
 @pytest.mark.usefixtures("native")
 def test_workers_of_a_dataloader(method, tmp_path):
     script = tmp_path / "workers.py"

@@ -113,7 +113,9 @@ def test_every_section_makes_its_rows(dry_run):
 def test_rows_of_every_section_are_drawn(folder, dry_run, letters):
     text = draw(folder)
     assert "a dry run: no figure of a GPU" in text
-    assert {f"## ({section.letter}) {section.title}" for section in SECTIONS if section.letter in letters} <= set(text.splitlines())
+    assert {f"## ({section.letter}) {section.title}" for section in SECTIONS if section.letter in letters} <= set(
+        text.splitlines()
+    )
     assert all(f"| {row['name']} " in text for row in dry_run)
 
 

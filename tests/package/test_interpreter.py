@@ -34,7 +34,7 @@ def interpreter_refusal() -> str | None:
 @pytest.mark.parametrize("room", ROOMS)
 def test_in_the_interpreter(room, few):
     files = [str(file) for file in sorted((ROOT / "tests" / room).glob("test_*_triton.py"))]
-    chosen = ["-m", "not nightly", "--few-cases"] if few else []
+    chosen = ["--first-cases"] if few else []
     run = run_python("-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", *chosen, *files, TRITON_INTERPRET="1")
     assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-2000:]
     assert " passed" in run.stdout

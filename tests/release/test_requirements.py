@@ -30,18 +30,19 @@ def pinned(name):
 
 
 PINNED = pinned("ci.txt") | pinned("data.txt")
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = PROJECT["optional-dependencies"]
+LIBRARY, APPLICATION = (
+    tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"] for folder in (".", "app")
+)
 
 
-def asked(extras):
-    """What the extras ask for, by way of others of the package's own, too."""
-    for extra in extras:
-        for requirement in map(Requirement, EXTRAS[extra]):
-            if requirement.name == PROJECT["name"]:
-                yield from asked(requirement.extras)
-            else:
-                yield requirement
+def asked(project, *extras):
+    """What a project and its extras ask for, including what comes through other extras of the library."""
+    lines = [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
+    for requirement in map(Requirement, lines):
+        if requirement.name == LIBRARY["name"]:
+            yield from asked(LIBRARY, *requirement.extras)
+        else:
+            yield requirement
 
 
 def test_every_file_has_a_hash():
@@ -53,7 +54,9 @@ def test_every_file_has_a_hash():
 
 
 def test_all_that_the_tests_ask_for_is_pinned():
-    for requirement in [*asked(["dev"]), *map(Requirement, PROJECT["dependencies"])]:
+    experiments = (ROOT / "requirements" / "experiments.in").read_text().splitlines()[1:]
+    of_application = asked(APPLICATION, "vision", "export", "tensorboard")
+    for requirement in [*asked(LIBRARY, "dev"), *of_application, *map(Requirement, experiments)]:
         name = canonicalize_name(requirement.name)
         if name == "torch":  # installed apart
             assert name not in PINNED

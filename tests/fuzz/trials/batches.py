@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tests.fuzz import draws
 from tests.fuzz.draws import classes, dimensions, flags, floats, label_vectors, matrices, sizes
@@ -59,14 +59,6 @@ def proxied(draw: Draw, centers: int = 1, dtypes: Any = floats) -> Batch:
     return Batch(X, P, draw(label_vectors(B, C)))
 
 
-def of_loss(draw: Draw, centers: int = 1) -> Batch:
-    """As :func:`proxied`; a loss turns its parameters into float64 where embeddings are, so they come as that."""
-    batch = proxied(draw, centers)
-    if batch.X.dtype == torch.float64:
-        batch.P = batch.P.double()
-    return batch
-
-
 def wanted_of(draw: Draw, *names: str) -> tuple[str, ...]:
     """Some of the names, at least one, or none at all."""
     chosen = tuple(name for name in names if draw(flags))
@@ -81,8 +73,3 @@ def digits(D: int, *shifts: float) -> float:
 def chance(draw: Draw, share: int = 3) -> bool:
     """True one time in ``share``."""
     return draw(draws.st.integers(0, share - 1)) == 0
-
-
-def with_parameters(module: nn.Module, parameters: dict[str, Tensor], *arguments: Any, **named: Any) -> Any:
-    """A call of the module with these tensors in the places of its parameters, so that they get the gradients."""
-    return torch.func.functional_call(module, parameters, arguments, named)
