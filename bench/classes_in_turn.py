@@ -1,7 +1,7 @@
 """A step of Proxy-Anchor over more classes than fit into memory: ``python -m bench.classes_in_turn C D B W``.
 
 Each of W shards is made, takes its step with row-wise Adagrad and is deleted, one after the other; the loss is the sum
-over shards, the same for every W. Prints the time and memory of a shard, and the memory that docs/large-classes.md predicts.
+over shards, the same for every W. Prints the time and memory of a shard, and the memory that arithmetic predicts.
 """
 
 import resource
