@@ -27,7 +27,12 @@ def test_everything_that_steps_is_here():
     assert set(STEPS) >= public - {"ProcSimStep", "PRISMResult", "ProxyOptimizer"}
 
 
-@pytest.mark.parametrize("name", STEPS)
+SHORT = {"ProxyAnchorLoss", "ProxyAnchorLoss, 1 MB", "ProxyNCALoss", "MultiSimilarityLoss", "PRISM", "ProxyAdamW"}
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in SHORT else pytest.param(name, marks=pytest.mark.nightly) for name in STEPS]
+)
 def test_steps_leave_nothing(name):
     assert leaks(STEPS[name]()) == set()
 

@@ -149,7 +149,7 @@ def saved(module):
     return torch.load(file, weights_only=False)
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, pickled, saved])
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled, pytest.param(saved, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_copy_made_midway_goes_on_as_the_original_does(name, copied):
     module = made(name)
@@ -199,6 +199,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.nightly
 def test_workers_that_were_spawned_beside_workers_that_were_forked(tmp_path):
     script = tmp_path / "workers.py"
     script.write_text(CODE)

@@ -42,7 +42,7 @@ def make(tmp_path, module, listed):
             f"{INFO}/licenses/LICENSES/pybind11.txt": (ROOT / "LICENSES" / "pybind11.txt").read_bytes(),
         }
         files.update(changes)
-        with zipfile.ZipFile(tmp_path / name, "w", zipfile.ZIP_DEFLATED) as archive:
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
             for key, content in files.items():
                 if content is not None:
                     archive.writestr(key, content)
@@ -89,6 +89,29 @@ def test_an_older_glibc_than_its_symbols_allow(make):
 def test_too_large(make, monkeypatch):
     monkeypatch.setattr(contents, "LARGEST", 1000)
     assert any("more than 0" in fault for fault in make())
+
+
+def test_the_application_s_wheel(tmp_path):
+    name, info = "robustdml-0.1.0-py3-none-any.whl", "robustdml-0.1.0.dist-info"
+    asks = b"Requires-Dist: robustdml_ops==0.1.0\n"
+    right = {
+        "robustdml/__init__.py": b"",
+        f"{info}/METADATA": METADATA.replace(b"_ops", b"").replace(b"+cpu", b"").replace(b"\n\n", b"\n" + asks + b"\n"),
+        f"{info}/licenses/LICENSE": b"Apache",
+    }
+    for changes, said in (
+        ({}, None),
+        ({"robustdml/_native.so": b""}, "robustdml/_native.so is compiled"),
+        ({"tests/__init__.py": b""}, "installs ['tests'] beside the package"),
+        ({f"{info}/METADATA": right[f"{info}/METADATA"].replace(asks, b"")}, "does not ask for the library"),
+        ({f"{info}/licenses/LICENSE": b""}, "no LICENSE"),
+    ):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            for key, content in (right | changes).items():
+                archive.writestr(key, content)
+        archives.rewrite_wheel(tmp_path / name, 1_700_000_000, {})
+        faults = contents.faults(tmp_path / name, tmp_path)
+        assert faults == [] if said is None else [said in fault for fault in faults] == [True], faults
 
 
 def test_another_library_s_symbols(make, module, tmp_path):
