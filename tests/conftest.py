@@ -25,7 +25,7 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    if config.getoption("--first-cases"):
+    if config.getoption("--first-cases", default=False):
         first = {}
         for item in items:
             if not item.get_closest_marker("nightly"):
