@@ -1,5 +1,6 @@
 """Plots from stored results: those of the site, and ``python -m website.plots``, which draws README's picture."""
 
+import base64
 import json
 from collections.abc import Callable
 from functools import partial
@@ -27,7 +28,10 @@ def drawings() -> dict[str, bytes]:
         "noise": (partial(_noise, by_method=precision_by_noise()), 4.2),
         "ranks": (_ranks, 3.6),
     }
-    return {f"plots/{name}.svg": _decode(draw_axes(draw, height)) for name, (draw, height) in plots.items()}
+    return {
+        f"plots/{name}.svg": base64.b64decode(draw_axes(draw, height).partition(",")[2])
+        for name, (draw, height) in plots.items()
+    }
 
 
 def precision_by_noise() -> dict[str, list[float]]:
@@ -62,12 +66,6 @@ def _ranks(axes: Axes) -> None:
         axes.plot(rank, place, "o", color=colour)
     axes.set(xlabel="average rank by MAP@R, 95 % interval", yticks=range(len(ranks)), yticklabels=list(ranks))
     axes.invert_yaxis()
-
-
-def _decode(address: str) -> bytes:
-    import base64
-
-    return base64.b64decode(address.partition(",")[2])
 
 
 def draw_picture(path: Path = PICTURE) -> None:
