@@ -1,4 +1,4 @@
-"""``leave_out_of_ddp``: divided losses and filters in a model that is given to DistributedDataParallel as a whole."""
+"""``leave_out_of_ddp``: sharded losses and filters inside a model that DistributedDataParallel wraps."""
 
 from typing import TypeVar
 
@@ -9,7 +9,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def leave_out_of_ddp(model: Module) -> Module:
-    """Have ``DistributedDataParallel`` leave alone what :func:`shard_classes` has divided, wherever in ``model`` it is.
+    """Exclude losses and filters that :func:`shard_classes` has sharded from ``DistributedDataParallel``.
 
     DDP copies parameters and buffers of the first process to all, and averages gradients: each process would have the
     first one's classes. Where network, loss and filter are one module, as in PyTorch Lightning, call this after
@@ -18,7 +18,7 @@ def leave_out_of_ddp(model: Module) -> Module:
     Parameters
     ----------
     model : Module
-        What DDP is given.
+        The module that DDP will wrap.
 
     Returns
     -------
@@ -40,9 +40,9 @@ def leave_out_of_ddp(model: Module) -> Module:
     ValueError: nothing in Linear is divided: call shard_classes on its parts first
     """
     names: list[str] = []
-    for prefix, part in model.named_modules():
-        if getattr(getattr(part, "shards", None), "divided", False):
-            names += [name for name, _ in (*part.named_parameters(prefix), *part.named_buffers(prefix))]
+    for prefix, module in model.named_modules():
+        if getattr(getattr(module, "shards", None), "divided", False):
+            names += [name for name, _ in (*module.named_parameters(prefix), *module.named_buffers(prefix))]
     if not names:
         raise ValueError(f"nothing in {type(model).__name__} is divided: call shard_classes on its parts first")
     already = getattr(model, "_ddp_params_and_buffers_to_ignore", ())

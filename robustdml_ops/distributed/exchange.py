@@ -1,8 +1,7 @@
 """The exchanges of a step with their gradients.
 
-A loss that all processes have, because they have summed their parts of it, is backpropagated by each of them. So the
-backward of such a sum is the identity, and the gradient of what all have is the sum of what each of them finds.
-Second derivatives would need more, and are refused.
+All processes sum their terms of a loss and call backward on the same sum. So the backward of that sum is the identity,
+and the gradient of a value that all processes use is the sum of their gradients. Second derivatives are refused.
 """
 
 from typing import Any
@@ -15,86 +14,76 @@ from robustdml_ops.distributed.processes import Processes
 
 
 class Gather(torch.autograd.Function):
-    """Rows of all processes; the gradient of own rows, times ``factor``, is the sum of what all processes find.
+    """Rows of all processes. The gradient of own rows is ``factor`` times the sum of the gradients of all processes.
 
-    Or, where they are not for parts of the loss but for what all processes have, what any of them finds.
+    Where every process computes the same value from the rows (``for_shards`` False), its own gradient is complete.
     """
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, processes: Processes, factor: float, for_shards: bool) -> Tensor:
-        """Of own rows."""
         ctx.processes, ctx.factor, ctx.sizes, ctx.for_shards = processes, factor, processes.sizes, for_shards
         return processes.gather(rows, processes.sizes)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        """Of the rows of all."""
         processes, sizes = ctx.processes, ctx.sizes
         own = processes.scatter_sum(gradient, sizes) if ctx.for_shards else gradient[processes.own(sizes)]
         return own if ctx.factor == 1 else own * ctx.factor, None, None, None
 
 
 class Own(torch.autograd.Function):
-    """Own rows of what all processes have; each of them gives the upstream gradient of its own."""
+    """Own rows of a tensor that all processes have; backward gathers their upstream gradients."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, processes: Processes) -> Tensor:
-        """Of the rows of all."""
         ctx.processes, ctx.sizes = processes, processes.sizes
         return values[processes.own(processes.sizes)].clone()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        """Of own rows."""
         return ctx.processes.gather(gradient, ctx.sizes), None
 
 
 class Total(torch.autograd.Function):
-    """Sum of the parts of a loss, of which every process has the upstream gradient."""
+    """Sum of the shards' terms of a loss; every process has its upstream gradient."""
 
     @staticmethod
     def forward(ctx: Any, part: Tensor, processes: Processes) -> Tensor:
-        """Of own part."""
         return processes.sum(part)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        """Of the sum."""
         return gradient, None
 
 
 class Common(torch.autograd.Function):
-    """A value that all processes have, for their parts of the loss."""
+    """A value that all processes have and use for their shards of the loss."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, processes: Processes) -> Tensor:
-        """Of the value."""
         ctx.processes = processes
         return value.clone()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        """Of own part."""
         return ctx.processes.sum(gradient), None
 
 
 class Shared(torch.autograd.Function):
-    """Sum of values of which each process has a part, used by each for its part of the loss."""
+    """Sum over all processes, which each uses for its shard of the loss."""
 
     @staticmethod
     def forward(ctx: Any, part: Tensor, processes: Processes) -> Tensor:
-        """Of own part."""
         ctx.processes = processes
         return processes.sum(part)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        """Of the sum, as own part of the loss sees it."""
         return ctx.processes.sum(gradient), None
 
 
@@ -122,11 +111,10 @@ class JointLogSumExp(torch.autograd.Function):
 
 
 class JointLogOnePlus(torch.autograd.Function):
-    """log(1 + Σ) of a sum of which each process has a part, given as log(1 + part)."""
+    """log(1 + Σ_processes s) from log(1 + s)."""
 
     @staticmethod
     def forward(ctx: Any, lse: Tensor, processes: Processes) -> Tensor:
-        """Of any shape."""
         shift = processes.maximum(lse)
         # Each part by e^shift: e^(lse − shift) − e^−shift, without a difference of what is nearly equal.
         joint = shift + (torch.expm1(-shift) + processes.sum((lse - shift).exp() * -torch.expm1(-lse))).log1p()

@@ -1,4 +1,4 @@
-"""Where the losses of wrong labels begin, beside Otsu's cut: thresholds of a batch of losses that are modules."""
+"""Thresholds between losses of right and of wrong labels, besides Otsu's: modules of a batch of losses."""
 
 import importlib.util
 import warnings
@@ -30,10 +30,7 @@ class RunningMean(TypedBuffers):
 
     @torch.no_grad()
     def forward(self, losses: Tensor, counted: Tensor | None = None, shards: OneProcess = ONE_PROCESS) -> Tensor:
-        """() of losses of any shape, in their type; ``counted``: bool, which of them, by default all.
-
-        Where other processes have other losses, ``shards`` adds up what all have.
-        """
+        """() of losses of any shape, in their type; ``counted`` (bool) masks them. ``shards`` sums over processes."""
         check_same_device(losses=losses, **{"the running mean": self.mean})
         values = losses.float()  # what float32 can't hold would make the mean inf for good
         finite = torch.isfinite(values)
@@ -49,7 +46,7 @@ class RunningMean(TypedBuffers):
             self.mean.copy_(mean)
             self.count.copy_(count)
             return mean.to(losses.dtype)
-        # A mean that has seen nothing yet has nothing to say but of this batch.
+        # Before any training, the mean of this batch.
         return torch.where(self.count > 0, self.mean, mean).to(losses.dtype)
 
 

@@ -16,8 +16,12 @@ MINERS = {
     "batch easy hard": lambda: miners.BatchEasyHardMiner(pos_strategy="hard", neg_strategy="semihard"),
     "triplets": miners.TripletMarginMiner,
 }
-SETUPS = [(name, miner, False) for name in NAMES for miner in MINERS] + [
-    (name, miner, True) for name in PAIR_NAMES for miner in MINERS
+SHORT = ("no miner", "triplets")  # one without pairs, one with
+SETUPS = [
+    pytest.param(name, miner, memory, marks=() if miner in SHORT else pytest.mark.nightly)
+    for memory, names in ((False, NAMES), (True, PAIR_NAMES))
+    for name in names
+    for miner in MINERS
 ]
 
 

@@ -7,21 +7,32 @@ from tests.distributed import worlds
 from tests.subprocesses import run_python
 
 worlds.load_cases()
+PREFIX = "tests/distributed/test_worlds.py"
+NIGHTLY = 4  # processes
 
 
 @pytest.fixture(scope="session")
-def results(tmp_path_factory, worker_id):
-    """What went wrong, by size and name; the worlds run once, whichever of pytest's workers asks first."""
+def results(request, tmp_path_factory, worker_id):
+    """Errors by size and name; the worlds run once, whichever of pytest's workers asks first."""
+    # A world loads what smaller ones have saved.
+    largest = max(item.callspec.params["size"] for item in request.session.items if item.nodeid.startswith(PREFIX))
+    sizes = [str(size) for size in worlds.SIZES if size <= largest]
     base = tmp_path_factory.getbasetemp()
     folder = (base if worker_id == "master" else base.parent) / "worlds"
     with filelock.FileLock(f"{folder}.lock"):
         if not folder.exists():
             folder.mkdir()
-            run = run_python("-m", "tests.distributed.worlds", str(folder), OMP_NUM_THREADS="1")
+            run = run_python("-m", "tests.distributed.worlds", str(folder), *sizes, OMP_NUM_THREADS="1")
             (folder / "stderr").write_text(run.stderr)
     return worlds.read_results(folder)
 
 
-@pytest.mark.parametrize(("size", "name"), [pytest.param(*key, id=f"{key[0]}-{key[1]}") for key in worlds.CASES])
+@pytest.mark.parametrize(
+    ("size", "name"),
+    [
+        pytest.param(*key, id=f"{key[0]}-{key[1]}", marks=pytest.mark.nightly if key[0] == NIGHTLY else ())
+        for key in worlds.CASES
+    ],
+)
 def test_case(size, name, results):
     assert results[size, name] is None, results[size, name]

@@ -58,7 +58,7 @@ class Place:
 
 
 # Cases in which a process ends, after all others of their world, and its rank.
-ENDING = {"errors.a_process_dies": 3}
+ENDING = {"errors.a_process_dies": 2}
 Case = Callable[[Place], None]
 CASES: dict[tuple[int, str], Case] = {}
 

@@ -8,6 +8,12 @@ from torch.export import Dim
 
 from tests.every_call import LOSSES, random
 
+# One loss of each family, and one of those without a family, in the short suite.
+SHORT = ("AdaptiveProxyAnchorLoss", "SubCenterArcFaceLoss", "MultiSimilarityLoss", "ProcSimLoss")
+every_loss = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in SHORT else pytest.mark.nightly) for name in LOSSES]
+)
+
 
 def results(function, call, inputs):
     """The loss, with the gradients of what it differentiates and of its parameters."""
@@ -24,8 +30,11 @@ def first_rows(inputs, B):
     return {name: torch.cat([value, value])[:B] for name, value in inputs.items()}
 
 
-@pytest.mark.parametrize(("training", "dynamic"), [(True, False), (True, True), (False, False)])
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(
+    ("training", "dynamic"),
+    [(True, True), *(pytest.param(mode, False, marks=pytest.mark.nightly) for mode in (True, False))],
+)
+@every_loss
 def test_compiled(name, training, dynamic):
     torch._dynamo.reset()
     torch.manual_seed(0)
@@ -41,7 +50,7 @@ def test_compiled(name, training, dynamic):
     assert_same_buffers(compiled_module, eager)
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@every_loss
 def test_compiled_with_weights(name):
     call = LOSSES[name]
     if name == "ProcSimLoss":
@@ -55,9 +64,14 @@ def test_compiled_with_weights(name):
     torch.testing.assert_close(compiled(**inputs), module(**inputs))
 
 
-@pytest.mark.parametrize("strict", [True, False])
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(
+    ("training", "strict"),
+    [
+        (True, True),
+        *(pytest.param(*modes, marks=pytest.mark.nightly) for modes in ((False, True), (True, False), (False, False))),
+    ],
+)
+@every_loss
 def test_exported(name, training, strict):
     """For batches of one size; traced by PyTorch's compiler (``strict``), also for batches of any size."""
     if strict and torch.__version__.startswith("2.6."):

@@ -118,9 +118,9 @@ def test_a_mask_of_weights_is_the_batch_without_the_others(name, m):
     assert not first[0][~keep].any()
 
 
-@pytest.mark.parametrize("backend", CPU_BACKENDS)
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("reduction", ["mean", "none"])
+# The variants of a loss share their code up to the settings of its op.
+@pytest.mark.parametrize("name", ["ms-mined", "contrastive", "memory-authors"])
+@pytest.mark.parametrize(("reduction", "backend"), [("mean", "native"), ("mean", "eager"), ("none", "native")])
 @pytest.mark.parametrize("situation", ["empty batch", "one sample", "all rejected", "no labels", "empty bank"])
 def test_no_pairs_give_a_connected_zero(name, reduction, situation, backend):
     B = {"empty batch": 0, "one sample": 1}.get(situation, 6)

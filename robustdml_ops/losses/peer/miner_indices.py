@@ -40,9 +40,9 @@ def check_indices(indices_tuple: object, n: int, m: int) -> list[Tensor]:
 def miner_weights(
     indices_tuple: object, n: int, like: Tensor, anchors_only: bool = False, shards: OneProcess = ONE_PROCESS
 ) -> Tensor:
-    """How often a miner chose each sample, by the count of the most frequent one: (n,), type and device of ``like``.
+    """How often a miner chose each sample, divided by the largest count: (n,), type and device of ``like``.
 
-    Where other processes have listed other pairs, ``shards`` adds up what all have.
+    ``shards`` sums the counts over processes, each of which lists its own pairs.
 
     As pytorch-metric-learning weighs the samples of its losses on proxies; 1 for all where nothing was found. Its
     Proxy-NCA counts a sample as an anchor only.

@@ -1,1 +1,1 @@
-"""Steps over a share of the classes."""
+"""Steps over the classes of the batch and a random sample of the others."""
