@@ -1,15 +1,16 @@
-"""Data, noise, training, evaluation and the command line: what one needs to use the losses on real images.
+"""Train, audit and use embeddings of images whose labels may be wrong.
 
 ==================  ====================================================================================
-`config`, `train`   the settings of a run, and the run; `evaluation` scores what comes out
-`data`, `noise`     images, features, and wrong labels for them
-`settings`          what a person may set of a run: options, ``config.yaml``, and the configuration made of them
-`methods`           the losses that one trains with, each with its settings; `loss_inputs` what they are fed
-`filters`           who is kept out of the loss
-`networks`, `run`   backbones; the parts of a run: its state, checkpoints, log of samples
-`trained`           what a run leaves: the model file, `load_embedder`, embedding and exporting with it
-`reports`           the report of a run
 `commands`, `cli`   the command line
+`settings`          from options and ``config.yaml`` to the configuration of a run; `options` declares settings
+`config`, `train`   the settings of a run, and the run; `evaluation` computes retrieval metrics
+`data`, `noise`     images and features with their labels; labels made wrong at random, for trying things out
+`methods`           the losses with their settings; `loss_inputs` are the arguments of a loss
+`filters`           keep samples of probably wrong labels out of the loss
+`networks`, `run`   backbones; the parts of a run: its state, checkpoints, log of samples
+`trained`           the model file, `load_embedder`, embedding and exporting
+`reports`           the report of a run
+`audit`             finds wrong labels; `audit_report` writes the findings
 ==================  ====================================================================================
 """
 

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from robustdml.audit_report.uses import CONFIDENCE, DROP, TRAINING_USES, WEIGHT
 from robustdml.errors import UsageError
 from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER, FilterOptions
 from robustdml.methods import METHODS, option_groups
 from robustdml.options import Options, OptionSet, option
-from robustdml.review.uses import CONFIDENCE, DROP, TRAINING_USES, WEIGHT
 from robustdml_ops.robust import PRISM
 
 RANDOM, PRINCIPAL = "random", "principal"

@@ -27,8 +27,8 @@ from robustdml.run.checkpoint import FILE_NAME, load_checkpoint, save_checkpoint
 from robustdml.run.run import Run
 from robustdml.run.sample_log import clean_auc
 from robustdml.run.trials import prepare_run
-from robustdml.trained.card import ModelCard
 from robustdml.trained.embedder import TrainedEmbedder
+from robustdml.trained.model_card import ModelCard
 from robustdml.trained.model_file import FILE_NAME as MODEL_FILE
 from robustdml.untouched import below_untouched, untouched_metrics
 from robustdml.world import ALONE, World

@@ -2,7 +2,30 @@ import numpy as np
 import pytest
 
 from robustdml.data import RetrievalData, Split
+from robustdml.methods import METHODS
 from robustdml.noise import with_wrong_labels
+
+# A method of each kind: a robust one, proxies, pairs, confidences.
+_ALWAYS = (
+    "robust",
+    "proxy-anchor",
+    "smooth-proxy-anchor",
+    "adaptive-proxy-anchor",
+    "multi-similarity",
+    "procsim",
+    "bspml",
+)
+
+
+def pytest_collection_modifyitems(items):
+    """Tests of every method run on some of them by day, and on all at night."""
+    for item in items:
+        method = getattr(item, "callspec", None) and item.callspec.params.get("method")
+        if method in METHODS and method not in _ALWAYS and item.originalname in _OF_EVERY_METHOD:
+            item.add_marker(pytest.mark.nightly)
+
+
+_OF_EVERY_METHOD = ("test_learns", "test_bfloat16_is_close", "test_every_method_comes_back_from_its_file_as_it_was")
 
 
 @pytest.fixture(autouse=True)

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from robustdml.audit_report.clean import clean_labels
+from robustdml.audit_report.confusion_matrix import confused_classes, render_matrix
+from robustdml.audit_report.findings import Finding, read_findings
 from robustdml.cli import main
 from robustdml.errors import UsageError
-from robustdml.review.clean import clean_labels
-from robustdml.review.confusion_matrix import confused_classes, render_matrix
-from robustdml.review.findings import Finding, read_findings
 
 HOSTILE = '<img src=x onerror=alert(1)>"&'
 
@@ -128,7 +128,7 @@ def test_features_from_end_to_end(features, tmp_path, capsys):
 
 
 def test_runs_judge_together_and_an_interrupted_audit_goes_on(features, tmp_path, monkeypatch):
-    from robustdml.review import learning
+    from robustdml.audit_report import learning
 
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert audit(features, whole, "--epochs", "1", "--runs", "2") == 0

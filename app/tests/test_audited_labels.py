@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+from robustdml.audit_report.findings import Finding, read_findings, write_findings
 from robustdml.cli import main
 from robustdml.config import TrainingConfig
 from robustdml.data import load_data
@@ -16,7 +17,6 @@ from robustdml.errors import UsageError
 from robustdml.filters.filter import Judged
 from robustdml.networks.preparation import prepare
 from robustdml.noise import with_wrong_labels
-from robustdml.review.findings import Finding, read_findings, write_findings
 from robustdml.run.run import Run
 from robustdml.train import train
 

@@ -167,6 +167,7 @@ def test_the_weights_are_those_of_imagenet_and_the_normalisation_is_theirs():
     assert logits.argmax(1).tolist() == [698, 985]
 
 
+@pytest.mark.nightly
 def test_finetuning_trains_all_of_it_and_resumes_bit_for_bit(photos, tmp_path):
     data = load_data("photos", image_size=SIZE)
     config = replace(FAST, finetune=True, epochs=2)
@@ -267,6 +268,7 @@ def test_timm_by_name_with_a_file_of_weights(photos, timm, weights):
     assert main([*command, "--finetune", "--backbone-weights", str(weights)]) == 0
 
 
+@pytest.mark.nightly
 def test_timm_with_weights_that_lie_on_this_machine(timm, weights, tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"its weights \(timm/plain.tag\) are not on this machine.*Fetch them once"):
         load_backbone("timm:plain", 3, 40)
@@ -339,6 +341,7 @@ def test_crops_are_rectangles_of_the_image_and_half_are_flipped():
     torch.testing.assert_close(crops[:, 0], crops[:, 0, :1].expand(-1, 64, -1))
 
 
+@pytest.mark.nightly
 def test_crops_are_the_same_under_autocast():
     images = torch.rand(3, 3, 40, 30)
     torch.manual_seed(1)
@@ -358,6 +361,7 @@ def test_crops_are_for_training_alone():
     torch.testing.assert_close(still(images), expected)
 
 
+@pytest.mark.nightly
 def test_own_backbones(tmp_path, monkeypatch):
     (tmp_path / "own_backbones.py").write_text(
         "from torch import nn\n"

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from robustdml import plain_files
+from robustdml.audit_report.samples import read_samples
 from robustdml.cli import main
 from robustdml.data.features import load_features
 from robustdml.errors import UsageError
 from robustdml.plain_files import read_json, read_npz, read_plain
-from robustdml.review.samples import read_samples
 from robustdml.trained.embedder import load_embedder
 
 

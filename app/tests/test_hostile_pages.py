@@ -11,9 +11,9 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from robustdml.audit_report.findings import Finding, read_findings, write_findings
 from robustdml.cli import main
 from robustdml.reports.html import policy
-from robustdml.review.findings import Finding, read_findings, write_findings
 
 # Each would leave an element that calls itself stranger, or have a script rename the page.
 NAMES = (

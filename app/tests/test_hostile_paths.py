@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from robustdml.audit_report.findings import Finding, read_findings, write_findings
+from robustdml.audit_report.samples import read_samples
 from robustdml.cli import main
 from robustdml.data import load_data
 from robustdml.data.folders import files_by_class
 from robustdml.data.images import decode
 from robustdml.errors import UsageError, expanded
-from robustdml.review.findings import Finding, read_findings, write_findings
-from robustdml.review.samples import read_samples
 from robustdml.trained.embedder import load_embedder
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="names and pipes of Linux")

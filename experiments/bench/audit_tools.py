@@ -16,9 +16,9 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from robustdml.audit import LabelAuditor
 from robustdml.audit.features import principal_rows
+from robustdml.audit_report.learning import learn_embeddings
+from robustdml.audit_report.samples import AuditSamples
 from robustdml.config import TrainingConfig
-from robustdml.review.learning import learn_embeddings
-from robustdml.review.samples import AuditSamples
 
 FOLDS = 5
 NEIGHBOURS = 20

@@ -15,15 +15,15 @@ import numpy as np
 import torch
 
 from robustdml.audit import LabelAuditor
+from robustdml.audit_report.findings import findings_of, write_findings
+from robustdml.audit_report.learning import learn_embeddings
+from robustdml.audit_report.samples import AuditSamples
 from robustdml.config import TrainingConfig
 from robustdml.data import load_data
 from robustdml.errors import UsageError
 from robustdml.methods import METHODS
 from robustdml.networks.preparation import Prepared, prepare
 from robustdml.noise import with_wrong_labels
-from robustdml.review.findings import findings_of, write_findings
-from robustdml.review.learning import learn_embeddings
-from robustdml.review.samples import AuditSamples
 from robustdml.train import train
 
 NOISES = ("none", "symmetric:0.5", "semantic:0.5", "symmetric:0.2", "small-cluster:0.5", "long-tailed:0.5",

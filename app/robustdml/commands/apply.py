@@ -10,6 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from robustdml.audit_report.clean import Kept, clean_labels, read_decisions
+from robustdml.audit_report.findings import read_findings
+from robustdml.audit_report.uses import CONFIDENCE, DROP, USES
 from robustdml.cache import write_text, write_whole
 from robustdml.command_line import path
 from robustdml.commands.audit import STATE
@@ -18,9 +21,6 @@ from robustdml.data.images import SUFFIXES, few
 from robustdml.errors import UsageError
 from robustdml.locks import sole_use
 from robustdml.plain_files import read_json, read_npz
-from robustdml.review.clean import Kept, clean_labels, read_decisions
-from robustdml.review.findings import read_findings
-from robustdml.review.uses import CONFIDENCE, DROP, USES
 
 # Bytes of a name, on nearly all disks.
 LONGEST_NAME = 255

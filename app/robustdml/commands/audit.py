@@ -13,6 +13,10 @@ from rich.table import Table
 
 from robustdml.audit import LabelAuditor
 from robustdml.audit.verdicts import FEWEST_SAMPLES
+from robustdml.audit_report.findings import findings_of, write_findings
+from robustdml.audit_report.learning import learn_embeddings
+from robustdml.audit_report.page import render_page
+from robustdml.audit_report.samples import EXPECTED, AuditSamples, decode_images, read_samples
 from robustdml.cache import NAMES, write_text, write_whole
 from robustdml.command_line import path
 from robustdml.config import TrainingConfig
@@ -23,10 +27,6 @@ from robustdml.locks import sole_use
 from robustdml.networks.backbones.choice import default_image_size
 from robustdml.plain_files import read_json
 from robustdml.progress import OnProgress, progress_bar
-from robustdml.review.findings import findings_of, write_findings
-from robustdml.review.learning import learn_embeddings
-from robustdml.review.page import render_page
-from robustdml.review.samples import EXPECTED, AuditSamples, decode_images, read_samples
 
 LABELS, PAGE, FEATURES, STATE = "labels.csv", "audit.html", "features.npz", "audit.json"
 DEFAULTS = TrainingConfig()

@@ -11,7 +11,7 @@ from robustdml.options import Options, option
 class DataSettings(Options):
     """Data."""
 
-    data: str = option("glyphs", expected_data)
+    data: str = option("glyphs", expected_data, heading="data")
     noise: str = option(
         "none",
         lambda: (
@@ -30,7 +30,7 @@ class DataSettings(Options):
 class PlaceSettings(Options):
     """Where it runs, and what it writes."""
 
-    device: str = option("auto", "auto, cpu, cuda, …")
+    device: str = option("auto", "auto, cpu, cuda, …", heading="where")
     logger: str = option(
         "none", "tensorboard: also write event files to OUT/tensorboard", choices=("none", "tensorboard")
     )

@@ -8,14 +8,14 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from robustdml.audit_report.clean import clean_labels
+from robustdml.audit_report.findings import Finding, read_findings
+from robustdml.audit_report.uses import CORRECT, WEIGHT
 from robustdml.config import TrainingConfig
 from robustdml.data import Rows, Split
 from robustdml.data.images import few
 from robustdml.errors import UsageError, expanded
 from robustdml.networks.preparation import Prepared
-from robustdml.review.clean import clean_labels
-from robustdml.review.findings import Finding, read_findings
-from robustdml.review.uses import CORRECT, WEIGHT
 
 
 def use_audit(config: TrainingConfig, prepared: Prepared) -> tuple[Prepared, dict[str, Any]]:

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from robustdml.audit_report.uses import CORRECT
 from robustdml.config import TrainingConfig
 from robustdml.data.settings import DataSettings, PlaceSettings
 from robustdml.errors import UnknownNameError, UsageError
 from robustdml.filters.options import FILTERS, KINDS, NO_FILTER, FilterOptions
 from robustdml.methods import METHODS, option_groups
 from robustdml.options import Group, Options, OptionSet, Setting
-from robustdml.review.uses import CORRECT
 
 DEFAULTS = TrainingConfig()
 CONFIG_FIELDS = tuple(setting.name for setting in TrainingConfig.settings())

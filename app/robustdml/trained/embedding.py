@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from robustdml.data.images import decode, few
 from robustdml.errors import UsageError
 from robustdml.progress import OnProgress, silent
-from robustdml.trained.card import ModelCard
 from robustdml.trained.embedder import BATCH_SIZE, TrainedEmbedder
+from robustdml.trained.model_card import ModelCard
 from robustdml.trained.samples import Samples
 
 

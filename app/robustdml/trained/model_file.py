@@ -8,7 +8,7 @@ from torch import Tensor
 from robustdml.cache import write_whole
 from robustdml.errors import UsageError
 from robustdml.plain_files import read_plain
-from robustdml.trained.card import ModelCard
+from robustdml.trained.model_card import ModelCard
 
 FILE_NAME = "model.pt"
 KIND = "robustdml_ops model"

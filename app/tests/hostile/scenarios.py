@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from robustdml.review.findings import Finding, write_findings
+from robustdml.audit_report.findings import Finding, write_findings
 
 ROBUSTDML = ("robustdml_ops",)  # A module, as after ``python -m``.
 

@@ -14,13 +14,13 @@ from PIL import Image
 
 from robustdml.audit import LabelAuditor
 from robustdml.audit.verdicts import FEWEST_SAMPLES, NO_CLASS, RIGHT
+from robustdml.audit_report.confusion_matrix import render_matrix
+from robustdml.audit_report.findings import Finding
+from robustdml.audit_report.page_script import SCRIPT, STYLE
+from robustdml.audit_report.samples import AuditSamples
 from robustdml.data.images import MODES, to_square
 from robustdml.progress import OnProgress
 from robustdml.reports.html import in_browser, policy
-from robustdml.review.confusion_matrix import render_matrix
-from robustdml.review.findings import Finding
-from robustdml.review.page_script import SCRIPT, STYLE
-from robustdml.review.samples import AuditSamples
 
 THUMBNAIL = 72
 # Samples beside a suspect that show what a class looks like.

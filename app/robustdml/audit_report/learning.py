@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from robustdml.audit_report.samples import AuditSamples
 from robustdml.cache import read_array, write_whole
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, Split
 from robustdml.networks.models import apply_in_batches
 from robustdml.networks.preparation import prepare, resolve_device
 from robustdml.progress import OnProgress
-from robustdml.review.samples import AuditSamples
 from robustdml.run.checkpoint import FILE_NAME as CHECKPOINT
 from robustdml.train import train
 

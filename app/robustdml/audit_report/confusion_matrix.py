@@ -3,7 +3,7 @@
 from collections import Counter
 from html import escape
 
-from robustdml.review.findings import Finding
+from robustdml.audit_report.findings import Finding
 
 MOST_CLASSES = 40
 
