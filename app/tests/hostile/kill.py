@@ -51,7 +51,7 @@ def start_again(folder: Path, arguments: Sequence[str]) -> int:
     source = Path(__file__).with_name("at_call.c")
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
     # One thread: of a process with several only one would be forked.
-    changes = {"LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    changes = {"LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'app'}"}
     again = [sys.executable, "-m", "app.tests.hostile.kill", *arguments]
     return subprocess.run(again, env=os.environ | changes, check=False).returncode
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from robustdml.audit_report.findings import Finding, write_findings
 
-ROBUSTDML = ("robustdml_ops",)  # A module, as after ``python -m``.
+ROBUSTDML = ("robustdml",)  # A module, as after ``python -m``.
 
 
 @dataclass(frozen=True)
