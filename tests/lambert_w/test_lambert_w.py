@@ -11,6 +11,7 @@ from scipy.special import lambertw as scipy_lambertw
 from python_ref import procsim
 from robustdml_ops.ops import confidence, lambertw, otsu_threshold, superloss
 from robustdml_ops.ops.lambert_w.autograd import confidence_op, lambertw_op, superloss_op
+from tests.lambert_w import lambert_w_against_eager
 
 CPU_BACKENDS = ("native", "eager")
 DTYPES = [torch.float64, torch.float32]
@@ -28,6 +29,11 @@ def test_against_scipy(dtype, backend):
     ours = lambertw(x, backend=backend)
     assert ours.dtype == dtype
     torch.testing.assert_close(ours.double(), theirs, rtol=max(4 * torch.finfo(dtype).eps, 1e-13), atol=0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_native_kernels_against_eager(device, dtype):
+    lambert_w_against_eager.compare("native", dtype, device)
 
 
 @pytest.mark.parametrize("backend", CPU_BACKENDS)

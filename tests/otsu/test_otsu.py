@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from python_ref import otsu_threshold as reference
 from robustdml_ops.ops import confidence, otsu_confidence, otsu_threshold
 from robustdml_ops.ops.otsu import otsu_op
+from tests.otsu import otsu_against_eager
 from tests.otsu.otsu_oracle import check
 
 CPU_BACKENDS = ("native", "eager")
@@ -77,6 +78,11 @@ def test_backends_agree_in_every_bit(n):
     losses = torch.randn(1 if n > 20_000 else 3, n, generator=torch.Generator().manual_seed(n))
     losses[0, 0] = torch.nan
     assert same(*(otsu_threshold(losses, backend=backend) for backend in CPU_BACKENDS))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_native_kernels_against_eager(device, dtype):
+    otsu_against_eager.compare("native", dtype, device, (1, 2, 5, 64, 257, 1024, 4096, 8192, 20_000))
 
 
 @pytest.mark.parametrize("backend", CPU_BACKENDS)

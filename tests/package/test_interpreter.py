@@ -11,7 +11,7 @@ from robustdml_ops.backends.choice import choose
 from robustdml_ops.ops.anchor.sweep import BACKENDS
 from tests.subprocesses import ROOT, run_python
 
-ROOMS = ["anchor", "classes", "fuzz", "optim", "pairs", "robust", "rows", "similarity"]
+ROOMS = ["anchor", "classes", "fuzz", "lambert_w otsu vmf", "optim", "pairs", "robust", "rows", "similarity"]
 
 
 def interpreter_refusal() -> str | None:
@@ -31,9 +31,9 @@ def interpreter_refusal() -> str | None:
 
 @pytest.mark.skipif(interpreter_refusal() is not None, reason=str(interpreter_refusal()))
 @pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("room", ROOMS)
-def test_in_the_interpreter(room, few):
-    files = [str(file) for file in sorted((ROOT / "tests" / room).glob("test_*_triton.py"))]
+@pytest.mark.parametrize("rooms", ROOMS)
+def test_in_the_interpreter(rooms, few):
+    files = [str(file) for room in rooms.split() for file in sorted((ROOT / "tests" / room).glob("test_*_triton.py"))]
     chosen = ["--first-cases"] if few else []
     run = run_python("-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", *chosen, *files, TRITON_INTERPRET="1")
     assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-2000:]
