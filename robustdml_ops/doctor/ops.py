@@ -20,67 +20,67 @@ _MOST = 2000 * torch.finfo(torch.float32).eps
 _REDUCED = 2.0**-6  # with TF32 operands
 
 
-def _with_gradients(value: Callable[..., Tensor], *inputs: Tensor) -> Results:
-    leaves = [tensor.clone().requires_grad_() for tensor in inputs]
+def _with_gradients(value: Callable[..., Tensor], *tensors: Tensor) -> Results:
+    leaves = [tensor.clone().requires_grad_() for tensor in tensors]
     result = value(*leaves)
     return (result.detach(), *torch.autograd.grad(result, leaves))
 
 
-def _anchor(given: "Given", backend: str) -> Results:
-    bias, scale = given.X.new_full((B,), 3.2), given.X.new_full((), 1.0)
-    sets, biases = ops.LabelSets.of(given.labels), ops.AnchorBiases(bias, bias)
+def _anchor(inputs: "Inputs", backend: str) -> Results:
+    bias, scale = inputs.X.new_full((B,), 3.2), inputs.X.new_full((), 1.0)
+    sets, biases = ops.LabelSets.of(inputs.labels), ops.AnchorBiases(bias, bias)
     return _with_gradients(
         lambda X, P: ops.anchor_loss(X, P, sets, biases, scale, scale / C, alpha=32.0, backend=backend),
-        given.X,
-        given.P,
+        inputs.X,
+        inputs.P,
     )
 
 
-def _classes(given: "Given", backend: str) -> Results:
+def _classes(inputs: "Inputs", backend: str) -> Results:
     def value(X: Tensor, P: Tensor) -> Tensor:
-        lse, target = ops.class_lse(X, P, given.labels, scale=8.0, backend=backend)
+        lse, target = ops.class_lse(X, P, inputs.labels, scale=8.0, backend=backend)
         return (lse - target).mean()
 
-    return _with_gradients(value, given.X, given.P)
+    return _with_gradients(value, inputs.X, inputs.P)
 
 
-def _pairs(given: "Given", backend: str) -> Results:
+def _pairs(inputs: "Inputs", backend: str) -> Results:
     def value(X: Tensor) -> Tensor:
-        sums = ops.pair_lse(X, given.labels % 7, alpha=2.0, beta=50.0, base=0.5, epsilon=0.1, backend=backend)
+        sums = ops.pair_lse(X, inputs.labels % 7, alpha=2.0, beta=50.0, base=0.5, epsilon=0.1, backend=backend)
         return (sums.positive + sums.negative).sum()
 
-    return _with_gradients(value, given.X)
+    return _with_gradients(value, inputs.X)
 
 
-def _hinges(given: "Given", backend: str) -> Results:
+def _hinges(inputs: "Inputs", backend: str) -> Results:
     def value(X: Tensor) -> Tensor:
-        sums = ops.pair_hinge(X, given.labels % 7, positive_margin=0.9, negative_margin=0.1, backend=backend)
+        sums = ops.pair_hinge(X, inputs.labels % 7, positive_margin=0.9, negative_margin=0.1, backend=backend)
         return (sums.positive + sums.negative).sum()
 
-    return _with_gradients(value, given.X)
+    return _with_gradients(value, inputs.X)
 
 
-def _similarity(given: "Given", backend: str) -> Results:
-    return _with_gradients(lambda X, P: ops.similarity(X, P, backend=backend).square().sum(), given.X, given.P)
+def _similarity(inputs: "Inputs", backend: str) -> Results:
+    return _with_gradients(lambda X, P: ops.similarity(X, P, backend=backend).square().sum(), inputs.X, inputs.P)
 
 
-def _nearest(given: "Given", backend: str) -> Results:
-    return (ops.nearest(given.X, given.P, 10, backend=backend).values,)
+def _nearest(inputs: "Inputs", backend: str) -> Results:
+    return (ops.nearest(inputs.X, inputs.P, 10, backend=backend).values,)
 
 
-def _otsu_confidence(given: "Given", backend: str) -> Results:
-    found, _ = ops.otsu_confidence(given.values, 0.5, backend=backend)
+def _otsu_confidence(inputs: "Inputs", backend: str) -> Results:
+    found, _ = ops.otsu_confidence(inputs.values, 0.5, backend=backend)
     return (found,)
 
 
-def _of_kappa(function: Callable[..., Tensor], first: float) -> Callable[["Given", str], Results]:
-    return lambda given, backend: _with_gradients(
-        lambda kappa: function(first, kappa, backend=backend).sum(), 1 + 40 * given.values
+def _of_kappa(function: Callable[..., Tensor], first: float) -> Callable[["Inputs", str], Results]:
+    return lambda inputs, backend: _with_gradients(
+        lambda kappa: function(first, kappa, backend=backend).sum(), 1 + 40 * inputs.values
     )
 
 
-class Given:
-    """Inputs of all ops: the same numbers in every type and on every device."""
+class Inputs:
+    """The arguments of all ops: the same numbers in every type and on every device."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -90,7 +90,7 @@ class Given:
         self.labels = torch.randint(C, (B,), generator=generator).to(device)
 
 
-_Op = Callable[[Given, str], Results]
+_Op = Callable[[Inputs, str], Results]
 # Each room: its backends by name, and its ops.
 ROOMS: dict[str, tuple[Mapping[str, Any], Mapping[str, _Op]]] = {
     "anchor": (anchor.sweep.BACKENDS, {"anchor_loss": _anchor}),
@@ -109,16 +109,16 @@ ROOMS: dict[str, tuple[Mapping[str, Any], Mapping[str, _Op]]] = {
     "otsu": (
         otsu.BACKENDS,
         {
-            "otsu_threshold": lambda given, backend: (ops.otsu_threshold(given.values, backend=backend).threshold,),
+            "otsu_threshold": lambda inputs, backend: (ops.otsu_threshold(inputs.values, backend=backend).threshold,),
             "otsu_confidence": _otsu_confidence,
         },
     ),
     "lambert_w": (
         lambert_w.autograd.BACKENDS,
         {
-            "lambertw": lambda given, backend: (ops.lambertw(given.values, backend=backend),),
-            "confidence": lambda given, backend: (ops.confidence(given.values, 0.5, 0.5, backend=backend),),
-            "superloss": lambda given, backend: (ops.superloss(given.values, 0.5, 0.5, backend=backend),),
+            "lambertw": lambda inputs, backend: (ops.lambertw(inputs.values, backend=backend),),
+            "confidence": lambda inputs, backend: (ops.confidence(inputs.values, 0.5, 0.5, backend=backend),),
+            "superloss": lambda inputs, backend: (ops.superloss(inputs.values, 0.5, 0.5, backend=backend),),
         },
     ),
     # No float64 reference: the draws are random, and a test holds that all backends give the same bits.
@@ -154,7 +154,7 @@ def _room(room: str, device: torch.device) -> Finding:
     names = able(device, table)
     errors: dict[str, dict[str, float | str]] = {name: {} for name in names}
     for op_name, op in ops_of_room.items():
-        exact = op(Given(torch.device("cpu"), torch.float64), "eager")
+        exact = op(Inputs(torch.device("cpu"), torch.float64), "eager")
         for name in names:
             errors[name][op_name] = _error(op, name, device, exact)
     told = f"{names[0]} serves"
@@ -193,10 +193,10 @@ def _way_out(wrong: list[tuple[str, str]]) -> str | None:
     return f"set ROBUSTDML_BACKEND=eager, and report it with this output: {told}"
 
 
-def _error(op: Callable[[Given, str], Results], backend: str, device: torch.device, exact: Results) -> float | str:
+def _error(op: Callable[[Inputs, str], Results], backend: str, device: torch.device, exact: Results) -> float | str:
     """Largest error of the op's results, each relative to its largest value; or the message of its exception."""
     try:
-        found = op(Given(device, torch.float32), backend)
+        found = op(Inputs(device, torch.float32), backend)
     except Exception as error:  # any failure of the backend is the result
         return f"{type(error).__name__}: {error}".splitlines()[0]
     errors = [

@@ -34,9 +34,9 @@ def test_every_room_is_examined_and_exact():
 def test_a_backend_that_is_wrong_is_found(monkeypatch):
     table, ops_of_room = ops.ROOMS["similarity"]
 
-    def wrong(given, backend):
-        (S,) = ops_of_room["nearest"](given, backend)
-        return (S * (1 + 1e-3 * (given.X.dtype == torch.float32)),)
+    def wrong(inputs, backend):
+        (S,) = ops_of_room["nearest"](inputs, backend)
+        return (S * (1 + 1e-3 * (inputs.X.dtype == torch.float32)),)
 
     monkeypatch.setitem(ops.ROOMS, "similarity", (table, ops_of_room | {"nearest": wrong}))
     found = next(one for one in ops.served(CPU) if one.name.startswith("similarity"))
@@ -47,10 +47,10 @@ def test_a_backend_that_is_wrong_is_found(monkeypatch):
 def test_a_backend_that_fails_is_told_by_its_error(monkeypatch):
     table, _ = ops.ROOMS["otsu"]
 
-    def fails(given, backend):
-        if given.X.dtype == torch.float32:
+    def fails(inputs, backend):
+        if inputs.X.dtype == torch.float32:
             raise RuntimeError("no such thing\nsecond line")
-        return (given.values,)
+        return (inputs.values,)
 
     monkeypatch.setitem(ops.ROOMS, "otsu", (table, {"otsu_threshold": fails}))
     found = next(one for one in ops.served(CPU) if one.name.startswith("otsu"))

@@ -238,14 +238,14 @@ def _check_order(v: float) -> float:
 
 
 def _check_dim(dim: int) -> float:
-    """Order of the Bessel function that belongs to ``dim``."""
+    """The order D/2 − 1."""
     if isinstance(dim, bool) or not isinstance(dim, (int, numbers.Integral)) or not 2 <= dim <= _LARGEST_ORDER:
         raise ValueError(f"dim must be an integer from 2 to {_LARGEST_ORDER:g}, got {dim}: one value has no direction")
     return int(dim) / 2 - 1
 
 
 def _check_kappa(kappa: object) -> Tensor:
-    """``kappa`` in the type that is computed in."""
+    """``kappa``, checked, in the type of the computation."""
     check_local("kappa", kappa)
     if not isinstance(kappa, Tensor):
         raise TypeError(f"kappa must be a torch.Tensor, not {type(kappa).__name__}: pass torch.tensor({kappa})")

@@ -1,7 +1,4 @@
-"""The one way of the von Mises–Fisher functions through autograd; compiled graphs hold ``robustdml_ops::vmf``.
-
-And the one way of the fit, which has no gradient: there they hold ``robustdml_ops::vmf_fit``.
-"""
+"""The von Mises–Fisher functions and the fit on a chosen backend, with autograd and the ops of compiled graphs."""
 
 from typing import Any
 
@@ -21,14 +18,14 @@ BACKENDS: dict[str, VmfBackend] = {"native": NativeVmf(), "triton": TritonVmf(),
 
 
 def evaluate(function: str, order: float, kappa: Tensor, backend: str | None) -> Tensor:
-    """``function`` of ``order`` at ``kappa``, see :class:`VmfBackend`. Not differentiable."""
+    """``function`` of ``order`` at ``kappa``, by a name in the table of ``problem.py``. Not differentiable."""
     if in_registry(kappa):
         return vmf_op(kappa, function, order, backend or "auto")  # type: ignore[no-any-return]
     return choose(BACKENDS, backend, kappa.device, kappa.dtype).evaluate_vmf(function, order, kappa)
 
 
 def vmf(function: str, order: float, kappa: Tensor, backend: str | None) -> Tensor:
-    """As :func:`evaluate`, differentiable: twice, and "ratio" once."""
+    """:func:`evaluate`, differentiable twice, and "ratio" once."""
     if not in_eager_mode(kappa) or (torch.is_grad_enabled() and kappa.requires_grad):
         value: Tensor = apply_function(Vmf, kappa, function, order, backend or "auto")
         return value
@@ -36,7 +33,7 @@ def vmf(function: str, order: float, kappa: Tensor, backend: str | None) -> Tens
 
 
 class Vmf(torch.autograd.Function):
-    """One function of :class:`VmfBackend`."""
+    """One function of κ, whose derivative is made of others."""
 
     @staticmethod
     def forward(kappa: Tensor, function: str, order: float, backend: str) -> Tensor:
@@ -51,7 +48,7 @@ class Vmf(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        """The derivative of a function is made of others, so a second derivative comes with it."""
+        """Upstream times the derivative, itself differentiable."""
         (kappa,) = ctx.saved_tensors
         function, order, backend = ctx.settings
         if function == "ratio_derivative":
@@ -69,7 +66,7 @@ class Vmf(torch.autograd.Function):
 
 @registered_op("robustdml_ops::vmf")
 def vmf_op(kappa: Tensor, function: str, order: float, backend: str) -> Tensor:
-    """See :func:`evaluate`."""
+    """:func:`evaluate` in compiled graphs."""
     return evaluate(function, order, kappa, backend)
 
 
@@ -79,7 +76,7 @@ def _(kappa: Tensor, function: str, order: float, backend: str) -> Tensor:
 
 
 def fit(problem: FitProblem, backend: str | None) -> Fitted:
-    """The distribution of every class, see :class:`VmfBackend`."""
+    """The distribution of every class. Not differentiable."""
     if in_registry(problem.sums):
         settings = (problem.dim, problem.estimator, problem.bias_correction, backend or "auto")
         return Fitted(*vmf_fit_op(problem.sums, problem.counts, problem.classes, *settings))
@@ -96,9 +93,9 @@ def vmf_fit_op(
     bias_correction: str,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """See :func:`fit`."""
+    """:func:`fit` in compiled graphs."""
     kappa, log_peak, norm = fit(FitProblem(sums, counts, classes, dim, estimator, bias_correction), backend)
-    # Memory of its own for each: no registered op may return two rows of one buffer.
+    # A registered op may not return two views of one buffer.
     return kappa.clone(), log_peak.clone(), norm
 
 

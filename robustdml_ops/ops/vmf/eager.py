@@ -10,21 +10,21 @@ from torch import Tensor
 from robustdml_ops.ops.vmf.order import VmfOrder, log_debye_coefficients, vmf_order
 from robustdml_ops.ops.vmf.problem import BANERJEE_ERROR, NEWTON_STEPS, FitProblem, Fitted, VmfBackend
 
-_TOGETHER = 65_536  # classes that are fitted at a time
+_TOGETHER = 65_536  # classes to fit at a time
 
 
 class EagerVmf(VmfBackend):
     """On every device, without a compiler."""
 
     def evaluate_vmf(self, function: str, v: float, kappa: Tensor) -> Tensor:
-        """As :meth:`VmfBackend.evaluate_vmf`."""
+        """One function of every κ."""
         order = vmf_order(v, kappa.dtype)
         finite = kappa.clamp(max=torch.finfo(kappa.dtype).max)
         small = finite < order.series_below
         by_series, by_debye = _FUNCTIONS[function]
         value = torch.where(
             small,
-            # In float64: without fused multiply-adds two dozen terms lose more than float32 has to spare.
+            # In float64: without fused multiply-adds, two dozen float32 terms would lose too many digits.
             by_series(finite.double().clamp(max=order.series_below), order).to(kappa.dtype),
             by_debye(finite.clamp(min=order.series_below), order),
         )
@@ -33,12 +33,12 @@ class EagerVmf(VmfBackend):
         return torch.where(kappa >= 0, value, torch.nan)
 
     def fit(self, problem: FitProblem) -> Fitted:
-        """As :meth:`VmfBackend.fit`; of many classes in parts, whose intermediate results are small."""
+        """κ of every class, at most 65,536 classes at a time to bound the intermediate results."""
         if problem.number > _TOGETHER:
             device, classes = problem.sums.device, problem.classes
             classes = torch.arange(problem.number, device=device) if classes is None else classes
-            parts = [self.fit(replace(problem, classes=some)) for some in torch.split(classes, _TOGETHER)]
-            return Fitted(*map(torch.cat, zip(*parts, strict=True)))
+            slices = [self.fit(replace(problem, classes=some)) for some in torch.split(classes, _TOGETHER)]
+            return Fitted(*map(torch.cat, zip(*slices, strict=True)))
         sums, counts, classes = problem.sums, problem.counts, problem.classes
         if classes is not None:
             sums, counts = sums.index_select(0, classes), counts[classes]
@@ -62,7 +62,7 @@ class EagerVmf(VmfBackend):
         if problem.estimator != "newton":
             return start
         kappa = start
-        # Where R̄ is within rounding of 1 the excess is noise; the start is as good as R̄ then.
+        # Where R̄ is within rounding of 1, the excess is noise: stay near the start, which is as exact as R̄.
         least, largest = (1 - BANERJEE_ERROR) * start, (1 + BANERJEE_ERROR) * start
         for _ in range(NEWTON_STEPS):
             excess = self.evaluate_vmf("ratio", problem.order, kappa) - length
@@ -88,7 +88,7 @@ def _debye(r: Tensor, order: VmfOrder, weight: Callable[[int, int], int] = lambd
 
 
 def _power_series(kappa: Tensor, v: float, first: int, last: int) -> Tensor:
-    """₀F₁(; v+1; κ²/4) by its power series; with ``first`` > 1 what multiplies the term before."""
+    """₀F₁(; v+1; κ²/4) from the term ``first`` − 1 on, divided by that term."""
     z = kappa * kappa / 4
     total = torch.ones_like(kappa)
     for n in range(last, first - 1, -1):
@@ -126,7 +126,7 @@ def _series_ratio_derivative(kappa: Tensor, order: VmfOrder) -> Tensor:
 
 
 def _debye_logs(kappa: Tensor, r: Tensor, order: VmfOrder) -> tuple[Tensor, Tensor, Tensor]:
-    """δ = r − v, what stands beside it in g and h, and the series with its constant."""
+    """δ = r − v, the logarithms that g subtracts from it, and the series with its constant."""
     delta = kappa * (kappa / (r + order.v))
     excess = (order.v - order.base) / order.base
     logs = order.v * torch.log1p(delta / (2 * order.base) + excess) + 0.5 * torch.log1p(delta / order.base + excess)

@@ -10,7 +10,7 @@ from robustdml_ops.engine.validation import all_finite, check_local, check_matri
 from robustdml_ops.ops.vmf.autograd import fit
 from robustdml_ops.ops.vmf.problem import BIAS_CORRECTIONS, ESTIMATORS, FitProblem, Fitted
 
-_TINY_SUM = 1e-12  # of unit vectors: what rounding leaves, without a direction
+_TINY_SUM = 1e-12  # a shorter sum of unit vectors is rounding error and has no direction
 
 
 class VonMisesFisher(NamedTuple):
@@ -82,15 +82,7 @@ def fit_vmf(
 
 
 def mean_directions(sums: Tensor, fitted: Fitted) -> Tensor:
-    """Unit rows of ``sums``, of which all have been fitted; zero where a sum is.
-
-    Examples
-    --------
-    >>> sums = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
-    >>> mean_directions(sums, fit_classes(sums, torch.tensor([9, 2])))
-    tensor([[0.6000, 0.8000],
-            [0.0000, 0.0000]])
-    """
+    """Unit rows of ``sums`` (C, D), all of which were fitted; zero where a sum is."""
     dtype, norm = fitted.kappa.dtype, fitted.norm
     return sums.to(dtype) * torch.where(norm < _TINY_SUM, 0, 1 / norm)[:, None].to(dtype)
 
@@ -106,16 +98,7 @@ def fit_classes(
     *,
     backend: str | None = None,
 ) -> Fitted:
-    """As :func:`fit_vmf`, but without the directions, and with the length of the sums and the log-density at μ.
-
-    ``classes`` (n,) int64 names the rows to fit; None: all.
-
-    Examples
-    --------
-    >>> fitted = fit_classes(torch.eye(3) * torch.tensor([8.0, 5.0, 0.0]), torch.tensor([10, 10, 10]))
-    >>> fitted.norm, fitted.kappa.diff() < 0
-    (tensor([8., 5., 0.], dtype=torch.float64), tensor([True, True]))
-    """
+    """κ, log-density at μ and length of the sum of the rows ``classes`` (n,) int64, or of all; checks the arguments."""
     check_matrix("sums", sums)
     C, D = sums.shape
     check_local("counts", counts)
@@ -141,7 +124,7 @@ def fit_classes(
 
 
 def _check_values(norm: Tensor, counts: Tensor, classes: Tensor | None) -> None:
-    """What the CPU can look at without a stall; NaN and inf show in the norms, which costs no pass over the sums."""
+    """On the CPU, raise on NaN or inf in a sum, which its norm shows, and on a negative count."""
     if norm.device.type != "cpu" or has_no_values(norm):
         return
     if not all_finite(norm):

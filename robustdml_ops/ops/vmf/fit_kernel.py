@@ -1,10 +1,14 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""The von Mises–Fisher distributions that fit classes, in one launch; ``docs/numerics.md`` derives the estimators."""
+"""The fit of every class in one launch; ``docs/numerics.md`` derives the estimators."""
 
 import triton
 import triton.language as tl
 
+from robustdml_ops.ops.vmf import problem
 from robustdml_ops.ops.vmf.kernels import function_of
+
+BANERJEE_ERROR = tl.constexpr(problem.BANERJEE_ERROR)
+NEWTON_STEPS = tl.constexpr(problem.NEWTON_STEPS)
 
 
 @triton.jit
@@ -16,7 +20,7 @@ def start_of(
     ESTIMATOR: tl.constexpr,
     CORRECTION: tl.constexpr,
 ):
-    """Mean length R̄, corrected, and κ of it by a quotient. Comparisons are put so that NaN stays."""
+    """Corrected mean length R̄ and the first estimate of κ; comparisons are such that NaN stays NaN."""
     tiny = tl.full((), 2.2250738585072014e-308, tl.float64)
     largest = tl.full((), LARGEST, tl.float64)
     mean = norm / tl.where(n > 1.0, n, 1.0)
@@ -39,31 +43,18 @@ def start_of(
 def vmf_fit(
     sums,  # (C, D) float32 or float64, contiguous, in: of unit vectors
     counts,  # (C,) int64 or float64, in
-    classes,  # (count,) int64, in: rows that are fitted; None: the first ones
+    classes,  # (count,) int64, in: rows to fit; None: the first ones
     kappa,  # (count,) as sums, out
     log_peak,  # (count,) as sums, out
     norm,  # (count,) float64, out
     count,  # classes to fit, in
     D,  # columns of the sums, in
     DIM: tl.constexpr,  # of the sphere
-    LARGEST: tl.constexpr,  # what R̄² counts as at most
+    LARGEST: tl.constexpr,  # upper bound of R̄²
     ESTIMATOR: tl.constexpr,
     CORRECTION: tl.constexpr,
-    NEWTON_STEPS: tl.constexpr,
-    BANERJEE_ERROR: tl.constexpr,
-    V: tl.constexpr,  # this and the next two: of the order, for either type
-    BASE: tl.constexpr,
-    LOG_SCALE: tl.constexpr,
-    CONSTANT: tl.constexpr,  # this and the next four: of the type of the sums
-    SERIES_BELOW: tl.constexpr,
-    DEBYE: tl.constexpr,
-    DEBYE_TERMS: tl.constexpr,
-    SERIES_TERMS: tl.constexpr,
-    CONSTANT_64: tl.constexpr,  # the same five of float64, in which κ is computed
-    SERIES_BELOW_64: tl.constexpr,
-    DEBYE_64: tl.constexpr,
-    DEBYE_TERMS_64: tl.constexpr,
-    SERIES_TERMS_64: tl.constexpr,
+    ORDER: tl.constexpr,  # VmfOrder of the type of the sums
+    ORDER_64: tl.constexpr,  # that of float64, in which κ is computed
     BLOCK_R: tl.constexpr,  # classes a program
     BLOCK_D: tl.constexpr,  # columns a step
 ):
@@ -84,20 +75,13 @@ def vmf_fit(
     n = tl.load(counts + rows, mask=inside, other=0).to(tl.float64)
     length, k = start_of(length_of_sum, n, DIM, LARGEST, ESTIMATOR, CORRECTION)
     if ESTIMATOR == "newton":
-        # Where R̄ is within rounding of 1 the excess is noise; the start is as good as R̄ then.
+        # Where R̄ is within rounding of 1, ratio − length is noise: stay near the start, which is as exact as R̄.
         least, most = (1.0 - BANERJEE_ERROR) * k, (1.0 + BANERJEE_ERROR) * k
         for _ in range(NEWTON_STEPS):
-            ratio = function_of(
-                k, "ratio",
-                V, BASE, CONSTANT_64, LOG_SCALE, SERIES_BELOW_64, DEBYE_64, DEBYE_TERMS_64, SERIES_TERMS_64,
-            )  # fmt: skip
-            slope = function_of(
-                k, "ratio_derivative",
-                V, BASE, CONSTANT_64, LOG_SCALE, SERIES_BELOW_64, DEBYE_64, DEBYE_TERMS_64, SERIES_TERMS_64,
-            )  # fmt: skip
+            ratio = function_of(k, "ratio", ORDER_64)
+            slope = function_of(k, "ratio_derivative", ORDER_64)
             next_k = k - (ratio - length) / slope
             k = tl.where(next_k < least, least, tl.where(next_k > most, most, next_k))
     found = tl.where(n > 1.0, k, 0.0).to(kappa.dtype.element_ty)
-    peak = function_of(found, "peak", V, BASE, CONSTANT, LOG_SCALE, SERIES_BELOW, DEBYE, DEBYE_TERMS, SERIES_TERMS)
     tl.store(kappa + places, found, mask=inside)
-    tl.store(log_peak + places, peak, mask=inside)
+    tl.store(log_peak + places, function_of(found, "peak", ORDER), mask=inside)

@@ -5,6 +5,9 @@ import triton
 import triton.language as tl
 
 from robustdml_ops.backends.triton_math import divide, log_normal
+from robustdml_ops.ops.vmf.order import log_debye_coefficients
+
+DEBYE = tl.constexpr(tuple(float(c) for row in log_debye_coefficients() for c in row))  # c_kj, row after row
 
 
 @triton.jit
@@ -24,7 +27,7 @@ def power_series(
     FIRST: tl.constexpr,
     LAST: tl.constexpr,
 ):
-    """₀F₁(; V+1; z); with FIRST > 1 what multiplies the term before."""
+    """₀F₁(; V+1; z) from the term FIRST − 1 on, divided by that term."""
     total = tl.full(z.shape, 1.0, z.dtype)
     for i in tl.static_range(LAST - FIRST + 1):
         total = 1.0 + z * tl.full((), 1 / ((LAST - i) * (V + LAST - i)), z.dtype) * total
@@ -32,23 +35,22 @@ def power_series(
 
 
 @triton.constexpr_function
-def debye_coefficient(table, k, j, order):
-    """c_kj, multiplied by k + 2j from order 1 and by k + 2 + 2j from order 2 on."""
-    weight = (k + 2 * j if order >= 1 else 1) * (k + 2 + 2 * j if order >= 2 else 1)
+def debye_coefficient(table, k, j, weights):
+    """c_kj; with ``weights`` ≥ 1 times k + 2j, and with 2 also times k + 2 + 2j."""
+    weight = (k + 2 * j if weights >= 1 else 1) * (k + 2 + 2 * j if weights >= 2 else 1)
     return table[k * (k + 1) // 2 - 1 + j] * weight
 
 
 @triton.jit
 def debye_row(
     q,  # compute dtype, in
-    DEBYE: tl.constexpr,  # c_kj, row after row
     K: tl.constexpr,
-    ORDER: tl.constexpr,
+    WEIGHTS: tl.constexpr,
 ):
     """Σ_j c_Kj q^j."""
     row = tl.zeros_like(q)
     for i in tl.static_range(K + 1):
-        row = row * q + tl.full((), debye_coefficient(DEBYE, K, K - i, ORDER), q.dtype)
+        row = row * q + tl.full((), debye_coefficient(DEBYE, K, K - i, WEIGHTS), q.dtype)
     return row
 
 
@@ -56,14 +58,13 @@ def debye_row(
 def debye_series(
     inverse_r,  # compute dtype, in
     q,  # compute dtype, in
-    DEBYE: tl.constexpr,  # c_kj, row after row
     TERMS: tl.constexpr,
-    ORDER: tl.constexpr,  # 0: the series; 1: what it becomes in A; 2: in A'
+    WEIGHTS: tl.constexpr,  # 0: the series itself; 1: its form in A; 2: in A'
 ):
-    """Σ_k r^−k Σ_j c_kj q^j, with the weights of ``ORDER``."""
+    """Σ_k r^−k Σ_j c_kj q^j, each c_kj times its weight."""
     total = tl.zeros_like(q)
     for i in tl.static_range(TERMS):
-        total = (total + debye_row(q, DEBYE, TERMS - i, ORDER)) * inverse_r
+        total = (total + debye_row(q, TERMS - i, WEIGHTS)) * inverse_r
     return total
 
 
@@ -86,7 +87,7 @@ def by_series(
     V: tl.constexpr,
     TERMS: tl.constexpr,
 ):
-    """By the power series of ₀F₁; of log_i what stands beside the power of κ."""
+    """By the power series of ₀F₁; ``log_i`` without its power of κ."""
     z = kappa * kappa * 0.25
     if FUNCTION == "ratio" or FUNCTION == "ratio_derivative":
         F0 = power_series(z, V, 1, TERMS)
@@ -111,30 +112,29 @@ def by_debye(
     V: tl.constexpr,
     BASE: tl.constexpr,
     CONSTANT: tl.constexpr,
-    DEBYE: tl.constexpr,
     TERMS: tl.constexpr,
 ):
-    """By the logarithm of Debye's series; of log_i what stands beside the power of κ."""
+    """By the logarithm of Debye's series; ``log_i`` without its power of κ."""
     v = tl.full((), V, kappa.dtype)
     inverse_r = divide(1.0, r)
     q = (v * inverse_r) * (v * inverse_r)
     if FUNCTION == "log_i":
         half_log_2pi = tl.full((), 0.91893853320467274178, kappa.dtype)
-        value = r - (half_log_2pi + 0.5 * log_positive(r)) + debye_series(inverse_r, q, DEBYE, TERMS, 0)
+        value = r - (half_log_2pi + 0.5 * log_positive(r)) + debye_series(inverse_r, q, TERMS, 0)
     elif FUNCTION == "ratio":
-        first = inverse_r * (0.5 + debye_series(inverse_r, q, DEBYE, TERMS, 1))
+        first = inverse_r * (0.5 + debye_series(inverse_r, q, TERMS, 1))
         value = divide(kappa, v + r) - kappa * inverse_r * first
     elif FUNCTION == "ratio_derivative":
-        first = inverse_r * inverse_r * (0.5 + debye_series(inverse_r, q, DEBYE, TERMS, 1))
+        first = inverse_r * inverse_r * (0.5 + debye_series(inverse_r, q, TERMS, 1))
         slope = kappa * inverse_r * inverse_r
-        second = slope * slope * (1.0 + debye_series(inverse_r, q, DEBYE, TERMS, 2))
+        second = slope * slope * (1.0 + debye_series(inverse_r, q, TERMS, 2))
         value = divide(v * inverse_r, v + r) - first + second
     else:
         delta = kappa * divide(kappa, r + v)
         ratio = delta * tl.full((), 1 / BASE, kappa.dtype)
         excess = tl.full((), (V - BASE) / BASE, kappa.dtype)
         logs = v * log1p_positive(0.5 * ratio + excess, 0.0) + 0.5 * log1p_positive(ratio + excess, 0.0)
-        rest = debye_series(inverse_r, q, DEBYE, TERMS, 0) + tl.full((), CONSTANT, kappa.dtype)
+        rest = debye_series(inverse_r, q, TERMS, 0) + tl.full((), CONSTANT, kappa.dtype)
         if FUNCTION == "log_0f1":
             value = delta - logs + rest
         else:
@@ -145,18 +145,12 @@ def by_debye(
 @triton.jit
 def function_of(
     k,  # float64 or float32, in
-    FUNCTION: tl.constexpr,  # which function: robustdml_ops.ops.vmf.problem lists them
-    V: tl.constexpr,  # this and what follows: VmfOrder's, in double
-    BASE: tl.constexpr,
-    CONSTANT: tl.constexpr,
-    LOG_SCALE: tl.constexpr,
-    SERIES_BELOW: tl.constexpr,
-    DEBYE: tl.constexpr,  # c_kj, row after row
-    DEBYE_TERMS: tl.constexpr,
-    SERIES_TERMS: tl.constexpr,
+    FUNCTION: tl.constexpr,  # a name in the table of robustdml_ops.ops.vmf.problem
+    ORDER: tl.constexpr,  # VmfOrder of the type of k
 ):
     """One function of κ; ∞ has its limit, a negative number or NaN gives NaN."""
-    limit = tl.full((), SERIES_BELOW, k.dtype)
+    V: tl.constexpr = ORDER.v
+    limit = tl.full((), ORDER.series_below, k.dtype)
     v = tl.full((), V, k.dtype)
     if k.dtype == tl.float64:
         largest = tl.full((), 1.7976931348623157e308, tl.float64)
@@ -175,14 +169,14 @@ def function_of(
         r = tl.sqrt_rn(v * v + squared * squared) + (large_kappa - squared)
     value = tl.where(
         small,
-        by_series(tl.where(small, finite, limit), FUNCTION, V, SERIES_TERMS),
-        by_debye(large_kappa, r, FUNCTION, V, BASE, CONSTANT, DEBYE, DEBYE_TERMS),
+        by_series(tl.where(small, finite, limit), FUNCTION, V, ORDER.series_terms),
+        by_debye(large_kappa, r, FUNCTION, V, ORDER.base, ORDER.constant, ORDER.debye_terms),
     )
     if FUNCTION == "log_i":
-        # The power is (κ/2)^v / Γ(v + 1) beside the power series, (κ/(v + r))^v beside Debye's.
+        # Times (κ/2)^v / Γ(v + 1) for the power series, (κ/(v + r))^v for Debye's.
         if V > 0:
             value += v * log_positive(tl.where(small, finite, divide(finite, v + r)))
-        value -= tl.where(small, tl.full((), LOG_SCALE, k.dtype), 0.0)
+        value -= tl.where(small, tl.full((), ORDER.log_scale, k.dtype), 0.0)
     if FUNCTION != "ratio" and FUNCTION != "ratio_derivative":
         value += tl.where(k > largest, k, 0.0)
     return tl.where(k >= 0, value, float("nan"))
@@ -193,19 +187,11 @@ def vmf(
     kappa,  # (count,) float64 or float32, in
     out,  # (count,) as kappa, out
     count,  # elements, in
-    FUNCTION: tl.constexpr,  # which function: robustdml_ops.ops.vmf.problem lists them
-    V: tl.constexpr,  # this and the next four: VmfOrder's, in double
-    BASE: tl.constexpr,
-    CONSTANT: tl.constexpr,
-    LOG_SCALE: tl.constexpr,
-    SERIES_BELOW: tl.constexpr,
-    DEBYE: tl.constexpr,  # c_kj, row after row
-    DEBYE_TERMS: tl.constexpr,
-    SERIES_TERMS: tl.constexpr,
+    FUNCTION: tl.constexpr,  # a name in the table of robustdml_ops.ops.vmf.problem
+    ORDER: tl.constexpr,  # VmfOrder of the type of kappa
     BLOCK: tl.constexpr,
 ):
     """One function of every κ."""
     places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     k = tl.load(kappa + places, mask=places < count, other=0.0)
-    value = function_of(k, FUNCTION, V, BASE, CONSTANT, LOG_SCALE, SERIES_BELOW, DEBYE, DEBYE_TERMS, SERIES_TERMS)
-    tl.store(out + places, value, mask=places < count)
+    tl.store(out + places, function_of(k, FUNCTION, ORDER), mask=places < count)

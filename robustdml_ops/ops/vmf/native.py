@@ -16,7 +16,7 @@ class NativeVmf(VmfBackend):
     """On the CPU and on CUDA devices."""
 
     def evaluate_vmf(self, function: str, v: float, kappa: Tensor) -> Tensor:
-        """As :meth:`VmfBackend.evaluate_vmf`."""
+        """One function of every κ."""
         suffix = module.SUFFIX[kappa.dtype]
         order = _native_order(module.library, v, kappa.dtype)
         values = kappa.contiguous()
@@ -30,7 +30,7 @@ class NativeVmf(VmfBackend):
         return out
 
     def fit(self, problem: FitProblem) -> Fitted:
-        """As :meth:`VmfBackend.fit`."""
+        """κ of every class."""
         dtype = problem.sums.dtype
         suffix, fitted = module.SUFFIX[dtype], Fitted.empty(problem)
         whole = problem.counts.dtype == torch.int64
@@ -58,5 +58,5 @@ class NativeVmf(VmfBackend):
 
 @lru_cache(maxsize=256)
 def _native_order(library: Any, v: float, dtype: torch.dtype) -> Any:
-    """The order as the module reads it; made once, since that takes longer than a batch's functions."""
+    """The order as a struct of the module; cached, since making it takes longer than the functions of a batch."""
     return getattr(library, f"VmfOrder_{module.SUFFIX[dtype]}")(**asdict(vmf_order(v, dtype)))

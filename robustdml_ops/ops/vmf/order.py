@@ -1,4 +1,4 @@
-"""What the functions of the von Mises–Fisher distribution need of their order v: prepared once, on the host."""
+"""Constants of an order v for the functions of the von Mises–Fisher distribution, computed once, on the host."""
 
 import math
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ from functools import lru_cache
 
 import torch
 
-# Where r = √(v² + κ²) is at least this, the first of Debye's terms left out is below the rounding of the type.
+# From this r = √(v² + κ²) on, the first omitted term of Debye's series is below the rounding of the type.
 _RADIUS = {torch.float64: 32.0, torch.float32: 14.0}
-# From this order on few of Debye's terms do.
+# Terms of Debye's series below and from this order on.
 _LARGE_ORDER = {torch.float64: 128.0, torch.float32: 47.0}
 _DEBYE_TERMS = {torch.float64: (10, 6), torch.float32: (5, 3)}
-# Up to this κ the power series serves at any order: g is small there, and Debye's form a difference.
+# Below this κ the power series serves at any order: g is small there, and in Debye's form a difference of large terms.
 _SMALL_KAPPA = {torch.float64: 1.0, torch.float32: 4.0}
-# Terms of the power series: up to κ = _RADIUS, and up to _SMALL_KAPPA where v itself is that large.
+# Terms of the power series up to κ = _RADIUS, and, where v ≥ _RADIUS, up to _SMALL_KAPPA.
 _SERIES_TERMS = {torch.float64: (48, 8), torch.float32: (24, 8)}
 
 
@@ -26,19 +26,19 @@ class VmfOrder:
     base: float  # v, or 1 where v < 1
     constant: float  # log Γ(v+1) − (v log base − v + ½ log 2π base)
     log_scale: float  # log Γ(v+1) + v log 2
-    series_below: float  # κ under which the power series serves
+    series_below: float  # below this κ the power series serves
     debye_terms: int
     series_terms: int
 
 
 @lru_cache(maxsize=256)
 def vmf_order(v: float, dtype: torch.dtype) -> VmfOrder:
-    """Prepare order ``v`` ≥ 0 for float64 or float32."""
+    """Constants of order ``v`` ≥ 0 in float64 or float32."""
     radius = _RADIUS[dtype]
     base = max(v, 1.0)
     debye_terms = _DEBYE_TERMS[dtype][v >= _LARGE_ORDER[dtype]]
     if v >= radius:
-        # Cut where Debye's series is cut: the two cancel at κ = 0, and g keeps its relative accuracy near it.
+        # As many terms as Debye's series: the two cancel at κ = 0, so g keeps its relative accuracy near 0.
         constant = _stirling_series(v, debye_terms)
     elif v >= 1:
         constant = _stirling_error(v)
@@ -62,10 +62,10 @@ def log_debye_coefficients() -> tuple[tuple[Fraction, ...], ...]:
     The recursion of U_k (DLMF 10.41.9), differentiated and divided by Σ U_k/v^k, becomes one for the derivatives:
     L′_{k+1} = ½ ((p² − p⁴) L′_k)′ + ½ (p² − p⁴) Σ_{i+j=k} L′_i L′_j, with L′_1 = (1 − 5p²)/8.
     """
-    # A polynomial is its coefficients by powers of p².  L′_k = p^(k−1) d_k(p²).
+    # L′_k = p^(k−1) d_k(p²); a list holds the coefficients of d_k.
     derivatives = [[Fraction(1, 8), Fraction(-5, 8)]]
     for k in range(1, 10):
-        # (p² − p⁴) L′_k = p^(k+1) (d_k − p² d_k), and its derivative has k + 1 + 2j for a factor.
+        # (p² − p⁴) L′_k = p^(k+1) (1 − p²) d_k; the derivative of p^(k+1+2j) has the factor k + 1 + 2j.
         following = [(k + 1 + 2 * j) * c / 2 for j, c in enumerate(_times_one_minus(derivatives[k - 1]))]
         for i in range(1, k):
             # p^(i−1) p^(k−i−1) (p² − p⁴) = p^k (1 − p²)

@@ -1,6 +1,6 @@
-"""What a backend provides for the functions of the von Mises–Fisher distribution.
+"""The interface of the backends for the von Mises–Fisher distribution.
 
-With order v = D/2 − 1, r = √(v² + κ²) and q = (v/r)² they are, elementwise in κ ≥ 0,
+With order v = D/2 − 1, r = √(v² + κ²) and q = (v/r)² the functions are, elementwise in κ ≥ 0,
 
 ==================== =============================================================
 ``log_0f1``          g = log ₀F₁(; v+1; κ²/4) = log C_D(0) − log C_D(κ)
@@ -20,18 +20,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# How κ is found from the mean resultant length R̄: see `fit_vmf`.
+# `fit_vmf` documents both.
 ESTIMATORS = ("newton", "banerjee", "prism")
-# What is taken off R̄ of few samples, which is too long: see `fit_vmf`.
 BIAS_CORRECTIONS = ("u", "none", "predictive")
-# From Banerjee's approximation, 6.5 % off at worst (D = 2), to 1e-9 (D = 2) or 1e-13 (D from 8).
+# From Banerjee's approximation, off by 6.5 % at most (D = 2), to errors of 1e-9 (D = 2) or 1e-13 (D ≥ 8).
 NEWTON_STEPS = 3
 BANERJEE_ERROR = 0.1
 
 
 @dataclass(frozen=True)
 class FitProblem:
-    """Classes to which a von Mises–Fisher distribution each is fitted, from the sum and the number of unit vectors."""
+    """Sums and numbers of unit vectors of some classes, and how to fit a distribution to each."""
 
     sums: Tensor  # (C, D) float32 or float64, contiguous
     counts: Tensor  # (C,) int64 or float64, contiguous
@@ -42,22 +41,22 @@ class FitProblem:
 
     @property
     def number(self) -> int:
-        """How many are fitted, n."""
+        """The number of classes to fit, n."""
         return len(self.sums if self.classes is None else self.classes)
 
     @property
     def order(self) -> float:
-        """That of the Bessel function that belongs to the sphere, v."""
+        """The order v of the Bessel function."""
         return self.dim / 2 - 1
 
     @property
     def largest(self) -> float:
-        """What R̄² counts as at most: equal vectors would have κ = ∞."""
+        """The upper bound of R̄²; equal vectors, with R̄ = 1, would have κ = ∞."""
         return (1 - torch.finfo(self.sums.dtype).eps / 2) ** 2
 
 
 class Fitted(NamedTuple):
-    """What came out for each class."""
+    """The fit of each class."""
 
     kappa: Tensor  # (n,) dtype of the sums; 0 for one vector or none
     log_peak: Tensor  # (n,) dtype of the sums: h(κ), the log-density at μ against the uniform distribution
@@ -65,16 +64,16 @@ class Fitted(NamedTuple):
 
     @classmethod
     def empty(cls, problem: FitProblem) -> "Fitted":
-        """Room for the results."""
+        """Buffers for the results."""
         kappa, log_peak = problem.sums.new_empty((2, problem.number))
         return cls(kappa, log_peak, problem.sums.new_empty(problem.number, dtype=torch.float64))
 
 
 class VmfBackend:
-    """What a backend provides for the von Mises–Fisher distribution."""
+    """The functions of a backend."""
 
     def fit(self, problem: FitProblem) -> Fitted:
-        """κ of every class by float64, and what belongs to it. NaN where a sum has NaN."""
+        """Fit every class, κ in float64; NaN where a sum has NaN."""
         raise NotImplementedError
 
     def evaluate_vmf(self, function: str, v: float, kappa: Tensor) -> Tensor:
