@@ -1,12 +1,14 @@
 """The call of an autograd function, and the scaling of gradients that its forward has already computed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from robustdml_ops.backends.choice import choose
 from robustdml_ops.backends.tracing import has_no_values, in_eager_mode
+from robustdml_ops.engine.rows.backend import RowsBackend
 
 
 def apply_function(function: type[torch.autograd.Function], *arguments: Any) -> Any:
@@ -36,18 +38,14 @@ def _without_twins(arguments: Sequence[Any]) -> list[Any]:
 
 
 def scale_gradients(
-    gradients: Sequence[Tensor | None], factor: Tensor, scale: Callable[[Tensor, Tensor], None]
+    gradients: Sequence[Tensor | None], factor: Tensor, backends: Mapping[str, RowsBackend], backend: str
 ) -> list[Tensor | None]:
-    """Gradients that a sweep has made beforehand times the upstream gradient ``factor`` (), in their own memory.
-
-    ``scale(G, factor)`` multiplies one of them in place.
-    """
+    """Gradients that a sweep has made beforehand times the upstream gradient ``factor`` (), in their own memory."""
     if has_no_values(factor):
         return [None if gradient is None else (gradient * factor).to(gradient.dtype) for gradient in gradients]
-    # On the CPU the usual upstream of exactly 1 saves a pass over the proxies; elsewhere asking would stall, and it is
-    # for the device to ask.
+    # On the CPU the usual upstream of exactly 1 saves a pass over the proxies; a GPU's kernel looks at it itself.
     if factor.device.type != "cpu" or factor != 1:
         for gradient in gradients:
             if gradient is not None:
-                scale(gradient, factor)
+                choose(backends, backend, gradient.device, factor.dtype).scale(gradient, factor)
     return list(gradients)

@@ -5,89 +5,63 @@ Parameters are bound by identity and weakly: a copy of a loss is not bound, and 
 """
 
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import MutableMapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 
-class ProxyUpdate(ABC):
+class ProxyUpdate(Protocol):
     """A step of an optimiser on one parameter, taken within a sweep."""
 
     parameter: Tensor
     local: Tensor  # a leaf in plain memory: the parameter itself, or the local shard of a DTensor
-    loss_scale: float  # dL/dloss
     rows: Tensor | None = None  # (M,) int64, distinct: rows of the sweep and of the step; None: all
 
-    @abstractmethod
+    @property
+    def loss_scale(self) -> float:
+        """dL/dloss."""
+
     def begin(self, proxies: Tensor, rows: Tensor | None = None) -> None:
         """Raise, before anything is written, where no step can be taken; ``proxies`` are the parameter or a view."""
 
-    @abstractmethod
     def take(self, first: int, G: Tensor) -> None:
         """Update rows ``first`` to ``first + c`` of the sweep with their gradient G (c, D), float32 or float64.
 
         A chunk with NaN or inf in its gradient is left as it is.
         """
 
-    @abstractmethod
     def native(self, chunks: int) -> Any:
         """The step as an argument of the native module's sweep."""
 
-    @abstractmethod
     def finish(self) -> None:
         """Called after the sweep, when all rows have been updated."""
 
-    @abstractmethod
     def check_factor(self, upstream: Tensor) -> None:
         """Raise if the loss was multiplied by another number () than `loss_scale`."""
 
-    @abstractmethod
     def confirm(self, upstream: Tensor | None = None) -> None:
         """Called in backward; raise if the sweep assumed a different upstream gradient ()."""
 
-    @abstractmethod
     def check_version(self, version: int) -> None:
         """Raise if the proxies have changed since the forward, which saw this version."""
 
 
-class UpdateOfRows(ProxyUpdate):
-    """A step on some rows of a parameter; the others, and what the optimiser keeps of them, stay as they are."""
+class UpdateOfRows:
+    """A :class:`ProxyUpdate` of some rows of a parameter; the others, and their optimiser state, stay as they are."""
 
     def __init__(self, update: ProxyUpdate, rows: Tensor) -> None:
-        self.update, self.rows = update, rows.contiguous()
+        self._begin = update.begin
+        self.rows: Tensor | None = rows.contiguous()
         self.parameter, self.local, self.loss_scale = update.parameter, update.local, update.loss_scale
+        self.take, self.native, self.finish = update.take, update.native, update.finish
+        self.check_factor, self.confirm, self.check_version = update.check_factor, update.confirm, update.check_version
 
     def begin(self, proxies: Tensor, rows: Tensor | None = None) -> None:
-        """Pass on to the update."""
-        self.update.begin(proxies, self.rows)
-
-    def take(self, first: int, G: Tensor) -> None:
-        """Pass on to the update."""
-        self.update.take(first, G)
-
-    def native(self, chunks: int) -> Any:
-        """Pass on to the update."""
-        return self.update.native(chunks)
-
-    def finish(self) -> None:
-        """Pass on to the update."""
-        self.update.finish()
-
-    def check_factor(self, upstream: Tensor) -> None:
-        """Pass on to the update."""
-        self.update.check_factor(upstream)
-
-    def confirm(self, upstream: Tensor | None = None) -> None:
-        """Pass on to the update."""
-        self.update.confirm(upstream)
-
-    def check_version(self, version: int) -> None:
-        """Pass on to the update."""
-        self.update.check_version(version)
+        """Begin a step on these rows alone."""
+        self._begin(proxies, self.rows)
 
 
 def rows_met(update: ProxyUpdate | None) -> Tensor | None:
@@ -106,8 +80,7 @@ def bind(update: ProxyUpdate) -> None:
 def may_update() -> bool:
     """Whether any sweep may take a step: checked first, as most losses have no optimiser bound.
 
-    Under ``torch.func`` none may: its functions change no argument. A compiled graph can't be asked: the optimiser's
-    ``step()`` refuses the gradient that it makes.
+    Not under ``torch.func``, nor in a compiled graph: there the optimiser's ``step()`` refuses the gradient.
     """
     if torch.compiler.is_compiling() or not _bound:
         return False

@@ -34,9 +34,7 @@ def no_tensor(name: str, value: object) -> TypeError:
 
 def check_matrix(name: str, value: object, *, columns: int | None = None) -> Tensor:
     """Return ``value`` if it is a floating-point matrix of plain local storage, with ``columns`` columns."""
-    check_local(name, value)
-    if not isinstance(value, Tensor):
-        raise no_tensor(name, value)
+    value = check_tensor(name, value)
     if value.dim() != 2 or not value.is_floating_point():
         raise ValueError(f"{name} must be a floating-point matrix, got shape {tuple(value.shape)} of {value.dtype}")
     if columns is not None and value.shape[1] != columns:
@@ -125,6 +123,14 @@ def check_local(name: str, value: object) -> None:
         raise ValueError(f"{name} is of {value.dtype}, a type to store and not to compute in: pass {name}.bfloat16()")
 
 
+def check_tensor(name: str, value: object) -> Tensor:
+    """Return ``value`` if it is a tensor of plain local storage."""
+    check_local(name, value)
+    if not isinstance(value, Tensor):
+        raise no_tensor(name, value)
+    return value
+
+
 def _is_dense(value: Tensor) -> bool:
     return value.layout is torch.strided and not value.is_nested
 
@@ -139,9 +145,7 @@ def check_same_device(**tensors: Tensor | None) -> None:
 
 def check_vector(name: str, value: object, length: int) -> Tensor:
     """Return ``value`` if it is a floating-point vector of ``length``."""
-    check_local(name, value)
-    if not isinstance(value, Tensor):
-        raise no_tensor(name, value)
+    value = check_tensor(name, value)
     if value.dim() != 1 or len(value) != length or not value.is_floating_point():
         raise ValueError(
             f"{name} must be a floating-point vector of length {length}, got {tuple(value.shape)} of {value.dtype}"
@@ -171,9 +175,7 @@ def check_sample_weights(sample_weights: object, samples: Tensor) -> Tensor:
 
 def check_labels(labels: object, embeddings: Tensor, name: str = "labels", of: str = "embeddings") -> Tensor:
     """Labels as (B,) int64 on the device of the embeddings; their range is checked where their values may be read."""
-    check_local(name, labels)
-    if not isinstance(labels, Tensor):
-        raise no_tensor(name, labels)
+    labels = check_tensor(name, labels)
     if labels.dtype not in INTEGERS:
         raise ValueError(f"{name} must be integers, got {labels.dtype}: convert them with {name}.long()")
     if labels.shape != embeddings.shape[:1]:
@@ -212,9 +214,7 @@ def _check_range(values: Tensor, size: int, one: str, name: str, name_of_size: s
 
 def check_sample_ids(sample_ids: object, rows: int) -> Tensor:
     """Sample ids as (rows,) int64."""
-    check_local("sample_ids", sample_ids)
-    if not isinstance(sample_ids, Tensor):
-        raise no_tensor("sample_ids", sample_ids)
+    sample_ids = check_tensor("sample_ids", sample_ids)
     if sample_ids.shape != (rows,) or sample_ids.dtype not in INTEGERS:
         raise ValueError(
             f"sample_ids must be integers of shape ({rows},), got {tuple(sample_ids.shape)} of {sample_ids.dtype}"
@@ -288,9 +288,7 @@ def require(condition: Tensor, message: Callable[[], str]) -> None:
 
 def check_losses(losses: object) -> Tensor:
     """One floating-point tensor of any shape, in the type that is computed in."""
-    check_local("losses", losses)
-    if not isinstance(losses, Tensor):
-        raise no_tensor("losses", losses)
+    losses = check_tensor("losses", losses)
     if not losses.is_floating_point():
         raise ValueError(f"losses must be floating point, got {losses.dtype}: convert them with losses.float()")
     return losses if losses.dtype == torch.float64 else losses.float()

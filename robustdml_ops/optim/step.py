@@ -63,7 +63,7 @@ class ProxyStep(ProxyUpdate):
         return self._optimizer()
 
     @property
-    def loss_scale(self) -> float:  # type: ignore[override]
+    def loss_scale(self) -> float:
         """The scale of the optimiser."""
         return self._alive().scale
 

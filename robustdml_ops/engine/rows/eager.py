@@ -12,11 +12,9 @@ class EagerRows(RowsBackend):
     temporaries = 8
 
     def reads_columns(self, P: Tensor) -> bool:
-        """As :meth:`RowsBackend.reads_columns`."""
         return by_columns(P)
 
     def normalize_rows(self, P: Tensor, U: Tensor, inverse_norm: Tensor) -> bool:
-        """As :meth:`RowsBackend.normalize_rows`."""
         rows = P.to(inverse_norm.dtype)
         inverse_norm.copy_(inverse_lengths(rows))
         U.copy_(rows * inverse_norm[:, None])
@@ -28,6 +26,5 @@ class EagerRows(RowsBackend):
         return True
 
     def normalize_rows_backward(self, G: Tensor, U: Tensor, inverse_norm: Tensor) -> None:
-        """As :meth:`RowsBackend.normalize_rows_backward`."""
         unit = U.to(G.dtype)
         G.sub_((G * unit).sum(1, keepdim=True) * unit).mul_(inverse_norm[:, None])

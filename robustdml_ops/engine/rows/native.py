@@ -17,11 +17,9 @@ class NativeRows(RowsBackend):
     """On the CPU and on CUDA devices."""
 
     def reads_columns(self, P: Tensor) -> bool:
-        """As :meth:`RowsBackend.reads_columns`: the CPU does."""
         return not module.on_gpu(P) and by_columns(P)
 
     def normalize_rows(self, P: Tensor, U: Tensor, inverse_norm: Tensor) -> bool:
-        """As :meth:`RowsBackend.normalize_rows`."""
         if module.on_gpu(U):
             rows = P.contiguous()
             _on_stream(f"normalize_rows_cuda_{module.SUFFIX[P.dtype]}", rows, U, inverse_norm)
@@ -29,7 +27,6 @@ class NativeRows(RowsBackend):
         return not _on_threads("normalize_rows", _readable(P, U.dtype, by_columns(U)), U, inverse_norm)
 
     def normalize_rows_backward(self, G: Tensor, U: Tensor, inverse_norm: Tensor) -> None:
-        """As :meth:`RowsBackend.normalize_rows_backward`."""
         if module.on_gpu(U):
             _on_stream("normalize_rows_backward_cuda", G, U, inverse_norm)
             return
@@ -43,11 +40,9 @@ class NativeRows(RowsBackend):
         return None if module.on_gpu(P) else _readable(P, dtype, by_columns(P))
 
     def inverse_norms(self, P: Tensor, inverse_norm: Tensor) -> bool:
-        """As :meth:`RowsBackend.inverse_norms`."""
         return bool(_on_threads("inverse_norms", _readable(P, P.dtype, by_columns(P)), None, inverse_norm))
 
     def finish(self, G: Tensor, V: Tensor, inverse_norm: Tensor, unit: bool) -> None:
-        """As :meth:`RowsBackend.finish`."""
         if unit:
             super().finish(G, V, inverse_norm, unit)
             return

@@ -18,7 +18,6 @@ class TritonRows(RowsBackend):
     rounds = True
 
     def normalize_rows(self, P: Tensor, U: Tensor, inverse_norm: Tensor) -> bool:
-        """As :meth:`RowsBackend.normalize_rows`."""
         from robustdml_ops.engine.rows.kernels import normalize_rows as kernel
 
         n, D = P.shape
@@ -28,7 +27,6 @@ class TritonRows(RowsBackend):
         return False
 
     def normalize_rows_backward(self, G: Tensor, U: Tensor, inverse_norm: Tensor) -> None:
-        """As :meth:`RowsBackend.normalize_rows_backward`."""
         from robustdml_ops.engine.rows.kernels import normalize_rows_backward as kernel
 
         n, D = G.shape
@@ -37,7 +35,6 @@ class TritonRows(RowsBackend):
             kernel[grid_of(n, parameters["BLOCK_R"])](G, U, inverse_norm, n, D, **parameters)
 
     def scale(self, G: Tensor, factor: Tensor) -> None:
-        """As :meth:`RowsBackend.scale`; where the factor is 1 nothing is read but it."""
         from robustdml_ops.engine.rows.kernels import scale as kernel
 
         if not G.is_contiguous() and not (G.dim() == 2 and G.t().is_contiguous()):

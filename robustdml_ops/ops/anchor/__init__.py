@@ -18,7 +18,7 @@ from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.precision import autocast_operand_dtype, compute_dtype
 from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update
 from robustdml_ops.engine.similarity_chunks import checked_count
-from robustdml_ops.engine.validation import check_local, check_matrix, check_same_device, check_steepness, check_vector
+from robustdml_ops.engine.validation import check_matrix, check_same_device, check_steepness, check_tensor, check_vector
 from robustdml_ops.ops.anchor.autograd import AnchorSweep, Inputs, Outputs
 from robustdml_ops.ops.anchor.problem import ConfidenceSets
 from robustdml_ops.ops.anchor.result import Wanted
@@ -172,9 +172,7 @@ def anchor_loss(
 def _check_scale(name: str, scale: Tensor, inputs: Inputs, C: int) -> Tensor:
     """Contiguous, since kernels read it by address."""
     dtype = inputs[2].dtype
-    check_local(name, scale)
-    if not isinstance(scale, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, not {type(scale).__name__}")
+    check_tensor(name, scale)
     if scale.shape not in ((), (C,)) or scale.dtype != dtype:
         raise ValueError(
             f"{name} must be of shape () or ({C},) and of the compute type {dtype}, got {tuple(scale.shape)} of "

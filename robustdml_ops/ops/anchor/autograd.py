@@ -80,9 +80,9 @@ class AnchorSweep(torch.autograd.Function):
         needs = ctx.needs_input_grad[_INPUTS]
         nothing = (None,) * (len(ctx.needs_input_grad) - _NUMBER)
         # A compiled graph has zeros instead of None: only the scales show which results the sweep gave.
-        if dtotal is None if ctx.weighted else dpositive is None and dnegative is None:
-            return (*(None,) * _NUMBER, *nothing)
         given: Any = dtotal if ctx.weighted else dnegative if dpositive is None else dpositive
+        if given is None:
+            return (*(None,) * _NUMBER, *nothing)
         differentiable = torch.is_grad_enabled() and not has_no_values(given)
         if differentiable:
             refuse_update(
@@ -225,12 +225,8 @@ def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> tuple[Tensor | N
         anchor = _anchor_bias_gradient(scales[1], lse_negative) * dtotal
     scaled = gradients
     if ctx.update is None:  # the sweep of an update has used the upstream gradient
-        scaled = scale_gradients(gradients, dtotal, partial(_scale, ctx.settings[1]))
+        scaled = scale_gradients(gradients, dtotal, BACKENDS, ctx.settings[1])
     return _of_inputs(ctx.dtype, ctx.one_bias, needs, scaled, anchor)
-
-
-def _scale(backend: str, G: Tensor, factor: Tensor) -> None:
-    choose(BACKENDS, backend, G.device, factor.dtype).scale(G, factor)
 
 
 def _first(settings: Settings, needs: Sequence[bool], sets: Sequence[Any], *tensors: Any) -> Results:

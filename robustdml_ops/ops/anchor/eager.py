@@ -13,7 +13,6 @@ class EagerAnchor(EagerRows, AnchorBackend):
     """On every device, without a compiler."""
 
     def anchor_lse(self, chunk: AnchorChunk, problem: AnchorProblem) -> None:
-        """As :meth:`AnchorBackend.anchor_lse`."""
         S = chunk.S
         positive, log_weight = membership(problem.sets, chunk.first, chunk.last, S)
         scaled = problem.alpha * S

@@ -16,7 +16,6 @@ class NativeAnchor(NativeRows, AnchorBackend):
     """On the CPU and on CUDA devices."""
 
     def anchor_lse(self, chunk: AnchorChunk, problem: AnchorProblem) -> None:
-        """As :meth:`AnchorBackend.anchor_lse`."""
         S, sets, on_gpu = chunk.S, problem.sets, module.on_gpu(chunk.S)
         given: dict[str, Any]
         if isinstance(sets, LabelSets):

@@ -17,7 +17,6 @@ class TritonAnchor(TritonRows, AnchorBackend):
     """On CUDA devices; in Triton's interpreter also on the CPU."""
 
     def anchor_lse(self, chunk: AnchorChunk, problem: AnchorProblem) -> None:
-        """As :meth:`AnchorBackend.anchor_lse`."""
         from robustdml_ops.ops.anchor.kernels import anchor_lse as kernel
 
         S, sets = chunk.S, problem.sets

@@ -11,7 +11,6 @@ class EagerClasses(EagerRows, ClassBackend):
     """On every device, without a compiler."""
 
     def class_lse(self, chunk: ClassChunk, problem: ClassProblem, sums: ClassSums) -> None:
-        """As :meth:`ClassBackend.class_lse`."""
         logits = _logits(_pooled(chunk, problem), chunk, problem)
         index, inside = _labels_in(chunk, problem)
         own = logits.gather(0, index)
@@ -24,7 +23,6 @@ class EagerClasses(EagerRows, ClassBackend):
         sums.shift.copy_(shift)
 
     def class_lse_backward(self, chunk: ClassChunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
-        """As :meth:`ClassBackend.class_lse_backward`."""
         pooled = _pooled(chunk, problem)
         dlogits = _logits(pooled, chunk, problem).sub_(upstream.lse).exp_().mul_(upstream.dlse)
         index, inside = _labels_in(chunk, problem)

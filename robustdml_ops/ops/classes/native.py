@@ -14,7 +14,6 @@ class NativeClasses(NativeRows, ClassBackend):
     """On the CPU and on CUDA devices."""
 
     def class_lse(self, chunk: ClassChunk, problem: ClassProblem, sums: ClassSums) -> None:
-        """As :meth:`ClassBackend.class_lse`."""
         given = sum_addresses(sums)
         if module.on_gpu(chunk.S):
             slices = _slices(chunk)
@@ -24,7 +23,6 @@ class NativeClasses(NativeRows, ClassBackend):
             _call("class_lse", chunk, problem, **given)
 
     def class_lse_backward(self, chunk: ClassChunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
-        """As :meth:`ClassBackend.class_lse_backward`."""
         given = upstream_addresses(upstream)
         if module.on_gpu(chunk.S):
             _call("class_lse_backward_cuda", chunk, problem, parts=_slices(chunk), **given)

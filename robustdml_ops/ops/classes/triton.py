@@ -15,7 +15,6 @@ class TritonClasses(TritonRows, ClassBackend):
     """On CUDA devices; in Triton's interpreter also on the CPU."""
 
     def class_lse(self, chunk: ClassChunk, problem: ClassProblem, sums: ClassSums) -> None:
-        """As :meth:`ClassBackend.class_lse`."""
         from robustdml_ops.ops.classes.kernels import class_lse as kernel
 
         c, B = chunk.classes(problem), chunk.S.shape[1]
@@ -33,7 +32,6 @@ class TritonClasses(TritonRows, ClassBackend):
             add_slices(partials, sums)
 
     def class_lse_backward(self, chunk: ClassChunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
-        """As :meth:`ClassBackend.class_lse_backward`."""
         from robustdml_ops.ops.classes.kernels import class_lse_backward as kernel
 
         c, B = chunk.classes(problem), chunk.S.shape[1]

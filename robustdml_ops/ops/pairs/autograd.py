@@ -106,9 +106,9 @@ class PairSweep(torch.autograd.Function):
         needs = ctx.needs_input_grad[:2]
         nothing = (None,) * (len(ctx.needs_input_grad) - 2)
         # A compiled graph has zeros instead of None: only the scales show which results the sweep gave.
-        if dtotal is None if ctx.weighted else dpositive is None and dnegative is None:
-            return (None, None, *nothing)
         given: Any = dtotal if ctx.weighted else dnegative if dpositive is None else dpositive
+        if given is None:
+            return (None, None, *nothing)
         differentiable = torch.is_grad_enabled() and not has_no_values(given)
         if ctx.weighted and not differentiable:
             return (*_scaled(ctx, dtotal, needs), *nothing)
@@ -142,11 +142,7 @@ def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> Results:
         problem = _problem_of((*rest[2:], *ctx.problem))
         result = _sweep((X, candidates), rest[:2], problem, ctx.settings, ctx.want)
         gradients = (result.danchors, result.dcandidates)
-    return _typed(scale_gradients(gradients, dtotal, partial(_scale, ctx.settings[0])), ctx.types, needs)
-
-
-def _scale(backend: str, G: Tensor, factor: Tensor) -> None:
-    choose(BACKENDS, backend, G.device, factor.dtype).scale(G, factor)
+    return _typed(scale_gradients(gradients, dtotal, BACKENDS, ctx.settings[0]), ctx.types, needs)
 
 
 def weighted_sum(result: PairResult, scales: Sequence[Tensor]) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 from robustdml_ops.backends.tracing import in_eager_mode
 from robustdml_ops.engine.autograd_functions import apply_function
 from robustdml_ops.engine.precision import autocast_operand_dtype
-from robustdml_ops.engine.validation import check_labels, check_local, check_matrix, check_same_device, largest_weight
+from robustdml_ops.engine.validation import check_labels, check_matrix, check_same_device, check_tensor, largest_weight
 from robustdml_ops.ops.pairs.autograd import PairConstants, PairSweep, pair_dtype
 from robustdml_ops.ops.pairs.problem import PairProblem, PairSets
 
@@ -47,9 +47,7 @@ def check_scales(
 ) -> tuple[Tensor, Tensor]:
     """The scales of a weighted sum in the compute type, each () or (n,)."""
     for name, scale in (("positive_scale", positive_scale), ("negative_scale", negative_scale)):
-        check_local(name, scale)
-        if not isinstance(scale, Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor, not {type(scale).__name__}")
+        check_tensor(name, scale)
         if scale.shape not in ((), (len(embeddings),)):
             raise ValueError(f"{name} must have shape () or ({len(embeddings)},), got {tuple(scale.shape)}")
         if scale.requires_grad:

@@ -22,7 +22,6 @@ class EagerPairs(EagerRows, PairBackend):
     """On every device, without a compiler."""
 
     def pair_lse(self, chunk: PairChunk, problem: PairLSEProblem) -> None:
-        """As :meth:`PairBackend.pair_lse`."""
         S, (positive, negative) = chunk.S, members(problem.sets, chunk.first, chunk.last)
         if problem.epsilon is not None:
             positive, negative = informative(S, positive, negative, problem.epsilon)
@@ -41,7 +40,6 @@ class EagerPairs(EagerRows, PairBackend):
         torch.add(W_positive, W_negative, out=S)
 
     def pair_hinge(self, chunk: PairChunk, problem: PairHingeProblem) -> None:
-        """As :meth:`PairBackend.pair_hinge`."""
         S, (positive, negative) = chunk.S, members(problem.sets, chunk.first, chunk.last)
         assert chunk.counts is not None
         limits = DistanceLimits.of(chunk.V)

@@ -27,11 +27,9 @@ class NativePairs(NativeRows, PairBackend):
     """On the CPU and on CUDA devices."""
 
     def pair_lse(self, chunk: PairChunk, problem: PairLSEProblem) -> None:
-        """As :meth:`PairBackend.pair_lse`."""
         _run("pair_lse", chunk, problem.sets, lse_settings(problem, chunk.S.dtype))
 
     def pair_hinge(self, chunk: PairChunk, problem: PairHingeProblem) -> None:
-        """As :meth:`PairBackend.pair_hinge`."""
         settings = hinge_settings(problem, chunk.V, chunk.counts, chunk.rows, chunk.first)
         _run("pair_hinge", chunk, problem.sets, settings)
 

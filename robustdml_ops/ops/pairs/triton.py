@@ -24,7 +24,6 @@ class TritonPairs(TritonRows, PairBackend):
     """On CUDA devices; in Triton's interpreter also on the CPU."""
 
     def pair_lse(self, chunk: PairChunk, problem: PairLSEProblem) -> None:
-        """As :meth:`PairBackend.pair_lse`; of candidates in parts, in two or three launches."""
         from robustdml_ops.ops.pairs.kernels import pair_lse as kernel
 
         c, m = chunk.S.shape
@@ -60,7 +59,6 @@ class TritonPairs(TritonRows, PairBackend):
                 )
 
     def pair_hinge(self, chunk: PairChunk, problem: PairHingeProblem) -> None:
-        """As :meth:`PairBackend.pair_hinge`."""
         from robustdml_ops.ops.pairs.hinge_kernel import pair_hinge as kernel
 
         assert chunk.counts is not None

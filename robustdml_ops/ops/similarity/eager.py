@@ -13,7 +13,6 @@ class EagerSimilarity(EagerRows, SimilarityBackend):
     """On every device, without a compiler."""
 
     def keep_nearest(self, S: Tensor, first: int, excluded: Tensor | None, values: Tensor, indices: Tensor) -> None:
-        """As :meth:`SimilarityBackend.keep_nearest`."""
         if excluded is not None:
             place = excluded[:, None] - first
             inside = (place >= 0) & (place < S.shape[1])

@@ -12,7 +12,6 @@ class NativeSimilarity(NativeRows, EagerSimilarity):
     """On the CPU and on CUDA devices."""
 
     def keep_nearest(self, S: Tensor, first: int, excluded: Tensor | None, values: Tensor, indices: Tensor) -> None:
-        """As :meth:`SimilarityBackend.keep_nearest`."""
         if module.on_gpu(S):
             super().keep_nearest(S, first, excluded, values, indices)
             return

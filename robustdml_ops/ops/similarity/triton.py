@@ -12,7 +12,6 @@ class TritonSimilarity(TritonRows, EagerSimilarity):
     """On CUDA devices; in Triton's interpreter also on the CPU."""
 
     def fused(self, X: Tensor, P: Tensor, S: Tensor, input_precision: str) -> bool:
-        """As :meth:`SimilarityBackend.fused`; there is no float64."""
         if torch.float64 in (X.dtype, P.dtype) or S.stride(1) != 1:
             return False
         import triton.language as tl
