@@ -50,7 +50,7 @@ def anchor_lse(
 ) -> AnchorLSE:
     """Both log-sum-exps of every anchor; differentiable for any upstream gradient.
 
-    Forward is one sweep, backward another that computes the similarities again: nothing of size B×C is kept.
+    Backward computes the similarities again: nothing of size B×C is kept.
 
     Parameters
     ----------
@@ -62,8 +62,7 @@ def anchor_lse(
     biases : AnchorBiases
         In the compute type (float64 if either matrix is, else float32); differentiable.
     alpha : float
-        Scale of the similarities, > 0 and at most 1/ε, 8·10⁶ in float32 and 4·10¹⁵ in float64. Rows are shifted by
-        their maximum where exp would overflow.
+        Scale of the similarities, > 0 and at most 1/ε: 8·10⁶ in float32, 4·10¹⁵ in float64.
     backend : str, optional
         ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device.
 
@@ -75,18 +74,16 @@ def anchor_lse(
     Raises
     ------
     ValueError
-        Shapes or types that do not fit; on the CPU also NaN or inf (on a GPU the result is NaN: a look would stall it),
-        and in backward a row so short that its gradient, which is divided by its length, is beyond its type (on a GPU
-        it is inf).
+        Shapes or types that do not fit; on the CPU also NaN or inf, and in backward a row so short that its gradient
+        overflows (on a GPU the result is NaN or inf: a check would stall it).
     IndexError
         On the CPU, a label outside 0 … C − 1 (on a GPU a device-side assertion).
 
     Notes
     -----
     Source: the two sums of Kim et al. 2020, Eq. 4; Roig et al. 2020, Eq. 5; Phan et al., Eq. 2. Similarities and sums
-    are in float32 at least; on a GPU embeddings of bfloat16 or float16, and all under autocast, enter the products as
-    bfloat16, and the proxies with them. float32 is multiplied exactly there, by the ordinary cores, at a tenth of their
-    rate or less, unless PyTorch allows TF32: README, "float32 on a GPU".
+    are in float32 at least. On a GPU half-precision embeddings, and all under autocast, enter the products as bfloat16,
+    and the proxies with them; float32 is multiplied exactly unless PyTorch allows TF32.
 
     Examples
     --------
@@ -119,21 +116,18 @@ def anchor_loss(
 ) -> Tensor:
     """positive_scale·Σ_p positive_p + negative_scale·Σ_p negative_p, with all gradients, in one sweep.
 
-    As the scales are known beforehand, a chunk of classes is differentiated before it leaves the cache: 6·B·C·D flops
-    for the value and both gradients, where :func:`anchor_lse` takes 8. The gradients wait for backward, in place of
-    everything that autograd would keep.
+    A chunk of classes is differentiated before it leaves the cache: 6·B·C·D flops for the value and both gradients,
+    where :func:`anchor_lse` takes 8.
 
     Parameters
     ----------
     embeddings, proxies, sets, biases, alpha, backend
         As in :func:`anchor_lse`.
     positive_scale, negative_scale : Tensor
-        () or (C,) each, in the compute type; on the device of the embeddings, so that nothing waits for them. No
-        gradient.
+        () or (C,) each, in the compute type, on the device of the embeddings. No gradient.
     update : ProxyUpdate, optional
-        The step of an optimiser of :mod:`robustdml_ops.optim`: the proxies take it in this sweep, and no gradient of
-        theirs is left. In eager mode alone. One of some rows (``UpdateOfRows``) has the sweep meet these alone: sets,
-        scales and anchor bias are then of their places among them.
+        The step of an optimiser of :mod:`robustdml_ops.optim`, taken in this sweep; the proxies get no gradient. Eager
+        mode only. With an update of some rows the sweep is over these: sets, scales and anchor bias count among them.
 
     Returns
     -------

@@ -48,8 +48,8 @@ def class_lse(
 ) -> ClassLSE:
     """Log-sum-exp of the logits of all classes, and the logit of the label, for every sample.
 
-    Differentiable in embeddings and proxies for any upstream gradient. Forward is one sweep over the classes, backward
-    another that computes the similarities again: nothing of size B×C is kept.
+    Differentiable in embeddings and proxies for any upstream gradient. Backward computes the similarities again:
+    nothing of size B×C is kept.
 
     Parameters
     ----------
@@ -76,14 +76,14 @@ def class_lse(
     normalize_proxies : bool
         False: similarities with the proxies as they are, such as class means that are not to be of length 1.
     elsewhere : bool
-        Whether the proxies are a part of all classes, perhaps none. The label of a sample whose class is not among them
-        is ``robustdml_ops.ops.ELSEWHERE``, and its target −inf; the range of the labels is not checked then.
+        The proxies are a shard of the classes, maybe empty. The label of a sample whose class is in another shard is
+        ``robustdml_ops.ops.ELSEWHERE``, and its target −inf; the range of the labels is not checked.
     backend : str, optional
         ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device.
     update : ProxyUpdate, optional
-        The step of an optimiser of :mod:`robustdml_ops.optim`: the proxies take it in backward, and no gradient of
-        theirs is left. In eager mode alone. One of some rows (``UpdateOfRows``), those of M classes, has the sweep meet
-        these classes alone: labels, ``scale`` and ``bias`` are then of their places among the M.
+        The step of an optimiser of :mod:`robustdml_ops.optim`, taken in backward; the proxies get no gradient. Eager
+        mode only. With an update of the rows of M classes the sweep is over these: labels, ``scale`` and ``bias`` count
+        among them.
 
     Returns
     -------
@@ -95,9 +95,9 @@ def class_lse(
     Raises
     ------
     ValueError, TypeError
-        Shapes, types or settings that do not fit; a scale or bias that requires a gradient; on the CPU also NaN or inf
-        (on a GPU the result is NaN: a look would stall it), and in backward a row so short that its gradient, which is
-        divided by its length, is beyond its type (on a GPU it is inf).
+        Shapes, types or settings that do not fit; a scale or bias that requires a gradient; on the CPU also NaN or inf,
+        and in backward a row so short that its gradient overflows (on a GPU the result is NaN or inf: a check would
+        stall it).
     IndexError
         On the CPU, a label outside 0 … C − 1 (on a GPU a device-side assertion).
 
@@ -105,10 +105,9 @@ def class_lse(
     -----
     Source: the denominators of Proxy-NCA (Movshovitz-Attias et al. 2017), of SoftTriple (Qian et al. 2019, Eqs. 5–6)
     and of PRISM (Liu et al. 2021, Eqs. 7 and 14). Similarities and sums are in float32 at least, so a logit carries an
-    absolute error of about 1e-7·scale. On a GPU embeddings of bfloat16 or float16, and all under autocast, enter the
-    products as bfloat16, and the proxies with them: an error of about 2⁻⁹/√D·scale, too much for a scale of 10³ and
-    more. float32 is multiplied exactly there, at a tenth of their rate or less, unless PyTorch allows TF32: README,
-    "float32 on a GPU".
+    absolute error of about 1e-7·scale. On a GPU half-precision embeddings, and all under autocast, enter the products
+    as bfloat16, and the proxies with them: an error of about 2⁻⁹/√D·scale, too much for a scale of 10³ and more;
+    float32 is multiplied exactly unless PyTorch allows TF32.
 
     Examples
     --------

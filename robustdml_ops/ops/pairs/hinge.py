@@ -50,10 +50,8 @@ def pair_hinge(
 
     Parameters
     ----------
-    embeddings, labels : Tensor
-        The anchors, (n, D) and (n,), as in :func:`~robustdml_ops.ops.pair_lse`.
-    candidates, candidate_labels : Tensor, optional
-        (m, D) and (m,), likewise; None: the anchors themselves.
+    embeddings, labels, candidates, candidate_labels : Tensor
+        Anchors (n, D), (n,) and candidates (m, D), (m,) as in :func:`~robustdml_ops.ops.pair_lse`.
     positive_margin, negative_margin : float
         m⁺ and m⁻. A positive margin above 1 (cosine) is above every similarity, so all positives count.
     positive_offset, negative_offset : float
@@ -62,8 +60,7 @@ def pair_hinge(
     distance : {"cosine", "euclidean"}
         What the margins are compared with, see above.
     anchors_first : bool
-        Whether the first n of the m ≥ n candidates are the anchors, or those seen anew, and anchor i leaves candidate i
-        out: anchors that are a part of a batch.
+        As in :func:`~robustdml_ops.ops.pair_lse`.
     backend : str, optional
         As there.
 
@@ -75,12 +72,11 @@ def pair_hinge(
 
     Notes
     -----
-    A Euclidean distance d comes from the cosine where that has digits enough; below 1/32 (float64: 1/256, products of
-    bfloat16 or TF32: 1/8) from the difference of the rows as they were given, in double. In float32 it is right within
-    4·10⁻⁴ of itself above that limit and 10⁻⁷ below, in float64 within 10⁻¹⁰ or by 10⁻¹⁶. Equal vectors, and vectors
-    that are parallel but for rounding, have distance exactly 0 and no gradient. Gradients are made of the products: the
-    force between near vectors is right within a few ε/d, and 0 up to 4ε (bfloat16 or TF32: 2⁻⁶), where nothing would be
-    left of it. A batch in which nearly all pairs are that near takes several times as long.
+    A Euclidean distance d is computed from the cosine; below 1/32 (float64: 1/256, products of bfloat16 or TF32: 1/8)
+    from the difference of the rows, in double. Its relative error is at most 4·10⁻⁴ above that limit and 10⁻⁷ below in
+    float32, 10⁻¹⁰ in float64. Vectors that are parallel but for rounding have distance exactly 0 and no gradient. The
+    gradient of a near pair is right within a few ε/d, and 0 for d up to 4ε (bfloat16 or TF32: 2⁻⁶). A batch in which
+    nearly all pairs are that near takes several times as long.
 
     Examples
     --------
@@ -123,20 +119,17 @@ def pair_hinge_sum(
 ) -> Tensor:
     """Σ_a positive_scale_a·positive_a + negative_scale_a·negative_a, with all gradients, in one sweep.
 
-    As the scales are known beforehand, a chunk of anchors is differentiated before it leaves the cache: 6·n·m·D flops
-    for the value and both gradients, where :func:`pair_hinge` takes 8.
+    A chunk of anchors is differentiated before it leaves the cache: 6·n·m·D flops for the value and both gradients,
+    where :func:`pair_hinge` takes 8.
 
     Parameters
     ----------
     embeddings, labels, candidates, candidate_labels, distance, anchors_first, backend
-        As in :func:`pair_hinge`.
-    positive_margin, negative_margin, positive_offset, negative_offset : float
-        As there.
+        As in :func:`pair_hinge`, and so are both margins and offsets.
     positive_scale, negative_scale : Tensor
         () or (n,) each, constants.
     average : bool
-        Whether each side is divided by the number of its terms above 0, of all anchors together. A batch with itself on
-        the CPU takes one sweep for that, too; others take two.
+        Divide each side by the number of its terms above 0, of all anchors together.
 
     Returns
     -------

@@ -40,34 +40,29 @@ def pair_lse(
 ) -> PairLSE:
     """Both log-sum-exps of every anchor; differentiable for any upstream gradient.
 
-    Forward is one sweep, backward another that computes the similarities again: what is of size n×m exists a chunk of
-    anchors at a time (64 of them at least), whatever n is.
+    Backward computes the similarities again. Matrices of size n×m exist for a chunk of anchors at a time.
 
     Parameters
     ----------
     embeddings, labels : Tensor
-        The anchors: (n, D), float64, float32, bfloat16 or float16, any scale, and (n,) integers, all of them classes
-        but one: ``robustdml_ops.ops.ABSENT``, the least int64, marks a row to leave out, here as among the
-        candidates, such as an empty slot of a memory bank. A zero row has cosine 0 with everything and zero gradient.
+        The anchors: (n, D), float64, float32, bfloat16 or float16, any scale, and (n,) integers.
+        ``robustdml_ops.ops.ABSENT``, the least int64, marks a row to leave out, such as an empty slot of a memory bank.
+        A zero row has cosine 0 with everything and zero gradient.
     candidates, candidate_labels : Tensor, optional
-        What the anchors are compared with, (m, D) and (m,); differentiable: rows that need no gradient cost none. None:
-        the anchors themselves, each without itself. Where ``candidate_labels is labels``, the same tensor object,
-        candidate i is taken for anchor i seen anew, and anchor i leaves it out; give ``labels.clone()`` where it is to
-        count. A compiled or exported graph keeps what held when it was traced.
+        (m, D) and (m,); differentiable. None: the anchors themselves, each without itself. If ``candidate_labels`` is
+        the same object as ``labels``, candidate i is another view of anchor i, which leaves it out; give
+        ``labels.clone()`` to keep it. A compiled or exported graph keeps the choice made when it was traced.
     alpha, beta : float
-        Scales of the positives and of the negatives, > 0 and at most 1/ε, 8·10⁶ in float32 and 4·10¹⁵ in float64. Rows
-        are shifted by their maximum where exp would overflow.
+        Scales of the positives and of the negatives, > 0 and at most 1/ε: 8·10⁶ in float32, 4·10¹⁵ in float64.
     base : float
         δ of the multi-similarity loss.
     epsilon : float, optional
-        Mining: only informative pairs stay, see above. Both extrema are those of the whole sets; an anchor without
-        positives keeps no negative, and one without negatives no positive. None: all pairs.
+        Mining: P̂ and N̂ above; an anchor without positives keeps no negative, and vice versa. None: all pairs.
     candidate_weights : Tensor, optional
         (m,), floating point, constants. Each log-sum-exp is multiplied by the mean weight of the candidates that stay
         in its set, as BSPML's Eq. 7 has it. At most 10¹⁸ in float32 and 10¹⁵² in float64, as all weights are.
     anchors_first : bool
-        Whether the first n of the m ≥ n candidates are the anchors, or those seen anew, and anchor i leaves candidate i
-        out: anchors that are a part of a batch.
+        The first n of the m ≥ n candidates are the anchors or other views of them: anchor i leaves candidate i out.
     backend : str, optional
         ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device.
 
@@ -79,16 +74,14 @@ def pair_lse(
     Raises
     ------
     ValueError, TypeError
-        Shapes, types or devices that do not fit; on the CPU also NaN or inf, and weights that are too large (on a GPU,
-        where a look would stall the stream, the result is NaN or inf), and in backward a row so short that its
-        gradient, which is divided by its length, is beyond its type (on a GPU it is inf).
+        Shapes, types or devices that do not fit; on the CPU also NaN or inf, weights that are too large, and in
+        backward a row so short that its gradient overflows (on a GPU the result is NaN or inf: a check would stall it).
 
     Notes
     -----
     Source: Barbany et al. 2024, Eq. 5; mining: Zhang et al. 2023, Eqs. 4 and 5. Similarities and sums are in float32 at
-    least. On a GPU both matrices enter the products in the wider of their types, half precision as bfloat16; under
-    autocast all do so as bfloat16; what float32 costs stands in the README, "float32 on a GPU". A pair that lies at the
-    edge of mining within rounding may fall on either side.
+    least. On a GPU both matrices enter the products in the wider of their types, half precision and all under autocast
+    as bfloat16.
 
     Examples
     --------
@@ -122,8 +115,8 @@ def pair_lse_sum(
 ) -> Tensor:
     """Σ_a positive_scale_a·positive_a + negative_scale_a·negative_a, with all gradients, in one sweep.
 
-    As the scales are known beforehand, a chunk of anchors is differentiated before it leaves the cache: 6·n·m·D flops
-    for the value and both gradients, where :func:`pair_lse` takes 8.
+    A chunk of anchors is differentiated before it leaves the cache: 6·n·m·D flops for the value and both gradients,
+    where :func:`pair_lse` takes 8.
 
     Parameters
     ----------

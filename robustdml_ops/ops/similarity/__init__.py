@@ -23,9 +23,8 @@ def similarity(
 ) -> Tensor:
     """Cosine of every embedding with every proxy, (B, C): logits, retrieval, plots. Differentiable, to any order.
 
-    One product of the rows as they are, scaled while it is warm: no unit copy of the proxies is made, and memory is
-    that of the result. Backward is two products. The losses of this package never form this matrix; it is for those
-    who want it. For the largest entries of each row alone, :func:`nearest` needs none of it.
+    Memory is that of the result. The losses of this package never form this matrix. For the largest entries of each row
+    use :func:`nearest`.
 
     Parameters
     ----------
@@ -44,14 +43,13 @@ def similarity(
     Tensor
         (B, C); ``out`` where that is given. Products and lengths are in float32 at least (float64 if either input is),
         and rounded once, at the end; on a GPU inputs that are both of one half precision enter the product as they are,
-        and float32 ones in TF32 where PyTorch is set to do so, or by three such products where
-        ``robustdml_ops.engine.precision.set_float32_products`` asks for them.
+        float32 ones as PyTorch's setting or ``robustdml_ops.engine.precision.set_float32_products`` says.
 
     Raises
     ------
     ValueError, TypeError
         Shapes, types or devices that do not fit; an ``out`` with inputs that require a gradient; on the CPU, in
-        backward, a row so short that its gradient, which is divided by its length, is beyond its type.
+        backward, a row so short that its gradient overflows.
 
     Examples
     --------

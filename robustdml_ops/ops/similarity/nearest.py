@@ -35,8 +35,7 @@ def nearest(
 ) -> Nearest:
     """The k rows of a gallery that each query is most similar to, by the cosine. Not differentiable.
 
-    A tile of similarities exists at a time and is looked through while it is warm: memory is that of unit copies of
-    queries and gallery, whatever N·M is.
+    Memory is that of unit copies of queries and gallery, whatever N·M is.
 
     Parameters
     ----------
@@ -58,8 +57,8 @@ def nearest(
     Raises
     ------
     ValueError, TypeError
-        Shapes, types or devices that do not fit, a k that the gallery can't give; on the CPU NaN or inf (on a GPU,
-        where a look would stall the stream, such rows have no meaning).
+        Shapes, types or devices that do not fit, a k that the gallery can't give; on the CPU NaN or inf (on a GPU the
+        result for such rows is undefined).
 
     Examples
     --------
