@@ -13,32 +13,32 @@ from robustdml_ops.robust.checked_batch import check_ids
 from robustdml_ops.robust.ddp_buffers import check_ddp_buffers
 
 SOLVERS = ("exact", "stochastic")
-_VISITS = 160  # of each sample in an update: 10⁷ steps for 60 000 samples
+_STEPS_PER_SAMPLE = 160  # of Algorithm 3: 10⁷ steps for 60 000 samples
 _EXACT_STEPS = 1000
-_SLOWDOWN = 20  # how much shorter the last steps are than the first
+_SLOWDOWN = 20  # first step size / last step size
 
 
 class BalancedSelfPaced(TypedBuffers):
-    """One weight per training sample, from 0 (left out) to 1: samples far from their class come late, or never.
+    """One weight in [0, 1] per training sample; samples far from their class get weight 0, at first or for good.
 
-    Train with :class:`robustdml_ops.losses.BSPMLLoss` on the weights, call :meth:`update`, train again, and so on
+    Alternate between training with :class:`robustdml_ops.losses.BSPMLLoss` on the weights and :meth:`update`
     (Algorithm 1). An update minimises, in w ∈ [0, 1]^N,
 
         Σ_c Σ_{a∈c} w_a/N^c { (ζ(c) − w_a)/(N^c − 1) ξ⁺_a + 1/(C−1) Σ_{k≠c} w̄_k ξ⁻_a }
         − λ Σ_c w̄_c + μ/(C−1) Σ_{c<k} (w̄_c − w̄_k)²                                                           Eq. 6
 
-    where ξ⁺ and ξ⁻ are a sample's two terms of the multi-similarity loss against the whole training set, ζ(c) is the
-    sum of the weights of class c and w̄_c their mean. As λ, the age, grows, harder samples are admitted; μ keeps the
-    mean weights of the classes close to each other.
+    where ξ⁺ and ξ⁻ are a sample's two terms of the multi-similarity loss against the whole training set, ζ(c) and w̄_c
+    the sum and the mean of the weights of class c. The larger λ, the age, the harder the samples that are admitted; μ
+    keeps the mean weights of the classes close to each other.
 
     Parameters
     ----------
     labels : Tensor
         (N,) integers ≥ 0: classes of the training samples, in the order of their ids 0 … N−1.
     lam : float
-        λ of the first update, > 0. A sample is admitted while its ξ⁺ + ξ⁻ plus the mean of ξ⁺ + ξ⁻ over the samples
-        kept is below it. Where similarities are at most ρ, ξ⁺ is at least log(N^c)/α, so large classes need a large λ:
-        compare it with 2·:attr:`positive`.
+        λ of the first update, > 0. A sample is admitted if its ξ⁺ + ξ⁻ plus the mean of ξ⁺ + ξ⁻ over the samples kept
+        is below λ. If similarities are at most ρ, ξ⁺ is at least log(N^c)/α, so large classes need a large λ: compare
+        it with 2·:attr:`positive`.
     growth : float
         c ≥ 1: each update multiplies λ by it, up to ``lam_max``.
     lam_max : float
@@ -46,22 +46,22 @@ class BalancedSelfPaced(TypedBuffers):
     mu : float, optional
         μ ≥ 0; by default λ_∞, as in the paper. 0: plain self-paced learning.
     solver : {"exact", "stochastic"}
-        "exact": descent along the exact gradient, :func:`robustdml_ops.ops.self_paced_descent`. "stochastic": Algorithm
-        3 of the paper, :func:`robustdml_ops.ops.self_paced_sweep`, which takes longer and ends at a higher objective
+        "exact": :func:`robustdml_ops.ops.self_paced_descent`, along the exact gradient. "stochastic": Algorithm 3 of
+        the paper, :func:`robustdml_ops.ops.self_paced_sweep`, which is slower and ends at a higher objective
         (``docs/performance.md``). Both run on the host.
     steps : int, optional
-        Of the solver in an update. By default 160·N of Algorithm 3, at most 1000 of the exact descent.
+        Steps of the solver in an update. By default 160·N of Algorithm 3, at most 1000 of the exact descent.
     learning_rate : float
-        Of Algorithm 3. γ of class c is learning_rate · N^c · min(1, N^c/2μ): with N^c all classes move equally fast,
-        and the last factor keeps a step from passing the minimum of the balance term. It falls as 1/(1 + 20 t/T).
+        Of Algorithm 3: γ of class c is learning_rate · N^c · min(1, N^c/2μ) / (1 + 20 t/T). N^c makes all classes move
+        equally fast, and the minimum keeps a step from passing that of the balance term.
     classes_per_step, samples_per_class : int
         P and K of Algorithm 3.
     alpha, beta, base : float
         α, β, ρ of ξ.
     seed : int
-        0 … 2³¹ − 1. With the number of the update it fixes all random numbers, on every machine.
+        0 … 2³¹ − 1. Seed and number of the update fix all random numbers, on every machine.
     backend : str, optional
-        Of the sweep for ξ and of Algorithm 3; None: the fastest that serves the device.
+        For ξ and Algorithm 3; None: the fastest that serves the device.
 
     Attributes
     ----------
@@ -74,11 +74,9 @@ class BalancedSelfPaced(TypedBuffers):
 
     Notes
     -----
-    A class of one sample has no positive pair: ξ⁺ = 0, and ξ⁻, μ and λ decide its weight. With a single class ξ⁻ and
-    the balance term are 0. A class without samples counts for nothing.
-
-    All state is in buffers, whose types ``.half()`` and the like do not change. A run that resumes from ``state_dict``
-    equals an unbroken one bit for bit.
+    A class of one sample has no positive pair: ξ⁺ = 0. With a single class ξ⁻ and the balance term are 0. A class
+    without samples is ignored. All state is in buffers, whose types ``.half()`` and the like do not change; a resumed
+    run equals an unbroken one bit for bit.
 
     References
     ----------
@@ -154,20 +152,19 @@ class BalancedSelfPaced(TypedBuffers):
 
     @torch.no_grad()
     def observe(self, embeddings: Tensor, sample_ids: Tensor) -> None:
-        """Compute ξ of a batch against this batch alone, for when embedding the whole training set costs too much.
+        """Compute ξ of a batch against this batch alone, if embedding the whole training set is too expensive.
 
         Parameters
         ----------
         embeddings : Tensor
-            (B, D), floating point, any scale: as the training step has them.
+            (B, D), floating point, any scale: those of the training step.
         sample_ids : Tensor
             (B,) integers in 0 … N−1.
 
         Raises
         ------
         ValueError, TypeError, IndexError
-            Shapes, types, devices or ids that do not fit; on the CPU NaN or inf. On a GPU such a batch counts as not
-            observed.
+            Wrong shapes, types, devices or ids; on the CPU NaN or inf. On a GPU such a batch counts as not observed.
         """
         check_ddp_buffers(self, divided=False)
         check_matrix("embeddings", embeddings)
@@ -175,19 +172,19 @@ class BalancedSelfPaced(TypedBuffers):
 
     @torch.no_grad()
     def update(self, embeddings: Tensor | None = None) -> None:
-        """Solve for the weights, starting from the present ones, and let λ grow: an outer iteration of Algorithm 1.
+        """Solve for the weights, starting from the present ones, then increase λ: an iteration of Algorithm 1.
 
         Parameters
         ----------
         embeddings : Tensor, optional
-            (N, D), floating point, any scale: of all training samples, in the order of their ids. ξ is then exact, by
-            one sweep over all pairs. None: ξ is what :meth:`observe` saw last of each sample; samples it never saw keep
-            their weight and take no part.
+            (N, D), floating point, any scale, of all training samples in the order of their ids: ξ is exact, over all
+            pairs. None: ξ of the last :meth:`observe` of each sample; samples never observed are left out and keep
+            their weight.
 
         Raises
         ------
         ValueError, TypeError
-            Shapes, types or devices that do not fit, NaN or inf, nothing observed. The state is what it was.
+            Wrong shapes, types or devices, NaN or inf, nothing observed. The state is as before.
         """
         if embeddings is not None:
             check_matrix("embeddings", embeddings)
@@ -214,12 +211,12 @@ class BalancedSelfPaced(TypedBuffers):
 
     @property
     def maw(self) -> float:
-        """Mean of the classes' average weights, Eq. 14; waits for a GPU."""
+        """Mean of the classes' average weights, Eq. 14; on a GPU, waits for it."""
         return float(self._class_means().mean())
 
     @property
     def sdaw(self) -> float:
-        """Standard deviation of the classes' average weights, Eq. 14; waits for a GPU."""
+        """Standard deviation of the classes' average weights, Eq. 14; on a GPU, waits for it."""
         return float(self._class_means().std(correction=0))
 
     def extra_repr(self) -> str:
@@ -247,7 +244,7 @@ class BalancedSelfPaced(TypedBuffers):
         if self.solver == "exact":
             steps = _EXACT_STEPS if self.steps is None else self.steps
             return self_paced_descent(*problem, lam=lam, mu=self.mu, steps=steps)
-        steps = _VISITS * len(problem[0]) if self.steps is None else self.steps
+        steps = _STEPS_PER_SAMPLE * len(problem[0]) if self.steps is None else self.steps
         sizes = torch.bincount(problem[3].cpu()).double()
         overshoot = 1.0 if self.mu == 0 else (sizes / (2 * self.mu)).clamp(max=1)
         return self_paced_sweep(
@@ -274,7 +271,7 @@ class BalancedSelfPaced(TypedBuffers):
 def _check_ages(lam: float, growth: float, lam_max: float, mu: float) -> None:
     check_positive(lam=lam)
     if not 1 <= growth < math.inf:
-        raise ValueError(f"growth must be at least 1, got {growth}: a smaller λ would drop what is learnt already")
+        raise ValueError(f"growth must be at least 1, got {growth}: a falling λ would drop admitted samples")
     if not lam <= lam_max < math.inf:
         raise ValueError(f"lam_max must be at least lam = {lam} and finite, got {lam_max}")
     if not 0 <= mu <= MOST_MU:

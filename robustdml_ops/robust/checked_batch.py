@@ -29,7 +29,7 @@ class CheckedBatch(NamedTuple):
 def check_batch(
     name: str, rows: Tensor, labels: Tensor, sample_ids: Tensor | None, D: int, N: int | None, state: Tensor | None
 ) -> CheckedBatch:
-    """Check all but the values of rows, called ``name`` in errors, and labels; ids are required where N is given."""
+    """Check all but the values of labels and of rows, called ``name`` in errors; ids are required if N is given."""
     check_matrix(name, rows, columns=D)
     check_same_device(**{name: rows, "state": state})
     labels = check_labels(labels, rows)
@@ -41,7 +41,7 @@ def check_batch(
 
 
 def check_ids(sample_ids: object, B: int, N: int | None, device: torch.device) -> Tensor:
-    """Sample ids as (B,) int64 on ``device``; in 0 … N−1 where N is known."""
+    """Sample ids as (B,) int64 on ``device``; in 0 … N−1 if N is given."""
     ids = check_sample_ids(sample_ids, B).to(device, non_blocking=True)
     if N is not None:
         check_id_range(ids, N)
@@ -67,7 +67,7 @@ def check_keep(keep: object, labels: Tensor) -> Tensor:
 def batch_of_all(
     module: nn.Module, shards: OneProcess, check: Callable[[], tuple[CheckedBatch, Tensor | None]]
 ) -> tuple[CheckedBatch, Tensor | None]:
-    """Batch and ``keep`` of all processes; where ``check`` of one process raises, all raise."""
+    """Batch and ``keep`` of all processes; if ``check`` raises on one process, all raise."""
 
     def check_own() -> dict[str, Tensor | None]:
         batch, keep = check()

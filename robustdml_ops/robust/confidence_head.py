@@ -1,4 +1,4 @@
-"""The confidence module of Smooth Proxy-Anchor: from frozen features to the confidence of every class."""
+"""The confidence module of Smooth Proxy-Anchor: confidences of all classes from frozen features."""
 
 from collections.abc import Callable
 
@@ -10,27 +10,23 @@ from robustdml_ops.engine.validation import check_label_range, check_labels, che
 
 
 class ConfidenceHead(nn.Module):
-    """Two linear layers and a sigmoid, trained on noisy labels, then frozen: how well a sample fits every class.
+    """Two linear layers and a sigmoid that estimate how well a sample fits every class.
 
-    A mislabelled sample is an outlier of its class: a head that has not had time to memorise it gives its label a low
-    confidence, and the true class a high one.
+    The head is trained on noisy labels for a few epochs, then frozen. It has not memorised the wrong labels then: a
+    mislabelled sample gets a low confidence for its label and a high one for its true class.
 
-    Confidence here is the c of Smooth Proxy-Anchor, one number in [0, 1] for each sample and class. The confidence σ of
-    :class:`robustdml_ops.losses.ProcSimLoss` is another thing: one weight per sample, computed from its loss.
+    A confidence is the c of Smooth Proxy-Anchor, in [0, 1] for each sample and class. (The confidence σ of
+    :class:`robustdml_ops.losses.ProcSimLoss` is one weight per sample, computed from its loss.)
 
     Parameters
     ----------
-    in_features : int
-        Size of the features, F.
-    num_classes : int
-        Number of classes, C.
-    hidden_features : int
-        Width of the hidden layer, K.
+    in_features, num_classes, hidden_features : int
+        Size of the features, F; number of classes, C; width of the hidden layer, K.
 
     Notes
     -----
-    Weights start from Xavier's uniform distribution, biases from 0. A new head trains; `fit` ends with `freeze`.
-    Parameters are float32 unless moved; under autocast the matrix products run in its dtype and the sigmoid in float32.
+    Weights start from Xavier's uniform distribution, biases from 0. Under autocast the matrix products run in its dtype
+    and the sigmoid in float32.
 
     References
     ----------
@@ -57,16 +53,16 @@ class ConfidenceHead(nn.Module):
 
     @property
     def frozen(self) -> bool:
-        """Whether the head has ceased to train."""
+        """Whether the head is frozen."""
         return not any(parameter.requires_grad for parameter in self.parameters())
 
     def freeze(self) -> None:
-        """Stop training for good: no parameter asks for a gradient, and the head stays in eval mode."""
+        """Stop training for good: no parameter requires a gradient, and the head stays in eval mode."""
         self.requires_grad_(False)
         self.eval()
 
     def train(self, mode: bool = True) -> "ConfidenceHead":
-        """As `torch.nn.Module.train`, but a frozen head stays in eval mode when the model around it is set to train."""
+        """As `torch.nn.Module.train`, but a frozen head stays in eval mode."""
         super().train(mode and not self.frozen)
         return self
 
@@ -86,7 +82,7 @@ class ConfidenceHead(nn.Module):
         Raises
         ------
         ValueError, TypeError
-            Features of another shape or kind.
+            Features of another shape or type.
         """
         check_matrix("features", features, columns=self.reduction.in_features)
         logits = self._logits(features)
@@ -94,26 +90,14 @@ class ConfidenceHead(nn.Module):
 
     @torch.no_grad()
     def factors(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the confidences as factors, for losses that never form the (B, C) matrix.
+        """Return factors of the confidences ``sigmoid(hidden @ weight.T + bias)``, for losses that form no B×C matrix.
 
-        Parameters
-        ----------
-        features : Tensor
-            (B, F), floating point.
+        Parameters and errors as in `forward`.
 
         Returns
         -------
-        hidden : Tensor
-            (B, K), detached.
-        weight : Tensor
-            (C, K), detached; shares memory with the head.
-        bias : Tensor
-            (C,), detached; ``sigmoid(hidden @ weight.T + bias)`` is `forward`.
-
-        Raises
-        ------
-        ValueError, TypeError
-            Features of another shape or kind.
+        hidden, weight, bias : Tensor
+            (B, K), (C, K) and (C,), detached; weight and bias share memory with the head.
         """
         check_matrix("features", features, columns=self.reduction.in_features)
         hidden = self.reduction(features).relu()
@@ -136,19 +120,19 @@ class ConfidenceHead(nn.Module):
         Parameters
         ----------
         features : Tensor
-            (N, F), floating point, on any device: batches go to the head's device and dtype. Not trained through.
+            (N, F), floating point, on any device, detached; batches are moved to the head's device and dtype.
         labels : Tensor
             (N,), integers in 0..C-1.
         epochs : int
-            Passes over the samples. Few: a head that memorises wrong labels is of no use.
+            Passes over the samples. Use few: the head must not memorise wrong labels.
         batch_size : int
-            Samples a step; a step needs memory for B×C logits and their gradient, and no one-hot matrix.
+            Samples per step; a step keeps B×C logits and their gradient.
         learning_rate, weight_decay : float
-            Of AdamW. The paper's rate is 1e-4, for a training of many more steps than the 12 epochs here.
+            Settings of AdamW. The paper's rate is 1e-4, with many more steps than 12 epochs.
         seed : int
-            Order of the samples.
+            Seed of the order of the samples.
         on_epoch : callable, optional
-            Called after each epoch with its number from 1 and its mean loss.
+            Called after each epoch with its number, from 1, and its mean loss.
 
         Returns
         -------

@@ -11,7 +11,7 @@ _warned: WeakSet[nn.Module] = WeakSet()
 
 
 def check_ddp_buffers(memory: nn.Module, divided: bool) -> None:
-    """Raise for a divided module, warn for another, whose buffers the running DistributedDataParallel overwrites."""
+    """If the running DistributedDataParallel overwrites the buffers: raise if the module is divided, else warn."""
     ddp = None if torch.compiler.is_compiling() else getattr(DistributedDataParallel, "_active_ddp_module", None)
     if ddp is None or ddp.process_group.size() == 1:
         return

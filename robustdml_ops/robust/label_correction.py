@@ -1,4 +1,4 @@
-"""Correction of labels in training: a rejected sample takes part under the class that the filter proposes."""
+"""Correction of labels in training: train on a rejected sample with the class that the filter proposes."""
 
 from typing import NamedTuple
 
@@ -14,50 +14,49 @@ from robustdml_ops.robust.prism.prism import PRISM
 class Corrected(NamedTuple):
     """A batch to train on."""
 
-    labels: Tensor  # (B,) int64: the label given, or the proposal that takes its place
-    keep: Tensor  # (B,) bool: what takes part, the corrected samples among it
+    labels: Tensor  # (B,) int64: the given label, or the proposal that replaces it
+    keep: Tensor  # (B,) bool: samples to train on, the corrected ones included
     corrected: Tensor  # (B,) bool
 
 
 class LabelCorrection(TypedBuffers):
-    """Lets samples that PRISM rejects take part under the class that it thinks they are of.
+    """Gives samples that PRISM rejects the class that it proposes for them.
 
-    A sample x that was rejected takes part under
+    A rejected sample x is trained on with the label
 
         k*(x) = argmax_k T(x, k),      if P(k* | x) = softmax_k T(x, k)[k*] ≥ confidence
 
-    and k* was the same in its last ``visits`` judgements. The label given is never changed: as soon as the filter keeps
-    the sample, or proposes another class, the correction ends. What was corrected does not get into the memory, so that
-    no correction vouches for itself or for others. In a training step::
+    and k* was the same in its last ``visits`` judgements. The correction ends as soon as the filter keeps the sample or
+    proposes another class. Corrected samples are not stored in the bank, where they would support their own correction.
+    In a training step::
 
         result = prism(embeddings, labels, ids)
         fixed = correction(prism, embeddings, labels, result.keep, ids)
         loss = loss_function(embeddings, fixed.labels, sample_weights=fixed.keep.float())
         loss.backward()
         optimizer.step()
-        prism.enqueue(embeddings, labels, result.keep, ids)                # the labels given, and what was kept
+        prism.enqueue(embeddings, labels, result.keep, ids)  # given labels, without corrections
 
     Parameters
     ----------
     num_samples : int
         N, size of the training set.
     confidence : float
-        In [0, 1]. Log-densities of vMF-Sim are far apart: most P are near 1, and it is the visits that count.
+        In [0, 1]. Most P of vMF-Sim are near 1: there the visits decide.
     visits : int
-        How often in a row the same class has to be proposed, at least 1.
+        How often in a row the same class must be proposed, at least 1.
 
     Attributes
     ----------
     proposals : Tensor
-        (N,) int64, the class proposed for each sample when it was judged last, −1 before and where its label is it.
+        (N,) int64, the class that each sample's last judgement proposed; −1 for its own label or without a judgement.
     times : Tensor
-        (N,) int64, how often in a row.
+        (N,) int64, how often it was proposed in a row.
 
     Notes
     -----
-    An extension: Liu et al. name the correction of labels as an outlook (section VII). ``docs/audit.md`` has what it
-    brings. All state is in ``state_dict``. One product B×C×D a step beside those of the filter; nothing waits for a
-    GPU.
+    An extension: Liu et al. name the correction of labels as an outlook (section VII). All state is in ``state_dict``.
+    A step takes one more product B×C×D; nothing waits for a GPU.
 
     Examples
     --------
@@ -87,32 +86,28 @@ class LabelCorrection(TypedBuffers):
 
     @torch.no_grad()
     def forward(self, prism: PRISM, embeddings: Tensor, labels: Tensor, keep: Tensor, sample_ids: Tensor) -> Corrected:
-        """Correct a batch that has been judged: this counts a visit of each of its samples.
+        """Correct a batch that has been judged; this counts as a visit of each of its samples.
 
         Parameters
         ----------
         prism : PRISM
             The filter, with similarity "average" or "vmf".
-        embeddings : Tensor
-            (B, D), as given to the filter.
-        labels : Tensor
-            (B,), integers: the labels given.
-        keep : Tensor
-            (B,) bool, as the filter said.
+        embeddings, labels, keep : Tensor
+            (B, D) and (B,), as given to the filter; (B,) bool, its verdict.
         sample_ids : Tensor
             (B,), integers in 0 … N−1.
 
         Returns
         -------
         Corrected
-            Labels to train with, and who takes part.
+            ``labels`` (B,) to train with, ``keep`` (B,) bool, ``corrected`` (B,) bool.
 
         Raises
         ------
         ValueError, TypeError, IndexError
-            Shapes, types or ids that do not fit. Nothing has changed then.
+            Wrong shapes, types or ids. The state is as before.
         RuntimeError
-            A filter whose similarity has no bank of classes.
+            A filter without a bank.
         """
         check_matrix("embeddings", embeddings, columns=prism.embedding_size)
         labels = check_labels(labels, embeddings).long()

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class ClassStatistics(NamedTuple):
-    """Sums and numbers of rows, per class or per sample, that means and von Mises–Fisher distributions follow from."""
+    """Sum and number of rows per class, or per sample."""
 
     sums: Tensor  # (n, D)
     counts: Tensor  # (n,) int64
@@ -30,18 +30,14 @@ def exchange_rows(classes: ClassStatistics, touched: Tensor, entering: Tensor, l
 
 
 def spread(classes: Tensor, num_classes: int) -> Tensor:
-    """Classes (M,) int64, any class in place of a negative number, for rows that add nothing.
-
-    Not one for all of them: ``index_put_`` takes repeated indices one after the other.
-    """
+    """Classes (M,) int64 with different classes in place of negative numbers, for rows that add nothing."""
+    # ``index_put_`` adds the rows of one class one after the other.
     return torch.where(classes < 0, torch.arange(len(classes), device=classes.device) % num_classes, classes)
 
 
 def add_rows(target: Tensor, index: Tensor, rows: Tensor) -> None:
-    """``target[index] += rows``, repeated indices in their order on every device.
-
-    On CUDA ``index_add_`` adds atomically, in random order, where ``index_put_`` sorts; on the CPU it is the reverse.
-    """
+    """``target[index] += rows``, repeated indices in their order on every device."""
+    # On CUDA ``index_add_`` adds atomically, in random order, and ``index_put_`` sorts; on the CPU it is the reverse.
     if target.is_cuda:
         target.index_put_((index,), rows, accumulate=True)
     else:

@@ -1,4 +1,4 @@
-"""The memory of past embeddings, first in, first out, with the sums of its classes."""
+"""A first-in-first-out memory of embeddings, with the sums of its classes."""
 
 import warnings
 from typing import Any
@@ -27,34 +27,28 @@ _RECOMPUTE_ROWS = 65_536
 class MemoryBank(TypedBuffers):
     """Queue of embeddings, labels and sample ids; per class, the sum and the number of its rows.
 
-    Enqueuing touches the slots and classes of the batch alone, so its cost depends on neither capacity nor C. It reads
-    no value back from the device, and gives the same bits every time. All state is in buffers: a run that resumes from
-    ``state_dict`` equals an unbroken one bit for bit.
-
     Parameters
     ----------
-    num_classes : int
-        Number of classes, C.
-    embedding_size : int
-        Length of an embedding, D.
+    num_classes, embedding_size : int
+        C and D.
     capacity : int
-        Rows the bank holds. When it is full, a new row takes the place of the oldest.
+        Number of rows. When the bank is full, a new row replaces the oldest.
     dtype : torch.dtype
-        Of the stored rows, floating point. Sums are float32, or float64 for float64 rows. They add rows as stored,
-        after rounding, so that a row that leaves takes away what it brought. Over 200 000 updates they drift by 1e-6 to
-        1e-5 with float32 rows, and by less with bfloat16; a class that becomes empty is set to 0.
+        Type of the stored rows, floating point. Sums are float32, or float64 for float64 rows; they add rows after
+        rounding, as stored. Over 200 000 updates they drift by 1e-6 to 1e-5 with float32 rows, by less with bfloat16.
+        The sum of a class that becomes empty is set to 0.
     num_samples : int, optional
         Size of the training set, N. Sample ids are then required, and `without_own_copies` works. Costs 8 bytes for
         each sample and slot.
     backend : str, optional
-        How a batch is stored: by ``"triton"`` in a few launches, by ``"eager"`` in about forty; that one or an error.
-        None: the fastest that serves the device. In a graph of ``torch.compile`` the compiler makes kernels of its own.
+        ``"triton"`` stores a batch in a few launches, ``"eager"`` in about forty: that one or an error. None: the
+        fastest that serves the device. ``torch.compile`` makes kernels of its own.
 
     Attributes
     ----------
     features, labels, sample_ids : Tensor
         (capacity, D); (capacity,) int64, ``ABSENT`` where a slot is empty; (capacity,) int64, −1 where no id was given.
-        Where :func:`~robustdml_ops.distributed.shard_classes` has divided the bank: DTensors, by slots.
+        In a bank divided by :func:`~robustdml_ops.distributed.shard_classes`: DTensors, by slots.
     sums, counts : Tensor
         (C, D) and (C,) int64.
     enqueued : Tensor
@@ -62,13 +56,13 @@ class MemoryBank(TypedBuffers):
 
     Notes
     -----
-    Rows are stored as given: pass unit vectors, as PRISM does. ``.half()`` and the like, on the bank or on a module
-    around it, do not change the types of the buffers.
+    Rows are stored as given: pass unit vectors, as PRISM does. The cost of storing a batch depends on neither capacity
+    nor C. It reads no value back from the device and gives the same bits every time. All state is in buffers, whose
+    types ``.half()`` and the like do not change; a resumed run equals an unbroken one bit for bit.
 
     References
     ----------
-    Liu et al., "Noise-Resistant Deep Metric Learning with Probabilistic Instance Filtering" (PRISM), section III-B and
-    Eq. 6.
+    Liu et al., "Noise-Resistant Deep Metric Learning with Probabilistic Instance Filtering", section III-B and Eq. 6.
 
     Examples
     --------
@@ -144,10 +138,7 @@ class MemoryBank(TypedBuffers):
         return self.counts > 0
 
     def class_means(self, classes: Tensor | None = None) -> Tensor:
-        """Mean row of each class, not normalised again; 0 for a class that is not in the bank.
-
-        (C, D) in the type of the sums, or (n, D) of ``classes`` (n,), integers in 0..C-1.
-        """
+        """Mean rows, (C, D), or (n, D) of ``classes`` (n,); not normalised, 0 for a class that is not in the bank."""
         sums, counts = (self.sums, self.counts) if classes is None else (self.sums[classes], self.counts[classes])
         return sums / counts.clamp(min=1)[:, None]
 
@@ -155,13 +146,13 @@ class MemoryBank(TypedBuffers):
     def enqueue(
         self, features: Tensor, labels: Tensor, sample_ids: Tensor | None = None, keep: Tensor | None = None
     ) -> Tensor:
-        """Store a batch; the oldest rows make room.
+        """Store a batch in place of the oldest rows.
 
         Parameters
         ----------
         features : Tensor
-            (B, D), floating point; detached and rounded to the bank's type. Any B: of more rows than the capacity, the
-            last ones stay.
+            (B, D), floating point; detached and rounded to the bank's type. If B exceeds the capacity, the last rows
+            are stored.
         labels : Tensor
             (B,), integers in 0..C-1.
         sample_ids : Tensor, optional
@@ -178,9 +169,8 @@ class MemoryBank(TypedBuffers):
         Raises
         ------
         ValueError, TypeError
-            Shapes, types or devices that do not fit, no sample ids; on the CPU NaN or inf. Nothing is stored then. On a
-            GPU, where a look at the values would stall the stream, a row with NaN or inf counts as not kept: in the
-            sums it would stay for good.
+            Wrong shapes, types or devices, missing sample ids, on the CPU NaN or inf. Nothing is stored then. On a GPU
+            a row with NaN or inf counts as not kept: a check would stall the stream.
         IndexError
             A label or sample id out of range (on a GPU a device-side assertion).
         RuntimeError
@@ -262,27 +252,27 @@ class MemoryBank(TypedBuffers):
 
     @torch.no_grad()
     def without_own_copies(self, sample_ids: Tensor, labels: Tensor, max_copies: int | None = None) -> ClassStatistics:
-        """Sum and number of the rows of each sample's class without its own copies, which would vouch for any label.
+        """Sum and number of the rows of each sample's class, without its own copies, which would support any label.
 
         Parameters
         ----------
         sample_ids : Tensor
             (B,), integers in 0..N-1.
         labels : Tensor
-            (B,), integers in 0..C-1. Copies stored under another label are no part of the class.
+            (B,), integers in 0..C-1. Copies stored under another label are not in the class.
         max_copies : int, optional
-            How many of a sample's latest copies are looked for. By default 2·⌈capacity/N⌉: when each epoch has each
-            sample once and keeps half of them, the bank holds the last 2·capacity/N epochs.
+            How many of a sample's latest copies are looked for. By default 2·⌈capacity/N⌉, the epochs that the bank
+            holds if each has each sample once and keeps half of them.
 
         Returns
         -------
         ClassStatistics
-            ``sums`` (B, D) and ``counts`` (B,), of 0 where nothing else is left. Cost O(B·max_copies·D).
+            ``sums`` (B, D) and ``counts`` (B,), 0 where no other row is left. Cost O(B·max_copies·D).
 
         Raises
         ------
         ValueError, TypeError
-            A bank without ``num_samples``; shapes, types or devices that do not fit.
+            A bank without ``num_samples``; wrong shapes, types or devices.
         IndexError
             A label or sample id out of range (on a GPU a device-side assertion).
         """
@@ -328,11 +318,7 @@ class MemoryBank(TypedBuffers):
         )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        """Refuse rows of another type: rounded on the way in, they would no longer match the sums.
-
-        Saved labels of −1, no class of a bank, are taken for empty slots. Warns of counts that are not those of the
-        rows.
-        """
+        """Refuse rows of another type, which would not match the sums; read labels of −1 as empty slots."""
         saved = state_dict.get(prefix + "features")
         if saved is not None and saved.dtype != self.features.dtype:
             raise ValueError(
@@ -348,7 +334,7 @@ class MemoryBank(TypedBuffers):
 
 
 def _check_counts(labels: Any, counts: Any) -> None:
-    """Warn where saved counts (C,) contradict the saved labels (capacity,): the state is an average of states."""
+    """Warn if saved counts (C,) contradict saved labels (capacity,), as they do in an average of states."""
     if any(type(saved) is not Tensor or saved.is_meta for saved in (labels, counts)):
         return
     found = torch.bincount(labels[labels >= 0], minlength=len(counts))

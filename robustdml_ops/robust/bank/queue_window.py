@@ -1,7 +1,7 @@
-"""A queue whose slots are divided among processes.
+"""A window of a queue whose slots are divided among processes.
 
-A batch of B rows enters at most M = min(B, capacity) slots, those behind the last row. Every process assembles these
-slots as a small queue, the *window*, stores the batch in it, and copies its own slots back.
+A batch of B rows enters at most M = min(B, capacity) slots behind the last row. Every process gathers these slots as a
+small queue, the *window*, stores the batch in it, and copies its own slots back.
 """
 
 from typing import NamedTuple
@@ -49,15 +49,12 @@ class QueueWindow:
         )
 
     def write_back(self) -> None:
-        """Copy the window into the slots that are here; min(M, n) are written, some with their old content.
-
-        The host does not know how many slots of the window are here.
-        """
-        n = len(self.here.labels)
+        """Copy the window into the slots that are here; min(M, n) are written, some with their old content."""
+        n = len(self.here.labels)  # the host does not know how many of the window's slots are here
         if n == 0:
             return
         start = (self.enqueued - self.first) % self.capacity
-        # Slots before the first one here, from where on the window goes on from the last slot to the first.
+        # Negative if the window wraps around from the last slot to the first.
         start = torch.where(start + self.size > self.capacity, start - self.capacity, start)
         places = (start + torch.arange(min(self.size, n), device=start.device)) % n
         steps = (self.first + places - self.enqueued) % self.capacity

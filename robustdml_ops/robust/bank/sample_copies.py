@@ -1,4 +1,4 @@
-"""Where in a first-in-first-out queue the copies of a sample are."""
+"""Index of the copies of each sample in a first-in-first-out queue."""
 
 import torch
 from torch import Tensor, nn
@@ -7,34 +7,26 @@ from robustdml_ops.engine.validation import check_sizes
 
 
 class SampleCopies(nn.Module):
-    """For each sample a chain through the slots that hold it, the latest first.
+    """A linked list of the slots that hold each sample, the latest first.
 
-    A row's serial number n says how many were stored before it. It is in slot n mod capacity until row n + capacity
-    takes the slot. A chain ends where a serial number is too old to be in the queue: nothing has to be unlinked.
-
-    ``num_samples`` is the size of the training set, N, and ``capacity`` the number of slots.
+    The row with serial number n, of which n were stored before, is in slot n mod capacity until row n + capacity
+    replaces it. A list ends at the first serial number that is too old to be in the queue, so nothing is ever unlinked.
     """
 
-    latest: Tensor
-    earlier: Tensor
+    latest: Tensor  # (N + 1,) int64: serial number of each sample's latest copy; the last entry stays −1
+    earlier: Tensor  # (capacity,) int64: serial number of the previous copy of the sample in each slot
 
     def __init__(self, num_samples: int, capacity: int) -> None:
         super().__init__()
         check_sizes(num_samples=num_samples)
         self.num_samples = num_samples
         self.capacity = capacity
-        # Serial number of each sample's latest copy. The entry past the end takes the writes that are to have no
-        # effect: their number varies, the shapes may not. It holds −1 whatever their order.
+        # Rows that do not enter write −1 to the last entry: shapes do not depend on how many rows enter.
         self.register_buffer("latest", torch.full((num_samples + 1,), -1))
-        # Of the copy in this slot: the serial number of the same sample's copy before it.
         self.register_buffer("earlier", torch.full((capacity,), -1))
 
     def link(self, sample_ids: Tensor, serials: Tensor, entering: Tensor) -> None:
-        """Put new rows at the head of their samples' chains.
-
-        Of M rows, at least 1 and at most the capacity, ``entering`` (M,) bool says which count. ``sample_ids`` (M,) are
-        in 0 … N−1, ``serials`` (M,) are consecutive, those of entering rows new.
-        """
+        """Put the ``entering`` rows, bool, at the head of their samples' lists; all (M,), with consecutive serials."""
         ids, order = torch.where(entering, sample_ids, self.num_samples).sort(stable=True)
         serials = serials[order]
         same = ids[1:] == ids[:-1]
@@ -47,10 +39,7 @@ class SampleCopies(nn.Module):
         self.latest.index_copy_(0, ids, torch.where(is_last, serials, -1))
 
     def find(self, sample_ids: Tensor, enqueued: Tensor, max_copies: int) -> Tensor:
-        """Slots of the latest copies of ``sample_ids`` (B,), as (B, max_copies) int64; −1 where there are no more.
-
-        ``enqueued`` () is the number of rows ever stored.
-        """
+        """Slots of the latest copies of ``sample_ids`` (B,), (B, max_copies) int64; −1 where there are no more."""
         oldest = (enqueued - self.capacity).clamp(min=0)
         serials = self.latest[sample_ids]
         found = []

@@ -26,10 +26,7 @@ class LogitWriter:
     """Base class of the backends."""
 
     def write(self, update: LogitUpdate) -> None:
-        """AvgSim: scale 1/n and bias 0. vMF-Sim: scale κ/‖Σ‖ and bias log_peak − κ, and κ and log_peak themselves.
-
-        The scale divides by ‖Σ‖ so that sums are never normalised. A sum of length 0 has κ = 0.
-        """
+        """AvgSim: scale 1/n and bias 0. vMF-Sim: scale κ/‖Σ‖ and bias log_peak − κ, and κ and log_peak themselves."""
         raise NotImplementedError
 
 

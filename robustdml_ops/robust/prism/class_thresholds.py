@@ -1,4 +1,4 @@
-"""Thresholds of PRISM that the paper does not have: one per class, Otsu's cut, and one that may reject nothing."""
+"""Thresholds of PRISM that the paper does not have: quantiles per class, Otsu's cut, and a cautious cut."""
 
 import math
 from collections.abc import Callable
@@ -14,18 +14,17 @@ from robustdml_ops.robust.prism.scores import FEWEST_ROWS, Scores
 
 # At a lower rate of wrong labels a cut rejects more right labels than wrong ones.
 _LEAST_WRONG_RATE = 0.04
-_FEWEST_SCORES = 10  # that a median is taken of
+_FEWEST_SCORES = 10  # for a median
 
 
 class PerClassThreshold(TypedBuffers):
     """The R-quantile of the last scores of each class; with a ``cut`` of the batch, the smaller of both.
 
-    Of n earlier scores the (n + 1)R-th smallest is taken, interpolated between two neighbours. If all n + 1 scores come
-    from one distribution, the newest lies below it with probability R. While (n + 1)R < 1 nothing is rejected: a new
-    class gathers scores first. With a cut, R is the most that is rejected of a class: a class that is rejected
-    altogether would never return, since its rows in the bank age.
+    m is the (n + 1)R-th smallest of n earlier scores, interpolated: if all n + 1 scores come from one distribution, the
+    newest lies below m with probability R. While (n + 1)R < 1 nothing is rejected. With a cut, R is the most that is
+    rejected of a class: a class rejected altogether would leave the bank and never return.
 
-    ``rate`` is R, ``scores_kept`` how many scores of ``dtype`` each class keeps.
+    ``rate`` is R; each class keeps its last ``scores_kept`` scores.
     """
 
     recent: Tensor  # (C, scores_kept) rings
@@ -74,7 +73,7 @@ class PerClassThreshold(TypedBuffers):
         return self.shards.from_owners(torch.where((low >= 1) & (number > 0), quantile, -math.inf), labels)
 
     def _store(self, scores: Scores, labels: Tensor, valid: Tensor) -> None:
-        """Append the scores that ``valid`` (B,) marks; of more scores of a class than it has slots the last ones."""
+        """Append the scores that ``valid`` (B,) marks; if a class has more than slots, the last ones."""
         classes = len(self.scored)
         if len(labels) == 0 or classes == 0:
             return
@@ -89,7 +88,7 @@ class PerClassThreshold(TypedBuffers):
         slots = (self.scored[rows] + rank) % self.scores_kept
         places, recent = rows * self.scores_kept + slots, self.recent.view(-1)
         values = torch.where(stored, scores.values[order].to(recent.dtype), recent[places])
-        # The host does not know how many are stored: the others repeat one that is, or what is there already.
+        # The host does not know how many are stored: the others repeat a stored one, or write back the old value.
         one = stored.byte().argmax(0, keepdim=True)
         places, values = (torch.where(stored, given, given.index_select(0, one)) for given in (places, values))
         recent.index_copy_(0, places, values)
@@ -119,14 +118,12 @@ def otsu_cut(scores: Scores) -> Tensor:
 
 
 class CautiousThreshold(TypedBuffers):
-    """A cut that rejects nothing while few labels are wrong, and nothing of classes too small to judge.
+    """A cut that rejects nothing while few labels are wrong, and nothing of classes of fewer than `FEWEST_ROWS` rows.
 
-    Any cut finds something to cut: in clean data the hard samples. The rate of wrong labels is estimated by comparison
-    with scores under labels of other samples, which are wrong. Half of these lie below their median, and of right
-    labels hardly any: at a rate r of random labels, r/2 of the scores do. The estimate is the mean over the last
-    ``batches``; up to `_LEAST_WRONG_RATE` all is kept. Of wrong labels that resemble the right ones, part is counted.
-
-    Samples of a class with fewer than `FEWEST_ROWS` rows in the bank, own copies left out, are kept.
+    In clean data a cut would reject the hard samples. So the rate r of wrong labels is estimated: let t be the median
+    of the scores under labels of other samples, which are wrong. Half of the wrong labels score below t and hardly any
+    right ones, so a fraction r/2 of the batch does. All is kept while the mean of the estimates over the last
+    ``batches`` is at most `_LEAST_WRONG_RATE`.
     """
 
     shares: Tensor  # (batches,): estimates, the latest last; NaN where there has been no batch yet
@@ -138,11 +135,11 @@ class CautiousThreshold(TypedBuffers):
 
     @property
     def wrong_rate(self) -> Tensor:
-        """The estimate, (), in [0, 1]; NaN while there is none."""
+        """The estimated rate, (), in [0, 1]; NaN while there is none."""
         return self.shares.nanmean().clamp(max=1)
 
     def forward(self, scores: Scores, labels: Tensor) -> Tensor:
-        """M of each sample, (B,); −∞ for those that are not judged. The estimate and the rings advance."""
+        """M of each sample, (B,); −∞ for those that are not judged. The state advances by a batch."""
         m: Tensor = self.cut(scores, labels)
         assert scores.class_rows is not None
         judged = scores.known & (scores.class_rows >= FEWEST_ROWS)

@@ -1,4 +1,4 @@
-"""PRISM: which samples of a batch have a right label, judged by a memory of those that had."""
+"""PRISM: a filter that judges which samples of a batch have a right label."""
 
 from typing import ClassVar, NamedTuple
 
@@ -8,14 +8,13 @@ from torch import Tensor
 from robustdml_ops.engine.rows.unit import normalized
 from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess
 from robustdml_ops.engine.typed_buffers import TypedBuffers
-from robustdml_ops.engine.validation import check_matrix
+from robustdml_ops.engine.validation import check_matrix, check_sizes
 from robustdml_ops.robust.bank.memory_bank import MemoryBank
 from robustdml_ops.robust.checked_batch import CheckedBatch, batch_of_all, check_batch, check_keep, check_values
 from robustdml_ops.robust.ddp_buffers import check_ddp_buffers
 from robustdml_ops.robust.prism import settings as known
 from robustdml_ops.robust.prism.class_thresholds import CautiousThreshold
 from robustdml_ops.robust.prism.scores import Scores
-from robustdml_ops.robust.prism.settings import PRISMSettings
 from robustdml_ops.robust.prism.similarities import AverageSimilarity, ProxySimilarity
 from robustdml_ops.robust.prism.thresholds import make_threshold
 from robustdml_ops.robust.prism.vmf_similarity import VmfSimilarity
@@ -35,8 +34,8 @@ class PRISM(TypedBuffers):
 
         P_clean(x) = softmax over the classes k of T(x, k), at k = label;      keep x if P_clean(x) > m
 
-    T(x, k) says how well x fits class k: by a memory, the *bank*, of samples that were kept before, or by proxies. In a
-    training step, in this order::
+    T(x, k) measures how well x fits class k, by a *bank* of samples that were kept before, or by proxies. A training
+    step, in this order::
 
         result = prism(embeddings, labels)
         loss = loss_function(embeddings, labels, sample_weights=result.keep.float())
@@ -46,41 +45,36 @@ class PRISM(TypedBuffers):
 
     Parameters
     ----------
-    num_classes : int
-        Number of classes, C.
-    embedding_size : int
-        Length of an embedding, D.
+    num_classes, embedding_size : int
+        C and D.
     similarity : {"average", "vmf", "proxy"}
         T. ``"average"``, AvgSim: mean cosine with the rows of class k in the bank. ``"vmf"``, vMF-Sim: log-density of
         the von Mises–Fisher distribution of those rows. ``"proxy"``, ProxySim: cosine with the nearest proxy of class
         k.
     noise_rate : float
-        R in [0, 1]. With the thresholds "top-r", "smooth-top-r" and "per-class", the share of samples to reject: 0
-        rejects none, 1 all samples of known classes. With "otsu" and "cautious", the most that is rejected of a class,
-        by default 0.8. "fixed" has none.
+        R in [0, 1]. With "top-r", "smooth-top-r" and "per-class", the share of samples to reject. With "otsu" and
+        "cautious", the most that is rejected of a class, by default 0.8. "fixed" has none.
     threshold : {"smooth-top-r", "top-r", "per-class", "otsu", "cautious", "fixed"}
         m. ``"top-r"``: the ⌊R·B⌋-th smallest P_clean of the batch. ``"smooth-top-r"``: the mean of that over the last
-        batches. ``"per-class"``, an extension: the R-quantile of the last scores of the sample's class. ``"otsu"``, an
-        extension, with "vmf" alone: where the batch falls into right and wrong labels by itself; nothing is rejected
-        before ``vmf_start``. ``"cautious"``, an extension: ``"otsu"`` where it can tell, that is, where more than 4 %
-        of the labels seem wrong, and of classes of which the bank has 5 other rows; see `wrong_share`. ``"fixed"``:
-        ``fixed_threshold``.
+        batches. ``"fixed"``: ``fixed_threshold``. Extensions: ``"per-class"``, the R-quantile of the last scores of the
+        sample's class. ``"otsu"``, with "vmf" alone: Otsu's cut of the batch in two; nothing is rejected before
+        ``vmf_start``. ``"cautious"``: ``"otsu"``, but only while `wrong_share` is above 4 %, and only of classes of
+        which the bank has 5 rows, own copies left out.
     window : int
-        With "smooth-top-r", how many batches m is the mean of. With "per-class", "otsu" and "cautious", how many
-        scores are kept per class, and with the last how many batches `wrong_share` is the mean of. The other thresholds
-        look at the present batch alone.
+        "smooth-top-r": number of batches in the mean. "per-class", "otsu" and "cautious": number of scores kept per
+        class; the last also averages `wrong_share` over as many batches.
     memory_size : int
         Rows of the bank. Required with "average" and "vmf"; "proxy" has no bank.
     vmf_start : int
-        Iterations (calls) in which AvgSim stands in for vMF-Sim, while the bank fills. Required with "vmf" alone.
+        Number of calls in which AvgSim replaces vMF-Sim, while the bank fills. Required with "vmf" alone.
     fixed_threshold : float
         P in [0, 1]. Required with ``threshold="fixed"`` alone.
     num_samples : int, optional
         Size of the training set, an extension. Each sample is then judged by its class without its own past copies,
-        which would vouch for any label. Sample ids are required.
+        which would support any label. Sample ids are required.
     max_copies : int, optional
-        How many copies of a sample are looked for with ``num_samples``. By default as many as the bank may hold when
-        each epoch has each sample once and a share R is rejected; samplers that repeat samples need more.
+        How many copies of a sample are looked for with ``num_samples``. The default fits epochs that have each sample
+        once and reject a share R; samplers that repeat samples need more.
     unseen : {"skip", "zero"}, optional
         Whether "average" leaves classes that are not in the bank out of the softmax (default), or counts e⁰ for each,
         as the authors' code does.
@@ -89,7 +83,7 @@ class PRISM(TypedBuffers):
     preset : {"paper"}, optional
         Estimator "prism", bias_correction "none", unseen "skip", and no extension.
     memory_dtype : torch.dtype
-        Of the stored rows; sums are float32 at least.
+        Type of the stored rows; sums are float32 at least.
     backend : str, optional
         ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device.
 
@@ -97,10 +91,8 @@ class PRISM(TypedBuffers):
     ----------
     SIMILARITIES, SIMILARITIES_WITH_BANK, THRESHOLDS : tuple of str
         Values of ``similarity``, those that need ``memory_size``, and values of ``threshold``.
-    THRESHOLDS_BY_OTSU : tuple of str
-        Those that need no ``noise_rate``.
-    MOST_REJECTED : float
-        Default of ``noise_rate`` with these.
+    THRESHOLDS_BY_OTSU, MOST_REJECTED : tuple of str, float
+        Thresholds that need no ``noise_rate``, and its default with these.
 
     Raises
     ------
@@ -109,9 +101,8 @@ class PRISM(TypedBuffers):
 
     Notes
     -----
-    A sample is *new* while nothing can be said about its class: the class is not in the bank. (With "proxy": it was in
-    no batch before. With ``num_samples``: the bank has only the sample's own copies.) A new sample has P_clean = 1 and
-    is kept whatever m is.
+    A sample is *new* while its class is not in the bank. (With "proxy": was in no batch before. With ``num_samples``:
+    while the bank has only the sample's own copies.) A new sample has P_clean = 1 and is kept whatever m is.
 
     Scores are float32, or float64 where embeddings or bank are, also under autocast. With "vmf" the error of log P is
     about 1e-7·κ in float32. A step makes one product B×C×D and keeps nothing of size B×C. There is no gradient, and
@@ -168,31 +159,44 @@ class PRISM(TypedBuffers):
         backend: str | None = None,
     ) -> None:
         super().__init__()
-        settings = PRISMSettings(
-            num_classes,
-            embedding_size,
-            similarity,
-            noise_rate,
-            threshold,
-            window,
-            memory_size,
-            vmf_start,
-            fixed_threshold,
-            num_samples,
-            max_copies,
-            unseen,
-            estimator,
-            bias_correction,
-            preset,
-            memory_dtype,
-        )
+        check_sizes(num_classes=num_classes, embedding_size=embedding_size, window=window)
+        optional = {
+            "noise_rate": noise_rate,
+            "fixed_threshold": fixed_threshold,
+            "memory_size": memory_size,
+            "vmf_start": vmf_start,
+            "num_samples": num_samples,
+            "max_copies": max_copies,
+            "unseen": unseen,
+            "estimator": estimator,
+            "bias_correction": bias_correction,
+        }
+        known.check_settings(similarity, threshold, preset, embedding_size, optional)
         self.num_classes = num_classes
         self.embedding_size = embedding_size
         self.num_samples = num_samples
         self.similarity = similarity
         self.backend = backend
-        self.scores = _make_similarity(settings, backend)
-        self.threshold = make_threshold(settings)
+        rate = known.MOST_REJECTED if noise_rate is None else noise_rate
+        self.scores: ProxySimilarity | AverageSimilarity
+        if memory_size is None:
+            self.scores = ProxySimilarity(num_classes, backend)
+        else:
+            store = "eager" if backend == "native" else backend  # C++ and CUDA have no kernel that stores rows
+            bank = MemoryBank(num_classes, embedding_size, memory_size, memory_dtype, num_samples, backend=store)
+            if num_samples is not None and max_copies is None:
+                rejected = 0.5 if threshold == "fixed" else rate  # a fixed threshold rejects an unknown share
+                max_copies = known.copies_to_find(num_samples, memory_size, rejected)
+            defaults = known.defaults_of(preset)
+            unseen, estimator = unseen or defaults["unseen"], estimator or defaults["estimator"]
+            if vmf_start is None:
+                self.scores = AverageSimilarity(bank, max_copies, unseen, backend)
+            else:
+                bias_correction, cautious = bias_correction or defaults["bias_correction"], threshold == "cautious"
+                self.scores = VmfSimilarity(
+                    bank, max_copies, vmf_start, estimator, bias_correction, backend, with_other_labels=cautious
+                )
+        self.threshold = make_threshold(threshold, rate, window, fixed_threshold, num_classes, memory_dtype)
 
     @property
     def bank(self) -> MemoryBank:
@@ -210,10 +214,10 @@ class PRISM(TypedBuffers):
 
     @property
     def wrong_share(self) -> Tensor:
-        """Estimated share of wrong labels in the last batches, (), in [0, 1], NaN while there is none.
+        """Estimated share of wrong labels in the last batches, (), NaN at first; RuntimeError without ``"cautious"``.
 
-        With ``threshold="cautious"`` alone, else RuntimeError. It counts labels that fit no better than those of other
-        samples; of wrong labels that resemble the right one it counts a part.
+        It counts labels that fit no better than the labels of other samples, so it misses some wrong labels that
+        resemble the right ones.
         """
         if not isinstance(self.threshold, CautiousThreshold):
             raise RuntimeError('wrong_share is known with threshold="cautious" alone')
@@ -223,7 +227,7 @@ class PRISM(TypedBuffers):
     def forward(
         self, embeddings: Tensor, labels: Tensor, sample_ids: Tensor | None = None, proxies: Tensor | None = None
     ) -> PRISMResult:
-        """Judge the batch of a training step: this advances windows, rings and the count of iterations, once a call.
+        """Judge the batch of a training step; each call advances the state of the threshold and the iteration.
 
         Parameters
         ----------
@@ -239,16 +243,15 @@ class PRISM(TypedBuffers):
         Returns
         -------
         PRISMResult
-            ``keep`` (B,) bool; ``log_p_clean`` (B,), 0 for new samples;
-            ``threshold`` on the same scale, (), or (B,) with "per-class", "otsu" and "cautious", −∞ where nothing
-            is rejected;
-            ``rejected_ids`` (B,) int64, the ids of the rejected and −1 behind them, None without ``sample_ids``.
+            ``keep`` (B,) bool; ``log_p_clean`` (B,), 0 for new samples; ``threshold`` log m, () or, with "per-class",
+            "otsu" and "cautious", (B,), −∞ where nothing is rejected; ``rejected_ids`` (B,) int64, the ids of the
+            rejected and −1 behind them, None without ``sample_ids``.
 
         Raises
         ------
         ValueError, TypeError
-            Shapes, types or devices that do not fit, no sample ids or proxies where they are needed, on the CPU NaN or
-            inf. Nothing has changed then.
+            Wrong shapes, types or devices, missing sample ids or proxies, on the CPU NaN or inf. The state is as
+            before.
         IndexError
             A label or sample id out of range (on a GPU a device-side assertion).
         RuntimeError
@@ -278,7 +281,7 @@ class PRISM(TypedBuffers):
 
     @torch.no_grad()
     def propose(self, embeddings: Tensor) -> tuple[Tensor, Tensor]:
-        """Say of which class of the bank each sample is by its embedding alone: changes no state.
+        """Classify each sample by its embedding alone, among the classes of the bank; changes no state.
 
         Parameters
         ----------
@@ -295,7 +298,7 @@ class PRISM(TypedBuffers):
         Raises
         ------
         ValueError, TypeError
-            Shapes, types or devices that do not fit.
+            Wrong shapes, types or devices.
         RuntimeError
             A similarity without a softmax over a bank, or classes divided among processes.
         """
@@ -308,19 +311,19 @@ class PRISM(TypedBuffers):
 
     @torch.no_grad()
     def enqueue(self, embeddings: Tensor, labels: Tensor, keep: Tensor, sample_ids: Tensor | None = None) -> None:
-        """Remember what was kept, after the loss; without effect for similarities that have no bank.
+        """Store the kept samples in the bank, after the loss; no effect with similarity "proxy".
 
         Parameters
         ----------
         embeddings, labels, sample_ids : Tensor
             As given to `forward`.
         keep : Tensor
-            (B,) bool, as it came out. Nothing kept: nothing changes.
+            (B,) bool, from the result of `forward`.
 
         Raises
         ------
         ValueError, TypeError, IndexError
-            As `forward`, and for a ``keep`` of another shape or type. Nothing has changed then.
+            As `forward`, and for a ``keep`` of another shape or type.
         """
         batch, kept = self._batch_of_all(embeddings, labels, sample_ids, (keep,))
         self.shards.guard(self.scores.enqueue, batch, kept)
@@ -330,13 +333,13 @@ class PRISM(TypedBuffers):
         return f"num_classes={self.num_classes}, embedding_size={self.embedding_size}, similarity={self.similarity!r}"
 
     def class_dimensions(self) -> dict[str, int]:
-        """Nothing: the similarity, the bank and the threshold have what is divided by classes."""
+        """No buffers: the similarity, the bank and the threshold have those with an entry per class."""
         return {}
 
     def _batch_of_all(
         self, embeddings: Tensor, labels: Tensor, sample_ids: Tensor | None, keep: tuple[Tensor, ...] = ()
     ) -> tuple[CheckedBatch, Tensor | None]:
-        """Unit rows of all processes, and which are kept if ``keep`` is given; else `_score` checks the values."""
+        """Unit rows of all processes, and ``keep`` if given; without ``keep``, `_score` checks the values."""
 
         def check() -> tuple[CheckedBatch, Tensor | None]:
             batch = self._own_batch(embeddings, labels, sample_ids)
@@ -359,26 +362,6 @@ class PRISM(TypedBuffers):
         # Cosines in bfloat16 have errors of 2⁻⁹/√D: times a κ in the hundreds, more than classes differ by.
         with torch.autocast(batch.X.device.type, enabled=False):
             return self.scores.score(batch, proxies)
-
-
-def _make_similarity(settings: PRISMSettings, backend: str | None) -> ProxySimilarity | AverageSimilarity:
-    if settings.memory_size is None:
-        return ProxySimilarity(settings.num_classes, backend)
-    # C++ and CUDA store no rows: "native" stores them without Triton.
-    bank = MemoryBank(
-        settings.num_classes,
-        settings.embedding_size,
-        settings.memory_size,
-        settings.memory_dtype,
-        settings.num_samples,
-        backend="eager" if backend == "native" else backend,
-    )
-    copies = settings.copies_to_find()
-    if settings.vmf_start is None:
-        return AverageSimilarity(bank, copies, settings.resolved("unseen"), backend)
-    estimator, bias_correction = settings.resolved("estimator"), settings.resolved("bias_correction")
-    cautious = settings.threshold == "cautious"
-    return VmfSimilarity(bank, copies, settings.vmf_start, estimator, bias_correction, backend, cautious)
 
 
 def _rejected(keep: Tensor, sample_ids: Tensor | None) -> Tensor | None:

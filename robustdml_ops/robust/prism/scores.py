@@ -1,6 +1,5 @@
 """Scores of a batch, log P_clean of each sample, from a softmax over classes."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -9,7 +8,6 @@ from torch.nn import functional
 
 from robustdml_ops.engine.shards import OneProcess
 from robustdml_ops.ops import class_lse
-from robustdml_ops.robust.bank.class_sums import ClassStatistics
 from robustdml_ops.robust.bank.memory_bank import MemoryBank
 from robustdml_ops.robust.checked_batch import CheckedBatch
 
@@ -35,41 +33,6 @@ class ClassLogits(NamedTuple):
     bias: Tensor  # (C,)
 
 
-def bank_scores(
-    bank: MemoryBank,
-    batch: CheckedBatch,
-    logits: ClassLogits,
-    own_logit: Callable[[Tensor, ClassStatistics], Tensor],
-    max_copies: int | None,
-    backend: str | None,
-    with_other_labels: bool = False,
-) -> Scores:
-    """Softmax over the classes of the bank; ``own_logit`` is T(x, y) without own copies, where the bank has ids."""
-    shards, labels = bank.shards, batch.labels
-    lse, target = joint_class_lse(
-        shards,
-        batch,
-        bank.sums,
-        scale=logits.scale,
-        bias=logits.bias,
-        exclude_target=True,
-        normalize_proxies=False,
-        backend=backend,
-    )
-    if bank.copies is None:
-        judged, rows = target, shards.of_labels(bank.counts, labels)
-    else:
-        assert batch.sample_ids is not None and max_copies is not None
-        own = bank.others_of_class(batch.sample_ids, labels, max_copies)
-        judged, rows = shards.from_owners(own_logit(batch.X, own), labels), shards.from_owners(own.counts, labels)
-    known = rows > 0
-    scores = Scores(log_softmax(judged, lse, known), known)
-    if not with_other_labels:
-        return scores
-    others = _scores_under_other_labels(bank, batch, logits, lse.logaddexp(target))
-    return scores._replace(class_rows=rows, other_labels=others)
-
-
 def joint_class_lse(shards: OneProcess, batch: CheckedBatch, proxies: Tensor, **settings: Any) -> tuple[Tensor, Tensor]:
     """:func:`class_lse` over the classes of all processes; it checks the values of rows and labels."""
     lse = class_lse(batch.X, proxies, shards.labels(batch.labels), elsewhere=shards.divided, **settings)
@@ -82,11 +45,6 @@ def log_softmax(target: Tensor, others: Tensor, known: Tensor) -> Tensor:
     The logit minus the log-sum-exp of all classes would be rounded to 0 where P_clean is nearly 1.
     """
     return torch.where(known, functional.logsigmoid(target - others), 0)
-
-
-def mean_cosine(X: Tensor, own: ClassStatistics) -> Tensor:
-    """Mean cosine of each unit row with the rows that ``own`` sums, (B,); 0 where there are none."""
-    return (X * own.sums).sum(1) / own.counts.clamp(min=1)
 
 
 def likeliest_classes(X: Tensor, sums: Tensor, logits: ClassLogits) -> tuple[Tensor, Tensor]:
@@ -102,7 +60,7 @@ def likeliest_classes(X: Tensor, sums: Tensor, logits: ClassLogits) -> tuple[Ten
     return classes, torch.where(best > -torch.inf, best - lse, -torch.inf)
 
 
-def _scores_under_other_labels(bank: MemoryBank, batch: CheckedBatch, logits: ClassLogits, lse: Tensor) -> Tensor:
+def scores_under_other_labels(bank: MemoryBank, batch: CheckedBatch, logits: ClassLogits, lse: Tensor) -> Tensor:
     """Score each sample under the label of the sample B/2 places away, which is wrong if its own is right."""
     others, shards = batch.labels.roll(len(batch.labels) // 2), bank.shards
     scale, sums, bias = (shards.at_labels(values, others) for values in (logits.scale, bank.sums, logits.bias))

@@ -7,6 +7,7 @@ from robustdml_ops.backends.choice import choose
 from robustdml_ops.backends.tracing import in_registry
 from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess
 from robustdml_ops.engine.typed_buffers import TypedBuffers
+from robustdml_ops.robust.bank.class_sums import ClassStatistics
 from robustdml_ops.robust.bank.memory_bank import MemoryBank
 from robustdml_ops.robust.checked_batch import CheckedBatch
 from robustdml_ops.robust.prism.class_logits import EagerLogitWriter, LogitUpdate, LogitWriter
@@ -14,11 +15,10 @@ from robustdml_ops.robust.prism.class_logits_triton import TritonLogitWriter
 from robustdml_ops.robust.prism.scores import (
     ClassLogits,
     Scores,
-    bank_scores,
     joint_class_lse,
     likeliest_classes,
     log_softmax,
-    mean_cosine,
+    scores_under_other_labels,
 )
 
 LOGIT_WRITERS: dict[str, LogitWriter] = {"triton": TritonLogitWriter(), "eager": EagerLogitWriter()}
@@ -82,6 +82,7 @@ class AverageSimilarity(TypedBuffers):
     scale: Tensor  # (C,), as bias: of `ClassLogits`
     bias: Tensor
     shards: OneProcess = ONE_PROCESS
+    with_other_labels = False
 
     def __init__(self, bank: MemoryBank, max_copies: int | None, unseen: str, backend: str | None) -> None:
         super().__init__()
@@ -95,7 +96,34 @@ class AverageSimilarity(TypedBuffers):
 
     def score(self, batch: CheckedBatch, proxies: Tensor | None) -> Scores:
         """Score the batch; a class without rows in the bank is not known."""
-        return bank_scores(self.bank, batch, self.logits(), mean_cosine, self.max_copies, self.backend)
+        bank, shards, labels, logits = self.bank, self.shards, batch.labels, self.logits()
+        lse, target = joint_class_lse(
+            shards,
+            batch,
+            bank.sums,
+            scale=logits.scale,
+            bias=logits.bias,
+            exclude_target=True,
+            normalize_proxies=False,
+            backend=self.backend,
+        )
+        if self.max_copies is None:
+            judged, rows = target, shards.of_labels(bank.counts, labels)
+        else:
+            assert batch.sample_ids is not None
+            own = bank.others_of_class(batch.sample_ids, labels, self.max_copies)
+            judged = shards.from_owners(self.own_logit(batch.X, own), labels)
+            rows = shards.from_owners(own.counts, labels)
+        known = rows > 0
+        scores = Scores(log_softmax(judged, lse, known), known)
+        if not self.with_other_labels:
+            return scores
+        others = scores_under_other_labels(bank, batch, logits, lse.logaddexp(target))
+        return scores._replace(class_rows=rows, other_labels=others)
+
+    def own_logit(self, X: Tensor, own: ClassStatistics) -> Tensor:
+        """T of each unit row and its class without own copies, (B,): the mean cosine; 0 without rows."""
+        return (X * own.sums).sum(1) / own.counts.clamp(min=1)
 
     def likeliest(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Class of each unit row (B, D) by its embedding alone, and the log of its probability."""

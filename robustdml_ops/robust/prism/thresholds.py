@@ -12,7 +12,7 @@ from torch import Tensor
 from robustdml_ops.engine.typed_buffers import TypedBuffers
 from robustdml_ops.robust.prism.class_thresholds import CautiousThreshold, PerClassThreshold, otsu_cut
 from robustdml_ops.robust.prism.scores import Scores
-from robustdml_ops.robust.prism.settings import BY_OTSU, PRISMSettings
+from robustdml_ops.robust.prism.settings import BY_OTSU
 
 
 class FixedThreshold(TypedBuffers):
@@ -69,19 +69,19 @@ class SmoothTopR(TypedBuffers):
 AnyThreshold = FixedThreshold | TopR | SmoothTopR | PerClassThreshold | CautiousThreshold
 
 
-def make_threshold(settings: PRISMSettings) -> AnyThreshold:
-    """The threshold that the settings ask for."""
-    rate, window = settings.rate, settings.window
-    if settings.fixed_threshold is not None:
-        return FixedThreshold(math.log(settings.fixed_threshold) if settings.fixed_threshold > 0 else -math.inf)
-    if settings.threshold == "top-r":
+def make_threshold(
+    name: str, rate: float, window: int, fixed: float | None, num_classes: int, memory_dtype: torch.dtype
+) -> AnyThreshold:
+    """The threshold of this name; ``fixed`` is the P_clean of "fixed"."""
+    if fixed is not None:
+        return FixedThreshold(math.log(fixed) if fixed > 0 else -math.inf)
+    if name == "top-r":
         return TopR(rate)
-    if settings.threshold == "smooth-top-r":
+    if name == "smooth-top-r":
         return SmoothTopR(rate, window)
-    dtype = torch.promote_types(settings.memory_dtype, torch.float32)
-    cut = otsu_cut if settings.threshold in BY_OTSU else None
-    threshold = PerClassThreshold(rate, window, settings.num_classes, dtype, cut)
-    return CautiousThreshold(threshold, window) if settings.threshold == "cautious" else threshold
+    dtype = torch.promote_types(memory_dtype, torch.float32)
+    threshold = PerClassThreshold(rate, window, num_classes, dtype, otsu_cut if name in BY_OTSU else None)
+    return CautiousThreshold(threshold, window) if name == "cautious" else threshold
 
 
 def _rejected_number(rate: float, batch_size: int) -> int:

@@ -1,4 +1,4 @@
-"""The von Mises–Fisher distribution of every class of a memory bank, kept up to date."""
+"""The von Mises–Fisher distribution of every class of a memory bank."""
 
 from typing import Any
 
@@ -14,10 +14,9 @@ from robustdml_ops.robust.prism.class_logits import write_at
 
 
 class VmfClasses(TypedBuffers):
-    """Concentration κ and log-density at the mean direction of every class, refreshed where the bank has changed.
+    """Concentration κ of every class, and its log-density at the mean direction, which is that of ``bank.sums``.
 
-    Mean directions are not stored here: they are the directions of ``bank.sums``.
-    The log-density of x under class k, against the uniform distribution, is ``log_peak[k] − kappa[k]·(1 − cos)``.
+    The log-density of x under class k, relative to the uniform distribution, is ``log_peak[k] − kappa[k]·(1 − cos)``.
 
     Parameters
     ----------
@@ -26,7 +25,7 @@ class VmfClasses(TypedBuffers):
     estimator, bias_correction, backend : str
         As in :func:`robustdml_ops.ops.fit_vmf`.
     dtype : torch.dtype
-        Of what is kept: float32, or float64 where the bank's sums are.
+        Type of κ and log_peak: that of the bank's sums.
 
     Attributes
     ----------
@@ -76,19 +75,19 @@ class VmfClasses(TypedBuffers):
 
     @torch.no_grad()
     def refresh(self, bank: MemoryBank, touched: Tensor | None = None) -> None:
-        """Fit anew the classes whose rows have changed.
+        """Fit the classes whose rows have changed.
 
         Parameters
         ----------
         bank : MemoryBank
-            Of as many classes.
+            A bank of as many classes.
         touched : Tensor, optional
-            What :meth:`MemoryBank.enqueue` returned; by default all classes.
+            The classes that :meth:`MemoryBank.enqueue` returned; by default all.
 
         Raises
         ------
         ValueError
-            A setting that :func:`robustdml_ops.ops.fit_vmf` does not know.
+            An estimator or bias correction that :func:`robustdml_ops.ops.fit_vmf` does not know.
         """
         # For −1, class 0 is fitted and stays as it is.
         classes = None if touched is None else touched.clamp(min=0)

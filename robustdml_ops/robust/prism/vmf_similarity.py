@@ -1,4 +1,4 @@
-"""vMF-Sim, a similarity of PRISM that AvgSim stands in for at first."""
+"""vMF-Sim, a similarity of PRISM; AvgSim replaces it in the first iterations."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from robustdml_ops.robust.bank.class_sums import ClassStatistics
 from robustdml_ops.robust.bank.memory_bank import MemoryBank
 from robustdml_ops.robust.checked_batch import CheckedBatch
 from robustdml_ops.robust.prism.class_logits import LogitUpdate
-from robustdml_ops.robust.prism.scores import ClassLogits, Scores, bank_scores, mean_cosine
+from robustdml_ops.robust.prism.scores import ClassLogits, Scores
 from robustdml_ops.robust.prism.similarities import AverageSimilarity
 from robustdml_ops.robust.prism.vmf_classes import VmfClasses
 
@@ -19,8 +19,8 @@ from robustdml_ops.robust.prism.vmf_classes import VmfClasses
 class VmfSimilarity(AverageSimilarity):
     """vMF-Sim, Eqs. 10 to 14: a softmax over log-densities of von Mises–Fisher distributions, κ μ·x + log_peak − κ.
 
-    In the first ``start`` iterations AvgSim stands in. Both are updated from the beginning, and a counter on the device
-    selects one: a step is the same operations in every iteration, and can be replayed as a CUDA graph.
+    The first ``start`` iterations use AvgSim. Both are updated from the beginning, and a counter on the device selects
+    one: every step has the same operations, as a CUDA graph requires.
     """
 
     iteration: Tensor  # () int64
@@ -43,8 +43,8 @@ class VmfSimilarity(AverageSimilarity):
         self.vmf = VmfClasses(
             bank.num_classes, bank.embedding_size, estimator, bias_correction, backend=backend, dtype=bank.sums.dtype
         )
-        # Scale and bias follow from the bank. They are saved because load_state_dict(assign=True) of a module on the
-        # meta device fills saved buffers alone.
+        # Scale and bias follow from the bank; they are saved because load_state_dict(assign=True) on the meta device
+        # fills saved buffers alone.
         self.register_buffer("iteration", torch.zeros((), dtype=torch.int64))
         self.register_buffer("vmf_scale", torch.zeros_like(self.scale))
         self.register_buffer("vmf_bias", torch.full_like(self.bias, -torch.inf))
@@ -53,7 +53,7 @@ class VmfSimilarity(AverageSimilarity):
 
     @property
     def begun(self) -> Tensor:
-        """Whether vMF-Sim counts, () bool."""
+        """Whether vMF-Sim has replaced AvgSim, () bool."""
         return self.iteration >= self.start
 
     @property
@@ -63,9 +63,7 @@ class VmfSimilarity(AverageSimilarity):
 
     def score(self, batch: CheckedBatch, proxies: Tensor | None) -> Scores:
         """Score the batch; a class without rows in the bank is not known."""
-        copies, others = self.max_copies, self.with_other_labels
-        scores = bank_scores(self.bank, batch, self.logits(), self.own_logit, copies, self.backend, others)
-        return scores._replace(vmf_pending=self.iteration < self.start)
+        return super().score(batch, proxies)._replace(vmf_pending=self.iteration < self.start)
 
     def logits(self) -> ClassLogits:
         """Scale and bias of every class, of vMF-Sim once it has begun."""
@@ -75,8 +73,8 @@ class VmfSimilarity(AverageSimilarity):
         return ClassLogits(torch.where(begun, self.vmf_scale, self.scale), torch.where(begun, self.vmf_bias, self.bias))
 
     def own_logit(self, X: Tensor, own: ClassStatistics) -> Tensor:
-        """T of each unit row and a class of its own, (B,): one distribution is fitted per sample."""
-        average, begun = mean_cosine(X, own), self.begun
+        """T of each unit row and its class without own copies, (B,): one distribution is fitted per sample."""
+        average, begun = super().own_logit(X, own), self.begun
         if _is_readable(begun) and not begun:
             return average
         vmf = self.vmf
@@ -111,7 +109,7 @@ class VmfSimilarity(AverageSimilarity):
         return torch.stack([self.iteration, torch.full_like(self.iteration, self.start)])
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Load the iteration; ValueError where vMF-Sim has begun by the saved start and not by this one."""
+        """Load the iteration; ValueError if vMF-Sim has begun by only one of the saved start and this one."""
         iteration, start = state.tolist()
         if (iteration >= start) != (iteration >= self.start):
             raise ValueError(
@@ -122,7 +120,7 @@ class VmfSimilarity(AverageSimilarity):
 
 
 def _complete(similarity: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Fill in buffers that older states lack: the iteration is in their extra state, `_refresh_all` computes others."""
+    """Fill in buffers that older states lack: the iteration from their extra state, zeros that `_refresh_all` sets."""
     extra, scale = (state_dict.get(prefix + name) for name in ("_extra_state", "scale"))
     if extra is not None and scale is not None:
         state_dict.setdefault(prefix + "iteration", extra[0].clone())
