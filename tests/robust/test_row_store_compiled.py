@@ -13,6 +13,7 @@ from robustdml_ops.robust.bank.sample_copies import SampleCopies
 from robustdml_ops.robust.prism.class_logits import LogitUpdate
 from robustdml_ops.robust.prism.class_logits_triton import TritonLogitWriter
 from tests.ahead_of_time import ARCHITECTURES, check_elementwise
+from tests.nightly import nightly_but
 
 B, C, CAPACITY = 256, 1000, 4000
 
@@ -35,26 +36,17 @@ def problem_of(D, dtype, with_ids):
     )
 
 
-@pytest.mark.parametrize(
-    ("D", "dtype", "with_ids", "architecture"),
-    [
-        (512, torch.bfloat16, True, ARCHITECTURES[0]),
-        *(
-            pytest.param(*shape, architecture, marks=pytest.mark.nightly)
-            for shape in ((128, torch.float32, False), (512, torch.bfloat16, True), (600, torch.float64, True))
-            for architecture in ARCHITECTURES[shape[0] == 512 :]
-        ),
-    ],
-    ids=str,
-)
-def test_compiles_without_spills(D, dtype, with_ids, architecture, tmp_path):
-    problem = problem_of(D, dtype, with_ids)
+SHAPES = ((128, torch.float32, False), (512, torch.bfloat16, True), (600, torch.float64, True))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("shape", nightly_but(SHAPES[1:2], SHAPES), ids=str)
+def test_compiles_without_spills(shape, architecture, tmp_path):
+    problem = problem_of(*shape)
     check_elementwise(lambda: TritonRowStore().store(problem), architecture, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "architecture", [ARCHITECTURES[0], *(pytest.param(each, marks=pytest.mark.nightly) for each in ARCHITECTURES[1:])]
-)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("fits", [False, True])
 def test_logits_compile_without_spills(fits, dtype, architecture, tmp_path):

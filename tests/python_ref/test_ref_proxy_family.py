@@ -1,0 +1,108 @@
+"""What Proxy-Anchor, Smooth Proxy-Anchor and Adaptive Proxy-Anchor have in common."""
+
+import loop_losses
+import pytest
+import torch
+from hypothesis import given
+from ref_cases import Case, assert_same, cases, few, leaves
+
+from python_ref import adaptive_proxy_anchor_loss, proxy_anchor_loss, smooth_proxy_anchor_loss
+
+
+def proxy_anchor(case, **reduction):
+    return proxy_anchor_loss(case.X, case.P, case.y, 8.0, 0.1, case.v, **reduction)
+
+
+def smooth(case, **reduction):
+    return smooth_proxy_anchor_loss(case.X, case.P, case.c, 8.0, 0.1, 20.0, 0.6, case.v, **reduction)
+
+
+def adaptive(case, negative_margin="sample", **reduction):
+    return adaptive_proxy_anchor_loss(case.X, case.P, case.y, case.m, 8.0, 0.5, negative_margin, case.v, **reduction)
+
+
+def adaptive_by_proxy(case, **reduction):
+    return adaptive(case, "proxy", **reduction)
+
+
+LOOPS = {
+    proxy_anchor: lambda X, P, y, c, m, v: loop_losses.proxy_anchor(X, P, y, 8.0, 0.1, v),
+    smooth: lambda X, P, y, c, m, v: loop_losses.smooth_proxy_anchor(X, P, c, 8.0, 0.1, 20.0, 0.6, v),
+    adaptive: lambda X, P, y, c, m, v: loop_losses.adaptive_proxy_anchor(X, P, y, m, 8.0, 0.5, "sample", v),
+    adaptive_by_proxy: lambda X, P, y, c, m, v: loop_losses.adaptive_proxy_anchor(X, P, y, m, 8.0, 0.5, "proxy", v),
+}
+every_loss = pytest.mark.parametrize("loss", LOOPS)
+
+
+def gradients(loss, case):
+    """Value, and gradients by samples, proxies, sample weights and margins; None for those that a loss has not."""
+    case.X, case.P, case.v, case.m = leaves(case.X, case.P, case.v, case.m)
+    value = loss(case)
+    return value, torch.autograd.grad(value, (case.X, case.P, case.v, case.m), allow_unused=True)
+
+
+@every_loss
+@few
+@given(case=cases)
+def test_agrees_with_loops(loss, case):
+    by_loops = LOOPS[loss](*(each.tolist() for each in (case.X, case.P, case.y, case.c, case.m, case.v)))
+    assert_same(loss(case).item(), by_loops)
+
+
+@every_loss
+def test_gradcheck(loss):
+    case = Case(B=6, C=4, D=3, seed=1, zero_weights=False)
+    inputs = leaves(case.X, case.P, case.v, *([case.m] if loss in (adaptive, adaptive_by_proxy) else []))
+    for reduction in ("mean", "none"):
+
+        def value(X, P, v, m=case.m, reduction=reduction):
+            return loss(case.replaced(X=X, P=P, v=v, m=m), reduction=reduction)
+
+        assert torch.autograd.gradcheck(value, inputs)
+
+
+@every_loss
+@few
+@given(case=cases)
+def test_shares_sum_to_the_loss(loss, case):
+    shares = loss(case, reduction="none")
+    assert shares.shape == case.P.shape[:1]
+    assert_same(shares.sum(), loss(case))
+
+
+@every_loss
+@few
+@given(case=cases)
+def test_weight_zero_is_absence(loss, case):
+    present = case.v > 0
+    value, (X, P, v, m) = gradients(loss, case.replaced())
+    expected, (X_, P_, v_, m_) = gradients(loss, case.samples(present))
+    assert_same(value, expected)
+    assert_same(X[present], X_)
+    assert_same(P, P_)
+    assert_same(v[present], v_)
+    assert not X[~present].any()
+    assert not v[~present].any()
+    assert (m is None) == (m_ is None) == (loss in (proxy_anchor, smooth))
+    if m is not None:
+        assert_same(m, m_)
+
+
+@every_loss
+@few
+@given(case=cases)
+def test_order_of_samples_and_of_classes_is_immaterial(loss, case):
+    samples = torch.randperm(len(case.X), generator=torch.Generator().manual_seed(1))
+    classes = torch.randperm(len(case.P), generator=torch.Generator().manual_seed(2))
+    mixed = case.samples(samples)
+    mixed = mixed.replaced(P=case.P[classes], m=case.m[classes], c=mixed.c[:, classes], y=classes.argsort()[mixed.y])
+    assert_same(loss(mixed, reduction="none"), loss(case, reduction="none")[classes])
+
+
+@pytest.mark.parametrize("loss", [proxy_anchor, smooth])
+def test_empty_batch_is_a_connected_zero(loss):
+    value, (X, P, v, _) = gradients(loss, Case(B=0, C=4, D=3, seed=0, zero_weights=False))
+    assert value.item() == 0
+    assert X.shape == (0, 3)
+    assert v.shape == (0,)
+    assert not P.any()
