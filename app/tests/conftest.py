@@ -1,9 +1,14 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
+from PIL import Image
 
 from robustdml.data import RetrievalData, Split
 from robustdml.methods import METHODS
 from robustdml.noise import with_wrong_labels
+from robustdml.train import train
 
 # A method of each kind: a robust one, proxies, pairs, confidences.
 _ALWAYS = (
@@ -28,6 +33,14 @@ def pytest_collection_modifyitems(items):
 _OF_EVERY_METHOD = ("test_learns", "test_bfloat16_is_close", "test_every_method_comes_back_from_its_file_as_it_was")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def cache_of_the_session(tmp_path_factory):
+    """Nor do the runs that several tests share."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROBUSTDML_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     """No test reads or writes the user's cache."""
@@ -42,14 +55,17 @@ def make_split(samples, classes, size, seed, spread):
     return Split(features.astype(np.float32), labels, tuple(f"class {c}" for c in range(classes)))
 
 
-@pytest.fixture
-def clusters():
+def make_clusters():
     """Features of 12 training classes and 9 others, close enough to be confused."""
     return RetrievalData("clusters", make_split(252, 12, 20, 1, 0.6), make_split(123, 9, 20, 2, 0.6))
 
 
 @pytest.fixture
-def tiny_images():
+def clusters():
+    return make_clusters()
+
+
+def make_tiny_images():
     """Grey images, each class a pattern with noise."""
 
     def split(samples, classes, seed):
@@ -61,6 +77,65 @@ def tiny_images():
 
 
 @pytest.fixture
+def tiny_images():
+    return make_tiny_images()
+
+
+@pytest.fixture
 def noisy(clusters):
     """The clusters with 30 % wrong labels."""
     return with_wrong_labels(clusters, "symmetric:0.3", seed=0)
+
+
+@pytest.fixture
+def clusters_file(tmp_path, clusters):
+    """An .npz file of the clusters' training split, whose classes are divided into training and test."""
+    path = tmp_path / "clusters.npz"
+    np.savez(path, features=clusters.train.inputs, labels=clusters.train.labels)
+    return str(path)
+
+
+def save_features(data, path):
+    """Write both splits to an .npz file; returns its path as a text."""
+    arrays = {"features": data.train.inputs, "labels": data.train.labels}
+    np.savez(path, **arrays, test_features=data.test.inputs, test_labels=data.test.labels)
+    return str(path)
+
+
+def save_photos(root, classes, images, size, spread=12):
+    """Class folders of photographs, each class a colour with noise; `size` is (height, width)."""
+    random = np.random.default_rng(0)
+    for label, colour in enumerate(random.integers(40, 200, (classes, 3))):
+        folder = root / f"class {label}"
+        folder.mkdir(parents=True)
+        for number in range(images):
+            pixels = (random.normal(size=(*size, 3)) * spread + colour).clip(0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / f"{number}.png")
+    return root
+
+
+def settings_of(folder):
+    """The configuration that a run stored in its checkpoint."""
+    return torch.load(folder / "checkpoint.pt", weights_only=True)["config"]
+
+
+def weights(result):
+    return torch.cat([parameter.detach().flatten() for parameter in result.embedder.parameters()])
+
+
+def check_resume(config, data, folder, stop):
+    """Check that a run resumed after `stop` epochs equals an unbroken one bit for bit; returns both."""
+    whole = train(config, data, device="cpu")
+    train(replace(config, epochs=stop), data, out=folder, device="cpu")
+    resumed = train(config, data, out=folder, resume=True, device="cpu")
+    check_equal(whole, resumed)
+    return whole, resumed
+
+
+def check_equal(run, other):
+    """Check that two runs have the same network, history but for times, and scores of samples."""
+    assert torch.equal(weights(run), weights(other))
+    for record, again in zip(run.history, other.history, strict=True):
+        assert {**record, "seconds": 0} == {**again, "seconds": 0}
+    assert run.scores.keys() == other.scores.keys()
+    assert all(np.array_equal(score, other.scores[name], equal_nan=True) for name, score in run.scores.items())

@@ -1,6 +1,7 @@
 """``train --labels``: what an audit has found, put to use in training."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from app.tests.conftest import check_resume
 from robustdml.audit_report.findings import Finding, read_findings, write_findings
 from robustdml.cli import main
 from robustdml.config import TrainingConfig
@@ -24,9 +26,10 @@ WRONG = {3: 1, 40: 1, 70: 0, 100: 4}
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def source(tmp_path):
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory):
     """Six classes of 20 features, four labels wrong, and two classes to test on; beside it what an audit finds."""
+    folder = tmp_path_factory.mktemp("audited")
     random = np.random.default_rng(0)
     labels = np.repeat(np.arange(8), 20)
     X = (3 * np.eye(8, 12)[labels] + 0.4 * random.normal(size=(160, 12))).astype(np.float32)
@@ -34,9 +37,15 @@ def source(tmp_path):
     given[list(WRONG)] = list(WRONG.values())
     names = np.array(["ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen"])
     arrays = {"features": X[:120], "labels": given[:120], "test_features": X[120:], "test_labels": labels[120:]}
-    np.savez(tmp_path / "data.npz", **arrays, class_names=names)
-    assert main(["audit", str(tmp_path / "data.npz"), "--as-they-are", "--out", str(tmp_path / "audit")]) == 0
-    return tmp_path / "data.npz"
+    np.savez(folder / "data.npz", **arrays, class_names=names)
+    assert main(["audit", str(folder / "data.npz"), "--as-they-are", "--out", str(folder / "audit")]) == 0
+    return folder
+
+
+@pytest.fixture
+def source(audited, tmp_path):
+    """A copy of the data and of what the audit found."""
+    return shutil.copytree(audited, tmp_path / "audited") / "data.npz"
 
 
 def findings_beside(source: Path) -> Path:
@@ -126,12 +135,7 @@ def test_from_the_command_line(source, tmp_path, capsys):
 
 def test_a_resumed_run_equals_an_unbroken_one(source, tmp_path):
     config = TrainingConfig(labels=str(findings_beside(source)), epochs=2)
-    data = load_data(str(source))
-    train(replace(config, epochs=1), data, out=tmp_path / "broken")
-    broken = train(config, data, out=tmp_path / "broken", resume=True)
-    whole = train(config, data)
-    for name, value in whole.model.state_dict().items():
-        torch.testing.assert_close(broken.model.state_dict()[name], value, rtol=0, atol=0)
+    check_resume(config, load_data(str(source)), tmp_path / "run", stop=1)
 
 
 def test_folder_of_images_of_which_some_classes_are_tested_on(tmp_path, capsys):

@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
+from app.tests.conftest import check_resume
 from robustdml import load_embedder
 from robustdml.cli import main
 from robustdml.config import TrainingConfig
@@ -171,16 +172,14 @@ def test_the_weights_are_those_of_imagenet_and_the_normalisation_is_theirs():
 def test_finetuning_trains_all_of_it_and_resumes_bit_for_bit(photos, tmp_path):
     data = load_data("photos", image_size=SIZE)
     config = replace(FAST, finetune=True, epochs=2)
-    result = train(config, data, out=tmp_path / "whole", device="cpu")
-    train(replace(config, epochs=1), data, out=tmp_path / "halves", device="cpu")
-    resumed = train(config, data, out=tmp_path / "halves", resume=True, device="cpu")
+    result, resumed = check_resume(config, data, tmp_path / "run", stop=1)
     start = load_backbone("efficientnet-lite0", 3, SIZE).state_dict()
     state, again = (run.embedder.backbone.state_dict() for run in (result, resumed))
-    for name, value in state.items():
+    for name, value in state.items():  # buffers, too
         assert torch.equal(value, again[name]), name
     moved = [name for name in start if name.endswith("weight") and not torch.equal(start[name], state[name])]
     assert len(moved) == len([name for name in start if name.endswith("weight")])
-    assert torch.equal(load_embedder(tmp_path / "whole").embed(data.test.inputs), result.model.embed(data.test.inputs))
+    assert torch.equal(load_embedder(tmp_path / "run").embed(data.test.inputs), result.model.embed(data.test.inputs))
     rounded = train(replace(config, amp="bf16"), data, device="cpu")
     assert rounded.history[0]["loss"] == pytest.approx(result.history[0]["loss"], rel=0.1)
     plain = train(replace(config, augment=False), data, device="cpu")

@@ -3,25 +3,15 @@ import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
-import torch
-from PIL import Image
 
+from app.tests.conftest import save_features, save_photos, settings_of
 from robustdml.cli import COMMANDS, main
 
 
 @pytest.fixture
 def features(tmp_path, clusters):
-    path = tmp_path / "clusters.npz"
-    np.savez(
-        path,
-        features=clusters.train.inputs,
-        labels=clusters.train.labels,
-        test_features=clusters.test.inputs,
-        test_labels=clusters.test.labels,
-    )
-    return str(path)
+    return save_features(clusters, tmp_path / "clusters.npz")
 
 
 def test_trains_and_resumes(features, tmp_path, capsys):
@@ -43,11 +33,10 @@ def test_trains_with_a_filter_and_writes_a_report(features, tmp_path, capsys):
     assert "right labels among the kept" in text
     assert "score of right against wrong labels, AUC" in text
     assert "MCL with prism-vmf" in (out / "report.html").read_text()
-    checkpoint = torch.load(out / "checkpoint.pt", weights_only=True)
+    settings = settings_of(out)
     expected = {"kind": "prism-vmf", "threshold": "per-class", "without_copies": True, "vmf_epochs": 1}
-    assert expected.items() <= checkpoint["config"]["filter"].items()
-    assert checkpoint["config"]["mcl"]["margin"] == 0.4
-    assert checkpoint["config"]["noise_rate"] == 0.2
+    assert expected.items() <= settings["filter"].items()
+    assert settings["mcl"]["margin"] == 0.4 and settings["noise_rate"] == 0.2
 
 
 def test_each_setting_of_the_filter_that_a_method_asks_for_may_be_given_otherwise(features, tmp_path):
@@ -55,7 +44,7 @@ def test_each_setting_of_the_filter_that_a_method_asks_for_may_be_given_otherwis
         out = tmp_path / "-".join(["run", *options])
         command = ["train", "--data", features, "--batch-size", "32", "--epochs", "1", "--device", "cpu"]
         assert main([*command, *options, "--out", str(out)]) == 0
-        return torch.load(out / "checkpoint.pt", weights_only=True)["config"]
+        return settings_of(out)
 
     default = chosen()
     assert default["method"] == "robust"
@@ -67,12 +56,7 @@ def test_each_setting_of_the_filter_that_a_method_asks_for_may_be_given_otherwis
 
 
 def test_trains_on_a_folder_with_an_own_backbone(tmp_path, monkeypatch, capsys):
-    random = np.random.default_rng(0)
-    for label in range(4):
-        (tmp_path / "photos" / f"class {label}").mkdir(parents=True)
-        for image in range(5):
-            pixels = (random.integers(0, 60, (9, 11, 3)) + 60 * label).astype(np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "photos" / f"class {label}" / f"{image}.png")
+    save_photos(tmp_path / "photos", classes=4, images=5, size=(9, 11))
     (tmp_path / "cli_backbone.py").write_text("from torch.nn import Flatten as make\n")
     monkeypatch.chdir(tmp_path)
     command = ["train", "--data", "photos", "--image-size", "8", "--backbone", "cli_backbone:make", "--epochs", "1"]
@@ -183,11 +167,11 @@ import robustdml
     )
 
 
-def test_training_knows_nothing_of_the_evidence():
+def test_training_imports_neither_experiments_nor_references():
     script = """
 import sys
 import robustdml.commands.train
-known = [name for name in sys.modules if "evidence" in name or "python_ref" in name]
+known = [name for name in sys.modules if "experiments" in name or "python_ref" in name]
 assert "robustdml.train" in sys.modules and not known, known
 """
     subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})

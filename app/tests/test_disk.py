@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
 
@@ -12,13 +11,6 @@ from robustdml.cache import write_whole
 from robustdml.cli import main
 from robustdml.data import load_data
 from robustdml.errors import UsageError
-
-
-@pytest.fixture
-def features(tmp_path, clusters):
-    path = tmp_path / "clusters.npz"
-    np.savez(path, features=clusters.train.inputs, labels=clusters.train.labels)
-    return str(path)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +23,7 @@ def features(tmp_path, clusters):
         ("clusters.npz/more", "no such file or folder"),
     ],
 )
-def test_data_that_is_missing_is_called_missing(features, tmp_path, source, message):
+def test_data_that_is_missing_is_called_missing(clusters_file, tmp_path, source, message):
     (tmp_path / "notes.txt").write_text("no features")
     (tmp_path / "link.npz").symlink_to(tmp_path / "gone.npz")
     path = str(tmp_path / source)
@@ -46,10 +38,10 @@ def test_an_empty_name_of_data_is_not_the_current_folder():
         load_data("glyps")
 
 
-def test_a_file_where_a_folder_should_be(features, tmp_path, capsys):
-    for out in (features, f"{features}/run/deep"):
+def test_a_file_where_a_folder_should_be(clusters_file, tmp_path, capsys):
+    for out in (clusters_file, f"{clusters_file}/run/deep"):
         assert main(["train", "--data", "not read", "--out", out]) == 2
-        assert f"out {out!r}: {features} is a file, where a folder is needed" in capsys.readouterr().err
+        assert f"out {out!r}: {clusters_file} is a file, where a folder is needed" in capsys.readouterr().err
 
 
 def test_a_folder_without_permission(tmp_path, capsys, monkeypatch):
@@ -73,9 +65,9 @@ sys.exit(main(sys.argv[2:]))
     # The checkpoint is some 34 kB, the report 50.
     [(300, "config.yaml"), (20_000, "checkpoint.pt"), (42_000, "report.html")],
 )
-def test_a_full_disk_names_the_file(features, tmp_path, room, file):
+def test_a_full_disk_names_the_file(clusters_file, tmp_path, room, file):
     out = tmp_path / "run"
-    command = ["train", "--data", features, "--epochs", "1", "--batch-size", "32", "--device", "cpu", "--out", str(out)]
+    command = ["train", "--data", clusters_file, "--epochs", "1", "--batch-size", "32", "--out", str(out)]
     call = [sys.executable, "-c", WITH_LITTLE_ROOM, str(room), *command]
     done = subprocess.run(call, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 2
@@ -114,8 +106,8 @@ def test_errors_of_other_files_keep_their_names(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no device that is always full")
-def test_a_full_standard_output_is_told(features):
-    call = [sys.executable, "-m", "robustdml_ops", "train", "--data", features, "--epochs", "1", "--batch-size", "32"]
+def test_a_full_standard_output_is_told(clusters_file):
+    call = [sys.executable, "-m", "robustdml", "train", "--data", clusters_file, "--epochs", "1"]
     with open("/dev/full", "w") as full:
         done = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from app.tests.conftest import check_equal, check_resume, weights
 from robustdml import train as train_module
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
@@ -26,10 +27,6 @@ FAST = TrainingConfig(
     learning_rate=1e-2,
     filter=FilterOptions("prism-average"),
 )
-
-
-def weights(result):
-    return torch.cat([parameter.detach().flatten() for parameter in result.embedder.parameters()])
 
 
 @pytest.mark.parametrize(
@@ -83,16 +80,8 @@ def test_proxies_are_those_of_the_loss(method):
 )
 def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(noisy, tmp_path, method, options):
     config = replace(FAST, method=method, filter=options, averaging=1.0)
-    whole = train(config, noisy, device="cpu")
-    train(replace(config, epochs=2), noisy, out=tmp_path / "run", device="cpu")
-    resumed = train(config, noisy, out=tmp_path / "run", resume=True, device="cpu")
-    assert torch.equal(weights(whole), weights(resumed))
-    for record, other in zip(whole.history, resumed.history, strict=True):
-        assert {**record, "seconds": 0} == {**other, "seconds": 0}
-    finished = train(config, noisy, out=tmp_path / "run", resume=True, device="cpu")
-    for other in (resumed, finished):
-        assert whole.scores.keys() == other.scores.keys()
-        assert all(np.array_equal(score, other.scores[name], equal_nan=True) for name, score in whole.scores.items())
+    whole, _ = check_resume(config, noisy, tmp_path / "run", stop=2)
+    check_equal(whole, train(config, noisy, out=tmp_path / "run", resume=True, device="cpu"))
 
 
 def test_a_batch_of_which_nothing_is_kept_changes_nothing(noisy):

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from app.tests.conftest import make_clusters
 from robustdml import plain_files
 from robustdml.audit_report.samples import read_samples
-from robustdml.cli import main
+from robustdml.config import TrainingConfig
 from robustdml.data.features import load_features
 from robustdml.errors import UsageError
 from robustdml.plain_files import read_json, read_npz, read_plain
+from robustdml.train import train
 from robustdml.trained.embedder import load_embedder
 
 
@@ -148,6 +150,14 @@ def test_json_that_is_none(tmp_path, text):
         read_json(tmp_path / "state.json", "state")
 
 
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """The content of a model file."""
+    folder = tmp_path_factory.mktemp("model")
+    train(TrainingConfig(method="contrastive", epochs=1), make_clusters(), out=folder, device="cpu")
+    return torch.load(folder / "model.pt", weights_only=True)
+
+
 class Harmful:
     def __reduce__(self):
         return (os.mkdir, ("taken",))
@@ -183,13 +193,8 @@ def test_pickles_are_not_run(tmp_path, monkeypatch):
         ({"backbone": ["x"]}, "no texts"),
     ],
 )
-def test_model_files_with_parts_that_are_wrong(tmp_path, clusters, change, words):
-    np.savez(tmp_path / "f.npz", features=clusters.train.inputs, labels=clusters.train.labels)
-    out = tmp_path / "out"
-    command = ["train", "--data", str(tmp_path / "f.npz"), "--epochs", "1", "--method", "contrastive"]
-    assert main([*command, "--device", "cpu", "--out", str(out)]) == 0
-    content = torch.load(out / "model.pt", weights_only=True) | change
-    torch.save(content, out / "model.pt")
+def test_model_files_with_parts_that_are_wrong(tmp_path, model, change, words):
+    torch.save(model | change, tmp_path / "model.pt")
     with pytest.raises(UsageError, match=r"model.pt: a model file ") as raised:
-        load_embedder(out)
+        load_embedder(tmp_path)
     assert words in str(raised.value)

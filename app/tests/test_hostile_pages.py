@@ -77,13 +77,14 @@ def save(path):
     return paths
 
 
-@pytest.fixture
-def audited(tmp_path):
-    folder = tmp_path / FILE
-    folder.mkdir()
-    paths = save(folder / "features.npz")
-    assert main(["audit", str(folder / "features.npz"), "--as-they-are", "--out", str(tmp_path / "audit")]) == 0
-    return tmp_path / "audit", paths
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory):
+    root = tmp_path_factory.mktemp("audited")
+    (root / FILE).mkdir()
+    source = root / FILE / "features.npz"
+    paths = save(source)
+    assert main(["audit", str(source), "--as-they-are", "--out", str(root / "audit")]) == 0
+    return root / "audit", paths
 
 
 def test_the_page_of_an_audit(audited):

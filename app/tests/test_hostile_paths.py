@@ -156,7 +156,7 @@ def test_a_run_on_names_that_are_not_utf_8(tmp_path, clusters):
     command = ["train", "--data", str(source), "--device", "cpu", "--out", str(out), "--method", "contrastive"]
     assert main([*command, "--epochs", "1"]) == 0
     # To a terminal of ASCII, from the settings that were kept.
-    call = [sys.executable, "-m", "robustdml_ops", "train", "--out", str(out), "--resume", "--epochs", "2"]
+    call = [sys.executable, "-m", "robustdml", "train", "--out", str(out), "--resume", "--epochs", "2"]
     environment = os.environ | {"PYTHONIOENCODING": "ascii", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(call, capture_output=True, text=True, env=environment, errors="replace")
     assert done.returncode == 0, done.stderr

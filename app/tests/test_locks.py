@@ -1,6 +1,7 @@
 """Two processes at one folder or one file of the cache, and what those that were killed leave there."""
 
 import os
+import shutil
 import threading
 import time
 
@@ -8,34 +9,28 @@ import numpy as np
 import pytest
 import torch
 
+from app.tests.conftest import make_clusters
 from robustdml import cache, locks
 from robustdml.cache import make_once, read_array, write_text, write_whole
 from robustdml.cli import main
+from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
 from robustdml.locks import FILE_NAME, in_turn, sole_use
+from robustdml.train import train
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="there are no locks of that kind on Windows")
 
 
-@pytest.fixture
-def features(tmp_path, clusters):
-    path = tmp_path / "clusters.npz"
-    np.savez(path, features=clusters.train.inputs, labels=clusters.train.labels)
-    return str(path)
-
-
-def commands(features, out):
+def commands(clusters_file, out):
     settings = ["--epochs", "1", "--device", "cpu", "--out", str(out)]
-    yield ["train", "--data", features, "--batch-size", "32", *settings]
-    yield ["audit", features, *settings]
-    yield ["compare", "--data", features, "--methods", "proxy-anchor", *settings]
-    yield ["demo", "--epochs", "1", "--out", str(out)]
+    yield ["train", "--data", clusters_file, "--batch-size", "32", *settings]
+    yield ["audit", clusters_file, *settings]
 
 
-def test_two_runs_into_one_folder_are_refused(features, tmp_path, capsys):
+def test_two_runs_into_one_folder_are_refused(clusters_file, tmp_path, capsys):
     out = tmp_path / "out"
     with sole_use(out / FILE_NAME, out):
-        for command in commands(features, out):
+        for command in commands(clusters_file, out):
             assert main(command) == 2
             told = capsys.readouterr().err.splitlines()[-1]
             assert f"{out} is in use by process {os.getpid()} on " in told and "wait until that ends" in told
@@ -43,10 +38,10 @@ def test_two_runs_into_one_folder_are_refused(features, tmp_path, capsys):
     assert not out.exists()
 
 
-def test_a_lock_file_of_a_process_that_was_killed_locks_nothing(features, tmp_path):
+def test_a_lock_file_of_a_process_that_was_killed_locks_nothing(clusters_file, tmp_path):
     out = tmp_path / "out"
     write_text(out / FILE_NAME, "process 1 on nowhere")
-    command = next(commands(features, out))
+    command = next(commands(clusters_file, out))
     assert main(command) == 0
     assert not (out / FILE_NAME).exists()
 
@@ -160,9 +155,9 @@ def test_no_home_and_no_folder_for_the_cache(monkeypatch):
         cache.cache_folder()
 
 
-def test_a_run_killed_between_checkpoint_and_history_has_its_whole_history(features, tmp_path):
+def test_a_run_killed_between_checkpoint_and_history_has_its_whole_history(clusters_file, tmp_path):
     out = tmp_path / "out"
-    command = [*next(commands(features, out)), "--epochs", "2"]
+    command = [*next(commands(clusters_file, out)), "--epochs", "2"]
     assert main(command) == 0
     history = out / "history.jsonl"
     whole = history.read_text()
@@ -171,12 +166,22 @@ def test_a_run_killed_between_checkpoint_and_history_has_its_whole_history(featu
     assert history.read_text() == whole
 
 
-def test_an_audit_killed_before_its_first_file_goes_on(features, tmp_path):
+def test_an_audit_killed_before_its_first_file_goes_on(clusters_file, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     (out / ".half").write_text("{")
-    _, command, *_ = commands(features, out)
+    _, command = commands(clusters_file, out)
     assert main(command) == 0
+
+
+ONE_EPOCH = TrainingConfig(method="contrastive", epochs=1, batch_size=32)
+
+
+@pytest.fixture(scope="module")
+def one_epoch(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    train(ONE_EPOCH, make_clusters(), out=folder, device="cpu")
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -189,11 +194,9 @@ def test_an_audit_killed_before_its_first_file_goes_on(features, tmp_path):
         (lambda content: content | {"state": content["state"] | {"rng": torch.zeros(2)}}, "not the state of this run"),
     ],
 )
-def test_a_checkpoint_that_is_none_of_this_run(features, tmp_path, capsys, change, words):
-    out = tmp_path / "out"
-    command = next(commands(features, out))
-    assert main(command) == 0
-    content = torch.load(out / "checkpoint.pt", weights_only=True)
-    torch.save(change(content), out / "checkpoint.pt")
-    assert main([*command, "--resume"]) == 2
-    assert words in capsys.readouterr().err.splitlines()[-1]
+def test_a_checkpoint_that_is_none_of_this_run(one_epoch, tmp_path, change, words):
+    shutil.copytree(one_epoch, tmp_path, dirs_exist_ok=True)
+    content = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    torch.save(change(content), tmp_path / "checkpoint.pt")
+    with pytest.raises(UsageError, match=words):
+        train(ONE_EPOCH, make_clusters(), out=tmp_path, resume=True, device="cpu")

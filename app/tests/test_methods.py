@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from app.tests.conftest import check_resume, weights
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
 from robustdml.filters.options import FilterOptions
@@ -20,10 +21,6 @@ from robustdml.options import OptionSet
 from robustdml.train import train
 
 FAST = TrainingConfig(epochs=4, batch_size=32, embedding_size=8, learning_rate=1e-2, proxy_learning_rate=5e-2)
-
-
-def weights(result):
-    return torch.cat([parameter.detach().flatten() for parameter in result.embedder.parameters()])
 
 
 def test_procsim_finds_wrong_labels(noisy):
@@ -46,10 +43,7 @@ def test_procsim_finds_wrong_labels(noisy):
 )
 def test_rows_of_the_ablation_train_and_resume(noisy, tmp_path, options):
     config = replace(FAST, method="procsim", options=OptionSet(options))
-    whole = train(config, noisy, device="cpu")
-    train(replace(config, epochs=2), noisy, out=tmp_path / "run", device="cpu")
-    resumed = train(config, noisy, out=tmp_path / "run", resume=True, device="cpu")
-    assert torch.equal(weights(whole), weights(resumed))
+    whole, _ = check_resume(config, noisy, tmp_path / "run", stop=2)
     assert not torch.equal(weights(whole), weights(train(replace(FAST, method="procsim"), noisy, device="cpu")))
 
 
@@ -88,10 +82,7 @@ def test_margins_reach_superloss(noisy):
 def test_sampled_negatives_train_and_resume(noisy, tmp_path, method):
     """The draws go on where they stopped."""
     config = replace(FAST, method=method, batch_size=4, options=OptionSet(NegativeOptions(share=0.3)))
-    whole = train(config, noisy, device="cpu")
-    train(replace(config, epochs=2), noisy, out=tmp_path / "run", device="cpu")
-    resumed = train(config, noisy, out=tmp_path / "run", resume=True, device="cpu")
-    assert torch.equal(weights(whole), weights(resumed))
+    whole, _ = check_resume(config, noisy, tmp_path / "run", stop=2)
     every = train(replace(config, options=OptionSet()), noisy, device="cpu")
     assert not torch.equal(weights(whole), weights(every))
 

@@ -4,11 +4,11 @@ import json
 import pickle
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from app.tests.conftest import settings_of
 from robustdml.cli import main
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
@@ -52,14 +52,8 @@ def pull(monkeypatch):
 
 
 @pytest.fixture
-def command(tmp_path, clusters):
-    path = tmp_path / "clusters.npz"
-    np.savez(path, features=clusters.train.inputs, labels=clusters.train.labels)
-    return ["train", "--data", str(path), "--method", "pull", "--batch-size", "32", "--device", "cpu"]
-
-
-def stored(folder):
-    return torch.load(folder / "checkpoint.pt", weights_only=True)["config"]
+def command(clusters_file):
+    return ["train", "--data", clusters_file, "--method", "pull", "--batch-size", "32", "--device", "cpu"]
 
 
 @pytest.mark.usefixtures("pull")
@@ -69,7 +63,7 @@ def test_a_registered_method_has_flags_a_configuration_and_checkpoints(command, 
     flags = ["--pull-strength", "0.25", "--pull-norm", "l1", "--pull-debug", "--anchor-alpha", "8"]
     assert main([*command, *flags, "--epochs", "1"]) == 0
     expected = {"strength": 0.25, "rounds": 1, "norm": "l1", "sign": None, "debug": True}
-    assert stored(out)["pull"] == expected and stored(out)["anchor"]["alpha"] == 8.0
+    assert settings_of(out)["pull"] == expected and settings_of(out)["anchor"]["alpha"] == 8.0
     assert main([*command, *flags, "--epochs", "2", "--resume"]) == 0
     assert json.loads((out / "metrics.json").read_text())["epoch"] == 2
     capsys.readouterr()

@@ -3,11 +3,10 @@
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
-import torch
 import yaml
 
+from app.tests.conftest import settings_of
 from robustdml.cli import main
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
@@ -18,14 +17,8 @@ from robustdml.settings.given import Given, all_settings, complete_settings, mak
 
 
 @pytest.fixture
-def command(tmp_path, clusters):
-    path = tmp_path / "clusters.npz"
-    np.savez(path, features=clusters.train.inputs, labels=clusters.train.labels)
-    return ["train", "--data", str(path), "--batch-size", "32", "--epochs", "1", "--device", "cpu"]
-
-
-def stored(folder):
-    return torch.load(folder / "checkpoint.pt", weights_only=True)["config"]
+def command(clusters_file):
+    return ["train", "--data", clusters_file, "--batch-size", "32", "--epochs", "1", "--device", "cpu"]
 
 
 def written(tmp_path, text):
@@ -63,11 +56,12 @@ def test_a_run_writes_its_settings_and_another_repeats_it(command, tmp_path):
     config = str(first / "config.yaml")
     assert main(["train", "--config", config, "--out", str(second)]) == 0
     assert (second / "config.yaml").read_text() == (first / "config.yaml").read_text()
-    assert stored(second) == stored(first)
+    assert settings_of(second) == settings_of(first)
     metrics = [json.loads((folder / "metrics.json").read_text()) for folder in (first, second)]
     assert {**metrics[0], "training_seconds": 0} == {**metrics[1], "training_seconds": 0}
     assert main(["train", "--config", config, "--out", str(third), "--seed", "3", "--filter-window", "7"]) == 0
-    assert stored(third) == {**stored(first), "seed": 3, "filter": {**stored(first)["filter"], "window": 7}}
+    before = settings_of(first)
+    assert settings_of(third) == {**before, "seed": 3, "filter": {**before["filter"], "window": 7}}
 
 
 def test_resume_takes_the_settings_of_the_run_and_refuses_others(command, tmp_path, capsys):

@@ -3,7 +3,6 @@
 import importlib.util
 import json
 
-import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -12,10 +11,8 @@ from robustdml.cli import main
 
 
 @pytest.fixture
-def command(tmp_path, clusters):
-    path = tmp_path / "clusters.npz"
-    np.savez(path, features=clusters.train.inputs, labels=clusters.train.labels)
-    command = ["train", "--data", str(path), "--batch-size", "32", "--noise", "symmetric:0.25", "--device", "cpu"]
+def command(tmp_path, clusters_file):
+    command = ["train", "--data", clusters_file, "--batch-size", "32", "--noise", "symmetric:0.25", "--device", "cpu"]
     return [*command, "--out", str(tmp_path / "run"), "--logger", "tensorboard"]
 
 

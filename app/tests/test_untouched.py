@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from app.tests.conftest import save_features
 from robustdml.cli import main
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData
@@ -21,17 +22,6 @@ from robustdml.train import train
 from robustdml.untouched import below_untouched
 
 FAST = TrainingConfig(method="proxy-anchor", epochs=1, batch_size=32, embedding_size=8)
-
-
-def save(data, path):
-    np.savez(
-        path,
-        features=data.train.inputs,
-        labels=data.train.labels,
-        test_features=data.test.inputs,
-        test_labels=data.test.labels,
-    )
-    return str(path)
 
 
 def test_they_are_the_metrics_of_the_features_as_given(clusters, tmp_path):
@@ -133,8 +123,8 @@ def spoilt(clusters):
 
 def test_a_run_that_does_harm_says_so_in_terminal_metrics_and_report(clusters, tmp_path, capsys):
     command = ["train", "--method", "proxy-anchor", "--embedding-size", "1", "--epochs", "1", "--device", "cpu"]
-    harmful = [*command, "--data", save(spoilt(clusters), tmp_path / "spoilt.npz"), "--out", str(tmp_path / "harm")]
-    assert main(harmful) == 0
+    source = save_features(spoilt(clusters), tmp_path / "spoilt.npz")
+    assert main([*command, "--data", source, "--out", str(tmp_path / "harm")]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     stored = json.loads((tmp_path / "harm" / "metrics.json").read_text())
     assert stored["untouched"]["precision_at_1"] == 1 > stored["precision_at_1"] + 0.01
@@ -161,7 +151,7 @@ def loud(clusters):
 
 def test_a_run_that_does_none_says_nothing(clusters, tmp_path, capsys):
     command = ["train", "--method", "contrastive", "--epochs", "20", "--batch-size", "32", "--device", "cpu"]
-    command += ["--data", save(loud(clusters), tmp_path / "loud.npz"), "--out", str(tmp_path / "fine")]
+    command += ["--data", save_features(loud(clusters), tmp_path / "loud.npz"), "--out", str(tmp_path / "fine")]
     assert main(command) == 0
     stored = json.loads((tmp_path / "fine" / "metrics.json").read_text())
     assert stored["below_untouched"] is None and stored["precision_at_1"] > stored["untouched"]["precision_at_1"]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from app.tests.conftest import make_split
+from app.tests.conftest import make_clusters, save_features, save_photos
 from robustdml import load_embedder
 from robustdml.cli import main
 from robustdml.data import load_data
@@ -20,38 +20,19 @@ from robustdml.evaluation import retrieval_metrics
 from robustdml.trained import exporting
 
 SIZE = 24
-
-
-def save_photos(root):
-    """Six classes of eight photographs of 40×30 pixels, each class a colour with noise."""
-    random = np.random.default_rng(0)
-    colours = random.integers(40, 200, (6, 3))
-    for label, colour in enumerate(colours):
-        folder = root / f"class {label}"
-        folder.mkdir(parents=True)
-        for image in range(8):
-            pixels = (random.normal(size=(30, 40, 3)) * 12 + colour).clip(0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(folder / f"{image}.png")
-    return root
-
-
-def save_features(path):
-    train, test = make_split(252, 12, 20, 1, 0.6), make_split(123, 9, 20, 2, 0.6)
-    part = {"test_features": test.inputs, "test_labels": test.labels}
-    np.savez(path, features=train.inputs, labels=train.labels, **part)
-    return path
+PHOTOS = {"classes": 6, "images": 8, "size": (30, 40)}
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """Trains once what all tests of this file use; returns the printed text as well."""
     root = tmp_path_factory.mktemp("trained")
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as text:
-        patch.setenv("ROBUSTDML_CACHE", str(root / "cache"))
-        command = ["train", "--data", str(save_photos(root / "photos")), "--image-size", str(SIZE), "--device", "cpu"]
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        command = ["train", "--data", str(save_photos(root / "photos", **PHOTOS)), "--image-size", str(SIZE)]
+        command += ["--device", "cpu"]
         command += ["--backbone", "untrained", "--finetune", "--method", "contrastive", "--batch-size", "8"]
         assert main([*command, "--epochs", "2", "--embedding-size", "8", "--out", str(root / "images")]) == 0
-        command = ["train", "--data", str(save_features(root / "clusters.npz")), "--batch-size", "32"]
+        command = ["train", "--data", save_features(make_clusters(), root / "clusters.npz"), "--batch-size", "32"]
         assert main([*command, "--epochs", "2", "--device", "cpu", "--out", str(root / "features")]) == 0
     return root, text.getvalue()
 
@@ -69,12 +50,12 @@ def feature_run(trained):
 
 @pytest.fixture
 def photos(tmp_path):
-    return save_photos(tmp_path / "photos")
+    return save_photos(tmp_path / "photos", **PHOTOS)
 
 
 @pytest.fixture
-def features(tmp_path):
-    return save_features(tmp_path / "clusters.npz")
+def features(clusters, tmp_path):
+    return save_features(clusters, tmp_path / "clusters.npz")
 
 
 def test_training_ends_with_the_next_command(trained):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from app.tests.test_untouched import save
+from app.tests.conftest import save_features
 from experiments.__main__ import main
 from experiments.comparison import pool
 from experiments.comparison.ablations import ABLATIONS, ALL_ENTRIES, TABLE_2
@@ -217,7 +217,7 @@ def test_every_row_and_claim_is_a_setting_that_exists():
 
 
 def test_the_command_writes_and_goes_on(tmp_path, clusters, capsys):
-    path = save(clusters, tmp_path / "clusters.npz")
+    path = save_features(clusters, tmp_path / "clusters.npz")
     command = ["compare", "--data", path, "--methods", "proxy-anchor", "--epochs", "1", "--workers", "1"]
     command += ["--noise", "symmetric:0.5", "--seeds", "1", "--out", str(tmp_path / "out"), "--device", "cpu"]
     assert main(command) == 0
@@ -259,7 +259,7 @@ def test_networks_that_train_as_a_whole_are_compared(tmp_path, capsys):
 
 
 def test_a_backbone_is_for_images_that_train(tmp_path, clusters, capsys):
-    path = save(clusters, tmp_path / "clusters.npz")
+    path = save_features(clusters, tmp_path / "clusters.npz")
     command = ["compare", "--data", path, "--out", str(tmp_path / "out"), "--device", "cpu"]
     assert main([*command, "--finetune"]) == 2
     assert "clusters holds features: there is no backbone to choose or to train" in capsys.readouterr().err

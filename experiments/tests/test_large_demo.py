@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from test_demo import Page
 
+from app.tests.conftest import save_features
 from experiments.__main__ import main
 from experiments.commands import demo
 from experiments.large import experiment, trial
@@ -36,12 +37,7 @@ def many():
 
 @pytest.fixture
 def npz(tmp_path, clusters):
-    path = tmp_path / "clusters.npz"
-    arrays = {}
-    for part, split in (("", clusters.train), ("test_", clusters.test)):
-        arrays |= {f"{part}features": split.inputs, f"{part}labels": split.labels}
-    np.savez(path, **arrays)
-    return path
+    return save_features(clusters, tmp_path / "clusters.npz")
 
 
 def make_task(data, contender):
@@ -103,7 +99,7 @@ def test_command(npz, tmp_path, capfd, monkeypatch):
     out = tmp_path / "out"
     two = QUICK_CONTENDERS[:2]
     monkeypatch.setattr(demo, "QUICK_CONTENDERS", two)
-    command = ["demo", "--large", "--quick", "--data", str(npz), "--epochs", "1", "--threads", "1", "--out", str(out)]
+    command = ["demo", "--large", "--quick", "--data", npz, "--epochs", "1", "--threads", "1", "--out", str(out)]
     assert main(command) == 0
     printed = capfd.readouterr().out
     assert printed.count(" ms a step, ") == 3  # two runs, and one against the other
@@ -150,7 +146,7 @@ def test_interruption_says_the_way_on(npz, tmp_path, monkeypatch, capsys):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(experiment.subprocess, "run", interrupt)
-    assert main(["demo", "--large", "--quick", "--data", str(npz), "--out", str(tmp_path / "out")]) == 130
+    assert main(["demo", "--large", "--quick", "--data", npz, "--out", str(tmp_path / "out")]) == 130
     assert "the same command goes on with what is missing" in capsys.readouterr().err
     assert not list((tmp_path / "out").rglob("*.task.json"))
 

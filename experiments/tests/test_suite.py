@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from app.tests.test_untouched import save
+from app.tests.conftest import save_features
 from experiments.__main__ import main
 from experiments.commands import compare as compare_command
 from experiments.comparison import plan
@@ -37,7 +37,7 @@ SMALL = ["--methods", "robust", "contrastive", "--epochs", "1", "--seeds", "2", 
 def two(clusters, tmp_path):
     """The same samples in two files, in the second some of them."""
     fewer = replace(clusters, train=half(clusters.train))
-    return [save(clusters, tmp_path / "clusters.npz"), save(fewer, tmp_path / "half.npz")]
+    return [save_features(clusters, tmp_path / "clusters.npz"), save_features(fewer, tmp_path / "half.npz")]
 
 
 def half(split):
@@ -170,7 +170,7 @@ def test_on_a_machine_without_fonts_the_suite_tells_what_it_lacks(two, tmp_path,
 
 def test_two_data_sets_of_one_name_are_refused(two, clusters, tmp_path, capsys):
     (tmp_path / "other").mkdir()
-    again = save(clusters, tmp_path / "other" / "clusters.npz")
+    again = save_features(clusters, tmp_path / "other" / "clusters.npz")
     command = ["compare", *SMALL, "--noise", "none", "--out", str(tmp_path / "out"), "--data"]
     assert main([*command, two[0], again]) == 2
     assert "a second one called clusters; rename one" in capsys.readouterr().err

@@ -75,21 +75,6 @@ def _audit(given: Path, out: Path) -> Sequence[str]:
     return [*ROBUSTDML, "audit", str(given / "features.npz"), *settings, "--out", str(out)]
 
 
-def _compare(given: Path, out: Path) -> Sequence[str]:
-    plan = ["--methods", "proxy-anchor", "contrastive", "--noise", "symmetric:0.5", "--seeds", "2", "--epochs", "1"]
-    data = ["--data", str(given / "features.npz")]
-    return [*ROBUSTDML, "compare", *data, *plan, "--workers", "2", "--device", "cpu", "--out", str(out)]
-
-
-def _demo(given: Path, out: Path) -> Sequence[str]:
-    return ["app.tests.hostile.tiny_demo", "--seeds", "1", "--epochs", "1", "--out", str(out)]
-
-
-def _large_demo(given: Path, out: Path) -> Sequence[str]:
-    data = ["--data", str(given / "features.npz")]
-    return [*ROBUSTDML, "demo", "--large", "--quick", *data, "--epochs", "1", "--threads", "1", "--out", str(out)]
-
-
 def _cache(given: Path, out: Path) -> Sequence[str]:
     return ["app.tests.hostile.make_cache", str(given / "photographs")]
 
@@ -105,9 +90,6 @@ SCENARIOS = {
     for one in (
         Scenario("train", _features, _train),
         Scenario("audit", _features, _audit),
-        Scenario("compare", _features, _compare),
-        Scenario("demo", lambda given: None, _demo),
-        Scenario("demo --large", _features, _large_demo),
         Scenario("cache", _photographs, _cache),
         Scenario("apply", _findings, _apply),
     )
