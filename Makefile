@@ -73,17 +73,16 @@ requirements:
 sanitize: $(VENV)/.native
 	SANITIZE_CALLS=20000 $(BIN)/python -m pytest tests/native/test_sanitized.py
 
-# Random calls of ops against the reference, and wrong calls of everything public; docs/development.md
-CASES ?= 100000
+# Random calls of ops against the reference, and wrong calls of everything public, CASES of each; docs/development.md
+CASES ?= 2000
 SEED ?= 17
-PROCESSES ?= 2
 fuzz: $(VENV)/.native
-	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m tests.fuzz --cases $(CASES) --seed $(SEED) -n $(PROCESSES) --out out/fuzz
+	FUZZ_CASES=$(CASES) $(PYTEST) tests/fuzz --hypothesis-seed=$(SEED)
 
 # What thousands of steps of each loss, filter and optimiser leave in memory, files and threads.
 STEPS ?= 10000
 leaks: $(VENV)/.native
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.leaks --steps $(STEPS) --out out/leaks.md
+	LEAK_STEPS=$(STEPS) $(PYTEST) tests/leaks
 
 wheels: $(VENV)/.native
 	$(BIN)/python -m release.make_wheels

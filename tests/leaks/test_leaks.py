@@ -1,4 +1,4 @@
-"""Steps of everything leave nothing behind; and what is left behind on purpose is found. Longer: ``make leaks``."""
+"""Steps of everything leave nothing behind, and a deliberate leak is found. ``make leaks`` takes more steps."""
 
 import os
 import platform
@@ -9,9 +9,11 @@ import torch
 
 from robustdml_ops import losses, optim, robust
 from tests.leaks.steps import STEPS, growth, of_loss
+from tests.nightly import nightly_but
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="asks glibc's malloc and Linux's /proc")
 WINDOW = 25  # steps
+MANY = int(os.environ.get("LEAK_STEPS", "0"))
 
 
 def leaks(step):
@@ -30,11 +32,21 @@ def test_everything_that_steps_is_here():
 SHORT = {"ProxyAnchorLoss", "ProxyAnchorLoss, 1 MB", "ProxyNCALoss", "MultiSimilarityLoss", "PRISM", "ProxyAdamW"}
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in SHORT else pytest.param(name, marks=pytest.mark.nightly) for name in STEPS]
-)
+@pytest.mark.parametrize("name", nightly_but(SHORT, STEPS))
 def test_steps_leave_nothing(name):
     assert leaks(STEPS[name]()) == set()
+
+
+@pytest.mark.skipif(not MANY, reason="make leaks runs it")
+@pytest.mark.parametrize("name", STEPS)
+def test_many_steps_leave_nothing(name):
+    grown = growth(STEPS[name](), MANY, warm_up=500)
+    assert grown.resident <= 4 << 20  # an allocator and its free lists may move by that
+    assert grown.allocated <= 8 * MANY
+    assert grown.objects <= MANY / 100
+    assert grown.blocks <= MANY / 10
+    assert grown.handles <= 0
+    assert grown.threads <= 0
 
 
 @pytest.mark.parametrize("kind", ["malloc", "objects", "handles", "threads"])
