@@ -1,4 +1,4 @@
-"""The native ops in the workers of a DataLoader, after the parent has used them with several threads.
+"""The native ops in the workers of a DataLoader, after the parent has used them with several threads, and meanwhile.
 
 A forked child of a process whose OpenMP threads have run waits for threads that it doesn't have, as soon as it asks for
 more than one. Workers of a DataLoader ask for one.
@@ -6,6 +6,7 @@ more than one. Workers of a DataLoader ask for one.
 
 import pytest
 
+from tests.nightly import nightly_but
 from tests.subprocesses import run_python
 
 CODE = """
@@ -49,19 +50,22 @@ if __name__ == "__main__":
     expected = [use(seed) for seed in range(4)]
     assert len(os.listdir("/proc/self/task")) >= 2
     # A worker that hangs ends this with a RuntimeError, and is killed.
-    loader = DataLoader(Uses(), batch_size=1, num_workers=2, multiprocessing_context=sys.argv[1], timeout=60)
-    for found, wanted in zip(loader, expected, strict=True):
-        torch.testing.assert_close(float(found), wanted, rtol=1e-4, atol=1e-3)
+    loaders = [
+        DataLoader(Uses(), batch_size=1, num_workers=2, multiprocessing_context=kind, timeout=60)
+        for kind in sys.argv[1:]
+    ]
+    for seed, found in enumerate(zip(*loaders, strict=True)):
+        assert use(seed) == expected[seed]
+        for one in found:
+            torch.testing.assert_close(float(one), expected[seed], rtol=1e-4, atol=1e-3)
     print("done")
 """
 
 
-@pytest.mark.parametrize(
-    "method", ["fork", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("spawn", "forkserver"))]
-)
+@pytest.mark.parametrize("methods", nightly_but(["fork"], ["fork", "forkserver", "spawn fork"]))
 @pytest.mark.usefixtures("native")
-def test_workers_of_a_dataloader(method, tmp_path):
+def test_workers_of_a_dataloader(methods, tmp_path):
     script = tmp_path / "workers.py"
     script.write_text(CODE)
-    run = run_python(str(script), method, OMP_NUM_THREADS="2")
+    run = run_python(str(script), *methods.split(), OMP_NUM_THREADS="2")
     assert (run.returncode, run.stdout.strip()) == (0, "done"), run.stderr[-3000:]

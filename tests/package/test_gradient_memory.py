@@ -17,64 +17,42 @@ def step(loss):
     return parameter.grad
 
 
-def test_the_next_step_writes_where_the_last_did():
-    loss = ProxyAnchorLoss(C, D)
+@pytest.mark.parametrize("kind", [ProxyAnchorLoss, NormalizedSoftmaxLoss])  # by rows, by columns
+def test_the_next_step_writes_where_the_last_did(kind):
+    loss = kind(C, D)
     optimizer = torch.optim.SGD(loss.parameters(), 0.1)
     places = set()
     for _ in range(4):
-        places.add(step(loss).data_ptr())
+        gradient = step(loss)
+        places.add((gradient.data_ptr(), gradient.stride()))
+        del gradient
         optimizer.step()
         optimizer.zero_grad()
     assert len(places) == 1
 
 
-def test_by_columns_too():
-    loss = NormalizedSoftmaxLoss(C, D)
-    first = step(loss)
-    place, strides = first.data_ptr(), first.stride()
-    del first
-    loss.zero_grad()
-    again = step(loss)
-    assert (again.data_ptr(), again.stride()) == (place, strides)
+HOLDS = {
+    "the gradient": lambda gradient: gradient,
+    "some rows": lambda gradient: gradient[3:],
+    "an array": torch.Tensor.numpy,
+    "its storage": torch.Tensor.untyped_storage,
+}
 
 
-@pytest.mark.parametrize("hold", ["the gradient", "a part", "an array", "its storage"])
+@pytest.mark.parametrize("hold", HOLDS)
 def test_memory_that_somebody_holds_is_left_alone(hold):
     loss = ProxyAnchorLoss(C, D)
-    held, place, expected = hold_of(step(loss), hold)
+    gradient = step(loss)
+    held, place, expected = HOLDS[hold](gradient), gradient.data_ptr(), gradient.clone()
+    del gradient
     loss.zero_grad()
-    torch.manual_seed(1)
     assert step(loss).data_ptr() != place
     kept = torch.empty(0).set_(held) if hold == "its storage" else torch.as_tensor(held)
     torch.testing.assert_close(kept.reshape(-1), expected.reshape(-1)[-kept.numel() :], rtol=0, atol=0)
 
 
-def hold_of(gradient, hold):
-    """What is held of a gradient, where that lies, and its values."""
-    held = {
-        "the gradient": lambda: gradient,
-        "a part": lambda: gradient[3:],
-        "an array": gradient.numpy,
-        "its storage": gradient.untyped_storage,
-    }[hold]()
-    return held, gradient.data_ptr(), gradient.clone()
-
-
-def test_accumulated_gradients_add_up():
-    loss = ProxyAnchorLoss(C, D)
-    batches = [(torch.randn(B, D), torch.randint(C, (B,))) for _ in range(3)]
-    alone = []
-    for X, y in batches:
-        loss.zero_grad()
-        loss(X, y).backward()
-        alone.append(loss.proxies.grad.clone())
-    loss.zero_grad()
-    for X, y in batches:
-        loss(X, y).backward()
-    torch.testing.assert_close(loss.proxies.grad, sum(alone))
-
-
-def test_two_losses_of_one_parameter_in_one_step():
+@pytest.mark.parametrize("backwards", ["one after the other", "of the sum"])
+def test_gradients_of_two_losses_of_one_parameter_add_up(backwards):
     first, second = ProxyAnchorLoss(C, D), ProxyAnchorLoss(C, D, alpha=8)
     second.proxies = first.proxies
     X, y = torch.randn(B, D), torch.randint(C, (B,))
@@ -84,7 +62,11 @@ def test_two_losses_of_one_parameter_in_one_step():
         loss(X, y).backward()
         alone.append(loss.proxies.grad.clone())
     first.zero_grad()
-    (first(X, y) + second(X, y)).backward()
+    if backwards == "of the sum":
+        (first(X, y) + second(X, y)).backward()
+    else:
+        first(X, y).backward()
+        second(X, y).backward()
     torch.testing.assert_close(first.proxies.grad, alone[0] + alone[1])
 
 
