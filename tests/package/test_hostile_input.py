@@ -1,4 +1,4 @@
-"""What no loss or op computes with: a result, or one sentence with the argument, the value and the way out."""
+"""Hostile arguments give a result, or an error of one line that names the argument, the value and a remedy."""
 
 import inspect
 from fractions import Fraction
@@ -12,16 +12,14 @@ from robustdml_ops import losses, ops
 from tests.every_call import EVERY, LOSSES, NO_LOSS, B, first, random
 
 SEQUENTIAL = ("self_paced_descent", "self_paced_sweep")  # work on the host, value by value
+SHAPED = [name for name in EVERY if name not in SEQUENTIAL]
 INTEGER_KAPPA = ("bessel_ratio", "log_bessel_i", "vmf_log_normalizer", "vmf_log_peak")  # take any real numbers
 
 
 def main_argument(call):
     """The first floating-point tensor among the inputs."""
-    return next(name for name, value in call.inputs().items() if is_float(value))
-
-
-def is_float(value):
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
+    tensors = {name: value for name, value in call.inputs().items() if isinstance(value, torch.Tensor)}
+    return next(name for name, value in tensors.items() if value.is_floating_point())
 
 
 def gradients(call, function, inputs):
@@ -32,19 +30,23 @@ def gradients(call, function, inputs):
     return result, torch.autograd.grad(result.sum(), leaves) if leaves else ()
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY if name not in SEQUENTIAL])
+@pytest.mark.parametrize("name", SHAPED)
 def test_shapes_are_inferred_on_the_meta_device(name):
     call = EVERY[name]
     function = call.make()
     expected, _ = gradients(call, function, call.inputs())
     on_meta = function.to("meta") if name in LOSSES else function
     result, slopes = gradients(call, on_meta, call.on("meta"))
-    assert (result.device.type, result.shape, result.dtype) == ("meta", expected.shape, expected.dtype)
-    for key, slope in zip(call.differentiable, slopes, strict=True):
-        assert (slope.device.type, slope.shape) == ("meta", call.inputs()[key].shape)
+    assert all(tensor.is_meta for tensor in (result, *slopes))
+    check_shapes(call, result, slopes, expected)
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY if name not in SEQUENTIAL])
+def check_shapes(call, result, slopes, expected):
+    assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
+    assert [slope.shape for slope in slopes] == [call.inputs()[key].shape for key in call.differentiable]
+
+
+@pytest.mark.parametrize("name", SHAPED)
 def test_shapes_are_inferred_of_fake_tensors(name):
     call = EVERY[name]
     expected, _ = gradients(call, call.make(), call.inputs())
@@ -56,14 +58,12 @@ def test_shapes_are_inferred_of_fake_tensors(name):
                 assert first(call()).shape == expected.shape
     finally:
         torch.set_default_dtype(torch.float32)
-    assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
-    for key, slope in zip(call.differentiable, slopes, strict=True):
-        assert slope.shape == call.inputs()[key].shape
+    check_shapes(call, result, slopes, expected)
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY if name not in SEQUENTIAL])
+@pytest.mark.parametrize("name", SHAPED)
 def test_tensors_with_values_in_a_fake_mode(name):
-    """A module or a batch made before the mode: PyTorch says what it takes, no kernel writes where no memory is."""
+    """Of a module and a batch made before the mode no kernel runs; PyTorch says which tensors it takes."""
     call = EVERY[name]
     function, inputs = call.make(), call.inputs()
     expected = first(call(function, **inputs))
@@ -85,7 +85,7 @@ def test_sequential_work_needs_values(name):
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_built_on_the_meta_device(name):
-    """Then given memory, and values: the loss that was built with memory at once."""
+    """Memory and values are given later, and the loss is that of a module built on the CPU."""
     call = LOSSES[name]
     ready = call.make()
     with torch.device("meta"):
@@ -99,41 +99,27 @@ def test_built_on_the_meta_device(name):
     assert torch.isfinite(call(module))
 
 
+KINDS = {
+    "fp8": (lambda t: t.to(torch.float8_e4m3fn), r"float8_e4m3fn, a type to store .* pass {}\.bfloat16\(\)"),
+    "fp8-e5m2": (lambda t: t.to(torch.float8_e5m2), r"float8_e5m2, a type to store .* pass {}\.bfloat16\(\)"),
+    "sparse": (lambda t: t.to_sparse(), r"{} is of layout torch.sparse_coo.*pass {}\.to_dense\(\)"),
+    "mkldnn": (lambda t: t.float().to_mkldnn(), r"{} is of layout torch._mkldnn.*pass {}\.to_dense\(\)"),
+    "nested": (lambda t: torch.nested.nested_tensor([t[:3], t[3:]]), "{} is a nested tensor"),
+    "jagged": (lambda t: torch.nested.nested_tensor([t[:3], t[3:]], layout=torch.jagged), "{} is a nested tensor"),
+    "quantized": (lambda t: torch.quantize_per_tensor(t.float(), 0.1, 0, torch.qint8), r"{} .*(quantized|qint8)"),
+    "complex": (lambda t: t.to(torch.complex64), "{} must be .*complex64"),
+    "bool": (lambda t: t.bool(), "{} must be .*bool"),
+    "list": (lambda t: t.tolist(), "{} must be .*list"),
+    "numpy": (lambda t: t.numpy(), "{} must be .*ndarray"),
+    "none": (lambda t: None, "{} must be .*NoneType"),
+}
+
+
 @pytest.mark.filterwarnings("ignore:.*prototype stage", "ignore:.*quantized tensor creation")
 @pytest.mark.parametrize("name", EVERY)
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda t: t.to(torch.float8_e4m3fn), r"float8_e4m3fn, a type to store .* pass {}\.bfloat16\(\)"),
-        (lambda t: t.to(torch.float8_e5m2), r"float8_e5m2, a type to store .* pass {}\.bfloat16\(\)"),
-        (lambda t: t.to_sparse(), r"{} is of layout torch.sparse_coo.*pass {}\.to_dense\(\)"),
-        (lambda t: t.float().to_mkldnn(), r"{} is of layout torch._mkldnn.*pass {}\.to_dense\(\)"),
-        (lambda t: torch.nested.nested_tensor([t[:3], t[3:]]), "{} is a nested tensor"),
-        (lambda t: torch.nested.nested_tensor([t[:3], t[3:]], layout=torch.jagged), "{} is a nested tensor"),
-        (lambda t: torch.quantize_per_tensor(t.float(), 0.1, 0, torch.qint8), r"{} .*(quantized|qint8)"),
-        (lambda t: t.to(torch.complex64), "{} must be .*complex64"),
-        (lambda t: t.bool(), "{} must be .*bool"),
-        (lambda t: t.tolist(), "{} must be .*list"),
-        (lambda t: t.numpy(), "{} must be .*ndarray"),
-        (lambda t: None, "{} must be .*NoneType"),
-    ],
-    ids=[
-        "fp8",
-        "fp8-e5m2",
-        "sparse",
-        "mkldnn",
-        "nested",
-        "jagged",
-        "quantized",
-        "complex",
-        "bool",
-        "list",
-        "numpy",
-        "none",
-    ],
-)
-def test_tensors_of_another_kind(name, change, message):
-    call = EVERY[name]
+@pytest.mark.parametrize("kind", KINDS)
+def test_tensors_of_another_kind(name, kind):
+    call, (change, message) = EVERY[name], KINDS[kind]
     argument = main_argument(call)
     with pytest.raises((ValueError, TypeError), match=message.replace("{}", argument)):
         call(**{argument: change(call.inputs()[argument])})
@@ -150,23 +136,22 @@ def test_integers_for_numbers(name):
         call(**{argument: call.inputs()[argument].long()})
 
 
+WRONG_LABELS = {
+    "0-dim": lambda y: y[0],
+    "one-hot": torch.nn.functional.one_hot,
+    "list": torch.Tensor.tolist,
+    "numpy": torch.Tensor.numpy,
+    "none": lambda y: None,
+    "short": lambda y: y[:-1],
+    "sparse": torch.Tensor.to_sparse,
+}
+
+
 @pytest.mark.parametrize("name", [name for name in EVERY if "labels" in EVERY[name].inputs()])
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda y: y[0],
-        lambda y: torch.nn.functional.one_hot(y),
-        lambda y: y.tolist(),
-        lambda y: y.numpy(),
-        lambda y: None,
-        lambda y: y[:-1],
-        lambda y: y.to_sparse(),
-    ],
-    ids=["0-dim", "one-hot", "list", "numpy", "none", "short", "sparse"],
-)
-def test_labels_of_another_kind(name, change):
+@pytest.mark.parametrize("kind", WRONG_LABELS)
+def test_labels_of_another_kind(name, kind):
     with pytest.raises((ValueError, TypeError), match=r"labels (must|is|are)|weights must be .* length") as raised:
-        EVERY[name](labels=change(EVERY[name].inputs()["labels"]))
+        EVERY[name](labels=WRONG_LABELS[kind](EVERY[name].inputs()["labels"]))
     assert "\n" not in str(raised.value)
 
 
@@ -177,17 +162,14 @@ NUMBERS = [
     for parameter in inspect.signature(getattr(losses, name)).parameters.values()
     if parameter.annotation in (int, float, float | None)
 ]
+assert len(NUMBERS) > 30
+SIZES = {"num_classes": 4, "embedding_size": 6}
 
 
 def build(name, **changed):
-    """The loss with the fewest settings, and these."""
+    """The loss with ``changed`` settings, and sizes if it has proxies."""
     kind = getattr(losses, name)
-    needed = {"num_classes": 4, "embedding_size": 6} if "num_classes" in inspect.signature(kind).parameters else {}
-    return kind(**needed | changed)
-
-
-def test_there_are_numbers_to_try():
-    assert len(NUMBERS) > 30
+    return kind(**(SIZES if "num_classes" in inspect.signature(kind).parameters else {}) | changed)
 
 
 @pytest.mark.parametrize(("name", "setting", "kind"), NUMBERS)
@@ -202,9 +184,7 @@ def test_settings_that_are_no_numbers(name, setting, kind):
 @pytest.mark.parametrize(("name", "setting", "kind"), NUMBERS)
 def test_numbers_of_numpy_are_taken(name, setting, kind):
     default = inspect.signature(getattr(losses, name)).parameters[setting].default
-    value = {"num_classes": 4, "embedding_size": 6}.get(setting, default if default else 0.5)
-    if setting == "omega":
-        value = 0.0
+    value = (SIZES | {"omega": 0.0}).get(setting, default or 0.5)
     types = (np.int64, np.int32) if kind is int else (np.float64, np.float32)
     call = LOSSES[name]
     inputs = call.inputs()
@@ -224,9 +204,8 @@ def test_numbers_of_numpy_are_taken(name, setting, kind):
 @pytest.mark.parametrize("name", [n for n in EVERY if any(isinstance(v, float) for v in EVERY[n].settings.values())])
 def test_settings_of_ops_that_are_no_numbers(name):
     call = EVERY[name]
-    for setting, value in call.settings.items():
-        if not isinstance(value, float):
-            continue
+    for setting in [setting for setting, value in call.settings.items() if isinstance(value, float)]:
+        value = call.settings[setting]
         for wrong in ("0.1", [0.1], True, 1j, None if setting != "epsilon" else "x"):
             with pytest.raises((TypeError, ValueError), match=rf"{setting} must ") as raised:
                 call(**{setting: wrong})
@@ -262,7 +241,7 @@ def test_a_logit_that_overflows_is_no_row_of_the_proxies():
         ops.class_lse(random(B, 6), 1e200 * random(4, 6), torch.arange(B) % 4, scale=1e200, normalize_proxies=False)
 
 
-# What random calls have found (tests/fuzz), each by itself.
+# Found by random calls (tests/fuzz).
 FOUND = [
     ("pair_lse", "embeddings", torch.ones(B, 0), "embeddings must have at least one column"),
     ("MultiSimilarityLoss", "embeddings", torch.ones(B, 0), "embeddings must have at least one column"),

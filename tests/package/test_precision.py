@@ -1,4 +1,4 @@
-"""What the products multiply: of which type, and with how many digits."""
+"""The types and the precision of the operands of matrix products."""
 
 from types import SimpleNamespace
 
@@ -22,47 +22,30 @@ F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float6
 B, C, D = 6, 5, 8
 
 
-@pytest.fixture
-def autocast_on_cuda():
-    """As inside ``torch.autocast("cuda")``, which doesn't open where there is no GPU."""
-    torch.set_autocast_enabled("cuda", True)
-    yield
-    torch.set_autocast_enabled("cuda", False)
-
-
-def on_a_gpu(*dtypes):
-    return [SimpleNamespace(dtype=dtype, device=torch.device("cuda")) for dtype in dtypes]
-
-
 @pytest.mark.parametrize(
-    ("dtypes", "supported", "expected"),
+    ("dtypes", "supported", "expected", "under_autocast"),
     [
-        ([F32], True, F32),
-        ([BF16], True, BF16),
-        ([F16], True, BF16),  # float16 has no room for gradients of size 1/C
-        ([F16], False, F32),
-        ([F64], True, F64),
-        ([BF16, F16], True, BF16),
-        ([BF16, F32], True, F32),  # the wider of the two, whichever is which
-        ([F32, BF16], True, F32),
+        ([F32], True, F32, BF16),
+        ([F32], False, F32, F32),
+        ([BF16], True, BF16, BF16),
+        ([F16], True, BF16, BF16),  # gradients of size 1/C underflow in float16
+        ([F16], False, F32, F32),
+        ([F64], True, F64, F64),
+        ([BF16, F16], True, BF16, BF16),
+        ([BF16, F32], True, F32, BF16),  # the wider of the two, in either order
+        ([F32, BF16], True, F32, BF16),
+        ([F32, F16], True, F32, BF16),
     ],
 )
-def test_operands_on_a_gpu(dtypes, supported, expected, monkeypatch):
+def test_operands_on_a_gpu(dtypes, supported, expected, under_autocast, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: supported)
     compute = F64 if F64 in dtypes else F32
-    assert operand_dtype(compute, *on_a_gpu(*dtypes)) == expected
-    assert autocast_operand_dtype(compute, *on_a_gpu(*dtypes)) == expected
-
-
-@pytest.mark.parametrize(
-    ("dtypes", "supported", "expected"),
-    [([F32], True, BF16), ([F32, F16], True, BF16), ([F32], False, F32), ([F64], True, F64)],
-)
-@pytest.mark.usefixtures("autocast_on_cuda")
-def test_operands_on_a_gpu_under_autocast(dtypes, supported, expected, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: supported)
-    compute = F64 if F64 in dtypes else F32
-    assert autocast_operand_dtype(compute, *on_a_gpu(*dtypes)) == expected
+    on_a_gpu = [SimpleNamespace(dtype=dtype, device=torch.device("cuda")) for dtype in dtypes]
+    assert operand_dtype(compute, *on_a_gpu) == expected
+    assert autocast_operand_dtype(compute, *on_a_gpu) == expected
+    # torch.autocast("cuda") does not open where there is no GPU.
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: device == "cuda")
+    assert autocast_operand_dtype(compute, *on_a_gpu) == under_autocast
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16, F32])
@@ -152,7 +135,7 @@ def test_autocast_decides_the_operands_of_forward_and_of_a_backward_outside(call
         value.backward(retain_graph=True)
         assert operands <= {expected}
         if not compiled:
-            # Weighted sums gave away the gradients of their first sweep: this one sweeps again.
+            # Weighted sums gave away the gradients of their first sweep: the second backward sweeps again.
             operands.clear()
             value.backward()
             assert operands == {expected}
@@ -175,21 +158,18 @@ def settings_of_products():
     torch.set_float32_matmul_precision("highest")
 
 
-OLD = {"highest": True, "high": False, "medium": False}
-
-
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 @pytest.mark.usefixtures("settings_of_products")
 def test_either_setting_of_float32_products_is_read(device):
     backend = torch.backends.cuda if device == "cuda" else torch.backends.mkldnn
     device = torch.device(device)
-    for value, exact in OLD.items():
+    for value, exact in (("highest", True), ("high", False), ("medium", False)):
         torch.set_float32_matmul_precision(value)
         assert exact_float32_products(device) == exact
     for value, exact in (("ieee", True), ("tf32", False), ("none", True)):
         backend.matmul.fp32_precision = value
         assert exact_float32_products(device) == exact
-    torch.backends.fp32_precision = "tf32"  # of all backends that don't say otherwise
+    torch.backends.fp32_precision = "tf32"  # for all backends without a setting of their own
     assert not exact_float32_products(device)
 
 
@@ -200,7 +180,7 @@ def test_how_fused_kernels_multiply_float32():
     try:
         precision.set_float32_products("tf32x3")
         assert precision.input_precision(device) == "tf32x3"
-        torch.set_float32_matmul_precision("high")  # whoever allows TF32 gets it
+        torch.set_float32_matmul_precision("high")  # TF32 is allowed, and used
         assert precision.input_precision(device) == "tf32"
         with pytest.raises(ValueError, match=r"products='tf32': expected one of ieee, tf32x3; TF32 is allowed by"):
             precision.set_float32_products("tf32")
@@ -212,7 +192,7 @@ def test_how_fused_kernels_multiply_float32():
 
 @pytest.mark.usefixtures("settings_of_products")
 def test_the_newer_setting_makes_no_op_fail():
-    """The older one's getter raises then."""
+    """The getter of the older setting raises then."""
     torch.backends.mkldnn.matmul.fp32_precision = "tf32"
     torch.backends.cuda.matmul.fp32_precision = "tf32"
     X = torch.randn(B, D)
