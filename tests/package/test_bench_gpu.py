@@ -1,4 +1,4 @@
-"""The run for a card, without one: every section at small shapes, and what becomes of sections that go wrong."""
+"""The GPU benchmark as a dry run on the CPU: every section at small shapes, and sections that fail."""
 
 import json
 import os
@@ -124,14 +124,25 @@ def test_every_loss_has_a_case():
 
 
 @pytest.fixture
-def sheet(tmp_path):
-    """Of a section of which nothing is there yet."""
+def out(tmp_path):
+    """A folder of results without rows."""
     (tmp_path / rows.MACHINE).write_text("{}")
-    return lambda seconds=60.0, run="first": Sheet("f", tmp_path, run, seconds, dry_run=True)
+    return tmp_path
+
+
+@pytest.fixture
+def sheet(out):
+    return lambda seconds=60.0, run="first": Sheet("f", out, run, seconds, dry_run=True)
 
 
 def found(sheet):
     return {row["name"]: row for row in rows.read(sheet().out)}
+
+
+@pytest.fixture
+def log(out):
+    with (out / rows.LOG).open("a+") as file:
+        yield file
 
 
 def test_a_measurement_that_fails_leaves_the_others_be(sheet):
@@ -145,7 +156,8 @@ def test_a_measurement_that_fails_leaves_the_others_be(sheet):
     sheet().row("missing", missing)
     sheet().row("right", lambda shape: {"step_s": 1.0})
     written = found(sheet)
-    assert [written[name]["status"] for name in ("wrong", "missing", "right")] == [rows.ERROR, rows.ABSENT, rows.OK]
+    statuses = {name: row["status"] for name, row in written.items()}
+    assert statuses == {"wrong": rows.ERROR, "missing": rows.ABSENT, "right": rows.OK}
     assert "a wrong value" in written["wrong"]["reason"]
     assert written["wrong"]["traceback"]
     assert written["missing"]["reason"] == "no such library"
@@ -172,13 +184,13 @@ def test_where_memory_is_short_the_size_steps_down_and_says_so(sheet, monkeypatc
     assert found(sheet)["pairs"]["given"]["B"] == 128
 
 
-def test_what_has_no_time_left_is_not_run(sheet):
+def test_a_row_without_time_left_is_not_run(sheet):
     sheet(seconds=0.0).row("late", lambda shape: pytest.fail("it ran"))
     assert found(sheet)["late"]["status"] == rows.NOT_RUN
     assert found(sheet)["late"]["reason"] == "time"
 
 
-def test_what_is_there_is_not_measured_again_in_the_same_run(sheet):
+def test_a_row_is_measured_once_in_a_run(sheet):
     sheet().row("once", lambda shape: {"step_s": 1.0})
     sheet().row("once", lambda shape: {"step_s": 2.0})
     assert found(sheet)["once"]["step_s"] == 1.0
@@ -186,17 +198,12 @@ def test_what_is_there_is_not_measured_again_in_the_same_run(sheet):
     assert found(sheet)["once"]["step_s"] == 3.0
 
 
-def log_of(tmp_path):
-    return (tmp_path / rows.LOG).open("a+")
-
-
-def test_a_section_that_hangs_ends_with_all_that_it_started(tmp_path):
-    """Its children, too: a test run or a sanitizer would keep the card."""
+def test_a_section_that_hangs_ends_with_all_that_it_started(tmp_path, log):
+    """Its children end too, since a test run or a sanitizer would occupy the GPU."""
     told = tmp_path / "child"
     child = f"import os, time; open({str(told)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
-    with log_of(tmp_path) as log:
-        reason = running._child([sys.executable, "-c", code], dict(os.environ), 3.0, log)
+    reason = running._child([sys.executable, "-c", code], dict(os.environ), 3.0, log)
     assert reason == "time limit of 3 s"
     for _ in range(100):
         state = Path(f"/proc/{told.read_text()}/stat")
@@ -206,51 +213,46 @@ def test_a_section_that_hangs_ends_with_all_that_it_started(tmp_path):
     pytest.fail("the child of the section is alive")
 
 
-def test_how_a_section_ended_is_told(tmp_path):
+def test_how_a_section_ended_is_told(out, log):
     for code, expected in (
         ("print('ready')", None),
         ("raise SystemExit(3)", "the process ended with code 3"),
         (f"import os; os.kill(os.getpid(), {int(signal.SIGSEGV)})", "the process ended by SIGSEGV"),
     ):
-        with log_of(tmp_path) as log:
-            assert running._child([sys.executable, "-c", code], dict(os.environ), 60, log) == expected
-    assert "ready" in (tmp_path / rows.LOG).read_text()
+        assert running._child([sys.executable, "-c", code], dict(os.environ), 60, log) == expected
+    assert "ready" in (out / rows.LOG).read_text()
 
 
-def test_after_a_crash_the_section_goes_on_without_the_row_that_crashed(tmp_path, monkeypatch):
-    (tmp_path / rows.MACHINE).write_text("{}")
+def test_after_a_crash_the_section_goes_on_without_the_row_that_crashed(out, log, monkeypatch):
     section, crashed = SECTIONS[5], []
 
     def child(command, environment, seconds, log):
-        done = {row["name"] for row in rows.read(tmp_path)}
+        done = {row["name"] for row in rows.read(out)}
         for name in ("one", "two", "three"):
             if name in done:
                 continue
             key = {"section": section.letter, "name": name, "shape": None}
-            (tmp_path / rows.STARTED).write_text(json.dumps(key))
+            (out / rows.STARTED).write_text(json.dumps(key))
             if name == "two":
                 crashed.append(name)
                 return "the process ended by SIGABRT"
-            rows.append(tmp_path, {**key, "status": rows.OK, "run": "r"})
-            (tmp_path / rows.STARTED).unlink()
+            rows.append(out, {**key, "status": rows.OK, "run": "r"})
+            (out / rows.STARTED).unlink()
         return None
 
     monkeypatch.setattr(running, "_child", child)
-    with log_of(tmp_path) as log:
-        running._section(section, tmp_path, "r", 60, True, {}, log)
-    written = {row["name"]: row for row in rows.read(tmp_path)}
+    running._section(section, out, "r", 60, True, {}, log)
+    written = {row["name"]: row for row in rows.read(out)}
     assert crashed == ["two"]
     assert [written[name]["status"] for name in ("one", "two", "three")] == [rows.OK, rows.ERROR, rows.OK]
     assert written["two"]["reason"] == "the process ended by SIGABRT"
 
 
-def test_a_section_that_does_not_begin_is_an_error(tmp_path, monkeypatch):
-    (tmp_path / rows.MACHINE).write_text("{}")
+def test_a_section_that_does_not_begin_is_an_error(out, log, monkeypatch):
     monkeypatch.setattr(running, "_child", lambda *_: "the process ended with code 1")
-    with log_of(tmp_path) as log:
-        running._section(SECTIONS[0], tmp_path, "r", 60, True, {}, log)
-        running._section(SECTIONS[1], tmp_path, "r", 0, True, {}, log)
-    first, second = rows.read(tmp_path)
+    running._section(SECTIONS[0], out, "r", 60, True, {}, log)
+    running._section(SECTIONS[1], out, "r", 0, True, {}, log)
+    first, second = rows.read(out)
     assert (first["section"], first["name"], first["status"]) == ("a", "the section", rows.ERROR)
     assert (second["section"], second["status"], second["reason"]) == ("b", rows.NOT_RUN, "time")
 
@@ -299,7 +301,7 @@ def test_outcomes_of_tests_are_counted(tmp_path):
         (None, "", rows.NOT_RUN),
     ],
 )
-def test_what_a_sanitizer_says(code, text, status):
+def test_reports_of_a_sanitizer(code, text, status):
     assert sanitizer.judged(code, text).get("status") == status
 
 
@@ -313,8 +315,8 @@ def test_requirements_are_those_of_continuous_integration():
             assert version == pinned[name], name
 
 
-def test_wheels_that_were_carried_along_are_unpacked(tmp_path, monkeypatch):
-    """Of a package that is not installed; one without a wheel leaves the others be."""
+def test_wheels_that_were_carried_along_are_unpacked(tmp_path, log, monkeypatch):
+    """An installed package is left alone, and one without a wheel is logged."""
     wheels, site = tmp_path / "wheels", tmp_path / "site"
     wheels.mkdir()
     with zipfile.ZipFile(wheels / "carried_along-1.0-py3-none-any.whl", "w") as wheel:
@@ -327,24 +329,17 @@ def test_wheels_that_were_carried_along_are_unpacked(tmp_path, monkeypatch):
         wheel.writestr(f"{folder}/RECORD", "")
     asked = ["left-at-home==1.0", "carried-along==1.0", f"torch=={torch.__version__}"]
     monkeypatch.setattr(packages, "requirements", lambda: asked)
-    with log_of(tmp_path) as log:
-        packages.unpack(wheels, site, log)
+    packages.unpack(wheels, site, log)
+    log.flush()
     assert (site / "carried_along.py").exists()
     assert not (site / "torch").exists()
     assert "left-at-home" in (tmp_path / rows.LOG).read_text()
 
 
-def test_without_a_card_nothing_but_a_dry_run_begins(tmp_path):
-    if torch.cuda.is_available():
-        pytest.skip("there is a card")
-    done = run_python("-m", "bench.gpu", str(tmp_path))
-    assert done.returncode == 2
-    assert "no GPU" in done.stderr
-    assert "--dry-run" in done.stderr
-
-
-def test_the_command_line_refuses_what_is_not_there(tmp_path):
+def test_the_command_line_refuses_missing_things_in_one_line(tmp_path):
+    without_gpu = [] if torch.cuda.is_available() else [([str(tmp_path)], "no GPU"), ([str(tmp_path)], "--dry-run")]
     for arguments, reason in (
+        *without_gpu,
         (["--only", "az"], "--only az: no section z; there are abcdefghij"),
         ([], "OUT, --draw, --adopt or --predict is wanted"),
         ([str(tmp_path), "--wheels", str(tmp_path / "none")], "no such folder"),

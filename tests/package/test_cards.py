@@ -1,4 +1,4 @@
-"""The table of cards: what it holds is what the code reads, and a row that says otherwise changes what is done."""
+"""The code reads every entry of the table of cards, and a changed row changes launches, chunks and backends."""
 
 import dataclasses
 import json
@@ -14,8 +14,10 @@ from robustdml_ops.backends.triton_device import fused_pays
 from robustdml_ops.engine import chunk_sizes as chunks
 from robustdml_ops.engine.chunk_sizes import MB, chunk_rows
 from robustdml_ops.engine.rows import triton as rows
+from robustdml_ops.ops.anchor import fused_forward as fused_anchor
 from robustdml_ops.ops.anchor import small_step
 from robustdml_ops.ops.anchor import triton as anchor
+from robustdml_ops.ops.classes import fused_forward as fused_classes
 from robustdml_ops.ops.classes import triton as classes
 from robustdml_ops.ops.pairs import triton as pairs
 
@@ -38,7 +40,7 @@ def on_card(monkeypatch):
 
 
 def launches(tile_of):
-    """Of every kernel whose tile is in the table, over the shapes and types that it distinguishes."""
+    """Launches of every kernel with a tile, over the shapes and types that the kernel distinguishes."""
     for B in (16, 99, 1024):
         for compute in (F32, F64):
             for labels, by_anchor in ((True, False), (False, False), (False, True)):
@@ -49,38 +51,43 @@ def launches(tile_of):
             yield rows.rows_launch(D, tile_of("rows"))
             for operand in (F32, BF16):
                 yield small_step.step_launch(256, D, operand, True, tile_of("anchor_step"))
-                yield anchor.fused_launch(B, D, operand, True, "tf32", True, tile_of("fused_anchor_lse"))
-                yield classes.fused_launch(B, D, operand, False, "tf32", True, tile_of("fused_class_lse"))
+                yield fused_anchor.fused_launch(B, D, operand, True, "tf32", True, tile_of("fused_anchor_lse"))
+                yield fused_classes.fused_launch(B, D, operand, False, "tf32", True, tile_of("fused_class_lse"))
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_tiles_are_powers_of_two(name):
-    for launch in launches(cards.CARDS[name].tiles.__getitem__):
-        blocks = {key: value for key, value in launch.items() if key.startswith("BLOCK")}
-        assert all(value >= 1 and value & (value - 1) == 0 for value in blocks.values()), launch
+def check_tiles(row):
+    """Blocks are powers of two."""
+    for launch in launches(row.tiles.__getitem__):
+        blocks = [value for key, value in launch.items() if key.startswith("BLOCK")]
+        assert all(value >= 1 and value & (value - 1) == 0 for value in blocks), launch
         assert launch["num_warps"] in (1, 2, 4, 8, 16)
 
 
-def test_every_tile_of_the_table_is_read():
-    asked = set()
+@pytest.mark.parametrize("name", ROWS)
+def test_tiles_can_be_launched(name):
+    check_tiles(cards.CARDS[name])
 
-    class Told(dict):
+
+def test_every_tile_of_the_table_is_read():
+    read = set()
+
+    class Noted(dict):
         def __init__(self, kernel, tile):
             super().__init__(tile)
             self.kernel = kernel
 
         def __getitem__(self, key):
-            asked.add((self.kernel, key))
+            read.add((self.kernel, key))
             return super().__getitem__(key)
 
     tiles = cards.CARDS[cards.DEFAULT].tiles
-    for _ in launches(lambda kernel: Told(kernel, tiles[kernel])):
+    for _ in launches(lambda kernel: Noted(kernel, tiles[kernel])):
         pass
-    assert asked == {(kernel, key) for kernel, tile in tiles.items() for key in tile}
+    assert read == {(kernel, key) for kernel, tile in tiles.items() for key in tile}
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_rows_hold_what_can_be(name):
+def test_rows_hold_valid_settings(name):
     row = cards.CARDS[name]
     assert set(row.backends) == set(backends.UNAVAILABLE)
     assert 64 <= row.chunk_least_mb <= row.chunk_most_mb
@@ -105,10 +112,10 @@ def test_a_card_without_a_row_has_the_default(monkeypatch):
 
 def test_hopper_has_its_tiles():
     tile = cards.CARDS["sm_90"].tiles["fused_anchor_lse"]
-    short, long = (anchor.fused_launch(1024, D, BF16, True, "tf32", True, tile) for D in (128, 512))
+    short, long = (fused_anchor.fused_launch(1024, D, BF16, True, "tf32", True, tile) for D in (128, 512))
     assert (short["BLOCK_C"], short["BLOCK_B"], long["BLOCK_C"], long["BLOCK_B"]) == (128, 128, 64, 256)
     tile = cards.CARDS[cards.DEFAULT].tiles["fused_anchor_lse"]
-    short = anchor.fused_launch(1024, 128, BF16, True, "tf32", True, tile)
+    short = fused_anchor.fused_launch(1024, 128, BF16, True, "tf32", True, tile)
     assert (short["BLOCK_C"], short["BLOCK_B"]) == (64, 128)
 
 
@@ -140,20 +147,19 @@ def test_the_fused_forward_follows_the_row(on_card, monkeypatch):
         assert fused_pays(X) is pays
 
 
-def test_a_tile_that_no_kernel_reads_is_named(tmp_path):
-    table = json.loads(cards.TABLE.read_text())
-    table["sm_90"] = {"tiles": {"pairs": {"element": 512}}}
+def read_with(tmp_path, row):
     path = tmp_path / "cards.json"
-    path.write_text(json.dumps(table))
+    path.write_text(json.dumps(json.loads(cards.TABLE.read_text()) | {"sm_90": row}))
+    return cards.read(path)["sm_90"]
+
+
+def test_a_tile_that_no_kernel_reads_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"no tile of the default row has \[\('pairs', 'element'\)\]"):
-        cards.read(path)
+        read_with(tmp_path, {"tiles": {"pairs": {"element": 512}}})
 
 
 def test_a_row_changes_what_it_names_alone(tmp_path):
-    table = json.loads(cards.TABLE.read_text())
-    table["sm_90"] = {"chunk_most_mb": 512, "tiles": {"pairs": {"num_warps": 8}}}
-    path = tmp_path / "cards.json"
-    path.write_text(json.dumps(table))
-    read, default = cards.read(path)["sm_90"], cards.CARDS[cards.DEFAULT]
+    read = read_with(tmp_path, {"chunk_most_mb": 512, "tiles": {"pairs": {"num_warps": 8}}})
+    default = cards.CARDS[cards.DEFAULT]
     tiles = {**default.tiles, "pairs": {**default.tiles["pairs"], "num_warps": 8}}
     assert read == dataclasses.replace(default, chunk_most_mb=512, tiles=tiles)
