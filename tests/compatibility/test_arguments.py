@@ -290,6 +290,8 @@ def test_regularisers(name):
     assert pair[0].sub_loss_names() == pair[1].sub_loss_names()
     assert_same(pair, X, y)
     assert_same(both(name, reducer=reducers.MeanReducer, **options), X, y)
+    with pytest.warns(UserWarning, match="dense code"):
+        assert_same(both(name, distance=lambda: distances.CosineSimilarity(power=2), **options), X, y)
 
 
 @pytest.mark.parametrize("name", CLASS_NAMES)

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from cases import CPU_BACKENDS, random_matrix
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pair_cases import CPU_BACKENDS, random_matrix
 
 from python_ref.bspml import weighted_batch_loss
 from robustdml_ops.losses import BSPMLLoss, MultiSimilarityLoss

@@ -94,7 +94,7 @@ class PeerInterface(PeerBase):
     ) -> SubLosses:
         """Sub-losses by name, before they are reduced, in the form that the peer's reducers take."""
         inputs, reason = LossInputs(embeddings, labels, indices_tuple, ref_emb, ref_labels), self._dense_reason()
-        return self._regularized(self._sub_losses(inputs)) if reason is None else self._dense(inputs, reason)
+        return self._regularized(self._sub_losses(inputs) if reason is None else self._dense(inputs, reason))
 
     def is_fused(self) -> bool:
         """Whether one fused sum is the loss, but for regularisers."""

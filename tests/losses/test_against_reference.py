@@ -1,0 +1,267 @@
+"""Values and all gradients of the fused losses against the dense references."""
+
+import pytest
+import torch
+from cases import (
+    ANCHOR_NAMES,
+    BANK_NAMES,
+    CPU_BACKENDS,
+    MATRIX_NAMES,
+    NAMES,
+    PAIR_NAMES,
+    assert_close,
+    assert_same,
+    make_case,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from python_ref import soft_triple_regularizer
+from python_ref.prism_losses import memory_contrastive_loss
+from robustdml_ops.losses import MemoryContrastiveLoss, SoftTripleLoss
+from robustdml_ops.ops import ABSENT
+
+SHAPES = [(1, 2, 1), (2, 3, 2), (5, 2, 3), (17, 33, 7), (64, 65, 16), (3, 500, 31)]
+
+
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+@pytest.mark.parametrize(("reduction", "weighted"), [("mean", False), ("mean", True), ("none", True)])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.usefixtures("small_chunks")
+def test_float64_matches_reference(name, reduction, weighted, backend):
+    for shape in SHAPES:
+        assert_same(make_case(name, *shape, weighted=weighted, reduction=reduction, backend=backend), 1e-11)
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_random_cases(data):
+    name = data.draw(st.sampled_from(NAMES))
+    options = {"alpha": data.draw(st.sampled_from([0.5, 32.0, 70.0, 200.0]))} if name in ANCHOR_NAMES else {}
+    if name in BANK_NAMES:
+        options["m"] = data.draw(st.integers(1, 90))
+    case = make_case(
+        name,
+        B=data.draw(st.integers(1, 40)),
+        C=data.draw(st.integers(2, 90)),
+        # On a line all vectors are equal or opposite, and √(2 − 2s) of equal ones is the root of what rounding left.
+        D=data.draw(st.integers(2 if name.startswith("contrastive") else 1, 40)),
+        weighted=data.draw(st.booleans()),
+        reduction=data.draw(st.sampled_from(["mean", "none"])),
+        backend=data.draw(st.sampled_from(CPU_BACKENDS)),
+        seed=data.draw(st.integers(0, 2**16)),
+        **options,
+    )
+    assert_same(case, 1e-10 if name in MATRIX_NAMES else 1e-11)
+
+
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+@pytest.mark.parametrize("name", NAMES)
+def test_float32_is_as_good_as_the_reference_in_float32(name, backend):
+    B, C = (70, 900 if name in ANCHOR_NAMES else 300) if name in MATRIX_NAMES else (130, 30)
+    options = {"m": 900} if name in BANK_NAMES else {}
+    case = make_case(name, B, C, 48, dtype=torch.float32, backend=backend, **options)
+    exact, theirs, ours = case.reference(torch.float64), case.reference(), case.ours()
+    pairs = [(ours, theirs, exact), *zip(*map(case.gradients, (ours, theirs, exact)), strict=True)]
+    for mine, dense, truth in pairs:
+        allowed = 4 * (dense - truth).abs().max() + 1e-6 * truth.abs().max()
+        assert (mine - truth).abs().max() <= allowed
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_low_precision_inputs_are_computed_in_float32(name, dtype):
+    case = make_case(name, 19, 53 if name in MATRIX_NAMES else 4, 24, dtype=dtype)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=name not in MATRIX_NAMES):
+        ours = case.ours()
+    assert ours.dtype == torch.float32
+    exact = case.reference(torch.float32)
+    torch.testing.assert_close(ours, exact, rtol=2e-5, atol=2e-5)
+    for mine, theirs, tensor in zip(case.gradients(ours), case.gradients(exact), case.inputs, strict=True):
+        assert mine.dtype == tensor.dtype
+        # Both are rounded to dtype once at the end.
+        torch.testing.assert_close(mine, theirs, rtol=4 * torch.finfo(dtype).eps, atol=1e-3 * float(theirs.abs().max()))
+
+
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+@pytest.mark.parametrize("name", ANCHOR_NAMES)
+def test_gradcheck(name, backend):
+    case = make_case(name, 5, 6, 3, alpha=3.0, weighted=True, reduction="none", backend=backend, seed=3)
+    case.weights.data.clamp_(min=0.3)
+
+    def function(*inputs):
+        # Parameters are read from the module; perturbing them in place is what gradcheck does.
+        return case.ours()
+
+    assert torch.autograd.gradcheck(function, tuple(case.inputs), fast_mode=True)
+
+
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+@pytest.mark.parametrize("name", MATRIX_NAMES)
+@pytest.mark.usefixtures("small_chunks")
+def test_inputs_in_any_layout(name, backend):
+    """Matrices stored by column, and every other entry of longer vectors."""
+    case = make_case(name, 17, 33, 7, weighted=True, backend=backend)
+    case.embeddings = case.embeddings.detach().t().contiguous().t().requires_grad_()
+    stored = case.parameter.data
+    case.parameter.data = stored.contiguous() if stored.t().is_contiguous() else stored.t().contiguous().t()
+    assert case.parameter.stride() != stored.stride()
+    case.weights = case.weights.detach().repeat_interleave(2)[::2].requires_grad_()
+    case.labels = case.labels.repeat_interleave(2)[::2]
+    if name.startswith("smooth"):
+        case.hidden, case.weight = case.hidden.t().contiguous().t(), case.weight.t().contiguous().t()
+    assert_same(case)
+    if not name.startswith("smooth"):
+        expected, case.labels = case.ours(), case.labels.int()
+        assert torch.equal(case.ours(), expected)
+
+
+@pytest.mark.parametrize("name", ANCHOR_NAMES)
+def test_native_and_eager_agree_to_rounding(name):
+    results = []
+    for backend in CPU_BACKENDS:
+        case = make_case(name, 33, 3000, 20, dtype=torch.float32, backend=backend)
+        loss = case.ours()
+        results.append([loss, *case.gradients(loss)])
+    for native, eager in zip(*results, strict=True):
+        assert (native - eager).abs().max() <= 2e-5 * eager.abs().max()
+
+
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+@pytest.mark.parametrize("name", MATRIX_NAMES + BANK_NAMES)
+def test_same_bits_twice(name, backend):
+    sizes, options = ((130, 4, 32), {"m": 300}) if name in BANK_NAMES else ((130, 3000, 32), {})
+
+    def bits():
+        case = make_case(name, *sizes, dtype=torch.float32, weighted=True, backend=backend, **options)
+        loss = case.ours()
+        return [loss, *case.gradients(loss)]
+
+    assert all(torch.equal(a, b) for a, b in zip(bits(), bits(), strict=True))
+
+
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+@pytest.mark.parametrize("alpha", [80.0, 500.0, 1e4])
+def test_alpha_beyond_the_range_of_exp(alpha, backend):
+    for name in ANCHOR_NAMES:
+        case = make_case(name, 20, 40, 8, dtype=torch.float32, alpha=alpha, backend=backend)
+        ours = case.ours()
+        torch.testing.assert_close(ours.double(), case.reference(torch.float64), rtol=1e-5, atol=1e-3)
+        assert all(torch.isfinite(gradient).all() for gradient in case.gradients(ours))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "authors" not in name])  # they divide by all samples
+def test_a_mask_of_weights_is_the_batch_without_the_others(name):
+    """Loss, divisors and gradients."""
+    whole, kept_alone = (make_case(name, 24, 30 if name in MATRIX_NAMES else 4, 6) for _ in range(2))
+    keep = torch.arange(24) % 3 > 0
+    whole.weights = keep.double()
+    kept_alone.keep(keep)
+    ours, theirs = whole.ours(), kept_alone.ours()
+    assert_close(ours, theirs)
+    first, second = whole.gradients(ours), kept_alone.gradients(theirs)
+    assert_close(first[0][keep], second[0])
+    assert not first[0][~keep].any()
+    for mine, other in zip(first[1:], second[1:], strict=True):
+        assert_close(mine, other)
+
+
+def test_weights_between_0_and_1_make_a_smaller_step():
+    """The divisor counts samples; by the sum of weights it would undo what they all have in common."""
+    case, full = make_case("proxy-nca", 9, 5, 3), make_case("proxy-nca", 9, 5, 3)
+    case.weights = torch.full((9,), 0.25, dtype=torch.float64)
+    torch.testing.assert_close(case.ours(), full.ours() / 4)
+
+
+@pytest.mark.parametrize("name", PAIR_NAMES + BANK_NAMES)
+def test_weights_of_pair_losses_have_gradients(name):
+    case = make_case(name, 12, 4, 5, weighted=True)
+    case.weights.requires_grad_()
+    ours, theirs = case.ours(), case.reference()
+    assert_close(ours, theirs)
+    gradient, expected = (torch.autograd.grad(loss, case.weights)[0] for loss in (ours, theirs))
+    present = case.weights > 0
+    torch.testing.assert_close(gradient[present], expected[present])
+
+
+@pytest.mark.parametrize(("C", "H", "D"), [(1, 1, 1), (4, 1, 3), (3, 2, 2), (5, 7, 4), (40, 10, 16)])
+def test_regularizer(C, H, D):
+    loss_function = SoftTripleLoss(C, D, H, regularizer_weight=0.7).double()
+    ours = loss_function.regularizer()
+    theirs = 0.7 * soft_triple_regularizer(loss_function.fc.t().reshape(C, H, D))
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+    if H > 1 and D > 1:  # of vectors of length 1 in one dimension, two may coincide
+        gradients = (torch.autograd.grad(value, loss_function.fc)[0] for value in (ours, theirs))
+        torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-12)
+
+
+def test_regularizer_where_centers_coincide_or_vanish():
+    """The root has no derivative at 0: no NaN, and no force between centers that are one already."""
+    loss_function = SoftTripleLoss(2, 3, 3, regularizer_weight=1.0)
+    centers = torch.tensor([[[1.0, 2, 3], [2, 4, 6], [1, 0, 0]], [[0, 0, 0], [0, 1, 0], [1, 1, 1]]])
+    loss_function.fc.data = centers.reshape(6, 3).t()
+    value = loss_function.regularizer()
+    cosines = torch.tensor([14**-0.5, 14**-0.5, 0, 0, 3**-0.5], dtype=torch.float64)
+    torch.testing.assert_close(value.double(), (2 - 2 * cosines).sqrt().sum() / 12, rtol=1e-6, atol=0)
+    value.backward()
+    gradient = loss_function.fc.grad.t().reshape(2, 3, 3)
+    assert torch.isfinite(gradient).all()
+    assert not gradient[1, 0].any()
+    assert gradient[0, 0].abs().max() > 0  # from the third center
+
+
+def test_regularizer_never_lets_classes_meet():
+    """Its largest tensor is C×H×H, where all pairs of centers would be (C·H)²."""
+    sizes = []
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            sizes.extend(t.untyped_storage().nbytes() // 4 for t in (out,) if isinstance(t, torch.Tensor))
+            return out
+
+    C, H, D = 300, 8, 4
+    loss_function = SoftTripleLoss(C, D, H, regularizer_weight=1.0)
+    with Watch():
+        loss_function.regularizer().backward()
+    assert max(sizes) <= C * H * H
+
+
+def memory_case(variant, **options):
+    case = make_case(f"memory-{variant}, a bank", 12, 4, 5, **options)
+    case.bank_labels = torch.where(case.bank_labels == ABSENT, 1, case.bank_labels)  # the equations have no absent rows
+    return case, (case.embeddings, case.labels, case.bank, case.bank_labels, 0.2, variant)
+
+
+@pytest.mark.parametrize("variant", ["paper", "xbm", "authors"])
+def test_memory_loss_is_that_of_the_paper(variant):
+    """The reference by sample, to which the others are compared, sums to the reference of the equations."""
+    case, arguments = memory_case(variant, reduction="none")
+    total = memory_contrastive_loss(*arguments)
+    torch.testing.assert_close(case.ours().sum() / (1 if variant == "paper" else 12), total)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("variant", ["paper", "xbm", "authors"])
+def test_a_filtered_batch_with_a_memory(variant, reduction):
+    """With a mask for weights: by the number kept, or as the authors of PRISM the bank's term by that of all."""
+    case, arguments = memory_case(variant, reduction=reduction)
+    keep = torch.arange(12) % 3 != 1
+    case.weights = keep.double()
+    expected = memory_contrastive_loss(*arguments, keep) * (8 if variant != "paper" else 1)
+    ours = case.ours()
+    ours = ours.sum() if reduction == "none" else ours * 8
+    torch.testing.assert_close(ours, expected)
+    torch.testing.assert_close(
+        *(torch.autograd.grad(loss, case.embeddings)[0] for loss in (ours, expected)), rtol=1e-9, atol=1e-12
+    )
+
+
+def test_the_weight_of_the_memory_by_hand():
+    """Two of three samples kept; a negative pair of the batch at s = 0.8, and two with the bank at 0.6 and 0.96."""
+    X = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]], dtype=torch.float64)
+    y, bank = torch.tensor([0, 1, 0]), torch.tensor([[0.6, 0.8]], dtype=torch.float64)
+    keep = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)
+    for variant, expected in (("xbm", (0.8 + 0.8 + 0.4 + 0.96) / 2), ("authors", (0.8 + 0.8) / 2 + (0.4 + 0.96) / 3)):
+        loss = MemoryContrastiveLoss(0.5, variant=variant)(X, y, None, bank, torch.tensor([0]), sample_weights=keep)
+        assert float(loss) == pytest.approx(expected, rel=1e-12)

@@ -1,0 +1,312 @@
+"""Each bad input has a clear error or a documented value: never a crash, a hang or a silent NaN."""
+
+import pytest
+import torch
+from cases import CLASS_NAMES, CPU_BACKENDS, MATRIX_NAMES, PAIR_NAMES, make_case
+
+from robustdml_ops.losses import (
+    AdaptiveProxyAnchorLoss,
+    ArcFaceLoss,
+    ContrastiveLoss,
+    CosFaceLoss,
+    MemoryContrastiveLoss,
+    MultiSimilarityLoss,
+    NormalizedSoftmaxLoss,
+    ProxyAnchorLoss,
+    ProxyNCALoss,
+    SmoothProxyAnchorLoss,
+    SoftTripleLoss,
+    SubCenterArcFaceLoss,
+)
+from robustdml_ops.ops import ABSENT
+
+X = torch.randn(4, 3)
+Y = torch.tensor([0, 1, 2, 1])
+MATRIX_LOSSES = (
+    ProxyAnchorLoss,
+    ProxyNCALoss,
+    NormalizedSoftmaxLoss,
+    SoftTripleLoss,
+    CosFaceLoss,
+    ArcFaceLoss,
+    SubCenterArcFaceLoss,
+)
+PAIR_LOSSES = (MultiSimilarityLoss, ContrastiveLoss, MemoryContrastiveLoss)
+ALL = [*(kind(6, 3) for kind in MATRIX_LOSSES), *(kind() for kind in PAIR_LOSSES)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((torch.randn(4, 5), Y), ValueError, "embeddings must have 3 columns"),
+        ((torch.randn(4), Y), ValueError, "embeddings must be a floating-point matrix"),
+        ((torch.ones(4, 3, dtype=torch.int64), Y), ValueError, "embeddings must be a floating-point matrix"),
+        (([[1.0, 2.0, 3.0]], Y), TypeError, "embeddings must be a torch.Tensor"),
+        ((X, Y[:3]), ValueError, r"labels must have shape \(4,\)"),
+        ((X, Y[:, None]), ValueError, r"labels must have shape \(4,\)"),
+        ((X, Y + 0.5), ValueError, r"labels must be numbers of classes, got \[0.5, 1.5, 2.5\]"),
+        ((X.numpy(), Y), TypeError, r"embeddings must be .* not ndarray: pass torch.from_numpy\(embeddings"),
+        ((X, Y[0].numpy()), TypeError, r"not ndarray: pass torch.from_numpy\(labels\)"),
+        ((X, [0, 1, 2, 1]), TypeError, r"labels must be a torch.Tensor, not list: pass torch.tensor\(labels\)"),
+        ((X, ["a", "b", "c"]), TypeError, r"not list: number .*numpy.unique\(labels, return_inverse=True\)\[1\]"),
+        ((X, torch.tensor([0, 1, 7, 1])), IndexError, r"labels\[2\] = 7 is outside 0 … 5"),
+        ((X, torch.tensor([0, -1, 2, 1])), IndexError, r"labels\[1\] = -1 is outside 0 … 5"),
+        ((torch.full((4, 3), torch.nan), Y), ValueError, r"embeddings\[0\] has NaN or inf"),
+        ((X.clone().index_fill_(0, Y[2:3], torch.inf), Y), ValueError, r"embeddings\[2\] has NaN or inf"),
+        ((X.to("meta"), Y), ValueError, "must be on one device.*meta.*cpu"),
+        ((X, Y, None, X[:2], Y[:2]), ValueError, "compares samples with its own proxies: leave ref_emb and ref_labels"),
+        ((X, None), ValueError, "labels are missing"),
+        ((X, Y, torch.ones(4)), TypeError, "must be a miner's triplets .* got Tensor; weights .* sample_weights="),
+        ((X, Y, (Y, Y)), TypeError, "indices_tuple must be a miner's triplets"),
+        ((X, Y, (Y, Y, Y[:2])), ValueError, r"indices_tuple must hold pairs of equal lengths, got \[4, 4, 2\]"),
+        ((X, Y, (Y, Y, Y.float())), ValueError, r"indices_tuple\[2\] must be a vector of integers"),
+        ((X, Y, (Y, Y + 4, Y)), IndexError, r"indices_tuple\[1\] holds 6, outside 0 … 3"),
+    ],
+)
+def test_batch(arguments, error, message):
+    for kind in MATRIX_LOSSES:
+        with pytest.raises(error, match=message):
+            kind(6, 3)(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (((Y, Y, Y, Y),), TypeError, "ref_emb must be a torch.Tensor, not tuple"),
+        ((X[:2],), ValueError, r"ref_labels must have shape \(2,\), one for each row of ref_emb"),
+        ((None, Y.clone()), ValueError, "ref_labels without ref_emb"),
+        ((X, (0, 1)), TypeError, "ref_labels must be a torch.Tensor, not tuple"),
+        ((X, Y[:2]), ValueError, r"ref_labels must have shape \(4,\), one for each row of ref_emb"),
+        ((torch.randn(4, 5), Y), ValueError, "ref_emb must have 3 columns"),
+        ((torch.full((4, 3), torch.nan), Y), ValueError, r"candidates\[0\] \(ref_emb of a loss\) has NaN"),
+    ],
+)
+def test_reference_set(arguments, error, message):
+    for kind in PAIR_LOSSES:
+        with pytest.raises(error, match=message):
+            kind()(X, Y, None, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("weights", "error", "message"),
+    [
+        (torch.ones(3), ValueError, "sample_weights must be a floating-point vector of length 4"),
+        (torch.ones(4, dtype=torch.int64), ValueError, "sample_weights must be a floating-point vector"),
+        (torch.tensor([1.0, -1, 1, 1]), ValueError, r"must be finite and not negative, got \[-1.0\]"),
+        (torch.tensor([1.0, torch.nan, 1, 1]), ValueError, "must be finite and not negative"),
+        (torch.tensor([1.0, torch.inf, 1, 1]), ValueError, "must be finite and not negative"),
+        ((Y, Y, Y, Y), TypeError, "sample_weights must be a torch.Tensor, not tuple"),
+    ],
+)
+def test_sample_weights(weights, error, message):
+    for loss_function in ALL:
+        with pytest.raises(error, match=message):
+            loss_function(X, Y, sample_weights=weights)
+
+
+@pytest.mark.parametrize(
+    ("confidences", "error", "message"),
+    [
+        (torch.rand(4, 5), ValueError, "confidences must have 6 columns"),
+        (torch.rand(3, 6), ValueError, "confidences must have 4 rows"),
+        (torch.rand(4, 6) + 1, ValueError, r"confidences must lie in \[0, 1\]"),
+        (torch.full((4, 6), -0.1), ValueError, r"confidences must lie in \[0, 1\]"),
+        (torch.full((4, 6), torch.nan), ValueError, r"confidences must lie in \[0, 1\], got nan"),
+        (torch.rand(4, 6, requires_grad=True), ValueError, r"constants of this loss: pass confidences.detach\(\)"),
+        (Y, ValueError, "confidences must be a floating-point matrix"),
+        ((torch.rand(4, 2), torch.rand(6, 2)), TypeError, r"a tensor \(B, C\) or \(hidden, weight, bias\)"),
+        ((torch.rand(4, 2), torch.rand(6, 3), torch.rand(6)), ValueError, "weight must have 2 columns"),
+        ((torch.rand(4, 2), torch.rand(5, 2), torch.rand(6)), ValueError, "weight must have 6 rows"),
+        ((torch.rand(4, 2), torch.rand(6, 2), torch.rand(5)), ValueError, "bias must be a .* length 6"),
+    ],
+)
+def test_confidences(confidences, error, message):
+    with pytest.raises(error, match=message):
+        SmoothProxyAnchorLoss(6, 3)(X, confidences)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: ProxyAnchorLoss(0, 3), "num_classes must be at least 1, got 0"),
+        (lambda: ProxyAnchorLoss(3, 0), "embedding_size must be at least 1, got 0"),
+        (lambda: ProxyAnchorLoss(3, 3, alpha=0), "alpha must be positive and finite, got 0"),
+        (lambda: ProxyAnchorLoss(3, 3, reduction="sum"), "reduction='sum': expected one of mean, none"),
+        (lambda: SmoothProxyAnchorLoss(3, 3, beta=-1), "beta must be positive"),
+        (lambda: SmoothProxyAnchorLoss(3, 3, threshold=1.0), r"threshold must lie in \(0, 1\)"),
+        (lambda: AdaptiveProxyAnchorLoss(3, 3, margin=0), "margin must be positive"),
+        (lambda: AdaptiveProxyAnchorLoss(3, 3, regularization=-1), "regularization must not be negative"),
+        (lambda: AdaptiveProxyAnchorLoss(3, 3, negative_margin="class"), "expected one of sample, proxy"),
+        (lambda: ProxyNCALoss(3, 3, softmax_scale=0), "softmax_scale must be positive and finite, got 0"),
+        (lambda: ProxyNCALoss(1, 3, include_positive=False), "needs at least 2 classes, got num_classes=1"),
+        (lambda: NormalizedSoftmaxLoss(3, 3, temperature=0), "temperature must be positive and finite, got 0"),
+        (lambda: SoftTripleLoss(3, 3, centers_per_class=0), "centers_per_class must be at least 1, got 0"),
+        (lambda: SoftTripleLoss(3, 3, la=-1), "la must be positive and finite, got -1"),
+        (lambda: SoftTripleLoss(3, 3, gamma=float("nan")), "gamma must be positive and finite, got nan"),
+        (lambda: SoftTripleLoss(3, 3, regularizer_weight=-0.1), "regularizer_weight must not be negative, got -0.1"),
+        (lambda: CosFaceLoss(3, 3, margin=float("inf")), "margin must be finite, got inf"),
+        (lambda: CosFaceLoss(3, 3, scale=0), "scale must be positive and finite, got 0"),
+        (lambda: ArcFaceLoss(3, 3, margin=float("nan")), "margin must be finite, got nan"),
+        (lambda: SubCenterArcFaceLoss(0, 3), "num_classes must be at least 1, got 0"),
+        (lambda: SubCenterArcFaceLoss(3, 3, sub_centers=0), "sub_centers must be at least 1, got 0"),
+        (lambda: MultiSimilarityLoss(alpha=0), "alpha must be positive and finite, got 0"),
+        (lambda: MultiSimilarityLoss(beta=-2), "beta must be positive and finite, got -2"),
+        (lambda: MultiSimilarityLoss(epsilon=float("nan")), "epsilon must be finite"),
+        (lambda: ContrastiveLoss(neg_margin=float("inf")), "neg_margin must be finite"),
+        (lambda: ContrastiveLoss(distance="manhattan"), "='manhattan': expected one of euclidean, cosine, squared"),
+        (lambda: MemoryContrastiveLoss(variant="code"), "variant='code': expected one of paper, xbm, authors"),
+    ],
+)
+def test_settings(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_margins_at_the_pole():
+    loss_function = AdaptiveProxyAnchorLoss(6, 3)
+    loss_function.margins.data.fill_(-0.05)
+    with pytest.raises(ValueError, match=r"mean\(margins\) = -0.05.*pole at 0"):
+        loss_function(X, Y)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+def test_parameters_that_are_not_finite_are_an_error(backend, reduction):
+    for kind in MATRIX_LOSSES:
+        for value in (torch.nan, torch.inf):
+            loss_function = kind(6, 3, reduction=reduction, backend=backend)
+            next(iter(loss_function.parameters())).data[1, 1] = value
+            of_row = r"the loss is nan: proxies\[1\] has " if kind is ProxyAnchorLoss else ""
+            with pytest.raises(ValueError, match=f"{of_row}NaN or inf"):
+                loss_function(X, Y)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_an_infinite_upstream_is_no_error_of_the_inputs(reduction):
+    """A loss scaler lets it happen, looks at the gradients and skips the step."""
+    loss_function = ProxyAnchorLoss(6, 3, reduction=reduction)
+    (loss_function(X, Y).sum() * torch.inf).backward()
+    assert not torch.isfinite(loss_function.proxies.grad).all()
+
+
+@pytest.mark.parametrize("name", MATRIX_NAMES)
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_empty_batch_is_a_connected_zero(name, reduction):
+    """But for regularisers of the parameters."""
+    case = make_case(name, 4, 6, 3, reduction=reduction)
+    case.keep(torch.zeros(4, dtype=torch.bool))
+    loss = case.ours()
+    torch.testing.assert_close(loss, case.reference())
+    if not name.startswith(("adaptive", "soft-triple")):
+        assert not loss.any()
+    loss.sum().backward()
+    assert case.embeddings.grad.shape == (0, 3)
+    assert torch.isfinite(case.parameter.grad).all()
+    if not name.startswith("soft-triple"):
+        assert not case.parameter.grad.any()
+
+
+@pytest.mark.parametrize("name", MATRIX_NAMES)
+def test_everything_rejected(name):
+    """0, and where there is a regulariser that alone."""
+    case = make_case(name, 5, 4, 3)
+    case.weights = torch.zeros(5, dtype=torch.float64)
+    loss = case.ours()
+    torch.testing.assert_close(loss, case.reference())
+    loss.backward()
+    assert not case.embeddings.grad.any()
+
+
+@pytest.mark.parametrize("name", MATRIX_NAMES)
+def test_zero_vectors_have_cosine_zero_and_no_gradient(name):
+    case = make_case(name, 6, 5, 3)
+    with torch.no_grad():
+        case.embeddings[2] = 0
+        case.by_rows(case.parameter)[1] = 0
+    loss = case.ours()
+    torch.testing.assert_close(loss, case.reference())
+    loss.backward()
+    rows = case.by_rows(case.parameter.grad)
+    assert not case.embeddings.grad[2].any()
+    assert not rows[1].any()
+    assert torch.isfinite(case.embeddings.grad).all() and torch.isfinite(rows).all()
+
+
+@pytest.mark.parametrize("name", [name for name in MATRIX_NAMES if name != "proxy-nca-2017"])
+def test_one_class(name):
+    case = make_case(name, 5, 1, 3, reduction="none")
+    loss = case.ours()
+    torch.testing.assert_close(loss, case.reference())
+    gradients = case.gradients(loss)
+    assert all(torch.isfinite(gradient).all() for gradient in gradients)
+    if name in CLASS_NAMES:
+        torch.testing.assert_close(loss, torch.zeros(5, dtype=torch.float64), rtol=0, atol=1e-12)
+        assert max(gradient.abs().max() for gradient in gradients) < 1e-12
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e12, 1e18])
+def test_vectors_of_any_length(scale):
+    case = make_case("proxy-anchor", 6, 9, 4, dtype=torch.float32)
+    expected = case.reference(torch.float64)
+    with torch.no_grad():
+        case.embeddings.mul_(scale)
+        case.module.proxies.mul_(scale)
+    torch.testing.assert_close(case.ours().double(), expected, rtol=1e-5, atol=1e-5)
+
+
+# The variants of a loss share their code up to the settings of its op.
+@pytest.mark.parametrize("name", ["ms-mined", "contrastive", "memory-authors"])
+@pytest.mark.parametrize(("reduction", "backend"), [("mean", "native"), ("mean", "eager"), ("none", "native")])
+@pytest.mark.parametrize("situation", ["empty batch", "one sample", "all rejected", "no labels", "empty bank"])
+def test_no_pairs_give_a_connected_zero(name, reduction, situation, backend):
+    B = {"empty batch": 0, "one sample": 1}.get(situation, 6)
+    with_bank = ", a bank" if situation == "empty bank" else ""
+    case = make_case(name + with_bank, B, 4, 3, reduction=reduction, backend=backend)
+    if situation == "all rejected":
+        case.weights = torch.zeros(6, dtype=torch.float64)
+    if situation in ("no labels", "empty bank"):
+        case.labels = torch.full((6,), ABSENT)
+    if situation == "empty bank":
+        case.bank_labels.fill_(ABSENT)
+    loss = case.ours()
+    assert not loss.any() and loss.shape == (() if reduction == "mean" else (B,))
+    loss.sum().backward()
+    assert not case.embeddings.grad.any()
+
+
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+@pytest.mark.parametrize("name", PAIR_NAMES)
+def test_one_class_no_positives_and_zero_vectors(name, backend):
+    for labels in ([0] * 6, [*range(6)], [0, 0, 1, 1, 2, 2]):
+        case = make_case(name, 6, 4, 3, backend=backend)
+        case.labels = torch.tensor(labels)
+        with torch.no_grad():
+            case.embeddings[2] = 0
+        loss = case.ours()
+        torch.testing.assert_close(loss, case.reference())
+        loss.backward()
+        assert torch.isfinite(case.embeddings.grad).all()
+        assert not case.embeddings.grad[2].any()
+
+
+@pytest.mark.parametrize("kind", [MultiSimilarityLoss, ContrastiveLoss])
+@pytest.mark.parametrize("n", [0, 3])
+def test_a_list_without_pairs_of_no_candidates(kind, n):
+    """A miner that found nothing, in an empty batch or beside an empty reference set."""
+    embeddings, none = torch.randn(n, 3, requires_grad=True), torch.zeros(0, dtype=torch.int64)
+    loss = kind()(embeddings, None, (none, none, none, none), torch.zeros(0, 3) if n else None, none if n else None)
+    assert loss.item() == 0
+    assert torch.autograd.grad(loss, embeddings)[0].shape == (n, 3)
+
+
+def test_dtensor_is_refused_with_the_way_out(tmp_path):
+    import torch.distributed as dist
+    from torch.distributed.tensor import DeviceMesh, DTensor, Replicate
+
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    try:
+        local = DTensor.from_local(X, DeviceMesh("cpu", [0]), [Replicate()])
+        with pytest.raises(TypeError, match=r"embeddings is a DTensor.*full_tensor\(\)"):
+            ProxyAnchorLoss(6, 3)(local, Y)
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,117 @@
+"""What a training loop does to a loss: scale, accumulate, freeze, run twice, compile."""
+
+import pytest
+import torch
+from cases import BANK_NAMES, MATRIX_NAMES, NAMES, make_case
+
+from robustdml_ops.losses import MemoryContrastiveLoss
+from robustdml_ops.robust import MemoryBank
+
+COMPILED = (*MATRIX_NAMES, "ms-mined", "ms, a bank", "contrastive, a bank", "contrastive-cosine", "memory-xbm, a bank")
+SHORT = ("adaptive-per-class-proxy", "subcenter-arcface", "ms, a bank")
+
+
+@pytest.mark.parametrize("name", MATRIX_NAMES + BANK_NAMES)
+def test_upstream_scale_and_a_second_backward(name):
+    case = make_case(name, 12, 20 if name in MATRIX_NAMES else 4, 5)
+    loss = case.ours()
+    (3 * loss).backward(retain_graph=True)
+    first = [tensor.grad.clone() for tensor in case.inputs]
+    (3 * loss).backward(retain_graph=True)
+    (3 * loss).backward()
+    expected = torch.autograd.grad(3 * case.reference(), case.inputs)
+    for once, tensor, truth in zip(first, case.inputs, expected, strict=True):
+        torch.testing.assert_close(once, truth, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(tensor.grad, 3 * truth, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["proxy-anchor", *BANK_NAMES])
+def test_only_what_requires_a_gradient_gets_one(name):
+    for k in (0, 1):
+        case = make_case(name, 12, 4, 5)
+        leaf, frozen = case.inputs[k], case.inputs[1 - k]
+        frozen.requires_grad_(False)
+        case.ours().backward()
+        assert frozen.grad is None
+        torch.testing.assert_close(leaf.grad, torch.autograd.grad(case.reference(), leaf)[0])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_evaluation_without_gradients(name):
+    case = make_case(name, 9, 20, 5)
+    with torch.no_grad():
+        loss = case.ours()
+    assert not loss.requires_grad
+    torch.testing.assert_close(loss, case.reference().detach())
+
+
+def test_proxies_gradient_is_not_copied():
+    """The C×D gradient that the sweep wrote becomes .grad itself: a copy would double the largest buffer there is."""
+    written = []
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            if isinstance(out, torch.Tensor) and out.shape == (5000, 8) and func is torch.ops.aten.new_empty.default:
+                written.append(out.data_ptr())
+            return out
+
+    case = make_case("proxy-anchor", 9, 5000, 8, dtype=torch.float32)
+    with Watch():
+        loss = case.ours()
+    loss.backward()
+    assert case.module.proxies.grad.data_ptr() in written
+
+
+@pytest.mark.parametrize("name", ["proxy-anchor", "ms"])
+def test_fp16_gradients_are_scaled_before_they_are_rounded(name):
+    """With a GradScaler the loss is multiplied first; unscaled float16 gradients would have been flushed to zero."""
+    case = make_case(name, *((8, 4, 16) if name == "ms" else (4, 3000, 64)), dtype=torch.float16)
+    case.module.float()
+    scaled = torch.autograd.grad(case.ours() * 1e-7 * 2.0**24, case.embeddings)[0]
+    truth = torch.autograd.grad(case.reference(torch.float64) * 1e-7 * 2.0**24, case.embeddings)[0]
+    torch.testing.assert_close(scaled, truth, rtol=1e-2, atol=1e-2 * float(truth.abs().max()))
+
+
+@pytest.mark.parametrize("name", MATRIX_NAMES)
+def test_autocast_keeps_the_loss_in_float32_and_the_parameter_as_it_is(name):
+    case = make_case(name, 12, 40, 16, dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = case.ours()
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, case.reference(), rtol=1e-4, atol=1e-4)
+    loss.backward()
+    assert case.parameter.dtype == case.parameter.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in SHORT else pytest.mark.nightly) for name in COMPILED]
+)
+def test_compiles_without_a_graph_break(name, reduction):
+    case, plain = (
+        make_case(
+            name, 12, 40 if name in MATRIX_NAMES else 4, 16, dtype=torch.float32, reduction=reduction, weighted=True
+        )
+        for _ in range(2)
+    )
+    torch._dynamo.reset()
+    case.module.forward = torch.compile(case.module.forward, fullgraph=True, backend="aot_eager")
+    ours, theirs = case.ours(), plain.ours()
+    torch.testing.assert_close(ours, theirs)
+    for mine, other in zip(case.gradients(ours), plain.gradients(theirs), strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize("rows", [0, 3, 8])
+def test_memory_bank_as_it_fills(rows):
+    X, y = torch.randn(4, 3), torch.tensor([0, 1, 2, 1])
+    bank = MemoryBank(num_classes=4, embedding_size=3, capacity=8)
+    stored, labels = torch.randn(rows, 3), torch.arange(rows) % 4
+    if rows:
+        bank.enqueue(stored, labels)
+    loss_function = MemoryContrastiveLoss()
+    with_bank = loss_function(X, y, None, bank.features, bank.labels)
+    torch.testing.assert_close(with_bank, loss_function(X, y, None, stored, labels))
+    if rows == 0:
+        assert torch.equal(with_bank, loss_function(X, y))
