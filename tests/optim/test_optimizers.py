@@ -184,21 +184,6 @@ def test_random_rounding_is_right_in_the_mean_and_repeats(backend):
     assert abs(ratio - 1) < 5e-3  # to the nearest: a few percent below
 
 
-def test_scale_of_the_loss_is_told_beforehand():
-    ours, theirs, P, Q = pair()
-    fused, plain = ProxySGD(ours, lr=0.1, scale=0.25), torch.optim.SGD([Q], lr=0.1)
-    X, labels = batch()
-    Y = X.detach().clone().requires_grad_()
-    loss, exact = ours(X, labels), theirs(Y, labels)
-    (0.25 * loss).backward()
-    (0.25 * exact).backward()
-    fused.step()
-    plain.step()
-    close(loss, exact)
-    close(X.grad, Y.grad)
-    close(P, Q)
-
-
 def test_groups_have_settings_of_their_own_and_closures_run_first():
     first, copy_of_first, P, Q = pair()
     second, copy_of_second, R, S = pair("normalized-softmax")

@@ -37,6 +37,10 @@ def test_step_needs_a_backward():
     value = loss(*batch())
     with pytest.raises(RuntimeError, match=r"before backward.*abandon\(\)"):
         optimizer.step()
+    with pytest.raises(RuntimeError, match=r"give up a batch that failed with abandon\(\)"):
+        loss(*batch())
+    optimizer.abandon()
+    value = loss(*batch())
     value.backward()
     optimizer.step()
     with pytest.raises(RuntimeError, match=r"without an update"):
@@ -54,16 +58,6 @@ def test_gradients_are_not_accumulated(kind):
     optimizer.step()
     loss(*batch()).backward()
     assert not torch.equal(P, before)
-
-
-def test_a_batch_that_is_given_up():
-    loss, optimizer, _ = bound()
-    loss(*batch())
-    with pytest.raises(RuntimeError, match=r"abandon\(\)"):
-        loss(*batch())
-    optimizer.abandon()
-    loss(*batch()).backward()
-    optimizer.step()
 
 
 @pytest.mark.parametrize(
@@ -186,20 +180,23 @@ def test_a_loss_scaler_is_refused(kind):
     optimizer.abandon()
 
 
-def test_a_factor_that_varies_is_told_before_each_loss():
-    softmax, optimizer, P = bound(NormalizedSoftmaxLoss, ProxySGD, lr=1.0)
-    twin = copy.deepcopy(softmax)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_scale_is_set_before_each_loss(kind):
+    loss, optimizer, P = bound(kind, ProxySGD, lr=1.0)
+    twin = copy.deepcopy(loss)
+    (Q,) = twin.parameters()
     for factor in (0.5, 0.25):
         X, labels = batch()
-        before = P.detach().clone()
+        Y = X.detach().clone().requires_grad_()
+        with torch.no_grad():
+            Q.copy_(P)
         optimizer.scale = factor
-        (factor * softmax(X, labels)).backward()
+        (factor * loss(X, labels)).backward()
         optimizer.step()
         twin.zero_grad()
-        with torch.no_grad():
-            twin.W.copy_(before)
-        (factor * twin(X, labels)).backward()
-        torch.testing.assert_close(P, before - twin.W.grad)
+        (factor * twin(Y, labels)).backward()
+        torch.testing.assert_close(P, Q - Q.grad)
+        torch.testing.assert_close(X.grad, Y.grad)
 
 
 def test_sums_that_come_one_by_one():
@@ -360,13 +357,3 @@ def test_a_step_that_is_recorded_is_refused(kind, monkeypatch):
     assert torch.equal(P, before)
     loss(*batch()).backward()
     optimizer.step()
-
-
-def test_parameters_that_another_optimiser_owns():
-    """Of a loss, by its optimiser alone: one that is gone leaves them free."""
-    loss, optimizer, _ = bound()
-    with pytest.raises(ValueError, match=r"the proxies of ProxyAnchorLoss belong to ProxyAdamW already: bind them"):
-        ProxyAdagrad(loss)
-    del optimizer
-    gc.collect()
-    ProxyAdagrad(loss)

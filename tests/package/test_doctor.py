@@ -67,16 +67,31 @@ def test_no_native_module_is_a_finding(monkeypatch):
     assert "compiler" in found.way_out
 
 
-def test_more_threads_than_processors_is_a_finding(monkeypatch):
+@pytest.mark.parametrize(
+    ("threads", "asked", "quota", "remedy"),
+    [
+        (1, None, "", None),
+        (10_000, None, "", "set OMP_NUM_THREADS=64: more threads"),
+        (1, "1", "", None),
+        (1, " 1 , 2", "", None),
+        *((1, asked, "", f"OMP_NUM_THREADS={asked!r} is no number") for asked in ("abc", "0", "-3", "")),
+        (4, None, "max 100000", None),
+        (4, None, "200000 100000", "set OMP_NUM_THREADS=2:"),
+        (4, None, "50000 100000", "set OMP_NUM_THREADS=1:"),
+    ],
+)
+def test_threads_beyond_what_this_process_may_use(threads, asked, quota, remedy, tmp_path, monkeypatch):
+    """A quota is that of a container; an empty file of it, as none, sets no limit."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        assert machine.threads(Path("nowhere")).well
-        torch.set_num_threads(10_000)
-        assert "OMP_NUM_THREADS" in machine.threads(Path("nowhere")).way_out
-    finally:
-        torch.set_num_threads(before)
+    if asked is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64), raising=False)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    (tmp_path / "cpu.max").write_text(quota)
+    found = machine.threads(tmp_path / "cpu.max")
+    assert found.well == (remedy is None)
+    assert remedy is None or found.way_out.startswith(remedy)
+    assert machine.threads(tmp_path / "none").facts["quota"] is None
 
 
 @pytest.mark.parametrize(
@@ -164,34 +179,6 @@ def test_a_system_that_tells_nothing(tmp_path):
         found = machine.busy(0, tmp_path / "stat")
         assert found.well and "can't be told" in found.told
     assert machine.pools(tmp_path / "maps").well
-
-
-@pytest.mark.parametrize(
-    ("asked", "well"), [("1", True), (" 1 , 2", True), ("abc", False), ("0", False), ("-3", False), ("", False)]
-)
-def test_a_number_of_threads_that_is_none_is_a_finding(asked, well, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", asked)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    found = machine.threads(Path("nowhere"))
-    torch.set_num_threads(before)
-    assert found.well == well
-    assert well or f"OMP_NUM_THREADS={asked!r} is no number" in found.way_out
-
-
-@pytest.mark.parametrize(
-    ("quota", "usable"), [("200000 100000", 2), ("max 100000", None), ("50000 100000", 1), ("", None)]
-)
-def test_what_a_container_may_use_counts(quota, usable, tmp_path, monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64), raising=False)
-    (tmp_path / "cpu.max").write_text(quota)
-    before = torch.get_num_threads()
-    torch.set_num_threads(4)
-    found = machine.threads(tmp_path / "cpu.max")
-    torch.set_num_threads(before)
-    assert found.well == (usable is None)
-    assert usable is None or found.way_out.startswith(f"set OMP_NUM_THREADS={usable}:")
 
 
 def test_folders_that_cannot_be_written_to(tmp_path):
