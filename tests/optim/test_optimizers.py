@@ -282,6 +282,7 @@ def test_no_gradient_of_the_size_of_the_proxies_exists(small_chunks, name, backe
         optimizer.abandon()
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(native_module.library is None or sys.platform != "linux", reason="measured by /proc, of lanes")
 def test_memory_beyond_proxies_and_moments_does_not_grow_with_the_classes():
     """In a process of its own; a gradient of all proxies would be 51 MB."""

@@ -44,7 +44,7 @@ def random_rows(rows, n, dtype, seed):
 @pytest.mark.parametrize("min_group", [1, 2, 3])
 def test_small_rows_against_rational_numbers(cut, dtype, min_group):
     for n in range(1, 12):
-        values = random_rows(40, n, dtype, 100 * n + min_group)
+        values = random_rows(12, n, dtype, 100 * n + min_group)
         for row, result in zip(values, cut(values, min_group), strict=True):
             # Sums of full doubles are rounded to steps of 2⁻⁵¹ of their range.
             check(row, min_group, *result, eps=ERROR[dtype], exact=dtype is np.float32)

@@ -92,6 +92,7 @@ def test_it_measures_wherever_it_is_called_from(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["conftest.py", "out", "pytest.ini", "sitecustomize.py"]
 
 
+@pytest.mark.nightly
 def test_a_selection_of_nothing_is_an_error(bench, tmp_path, capsys):
     with pytest.raises(SystemExit):
         bench("--only")

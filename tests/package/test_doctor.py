@@ -59,6 +59,11 @@ def test_a_backend_that_fails_is_told_by_its_error(monkeypatch):
     assert "second line" not in found.way_out
 
 
+def test_a_backend_that_was_asked_for_in_vain_is_a_finding(monkeypatch):
+    monkeypatch.setenv("ROBUSTDML_BACKEND", "triton")
+    assert ops._backends(CPU).way_out.startswith("ROBUSTDML_BACKEND=triton can't be had: unset it, or name one of")
+
+
 def test_no_native_module_is_a_finding(monkeypatch):
     monkeypatch.setattr(native_module, "library", None)
     monkeypatch.setattr(native_module, "_REASON", "the native module is not installed", raising=False)
@@ -250,6 +255,7 @@ sys.exit(main(["--json"], "command", {"cache": lambda: Path("/dev/null/cache")})
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="libraries of Linux")
 def test_everything_wrong_at_once(tmp_path):
     """A folder that can't be written to, no number of threads, no such backend, no native module, two pools."""
