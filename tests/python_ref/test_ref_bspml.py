@@ -128,7 +128,7 @@ def test_samples_are_without_replacement_and_of_the_right_classes():
             assert len(drawn.unique()) == len(drawn)
 
 
-@pytest.mark.parametrize("mu", [0.0, 2.0])
+@pytest.mark.parametrize("mu", [pytest.param(0.0, marks=pytest.mark.nightly), 2.0])
 def test_algorithm_3_comes_to_rest_where_the_gradient_says_so(mu):
     """With all samples in every step it is coordinate descent; at its end no weight can move downhill."""
     case, lam = Case(10, 3, seed=5), 0.9

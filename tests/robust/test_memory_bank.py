@@ -1,11 +1,10 @@
-"""The bank against a list of rows: what is in it, what its classes sum to, and that it survives a resume."""
-
-import io
+"""The bank against a list of rows: what is in it, what its classes sum to."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from states import assert_same_state, needs_gpu
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from robustdml_ops.ops import ABSENT
@@ -17,7 +16,6 @@ from robustdml_ops.robust.prism.vmf_classes import VmfClasses
 C, D, N = 5, 3, 9
 # What PRISM is asked for, and how its bank then stores rows.
 BACKENDS = {None: None, "native": "eager", "triton": "triton", "eager": "eager"}
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 class Brute:
@@ -54,13 +52,6 @@ def contents(bank):
     return list(zip(*(buffer[slots].tolist() for buffer in buffers), strict=True))
 
 
-def assert_same_state(first, second):
-    states = first.state_dict(), second.state_dict()
-    assert states[0].keys() == states[1].keys()
-    for name, buffer in states[0].items():
-        assert torch.equal(buffer, states[1][name]), name
-
-
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     capacity=st.integers(1, 50),
@@ -84,33 +75,6 @@ def test_is_a_list(capacity, sizes, dtype, seed):
         others = bank.without_own_copies(ids, labels, max_copies=capacity)
         expected = [brute.statistics(k, i) for k, i in zip(labels.tolist(), ids.tolist(), strict=True)]
         assert list(zip(others.sums.tolist(), others.counts.tolist(), strict=True)) == expected
-
-
-@settings(max_examples=20, deadline=None, derandomize=True)
-@given(capacity=st.integers(1, 20), cut=st.integers(0, 9), seed=st.integers(0, 2**32))
-def test_resumes_bit_for_bit(capacity, cut, seed):
-    def steps(bank, classes, batches):
-        for features, labels, ids, keep in batches:
-            classes.refresh(bank, bank.enqueue(features, labels, ids, keep))
-
-    generator = torch.Generator().manual_seed(seed)
-    batches = [batch_of(7, generator) for _ in range(10)]
-    batches = [(torch.randn(7, D, generator=generator), *rest) for _, *rest in batches]
-
-    def make():
-        return MemoryBank(C, D, capacity, torch.bfloat16, num_samples=N), VmfClasses(C, D)
-
-    unbroken, broken, resumed = make(), make(), make()
-    steps(*unbroken, batches)
-    steps(*broken, batches[:cut])
-    for before, after in zip(broken, resumed, strict=True):
-        file = io.BytesIO()
-        torch.save(before.state_dict(), file)
-        file.seek(0)
-        after.load_state_dict(torch.load(file))
-    steps(*resumed, batches[cut:])
-    for one, other in zip(unbroken, resumed, strict=True):
-        assert_same_state(one, other)
 
 
 def test_sums_do_not_depend_on_threads_repetition_or_mode():
@@ -313,38 +277,6 @@ def test_gradients_end_at_the_bank():
     bank.enqueue(features, torch.tensor([0, 1], dtype=torch.int32))
     assert not bank.sums.requires_grad
     assert not bank.features.requires_grad
-
-
-X, Y = torch.ones(4, D), torch.tensor([0, 1, 2, 1])
-
-
-@pytest.mark.parametrize(
-    ("batch", "error", "message"),
-    [
-        ((torch.ones(4, 2), Y), ValueError, "features must have 3 columns"),
-        ((X, Y[:2]), ValueError, r"labels must have shape \(4,\)"),
-        ((X, Y.float()), ValueError, "labels must be integers"),
-        ((X, Y + 3, Y), IndexError, r"labels\[2\] = 5 is outside 0 … 4"),
-        ((X, Y - 1, Y), IndexError, r"labels\[0\] = -1"),
-        ((X.clone().index_fill_(0, torch.tensor([2]), torch.nan), Y, Y), ValueError, r"features\[2\] has NaN or inf"),
-        ((X.to("meta"), Y), ValueError, "must be on one device.*meta.*cpu"),
-        ((X, Y, None), ValueError, "sample_ids is missing"),
-        ((X, Y, Y[:2]), ValueError, r"sample_ids must be integers of shape \(4,\)"),
-        ((X, Y, Y.float()), ValueError, "sample_ids must be integers"),
-        ((X, Y, [0, 1, 2, 3]), TypeError, "sample_ids must be a torch.Tensor"),
-        ((X, Y, Y + 8), IndexError, r"sample_ids\[1\] = 9 is outside 0 … 8"),
-        ((X, Y, Y, torch.ones(4)), ValueError, r"keep must be bool of shape \(4,\), got \(4,\) of torch.float32"),
-        ((X, Y, Y, torch.ones(2, dtype=torch.bool)), ValueError, "keep must be bool"),
-    ],
-)
-def test_bad_batches_change_nothing(batch, error, message):
-    bank = MemoryBank(C, D, capacity=3, num_samples=N)
-    bank.enqueue(X, Y, Y)
-    before = MemoryBank(C, D, capacity=3, num_samples=N)
-    before.load_state_dict(bank.state_dict())
-    with pytest.raises(error, match=message):
-        bank.enqueue(*batch)
-    assert_same_state(bank, before)
 
 
 def test_a_row_too_large_for_the_type_of_the_bank():

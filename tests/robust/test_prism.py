@@ -2,13 +2,13 @@
 
 import contextlib
 import copy
-import io
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prism_oracle import Oracle
+from states import assert_same_state, load_saved, needs_gpu
 
 from robustdml_ops.losses import ProxyAnchorLoss
 from robustdml_ops.robust import PRISM
@@ -18,7 +18,6 @@ SIMILARITIES = PRISM.SIMILARITIES
 THRESHOLDS = ("top-r", "smooth-top-r", "per-class", "fixed")
 PAIRS = [(similarity, threshold) for similarity in SIMILARITIES for threshold in THRESHOLDS] + [("vmf", "otsu")]
 few = settings(max_examples=6, deadline=None, derandomize=True)
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 plans = st.fixed_dictionaries(
     {
@@ -107,8 +106,8 @@ def test_float32_loses_no_more_than_the_reference_in_float32(similarity, plan):
 
 @pytest.mark.parametrize(("similarity", "threshold"), PAIRS)
 @settings(max_examples=2, deadline=None, derandomize=True)
-@given(plan=plans, cut=st.integers(0, 5))
-def test_resumes_bit_for_bit(similarity, threshold, plan, cut):
+@given(plan=plans, cut=st.integers(0, 5), dtype=st.sampled_from([torch.float32, torch.bfloat16]))
+def test_resumes_bit_for_bit(similarity, threshold, plan, cut, dtype):
     def run(prism, batches):
         results = []
         for X, labels, ids, proxies in batches:
@@ -118,13 +117,10 @@ def test_resumes_bit_for_bit(similarity, threshold, plan, cut):
 
     chosen = settings_of(plan, similarity, threshold)
     batches = list(batches_of(plan, similarity, torch.float32))
-    unbroken, broken, resumed = (PRISM(C, D, **chosen) for _ in range(3))
+    unbroken, broken, resumed = (PRISM(C, D, memory_dtype=dtype, **chosen) for _ in range(3))
     expected = run(unbroken, batches)[cut:]
     run(broken, batches[:cut])
-    file = io.BytesIO()
-    torch.save(broken.state_dict(), file)
-    file.seek(0)
-    resumed.load_state_dict(torch.load(file))
+    load_saved(resumed, broken)
     for result, other in zip(run(resumed, batches[cut:]), expected, strict=True):
         assert all(torch.equal(one, two) for one, two in zip(result, other, strict=True))
     assert_same_state(resumed, unbroken)
@@ -153,13 +149,6 @@ def test_names_of_the_state():
 def unit_batch(seed=0, B=6, classes=3):
     random = torch.Generator().manual_seed(seed)
     return torch.randn(B, D, generator=random), torch.randint(classes, (B,), generator=random)
-
-
-def assert_same_state(first, second):
-    states = first.state_dict(), second.state_dict()
-    assert states[0].keys() == states[1].keys()
-    for name, value in states[0].items():
-        torch.testing.assert_close(value, states[1][name], rtol=0, atol=0, equal_nan=True, msg=name)
 
 
 def test_scores_alone_change_nothing():

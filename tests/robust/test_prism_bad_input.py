@@ -1,9 +1,10 @@
-"""PRISM raises on bad input, and its state stays as it was."""
+"""PRISM and its bank raise on bad input, and their state stays as it was."""
 
 import copy
 
 import pytest
 import torch
+from states import assert_same_state
 
 from robustdml_ops.robust import PRISM
 
@@ -105,14 +106,15 @@ def nan_in_row_2():
 def test_bad_batches_change_nothing(batch, error, message):
     prism = PRISM(C, D, "vmf", threshold="per-class", vmf_start=1, num_samples=9, **BANK)
     prism.enqueue(X, Y, prism(X, Y, Y).keep, Y)
-    before = copy.deepcopy(prism).state_dict()
+    before = copy.deepcopy(prism)
     with pytest.raises(error, match=message):
         prism(*batch)
     if len(batch) < 4:
         with pytest.raises(error, match=message):
             prism.enqueue(*batch[:2], torch.ones(4, dtype=torch.bool), *batch[2:])
-    for name, value in prism.state_dict().items():
-        assert torch.equal(value, before[name]), name
+        with pytest.raises(error, match=message.replace("embeddings", "features")):
+            prism.bank.enqueue(*batch)
+    assert_same_state(prism, before)
 
 
 @pytest.mark.parametrize("similarity", ["average", "vmf", "proxy"])
@@ -137,8 +139,11 @@ def test_every_similarity_looks_at_the_values(similarity, batch, error, message)
 
 @pytest.mark.parametrize("keep", [torch.ones(4), torch.ones(2, dtype=torch.bool), [True] * 4])
 def test_keep_of_another_kind(keep):
-    with pytest.raises(ValueError, match=r"keep must be bool of shape \(4,\), got .*: pass PRISM's result.keep"):
-        PRISM(C, D, **BANK).enqueue(X, Y, keep)
+    prism = PRISM(C, D, **BANK)
+    for enqueue in (prism.enqueue, lambda X, Y, keep: prism.bank.enqueue(X, Y, keep=keep)):
+        with pytest.raises(ValueError, match=r"keep must be bool of shape \(4,\), got .*: pass PRISM's result.keep"):
+            enqueue(X, Y, keep)
+    assert not prism.bank.filled
 
 
 @pytest.mark.parametrize(
