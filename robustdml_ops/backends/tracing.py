@@ -11,10 +11,7 @@ _FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 
 def has_no_values(tensor: Tensor) -> bool:
-    """Whether nobody may look into ``tensor``: the registered ops, which infer shapes, then serve it.
-
-    In FakeTensorMode not even into one that has values: what is made beside it would have none.
-    """
+    """Whether the values of ``tensor`` can't be read, in FakeTensorMode those of any: the registered ops serve it."""
     if torch.compiler.is_compiling() or tensor.is_meta or isinstance(tensor, FakeTensor):
         return True
     return torch._C._get_dispatch_mode(_FAKE) is not None

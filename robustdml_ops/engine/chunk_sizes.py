@@ -12,15 +12,9 @@ LONGEST = 1 << 20
 def chunk_rows(classes: int, per_class: int, device: torch.device, on_the_way: int = 0) -> int:
     """Classes per chunk of a sweep over so many.
 
-    Notes
-    -----
-    A GPU's chunk costs the host six launches or more, up to 0.1 ms; at 3 TB/s a chunk of 256 MB takes as long to be
-    written and read, and one of 1 GB four times as long, so that the GPU never waits. The bounds are the card's row of
-    ``cards.json``.
-
-    On a GPU the chunks are of one size as far as can be, so that none is a sliver. The size follows from shapes and
-    from what the device has, never from what of it is free at the moment: with the chunks the order of the sums
-    changes, and with it the bits, between two runs and between forward and backward.
+    On a GPU the host's six launches per chunk, up to 0.1 ms, must take less time than the chunk's S in memory. Chunks
+    are of equal size, which depends on shapes and the device but not on free memory: it fixes the order and bits of all
+    sums.
     """
     if device.type != "cuda":
         return cache_rows(per_class, device)

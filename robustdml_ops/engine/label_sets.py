@@ -13,11 +13,7 @@ ELSEWHERE = -1
 
 @dataclass(frozen=True)
 class LabelSets:
-    """X_p⁺ = candidates labelled p, with weight 1.
-
-    On the CPU both orders of the labels are kept: its epilogues walk the classes and find the positives of each without
-    a search over B. Those of a GPU look at every candidate anyway.
-    """
+    """X_p⁺ = candidates labelled p, with weight 1. The CPU's epilogues walk the sorted labels class by class."""
 
     labels: Tensor  # (B,) int64
     sorted_labels: Tensor | None = None  # (B,) int64, ascending; None: not on the CPU

@@ -32,10 +32,9 @@ def _spelt(annotation: Any) -> Any:
 
 
 def float32_setting(device: torch.device) -> str:
-    """How PyTorch's products multiply float32 there, by its setting in force: "none" or "ieee" for all digits.
+    """How PyTorch's products multiply float32 there; "none" or "ieee": with all digits.
 
-    PyTorch has two such settings: ``torch.set_float32_matmul_precision``, and since 2.9 the ``fp32_precision`` of each
-    backend, which follows the former. Where the newer one was set the getter of the former raises.
+    Since 2.9 each backend has its own ``fp32_precision``; the getter of the older setting raises where that was set.
     """
     backend = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
     setting = getattr(getattr(backend, "matmul", None), "fp32_precision", None)

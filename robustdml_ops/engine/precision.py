@@ -14,18 +14,13 @@ def compute_dtype(embeddings: Tensor, proxies: Tensor) -> torch.dtype:
 def operand_dtype(compute: torch.dtype, *matrices: Tensor) -> torch.dtype:
     """Type of the products' operands: bfloat16 where a GPU is given half precision alone, else ``compute``.
 
-    float16, too, becomes bfloat16. The gradient of a similarity is of size α/C: with 10⁶ classes it is below float16's
-    normal range. Beside it the coarser rounding of unit vectors weighs little: about 2⁻⁹/√D in a cosine.
+    float16, too, becomes bfloat16: gradients of similarities are of size α/C, with 10⁶ classes below float16's range.
     """
     return _operand_dtype(compute, matrices, all(m.dtype in (torch.bfloat16, torch.float16) for m in matrices))
 
 
 def autocast_operand_dtype(compute: torch.dtype, *matrices: Tensor) -> torch.dtype:
-    """As :func:`operand_dtype`, and bfloat16 under autocast, of whatever type the matrices are.
-
-    Called by the op, not in its backward, which most often runs outside the autocast block and must multiply operands
-    of the same type.
-    """
+    """As :func:`operand_dtype`, and bfloat16 under autocast; decided in forward, as backward runs outside autocast."""
     # There is no autocast of the meta device.
     if matrices[0].device.type != "meta" and torch.is_autocast_enabled(matrices[0].device.type):
         return _operand_dtype(compute, matrices, True)

@@ -19,10 +19,9 @@ Results = tuple[Tensor | None, ...]
 class Derivative(torch.autograd.Function):
     """``first(*tensors)``, the gradients of a sweep, whose derivative is ``second(*tensors, *vectors)``.
 
-    Tensors are the inputs of the sweep, one for each gradient; what else ``first`` needs; and at ``upstream`` the two
-    upstream gradients, in which it is linear. ``vectors`` are the gradients that arrive for what ``first`` returned,
-    None where none does; ``second`` returns the gradients of the first of the tensors, and the rest are constants.
-    Under ``torch.func`` all tensors come as arguments, none in a closure: it wraps them, and unwraps arguments alone.
+    Tensors are the inputs of the sweep, at ``upstream`` two upstream gradients, in which ``first`` is linear, and
+    constants. ``vectors`` are the gradients of the results of ``first``, None where none arrives. Under ``torch.func``
+    all tensors must be arguments, not in a closure.
     """
 
     @staticmethod

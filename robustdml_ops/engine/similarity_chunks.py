@@ -74,10 +74,7 @@ class Chunk(NamedTuple):
 
 
 class Similarities:
-    """All similarities of a batch with C proxies, of which one chunk exists at a time.
-
-    Iterating yields each chunk; when its epilogue has made dL/dS, :meth:`backward` takes it into the gradients.
-    """
+    """All similarities of a batch with C proxies, a chunk at a time; :meth:`backward` takes its dL/dS."""
 
     def __init__(
         self,

@@ -15,12 +15,9 @@ class RowsBackend:
     rounds = False
 
     def normalize_rows(self, P: Tensor, U: Tensor, inverse_norm: Tensor) -> bool:
-        """U = P / |P| by rows and inverse_norm = 1 / |P|; zero rows give zeros, rows with NaN or inf NaN.
+        """U (n, D) = P / |P| by rows and inverse_norm (n,) = 1 / |P|; zero rows give zeros, rows with NaN or inf NaN.
 
-        True if a row may be short enough for its gradient to be beyond the type; False on a GPU, which is never read.
-
-        P (n, D) is of any floating type and any strides; U (n, D), the operand type, and inverse_norm (n,), the compute
-        type, are out.
+        P has any floating type and strides. True if a row may be so short that its gradient overflows; False on a GPU.
         """
         raise NotImplementedError
 
@@ -33,17 +30,11 @@ class RowsBackend:
         return False
 
     def as_they_are(self, P: Tensor, dtype: torch.dtype) -> Tensor | None:
-        """P in the operand type ``dtype`` where products read it before it is normalised; None: they read unit rows.
-
-        Optional. The products then wait for :meth:`inverse_norms`, and their gradient for :meth:`finish`.
-        """
+        """P in type ``dtype`` for products that precede :meth:`inverse_norms` and :meth:`finish`; None: they need U."""
         return None
 
     def inverse_norms(self, P: Tensor, inverse_norm: Tensor) -> bool:
-        """inverse_norm (n,), of the type of P, = 1 / |P| by rows, where products have read P as it is, on the CPU.
-
-        False where they must not have: a row is so long or short that they overflow or lose their digits.
-        """
+        """inverse_norm (n,) = 1 / |P| by rows; False where products of P as it is overflow or lose digits. CPU only."""
         inverse_norm.copy_(inverse_lengths(P))
         return all_within_reach(inverse_norm) or not out_of_reach(inverse_norm).any()
 
@@ -52,10 +43,7 @@ class RowsBackend:
         G.mul_(factor)
 
     def finish(self, G: Tensor, V: Tensor, inverse_norm: Tensor, unit: bool) -> None:
-        """G ← dL/dP, in place, of the gradient G that the products gave.
-
-        V is what they read: unit rows, or P as it is, and then the factor 1 / |P| is in G already.
-        """
+        """G ← dL/dP, in place, from dS·X; V: the unit rows, or P as multiplied, where G contains the factor 1 / |P|."""
         self.normalize_rows_backward(G, V, inverse_norm)
 
 

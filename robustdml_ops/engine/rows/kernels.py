@@ -151,10 +151,7 @@ def unit_rows(
     operand: tl.constexpr,  # type of the product's operands
     BLOCK_D: tl.constexpr,
 ):
-    """Columns of unit proxies (BLOCK_C, BLOCK_D).
-
-    Scaled before they are rounded: these are the operands of the sweep, and float16 holds them whatever their norm.
-    """
+    """Columns of unit proxies (BLOCK_C, BLOCK_D), scaled before they are rounded: float16 holds them at any norm."""
     d = start + tl.arange(0, BLOCK_D)
     mask = inside[:, None] & (d < D)[None, :]
     p = tl.load(p_rows[:, None] + d.to(tl.int64)[None, :] * column_stride, mask=mask, other=0.0)

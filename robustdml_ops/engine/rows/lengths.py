@@ -11,10 +11,7 @@ LONGEST = {torch.float32: 1e9, torch.float64: 1e100}
 
 
 def inverse_lengths(rows: Tensor) -> Tensor:
-    """1 / |row|, (n,), float32 or float64; 0 for zero rows, NaN for rows with NaN or inf. Not differentiable.
-
-    A zero row is one that is shorter than the smallest normal number of its type.
-    """
+    """1 / |row|, (n,), not differentiable; 0 below the smallest normal number, NaN for rows with NaN or inf."""
     if rows.device.type != "cpu":
         # Which rows are out of reach is a question to the device, and nothing is to wait for the answer.
         if rows.dtype == torch.float64:

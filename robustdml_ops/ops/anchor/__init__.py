@@ -204,10 +204,7 @@ def _check(
     alpha: float,
     update: ProxyUpdate | None = None,
 ) -> tuple[Inputs, int]:
-    """Checked inputs, and the number of proxies in the sweep.
-
-    Values are checked in the sweep, where reading them breaks no graph.
-    """
+    """Checked inputs, and the number of proxies in the sweep, which checks the values."""
     check_matrix("embeddings", embeddings)
     check_matrix("proxies", proxies, columns=embeddings.shape[1])
     if not isinstance(sets, (LabelSets, ConfidenceSets)):

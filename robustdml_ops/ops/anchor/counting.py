@@ -31,11 +31,7 @@ def count_labels(sets: LabelSets, present: Tensor | None) -> Tensor:
 def count_confidences(
     sets: ConfidenceSets, num_classes: int, present: Tensor | None, dtype: torch.dtype
 ) -> ConfidenceCounts:
-    """Anchors with a candidate on either side of the threshold, counting candidates ``present`` (B,) bool (None: all).
-
-    The sweep needs both divisors before it starts, so the confidences are looked at twice: one pass over their B×C
-    values, or, where they are given as factors, a product of 2·B·C·K flops.
-    """
+    """Anchors with a candidate on either side of the threshold, counting candidates ``present`` (B,) (None: all)."""
     some = sets.confidences if sets.confidences is not None else sets.hidden
     assert some is not None
     B, device = len(some), some.device

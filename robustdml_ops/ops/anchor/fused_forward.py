@@ -70,14 +70,10 @@ def fused_launch(
     vectors: bool,
     tile: Mapping[str, int],
 ) -> Launch:
-    """Tile of the fused forward.
+    """Tile of the fused forward, within the registers: whole rows of proxies up to D = 128, else 32 columns a step.
 
-    Up to D = 128 a tile holds whole rows of proxies: they are read and normalised once and meet the whole batch. Longer
-    rows come in steps of 32 columns, again for every tile of candidates. With labels and half-precision operands Hopper
-    has room for the exponentials beside 64 accumulators a thread: square tiles for whole rows, wide ones where rows are
-    read again. Elsewhere, and with confidences or TF32 operands, registers allow half or a quarter of that.
-    IEEE float32 runs on the ordinary cores, where small tiles keep the operands in registers. So do rows that are no
-    vectors, whose elements each have an address of their own, and operands that are two of TF32 each.
+    IEEE float32 runs on the ordinary cores; it, threefold TF32, and rows that can't be read as vectors need small
+    tiles.
     """
     if operand == torch.float32 and input_precision == "ieee":
         return launch(BLOCK_C=64, BLOCK_B=64, BLOCK_D=16, num_warps=4, num_stages=2, input_precision=input_precision)

@@ -19,10 +19,7 @@ def add_candidates(
     max_negative,  # (BLOCK_C,) compute dtype, in
     sum_negative,  # (BLOCK_C,) compute dtype, in
 ):
-    """Both running maxima and sums after a tile, of exponents of 2.
-
-    The maxima begin at 0, the exponent of the 1 in log(1 + Σ): so −∞ never meets −∞, and an empty set needs no case.
-    """
+    """Both running maxima, from 0 on, and sums after a tile, of exponents of 2; −∞ never meets −∞."""
     new_positive = tl.maximum(max_positive, tl.max(tl.where(positive, exponent, float("-inf")), axis=1))
     new_negative = tl.maximum(max_negative, tl.max(tl.where(positive, float("-inf"), exponent), axis=1))
     term = weight * tl.exp2(exponent - tl.where(positive, new_positive[:, None], new_negative[:, None]))

@@ -34,10 +34,8 @@ def candidate_exponents(
 ):
     """Exponent (∓α·s + bias)/log 2, weight, and membership of X_p⁺, all (BLOCK_C, BLOCK_B).
 
-    A candidate is in one of an anchor's two sets only, so one exponent and one exponential serve both. It is one of 2,
-    whose powers are a single instruction, and −∞ in columns that do not exist. Rows that do not exist are computed
-    like others and never stored. The weight σ(β|c − λ|) is between 1/2 and 1: it multiplies the
-    exponential, and no logarithm is needed.
+    One exponential serves both sets, as a candidate is in one of them; the exponent is −∞ in columns that do not exist,
+    and arbitrary in rows that do not exist. The weight σ(β|c − λ|), between 1/2 and 1, multiplies the exponential.
     """
     exist = columns < B
     if labels is not None:
@@ -142,8 +140,7 @@ def anchor_lse(
 ):
     """Two log-sum-exps per row of S, and dL/dS. Nothing is added across programs: the same bits every time.
 
-    A thread adds up its own candidates, and the threads of a row meet once, at the end. The sums stand beside a 1, so
-    they are made without a shift; a row whose sum is too large is made again, shifted by its largest exponent.
+    Sums are made without a shift; a row whose sum is too large is summed again, shifted by its largest exponent.
     """
     rows = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = rows < c

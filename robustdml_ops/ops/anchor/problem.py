@@ -14,10 +14,7 @@ from robustdml_ops.engine.rows.backend import RowsBackend
 
 @dataclass(frozen=True)
 class ConfidenceSets:
-    """X_p⁺ = candidates with c_xp > threshold; weight σ(β|c − threshold|), which is w in X_p⁺ and 1 − w in X_p⁻.
-
-    The confidences are given as a matrix, or as the factors of their logits.
-    """
+    """X_p⁺ = {c_xp > threshold}; weight σ(β|c − threshold|); confidences as a matrix, or as factors of their logits."""
 
     beta: float
     threshold: float
@@ -52,10 +49,7 @@ class ConfidenceSets:
 
 @dataclass(frozen=True)
 class AnchorProblem:
-    """The exponents ∓α·s + bias and the sets they are summed over.
-
-    Margins and sample weights both arrive as biases: α·m_x + log u_x. One form serves all losses of the family.
-    """
+    """The exponents ∓α·s + bias, with bias = α·margin + log weight, and the sets they are summed over."""
 
     alpha: float
     positive_bias: Tensor  # (B,) compute dtype, contiguous, as all three
@@ -64,10 +58,7 @@ class AnchorProblem:
     sets: LabelSets | ConfidenceSets
 
     def arguments(self, first: int, last: int) -> dict[str, Any]:
-        """Arguments of every backend's kernels that describe the exponents of the classes ``first:last``.
-
-        Tensors are those of the problem or views of them, so it keeps what their addresses point to alive.
-        """
+        """Exponents of the classes ``first:last`` as arguments of all backends' kernels; views keep memory alive."""
         return {
             "alpha": float(self.alpha),
             "positive_bias": self.positive_bias,
@@ -84,10 +75,9 @@ class AnchorProblem:
 
     @cached_property
     def needs_row_max(self) -> bool:
-        """Whether an exponent can overflow, so that each row must be shifted by its maximum. Reads values: CPU only.
+        """Whether an exponent can overflow, so that rows are shifted by their maximum. Reads values: CPU only.
 
-        Below that bound no shift is needed at all. The sum stands beside the 1 of log(1 + Σ), so whatever underflows
-        is lost against 1 as well; and log1p keeps the small sums exact.
+        Below that bound terms that underflow are lost against the 1 of log(1 + Σ) anyway.
         """
         largest = max(float(self.positive_bias.max()), float(self.negative_bias.max()))
         if self.anchor_bias is not None:

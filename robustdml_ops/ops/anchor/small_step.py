@@ -21,9 +21,7 @@ _SAMPLES, _COLUMNS, _CLASSES = 256, 128, 100_000
 def small_step_serves(similarities: Similarities, problem: AnchorProblem, result: SweepResult) -> bool:
     """Whether :func:`small_step` gives all that is wanted, and the table of cards prefers it.
 
-    It takes labels, and gives the weighted sum with both gradients, but no sums of each anchor and no gradients of
-    biases. Exact products of float32 are not served: a tile of proxies could be only 16 high, as larger ones don't fit
-    the registers.
+    It takes labels and gives the total with both gradients. Exact float32 products would need tiles of 16 proxies.
     """
     X, C = similarities.X, similarities.count
     if card(X.device).small_step != "fused" or not isinstance(problem.sets, LabelSets):
@@ -77,11 +75,7 @@ def small_step(
 
 
 def step_launch(B: int, D: int, operand: torch.dtype, vectors: bool, tile: Mapping[str, int]) -> Launch:
-    """Tile of the small step: whole rows of proxies, and a few candidates at a time.
-
-    Registers hold both gradients of a tile beside its cosines. Less fits beside operands of TF32, and beside rows that
-    are no vectors, whose elements each have an address of their own; least beside both.
-    """
+    """Tile of the small step: whole rows of proxies, as many as the registers hold beside both gradients."""
     half = operand.itemsize == 2
     anchors, candidates, num_warps = 64 if half or vectors else 32, 16, 8
     if half and vectors:

@@ -38,11 +38,9 @@ def anchor_step(
     BLOCK_B: tl.constexpr,  # candidates a step
     BLOCK_D: tl.constexpr,
 ):
-    """Tile after tile of proxies meets the whole batch twice: for its sums, and, with these, for its gradients.
+    """Each tile of proxies reads the whole batch twice: for its sums, and for its gradients.
 
-    Cosines are multiplied again the second time: no more than what dX and dP take each, and S stays in registers. A
-    program adds the parts of dX of its tiles in memory of its own. Nothing is added across programs: the same bits
-    every time. Operands of float32 are rounded to TF32.
+    A program adds dX in memory of its own; nothing is added across programs. float32 operands are rounded to TF32.
     """
     program = tl.program_id(0)
     operand: tl.constexpr = X.dtype.element_ty

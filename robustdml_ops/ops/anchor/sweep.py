@@ -30,11 +30,7 @@ def anchor_sweep(
     want: Wanted,
     update: ProxyUpdate | None = None,
 ) -> SweepResult:
-    """Log-sum-exps of every anchor, their weighted sum and its gradients, in one pass over the proxies.
-
-    The log-sum-exp of a proxy is complete once the batch has passed it, and ``upstream`` is known beforehand: so a
-    chunk is differentiated before it leaves the cache. Nothing is computed twice: 6·B·C·D flops with both gradients.
-    """
+    """Log-sum-exps of every anchor, their weighted sum and its gradients: 6·B·C·D flops with both gradients."""
     met = rows_met(update)
     compute, C = problem.positive_bias.dtype, count_met(proxies, met)
     if len(embeddings) == 0 or C == 0:

@@ -68,12 +68,9 @@ def set_arguments(sets: LabelSets | ConfidenceSets, values: Tensor | None) -> di
 def epilogue_launch(
     B: int, compute: torch.dtype, labels: bool, anchors_contiguous: bool, tile: Mapping[str, int]
 ) -> Launch:
-    """Tile of the epilogue: by default 16 elements of S a thread beside as many of two sums; a quarter in float64.
+    """Tile of the epilogue: 16 elements of S a thread; a quarter in float64, half with confidences or unaligned rows.
 
-    Half as many with confidences, and where rows are no vectors, whose elements each have an address of their own. The
-    second pass over the rows of a program finds them in L1. Few rows a program fill the GPU with chunks of a few
-    thousand anchors. Confidences stored as (B, C) are contiguous over the anchors: 16 anchors make whole 32-byte
-    sectors of them.
+    Confidences stored as (B, C) are contiguous over the anchors: 16 anchors make whole 32-byte sectors of them.
     """
     BLOCK_B = block_of(B, tile["candidates"] // (4 if anchors_contiguous else 1))
     elements = tile["elements"] // (4 if compute == torch.float64 else 1 if labels and B % 16 == 0 else 2)

@@ -25,11 +25,7 @@ def fused_forward_serves(X: Tensor, problem: ClassProblem) -> bool:
 
 
 def fused_forward(X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) -> None:
-    """Add all classes to ``sums``, of unit rows X (B, D) in the operand type and proxies P (C·H, D).
-
-    Proxies are normalised in float32 and then rounded to the operand type, as in the sweep. Products accumulate in
-    float32; float32 operands are rounded to TF32 where PyTorch is set to do so.
-    """
+    """Add all classes to ``sums``, of unit rows X (B, D) in the operand type and proxies P (C·H, D)."""
     from robustdml_ops.ops.classes.fused_kernel import fused_class_lse as kernel
 
     (B, D), C = X.shape, len(P) // problem.centers
@@ -66,13 +62,7 @@ def fused_forward(X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) 
 def fused_launch(
     B: int, D: int, operand: torch.dtype, pooled: bool, input_precision: str, vectors: bool, tile: Mapping[str, int]
 ) -> Launch:
-    """Tile of the fused forward.
-
-    A shift and a sum stay in registers for every place of the tile, beside the accumulator and what pooling holds. Up
-    to D = 128 the embeddings of a program stay, too, and only proxies stream past them. Without pooling and with
-    half-precision operands there is room for 128 classes, the default; for 64, and few columns, where rows are no
-    vectors and each of their elements has an address of its own, or where each operand is two of TF32.
-    """
+    """Tile of the fused forward: whole embeddings up to D = 128; fewer classes where pooling needs registers."""
     if operand == torch.float32 and input_precision == "ieee":
         return launch(BLOCK_C=64, BLOCK_B=32, BLOCK_D=16, num_warps=4, num_stages=2, input_precision=input_precision)
     threefold = operand == torch.float32 and input_precision == "tf32x3"

@@ -25,10 +25,7 @@ class ClassProblem:
     normalize: bool  # whether proxies are scaled to length 1
 
     def arguments(self, first: int, last: int) -> dict[str, Any]:
-        """Arguments of every backend's kernels that describe the logits of the classes ``first:last``.
-
-        Tensors are views of those of the problem, so it keeps what their addresses point to alive.
-        """
+        """Logits of the classes ``first:last`` as arguments of every backend's kernels; views keep the memory alive."""
         return {
             "scale": self.scale if self.scale.dim() == 0 else self.scale[first:last],
             "scale_stride": self.scale.dim(),
@@ -53,11 +50,7 @@ class ClassChunk:
 
 @dataclass
 class ClassSums:
-    """Sums of the forward sweep: Σ exp(logit) over all classes but the label's, and the label's own logit.
-
-    The label stays out of the sum, because one number added afterwards costs nothing, and then neither its bias nor
-    whether it counts is the kernels' concern.
-    """
+    """Sums of the forward sweep: Σ exp(logit) over all classes but the label's, and the label's own logit."""
 
     shift: Tensor  # (B,) float64 in/out: largest logit so far; −inf: none yet
     total: Tensor  # (B,) float64 in/out: Σ exp(logit − shift) so far

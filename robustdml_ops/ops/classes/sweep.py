@@ -67,11 +67,7 @@ def class_sweep_backward(
     want: tuple[bool, bool],
     update: ProxyUpdate | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """dL/dembeddings (B, D), compute type, and dL/dproxies (C·H, D), type of the proxies: 2·B·C·D flops and 2 for each.
-
-    Every similarity needs the log-sum-exp over all classes before it can be differentiated, and the first chunk's are
-    gone when the last one completes it.
-    """
+    """dL/dembeddings (B, D), compute type, and dL/dproxies (C·H, D), type of the proxies: at most 6·B·C·D flops."""
     met = rows_met(update)
     if len(embeddings) == 0 or count_met(proxies, met) == 0:
         if update is not None and want[1]:

@@ -79,10 +79,7 @@ def _chunk_arguments(chunk: ClassChunk, problem: ClassProblem) -> dict[str, Any]
 
 
 def epilogue_launch(B: int, compute: torch.dtype, tile: Mapping[str, int]) -> Launch:
-    """Tile of both epilogues: by default 8 elements of S a thread, with as many shifts and sums; 4 in float64.
-
-    Wider than 64 samples, pooling by softmax spills on sm_100.
-    """
+    """Tile of both epilogues: 8 elements of S a thread, 4 in float64. Beyond 64 samples softmax spills on sm_100."""
     BLOCK_B = block_of(B, tile["samples"])
     elements = tile["elements"] // (2 if compute == torch.float64 else 1)
     return launch(BLOCK_C=elements // BLOCK_B, BLOCK_B=BLOCK_B, num_warps=tile["num_warps"], num_stages=1)

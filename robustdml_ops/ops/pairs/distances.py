@@ -14,11 +14,7 @@ _ELEMENTS = 1 << 23  # of differences that exist at a time
 
 
 def pair_distances(X: Tensor) -> Tensor:
-    """‖x_i − x_j‖ of rows of length 1 or 0, differentiable, in eager mode also twice.
-
-    ‖x_i‖² + ‖x_j‖² − 2 x_i·x_j loses the distance of near rows in its rounding. Near pairs are therefore computed from
-    x_i − x_j, and so are their derivatives. Equal rows have distance 0 and no gradient.
-    """
+    """‖x_i − x_j‖ of rows of length 1 or 0, in eager mode differentiable twice; near pairs from their difference."""
     distances: Tensor = pair_distances_op(X) if has_no_values(X) else _pair_distances(X)
     return distances
 

@@ -78,10 +78,9 @@ def distances(S: Tensor, anchors: Tensor, candidates: Tensor, members: Tensor, n
 
 
 def near_distances(P: Tensor, Q: Tensor) -> Tensor:
-    """Distances of the directions of rows that almost agree, (k, D) each in double; differentiable where not 0.
+    """Distances (k,) of the directions of rows (k, D) that almost agree, in double; differentiable where not 0.
 
-    With u and v, the rows over their largest elements, d²|u||v| = |u − v|² − (|u| − |v|)². The quotients are rounded:
-    below 10⁻¹⁴ the rest is rounding, and the directions are one. As ``csrc/math/unit_distance.h``.
+    d²|u||v| = |u − v|² − (|u| − |v|)² with u and v the rows over their largest elements; below 10⁻¹⁴ d is 0.
     """
     u, v = (rows / rows.detach().abs().amax(1, keepdim=True) for rows in (P, Q))
     u_norm, v_norm = (rows.square().sum(1).sqrt() for rows in (u, v))

@@ -15,11 +15,7 @@ from robustdml_ops.engine.rows.backend import RowsBackend
 
 @dataclass(frozen=True)
 class PairSets:
-    """Which candidates each anchor has: positives P_i are those of its label, negatives N_i those of another label.
-
-    The label ``ABSENT`` marks a row to leave out: as an anchor its sets are empty, and as a candidate it is in
-    none. Where candidate i is anchor i, or the same sample seen anew, it is in neither set of anchor i.
-    """
+    """Positives P_i of anchor i: candidates of its label; negatives N_i: of another. ``ABSENT`` is in no set."""
 
     labels: Tensor  # (n,) int64, contiguous
     candidate_labels: Tensor  # (m,) int64, contiguous; the same tensor where the candidates are the anchors
@@ -39,10 +35,7 @@ class PairSets:
 
     @cached_property
     def narrow(self) -> tuple[Tensor, Tensor]:
-        """Both label vectors as int32: as wide as a float, so that vector code compares as many as it exponentiates.
-
-        Reads values: CPU only.
-        """
+        """Both label vectors as int32, which vector code compares as fast as floats. Reads values: CPU only."""
         both = narrowed(self.labels if self.alone else torch.cat([self.labels, self.candidate_labels]))
         return (both, both) if self.alone else (both[: len(self.labels)], both[len(self.labels) :])
 
@@ -64,10 +57,7 @@ def narrowed(labels: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class PairLSEProblem:
-    """log(1 + Σ_P̂ e^{−α(s−base)}) and log(1 + Σ_N̂ e^{β(s−base)}) of every anchor.
-
-    With ``candidate_weights`` each is multiplied by the mean weight of the candidates in its set, a constant.
-    """
+    """log(1 + Σ_P̂ e^{−α(s−base)}) and log(1 + Σ_N̂ e^{β(s−base)}), times the mean of the candidates' weights."""
 
     sets: PairSets
     alpha: float
@@ -80,10 +70,7 @@ class PairLSEProblem:
     average = False
 
     def needs_row_max(self, dtype: torch.dtype) -> bool:
-        """Whether an exponent can overflow, so that each row must be shifted by its maximum. Cosines bound them all.
-
-        Below that bound no shift is needed: see :meth:`robustdml_ops.ops.anchor.problem.AnchorProblem.needs_row_max`.
-        """
+        """Whether an exponent can overflow, so that rows are shifted by their maximum, as in the anchor log-sum-exp."""
         largest = max(self.alpha * (1 + self.base), self.beta * (1 - self.base), 0.0)
         largest_exponent = 85.0 if dtype == torch.float32 else 700.0
         return largest + math.log(max(1, len(self.sets.candidate_labels))) > largest_exponent
@@ -91,11 +78,9 @@ class PairLSEProblem:
 
 @dataclass(frozen=True)
 class PairHingeProblem:
-    """Σ_P [m⁺ − t]₊ and Σ_N [t − m⁻]₊ of every anchor, and how many of their terms are above 0.
+    """Σ_P [m⁺ − t]₊ and Σ_N [t − m⁻]₊ of every anchor, each term plus an offset, and how many terms are above 0.
 
-    t is the cosine s, or minus the distance of unit vectors, −√(2 − 2s); near ones are looked up in the rows, see
-    :class:`DistanceLimits`. An offset is added to each term above 0. With ``average`` the sums of each side are divided
-    by how many of its terms are above 0 in all.
+    t is the cosine s, or −√(2 − 2s). With ``average`` each side is divided by the number of its terms above 0 in all.
     """
 
     sets: PairSets
@@ -120,11 +105,10 @@ class GivenRows(NamedTuple):
 
 
 class DistanceLimits(NamedTuple):
-    """Limits of distances d = √(2 − 2s) whose cosines come from products of some type.
+    """Limits of distances d = √(2 − 2s), for cosines with a rounding error ε that depends on the products' type.
 
-    A cosine is right within a few units of rounding ε, and so d within a few ε/d² of itself: below ``near`` it is made
-    of the rows instead. A gradient is made of products, too: each pair's force, of length 1, is off by about ε/d. Up to
-    ``resolution`` little of it is right, and it is 0.
+    d has a relative error ε/d²: below ``near`` it is computed from the rows. The gradient has the error ε/d and is 0 up
+    to ``resolution``.
     """
 
     near: float

@@ -23,10 +23,7 @@ def second_derivative(
     dtype: torch.dtype,
     terms: Tensor | None,
 ) -> Results:
-    """Derivatives of ⟨gradients of the sweep, vectors⟩ with respect to both matrices and upstream gradients.
-
-    ``terms`` (2,) are the numbers that both sides are divided by; None: they are not.
-    """
+    """Derivatives of ⟨gradients, vectors⟩ by matrices and upstream; ``terms`` (2,): divisors of both sides, or None."""
     others, v_others = (X, vectors[0]) if candidates is None else (candidates, vectors[1])
     if terms is not None:
         upstream = [factor / number for factor, number in zip(upstream, terms, strict=True)]

@@ -53,11 +53,7 @@ def pair_sweep(
     operand: torch.dtype,
     want: tuple[bool, bool] = (False, False),
 ) -> PairResult:
-    """Sums of every anchor and, given their upstream gradients, the gradients of anchors and candidates.
-
-    Six n·m·D flops with both gradients, four for a small batch with itself, two without gradients; what is of size n×m
-    exists a chunk of anchors at a time.
-    """
+    """Sums of every anchor and, given their upstream gradients, the gradients: at most 6·n·m·D flops."""
     others = anchors if candidates is None else candidates
     native = isinstance(backend, NativePairs)
     symmetric = candidates is None and len(anchors) <= _largest_chunk(anchors, backend)

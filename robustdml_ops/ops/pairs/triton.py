@@ -93,11 +93,9 @@ class TritonPairs(TritonRows, PairBackend):
 
 
 def parts_of(programs: int, m: int, block: int) -> tuple[int, int]:
-    """How many parts m candidates are taken in, and how many are in each: whole blocks.
+    """How many slices m candidates are divided into, and candidates of each: whole blocks, at least four.
 
-    A bank has more candidates than a batch has anchors: a program a row would leave most of a GPU without work. Up to
-    two programs for each of 132 multiprocessors then share the rows, whatever the GPU, so that all find the same bits.
-    A part has four blocks at least: what the parts found has to meet.
+    Few anchors would leave a GPU idle: up to 2 · 132 programs, whatever the GPU, so that the bits are the same.
     """
     blocks = -(-m // block)
     parts = max(1, min(_PROGRAMS // programs, blocks // 4))
@@ -138,11 +136,7 @@ def _chunk_arguments(chunk: PairChunk, sets: PairSets) -> dict[str, Any]:
 
 
 def epilogue_launch(m: int, compute: torch.dtype, tile: Mapping[str, int], distances: bool = False) -> Launch:
-    """Tile of the epilogues on pairs: by default 8 elements of S a thread beside four accumulators, half in float64.
-
-    Half the warps with distances in float64: with four ptxas aims at more blocks a processor, and spills. Short rows
-    share a program. A long one has a program of its own, or several: chunks of few rows are then spread over the GPU.
-    """
+    """Tile of the epilogues on pairs: 8 elements of S a thread; fewer in float64, where distances spill registers."""
     halved = 1 if compute != torch.float64 else 4 if distances else 2
     elements, num_warps = tile["elements"] // halved, tile["num_warps"] // (2 if halved == 4 else 1)
     BLOCK_M = block_of(m, elements)

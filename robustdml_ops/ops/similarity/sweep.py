@@ -24,11 +24,7 @@ BACKENDS: dict[str, SimilarityBackend] = {
 
 
 def similarity_sweep(embeddings: Tensor, proxies: Tensor, S: Tensor, backend: SimilarityBackend) -> None:
-    """S (B, C) ← cosines of embeddings (B, D) with proxies (C, D): 2·B·C·D flops.
-
-    Proxies become unit rows a chunk at a time, small enough to stay in cache until the product has read them. Where a
-    row of P is longer than its column of S, the CPU multiplies P as it is and scales that column while it is warm.
-    """
+    """S (B, C) ← cosines of embeddings (B, D) with proxies (C, D), a chunk of proxies at a time: 2·B·C·D flops."""
     if S.numel() == 0:
         return
     precision = input_precision(embeddings.device)
