@@ -29,10 +29,7 @@ def main() -> int:
 
 
 def _let_threads_sleep() -> None:
-    """Threads that wait for others shall not spin: beside a busy process that takes several times as long.
-
-    GNU's OpenMP, which PyTorch brings, reads it once, when PyTorch is imported.
-    """
+    """Set GNU OpenMP's waiting threads to sleep, before PyTorch is imported; spinning slows busy machines."""
     if not set(_SPINNING) & set(sys.argv[1:2]) and not any(name in os.environ for name in _WAITING):
         os.environ["OMP_WAIT_POLICY"] = "passive"
 

@@ -25,10 +25,7 @@ GIVEN_UP = 24 * 3600
 
 
 def user_cache() -> Path:
-    """``ROBUSTDML_CACHE``, else ``robustdml_ops`` in ``XDG_CACHE_HOME`` or ``~/.cache``; it may not exist yet.
-
-    Raises RuntimeError where none is set and the user has no home, as in a container whose user has no name.
-    """
+    """``ROBUSTDML_CACHE``, else ``robustdml_ops`` in ``XDG_CACHE_HOME`` or ``~/.cache``; may raise RuntimeError."""
     if chosen := os.environ.get("ROBUSTDML_CACHE"):
         return Path(chosen).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
@@ -64,11 +61,7 @@ def read_array(path: Path, mmap_mode: Literal["r", "c"] | None = None) -> NDArra
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file through a temporary neighbour and a rename, so that no reader ever sees half of it.
-
-    Two processes may write the same path at once: the later rename wins, and both files are whole. What a process that
-    was killed left unfinished in the folder is taken away.
-    """
+    """Write a file through a temporary neighbour and a rename, so that no reader ever sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         _write_whole(path, write)

@@ -9,19 +9,13 @@ from robustdml.errors import UnknownNameError, did_you_mean, expanded
 
 
 class CommandParser(argparse.ArgumentParser):
-    """As its base, with suggestions for what it does not know.
-
-    An option is given by its whole name: a beginning that is plain today would be ambiguous with the next option.
-    """
+    """A parser that suggests known options for unknown ones, and takes no abbreviations."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"formatter_class": _HelpFormatter, **settings}, allow_abbrev=False)
 
     def shorten_usage(self) -> None:
-        """Leave out of the usage line what may be left out of the command; to be called when all options are declared.
-
-        The command for training has some seventy options, which ``--help`` explains below the line.
-        """
+        """Keep only required arguments in the usage line; call it after all options are declared."""
         needed = [word for action in self._actions for word in _needed(action)]
         self.usage = " ".join(["%(prog)s [OPTIONS]", *needed, "  (--help lists the options)"])
 

@@ -216,10 +216,7 @@ class TrainingConfig(Options):
         return _flatten(self.as_dict())
 
     def differences(self, other: dict[str, Any]) -> list[str]:
-        """Compare with the settings of a stored run, as lines such as ``seed: 1 then, 0 now``.
-
-        The number of epochs may differ, so that a run can go on. A setting that is not stored had its default then.
-        """
+        """List the settings that differ from those of a stored run, as ``seed: 1 then, 0 now``, without epochs."""
         # Of a filter the default of the setting, not what the default method asks for.
         stored = TrainingConfig(filter=FilterOptions()).flat() | _flatten(other)
         return [

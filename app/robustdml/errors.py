@@ -11,14 +11,7 @@ class UsageError(ValueError):
 
 
 class UnknownNameError(UsageError):
-    """A name that stands for nothing: a method, a kind of noise, a filter.
-
-    Examples
-    --------
-    >>> raise UnknownNameError("method", "robsut", ["robust", "mcl"])
-    Traceback (most recent call last):
-    robustdml.errors.UnknownNameError: method 'robsut': expected one of robust, mcl; did you mean robust?
-    """
+    """An unknown name of a method, a noise, a filter."""
 
     def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
         known = list(known)
@@ -26,25 +19,13 @@ class UnknownNameError(UsageError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Suggest the known name that is most like another.
-
-    Examples
-    --------
-    >>> did_you_mean("--epohcs", ["--epochs", "--seed"])
-    '; did you mean --epochs?'
-    """
+    """Suggest the known name that is most like another."""
     close = get_close_matches(name, list(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
 
 def in_one_line(text: str) -> str:
-    r"""Write out what a terminal would obey rather than show: names of files may hold anything.
-
-    Examples
-    --------
-    >>> in_one_line("a\nb \x1b[2J é")
-    'a\\nb \\x1b[2J é'
-    """
+    """Write out what a terminal would obey rather than show: names of files may hold anything."""
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 

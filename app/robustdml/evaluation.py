@@ -44,28 +44,7 @@ def _recall(k: int, knn_labels: Tensor, query_labels: Tensor, not_lone_query_mas
 def retrieval_metrics(
     embeddings: NDArray[np.generic], labels: NDArray[np.int64], device: torch.device | None = None
 ) -> dict[str, float]:
-    """Let each sample query all others under the cosine, and score what it finds.
-
-    Parameters
-    ----------
-    embeddings : ndarray
-        (N, D), need not be normalised.
-    labels : ndarray
-        True labels, (N,).
-    device : torch.device, optional
-        Where to search; the CPU by default.
-
-    Returns
-    -------
-    dict
-        ``precision_at_1`` (= Recall@1), ``recall_at_2``, ``recall_at_4``, ``recall_at_8``, ``r_precision`` and
-        ``mean_average_precision_at_r``, each in [0, 1], averaged over the samples that are not alone in their class.
-
-    Raises
-    ------
-    UsageError
-        No class has two samples, so that nothing can be found; or embeddings that are not finite.
-    """
+    """Compute `METRICS` of (N, D) embeddings by cosine, over the samples that are not alone in their class."""
     largest_class = int(np.bincount(labels).max(initial=0))
     if largest_class < 2:
         raise UsageError("retrieval needs a test class with at least 2 samples")

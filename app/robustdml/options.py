@@ -71,17 +71,7 @@ class Setting:
 
 
 class Options:
-    """A group of settings. A subclass is a frozen dataclass of `option` fields, and names itself where it is declared.
-
-    Examples
-    --------
-    >>> @dataclass(frozen=True)
-    ... class TripletOptions(Options, name="triplet"):
-    ...     margin: float = option(0.2, "between the two distances", at_least=0)
-    >>> TripletOptions(margin=-1.0).check()
-    Traceback (most recent call last):
-    robustdml.errors.UsageError: triplet.margin=-1.0: expected at least 0
-    """
+    """A group of settings: a subclass is a frozen dataclass of `option` fields, and gives its name as ``name=``."""
 
     # ``--triplet-margin`` on the command line, ``{"triplet": {"margin": …}}`` in what is stored; empty for no group.
     name: ClassVar[str]
@@ -134,15 +124,7 @@ Group = TypeVar("Group", bound=Options)
 
 @dataclass(frozen=True, init=False)
 class OptionSet:
-    """The settings of all methods: groups that were given, and the defaults of all others.
-
-    Examples
-    --------
-    >>> from robustdml.methods.anchors import AnchorOptions, SmoothOptions
-    >>> options = OptionSet(AnchorOptions(alpha=16.0))
-    >>> options[AnchorOptions].alpha, options[SmoothOptions].beta
-    (16.0, 100.0)
-    """
+    """The groups of settings that were given; defaults stand for all others."""
 
     groups: tuple[Options, ...]
 

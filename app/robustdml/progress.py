@@ -23,11 +23,7 @@ NARROW = 70
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Follower]:
-    """Show on stderr what is being done.
-
-    On a terminal that is one line that is drawn anew, and goes when the work is done. Elsewhere, as in a file or a
-    pipe, it is a line every ten seconds and one for each epoch.
-    """
+    """Show progress on stderr: one line drawn anew on a terminal, lines of a log elsewhere."""
     console = Console(stderr=True)
     # Not console.is_terminal: with FORCE_COLOR it is true of a file, too, which would then be full of redrawn bars.
     if sys.stderr is None or not sys.stderr.isatty() or console.is_dumb_terminal:

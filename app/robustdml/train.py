@@ -39,38 +39,20 @@ CLEAN_SCORES = ("log_p_clean_auc", "label_quality_auc", "confidence_auc", "detec
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """A finished run.
-
-    Attributes
-    ----------
-    config : TrainingConfig
-        Its settings.
-    history : list of dict
-        One record an epoch: loss, seconds, the metrics of `retrieval_metrics` where it was evaluated, margins where
-        they are learnt.
-    embedder : Embedder
-        What trained, in eval mode; on features where the backbone was frozen.
-    model : TrainedEmbedder
-        The whole trained network, with backbone and preprocessing, in eval mode; its embeddings have length 1.
-    changed : ndarray
-        Which training labels are wrong, bool, (N,).
-    scores : dict of ndarray
-        What the run held of the label given to each training sample in its last epoch, (N,), NaN where it held
-        nothing: ``confidence`` of Smooth Proxy-Anchor; ``log_p_clean`` or, of the one called audit, ``label_quality``
-        of a filter, and ``kept``; ``sigma``, ``detector_loss`` and ``above_threshold`` of ProcSim; ``weight`` of BSPML.
-    summary : dict
-        Settings that matter, sizes of the test part, final metrics, and how well each of the scores tells wrong labels:
-        ``confidence_auc`` and so on, and ``clean_auc``, that of the score that the run goes by (None without one);
-        ``untouched``, the metrics before any training, and ``below_untouched``, what to say where the run has ended
-        below them (or None).
-    """
+    """A finished run."""
 
     config: TrainingConfig
+    # One record an epoch: loss, seconds, `evaluation.METRICS` where it was evaluated, means of the learnt margins.
     history: list[dict[str, float]]
-    embedder: Embedder
-    model: TrainedEmbedder
-    changed: NDArray[np.bool_]
+    embedder: Embedder  # The trained network in eval mode; takes features where the backbone was frozen
+    model: TrainedEmbedder  # The same with backbone and preprocessing; embeddings of length 1
+    changed: NDArray[np.bool_]  # Which training labels are wrong, (N,)
+    # Scores of each training label in the last epoch, (N,) by name, NaN where there is none: `confidence` of Smooth
+    # Proxy-Anchor; `log_p_clean` or `label_quality`, and `kept`, of a filter; `sigma`, `detector_loss` and
+    # `above_threshold` of ProcSim; `weight` of BSPML.
     scores: dict[str, NDArray[np.float32]]
+    # Settings, sizes of the test split, final metrics, and the AUC of each score against the true labels; `untouched`,
+    # the metrics before training, and `below_untouched`, a warning if the run ended below them.
     summary: dict[str, Any]
 
 

@@ -35,15 +35,7 @@ def untouched_title(backbone: str) -> str:
 
 
 def below_untouched(metrics: dict[str, float], untouched: dict[str, float]) -> str | None:
-    """Say whether training has done harm.
-
-    Examples
-    --------
-    >>> before = {"precision_at_1": 0.9, "mean_average_precision_at_r": 0.5}
-    >>> below_untouched({"precision_at_1": 0.892, "mean_average_precision_at_r": 0.6}, before)
-    >>> below_untouched({"precision_at_1": 0.67, "mean_average_precision_at_r": 0.5}, before)[:68]
-    'Training did harm: Recall@1 is 0.670, and 0.900 with the features un'
-    """
+    """Say whether training has done harm."""
     lower = [
         f"{METRICS[key]} is {metrics[key]:.3f}, and {untouched[key]:.3f} with the features untouched"
         for key in JUDGED

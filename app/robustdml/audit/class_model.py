@@ -77,11 +77,7 @@ class ClassModel:
         return (X - self.origin) @ self.transform
 
     def log_prior(self) -> Tensor:
-        """Log of the share of all samples that each class has beforehand.
-
-        In proportion to its samples, and one more, but none has more than the median class: wrong labels flow to
-        popular classes, which look large.
-        """
+        """Log of the share of all samples that each class has beforehand."""
         sizes = self.counts.clamp(max=self.counts.median()) + 1
         return (sizes / sizes.sum()).log()
 

@@ -15,17 +15,7 @@ _WINDOW = 4096
 def duplicate_groups(
     features: NDArray[np.generic], nearest: NDArray[np.int64], alike: float = ALIKE
 ) -> NDArray[np.int64]:
-    """Number the groups of near duplicates.
-
-    Two samples are compared only where their features say the same class: duplicates do, and the comparison of all with
-    all would take 10¹² products of a million samples.
-
-    Examples
-    --------
-    >>> features = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.5, 0.5]])
-    >>> duplicate_groups(features, np.zeros(4, dtype=np.int64))
-    array([ 0, -1,  0, -1])
-    """
+    """Number the groups of near duplicates."""
     leader = np.arange(len(features))
     order = np.argsort(nearest, kind="stable")
     starts = np.flatnonzero(np.diff(nearest[order], prepend=-1))

@@ -16,10 +16,7 @@ _TINY = 1e-12
 
 @dataclass(frozen=True)
 class LabelNoise:
-    """The probability of a label, given the class that the sample is of.
-
-    Class C is the one that nobody has named; all of its labels are wrong.
-    """
+    """P(label | class); class C has no name, and all of its labels are wrong."""
 
     rate: float  # Share of wrong labels in all
     popularity: Tensor  # Where wrong labels go, (C,), with sum 1
@@ -60,13 +57,7 @@ class LabelNoise:
         return self.pair_counts[place] * (self.pairs[place] == keys)
 
     def likeliest_concentration(self) -> float:
-        """Tell by the counts how alike the classes are in what they are taken for.
-
-        What a class is taken for is drawn from a Dirichlet distribution about `popularity`, the wrong labels are drawn
-        from that, and its concentration is the likeliest one (Minka, *Estimating a Dirichlet distribution*, 2000).
-        Labels that are wrong at random give a high one: then a class that was taken for another once is no more
-        likely to be taken for it again.
-        """
+        """Concentration of a Dirichlet prior about `popularity` that fits the counts best (Minka, 2000)."""
         num_classes = len(self.popularity)
         named = self.pairs < num_classes * num_classes
         counts = self.pair_counts[named].double()

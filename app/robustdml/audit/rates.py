@@ -8,18 +8,7 @@ _Z = 1.959964
 
 
 def wrong_share(wrong: NDArray[np.floating], labels: NDArray[np.int64], num_classes: int) -> NDArray[np.float64]:
-    """Share of wrong labels of each class, with an interval of 95 %.
-
-    Notes
-    -----
-    The interval is Wilson's for a share of n samples. What is not known of the single labels, the variance Σ p(1 − p),
-    is added to that of the share.
-
-    Examples
-    --------
-    >>> wrong_share(np.array([0.0, 0.0, 1.0, 1.0]), np.zeros(4, dtype=np.int64), 1).round(2)
-    array([[0.5 , 0.15, 0.85]])
-    """
+    """Rate of wrong labels of each class with Wilson's 95 % interval, (C, 3); its variance has Σ p(1 − p) added."""
     counts = np.bincount(labels, minlength=num_classes).astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):
         share = np.bincount(labels, weights=wrong, minlength=num_classes) / counts

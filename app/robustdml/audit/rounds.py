@@ -129,10 +129,7 @@ def _pull(X: Tensor, model: ClassModel, classes: Tensor, weights: Tensor) -> flo
 
 
 def _posterior(labels: Tensor, scores: Scores, noise: LabelNoise, before: tuple[Tensor, Tensor] | None) -> Tensor:
-    """Probability of each of the classes of `scores`, (N, K), which takes the place of their logits.
-
-    `before` are the classes and probabilities by which the noise was counted, where it was.
-    """
+    """Probability of each of the classes of `scores`, (N, K), written over their logits."""
     for block in blocks(len(labels)):
         given, classes = labels[block], scores.classes[block]
         own = torch.zeros(classes.shape)

@@ -60,10 +60,7 @@ def _some_rows(X: Tensor, most: int) -> Tensor:
 
 
 def _likeliest_factor(own: Tensor, others: Tensor, prior: Tensor) -> float:
-    """Of `_FACTORS` the one under which the labels given are the likeliest, with the share of wrong labels that fits.
-
-    `own` and `prior`, (n,), are of the label given; `others`, (n, factors), of all other classes together.
-    """
+    """The factor with the highest likelihood of the labels, from (n,) of these and (n, factors) of all others."""
     best, likeliest = -math.inf, 1.0
     popular = prior.exp()
     for place, factor in enumerate(_FACTORS):

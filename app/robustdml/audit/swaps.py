@@ -30,10 +30,7 @@ def doubt_names(labels: Tensor, classes: Tensor, posterior: Tensor, by_features:
 
 
 def doubt_wrong_labels(labels: Tensor, classes: Tensor, posterior: Tensor, num_classes: int) -> Tensor:
-    """Doubt what is taken for another class alone: with the probability of chance it is of the class of its label.
-
-    Where classes overlap by nature, groups by the features share samples without sharing a name.
-    """
+    """Move to the given label the probability of each other class, times the chance that both share a name."""
     seen = LabelNoise.count(labels, classes, posterior, num_classes, 0.0)
     kept = (seen.total - seen.wrong)[:-1]
     out = posterior.clone()

@@ -9,13 +9,7 @@ MOST_CLASSES = 40
 
 
 def confused_classes(pairs: Counter[tuple[str, str]], most: int = MOST_CLASSES) -> list[str]:
-    """Choose classes for a matrix, confused ones beside each other.
-
-    Examples
-    --------
-    >>> confused_classes(Counter({("o", "0"): 9, ("l", "1"): 5, ("I", "l"): 3, ("a", "o"): 1}), most=5)
-    ['o', '0', 'l', '1', 'I']
-    """
+    """Choose classes for a matrix, confused ones beside each other."""
     # In both directions two classes are one pair.
     either: Counter[tuple[str, str]] = Counter()
     for (given, proposed), count in pairs.items():

@@ -59,11 +59,7 @@ def render_page(samples: AuditSamples, findings: list[Finding], auditor: LabelAu
 
 
 def _suspects(findings: list[Finding], small: set[str]) -> list[int]:
-    """Samples whose label is not called right, class by class, the class with most of them first, worst first.
-
-    Of classes that are too small to judge those alone that another class fits better: of the others there is nothing to
-    decide, and a shop has thousands of them.
-    """
+    """Rows whose label is not called right: the class with most of them first, within a class the worst first."""
     rows = [
         row
         for row, one in enumerate(findings)

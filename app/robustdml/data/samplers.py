@@ -33,11 +33,7 @@ class RandomSampler:
 
 
 class ClassBalancedSampler:
-    """P classes a batch and K samples of each: P×K.
-
-    Classes are drawn without replacement within a batch; samples without replacement within a class, unless it has
-    fewer than K. An epoch has as many batches as fit into the number of samples.
-    """
+    """Batches of P random classes with K random samples each; repeats samples of classes smaller than K."""
 
     def __init__(self, labels: NDArray[np.int64], batch_size: int, samples_per_class: int, seed: int) -> None:
         if samples_per_class < 1 or batch_size < 1 or batch_size % samples_per_class:

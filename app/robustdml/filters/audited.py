@@ -17,11 +17,7 @@ LEAST_QUALITY = 0.5
 
 
 class AuditFilter(nn.Module):
-    """The verdict of `robustdml.audit` on the features, for the whole run; it is in ``state_dict``.
-
-    A network that trains learns wrong labels by heart, of small classes first, and a filter that goes by its embeddings
-    forgets with it what the features had told.
-    """
+    """The probabilities of `robustdml.audit` by the features before training, used for the whole run."""
 
     observed = (QUALITY, KEPT)
     bank = None

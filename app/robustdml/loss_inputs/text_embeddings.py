@@ -23,14 +23,7 @@ NAMES_PER_SAMPLE = 5
 
 
 def hashed_ngrams(texts: Sequence[str], size: int = SIZE) -> NDArray[np.float32]:
-    """Embed texts by the character n-grams of their words, hashed: texts that share words or stems are near.
-
-    Examples
-    --------
-    >>> a, b, c = hashed_ngrams(["ROMAN NUMERAL TWO", "ROMAN NUMERAL TEN", "LEFT ARROW"])
-    >>> bool(a @ b > 0.5 > a @ c)
-    True
-    """
+    """Embed texts by the hashed character n-grams of their words, rows of length 1."""
     vectorizer = HashingVectorizer(analyzer="char_wb", ngram_range=NGRAMS, n_features=size, norm="l2")
     embedded: NDArray[np.float32] = vectorizer.transform(texts).toarray().astype(np.float32)
     return embedded
@@ -45,12 +38,7 @@ class Guidance:
 
 
 def name_by_looks(features: NDArray[np.float32], on_progress: OnProgress = silent) -> Guidance:
-    """Give each sample of Glyphs the names of the characters of the pretraining data that it looks like.
-
-    This stands for the classifier trained on ImageNet whose most likely class names guide the embedding in pseudolabel
-    language guidance: here the classes whose mean features are nearest by the cosine. None of them is a class of the
-    training or test data, and no label is used, right or wrong.
-    """
+    """Give each sample of Glyphs the names of the pretraining classes with the nearest mean features."""
     pretraining = load_pretraining_glyphs()
     path = cache_folder() / f"class-means-{glyphs_key()}-{RECIPE_VERSION}.npy"
 

@@ -28,11 +28,5 @@ METHODS: dict[str, Method] = {
 
 
 def option_groups() -> list[type[Options]]:
-    """List the groups of settings of all methods, each once.
-
-    Examples
-    --------
-    >>> [group.__name__ for group in option_groups()][:2]
-    ['ContrastiveOptions', 'AnchorOptions']
-    """
+    """List the groups of settings of all methods, each once."""
     return list(dict.fromkeys(group for method in METHODS.values() for group in method.options))

@@ -36,22 +36,7 @@ class SmallCNN(nn.Sequential):
 
 
 class Embedder(nn.Module):
-    """Backbone, then the embedding layer.
-
-    Parameters
-    ----------
-    backbone : Module
-        Makes features (B, F) of inputs; `torch.nn.Identity` where the inputs are features.
-    in_features : int
-        F.
-    embedding_size : int
-        D.
-
-    Notes
-    -----
-    The layer is initialised as in Smooth Proxy-Anchor: He's normal distribution, bias 0. Embeddings are not normalised;
-    the losses and the evaluation do that.
-    """
+    """Backbone from inputs to features (B, F), then a linear layer to embeddings (B, D), not normalised."""
 
     def __init__(self, backbone: nn.Module, in_features: int, embedding_size: int) -> None:
         super().__init__()
@@ -61,18 +46,7 @@ class Embedder(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Embed a batch.
-
-        Parameters
-        ----------
-        inputs : Tensor
-            What the backbone takes, (B, …).
-
-        Returns
-        -------
-        Tensor
-            (B, D), not normalised.
-        """
+        """Embed a batch."""
         embeddings: Tensor = self.head(self.backbone(inputs).flatten(1))
         return embeddings
 

@@ -34,23 +34,16 @@ class PrincipalAxes:
         return cls(columns[:, ::-1].T.copy(), np.maximum(strengths[::-1], 0))
 
     def width(self) -> int:
-        """How many embeddings keep `KEPT` of the squared similarities: a multiple of 64, at most `WIDEST`.
-
-        The matrix of all cosines has these strengths as its eigenvalues, so the sum of its squares is that of theirs.
-        """
+        """How many embeddings keep `KEPT` of the squared similarities: a multiple of 64, at most `WIDEST`."""
         squares = np.cumsum(self.strengths**2)
         needed = int(np.searchsorted(squares, KEPT * squares[-1])) + 1
         return min(NARROWEST * math.ceil(needed / NARROWEST), WIDEST)
 
     @torch.no_grad()
     def fill(self, layer: nn.Linear) -> None:
-        """Let a layer begin as the projection on the first axes, turned at random; bias 0.
-
-        Turned, for the optimiser moves each weight by about the same: it takes many small steps to suppress an axis
-        that is a row of its own, and few where it is spread over all rows. No cosine depends on the turn. Rows are as
-        long as He's initialisation makes them, √2.
-        """
+        """Set the layer to the first axes, scaled by √2 and turned at random, and its bias to 0."""
         size = min(layer.out_features, len(self.directions))
+        # Turned, because AdamW moves all weights equally far: an axis spread over all rows is suppressed sooner.
         turn = torch.linalg.qr(torch.randn(layer.out_features, layer.out_features, dtype=torch.float64)).Q
         rows = turn[:, :size] @ torch.from_numpy(self.directions[:size])
         layer.weight.copy_(math.sqrt(2) * rows)

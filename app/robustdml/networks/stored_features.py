@@ -58,11 +58,7 @@ def store_features(
 
 
 def store_split(split: Split, origin: Origin, device: torch.device, on_progress: OnProgress = silent) -> StoredSplit:
-    """Put features into the cache folder: those given, or of images those that a backbone makes.
-
-    What is there already is not made again. The name of the file holds a hash of all that the features depend on: the
-    samples, the backbone's layers and weights, the kind of device and PyTorch's version.
-    """
+    """Write the features of a split into the cache folder, under a hash of all that they depend on."""
     path = cache_folder() / "features" / f"{origin.name.replace('/', '-')}-{_key(split, origin, device)}.npy"
 
     def make() -> None:

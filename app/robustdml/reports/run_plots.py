@@ -53,10 +53,7 @@ def filter_accuracy(histories: Mapping[str, History], noise_rate: float) -> str:
 def score_histogram(
     values: NDArray[np.floating], changed: NDArray[np.bool_], label: str, cut: tuple[str, float] | None = None
 ) -> str:
-    """Draw how a quantity is spread over right labels and over wrong ones (PRISM, Fig. 3; ProcSim, Fig. 2).
-
-    Where no label was changed nobody knows which are wrong, and all are drawn together.
-    """
+    """Draw histograms of right and of wrong labels (PRISM, Fig. 3; ProcSim, Fig. 2), or one of all labels."""
 
     def draw(axes: Axes) -> None:
         known = ~np.isnan(values)

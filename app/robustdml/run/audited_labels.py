@@ -19,11 +19,7 @@ from robustdml.networks.preparation import Prepared
 
 
 def use_audit(config: TrainingConfig, prepared: Prepared) -> tuple[Prepared, dict[str, Any]]:
-    """Apply the findings of an audit to the training samples as the settings say.
-
-    Beside the samples that are left it returns a summary: `use`; how many were `judged`, `dropped` and `corrected`;
-    `mean_weight`; and a `digest` of all this, which differs for another file.
-    """
+    """Apply the findings of an audit to the training samples; also return counts and a digest of what was done."""
     path, train = expanded(config.labels), prepared.data.train
     labels = train.labels
     findings = _of_training(path, train, labels)

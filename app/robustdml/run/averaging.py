@@ -23,11 +23,7 @@ def furthest_share(num_classes: int) -> float:
 
 
 def is_gain(differences: NDArray[np.float64]) -> bool:
-    """Tell whether what was gained over the start is more than chance.
-
-    Where most labels are wrong, and classes are small, some point of the line is the best by chance, and may be far
-    below the start for the right labels.
-    """
+    """Tell whether the mean gain over the start is more than chance: at least two standard errors."""
     if differences.mean() < 0:
         return False
     if len(differences) < FEWEST_TESTED or not differences.any():

@@ -33,11 +33,7 @@ from robustdml.world import ALONE, World, load_optimizer, whole
 
 
 class Run:
-    """One training run.
-
-    `share` is that of the trained embedding layer in its average with its start, which is what is evaluated and what
-    remains; 1 unless somebody sets it.
-    """
+    """One training run."""
 
     def __init__(
         self,
@@ -222,10 +218,7 @@ class Run:
         return scores
 
     def _step(self, rows: Rows) -> Tensor | None:
-        """Loss of a batch, detached, after a step of the optimiser; None, and no step, where the filter keeps nothing.
-
-        The optimiser would step without a gradient, too: by its momentum.
-        """
+        """Take a step and return the detached loss; no step, and None, where the filter keeps nothing."""
         with self._autocast():
             embeddings = self.network(as_tensor(self.prepared.data.train.inputs[rows], self.device))
         judged = self._judge(embeddings.detach(), rows)

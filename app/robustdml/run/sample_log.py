@@ -15,10 +15,7 @@ LOW_WHEN_RIGHT = frozenset({"detector_loss", "above_threshold", CORRECTED})
 
 
 class SampleLog(nn.Module):
-    """One number per training sample and quantity, as it was when the sample was last in a batch of this epoch.
-
-    All of it is in ``state_dict``, so that a finished run that is opened again has its last epoch.
-    """
+    """One number per quantity and training sample: its last of the epoch. ``state_dict`` holds all of it."""
 
     values: Tensor
 

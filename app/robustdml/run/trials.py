@@ -80,13 +80,7 @@ def choose(run: Run, report: OnProgress) -> None:
 
 
 def num_tried(sizes: NDArray[np.int64]) -> int:
-    """How many classes take part in a trial.
-
-    Examples
-    --------
-    >>> [num_tried(np.full(classes, size)) for classes, size in ((2000, 4), (1000, 12), (1000, 50), (13, 800))]
-    [1000, 500, 200, 13]
-    """
+    """Number of classes in a trial."""
     affordable = int(np.searchsorted(np.cumsum(sizes), MOST_SAMPLES, side="right"))
     return min(len(sizes), MOST_CLASSES, max(ENOUGH_CLASSES, affordable))
 

@@ -35,11 +35,7 @@ class Given:
 
 
 def merge(command: Mapping[str, Given], file: Mapping[str, Given]) -> dict[str, Given]:
-    """Let the command line override a file.
-
-    What the file says of something that the command line has replaced is left out: settings of the file's method where
-    there is another one, its filter too if the method brought it along, settings of a filter that is gone.
-    """
+    """Let the command line override a file; drop settings of a method or filter that it has replaced."""
     left_out: set[str] = set()
     before, after = _value(file, "method"), _value({**file, **command}, "method")
     if before != after and before in METHODS and after in METHODS:

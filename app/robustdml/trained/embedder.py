@@ -20,23 +20,11 @@ BATCH_SIZE = 64
 
 
 class TrainedEmbedder(nn.Module):
-    """Backbone and embedding layer, with embeddings of length 1.
-
-    As a module it takes a batch of prepared tensors, and can be trained on, compiled or exported like any other.
-    `embed` takes what one has: paths, images or features.
-
-    Parameters
-    ----------
-    network : Embedder
-        From inputs to embeddings of any length.
-    card : ModelCard
-        What it takes, and what trained it.
-    """
+    """Backbone and embedding layer; embeddings have length 1."""
 
     def __init__(self, network: Embedder, card: ModelCard) -> None:
         super().__init__()
-        self.network = network
-        self.card = card
+        self.network, self.card = network, card
 
     @property
     def embedding_size(self) -> int:
@@ -49,23 +37,7 @@ class TrainedEmbedder(nn.Module):
         return self.network.head.weight.device
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Embed a batch of prepared tensors.
-
-        Parameters
-        ----------
-        inputs : Tensor
-            Images, float in [0, 1] or uint8, (B, channels, S, S), as `prepare` makes them; or features, float, (B, F).
-
-        Returns
-        -------
-        Tensor
-            (B, D), rows of length 1.
-
-        Raises
-        ------
-        UsageError
-            Inputs of another shape.
-        """
+        """Embed images (B, channels, S, S), uint8 or float in [0, 1], or features (B, F): (B, D), rows of length 1."""
         if not isinstance(inputs, Tensor):
             raise UsageError(f"inputs: expected a tensor, got {type(inputs).__name__}; `embed` takes paths and images")
         if tuple(inputs.shape[1:]) != self.card.input_shape:
@@ -78,23 +50,7 @@ class TrainedEmbedder(nn.Module):
         return nn.functional.normalize(self.network(inputs), dim=1)
 
     def prepare(self, images: Sequence[str | Path | Image.Image]) -> Tensor:
-        """Bring images into the form that the network takes.
-
-        Parameters
-        ----------
-        images : sequence
-            Paths or PIL images, of any size and mode.
-
-        Returns
-        -------
-        Tensor
-            float32 in [0, 1], (N, channels, S, S), on the CPU.
-
-        Raises
-        ------
-        UsageError
-            The model takes features; or an image that cannot be read, which is named.
-        """
+        """Bring paths or PIL images into the form that the network takes: float32 in [0, 1], (N, channels, S, S)."""
         if not self.card.takes_images:
             raise UsageError(f"the model takes {self.card.takes} and no images: give a tensor of shape (N, F)")
         pixels = [self._pixels(image) for image in images]
@@ -107,25 +63,7 @@ class TrainedEmbedder(nn.Module):
         inputs: str | Path | Image.Image | Sequence[str | Path | Image.Image] | Tensor | NDArray[np.generic],
         batch_size: int = BATCH_SIZE,
     ) -> Tensor:
-        """Embed paths, images, features or prepared tensors; in eval mode, whatever the mode is, and without gradients.
-
-        Parameters
-        ----------
-        inputs : path, Image, sequence of these, Tensor or ndarray
-            A tensor or an array is as in `forward`.
-        batch_size : int
-            Inputs at a time.
-
-        Returns
-        -------
-        Tensor
-            float32, (N, D), rows of length 1, on the CPU.
-
-        Raises
-        ------
-        UsageError
-            Inputs that the model does not take, that cannot be read, or that are not finite.
-        """
+        """Embed paths, images, features or prepared tensors without gradients, in eval mode: float32 (N, D), CPU."""
         if isinstance(inputs, str | Path | Image.Image):
             inputs = [inputs]
         if isinstance(inputs, np.ndarray):
@@ -146,13 +84,7 @@ class TrainedEmbedder(nn.Module):
         return embeddings
 
     def save(self, path: str | Path) -> None:
-        """Write a model file, which `load_embedder` reads.
-
-        Parameters
-        ----------
-        path : str or Path
-            The file.
-        """
+        """Write a model file, which `load_embedder` reads."""
         save_model(Path(path), self.card, self.network.state_dict())
 
     def _embed_batch(self, inputs: Sequence[str | Path | Image.Image] | Tensor) -> Tensor:

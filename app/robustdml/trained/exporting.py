@@ -42,10 +42,7 @@ Program = tuple[bytes, Callable[[Tensor], NDArray[np.float32]]]
 
 
 def export_model(embedder: TrainedEmbedder, path: Path) -> Exported:
-    """Write a network in the format of the file's name, any batch size, once it has been found to give the same.
-
-    Preprocessing is not part of the program: it is told in a JSON file beside it, and within the file as well.
-    """
+    """Write a network in the format of the file's name, once the program gives what the network gives."""
     write = FORMATS.get(path.suffix)
     if write is None:
         raise UsageError(f"{path}: expected a name that ends in {' or '.join(FORMATS)}")

@@ -43,13 +43,7 @@ _PARTS = {"letters": _Part("L", 12), "pretraining": _Part("SNPM", 6)}
 
 
 def load_glyphs(name: str = "glyphs") -> RetrievalData:
-    """Letters, split by class into training and test.
-
-    Examples
-    --------
-    >>> load_glyphs("glyphs-large").train.inputs.shape[1:]
-    (1, 32, 32)
-    """
+    """Letters, split by class into training and test."""
     letters = _load_part("letters")
     order = np.random.default_rng(SPLIT_SEED).permutation(letters.num_classes)
     half = letters.num_classes // 2

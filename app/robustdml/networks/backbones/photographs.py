@@ -12,10 +12,7 @@ CROP_RATIO = (3 / 4, 4 / 3)
 
 
 class PhotoBackbone(nn.Module):
-    """Takes images in [0, 1]; crops and flips them at random in training mode, normalises them, applies a network.
-
-    Mean and deviation are buffers: they go with the weights that were trained for them.
-    """
+    """Crops and flips images in [0, 1] at random in training, normalises them, applies a network."""
 
     mean: Tensor
     std: Tensor
