@@ -3,12 +3,19 @@
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from robustdml.audit_report.uses import CONFIDENCE, DROP, TRAINING_USES, WEIGHT
 from robustdml.errors import UsageError
 from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER, FilterOptions
 from robustdml.methods import METHODS, option_groups
 from robustdml.options import Options, OptionSet, option
 from robustdml_ops.robust import PRISM
+
+DROP, CORRECT, WEIGHT = "drop", "correct", "weight"
+USES = (DROP, CORRECT)
+# A data set on a disk has no weights; training has.
+TRAINING_USES = (*USES, WEIGHT)
+# Proposals that are put in the place of a label are at least as sure as this.
+CONFIDENCE = 0.9
+
 
 RANDOM, PRINCIPAL = "random", "principal"
 STARTS = (RANDOM, PRINCIPAL)

@@ -1,7 +1,10 @@
 """Errors that the command line turns into one line of text, and the words that it finds for them."""
 
 import errno
-from collections.abc import Iterable
+import logging
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -54,3 +57,17 @@ def disk_error(error: OSError) -> str:
         if file is not None:
             return f"{file} is a file, and a folder is needed there"
     return f"{path}: {reason}"
+
+
+@contextmanager
+def quiet(library: str) -> Iterator[None]:
+    """Keep warnings, and what a library logs below an error, from the terminal."""
+    logger = logging.getLogger(library)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

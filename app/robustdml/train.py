@@ -21,15 +21,14 @@ from robustdml.locks import FILE_NAME as LOCK
 from robustdml.locks import sole_use
 from robustdml.networks.models import Embedder
 from robustdml.networks.preparation import prepare, resolve_device
-from robustdml.progress import OnProgress, silent
-from robustdml.recorder import Recorder
+from robustdml.progress import OnProgress, Recorder, silent
 from robustdml.run.checkpoint import FILE_NAME, load_checkpoint, save_checkpoint
 from robustdml.run.run import Run
 from robustdml.run.sample_log import clean_auc
 from robustdml.run.trials import prepare_run
 from robustdml.trained.embedder import TrainedEmbedder
-from robustdml.trained.model_card import ModelCard
 from robustdml.trained.model_file import FILE_NAME as MODEL_FILE
+from robustdml.trained.model_file import ModelCard
 from robustdml.untouched import below_untouched, untouched_metrics
 from robustdml.world import ALONE, World
 
@@ -194,7 +193,7 @@ def _result(run: Run, untouched: dict[str, float]) -> TrainingResult:
         "test": _test_sizes(run.prepared.data.test.labels),
         **{key: value for key, value in run.history[-1].items() if key != "seconds"},
         "embedding_size": run.embedding_size,
-        "averaging": run.share,
+        "averaging": run.averaging,
         "filter": run.filter_options.kind,
         "learning_rate": run.learning_rate,
         "training_seconds": run.phase_one_seconds + sum(record["seconds"] for record in run.history),

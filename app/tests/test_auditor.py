@@ -7,12 +7,10 @@ from numpy.typing import NDArray
 from sklearn.utils.estimator_checks import check_estimator
 
 from robustdml.audit import BatchAuditor, LabelAuditor, rounds
+from robustdml.audit.auditor import NO_CLASS, NOT_SURE, wrong_share
 from robustdml.audit.class_model import ClassModel
 from robustdml.audit.duplicates import duplicate_groups
-from robustdml.audit.label_noise import LabelNoise
-from robustdml.audit.rates import wrong_share
-from robustdml.audit.swaps import doubt_names, doubt_wrong_labels
-from robustdml.audit.verdicts import NO_CLASS, NOT_SURE
+from robustdml.audit.label_noise import LabelNoise, doubt_names, doubt_wrong_labels
 
 
 def made_up(num_classes: int, size: int, width: int = 24, spread: float = 0.7, seed: int = 0):

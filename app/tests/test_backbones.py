@@ -18,8 +18,7 @@ from robustdml.data import RetrievalData, Split, load_data
 from robustdml.data.images import to_square
 from robustdml.errors import UsageError
 from robustdml.networks.backbones import efficientnet
-from robustdml.networks.backbones.choice import default_image_size, load_backbone, make_backbone
-from robustdml.networks.backbones.own import import_backbone
+from robustdml.networks.backbones.choice import default_image_size, import_backbone, load_backbone, make_backbone
 from robustdml.networks.backbones.photographs import CROP_AREA, PhotoBackbone, random_crops
 from robustdml.networks.models import apply_in_batches
 from robustdml.train import train

@@ -8,7 +8,7 @@ from app.tests.conftest import check_equal, check_resume, weights
 from robustdml import train as train_module
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
-from robustdml.filters.audited import label_quality
+from robustdml.filters.filter import label_quality
 from robustdml.filters.options import FILTERS, FilterOptions
 from robustdml.methods import METHODS
 from robustdml.networks.preparation import prepare

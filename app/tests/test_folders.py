@@ -3,7 +3,6 @@ import pytest
 from PIL import Image
 
 from robustdml.data import load_data
-from robustdml.data.folders import load_folder
 from robustdml.errors import UsageError
 
 
@@ -44,31 +43,31 @@ def test_splits_by_class(folder):
 
 
 def test_fraction_and_seed_choose_the_classes(folder):
-    assert load_folder(folder, image_size=4, test_fraction=0.01).test.num_classes == 1
-    assert load_folder(folder, image_size=4, test_fraction=0.99).train.num_classes == 1
-    choices = {load_folder(folder, image_size=4, split_seed=seed).test.class_names for seed in range(8)}
+    assert load_data(str(folder), image_size=4, test_fraction=0.01).test.num_classes == 1
+    assert load_data(str(folder), image_size=4, test_fraction=0.99).train.num_classes == 1
+    choices = {load_data(str(folder), image_size=4, split_seed=seed).test.class_names for seed in range(8)}
     assert len(choices) > 1
-    assert load_folder(folder, image_size=4, split_seed=3).test.class_names in choices
+    assert load_data(str(folder), image_size=4, split_seed=3).test.class_names in choices
 
 
 def test_train_and_test_folders(tmp_path):
     save(tmp_path / "train" / "a" / "1.png", (1, 0, 0))
     save(tmp_path / "test" / "b" / "1.png", (2, 0, 0))
     save(tmp_path / "test" / "c" / "1.png", (3, 0, 0))
-    data = load_folder(tmp_path, image_size=5)
+    data = load_data(str(tmp_path), image_size=5)
     assert data.train.class_names == ("a",)
     assert data.test.class_names == ("b", "c")
     assert data.test.inputs[:, 0, 0, 0].tolist() == [2, 3]
 
 
 def test_decodes_once_until_a_file_changes(folder, own_cache):
-    load_folder(folder, image_size=4)
+    load_data(str(folder), image_size=4)
     cached = set(own_cache.iterdir())
     assert len(cached) == 2
-    load_folder(folder, image_size=4)
+    load_data(str(folder), image_size=4)
     assert set(own_cache.iterdir()) == cached
     save(folder / "crane" / "0.png", (250, 0, 0), size=(9, 9))
-    changed = load_folder(folder, image_size=4)
+    changed = load_data(str(folder), image_size=4)
     assert any(250 in split.inputs[:, 0] for split in (changed.train, changed.test))
 
 
@@ -83,7 +82,7 @@ def test_broken_images_are_named_and_nothing_is_cached(folder, own_cache):
     for name in ("dodo", "bee eater"):
         (folder / name).rename(folder / "test" / name)
     with pytest.raises(UsageError, match="2 images cannot be read") as error:
-        load_folder(folder, image_size=4)
+        load_data(str(folder), image_size=4)
     assert "half.png" in str(error.value)
     assert "text.png" in str(error.value)
     assert not list(own_cache.iterdir())
@@ -95,7 +94,7 @@ def test_unusual_image_kinds(tmp_path):
         path = tmp_path / str(number % 2) / f"{number}.{suffix}"
         path.parent.mkdir(exist_ok=True)
         Image.new(mode, (3, 70)).save(path)
-    data = load_folder(tmp_path, image_size=16)
+    data = load_data(str(tmp_path), image_size=16)
     assert len(data.train) + len(data.test) == 8
 
 
@@ -107,19 +106,19 @@ def test_rotated_photos_are_set_upright(tmp_path):
         image = Image.new("RGB", (10, 10))
         image.paste((255, 255, 255), (0, 0, 10, 5))
         image.save(tmp_path / name / "x.jpg", exif=exif)
-    pixels = load_folder(tmp_path, image_size=10).train.inputs[0, 0]
+    pixels = load_data(str(tmp_path), image_size=10).train.inputs[0, 0]
     assert pixels[:3].max() < 50 < 200 < pixels[-3:].min()
 
 
 def test_bad_folders(tmp_path, folder):
     with pytest.raises(UsageError, match="no images"):
-        load_folder(tmp_path / "birds" / "auk" / "deeper")
+        load_data(str(tmp_path / "birds" / "auk" / "deeper"))
     (tmp_path / "one" / "only").mkdir(parents=True)
     save(tmp_path / "one" / "only" / "1.png", (0, 0, 0))
     with pytest.raises(UsageError, match="at least 2 classes, found 1"):
-        load_folder(tmp_path / "one")
+        load_data(str(tmp_path / "one"))
     with pytest.raises(UsageError, match="image_size=0"):
-        load_folder(folder, image_size=0)
+        load_data(str(folder), image_size=0)
     with pytest.raises(UsageError, match="test_fraction=1"):
         load_data(str(folder), test_fraction=1)
     with pytest.raises(UsageError, match="no such file or folder; expected glyphs, "):

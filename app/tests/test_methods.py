@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
@@ -10,13 +9,11 @@ from app.tests.conftest import check_resume, weights
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
 from robustdml.filters.options import FilterOptions
-from robustdml.loss_inputs import guidance
-from robustdml.loss_inputs.text_embeddings import Guidance
 from robustdml.methods import METHODS
-from robustdml.methods.confident import ProcSimOptions
-from robustdml.methods.negatives import NegativeOptions, SoftmaxOptions
+from robustdml.methods.anchors import NegativeOptions
+from robustdml.methods.confident import ProcSimOptions, SelfPacedOptions
 from robustdml.methods.pairs import ContrastiveOptions
-from robustdml.methods.self_paced import SelfPacedOptions
+from robustdml.methods.softmax import SoftmaxOptions
 from robustdml.options import OptionSet
 from robustdml.train import train
 
@@ -45,18 +42,6 @@ def test_rows_of_the_ablation_train_and_resume(noisy, tmp_path, options):
     config = replace(FAST, method="procsim", options=OptionSet(options))
     whole, _ = check_resume(config, noisy, tmp_path / "run", stop=2)
     assert not torch.equal(weights(whole), weights(train(replace(FAST, method="procsim"), noisy, device="cpu")))
-
-
-def test_language_guidance_changes_the_embedding(noisy, tmp_path, monkeypatch):
-    random = np.random.default_rng(0)
-    made = Guidance(random.normal(size=(20, 16)).astype(np.float32), random.integers(0, 20, (252, 3)))
-    monkeypatch.setattr(guidance, "name_by_looks", lambda features: made)
-    glyphs = replace(noisy, name="glyphs")
-    configs = [replace(FAST, method="procsim", options=OptionSet(ProcSimOptions(omega=omega))) for omega in (0.0, 5.0)]
-    plain, guided = (train(config, glyphs, device="cpu") for config in configs)
-    assert not torch.equal(weights(plain), weights(guided))
-    with pytest.raises(UsageError, match="language guidance needs text embeddings"):
-        train(configs[1], noisy, device="cpu")
 
 
 def test_weights_of_bspml_fall_for_wrong_labels(noisy):

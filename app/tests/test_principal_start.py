@@ -12,9 +12,8 @@ from robustdml.filters.options import FilterOptions
 from robustdml.networks.preparation import prepare
 from robustdml.networks.principal_start import PrincipalAxes
 from robustdml.noise import with_wrong_labels
-from robustdml.progress import silent
-from robustdml.recorder import Recorder
-from robustdml.run import averaging, trials
+from robustdml.progress import Recorder, silent
+from robustdml.run import trials
 from robustdml.run.run import Run
 from robustdml.train import train
 
@@ -119,19 +118,19 @@ def test_a_trial_averages_away_what_random_labels_teach():
     def share(split):
         run = Run(config, prepare(config, RetrievalData("mixture", split, data.test), CPU), CPU)
         trials.choose(run, silent)
-        return run.share
+        return run.averaging
 
     learnable = share(data.train)
-    assert learnable == averaging.furthest_share(16)
+    assert learnable == trials.largest_averaging(16)
     assert share(noise) < learnable
 
 
 def test_a_gain_is_more_than_chance():
-    assert averaging.is_gain(np.array([0.1, 0.2, 0.1, 0.15, 0.1, 0.2, 0.1, 0.1]))
-    assert not averaging.is_gain(np.array([0.1, -0.1, 0.1, -0.05, 0.0, 0.02, -0.1, 0.1]))
-    assert averaging.is_gain(np.zeros(9))
-    assert averaging.is_gain(np.array([0.3, -0.2]))
-    assert not averaging.is_gain(np.array([0.1, -0.2]))
+    assert trials.is_gain(np.array([0.1, 0.2, 0.1, 0.15, 0.1, 0.2, 0.1, 0.1]))
+    assert not trials.is_gain(np.array([0.1, -0.1, 0.1, -0.05, 0.0, 0.02, -0.1, 0.1]))
+    assert trials.is_gain(np.zeros(9))
+    assert trials.is_gain(np.array([0.3, -0.2]))
+    assert not trials.is_gain(np.array([0.1, -0.2]))
 
 
 def test_too_few_classes_for_a_trial():
@@ -139,7 +138,7 @@ def test_too_few_classes_for_a_trial():
     config = TrainingConfig(epochs=1, batch_size=32)
     run = Run(config, prepare(config, data, CPU), CPU)
     trials.choose(run, silent)
-    assert run.share == averaging.furthest_share(3) == 3 / 8
+    assert run.averaging == trials.largest_averaging(3) == 3 / 8
     assert run.filter_options == config.filter_options
 
 

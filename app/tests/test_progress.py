@@ -11,9 +11,8 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from robustdml import log_lines
-from robustdml.log_lines import Lines
-from robustdml.progress import Bar, progress_bar
+from robustdml import progress
+from robustdml.progress import Bar, Lines, progress_bar
 
 STAMP = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d "
 
@@ -29,7 +28,7 @@ def clock(monkeypatch):
             return self.now
 
     clock = Clock()
-    monkeypatch.setattr(log_lines, "time", clock)
+    monkeypatch.setattr(progress, "time", clock)
     return clock
 
 

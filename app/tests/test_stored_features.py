@@ -10,8 +10,8 @@ from torch import nn
 from robustdml.config import TrainingConfig
 from robustdml.networks import models
 from robustdml.networks.backbones import choice
+from robustdml.networks.backbones.choice import Origin, load_origin
 from robustdml.networks.models import SmallCNN, apply_in_batches
-from robustdml.networks.origin import Origin, load_origin
 from robustdml.networks.preparation import prepare
 from robustdml.networks.stored_features import store_features, store_split
 from robustdml.progress import silent

@@ -13,7 +13,7 @@ from robustdml.methods import METHODS
 from robustdml.methods.anchors import AnchorOptions, SmoothOptions
 from robustdml.networks.preparation import prepare
 from robustdml.options import OptionSet
-from robustdml.recorder import Recorder
+from robustdml.progress import Recorder
 from robustdml.run.run import Run
 from robustdml.train import train
 

@@ -5,8 +5,7 @@ from typing import Any
 
 from robustdml.config import TrainingConfig
 from robustdml.filters.options import NO_FILTER, FilterOptions
-from robustdml.methods.confident import ProcSimOptions
-from robustdml.methods.self_paced import SelfPacedOptions
+from robustdml.methods.confident import ProcSimOptions, SelfPacedOptions
 from robustdml.options import Options, OptionSet
 
 

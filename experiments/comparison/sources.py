@@ -13,8 +13,7 @@ from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, load_data
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError
-from robustdml.networks.backbones.choice import default_image_size
-from robustdml.networks.origin import load_origin
+from robustdml.networks.backbones.choice import default_image_size, load_origin
 from robustdml.networks.stored_features import store_features
 from robustdml.progress import OnProgress
 

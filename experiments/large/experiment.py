@@ -18,7 +18,7 @@ from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData
 from robustdml.errors import UsageError
 from robustdml.evaluation import retrieval_metrics
-from robustdml.networks.origin import load_origin
+from robustdml.networks.backbones.choice import load_origin
 from robustdml.networks.stored_features import StoredSplit, store_features
 from robustdml.plain_files import read_json
 from robustdml.progress import OnProgress

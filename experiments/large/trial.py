@@ -22,8 +22,7 @@ from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, Split
 from robustdml.networks.preparation import prepare
 from robustdml.noise import with_wrong_labels
-from robustdml.progress import progress_bar
-from robustdml.recorder import Recorder
+from robustdml.progress import Recorder, progress_bar
 from robustdml.run.run import Run
 from robustdml.run.trials import prepare_run
 

@@ -25,7 +25,7 @@ from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
 from robustdml.evaluation import retrieval_metrics
 from robustdml.methods.anchors import AnchorOptions
-from robustdml.networks.origin import load_origin
+from robustdml.networks.backbones.choice import load_origin
 from robustdml.networks.stored_features import store_features
 from robustdml.noise import parse_noise
 from robustdml.options import OptionSet

@@ -11,9 +11,47 @@ from sklearn.utils.validation import validate_data
 
 from robustdml.audit.duplicates import ALIKE, duplicate_groups
 from robustdml.audit.features import principal_rows
-from robustdml.audit.rates import wrong_share
 from robustdml.audit.rounds import judge
-from robustdml.audit.verdicts import FEWEST_SAMPLES, verdicts
+
+RIGHT, WRONG, NOT_SURE, NO_CLASS = "right", "wrong", "not sure", "belongs to no class"
+# What an audit says of a label.
+VERDICTS = (RIGHT, WRONG, NOT_SURE, NO_CLASS)
+# A label is called right from here on, and wrong up to what is missing to 1.
+SURE = 2 / 3
+# A class of fewer samples has no likeness to judge by.
+FEWEST_SAMPLES = 3
+
+
+def verdicts(
+    quality: NDArray[np.floating],
+    proposed: NDArray[np.floating],
+    of_no_class: NDArray[np.floating],
+    sizes: NDArray[np.int64],
+) -> NDArray[np.str_]:
+    """Decide on each label."""
+    out = np.full(len(quality), NOT_SURE, dtype=f"<U{max(map(len, VERDICTS))}")
+    out[quality >= SURE] = RIGHT
+    out[quality <= 1 - SURE] = WRONG
+    out[(quality <= 1 - SURE) & (of_no_class > proposed)] = NO_CLASS
+    out[sizes < FEWEST_SAMPLES] = NOT_SURE
+    return out
+
+
+# Of the normal distribution, for 95 %.
+_Z = 1.959964
+
+
+def wrong_share(wrong: NDArray[np.floating], labels: NDArray[np.int64], num_classes: int) -> NDArray[np.float64]:
+    """Rate of wrong labels of each class with Wilson's 95 % interval, (C, 3); its variance has Σ p(1 − p) added."""
+    counts = np.bincount(labels, minlength=num_classes).astype(np.float64)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.bincount(labels, weights=wrong, minlength=num_classes) / counts
+        unknown = np.bincount(labels, weights=wrong * (1 - wrong), minlength=num_classes) / counts**2
+        shrunk = 1 + _Z**2 / counts
+        middle = (share + _Z**2 / (2 * counts)) / shrunk
+        half = _Z * np.sqrt(share * (1 - share) / counts + unknown + _Z**2 / (4 * counts**2)) / shrunk
+    ends = np.stack([share, np.maximum(middle - half, 0), np.minimum(middle + half, 1)], 1)
+    return np.asarray(ends)
 
 
 class LabelAuditor(BaseEstimator):  # type: ignore[misc]

@@ -23,10 +23,8 @@ from torch import Tensor
 
 from robustdml.audit.class_model import ClassModel
 from robustdml.audit.features import block_of, blocks
-from robustdml.audit.label_noise import LabelNoise, fit_rate
-from robustdml.audit.scores import Scores, View, score
-from robustdml.audit.sharpness import factor_by_labels, independent_share
-from robustdml.audit.swaps import doubt_names, doubt_wrong_labels
+from robustdml.audit.label_noise import LabelNoise, doubt_names, doubt_wrong_labels, fit_rate
+from robustdml.audit.scores import Scores, View, factor_by_labels, independent_share, score
 
 # Share of labels that the first rounds believe to be wrong where the features disagree with none, and the most of it.
 FIRST_RATE, MOST_FIRST_RATE = 0.5, 0.9

@@ -4,10 +4,10 @@ import csv
 from dataclasses import dataclass
 from pathlib import Path
 
-from robustdml.audit.verdicts import NO_CLASS, NOT_SURE, RIGHT, WRONG
+from robustdml.audit.auditor import NO_CLASS, NOT_SURE, RIGHT, WRONG
 from robustdml.audit_report.findings import Finding
-from robustdml.audit_report.uses import CONFIDENCE, CORRECT, USES
 from robustdml.cache import NAMES
+from robustdml.config import CONFIDENCE, CORRECT, USES
 from robustdml.data.images import few
 from robustdml.errors import UnknownNameError, UsageError
 from robustdml.reports.html import in_browser

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from robustdml.audit import LabelAuditor
-from robustdml.audit.verdicts import FEWEST_SAMPLES, NO_CLASS, RIGHT
+from robustdml.audit.auditor import FEWEST_SAMPLES, NO_CLASS, RIGHT
 from robustdml.audit_report.confusion_matrix import render_matrix
 from robustdml.audit_report.findings import Finding
 from robustdml.audit_report.page_script import SCRIPT, STYLE

@@ -1,18 +1,16 @@
-"""What is to be audited, as it lies on a disk; what cannot be read is left out and told, and the rest goes on."""
+"""Samples to audit, read from a disk; those that cannot be read are left out and reported."""
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robustdml.cache import write_whole
-from robustdml.data.features import named_labels, sample_names
+from robustdml.data.features import as_float32, checked_features, named_labels, sample_names
 from robustdml.data.folders import files_by_class
-from robustdml.data.images import decode, few
+from robustdml.data.images import few, write_decoded
 from robustdml.data.lists import is_list, read_list
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError, expanded
@@ -23,7 +21,6 @@ EXPECTED = (
     "a folder of class folders, an .npz file of features and labels, a list of images (.csv or .parquet with the "
     "columns path and label), or a data set by its name"
 )
-_BLOCK = 256
 
 
 @dataclass(frozen=True)
@@ -76,22 +73,8 @@ def read_samples(source: str, on_progress: OnProgress = silent) -> AuditSamples:
 def decode_images(samples: AuditSamples, size: int, store: Path, on_progress: OnProgress) -> AuditSamples:
     """Decode all files into one array on the disk; those that cannot be read are left out."""
     broken: dict[int, str] = {}
-    count = len(samples.names)
-
-    def write(file: BinaryIO) -> None:
-        shape = (count, 3, size, size)
-        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
-        with ThreadPoolExecutor() as pool:
-            for start in range(0, count, _BLOCK):
-                on_progress("reading images", start, count)
-                files = samples.names[start : start + _BLOCK]
-                for place, pixels in enumerate(pool.map(lambda name: decode(Path(name), size), files), start):
-                    if isinstance(pixels, str):
-                        broken[place] = pixels
-                        pixels = np.zeros((3, size, size), np.uint8)
-                    file.write(pixels.tobytes())
-
-    write_whole(store, write)
+    count, files = len(samples.names), [Path(name) for name in samples.names]
+    write_whole(store, lambda file: broken.update(write_decoded(files, size, file, on_progress)))
     if len(broken) == count:
         raise UsageError(f"none of the {count} images can be read: {few(list(broken.values()))}")
     rows = np.array([row for row in range(count) if row not in broken])
@@ -101,9 +84,7 @@ def decode_images(samples: AuditSamples, size: int, store: Path, on_progress: On
 
 def _of_features(path: Path) -> AuditSamples:
     arrays = read_npz(path, ("features", "labels"), ("class_names", "paths"))
-    features, labels = arrays["features"], arrays["labels"]
-    if features.ndim != 2 or features.dtype.kind not in "fiu" or 0 in features.shape:
-        raise UsageError(f"{path}: features is {features.dtype} {features.shape}; expected numbers of shape (N, F)")
+    features, labels = checked_features(path, arrays), arrays["labels"]
     if labels.shape != features.shape[:1] or labels.dtype.kind not in "iuU":
         raise UsageError(
             f"{path}: labels is {labels.dtype} {labels.shape}; expected integers or texts of shape ({len(features)},)"
@@ -112,11 +93,9 @@ def _of_features(path: Path) -> AuditSamples:
     names = (
         tuple(map(str, values)) if labels.dtype.kind == "U" else named_labels(path, arrays.get("class_names"), values)
     )
-    with np.errstate(over="ignore"):  # What becomes infinite is told below.
-        converted = features.astype(np.float32, order="C", copy=False)
     places = [str(name) for name in sample_names(path, arrays, len(labels))]
+    converted, finite = as_float32(features)
     whole = AuditSamples(str(path.absolute()), places, numbers.astype(np.int64), names, converted)
-    finite = np.isfinite(converted).all(axis=1)
     if finite.all():
         return whole
     if not finite.any():
@@ -128,14 +107,10 @@ def _of_features(path: Path) -> AuditSamples:
 def _of_list(path: Path) -> AuditSamples:
     listed = read_list(path)
     files = [str(file) for file in listed.files]
-    outside = _outside(path, files)
-    return AuditSamples(str(path.absolute()), files, listed.labels, listed.class_names, None, listed.left_out, outside)
-
-
-def _outside(path: Path, files: list[str]) -> str | None:
-    """A list may come from a stranger, and name what lies anywhere on this machine."""
+    # A list may come from a stranger, and name any file of this machine.
     folder = os.path.normpath(path.parent.absolute())
     outside = [file for file in files if not Path(os.path.normpath(file)).is_relative_to(folder)]
-    if not outside:
-        return None
-    return f"{len(outside):,} of {len(files):,} images lie outside of {folder}, the first is {outside[0]}"
+    warning = None
+    if outside:
+        warning = f"{len(outside):,} of {len(files):,} images lie outside of {folder}, the first is {outside[0]}"
+    return AuditSamples(str(path.absolute()), files, listed.labels, listed.class_names, None, listed.left_out, warning)

@@ -12,10 +12,10 @@ import numpy as np
 
 from robustdml.audit_report.clean import Kept, clean_labels, read_decisions
 from robustdml.audit_report.findings import read_findings
-from robustdml.audit_report.uses import CONFIDENCE, DROP, USES
 from robustdml.cache import write_text, write_whole
 from robustdml.command_line import path
 from robustdml.commands.audit import STATE
+from robustdml.config import CONFIDENCE, DROP, USES
 from robustdml.data.features import sample_names
 from robustdml.data.images import SUFFIXES, few
 from robustdml.errors import UsageError

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from robustdml.audit import LabelAuditor
-from robustdml.audit.verdicts import FEWEST_SAMPLES
+from robustdml.audit.auditor import FEWEST_SAMPLES
 from robustdml.audit_report.findings import findings_of, write_findings
 from robustdml.audit_report.learning import learn_embeddings
 from robustdml.audit_report.page import render_page

@@ -20,8 +20,7 @@ from robustdml.networks.backbones.choice import default_image_size
 from robustdml.networks.preparation import resolve_device, untouched_features
 from robustdml.noise import parse_noise, with_wrong_labels
 from robustdml.options import Setting
-from robustdml.progress import OnProgress, progress_bar, silent
-from robustdml.recorder import Recorder
+from robustdml.progress import OnProgress, Recorder, progress_bar, silent
 from robustdml.reports.run_report import render_run
 from robustdml.run.audited_labels import describe
 from robustdml.run.checkpoint import FILE_NAME as CHECKPOINT

@@ -44,11 +44,7 @@ def load_splits(path: Path, need_labels: bool = True) -> dict[str, tuple[Split, 
 
 
 def _split(path: Path, arrays: dict[str, NDArray[np.generic]], prefix: str, need_labels: bool) -> tuple[Split, bool]:
-    features = arrays[f"{prefix}features"]
-    if features.ndim != 2 or features.dtype.kind not in "fiu" or 0 in features.shape:
-        raise UsageError(
-            f"{path}: {prefix}features is {features.dtype} {features.shape}; expected numbers of shape (N, F)"
-        )
+    features = checked_features(path, arrays, prefix)
     labels = arrays.get(f"{prefix}labels")
     if labels is None:
         return Split(_finite(path, features, prefix), np.zeros(len(features), np.int64), ("",)), False
@@ -62,10 +58,26 @@ def _split(path: Path, arrays: dict[str, NDArray[np.generic]], prefix: str, need
     return Split(_finite(path, features, prefix), renumbered.astype(np.int64), names, places), True
 
 
+def checked_features(path: Path, arrays: dict[str, NDArray[np.generic]], prefix: str = "") -> NDArray[np.generic]:
+    """Features of a part of a file, (N, F)."""
+    features = arrays[f"{prefix}features"]
+    if features.ndim != 2 or features.dtype.kind not in "fiu" or 0 in features.shape:
+        raise UsageError(
+            f"{path}: {prefix}features is {features.dtype} {features.shape}; expected numbers of shape (N, F)"
+        )
+    return features
+
+
+def as_float32(features: NDArray[np.generic]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Convert features, and tell which rows are finite then, (N,)."""
+    with np.errstate(over="ignore"):
+        converted = features.astype(np.float32, order="C", copy=False)
+    return converted, np.asarray(np.isfinite(converted).all(axis=1))
+
+
 def _finite(path: Path, features: NDArray[np.generic], prefix: str) -> NDArray[np.float32]:
-    with np.errstate(over="ignore"):  # What becomes infinite is told below.
-        converted = features.astype(np.float32, order="C")
-    bad = np.flatnonzero(~np.isfinite(converted).all(axis=1))
+    converted, finite = as_float32(features)
+    bad = np.flatnonzero(~finite)
     if len(bad):
         raise UsageError(
             f"{path}: {len(bad)} rows of {prefix}features hold NaN or infinite values, the first is {bad[0]}"

@@ -1,12 +1,7 @@
-"""Folders of images, one folder a class, as most data sets come, and lists of images.
-
-Images are decoded once into a memory-mapped array in the cache folder: every epoch after that reads pixels, and a file
-that cannot be decoded is found before training starts rather than in the middle of it.
-"""
+"""Images in class folders or lists, decoded once into a memory-mapped array in the cache folder."""
 
 import hashlib
 import os
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO
@@ -15,43 +10,33 @@ import numpy as np
 
 from robustdml.cache import NAMES, cache_folder, make_once, read_array, write_whole
 from robustdml.data.dataset import RetrievalData, Split, divide_classes
-from robustdml.data.images import decode, few, image_files
+from robustdml.data.images import few, image_files, write_decoded
 from robustdml.data.lists import read_list
 from robustdml.errors import UsageError
 from robustdml.progress import OnProgress, silent
 
-BLOCK = 256
 RECIPE_VERSION = 1
 
 
-def load_folder(
-    root: Path,
-    *,
-    image_size: int = 224,
-    test_fraction: float = 0.5,
-    split_seed: int = 0,
-    on_progress: OnProgress = silent,
+def load_images(
+    path: Path, *, image_size: int, test_fraction: float, split_seed: int, on_progress: OnProgress = silent
 ) -> RetrievalData:
-    """Read ``root/class/…/image`` files, or ``root/train/class/…`` and ``root/test/class/…`` where both exist."""
-    _check_size(image_size)
-    if has_own_split(root):
-        parts = [files_by_class(root / part, on_progress) for part in ("train", "test")]
+    """Read a list, ``path/class/…/image``, or ``path/train/class/…`` and ``path/test/class/…`` where both exist."""
+    if image_size < 1:
+        raise UsageError(f"image_size={image_size}: expected at least 1")
+    if has_own_split(path):
+        parts = [files_by_class(path / part, on_progress) for part in ("train", "test")]
     else:
-        parts = _divided(files_by_class(root, on_progress), root, test_fraction, split_seed)
+        classes = files_by_class(path, on_progress) if path.is_dir() else _listed(path)
+        names = list(classes)
+        divided = divide_classes(len(names), str(path), test_fraction, split_seed)
+        parts = [{names[label]: classes[names[label]] for label in part} for part in divided]
     train, test = (_load_split(part, image_size, on_progress) for part in parts)
-    return RetrievalData(root.name, train, test)
+    return RetrievalData(path.name, train, test)
 
 
-def load_list(
-    path: Path,
-    *,
-    image_size: int = 224,
-    test_fraction: float = 0.5,
-    split_seed: int = 0,
-    on_progress: OnProgress = silent,
-) -> RetrievalData:
-    """Read the images that a list names with their classes."""
-    _check_size(image_size)
+def _listed(path: Path) -> dict[str, list[Path]]:
+    """The images of a list by class, all of which must be there."""
     listed = read_list(path).whole()
     missing = [f"{file} (No such file)" for file in listed.files if not file.is_file()]
     if missing:
@@ -59,23 +44,10 @@ def load_list(
             f"{len(missing)} of {len(listed.files)} images are not there: {few(missing)}. Paths are relative to "
             f"{path.parent.absolute()}"
         )
-    parts = _divided(listed.by_class(), path, test_fraction, split_seed)
-    train, test = (_load_split(part, image_size, on_progress) for part in parts)
-    return RetrievalData(path.name, train, test)
-
-
-def _check_size(image_size: int) -> None:
-    if image_size < 1:
-        raise UsageError(f"image_size={image_size}: expected at least 1")
-
-
-def _divided(
-    classes: dict[str, list[Path]], source: Path, test_fraction: float, split_seed: int
-) -> list[dict[str, list[Path]]]:
-    """Training and test classes."""
-    names = list(classes)
-    parts = divide_classes(len(names), str(source), test_fraction, split_seed)
-    return [{names[label]: classes[names[label]] for label in part} for part in parts]
+    classes: dict[str, list[Path]] = {name: [] for name in listed.class_names}
+    for file, label in zip(listed.files, listed.labels, strict=True):
+        classes[listed.class_names[label]].append(file)
+    return classes
 
 
 def files_by_class(folder: Path, on_progress: OnProgress = silent) -> dict[str, list[Path]]:
@@ -109,29 +81,18 @@ def _load_split(classes: dict[str, list[Path]], image_size: int, on_progress: On
 
 
 def _fingerprint(files: list[Path], image_size: int) -> str:
-    """Return what the decoded array depends on: the files as they lie there, and the size."""
+    """Hash of all that the decoded array depends on: paths, sizes and times of the files, and the image size."""
     digest = hashlib.sha256(f"{RECIPE_VERSION} {image_size}".encode())
     real = cache(os.path.realpath)  # Of folders alone, and by texts: there may be millions of files.
     for path in map(os.fspath, files):
         folder, name = os.path.split(path)
         status = os.stat(path)
-        told = f"{real(folder)}{os.sep}{name}\0{status.st_size}\0{status.st_mtime_ns}\0"
-        digest.update(told.encode("utf-8", NAMES))
+        depends_on = f"{real(folder)}{os.sep}{name}\0{status.st_size}\0{status.st_mtime_ns}\0"
+        digest.update(depends_on.encode("utf-8", NAMES))
     return digest.hexdigest()[:16]
 
 
 def _decode_all(files: list[Path], image_size: int, output: BinaryIO, on_progress: OnProgress) -> None:
-    shape = (len(files), 3, image_size, image_size)
-    np.lib.format.write_array_header_1_0(output, {"descr": "|u1", "fortran_order": False, "shape": shape})
-    broken: list[str] = []
-    with ThreadPoolExecutor() as pool:
-        # In blocks, so that decoded images do not pile up ahead of the disk.
-        for start in range(0, len(files), BLOCK):
-            on_progress("reading images", start, len(files))
-            for pixels in pool.map(lambda file: decode(file, image_size), files[start : start + BLOCK]):
-                if isinstance(pixels, str):
-                    broken.append(pixels)
-                else:
-                    output.write(pixels.tobytes())
+    broken = list(write_decoded(files, image_size, output, on_progress).values())
     if broken:
         raise UsageError(f"{len(broken)} images cannot be read; repair or remove them: {few(broken)}")

@@ -3,15 +3,18 @@
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from robustdml.errors import in_one_line
+from robustdml.progress import OnProgress
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 MAX_NAMED = 10
@@ -20,6 +23,7 @@ MODES = {1: "L", 3: "RGB"}
 _KINDS = ("AVIF", "BMP", "DIB", "GIF", "ICO", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TGA", "TIFF", "WEBP")
 # Images of more pixels are decoded one at a time: of a few bytes that unpack to gigabytes, one is enough.
 _LARGE = 2**24
+_BLOCK = 256
 _one_large = threading.Lock()
 
 
@@ -65,6 +69,24 @@ def decode(file: Path, size: int, channels: int = 3) -> NDArray[np.uint8] | str:
             return to_square(image, size, channels)
     except Exception as error:  # A damaged image makes Pillow raise nearly anything, a struct.error for one.
         return f"{file} ({' '.join(str(error).split()) or type(error).__name__})"
+
+
+def write_decoded(files: Sequence[Path], size: int, output: BinaryIO, on_progress: OnProgress) -> dict[int, str]:
+    """Write images as an .npy array, uint8, (N, 3, size, size); unreadable ones are 0, and returned by row."""
+    header = {"descr": "|u1", "fortran_order": False, "shape": (len(files), 3, size, size)}
+    np.lib.format.write_array_header_1_0(output, header)
+    broken: dict[int, str] = {}
+    with ThreadPoolExecutor() as pool:
+        # In blocks, so that decoded images do not pile up ahead of the disk.
+        for start in range(0, len(files), _BLOCK):
+            on_progress("reading images", start, len(files))
+            block = files[start : start + _BLOCK]
+            for row, pixels in enumerate(pool.map(lambda file: decode(file, size), block), start):
+                if isinstance(pixels, str):
+                    broken[row] = pixels
+                    pixels = np.zeros((3, size, size), np.uint8)
+                output.write(pixels.tobytes())
+    return broken
 
 
 @cache

@@ -32,13 +32,6 @@ class ListedImages:
             raise UsageError(f"{len(self.left_out)} rows are not whole; fill or remove them: {few(self.left_out)}")
         return self
 
-    def by_class(self) -> dict[str, list[Path]]:
-        """Sort the files by class."""
-        classes: dict[str, list[Path]] = {name: [] for name in self.class_names}
-        for file, label in zip(self.files, self.labels, strict=True):
-            classes[self.class_names[label]].append(file)
-        return classes
-
 
 def is_list(path: Path) -> bool:
     """Tell whether a file is a list, by its name."""

@@ -1,11 +1,11 @@
-"""The one place that knows where data comes from."""
+"""Loading data by name or path."""
 
 import os
 from pathlib import Path
 
 from robustdml.data.dataset import RetrievalData
 from robustdml.data.features import load_features
-from robustdml.data.folders import load_folder, load_list
+from robustdml.data.folders import load_images
 from robustdml.data.lists import is_list
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError, did_you_mean, expanded
@@ -34,8 +34,7 @@ def load_data(
     Parameters
     ----------
     source : str
-        A name in `robustdml.data.named.NAMED`, a folder of images, a list
-        of images, or an ``.npz`` file of features.
+        A name in `robustdml.data.named.NAMED`, a folder of images, a list of images, or an ``.npz`` file of features.
     image_size : int
         Side in pixels to which images of a folder or list are brought.
     test_fraction : float
@@ -43,7 +42,7 @@ def load_data(
     split_seed : int
         Seed of that choice of classes.
     on_progress : callable
-        Told of what takes long with many images.
+        Called with the work at hand, the steps done and the number of steps.
 
     Returns
     -------
@@ -68,23 +67,11 @@ def load_data(
     if not source:
         raise UsageError(f"data is empty: expected {expected_data()}")
     path = expanded(source)
-    if path.is_dir():
-        return load_folder(
-            path,
-            image_size=image_size,
-            test_fraction=test_fraction,
-            split_seed=split_seed,
-            on_progress=on_progress,
-        )
     if not path.exists():
         raise UsageError(_missing(source, path))
-    if is_list(path):
-        return load_list(
-            path,
-            image_size=image_size,
-            test_fraction=test_fraction,
-            split_seed=split_seed,
-            on_progress=on_progress,
+    if path.is_dir() or is_list(path):
+        return load_images(
+            path, image_size=image_size, test_fraction=test_fraction, split_seed=split_seed, on_progress=on_progress
         )
     if path.suffix != ".npz":
         raise UsageError(f"data {source!r}: a file of another kind; expected {expected_data()}")

@@ -1,4 +1,4 @@
-"""The filter of a run: who takes part in each step."""
+"""The filters of a run, which keep samples of probably wrong labels out of a step."""
 
 import math
 from typing import NamedTuple
@@ -8,16 +8,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from robustdml.audit.features import principal_rows
+from robustdml.audit.rounds import judge
 from robustdml.config import TrainingConfig
 from robustdml.data import Rows
 from robustdml.errors import UsageError
-from robustdml.filters.options import FILTERS
+from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER
 from robustdml.world import ALONE, World
 from robustdml_ops.robust import PRISM, LabelCorrection, MemoryBank
 
 # What `Filter.judge` calls its choice, and what takes part under another label.
 KEPT, CORRECTED = "kept", "corrected"
 _FILLED_AT_ONCE = 4096
+QUALITY = "label_quality"
+# A label is kept unless it is more likely wrong than right.
+LEAST_QUALITY = 0.5
 QUANTILES = {"min": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "max": 1.0}
 
 
@@ -129,3 +134,62 @@ class Filter(nn.Module):
     def _of_batch(self, embeddings: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         ids = torch.from_numpy(rows)
         return self._labels[ids].to(embeddings.device), ids.to(embeddings.device)
+
+
+class AuditFilter(nn.Module):
+    """The probabilities of `robustdml.audit` by the features before training, used for the whole run."""
+
+    observed = (QUALITY, KEPT)
+    bank = None
+    quality: Tensor
+
+    def __init__(self, num_samples: int) -> None:
+        super().__init__()
+        self.register_buffer("quality", torch.ones(num_samples))
+
+    def shard(self, world: World) -> None:
+        """There is nothing to divide: each process has the whole verdict."""
+
+    def fit(self, quality: Tensor) -> None:
+        """Take over the verdict."""
+        self.quality.copy_(quality)
+
+    def start_epoch(self, epoch: int) -> None:
+        """Nothing changes from epoch to epoch."""
+
+    def judge(self, embeddings: Tensor, rows: Rows, proxies: Tensor | None) -> Judged:
+        """Say who takes part."""
+        quality = self.quality[torch.from_numpy(rows).to(self.quality.device)]
+        keep = quality >= LEAST_QUALITY
+        return Judged(keep, keep, None, {QUALITY: quality, KEPT: keep})
+
+    def remember(self, embeddings: Tensor, rows: Rows, keep: Tensor) -> None:
+        """There is no memory."""
+
+    def record(self) -> dict[str, float]:
+        """Say nothing of the epoch."""
+        return {}
+
+
+@torch.no_grad()
+def label_quality(features: NDArray[np.float32], labels: NDArray[np.int64]) -> Tensor:
+    """Judge every label by `robustdml.audit.rounds.judge`."""
+    classes, numbers = np.unique(labels, return_inverse=True)
+    if len(classes) < 2:
+        return torch.ones(len(labels))
+    return judge(principal_rows(features), torch.from_numpy(numbers.astype(np.int64)), len(classes)).posterior[:, 0]
+
+
+AnyFilter = Filter | AuditFilter
+
+
+def make_filter(
+    config: TrainingConfig, labels: NDArray[np.int64], num_classes: int, embedding_size: int, steps_per_epoch: int
+) -> AnyFilter | None:
+    """Make the filter that the settings ask for."""
+    kind = config.filter_options.kind
+    if kind == NO_FILTER:
+        return None
+    if kind == AUDIT:
+        return AuditFilter(len(labels))
+    return Filter(config, labels, num_classes, embedding_size, steps_per_epoch)

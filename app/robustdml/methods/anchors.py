@@ -1,13 +1,22 @@
 """Proxy-Anchor and its descendants."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
 from robustdml.methods.method import Method
-from robustdml.methods.negatives import NegativeOptions, sampled
 from robustdml.options import Options, OptionSet, option
 from robustdml_ops.losses import AdaptiveProxyAnchorLoss, ProxyAnchorLoss, SmoothProxyAnchorLoss
+
+
+@dataclass(frozen=True)
+class NegativeOptions(Options, name="negative"):
+    """Negatives of a loss over classes."""
+
+    share: float = option(
+        1.0, "share of the classes which a batch lacks that a step meets, drawn anew each step", positive=True
+    )
 
 
 @dataclass(frozen=True)
@@ -37,26 +46,26 @@ class SmoothOptions(Options, name="smooth"):
     learning_rate: float = option(1e-3, "learning rate of phase one", positive=True)
 
 
+def sampled_negatives(options: OptionSet) -> dict[str, Any]:
+    """Arguments of a loss over classes for sampled negatives; none where all are taken."""
+    share = options[NegativeOptions].share
+    return {} if share == 1 else {"negative_share": share}
+
+
 def _proxy_anchor(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
-    anchor = options[AnchorOptions]
-    return ProxyAnchorLoss(num_classes, embedding_size, margin=anchor.margin, alpha=anchor.alpha, **sampled(options))
-
-
-def _smooth_proxy_anchor(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
-    anchor, smooth = options[AnchorOptions], options[SmoothOptions]
-    return SmoothProxyAnchorLoss(
-        num_classes,
-        embedding_size,
-        margin=anchor.margin,
-        alpha=anchor.alpha,
-        beta=smooth.beta,
-        threshold=smooth.threshold,
+    return ProxyAnchorLoss(
+        num_classes, embedding_size, **options[AnchorOptions].as_dict(), **sampled_negatives(options)
     )
 
 
+def _smooth_proxy_anchor(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
+    anchor, smooth = options[AnchorOptions].as_dict(), options[SmoothOptions]
+    return SmoothProxyAnchorLoss(num_classes, embedding_size, **anchor, beta=smooth.beta, threshold=smooth.threshold)
+
+
 def _adaptive_proxy_anchor(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
-    anchor, adaptive = options[AnchorOptions], options[AdaptiveOptions].as_dict() | sampled(options)
-    return AdaptiveProxyAnchorLoss(num_classes, embedding_size, margin=anchor.margin, alpha=anchor.alpha, **adaptive)
+    arguments = options[AnchorOptions].as_dict() | options[AdaptiveOptions].as_dict() | sampled_negatives(options)
+    return AdaptiveProxyAnchorLoss(num_classes, embedding_size, **arguments)
 
 
 def _proxies(loss: nn.Module) -> Tensor:

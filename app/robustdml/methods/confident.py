@@ -1,4 +1,4 @@
-"""Losses that weigh samples or pairs by a confidence found in the loss itself: ProcSim and SuperLoss."""
+"""Losses that weigh samples or pairs themselves: ProcSim, SuperLoss and BSPML."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from robustdml.methods.method import Method
 from robustdml.methods.pairs import SAMPLES_PER_CLASS, ContrastiveOptions, MultiSimilarityOptions
 from robustdml.methods.softmax import ProxyNCAOptions
 from robustdml.options import Options, OptionSet, option
-from robustdml_ops.losses import LanguageGuidanceLoss, MultiSimilarityLoss, ProcSimLoss, SuperContrastiveLoss
+from robustdml_ops.losses import BSPMLLoss, MultiSimilarityLoss, ProcSimLoss, SuperContrastiveLoss
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,9 @@ class ProcSimOptions(Options, name="procsim"):
     """ProcSim; each row of its paper's ablation is a setting."""
 
     lam: float = option(0.03, "how far above the threshold a sample still counts")
-    omega: float = option(0.0, "weight of language guidance by the names of similar characters; Glyphs only")
     dml: str = option("multi-similarity", "the loss that confidences weigh", choices=("multi-similarity", "proxy-nca"))
     threshold: str = option("otsu", "between right and wrong labels", choices=("otsu", "mean", "gmm"))
     detector: str = option("proxy-nca", "whose losses tell them apart", choices=("proxy-nca", "multi-similarity"))
-    confidence_on_regularizer: bool = option(False, "let confidences weigh language guidance, too")
     drop_above: bool = option(
         False, "leave what lies above the threshold out of the pairs of others, too; an extension"
     )
@@ -34,12 +32,25 @@ class SuperLossOptions(Options, name="superloss"):
     lam: float = option(1.0, "how much losses above and below their mean count less and more")
 
 
+@dataclass(frozen=True)
+class SelfPacedOptions(Options, name="bspml"):
+    """BSPML."""
+
+    alpha: float = option(2.0, "scale of positive pairs")
+    beta: float = option(50.0, "scale of negative pairs")
+    base: float = option(1.0, "similarity that pairs are measured from, ρ")
+    epsilon: float = option(0.1, "mining: how far a pair may be from the hardest of the other kind")
+    lam: float = option(2.0, "age of the first update, λ")
+    growth: float = option(1.1, "what each update multiplies the age by")
+    lam_max: float = option(2.0, "largest age, λ∞; the paper tunes it from 1 to 5")
+    mu: float | None = option(None, "weight of the balance among classes (default: λ∞); 0 for none")
+    warmup: int = option(1, "epochs before the first update, with all weights 1")
+
+
 def _procsim(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
     settings = options[ProcSimOptions].as_dict()
     if settings["dml"] == "multi-similarity":
         settings["dml"] = MultiSimilarityLoss(**options[MultiSimilarityOptions].as_dict(), reduction="none")
-    if settings["omega"] > 0:
-        settings["regularizer"] = LanguageGuidanceLoss(reduction="none")
     return ProcSimLoss(num_classes, embedding_size, **settings, softmax_scale=options[ProxyNCAOptions].softmax_scale)
 
 
@@ -55,12 +66,16 @@ def _superloss(options: OptionSet, num_classes: int, embedding_size: int) -> nn.
     return SuperContrastiveLoss(margins.pos_margin, margins.neg_margin, options[SuperLossOptions].lam)
 
 
+def _bspml(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
+    bspml = options[SelfPacedOptions]
+    return BSPMLLoss(bspml.alpha, bspml.beta, bspml.base, bspml.epsilon)
+
+
 METHODS = {
     "procsim": Method(
         "ProcSim",
         _procsim,
         (ProcSimOptions, MultiSimilarityOptions, ProxyNCAOptions),
-        inputs=lambda options: ("labels", "guidance") if options[ProcSimOptions].omega > 0 else ("labels",),
         samples_per_class=SAMPLES_PER_CLASS,
         learning_rate=3e-3,
         observe=_observed_step,
@@ -74,5 +89,13 @@ METHODS = {
         samples_per_class=SAMPLES_PER_CLASS,
         learning_rate=3e-3,
         takes_weights=False,
+    ),
+    "bspml": Method(
+        "BSPML",
+        _bspml,
+        (SelfPacedOptions,),
+        inputs=lambda options: ("labels", "self_paced_weights"),
+        samples_per_class=SAMPLES_PER_CLASS,
+        learning_rate=3e-3,
     ),
 }

@@ -1,11 +1,13 @@
 """Softmax over classes: Proxy-NCA, normalised softmax, SoftTriple; with a margin, CosFace and ArcFace."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
+from robustdml.methods.anchors import NegativeOptions, sampled_negatives
 from robustdml.methods.method import Method
-from robustdml.methods.negatives import NegativeOptions, SoftmaxOptions, sampled_softmax
 from robustdml.options import Options, OptionSet, option
 from robustdml_ops.losses import (
     ArcFaceLoss,
@@ -15,6 +17,13 @@ from robustdml_ops.losses import (
     SoftTripleLoss,
     SubCenterArcFaceLoss,
 )
+
+
+@dataclass(frozen=True)
+class SoftmaxOptions(Options, name="softmax"):
+    """Softmax over a share of the classes."""
+
+    correct_negatives: bool = option(True, "let a class that was drawn count for those that were not")
 
 
 @dataclass(frozen=True)
@@ -65,33 +74,25 @@ class SubCenterOptions(Options, name="subcenter"):
     sub_centers: int = option(3, "centres of each class")
 
 
-def _proxy_nca(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
-    return ProxyNCALoss(num_classes, embedding_size, **options[ProxyNCAOptions].as_dict(), **sampled_softmax(options))
+def _method(
+    title: str,
+    loss: Callable[..., nn.Module],
+    proxies: Callable[[nn.Module], Tensor],
+    *groups: type[Options],
+    learning_rate: float = 1e-3,
+) -> Method:
+    """Describe a loss whose arguments are the settings of these groups and of sampled negatives."""
 
+    def make_loss(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
+        arguments: dict[str, Any] = sampled_negatives(options)
+        if arguments:
+            arguments["negative_correction"] = options[SoftmaxOptions].correct_negatives
+        for group in groups:
+            arguments |= options[group].as_dict()
+        return loss(num_classes, embedding_size, **arguments)
 
-def _normalized_softmax(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
-    return NormalizedSoftmaxLoss(
-        num_classes, embedding_size, **options[NormalizedSoftmaxOptions].as_dict(), **sampled_softmax(options)
-    )
-
-
-def _soft_triple(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
-    return SoftTripleLoss(
-        num_classes, embedding_size, **options[SoftTripleOptions].as_dict(), **sampled_softmax(options)
-    )
-
-
-def _cosface(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
-    return CosFaceLoss(num_classes, embedding_size, **options[CosFaceOptions].as_dict(), **sampled_softmax(options))
-
-
-def _arcface(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
-    return ArcFaceLoss(num_classes, embedding_size, **options[ArcFaceOptions].as_dict(), **sampled_softmax(options))
-
-
-def _subcenter_arcface(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
-    given = options[ArcFaceOptions].as_dict() | options[SubCenterOptions].as_dict()
-    return SubCenterArcFaceLoss(num_classes, embedding_size, **given, **sampled_softmax(options))
+    groups_of_all = (*groups, NegativeOptions, SoftmaxOptions)
+    return Method(title, make_loss, groups_of_all, proxies=proxies, learning_rate=learning_rate)
 
 
 def _rows(loss: nn.Module) -> Tensor:
@@ -116,19 +117,13 @@ def _sub_centers(loss: nn.Module) -> Tensor:
     return loss.W.t().reshape(loss.num_classes, loss.sub_centers, loss.embedding_size)
 
 
-_NEGATIVES = (NegativeOptions, SoftmaxOptions)
-
 METHODS = {
-    "proxy-nca": Method("Proxy-NCA", _proxy_nca, (ProxyNCAOptions, *_NEGATIVES), proxies=_rows),
-    "normalized-softmax": Method(
-        "Normalised softmax", _normalized_softmax, (NormalizedSoftmaxOptions, *_NEGATIVES), proxies=_columns
-    ),
-    "soft-triple": Method(
-        "SoftTriple", _soft_triple, (SoftTripleOptions, *_NEGATIVES), learning_rate=3e-3, proxies=_centers
-    ),
-    "cosface": Method("CosFace", _cosface, (CosFaceOptions, *_NEGATIVES), proxies=_columns),
-    "arcface": Method("ArcFace", _arcface, (ArcFaceOptions, *_NEGATIVES), proxies=_columns),
-    "subcenter-arcface": Method(
-        "Sub-center ArcFace", _subcenter_arcface, (ArcFaceOptions, SubCenterOptions, *_NEGATIVES), proxies=_sub_centers
+    "proxy-nca": _method("Proxy-NCA", ProxyNCALoss, _rows, ProxyNCAOptions),
+    "normalized-softmax": _method("Normalised softmax", NormalizedSoftmaxLoss, _columns, NormalizedSoftmaxOptions),
+    "soft-triple": _method("SoftTriple", SoftTripleLoss, _centers, SoftTripleOptions, learning_rate=3e-3),
+    "cosface": _method("CosFace", CosFaceLoss, _columns, CosFaceOptions),
+    "arcface": _method("ArcFace", ArcFaceLoss, _columns, ArcFaceOptions),
+    "subcenter-arcface": _method(
+        "Sub-center ArcFace", SubCenterArcFaceLoss, _sub_centers, ArcFaceOptions, SubCenterOptions
     ),
 }

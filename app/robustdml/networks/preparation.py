@@ -12,9 +12,8 @@ from torch import nn
 from robustdml.config import UNTRAINED, TrainingConfig
 from robustdml.data import RetrievalData, Split
 from robustdml.errors import UsageError
-from robustdml.networks.backbones.choice import FEATURES, is_own_code
+from robustdml.networks.backbones.choice import FEATURES, Origin, is_own_code, load_origin, needs_trained_backbone
 from robustdml.networks.models import apply_in_batches, count_features
-from robustdml.networks.origin import Origin, load_origin, needs_trained_backbone
 from robustdml.networks.stored_features import store_split
 from robustdml.progress import OnProgress, silent
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from robustdml.cache import cache_folder, make_once, read_array, write_whole
 from robustdml.data import RetrievalData, Split
+from robustdml.networks.backbones.choice import Origin
 from robustdml.networks.models import outputs_in_batches
-from robustdml.networks.origin import Origin
 from robustdml.progress import OnProgress, silent
 
 RECIPE_VERSION = 1

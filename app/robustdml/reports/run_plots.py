@@ -44,12 +44,6 @@ def curves(
     return draw_axes(draw, 3.8)
 
 
-def filter_accuracy(histories: Mapping[str, History], noise_rate: float) -> str:
-    """Draw the share of right labels among what filters keep, over the epochs (PRISM, Fig. 2)."""
-    lines = {title: (history, "filter_precision") for title, history in histories.items()}
-    return curves(lines, "right labels among the kept", level=("without a filter", 1 - noise_rate))
-
-
 def score_histogram(
     values: NDArray[np.floating], changed: NDArray[np.bool_], label: str, cut: tuple[str, float] | None = None
 ) -> str:
@@ -91,20 +85,3 @@ def kappa_boxes(history: History) -> str:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
     return draw_axes(draw, 3.6)
-
-
-def sigma_curve(history: History) -> str:
-    """Draw the mean confidence σ of right and of wrong labels over the epochs."""
-    return curves(_right_and_wrong(history, "sigma"), "mean confidence σ", percent=False)
-
-
-def weight_curve(history: History) -> str:
-    """Draw MAW and SDAW (BSPML, Eq. 14), and the mean weights of right and of wrong labels, over the epochs."""
-    lines = {"mean over the classes (MAW)": (history, "maw"), "deviation among the classes (SDAW)": (history, "sdaw")}
-    return curves({**lines, **_right_and_wrong(history, "weight")}, "average weight", percent=False)
-
-
-def _right_and_wrong(history: History, name: str) -> dict[str, tuple[History, str]]:
-    if not any(f"{name}_wrong" in record for record in history):
-        return {"labels as they are": (history, f"{name}_right")}
-    return {title: (history, f"{name}_{title.partition(' ')[0]}") for title in OF_LABELS}

@@ -9,8 +9,8 @@ import torch
 from robustdml.filters.options import NO_FILTER
 from robustdml.methods import METHODS
 from robustdml.methods.confident import ProcSimOptions
-from robustdml.reports import run_plots
 from robustdml.reports.html import figure, page, table
+from robustdml.reports.run_plots import History, curves, kappa_boxes, score_histogram
 from robustdml.run.audited_labels import describe
 from robustdml.train import TrainingResult
 from robustdml.untouched import untouched_title
@@ -36,12 +36,10 @@ EXPLAINED = (
 def render_run(result: TrainingResult) -> str:
     """Write the report of a run."""
     config, history = result.config, result.history
-    title = METHODS[config.method].title
-    used = result.summary["filter"]
-    if used != NO_FILTER:
-        title += f" with {used}"
+    title, used = METHODS[config.method].title, result.summary["filter"]
+    title += f" with {used}" if used != NO_FILTER else ""
     untouched = untouched_title(config.backbone)
-    recall = run_plots.curves(
+    recall = curves(
         {title: (history, "precision_at_1")},
         "Recall@1, test classes",
         level=(untouched.lower(), result.summary["untouched"]["precision_at_1"]),
@@ -91,52 +89,52 @@ def _data_line(result: TrainingResult) -> str:
 
 
 def _choice(result: TrainingResult) -> str:
+    used = result.summary["filter"]
     if not result.changed.any():
         return figure(
-            run_plots.curves({result.summary["filter"]: (result.history, "filter_kept")}, "kept by the filter"),
+            curves({used: (result.history, "filter_kept")}, "kept by the filter"),
             "Share of the kept samples against the epoch.",
             "Share of the training samples that the filter kept, by epoch. Which labels are wrong is not known here.",
         )
-    return figure(
-        run_plots.filter_accuracy({result.summary["filter"]: result.history}, float(result.changed.mean())),
+    without = ("without a filter", 1 - float(result.changed.mean()))
+    return figure(  # PRISM, Fig. 2
+        curves({used: (result.history, "filter_precision")}, "right labels among the kept", level=without),
         "Share of right labels among the kept against the epoch.",
         "Share of right labels among the samples that the filter kept, by epoch.",
     )
 
 
-def _histograms(result: TrainingResult, what: str) -> str:
-    """What is to be seen."""
-    return f"{'Two histograms' if result.changed.any() else 'Histogram'} of {what}, {_of_labels(result)}."
+def _scores(
+    result: TrainingResult, name: str, label: str, what: str, caption: str, cut: tuple[str, float] | None = None
+) -> str:
+    """Show a histogram of one of the scores; `what` is in its alternative text."""
+    alternative = f"{'Two histograms' if result.changed.any() else 'Histogram'} of {what}, {_of_labels(result)}."
+    return figure(score_histogram(result.scores[name], result.changed, label, cut), alternative, caption)
 
 
 def _of_labels(result: TrainingResult) -> str:
-    """Whether a figure can tell right and wrong ones apart."""
     return "of right and of wrong labels" if result.changed.any() else "of all labels"
 
 
 def _p_clean(result: TrainingResult) -> str:
-    return figure(
-        run_plots.score_histogram(result.scores["log_p_clean"], result.changed, "log P_clean"),
-        _histograms(result, "log P_clean"),
+    caption = (
         "What the filter held of each label in the last epoch: the more to the right, the more probably right. The "
-        "filter was never told which labels are wrong.",
+        "filter was never told which labels are wrong."
     )
+    return _scores(result, "log_p_clean", "log P_clean", "log P_clean", caption)
 
 
 def _quality(result: TrainingResult) -> str:
-    return figure(
-        run_plots.score_histogram(
-            result.scores["label_quality"], result.changed, "probability that the label is right"
-        ),
-        _histograms(result, "probabilities"),
+    caption = (
         "Probability that each label is right, by the features before training. Labels from one half on were trained "
-        "on. Nothing was told of which are wrong.",
+        "on. Nothing was told of which are wrong."
     )
+    return _scores(result, "label_quality", "probability that the label is right", "probabilities", caption)
 
 
 def _kappa(result: TrainingResult) -> str:
     return figure(
-        run_plots.kappa_boxes(result.history),
+        kappa_boxes(result.history),
         "Box plots of the concentration κ of the classes against the epoch.",
         "Concentration of the classes' von Mises–Fisher distributions: boxes hold the middle half, whiskers reach the "
         "extremes.",
@@ -146,42 +144,46 @@ def _kappa(result: TrainingResult) -> str:
 def _detector(result: TrainingResult) -> str:
     losses = result.scores["detector_loss"]
     cut = otsu_threshold(torch.from_numpy(losses[~np.isnan(losses)]))
-    detector = result.config.options[ProcSimOptions].detector
     threshold = ("Otsu's threshold", float(cut.threshold)) if bool(cut.found) else None
-    return figure(
-        run_plots.score_histogram(losses, result.changed, f"loss of the detector, {detector}", threshold),
-        _histograms(result, "losses, with a threshold"),
+    label = f"loss of the detector, {result.config.options[ProcSimOptions].detector}"
+    caption = (
         "Loss of each training sample by which ProcSim tells wrong labels, in the last epoch. In training the "
-        "threshold is found anew in each batch; shown is that of the whole epoch.",
+        "threshold is found anew in each batch; shown is that of the whole epoch."
     )
+    return _scores(result, "detector_loss", label, "losses, with a threshold", caption, threshold)
+
+
+def _right_and_wrong(history: History, name: str) -> dict[str, tuple[History, str]]:
+    if not any(f"{name}_wrong" in record for record in history):
+        return {"labels as they are": (history, f"{name}_right")}
+    return {f"{which} labels": (history, f"{name}_{which}") for which in ("right", "wrong")}
 
 
 def _sigma(result: TrainingResult) -> str:
     return figure(
-        run_plots.sigma_curve(result.history),
+        curves(_right_and_wrong(result.history, "sigma"), "mean confidence σ", percent=False),
         f"Mean confidence {_of_labels(result)} against the epoch.",
         f"Mean confidence σ that samples {_of_labels(result)} were given.",
     )
 
 
 def _weights(result: TrainingResult) -> str:
-    return figure(
-        run_plots.weight_curve(result.history),
+    history = result.history
+    lines = {
+        "mean over the classes (MAW)": (history, "maw"),
+        "deviation among the classes (SDAW)": (history, "sdaw"),
+        **_right_and_wrong(history, "weight"),
+    }
+    return figure(  # BSPML, Eq. 14
+        curves(lines, "average weight", percent=False),
         "Average weights against the epoch.",
         f"Mean and standard deviation of the classes' average weights, and the mean weights {_of_labels(result)}.",
-    ) + figure(
-        run_plots.score_histogram(result.scores["weight"], result.changed, "weight"),
-        _histograms(result, "weights"),
-        "Weight of each training sample in the last epoch.",
-    )
+    ) + _scores(result, "weight", "weight", "weights", "Weight of each training sample in the last epoch.")
 
 
 def _confidence(result: TrainingResult) -> str:
-    return figure(
-        run_plots.score_histogram(result.scores["confidence"], result.changed, "confidence of the label given"),
-        _histograms(result, "confidences"),
-        "Confidence of each given label by the confidence head.",
-    )
+    caption = "Confidence of each given label by the confidence head."
+    return _scores(result, "confidence", "confidence of the label given", "confidences", caption)
 
 
 # By the quantity that they need, in the scores or in the history.

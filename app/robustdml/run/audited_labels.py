@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from robustdml.audit_report.clean import clean_labels
 from robustdml.audit_report.findings import Finding, read_findings
-from robustdml.audit_report.uses import CORRECT, WEIGHT
-from robustdml.config import TrainingConfig
+from robustdml.config import CORRECT, WEIGHT, TrainingConfig
 from robustdml.data import Rows, Split
 from robustdml.data.images import few
 from robustdml.errors import UsageError, expanded

@@ -16,20 +16,18 @@ from robustdml.data import Rows
 from robustdml.data.samplers import ClassBalancedSampler, RandomSampler
 from robustdml.errors import UsageError
 from robustdml.evaluation import precisions_by_class, retrieval_metrics
-from robustdml.filters.audited import AuditFilter, label_quality
-from robustdml.filters.filter import CORRECTED, Filter, Judged
-from robustdml.filters.make import AnyFilter, make_filter
+from robustdml.filters.filter import CORRECTED, AnyFilter, AuditFilter, Filter, Judged, label_quality, make_filter
 from robustdml.filters.options import FILTERS, FilterOptions
 from robustdml.loss_inputs import LossInput, Training, make_loss_inputs
 from robustdml.methods import METHODS, Method
 from robustdml.networks.models import Embedder, apply_in_batches, as_tensor
 from robustdml.networks.preparation import Prepared
 from robustdml.networks.principal_start import NARROWEST, PrincipalAxes
-from robustdml.progress import OnProgress
-from robustdml.recorder import Recorder
+from robustdml.progress import OnProgress, Recorder
 from robustdml.run.audited_labels import use_audit
 from robustdml.run.sample_log import SampleLog
 from robustdml.world import ALONE, World, load_optimizer, whole
+from robustdml_ops.ops import NotFiniteError
 
 
 class Run:
@@ -61,7 +59,7 @@ class Run:
             axes.fill(self.embedder.head)
         self.embedder.to(device)
         self.start = deepcopy(self.embedder.head)
-        self.share = 1.0 if config.averaging is None else config.averaging
+        self.averaging = 1.0 if config.averaging is None else config.averaging
         self.label_quality: Tensor | None = None
         try:
             loss = self.method.make_loss(config.options, split.num_classes, self.embedding_size).to(device)
@@ -86,9 +84,9 @@ class Run:
                 f"method {config.method} takes {', '.join(alone)}, which is made on one process: train without torchrun"
             )
 
-    def choose(self, options: FilterOptions, learning_rate: float, share: float) -> None:
-        """Train with what a trial has found best, rather than with what the settings ask for."""
-        self.share = share
+    def choose(self, options: FilterOptions, learning_rate: float, averaging: float) -> None:
+        """Train with what a trial has found best; `averaging` is the weight of the trained layer in its average."""
+        self.averaging = averaging
         self.optimizer.param_groups[0]["lr"] = learning_rate
         if options != self.filter_options:
             self._use_filter(options)
@@ -112,9 +110,7 @@ class Run:
             self.filter.to(device)
             self.filter.shard(self.world)
             bank = self.filter.bank
-        beside = self.embedding_size, device, bank, self.world
-        training = Training(config, self.prepared, *beside)
-        self.inputs = make_loss_inputs(training)
+        self.inputs = make_loss_inputs(Training(config, self.prepared, self.embedding_size, device, bank, self.world))
         observers: list[Method | LossInput | AnyFilter] = [self.method, *self._observers()]
         self.log = SampleLog((name for source in observers for name in source.observed), self.changed).to(device)
 
@@ -166,9 +162,7 @@ class Run:
         for step, rows in enumerate(self.sampler.batches(self.epoch), start=1):
             try:
                 value = self._step(self.world.part(rows))
-            except ValueError as error:
-                if "has NaN or inf" not in str(error):
-                    raise
+            except NotFiniteError as error:
                 raise UsageError(f"epoch {self.epoch + 1}, step {step}: {error}") from error
             if value is not None:
                 total, taken = total + value, taken + 1
@@ -189,29 +183,29 @@ class Run:
 
     def evaluate(self) -> dict[str, float]:
         """Metrics of the test split, by the embeddings as they would be used."""
-        test = self.prepared.data.test
-        return retrieval_metrics(apply_in_batches(self.averaged(), test.inputs, self.device), test.labels, self.device)
+        return retrieval_metrics(*self._embedded_test_split(), self.device)
 
     def precisions_by_class(self) -> NDArray[np.float64]:
         """MAP@R of each class of the test split, by the embeddings as they would be used, (K,)."""
+        return precisions_by_class(*self._embedded_test_split(), self.device)
+
+    def _embedded_test_split(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         test = self.prepared.data.test
-        return precisions_by_class(
-            apply_in_batches(self.averaged(), test.inputs, self.device), test.labels, self.device
-        )
+        return apply_in_batches(self.averaged(), test.inputs, self.device), test.labels
 
     def averaged(self) -> Embedder:
-        """Give the network that is to be used: with `share` of the trained layer, and of its start the rest."""
-        if self.share == 1:
+        """Give the network to use, whose embedding layer is start + averaging · (trained − start)."""
+        if self.averaging == 1:
             return self.embedder
         # A copy, since a new one would draw random numbers; what lies below the layer is frozen, and so the identity.
         used = deepcopy(self.embedder)
         with torch.no_grad():
             for parameter, start in zip(used.head.parameters(), self.start.parameters(), strict=True):
-                parameter.lerp_(start, 1 - self.share)
+                parameter.lerp_(start, 1 - self.averaging)
         return used
 
     def scores(self) -> dict[str, NDArray[np.float32]]:
-        """What the run holds of the label of each training sample, (N,) by name, as of the last epoch."""
+        """Scores of each training label in the last epoch, (N,) by name."""
         scores = self.log.scores()
         for loss_input in self.inputs.values():
             scores |= loss_input.scores()
@@ -272,18 +266,16 @@ class Run:
         return torch.from_numpy(apply_in_batches(self.embedder, self.prepared.data.train.inputs, self.device))
 
     def _corrections(self) -> dict[str, float]:
-        """Share of the samples that took part under another label, and how many of these labels were right."""
+        """Fraction of the samples trained under another label, and of these labels the fraction that is right."""
         if not isinstance(self.filter, Filter) or self.filter.correction is None:
             return {}
         corrected = self.log.scores()[CORRECTED] == 1
-        share = {"corrected_share": float(corrected.mean())}
-        if not corrected.any() or not self.changed.any():
-            return share
-        proposals = self.filter.correction.proposals.cpu().numpy()[corrected]
-        return {
-            **share,
-            "corrected_right": float((proposals == self.prepared.data.train.reference_labels[corrected]).mean()),
-        }
+        record = {"corrected_share": float(corrected.mean())}
+        if corrected.any() and self.changed.any():
+            proposals = self.filter.correction.proposals.cpu().numpy()[corrected]
+            right = proposals == self.prepared.data.train.reference_labels[corrected]
+            record["corrected_right"] = float(right.mean())
+        return record
 
     def _margins(self) -> dict[str, float]:
         margins = getattr(self.loss, "margins", None)
@@ -299,7 +291,7 @@ class Run:
             "optimizer": whole(self.optimizer.state_dict()),
             "history": self.history,
             "phase_one_seconds": self.phase_one_seconds,
-            "share": self.share,
+            "share": self.averaging,
             "filter_options": self.filter_options.as_dict(),
             "learning_rate": self.learning_rate,
             "rng": torch.get_rng_state(),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robustdml.errors import UsageError
-from robustdml.recorder import Recorder
+from robustdml.progress import Recorder
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

@@ -1,10 +1,7 @@
-"""Trial runs that leave a quarter of the classes out, to see on these how best to train.
+"""Trial runs on three quarters of the classes choose filter, learning rate and averaging by MAP@R of the others.
 
-Nothing says beforehand whether a filter helps: where all labels are right it takes hard samples away, where most are
-wrong nothing works without one, and where classes are small one that goes by embeddings in training goes astray. So
-each is tried, and that is taken which retrieves the held-out classes best, by MAP@R: Recall@1 of a few classes is near
-1 before training already, and the rest is chance. Labels may be wrong there as everywhere: wrong ones lower the figures
-of all alike.
+The averaging is the weight of the trained embedding layer in its average with its start, as in Wortsman et al., "Robust
+fine-tuning of zero-shot models", CVPR 2022. Held-out labels may be wrong: that lowers the figures of all trials alike.
 """
 
 import time
@@ -21,18 +18,22 @@ from robustdml.data import RetrievalData, take_classes
 from robustdml.filters.options import AUDIT, FILTERS, FilterOptions
 from robustdml.networks.preparation import Prepared
 from robustdml.progress import OnProgress
-from robustdml.run.averaging import TRIED, furthest_share, is_gain
 from robustdml.run.run import Run
 
 HELD_OUT = 0.25
 FEWEST_CLASSES = 4
-# A trial has so many classes at most, and of more than the first number no more than have so many samples: small
-# classes tell little each, and large ones take time.
+# A trial has at most MOST_CLASSES, and beyond ENOUGH_CLASSES no more than have MOST_SAMPLES together.
 MOST_CLASSES = 1000
 ENOUGH_CLASSES = 200
 MOST_SAMPLES = 6000
-# Of the learning rate: where wrong labels are learnt by heart, a short way is better than a part of a long one.
+# Factor of the lower learning rate that is tried: a network that moves less memorises fewer wrong labels.
 SLOW = 0.1
+# Averagings that are tried, as fractions of `largest_averaging`; the start, 0, is compared with the best.
+TRIED = (0.25, 0.5, 0.75, 1.0)
+# Held-out classes from which on a gain is tested.
+FEWEST_TESTED = 8
+# A layer that was trained on C classes has an averaging of at most C / (C + PRIOR_CLASSES).
+PRIOR_CLASSES = 5.0
 
 
 def prepare_run(run: Run, report: OnProgress) -> None:
@@ -46,37 +47,37 @@ def prepare_run(run: Run, report: OnProgress) -> None:
 
 
 def choose(run: Run, report: OnProgress) -> None:
-    """Train on three quarters of the classes in several ways, and go on as retrieves the others best."""
+    """Run the trials, and set the run to the best of them."""
     present, sizes = np.unique(run.labels, return_counts=True)
-    furthest = furthest_share(len(present))
+    largest = largest_averaging(len(present))
     order = np.random.default_rng(run.config.seed).permutation(len(present))
     order = order[: num_tried(sizes[order])]
     num_held = max(2, round(HELD_OUT * len(order)))
     held, kept = order[:num_held], order[num_held:]
     if len(present) < FEWEST_CLASSES or sizes[held].max() < 2:
-        run.share = furthest
+        run.averaging = largest
         return
     ways = ways_to_train(run.config)
     start: NDArray[np.float64] | None = None
-    best, most, share = ways[0], -np.inf, 0.0
+    best, most, averaging = ways[0], -np.inf, 0.0
     for number, config in enumerate(ways, start=1):
         trial = _start(run, config, present[np.sort(kept)], present[np.sort(held)])
         if start is None:
-            trial.share = 0.0
+            trial.averaging = 0.0
             start = trial.precisions_by_class()
         _train(trial, f"trial {number} of {len(ways)}", report)
-        # The furthest first: of equal points the first is taken.
+        # The largest first: of equal points the first is taken.
         for tried in reversed(TRIED):
-            trial.share = tried * furthest
+            trial.averaging = tried * largest
             scores = trial.precisions_by_class()
             if scores.mean() > most:
                 best, most = config, scores.mean()
-                share = trial.share if is_gain(scores - start) else 0.0
-    # Processes that train together go the way of the first, should a last bit have differed.
-    chosen = torch.tensor([ways.index(best), share], dtype=torch.float64, device=run.device)
-    number, share = run.world.merged(chosen if run.world.leads else torch.full_like(chosen, torch.nan)).tolist()
+                averaging = trial.averaging if is_gain(scores - start) else 0.0
+    # All processes take the choice of the first: last bits may differ.
+    chosen = torch.tensor([ways.index(best), averaging], dtype=torch.float64, device=run.device)
+    number, averaging = run.world.merged(chosen if run.world.leads else torch.full_like(chosen, torch.nan)).tolist()
     best = ways[int(number)]
-    run.choose(best.filter_options, best.network_learning_rate, share)
+    run.choose(best.filter_options, best.network_learning_rate, averaging)
 
 
 def num_tried(sizes: NDArray[np.int64]) -> int:
@@ -86,7 +87,7 @@ def num_tried(sizes: NDArray[np.int64]) -> int:
 
 
 def ways_to_train(config: TrainingConfig) -> list[TrainingConfig]:
-    """List what is tried; of ways that do equally well the first is taken."""
+    """List the configurations to try; of equally good ones the first is taken."""
     asked = config.filter_options
     if not asked.on_trial or asked.kind not in FILTERS:
         return [config]
@@ -98,7 +99,7 @@ def ways_to_train(config: TrainingConfig) -> list[TrainingConfig]:
 
 
 def _start(run: Run, config: TrainingConfig, kept: NDArray[np.int64], held: NDArray[np.int64]) -> Run:
-    """Begin a run on some of the classes, by the labels as they were given, with others as its test split."""
+    """Begin a run that trains on some of the classes and tests on others, by the labels given."""
     split = run.prepared.data.train
     data = RetrievalData(run.prepared.data.name, take_classes(split, kept), take_classes(split, held))
     features = data.train.inputs.astype(np.float32, copy=False)
@@ -118,9 +119,23 @@ def _train(trial: Run, title: str, report: OnProgress) -> None:
             trial.train_epoch(lambda what, done, total: report(f"{title}, {what}", done, total), (), evaluate=False)
 
 
+def largest_averaging(num_classes: int) -> float:
+    """Largest averaging, by the number of training classes."""
+    return num_classes / (num_classes + PRIOR_CLASSES)
+
+
+def is_gain(differences: NDArray[np.float64]) -> bool:
+    """Tell whether the mean gain over the start is more than chance: at least two standard errors."""
+    if differences.mean() < 0:
+        return False
+    if len(differences) < FEWEST_TESTED or not differences.any():
+        return True
+    return bool(differences.mean() >= 2 * differences.std(ddof=1) / len(differences) ** 0.5)
+
+
 @contextmanager
 def _seeded(run: Run) -> Iterator[None]:
-    """Random numbers of the run's seed; those of the run itself go on afterwards as if nothing had been."""
+    """Use random numbers of the run's seed, and restore the generators afterwards."""
     with torch.random.fork_rng(devices=[run.device] if run.device.type == "cuda" else []):
         torch.manual_seed(run.config.seed)
         yield

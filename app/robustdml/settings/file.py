@@ -10,7 +10,7 @@ import yaml
 from robustdml.cache import write_text
 from robustdml.errors import UsageError, did_you_mean
 from robustdml.options import Setting
-from robustdml.recorder import Recorder
+from robustdml.progress import Recorder
 from robustdml.settings.given import Given, all_settings
 from robustdml_ops import __version__
 

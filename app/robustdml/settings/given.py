@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from robustdml.audit_report.uses import CORRECT
-from robustdml.config import TrainingConfig
+from robustdml.config import CORRECT, TrainingConfig
 from robustdml.data.settings import DataSettings, PlaceSettings
 from robustdml.errors import UnknownNameError, UsageError
 from robustdml.filters.options import FILTERS, KINDS, NO_FILTER, FilterOptions

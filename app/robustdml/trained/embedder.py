@@ -13,8 +13,7 @@ from robustdml.data.images import decode, to_square
 from robustdml.errors import UsageError
 from robustdml.networks.backbones.choice import is_own_code, make_backbone
 from robustdml.networks.models import Embedder
-from robustdml.trained.model_card import ModelCard
-from robustdml.trained.model_file import read_model, save_model
+from robustdml.trained.model_file import ModelCard, read_model, save_model
 
 BATCH_SIZE = 64
 

@@ -13,7 +13,7 @@ from robustdml.data.images import decode, few
 from robustdml.errors import UsageError
 from robustdml.progress import OnProgress, silent
 from robustdml.trained.embedder import BATCH_SIZE, TrainedEmbedder
-from robustdml.trained.model_card import ModelCard
+from robustdml.trained.model_file import ModelCard
 from robustdml.trained.samples import Samples
 
 

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robustdml.cache import write_text, write_whole
-from robustdml.errors import UsageError
-from robustdml.quiet import quiet
+from robustdml.errors import UsageError, quiet
 from robustdml.trained.embedder import TrainedEmbedder
-from robustdml.trained.model_card import ModelCard
+from robustdml.trained.model_file import ModelCard
 
 # The most that a number of an embedding of length 1 may differ; float32 in another order differs by some 1e-6.
 TOLERANCE = 1e-4

@@ -13,7 +13,7 @@ from robustdml.data.images import SUFFIXES, image_files
 from robustdml.data.lists import is_list, read_list
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError, expanded
-from robustdml.trained.model_card import ModelCard
+from robustdml.trained.model_file import ModelCard
 
 
 @dataclass(frozen=True)

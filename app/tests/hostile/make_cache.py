@@ -8,8 +8,8 @@ import torch
 from robustdml.cache import cache_folder, make_once, read_array, write_whole
 from robustdml.data import load_data
 from robustdml.errors import disk_error
+from robustdml.networks.backbones.choice import Origin
 from robustdml.networks.models import SmallCNN
-from robustdml.networks.origin import Origin
 from robustdml.networks.stored_features import store_features
 
 

@@ -1,14 +1,21 @@
-"""Which backbone a name means, and how it is made."""
+"""Which backbone a name means, how it is made, and which one goes with settings and data."""
 
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import nn
 
-from robustdml.config import UNTRAINED
-from robustdml.errors import UsageError
+from robustdml.config import UNTRAINED, TrainingConfig
+from robustdml.data import RetrievalData
+from robustdml.data.named import NAMED
+from robustdml.errors import UsageError, expanded
 from robustdml.networks.backbones import efficientnet
 from robustdml.networks.backbones.efficientnet import load_efficientnet, make_efficientnet
-from robustdml.networks.backbones.own import import_backbone
 from robustdml.networks.backbones.timm_models import PREFIX, load_timm, make_timm, timm_image_size
 from robustdml.networks.models import SmallCNN
 from robustdml.networks.pretraining import load_pretrained_cnn, pretrained
@@ -77,3 +84,85 @@ def _check_channels(name: str, channels: int) -> None:
             f"backbone {name} takes images of {takes} channels, and these have {channels}; name another: "
             f"package.module:factory of your own, or {UNTRAINED}, with finetune"
         )
+
+
+def import_backbone(path: str) -> nn.Module:
+    """Make a backbone of the user's own: ``package.module:factory``, called without arguments."""
+    module_name, _, factory_name = path.partition(":")
+    if not module_name or not factory_name:
+        raise UsageError(f"backbone {path!r}: expected package.module:factory")
+    sys.path.insert(0, "")
+    try:
+        factory: Callable[[], object] = getattr(importlib.import_module(module_name), factory_name)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"backbone {path!r}: {error}") from error
+    finally:
+        sys.path.remove("")
+    backbone = _call(factory, path)
+    if isinstance(backbone, type) and issubclass(backbone, nn.Module):
+        raise UsageError(f"backbone {path!r}: the factory returned the class {backbone.__name__}, not a module of it")
+    if not isinstance(backbone, nn.Module):
+        raise UsageError(f"backbone {path!r}: the factory returned {type(backbone).__name__}, not a torch.nn.Module")
+    return backbone
+
+
+def _call(factory: Callable[[], object], path: str) -> object:
+    if isinstance(factory, nn.Module) or not callable(factory):
+        raise UsageError(
+            f"backbone {path!r}: it is a {type(factory).__name__}, and should be a function without arguments that "
+            "returns a torch.nn.Module"
+        )
+    try:
+        inspect.signature(factory).bind()
+    except TypeError as error:
+        raise UsageError(
+            f"backbone {path!r}: the factory is called without arguments, and has some that need a value ({error}); "
+            "give them defaults, or name a function that calls it with them"
+        ) from error
+    except ValueError:
+        pass  # Some functions written in C do not tell their arguments.
+    return factory()
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the features come from that the embedding layer takes."""
+
+    name: str  # Of the backbone, as `robustdml.networks.backbones.choice` knows it
+    # From the data as they were given to features; `torch.nn.Identity` where they were features already.
+    backbone: nn.Module
+    input_shape: tuple[int, ...]  # Of one sample as it was given: (channels, S, S) or (F,)
+
+
+def load_origin(
+    config: TrainingConfig, data: RetrievalData, device: torch.device, on_progress: OnProgress = silent
+) -> Origin:
+    """Make the backbone that goes with settings and data."""
+    if not data.train.is_images:
+        if config.finetune or config.backbone or config.backbone_weights:
+            raise UsageError(f"{data.name} holds features: there is no backbone to choose or to train")
+        return Origin(FEATURES, nn.Identity(), data.train.inputs.shape[1:])
+    name = _backbone_name(config, data)
+    if name == UNTRAINED and not config.finetune:
+        raise needs_trained_backbone(data)
+    channels, _, image_size = data.train.inputs.shape[1:]
+    weights = expanded(config.backbone_weights) if config.backbone_weights else None
+    backbone = load_backbone(
+        name, channels, image_size, weights=weights, augment=config.augment, on_progress=on_progress
+    ).to(device)
+    return Origin(name, backbone, data.train.inputs.shape[1:])
+
+
+def needs_trained_backbone(data: RetrievalData) -> UsageError:
+    """Say that a backbone which is untrained makes no features of use."""
+    return UsageError(
+        f"{data.name}: the built-in backbone is not trained for these images, and features of an untrained one are of "
+        f"no use; give a trained one (backbone {efficientnet.NAME}, timm:NAME or package.module:factory), or finetune "
+        "with a method and a noise that need no frozen features"
+    )
+
+
+def _backbone_name(config: TrainingConfig, data: RetrievalData) -> str:
+    if config.backbone:
+        return config.backbone
+    return NAMED[data.name].backbone if data.name in NAMED else efficientnet.NAME

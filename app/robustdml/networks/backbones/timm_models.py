@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from robustdml.errors import UsageError
+from robustdml.errors import UsageError, quiet
 from robustdml.networks.backbones.photographs import PhotoBackbone
-from robustdml.quiet import quiet
 
 PREFIX = "timm:"
 HUB_FILES = ("model.safetensors", "pytorch_model.bin")

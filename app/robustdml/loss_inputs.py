@@ -1,0 +1,241 @@
+"""Arguments of the losses beside the embeddings, batch by batch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from robustdml.config import TrainingConfig
+from robustdml.data import Rows
+from robustdml.errors import UsageError
+from robustdml.methods import METHODS
+from robustdml.methods.anchors import SmoothOptions
+from robustdml.methods.confident import SelfPacedOptions
+from robustdml.methods.pairs import MemoryContrastiveOptions
+from robustdml.networks.models import as_tensor
+from robustdml.networks.preparation import Prepared
+from robustdml.progress import OnProgress
+from robustdml.world import ALONE, World
+from robustdml_ops.robust import BalancedSelfPaced, ConfidenceHead, MemoryBank
+
+BLOCK = 256
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a run trains with, as the inputs of its loss see it."""
+
+    config: TrainingConfig  # Settings
+    prepared: Prepared  # Data and the untouched backbone's features
+    embedding_size: int  # D
+    device: torch.device  # Where it trains
+    bank: MemoryBank | None  # The memory of the filter, where it has one
+    world: World = ALONE  # The processes that train together
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """Labels to train with, (N,)."""
+        return self.prepared.data.train.labels
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes, C."""
+        return self.prepared.data.train.num_classes
+
+
+class LossInput:
+    """An input of a loss; what it learns, it learns between batches."""
+
+    module: nn.Module | None = None  # State that goes into checkpoints
+    observed: tuple[str, ...] = ()  # The names of what `observe` gives
+    of_one_process = True
+
+    def fit(self, report: OnProgress) -> None:
+        """Do what comes before the first epoch."""
+
+    def loaded(self) -> None:
+        """Do what is due after the state of `module` was loaded."""
+
+    def start_epoch(self, epoch: int, embed: Callable[[], Tensor]) -> None:
+        """Do what comes before every epoch."""
+
+    def arguments(self, rows: Rows) -> dict[str, Any]:
+        """Give what the loss takes for a batch."""
+        raise NotImplementedError
+
+    def observe(self, arguments: dict[str, Any]) -> dict[str, Tensor]:
+        """Give what is to be logged of each sample of a batch."""
+        return {}
+
+    def after_step(self, rows: Rows, embeddings: Tensor, keep: Tensor | None) -> None:
+        """Do what comes after the optimiser's step."""
+
+    def scores(self) -> dict[str, NDArray[np.float32]]:
+        """Say what it holds of each training sample, after the last epoch."""
+        return {}
+
+    def record(self) -> dict[str, float]:
+        """Return numbers for the history, after an epoch."""
+        return {}
+
+    def summary(self) -> dict[str, float]:
+        """Return numbers for the summary, after the last epoch."""
+        return {}
+
+
+class Labels(LossInput):
+    """The labels, wrong ones among them."""
+
+    of_one_process = False
+
+    def __init__(self, training: Training) -> None:
+        self._labels, self._device = torch.from_numpy(training.labels), training.device
+
+    def arguments(self, rows: Rows) -> dict[str, Tensor]:
+        """Labels of a batch."""
+        return {"labels": self._labels[torch.from_numpy(rows)].to(self._device)}
+
+
+class Confidences(LossInput):
+    """A head and the features it reads, sample by sample."""
+
+    module: ConfidenceHead
+
+    def __init__(self, training: Training) -> None:
+        self._features = training.prepared.frozen_features()
+        self._training = training
+        self.module = ConfidenceHead(self._features.shape[1], training.num_classes).to(training.device)
+
+    def fit(self, report: OnProgress) -> None:
+        """Learn from the noisy labels, and freeze."""
+        config = self._training.config
+        smooth = config.options[SmoothOptions]
+        self.module.fit(
+            torch.from_numpy(self._features),
+            torch.from_numpy(self._training.labels),
+            epochs=smooth.epochs,
+            batch_size=config.batch_size,
+            learning_rate=smooth.learning_rate,
+            seed=config.seed,
+            on_epoch=lambda epoch, _: report("phase one", epoch, smooth.epochs),
+        )
+
+    def loaded(self) -> None:
+        """Freeze what was loaded: phase one is over."""
+        self.module.freeze()
+
+    def arguments(self, rows: Rows) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
+        """Confidences of some samples as the loss takes them, without the (B, C) matrix."""
+        return {"confidences": self.module.factors(as_tensor(self._features[rows], self._training.device))}
+
+    def scores(self) -> dict[str, NDArray[np.float32]]:
+        """Confidence of the label given to each training sample."""
+        return {"confidence": self._judgement[0]}
+
+    def summary(self) -> dict[str, float]:
+        """Share of the samples whose most confident class is the true one."""
+        return {"confidence_accuracy": self._judgement[1]}
+
+    @cached_property
+    def _judgement(self) -> tuple[NDArray[np.float32], float]:
+        """Confidences and accuracy, (BLOCK, C) at a time; only asked for when the head is frozen."""
+        given, true = self._training.labels, self._training.prepared.data.train.reference_labels
+        confidences, right = np.empty(len(true), dtype=np.float32), 0
+        for start in range(0, len(true), BLOCK):
+            rows = np.arange(start, min(start + BLOCK, len(true)))
+            with torch.no_grad():
+                of_classes = self.module(as_tensor(self._features[rows], self._training.device)).float().cpu().numpy()
+            confidences[rows] = of_classes[np.arange(len(rows)), given[rows]]
+            right += int((of_classes.argmax(axis=1) == true[rows]).sum())
+        return confidences, right / len(true)
+
+
+class Memory(LossInput):
+    """The memory of the filter where it has one, otherwise one of its own."""
+
+    of_one_process = False  # each has some of the slots
+
+    def __init__(self, training: Training) -> None:
+        self._labels, self._device = torch.from_numpy(training.labels), training.device
+        if training.bank is not None:
+            self._bank = training.bank
+            return
+        config, num_samples = training.config, len(training.labels)
+        asked = config.options[MemoryContrastiveOptions].memory_size
+        size = num_samples if asked is None else asked
+        bank = MemoryBank(training.num_classes, training.embedding_size, size).to(training.device)
+        self._bank = training.world.shard(bank)
+        self.module = self._bank
+
+    def arguments(self, rows: Rows) -> dict[str, Tensor]:
+        """Rows of the memory, whatever the batch."""
+        return {"ref_emb": self._bank.features, "ref_labels": self._bank.labels}
+
+    def after_step(self, rows: Rows, embeddings: Tensor, keep: Tensor | None) -> None:
+        """Remember what was kept, in a memory of its own: a filter fills its own memory itself."""
+        if self.module is not None:
+            labels = self._labels[torch.from_numpy(rows)].to(self._device)
+            self._bank.enqueue(functional.normalize(embeddings.float()), labels, keep=keep)
+
+
+class SelfPacedWeights(LossInput):
+    """One weight per training sample, solved for before each epoch over the embeddings of all of them."""
+
+    module: BalancedSelfPaced
+    observed = ("weight",)
+
+    def __init__(self, training: Training) -> None:
+        options = training.config.options[SelfPacedOptions]
+        try:
+            self.module = BalancedSelfPaced(
+                torch.from_numpy(training.labels),
+                options.lam,
+                options.growth,
+                options.lam_max,
+                options.mu,
+                alpha=options.alpha,
+                beta=options.beta,
+                base=options.base,
+                seed=training.config.seed,
+            ).to(training.device)
+        except ValueError as error:
+            raise UsageError(f"method bspml: {error}") from error
+        self._warmup, self._device = options.warmup, training.device
+
+    def start_epoch(self, epoch: int, embed: Callable[[], Tensor]) -> None:
+        """Solve for the weights, past the warm-up."""
+        if epoch >= self._warmup:
+            self.module.update(embed().to(self._device))
+
+    def arguments(self, rows: Rows) -> dict[str, Tensor]:
+        """Weights of a batch."""
+        return {"sample_weights": self.module.weights(torch.from_numpy(rows).to(self._device))}
+
+    def observe(self, arguments: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Show the weights to the log."""
+        return {"weight": arguments["sample_weights"]}
+
+    def record(self) -> dict[str, float]:
+        """Give mean and standard deviation of the classes' average weights, Eq. 14 of the paper, and the age."""
+        return {"maw": self.module.maw, "sdaw": self.module.sdaw, "age": float(self.module.lam)}
+
+
+# By the name that `Method.inputs` has for it.
+LOSS_INPUTS: dict[str, Callable[[Training], LossInput]] = {
+    "labels": Labels,
+    "confidences": Confidences,
+    "memory": Memory,
+    "self_paced_weights": SelfPacedWeights,
+}
+
+
+def make_loss_inputs(training: Training) -> dict[str, LossInput]:
+    """Make the inputs that the method of a run asks for."""
+    config = training.config
+    return {name: LOSS_INPUTS[name](training) for name in METHODS[config.method].inputs(config.options)}
