@@ -10,7 +10,7 @@ from robustdml_ops.optim.optimizer import Losses, ProxyOptimizer, check_settings
 
 
 class ProxyAdamW(ProxyOptimizer):
-    """AdamW on the proxies of a loss, a chunk at a time, while it is in cache: what ``torch.optim.AdamW`` computes.
+    """``torch.optim.AdamW`` on the proxies of a loss, one chunk at a time while it is in cache.
 
         m ← β₁ m + (1 − β₁) g,    v ← β₂ v + (1 − β₂) g²
         p ← (1 − η λ) p − η / (1 − β₁ᵗ) · m / (√v / √(1 − β₂ᵗ) + ε)
@@ -18,18 +18,18 @@ class ProxyAdamW(ProxyOptimizer):
     Parameters
     ----------
     losses : loss, or list of losses or of dict
-        The losses whose proxies are trained: of :mod:`robustdml_ops.losses`, or for groups with settings of
-        their own ``{"loss": loss, "lr": …}``. Other parameters, of the model or of the loss, belong to
-        an optimiser of their own.
+        Losses of :mod:`robustdml_ops.losses` whose proxies are trained, or ``{"loss": loss, "lr": …}`` for a group
+        with settings of its own. Train other parameters, of the model or of the loss, with another optimiser.
     lr, betas, eps, weight_decay
-        η, (β₁, β₂), ε and λ. Schedulers set ``lr``: it is read when the sweep takes its step.
+        η, (β₁, β₂), ε and λ. Schedulers set ``lr``; the sweep reads it at its step.
     scale : float
-        dL/dloss, the factor of the loss in what backward starts from; another factor raises. Where it varies, set this
+        dL/dloss, where L is the number whose backward is called; another factor raises. Where it varies, set this
         attribute before each loss.
     moments : torch.float32 or torch.bfloat16
-        Type of m and v; the first is that of the proxies. bfloat16 is rounded at random, and halves their memory.
+        Type of m and v; float32 stands for the type of the proxies. bfloat16 is rounded at random and halves the
+        memory of float32.
     seed : int
-        Seed of that rounding: the same seed gives the same bits.
+        Seed of the rounding: the same seed gives the same bits.
 
     Raises
     ------
@@ -38,7 +38,7 @@ class ProxyAdamW(ProxyOptimizer):
 
     Notes
     -----
-    Only the proxies, m and v take memory of the size of the proxies. m and v are ``state[proxies]["exp_avg"]`` and
+    No gradient of the size of the proxies exists. m and v are ``state[proxies]["exp_avg"]`` and
     ``["exp_avg_sq"]`` as in torch.optim.AdamW, whose ``state_dict`` this one loads, and back. Proxies are of float32 or
     float64. docs/large-classes.md lists what a step within the sweep can't be combined with; it raises.
 

@@ -16,10 +16,10 @@ Losses = nn.Module | Iterable[nn.Module | dict[str, Any]]
 
 
 class ProxyOptimizer(UpdateRule, torch.optim.Optimizer):
-    """Base class of the optimisers of this package; a subclass has the formula.
+    """Base class of the optimisers of this package; a subclass adds the formula.
 
-    The proxies of a bound loss are updated by the loss itself: the Proxy-Anchor family does it in its forward, which
-    has the gradients already, the losses over classes in their backward. ``step()`` confirms that this has happened.
+    A bound loss updates its proxies itself: the Proxy-Anchor family in its forward, which has the gradients already,
+    the losses over classes in their backward. ``step()`` confirms the update.
     A loss in eval mode, under ``torch.no_grad()``, and a copy of a loss update nothing.
     """
 
@@ -39,7 +39,7 @@ class ProxyOptimizer(UpdateRule, torch.optim.Optimizer):
         self._check({**self.defaults, **group})
         group["params"] = [parameter]
         super().add_param_group(group)
-        # Allocate the state now: a checkpoint has it, and a lack of memory shows before training.
+        # Allocate the state now: checkpoints contain it, and a lack of memory shows before training.
         local, matrix = local_of(parameter), loss._class_matrix()
         assert matrix is not None
         rows, here = len(matrix), loss.shards.range()
@@ -57,7 +57,7 @@ class ProxyOptimizer(UpdateRule, torch.optim.Optimizer):
         Raises
         ------
         RuntimeError
-            None has; or backward has not come since; or something else has made a gradient of the proxies.
+            No sweep has; or backward has not run since; or the proxies have a gradient from elsewhere.
         """
         loss = None
         if closure is not None:

@@ -9,7 +9,7 @@ from robustdml_ops.optim.optimizer import Losses, ProxyOptimizer, check_settings
 
 
 class ProxySGD(ProxyOptimizer):
-    """SGD on the proxies of a loss, a chunk at a time, while it is in cache: what ``torch.optim.SGD`` computes.
+    """``torch.optim.SGD`` on the proxies of a loss, one chunk at a time while it is in cache.
 
         g ← g + λ p,    m ← μ m + (1 − d) g (in the first step m ← g),    p ← p − η m
 

@@ -1,4 +1,4 @@
-"""The step of an optimiser on one parameter, which a sweep takes and ``step()`` confirms."""
+"""One optimiser step on one parameter: a sweep takes it, ``step()`` confirms it."""
 
 import math
 import weakref
@@ -64,7 +64,7 @@ class ProxyStep(ProxyUpdate):
 
     @property
     def loss_scale(self) -> float:
-        """The scale of the optimiser."""
+        """The optimiser's ``scale``."""
         return self._alive().scale
 
     def begin(self, proxies: Tensor, rows: Tensor | None = None) -> None:

@@ -76,7 +76,7 @@ def confidence(losses: Tensor, threshold: Tensor | float, lam: float, *, backend
     Returns
     -------
     Tensor
-        As ``losses``, in [0, 1], without gradient. A NaN among the losses or thresholds is NaN here, too.
+        As ``losses``, in [0, 1], without gradient; NaN where a loss or its threshold is NaN.
 
     Raises
     ------

@@ -18,7 +18,7 @@ from robustdml_ops.ops.otsu.triton import TritonOtsu
 
 
 def otsu_threshold(losses: Tensor, min_group: int = 2, dim: int = -1, *, backend: str | None = None) -> OtsuCut:
-    """Threshold that parts losses into low and high with the least |C₀| Var(C₀) + |C₁| Var(C₁). Not differentiable.
+    """Threshold that divides losses into low and high with the least |C₀| Var(C₀) + |C₁| Var(C₁). Not differentiable.
 
     Exact: all cuts between sorted neighbours that differ are tried. The low group is ``losses <= threshold``.
 
@@ -32,8 +32,8 @@ def otsu_threshold(losses: Tensor, min_group: int = 2, dim: int = -1, *, backend
         The dimension of the samples; the others are batch dimensions.
     backend : str, optional
         ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device. On a
-        GPU the first two take one launch for up to 4096 losses (native, float32: 8192) and the way of ``"eager"``
-        beyond: PyTorch's sort and a scan.
+        GPU the first two take one launch for up to 4096 losses (native, float32: 8192); longer rows take PyTorch's
+        sort and a scan, as in ``"eager"``.
 
     Returns
     -------
@@ -47,7 +47,7 @@ def otsu_threshold(losses: Tensor, min_group: int = 2, dim: int = -1, *, backend
         - ``low_mean``, ``high_mean``: means of the groups. Where there is no cut both are the mean of all finite
           losses, and 0 if there is none.
         - ``found``: bool.
-        - ``excluded``: int64, how many are NaN or ±∞: the cut leaves them out.
+        - ``excluded``: int64, the number of NaN and ±∞, which the cut leaves out.
 
     Raises
     ------
@@ -103,8 +103,8 @@ def otsu_confidence(
     Returns
     -------
     tuple of Tensor
-        τ, (), and σ, (n,). Where there is no cut τ is ∞ and σ is 1. The cut leaves out
-        NaN and ∞; σ of NaN is NaN, σ of ∞ is 0.
+        τ, (), and σ, (n,). Where there is no cut τ is ∞ and σ is 1. The cut leaves out NaN and ±∞; σ of NaN is NaN,
+        σ of ∞ is 0.
 
     Raises
     ------

@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 class OtsuCut(NamedTuple):
-    """A threshold per row; the low group is ``value <= threshold``. All are of the shape of the values but its last."""
+    """A threshold per row, all tensors without the last dimension of the values; low are those ``<= threshold``."""
 
     threshold: Tensor  # float64 or float32; ∞ where there is no cut
-    index: Tensor  # type: ignore[assignment]  # int64: how many finite values are in the low group
+    index: Tensor  # type: ignore[assignment]  # int64: number of finite values in the low group
     low_mean: Tensor  # as threshold; both are the mean of all finite values where there is no cut
     high_mean: Tensor  # as threshold
     found: Tensor  # bool

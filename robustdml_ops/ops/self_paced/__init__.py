@@ -1,6 +1,6 @@
-"""Sample weights of balanced self-paced metric learning: two ways to minimise the same objective on the host.
+"""Sample weights of balanced self-paced metric learning: two solvers of one objective, on the host.
 
-With ξ⁺, ξ⁻ the terms of the samples (fixed), ζ(c) = Σ w of class c, N^c its size and w̄_c = ζ(c)/N^c,
+With fixed terms ξ⁺, ξ⁻ of the samples, ζ(c) = Σ w of class c, N^c its size and w̄_c = ζ(c)/N^c,
 
     L(w) = Σ_c Σ_{a∈c} w_a/N^c { (ζ(c) − w_a)/(N^c − 1) ξ⁺_a + 1/(C−1) Σ_{k≠c} w̄_k ξ⁻_a }
            − λ Σ_c w̄_c + μ/(C−1) Σ_{c<k} (w̄_c − w̄_k)²,          w ∈ [0, 1]^N.                          Eq. 6
@@ -59,7 +59,7 @@ def self_paced_sweep(
     Parameters
     ----------
     weights : Tensor
-        (N,) floating point in [0, 1], where the descent starts; on any device, as the others are.
+        (N,) floating point in [0, 1], where the descent starts; on any device, like the other tensors.
     positive, negative : Tensor
         (N,) floating point: ξ⁺ and ξ⁻.
     labels : Tensor
@@ -195,14 +195,14 @@ def _on_host(
     refuse_tracing()
     if torch._C._are_functorch_transforms_active():
         raise RuntimeError("the descent is sequential work on values, and torch.func has none for it: call it outside")
-    given = {"weights": weights, "positive": positive, "negative": negative}
-    for name, value in given.items():
+    vectors = {"weights": weights, "positive": positive, "negative": negative}
+    for name, value in vectors.items():
         check_vector(name, value, len(labels))
         if has_no_values(value):
             raise ValueError(f"{name} is a meta or fake tensor, and the descent is sequential work on values")
     dtype = torch.promote_types(torch.float64 if weights.dtype == torch.float64 else torch.float32, least)
     host = []
-    for name, value in given.items():
+    for name, value in vectors.items():
         host.append(value.detach().to("cpu", dtype))
         valid = torch.isfinite(host[-1]) if name != "weights" else (host[-1] >= 0) & (host[-1] <= 1)
         if not valid.all():

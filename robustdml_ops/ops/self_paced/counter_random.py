@@ -21,19 +21,13 @@ def random_key(seed: int, stream: int) -> Words:
 
 
 def random_words(key: Words, first: int, count: int) -> Words:
-    """Words ``first`` … ``first + count − 1`` of a stream.
-
-    Examples
-    --------
-    >>> random_words(np.array([1234567], np.uint64), 0, 3).tolist()
-    [6457827717110365317, 3203168211198807973, 9817491932198370423]
-    """
+    """Words ``first`` … ``first + count − 1`` of a stream."""
     n = np.uint64(first) + np.arange(1, count + 1, dtype=np.uint64)
     return mix_bits(key + n * _GOLDEN)
 
 
 def random_units(key: Words, first: int, count: int) -> NDArray[np.float64]:
-    """The same as numbers in [0, 1), multiples of 2⁻⁵³."""
+    """Those words as numbers in [0, 1), multiples of 2⁻⁵³."""
     units: NDArray[np.float64] = (random_words(key, first, count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     return units
 

@@ -48,7 +48,7 @@ class ScaledGradient:
 
 
 def descend(gradient: ScaledGradient, w: Vector, steps: int, tolerance: float) -> Vector:
-    """From w (N,) in steps of 1 over the curvature, until no weight would move by more than ``tolerance`` of them."""
+    """Projected steps of length 1/curvature from w (N,), until every projected gradient is below ``tolerance``."""
     rate = 1 / gradient.lipschitz
     for _ in range(steps):
         with np.errstate(over="ignore"):  # a small curvature gives an infinite step, which is clipped
