@@ -20,14 +20,11 @@ from robustdml_ops.losses import (
     SoftTripleLoss,
 )
 from robustdml_ops.optim import ProxyAdagrad, ProxyAdamW, ProxySGD
+from tests.optim.backends import BACKENDS
 from tests.storages import Storages
 from tests.subprocesses import run_python
 
 B, C, D = 12, 45, 5
-BACKENDS = [
-    "eager",
-    pytest.param("native", marks=pytest.mark.skipif(native_module.library is None, reason="no module")),
-]
 LOSSES = {
     "proxy-anchor": (ProxyAnchorLoss, "proxies", {}),
     "adaptive": (AdaptiveProxyAnchorLoss, "proxies", {"per_class": True, "negative_margin": "proxy"}),

@@ -12,14 +12,11 @@ from robustdml_ops.losses import AdaptiveProxyAnchorLoss, NormalizedSoftmaxLoss,
 from robustdml_ops.losses.sampling.drawn_classes import draw_classes
 from robustdml_ops.ops import class_lse
 from robustdml_ops.optim import ProxyAdagrad, ProxyAdamW, ProxySGD
+from tests.optim.backends import BACKENDS
 from tests.storages import Storages
 
 B, C, D, H = 7, 45, 5, 3
 SHARED = {"negative_share": 0.3, "negative_seed": 3}
-BACKENDS = [
-    "eager",
-    pytest.param("native", marks=pytest.mark.skipif(native_module.library is None, reason="no module")),
-]
 LOSSES = {
     "proxy-anchor": (ProxyAnchorLoss, "proxies", {}),
     "adaptive": (AdaptiveProxyAnchorLoss, "proxies", {"per_class": True, "negative_margin": "proxy"}),

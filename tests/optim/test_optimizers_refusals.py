@@ -7,15 +7,11 @@ import math
 import pytest
 import torch
 
-from robustdml_ops.backends import native_module
 from robustdml_ops.losses import MultiSimilarityLoss, NormalizedSoftmaxLoss, ProxyAnchorLoss, SoftTripleLoss
 from robustdml_ops.ops import class_lse
 from robustdml_ops.optim import ProxyAdagrad, ProxyAdamW, ProxySGD
+from tests.optim.backends import BACKENDS
 
-BACKENDS = [
-    "eager",
-    pytest.param("native", marks=pytest.mark.skipif(native_module.library is None, reason="no module")),
-]
 KINDS = [ProxyAnchorLoss, NormalizedSoftmaxLoss]
 B, C, D = 12, 45, 5
 
