@@ -1,4 +1,4 @@
-"""What a shared library says of itself: what it needs, what it offers, for which cards it has code."""
+"""The dependencies, symbols and GPU architectures of a shared library, read from its file."""
 
 import re
 import shutil
@@ -16,27 +16,15 @@ from release.tools import search_path
 
 @dataclass(frozen=True)
 class Binary:
-    """A shared library as its file has it.
+    """The dynamic section and symbols of a shared library."""
 
-    Attributes
-    ----------
-    needed : set of str
-        Names of the libraries that it asks for.
-    exported : set of str
-        Names of the symbols that it offers.
-    versions : dict of str to set of tuple of int
-        The versions that it asks for, as ``{"GLIBC": {(2, 14), …}}``.
-    paths : set of str
-        Folders in which it has its libraries looked for.
-    """
-
-    needed: set[str]
-    exported: set[str]
-    versions: dict[str, set[tuple[int, ...]]]
-    paths: set[str]
+    needed: set[str]  # names of libraries
+    exported: set[str]  # names of symbols
+    versions: dict[str, set[tuple[int, ...]]]  # of required symbols, as {"GLIBC": {(2, 14), …}}
+    paths: set[str]  # RPATH and RUNPATH
 
     def newest(self, family: str) -> tuple[int, ...]:
-        """The newest version of ``family`` ("GLIBC", "GLIBCXX") that it asks for; () for none."""
+        """The newest required version of ``family`` ("GLIBC", "GLIBCXX"), or ()."""
         return max(self.versions.get(family, {()}))
 
 
@@ -70,7 +58,7 @@ def _versions(elf: ELFFile) -> dict[str, set[tuple[int, ...]]]:
 
 
 def architectures(file: Path) -> set[str]:
-    """Cards that ``file`` has code for: ``sm_90`` for a binary, ``compute_90`` for PTX."""
+    """Architectures with code in ``file``: ``sm_90`` for a binary, ``compute_90`` for PTX."""
     tool = cuobjdump()
     if tool is None:
         raise FileNotFoundError("no cuobjdump: it comes with CUDA's toolkit, and with Triton (pip install triton)")
@@ -81,7 +69,7 @@ def architectures(file: Path) -> set[str]:
 
 
 def cuobjdump() -> str | None:
-    """Of the toolkit where it is on the path, else of Triton."""
+    """The toolkit's program if it is on the path, else Triton's."""
     of_triton = [Path(folder) / "triton" / "backends" / "nvidia" / "bin" / "cuobjdump" for folder in sys.path]
     return shutil.which("cuobjdump", path=search_path()) or next(
         (str(file) for file in of_triton if file.exists()), None

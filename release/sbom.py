@@ -1,6 +1,6 @@
-"""The list of what is linked into a wheel: a CycloneDX document, read from the native module itself.
+"""The components that are linked into a wheel: a CycloneDX document, read from the native module.
 
-``python -m release.sbom MODULE NAME VERSION TIME`` prints it. It has a process of its own, for it imports the module.
+``python -m release.sbom MODULE NAME VERSION TIME`` prints it, in a process of its own, since it imports the module.
 """
 
 import hashlib
@@ -28,22 +28,7 @@ _EULA = "https://docs.nvidia.com/cuda/eula/"
 
 
 def sbom(module: Path, name: str, version: str, epoch: int) -> str:
-    """The document, as JSON.
-
-    Parameters
-    ----------
-    module : Path
-        The native module as it is in the wheel.
-    name, version : str
-        Of the wheel.
-    epoch : int
-        Its time, in seconds since 1970.
-
-    Returns
-    -------
-    str
-        The same for the same module.
-    """
+    """The list of components of a wheel's native ``module`` as JSON; ``epoch`` is its time in seconds since 1970."""
     digest, built = hashlib.sha256(module.read_bytes()).hexdigest(), _loaded(module)
     package = PackageURL("pypi", name=name.replace("_", "-"), version=version)
     bom = Bom(
@@ -69,13 +54,13 @@ def sbom(module: Path, name: str, version: str, epoch: int) -> str:
 
 
 def faults(document: str) -> str | None:
-    """What CycloneDX's schema has against ``document``, or None."""
+    """The first error of ``document`` under CycloneDX's schema, or None."""
     found = JsonStrictValidator(SchemaVersion.V1_6).validate_str(document)
     return None if found is None else str(found)
 
 
 def _inside(built: Any) -> list[Component]:
-    """What is compiled or linked into the module."""
+    """Components that are compiled or linked into the module."""
     found = [
         Component(
             name="pybind11",
@@ -104,7 +89,7 @@ def _inside(built: Any) -> list[Component]:
 
 
 def _outside(module: Path) -> list[Component]:
-    """The libraries that the module finds where it is loaded; they are no part of the wheel."""
+    """Libraries that the module finds where it is loaded. The wheel does not contain them."""
     linked = Property(name="linked", value="found where it is loaded")
     return [
         Component(name=library, bom_ref=library, scope=ComponentScope.EXCLUDED, properties=[linked])

@@ -124,46 +124,34 @@ def _check_message(message: str, argument: str, how: str) -> None:
     assert message, f"{argument} = {how}: an error without a message"
     head = message if "tensor(" in message else message.split("\n")[0]
     assert len(message.split("\n")) == 1 or "tensor(" in message, f"{argument} = {how}: several lines: {message}"
-    # A length that does not fit may be told of the other of the two that have to agree.
-    words = set(re.findall(r"\w+", head))
-    named = argument in words or argument.rstrip("s") in words or words & _PARTNERS.get(argument, set())
+    named = {argument, argument.rstrip("s"), *_PARTNERS.get(argument, "").split()} & set(re.findall(r"\w+", head))
     assert named, f"{argument} = {how}: an error that does not name it: {message}"
 
 
+# Of two arguments that must agree, the error may name the other one.
 _PARTNERS = {
-    "labels": {"embeddings", "weights", "label", "candidate_labels"},
-    "embeddings": {
-        "labels",
-        "proxies",
-        "candidates",
-        "confidences",
-        "text_embeddings",
-        "biases",
-        "positive_scale",
-        "row",
-        "sets",
-        "losses",
-    },
-    "proxies": {"embeddings", "label", "labels", "biases", "positive_scale", "sets", "row"},
-    "candidates": {"candidate_labels", "embeddings"},
-    "candidate_labels": {"candidates"},
-    "positive_scale": {"scale"},
-    "negative_scale": {"scale"},
-    "sums": {"counts"},
-    "counts": {"sums"},
-    "weights": {"labels", "positive", "negative"},
-    "positive": {"labels"},
-    "negative": {"labels"},
-    "queries": {"gallery"},
-    "gallery": {"queries", "k"},
-    "k": {"gallery"},
-    "x": {"mean_direction", "kappa", "dim"},
-    "mean_direction": {"x", "kappa"},
-    "kappa": {"mean_direction"},
-    "confidences": {"embeddings"},
-    "text_embeddings": {"embeddings"},
-    "sets": {"LabelSets", "ConfidenceSets"},
-    "biases": {"AnchorBiases"},
+    "labels": "embeddings weights label candidate_labels",
+    "embeddings": "labels proxies candidates confidences text_embeddings biases positive_scale row sets losses",
+    "proxies": "embeddings label labels biases positive_scale sets row",
+    "candidates": "candidate_labels embeddings",
+    "candidate_labels": "candidates",
+    "positive_scale": "scale",
+    "negative_scale": "scale",
+    "sums": "counts",
+    "counts": "sums",
+    "weights": "labels positive negative",
+    "positive": "labels",
+    "negative": "labels",
+    "queries": "gallery",
+    "gallery": "queries k",
+    "k": "gallery",
+    "x": "mean_direction kappa dim",
+    "mean_direction": "x kappa",
+    "kappa": "mean_direction",
+    "confidences": "embeddings",
+    "text_embeddings": "embeddings",
+    "sets": "LabelSets ConfidenceSets",
+    "biases": "AnchorBiases",
 }
 
 

@@ -102,19 +102,13 @@ def class_chunk(module, draw, C, H, B, S, inverse_norm):
 
 
 def class_sums(draw, B):
-    return {
-        "shift": address(draw.of(np.full(B, -np.inf), np.float64)),
-        "total": address(draw.of(np.zeros(B), np.float64)),
-        "target": address(draw.normal(B)),
-    }
+    shift, total = draw.of(np.full(B, -np.inf), np.float64), draw.of(np.zeros(B), np.float64)
+    return {"shift": address(shift), "total": address(total), "target": address(draw.normal(B))}
 
 
 def class_upstream(draw, B):
-    return {
-        "lse": address(draw.of(4 + draw.rng.random(B))),
-        "dlse": address(draw.normal(B)),
-        "dlogit": address(draw.normal(B)),
-    }
+    lse = draw.of(4 + draw.rng.random(B))
+    return {"lse": address(lse), "dlse": address(draw.normal(B)), "dlogit": address(draw.normal(B))}
 
 
 def classes(module, draw):
@@ -271,18 +265,9 @@ def nearest(module, draw):
     values = draw.of(np.full((n, k), -np.inf))
     draw.outputs.append(values)
     indices = draw.of(np.full((n, k), -1), np.int64)
-    function(module, "nearest_update", draw)(
-        S,
-        stride,
-        n,
-        m,
-        int(draw.rng.integers(3)) * 100,
-        address(excluded),
-        k,
-        address(values),
-        address(indices),
-        draw.threads,
-    )
+    first = int(draw.rng.integers(3)) * 100
+    found = k, address(values), address(indices)
+    function(module, "nearest_update", draw)(S, stride, n, m, first, address(excluded), *found, draw.threads)
 
 
 def self_paced(module, draw):

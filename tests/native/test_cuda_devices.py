@@ -1,4 +1,4 @@
-"""Which devices the CUDA part serves, and what a launch that fails says."""
+"""Which devices the CUDA part serves, and the error of a launch that fails."""
 
 import threading
 import time
@@ -67,7 +67,7 @@ def test_a_module_without_its_cuda_part_says_so(monkeypatch):
 
 
 def test_python_runs_while_a_kernel_is_launched(emulated):
-    """Of the two ways in which C++ functions become Python's, one each: a launch must not hold the GIL."""
+    """A launch does not hold the GIL, for each of the two ways in which C++ functions are bound."""
     rows, D = 20_000, 64
     P, U, inverse_norm = torch.ones(rows, D), torch.empty(rows, D), torch.empty(rows)
     S, bias, lse = torch.zeros(64, 4096), torch.zeros(4096), torch.empty(2, 64)

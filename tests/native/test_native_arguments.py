@@ -1,30 +1,14 @@
-"""What the native module says to wrong arguments: the name of the function and of the argument, and the value."""
+"""Errors of the native module name the function, the argument and the value."""
 
 import re
 
 import numpy as np
 import pytest
 
-HINGE = {
-    "positive_margin": 1.0,
-    "negative_margin": 0.5,
-    "positive_offset": 0.0,
-    "negative_offset": 0.0,
-    "euclidean": False,
-    "positive_count": 0,
-    "negative_count": 0,
-}
-CLASSES = {
-    "S": 0,
-    "classes": 0,
-    "centers": 1,
-    "B": 0,
-    "scale": 0,
-    "scale_stride": 0,
-    "bias": 0,
-    "pooling": "none",
-    "gamma": 1.0,
-}
+REALS = ("positive_margin", "negative_margin", "positive_offset", "negative_offset")
+HINGE = dict.fromkeys(REALS, 0.5) | {"euclidean": False, "positive_count": 0, "negative_count": 0}
+ZEROS = ("S", "classes", "B", "scale", "scale_stride", "bias")
+CLASSES = dict.fromkeys(ZEROS, 0) | {"centers": 1, "pooling": "none", "gamma": 1.0}
 
 
 @pytest.mark.parametrize("name", HINGE)

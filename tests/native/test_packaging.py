@@ -1,4 +1,4 @@
-"""What an install does without a compiler, without nvcc, and what the built module links."""
+"""Installs without a compiler or nvcc, and the libraries that the built module links."""
 
 import json
 import shutil
@@ -102,33 +102,25 @@ def test_in_place_build_without_a_compiler(tree):
     assert "the package will run on backend 'eager'" in result.stderr
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("needs_build_tools")
-def test_native_asked_for_by_name_must_build(tree):
-    result = run(
-        "setup.py", "build_ext", cwd=tree, CXX="/bin/false", CUDACXX="/bin/false", ROBUSTDML_REQUIRE_NATIVE="1"
-    )
-    assert result.returncode != 0
-    assert "CalledProcessError" in result.stderr
-
-
-def test_cuda_without_nvcc_is_a_clear_error(tree, tmp_path):
-    changes = no_tools(tmp_path) | {"CUDA_HOME": "/nonexistent", "ROBUSTDML_CUDA": "ON"}
+@pytest.mark.parametrize(
+    ("setting", "message"), [("ON", "ROBUSTDML_CUDA=ON, but no nvcc"), ("perhaps", "ROBUSTDML_CUDA='PERHAPS'")]
+)
+def test_a_setting_that_cannot_be_met_is_a_clear_error(tree, tmp_path, setting, message):
+    changes = no_tools(tmp_path) | {"CUDA_HOME": "/nonexistent", "ROBUSTDML_CUDA": setting}
     result = run("setup.py", "build_ext", cwd=tree, **changes)
     assert result.returncode != 0
-    assert "ROBUSTDML_CUDA=ON, but no nvcc" in result.stderr
+    assert message in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_an_unknown_setting_is_a_clear_error(tree):
-    result = run("setup.py", "build_ext", cwd=tree, ROBUSTDML_CUDA="perhaps")
-    assert result.returncode != 0
-    assert "ROBUSTDML_CUDA='PERHAPS'" in result.stderr
-
-
+@pytest.mark.parametrize(
+    "changes",
+    [{"ROBUSTDML_CUDA": "ON"}, pytest.param({"ROBUSTDML_REQUIRE_NATIVE": "1"}, marks=pytest.mark.nightly)],
+)
 @pytest.mark.usefixtures("needs_build_tools")
-def test_cuda_that_does_not_compile_is_fatal_when_asked_for(tree):
-    result = run("setup.py", "build_ext", cwd=tree, CUDACXX="/bin/false", ROBUSTDML_CUDA="ON")
+def test_a_required_build_that_fails_is_fatal(tree, changes):
+    compilers = {"CUDACXX": "/bin/false"} | ({} if "ROBUSTDML_CUDA" in changes else {"CXX": "/bin/false"})
+    result = run("setup.py", "build_ext", cwd=tree, **compilers, **changes)
     assert result.returncode != 0
     assert "CalledProcessError" in result.stderr
 

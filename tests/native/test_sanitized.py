@@ -13,10 +13,7 @@ import pytest
 
 pytestmark = pytest.mark.nightly
 HERE = Path(__file__).parent
-# What calls the native functions by address, in every room.
-TESTS = sorted(str(path) for path in HERE.parent.glob("*/test_*_native.py"))
-
-
+TESTS = sorted(str(path) for path in HERE.parent.glob("*/test_*_native.py"))  # they call functions by address
 CALLS = os.environ.get("SANITIZE_CALLS")
 
 
@@ -32,21 +29,13 @@ def runtime(name: str) -> Path:
 
 @pytest.fixture(scope="module")
 def sanitized():
-    """Runs Python with the sanitized module, whose path is the last argument."""
-    reason = native_builds.missing_tools()
-    if reason:
-        pytest.skip(f"the sanitized module can't be built: {reason}")
-    library = runtime("libasan.so")
-    module = native_builds.build("sanitized", "-DROBUSTDML_SANITIZE=ON", "-DROBUSTDML_EMULATE_CUDA=ON")
-    environment = os.environ | {
-        "LD_PRELOAD": str(library),
+    """Runs Python with a module under AddressSanitizer and UndefinedBehaviorSanitizer."""
+    changes = {
         "ASAN_OPTIONS": "detect_leaks=0",  # Python frees little of what it owns at exit
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "PYTHONMALLOC": "malloc",  # every array with its own red zones
-        "ROBUSTDML_NATIVE_UNDER_TEST": str(module),
     }
-
-    return runner(environment)
+    return runner("libasan.so", ["sanitized", "-DROBUSTDML_SANITIZE=ON", "-DROBUSTDML_EMULATE_CUDA=ON"], **changes)
 
 
 @pytest.fixture(scope="module")
@@ -54,21 +43,23 @@ def watched():
     """Runs Python with a module whose memory ThreadSanitizer watches."""
     if CALLS is None:
         pytest.skip("it takes a minute to compile: make sanitize runs it")
+    return runner("libtsan.so", ["watched", "-DROBUSTDML_SANITIZE_THREADS=ON"])
+
+
+def runner(library, build, **changes):
     reason = native_builds.missing_tools()
     if reason:
         pytest.skip(f"the module can't be built: {reason}")
-    library = runtime("libtsan.so")
-    module = native_builds.build("watched", "-DROBUSTDML_SANITIZE_THREADS=ON")
-    return runner(os.environ | {"LD_PRELOAD": str(library), "ROBUSTDML_NATIVE_UNDER_TEST": str(module)})
+    preloaded = str(runtime(library))
+    module = str(native_builds.build(*build))
+    environment = os.environ | changes | {"LD_PRELOAD": preloaded, "ROBUSTDML_NATIVE_UNDER_TEST": module}
 
-
-def runner(environment):
     def run(*arguments):
         return subprocess.run(
             [sys.executable, *arguments], env=environment, cwd=HERE, capture_output=True, text=True, timeout=3000
         )
 
-    run.module = environment["ROBUSTDML_NATIVE_UNDER_TEST"]
+    run.module = module
     return run
 
 
