@@ -1,4 +1,4 @@
-"""One small call of every public loss and op: what tests of all of them walk.
+"""One small call of every public loss and op, for tests that walk over all of them.
 
 ``losses.__all__`` and ``ops.__all__`` are held against these tables, so that a new name without a call fails.
 """
@@ -26,7 +26,7 @@ def labels() -> Tensor:
 
 @dataclass
 class Call:
-    """What is called, made anew each time, with tensors by argument name, and with settings."""
+    """A function that is made anew for each call, its tensors by argument name, and its settings."""
 
     make: Callable[[], Callable[..., Any]]
     inputs: Callable[[], dict[str, Any]]
@@ -101,6 +101,9 @@ LOSSES: dict[str, Call] = {
 NO_LOSS = {"ProcSimStep"}  # what a loss returns
 
 
+SCALES = dict.fromkeys(("positive_scale", "negative_scale"), torch.tensor(0.1, dtype=torch.float64))
+
+
 def proxied() -> dict[str, Any]:
     return {"embeddings": random(B, D), "proxies": random(C, D, seed=1)}
 
@@ -111,9 +114,7 @@ def anchored() -> dict[str, Any]:
 
 
 def summed() -> dict[str, Any]:
-    share = torch.tensor(0.1, dtype=torch.float64)
-    pairs = {"candidates": random(B, D, seed=1), "candidate_labels": labels()}
-    return batch() | pairs | {"positive_scale": share, "negative_scale": share}
+    return batch() | {"candidates": random(B, D, seed=1), "candidate_labels": labels()} | SCALES
 
 
 def self_paced() -> dict[str, Any]:
@@ -130,18 +131,7 @@ HINGE = {"positive_margin": 0.9, "negative_margin": 0.1}
 PROXIED = ("embeddings", "proxies")
 PAIRS = ("embeddings", "candidates")
 _CALLS = (
-    of_op(
-        "anchor_loss",
-        lambda: (
-            anchored()
-            | {
-                "positive_scale": torch.tensor(0.5, dtype=torch.float64),
-                "negative_scale": torch.tensor(0.5, dtype=torch.float64),
-            }
-        ),
-        *PROXIED,
-        alpha=32.0,
-    ),
+    of_op("anchor_loss", lambda: anchored() | SCALES, *PROXIED, alpha=32.0),
     of_op("anchor_lse", anchored, *PROXIED, alpha=32.0),
     of_op("bessel_ratio", lambda: {"kappa": random(B).exp()}, "kappa", v=2.0),
     of_op("class_lse", lambda: proxied() | {"labels": labels()}, *PROXIED),

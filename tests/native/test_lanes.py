@@ -1,6 +1,7 @@
 """Sweeps by lanes on the CPU: the same numbers as a chunk at a time, the same bits twice, and nothing left changed."""
 
 import ctypes
+import itertools
 import os
 import threading
 
@@ -38,51 +39,55 @@ def labels(count, classes=C):
     return y.masked_fill(torch.rand(count) < 0.1, ABSENT)
 
 
-def case(name, dtype):
-    """A loss of the inputs, and the inputs."""
-    X, P = torch.randn(B, D, dtype=dtype), torch.randn(C, D, dtype=dtype)
-    y = torch.randint(C, (B,))
-    if name in ("proxy-anchor", "proxy-anchor none", "proxy-nca", "by columns"):
-        loss = (ProxyNCALoss if name == "proxy-nca" else ProxyAnchorLoss)(
-            C, D, reduction="none" if name.endswith("none") else "mean"
-        ).to(dtype)
-        if name == "by columns":
-            P = P.t().contiguous()
-            return lambda X, P: with_proxies(loss, P.t())(X, y), (X, P)
-        return lambda X, P: with_proxies(loss, P)(X, y).sum(), (X, P)
-    if name.startswith("smooth"):
-        loss = SmoothProxyAnchorLoss(C, D).to(dtype)
-        given = torch.rand(B, C, dtype=dtype)
-        if name == "smooth factored":
-            given = (torch.randn(B, 5, dtype=dtype), torch.randn(C, 5, dtype=dtype), torch.randn(C, dtype=dtype))
-        return lambda X, P: with_proxies(loss, P)(X, given), (X, P)
-    if name == "soft-triple":
-        loss = SoftTripleLoss(C, D, centers_per_class=3).to(dtype)
-        return lambda X: loss(X, y), (X,)
-    y, of_bank = labels(B, 7), labels(M, 7)
-    bank = torch.randn(M, D, dtype=dtype)
-    if name == "memory":
-        return lambda X, bank: MemoryContrastiveLoss()(X, y, None, bank, of_bank), (X, bank)
-    loss = {"contrastive": ContrastiveLoss, "multi-similarity": MultiSimilarityLoss}[name.removesuffix(" bank")]()
-    if name.endswith("bank"):
-        return lambda X, bank: loss(X, y, None, bank, of_bank), (X, bank)
+def of_proxies(kind, X, P, target, **settings):
+    loss = kind(C, D, **settings).to(X.dtype)
+    return lambda X, P: with_proxies(loss, P)(X, target).sum(), (X, P)
+
+
+def by_columns(X, P, y):
+    step, (X, P) = of_proxies(ProxyAnchorLoss, X, P, y)
+    return lambda X, P: step(X, P.t()), (X, P.t().contiguous())
+
+
+def factored(X, P, y):
+    given = [torch.randn(*shape, dtype=X.dtype) for shape in ((B, 5), (C, 5), (C,))]
+    return of_proxies(SmoothProxyAnchorLoss, X, P, tuple(given))
+
+
+def soft_triple(X, P, y):
+    loss = SoftTripleLoss(C, D, centers_per_class=3).to(X.dtype)
     return lambda X: loss(X, y), (X,)
 
 
-CASES = (
-    "proxy-anchor",
-    "proxy-anchor none",
-    "by columns",
-    "smooth dense",
-    "smooth factored",
-    "proxy-nca",
-    "soft-triple",
-    "contrastive",
-    "contrastive bank",
-    "multi-similarity",
-    "multi-similarity bank",
-    "memory",
-)
+def of_batch(loss, X):
+    y = labels(B, 7)
+    return lambda X: loss(X, y), (X,)
+
+
+def of_bank(loss, X):
+    y, bank_labels = labels(B, 7), labels(M, 7)
+    return lambda X, bank: loss(X, y, None, bank, bank_labels), (X, torch.randn(M, D, dtype=X.dtype))
+
+
+CASES = {
+    "proxy-anchor": lambda X, P, y: of_proxies(ProxyAnchorLoss, X, P, y),
+    "proxy-anchor none": lambda X, P, y: of_proxies(ProxyAnchorLoss, X, P, y, reduction="none"),
+    "by columns": by_columns,
+    "smooth dense": lambda X, P, y: of_proxies(SmoothProxyAnchorLoss, X, P, torch.rand(B, C, dtype=X.dtype)),
+    "smooth factored": factored,
+    "proxy-nca": lambda X, P, y: of_proxies(ProxyNCALoss, X, P, y),
+    "soft-triple": soft_triple,
+    "contrastive": lambda X, P, y: of_batch(ContrastiveLoss(), X),
+    "contrastive bank": lambda X, P, y: of_bank(ContrastiveLoss(), X),
+    "multi-similarity": lambda X, P, y: of_batch(MultiSimilarityLoss(), X),
+    "multi-similarity bank": lambda X, P, y: of_bank(MultiSimilarityLoss(), X),
+    "memory": lambda X, P, y: of_bank(MemoryContrastiveLoss(), X),
+}
+
+
+def case(name, dtype):
+    """A loss as a function of its inputs, and the inputs."""
+    return CASES[name](torch.randn(B, D, dtype=dtype), torch.randn(C, D, dtype=dtype), torch.randint(C, (B,)))
 
 
 def with_proxies(loss, P):
@@ -101,7 +106,7 @@ def value_and_gradients(step, inputs):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", CASES)
 def test_as_a_chunk_at_a_time(name, dtype, threads, monkeypatch):
-    """PyTorch's products of one chunk after the other are the judge; each number of threads against them."""
+    """Each number of threads agrees with PyTorch's products of one chunk after the other."""
     step, inputs = case(name, dtype)
     with monkeypatch.context() as patch:
         patch.setattr(lanes, "matrix_product", lambda dtype: 0)
@@ -117,7 +122,7 @@ def test_as_a_chunk_at_a_time(name, dtype, threads, monkeypatch):
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_bits_while_others_are_busy(name, threads):
-    """Who takes which chunk is chance; what comes of it is not."""
+    """The result does not depend on which thread takes which chunk."""
     threads(3)
     step, inputs = case(name, torch.float32)
     first = value_and_gradients(step, inputs)
@@ -190,20 +195,18 @@ def test_lanes_serve_here():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(5, 7, 3), (1, 7, 3), (5, 1, 3), (5, 7, 1), (1, 1, 1)], ids=str)
-@pytest.mark.parametrize("add", [False, True])
-@pytest.mark.parametrize("turned", range(8))
-def test_products_of_matrices_as_they_lie(shape, add, turned, dtype):
+def test_products_of_matrices_by_rows_and_by_columns(shape, dtype):
     rows, columns, inner = shape
-    A, B_, out = torch.randn(rows, inner), torch.randn(inner, columns), torch.randn(rows, columns)
-    matrices = []
-    for place, matrix in enumerate((A, B_, out)):
-        one = matrix.to(dtype)
-        matrices.append(one.t().contiguous().t() if turned >> place & 1 else one.contiguous())
-    A, B_, out = matrices
-    expected = A @ B_ + (out if add else 0)
     multiply = getattr(native_module.library, f"multiply_{native_module.SUFFIX[dtype]}")
-    multiply(lanes.matrix_product(dtype), *((m.data_ptr(), *m.stride()) for m in matrices), *shape, add)
-    torch.testing.assert_close(out, expected)
+    for add, *turned in itertools.product([False, True], repeat=4):
+        matrices = [
+            torch.randn(*size[::-1], dtype=dtype).t() if turn else torch.randn(*size, dtype=dtype)
+            for size, turn in zip(((rows, inner), (inner, columns), (rows, columns)), turned, strict=True)
+        ]
+        A, factor, out = matrices
+        expected = A @ factor + (out if add else 0)
+        multiply(lanes.matrix_product(dtype), *((m.data_ptr(), *m.stride()) for m in matrices), *shape, add)
+        torch.testing.assert_close(out, expected)
 
 
 @pytest.mark.parametrize(
