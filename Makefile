@@ -60,7 +60,7 @@ $(VENV)/.native: $(VENV)/.dependencies $(NATIVE_SOURCES)
 KILLS ?= 220
 FAULTS ?= 70
 kills: $(VENV)/.native
-	OMP_NUM_THREADS=1 $(BIN)/python -m app.tests.hostile.kill --kills $(KILLS) --faults $(FAULTS) --seed 0 --json out/kills.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m app.tests.hostile.kill --kills $(KILLS) --faults $(FAULTS) --seed 0
 
 # After a change of the dependencies in either pyproject.toml or of constraints.txt; it asks the package index. PyTorch and what
 # it brings, and the library itself, are left out.

@@ -137,6 +137,7 @@ def colours():
     return RetrievalData("colours", split(24, 4, 0), split(18, 3, 1))
 
 
+@pytest.mark.nightly
 def test_a_folder_of_photographs_trains_as_it_stands(photos, capsys):
     command = ["train", "--data", "photos", "--method", "contrastive", "--epochs", "2", "--batch-size", "8"]
     assert main([*command, "--image-size", str(SIZE), "--device", "cpu", "--out", "run"]) == 0

@@ -119,6 +119,8 @@ def test_help_of_training_is_led_by_a_short_usage_and_shows_defaults(capsys):
         "seed of the choice of test classes (default: 0)",
         "of positive pairs (default: 0.0)",
         "(default: glyphs)",
+        "(default: 256)",
+        *("--noise", "--resume", "--finetune", "--amp", "--smooth-beta", "--filter-threshold"),
     ):
         assert line in text
     assert "(default: None)" not in text and "(default: False)" not in text

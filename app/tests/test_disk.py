@@ -63,7 +63,11 @@ sys.exit(main(sys.argv[2:]))
 @pytest.mark.parametrize(
     ("room", "file"),
     # The checkpoint is some 34 kB, the report 50.
-    [(300, "config.yaml"), (20_000, "checkpoint.pt"), (42_000, "report.html")],
+    [
+        pytest.param(300, "config.yaml", marks=pytest.mark.nightly),
+        (20_000, "checkpoint.pt"),
+        pytest.param(42_000, "report.html", marks=pytest.mark.nightly),
+    ],
 )
 def test_a_full_disk_names_the_file(clusters_file, tmp_path, room, file):
     out = tmp_path / "run"
@@ -115,6 +119,7 @@ def test_a_full_standard_output_is_told(clusters_file):
     assert last == "robustdml train: standard output, or a file without a name: no space left on device"
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes end otherwise on Windows")
 def test_a_reader_that_has_gone_is_no_error():
     script = "import sys; from robustdml.cli import main; import robustdml.commands.train as t\n"

@@ -87,6 +87,7 @@ def test_key_depends_on_the_fonts(monkeypatch):
     glyphs.glyphs_key.cache_clear()
 
 
+@pytest.mark.nightly
 def test_two_processes_may_make_them_at_once(own_cache):
     processes = [subprocess.Popen([sys.executable, "-c", MAKE], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     outputs = [process.communicate(timeout=120)[0] for process in processes]

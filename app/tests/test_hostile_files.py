@@ -136,13 +136,6 @@ def test_paths_that_are_no_texts_one_a_row(tmp_path, paths):
         read_samples(str(saved(tmp_path / "features.npz", paths=paths)))
 
 
-def test_an_array_under_the_name_of_an_archive(tmp_path):
-    with (tmp_path / "features.npz").open("wb") as file:
-        np.save(file, arrays()["features"])
-    with pytest.raises(UsageError, match=r"not a readable .npz file of plain arrays \(File is not a zip file\)"):
-        load_features(tmp_path / "features.npz")
-
-
 @pytest.mark.parametrize("text", ["", "{", "[1]", "[" * 100_000, '"\\ud800"', "\x00"])
 def test_json_that_is_none(tmp_path, text):
     (tmp_path / "state.json").write_text(text)

@@ -39,9 +39,9 @@ def test_procsim_finds_wrong_labels(noisy):
     ],
 )
 def test_rows_of_the_ablation_train_and_resume(noisy, tmp_path, options):
-    config = replace(FAST, method="procsim", options=OptionSet(options))
-    whole, _ = check_resume(config, noisy, tmp_path / "run", stop=2)
-    assert not torch.equal(weights(whole), weights(train(replace(FAST, method="procsim"), noisy, device="cpu")))
+    config = replace(FAST, method="procsim", epochs=2)
+    whole, _ = check_resume(replace(config, options=OptionSet(options)), noisy, tmp_path / "run", stop=1)
+    assert not torch.equal(weights(whole), weights(train(config, noisy, device="cpu")))
 
 
 def test_weights_of_bspml_fall_for_wrong_labels(noisy):
@@ -63,11 +63,11 @@ def test_margins_reach_superloss(noisy):
     assert not torch.equal(weights(first), weights(second))
 
 
-@pytest.mark.parametrize("method", ["proxy-anchor", "subcenter-arcface"])
+@pytest.mark.parametrize("method", ["proxy-anchor", pytest.param("subcenter-arcface", marks=pytest.mark.nightly)])
 def test_sampled_negatives_train_and_resume(noisy, tmp_path, method):
     """The draws go on where they stopped."""
-    config = replace(FAST, method=method, batch_size=4, options=OptionSet(NegativeOptions(share=0.3)))
-    whole, _ = check_resume(config, noisy, tmp_path / "run", stop=2)
+    config = replace(FAST, method=method, batch_size=4, epochs=2, options=OptionSet(NegativeOptions(share=0.3)))
+    whole, _ = check_resume(config, noisy, tmp_path / "run", stop=1)
     every = train(replace(config, options=OptionSet()), noisy, device="cpu")
     assert not torch.equal(weights(whole), weights(every))
 

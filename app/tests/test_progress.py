@@ -112,7 +112,11 @@ print(type(follow).__name__, file=sys.stderr)
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals on Windows")
 @pytest.mark.parametrize(
     ("variables", "kind", "coloured"),
-    [({}, "Bar", True), ({"NO_COLOR": "1"}, "Bar", False), ({"TERM": "dumb"}, "Lines", False)],
+    [
+        ({}, "Bar", True),
+        pytest.param({"NO_COLOR": "1"}, "Bar", False, marks=pytest.mark.nightly),
+        ({"TERM": "dumb"}, "Lines", False),
+    ],
 )
 def test_on_a_terminal(variables, kind, coloured):
     import pty

@@ -41,8 +41,6 @@ def pictures(page):
         (replace(FAST, method="smooth-proxy-anchor"), ["histograms of confidences"]),
         (replace(FAST, method="soft-triple", filter=FilterOptions("prism-average")),
          ["Share of right labels", "histograms of log P_clean"]),
-        (replace(FAST, method="mcl", filter=FilterOptions("prism-vmf", vmf_epochs=1)),
-         ["Share of right labels", "histograms of log P_clean", "Box plots of the concentration"]),
         (replace(FAST, method="bspml"), ["Average weights", "histograms of weights"]),
         (replace(FAST, method="procsim"), ["histograms of losses", "Mean confidence"]),
     ],
@@ -83,12 +81,6 @@ def test_the_test_part_is_told(noisy):
     assert found.summary["test"] == {"samples": 123, "classes": 10, "alone": 1}
     told = "Tested on 123 samples of 10 other classes, without 1 that are alone in their class."
     assert told in render_run(found)
-
-
-def test_a_clean_run_and_one_of_a_single_epoch_have_reports(noisy, clusters):
-    for config, data in ((FAST, clusters), (replace(FAST, epochs=1), noisy)):
-        options = FilterOptions("prism-vmf", vmf_epochs=2)
-        assert "report" not in render_run(train(replace(config, filter=options), data, device="cpu"))[:20]
 
 
 def test_curves_leave_out_epochs_without_a_value():

@@ -3,22 +3,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.tests.test_symmetric_noise import check_shares, wrong
 from experiments.noise import class_conditional, long_tailed, semantic, small_cluster
 from experiments.taxonomy import ClassTree
-from robustdml.data import RetrievalData, Split
 from robustdml.errors import UsageError
-from robustdml.noise import symmetric, with_wrong_labels
 
 # Wren, carp, oak and tern.
 PATHS = [("animal", "bird"), ("animal", "fish"), ("plant",), ("animal", "bird")]
-
-
-def wrong(noise, labels, seed, classes, features=lambda: pytest.fail("features")):
-    """Labels with a noise that is asked for by its name."""
-    split = Split(np.zeros((len(labels), 2)), labels, tuple(map(str, range(classes))))
-    train = with_wrong_labels(RetrievalData("birds", split, split), noise, seed, features).train
-    assert np.array_equal(train.reference_labels, labels)
-    return train.labels
 
 
 @given(
@@ -28,31 +19,9 @@ def wrong(noise, labels, seed, classes, features=lambda: pytest.fail("features")
 )
 def test_share_of_each_class_is_exact(sizes, rate, seed):
     labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
-    before = labels.copy()
     tree = ClassTree([(f"group {label // 3}",) for label in range(len(sizes))])
-    for noisy, changed in (
-        symmetric(labels, rate, seed, len(sizes)),
-        semantic(labels, rate, seed, tree),
-        long_tailed(labels, rate, seed, len(sizes)),
-    ):
-        assert np.array_equal(labels, before)
-        assert np.array_equal(noisy != labels, changed)
-        assert noisy.dtype == np.int64
-        for label, size in enumerate(sizes):
-            assert changed[labels == label].sum() == int(np.floor(rate * size + 0.5))
-        if len(labels):
-            assert noisy.min() >= 0
-            assert noisy.max() < len(sizes)
-
-
-def test_wrong_labels_are_uniform_over_the_others():
-    labels = np.repeat(np.arange(5), 8000)
-    noisy, changed = symmetric(labels, 0.5, 0, 5)
-    counts = np.zeros((5, 5))
-    np.add.at(counts, (labels[changed], noisy[changed]), 1)
-    assert np.array_equal(np.diag(counts), np.zeros(5))
-    # 1000 expected in each cell, standard deviation 27.
-    assert np.abs(counts[~np.eye(5, dtype=bool)] - 1000).max() < 5 * 27.4
+    check_shares(lambda: semantic(labels, rate, seed, tree), labels, rate, sizes)
+    check_shares(lambda: long_tailed(labels, rate, seed, len(sizes)), labels, rate, sizes)
 
 
 def test_semantic_noise_is_uniform_over_the_classes_confused_with():
@@ -108,7 +77,7 @@ def test_clusters_stay_together():
     assert not np.array_equal(noisy, small_cluster(labels, 0.5, 2, 20, features, cluster_size=4)[0])
 
 
-@pytest.mark.parametrize("noise", ["symmetric", "long-tailed", "class-conditional"])
+@pytest.mark.parametrize("noise", ["long-tailed", "class-conditional"])
 def test_is_a_pure_function_of_the_seed(noise):
     labels, features = np.repeat(np.arange(10), 20), np.random.default_rng(0).normal(size=(200, 3))
     first, again, other = (wrong(f"{noise}:0.3", labels, seed, 10, lambda: features) for seed in (4, 4, 5))
@@ -183,8 +152,6 @@ def test_class_conditional_noise_has_few_targets_in_unequal_shares(rate):
 
 def test_specs(monkeypatch):
     labels = np.repeat(np.arange(4), 10)
-    assert np.array_equal(wrong("none", labels, 0, 4), labels)
-    assert np.array_equal(wrong("symmetric:.3", labels, 7, 4), symmetric(labels, 0.3, 7, 4)[0])
     features, tree = np.random.default_rng(0).normal(size=(40, 3)), ClassTree(PATHS)
     noisy = wrong("small-cluster:0.5", labels, 7, 4, lambda: features)
     assert np.array_equal(noisy, small_cluster(labels, 0.5, 7, 4, features)[0])
@@ -197,31 +164,10 @@ def test_specs(monkeypatch):
     assert np.array_equal(noisy, class_conditional(labels, 0.5, 7, 4, features)[0])
 
 
-@pytest.mark.parametrize(
-    "spec", ["", "symmetric", "symmetric:", "symmetric:1.5", "symmetric:-0.1", "foo:0.5", "symmetric:nan"]
-)
-def test_bad_specs_are_named(spec):
-    with pytest.raises(
-        UsageError, match="expected one of none, symmetric:RATE, small-cluster:RATE, semantic:RATE, long"
-    ):
-        wrong(spec, np.arange(3), 0, 3)
-
-
-@pytest.mark.parametrize(
-    ("labels", "rate", "classes", "message"),
-    [
-        (np.arange(3), 1.5, 3, "rate=1.5"),
-        (np.arange(3), float("nan"), 3, "rate=nan"),
-        (np.arange(3.0), 0.5, 3, "float64"),
-        (np.zeros((2, 2), dtype=int), 0.5, 3, r"shape \(2, 2\)"),
-        (np.arange(4), 0.5, 3, "0 to 3; expected 0 to 2"),
-        (np.array([-1, 0]), 0.5, 3, "-1"),
-        (np.zeros(3, dtype=int), 0.5, 1, "second class"),
-    ],
-)
-def test_bad_arguments(labels, rate, classes, message):
-    with pytest.raises(UsageError, match=message):
-        symmetric(labels, rate, 0, classes)
+def test_bad_names_are_told_all_noises():
+    expected = "expected one of none, symmetric:RATE, small-cluster:RATE, semantic:RATE, long"
+    with pytest.raises(UsageError, match=expected):
+        wrong("foo:0.5", np.arange(3), 0, 3)
 
 
 def test_bad_arguments_of_class_conditional():

@@ -14,7 +14,6 @@ Each process is forked from this one, which has imported everything: kills shall
 import argparse
 import ctypes
 import errno
-import json
 import multiprocessing.util
 import os
 import random
@@ -241,7 +240,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--faults", type=int, default=60, help="of the disk, in all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="+", choices=SCENARIOS, default=list(SCENARIOS))
-    parser.add_argument("--json", type=Path, help="where to write what was found")
     given = parser.parse_args(arguments)
     if "LD_PRELOAD" not in os.environ:
         with tempfile.TemporaryDirectory(prefix="hostile-") as temporary:
@@ -260,25 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"{time.monotonic() - began:.0f} s",
                 flush=True,
             )
-            if given.json is not None:
-                given.json.parent.mkdir(parents=True, exist_ok=True)
-                given.json.write_text(as_json(given.seed, tallies))
     return 1 if any(tally.wrong for tally in tallies.values()) else 0
-
-
-def as_json(seed: int, tallies: dict[str, Tally]) -> str:
-    """What was done so far."""
-    found = {
-        "seed": seed,
-        "kills": sum(tally.kills.total() for tally in tallies.values()),
-        "faults": sum(tally.faults.total() for tally in tallies.values()),
-        "wrong": [line for tally in tallies.values() for line in tally.wrong],
-        "commands": {
-            name: {"kills": tally.kills, "faults": tally.faults, "gone on": tally.rounds}
-            for name, tally in tallies.items()
-        },
-    }
-    return json.dumps(found, indent=1) + "\n"
 
 
 if __name__ == "__main__":

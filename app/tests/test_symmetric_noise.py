@@ -1,0 +1,83 @@
+"""Labels made wrong at random."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robustdml.data import RetrievalData, Split
+from robustdml.errors import UsageError
+from robustdml.noise import symmetric, with_wrong_labels
+
+
+@given(
+    sizes=st.lists(st.integers(0, 40), min_size=2, max_size=12),
+    rate=st.floats(0, 1),
+    seed=st.integers(0, 2**32),
+)
+def test_share_of_each_class_is_exact(sizes, rate, seed):
+    labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    check_shares(lambda: symmetric(labels, rate, seed, len(sizes)), labels, rate, sizes)
+
+
+def check_shares(noise, labels, rate, sizes):
+    """Check that a noise makes the same share of each class wrong, and leaves its argument alone."""
+    before = labels.copy()
+    noisy, changed = noise()
+    assert np.array_equal(labels, before)
+    assert np.array_equal(noisy != labels, changed)
+    assert noisy.dtype == np.int64
+    for label, size in enumerate(sizes):
+        assert changed[labels == label].sum() == int(np.floor(rate * size + 0.5))
+    assert set(noisy.tolist()) <= set(range(len(sizes)))
+
+
+def test_wrong_labels_are_uniform_over_the_others():
+    labels = np.repeat(np.arange(5), 8000)
+    noisy, changed = symmetric(labels, 0.5, 0, 5)
+    counts = np.zeros((5, 5))
+    np.add.at(counts, (labels[changed], noisy[changed]), 1)
+    assert np.array_equal(np.diag(counts), np.zeros(5))
+    # 1000 expected in each cell, standard deviation 27.
+    assert np.abs(counts[~np.eye(5, dtype=bool)] - 1000).max() < 5 * 27.4
+
+
+def wrong(noise, labels, seed, classes, features=lambda: pytest.fail("features")):
+    """Labels made wrong by a noise that is given by its name."""
+    split = Split(np.zeros((len(labels), 2)), labels, tuple(map(str, range(classes))))
+    train = with_wrong_labels(RetrievalData("birds", split, split), noise, seed, features).train
+    assert np.array_equal(train.reference_labels, labels)
+    return train.labels
+
+
+def test_names_and_seeds():
+    labels = np.repeat(np.arange(4), 10)
+    assert np.array_equal(wrong("none", labels, 0, 4), labels)
+    first = wrong("symmetric:.3", labels, 7, 4)
+    assert np.array_equal(first, symmetric(labels, 0.3, 7, 4)[0])
+    assert not np.array_equal(first, wrong("symmetric:.3", labels, 8, 4))
+
+
+@pytest.mark.parametrize(
+    "noise", ["", "symmetric", "symmetric:", "symmetric:1.5", "symmetric:-0.1", "foo:0.5", "symmetric:nan"]
+)
+def test_bad_names(noise):
+    with pytest.raises(UsageError, match="expected one of none, symmetric:RATE"):
+        wrong(noise, np.arange(3), 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("labels", "rate", "classes", "message"),
+    [
+        (np.arange(3), 1.5, 3, "rate=1.5"),
+        (np.arange(3), float("nan"), 3, "rate=nan"),
+        (np.arange(3.0), 0.5, 3, "float64"),
+        (np.zeros((2, 2), dtype=int), 0.5, 3, r"shape \(2, 2\)"),
+        (np.arange(4), 0.5, 3, "0 to 3; expected 0 to 2"),
+        (np.array([-1, 0]), 0.5, 3, "-1"),
+        (np.zeros(3, dtype=int), 0.5, 1, "second class"),
+    ],
+)
+def test_bad_arguments(labels, rate, classes, message):
+    with pytest.raises(UsageError, match=message):
+        symmetric(labels, rate, 0, classes)
