@@ -42,8 +42,8 @@ def cosine_similarity(anchors: Tensor, candidates: Tensor) -> Tensor:
 def unit_distance(anchors: Tensor, candidates: Tensor) -> Tensor:
     """Euclidean distance √(2 − 2s) of the directions of every anchor and every candidate.
 
-    Made of their differences, as a cosine has no digit of a small one left. A zero vector has distance √2 from all. A
-    distance that rounding alone can make is 0, and has no gradient.
+    It is computed from differences: the cosine has no digit of a small distance. A zero vector has distance √2 from
+    all. A distance within rounding error is 0, without gradient.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def unit_distance(anchors: Tensor, candidates: Tensor) -> Tensor:
     """
     U, V = _unit_rows(anchors), _unit_rows(candidates)
     square = (U[:, None] - V).square().sum(-1)
-    # A zero vector lacks the length 1 in it.
+    # Distances from zero vectors are √2 by definition: each zero vector lacks 1 in the square.
     square = square + (U == 0).all(1)[:, None].to(U.dtype) + (V == 0).all(1).to(U.dtype)
     apart = square > (8 * torch.finfo(U.dtype).eps) ** 2
     return torch.where(apart, torch.where(apart, square, 1.0).sqrt(), 0.0)
@@ -79,7 +79,7 @@ def log_one_plus_sum_exp(exponents: Tensor, members: Tensor) -> Tensor:
     Parameters
     ----------
     exponents : Tensor, (A, N)
-        z. What stands outside the set is ignored, whatever it is.
+        z. Entries outside the set are ignored, even inf or NaN.
     members : Tensor, (A, N), bool
         The set of each row.
 
@@ -122,7 +122,7 @@ def count_nonempty(sets: Tensor) -> Tensor:
 
 
 def log_sample_weights(sample_weights: Tensor | None, samples: Tensor) -> tuple[Tensor, Tensor]:
-    """Which samples are present, and the logarithms of their weights.
+    """Mask of the samples present, and the logarithms of their weights.
 
     A sample of weight 0 is absent, and the derivative with respect to that weight is defined as 0. (The one-sided
     derivative of the sums exists, but the divisors of the losses jump there.)
@@ -161,14 +161,12 @@ def log_sample_weights(sample_weights: Tensor | None, samples: Tensor) -> tuple[
 
 
 def reduce_proxies(per_proxy: Tensor, reduction: str) -> Tensor:
-    """Sum the proxies' shares of the loss ("mean"), or hand them out ("none").
-
-    Each share already carries its divisor, so the sum is the papers' mean.
+    """Sum the proxies' terms ("mean"), or return them ("none"); each is divided already, so the sum is the mean.
 
     Parameters
     ----------
     per_proxy : Tensor, (C,)
-        Shares that sum to the loss.
+        Terms that sum to the loss.
     reduction : {"mean", "none"}
 
     Returns

@@ -97,6 +97,6 @@ def class_log_sum_exp(
     target = (logits.masked_fill(~own, 0)).sum(1)
     counted = logits.masked_fill(own, -torch.inf) if exclude_target else logits
     empty = (counted == -torch.inf).all(1, keepdim=True)
-    # Of nothing but −∞ the derivative of logsumexp is NaN.
+    # The derivative of a logsumexp over −∞ alone is NaN.
     lse = torch.logsumexp(counted.masked_fill(empty, 0), 1).masked_fill(empty[:, 0], -torch.inf)
     return lse, target

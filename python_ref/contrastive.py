@@ -36,13 +36,13 @@ def contrastive_loss(
     embeddings, labels : Tensor, (B, D) and (B,)
         Embeddings are normalised here. The label ``ABSENT``: the sample is absent.
     vectors, vector_labels : Tensor, (m, D) and (m,), optional
-        What the samples are compared with; None: one another. See :func:`python_ref.pairs.pair_sets`.
+        The candidates; None: the samples themselves. See :func:`python_ref.pairs.pair_sets`.
     pos_margin, neg_margin : float
         m⁺ and m⁻.
     distance : {"euclidean", "cosine"}
         Euclidean distance of unit vectors, √(2 − 2s), or the cosine.
     sample_weights : Tensor, (B,), optional
-        Multiply what a sample adds as anchor. Weight 0: the sample is absent, among the candidates as well.
+        Multiply the terms of each anchor. Weight 0: the sample is absent, among the candidates as well.
     reduction : {"mean", "none"}
         "none" gives (B,), a loss per sample whose mean over samples of non-zero weight is L.
 

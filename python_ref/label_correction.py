@@ -1,4 +1,4 @@
-"""Labels put right in training, the outlook of Liu et al., section VII; the rule itself is an extension."""
+"""Correction of labels in training, an outlook of Liu et al. (section VII); the rule is an extension."""
 
 from torch import Tensor
 
@@ -6,30 +6,30 @@ from torch import Tensor
 def corrected_labels(
     similarity: Tensor, labels: Tensor, keep: Tensor, confidence: float, before: list[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Correction of labels, the outlook of section VII; the rule is an extension.
+    """Labels and samples to train on.
 
-    A rejected sample takes part under k* = argmax_k T(x, k), if its softmax is at least the confidence and k* was
-    proposed in each of the judgements before, too.
+    A rejected sample gets the label k* = argmax_k T(x, k), if softmax_k T(x, k)[k*] is at least the confidence and the
+    earlier judgements proposed k*, too.
 
     Parameters
     ----------
     similarity : Tensor, (B, C)
         T; −∞ marks a class that is not in the bank.
     labels : Tensor, (B,)
-        As they were given.
+        The given labels.
     keep : Tensor, (B,), bool
-        What the filter kept.
+        The filter's verdict.
     confidence : float
         In [0, 1].
     before : list of Tensor, (B,)
-        k* of the earlier judgements of the same samples that count.
+        k* of the earlier judgements of the same samples.
 
     Returns
     -------
     labels : Tensor, (B,)
         To train with.
     keep : Tensor, (B,), bool
-        What takes part.
+        Samples to train on.
 
     Examples
     --------

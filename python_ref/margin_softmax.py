@@ -100,10 +100,9 @@ def arcface_loss(
 
 
 def angular_margin(cosines: Tensor, margin: float) -> Tensor:
-    """Label's part f of :func:`arcface_loss`, for cosines of any shape and a ``margin`` in radians.
+    """The f of :func:`arcface_loss`, for cosines of any shape and a ``margin`` in radians.
 
-    The derivative of f with respect to the cosine is infinite at θ = 0 and θ = π; there it is that of its first term
-    alone, cos θ cos m.
+    df/dcos θ is infinite at θ = 0 and θ = π; there the derivative of the first term, cos θ cos m, replaces it.
 
     Examples
     --------

@@ -76,7 +76,7 @@ def multi_similarity_loss(
     embeddings, labels : Tensor, (B, D) and (B,)
         Embeddings are normalised here. The label ``ABSENT``: the sample is absent.
     vectors, vector_labels : Tensor, (m, D) and (m,), optional
-        What the samples are compared with; None: one another. See :func:`python_ref.pairs.pair_sets`.
+        The candidates; None: the samples themselves. See :func:`python_ref.pairs.pair_sets`.
     alpha, beta, base : float
         α, β and δ (BSPML: ρ).
     epsilon : float, optional

@@ -1,9 +1,9 @@
-"""Who is whose positive and negative, where samples are compared with samples and not with proxies."""
+"""Positive and negative pairs of samples."""
 
 import torch
 from torch import Tensor
 
-# The label of a row that takes no part; any other int64 is a class.
+# The label of a row that is in no pair; any other int64 is a class.
 ABSENT: int = torch.iinfo(torch.int64).min
 
 
@@ -13,10 +13,10 @@ def pair_sets(labels: Tensor, vector_labels: Tensor | None = None) -> tuple[Tens
     Parameters
     ----------
     labels : Tensor, (B,)
-        Classes of the samples. ``ABSENT`` marks a row that takes no part, here as among the vectors.
+        Classes of the samples. ``ABSENT`` marks a row that is in no pair, here and among the vectors.
     vector_labels : Tensor, (m,), optional
-        Classes of the vectors that the samples are compared with. None: the samples themselves, each without itself.
-        The tensor ``labels`` itself: vector i is sample i seen anew, and left out of its sets as well.
+        Classes of the candidates. None: the samples themselves, each without itself. The tensor ``labels`` itself:
+        vector i is another embedding of sample i, and not in its sets either.
 
     Returns
     -------
@@ -39,5 +39,5 @@ def pair_sets(labels: Tensor, vector_labels: Tensor | None = None) -> tuple[Tens
 
 
 def without_absent(labels: Tensor, sample_weights: Tensor | None) -> Tensor:
-    """Labels in which ``ABSENT`` stands for each sample of weight 0: it is absent, as anchor and as candidate."""
+    """Labels, with ``ABSENT`` for samples of weight 0."""
     return labels if sample_weights is None else torch.where(sample_weights > 0, labels, ABSENT)

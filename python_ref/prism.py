@@ -178,7 +178,7 @@ def log_p_clean(similarity: Tensor, labels: Tensor, unseen: str = "skip") -> Ten
     Parameters
     ----------
     similarity : Tensor, (B, C)
-        What is exponentiated: a similarity, or a log-density. −∞ marks a class that is not in the bank.
+        T, a similarity or a log-density. −∞ marks a class that is not in the bank.
     labels : Tensor, (B,)
     unseen : {"skip", "zero"}
         Whether a class that is not in the bank is left out of the denominator, or adds e⁰ as in the public code.
@@ -208,7 +208,7 @@ def batch_positive_similarity(embeddings: Tensor, labels: Tensor) -> Tensor:
     Returns
     -------
     Tensor, (B,)
-        Proportional to P_clean; 1, the most there is, for a sample without another.
+        Proportional to P_clean; 1, the maximum, for a sample without another.
 
     Examples
     --------
@@ -226,7 +226,7 @@ def memory_positive_similarity(embeddings: Tensor, labels: Tensor, vectors: Tens
     Returns
     -------
     Tensor, (B,)
-        Proportional to P_clean; 1, the most there is, for a class that is not in the bank.
+        Proportional to P_clean; 1, the maximum, for a class that is not in the bank.
 
     Examples
     --------
@@ -239,7 +239,7 @@ def memory_positive_similarity(embeddings: Tensor, labels: Tensor, vectors: Tens
 
 
 def top_r_threshold(scores: Tensor, noise_rate: float) -> Tensor:
-    """TRM, Section III-E: the ⌊R·B⌋-th smallest score of the batch, which with all below it is noisy.
+    """TRM, Section III-E: the ⌊R·B⌋-th smallest score of the batch; it and all scores below are noisy.
 
     Parameters
     ----------
@@ -267,7 +267,7 @@ def top_r_threshold(scores: Tensor, noise_rate: float) -> Tensor:
 def smooth_top_r_threshold(log_quantiles: Tensor, window: int) -> Tensor:
     """sTRM, Eq. 15: m = 1/τ Σ Q_j over the last τ batches, as log m.
 
-    Errata: the sum is printed with τ + 1 terms. While there are fewer than τ batches, the mean is over those there are.
+    Errata: the sum is printed with τ + 1 terms. The mean over fewer than τ batches is that of all so far.
 
     Parameters
     ----------
@@ -292,15 +292,15 @@ def smooth_top_r_threshold(log_quantiles: Tensor, window: int) -> Tensor:
 def otsu_cut(scores: Tensor, known: Tensor) -> Tensor:
     """Otsu's cut between right and wrong labels, as ProcSim cuts losses; an extension, which needs no noise rate.
 
-    Cut is u = log(1 − log P_clean), how surprising a label is on a logarithmic scale: of wrong labels −log P_clean
-    spreads over two orders of magnitude, and on its own scale the least variance is in the midst of them.
+    The cut is of u = log(1 − log P_clean): −log P_clean of wrong labels spreads over two orders of magnitude, and a cut
+    on its own scale would separate wrong labels from each other.
 
     Parameters
     ----------
     scores : Tensor, (B,)
         Log P_clean.
     known : Tensor, (B,), bool
-        Whether the bank has the sample's class; others have no part in the cut.
+        Whether the bank has the sample's class; others are left out of the cut.
 
     Returns
     -------
@@ -318,9 +318,8 @@ def otsu_cut(scores: Tensor, known: Tensor) -> Tensor:
 def is_clean(scores: Tensor, threshold: Tensor | float, known: Tensor) -> Tensor:
     """Lines 8, 9 and 17 of Algorithm 1: a score above m, or a class met for the first time.
 
-    Erratum: Section III-A has "P_clean falls under m … clean"; above is clean, as in line 17. And P_clean = 1 is not
-    above a threshold of 1, which a batch wholly of new classes has: those are clean by line 9 whatever m is, or else
-    an empty bank would stay empty.
+    Erratum: Section III-A has "P_clean falls under m … clean"; above is clean, as in line 17. A batch of new classes
+    alone has P_clean = 1 and m = 1: its samples are clean by line 9, or an empty bank would stay empty.
 
     Parameters
     ----------
@@ -351,7 +350,7 @@ def authors_filter(
     Parameters
     ----------
     p_clean : Tensor, (B,)
-        1 for a sample whose class is not in the memory, which is not empty: a batch that meets an empty one is kept.
+        1 for a sample whose class is not in the bank. The bank is not empty: with an empty one, all are kept.
     window : list of float
         The quantiles stored so far, the latest last.
     noise_rate : float

@@ -57,7 +57,7 @@ def otsu_threshold(losses: Tensor, min_group: int = 2) -> float:
     -------
     float
         ∞ where no midpoint leaves two groups of that size: fewer than 2·min_group losses, or all equal. C₀ is {ℓ < τ};
-        the paper prints ≥ for both groups. The lowest of thresholds that are equally good.
+        the paper prints ≥ for both groups. Of equally good thresholds, the lowest.
 
     Examples
     --------
@@ -71,10 +71,10 @@ def otsu_threshold(losses: Tensor, min_group: int = 2) -> float:
     for i in range(min_group, len(ordered) - min_group + 1):
         candidate = (ordered[i - 1] + ordered[i]) / 2
         C0, C1 = losses[losses < candidate], losses[losses >= candidate]
-        if min(len(C0), len(C1)) < min_group:  # a tie: the midpoint of two equal losses does not part them
+        if min(len(C0), len(C1)) < min_group:  # the midpoint of two equal losses does not separate them
             continue
         cost = float((len(C0) * C0.var(correction=0) + len(C1) * C1.var(correction=0)) / len(losses))
-        if cost < best * (1 - 1e-12):  # what differs by rounding is equally good
+        if cost < best * (1 - 1e-12):  # a difference within rounding error is a tie
             best, threshold = cost, float(candidate)
     return threshold
 
@@ -85,7 +85,7 @@ def lambert_w(x: Tensor) -> Tensor:
     Parameters
     ----------
     x : Tensor
-        At least −1/e; what rounding left below counts as −1/e.
+        At least −1/e; values below, left by rounding, count as −1/e.
 
     Returns
     -------

@@ -1,7 +1,7 @@
 """Losses over a sample of the classes: each drawn class stands for w classes.
 
 The estimate of a sum by its drawn terms: Horvitz and Thompson, "A Generalization of Sampling Without Replacement From a
-Finite Universe", 1952. Of a softmax, the logarithmic correction: Bengio, Senécal, "Adaptive Importance Sampling to
+Finite Universe", 1952. The logarithmic correction of a softmax: Bengio, Senécal, "Adaptive Importance Sampling to
 Accelerate Training of a Neural Probabilistic Language Model", 2008; without it: An et al., "Partial FC: Training 10
 Million Identities on a Single Machine", 2021.
 """

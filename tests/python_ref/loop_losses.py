@@ -1,4 +1,4 @@
-"""The losses of the Proxy-Anchor family once more, as loops over floats: what the tensor code is compared with."""
+"""The losses of the Proxy-Anchor family as loops over floats, the oracle of the references."""
 
 import math
 

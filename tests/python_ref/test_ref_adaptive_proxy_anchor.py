@@ -30,10 +30,10 @@ def test_two_classes_three_samples_by_hand():
 
 
 @pytest.mark.parametrize("negative_margin", ["sample", "proxy"])
-@pytest.mark.parametrize("shape", [(), (1,), (4,)])
-def test_gradcheck(shape, negative_margin):
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_gradcheck_of_a_shared_margin(shape, negative_margin):
     case = Case(B=6, C=4, D=3, seed=1, zero_weights=False)
-    X, P, v, m = leaves(case.X, case.P, case.v, case.m.mean().expand(shape) if shape != (4,) else case.m)
+    X, P, v, m = leaves(case.X, case.P, case.v, case.m.mean().expand(shape))
     for reduction in ("mean", "none"):
         assert torch.autograd.gradcheck(
             lambda *a, r=reduction: adaptive_proxy_anchor_loss(

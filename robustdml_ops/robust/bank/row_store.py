@@ -43,9 +43,9 @@ class RowStore:
     def store(self, problem: StoreProblem) -> Tensor:
         """Store the batch, B ≥ 1; returns the classes (2M,) that rows enter, then those that rows leave, < 0 for none.
 
-        Kept rows take the slots behind the last one in their order; of more than the capacity, the last rows are
-        stored. On a GPU a row with NaN or inf counts as not kept. The sum of a class adds the rows that enter in the
-        order of the batch, then subtracts those that leave, the oldest first; without rows it is 0.
+        Kept rows take the slots behind the last row in their order; if they exceed the capacity, the last ones are
+        stored. On a GPU a row with NaN or inf counts as not kept. The sum of a class adds the entering rows in the
+        order of the batch, then subtracts the leaving ones, the oldest first; without rows it is 0.
         """
         raise NotImplementedError
 

@@ -11,7 +11,7 @@ from robustdml_ops.ops import class_lse
 from robustdml_ops.robust.bank.memory_bank import MemoryBank
 from robustdml_ops.robust.checked_batch import CheckedBatch
 
-# A class of fewer rows in the bank, a sample's own left out, is too small to judge by (`CautiousThreshold`).
+# `CautiousThreshold` keeps samples of classes with fewer rows in the bank, own copies left out.
 FEWEST_ROWS = 5
 _MOST_LOGITS = 2**22  # in a chunk of `likeliest_classes`: 16 MB
 
@@ -20,10 +20,10 @@ class Scores(NamedTuple):
     """One score per sample."""
 
     values: Tensor  # (B,) log P_clean; 0 where not known
-    known: Tensor  # (B,) bool: the sample's class has rows to judge it by
-    vmf_pending: Tensor | None = None  # () bool: vMF-Sim has not begun, and the values are AvgSim's; None: no vMF-Sim
-    class_rows: Tensor | None = None  # (B,) rows to judge the sample by; for `CautiousThreshold`
-    other_labels: Tensor | None = None  # (B,) scores under labels of other samples, NaN if the same; as class_rows
+    known: Tensor  # (B,) bool: the sample's class has rows in the bank, or was in a batch before (ProxySim)
+    vmf_pending: Tensor | None = None  # () bool: the values are AvgSim's, vMF-Sim has not begun; None: no vMF-Sim
+    class_rows: Tensor | None = None  # (B,) rows of the sample's class, own copies left out; for `CautiousThreshold`
+    other_labels: Tensor | None = None  # (B,) scores under labels of other samples, NaN if the same; for it, too
 
 
 class ClassLogits(NamedTuple):

@@ -42,8 +42,8 @@ class TopR(TypedBuffers):
 class SmoothTopR(TypedBuffers):
     """The sTRM: the mean of P at the quantiles of the last ``batches`` batches, Eq. 15. ``rate`` is R.
 
-    A sample of a new class has P = 1. A quantile that falls on one would lift the mean above all other scores, and is
-    not stored, as in the authors' code.
+    A quantile that falls on a sample of a new class, P = 1, is not stored, as in the authors' code: it would lift the
+    mean above all other scores.
     """
 
     quantiles: Tensor
@@ -51,7 +51,7 @@ class SmoothTopR(TypedBuffers):
     def __init__(self, rate: float, batches: int) -> None:
         super().__init__()
         self.rate = rate
-        # The latest one last; NaN where there has been no batch yet.
+        # The latest last; NaN for batches to come.
         self.register_buffer("quantiles", torch.full((batches,), math.nan, dtype=torch.float64))
 
     def forward(self, scores: Scores, labels: Tensor) -> Tensor:
