@@ -63,8 +63,8 @@ def current_stream(device: torch.device) -> Iterator[int]:
 def _cuda_unavailable(architectures: str, capability: tuple[int, int], built_by: int, driver: int) -> str | None:
     """Why kernels built for ``architectures`` (CMake's names) can't run on a device of ``capability``, or None.
 
-    Versions of CUDA are numbers as 13010 for 13.1. Binaries run with drivers of the toolkit's major version or later, PTX
-    with drivers at least as new as the toolkit.
+    Versions of CUDA are numbers as 13010 for 13.1. Binaries run with drivers of the toolkit's major version or later,
+    PTX with drivers at least as new as the toolkit.
     """
     versions = f"was built by CUDA {_version(built_by)}, and the driver supports CUDA {_version(driver)} at most"
     if driver // 1000 < built_by // 1000:

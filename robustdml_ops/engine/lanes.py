@@ -48,7 +48,7 @@ def sweep_fields(similarities: Similarities, per_row: int = 0) -> dict[str, Any]
         "P_row_stride": P.stride(0),
         "P_column_stride": P.stride(1),
         "rows": count,
-        "met": module.address(similarities.met),
+        "met": module.address(similarities.selected),
         "normalize": similarities.normalize,
         "dX": module.address(similarities.dX),
         "dP": module.address(dP),

@@ -64,7 +64,7 @@ class UpdateOfRows:
         self._begin(proxies, self.rows)
 
 
-def rows_met(update: ProxyUpdate | None) -> Tensor | None:
+def selected_rows(update: ProxyUpdate | None) -> Tensor | None:
     """Rows of the sweep; None: all."""
     return None if update is None else update.rows
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from robustdml_ops.engine.chunk_sizes import chunk_rows
 from robustdml_ops.engine.gradient_memory import gradient_buffer
-from robustdml_ops.engine.proxy_update import ProxyUpdate, rows_met
+from robustdml_ops.engine.proxy_update import ProxyUpdate, selected_rows
 from robustdml_ops.engine.rows.backend import RowsBackend, by_columns, new_rows, rows_at
 from robustdml_ops.engine.rows.lengths import inverse_lengths
 from robustdml_ops.engine.validation import check_gradient_fits, check_row_range
@@ -39,22 +39,22 @@ def row_stride(upstream: Tensor | None) -> int:
     return 0 if upstream is None or upstream.dim() == 0 else upstream.stride(0)
 
 
-def count_met(proxies: Tensor, rows: Tensor | None) -> int:
+def count_selected(proxies: Tensor, rows: Tensor | None) -> int:
     """Number of proxies in a sweep: all, or those of ``rows``."""
     return len(proxies) if rows is None else len(rows)
 
 
 def checked_count(proxies: Tensor, update: ProxyUpdate | None) -> int:
     """Number of proxies in the sweep of an update, whose rows are checked."""
-    rows = rows_met(update)
+    rows = selected_rows(update)
     if rows is not None:
         check_row_range(rows, len(proxies))
-    return count_met(proxies, rows)
+    return count_selected(proxies, rows)
 
 
 def update_without_samples(proxies: Tensor, update: ProxyUpdate) -> None:
     """The step of an empty batch: the gradient is zero, and momentum and weight decay go on."""
-    count, D = count_met(proxies, update.rows), proxies.shape[1]
+    count, D = count_selected(proxies, update.rows), proxies.shape[1]
     rows = chunk_rows(count, 2 * D, proxies.device)
     for first in range(0, count, rows):
         update.take(first, proxies.new_zeros((min(rows, count - first), D)))
@@ -87,13 +87,13 @@ class Similarities:
         together: int = 1,
         normalize: bool = True,
         names: tuple[str, str] = ("embeddings", "proxies"),
-        met: Tensor | None = None,
+        selected: Tensor | None = None,
     ) -> None:
         (B, D), new = embeddings.shape, embeddings.new_empty
         self.backend, self.embeddings, self.proxies, self.compute = backend, embeddings, proxies, compute
         self.names, self.together = names, together
         self.normalize, self.columns = normalize, backend.reads_columns(proxies)
-        self.met, self.count = met, count_met(proxies, met)
+        self.selected, self.count = selected, count_selected(proxies, selected)
         rows = chunk_rows(self.count, B + 2 * D + per_class, embeddings.device, B * backend.temporaries)
         self.rows = min(self.count, max(1, rows // together) * together)
         self.X, self.X_inverse_norm = new((B, D), dtype=operand), new(B, dtype=compute)
@@ -160,7 +160,7 @@ class Similarities:
 
     def _proxies(self, first: int, last: int) -> Tensor:
         """The proxies of a chunk, (c, D), in their own layout."""
-        return self.proxies[first:last] if self.met is None else rows_at(self.proxies, self.met[first:last])
+        return self.proxies[first:last] if self.selected is None else rows_at(self.proxies, self.selected[first:last])
 
     def _proxy_gradient(self, chunk: Chunk, dS: Tensor, out: Tensor) -> Tensor:
         """dL/dP of a chunk, compute type, written to ``out``."""

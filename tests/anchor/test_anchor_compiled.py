@@ -11,8 +11,7 @@ from robustdml_ops.backends.triton_device import tile_of
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.precision import set_float32_products
 from robustdml_ops.ops.anchor.fused_forward import fused_forward
-from robustdml_ops.ops.anchor.problem import AnchorChunk, AnchorProblem, ConfidenceSets
-from robustdml_ops.ops.anchor.result import Wanted
+from robustdml_ops.ops.anchor.problem import AnchorChunk, AnchorProblem, ConfidenceSets, Wanted
 from robustdml_ops.ops.anchor.small_step import step_launch
 from robustdml_ops.ops.anchor.sweep import anchor_sweep
 from robustdml_ops.ops.anchor.triton import TritonAnchor, epilogue_launch

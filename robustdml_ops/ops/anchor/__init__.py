@@ -20,8 +20,7 @@ from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update
 from robustdml_ops.engine.similarity_chunks import checked_count
 from robustdml_ops.engine.validation import check_matrix, check_same_device, check_steepness, check_tensor, check_vector
 from robustdml_ops.ops.anchor.autograd import AnchorSweep, Inputs, Outputs
-from robustdml_ops.ops.anchor.problem import ConfidenceSets
-from robustdml_ops.ops.anchor.result import Wanted
+from robustdml_ops.ops.anchor.problem import ConfidenceSets, Wanted
 
 
 class AnchorLSE(NamedTuple):

@@ -16,12 +16,11 @@ from robustdml_ops.engine.autograd_functions import scale_gradients
 from robustdml_ops.engine.gradient_memory import gradient_buffer
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.older_torch import registered_op
-from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update, rows_met
+from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update, selected_rows
 from robustdml_ops.engine.second_derivatives import Derivative, Results
-from robustdml_ops.engine.similarity_chunks import count_met
+from robustdml_ops.engine.similarity_chunks import count_selected
 from robustdml_ops.engine.validation import check_finite_embeddings, check_finite_proxies, check_label_range
-from robustdml_ops.ops.anchor.problem import AnchorProblem, ConfidenceSets
-from robustdml_ops.ops.anchor.result import SweepResult, Wanted
+from robustdml_ops.ops.anchor.problem import AnchorProblem, ConfidenceSets, SweepResult, Wanted
 from robustdml_ops.ops.anchor.second_derivative import second_derivative
 from robustdml_ops.ops.anchor.sweep import BACKENDS, anchor_sweep
 
@@ -29,10 +28,6 @@ from robustdml_ops.ops.anchor.sweep import BACKENDS, anchor_sweep
 Inputs: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
 # alpha, backend, type of the products' operands
 Settings: TypeAlias = tuple[float, str, torch.dtype]
-# Places among the arguments of AnchorSweep; tensors are kept in the same order, with the negative sums before the sets.
-_NUMBER = 5
-_INPUTS, _SCALES, _SETTINGS, _WANT, _UPDATE, _SETS = slice(5), slice(5, 7), slice(7, 10), 10, 11, slice(12, None)
-_TENSORS = slice(7)
 # total, both log-sum-exps, dX, dP and both biases' gradients; None where not wanted
 Outputs: TypeAlias = tuple[
     Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None
@@ -48,12 +43,11 @@ class AnchorSweep(torch.autograd.Function):
 
         The sets are one argument in eager mode. A compiled graph, and ``torch.func``, take their numbers and tensors.
         """
-        inputs, scales, settings = arguments[_INPUTS], arguments[_SCALES], arguments[_SETTINGS]
-        want, sets = arguments[_WANT], arguments[_SETS]
+        inputs, scales, settings, want, update, sets = _grouped(arguments)
         if has_no_values(inputs[0]):
             numbers, tensors = sets[:2], list(sets[2:])
             return anchor_sweep_op(*inputs, *scales, *settings, want, *numbers, tensors)  # type: ignore[no-any-return]
-        result = _sweep(inputs, scales, settings, want, sets, arguments[_UPDATE])
+        result = _sweep(inputs, scales, settings, want, sets, update)
         total = None if result.total is None else result.total.to(inputs[2].dtype)
         _check_result(inputs[1], total, result)
         return (total, result.lse_positive, result.lse_negative, *_gradients(result))
@@ -61,14 +55,11 @@ class AnchorSweep(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
         """Keep the inputs, and the gradients that came with a weighted sum."""
-        ctx.settings, ctx.want, ctx.sets = inputs[_SETTINGS], inputs[_WANT], inputs[_SETS]
-        ctx.update = inputs[_UPDATE]
+        tensors, scales, ctx.settings, ctx.want, ctx.update, sets = _grouped(inputs)
         lse_negative, ctx.gradients = output[2], output[3:]
-        tensors = ctx.sets[2:]
-        if tensors:
-            ctx.sets = ctx.sets[:2]
-        ctx.save_for_backward(*inputs[_TENSORS], lse_negative, *tensors)
-        ctx.weighted, ctx.dtype, ctx.one_bias = inputs[_SCALES][0] is not None, inputs[0].dtype, inputs[3] is None
+        ctx.sets, tensors_of_sets = sets[:2], sets[2:]
+        ctx.save_for_backward(*tensors, *scales, lse_negative, *tensors_of_sets)
+        ctx.weighted, ctx.dtype, ctx.one_bias = scales[0] is not None, tensors[0].dtype, tensors[3] is None
         ctx.mark_non_differentiable(*[gradient for gradient in ctx.gradients if gradient is not None])
         ctx.set_materialize_grads(False)
 
@@ -77,12 +68,12 @@ class AnchorSweep(torch.autograd.Function):
         ctx: Any, dtotal: Any, dpositive: Tensor | None, dnegative: Tensor | None, *_: None
     ) -> tuple[Tensor | None, ...]:
         """Scale the gradients that are there already, or sweep again with the upstream gradients."""
-        needs = ctx.needs_input_grad[_INPUTS]
-        nothing = (None,) * (len(ctx.needs_input_grad) - _NUMBER)
+        needs = ctx.needs_input_grad[:5]
+        nothing = (None,) * (len(ctx.needs_input_grad) - 5)
         # A compiled graph has zeros instead of None: only the scales show which results the sweep gave.
         given: Any = dtotal if ctx.weighted else dnegative if dpositive is None else dpositive
         if given is None:
-            return (*(None,) * _NUMBER, *nothing)
+            return (None,) * len(ctx.needs_input_grad)
         differentiable = torch.is_grad_enabled() and not has_no_values(given)
         if differentiable:
             refuse_update(
@@ -96,15 +87,20 @@ class AnchorSweep(torch.autograd.Function):
         tensors = (*inputs, *(_or_zero(factor, inputs[2]) for factor in upstream), *tensors_of_sets)
         if differentiable:
             second = partial(_second, ctx.settings, ctx.sets)
-            results = Derivative.apply(first, second, _NUMBER, *tensors)  # type: ignore[no-untyped-call]
+            results = Derivative.apply(first, second, 5, *tensors)  # type: ignore[no-untyped-call]
         else:
             results = first(*tensors)
         return (*results, *nothing)
 
 
+def _grouped(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """Inputs, scales, settings, wanted results, update, and the sets, of the arguments of :class:`AnchorSweep`."""
+    return arguments[:5], arguments[5:7], arguments[7:10], arguments[10], arguments[11], arguments[12:]
+
+
 def _saved(tensors: Sequence[Any]) -> tuple[Any, Any, Any, Any]:
     """Inputs, scales, negative log-sum-exps, tensors of the sets."""
-    return tensors[_INPUTS], tensors[_SCALES], tensors[_TENSORS.stop], tensors[_TENSORS.stop + 1 :]
+    return tensors[:5], tensors[5:7], tensors[7], tensors[8:]
 
 
 def _or_zero(upstream: Tensor | None, like: Tensor) -> Tensor:
@@ -138,7 +134,7 @@ def _sweep(
     check_finite_embeddings(embeddings)
     sets, (alpha, backend, operand) = _sets_of(parts_of_sets), settings
     if isinstance(sets, LabelSets) and not sets.elsewhere:
-        check_label_range(sets.labels, count_met(proxies, rows_met(update)))
+        check_label_range(sets.labels, count_selected(proxies, selected_rows(update)))
     chosen = choose(BACKENDS, backend, embeddings.device, positive_bias.dtype)
     negative_bias = positive_bias if negative_bias is None else negative_bias
     problem = AnchorProblem(alpha, positive_bias, negative_bias, anchor_bias, sets)
@@ -231,7 +227,7 @@ def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> tuple[Tensor | N
 
 def _first(settings: Settings, needs: Sequence[bool], sets: Sequence[Any], *tensors: Any) -> Results:
     """Gradients of Σ_p upstream_p · lse_p over both sums: one sweep."""
-    inputs, upstream, sets = tensors[_INPUTS], tensors[_SCALES], (*sets, *tensors[_TENSORS.stop :])
+    inputs, upstream, sets = tensors[:5], tensors[5:7], (*sets, *tensors[7:])
     want = [needs[4], needs[0], needs[1], needs[2] or needs[3]]
     if has_no_values(inputs[0]):
         numbers, of_sets = sets[:2], list(sets[2:])
@@ -245,11 +241,8 @@ def _first(settings: Settings, needs: Sequence[bool], sets: Sequence[Any], *tens
 
 def _second(settings: Settings, sets: Sequence[Any], *tensors: Any) -> Results:
     """Second derivatives, see :func:`second_derivative`."""
-    *tensors_of_sets, vX, vP, v_positive, v_negative, v_anchor = tensors[_TENSORS.stop :]
-    vectors = (vX, vP, v_positive, v_negative, v_anchor)
-    return second_derivative(
-        tensors[_INPUTS], tensors[_SCALES], vectors, _sets_of((*sets, *tensors_of_sets)), settings[0]
-    )
+    of_sets = _sets_of((*sets, *tensors[7:-5]))
+    return second_derivative(tensors[:5], tensors[5:7], tensors[-5:], of_sets, settings[0])
 
 
 @registered_op("robustdml_ops::anchor_sweep")

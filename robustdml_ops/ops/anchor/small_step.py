@@ -10,8 +10,7 @@ from robustdml_ops.backends.triton_device import Launch, block_of, current, grid
 from robustdml_ops.engine import precision
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.similarity_chunks import Similarities, row_stride
-from robustdml_ops.ops.anchor.problem import AnchorProblem
-from robustdml_ops.ops.anchor.result import SweepResult
+from robustdml_ops.ops.anchor.problem import AnchorProblem, SweepResult
 
 # Samples, columns and classes up to which a step is small: every tile of proxies multiplies the whole batch twice, and
 # every program writes a gradient of the batch.

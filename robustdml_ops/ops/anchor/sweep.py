@@ -5,13 +5,12 @@ from torch import Tensor
 
 from robustdml_ops.backends.tracing import without_autocast
 from robustdml_ops.engine.gradient_memory import gradient_buffer
-from robustdml_ops.engine.proxy_update import ProxyUpdate, rows_met
-from robustdml_ops.engine.similarity_chunks import Similarities, count_met, update_without_samples
+from robustdml_ops.engine.proxy_update import ProxyUpdate, selected_rows
+from robustdml_ops.engine.similarity_chunks import Similarities, count_selected, update_without_samples
 from robustdml_ops.ops.anchor.eager import EagerAnchor
 from robustdml_ops.ops.anchor.fused_forward import fused_forward, fused_forward_serves
 from robustdml_ops.ops.anchor.native import NativeAnchor
-from robustdml_ops.ops.anchor.problem import AnchorBackend, AnchorProblem
-from robustdml_ops.ops.anchor.result import SweepResult, Wanted
+from robustdml_ops.ops.anchor.problem import AnchorBackend, AnchorProblem, SweepResult, Wanted
 from robustdml_ops.ops.anchor.small_step import small_step, small_step_serves
 from robustdml_ops.ops.anchor.sweep_by_chunks import sweep_by_chunks
 from robustdml_ops.ops.anchor.sweep_by_lanes import anchor_lanes_serve, sweep_by_lanes
@@ -31,12 +30,14 @@ def anchor_sweep(
     update: ProxyUpdate | None = None,
 ) -> SweepResult:
     """Log-sum-exps of every anchor, their weighted sum and its gradients: 6·B·C·D flops with both gradients."""
-    met = rows_met(update)
-    compute, C = problem.positive_bias.dtype, count_met(proxies, met)
+    selected = selected_rows(update)
+    compute, C = problem.positive_bias.dtype, count_selected(proxies, selected)
     if len(embeddings) == 0 or C == 0:
         return _without_sums(embeddings, proxies, problem, upstream, want, update)
     with without_autocast(embeddings.device):
-        similarities = Similarities(embeddings, proxies, compute, operand, backend, problem.sets.per_class, met=met)
+        similarities = Similarities(
+            embeddings, proxies, compute, operand, backend, problem.sets.per_class, selected=selected
+        )
         on_triton = isinstance(backend, TritonAnchor)
         if on_triton and not want.gradients and fused_forward_serves(similarities.X, problem):
             return _of_log_sum_exps(fused_forward(similarities.X, proxies, problem), upstream, want)
@@ -90,7 +91,7 @@ def _without_sums(
     """The result without samples or without proxies: every sum is log(1 + 0), every gradient 0."""
     if update is not None and want.proxies:
         update_without_samples(proxies, update)
-    C = count_met(proxies, rows_met(update))
+    C = count_selected(proxies, selected_rows(update))
     zeros = torch.zeros(C, dtype=problem.positive_bias.dtype, device=embeddings.device)
     return SweepResult(
         total=None if upstream is None else zeros.new_zeros((), dtype=torch.float64),

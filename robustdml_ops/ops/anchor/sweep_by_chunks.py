@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.engine.similarity_chunks import Similarities, slice_of
-from robustdml_ops.ops.anchor.problem import AnchorBackend, AnchorChunk, AnchorProblem
-from robustdml_ops.ops.anchor.result import SweepResult
+from robustdml_ops.ops.anchor.problem import AnchorBackend, AnchorChunk, AnchorProblem, SweepResult
 
 
 def sweep_by_chunks(

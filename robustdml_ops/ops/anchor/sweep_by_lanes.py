@@ -10,8 +10,7 @@ from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.lanes import lanes_serve, sweep_fields
 from robustdml_ops.engine.similarity_chunks import Similarities
 from robustdml_ops.ops.anchor.native import native_chunk
-from robustdml_ops.ops.anchor.problem import AnchorProblem, ConfidenceSets
-from robustdml_ops.ops.anchor.result import SweepResult
+from robustdml_ops.ops.anchor.problem import AnchorProblem, ConfidenceSets, SweepResult
 
 
 def anchor_lanes_serve(

@@ -16,9 +16,9 @@ from robustdml_ops.backends.tracing import has_no_values
 from robustdml_ops.engine.gradient_memory import gradient_buffer
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.older_torch import registered_op
-from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update, rows_met
+from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update, selected_rows
 from robustdml_ops.engine.second_derivatives import Derivative, Results
-from robustdml_ops.engine.similarity_chunks import count_met
+from robustdml_ops.engine.similarity_chunks import count_selected
 from robustdml_ops.engine.validation import all_finite, check_finite_embeddings, check_label_range, require
 from robustdml_ops.ops.classes.problem import ClassProblem
 from robustdml_ops.ops.classes.second_derivative import second_derivative
@@ -54,7 +54,7 @@ class ClassSweep(torch.autograd.Function):
         arguments, update = arguments[:-1], arguments[-1]
         if has_no_values(arguments[0]):
             return class_sweep_op(*arguments)  # type: ignore[no-any-return]
-        return sweep_values(arguments[:2], arguments[2:7], ClassSettings(*arguments[7:]), rows_met(update))
+        return sweep_values(arguments[:2], arguments[2:7], ClassSettings(*arguments[7:]), selected_rows(update))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -90,14 +90,14 @@ class ClassSweep(torch.autograd.Function):
 
 
 def sweep_values(
-    matrices: Matrices, constants: Constants, settings: ClassSettings, met: Tensor | None = None
+    matrices: Matrices, constants: Constants, settings: ClassSettings, selected: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The sweep over detached inputs, or over the rows of the proxies that are ``met``; values and results checked."""
+    """The sweep over detached inputs, or over the ``selected`` rows of the proxies; values and results checked."""
     embeddings, rows = matrices
     check_finite_embeddings(embeddings)
     labels, _, _, scale, bias = constants
     if not settings.elsewhere:
-        check_label_range(labels, count_met(rows, met) // settings.centers)
+        check_label_range(labels, count_selected(rows, selected) // settings.centers)
     if scale.device.type == "cpu":
         if not all_finite(scale):
             raise ValueError(f"scale[{_place(~torch.isfinite(scale))}] is NaN or inf")
@@ -105,7 +105,7 @@ def sweep_values(
             require((bias < torch.inf).all(), lambda: f"bias[{_place(~(bias < torch.inf))}] is NaN or inf")
     backend = choose(BACKENDS, settings.backend, embeddings.device, scale.dtype)
     lse, target = class_sweep(
-        embeddings, rows, _problem(constants, settings), backend, settings.operand, settings.differentiable, met
+        embeddings, rows, _problem(constants, settings), backend, settings.operand, settings.differentiable, selected
     )
     if lse.device.type == "cpu":
         require(

@@ -12,8 +12,8 @@ from robustdml_ops.backends.tracing import without_autocast
 from robustdml_ops.engine.gradient_memory import gradient_buffer
 from robustdml_ops.engine.label_sets import ELSEWHERE
 from robustdml_ops.engine.lanes import lanes_serve
-from robustdml_ops.engine.proxy_update import ProxyUpdate, rows_met
-from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, count_met, update_without_samples
+from robustdml_ops.engine.proxy_update import ProxyUpdate, selected_rows
+from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, count_selected, update_without_samples
 from robustdml_ops.ops.classes.eager import EagerClasses
 from robustdml_ops.ops.classes.fused_forward import fused_forward, fused_forward_serves
 from robustdml_ops.ops.classes.native import NativeClasses
@@ -31,14 +31,14 @@ def class_sweep(
     backend: ClassBackend,
     operand: torch.dtype,
     differentiable: bool,
-    met: Tensor | None = None,
+    selected: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-sum-exp over the classes and logit of the label, (B,) each in the compute type: 2·B·C·D flops."""
     B, compute = len(embeddings), problem.scale.dtype
     sums = ClassSums.empty(B, compute, embeddings.device)
-    if B and count_met(proxies, met):
+    if B and count_selected(proxies, selected):
         with without_autocast(embeddings.device):
-            similarities = _similarities(embeddings, proxies, problem, backend, operand, met)
+            similarities = _similarities(embeddings, proxies, problem, backend, operand, selected)
             fused = isinstance(backend, TritonClasses) and not differentiable
             if fused and fused_forward_serves(similarities.X, problem):
                 fused_forward(similarities.X, proxies, problem, sums)
@@ -68,8 +68,8 @@ def class_sweep_backward(
     update: ProxyUpdate | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
     """dL/dembeddings (B, D), compute type, and dL/dproxies (C·H, D), type of the proxies: at most 6·B·C·D flops."""
-    met = rows_met(update)
-    if len(embeddings) == 0 or count_met(proxies, met) == 0:
+    selected = selected_rows(update)
+    if len(embeddings) == 0 or count_selected(proxies, selected) == 0:
         if update is not None and want[1]:
             update_without_samples(proxies, update)
         dX = torch.zeros_like(embeddings, dtype=problem.scale.dtype) if want[0] else None
@@ -79,7 +79,7 @@ def class_sweep_backward(
     dlogit = dtarget if problem.exclude_target else dtarget + dlse * (target - lse).exp()
     gradient = ClassUpstream(lse, dlse.contiguous(), dlogit.contiguous())
     with without_autocast(embeddings.device):
-        similarities = _similarities(embeddings, proxies, problem, backend, operand, met)
+        similarities = _similarities(embeddings, proxies, problem, backend, operand, selected)
         similarities.want_gradients(*want, update)
         if isinstance(backend, NativeClasses) and lanes_serve(proxies, operand, problem.scale.dtype):
             sweep_backward_by_lanes(similarities, problem, gradient)
@@ -96,7 +96,7 @@ def _similarities(
     problem: ClassProblem,
     backend: ClassBackend,
     operand: torch.dtype,
-    met: Tensor | None,
+    selected: Tensor | None,
 ) -> Similarities:
     return Similarities(
         embeddings,
@@ -106,7 +106,7 @@ def _similarities(
         backend,
         together=problem.centers,
         normalize=problem.normalize,
-        met=met,
+        selected=selected,
     )
 
 

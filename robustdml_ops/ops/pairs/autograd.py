@@ -108,7 +108,7 @@ class PairSweep(torch.autograd.Function):
         # A compiled graph has zeros instead of None: only the scales show which results the sweep gave.
         given: Any = dtotal if ctx.weighted else dnegative if dpositive is None else dpositive
         if given is None:
-            return (None, None, *nothing)
+            return (None,) * len(ctx.needs_input_grad)
         differentiable = torch.is_grad_enabled() and not has_no_values(given)
         if ctx.weighted and not differentiable:
             return (*_scaled(ctx, dtotal, needs), *nothing)
