@@ -1,8 +1,8 @@
 """Whether a known vulnerability is in what CI installs, by pip-audit: ``python -m release.audit_dependencies``.
 
-pip-audit asks the package index, skips what that says nothing of, and ends well: with an index that knows no
-vulnerabilities it has seen nothing and says so of no one. So what was skipped is counted here, and told. It fails with
-ROBUSTDML_AUDIT=required, as in the workflow that runs each week; without it a machine that has no network can lint.
+pip-audit skips packages that the package index has no data on, and succeeds. So this counts and reports the skipped
+packages. They are a failure with ROBUSTDML_AUDIT=required, as in the weekly workflow; without it, linting needs no
+network.
 """
 
 import json
@@ -34,7 +34,7 @@ def main(files: Sequence[str]) -> int:
 
 
 def verdict(report: str, errors: str, *, required: bool) -> tuple[bool, list[str]]:
-    """Whether the audit fails by pip-audit's ``report`` in JSON, and what is to be said."""
+    """Whether the audit fails by pip-audit's ``report`` in JSON, and the lines to print."""
     try:
         packages = json.loads(report)["dependencies"]
     except (ValueError, KeyError):

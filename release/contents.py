@@ -1,4 +1,4 @@
-"""What a wheel may hold, and whether it does: its files, its metadata, its native module."""
+"""Faults of a wheel in its files, its metadata and its native module."""
 
 import csv
 import hashlib
@@ -14,7 +14,7 @@ from release import binary, sbom
 from release.archives import dist_info
 
 LARGEST = 15_000_000  # bytes
-# What the loader may be asked for: the C and C++ libraries, and the OpenMP library that PyTorch has loaded before.
+# The native module may need the C and C++ libraries, and the OpenMP library that PyTorch has loaded before.
 LIBRARIES = {"libc.so.6", "libm.so.6", "libgcc_s.so.1", "libstdc++.so.6", "libgomp.so.1", "ld-linux-x86-64.so.2"}
 LIBRARIES |= {"libpthread.so.0", "libdl.so.2", "librt.so.1", "ld-linux-aarch64.so.1"}
 # Each card's own code, PTX of the newest.
@@ -22,7 +22,7 @@ CARDS = {"sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "compute_120"}
 
 
 def faults(wheel: Path, folder: Path) -> list[str]:
-    """What is wrong with ``wheel``, a line each; ``folder`` takes its native module."""
+    """The faults of ``wheel``, a line each; its native module is written to ``folder``."""
     with zipfile.ZipFile(wheel) as archive:
         files = {one.filename: archive.read(one) for one in archive.infolist()}
     info = dist_info(files)
@@ -107,6 +107,6 @@ def _of_binary(wheel: Path, module: Path) -> list[str]:
 
 
 def with_cuda(wheel: Path) -> bool:
-    """Whether this is a build with CUDA, by its name: only those without are told apart where there is no label."""
+    """Whether the name is that of a build with CUDA: it has a label like +cu129, or none."""
     local = parse_wheel_filename(wheel.name)[1].local
     return local is None or local.startswith("cu")

@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-# The library asks for these. NumPy is no requirement of PyTorch's.
+# Requirements of the library. PyTorch does not require NumPy.
 _LENT = ("torch", "numpy")
 
 

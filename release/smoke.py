@@ -1,7 +1,7 @@
-"""What an installed wheel must do, run by the Python that it was installed for: ``python smoke.py``.
+"""Checks of an installed wheel, run by the Python that has it: ``python smoke.py``.
 
-Each op on each backend against float64 is the doctor's. Here are whole losses against the references, which come with
-the package, steps of an optimiser and of a filter, and the benchmarks.
+The doctor compares each op on each backend with float64. These checks compare losses with the references, train with an
+optimiser and a filter, and start the benchmarks.
 """
 
 import subprocess

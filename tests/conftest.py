@@ -1,8 +1,7 @@
-"""What all tests share: memory that nobody has written is NaN, and no result may depend on chance.
+"""Fixtures of all tests: uninitialised memory is NaN, and seeds are fixed.
 
-The native module comes in two builds: as it is installed, and one whose CUDA kernels are compiled for the host and run
-there on fibers. With ROBUSTDML_NATIVE_UNDER_TEST both are the module at that path: so the sanitized build runs the same
-tests.
+The native module comes in two builds: the installed one, and one whose CUDA kernels are compiled for the host and run
+there on fibers. ROBUSTDML_NATIVE_UNDER_TEST replaces both by the module at that path, such as the sanitized build.
 """
 
 import contextlib
@@ -46,7 +45,7 @@ def _poisoned_memory_and_a_seed():
     torch.use_deterministic_algorithms(False)
 
 
-# Where the sizes of chunks are asked for.
+# Names under which modules import the functions that choose the size of a chunk.
 SMALL_CHUNKS = (
     *(
         f"robustdml_ops.{module}.chunk_rows"

@@ -101,7 +101,8 @@ LOSSES: dict[str, Call] = {
 NO_LOSS = {"ProcSimStep"}  # what a loss returns
 
 
-SCALES = dict.fromkeys(("positive_scale", "negative_scale"), torch.tensor(0.1, dtype=torch.float64))
+def scales() -> dict[str, Any]:
+    return dict.fromkeys(("positive_scale", "negative_scale"), torch.tensor(0.1, dtype=torch.float64))
 
 
 def proxied() -> dict[str, Any]:
@@ -114,7 +115,7 @@ def anchored() -> dict[str, Any]:
 
 
 def summed() -> dict[str, Any]:
-    return batch() | {"candidates": random(B, D, seed=1), "candidate_labels": labels()} | SCALES
+    return batch() | {"candidates": random(B, D, seed=1), "candidate_labels": labels()} | scales()
 
 
 def self_paced() -> dict[str, Any]:
@@ -131,7 +132,7 @@ HINGE = {"positive_margin": 0.9, "negative_margin": 0.1}
 PROXIED = ("embeddings", "proxies")
 PAIRS = ("embeddings", "candidates")
 _CALLS = (
-    of_op("anchor_loss", lambda: anchored() | SCALES, *PROXIED, alpha=32.0),
+    of_op("anchor_loss", lambda: anchored() | scales(), *PROXIED, alpha=32.0),
     of_op("anchor_lse", anchored, *PROXIED, alpha=32.0),
     of_op("bessel_ratio", lambda: {"kappa": random(B).exp()}, "kappa", v=2.0),
     of_op("class_lse", lambda: proxied() | {"labels": labels()}, *PROXIED),

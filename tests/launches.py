@@ -1,8 +1,7 @@
-"""What a step asks of a GPU, counted and written down without one.
+"""The launches of a step on a GPU, counted without one.
 
-On the device "meta" PyTorch's operations have shapes and take no time, and nothing there looks at values, as on a GPU.
-So a step runs there as it would on a GPU: the registered ops step aside, Triton's kernels are noted and not run, and
-chunks and types are those of a card of 80 GB.
+A step runs on the device "meta", where operations have shapes and no values. The registered ops step aside, Triton's
+kernels are noted and not run, and chunks and types are those of a GPU with 80 GB.
 """
 
 import contextlib
@@ -24,7 +23,7 @@ from robustdml_ops.engine import chunk_sizes as chunks
 from robustdml_ops.engine import precision
 
 CUDA = torch.device("cuda")
-# What a value must be read for, or a shape follows from: the host would wait for the device.
+# These read a value or have a shape that depends on values: the host would wait for the device.
 READS = {"_local_scalar_dense", "item", "is_nonzero", "equal", "allclose", "nonzero", "masked_select", "unique_dim"}
 READS |= {"_unique", "_unique2", "unique_consecutive", "bincount", "histc", "repeat_interleave"}
 # Allocations, and what stays on the host.
@@ -44,7 +43,7 @@ class Launches(TorchDispatchMode):
 
     @property
     def total(self):
-        """What the device is asked to run."""
+        """The number of launches."""
         return sum((self.kernels + self.operations).values())
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
@@ -67,7 +66,7 @@ class Launches(TorchDispatchMode):
 
 
 def described(value):
-    """A tensor by its shape, type and strides, one of the host's by its value, and anything else as it is."""
+    """Shape, type and strides of a device tensor; the value of anything else."""
     if isinstance(value, torch.Tensor):
         return (
             str(value.tolist()) if value.device.type == "cpu" else f"{value.dtype}{[*value.shape]}{[*value.stride()]}"

@@ -1,11 +1,11 @@
-"""How large the memory is that operations make."""
+"""The largest memory that operations allocate."""
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Storages(TorchDispatchMode):
-    """Sizes in bytes of all memory that operations return, but for what is known beforehand."""
+    """Bytes of the largest storage that an operation returns, except ``known`` tensors."""
 
     def __init__(self, known):
         super().__init__()

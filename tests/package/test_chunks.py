@@ -15,7 +15,7 @@ GB = 1024 * MB
 
 @pytest.fixture
 def default_card(monkeypatch):
-    """A GPU of which nothing was measured."""
+    """A GPU without a row in the table of cards."""
     monkeypatch.setattr(cards, "architecture", lambda device: cards.DEFAULT)
 
 
@@ -72,7 +72,7 @@ def test_few_chunks_a_step_on_a_large_card(B, C, D, most, monkeypatch):
     assert -(-C // chunk_rows(C, B + 2 * D, CUDA)) <= most
 
 
-def test_what_an_epilogue_makes_on_the_way_counts(card):
+def test_temporaries_of_an_epilogue_count(card):
     plain, eager = chunk_rows(10**7, 1280, CUDA), chunk_rows(10**7, 1280, CUDA, 8 * 256)
     assert eager < plain
     assert eager * (1280 + 8 * 256) * 4 <= GB

@@ -1,4 +1,4 @@
-"""What each step asks of a GPU, so that it doesn't grow unseen. Where a figure here falls, lower it."""
+"""Upper bounds on the launches of each step on a GPU. Where a figure falls, lower it here."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def _as_in_training():
 
 
 def count(make, B, D, targets=None, more=()):
-    """Of a loss with its gradients, from embeddings of bfloat16."""
+    """Launches of a loss and its gradients from bfloat16 embeddings."""
     with META:
         loss = make()
         X = torch.empty(B, D, dtype=BF16, requires_grad=True)
@@ -126,7 +126,7 @@ def test_launches_of_a_chunk(name):
     ],
 )
 def test_launches_of_a_filter(similarity, threshold, launches):
-    """A verdict on a batch, what is kept into the bank, and the refresh of the classes that it touched."""
+    """Filtering a batch, storing the kept samples in the bank, and refreshing their classes."""
     vmf = {"vmf_start": 0} if similarity == "vmf" else {}
     noise_rate = None if threshold == "cautious" else 0.5
     prism = PRISM(10**5, 128, similarity, noise_rate, threshold, memory_size=400_000, **vmf).to(META)

@@ -1,17 +1,17 @@
-"""Steps can be replayed as CUDA graphs: each asks the device for the same, with the same numbers, and nothing of it."""
+"""Steps can be replayed as CUDA graphs: each has the same launches with the same numbers, and reads nothing back."""
 
 import pytest
 import torch
 
 from robustdml_ops.losses import ProxyAnchorLoss
 from robustdml_ops.robust import PRISM
-from tests.every_call import EVERY, LOSSES
+from tests.every_call import EVERY, LOSSES, first
 from tests.launches import counted
 
 META = torch.device("meta")
 # They count steps on the host.
 NOT_CAPTURED = {"self_paced_descent", "self_paced_sweep"}
-# In plain PyTorch near pairs are listed one by one, and how many there are must be waited for.
+# In plain PyTorch near pairs are listed one by one, and the host waits for their number.
 WAITING = {("ContrastiveLoss", "eager")}
 STEPS = [
     (name, backend)
@@ -62,8 +62,7 @@ def test_a_step_is_the_same_every_time(name, backend, monkeypatch):
         inputs[key].requires_grad_()
 
     def step():
-        results = call(function, **inputs)
-        result = results if isinstance(results, torch.Tensor) else results[0]
+        result = first(call(function, **inputs))
         if result.requires_grad:
             result.sum().backward()
 
@@ -72,7 +71,7 @@ def test_a_step_is_the_same_every_time(name, backend, monkeypatch):
 
 @pytest.mark.parametrize("name", PRISMS)
 def test_a_step_of_the_filter_is_the_same_every_time(name):
-    """Also where vMF-Sim begins."""
+    """The second step starts vMF-Sim."""
     own = PRISMS[name].get("num_samples")
     prism = PRISM(40, 16, memory_size=100, **PRISMS[name]).to(META)
     X, y = torch.empty(32, 16, device=META), torch.zeros(32, dtype=torch.int64, device=META)
@@ -117,11 +116,12 @@ def test_a_captured_loss_gives_the_same_bits():
 
 @pytest.mark.parametrize("name", PRISMS)
 def test_a_captured_filter_goes_on_as_an_eager_one(name):
-    """Three steps before the capture, so that it falls on both sides of the beginning of vMF-Sim."""
+    """Three steps before the capture, and two later the start of vMF-Sim."""
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     own = PRISMS[name].get("num_samples")
-    replayed, eager = (PRISM(40, 16, memory_size=100, **PRISMS[name] | later(name)).cuda() for _ in range(2))
+    settings = PRISMS[name] | ({"vmf_start": 5} if "vmf" in name else {})
+    replayed, eager = (PRISM(40, 16, memory_size=100, **settings).cuda() for _ in range(2))
     X, y = torch.empty(32, 16, device="cuda"), torch.zeros(32, dtype=torch.int64, device="cuda")
     ids = torch.zeros_like(y) if own else None
 
@@ -155,8 +155,3 @@ def test_a_captured_filter_goes_on_as_an_eager_one(name):
         assert torch.equal(result.log_p_clean, expected.log_p_clean)
     for name, value in eager.state_dict().items():
         torch.testing.assert_close(replayed.state_dict()[name], value, rtol=0, atol=0, equal_nan=True, msg=name)
-
-
-def later(name):
-    """vMF-Sim begins after the capture."""
-    return {"vmf_start": 5} if "vmf" in name else {}

@@ -1,4 +1,4 @@
-"""The bytes of an archive follow from its content, whenever and wherever it was made."""
+"""The bytes of an archive depend on its content alone."""
 
 import csv
 import hashlib
@@ -102,7 +102,7 @@ archives.publish(Path(sys.argv[1]), Path(sys.argv[2]))
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
 def test_half_an_archive_never_has_its_name(tmp_path):
-    """The disk is full in the middle of the copy: the archive of before stays, and the next one takes its place."""
+    """After a copy onto a full disk the old archive is there, and the next copy replaces it."""
     archive, folder = tmp_path / "one.whl", tmp_path / "dist"
     archive.write_bytes(b"of before")
     assert archives.publish(archive, folder) == folder / "one.whl"

@@ -1,4 +1,4 @@
-"""An audit that saw nothing does not count as one."""
+"""An audit of skipped packages or without a report fails where it is required."""
 
 import json
 
