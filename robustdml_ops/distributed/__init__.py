@@ -1,8 +1,8 @@
-"""Classes divided among processes, on ``torch.distributed`` alone: what one device can't hold, many can.
+"""Classes divided among processes, on ``torch.distributed`` alone: for matrices that one device can't hold.
 
     loss_function = shard_classes(ProxyAnchorLoss(10_000_000, 512), init_device_mesh("cuda", (8,)))
 
-Each process has a part of the proxies, gives its own batch, and gets the loss of the batch of all.
+Each process owns a shard of the proxies, gives its own batch, and gets the loss of the joint batch.
 """
 
 from robustdml_ops.distributed.data_parallel import leave_out_of_ddp

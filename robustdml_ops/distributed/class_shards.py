@@ -52,7 +52,7 @@ class ClassShards(OneProcess):
     def given(self, values: Tensor) -> Tensor:
         if len(values) != self.num_classes:
             raise ValueError(
-                f"{tuple(values.shape)} is the shape of something given for each class, and there are "
+                f"values of shape {tuple(values.shape)} are given for each class, and there are "
                 f"{self.num_classes}: give it for all classes, or as a DTensor that is sharded like the proxies"
             )
         return values.to_local() if isinstance(values, DTensor) else values[self.first : self.last]

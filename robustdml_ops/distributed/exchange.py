@@ -1,4 +1,4 @@
-"""The exchanges of a step with their gradients.
+"""Collectives of a step, with their gradients.
 
 All processes sum their terms of a loss and call backward on the same sum. So the backward of that sum is the identity,
 and the gradient of a value that all processes use is the sum of their gradients. Second derivatives are refused.
@@ -14,10 +14,7 @@ from robustdml_ops.distributed.processes import Processes
 
 
 class Gather(torch.autograd.Function):
-    """Rows of all processes. The gradient of own rows is ``factor`` times the sum of the gradients of all processes.
-
-    Where every process computes the same value from the rows (``for_shards`` False), its own gradient is complete.
-    """
+    """Rows of all processes; gradient of own rows: ``factor`` · (Σ_processes if ``for_shards``, else the own one)."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, processes: Processes, factor: float, for_shards: bool) -> Tensor:
@@ -47,7 +44,7 @@ class Own(torch.autograd.Function):
 
 
 class Total(torch.autograd.Function):
-    """Sum of the shards' terms of a loss; every process has its upstream gradient."""
+    """Sum of the shards' terms of a loss; the backward is the identity."""
 
     @staticmethod
     def forward(ctx: Any, part: Tensor, processes: Processes) -> Tensor:
@@ -60,7 +57,7 @@ class Total(torch.autograd.Function):
 
 
 class Common(torch.autograd.Function):
-    """A value that all processes have and use for their shards of the loss."""
+    """A value that is equal on all processes; backward sums the gradients of their shards of the loss."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, processes: Processes) -> Tensor:
@@ -74,7 +71,7 @@ class Common(torch.autograd.Function):
 
 
 class Shared(torch.autograd.Function):
-    """Sum over all processes, which each uses for its shard of the loss."""
+    """Sum over all processes; backward sums the gradients of their shards of the loss."""
 
     @staticmethod
     def forward(ctx: Any, part: Tensor, processes: Processes) -> Tensor:
@@ -88,14 +85,14 @@ class Shared(torch.autograd.Function):
 
 
 class JointLogSumExp(torch.autograd.Function):
-    """Log-sum-exps over the classes of all processes, and the label's logit from the process that has its class."""
+    """Log-sum-exps over the classes of all processes, and the label's logit from the owner of its class."""
 
     @staticmethod
     def forward(ctx: Any, lse: Tensor, target: Tensor, here: Tensor, processes: Processes) -> tuple[Tensor, Tensor]:
-        """Of (B,) each over the classes here; ``here`` (B,) bool says whose label is among them."""
+        """Join log-sum-exps and logits (B,) of the shards; ``here`` (B,) bool: this shard owns the label's class."""
         shift = processes.maximum(lse)
         finite = shift.masked_fill(shift == -torch.inf, 0)
-        # Where no process has a class that counts the sum is 0, and its logarithm -inf.
+        # log 0 = −inf where no class counts on any process.
         sums = processes.sum(torch.stack([(lse - finite).exp(), target.masked_fill(~here, 0)]))
         joint = finite + sums[0].log()
         ctx.save_for_backward(lse, joint, here)
@@ -104,7 +101,7 @@ class JointLogSumExp(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dlse: Tensor, dtarget: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        """Each process's share of a sum is the weight of its classes."""
+        """dL/dlse = dL/djoint · e^(lse − joint)."""
         lse, joint, here = ctx.saved_tensors
         weight = (lse - joint.masked_fill(joint == -torch.inf, torch.inf)).exp()
         return dlse * weight, dtarget * here, None, None
@@ -116,7 +113,7 @@ class JointLogOnePlus(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, lse: Tensor, processes: Processes) -> Tensor:
         shift = processes.maximum(lse)
-        # Each part by e^shift: e^(lse − shift) − e^−shift, without a difference of what is nearly equal.
+        # s · e^−shift = e^(lse − shift) · (1 − e^−lse), where a difference would lose digits.
         joint = shift + (torch.expm1(-shift) + processes.sum((lse - shift).exp() * -torch.expm1(-lse))).log1p()
         ctx.save_for_backward(lse, joint)
         return joint
@@ -124,6 +121,6 @@ class JointLogOnePlus(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        """Each process has the upstream gradient of the whole."""
+        """dL/dlse = dL/djoint · e^(lse − joint)."""
         lse, joint = ctx.saved_tensors
         return gradient * (lse - joint).exp(), None

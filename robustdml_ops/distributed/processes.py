@@ -1,8 +1,8 @@
-"""The processes that share classes: what they send each other, and who is named when one of them fails.
+"""Collectives of the processes that share classes, and error messages that name the rank that failed.
 
-Every process has the same collectives in the same order. Two things would break that. A process may be given what it
-can't compute with: so all of them exchange a few bytes before each step, and all raise the same. And one may die: then
-those that notice close their connections, so that nobody waits for them, and look in the store who else is there.
+Every process runs the same collectives in the same order. Two events would break that. One process gets wrong input:
+so all exchange a few bytes before each step, and all raise. Or one process dies: the others notice, close their
+connections, so that no process waits for them, and read from the store which ranks still answer.
 """
 
 import zlib
@@ -18,13 +18,13 @@ from torch.distributed.device_mesh import DeviceMesh
 
 T = TypeVar("T")
 
-# How long a process looks for a sign of the others once a collective has failed, at most.
+# Longest wait for an answer of the other processes after a collective has failed.
 ROLL_CALL = timedelta(seconds=10)
 _OK, _SIZE, _TRAITS = 0, 1, 2  # places in the header of a step
 
 
 class ShardError(RuntimeError):
-    """Another process has failed, has died, or has been given something else."""
+    """Another process has failed, has died, or got other settings or input."""
 
 
 class Processes:
@@ -34,10 +34,10 @@ class Processes:
         group = mesh.get_group()
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.ranks = dist.get_process_group_ranks(group)  # as error messages name them
-        # A group of its own on the host: what it says waits for no GPU, and it can be closed when one of them fails.
-        # Of a part of the world's processes only these make it; the names of such groups come from their ranks.
-        part = self.size < dist.get_world_size()
-        self.host: Any = dist.new_group(self.ranks, timeout=timeout, backend="gloo", use_local_synchronization=part)
+        # A group of its own on the host: its messages wait for no GPU, and it can be closed when a process fails. Where
+        # the mesh is a subset of the world, only its processes make the group, whose name comes from their ranks.
+        subset = self.size < dist.get_world_size()
+        self.host: Any = dist.new_group(self.ranks, timeout=timeout, backend="gloo", use_local_synchronization=subset)
         self.device_group: Any = self.host if mesh.device_type == "cpu" else group
         self.name = f"robustdml_ops/{self.host.group_name}/{'.'.join(map(str, self.ranks))}"
         self.sizes: tuple[int, ...] = ()  # samples of each process in the present step
@@ -45,7 +45,7 @@ class Processes:
         self.roll_call = min(ROLL_CALL, timeout)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Processes":
-        """A copy of a loss talks to the same processes."""
+        """Copies of a loss share the connections."""
         return self
 
     def __reduce__(self) -> NoReturn:
@@ -55,12 +55,12 @@ class Processes:
         )
 
     def own(self, sizes: Sequence[int]) -> slice:
-        """Places of this process's samples in a batch of so many samples of each process."""
+        """Places of this process's samples in the joint batch of ``sizes[rank]`` samples of each process."""
         first = sum(sizes[: self.rank])
         return slice(first, first + sizes[self.rank])
 
     def agree(self, check: Callable[[], dict[str, Tensor | None]], settings: Mapping[str, object]) -> dict[str, Any]:
-        """What ``check`` gives, once all processes know that nobody has been given anything else."""
+        """Return ``check()``; raise on all processes if it raises on one, or if settings or input differ."""
         rows, error, traits = {}, None, {name: repr(value) for name, value in settings.items()}
         try:
             rows = check()
@@ -76,28 +76,28 @@ class Processes:
         return rows
 
     def _disagree(self, error: Exception | None, traits: Mapping[str, str]) -> NoReturn:
-        """Raise what is wrong, the same on all processes."""
-        told: list[Any] = [None] * self.size
+        """Raise on every process, naming the rank that differs or failed."""
+        reports: list[Any] = [None] * self.size
         with self._naming("the exchange of messages"):
             report = None if error is None else f"{type(error).__name__}: {error}"
-            dist.all_gather_object(told, (report, dict(traits)), group=self.host)
+            dist.all_gather_object(reports, (report, dict(traits)), group=self.host)
         if error is not None:
             raise error
-        failed = [f"rank {rank}: {report}" for rank, (report, _) in zip(self.ranks, told, strict=True) if report]
+        failed = [f"rank {rank}: {report}" for rank, (report, _) in zip(self.ranks, reports, strict=True) if report]
         if failed:
             raise ShardError(f"no process has done this step, because of {'; '.join(failed)}")
-        base = told[0][1]
+        base = reports[0][1]
         differing = [
             f"{name} is {base.get(name, 'not there')} on rank {self.ranks[0]} and {found.get(name, 'not there')} on "
             f"rank {rank}"
-            for rank, (_, found) in zip(self.ranks, told, strict=True)
+            for rank, (_, found) in zip(self.ranks, reports, strict=True)
             for name in sorted(base.keys() | found.keys())
             if base.get(name) != found.get(name)
         ]
         raise ShardError(f"all processes need the same: {'; '.join(differing[:8])}")
 
     def gather(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
-        """Rows of all processes, so many of each, in the order of their ranks; no gradient."""
+        """Rows of all processes by rank, ``sizes[rank]`` of each; no gradient."""
         if rows.dtype == torch.bool:
             return self.gather(rows.view(torch.uint8), sizes).bool()
         most, own = max(sizes), sizes[self.rank]
@@ -112,7 +112,7 @@ class Processes:
         return torch.cat([part[:size] for part, size in zip(gathered, sizes, strict=True)])
 
     def scatter_sum(self, parts: Tensor, sizes: Sequence[int]) -> Tensor:
-        """Own rows of the sum over all processes of ``parts``, which has so many rows of each of them."""
+        """Return own rows of the sum of ``parts`` over all processes; ``sizes[rank]`` rows belong to each."""
         most, own = max(sizes), sizes[self.rank]
         if most == 0:
             return parts
@@ -147,7 +147,7 @@ class Processes:
         return gathered
 
     def guard(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function that has collectives; where it raises, the other processes are told, and do not wait."""
+        """Call a function that communicates; where it raises, close the connections, so that no process waits."""
         try:
             return function(*arguments)
         except ShardError:
@@ -158,7 +158,7 @@ class Processes:
 
     @contextmanager
     def _naming(self, what: str) -> Iterator[None]:
-        """Name the rank that is to blame where a collective fails."""
+        """Turn the failure of a collective into a ShardError that names the rank."""
         if self.parted:
             raise ShardError(f"{what}: the processes have parted after an error; end all of them and start anew")
         try:
@@ -167,7 +167,7 @@ class Processes:
             raise ShardError(f"{what} has failed: {self._roll_call()}. PyTorch says: {_first_line(error)}") from error
 
     def _part(self, report: str) -> Any:
-        """Close the connections, so that the others notice, and leave a message. Gives the store, or None."""
+        """Close the connections, leave a report in the store, and return the store, or None."""
         self.parted = True
         try:
             dist.destroy_process_group(self.host)
@@ -178,12 +178,12 @@ class Processes:
         return store
 
     def _roll_call(self) -> str:
-        """Who failed, and who gives no answer."""
+        """Name the ranks that failed, or that do not answer."""
         store = self._part("")
         if store is None:
             return "the store does not answer, which rank 0 or the launcher holds: that process has ended"
         silent: list[str] = []
-        told: list[str] = []
+        failed: list[str] = []
         for rank, name in enumerate(self.ranks):
             key = f"{self.name}/{rank}"
             try:
@@ -192,14 +192,14 @@ class Processes:
             except RuntimeError:
                 silent.append(f"rank {name} does not answer: it has ended, or is busy with something else")
             else:
-                told += [f"rank {name}: {report}"] if report else []
+                failed += [f"rank {name}: {report}"] if report else []
         return "; ".join(
-            told or silent or ["all ranks answer, so it may be the network, or a timeout that is too short"]
+            failed or silent or ["all ranks answer, so it may be the network, or a timeout that is too short"]
         )
 
 
 def _trait(value: Tensor | None) -> str:
-    """What of a tensor must be the same on all processes."""
+    """Properties of a tensor that must be the same on all processes."""
     if value is None:
         return "not given"
     gradient = ", with a gradient" if value.requires_grad and torch.is_grad_enabled() else ""

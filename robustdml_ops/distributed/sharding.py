@@ -17,7 +17,7 @@ from robustdml_ops.engine.shards import settings_of
 
 Module = TypeVar("Module", bound=nn.Module)
 
-# What the processes do with the gradients of the network below, and what the embeddings' are multiplied by for it.
+# How the processes reduce the gradients of the network.
 BACKBONE_GRADIENTS = ("averaged", "summed")
 
 
@@ -30,45 +30,45 @@ def shard_classes(
 ) -> Module:
     """Divide the classes of a loss or filter among processes, in place.
 
-    Each process then gives its own batch, of any size, and gets the loss of the batch of all, and its optimiser has
-    a part of the proxies. Labels stay numbers of all classes.
+    Each process then gives its own batch, of any size, and gets the loss of the joint batch. Its optimiser has one
+    shard of the proxies. Labels stay numbers of all classes.
 
     Parameters
     ----------
     module : Module
-        A loss or filter of this package, on the device that it is to be used on, the same on all processes. Its
-        parameters are those of the first process. Proxies on the "meta" device are made part by part: of more classes
-        than one device holds.
+        A loss or filter of this package, on the device where it will be used, the same on all processes. Its parameters
+        are those of the first process. Proxies on the "meta" device are made shard by shard, so that no device has to
+        hold them all.
     device_mesh : DeviceMesh, optional
         Of one dimension. None: all processes. Without ``torch.distributed``, or where it has not been initialised,
         ``module`` is given back as it is.
     backbone_gradients : {"averaged", "summed"}
-        What becomes of the gradients of the network below. DDP and FSDP average them over the processes, and the
-        gradients of embeddings and sample weights are multiplied by their number for that; "summed" leaves them as they
-        are. Gradients of proxies and margins are complete in any case: keep the loss out of DDP and FSDP.
+        How the gradients of the network are reduced. DDP and FSDP average them over W processes, so "averaged"
+        multiplies the gradients of embeddings and sample weights by W; "summed" does not. Gradients of proxies and
+        margins are complete in either case: keep the loss out of DDP and FSDP.
     timeout : timedelta
         How long a process waits for another one. On a GPU the process group of the mesh has its own.
 
     Returns
     -------
     Module
-        ``module``. Parameters with something for each class are ``DTensor``s, divided along it; others are replicated.
+        ``module``. Parameters with entries for each class are ``DTensor``s, sharded by class; others are replicated.
         ``state_dict`` has DTensors, too, which ``torch.distributed.checkpoint`` loads on any number of processes;
-        ``load_state_dict`` takes that of one process as well.
+        ``load_state_dict`` also takes the ``state_dict`` of one process.
 
     Raises
     ------
     ValueError, TypeError
-        A mesh of two dimensions, fewer classes than processes, a module that is sharded already, or that has what
-        can't be: no classes, a reducer, regulariser or distance of pytorch-metric-learning.
+        A mesh of two dimensions; fewer classes than processes; a module that is sharded already, has no classes, or has
+        a reducer, regulariser or distance of pytorch-metric-learning.
     ShardError
         Settings differ between processes; in a step, a process has died or raised. It names the rank.
 
     Notes
     -----
     Each process has ⌈C/W⌉ classes, the last ones fewer or none. ``reduction="none"`` gives the losses of own samples,
-    and in the Proxy-Anchor family the terms of own classes; what is backpropagated is the sum of what the processes
-    call ``backward`` on. A step sends what docs/large-classes.md counts; nothing of size C is ever sent.
+    and in the Proxy-Anchor family the terms of own classes; gradients are those of the sum over all processes.
+    docs/large-classes.md counts the bytes that a step sends; nothing of size C is ever sent.
 
     Examples
     --------
@@ -78,7 +78,7 @@ def shard_classes(
     """
     if backbone_gradients not in BACKBONE_GRADIENTS:
         raise ValueError(f"backbone_gradients={backbone_gradients!r}: expected one of {', '.join(BACKBONE_GRADIENTS)}")
-    parts = _parts(module)
+    items = _items(module)
     if device_mesh is None:
         if not (dist.is_available() and dist.is_initialized()):
             return module
@@ -88,21 +88,21 @@ def shard_classes(
             f"device_mesh has {device_mesh.ndim} dimensions {device_mesh.mesh_dim_names or ''}, and classes are "
             "divided along one: give one of them, as mesh['name']"
         )
-    for part in parts:
-        if getattr(part, "num_classes", device_mesh.size()) < device_mesh.size():
+    for item in items:
+        if getattr(item, "num_classes", device_mesh.size()) < device_mesh.size():
             raise ValueError(
-                f"num_classes={part.num_classes} is less than the {device_mesh.size()} processes of the mesh: give a "
+                f"num_classes={item.num_classes} is less than the {device_mesh.size()} processes of the mesh: give a "
                 "mesh of fewer, or leave the loss as it is on each"
             )
     processes = Processes(device_mesh, timeout)
-    traits = {f"{type(part).__name__}.{name}": value for part in parts for name, value in settings_of(part).items()}
+    traits = {f"{type(item).__name__}.{name}": value for item in items for name, value in settings_of(item).items()}
     traits |= {name: f"{tuple(value.shape)} of {value.dtype}" for name, value in module.named_parameters()}
-    draws = {type(part).__name__: part.negatives for part in parts if getattr(part, "negatives", None) is not None}
+    draws = {type(item).__name__: item.negatives for item in items if getattr(item, "negatives", None) is not None}
     traits |= {f"{name}.negatives.state": negatives.state.tolist() for name, negatives in draws.items()}
     processes.agree(dict, traits | {"backbone_gradients": backbone_gradients})
     factor = float(device_mesh.size()) if backbone_gradients == "averaged" else 1.0
-    for part in parts:
-        _divide(part, ClassShards(getattr(part, "num_classes", 0), device_mesh, processes, factor))
+    for item in items:
+        _divide(item, ClassShards(getattr(item, "num_classes", 0), device_mesh, processes, factor))
     return module
 
 
@@ -114,84 +114,84 @@ def _device(module: nn.Module) -> torch.device:
     return device
 
 
-def _parts(module: nn.Module) -> list[Any]:
-    """Those within ``module`` that have classes, all checked."""
-    parts: list[Any] = [part for part in module.modules() if hasattr(part, "class_dimensions")]
-    if module not in parts:
+def _items(module: nn.Module) -> list[Any]:
+    """The losses and filters within ``module`` that can be sharded, checked."""
+    items: list[Any] = [item for item in module.modules() if hasattr(item, "class_dimensions")]
+    if module not in items:
         raise TypeError(f"{type(module).__name__} has no classes to divide: take a loss or filter of this package")
-    for part in parts:
-        part.class_dimensions()  # some raise for what can't be divided
-        if any(owner_of(parameter) is not None for parameter in part.parameters(recurse=False)):
+    for item in items:
+        item.class_dimensions()  # raises for settings that can't be sharded
+        if any(owner_of(parameter) is not None for parameter in item.parameters(recurse=False)):
             raise ValueError(
-                f"an optimiser is bound to the parameters of {type(part).__name__}, which sharding replaces: shard the "
+                f"an optimiser is bound to the parameters of {type(item).__name__}, which sharding replaces: shard the "
                 "loss first, and make its optimiser then"
             )
-        if part.shards.divided:
-            raise ValueError(f"{type(part).__name__} is sharded already: make a new one, and shard it once")
+        if item.shards.divided:
+            raise ValueError(f"{type(item).__name__} is sharded already: make a new one, and shard it once")
         names = ["embedding_regularizer", "weight_regularizer"]
-        if hasattr(part, "is_fused") and not part.is_fused():
+        if hasattr(item, "is_fused") and not item.is_fused():
             names += ["reducer", "distance"]
-        given = {name: getattr(part, name, None) for name in names}
+        given = {name: getattr(item, name, None) for name in names}
         if any(value is not None for value in given.values()):
-            told = ", ".join(f"{name}={type(value).__name__}" for name, value in given.items() if value is not None)
+            named = ", ".join(f"{name}={type(value).__name__}" for name, value in given.items() if value is not None)
             raise ValueError(
-                f"{told} of {type(part).__name__}: what pytorch-metric-learning computes takes all samples and classes "
-                "at once, and they are to be divided. Leave out what is not the default"
+                f"{named} of {type(item).__name__}: pytorch-metric-learning's code needs all samples and classes on "
+                "one process. Leave these arguments out"
             )
-    return parts
+    return items
 
 
-def _divide(part: Any, shards: ClassShards) -> None:
-    """Leave the classes of ``shards`` in one module."""
-    dimensions = part.class_dimensions()
-    for name, parameter in list(part.named_parameters(recurse=False)):
-        value = part.by_class(name, parameter) if hasattr(part, "by_class") else parameter
+def _divide(item: Any, shards: ClassShards) -> None:
+    """Replace parameters and buffers of one loss or filter by this process's shards."""
+    dimensions = item.class_dimensions()
+    for name, parameter in list(item.named_parameters(recurse=False)):
+        value = item.by_class(name, parameter) if hasattr(item, "by_class") else parameter
         dimension = dimensions.get(name)
         placement: Placement = Replicate() if dimension is None else Shard(dimension)
         if parameter.is_meta:
-            divided = _made(part, name, value, shards, placement)
+            divided = _made(item, name, value, shards, placement)
         else:
             divided = distribute_tensor(value.detach().contiguous(), shards.mesh, [placement])
-        setattr(part, name, nn.Parameter(divided, requires_grad=parameter.requires_grad))
-    for name, buffer in list(part.named_buffers(recurse=False)):
+        setattr(item, name, nn.Parameter(divided, requires_grad=parameter.requires_grad))
+    for name, buffer in list(item.named_buffers(recurse=False)):
         if name in dimensions:
-            setattr(part, name, buffer[shards.first : shards.last].clone())
-        elif name in _slot_buffers(part):
-            setattr(part, name, _slots_here(buffer, shards))
-    part.shards = shards
-    part.register_state_dict_post_hook(_give_shards)
-    part.register_load_state_dict_pre_hook(_take_whole)
+            setattr(item, name, buffer[shards.first : shards.last].clone())
+        elif name in _slot_buffers(item):
+            setattr(item, name, _slots_here(buffer, shards))
+    item.shards = shards
+    item.register_state_dict_post_hook(_give_shards)
+    item.register_load_state_dict_pre_hook(_take_whole)
 
 
-def _slot_buffers(part: Any) -> tuple[str, ...]:
-    """Names of what has something for each slot of a queue."""
-    names: tuple[str, ...] = part.slot_buffers() if hasattr(part, "slot_buffers") else ()
+def _slot_buffers(item: Any) -> tuple[str, ...]:
+    """Names of the buffers with an entry for each slot of a queue."""
+    names: tuple[str, ...] = item.slot_buffers() if hasattr(item, "slot_buffers") else ()
     return names
 
 
 def _slots_here(values: Tensor, shards: ClassShards) -> DTensor:
-    """Of something for each slot, that of the slots of this process."""
+    """Return this process's shard of a buffer with an entry for each slot."""
     first, last = shards.shard_of(len(values))
     return shards.as_shards(values[first:last].to(shards.mesh.device_type, copy=True), len(values))
 
 
-def _made(part: Any, name: str, value: Tensor, shards: ClassShards, placement: Placement) -> Tensor:
-    """A parameter that is nowhere yet, filled as a new one is."""
+def _made(item: Any, name: str, value: Tensor, shards: ClassShards, placement: Placement) -> Tensor:
+    """A parameter of the meta device, made and filled shard by shard."""
     made = empty(*value.shape, dtype=value.dtype, device_mesh=shards.mesh, placements=[placement])
     if name == "margins":
-        return made.fill_(part.margin)
+        return made.fill_(item.margin)
     seed = int(torch.randint(2**62, ()))
     with torch.no_grad(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         if made.device.type == "cpu":
             # A GPU's DTensors draw from different places of one sequence, those of the CPU would draw the same.
             warnings.filterwarnings("ignore", "DTensor random operators may not have complete support")
             torch.manual_seed(seed + shards.processes.rank)
-        part.weight_init_func(made)
+        item.weight_init_func(made)
     return made
 
 
 def _take_whole(module: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Let ``load_state_dict`` take tensors of all classes, of which each process keeps its part."""
+    """Let ``load_state_dict`` take tensors of all classes; each process keeps its shard."""
     for name in module.class_dimensions():
         saved = state_dict.get(prefix + name)
         if name in module._buffers and saved is not None:
@@ -216,7 +216,7 @@ def _take_whole(module: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -
 
 
 def _here(module: Any, name: str, saved: Tensor) -> Tensor:
-    """Own part of a buffer that was saved: of a DTensor, or of something for all classes."""
+    """Return this process's shard of a saved buffer: a DTensor, or a tensor of all classes."""
     if isinstance(saved, DTensor):
         return saved.to_local()
     buffer, shards = getattr(module, name), module.shards
@@ -230,7 +230,7 @@ def _here(module: Any, name: str, saved: Tensor) -> Tensor:
 
 
 def _give_shards(module: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Show buffers that have something for each class as the parts that they are."""
+    """Save buffers with an entry for each class as DTensors."""
     for name in module.class_dimensions():
         if name in module._buffers and prefix + name in state_dict:
             state_dict[prefix + name] = module.shards.as_shards(state_dict[prefix + name])

@@ -84,7 +84,7 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
         self.per_class = per_class
 
     def class_dimensions(self) -> dict[str, int]:
-        """Parameters that have something for each class, and which of their dimensions counts the classes."""
+        """Parameters with entries for each class, and the dimension that counts the classes."""
         return {"proxies": 0, "margins": 0} if self.per_class else {"proxies": 0}
 
     def _sub_loss_names(self) -> list[str]:

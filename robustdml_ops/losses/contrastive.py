@@ -34,12 +34,8 @@ class ContrastiveLoss(PairFamilyLoss):
         distance; see docs/compatibility.md for the objects.
     reduction : {"mean", "none"}
         ``"mean"``: (). ``"none"``: (B,), ℓ_i = B·(Σ_p [d_ip − m⁺]₊/|A⁺| + Σ_n [m⁻ − d_in]₊/|A⁻|), whose mean is L.
-    backend : str, optional
-        ``"native"``, ``"triton"``, ``"eager"``; None: the fastest that serves the device.
-    ignore_index : int, optional
-        A sample of this label is absent, as one of weight 0; a row of ``ref_emb`` of this label takes no part.
-    reducer, embedding_regularizer, embedding_reg_weight, collect_stats
-        As in pytorch-metric-learning, which must be installed for it; see docs/compatibility.md.
+    backend, ignore_index, reducer, embedding_regularizer, embedding_reg_weight, collect_stats
+        As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`; ``ignore_index`` leaves out rows of ``ref_emb``, too.
 
     Notes
     -----

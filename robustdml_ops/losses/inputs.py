@@ -64,10 +64,7 @@ def _whole(labels: Tensor) -> Tensor:
 def pair_labels(
     labels: object, embeddings: Tensor, ref_labels: object = None, ref_emb: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """Labels of anchors and of candidates as int64, equal where they were equal: any numbers, or truth values.
-
-    The same tensor for both stays one tensor: candidate i is then another view of sample i.
-    """
+    """Labels of anchors and of candidates, int64, equal where they were equal; the same tensor stays the same."""
     _check_given(labels)
     same = ref_labels is labels
     if any(isinstance(one, Tensor) and one.dim() == 1 and not _is_whole(one) for one in (labels, ref_labels)):

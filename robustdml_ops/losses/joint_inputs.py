@@ -50,10 +50,7 @@ def _reference(inputs: LossInputs) -> str:
 
 
 def _own_pairs(shards: OneProcess, indices_tuple: object, own_rows: Tensor, n: int, m: int) -> tuple[Tensor, ...]:
-    """Pairs or triplets whose anchors are samples of this process, as places in the joint inputs.
-
-    Each process gives the pairs of its own samples, or all of them give all pairs.
-    """
+    """Pairs or triplets whose anchors are samples of this process, as places in the joint inputs."""
     vectors: list[Tensor] = []
 
     def check() -> dict[str, Tensor | None]:

@@ -65,7 +65,7 @@ class LanguageGuidanceLoss(nn.Module):
     torch.Size([8, 64])
     """
 
-    shards: OneProcess = ONE_PROCESS  # who has the other samples
+    shards: OneProcess = ONE_PROCESS
 
     def __init__(
         self,
@@ -129,13 +129,13 @@ class LanguageGuidanceLoss(nn.Module):
         return self.shards.guard(partial(self._loss, **whole))
 
     def class_dimensions(self) -> dict[str, int]:
-        """Nothing is divided but the rows: each process has those of its own samples."""
+        """Empty: only the rows of the matrices are sharded, by samples."""
         return {}
 
     def _checked(
         self, embeddings: Tensor, text_embeddings: Tensor, labels: Tensor | None, sample_weights: Tensor | None
     ) -> dict[str, Tensor | None]:
-        """What a batch is made of; of its texts T, (B, k·d) in the compute type, with T Tᵀ their similarities."""
+        """Checked rows of a batch; T (B, k·d) in the compute type, whose T Tᵀ are the similarities of the texts."""
         check_matrix("embeddings", embeddings)
         texts = _check_texts(text_embeddings, embeddings)
         check_finite_embeddings(embeddings)
@@ -152,7 +152,7 @@ class LanguageGuidanceLoss(nn.Module):
         return {"embeddings": embeddings, "T": T / texts.shape[1] ** 0.5, "labels": labels, "weights": sample_weights}
 
     def _loss(self, embeddings: Tensor, T: Tensor, labels: Tensor | None, weights: Tensor | None) -> Tensor:
-        """Of the batch of all processes: rows of own samples, columns of all."""
+        """The loss of the joint batch: rows of own samples, columns of all."""
         own, shards = self.shards.place(), self.shards
         with without_autocast(embeddings.device):
             X = unit_rows(embeddings.to(T.dtype))

@@ -37,12 +37,8 @@ class MultiSimilarityLoss(PairFamilyLoss):
         positive if it is less similar than the most similar negative plus ε. None: all pairs.
     reduction : {"mean", "none"}
         ``"mean"``: (), over all samples, with pairs or without. ``"none"``: (B,).
-    backend : str, optional
-        ``"native"``, ``"triton"``, ``"eager"``; None: the fastest that serves the device.
-    ignore_index : int, optional
-        A sample of this label is absent, as one of weight 0; a row of ``ref_emb`` of this label takes no part.
-    distance, reducer, embedding_regularizer, embedding_reg_weight, collect_stats
-        As in pytorch-metric-learning, which must be installed for it; see docs/compatibility.md.
+    backend, ignore_index, distance, reducer, embedding_regularizer, embedding_reg_weight, collect_stats
+        As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`; ``ignore_index`` leaves out rows of ``ref_emb``, too.
 
     Notes
     -----

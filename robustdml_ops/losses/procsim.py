@@ -19,7 +19,7 @@ NAMES = ("multi-similarity", "proxy-nca")
 
 
 class ProcSimStep(NamedTuple):
-    """What ProcSim made of a batch; all but the loss are constants."""
+    """Loss of a batch, and the constants that ProcSim found for it."""
 
     loss: Tensor  # ()
     confidence: Tensor  # (B,) σ
@@ -213,7 +213,7 @@ class ProcSimLoss(nn.Module):
         return ProcSimStep(loss, confidences, losses, threshold)
 
     def class_dimensions(self) -> dict[str, int]:
-        """What has something for each class is in its parts; some things are for one process alone."""
+        """Empty: the losses within have the class matrices; raises for callables that see one process alone."""
         for name, value in (("regularizer", self.regularizer), ("dml", self.dml)):
             if callable(value) and not hasattr(value, "class_dimensions"):
                 raise ValueError(

@@ -30,22 +30,10 @@ class ProxyNCALoss(ClassFamilyLoss):
         of 2017, which is unbounded below.
     reduction : {"mean", "none"}
         ``"mean"``: the loss, (). ``"none"``: one loss per sample, (B,), times its weight.
-    backend : str, optional
-        ``"native"``, ``"triton"``, ``"eager"``; None: the fastest that serves the device.
-    ignore_index : int, optional
-        Samples with this label are absent, as samples of weight 0 are.
-    negative_share : float
-        In (0, 1]: the share of the classes outside the batch that a training step computes with, drawn anew each
-        step; see docs/large-classes.md. 1: all.
-    negative_seed : int
-        Seed of the draws, ≥ 0. Seed and step are in the ``state_dict``.
     negative_correction : bool
         With a share: whether a class that was drawn counts for those that it stands for, the logarithmic correction.
-        False: the form of Partial FC.
-    weight_init_func : callable, optional
-        Fills the parameter in place. None: as pytorch-metric-learning.
-    distance, reducer, embedding_regularizer, weight_regularizer, embedding_reg_weight, weight_reg_weight, collect_stats
-        As in pytorch-metric-learning, which must be installed for it; see docs/compatibility.md.
+        False: the form of Partial FC. Other keyword arguments are those of
+        :class:`~robustdml_ops.losses.ProxyAnchorLoss`.
 
     Notes
     -----

@@ -14,11 +14,7 @@ def check_reduction(reduction: str) -> None:
 
 
 def reduce_samples(losses: Tensor, sample_weights: Tensor | None, reduction: str) -> Tensor:
-    """Losses (B,) times their weights, and of that the mean, (), over the samples whose weight is not 0.
-
-    So a mask of zeros and ones gives the loss of the samples that it keeps. Weights between are not divided by their
-    sum: a batch of doubtful samples takes a smaller step. Where nothing is kept the mean is 0, connected to the graph.
-    """
+    """Weighted losses (B,), or their mean (): Σ w_i ℓ_i / max(1, number of w_i > 0)."""
     if sample_weights is None:
         return losses if reduction == "none" else losses.sum() / max(len(losses), 1)
     weights = check_sample_weights(sample_weights, losses)

@@ -141,16 +141,11 @@ def kaiming_uniform(centers: Tensor) -> None:
 
 
 def center_spread(centers: Tensor, num_classes: int) -> Tensor:
-    """Σ_k Σ_{h<h'} √(2 − 2 cos(c_kh, c_kh')) / (C·H·(H−1)), (); 0 for H = 1. Differentiable.
-
-    The divisor counts each pair twice, as the authors' does. Two centres nearer than the type resolves, √(8ε), have
-    distance 0 and do not draw each other any more: the root has no derivative there.
-    """
+    """Σ_k Σ_{h<h'} √(2 − 2 cos(c_kh, c_kh')) / (C·H·(H−1)), (); 0 for H = 1."""
     H = centers.shape[1]
     with without_autocast(centers.device):
         W = centers if centers.dtype == torch.float64 else centers.float()
-        # From the products of the raw centres: unit ones would be copies of the largest parameter there is. But for
-        # centres whose products overflow or lose their digits.
+        # Products of the raw centres need no copy of the parameter; unit rows where they overflow or lose digits.
         products = W @ W.mT
         squared = products.diagonal(dim1=1, dim2=2)
         if W.device.type != "cpu" or has_no_values(W) or not all_within_reach(squared, 2):
@@ -161,6 +156,7 @@ def center_spread(centers: Tensor, num_classes: int) -> Tensor:
         inverse_norm = torch.where(empty, 0.0, squared.masked_fill(empty, 1).rsqrt())
         upper = torch.ones(H, H, dtype=torch.bool, device=W.device).triu(1)
         apart = 2 - 2 * products * inverse_norm[:, :, None] * inverse_norm[:, None, :]
+        # Centres nearer than √(8ε) count as equal: the root has no derivative at 0.
         counted = upper & (apart > 8 * torch.finfo(W.dtype).eps)
         return torch.where(counted, apart.masked_fill(~counted, 1).sqrt(), 0.0).sum() / (
             num_classes * max(1, H * (H - 1))

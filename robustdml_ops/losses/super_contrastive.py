@@ -56,7 +56,7 @@ class SuperContrastiveLoss(nn.Module):
     torch.Size([32, 64])
     """
 
-    shards: OneProcess = ONE_PROCESS  # who has the other samples
+    shards: OneProcess = ONE_PROCESS
 
     def __init__(self, pos_margin: float = 0.0, neg_margin: float = 1.0, lam: float = 1.0) -> None:
         super().__init__()
@@ -115,11 +115,11 @@ class SuperContrastiveLoss(nn.Module):
         return self.shards.guard(partial(self._loss, **whole))
 
     def class_dimensions(self) -> dict[str, int]:
-        """Nothing is divided but the pairs: each process has those of its own samples as anchors."""
+        """Empty: only the pairs are sharded, by anchors."""
         return {}
 
     def _loss(self, embeddings: Tensor, labels: Tensor, sample_weights: Tensor | None) -> Tensor:
-        """Of the checked batch of all processes."""
+        """The loss of the checked joint batch."""
         shards, own = self.shards, self.shards.place()
         with without_autocast(embeddings.device):
             X = unit_rows(embeddings if embeddings.dtype == torch.float64 else embeddings.float())
@@ -148,7 +148,7 @@ class SuperContrastiveLoss(nn.Module):
 
 
 def _checked(embeddings: Tensor, labels: Tensor, sample_weights: Tensor | None) -> dict[str, Any]:
-    """What a batch is made of, checked; weights in the type of the losses."""
+    """Checked rows of a batch; weights in the type of the losses."""
     check_matrix("embeddings", embeddings)
     labels = check_labels(labels, embeddings)
     check_finite_embeddings(embeddings)

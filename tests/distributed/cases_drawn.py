@@ -19,7 +19,7 @@ from robustdml_ops.losses import (
     SubCenterArcFaceLoss,
 )
 from robustdml_ops.optim import ProxyAdagrad, ProxyAdamW, ProxySGD
-from tests.distributed.worlds import case
+from tests.distributed.worlds import backward_alike, case, close, register, sharded
 
 # Of three processes or four the last have other numbers of classes than the first.
 C, D, H = 37, 6, 3
@@ -44,20 +44,12 @@ def make(name, **options):
     return LOSSES[name](**options).double()
 
 
-def sharded(place, loss):
-    return shard_classes(copy.deepcopy(loss), place.mesh, backbone_gradients="summed")
-
-
 def batches(place, count=3):
     """Embeddings and labels of all processes; the last batch's labels are all of the first classes."""
     generator = torch.Generator().manual_seed(3)
     for step in range(count):
         X = torch.randn(place.batch_size, D, generator=generator, dtype=torch.float64)
         yield X, torch.randint(5 if step == count - 1 else C, (place.batch_size,), generator=generator)
-
-
-def close(found, expected):
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
 
 
 def step(place, one, many, X, labels):
@@ -68,10 +60,7 @@ def step(place, one, many, X, labels):
     if expected.dim():  # own classes' terms or own samples' losses, and any upstream gradient
         by_class = isinstance(one, ProxyAnchorLoss | AdaptiveProxyAnchorLoss)
         here = slice(many.shards.first, many.shards.last) if by_class else place.own
-    upstream = torch.linspace(1, 2, expected.numel(), dtype=torch.float64).view(expected.shape)
-    close(found, expected[here])
-    (expected * upstream).sum().backward()
-    (found * upstream[here]).sum().backward()
+    backward_alike(found, expected, here)
     close(own.grad, mine.grad[place.own])
 
 
@@ -115,20 +104,15 @@ def updated(name, rule, share, place):
             close(other.grad.full_tensor(), parameter.grad)
 
 
-def _register(label, function, *sizes):
-    function.__name__, function.__module__ = label, __name__
-    case(*sizes)(function)
-
-
 for _name in LOSSES:
-    _register(f"drawn_{_name}", partial(drawn, _name, "mean", 0.3))
-    _register(f"drawn_{_name}_few_none", partial(drawn, _name, "none", 0.03), 3)
+    register(f"drawn_{_name}", partial(drawn, _name, "mean", 0.3))
+    register(f"drawn_{_name}_few_none", partial(drawn, _name, "none", 0.03), 3)
 for _place, _name in enumerate(LOSSES):
     _rule = list(RULES)[_place % 3]
-    _register(f"{_rule}_{_name}", partial(updated, _name, _rule, 1.0), 2, 4)
-    _register(f"{_rule}_{_name}_drawn", partial(updated, _name, _rule, 0.2), 1, 3, 4)
-_register("adamw_proxy_anchor", partial(updated, "proxy_anchor", "adamw", 1.0))
-_register("adagrad_soft_triple", partial(updated, "soft_triple", "adagrad", 0.2))
+    register(f"{_rule}_{_name}", partial(updated, _name, _rule, 1.0), 2, 4)
+    register(f"{_rule}_{_name}_drawn", partial(updated, _name, _rule, 0.2), 1, 3, 4)
+register("adamw_proxy_anchor", partial(updated, "proxy_anchor", "adamw", 1.0))
+register("adagrad_soft_triple", partial(updated, "soft_triple", "adagrad", 0.2))
 
 
 def trained(place, name="subcenter_arcface"):

@@ -1,6 +1,5 @@
 """Each loss on shards against the same loss on one process: value and all gradients, float64, 1e-10."""
 
-import copy
 from functools import partial
 
 import torch
@@ -20,7 +19,7 @@ from robustdml_ops.losses import (
     SoftTripleLoss,
     SubCenterArcFaceLoss,
 )
-from tests.distributed.worlds import CLASSES, Place, case
+from tests.distributed.worlds import CLASSES, Place, backward_alike, case, close, register, sharded
 
 C, D, K = CLASSES, 6, 5
 LOSSES = {
@@ -69,21 +68,21 @@ def make(name, **options):
 def assert_same(place, one, many, mine, own):
     """Gradients of the batch, and of parameters, whose DTensors are put together."""
     own_rows = place.own
-    torch.testing.assert_close(own.X.grad, mine.X.grad[own_rows], rtol=0, atol=1e-10)
+    close(own.X.grad, mine.X.grad[own_rows])
     if mine.weights is not None:
-        torch.testing.assert_close(own.weights.grad, mine.weights.grad[own_rows], rtol=0, atol=1e-10)
-    for (name, parameter), sharded in zip(one.named_parameters(), many.parameters(), strict=True):
+        close(own.weights.grad, mine.weights.grad[own_rows])
+    for (name, parameter), other in zip(one.named_parameters(), many.parameters(), strict=True):
         expected = one.by_class(name, parameter.grad) if hasattr(one, "by_class") else parameter.grad
-        torch.testing.assert_close(sharded.grad.full_tensor(), expected, rtol=0, atol=1e-10)
+        close(other.grad.full_tensor(), expected)
 
 
 def of_the_batch(name, weighted, place):
     """The mean: every process has the loss of all."""
     one = make(name)
-    many = shard_classes(copy.deepcopy(one), place.mesh, backbone_gradients="summed")
+    many = sharded(place, one)
     mine, own = Batch(place, slice(None), name, weighted), Batch(place, place.own, name, weighted)
     expected, found = mine.loss(one), own.loss(many)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    close(found, expected)
     (3 * expected).backward()
     (3 * found).backward()
     assert_same(place, one, many, mine, own)
@@ -92,15 +91,12 @@ def of_the_batch(name, weighted, place):
 def of_each(name, place):
     """``reduction="none"``: own samples' losses or own classes' terms, and any upstream gradient."""
     one = make(name, reduction="none")
-    many = shard_classes(copy.deepcopy(one), place.mesh, backbone_gradients="summed")
+    many = sharded(place, one)
     mine, own = Batch(place, slice(None), name, True), Batch(place, place.own, name, True)
     expected, found = mine.loss(one), own.loss(many)
     by_class = len(expected) == C
     here = slice(many.shards.first, many.shards.last) if by_class else place.own
-    torch.testing.assert_close(found, expected[here], rtol=0, atol=1e-10)
-    upstream = torch.linspace(1, 2, len(expected), dtype=torch.float64)
-    (expected * upstream).sum().backward()
-    (found * upstream[here]).sum().backward()
+    backward_alike(found, expected, here)
     assert_same(place, one, many, mine, own)
 
 
@@ -110,8 +106,7 @@ for _name in LOSSES:
         (f"{_name}_none", partial(of_each, _name)),
         (f"{_name}_plain", partial(of_the_batch, _name, False)),
     ):
-        _case.__name__, _case.__module__ = _label, __name__
-        case(*((2,) if _label.endswith("plain") else ()))(_case)
+        register(_label, _case, *((2,) if _label.endswith("plain") else ()))
 
 
 PROCSIM = {
@@ -130,15 +125,15 @@ def of_procsim(name, place):
     """Threshold and means of the batch of all, in two steps, since a running mean has a state."""
     torch.manual_seed(1)
     one = ProcSimLoss(C, D, 0.3, **PROCSIM[name]).double()
-    many = shard_classes(copy.deepcopy(one), place.mesh, backbone_gradients="summed")
+    many = sharded(place, one)
     for _ in range(2):
         mine, own = Batch(place, slice(None), name, False), Batch(place, place.own, name, False)
         texts = mine.X.detach()[:, None] + 1 if name == "procsim_guided" else None
         expected = one.step(mine.X, mine.labels, texts)
         found = many.step(own.X, own.labels, None if texts is None else texts[place.own])
-        torch.testing.assert_close(found.loss, expected.loss, rtol=0, atol=1e-10)
-        torch.testing.assert_close(found.threshold, expected.threshold, rtol=0, atol=1e-10)
-        torch.testing.assert_close(found.confidence, expected.confidence[place.own], rtol=0, atol=1e-10)
+        close(found.loss, expected.loss)
+        close(found.threshold, expected.threshold)
+        close(found.confidence, expected.confidence[place.own])
         one.zero_grad()
         many.zero_grad()
         expected.loss.backward()
@@ -147,9 +142,7 @@ def of_procsim(name, place):
 
 
 for _name in PROCSIM:
-    _case = partial(of_procsim, _name)
-    _case.__name__, _case.__module__ = _name, __name__
-    case(2, 4)(_case)
+    register(_name, partial(of_procsim, _name), 2, 4)
 
 
 @case(2)
@@ -168,7 +161,7 @@ def no_samples_at_all(place):
 def two_batches_before_one_backward(place):
     """Each backward is that of its own batch, whose parts had other sizes."""
     one = make("proxy_nca")
-    many = shard_classes(copy.deepcopy(one), place.mesh, backbone_gradients="summed")
+    many = sharded(place, one)
     mine, own = Batch(place, slice(None), "", False), Batch(place, place.own, "", False)
     other = slice(place.rank, place.rank + 1)
     expected = mine.loss(one) + one(mine.X[:3], mine.labels[:3])
@@ -177,7 +170,7 @@ def two_batches_before_one_backward(place):
     found[0].backward()
     found[1].backward()
     for name, parameter in one.named_parameters():
-        torch.testing.assert_close(getattr(many, name).grad.full_tensor(), parameter.grad, rtol=0, atol=1e-10)
+        close(getattr(many, name).grad.full_tensor(), parameter.grad)
 
 
 @case(2)
@@ -185,7 +178,7 @@ def autocast_and_half_precision(place):
     """The numbers of one process in the same types, up to the order of sums."""
     for dtype, amp in ((torch.float32, True), (torch.bfloat16, False)):
         one = make("proxy_anchor").float()
-        many = shard_classes(copy.deepcopy(one), place.mesh, backbone_gradients="summed")
+        many = sharded(place, one)
         mine, own = Batch(place, slice(None), "", False), Batch(place, place.own, "", False)
         X, x = (batch.X.detach().to(dtype).requires_grad_() for batch in (mine, own))
         with torch.autocast("cpu", torch.bfloat16, enabled=amp):

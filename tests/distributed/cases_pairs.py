@@ -19,7 +19,7 @@ from robustdml_ops.losses import (
 )
 from robustdml_ops.robust import MemoryBank
 from tests.distributed.cases_losses import Batch, C, D, assert_same, make
-from tests.distributed.worlds import case
+from tests.distributed.worlds import backward_alike, case, close, register, sharded
 
 
 class PairBatch(Batch):
@@ -49,24 +49,19 @@ PAIRS = {
 def of_pairs(name, reduction, place):
     """The pairs of the batch of all."""
     one = PAIRS[name](reduction=reduction)
-    many = shard_classes(copy.deepcopy(one), place.mesh, backbone_gradients="summed")
+    many = sharded(place, one)
     mine, own = PairBatch(place, slice(None), name, True), PairBatch(place, place.own, name, True)
     expected, found = mine.loss(one), own.loss(many)
     here = place.own if reduction == "none" else ...
-    torch.testing.assert_close(found, expected[here], rtol=0, atol=1e-10)
-    upstream = torch.linspace(1, 2, expected.numel(), dtype=torch.float64).view(expected.shape)
-    (expected * upstream).sum().backward()
-    (found * upstream[here]).sum().backward()
-    torch.testing.assert_close(own.X.grad, mine.X.grad[place.own], rtol=0, atol=1e-10)
+    backward_alike(found, expected, here)
+    close(own.X.grad, mine.X.grad[place.own])
     if name != "bspml":  # its weights are constants
-        torch.testing.assert_close(own.weights.grad, mine.weights.grad[place.own], rtol=0, atol=1e-10)
+        close(own.weights.grad, mine.weights.grad[place.own])
 
 
 for _name in PAIRS:
     for _reduction in ("mean", "none"):
-        _case = partial(of_pairs, _name, _reduction)
-        _case.__name__, _case.__module__ = f"{_name}_{_reduction}", __name__
-        case(2, 4)(_case)
+        register(f"{_name}_{_reduction}", partial(of_pairs, _name, _reduction), 2, 4)
 
 
 WITH_BANKS = {
@@ -97,18 +92,15 @@ def banks_whose_slots_are_divided(place):
     for (capacity, weighted, reduction), make_loss in itertools.product(settings, WITH_BANKS.values()):
         one, many = banks_of(place, capacity)
         alone = make_loss(reduction=reduction)
-        shared = shard_classes(copy.deepcopy(alone), place.mesh, backbone_gradients="summed")
+        shared = sharded(place, alone)
         mine, own = PairBatch(place, slice(None), "", weighted), PairBatch(place, place.own, "", weighted)
         mine.bank, own.bank = ((None, bank.features, bank.labels) for bank in (one, many))
         expected, found = mine.loss(alone), own.loss(shared)
         here = place.own if reduction == "none" else ...
-        torch.testing.assert_close(found, expected[here], rtol=0, atol=1e-10)
-        upstream = torch.linspace(1, 2, expected.numel(), dtype=torch.float64).view(expected.shape)
-        (expected * upstream).sum().backward()
-        (found * upstream[here]).sum().backward()
-        torch.testing.assert_close(own.X.grad, mine.X.grad[place.own], rtol=0, atol=1e-10)
+        backward_alike(found, expected, here)
+        close(own.X.grad, mine.X.grad[place.own])
         if weighted:
-            torch.testing.assert_close(own.weights.grad, mine.weights.grad[place.own], rtol=0, atol=1e-10)
+            close(own.weights.grad, mine.weights.grad[place.own])
 
 
 @case(2, 4)
@@ -119,7 +111,7 @@ def another_view(place):
     indices = listed(place, triplets=False)
     for make_loss, pairs in (*((each, None) for each in WITH_BANKS.values()), (ContrastiveLoss, indices)):
         one = make_loss()
-        many = shard_classes(copy.deepcopy(one), place.mesh, backbone_gradients="summed")
+        many = sharded(place, one)
         mine, own = PairBatch(place, slice(None), "", True), PairBatch(place, place.own, "", True)
         views = of_all.clone().requires_grad_(), of_all[place.own].clone().requires_grad_()
         for batch, loss, view in ((mine, one, views[0]), (own, many, views[1])):
@@ -128,8 +120,8 @@ def another_view(place):
             itself = batch.X, batch.target, None, batch.X, batch.target
             batch.value = batch.value + loss(*itself, sample_weights=batch.weights)
             batch.value.backward()
-        torch.testing.assert_close(own.value, mine.value, rtol=0, atol=1e-10)
-        torch.testing.assert_close(views[1].grad, views[0].grad[place.own], rtol=0, atol=1e-10)
+        close(own.value, mine.value)
+        close(views[1].grad, views[0].grad[place.own])
         assert_same(place, one, many, mine, own)
     proxies = shard_classes(make("proxy_nca"), place.mesh)
     value = proxies(own.X, own.labels, None, own.X, own.labels)
@@ -146,7 +138,7 @@ def gradients_of_divided_candidates(place):
         loss = make_loss()
         loss(mine.X, mine.target, None, rows, one.labels).backward()
         shard_classes(loss, place.mesh)(own.X, own.target, None, parts, many.labels).backward()
-        torch.testing.assert_close(parts.grad.full_tensor(), rows.grad, rtol=0, atol=1e-10)
+        close(parts.grad.full_tensor(), rows.grad)
 
 
 def listed(place, triplets):
@@ -180,17 +172,14 @@ def what_miners_list(place):
         indices = listed(place, triplets=at % 2 == 0 and name not in ("multi_similarity", "mined"))
         for weighted, given in ((False, indices), (True, of_own_anchors(place, indices))):
             one = make_loss(reduction="none" if weighted else "mean")
-            many = shard_classes(copy.deepcopy(one), place.mesh, backbone_gradients="summed")
+            many = sharded(place, one)
             mine, own = Batch(place, slice(None), name, weighted), Batch(place, place.own, name, weighted)
             expected = one(mine.X, mine.target, indices, sample_weights=mine.weights)
             found = many(own.X, own.target, given, sample_weights=own.weights)
             here = ...
             if expected.dim():
                 here = slice(many.shards.first, many.shards.last) if at < 2 else place.own
-            torch.testing.assert_close(found, expected[here], rtol=0, atol=1e-10)
-            upstream = torch.linspace(1, 2, expected.numel(), dtype=torch.float64).view(expected.shape)
-            (expected * upstream).sum().backward()
-            (found * upstream[here]).sum().backward()
+            backward_alike(found, expected, here)
             assert_same(place, one, many, mine, own)
     empty = (torch.empty(0, dtype=torch.int64),) * 4
     assert many(own.X, None, empty).sum() == 0  # nobody found anything
@@ -241,15 +230,12 @@ def language_guidance(place):
         (None, "forward", "mean", False), (0.4, "backward", "mean", True), (0.4, "forward", "none", True)
     ):  # fmt: skip
         one = LanguageGuidanceLoss(direction, shift, 0.5, reduction=reduction)
-        many = shard_classes(copy.deepcopy(one), place.mesh, backbone_gradients="summed")
+        many = sharded(place, one)
         mine, own = PairBatch(place, slice(None), "", weighted), PairBatch(place, place.own, "", weighted)
         expected = one(mine.X, texts, mine.target, sample_weights=mine.weights)
         found = many(own.X, texts[place.own], own.target, sample_weights=own.weights)
         here = place.own if reduction == "none" else ...
-        torch.testing.assert_close(found, expected[here], rtol=0, atol=1e-10)
-        upstream = torch.linspace(1, 2, expected.numel(), dtype=torch.float64).view(expected.shape)
-        (expected * upstream).sum().backward()
-        (found * upstream[here]).sum().backward()
+        backward_alike(found, expected, here)
         assert_same(place, one, many, mine, own)
 
 
@@ -257,18 +243,18 @@ def language_guidance(place):
 def super_contrastive(place):
     """Two steps, since the running means have a state."""
     one = SuperContrastiveLoss(0.1, 1.3, 0.5)
-    many = shard_classes(copy.deepcopy(one), place.mesh, backbone_gradients="summed")
+    many = sharded(place, one)
     for weighted in (False, True):
         mine, own = (PairBatch(place, part, "", weighted) for part in (slice(None), place.own))
         with torch.no_grad():  # near rows, and equal ones, with different processes
             mine.X[4], mine.X[-1] = mine.X[0] + 1e-9, mine.X[0]
             own.X.copy_(mine.X[place.own])
         expected, found = mine.loss(one), own.loss(many)
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+        close(found, expected)
         expected.backward()
         found.backward()
-        torch.testing.assert_close(own.X.grad, mine.X.grad[place.own], rtol=0, atol=1e-10)
+        close(own.X.grad, mine.X.grad[place.own])
         if weighted:
-            torch.testing.assert_close(own.weights.grad, mine.weights.grad[place.own], rtol=0, atol=1e-10)
+            close(own.weights.grad, mine.weights.grad[place.own])
     for buffer, other in zip(one.buffers(), many.buffers(), strict=True):
-        torch.testing.assert_close(other, buffer, rtol=0, atol=1e-10)
+        close(other, buffer)

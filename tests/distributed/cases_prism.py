@@ -11,7 +11,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from robustdml_ops.distributed import ShardError, shard_classes
 from robustdml_ops.losses import NormalizedSoftmaxLoss, ProxyNCALoss, SoftTripleLoss
 from robustdml_ops.robust import PRISM, MemoryBank
-from tests.distributed.worlds import CLASSES, case
+from tests.distributed.worlds import CLASSES, case, close, register
 
 C, D, N = CLASSES, 6, 150
 TIMES = 5  # as many samples as in other cases: thresholds need some
@@ -80,9 +80,7 @@ def judged(place, name):
 
 
 for _name in FILTERS:
-    _case = partial(judged, name=_name)
-    _case.__name__, _case.__module__ = _name, __name__
-    case(*((2, 3, 4) if _name != "average" else ()))(_case)
+    register(_name, partial(judged, name=_name), *((2, 3, 4) if _name != "average" else ()))
 
 
 @case(2)
@@ -122,7 +120,7 @@ def a_resumed_filter_goes_on(place):
         assert other.bank.enqueued > 0
         recomputed = copy.deepcopy(other.bank)
         recomputed.recompute()
-        torch.testing.assert_close(recomputed.sums, other.bank.sums, rtol=0, atol=1e-10)
+        close(recomputed.sums, other.bank.sums)
         assert torch.equal(recomputed.counts, other.bank.counts)
         assert other.bank.counts.sum() > 0 or other.bank.shards.first == C
     X, labels, ids = next(iter(steps(place, seed=9)))
@@ -161,7 +159,7 @@ def a_bank_goes_on_elsewhere(place):
     back, _ = filled()
     back.load_state_dict(get_model_state_dict(many, options=StateDictOptions(full_state_dict=True)))
     for name, value in one.state_dict().items():
-        torch.testing.assert_close(back.state_dict()[name], value, rtol=0, atol=1e-10)
+        close(back.state_dict()[name], value)
 
 
 @case()

@@ -30,7 +30,7 @@ from robustdml_ops.losses import (
 )
 from robustdml_ops.robust import MemoryBank
 from tests.distributed.cases_losses import LOSSES, make
-from tests.distributed.worlds import CLASSES, case
+from tests.distributed.worlds import CLASSES, case, register
 
 C, F, D = CLASSES, 8, 6
 OPTIMIZERS = {
@@ -104,17 +104,12 @@ def fsdp(module, place):
     return fully_shard(module, mesh=place.mesh)
 
 
-def _register(label, function, *sizes):
-    function.__name__, function.__module__ = label, __name__
-    case(*sizes)(function)
-
-
 for _kind in OPTIMIZERS:
-    _register(f"ddp_{_kind}", lambda place, kind=_kind: trained(place, ddp, "adaptive_per_class", kind), 2, 3)
-_register("ddp_soft_triple", lambda place: trained(place, ddp, "soft_triple", "adamw_fused"), 4)
-_register("ddp_accumulates", lambda place: trained(place, ddp, "normalized_softmax", "sgd", True), 2)
-_register("ddp_one_margin", lambda place: trained(place, ddp, "adaptive", "adamw"), 2)
-_register("fsdp2", lambda place: trained(place, fsdp, "proxy_nca", "adamw"), 2, 4)
+    register(f"ddp_{_kind}", lambda place, kind=_kind: trained(place, ddp, "adaptive_per_class", kind), 2, 3)
+register("ddp_soft_triple", lambda place: trained(place, ddp, "soft_triple", "adamw_fused"), 4)
+register("ddp_accumulates", lambda place: trained(place, ddp, "normalized_softmax", "sgd", True), 2)
+register("ddp_one_margin", lambda place: trained(place, ddp, "adaptive", "adamw"), 2)
+register("fsdp2", lambda place: trained(place, fsdp, "proxy_nca", "adamw"), 2, 4)
 
 
 class Checkpoint:

@@ -6,6 +6,7 @@ A case is a function of its place in the world; it runs on all processes, and fa
 interpreter that runs them forks, PyTorch is imported once for all worlds.
 """
 
+import copy
 import multiprocessing
 import pickle
 import sys
@@ -16,11 +17,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from robustdml_ops.distributed import shard_classes
 
 MODULES = ("losses", "pairs", "prism", "training", "drawn", "replicas", "errors")
 TIMEOUT = timedelta(seconds=60)
@@ -73,6 +77,29 @@ def case(*sizes: int) -> Callable[[Case], Case]:
         return function
 
     return register
+
+
+def register(label: str, function: Case, *sizes: int) -> None:
+    """Name a case of the module that calls this, and run it in worlds of these sizes."""
+    function.__name__, function.__module__ = label, sys._getframe(1).f_globals["__name__"]
+    case(*sizes)(function)
+
+
+def sharded(place: Place, loss: nn.Module) -> Any:
+    """A copy of the loss whose classes are sharded."""
+    return shard_classes(copy.deepcopy(loss), place.mesh, backbone_gradients="summed")
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+
+
+def backward_alike(found: Tensor, expected: Tensor, here: Any = ...) -> None:
+    """Compare the loss of all processes, or its entries ``here``, with that of one, and call backward on both."""
+    upstream = torch.linspace(1, 2, expected.numel(), dtype=torch.float64).view(expected.shape)
+    close(found, expected[here])
+    (expected * upstream).sum().backward()
+    (found * upstream[here]).sum().backward()
 
 
 def load_cases() -> None:

@@ -68,13 +68,11 @@ class AnchorFamilyLoss(ClassMatrixLoss):
         return AnchorTerms(rows, sets, self._biases(labels, log_weights, rows), count, self.num_classes)
 
     def _log_weights(self, inputs: LossInputs) -> tuple[Tensor, Tensor | None]:
-        """Log u (B,), compute type, and which samples are present (None: all). A weight of 0 has no gradient.
-
-        A miner's weight w counts as e^(w − 1): the peer adds w − 1 to the exponents.
-        """
+        """Log-weights (B,) in the compute type, and which samples are present (None: all)."""
         embeddings = inputs.embeddings
         logs = embeddings.new_full((len(embeddings),), self._bias(), dtype=compute_dtype(embeddings, self.proxies))
         if inputs.indices_tuple is not None:
+            # The peer adds w − 1 to the exponents.
             logs = logs + (miner_weights(inputs.indices_tuple, len(logs), logs, shards=self.shards) - 1)
         if inputs.sample_weights is None:
             return logs, None

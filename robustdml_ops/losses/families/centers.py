@@ -17,7 +17,7 @@ class CentersLoss(ClassFamilyLoss):
     centers: int
 
     def class_dimensions(self) -> dict[str, int]:
-        """Parameters that have something for each class, and which dimension of ``by_class`` counts the classes."""
+        """Parameters with entries for each class, and the dimension of ``by_class`` that counts the classes."""
         return {self.matrix_name: 0}
 
     def by_class(self, _: str, centers: Tensor) -> Tensor:

@@ -105,7 +105,7 @@ class ClassMatrixLoss(MetricLoss):
         return self._logits(embeddings) if self._dense_reason() is None else dense_logits(self, embeddings)
 
     def class_dimensions(self) -> dict[str, int]:
-        """Parameters that have something for each class, and which of their dimensions counts the classes."""
+        """Parameters with entries for each class, and the dimension that counts the classes."""
         return {self.matrix_name: int(self.columns)}
 
     def extra_repr(self) -> str:

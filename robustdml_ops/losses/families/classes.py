@@ -52,10 +52,7 @@ class ClassFamilyLoss(ClassMatrixLoss):
         return losses * miner_weights(listed, len(losses), losses, anchors_only, self.shards)
 
     def _sums(self, embeddings: Tensor, labels: Tensor) -> ClassLSE:
-        """Sums over the classes that take part. With the correction a drawn class counts as the n that it stands for.
-
-        Its logit is then raised by log n.
-        """
+        """Sums over the classes that take part; the correction raises a drawn class's logit by log(its weight)."""
         rows, bias = rows_taking_part(self, labels), None
         if rows.drawn is not None and self.negative_correction:
             bias = rows.drawn.weights(compute_dtype(embeddings, rows.matrix)).log()

@@ -36,7 +36,7 @@ class MetricLoss(PeerInterface):
         self.ignore_index = ignore_index
 
     def class_dimensions(self) -> dict[str, int]:
-        """Parameters that have something for each class, and which of their dimensions counts the classes."""
+        """Parameters with entries for each class, and the dimension that counts the classes."""
         return {}
 
     def _evaluate(self, inputs: LossInputs) -> Tensor:
@@ -53,10 +53,7 @@ class MetricLoss(PeerInterface):
         return loss + added if isinstance(added, Tensor) else loss
 
     def _widen(self) -> None:
-        """Turn the parameters into float64 for good, as the peer does.
-
-        The peer turns them into half precision for good as well, which loses digits; the sums here are in float32 then.
-        """
+        """Turn the parameters into float64 for good, as the peer does."""
         for parameter in self.parameters():
             if parameter.dtype != torch.float64:
                 parameter.data = parameter.data.double()
@@ -78,8 +75,5 @@ class MetricLoss(PeerInterface):
         return self._loss(inputs)
 
     def _class_parameter(self) -> nn.Parameter | None:
-        """The parameter behind the class matrix: the matrix itself, its transpose, or the whole of which it is a shard.
-
-        None: the loss has no parameters.
-        """
+        """The parameter of the class matrix, of all classes; None: the loss has none."""
         return None

@@ -8,11 +8,7 @@ FORMS = ("cosine", "euclidean", "squared")
 
 
 def fused_form(distance: Any) -> str | None:
-    """What ``distance`` is of unit vectors with cosine s: None where it is none of these.
-
-    ``"cosine"``: s. ``"euclidean"``: √(2 − 2s). ``"squared"``: 2 − 2s. A subclass may compute anything, so only the
-    peer's own classes count.
-    """
+    """Form of a distance of unit vectors with cosine s: s, √(2 − 2s) or 2 − 2s; None: another, or a subclass."""
     if isinstance(distance, str):
         return distance
     if not distance.normalize_embeddings or distance.p != 2:

@@ -77,10 +77,7 @@ def listed_hinge(
     negative_offset: float = 0.0,
     distance: str = "cosine",
 ) -> PairHinge:
-    """Sums of hinges of every anchor over the pairs of a list, each as often as it is there.
-
-    Parameters and results are those of :func:`robustdml_ops.ops.pair_hinge`, but for the labels.
-    """
+    """``pair_hinge`` over the pairs of a list, each as often as it is there."""
     cosines = _Cosines(embeddings, candidates, listed)
     sums, counts = [], []
     sides = ((listed[:2], 1, positive_margin, positive_offset), (listed[2:], -1, negative_margin, negative_offset))
@@ -105,11 +102,7 @@ def listed_lse(
     base: float,
     epsilon: float | None = None,
 ) -> PairLSE:
-    """Both log-sum-exps of every anchor over the pairs of a list, each pair once.
-
-    Parameters and results are those of :func:`robustdml_ops.ops.pair_lse`, but for the labels. ``epsilon`` mines among
-    the pairs of the list.
-    """
+    """``pair_lse`` over the pairs of a list, each pair once; ``epsilon`` mines among them."""
     positive, negative = _sides(_Cosines(embeddings, candidates, listed), listed)
     if epsilon is not None:
         least, largest = -positive.largest(-positive.s.detach()), negative.largest(negative.s.detach())

@@ -40,13 +40,7 @@ def check_indices(indices_tuple: object, n: int, m: int) -> list[Tensor]:
 def miner_weights(
     indices_tuple: object, n: int, like: Tensor, anchors_only: bool = False, shards: OneProcess = ONE_PROCESS
 ) -> Tensor:
-    """How often a miner chose each sample, divided by the largest count: (n,), type and device of ``like``.
-
-    ``shards`` sums the counts over processes, each of which lists its own pairs.
-
-    As pytorch-metric-learning weighs the samples of its losses on proxies; 1 for all where nothing was found. Its
-    Proxy-NCA counts a sample as an anchor only.
-    """
+    """How often a miner chose each sample, divided by the largest count, (n,) like ``like``; 1 if it found nothing."""
     vectors = _check(indices_tuple, (n,) * len(_tuple(indices_tuple)))
     if anchors_only:
         vectors = vectors[::2] if len(vectors) == 4 else vectors[:1]

@@ -14,16 +14,16 @@ _SECOND = -0x6B2FB644ECCEEE15
 
 
 class Drawn(NamedTuple):
-    """M distinct classes. The first places of the draw count once; each of the others stands for ``weight`` classes."""
+    """M distinct classes of this shard: the first ``certain`` of the whole draw count once, others ``weight`` times."""
 
-    classes: Tensor  # (M,) int64, counted from the first class that is here
-    labels: Tensor  # (B,) int64: where among them the class of each sample is; ELSEWHERE: nowhere
-    places: Tensor  # (M,) int64: of each in the draw of all classes
-    certain: int  # how many count once: the batch's classes, filled up with others to the size of the batch
-    weight: float  # ≥ 1; 1 where all classes are there
+    classes: Tensor  # (M,) int64, counted from the first class of the shard
+    labels: Tensor  # (B,) int64: place of each sample's class among them, or ELSEWHERE
+    places: Tensor  # (M,) int64: place of each class in the draw of all shards
+    certain: int  # the batch's classes, and others up to the size of the batch
+    weight: float  # ≥ 1; 1 where all classes take part
 
     def weights(self, dtype: torch.dtype) -> Tensor:
-        """How many classes each stands for, (M,)."""
+        """Number of classes that each of them represents, (M,)."""
         one = torch.ones((), dtype=dtype, device=self.classes.device)
         return torch.where(self.places < self.certain, one, self.weight * one)
 
@@ -31,17 +31,11 @@ class Drawn(NamedTuple):
 def draw_classes(
     labels: Tensor, num_classes: int, share: float, state: Tensor, here: tuple[int, int] | None = None
 ) -> Drawn:
-    """Draw the classes of a step: a pure function of its arguments, with the same result on every device.
-
-    Notes
-    -----
-    The classes that the batch lacks are cut into as many intervals as are to be drawn, one is drawn from each, and all
-    are moved around the circle by one random number. So every one is drawn with the same probability, none twice, and
-    the work is that of the classes drawn here, not of all. What the first intervals gave fills the batch's classes up
-    to a number that is known beforehand, ``certain``. A class that the batch lacks is among these with some probability
-    p, and counts once, or is drawn by the other intervals with the probability (1 − p)/weight, and counts ``weight``
-    times: once, on average, whatever p is.
-    """
+    """Draw the classes of a step, restricted to the range ``here`` of a shard; a pure function of its arguments."""
+    # The classes outside the batch form a circle, cut into intervals. One class is drawn from each interval, and one
+    # random number turns them all: every class has the same probability, none is drawn twice. The first draws fill the
+    # batch's classes up to ``certain``. A class outside the batch is among these with probability p and counts once, or
+    # is drawn later with probability (1 − p)/weight and counts ``weight`` times: once on average, for every p.
     certain = min(len(labels), num_classes)
     drawn = max(1, round(share * (num_classes - certain))) if certain < num_classes else 0
     circle = _Circle(labels, num_classes, certain + drawn, state)
@@ -52,7 +46,7 @@ def draw_classes(
         first = torch.where(slots[:certain] < circle.present, circle.batch[:certain], picked[:certain])
         return Drawn(torch.cat([first, picked[certain:]]), circle.labels, slots, certain, weight)
     first_class, end = here
-    # Of the batch's classes and of those picked by the intervals that reach into these.
+    # The shard's classes among those of the batch, and among the draws of the intervals that reach into it.
     slots, met = circle.slots_of(first_class, end)
     own = torch.arange(len(labels), device=labels.device)
     candidates = torch.cat([circle.batch, circle.picked(torch.cat([slots, circle.last]))])
@@ -77,7 +71,7 @@ class _Circle:
         return self.labels.new_full((1,), self.slots)
 
     def picked(self, places: Tensor) -> Tensor:
-        """Class that the interval of each slot gives; of the batch's slots, some number. Behind them is ``last``."""
+        """Class drawn by the interval of each slot of ``places``, whose last entry is ``last``."""
         slots, random = places[:-1], _random(self.state, places)
         # The j-th of N others is j and as many more as there are classes of the batch up to it.
         j, others, intervals = (slots - self.present).clamp(min=0), self.others, self.intervals.clamp(min=1)
@@ -88,11 +82,8 @@ class _Circle:
         return picked + torch.searchsorted(self.batch - ranks, picked, right=True)
 
     def slots_of(self, first: int, end: int) -> tuple[Tensor, Tensor]:
-        """Slots whose intervals reach into the classes ``first:end``, as many as may, and which of them count.
-
-        n places of the circle meet at most n·K/N + 3 intervals: a part of one at either end and, where the circle is
-        closed, of one more.
-        """
+        """Slots whose intervals may reach into the classes ``first:end``, and which of these slots exist."""
+        # n places of the circle meet at most n·K/N + 3 intervals: two at the ends, and one where the circle closes.
         count = min(self.slots, (end - first) * self.slots // self.num_classes + 3)
         steps = torch.arange(count, device=self.batch.device)
         others, intervals = self.others.clamp(min=1), self.intervals.clamp(min=1)
@@ -104,10 +95,7 @@ class _Circle:
 
 
 def _distinct(labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Where each label is among the distinct ones; these, ascending, (B,); and how many they are, ().
-
-    Behind them are numbers that are no class, ascending as well.
-    """
+    """Places of the labels among the distinct ones; these, ascending and padded beyond C, (B,); their number, ()."""
     ordered, order = torch.sort(labels, stable=True)
     before = torch.cat([ordered.new_full((1,), -1), ordered])[:-1]
     rank = (ordered != before).cumsum(0) - 1

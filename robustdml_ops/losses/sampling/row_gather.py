@@ -14,17 +14,13 @@ Receiver = Callable[[Tensor, Tensor], None]
 
 
 def take_rows(matrix: Tensor, rows: Tensor, receiver: Receiver | None = None) -> Tensor:
-    """Rows ``rows`` (n,) int64, distinct, of ``matrix`` (C, D): (n, D), in its layout.
-
-    Differentiable. With a ``receiver``, backward passes it rows and gradient, and the matrix gets none: no buffer of
-    its size is made.
-    """
+    """Distinct rows (n, D) of a matrix (C, D); a ``receiver`` gets their gradient in place of the matrix."""
     taken: Tensor = TakenRows.apply(matrix, rows, receiver)  # type: ignore[no-untyped-call]
     return taken
 
 
 class TakenRows(torch.autograd.Function):
-    """See :func:`take_rows`."""
+    """Autograd of :func:`take_rows`."""
 
     @staticmethod
     def forward(matrix: Tensor, rows: Tensor, receiver: Receiver | None) -> Tensor:
@@ -44,7 +40,7 @@ class TakenRows(torch.autograd.Function):
         if ctx.receiver is None:
             return SpreadRows.apply(G, rows, matrix), None, None  # type: ignore[no-untyped-call]
         if torch.is_grad_enabled():
-            raise RuntimeError("rows that are handed over have no second derivative: leave create_graph=True out")
+            raise RuntimeError("a receiver's rows have no second derivative: leave create_graph=True out")
         ctx.receiver(rows, G)
         return None, None, None
 
