@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
-from robustdml.reports.drawing import GREY, RIGHT, STYLE, WRONG, draw_axes
+from robustdml.reports.run_plots import GREY, RIGHT, STYLE, WRONG, draw_axes
 from website import results
 from website.repository import ROOT
 from website.results import BASELINE

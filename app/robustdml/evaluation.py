@@ -7,7 +7,11 @@ from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
+from robustdml.config import UNTRAINED
 from robustdml.errors import UsageError
+from robustdml.networks.models import apply_in_batches
+from robustdml.networks.preparation import Prepared
+from robustdml.progress import OnProgress
 from robustdml_ops.ops import nearest
 
 LARGEST_RECALL = 8
@@ -88,3 +92,39 @@ def detection_auc(score: NDArray[np.float32], changed: NDArray[np.bool_]) -> flo
     if changed[judged].all() or not changed[judged].any():
         return None
     return float(roc_auc_score(~changed[judged], score[judged]))
+
+
+# What a run must not lose, and by how much it may fall before it is told: one point.
+JUDGED = ("precision_at_1", "mean_average_precision_at_r")
+TOLERANCE = 0.01
+TITLE = "Untouched features"
+WAY_OUT = "use the features as they are, or try fewer epochs, a smaller learning rate or another method"
+
+
+def untouched_metrics(prepared: Prepared, device: torch.device, on_progress: OnProgress) -> dict[str, float]:
+    """Evaluate the test split as it is before the first step, under the cosine."""
+    test = prepared.data.test
+    features = test.inputs
+    if test.is_images:
+        features = apply_in_batches(prepared.backbone, features, device, on_progress=on_progress)
+    return retrieval_metrics(features, test.labels, device)
+
+
+def falls_short(value: float, reference: float) -> bool:
+    """Tell whether a metric is more than one point below another."""
+    return round(reference - value, 9) > TOLERANCE
+
+
+def untouched_title(backbone: str) -> str:
+    """Name the features that a run is held against."""
+    return f"{TITLE} of the untrained network" if backbone == UNTRAINED else TITLE
+
+
+def below_untouched(metrics: dict[str, float], untouched: dict[str, float]) -> str | None:
+    """Say whether training has done harm."""
+    lower = [
+        f"{METRICS[key]} is {metrics[key]:.3f}, and {untouched[key]:.3f} with the features untouched"
+        for key in JUDGED
+        if falls_short(metrics[key], untouched[key])
+    ]
+    return f"Training did harm: {'; '.join(lower)}. The way out: {WAY_OUT}." if lower else None

@@ -17,6 +17,7 @@ from robustdml.cache import write_text
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData
 from robustdml.errors import UsageError
+from robustdml.evaluation import below_untouched, untouched_metrics
 from robustdml.locks import FILE_NAME as LOCK
 from robustdml.locks import sole_use
 from robustdml.networks.models import Embedder
@@ -29,7 +30,6 @@ from robustdml.run.trials import prepare_run
 from robustdml.trained.embedder import TrainedEmbedder
 from robustdml.trained.model_file import FILE_NAME as MODEL_FILE
 from robustdml.trained.model_file import ModelCard
-from robustdml.untouched import below_untouched, untouched_metrics
 from robustdml.world import ALONE, World
 
 # The first of these that a run has is its clean score in reports and comparisons.

@@ -31,11 +31,11 @@ class World:
         return self.rank == 0
 
     def first(self, work: Callable[[], T]) -> T:
-        """Do what leaves files behind: one process does it before the others."""
+        """Do work that leaves files behind: the first process does it before the others."""
         return work()
 
     def part(self, rows: Rows) -> Rows:
-        """Own rows of a batch; those of all processes, in their order, are the batch."""
+        """Own rows of a batch; those of all processes, in order, make up the batch."""
         return rows
 
     def wrap(self, network: nn.Module) -> nn.Module:
@@ -43,7 +43,7 @@ class World:
         return network
 
     def shard(self, module: Module) -> Module:
-        """Divide the classes of a loss or filter."""
+        """Shard the classes of a loss or filter."""
         return module
 
     def any(self, condition: Tensor) -> bool:
@@ -51,12 +51,12 @@ class World:
         return bool(condition)
 
     def merged(self, values: Tensor) -> Tensor:
-        """Numbers of which each process has some, NaN for the others."""
+        """Put together values that each process has some of, NaN for the others."""
         return values
 
 
 class TorchrunWorld(World):
-    """Several processes, of whose group this one is part."""
+    """The processes of a torchrun group, as one of them sees it."""
 
     def __init__(self) -> None:
         import torch.distributed as dist
@@ -65,7 +65,7 @@ class TorchrunWorld(World):
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
     def first(self, work: Callable[[], T]) -> T:
-        """As of one process."""
+        """Let the first process work, then the others."""
         if self.leads:
             result = work()
             self.dist.barrier()
@@ -74,17 +74,17 @@ class TorchrunWorld(World):
         return work()
 
     def part(self, rows: Rows) -> Rows:
-        """As of one process."""
+        """Own rows of a batch."""
         return np.array_split(rows, self.size)[self.rank]
 
     def wrap(self, network: nn.Module) -> nn.Module:
-        """As of one process."""
+        """Average gradients over the processes."""
         from torch.nn.parallel import DistributedDataParallel
 
         return DistributedDataParallel(network)
 
     def shard(self, module: Module) -> Module:
-        """As of one process."""
+        """Shard the classes of a loss or filter."""
         from robustdml_ops.distributed import shard_classes
 
         try:
@@ -93,13 +93,13 @@ class TorchrunWorld(World):
             raise UsageError(f"{error}. Train on one process, without torchrun") from error
 
     def any(self, condition: Tensor) -> bool:
-        """As of one process."""
+        """Whether it holds on one of the processes."""
         found = condition.to(torch.uint8)
         self.dist.all_reduce(found, self.dist.ReduceOp.MAX)
         return bool(found)
 
     def merged(self, values: Tensor) -> Tensor:
-        """As of one process; of a sample that several had, the last one's."""
+        """Merge the values of all processes; the last of several counts."""
         parts = [torch.empty_like(values) for _ in range(self.size)]
         self.dist.all_gather(parts, values)
         merged = parts[0]
@@ -130,7 +130,7 @@ def joined_world(device: str) -> Iterator[World]:
 
 
 def whole(state: Any) -> Any:
-    """A state whose parts are put together, as one process has it; all processes call it."""
+    """Gather the shards of a state; all processes call it."""
     if isinstance(state, Mapping):
         return {key: whole(value) for key, value in state.items()}
     if isinstance(state, list | tuple):
@@ -139,19 +139,19 @@ def whole(state: Any) -> Any:
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Load the whole state of an optimiser, of which each process keeps what belongs to its part of a parameter."""
+    """Load the gathered state of an optimiser; each process keeps its shard."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     of_parameters = {
-        number: {name: _part_of(value, parameters[number]) for name, value in values.items()}
+        number: {name: _shard_of(value, parameters[number]) for name, value in values.items()}
         for number, values in state["state"].items()
     }
     optimizer.load_state_dict({**state, "state": of_parameters})
 
 
-def _part_of(value: Any, parameter: Tensor) -> Any:
+def _shard_of(value: Any, parameter: Tensor) -> Any:
     if not isinstance(value, Tensor) or value.dim() == 0:
         return value
-    if value.dim() != parameter.dim():  # centres lie by class where classes are divided, else by columns
+    if value.dim() != parameter.dim():  # Centres are rows where classes are sharded, else columns.
         value = value.t().reshape(parameter.shape) if parameter.dim() == 3 else value.flatten(0, 1).t().contiguous()
     if not hasattr(parameter, "full_tensor"):
         return value

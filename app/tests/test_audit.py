@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from robustdml.audit_report.clean import clean_labels
 from robustdml.audit_report.confusion_matrix import confused_classes, render_matrix
-from robustdml.audit_report.findings import Finding, read_findings
+from robustdml.audit_report.findings import Finding, clean_labels, read_findings
 from robustdml.cli import main
 from robustdml.errors import UsageError
 

@@ -9,7 +9,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from robustdml.audit import BatchAuditor, LabelAuditor, rounds
 from robustdml.audit.auditor import NO_CLASS, NOT_SURE, wrong_share
 from robustdml.audit.class_model import ClassModel
-from robustdml.audit.duplicates import duplicate_groups
+from robustdml.audit.features import duplicate_groups
 from robustdml.audit.label_noise import LabelNoise, doubt_names, doubt_wrong_labels
 
 

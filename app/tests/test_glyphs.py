@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from robustdml.data import load_data
-from robustdml.data.named import glyphs
+from robustdml.data import named as glyphs
 
 MAKE = """
 import hashlib
-from robustdml.data.named.glyphs import load_glyphs
+from robustdml.data.named import load_glyphs
 data = load_glyphs()
 print(hashlib.sha256(data.train.inputs.tobytes() + data.test.labels.tobytes()).hexdigest())
 """

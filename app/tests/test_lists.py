@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from robustdml.data import load_data
-from robustdml.data.lists import read_list
+from robustdml.data.folders import read_list
 from robustdml.errors import UsageError
 
 CLASSES = ("007", "1e5", "Stuhl, 4-beinig", "chaise; longue", "日本", "nan")

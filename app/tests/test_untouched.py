@@ -14,12 +14,11 @@ from app.tests.conftest import save_features
 from robustdml.cli import main
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData
-from robustdml.evaluation import METRICS, retrieval_metrics
+from robustdml.evaluation import METRICS, below_untouched, retrieval_metrics
 from robustdml.networks.backbones import choice
 from robustdml.networks.models import SmallCNN, apply_in_batches
 from robustdml.reports.run_report import render_run
 from robustdml.train import train
-from robustdml.untouched import below_untouched
 
 FAST = TrainingConfig(method="proxy-anchor", epochs=1, batch_size=32, embedding_size=8)
 

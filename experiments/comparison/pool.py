@@ -20,9 +20,9 @@ from experiments.comparison.sources import Source
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData
 from robustdml.errors import UsageError
+from robustdml.evaluation import untouched_metrics
 from robustdml.networks.preparation import prepare, resolve_device
 from robustdml.progress import OnProgress, silent
-from robustdml.untouched import untouched_metrics
 
 DIED = "its process ended before the run did, killed perhaps for want of memory; fewer workers may help"
 

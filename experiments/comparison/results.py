@@ -9,7 +9,7 @@ from experiments.comparison.cells import Cell
 from experiments.comparison.entries import Entry
 from experiments.comparison.outcomes import read_outcome
 from experiments.summary import Estimate, estimate
-from robustdml.untouched import untouched_title
+from robustdml.evaluation import untouched_title
 
 
 class Results:

@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits as read_digits
 
 from experiments.data.splits import divide
 from robustdml.data.dataset import RetrievalData, Split
-from robustdml.data.named.named import NamedData
+from robustdml.data.named import NamedData
 
 # Pixels are counts of ink in a 4×4 block of the scan.
 _MOST_INK = 16

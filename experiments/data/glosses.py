@@ -25,7 +25,7 @@ from experiments.data.splits import divide
 from experiments.taxonomy.wordnet import Synset, depths, find_wordnet, read_synsets
 from robustdml.cache import cache_folder, make_once, write_whole
 from robustdml.data.dataset import RetrievalData, Split
-from robustdml.data.named.named import NamedData
+from robustdml.data.named import NamedData
 from robustdml.plain_files import read_npz
 
 RECIPE_VERSION = 1

@@ -4,7 +4,7 @@ from functools import partial
 
 from experiments.data.characters.atlas import Atlas
 from experiments.data.characters.script import ClassRange, Script
-from robustdml.data.named.named import NamedData, Pretraining
+from robustdml.data.named import NamedData, Pretraining
 
 HANZI = Script(
     # The first block, extension A, and all later extensions; the probes are the commonest character of the first, and

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from experiments.data.splits import VALIDATION, divide
 from robustdml.data.dataset import RetrievalData, Split
-from robustdml.data.named.named import NamedData
+from robustdml.data.named import NamedData
 
 _SEED = 0
 

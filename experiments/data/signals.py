@@ -17,7 +17,7 @@ from experiments.data.packages import package_file
 from experiments.data.splits import centre, divide
 from experiments.data.tables import read_keel
 from robustdml.data.dataset import RetrievalData, Split
-from robustdml.data.named.named import NamedData
+from robustdml.data.named import NamedData
 
 _MOVEMENTS = (
     "curved swing", "horizontal swing", "vertical swing", "anti-clockwise arc", "clockwise arc", "circle",

@@ -14,7 +14,7 @@ import numpy as np
 from experiments.data.packages import package_file
 from experiments.data.splits import centre, divide
 from robustdml.data.dataset import RetrievalData, Split
-from robustdml.data.named.named import NamedData
+from robustdml.data.named import NamedData
 
 
 def load_letter_recognition(name: str = "letter-recognition") -> RetrievalData:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from experiments.demo.timing import FLOOR, OURS, Timing
 from robustdml.methods import METHODS
 from robustdml.methods.anchors import AnchorOptions
-from robustdml.reports.drawing import GREY, RIGHT, WRONG, draw_axes, encode
+from robustdml.reports.run_plots import GREY, RIGHT, WRONG, draw_axes, encode
 from robustdml.train import TrainingResult
 
 # Okabe and Ito's colours, told apart by people with any kind of colour vision.

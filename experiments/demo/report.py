@@ -9,13 +9,13 @@ from string import Template
 from experiments.demo import plots
 from experiments.demo.timing import FLOOR, OURS, Shape, Timing
 from experiments.summary import mean_and_error
+from robustdml.evaluation import JUDGED, TITLE, below_untouched
 from robustdml.methods import METHODS
 from robustdml.methods.anchors import AnchorOptions, SmoothOptions
 from robustdml.reports import run_plots
 from robustdml.reports.html import figure, page, table
 from robustdml.reports.run_report import EXPLAINED
 from robustdml.train import TrainingResult
-from robustdml.untouched import JUDGED, TITLE, below_untouched
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from matplotlib.ticker import PercentFormatter
 
 from experiments.large.contenders import BY_NAME, PEER, Contender
 from robustdml.methods import METHODS
-from robustdml.reports.drawing import GREY, draw_axes
 from robustdml.reports.html import figure, page, table
+from robustdml.reports.run_plots import GREY, draw_axes
 
 HEAD = (
     "Training",

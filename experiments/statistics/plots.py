@@ -4,7 +4,7 @@ from matplotlib.axes import Axes
 
 from experiments.statistics.ranks import Ranks
 from experiments.statistics.suite import FOCUS, Suite
-from robustdml.reports.drawing import GREY, draw_axes
+from robustdml.reports.run_plots import GREY, draw_axes
 
 _OURS, _OTHERS = "#D55E00", "#0072B2"
 

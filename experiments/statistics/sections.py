@@ -7,8 +7,7 @@ from experiments.statistics.paired import Difference, mean_over_data, paired_dif
 from experiments.statistics.plots import rank_plot
 from experiments.statistics.ranks import Ranks, rank
 from experiments.statistics.suite import FOCUS, Suite
-from robustdml.evaluation import METRICS
-from robustdml.untouched import JUDGED
+from robustdml.evaluation import JUDGED, METRICS
 
 
 def sections(suite: Suite) -> list[Section]:

@@ -19,7 +19,7 @@ from experiments.data.characters.atlas import Atlas, least_alike
 from experiments.data.characters.script import ClassRange, Script
 from experiments.data.characters.typefaces import Pen, Typeface, font_files, tells_characters_apart, typefaces
 from robustdml.data import load_data
-from robustdml.data.named.glyphs import draw
+from robustdml.data.named import draw
 from robustdml.errors import UsageError
 
 FONTS = Path(matplotlib.get_data_path()) / "fonts" / "ttf"

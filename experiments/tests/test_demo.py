@@ -12,13 +12,13 @@ from experiments.demo import experiment, timing
 from experiments.demo.report import believed_labels
 from experiments.demo.timing import FLOOR, OURS, Shape, measure
 from robustdml.config import TrainingConfig
+from robustdml.evaluation import below_untouched
 from robustdml.filters.options import FilterOptions
 from robustdml.methods import METHODS
 from robustdml.networks.backbones import choice
 from robustdml.networks.models import SmallCNN
 from robustdml.noise import with_wrong_labels
 from robustdml.train import train
-from robustdml.untouched import below_untouched
 
 
 class Page(HTMLParser):

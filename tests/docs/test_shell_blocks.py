@@ -18,8 +18,7 @@ import pytest
 
 from robustdml.cli import COMMANDS, main
 from robustdml.command_line import CommandParser
-from robustdml.commands import train
-from robustdml.settings.given import make_config
+from robustdml.settings.read import read_run_settings
 from tests.docs.blocks import PAGES, ROOT, commands, indented_blocks, inline_commands, read_blocks
 
 BLOCKS = [block for block in read_blocks() if block.language == "bash"]
@@ -85,7 +84,7 @@ def _read_robustdml(arguments, monkeypatch):
 def _look(parsed):
     """In the place of a command: settings that contradict each other are refused before anything runs."""
     if parsed.command == "train" and not parsed.resume and parsed.config is None:
-        make_config(train._given(parsed))
+        read_run_settings(vars(parsed), parsed.config, parsed.out, parsed.resume)
     return 0
 
 

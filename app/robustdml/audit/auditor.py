@@ -1,4 +1,4 @@
-"""The auditor in the habits of scikit-learn: features and labels in memory, attributes with what was found."""
+"""The auditor as a scikit-learn estimator, with verdicts and rates of wrong labels."""
 
 from typing import Any
 
@@ -9,8 +9,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
-from robustdml.audit.duplicates import ALIKE, duplicate_groups
-from robustdml.audit.features import principal_rows
+from robustdml.audit.features import ALIKE, duplicate_groups, principal_rows
 from robustdml.audit.rounds import judge
 
 RIGHT, WRONG, NOT_SURE, NO_CLASS = "right", "wrong", "not sure", "belongs to no class"
@@ -57,18 +56,17 @@ def wrong_share(wrong: NDArray[np.floating], labels: NDArray[np.int64], num_clas
 class LabelAuditor(BaseEstimator):  # type: ignore[misc]
     """Find wrong labels among samples with features.
 
-    Every sample is judged by what the other samples of the classes look like, never by its own copy. Nothing is told:
-    not how many labels are wrong, and not which.
+    Each sample is scored by the other samples of the classes. Neither the rate of wrong labels is needed nor any label
+    known to be right.
 
     Parameters
     ----------
     duplicate_similarity : float
         Cosine from which on two samples are near duplicates, in (0, 1].
     features_learnt : bool
-        Whether the features were learnt from these labels, as the embeddings of a network trained on them. These lie
-        nearer to the class of their label than they would by themselves, which is allowed for. Classes of features that
-        were not may overlap by nature: where right labels and features disagree often, the features are then believed
-        less.
+        Whether the features were learnt from these labels, as the embeddings of a network trained on them. Such
+        features lie nearer to the class of their label, which is corrected for. Classes of other features may overlap:
+        if right labels and features disagree often, the features count less.
 
     Attributes
     ----------
@@ -79,7 +77,7 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
     issues_ : ndarray
         Labels that are more likely wrong than right, bool, (N,).
     proposed_labels_ : ndarray
-        The likeliest class of each sample: of a label that is more likely right than wrong the label itself, (N,).
+        The likeliest class of each sample, (N,); the label itself if that is the likeliest.
     proposal_probability_ : ndarray
         Probability of that, float64, (N,).
     no_class_probability_ : ndarray
@@ -90,7 +88,7 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
     duplicate_groups_ : ndarray
         Number of the group of near duplicates, −1 where there is none, int64, (N,).
     wrong_share_ : ndarray
-        Estimated share of wrong labels, and its interval of 95 %, (3,).
+        Estimated rate of wrong labels, and its interval of 95 %, (3,).
     class_wrong_share_ : ndarray
         The same for each class, (C, 3).
     n_features_in_ : int
@@ -103,12 +101,11 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
 
     Notes
     -----
-    A class of which most labels are wrong in the same way cannot be told from a right one, and two names for one thing
-    look like labels that are mixed up at random.
+    A class most of whose labels are wrong in the same way looks like a right one, and two names for one thing look like
+    labels that are mixed up at random.
 
-    Rows are scaled to length 1: the cosine is what embeddings are compared by. Of the result nothing is left to chance:
-    the same data gives the same answer. N×min(F, 256) floats are needed beside the features, and 64 bytes a sample, or
-    104 of features that were learnt.
+    Rows are scaled to length 1. The result is deterministic. Memory: N×min(F, 256) floats beside the features, and 64
+    bytes a sample, or 104 with learnt features.
 
     Source of the method: `robustdml.audit.rounds`.
 

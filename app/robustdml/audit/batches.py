@@ -1,4 +1,4 @@
-"""The auditor beside a training loop of one's own: it is shown the batches, and reports."""
+"""The auditor for a training loop of one's own."""
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ class BatchAuditor:
     Attributes
     ----------
     seen : Tensor
-        Which samples there has been a batch of, bool, (N,).
+        Samples that were in a batch, bool, (N,).
 
     Examples
     --------

@@ -101,7 +101,7 @@ class ClassModel:
         return torch.stack(densities, 1), torch.stack(distances, 1)
 
     def pulled(self, Z: Tensor, classes: Tensor, weights: Tensor) -> tuple[float, float]:
-        """Sums by which λ is told: of (z − m_k)·(m_y − m_k) and of |m_y − m_k|², over samples of k with the label y."""
+        """Sums that estimate λ: of (z − m_k)·(m_y − m_k) and of |m_y − m_k|², over samples of k with the label y."""
         of_label, _ = self._left_out(Z, classes[:, 0], weights[:, 0])
         along = square = 0.0
         for place in range(1, classes.shape[1]):

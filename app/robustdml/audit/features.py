@@ -1,4 +1,4 @@
-"""Features in the form that the auditor works on: unit rows about their mean, on their principal axes."""
+"""Features as unit rows on their principal axes, and near duplicates among the rows."""
 
 import numpy as np
 import torch
@@ -52,3 +52,53 @@ def principal_rows(features: NDArray[np.generic]) -> Tensor:
     for block in blocks(count):
         out[block] = (unit_rows(features, block) - mean.float()) @ axes
     return out
+
+
+# Cosine from which on two samples are near duplicates.
+ALIKE = 0.9995
+# Samples compared with each other at a time: of a larger class, those that are neighbours along its longest axis.
+_WINDOW = 4096
+
+
+def duplicate_groups(
+    features: NDArray[np.generic], nearest: NDArray[np.int64], alike: float = ALIKE
+) -> NDArray[np.int64]:
+    """Number the groups of near duplicates."""
+    leader = np.arange(len(features))
+    order = np.argsort(nearest, kind="stable")
+    starts = np.flatnonzero(np.diff(nearest[order], prepend=-1))
+    for members in np.split(order, starts[1:]):
+        for window in _windows(features, members):
+            _join(features, window, leader, alike)
+    # A leader comes before its followers, so that one pass over them in order finds the first of each group.
+    for row in np.flatnonzero(leader != np.arange(len(leader))):
+        leader[row] = leader[leader[row]]
+    firsts, group, sizes = np.unique(leader, return_inverse=True, return_counts=True)
+    numbers = np.full(len(firsts), -1, dtype=np.int64)
+    numbers[sizes > 1] = np.arange(int((sizes > 1).sum()))
+    return numbers[group]
+
+
+def _windows(features: NDArray[np.generic], members: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """The members of a class, or overlapping stretches of them along their longest axis."""
+    if len(members) <= _WINDOW:
+        return [members]
+    sample = unit_rows(features, members[np.linspace(0, len(members) - 1, _WINDOW).astype(np.int64)])
+    axis = torch.linalg.eigh((sample - sample.mean(0)).T @ (sample - sample.mean(0))).eigenvectors[:, -1]
+    place = torch.cat([unit_rows(features, members[block]) @ axis for block in blocks(len(members))])
+    along = members[torch.argsort(place, stable=True).numpy()]
+    return [np.sort(along[start : start + _WINDOW]) for start in range(0, len(along), _WINDOW // 2)]
+
+
+def _join(features: NDArray[np.generic], rows: NDArray[np.int64], leader: NDArray[np.int64], alike: float) -> None:
+    """Let each row follow the first row that is like it."""
+    if len(rows) < 2:
+        return
+    unit = unit_rows(features, rows)
+    for block in blocks(len(rows), 1024):
+        like = unit[block] @ unit.T >= alike
+        # A row of zeros is like nothing, not even itself.
+        first = torch.where(like, torch.arange(len(rows)), len(rows)).amin(1).numpy()
+        found = first < len(rows)
+        own = rows[block][found]
+        leader[own] = np.minimum(leader[own], rows[first[found]])

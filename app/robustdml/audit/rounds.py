@@ -1,17 +1,12 @@
-"""Judging in rounds: what classes look like by the labels as far as they are believed, then how far to believe them.
+"""Judging labels in rounds: fit the classes, score every sample without itself, estimate the noise.
 
-Each round fits a `ClassModel` to the samples as far as they are thought to be of each class, scores every sample
-without its own copy, and asks the labels how many of them are wrong (`LabelNoise`). The first rounds believe that
-half are: where labels are mixed up within a few classes, nothing else would ever tell them apart. The last round takes
-the rate that the labels themselves are the likeliest under.
+Each round fits a `ClassModel` weighted by the current posterior, scores each sample with its own contribution left out,
+and updates `LabelNoise`. The first rounds assume that half of the labels are wrong; a lower prior never separates
+classes that swap labels. The last round takes the maximum-likelihood rate.
 
-Of embeddings that were learnt from the labels classes hardly overlap, and the features are believed more. The first
-rounds believe that more than half of the labels are wrong where the features disagree with many. The last rounds
-settle: each takes the rate, and the likeness of the classes in what they are taken for, under which the labels are the
-likeliest. Classes that a sample was not thought to be of before are not looked at again in these.
-
-Such embeddings lie nearer to the class of their label than they would by themselves, and a wrong label seems right. How
-much is told by the samples that are thought to be of another class (`ClassModel.pulled`).
+Embeddings learnt from the labels: the first rounds assume a higher rate where features and labels disagree often; the
+last rounds settle, with rate and concentration of maximum likelihood and without new candidates. Such embeddings lie
+nearer to the class of their label; `ClassModel.pulled` estimates by how much.
 """
 
 from collections.abc import Callable
@@ -26,9 +21,9 @@ from robustdml.audit.features import block_of, blocks
 from robustdml.audit.label_noise import LabelNoise, doubt_names, doubt_wrong_labels, fit_rate
 from robustdml.audit.scores import Scores, View, factor_by_labels, independent_share, score
 
-# Share of labels that the first rounds believe to be wrong where the features disagree with none, and the most of it.
+# Rate of wrong labels in the first rounds: without disagreement, and at most.
 FIRST_RATE, MOST_FIRST_RATE = 0.5, 0.9
-# Share of all samples that are counted as not pulled towards their label beside those that tell: few tell little.
+# Fraction of all samples that is added to λ's denominator as not pulled: a prior.
 NOT_PULLED = 0.05
 # Of the likeliest factor by the labels: chosen on validation letters, docs/audit.md.
 SHARPNESS_BY_LABELS = 1.4
@@ -87,8 +82,8 @@ def judge(
             model = ClassModel.fit(X, *fitted, num_classes)
             pull = _pull(X, model, *fitted) if learnt else 0.0
         sharpness = (plan.settled if settling else plan.sharpness) * independent_share(X, model, *fitted)
-        known, told = scores if settling else None, _of_round(report, number, steps, plan.rounds)
-        scores = score(X, labels, model, *fitted, View(min(most, sharpness), pull), known, told)
+        known, progress = scores if settling else None, _of_round(report, number, steps, plan.rounds)
+        scores = score(X, labels, model, *fitted, View(min(most, sharpness), pull), known, progress)
         if before is None:
             rate = _first_rate(scores, num_classes, plan.growth)
             noise = LabelNoise.unknown(num_classes, rate)
@@ -111,7 +106,7 @@ def judge(
 
 
 def _first_rate(scores: Scores, num_classes: int, growth: float) -> float:
-    """Share of wrong labels to begin with: a label speaks for its class at least twice as much as for any other."""
+    """Rate in the first rounds; a label is at least twice as likely from its own class as from another."""
     disagree = fit_rate(scores.own_class(), torch.full((len(scores.rest),), 1 / num_classes))
     return min(FIRST_RATE + growth * disagree, MOST_FIRST_RATE, num_classes / (num_classes + 2))
 
@@ -144,7 +139,7 @@ def _of_round(report: Callable[[int, int], None], number: int, steps: int, round
 
 
 def _own_part(classes: Tensor, before: Tensor, posterior: Tensor) -> Tensor:
-    """What each sample has added to the counts of wrong labels of these classes, (N, K)."""
+    """Contribution of each sample to the counts of wrong labels of these classes, (N, K)."""
     own = torch.zeros(classes.shape)
     for place in range(1, before.shape[1]):
         own += (classes == before[:, place, None]) * posterior[:, place, None]

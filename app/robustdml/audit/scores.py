@@ -1,6 +1,6 @@
-"""What the class models say of each sample: which classes it may be of, and whether it is of any.
+"""Scores of each sample: log-densities of its likeliest classes, and of none.
 
-Which class a sample is of is told by normal densities. Whether it is of any is told by Student's t with ν degrees of
+Classes are compared by normal densities. Whether a sample is of any class depends on Student's t with ν degrees of
 freedom: the tails of a normal density are too light, and right samples far out in their class would be of none. Of n
 independent dimensions with the scaled squared distance d²
 
@@ -97,7 +97,7 @@ def score(
 def _likeliest_classes(
     labels: Tensor, model: ClassModel, sharpness: float
 ) -> Callable[[Tensor, slice], tuple[Tensor, Tensor]]:
-    """Return what finds the label, the likeliest classes and C of some rows, and the log-density of all others."""
+    """Return a function that gives the label, the likeliest classes and C of some rows, and the others' log-density."""
     quadratic, linear, constant = model.predictive()
     prior, num_classes = model.log_prior(), len(model.counts)
 
@@ -118,7 +118,7 @@ def _heavy_tailed(density: Tensor, distance: Tensor, sharpness: float, width: in
 
 
 _FACTORS = (0.05, 0.07, 0.1, 0.14, 0.2, 0.28, 0.4, 0.56, 0.8, 1.0)
-# Samples that the independent dimensions, and the factor by the labels, are told by.
+# Samples by which the independent dimensions, and the factor by the labels, are estimated.
 _SHARPNESS_ROWS = 4096
 _FACTOR_ROWS = 8_192
 

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from robustdml.cache import write_whole
 from robustdml.data.features import as_float32, checked_features, named_labels, sample_names
-from robustdml.data.folders import files_by_class
+from robustdml.data.folders import files_by_class, is_list, read_list
 from robustdml.data.images import few, write_decoded
-from robustdml.data.lists import is_list, read_list
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError, expanded
 from robustdml.plain_files import read_npz

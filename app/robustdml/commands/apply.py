@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from robustdml.audit_report.clean import Kept, clean_labels, read_decisions
-from robustdml.audit_report.findings import read_findings
+from robustdml.audit_report.findings import Kept, clean_labels, read_decisions, read_findings
 from robustdml.cache import write_text, write_whole
 from robustdml.command_line import path
 from robustdml.commands.audit import STATE

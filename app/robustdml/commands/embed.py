@@ -14,8 +14,7 @@ from robustdml.commands.model_arguments import add_embedding_arguments, add_mode
 from robustdml.data.images import few
 from robustdml.errors import UsageError
 from robustdml.progress import progress_bar
-from robustdml.trained.embedding import Embedded, embed_samples
-from robustdml.trained.samples import Samples, find_samples
+from robustdml.trained.embedding import Embedded, Samples, embed_samples, find_samples
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,8 +13,7 @@ from robustdml.data.images import few
 from robustdml.errors import UsageError
 from robustdml.evaluation import METRICS, retrieval_metrics
 from robustdml.progress import progress_bar
-from robustdml.trained.embedding import embed_samples
-from robustdml.trained.samples import find_samples
+from robustdml.trained.embedding import embed_samples, find_samples
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

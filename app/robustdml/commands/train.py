@@ -1,7 +1,6 @@
 """``robustdml train``: one training run."""
 
 import argparse
-from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -10,15 +9,13 @@ from rich.table import Table
 
 from robustdml.cache import write_text
 from robustdml.command_line import is_off, path
-from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, load_data
-from robustdml.data.settings import DataSettings, PlaceSettings
 from robustdml.errors import UsageError
-from robustdml.evaluation import METRICS
+from robustdml.evaluation import METRICS, untouched_title
 from robustdml.methods import METHODS
 from robustdml.networks.backbones.choice import default_image_size
 from robustdml.networks.preparation import resolve_device, untouched_features
-from robustdml.noise import parse_noise, with_wrong_labels
+from robustdml.noise import with_wrong_labels
 from robustdml.options import Setting
 from robustdml.progress import OnProgress, Recorder, progress_bar, silent
 from robustdml.reports.run_report import render_run
@@ -27,16 +24,12 @@ from robustdml.run.checkpoint import FILE_NAME as CHECKPOINT
 from robustdml.run.tensorboard import FOLDER as TENSORBOARD
 from robustdml.run.tensorboard import TensorBoard
 from robustdml.settings.file import FILE_NAME as CONFIG_FILE
-from robustdml.settings.file import SettingsFile, read_settings
-from robustdml.settings.given import Given, all_settings, complete_settings, make_config, make_group, merge, value_of
+from robustdml.settings.file import SettingsFile
+from robustdml.settings.given import all_settings
+from robustdml.settings.read import RunSettings, read_run_settings
 from robustdml.train import TrainingResult, check_folder, train
 from robustdml.trained.model_file import FILE_NAME as MODEL
-from robustdml.untouched import untouched_title
 from robustdml.world import World, joined_world
-
-# A run that goes on is told apart from another one by its checkpoint, which does not see these: the data has its name
-# and sizes there.
-SPLIT_SETTINGS = ("test_fraction", "split_seed", "noise")
 
 FIGURES = {
     **METRICS,
@@ -101,42 +94,66 @@ def run(arguments: argparse.Namespace) -> int:
     """Train, and print what came out."""
     if arguments.resume and arguments.out is None:
         raise UsageError("--resume needs --out, the folder of the run")
-    given = _given(arguments)
-    with joined_world(value_of(given, "device")) as world:
-        return _run(arguments, given, world)
+    settings = read_run_settings(vars(arguments), arguments.config, arguments.out, arguments.resume)
+    with joined_world(settings.place.device) as world:
+        if arguments.out is not None and world.leads:
+            check_folder(arguments.out, arguments.resume)
+        result = _train(settings, arguments.out, arguments.resume, world)
+    if world.leads:
+        _print(result, arguments.out)
+    return 0
 
 
-def _run(arguments: argparse.Namespace, given: dict[str, Given], world: World) -> int:
-    out: Path | None = arguments.out
-    try:
-        config = make_config(given)
-        parse_noise(value_of(given, "noise"))
-    except UsageError as error:
-        if arguments.config is None:
-            raise
-        raise UsageError(f"{error} (settings of {arguments.config} and of the command line)") from error
-    if out is not None and world.leads:
-        check_folder(out, arguments.resume)
-    recorders = _recorders(out, config, given) if world.leads else ()
-    with progress_bar(METHODS[config.method].title) if world.leads else nullcontext() as report:
-        follower = [] if report is None else [report]
-        on_progress = silent if report is None else report
+def _train(settings: RunSettings, out: Path | None, resume: bool, world: World) -> TrainingResult:
+    recorders = _recorders(out, settings) if world.leads else []
+    with progress_bar(METHODS[settings.config.method].title) if world.leads else nullcontext() as bar:
+        on_progress = silent if bar is None else bar
         on_progress("reading data", 0, 0)
         result = train(
-            config,
-            world.first(lambda: _load(config, given, on_progress)),
+            settings.config,
+            world.first(lambda: _load(settings, on_progress)),
             out=out,
-            resume=arguments.resume,
-            device=value_of(given, "device"),
+            resume=resume,
+            device=settings.place.device,
             on_progress=on_progress,
-            recorders=[*follower, *recorders],
+            recorders=recorders if bar is None else [bar, *recorders],
             world=world,
         )
-        if report is None:
-            return 0
-        if out is not None:
-            report("report", 0, 0)
+        if out is not None and bar is not None:
+            bar("report", 0, 0)
             write_text(out / "report.html", render_run(result))
+    return result
+
+
+def _load(settings: RunSettings, on_progress: OnProgress) -> RetrievalData:
+    """Load the data, and make training labels wrong if the settings say so."""
+    config, chosen = settings.config, settings.data
+    data = load_data(
+        chosen.data,
+        image_size=default_image_size(config.backbone) if chosen.image_size is None else chosen.image_size,
+        test_fraction=chosen.test_fraction,
+        split_seed=chosen.split_seed,
+        on_progress=on_progress,
+    )
+    device = settings.place.device
+    return with_wrong_labels(
+        data,
+        chosen.noise,
+        config.seed,
+        lambda: untouched_features(config, data, resolve_device(device), on_progress),
+    )
+
+
+def _recorders(out: Path | None, settings: RunSettings) -> list[Recorder]:
+    if out is None:
+        return []
+    recorders: list[Recorder] = [SettingsFile(out / CONFIG_FILE, settings.complete)]
+    if settings.place.logger == "tensorboard":
+        recorders.append(TensorBoard(out / TENSORBOARD))
+    return recorders
+
+
+def _print(result: TrainingResult, out: Path | None) -> None:
     console = Console()
     console.print(_summary_table(result))
     if "audited" in result.summary["data"]:
@@ -145,56 +162,6 @@ def _run(arguments: argparse.Namespace, given: dict[str, Given], world: World) -
         console.print(result.summary["below_untouched"], style="yellow", highlight=False)
     if out is not None:
         print(f"{out / MODEL}: try robustdml embed {out} IMAGES -o embeddings.npz")
-    return 0
-
-
-def _load(config: TrainingConfig, given: dict[str, Given], on_progress: OnProgress) -> RetrievalData:
-    """Load the data, and make training labels wrong if the settings say so."""
-    settings, place = make_group(DataSettings, given), make_group(PlaceSettings, given)
-    data = load_data(
-        settings.data,
-        image_size=default_image_size(config.backbone) if settings.image_size is None else settings.image_size,
-        test_fraction=settings.test_fraction,
-        split_seed=settings.split_seed,
-        on_progress=on_progress,
-    )
-    return with_wrong_labels(
-        data,
-        settings.noise,
-        config.seed,
-        lambda: untouched_features(config, data, resolve_device(place.device), on_progress),
-    )
-
-
-def _given(arguments: argparse.Namespace) -> dict[str, Given]:
-    """Settings of the command line, and of the file beside it: of a run that goes on, that is its own."""
-    values = vars(arguments)
-    command = {
-        name: Given(values[name], f"--no-{setting.flag[2:]}" if values[name] is False else setting.flag)
-        for name, setting in all_settings().items()
-        if values[name] is not None
-    }
-    own = {}
-    if arguments.resume and (arguments.out / CONFIG_FILE).exists():
-        own = read_settings(arguments.out / CONFIG_FILE)
-    given = merge(command, own if arguments.config is None else read_settings(arguments.config))
-    for name in SPLIT_SETTINGS if own else ():
-        then, now = value_of(own, name), value_of(given, name)
-        if then != now:
-            raise UsageError(
-                f"{arguments.out} holds a run on other data: give the same settings. {name}: {then} then, {now} now"
-            )
-    return given
-
-
-def _recorders(out: Path | None, config: TrainingConfig, given: dict[str, Given]) -> Sequence[Recorder]:
-    logged = value_of(given, "logger") == "tensorboard"
-    if out is None:
-        if logged:
-            raise UsageError(f"{given['logger'].where} needs --out, the folder for its files")
-        return ()
-    settings = SettingsFile(out / CONFIG_FILE, complete_settings(config, given))
-    return (settings, TensorBoard(out / TENSORBOARD)) if logged else (settings,)
 
 
 def _summary_table(result: TrainingResult) -> Table:

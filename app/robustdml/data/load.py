@@ -5,8 +5,7 @@ from pathlib import Path
 
 from robustdml.data.dataset import RetrievalData
 from robustdml.data.features import load_features
-from robustdml.data.folders import load_images
-from robustdml.data.lists import is_list
+from robustdml.data.folders import is_list, load_images
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError, did_you_mean, expanded
 from robustdml.progress import OnProgress, silent

@@ -1,14 +1,49 @@
 """What a run did about wrong labels, as figures: over the epochs, and sample by sample in the last one."""
 
-from collections.abc import Mapping, Sequence
+import base64
+import io
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from robustdml.filters.filter import QUANTILES
-from robustdml.reports.drawing import GREY, RIGHT, WRONG, draw_axes
+
+RIGHT, WRONG, GREY = "#009E73", "#CC3311", "#8a8f98"
+STYLE = {
+    "font.size": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": "#33363b",
+    "xtick.color": "#55595f",
+    "ytick.color": "#55595f",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e8eb",
+    "legend.frameon": False,
+}
+
+
+def draw_axes(draw: Callable[[Axes], None], height: float) -> str:
+    """Make a figure of one pair of axes in the style of all."""
+    with rc_context(STYLE):
+        figure = Figure(figsize=(8, height), layout="constrained")
+        draw(figure.subplots())
+        return encode(figure, "svg")
+
+
+def encode(figure: Figure, kind: str) -> str:
+    """Turn a figure into a ``data:`` address."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=kind, dpi=160)
+    media = {"svg": "image/svg+xml", "png": "image/png"}[kind]
+    return f"data:{media};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
 
 History = Sequence[Mapping[str, float]]
 # Okabe and Ito's colours, told apart by people with any kind of colour vision.

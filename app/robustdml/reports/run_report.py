@@ -6,6 +6,7 @@ from html import escape
 import numpy as np
 import torch
 
+from robustdml.evaluation import untouched_title
 from robustdml.filters.options import NO_FILTER
 from robustdml.methods import METHODS
 from robustdml.methods.confident import ProcSimOptions
@@ -13,7 +14,6 @@ from robustdml.reports.html import figure, page, table
 from robustdml.reports.run_plots import History, curves, kappa_boxes, score_histogram
 from robustdml.run.audited_labels import describe
 from robustdml.train import TrainingResult
-from robustdml.untouched import untouched_title
 from robustdml_ops.ops import otsu_threshold
 
 METRICS = {

@@ -1,4 +1,4 @@
-"""What an audit has found of the training samples, put to use: some dropped, some under another label, or weighed."""
+"""Applying an audit to the training samples: wrong labels are dropped, corrected or given small weights."""
 
 import hashlib
 from dataclasses import replace
@@ -8,8 +8,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from robustdml.audit_report.clean import clean_labels
-from robustdml.audit_report.findings import Finding, read_findings
+from robustdml.audit_report.findings import Finding, clean_labels, read_findings
 from robustdml.config import CORRECT, WEIGHT, TrainingConfig
 from robustdml.data import Rows, Split
 from robustdml.data.images import few
@@ -46,19 +45,19 @@ def use_audit(config: TrainingConfig, prepared: Prepared) -> tuple[Prepared, dic
     return _taken(prepared, rows, fixed, weights), summary
 
 
-def describe(told: dict[str, Any]) -> str:
+def describe(summary: dict[str, Any]) -> str:
     """Say in words what `use_audit` did."""
-    if told["use"] == WEIGHT:
+    if summary["use"] == WEIGHT:
         return (
-            f"After an audit each of the {told['judged']:,} samples counts by the probability that its label is right, "
-            f"{told['mean_weight']:.2f} on average."
+            f"After an audit each of the {summary['judged']:,} samples counts by the probability that its label is "
+            f"right, {summary['mean_weight']:.2f} on average."
         )
-    under_others = f", and {told['corrected']:,} are under another label" if told["use"] == CORRECT else ""
-    return f"Of {told['judged']:,} samples {told['dropped']:,} were dropped after an audit{under_others}."
+    under_others = f", and {summary['corrected']:,} are under another label" if summary["use"] == CORRECT else ""
+    return f"Of {summary['judged']:,} samples {summary['dropped']:,} were dropped after an audit{under_others}."
 
 
 def _of_training(path: Path, train: Split, labels: NDArray[np.int64]) -> list[Finding]:
-    """The findings of the training samples, in their order; the file may have others beside them."""
+    """Findings of the training samples, in their order; the file may have more."""
     findings = read_findings(path)
     by_sample = {one.sample: one for one in findings}
     if len(by_sample) < len(findings):
@@ -89,7 +88,7 @@ def _of_training(path: Path, train: Split, labels: NDArray[np.int64]) -> list[Fi
 def _taken(
     prepared: Prepared, rows: NDArray[np.int64], labels: NDArray[np.int64], weights: NDArray[np.float32] | None
 ) -> Prepared:
-    """Data and features of some of the training samples, under labels (n,)."""
+    """Data and features of some rows (n,) of the training samples, under labels (n,)."""
     train = replace(prepared.data.train, true_labels=prepared.data.train.reference_labels)
     if weights is not None:
         return replace(prepared, data=replace(prepared.data, train=replace(train, weights=weights)))
@@ -106,7 +105,7 @@ def _taken(
 
 
 class _TakenRows:
-    """Some rows of an array that may be larger than memory, read when they are asked for."""
+    """Rows of an array that may be larger than memory, read on access."""
 
     def __init__(self, array: NDArray[np.generic], rows: Rows) -> None:
         self._array, self._rows = array, rows

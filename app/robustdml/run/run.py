@@ -1,4 +1,4 @@
-"""What changes while a run trains, and what it does in an epoch."""
+"""The state of a training run, and its epochs."""
 
 import time
 from collections.abc import Sequence
@@ -129,7 +129,7 @@ class Run:
         return sizes if self.audited is None else {**sizes, "audited": self.audited}
 
     def fit_inputs(self, report: OnProgress) -> None:
-        """Do what comes before the first epoch, as phase one of Smooth Proxy-Anchor."""
+        """Prepare inputs and filter before the first epoch, such as phase one of Smooth Proxy-Anchor."""
         start = time.perf_counter()
         for loss_input in self.inputs.values():
             loss_input.fit(report)
@@ -140,7 +140,7 @@ class Run:
         self.phase_one_seconds = time.perf_counter() - start
 
     def judge_labels(self) -> Tensor:
-        """Probability that each label is right, by the features before training, (N,); found once."""
+        """Probability that each label is right, by the features before training, (N,); computed once."""
         if self.label_quality is None:
             found = torch.full((len(self.labels),), torch.nan)
             if self.world.leads:
@@ -197,7 +197,7 @@ class Run:
         """Give the network to use, whose embedding layer is start + averaging · (trained − start)."""
         if self.averaging == 1:
             return self.embedder
-        # A copy, since a new one would draw random numbers; what lies below the layer is frozen, and so the identity.
+        # A copy: a new network would draw random numbers. Below the layer is the identity.
         used = deepcopy(self.embedder)
         with torch.no_grad():
             for parameter, start in zip(used.head.parameters(), self.start.parameters(), strict=True):
@@ -285,7 +285,7 @@ class Run:
         return {"margin": float(values.mean()), "margin_min": float(values.min()), "margin_max": float(values.max())}
 
     def state(self) -> dict[str, Any]:
-        """Return all that a run needs to go on as if it had never stopped."""
+        """State to resume from with the same bits."""
         return {
             **{name: whole(module.state_dict()) for name, module in self._modules().items()},
             "optimizer": whole(self.optimizer.state_dict()),
@@ -299,10 +299,8 @@ class Run:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go back to where a state was taken."""
-        # A state from before there was a choice has none.
-        chosen = state.get("filter_options", self.filter_options.as_dict())
-        self.choose(FilterOptions(**chosen), state.get("learning_rate", self.learning_rate), state["share"])
+        """Restore a state."""
+        self.choose(FilterOptions(**state["filter_options"]), state["learning_rate"], state["share"])
         for name, module in self._modules().items():
             module.load_state_dict(state[name])
         for loss_input in self.inputs.values():
@@ -330,8 +328,7 @@ def _make_sampler(config: TrainingConfig, labels: NDArray[np.int64]) -> RandomSa
     if samples_per_class == 0:
         return RandomSampler(len(labels), batch_size, config.seed)
     if config.samples_per_class is None:
-        # Nobody has asked for balanced batches. Where there are too few classes to fill one, each gives more samples,
-        # as far as it has them: small batches would mean many steps, and few negatives in each.
+        # By default too few classes for a batch give more samples each, because small batches have few negatives.
         sizes = np.unique(labels, return_counts=True)[1]
         classes = max(min(batch_size // samples_per_class, len(sizes)), 1)
         samples_per_class = max(samples_per_class, min(batch_size // classes, int(sizes.max(initial=1))))

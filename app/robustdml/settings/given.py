@@ -5,14 +5,44 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from robustdml.config import CORRECT, TrainingConfig
-from robustdml.data.settings import DataSettings, PlaceSettings
+from robustdml.data.load import expected_data
 from robustdml.errors import UnknownNameError, UsageError
 from robustdml.filters.options import FILTERS, KINDS, NO_FILTER, FilterOptions
 from robustdml.methods import METHODS, option_groups
-from robustdml.options import Group, Options, OptionSet, Setting
+from robustdml.noise import NOISES
+from robustdml.options import Group, Options, OptionSet, Setting, option
 
 DEFAULTS = TrainingConfig()
 CONFIG_FIELDS = tuple(setting.name for setting in TrainingConfig.settings())
+
+
+@dataclass(frozen=True)
+class DataSettings(Options):
+    """Data."""
+
+    data: str = option("glyphs", expected_data, heading="data")
+    noise: str = option(
+        "none",
+        lambda: (
+            "training labels that are made wrong, to try things out: none, "
+            + ", ".join(f"{kind}:RATE" for kind in NOISES)
+        ),
+    )
+    image_size: int | None = option(
+        None, "side of the images of a folder, in pixels (default: the size that the backbone takes)", at_least=1
+    )
+    test_fraction: float = option(0.5, "fraction of the classes to test on")
+    split_seed: int = option(0, "seed of the choice of test classes")
+
+
+@dataclass(frozen=True)
+class PlaceSettings(Options):
+    """Where it runs, and what it writes."""
+
+    device: str = option("auto", "auto, cpu, cuda, …", heading="where")
+    logger: str = option(
+        "none", "tensorboard: also write event files to OUT/tensorboard", choices=("none", "tensorboard")
+    )
 
 
 def all_settings() -> dict[str, Setting]:
@@ -36,7 +66,7 @@ class Given:
 def merge(command: Mapping[str, Given], file: Mapping[str, Given]) -> dict[str, Given]:
     """Let the command line override a file; drop settings of a method or filter that it has replaced."""
     left_out: set[str] = set()
-    before, after = _value(file, "method"), _value({**file, **command}, "method")
+    before, after = value_of(file, "method"), value_of({**file, **command}, "method")
     if before != after and before in METHODS and after in METHODS:
         left_out |= {f"{group.name}." for group in METHODS[before].options if group not in METHODS[after].options}
         if _filter(before, file) in (METHODS[before].filter, FilterOptions()):
@@ -52,7 +82,7 @@ def merge(command: Mapping[str, Given], file: Mapping[str, Given]) -> dict[str, 
 
 def make_config(given: Mapping[str, Given]) -> TrainingConfig:
     """Make the configuration, and refuse settings that would have no effect."""
-    method = _value(given, "method")
+    method = value_of(given, "method")
     if method not in METHODS:
         raise UnknownNameError("method", method, METHODS)
     own = {group.name for group in METHODS[method].options}
@@ -67,13 +97,13 @@ def make_config(given: Mapping[str, Given]) -> TrainingConfig:
     if filtered.kind == NO_FILTER:
         _refuse_settings_of_no_filter(method, given)
     for name in ("labels_use", "labels_confidence"):
-        if value_of(given, name) != getattr(DEFAULTS, name) and not _value(given, "labels"):
+        if value_of(given, name) != getattr(DEFAULTS, name) and not value_of(given, "labels"):
             raise UsageError(f"{given[name].where} has no effect without the labels of an audit, labels FILE")
     if value_of(given, "correct_confidence") != DEFAULTS.correct_confidence and not value_of(given, "correct"):
         raise UsageError(f"{given['correct_confidence'].where} has no effect without correct")
-    if value_of(given, "labels_confidence") != DEFAULTS.labels_confidence and _value(given, "labels_use") != CORRECT:
+    if value_of(given, "labels_confidence") != DEFAULTS.labels_confidence and value_of(given, "labels_use") != CORRECT:
         raise UsageError(f"{given['labels_confidence'].where} has no effect without labels_use {CORRECT}")
-    if not _value(given, "augment") and not _value(given, "finetune"):
+    if not value_of(given, "augment") and not value_of(given, "finetune"):
         raise UsageError(f"{given['augment'].where} has no effect on frozen features, without finetune")
     plain = {name: value for name, value in values.get("", {}).items() if name in CONFIG_FIELDS}
     groups = (group(**values[group.name]) for group in option_groups() if group.name in values)
@@ -103,11 +133,6 @@ def make_group(kind: type[Group], given: Mapping[str, Given]) -> Group:
 def value_of(given: Mapping[str, Given], name: str) -> Any:
     """Value of a setting: what was given, or its default."""
     return given[name].value if name in given else all_settings()[name].default
-
-
-def _value(given: Mapping[str, Given], name: str) -> str:
-    value: str = given[name].value if name in given else getattr(DEFAULTS, name)
-    return value
 
 
 def _filter(method: str, given: Mapping[str, Given]) -> FilterOptions:

@@ -1,4 +1,4 @@
-"""Embedding many samples: files are decoded a batch ahead, and those that cannot be read are named together."""
+"""Images or features on a disk, and their embeddings: files are decoded a batch ahead."""
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,12 +9,97 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robustdml.data.images import decode, few
-from robustdml.errors import UsageError
+from robustdml.data import Split
+from robustdml.data.features import TEST, TRAIN, load_splits
+from robustdml.data.folders import files_by_class, has_own_split, is_list, read_list
+from robustdml.data.images import SUFFIXES, decode, few, image_files
+from robustdml.data.named import NAMED
+from robustdml.errors import UsageError, expanded
 from robustdml.progress import OnProgress, silent
 from robustdml.trained.embedder import BATCH_SIZE, TrainedEmbedder
 from robustdml.trained.model_file import ModelCard
-from robustdml.trained.samples import Samples
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples of one kind."""
+
+    name: str  # What messages call them
+    inputs: list[Path] | NDArray[np.generic]  # Files of images; or images or features, as in `Split`
+    labels: NDArray[np.int64] | None = None  # int64, (N,), values 0..C-1
+    class_names: tuple[str, ...] = ()  # C names; empty without labels
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+def find_samples(source: str, card: ModelCard) -> dict[str, Samples]:
+    """Find what there is to embed."""
+    if source in NAMED:
+        named = NAMED[source].load()
+        return _fitting({TRAIN: _of_split(source, named.train), TEST: _of_split(source, named.test)}, card)
+    path = expanded(source)
+    if not path.exists():
+        raise UsageError(f"{source}: no such file or folder")
+    if path.suffix.lower() == ".npz":
+        splits = load_splits(path, need_labels=False)
+        return _fitting({part: _of_split(str(path), *split) for part, split in splits.items()}, card)
+    if not card.takes_images:
+        raise UsageError(f"{source}: the model takes {card.takes}; give an .npz file of them")
+    if path.is_dir():
+        return _of_folder(path)
+    if path.suffix.lower() in SUFFIXES:
+        return {TRAIN: Samples(str(path), [path])}
+    if is_list(path):
+        listed = read_list(path).whole()
+        return {TRAIN: Samples(str(path), listed.files, listed.labels, listed.class_names)}
+    return {TRAIN: _of_list(path)}
+
+
+def _of_folder(folder: Path) -> dict[str, Samples]:
+    if has_own_split(folder):
+        return {TRAIN: _of_classes(folder / "train"), TEST: _of_classes(folder / "test")}
+    if any(entry.suffix.lower() in SUFFIXES and not entry.name.startswith(".") for entry in folder.iterdir()):
+        return {TRAIN: Samples(str(folder), image_files(folder))}
+    return {TRAIN: _of_classes(folder)}
+
+
+def _of_classes(folder: Path) -> Samples:
+    classes = files_by_class(folder)
+    labels = np.repeat(np.arange(len(classes), dtype=np.int64), [len(files) for files in classes.values()])
+    return Samples(str(folder), [file for files in classes.values() for file in files], labels, tuple(classes))
+
+
+def _of_list(path: Path) -> Samples:
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+    except UnicodeDecodeError as error:
+        kinds = ", ".join(sorted(SUFFIXES))
+        raise UsageError(f"{path}: neither a list of images in UTF-8 nor a file of a known kind ({kinds})") from error
+    if not lines:
+        raise UsageError(f"{path}: an empty list; expected a path of an image a line")
+    names, tabs, labels = zip(*(line.partition("\t") for line in lines), strict=True)
+    files = [path.parent / expanded(name.strip()) for name in names]
+    if not any(tabs):
+        return Samples(str(path), files)
+    if not all(label.strip() for label in labels):
+        number = next(number for number, label in enumerate(labels) if not label.strip())
+        raise UsageError(f"{path}: some lines have a label after a tab, and not {lines[number]!r}: give all or none")
+    classes, numbers = np.unique([label.strip() for label in labels], return_inverse=True)
+    return Samples(str(path), files, numbers.astype(np.int64), tuple(str(name) for name in classes))
+
+
+def _of_split(name: str, split: Split, has_labels: bool = True) -> Samples:
+    return Samples(name, split.inputs, *((split.labels, split.class_names) if has_labels else ()))
+
+
+def _fitting(parts: dict[str, Samples], card: ModelCard) -> dict[str, Samples]:
+    for samples in parts.values():
+        found = np.asarray(samples.inputs).shape[1:]
+        if found != card.input_shape:
+            shape = "×".join(map(str, found))
+            raise UsageError(f"{samples.name}: its samples are {shape}, and the model takes {card.takes}")
+    return parts
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from experiments.data.characters.typefaces import Pen, Typeface, font_files, tells_characters_apart, typefaces
 from robustdml.cache import cache_folder, make_once, read_array, write_whole
-from robustdml.data.named.glyphs import SIDE, Class, distinct, distort
+from robustdml.data.named import SIDE, Class, distinct, distort
 from robustdml.progress import OnProgress, progress_bar
 
 RECIPE_VERSION = 1

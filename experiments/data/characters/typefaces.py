@@ -12,7 +12,7 @@ from matplotlib.ft2font import FT2Font
 from numpy.typing import NDArray
 from PIL import ImageFont
 
-from robustdml.data.named.glyphs import draw
+from robustdml.data.named import draw
 from robustdml.errors import quiet
 
 # No typeface has this code point: its drawing is that of every missing character.

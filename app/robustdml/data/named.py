@@ -6,7 +6,7 @@ A class is a Unicode code point, a sample is that character in one typeface; ``d
 import hashlib
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import blake2b
@@ -22,8 +22,27 @@ from PIL import Image, ImageDraw, ImageFont
 
 from robustdml.cache import cache_folder, make_once, write_whole
 from robustdml.data.dataset import RetrievalData, Split, take_classes
-from robustdml.data.named.named import NamedData, Pretraining
 from robustdml.plain_files import read_npz
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """Data that a small backbone is pretrained on: other characters than those of the data set."""
+
+    load: Callable[[], Split]  # Returns grey images of 32×32 pixels and their classes
+    key: Callable[[], str]  # Returns a text that changes where these images do
+
+
+@dataclass(frozen=True)
+class NamedData:
+    """A data set that `robustdml.data.load_data` knows by its name."""
+
+    kind: str  # What its samples are, in a word or two: `letters`, `text`, …
+    # Makes or reads it. Raises `UsageError` with the sentence that says what to install where something is missing.
+    load: Callable[[], RetrievalData]
+    backbone: str = ""  # The one that its images go through where none is chosen; empty for features
+    pretraining: Pretraining | None = None  # Data for that backbone, where it is a small one trained here
+
 
 SIDE = 32
 
