@@ -190,6 +190,7 @@ def test_a_broken_typeface_draws_nothing(tmp_path):
     assert not tells_characters_apart(broken, 28)
 
 
+@pytest.mark.nightly
 def test_installed_fonts_are_found_once(tmp_path):
     folder = tmp_path / "fonts"
     folder.mkdir()

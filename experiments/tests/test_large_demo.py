@@ -95,6 +95,7 @@ def test_a_filter_counts_as_memory(clusters):
     assert {"filter_kept", "filter_precision"} <= set(result["history"][-1])
 
 
+@pytest.mark.nightly
 def test_command(npz, tmp_path, capfd, monkeypatch):
     out = tmp_path / "out"
     two = QUICK_CONTENDERS[:2]

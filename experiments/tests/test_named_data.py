@@ -60,7 +60,12 @@ def test_every_name_stands_here():
     assert set(NAMED) - kept_elsewhere == {f"{name}{ending}" for name in SIZES for ending in ("", "-validation")}
 
 
-@pytest.mark.parametrize("name", SIZES)
+def large_by_night(names):
+    large = ("mixture-many", "mixture-pairs")
+    return [pytest.param(name, marks=pytest.mark.nightly if name in large else ()) for name in names]
+
+
+@pytest.mark.parametrize("name", large_by_night(SIZES))
 def test_each_data_set(name, monkeypatch, tmp_path):
     data, validation = loaded(name), loaded(f"{name}-validation")
     assert (data.name, validation.name) == (name, f"{name}-validation")
@@ -161,12 +166,7 @@ def test_a_spectrum_tells_frequencies_and_not_where_they_begin():
     assert np.isfinite(log_spectrum(np.ones(100), 100)).all()
 
 
-LARGE = ("mixture-many", "mixture-pairs")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.nightly if name in LARGE else ()) for name in MIXTURES]
-)
+@pytest.mark.parametrize("name", large_by_night(MIXTURES))
 def test_untouched_mixtures_can_be_searched_and_the_truth_is_better(name):
     test = load_data(name).test
     untouched = retrieval_metrics(test.inputs, test.labels)
