@@ -121,6 +121,17 @@ def pulled(share: float, seed: int):
     return X, torch.from_numpy(truth), torch.from_numpy(labels)
 
 
+def test_samples_vary_by_one_in_the_coordinates_of_the_classes():
+    """The covariance within C classes has N − C degrees of freedom, which counts where classes are small."""
+    random = np.random.default_rng(0)
+    labels = torch.arange(600) % 200
+    X = torch.from_numpy(3 * random.normal(size=(200, 4))[labels] + random.normal(size=(600, 4)))
+    model = ClassModel.fit(X.float(), labels[:, None], torch.ones(600, 1), 200)
+    Z = model.coordinates(X.float()).reshape(3, 200, -1)
+    variance = (Z - Z.mean(0)).square().sum((0, 1)) / (600 - 200)
+    torch.testing.assert_close(variance, torch.ones(4), rtol=0.08, atol=0)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.2])
 def test_how_far_samples_were_pulled_to_their_labels(share):
     X, truth, labels = pulled(share, 0)

@@ -130,6 +130,8 @@ def test_superloss_is_the_reference_s_with_sigma_for_its_gradient(case, tau, bac
 def test_gradient_of_superloss(backend):
     losses = torch.linspace(-3, 4, 12, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: superloss(x, 0.3, 0.8, backend=backend), losses)
+    beyond_branch = torch.linspace(0, 4, 9, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda x: superloss(x, 0.3, 0.8, backend=backend), beyond_branch)
 
 
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
