@@ -132,6 +132,12 @@ def test_gradient_of_superloss(backend):
     assert torch.autograd.gradcheck(lambda x: superloss(x, 0.3, 0.8, backend=backend), losses)
     beyond_branch = torch.linspace(0, 4, 9, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradgradcheck(lambda x: superloss(x, 0.3, 0.8, backend=backend), beyond_branch)
+    value = superloss(losses, 0.3, 0.8, backend=backend).sum()
+    # With create_graph σ is computed again, differentiably.
+    plain, again = (
+        torch.autograd.grad(value, losses, create_graph=graph, retain_graph=True)[0] for graph in (False, True)
+    )
+    torch.testing.assert_close(again, plain, rtol=1e-7, atol=0)
 
 
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
