@@ -1,6 +1,6 @@
 // The special functions of the von Mises-Fisher distribution at a fixed order v and a varying kappa >= 0;
-// their derivation is in docs/numerics.md. With r = sqrt(v^2 + kappa^2) they are sums of terms of one sign, so
-// each keeps its relative accuracy:
+// their derivation is in docs/numerics.md. With r = sqrt(v^2 + kappa^2) they are sums of terms of one sign,
+// so each keeps its relative accuracy:
 //
 //   log_0f1           g = log 0F1(; v + 1; kappa^2 / 4) = log C_D(0) - log C_D(kappa),  v = D/2 - 1
 //   peak              h = kappa - g
