@@ -39,17 +39,3 @@ def confidence_sets(values, logits, beta, threshold):
     values = np.asarray(values, np.float64)
     confidence = 1 / (1 + np.exp(-values)) if logits else values
     return confidence > threshold, 1 / (1 + np.exp(-beta * np.abs(confidence - threshold)))
-
-
-def normalize_rows(P):
-    """Unit rows and inverse norms; rows shorter than 1e-12 give zeros."""
-    P = np.asarray(P, np.float64)
-    norm = np.sqrt((P**2).sum(1))
-    with np.errstate(divide="ignore"):
-        inverse_norm = np.where(norm < 1e-12, 0, 1 / norm)
-    return P * inverse_norm[:, None], inverse_norm
-
-
-def normalize_rows_backward(G, U, inverse_norm):
-    G, U = np.asarray(G, np.float64), np.asarray(U, np.float64)
-    return (G - (G * U).sum(1, keepdims=True) * U) * np.asarray(inverse_norm, np.float64)[:, None]

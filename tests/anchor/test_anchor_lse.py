@@ -5,6 +5,7 @@ import torch
 
 from robustdml_ops.ops import AnchorBiases, ConfidenceSets, LabelSets, anchor_loss, anchor_lse, similarity
 from robustdml_ops.ops.anchor.autograd import anchor_sweep_op
+from tests.nightly import nightly_but
 
 B, C, D = 6, 11, 5
 
@@ -133,8 +134,8 @@ SETS = {
 }
 
 
-@pytest.mark.parametrize("columns", [False, True])
-@pytest.mark.parametrize("sets", SETS)
+@pytest.mark.parametrize("columns", nightly_but([True], [False, True]))
+@pytest.mark.parametrize("sets", nightly_but(["labels"], SETS))
 def test_registered_op_keeps_the_contract_of_the_registry(sets, columns):
     X, P, positive, negative, anchor = (tensor.detach() for tensor in inputs())
     P = P.t().contiguous().t() if columns else P
@@ -153,8 +154,11 @@ def test_registered_op_keeps_the_contract_of_the_registry(sets, columns):
             torch.library.opcheck(anchor_sweep_op, (), arguments | biases | upstream | {"want": want})
 
 
-@pytest.mark.parametrize("wanted", [(0, 1, 2, 3, 4), (0,), (1,), (2,), (4,)])
-@pytest.mark.parametrize("kind", SETS)
+EVERY = (0, 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("wanted", nightly_but([EVERY], [EVERY, (0,), (1,), (2,), (4,)]))
+@pytest.mark.parametrize("kind", nightly_but(["labels", "factors"], SETS))
 def test_compiled_is_as_eager(kind, wanted):
     """Values and gradients of both ways, whatever has a gradient; and again where the last batch is smaller."""
     torch.use_deterministic_algorithms(False)  # its NaN filling is not traced

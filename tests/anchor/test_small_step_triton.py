@@ -8,12 +8,13 @@ import torch
 from robustdml_ops.backends import cards
 from robustdml_ops.losses import ProxyAnchorLoss
 from robustdml_ops.ops.anchor import sweep as anchor_sweeps
-from robustdml_ops.ops.anchor.sweep import SweepResult, Wanted
-from tests.anchor.test_anchor_triton import EAGER, TRITON, Case, assert_as_exact_as_eager
+from robustdml_ops.ops.anchor.sweep import BACKENDS, SweepResult, Wanted
+from tests.anchor.cases import EAGER, Case, assert_as_exact_as_eager
 from tests.nightly import nightly_but
 from tests.triton_here import DEVICE, MARKS
 
 pytestmark = MARKS
+TRITON = BACKENDS["triton"]
 GRADIENTS = Wanted(embeddings=True, proxies=True)
 FOUND = ("total", "dembeddings", "dproxies")
 # Parts of tiles and whole ones, several for a program; one proxy and one sample; the largest batch that is taken.

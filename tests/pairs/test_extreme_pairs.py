@@ -16,11 +16,10 @@ LOSSES = {
 }
 LABELS = torch.arange(24) // 4
 SCALES = [
-    (torch.float32, 1e-9),
     (torch.float32, 1e9),
     (torch.float32, 1e-30),
+    (torch.float32, 1e30),
     (torch.float64, 1e-10),
-    (torch.float64, 1e30),
     (torch.float64, 1e-200),
     (torch.float64, 1e200),
 ]
@@ -32,7 +31,10 @@ def rows(dtype, scale=1.0):
     return (X * scale).to(dtype).requires_grad_()
 
 
-def check_scale(name, dtype, scale, backend):
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(("dtype", "scale"), SCALES)
+def test_the_scale_of_the_rows_does_not_matter(name, dtype, scale, backend):
     loss = LOSSES[name](backend=backend)
     results = []
     for factor in (scale, 1.0):
@@ -43,19 +45,6 @@ def check_scale(name, dtype, scale, backend):
     tolerance = 1e-4 if dtype == torch.float32 else 1e-10
     torch.testing.assert_close(value, expected, rtol=tolerance, atol=0)
     torch.testing.assert_close(gradient, expected_gradient, rtol=tolerance, atol=tolerance)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize(("dtype", "scale"), SCALES)
-def test_the_scale_of_the_rows_does_not_matter(name, dtype, scale, backend):
-    check_scale(name, dtype, scale, backend)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", LOSSES)
-def test_float32_rows_near_its_largest_number(name, backend):
-    check_scale(name, torch.float32, 1e30, backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -1,7 +1,6 @@
 """Euclidean hinges of rows that agree, or almost: √(2 − 2s) has nothing left of their distance."""
 
 import mpmath
-import numpy as np
 import pytest
 import torch
 
@@ -39,19 +38,6 @@ def near_rows(relative, D, dtype, seed=0):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_copies_in_a_batch_are_no_active_pairs(dtype, backend):
-    X = torch.randn(40, 8, dtype=dtype)
-    X[20:] = X[:20]
-    y = (torch.arange(40) % 20) // 4
-    found = hinge(X, y, backend=backend)
-    assert found.positive_count.sum() == 240  # 5 classes of 4 rows, twice: 8·7 pairs each, less 8 of copies
-    truth = torch.cdist(*[torch.nn.functional.normalize(X.double())] * 2, compute_mode="donot_use_mm_for_euclid_dist")
-    same = y[:, None] == y
-    torch.testing.assert_close(found.positive.double().sum(), (truth * same).sum(), rtol=1e-5, atol=0)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_contrastive_loss_of_a_batch_of_copies(dtype, backend):
     """Its divisor counts the pairs above 0: rounding in it is 4 % of the loss."""
     generator = torch.Generator().manual_seed(0)
@@ -75,8 +61,7 @@ def test_in_one_dimension_distances_are_0_and_2(dtype, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("D", [2, 7, 128, 700])
-@pytest.mark.parametrize("relative", [3e-1, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7])
+@pytest.mark.parametrize(("D", "relative"), [(2, 3e-1), (7, 1e-1), (128, 1e-2), (700, 1e-4), (7, 1e-5), (128, 1e-7)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_near_duplicates_keep_their_distance(dtype, relative, D, backend):
     """As the docstring says; the rows are what they are after rounding, so the truth is theirs."""
@@ -174,7 +159,7 @@ def test_equal_vectors_have_no_gradient(weighted, dtype, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("relative", [1e-1, 1e-2, 1e-3, 1e-4, 1e-5])
+@pytest.mark.parametrize("relative", [1e-1, 1e-3, 1e-5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_force_between_near_vectors(dtype, relative, backend):
     """Of length 1 at any distance d. Rounding takes ε/d of it, and where d comes from a cosine ε/d²."""
@@ -223,15 +208,3 @@ def test_less_exact_products_have_wider_limits():
     assert coarse == limits(torch.bfloat16)
     assert limits(torch.float64).near < exact.near < coarse.near
     assert limits(torch.float64).resolution < exact.resolution < coarse.resolution
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_collapsed_batch(backend):
-    """All rows near one another: as much work as the products, and no less right."""
-    rng = np.random.default_rng(0)
-    X = torch.from_numpy(1 + 1e-4 * rng.standard_normal((24, 16)))
-    U = torch.nn.functional.normalize(X)
-    truth = torch.cdist(U, U, compute_mode="donot_use_mm_for_euclid_dist").sum(1)
-    for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 3e-3)):  # the rows themselves are rounded
-        found = hinge(X.to(dtype), torch.zeros(24, dtype=torch.int64), backend=backend)
-        torch.testing.assert_close(found.positive.double(), truth, rtol=tolerance, atol=0)

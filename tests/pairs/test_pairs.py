@@ -8,6 +8,7 @@ from python_ref.multi_similarity import multi_similarity_terms
 from python_ref.pairs import pair_sets
 from robustdml_ops.ops import ABSENT, pair_hinge, pair_hinge_sum, pair_lse, pair_lse_sum
 from robustdml_ops.ops.pairs.autograd import pair_sweep_op
+from tests.nightly import nightly_but
 
 BACKENDS = ("native", "eager")
 MS = {"alpha": 2.0, "beta": 50.0, "base": 0.5}
@@ -94,11 +95,9 @@ def test_ties_at_the_edge_of_mining_are_cut_as_by_the_reference(epsilon, backend
 @pytest.mark.parametrize(
     "classes",
     [
-        (2**40, -5, 2**40 + 1),
         (2**31, 0, 2**31 - 1),
         (-1, -2, -3),
         (-(2**31), -(2**31) - 1, 0),
-        (-(2**31), 1, 2),
         (1 - 2**63, 2 - 2**63, 2**63 - 1),
         (2**32, 0, -(2**32)),
     ],
@@ -168,8 +167,8 @@ def test_candidates_seen_anew_against_the_reference(backend):
     )
 
 
-@pytest.mark.parametrize("kind", kinds(None))
-@pytest.mark.parametrize("first", ["same", "other"])
+@pytest.mark.parametrize("kind", nightly_but(["lse", "hinge at once"], kinds(None)))
+@pytest.mark.parametrize("first", nightly_but(["same"], ["same", "other"]))
 def test_compiled_graphs_know_the_anchors_own_labels(kind, first):
     """Whichever was traced first, the other is traced anew."""
     torch.use_deterministic_algorithms(False)  # its NaN filling is not traced
@@ -204,8 +203,8 @@ class ExportedWithItsLabels(Exported):
         return self.function(X, y, C, y)
 
 
-@pytest.mark.parametrize("kind", kinds(None))
-@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("kind", nightly_but(["lse at once", "hinge"], kinds(None)))
+@pytest.mark.parametrize("strict", nightly_but([True], [False, True]))
 # PyTorch 2.6 tells of scales that are no arguments.
 @pytest.mark.filterwarnings("ignore:.*get_attr.*:UserWarning")
 def test_exported_graphs_know_the_anchors_own_labels(kind, strict):
@@ -317,7 +316,7 @@ def test_registered_op_keeps_the_contract_of_the_registry(bank):
 
 
 @pytest.mark.parametrize("kind", ["lse", "hinge"])
-@pytest.mark.parametrize("wanted", ["X", "C", "XC", "batch"])
+@pytest.mark.parametrize("wanted", nightly_but(["XC", "batch"], ["X", "C", "XC", "batch"]))
 def test_compiled_is_as_eager(kind, wanted):
     """Values and gradients of both ways, whatever has a gradient; and again where the last batch is smaller."""
     torch.use_deterministic_algorithms(False)  # its NaN filling is not traced

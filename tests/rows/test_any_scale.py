@@ -12,10 +12,15 @@ from robustdml_ops.ops import AnchorBiases, LabelSets, anchor_loss, class_lse, p
 from robustdml_ops.robust import PRISM
 
 BACKENDS = ["native", "eager"]
+# The ends of each type, and a scale between.
+EVERY_SCALE = [
+    pytest.param(*case, marks=() if place % 8 in (0, 3, 7) else pytest.mark.nightly)
+    for place, case in enumerate(scales.SCALES)
+]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("dtype", "scale"), scales.SCALES, ids=str)
+@pytest.mark.parametrize(("dtype", "scale"), EVERY_SCALE, ids=str)
 @pytest.mark.parametrize("name", scales.OPS)
 def test_values_and_gradients(name, dtype, scale, backend, small_chunks):
     for which in scales.WHICH:
@@ -24,7 +29,7 @@ def test_values_and_gradients(name, dtype, scale, backend, small_chunks):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("dtype", "scale"), scales.SCALES, ids=str)
+@pytest.mark.parametrize(("dtype", "scale"), EVERY_SCALE, ids=str)
 def test_nearest(dtype, scale, backend):
     for which in scales.WHICH:
         scales.check_nearest(dtype, scale, which, backend)
@@ -131,7 +136,7 @@ def test_upstream_that_is_not_finite_is_a_loss_scalers_affair():
     assert not X.grad.isfinite().all()
 
 
-@pytest.mark.parametrize(("dtype", "scale"), scales.SCALES, ids=str)
+@pytest.mark.parametrize(("dtype", "scale"), EVERY_SCALE, ids=str)
 def test_losses_that_hold_unit_rows(dtype, scale):
     X, labels = torch.randn(16, 8, dtype=dtype), torch.arange(16) // 2
     for build in (SuperContrastiveLoss, ContrastiveLoss, MultiSimilarityLoss):
@@ -146,7 +151,7 @@ def test_losses_that_hold_unit_rows(dtype, scale):
         torch.testing.assert_close(results[1], results[0], rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize(("dtype", "scale"), scales.SCALES, ids=str)
+@pytest.mark.parametrize(("dtype", "scale"), EVERY_SCALE, ids=str)
 def test_center_spread(dtype, scale):
     centers = torch.randn(4, 3, 8, dtype=dtype)
     factors = torch.ones(4, 3, 1, dtype=dtype)
@@ -167,7 +172,7 @@ def test_center_spread(dtype, scale):
     assert loss_function.fc.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("scale", scales.FLOAT32)
+@pytest.mark.parametrize("scale", [scales.FLOAT32[0], scales.FLOAT32[-1]])
 def test_prism(scale):
     """The same rows are kept, whatever their scale."""
     kept = []

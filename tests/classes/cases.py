@@ -1,0 +1,57 @@
+"""Problems of the class log-sum-exp, for every backend that runs on a GPU."""
+
+import torch
+
+from robustdml_ops.engine.label_sets import LabelSets
+from robustdml_ops.engine.precision import operand_dtype
+from robustdml_ops.ops.classes.problem import ClassProblem
+from robustdml_ops.ops.classes.sweep import BACKENDS, class_sweep, class_sweep_backward
+
+EAGER = BACKENDS["eager"]
+HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+class Case:
+    """A problem in float64 on the CPU, to be had in any type and on any device."""
+
+    def __init__(self, shape, pooling="none", H=1, *, scale="vector", bias=True, exclude=False, normalize=True):
+        self.B, self.C, self.D = B, C, D = shape
+        random = torch.Generator().manual_seed(B + C)
+        normal = lambda *size: torch.randn(*size, generator=random, dtype=torch.float64)  # noqa: E731
+        self.proxies, self.labels = normal(C * H, D), torch.randint(C, (B,), generator=random)
+        self.embeddings = normal(B, D)
+        self.embeddings[::2] = 0.3 * self.embeddings[::2] + self.proxies[self.labels[::2] * H]
+        self.upstream = normal(B), normal(B)
+        self.scale = 16 * torch.rand(C, generator=random, dtype=torch.float64) if scale == "vector" else normal(1)[0]
+        self.bias = normal(C).masked_fill_(torch.rand(C, generator=random) < 0.2, -torch.inf) if bias else None
+        self.settings = {"target_bias": 0.3, "exclude_target": exclude, "centers": H, "pooling": pooling}
+        self.settings |= {"gamma": 0.2, "normalize": normalize}
+
+    def run(self, backend, device=HERE, dtype=torch.float32, operand=None, fused=False):
+        """lse, target, dX and dP; the fused forward has none to go back through."""
+        X, P = (tensor.to(device, operand or dtype) for tensor in (self.embeddings, self.proxies))
+        to = lambda tensor: None if tensor is None else tensor.to(device, dtype)  # noqa: E731
+        labels, operand = LabelSets.of(self.labels.to(device)), operand_dtype(dtype, X)
+        problem = ClassProblem(labels=labels, scale=to(self.scale), bias=to(self.bias), **self.settings)
+        results = class_sweep(X, P, problem, backend, operand, differentiable=not fused)
+        if fused:
+            return dict(zip(("lse", "target"), results, strict=True))
+        upstream = tuple(map(to, self.upstream))
+        gradients = class_sweep_backward(X, P, problem, results, upstream, backend, operand, (True, True))
+        return dict(zip(("lse", "target", "dX", "dP"), (*results, *gradients), strict=True))
+
+    def check(self, backend, device=HERE, dtype=torch.float32, operand=None, fused=False):
+        """|ours − exact| ≤ 4 · |eager in the same type − exact| + a few roundings, and NaN nowhere."""
+        if operand is not None:
+            self.embeddings, self.proxies = (x.to(operand).double() for x in (self.embeddings, self.proxies))
+        ours = self.run(backend, device, dtype, operand, fused)
+        eager = self.run(EAGER, device, dtype, operand)
+        exact = self.run(EAGER, torch.device("cpu"), torch.float64)
+        for name in ours:
+            truth = exact[name]
+            masked = truth == -torch.inf
+            assert torch.equal(ours[name].cpu() == -torch.inf, masked), name
+            mine, theirs, truth = (v.cpu().double().masked_fill(masked, 0) for v in (ours[name], eager[name], truth))
+            error, eager_error = (mine - truth).abs().max(), (theirs - truth).abs().max()
+            roundings = 16 * torch.finfo(dtype).eps * (1 + truth.abs().max())
+            assert error <= 4 * eager_error + roundings, f"{name}: {error:.3g}, eager {eager_error:.3g}"
