@@ -4,8 +4,8 @@ import torch
 
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.precision import operand_dtype
-from robustdml_ops.ops.anchor.problem import AnchorProblem, ConfidenceSets
-from robustdml_ops.ops.anchor.sweep import BACKENDS, SweepResult, Wanted, anchor_sweep
+from robustdml_ops.ops.anchor.problem import AnchorProblem, ConfidenceSets, SweepResult, Wanted
+from robustdml_ops.ops.anchor.sweep import BACKENDS, anchor_sweep
 
 EAGER = BACKENDS["eager"]
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

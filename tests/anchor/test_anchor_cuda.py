@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from robustdml_ops.ops.anchor.sweep import BACKENDS, Wanted
+from robustdml_ops.ops.anchor.problem import Wanted
+from robustdml_ops.ops.anchor.sweep import BACKENDS
 from tests.anchor.cases import EAGER, SETS, Case, assert_sweeps_agree
 from tests.nightly import nightly_but
 

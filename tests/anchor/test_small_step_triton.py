@@ -8,7 +8,8 @@ import torch
 from robustdml_ops.backends import cards
 from robustdml_ops.losses import ProxyAnchorLoss
 from robustdml_ops.ops.anchor import sweep as anchor_sweeps
-from robustdml_ops.ops.anchor.sweep import BACKENDS, SweepResult, Wanted
+from robustdml_ops.ops.anchor.problem import SweepResult, Wanted
+from robustdml_ops.ops.anchor.sweep import BACKENDS
 from tests.anchor.cases import EAGER, Case, assert_as_exact_as_eager
 from tests.nightly import nightly_but
 from tests.triton_here import DEVICE, MARKS
