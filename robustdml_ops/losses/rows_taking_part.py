@@ -32,10 +32,15 @@ def rows_taking_part(loss: Any, labels: Tensor | None) -> RowsTakingPart:
 def class_matrix(loss: Any) -> tuple[Tensor, ProxyUpdate | None]:
     """The shard of this process, (C, D) or (C, H, D), a view in plain memory; and the optimiser's step on it."""
     parameter: nn.Parameter = getattr(loss, loss.matrix_name)
-    update = update_of(parameter) if loss.training and may_update() else None
+    update = update_of_matrix(loss)
     rows = loss.shards.rows(parameter) if update is None else update.local
     if loss.columns and rows.dim() == 2:
         rows = rows.t()
         if loss.centers is not None:
             rows = rows.reshape(-1, loss.centers, rows.shape[1])
     return rows, update
+
+
+def update_of_matrix(loss: Any) -> ProxyUpdate | None:
+    """The optimiser's step on the class matrix of ``loss``; None: autograd has its gradient."""
+    return update_of(getattr(loss, loss.matrix_name)) if loss.training and may_update() else None

@@ -17,7 +17,7 @@ from robustdml_ops.losses.families.metric_loss import MetricLoss
 from robustdml_ops.losses.inputs import LossInputs, checked_labels
 from robustdml_ops.losses.options import ClassMatrixOptions
 from robustdml_ops.losses.peer.dense import dense_logits
-from robustdml_ops.losses.rows_taking_part import class_matrix
+from robustdml_ops.losses.rows_taking_part import class_matrix, update_of_matrix
 from robustdml_ops.losses.sampling.negatives import negatives_of
 
 
@@ -137,4 +137,4 @@ class ClassMatrixLoss(MetricLoss):
         return matrix if self.centers is None else matrix.flatten(0, 1)
 
     def _update(self) -> ProxyUpdate | None:
-        return class_matrix(self)[1]
+        return update_of_matrix(self)
