@@ -12,7 +12,9 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 EXAMPLES = {"trainer.py": [], "lightning_module.py": [], "amp_and_compile.py": [], "ddp.py": TORCHRUN}
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "trainer.py" else pytest.mark.nightly) for name in EXAMPLES]
+)
 def test_example(name, tmp_path):
     if name == "lightning_module.py":
         pytest.importorskip("pytorch_lightning", reason="pytorch-lightning is not installed")
