@@ -217,3 +217,14 @@ def test_proxies_without_a_dimension_are_named():
     for call in (anchor_lse, lambda *given, alpha: anchor_loss(*given, scale, scale, alpha=alpha)):
         with pytest.raises(ValueError, match="proxies must"):
             call(X, torch.ones((), dtype=torch.float64), sets, AnchorBiases(positive, negative), alpha=4.0)
+
+
+@pytest.mark.parametrize("backend", ["native", "eager"])
+def test_a_confidence_at_the_threshold_is_of_a_negative(backend):
+    """X_p⁺ holds what lies above the threshold, and nothing else."""
+    X, P = torch.randn(5, 4).double(), torch.randn(3, 4).double()
+    bias = torch.zeros(5).double()
+    sets = ConfidenceSets(100.0, 0.25, torch.full((5, 3), 0.25).double())
+    lse = anchor_lse(X, P, sets, AnchorBiases(bias, bias), alpha=2.0, backend=backend)
+    assert torch.equal(lse.positive, torch.zeros(3).double())
+    assert (lse.negative > 0).all()
