@@ -11,7 +11,7 @@ from robustdml import cli
 cli.COMMANDS |= {
     "demo": (
         "experiments.commands.demo",
-        "half the labels wrong, four methods, times of the losses, a report: three minutes on two cores",
+        "half the labels wrong, four methods, times of the losses, a report: four minutes on two cores",
     ),
     "compare": ("experiments.commands.compare", "every method under every noise, and the claims of the papers"),
 }

@@ -45,7 +45,7 @@ def path(text: str) -> Path:
 
 
 def is_off(default: object) -> bool:
-    """Whether a default says nothing, so that help need not show it; 0 says something."""
+    """True for defaults that help does not show: None, False and the empty text, but not 0."""
     return default is None or default is False or default == ""
 
 

@@ -186,7 +186,7 @@ class TrainingConfig(Options):
 
     @property
     def chooses_averaging(self) -> bool:
-        """Whether a trial is to choose the share of the trained embedding layer."""
+        """Whether a trial run chooses `averaging`, the weight of the trained embedding layer."""
         asked = self.averaging is None and METHODS[self.method].averages
         return asked and not self.finetune and self.layer_start == PRINCIPAL
 

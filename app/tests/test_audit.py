@@ -198,7 +198,7 @@ def test_lists_of_images(photographs, tmp_path, monkeypatch, capsys, kind):
         text = "".join(f"{file},{'' if label is None else label}\n" for file, label in lines)
         (tmp_path / "list.csv").write_text("path,label\n" + text)
     else:
-        pyarrow = pytest.importorskip("pyarrow", reason="the extra audit has it")
+        pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed: the extra lists has it")
         import pyarrow.parquet as parquet
 
         files, labels = zip(*lines, strict=True)

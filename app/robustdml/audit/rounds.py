@@ -49,13 +49,13 @@ LEARNT = Plan(10, 4, 0.8, 1.7, 1.35)
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is held of each sample after the last round."""
+    """Scores and verdicts of all samples after the last round."""
 
     classes: Tensor  # int64, (N, K): the given label, the likeliest classes, and last C, which is no class
     # Probability of each of them, float32, (N, K); what is missing to 1 belongs to all other classes together.
     posterior: Tensor
     nearest: Tensor  # The class that the features alone say, int64, (N,)
-    rate: float  # Share of wrong labels in all, as the last round was told by the labels
+    rate: float  # Rate of wrong labels over all samples, estimated in the last round
 
 
 def judge(

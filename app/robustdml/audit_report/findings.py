@@ -21,7 +21,7 @@ COLUMNS = ("sample", "label", "probability", "proposed", "proposed_probability",
 
 @dataclass(frozen=True)
 class Finding:
-    """What is said of one sample."""
+    """Verdict, scores and proposal for one sample."""
 
     sample: str  # Its path, or its place in the file
     label: str  # As it was given
