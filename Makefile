@@ -48,8 +48,8 @@ docs-links: docs
 
 $(VENV)/.dependencies: requirements/ci.txt requirements/data.txt constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) --require-hashes --no-deps -r requirements/ci.txt -r requirements/data.txt
-	$(PIP) -c constraints.txt torch  # whose build is the machine's choice: no hash fits all
+	$(PIP) --no-compile --require-hashes --no-deps -r requirements/ci.txt -r requirements/data.txt
+	$(PIP) --no-compile -c constraints.txt torch  # whose build is the machine's choice: no hash fits all
 	touch $@
 
 $(VENV)/.native: $(VENV)/.dependencies $(NATIVE_SOURCES)

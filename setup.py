@@ -1,8 +1,10 @@
 """Builds ``robustdml_ops._native`` with CMake, and says the version; everything else is in pyproject.toml.
 
 ``ROBUSTDML_CUDA=ON|OFF`` forces the CUDA part (default: built when nvcc is found); ``TORCH_CUDA_ARCH_LIST`` names the
-architectures; ``ROBUSTDML_LABEL=1`` adds to the version what is built, as in 0.1.0+cpu and 0.1.0+cu130. Where no
-compiler works the install still succeeds and the package runs on its ``eager`` backend.
+architectures. Where either asks for CUDA, a build without it fails; elsewhere the module tells what was left out and
+why, and ``python -m robustdml_ops.doctor`` shows it. ``ROBUSTDML_LABEL=1`` adds to the version what is built, as in
+0.1.0+cpu and 0.1.0+cu130. Where no compiler works the install still succeeds and the package runs on its ``eager``
+backend.
 """
 
 import os
@@ -16,6 +18,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent.resolve()
+NO_QUOTES = str.maketrans({'"': "'", "\\": "/"})
 
 
 def version() -> str:
@@ -53,27 +56,29 @@ def find_nvcc() -> str | None:
 
 
 class CMakeBuild(build_ext):
-    """Runs CMake; a failure is fatal only where the CUDA part was asked for by name."""
+    """Runs CMake; a failure is fatal only where the CUDA part was asked for."""
 
     def build_extension(self, ext: Extension) -> None:
         setting, nvcc = cuda_setting(), find_nvcc()
+        left_out = "ROBUSTDML_CUDA was OFF" if setting == "OFF" else "no nvcc was found"
         if setting != "OFF" and nvcc:
             try:
                 return self.run_cmake(ext, nvcc)
-            except (OSError, subprocess.CalledProcessError, ImportError) as error:
-                if setting == "ON":
+            except (OSError, RuntimeError, ImportError) as error:
+                if setting == "ON" or os.environ.get("TORCH_CUDA_ARCH_LIST"):
                     raise
-                print(f"robustdml_ops: no CUDA part ({error}); trying without", file=sys.stderr)
+                left_out = f"the build with {nvcc} failed: {error}"
+                print(f"robustdml_ops: no CUDA part, {left_out}; trying without", file=sys.stderr)
         try:
-            self.run_cmake(ext, None)
-        except (OSError, subprocess.CalledProcessError, ImportError) as error:
+            self.run_cmake(ext, None, left_out)
+        except (OSError, RuntimeError, ImportError) as error:
             if os.environ.get("ROBUSTDML_REQUIRE_NATIVE") == "1":
                 raise
             print(
                 f"robustdml_ops: no native module ({error}); the package will run on backend 'eager'", file=sys.stderr
             )
 
-    def run_cmake(self, ext: Extension, nvcc: str | None) -> None:
+    def run_cmake(self, ext: Extension, nvcc: str | None, left_out: str = "") -> None:
         import pybind11
 
         target = Path(self.get_ext_fullpath(ext.name)).resolve()
@@ -85,12 +90,26 @@ class CMakeBuild(build_ext):
             f"-DPython_EXECUTABLE={sys.executable}",
             f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
             f"-DROBUSTDML_CUDA={'ON' if nvcc else 'OFF'}",
+            # It becomes a string of C++.
+            f"-DROBUSTDML_CUDA_LEFT_OUT={re.sub(r'[^ -~]|[;$]', ' ', left_out).translate(NO_QUOTES)}",
         ]  # fmt: skip
         if nvcc:
             configure.append(f"-DCMAKE_CUDA_COMPILER={nvcc}")
         target.parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run(configure, check=True)
-        subprocess.run(["cmake", "--build", str(build)], check=True)
+        run_build(configure)
+        run_build(["cmake", "--build", str(build)])
+
+
+def run_build(command: list[str]) -> None:
+    """Run a command and show what it says; RuntimeError with the line of its first error."""
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    print(result.stdout, end="", flush=True)
+    if result.returncode:
+        lines = [line.strip() for line in result.stdout.splitlines() if line.strip()] or ["it said nothing"]
+        # nvcc's own sentence, or the first error, whose place CMake writes on one line and the sentence on the next.
+        found = [i for kind in ("nvcc fatal", "error") for i, line in enumerate(lines) if kind in line.lower()]
+        first = found[0] if found else len(lines) - 1
+        raise RuntimeError(f"{' '.join(command[:2])}: {' '.join(lines[first : first + 2])[:300]}")
 
 
 # Optional: where nothing was built there is nothing to copy. What must not fail is raised above.

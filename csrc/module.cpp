@@ -34,7 +34,9 @@ PYBIND11_MODULE(_native, m) {
     m.attr("cuda_architectures") = ROBUSTDML_CUDA;  // as CMake names them: "80-real 120-virtual"
     m.attr("cuda_runtime_version") = robustdml::cuda::runtime_version();
     robustdml::define(m, "cuda_driver_version", robustdml::cuda::driver_version);
+    robustdml::define(m, "set_cuda_device", robustdml::cuda::set_device, "index");
 #else
     m.attr("cuda_architectures") = pybind11::none();
+    m.attr("cuda_left_out") = ROBUSTDML_CUDA_LEFT_OUT;  // why
 #endif
 }

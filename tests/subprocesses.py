@@ -28,6 +28,13 @@ def printed(code: str, **changes: str) -> str:
     return run.stdout.strip()
 
 
+def megabytes_beyond(setup: str, warm_up: str, call: str) -> float:
+    """By how much ``call`` raises the peak of a process, which has ``torch`` and the ``ops``."""
+    peak = "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss"
+    lines = ("import resource, torch", "from robustdml_ops import ops", setup, warm_up, f"before = {peak}", call)
+    return float(printed("\n".join((*lines, f"print(({peak} - before) / 1024)"))))
+
+
 def build_environment(**changes: str) -> dict[str, str]:
     """This process' environment without the settings that steer a build, and with its Python's tools first."""
     steering = ("ROBUSTDML_", "CXX", "CUDA", "TORCH_CUDA", "CMAKE")

@@ -3,18 +3,21 @@
 They may come from strangers: what they claim to hold is looked at before memory is given to it.
 """
 
+import hashlib
 import json
 import math
 import os
+import pickle
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from robustdml.cache import write_whole
 from robustdml.errors import UsageError
 
 # An array that is as large as the first and unpacks to as many times its size as the second is no embedding: zeros
@@ -22,12 +25,76 @@ from robustdml.errors import UsageError
 LARGE, MOST_PACKED = 2**30, 200
 
 
-def read_plain(path: Path, kind: str) -> Any:
-    """Read what `torch.save` wrote."""
+class DamagedError(UsageError):
+    """A file that is not as it was written."""
+
+
+# Behind the content of a file that `save_plain` wrote; then comes the SHA-256 of that content in hexadecimal digits.
+CHECKSUM = b"\nsha256:"
+_DIGITS = 64
+
+
+def save_plain(path: Path, content: object) -> None:
+    """Write a file that is whole or absent, with a checksum."""
+
+    def write(file: BinaryIO) -> None:
+        hashing = _Hashing(file)
+        torch.save(content, hashing)  # type: ignore[arg-type]
+        file.write(CHECKSUM + hashing.digest.hexdigest().encode())
+
+    write_whole(path, write)
+
+
+class _Hashing:
+    """A file that is written from beginning to end, and its SHA-256."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.digest = file, hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        self.digest.update(data)
+        return self.file.write(data)
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+def read_plain(path: Path, kind: str, checked: bool = False) -> Any:
+    """Read what `torch.save` or `save_plain` wrote; where there is a checksum, or must be (``checked``), by it."""
+    try:
+        right = _content_is_right(path)
+    except OSError as error:
+        raise UsageError(f"{path}: not a readable {kind} ({_reason(error)})") from error
+    if right is False:
+        raise DamagedError(f"{path}: a damaged {kind}, whose content does not match its checksum")
+    if right is None and checked:
+        raise DamagedError(f"{path}: not a {kind}, or a damaged one: it does not end in its checksum")
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:  # PyTorch's own advice is to run what is in the file
+        what = "it is no pickle of plain tensors, numbers and texts"
+        if "unsupported" in str(error).lower():
+            what = "it holds objects that could run code; none was run. Take one from where you know who wrote it"
+        raise UsageError(f"{path}: not a readable {kind} ({what})") from error
     except Exception as error:  # A damaged file makes `torch.load` raise nearly anything, an IndexError for one.
         raise UsageError(f"{path}: not a readable {kind} ({_reason(error)})") from error
+
+
+def _content_is_right(path: Path) -> bool | None:
+    """Whether the content matches the checksum behind it; None where there is none."""
+    digest, left = hashlib.sha256(), path.stat().st_size - len(CHECKSUM) - _DIGITS
+    if left < 0:
+        return None
+    with path.open("rb") as file:
+        file.seek(left)
+        mark, expected = file.read(len(CHECKSUM)), file.read()
+        if mark != CHECKSUM:
+            return None
+        file.seek(0)
+        while left and (block := file.read(min(left, 2**20))):
+            digest.update(block)
+            left -= len(block)
+    return digest.hexdigest().encode() == expected
 
 
 def read_json(path: Path, kind: str) -> dict[str, Any]:

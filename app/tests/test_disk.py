@@ -109,6 +109,7 @@ def test_errors_of_other_files_keep_their_names(tmp_path):
     assert raised.value.filename == str(tmp_path / "photos" / "gone.jpg")
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no device that is always full")
 def test_a_full_standard_output_is_told(clusters_file):
     call = [sys.executable, "-m", "robustdml", "train", "--data", clusters_file, "--epochs", "1"]

@@ -245,6 +245,7 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
+@pytest.mark.nightly
 @LINUX
 def test_no_memory_is_told_in_one_line(tmp_path):
     np.savez(tmp_path / "f.npz", features=np.zeros((400, 30_000), np.float32), labels=np.arange(400) % 20)

@@ -16,6 +16,7 @@ from robustdml.cli import main
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
 from robustdml.locks import FILE_NAME, in_turn, sole_use
+from robustdml.plain_files import save_plain
 from robustdml.train import train
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="there are no locks of that kind on Windows")
@@ -197,6 +198,6 @@ def one_epoch(tmp_path_factory):
 def test_a_checkpoint_that_is_none_of_this_run(one_epoch, tmp_path, change, words):
     shutil.copytree(one_epoch, tmp_path, dirs_exist_ok=True)
     content = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
-    torch.save(change(content), tmp_path / "checkpoint.pt")
+    save_plain(tmp_path / "checkpoint.pt", change(content))
     with pytest.raises(UsageError, match=words):
         train(ONE_EPOCH, make_clusters(), out=tmp_path, resume=True, device="cpu")

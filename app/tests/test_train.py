@@ -112,6 +112,7 @@ def test_callers_random_numbers_are_left_alone(noisy):
 def test_files(noisy, tmp_path):
     result = train(replace(FAST, epochs=2), noisy, out=tmp_path / "run", device="cpu")
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "checkpoint.previous.pt",
         "checkpoint.pt",
         "history.jsonl",
         "metrics.json",
@@ -182,7 +183,7 @@ def test_errors_of_folders_and_checkpoints(noisy, tmp_path):
     with pytest.raises(UsageError, match="has 2 epochs already"):
         train(replace(short, epochs=1), noisy, out=out, resume=True)
     (out / "checkpoint.pt").write_bytes(b"garbage")
-    with pytest.raises(UsageError, match="not a readable checkpoint"):
+    with pytest.raises(UsageError, match=r"not end in its checksum\. The one before it is checkpoint\.prev"):
         train(short, noisy, out=out, resume=True)
 
 

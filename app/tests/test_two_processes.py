@@ -2,9 +2,12 @@
 
 import pickle
 
+import pytest
+
 from tests.subprocesses import run_python
 
 
+@pytest.mark.nightly
 def test_two_processes(tmp_path):
     done = run_python("-m", "app.tests.two_processes", str(tmp_path), OMP_NUM_THREADS="1")
     for rank in (0, 1):

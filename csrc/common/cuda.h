@@ -1,4 +1,4 @@
-// The versions of CUDA that a launch depends on, 1000·major + 10·minor each.
+// What a launch depends on: the versions of CUDA, 1000·major + 10·minor each, and the device.
 #pragma once
 
 namespace robustdml::cuda {
@@ -7,5 +7,8 @@ namespace robustdml::cuda {
 int runtime_version();
 // The newest that the driver supports; 0 without a driver.
 int driver_version();
+// Makes a device current in this module's runtime, which is not the one that torch links; throws if there is
+// none.
+void set_device(int index);
 
 }  // namespace robustdml::cuda

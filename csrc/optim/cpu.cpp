@@ -48,7 +48,9 @@ struct Piece {
     Moments M1, M2;
     const T* G;
     std::int64_t count;
-    std::int64_t place;  // of the first in the matrix: whose random numbers it takes
+    // Random words of the elements: row * D + column in the matrix, however it lies in memory and is divided.
+    std::int64_t word;         // of the first
+    std::int64_t word_stride;  // from one to the next
 };
 
 template <class T>
@@ -68,13 +70,14 @@ ROBUSTDML_HD void adamw(const Piece<T, Moments>& piece, const ProxyUpdate<T>& u)
     T* P = piece.P;
     const T* G = piece.G;
     const Moments M1 = piece.M1, M2 = piece.M2;
-    const std::uint64_t key = u.key, place = std::uint64_t(piece.place);
+    const std::uint64_t key = u.key, word = std::uint64_t(piece.word),
+                        stride = std::uint64_t(piece.word_stride);
 #pragma omp simd
     for (std::int64_t i = 0; i < piece.count; ++i) {
         const T g = G[i], before = M1.read(i);
         const T m1 = before + towards1 * (g - before);
         const T m2 = beta2 * M2.read(i) + towards2 * (g * g);
-        const std::uint64_t random = is_plain(M1) ? 0 : random_word(key, place + std::uint64_t(i));
+        const std::uint64_t random = is_plain(M1) ? 0 : random_word(key, word + std::uint64_t(i) * stride);
         M1.write(i, m1, random);
         M2.write(i, m2, random >> 16);
         P[i] = keep * P[i] - step_size * m1 / (std::sqrt(m2) * inverse_root + eps);
@@ -90,7 +93,8 @@ ROBUSTDML_HD void sgd(const Piece<T, Moments>& piece, const ProxyUpdate<T>& u) {
     T* P = piece.P;
     const T* G = piece.G;
     const Moments M1 = piece.M1;
-    const std::uint64_t key = u.key, place = std::uint64_t(piece.place);
+    const std::uint64_t key = u.key, word = std::uint64_t(piece.word),
+                        stride = std::uint64_t(piece.word_stride);
     if (!M1.data) {
 #pragma omp simd
         for (std::int64_t i = 0; i < piece.count; ++i) P[i] -= lr * (G[i] + weight_decay * P[i]);
@@ -100,7 +104,7 @@ ROBUSTDML_HD void sgd(const Piece<T, Moments>& piece, const ProxyUpdate<T>& u) {
     for (std::int64_t i = 0; i < piece.count; ++i) {
         const T g = G[i] + weight_decay * P[i];
         const T m1 = before * M1.read(i) + towards * g;
-        M1.write(i, m1, is_plain(M1) ? 0 : random_word(key, place + std::uint64_t(i)));
+        M1.write(i, m1, is_plain(M1) ? 0 : random_word(key, word + std::uint64_t(i) * stride));
         P[i] -= lr * (along_gradient * g + along_momentum * m1);
     }
 }
@@ -129,7 +133,8 @@ ROBUSTDML_HD void update_elements(const ProxyUpdate<T>& u, const Rows<const T>& 
         const std::int64_t place = first * P.row_stride + k * (columns ? P.column_stride : P.row_stride);
         const T* g = columns ? G.column(k) : G.row(k);
         update_piece(Piece<T, Moments>{u.P + place, moments_at<T, Moments>(u.M1, place),
-                                       moments_at<T, Moments>(u.M2, place), g, length, place},
+                                       moments_at<T, Moments>(u.M2, place), g, length,
+                                       columns ? first * D + k : (first + k) * D, columns ? D : 1},
                      u);
     }
 }

@@ -72,6 +72,7 @@ def make_font(path, sides, shared=False):
     return path
 
 
+@pytest.mark.nightly
 def test_classes_are_drawings_that_differ(letters):
     images, codes = letters.load()
     assert isinstance(images, np.memmap)

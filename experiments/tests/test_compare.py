@@ -216,6 +216,7 @@ def test_every_row_and_claim_is_a_setting_that_exists():
         assert parse_noise(claim.noise) or claim.noise == "none"
 
 
+@pytest.mark.nightly
 def test_the_command_writes_and_goes_on(tmp_path, clusters, capsys):
     path = save_features(clusters, tmp_path / "clusters.npz")
     command = ["compare", "--data", path, "--methods", "proxy-anchor", "--epochs", "1", "--workers", "1"]

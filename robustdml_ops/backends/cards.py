@@ -33,17 +33,15 @@ class Card:
 def read(table: Path = TABLE) -> dict[str, Card]:
     """All rows of a table, each made whole by the default."""
     rows: dict[str, dict[str, Any]] = json.loads(table.read_text())
-    return {name: _card(rows[DEFAULT], row) for name, row in rows.items()}
-
-
-def _card(default: dict[str, Any], row: dict[str, Any]) -> Card:
-    changed = row.get("tiles", {})
-    unknown = {(kernel, key) for kernel, tile in changed.items() for key in tile if key not in default["tiles"][kernel]}
-    if unknown:
-        raise ValueError(f"cards.json: no tile of the default row has {sorted(unknown)}")
-    tiles = {kernel: {**tile, **changed.get(kernel, {})} for kernel, tile in default["tiles"].items()}
-    whole = {**default, **row, "tiles": tiles}
-    return Card(**{**whole, "backends": tuple(whole["backends"])})
+    default, cards = rows[DEFAULT], {}
+    for name, row in rows.items():
+        changed, known = row.get("tiles", {}), default["tiles"]
+        unknown = {(kernel, key) for kernel, tile in changed.items() for key in tile if key not in known[kernel]}
+        if unknown:
+            raise ValueError(f"cards.json: no tile of the default row has {sorted(unknown)}")
+        whole = {**default, **row, "tiles": {kernel: {**known[kernel], **changed.get(kernel, {})} for kernel in known}}
+        cards[name] = Card(**{**whole, "backends": tuple(whole["backends"])})
+    return cards
 
 
 CARDS = read()

@@ -7,6 +7,7 @@ class.
 import os
 import warnings
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TypeVar
 
 import torch
@@ -18,21 +19,15 @@ from robustdml_ops.backends.tracing import refuse_tracing
 BackendT = TypeVar("BackendT")
 
 
-def _always_available(device: torch.device, dtype: torch.dtype) -> None:
-    """Nothing keeps PyTorch from running where the tensors already are."""
-
-
 # Why a backend can't serve a device in a compute type, or None.
 UNAVAILABLE: dict[str, Callable[[torch.device, torch.dtype], str | None]] = {
     "native": native_module.unavailable,
     "triton": triton_device.unavailable,
-    "eager": _always_available,
+    "eager": lambda device, dtype: None,
 }
 
 # Fastest first, elsewhere than on CUDA devices, of which ``cards.json`` has the order.
 PREFERENCE: dict[str, tuple[str, ...]] = {"cpu": ("native", "eager")}
-
-_told: set[str] = set()
 
 
 def preference(device: torch.device) -> tuple[str, ...]:
@@ -63,7 +58,6 @@ def choose(table: Mapping[str, BackendT], backend: str | None, device: torch.dev
     return table[candidate]
 
 
+@cache
 def _tell_once(message: str) -> None:
-    if message not in _told:
-        _told.add(message)
-        warnings.warn(message, RuntimeWarning, stacklevel=4)
+    warnings.warn(message, RuntimeWarning, stacklevel=4)

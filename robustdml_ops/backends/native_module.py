@@ -28,7 +28,10 @@ def unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
         return f"the native epilogues compute in float32 or float64, not {dtype}"
     if device.type == "cuda":
         if library.cuda_architectures is None:
-            return "the native module was built without CUDA; reinstall with ROBUSTDML_CUDA=ON where nvcc is found"
+            return (
+                f"the native module was built without CUDA ({library.cuda_left_out}); reinstall with ROBUSTDML_CUDA=ON "
+                "where nvcc is found"
+            )
         capability = torch.cuda.get_device_capability(device)
         versions = (library.cuda_runtime_version, library.cuda_driver_version())
         return _cuda_unavailable(library.cuda_architectures, capability, *versions)
@@ -55,8 +58,13 @@ def on_gpu(tensor: Tensor) -> bool:
 
 @contextmanager
 def current_stream(device: torch.device) -> Iterator[int]:
-    """Address of the current stream of ``device``, with ``device`` current: kernels are launched on the current one."""
+    """Address of the current stream of ``device``, with ``device`` current: kernels are launched on the current one.
+
+    The module has a CUDA runtime of its own, with a current device of its own. It is not set back: the next launch
+    sets it again, and torch restores the thread's context, which both runtimes go by.
+    """
     with torch.cuda.device(device):
+        library.set_cuda_device(torch.cuda.current_device())
         yield torch.cuda.current_stream(device).cuda_stream
 
 

@@ -19,11 +19,7 @@ def has_no_values(tensor: Tensor) -> bool:
 
 def in_eager_mode(tensor: Tensor) -> bool:
     """``tensor`` has values, and no transform of ``torch.func`` or forward mode is at work."""
-    return not (
-        has_no_values(tensor)
-        or torch._C._are_functorch_transforms_active()
-        or torch.autograd.forward_ad._current_level >= 0
-    )
+    return not in_registry(tensor) and torch.autograd.forward_ad._current_level < 0
 
 
 def in_registry(tensor: Tensor) -> bool:

@@ -8,7 +8,16 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
-from robustdml_ops.distributed.exchange import Common, Gather, JointLogOnePlus, JointLogSumExp, Own, Shared, Total
+from robustdml_ops.distributed.exchange import (
+    Common,
+    Gather,
+    JointLogOnePlus,
+    JointLogSumExp,
+    Own,
+    SameUpstream,
+    Shared,
+    Total,
+)
 from robustdml_ops.distributed.processes import Processes
 from robustdml_ops.engine.label_sets import ELSEWHERE
 from robustdml_ops.engine.shards import OneProcess
@@ -31,7 +40,7 @@ class ClassShards(OneProcess):
     def guard(self, function: Callable[..., T], *arguments: Any) -> T:
         return self.processes.guard(function, *arguments)
 
-    def gather(self, rows: Tensor | None, for_shards: bool = True) -> Tensor | None:
+    def gather(self, rows: Any, for_shards: bool = True) -> Any:
         if rows is None or not rows.is_floating_point():
             return None if rows is None else self.processes.gather(rows, self.processes.sizes)
         return _apply(Gather, rows, self.processes, self.factor, for_shards)
@@ -82,6 +91,9 @@ class ClassShards(OneProcess):
 
     def total(self, term: Tensor) -> Tensor:
         return _apply(Total, term, self.processes)
+
+    def same_upstream(self, loss: Tensor) -> Tensor:
+        return loss if loss.dim() else _apply(SameUpstream, loss, self.processes)
 
     def count(self, number: Tensor) -> Tensor:
         return self.processes.sum(number)

@@ -56,6 +56,21 @@ class Total(torch.autograd.Function):
         return gradient, None
 
 
+class SameUpstream(torch.autograd.Function):
+    """The loss; backward compares the upstream gradients of all processes, before anything is made of them."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, processes: Processes) -> Tensor:
+        ctx.processes = processes
+        return loss.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        ctx.processes.require_same(gradient, "the gradient of the loss")
+        return gradient, None
+
+
 class Common(torch.autograd.Function):
     """A value that is equal on all processes; backward sums the gradients of their shards of the loss."""
 

@@ -1,13 +1,17 @@
 """Collectives of the processes that share classes, and error messages that name the rank that failed.
 
-Every process runs the same collectives in the same order. Two events would break that. One process gets wrong input:
-so all exchange a few bytes before each step, and all raise. Or one process dies: the others notice, close their
-connections, so that no process waits for them, and read from the store which ranks still answer.
+Every process runs the same collectives in the same order. Three events would break that. One process gets wrong input,
+or leaves out a call: so all exchange a few bytes before each forward and backward, and all raise. Or one process dies:
+the others notice, and learn from the roll call which ranks still answer.
 """
 
+import secrets
+import time
+import weakref
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
@@ -16,11 +20,16 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from robustdml_ops.distributed.roll_call import LOOK, RollCall, meet
+
 T = TypeVar("T")
 
-# Longest wait for an answer of the other processes after a collective has failed.
-ROLL_CALL = timedelta(seconds=10)
-_OK, _SIZE, _TRAITS = 0, 1, 2  # places in the header of a step
+_STAGES = ("forward", "backward")
+_FORWARD, _BACKWARD = range(2)
+# Places in a header. The first three tell where a process is, and must be the same on all.
+_PLACE, _OK, _CONTENT, _TRAITS = slice(0, 3), 3, 4, 5
+# How often shard_classes was called for these ranks.
+_calls: Counter[tuple[int, ...]] = Counter()
 
 
 class ShardError(RuntimeError):
@@ -34,15 +43,27 @@ class Processes:
         group = mesh.get_group()
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.ranks = dist.get_process_group_ranks(group)  # as error messages name them
-        # A group of its own on the host: its messages wait for no GPU, and it can be closed when a process fails. Where
-        # the mesh is a subset of the world, only its processes make the group, whose name comes from their ranks.
+        _calls[tuple(self.ranks)] += 1
+        name = f"robustdml_ops/{'.'.join(map(str, self.ranks))}/{_calls[tuple(self.ranks)]}"
+        if missing := meet(name, dist.get_rank(), self.ranks, timeout):
+            raise ShardError(
+                f"ranks {missing} of {self.ranks} have not called shard_classes within {timeout}: call it on every "
+                "process of the mesh, for the same losses and filters in the same order"
+            )
+        # A group of its own on the host: its messages wait for no GPU. Where the mesh is a subset of the world, only
+        # its processes make the group, whose name comes from their ranks.
         subset = self.size < dist.get_world_size()
         self.host: Any = dist.new_group(self.ranks, timeout=timeout, backend="gloo", use_local_synchronization=subset)
         self.device_group: Any = self.host if mesh.device_type == "cpu" else group
-        self.name = f"robustdml_ops/{self.host.group_name}/{'.'.join(map(str, self.ranks))}"
         self.sizes: tuple[int, ...] = ()  # samples of each process in the present step
+        self.checks = -1  # of input; that of shard_classes does not count
+        self.collectives = 0
         self.parted = False
-        self.roll_call = min(ROLL_CALL, timeout)
+        # A launcher's store outlives the processes that it starts anew: their alarm has another name.
+        secret = torch.tensor([secrets.randbits(62)])
+        dist.broadcast(secret, self.ranks[0], group=self.host)
+        self.roll_call = RollCall(f"{name}/{int(secret)}", self.rank, self.ranks, timeout)
+        weakref.finalize(self, self.roll_call.stop)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Processes":
         """Copies of a loss share the connections."""
@@ -68,19 +89,36 @@ class Processes:
         except Exception as raised:
             error = raised
         size = next((len(value) for value in rows.values() if value is not None), 0)
-        header = torch.tensor([error is None, size, zlib.crc32(repr(traits).encode())])
-        headers = self._all_gather(header, self.host, "the look at each other's input")
-        if not headers[:, _OK].all() or (headers[:, _TRAITS] != header[_TRAITS]).any():
+        self.checks += 1
+        checksum = zlib.crc32(repr(traits).encode())
+        headers = self._look("the look at each other's input", _FORWARD, error is None, size, checksum)
+        if not headers[:, _OK].all() or (headers[:, _TRAITS] != checksum).any():
             self._disagree(error, traits)
-        self.sizes = tuple(headers[:, _SIZE].tolist())
+        self.sizes = tuple(headers[:, _CONTENT].tolist())
         return rows
+
+    def _look(self, what: str, stage: int, ok: bool, content: int, traits: int) -> Tensor:
+        """Headers of all processes (W, 6); raise where they are at different calls of the loss."""
+        header = torch.tensor([stage, self.checks, self.collectives, ok, content, traits])
+        headers = self._all_gather(header, self.host, what)
+        if (headers[:, _PLACE] != header[_PLACE]).any():
+            places = "; ".join(
+                f"rank {rank} is in the {_STAGES[stage]}, after {checks} checks of input and {collectives} collectives"
+                for rank, (stage, checks, collectives) in zip(self.ranks, headers[:, _PLACE].tolist(), strict=True)
+            )
+            message = f"the processes are at different calls of a sharded loss or filter: {places}"
+            self._part(message)
+            raise ShardError(
+                f"{message}. Every process has to make the same calls and backwards in the same order; end all of them "
+                "and start anew"
+            )
+        return headers
 
     def _disagree(self, error: Exception | None, traits: Mapping[str, str]) -> NoReturn:
         """Raise on every process, naming the rank that differs or failed."""
         reports: list[Any] = [None] * self.size
-        with self._naming("the exchange of messages"):
-            report = None if error is None else f"{type(error).__name__}: {error}"
-            dist.all_gather_object(reports, (report, dict(traits)), group=self.host)
+        report = None if error is None else f"{type(error).__name__}: {error}"
+        dist.all_gather_object(reports, (report, dict(traits)), group=self.host)
         if error is not None:
             raise error
         failed = [f"rank {rank}: {report}" for rank, (report, _) in zip(self.ranks, reports, strict=True) if report]
@@ -113,6 +151,8 @@ class Processes:
 
     def scatter_sum(self, parts: Tensor, sizes: Sequence[int]) -> Tensor:
         """Return own rows of the sum of ``parts`` over all processes; ``sizes[rank]`` rows belong to each."""
+        if self.device_group is self.host:
+            return self._all_reduce(parts, dist.ReduceOp.SUM, "the sum of the embeddings' gradients")[self.own(sizes)]
         most, own = max(sizes), sizes[self.rank]
         if most == 0:
             return parts
@@ -122,8 +162,8 @@ class Processes:
             for place, part in zip(padded, torch.split(parts, list(sizes)), strict=True):
                 place[: len(part)] = part
             parts = padded
-        with self._naming("the sum of the embeddings' gradients"):
-            _REDUCE_SCATTER(summed.view(-1), parts.contiguous().view(-1), group=self.device_group)
+        flat = parts.contiguous().view(-1)
+        self._run("the sum of the embeddings' gradients", self.device_group, _REDUCE_SCATTER, summed.view(-1), flat)
         return summed[:own]
 
     def sum(self, values: Tensor) -> Tensor:
@@ -134,20 +174,37 @@ class Processes:
         """Largest of all processes; no gradient."""
         return self._all_reduce(values, dist.ReduceOp.MAX)
 
-    def _all_reduce(self, values: Tensor, operation: Any) -> Tensor:
+    def require_same(self, number: Tensor, what: str) -> None:
+        """Raise on all processes where ``number`` () differs; on a GPU by a device-side assertion."""
+        number = number.detach().reshape(1)
+        if on_host := number.device.type == "cpu":
+            bits = int(number.double().view(torch.int64))
+            numbers = self._look(f"the look at {what}", _BACKWARD, True, bits, 0)[:, _CONTENT].view(torch.float64)
+        else:
+            numbers = self._all_gather(number, self.device_group, f"the look at {what}").flatten()
+        differs = (numbers != numbers[0]) & ~(numbers.isnan() & numbers[0].isnan())
+        if not on_host:
+            torch._assert_async(~differs.any(), f"{what} differs between processes")
+        elif differs.any():
+            place = int(differs.nonzero()[0])
+            raise ShardError(
+                f"{what} is {float(numbers[0]):.6g} on rank {self.ranks[0]} and {float(numbers[place]):.6g} on rank "
+                f"{self.ranks[place]}: multiply it by the same factor on all processes; loss scalers and schedules "
+                "among them. Nothing has been made of it"
+            )
+
+    def _all_reduce(self, values: Tensor, operation: Any, what: str = "a sum or maximum over all classes") -> Tensor:
         result = values.detach().clone(memory_format=torch.contiguous_format)
-        with self._naming("a sum or maximum over all classes"):
-            dist.all_reduce(result, operation, group=self.device_group)
+        self._run(what, self.device_group, dist.all_reduce, result, operation)
         return result
 
     def _all_gather(self, values: Tensor, group: Any, what: str) -> Tensor:
         gathered = values.new_empty((self.size, *values.shape))
-        with self._naming(what):
-            _ALL_GATHER(gathered.view(-1), values.view(-1), group=group)
+        self._run(what, group, _ALL_GATHER, gathered.view(-1), values.view(-1))
         return gathered
 
     def guard(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function that communicates; where it raises, close the connections, so that no process waits."""
+        """Call a function that communicates; where it raises, tell the others, so that no process waits."""
         try:
             return function(*arguments)
         except ShardError:
@@ -156,46 +213,45 @@ class Processes:
             self._part(f"{type(error).__name__}: {error}")
             raise
 
-    @contextmanager
-    def _naming(self, what: str) -> Iterator[None]:
-        """Turn the failure of a collective into a ShardError that names the rank."""
+    def _part(self, report: str) -> None:
+        """Leave the other processes, with a report for them."""
+        self.parted = True
+        with suppress(RuntimeError):  # the store may have ended
+            self.roll_call.ring(report)
+
+    def _run(self, what: str, group: Any, collective: Callable[..., Any], *arguments: Any) -> None:
+        """Run a collective; where it fails, or another process has failed, raise a ShardError that names the rank."""
         if self.parted:
             raise ShardError(f"{what}: the processes have parted after an error; end all of them and start anew")
+        self.roll_call.doing = f"is in {what}, after {self.checks} checks of input"
+        self.collectives += 1
         try:
-            yield
-        except RuntimeError as error:
-            raise ShardError(f"{what} has failed: {self._roll_call()}. PyTorch says: {_first_line(error)}") from error
-
-    def _part(self, report: str) -> Any:
-        """Close the connections, leave a report in the store, and return the store, or None."""
-        self.parted = True
-        try:
-            dist.destroy_process_group(self.host)
-            store = dist.distributed_c10d._get_default_store()
-            store.set(f"{self.name}/{self.rank}", report)
-        except Exception:  # the store may have gone with the process that died
-            return None
-        return store
-
-    def _roll_call(self) -> str:
-        """Name the ranks that failed, or that do not answer."""
-        store = self._part("")
-        if store is None:
-            return "the store does not answer, which rank 0 or the launcher holds: that process has ended"
-        silent: list[str] = []
-        failed: list[str] = []
-        for rank, name in enumerate(self.ranks):
-            key = f"{self.name}/{rank}"
-            try:
-                store.wait([key], timedelta(seconds=0.5) if silent else self.roll_call)
-                report = store.get(key).decode()
-            except RuntimeError:
-                silent.append(f"rank {name} does not answer: it has ended, or is busy with something else")
+            if self.roll_call.alarm:
+                raise RuntimeError("another process has failed before")
+            work = collective(*arguments, group=group, async_op=True)
+            if group is self.host:
+                self._wait(work)
             else:
-                failed += [f"rank {name}: {report}"] if report else []
-        return "; ".join(
-            failed or silent or ["all ranks answer, so it may be the network, or a timeout that is too short"]
-        )
+                work.wait()  # the device's stream waits, the host does not
+        except RuntimeError as error:
+            self.parted = True
+            found = self.roll_call.call()
+            raise ShardError(f"{what} has failed: {found} ({_first_line(error)})") from error
+        self.roll_call.doing = f"is elsewhere, after {what} and {self.checks} checks of input"
+
+    def _wait(self, work: Any) -> None:
+        """Wait for a collective, and look for the alarm."""
+        while True:
+            start = time.monotonic()
+            try:
+                work.wait(timedelta(seconds=LOOK))
+            except RuntimeError:
+                if work.is_completed() or time.monotonic() - start < 0.5 * LOOK:
+                    raise
+                if self.roll_call.alarm:
+                    raise RuntimeError("another process has failed while this one waited") from None
+            else:
+                return
 
 
 def _trait(value: Tensor | None) -> str:

@@ -1,4 +1,4 @@
-"""The command: run every check, print the findings, exit with 0 if nothing is to be done."""
+"""The command: run every check, print the findings, exit with 1 if there is a fault."""
 
 import argparse
 import json
@@ -20,17 +20,19 @@ def main(
     prog: str = "python -m robustdml_ops.doctor",
     folders: Mapping[str, Callable[[], Path]] | None = None,  # further folders to test; RuntimeError: there is none
 ) -> int:
-    """Examine this machine and print the findings; returns the exit status, 0 if nothing is to be done."""
+    """Examine this machine and print the findings; returns the exit status, 1 if there is a fault."""
     parser = argparse.ArgumentParser(
         prog=prog,
         description="What runs here, on what, how exactly and how fast, and what to do about what does not.",
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-    as_json = parser.parse_args(argv).json
+    parser.add_argument("--strict", action="store_true", help="exit with 1 for notes, too, as for faults")
+    arguments = parser.parse_args(argv)
     findings = examine(folders or {})
-    well = all(one.well for one in findings)
+    refused = ("fault", "note") if arguments.strict else ("fault",)
+    well = not any(one.severity in refused for one in findings)
     try:
-        if as_json:
+        if arguments.json:
             print(json.dumps({"well": well, "findings": [_record(one) for one in findings]}))
         else:
             _show(findings)
@@ -72,14 +74,17 @@ def _checked(name: str, check: Callable[[], Finding]) -> Finding:
 def _record(finding: Finding) -> dict[str, object]:
     fields = asdict(finding)
     facts = fields.pop("facts")
-    return {"name": fields.pop("name"), "well": finding.well, **fields, **facts}
+    del fields["slows"]
+    return {"name": fields.pop("name"), "severity": finding.severity, **fields, **facts}
 
 
 def _show(findings: Sequence[Finding]) -> None:
     width = max(len(one.name) for one in findings)
     for one in findings:
-        print(f"{'ok ' if one.well else 'SEE'}  {one.name:<{width}}  {one.told}")
+        mark = "FAULT" if one.severity == "fault" else one.severity
+        print(f"{mark:<5}  {one.name:<{width}}  {one.told}")
         if one.way_out is not None:
-            print(f"     {'':<{width}}  → {one.way_out}")
-    ill = sum(not one.well for one in findings)
-    print("all is well" if not ill else f"{ill} of {len(findings)} want a look")
+            print(f"       {'':<{width}}  → {one.way_out}")
+    numbers = {kind: sum(one.severity == kind for one in findings) for kind in ("fault", "note")}
+    told = [f"{number} {kind}{'s' * (number > 1)}" for kind, number in numbers.items() if number]
+    print(", ".join(told) or "all is well")

@@ -12,12 +12,18 @@ class Finding:
     told: str  # the result in a line
     way_out: str | None = None  # the remedy; None: nothing is to be done
     facts: dict[str, Any] = field(default_factory=dict)  # the result for programs: numbers, names, lists of them
+    slows: bool = False  # whether the way out gains speed alone
 
     @classmethod
     def of_failure(cls, name: str, error: Exception) -> "Finding":
         """A check that raised ``error``."""
         told = f"could not be looked at: {type(error).__name__}: {error}".splitlines()[0]
         return cls(name, told, "report it with this output; the rest was looked at all the same")
+
+    @property
+    def severity(self) -> str:
+        """``ok``, ``note`` where this machine is slower than it could be, or ``fault``."""
+        return "ok" if self.way_out is None else "note" if self.slows else "fault"
 
     @property
     def well(self) -> bool:

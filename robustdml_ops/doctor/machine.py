@@ -35,7 +35,7 @@ def threads(quota: Path = _QUOTA) -> Finding:
         )
     elif number > usable:
         way_out = f"set OMP_NUM_THREADS={usable}: more threads than processors wait for each other"
-    return Finding("threads", told, way_out, facts)
+    return Finding("threads", told, way_out, facts, slows=True)
 
 
 def _limit(quota: Path) -> float | None:
@@ -63,7 +63,7 @@ def pools(maps: Path = _MAPS) -> Finding:
             "often another package was installed by another channel than PyTorch"
         )
     names = ", ".join(Path(file).name for file in files)
-    return Finding("OpenMP", names or "none", way_out, {"libraries": files})
+    return Finding("OpenMP", names or "none", way_out, {"libraries": files}, slows=True)
 
 
 def busy(seconds: float = 0.25, stat: Path = _STAT) -> Finding:
@@ -78,7 +78,7 @@ def busy(seconds: float = 0.25, stat: Path = _STAT) -> Finding:
     way_out = None
     if load > 0.25:
         way_out = "time nothing now; for training set OMP_WAIT_POLICY=passive before Python starts"
-    return Finding("other work", f"{load:.0%} of the machine is busy", way_out, {"busy": round(load, 3)})
+    return Finding("other work", f"{load:.0%} of the machine is busy", way_out, {"busy": round(load, 3)}, slows=True)
 
 
 def _ticks(stat: Path) -> tuple[int, int]:

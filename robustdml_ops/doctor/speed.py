@@ -42,7 +42,7 @@ def sweep_against_products(device: torch.device, backend: str | None = None) -> 
     most, way_out = _MOST.get(backend), None
     if device.type == "cpu" and most is not None and ratio > most:
         way_out = f"more than {most}: see above whether the machine is busy"
-    return Finding(f"speed on {device.type}", told, way_out, facts)
+    return Finding(f"speed on {device.type}", told, way_out, facts, slows=True)
 
 
 def _turn_by_turn(step: Callable[[], None], products: Callable[[], None], device: torch.device) -> tuple[float, float]:

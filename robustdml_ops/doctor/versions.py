@@ -85,8 +85,11 @@ def native() -> Finding:
     library = native_module.library
     architectures = getattr(library, "cuda_architectures", None)
     facts = {"built": True, "cuda_architectures": architectures, "file": library.__file__}
-    told = "for the CPU alone" if architectures is None else f"for the CPU and the cards {architectures}"
-    if architectures is not None:
+    if architectures is None:
+        facts["cuda_left_out"] = library.cuda_left_out
+        told = f"for the CPU alone: {library.cuda_left_out}"
+    else:
+        told = f"for the CPU and the cards {architectures}"
         facts |= {"cuda_runtime": library.cuda_runtime_version, "cuda_driver": library.cuda_driver_version()}
         driver = facts["cuda_driver"]
         told += f", built by CUDA {_cuda(facts['cuda_runtime'])}; "

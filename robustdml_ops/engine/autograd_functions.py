@@ -14,7 +14,8 @@ from robustdml_ops.engine.rows.backend import RowsBackend
 def apply_function(function: type[torch.autograd.Function], *arguments: Any) -> Any:
     """``function.apply(*arguments)``, in eager mode without what PyTorch does for defaults and dead wrappers: 30 µs."""
     like = next(argument for argument in arguments if isinstance(argument, Tensor))
-    if has_no_values(like) and not _wants_gradient(arguments):
+    wanted = torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments)
+    if has_no_values(like) and not wanted:
         # PyTorch's compiler would pass a context to a forward that takes any number of arguments, and has none.
         return function.forward(*_without_twins(arguments))
     if not in_eager_mode(like):
@@ -22,10 +23,6 @@ def apply_function(function: type[torch.autograd.Function], *arguments: Any) -> 
     if not torch.is_grad_enabled():
         return function.forward(*arguments)
     return super(torch.autograd.Function, function).apply(*arguments)  # type: ignore[misc]
-
-
-def _wants_gradient(arguments: Sequence[Any]) -> bool:
-    return torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments)
 
 
 def _without_twins(arguments: Sequence[Any]) -> list[Any]:

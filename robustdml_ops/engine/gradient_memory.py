@@ -2,8 +2,7 @@
 
 A fresh matrix of the size of all proxies is mapped page by page while it is first written: 9 of 120 ms of a step with
 10⁵ classes of 128 dimensions. An optimiser's ``zero_grad()`` lets go of the last gradient before the next is made, so
-the same memory can serve again. It is kept as long as the parameter lives, and that is what it costs: between two
-steps, and after the last, as much memory as the gradient had during the step.
+the same memory can serve again. It is kept between steps, for as long as the parameter lives.
 """
 
 import sys
@@ -28,7 +27,7 @@ _lock = threading.Lock()
 
 def gradient_buffer(proxies: Tensor) -> Tensor:
     """Memory for dL/dproxies in the layout of the proxies, so that it becomes ``.grad`` without a copy."""
-    rows, columns = len(proxies), by_columns(proxies)
+    (rows, D), columns = proxies.shape, by_columns(proxies)
     bytes_ = proxies.numel() * proxies.itemsize
     if bytes_ < _LEAST or proxies.device.type != "cpu" or has_no_values(proxies):
         return new_rows(proxies, rows, columns, proxies.dtype)
@@ -38,9 +37,7 @@ def gradient_buffer(proxies: Tensor) -> Tensor:
     if storage is None:
         buffer = new_rows(proxies, rows, columns, proxies.dtype)
     else:
-        D = proxies.shape[1]
-        strides = (1, rows) if columns else (D, 1)
-        buffer = torch.empty(0, dtype=proxies.dtype).set_(storage, 0, (rows, D), strides)
+        buffer = torch.empty(0, dtype=proxies.dtype).set_(storage, 0, (rows, D), (1, rows) if columns else (D, 1))
     with _lock:
         _kept[parameter] = buffer.untyped_storage()
     return buffer

@@ -35,17 +35,11 @@ class LabelSets:
     @classmethod
     def of(cls, labels: Tensor, elsewhere: bool = False) -> "LabelSets":
         """From ``labels`` (B,) int64; sorted on the CPU, stably, so that the same labels give the same sums."""
-        orders = by_class(labels) if labels.device.type == "cpu" else (None, None)
+        orders = torch.sort(labels, stable=True) if labels.device.type == "cpu" else (None, None)
         return cls(labels.contiguous(), orders[0], orders[1], elsewhere)
 
     def by_class(self) -> tuple[Tensor, Tensor]:
         """Sorted labels and their order; sorted now if the labels came from a GPU."""
         if self.sorted_labels is None or self.order is None:
-            return by_class(self.labels)
+            return torch.sort(self.labels, stable=True)
         return self.sorted_labels, self.order
-
-
-def by_class(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Sorted labels (B,) and the place each of them had."""
-    sorted_labels, order = torch.sort(labels, stable=True)
-    return sorted_labels, order

@@ -26,9 +26,12 @@ _WORTH = 64 * KB
 
 def lanes_serve(proxies: Tensor, operand: torch.dtype, compute: torch.dtype) -> bool:
     """Whether lanes multiply such proxies: on the CPU, all in the compute type, in a layout that BLAS reads."""
-    if proxies.device.type != "cpu" or operand != compute or proxies.dtype != compute:
+    if proxies.device.type != "cpu" or operand != compute or proxies.dtype != compute or matrix_product(compute) == 0:
         return False
-    return matrix_product(compute) != 0 and _blas_reads(proxies)
+    rows, D = proxies.shape
+    if by_columns(proxies):
+        return proxies.stride(1) >= rows
+    return proxies.stride(1) == 1 and proxies.stride(0) >= D
 
 
 def sweep_fields(similarities: Similarities, per_row: int = 0) -> dict[str, Any]:
@@ -65,14 +68,6 @@ def chunk_rows(rows: int, row_bytes: int, threads: int) -> int:
     fitting = min(_MOST, max(_LEAST, _CHUNK // row_bytes // 32 * 32))
     # A lane's share, as far as it is worth a thread.
     return min(fitting, max(_WORTH // row_bytes, -(-rows // threads // 16) * 16))
-
-
-def _blas_reads(P: Tensor) -> bool:
-    """Whether P is stored by rows, or by columns, that do not overlap."""
-    rows, D = P.shape
-    if by_columns(P):
-        return P.stride(1) >= rows
-    return P.stride(1) == 1 and P.stride(0) >= D
 
 
 @cache

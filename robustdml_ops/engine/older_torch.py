@@ -1,7 +1,4 @@
-"""Functions that depend on PyTorch's version, from 2.6 on, the oldest that ``pip install`` accepts.
-
-The Triton of 2.6 is too old for the kernels: :mod:`robustdml_ops.backends.triton_device` says so.
-"""
+"""Functions that depend on PyTorch's version, from 2.6 on, the oldest that ``pip install`` accepts."""
 
 import typing
 from collections import abc
@@ -14,28 +11,19 @@ if TYPE_CHECKING:
     from torch._library.custom_ops import CustomOpDef
 
 
+# Whether ``addmm`` adds a product of half-precision operands to a float32 matrix. Up to 2.7 there is no ``out_dtype``;
+# 2.8 and 2.9 take it and raise "self and mat2 must have the same dtype".
+ADDS_HALF_PRODUCTS = torch.__version__ >= "2.10"  # compared as versions
+
+
 def registered_op(name: str, schema: str | None = None) -> "Callable[[Callable[..., Any]], CustomOpDef]":
     """``torch.library.custom_op`` for a function that changes none of its arguments; no schema: of its annotations."""
 
     def register(function: Callable[..., Any]) -> "CustomOpDef":
-        function.__annotations__ = {key: _spelt(kind) for key, kind in function.__annotations__.items()}
+        annotations: dict[str, Any] = function.__annotations__
+        for key, kind in annotations.items():
+            if typing.get_origin(kind) is abc.Sequence:  # PyTorch 2.6 makes a schema of typing's alone
+                annotations[key] = typing.Sequence[typing.get_args(kind)]  # type: ignore[misc]
         return torch.library.custom_op(name, function, mutates_args=(), schema=schema)
 
     return register
-
-
-def _spelt(annotation: Any) -> Any:
-    """``typing.Sequence`` for that of ``collections.abc``: PyTorch 2.6 makes a schema of the former alone."""
-    if typing.get_origin(annotation) is not abc.Sequence:
-        return annotation
-    return typing.Sequence[typing.get_args(annotation)]  # type: ignore[misc]
-
-
-def float32_setting(device: torch.device) -> str:
-    """How PyTorch's products multiply float32 there; "none" or "ieee": with all digits.
-
-    Since 2.9 each backend has its own ``fp32_precision``; the getter of the older setting raises where that was set.
-    """
-    backend = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
-    setting = getattr(getattr(backend, "matmul", None), "fp32_precision", None)
-    return setting or {"highest": "ieee", "high": "tf32", "medium": "bf16"}[torch.get_float32_matmul_precision()]

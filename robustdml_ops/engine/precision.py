@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.older_torch import float32_setting
+from robustdml_ops.engine import older_torch
 
 
 def compute_dtype(embeddings: Tensor, proxies: Tensor) -> torch.dtype:
@@ -11,35 +11,32 @@ def compute_dtype(embeddings: Tensor, proxies: Tensor) -> torch.dtype:
     return torch.float64 if torch.float64 in (embeddings.dtype, proxies.dtype) else torch.float32
 
 
-def operand_dtype(compute: torch.dtype, *matrices: Tensor) -> torch.dtype:
+def operand_dtype(compute: torch.dtype, *matrices: Tensor, autocast: bool = False) -> torch.dtype:
     """Type of the products' operands: bfloat16 where a GPU is given half precision alone, else ``compute``.
 
     float16, too, becomes bfloat16: gradients of similarities are of size α/C, with 10⁶ classes below float16's range.
+    ``autocast``: bfloat16 under autocast, too. Decided in forward, as backward runs outside autocast.
     """
-    return _operand_dtype(compute, matrices, all(m.dtype in (torch.bfloat16, torch.float16) for m in matrices))
-
-
-def autocast_operand_dtype(compute: torch.dtype, *matrices: Tensor) -> torch.dtype:
-    """As :func:`operand_dtype`, and bfloat16 under autocast; decided in forward, as backward runs outside autocast."""
-    # There is no autocast of the meta device.
-    if matrices[0].device.type != "meta" and torch.is_autocast_enabled(matrices[0].device.type):
-        return _operand_dtype(compute, matrices, True)
-    return operand_dtype(compute, *matrices)
-
-
-def _operand_dtype(compute: torch.dtype, matrices: tuple[Tensor, ...], half: bool) -> torch.dtype:
-    narrow = half and compute == torch.float32 and multiplies_bfloat16(matrices[0].device)
-    return torch.bfloat16 if narrow else compute
+    device = matrices[0].device
+    half = all(m.dtype in (torch.bfloat16, torch.float16) for m in matrices)
+    if autocast and device.type != "meta":  # which has no autocast
+        half = half or torch.is_autocast_enabled(device.type)
+    return torch.bfloat16 if half and compute == torch.float32 and multiplies_bfloat16(device) else compute
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:
-    """Whether bfloat16 operands pay there: on CUDA devices whose tensor cores take them."""
-    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    """Whether operands may be bfloat16: on CUDA devices whose tensor cores take them, from PyTorch 2.10 on."""
+    if device.type != "cuda" or not older_torch.ADDS_HALF_PRODUCTS:
+        return False
+    return torch.version.hip is not None or torch.cuda.get_device_properties(device).major >= 8
 
 
 def exact_float32_products(device: torch.device) -> bool:
     """Whether products of float32 matrices multiply all of their digits there, by PyTorch's setting in force."""
-    return float32_setting(device) in ("none", "ieee")
+    # Since 2.9 each backend has its own setting; the getter of the older one raises where that was set.
+    backend = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
+    setting = getattr(getattr(backend, "matmul", None), "fp32_precision", None)
+    return setting in ("none", "ieee") if setting else torch.get_float32_matmul_precision() == "highest"
 
 
 _FLOAT32_PRODUCTS = ("ieee", "tf32x3")

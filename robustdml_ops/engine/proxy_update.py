@@ -5,7 +5,8 @@ Parameters are bound by identity and weakly: a copy of a loss is not bound, and 
 """
 
 import weakref
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -14,54 +15,44 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 
 class ProxyUpdate(Protocol):
-    """A step of an optimiser on one parameter, taken within a sweep."""
+    """A step of an optimiser on one parameter, taken within a sweep; made by ``robustdml_ops.optim.step``."""
 
     parameter: Tensor
     local: Tensor  # a leaf in plain memory: the parameter itself, or the local shard of a DTensor
     rows: Tensor | None = None  # (M,) int64, distinct: rows of the sweep and of the step; None: all
 
+    # In forward, with the parameter or a view of it: raise, before anything is written, where no step can be taken.
+    begin: Callable[..., None]
+    # Update the rows of the sweep from ``first`` on with their gradient G (c, D), float32 or float64; or the step as an
+    # argument of the native module's sweep of so many chunks. A chunk with NaN or inf in its gradient stays as it is.
+    take: Callable[[int, Tensor], None]
+    native: Callable[[int], Any]
+    finish: Callable[[], None]  # all rows have been updated
+    # In backward: raise if the loss was multiplied by another number () than `loss_scale`, or if the proxies have
+    # changed since a forward that saw this version.
+    check_factor: Callable[[Tensor], None]
+    confirm: Callable[..., None]
+    check_version: Callable[[int], None]
+
     @property
     def loss_scale(self) -> float:
         """dL/dloss."""
 
-    def begin(self, proxies: Tensor, rows: Tensor | None = None) -> None:
-        """Raise, before anything is written, where no step can be taken; ``proxies`` are the parameter or a view."""
-
-    def take(self, first: int, G: Tensor) -> None:
-        """Update rows ``first`` to ``first + c`` of the sweep with their gradient G (c, D), float32 or float64.
-
-        A chunk with NaN or inf in its gradient is left as it is.
-        """
-
-    def native(self, chunks: int) -> Any:
-        """The step as an argument of the native module's sweep."""
-
-    def finish(self) -> None:
-        """Called after the sweep, when all rows have been updated."""
-
-    def check_factor(self, upstream: Tensor) -> None:
-        """Raise if the loss was multiplied by another number () than `loss_scale`."""
-
-    def confirm(self, upstream: Tensor | None = None) -> None:
-        """Called in backward; raise if the sweep assumed a different upstream gradient ()."""
-
-    def check_version(self, version: int) -> None:
-        """Raise if the proxies have changed since the forward, which saw this version."""
+    @property
+    def settings(self) -> dict[str, object]:
+        """Numbers and names of this step that must be equal on all processes."""
 
 
 class UpdateOfRows:
     """A :class:`ProxyUpdate` of some rows of a parameter; the others, and their optimiser state, stay as they are."""
 
     def __init__(self, update: ProxyUpdate, rows: Tensor) -> None:
-        self._begin = update.begin
         self.rows: Tensor | None = rows.contiguous()
         self.parameter, self.local, self.loss_scale = update.parameter, update.local, update.loss_scale
+        self.settings = update.settings
+        self.begin: Callable[..., None] = partial(update.begin, rows=self.rows)
         self.take, self.native, self.finish = update.take, update.native, update.finish
         self.check_factor, self.confirm, self.check_version = update.check_factor, update.confirm, update.check_version
-
-    def begin(self, proxies: Tensor, rows: Tensor | None = None) -> None:
-        """Begin a step on these rows alone."""
-        self._begin(proxies, self.rows)
 
 
 def selected_rows(update: ProxyUpdate | None) -> Tensor | None:
@@ -77,22 +68,14 @@ def bind(update: ProxyUpdate) -> None:
     _bound[update.parameter] = weakref.ref(update)
 
 
-def may_update() -> bool:
-    """Whether any sweep may take a step: checked first, as most losses have no optimiser bound.
+def update_of(parameter: Tensor) -> ProxyUpdate | None:
+    """The update bound to a parameter that needs a gradient; None where no sweep can take a step.
 
-    Not under ``torch.func``, nor in a compiled graph: there the optimiser's ``step()`` refuses the gradient.
+    Under ``torch.func`` and in a compiled graph the optimiser's ``step()`` refuses the gradient.
     """
-    if torch.compiler.is_compiling() or not _bound:
-        return False
-    return torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
-
-
-def update_of(parameter: Tensor | None) -> ProxyUpdate | None:
-    """The update bound to a parameter, if :func:`may_update`."""
-    if parameter is None or not may_update():
+    if torch.compiler.is_compiling() or not _bound or not torch.is_grad_enabled() or not parameter.requires_grad:
         return None
-    reference = _bound.get(parameter)
-    return None if reference is None or not parameter.requires_grad else reference()
+    return None if torch._C._are_functorch_transforms_active() else owner_of(parameter)
 
 
 def owner_of(parameter: Tensor) -> ProxyUpdate | None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from robustdml_ops.backends.tracing import without_autocast
 
 Results = tuple[Tensor | None, ...]
+Expression = Callable[..., Results]
 
 
 class Derivative(torch.autograd.Function):
@@ -25,9 +26,7 @@ class Derivative(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        first: Callable[..., Results], second: Callable[..., Results], upstream: int, *tensors: Tensor | None
-    ) -> Results:
+    def forward(first: Expression, second: Expression, upstream: int, *tensors: Tensor | None) -> Results:
         """The gradients."""
         return first(*tensors)
 
@@ -57,13 +56,7 @@ class SecondDerivative(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        first: Callable[..., Results],
-        second: Callable[..., Results],
-        upstream: int,
-        count: int,
-        *tensors: Tensor | None,
-    ) -> Results:
+    def forward(first: Expression, second: Expression, upstream: int, count: int, *tensors: Tensor | None) -> Results:
         """Arguments: ``count`` tensors, and one vector for each result of ``first``."""
         return _in_full(second, *tensors)
 
@@ -100,7 +93,7 @@ class SecondDerivative(torch.autograd.Function):
         return (None, None, None, None, *(None,) * ctx.count, *results)
 
 
-def _in_full(second: Callable[..., Results], *tensors: Tensor | None) -> Results:
+def _in_full(second: Expression, *tensors: Tensor | None) -> Results:
     """``second(*tensors)`` in the compute type: its expressions are PyTorch's, which autocast would round."""
     device = next(tensor.device for tensor in tensors if tensor is not None)
     with without_autocast(device):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 T = TypeVar("T")
+Rows = TypeVar("Rows", bound=Tensor | None)
 
 
 class OneProcess:
@@ -27,7 +28,7 @@ class OneProcess:
         """Call a function that communicates; where it raises, the other processes raise, too, instead of waiting."""
         return function(*arguments)
 
-    def gather(self, rows: Tensor | None, for_shards: bool = True) -> Tensor | None:
+    def gather(self, rows: Rows, for_shards: bool = True) -> Rows:
         """Rows of the samples of all processes, after ``agree``; differentiable if floating point.
 
         ``for_shards``: each process uses them for its shard of the loss, and the gradients are summed. False: every
@@ -70,6 +71,10 @@ class OneProcess:
     def total(self, term: Tensor) -> Tensor:
         """Sum of a loss's terms () over all shards; all then call backward with the same upstream gradient."""
         return term
+
+    def same_upstream(self, loss: Tensor) -> Tensor:
+        """The loss, whose upstream gradient must be the same on all processes if it is one number."""
+        return loss
 
     def count(self, number: Tensor) -> Tensor:
         """Sum of a number over all shards; no gradient."""

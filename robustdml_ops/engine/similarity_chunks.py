@@ -11,7 +11,7 @@ from robustdml_ops.engine.gradient_memory import gradient_buffer
 from robustdml_ops.engine.proxy_update import ProxyUpdate, selected_rows
 from robustdml_ops.engine.rows.backend import RowsBackend, by_columns, new_rows, rows_at
 from robustdml_ops.engine.rows.lengths import inverse_lengths
-from robustdml_ops.engine.validation import check_gradient_fits, check_row_range
+from robustdml_ops.engine.validation import check_gradient_fits, check_range
 
 
 def product(A: Tensor, B: Tensor, out: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ def checked_count(proxies: Tensor, update: ProxyUpdate | None) -> int:
     """Number of proxies in the sweep of an update, whose rows are checked."""
     rows = selected_rows(update)
     if rows is not None:
-        check_row_range(rows, len(proxies))
+        check_range(rows, len(proxies), "row", "rows", "the number of rows")
     return count_selected(proxies, rows)
 
 
@@ -120,7 +120,9 @@ class Similarities:
         for first in range(0, self.count, self.rows):
             last = min(self.count, first + self.rows)
             count = last - first
-            P, norm, scale, short = self._proxies(first, last), inverse_norm[:count], None, False
+            met = self.selected
+            P = self.proxies[first:last] if met is None else rows_at(self.proxies, met[first:last])
+            norm, scale, short = inverse_norm[:count], None, False
             V = self.backend.as_they_are(P, self.X.dtype) if self.normalize else P.to(self.X.dtype)
             if V is not None:
                 product(V, self.X.t(), S[:count])
@@ -157,10 +159,6 @@ class Similarities:
                 check_gradient_fits(dU, chunk.inverse_norm, self.names[1], chunk.first)
             if dU is not target:
                 target.copy_(dU)
-
-    def _proxies(self, first: int, last: int) -> Tensor:
-        """The proxies of a chunk, (c, D), in their own layout."""
-        return self.proxies[first:last] if self.selected is None else rows_at(self.proxies, self.selected[first:last])
 
     def _proxy_gradient(self, chunk: Chunk, dS: Tensor, out: Tensor) -> Tensor:
         """dL/dP of a chunk, compute type, written to ``out``."""

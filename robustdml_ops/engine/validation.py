@@ -2,7 +2,7 @@
 
 import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeGuard
 
 import numpy as np
@@ -18,20 +18,6 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 _LARGEST = int(torch.finfo(torch.float64).max)
 
 
-def no_tensor(name: str, value: object) -> TypeError:
-    """The error for an argument that is no tensor."""
-    several = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
-    first = next(iter(value), None) if several else None  # type: ignore[call-overload]
-    way_out = ""
-    if isinstance(first, str):
-        way_out = f": number what it names, torch.from_numpy(numpy.unique({name}, return_inverse=True)[1])"
-    elif isinstance(value, np.ndarray):
-        way_out = f": pass torch.from_numpy({name})"
-    elif isinstance(first, numbers.Real):
-        way_out = f": pass torch.tensor({name})"
-    return TypeError(f"{name} must be a torch.Tensor, not {type(value).__name__}{way_out}")
-
-
 def check_matrix(name: str, value: object, *, columns: int | None = None) -> Tensor:
     """Return ``value`` if it is a floating-point matrix of plain local storage, with ``columns`` columns."""
     value = check_tensor(name, value)
@@ -44,6 +30,13 @@ def check_matrix(name: str, value: object, *, columns: int | None = None) -> Ten
             f"{name} must have at least one column, got shape {tuple(value.shape)}: nothing has no direction"
         )
     return value
+
+
+def check_choice(choices: Collection[str | None], **given: str | None) -> None:
+    """Every argument is one of the choices."""
+    for name, value in given.items():
+        if value not in choices:
+            raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(str, choices))}")
 
 
 def check_sizes(**sizes: int) -> None:
@@ -101,16 +94,16 @@ def check_steepness(dtype: torch.dtype, **scales: float) -> None:
 
 def check_local(name: str, value: object) -> None:
     """Refuse tensors of a kind that no op here computes with, before one of them fails in the midst of it."""
+    if not isinstance(value, Tensor):
+        return
     # Almost all are plain tensors: one look for those.
-    if isinstance(value, Tensor) and type(value) in _PLAIN and value.dtype in _COMPUTED and _is_dense(value):
+    if type(value) in _PLAIN and value.dtype in _COMPUTED and value.layout is torch.strided and not value.is_nested:
         return
     if type(value).__name__ == "DTensor":  # its local part alone would give a wrong sum without a word
         raise TypeError(
             f"{name} is a DTensor, and this op works on local tensors: pass {name}.full_tensor(), or {name}.to_local() "
             "if each rank is to have a loss of its own"
         )
-    if not isinstance(value, Tensor):
-        return
     if value.is_nested:
         raise ValueError(f"{name} is a nested tensor, and all rows must be of one length: pass them as a matrix")
     if value.layout != torch.strided:
@@ -126,13 +119,18 @@ def check_local(name: str, value: object) -> None:
 def check_tensor(name: str, value: object) -> Tensor:
     """Return ``value`` if it is a tensor of plain local storage."""
     check_local(name, value)
-    if not isinstance(value, Tensor):
-        raise no_tensor(name, value)
-    return value
-
-
-def _is_dense(value: Tensor) -> bool:
-    return value.layout is torch.strided and not value.is_nested
+    if isinstance(value, Tensor):
+        return value
+    several = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
+    first = next(iter(value), None) if several else None  # type: ignore[call-overload]
+    way_out = ""
+    if isinstance(first, str):
+        way_out = f": number what it names, torch.from_numpy(numpy.unique({name}, return_inverse=True)[1])"
+    elif isinstance(value, np.ndarray):
+        way_out = f": pass torch.from_numpy({name})"
+    elif isinstance(first, numbers.Real):
+        way_out = f": pass torch.tensor({name})"
+    raise TypeError(f"{name} must be a torch.Tensor, not {type(value).__name__}{way_out}")
 
 
 def check_same_device(**tensors: Tensor | None) -> None:
@@ -162,12 +160,12 @@ def check_sample_weights(sample_weights: object, samples: Tensor) -> Tensor:
     """Weights that are finite and not negative, one for each entry of ``samples``, of its type and on its device."""
     weights = check_vector("sample_weights", sample_weights, len(samples)).to(samples.device, samples.dtype)
     largest = largest_weight(weights.dtype)
+    served = (weights >= 0) & (weights <= largest)
     require(
-        ((weights >= 0) & (weights <= largest)).all(),
+        served.all(),
         lambda: (
-            "sample_weights must be finite and not negative, got "
-            f"{weights[~((weights >= 0) & (weights <= largest))][:3].tolist()}: at most {largest:.2g} in "
-            f"{weights.dtype}, where a loss is still finite"
+            f"sample_weights must be finite and not negative, got {weights[~served][:3].tolist()}: at most "
+            f"{largest:.2g} in {weights.dtype}, where a loss is still finite"
         ),
     )
     return weights
@@ -187,20 +185,11 @@ def check_labels(labels: object, embeddings: Tensor, name: str = "labels", of: s
 
 def check_label_range(labels: Tensor, num_classes: int) -> None:
     """Every label in 0 … num_classes − 1: IndexError on the CPU, a device-side assertion elsewhere (no host sync)."""
-    _check_range(labels, num_classes, "label", "labels", "num_classes")
+    check_range(labels, num_classes, "label", "labels", "num_classes")
 
 
-def check_id_range(sample_ids: Tensor, num_samples: int) -> None:
-    """Every id in 0 … num_samples − 1; errors as :func:`check_label_range`."""
-    _check_range(sample_ids, num_samples, "sample id", "sample_ids", "num_samples")
-
-
-def check_row_range(rows: Tensor, count: int) -> None:
-    """Every number of a row in 0 … count − 1; errors as :func:`check_label_range`."""
-    _check_range(rows, count, "row", "rows", "the number of rows")
-
-
-def _check_range(values: Tensor, size: int, one: str, name: str, name_of_size: str) -> None:
+def check_range(values: Tensor, size: int, one: str, name: str, name_of_size: str) -> None:
+    """Every value in 0 … size − 1; errors as :func:`check_label_range`."""
     if len(values) == 0:
         return
     if values.device.type != "cpu" or has_no_values(values):

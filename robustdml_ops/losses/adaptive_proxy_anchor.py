@@ -5,15 +5,13 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from robustdml_ops.engine.precision import compute_dtype
-from robustdml_ops.engine.validation import check_finite_numbers, check_matrix, require
+from robustdml_ops.engine.validation import check_choice, check_finite_numbers, check_matrix, require
 from robustdml_ops.losses.families.anchor import AnchorFamilyLoss
+from robustdml_ops.losses.families.class_matrix import RowsTakingPart
 from robustdml_ops.losses.inputs import LossInputs
 from robustdml_ops.losses.options import ClassMatrixOptions
 from robustdml_ops.losses.peer.package import SubLosses
-from robustdml_ops.losses.rows_taking_part import RowsTakingPart
 from robustdml_ops.ops import AnchorBiases
-
-NEGATIVE_MARGINS = ("sample", "proxy")
 
 
 class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
@@ -24,13 +22,9 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
 
     Parameters
     ----------
-    num_classes : int
-        Number of classes, C.
-    embedding_size : int
-        Length of an embedding, D.
-    alpha : float
-        Scale α > 0 of the exponents. Other keyword arguments are those of
-        :class:`~robustdml_ops.losses.ProxyAnchorLoss`; ``reduction="none"`` spreads λ/mean(m) over all proxies.
+    num_classes, embedding_size, alpha
+        As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`, whose keyword arguments this loss has, too;
+        ``reduction="none"`` spreads λ/mean(m) over all proxies.
     margin : float
         m₀ > 0, where the margins start. ``.margins`` is a parameter of shape (1,), or (C,) if ``per_class``.
     per_class : bool
@@ -76,8 +70,7 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
             raise ValueError(f"margin must be positive, got {margin}: λ/mean(m) has a pole at 0")
         if not regularization >= 0:
             raise ValueError(f"regularization must not be negative, got {regularization}")
-        if negative_margin not in NEGATIVE_MARGINS:
-            raise ValueError(f"negative_margin={negative_margin!r}: expected one of {', '.join(NEGATIVE_MARGINS)}")
+        check_choice(("sample", "proxy"), negative_margin=negative_margin)
         self.regularization = regularization
         self.negative_margin = negative_margin
         self.margins = nn.Parameter(torch.full((num_classes if per_class else 1,), float(margin)))

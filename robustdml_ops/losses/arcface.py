@@ -5,10 +5,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import Unpack
 
 from robustdml_ops.losses.families.margin_softmax import MarginSoftmaxLoss
-from robustdml_ops.losses.options import SoftmaxOptions
 from robustdml_ops.ops import ClassLSE
 
 
@@ -20,11 +18,8 @@ class ArcFaceLoss(MarginSoftmaxLoss):
 
     Parameters
     ----------
-    num_classes : int
-        Number of classes, C. ``.W`` is a parameter (D, C): one column per class.
-    embedding_size : int
-        Length of an embedding, D. Other keyword arguments are those of
-        :class:`~robustdml_ops.losses.NormalizedSoftmaxLoss`.
+    num_classes, embedding_size
+        As in :class:`~robustdml_ops.losses.NormalizedSoftmaxLoss`, whose keyword arguments this loss has, too.
     margin : float
         m, in degrees. ``.margin`` holds it in radians, as pytorch-metric-learning's.
     scale : float
@@ -52,16 +47,7 @@ class ArcFaceLoss(MarginSoftmaxLoss):
     torch.Size([64, 1000])
     """
 
-    def __init__(
-        self,
-        num_classes: int,
-        embedding_size: int,
-        margin: float = 28.6,
-        scale: float = 64,
-        **options: Unpack[SoftmaxOptions],
-    ) -> None:
-        super().__init__(num_classes, embedding_size, margin, scale, **options)
-        self.margin = math.radians(margin)
+    margin_unit = math.radians(1)
 
     def _logit_settings(self) -> dict[str, Any]:
         return {"scale": self.scale, "exclude_target": True}

@@ -59,16 +59,12 @@ class ContrastiveLoss(PairFamilyLoss):
     served_forms = ("euclidean", "cosine", "squared")
     default_form = "euclidean"
     default_reducer = "AvgNonZeroReducer"
+    recorded = shown = ("pos_margin", "neg_margin")
 
     def __init__(self, pos_margin: float = 0, neg_margin: float = 1, **options: Unpack[LossOptions]) -> None:
         super().__init__(**options)
         check_finite_numbers(pos_margin=pos_margin, neg_margin=neg_margin)
         self.pos_margin, self.neg_margin = pos_margin, neg_margin
-        self.add_to_recordable_attributes(list_of_names=["pos_margin", "neg_margin"], is_stat=False)
-
-    def extra_repr(self) -> str:
-        """Return the settings, for ``repr``."""
-        return f"pos_margin={self.pos_margin}, neg_margin={self.neg_margin}"
 
     def _sub_loss_names(self) -> list[str]:
         return ["pos_loss", "neg_loss"]
@@ -77,7 +73,11 @@ class ContrastiveLoss(PairFamilyLoss):
         checked, shards = self._own_anchors(self._checked(inputs)), self.shards
         plain = checked.weights is None and self.reduction == "mean"
         if plain and checked.listed is None and not shards.divided:
-            return self._average(checked)
+            settings, scale = self._settings()
+            embeddings, _, candidates, _ = checked.pairs
+            one = embeddings.new_ones((), dtype=pair_dtype(embeddings, candidates))
+            total: Tensor = pair_hinge_sum(*checked.pairs, one, one, **settings, average=True, backend=self.backend)
+            return total if scale == 1 else scale * total
         hinge = self._hinge(checked)
         found = [shards.count(count.sum()).clamp(min=1) for count in (hinge.positive_count, hinge.negative_count)]
         if plain:
@@ -98,14 +98,6 @@ class ContrastiveLoss(PairFamilyLoss):
         checked = self._checked(inputs)
         hinge = self._hinge(checked, *(threshold or 0.0 for threshold in thresholds))
         return reduced_hinges(reducers, hinge, checked, inputs.labels)
-
-    def _average(self, inputs: PairInputs) -> Tensor:
-        """Mean loss of the positive pairs that have one, and of the negative."""
-        settings, scale = self._settings()
-        embeddings, _, candidates, _ = inputs.pairs
-        one = embeddings.new_ones((), dtype=pair_dtype(embeddings, candidates))
-        total: Tensor = pair_hinge_sum(*inputs.pairs, one, one, **settings, average=True, backend=self.backend)
-        return total if scale == 1 else scale * total
 
     def _settings(self, positive_above: float = 0.0, negative_above: float = 0.0) -> tuple[dict[str, Any], float]:
         """Margins of the fused hinges, and what their sums are to be multiplied by."""

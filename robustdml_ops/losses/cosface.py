@@ -17,11 +17,8 @@ class CosFaceLoss(MarginSoftmaxLoss):
 
     Parameters
     ----------
-    num_classes : int
-        Number of classes, C. ``.W`` is a parameter (D, C): one column per class.
-    embedding_size : int
-        Length of an embedding, D. Other keyword arguments are those of
-        :class:`~robustdml_ops.losses.NormalizedSoftmaxLoss`.
+    num_classes, embedding_size
+        As in :class:`~robustdml_ops.losses.NormalizedSoftmaxLoss`, whose keyword arguments this loss has, too.
     margin : float
         m, of the cosine; no unit.
     scale : float

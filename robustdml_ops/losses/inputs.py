@@ -48,17 +48,10 @@ def class_labels(labels: object, embeddings: Tensor) -> Tensor:
         if labels.dtype == torch.bool:
             labels = labels.long()
         elif labels.is_floating_point():
-            labels = _whole(labels)
+            given, labels = labels, labels.long()
+            whole = labels == given
+            require(whole.all(), lambda: f"labels must be numbers of classes, got {given[~whole][:3].tolist()}")
     return check_labels(labels, embeddings)
-
-
-def _whole(labels: Tensor) -> Tensor:
-    whole = labels.long()
-    require(
-        (whole == labels).all(),
-        lambda: f"labels must be numbers of classes, got {labels[whole != labels][:3].tolist()}",
-    )
-    return whole
 
 
 def pair_labels(
@@ -67,7 +60,8 @@ def pair_labels(
     """Labels of anchors and of candidates, int64, equal where they were equal; the same tensor stays the same."""
     _check_given(labels)
     same = ref_labels is labels
-    if any(isinstance(one, Tensor) and one.dim() == 1 and not _is_whole(one) for one in (labels, ref_labels)):
+    vectors = [one for one in (labels, ref_labels) if isinstance(one, Tensor) and one.dim() == 1]
+    if any(one.is_floating_point() or one.dtype == torch.bool for one in vectors):
         labels, ref_labels = _numbered(labels, labels if ref_labels is None else ref_labels)
     of_batch = check_labels(labels, embeddings)
     if ref_emb is None:
@@ -79,10 +73,6 @@ def pair_labels(
 def _check_given(labels: object) -> None:
     if labels is None:
         raise ValueError("labels are missing: give (B,) numbers, or pairs as indices_tuple to a loss on pairs")
-
-
-def _is_whole(labels: Tensor) -> bool:
-    return not (labels.is_floating_point() or labels.dtype == torch.bool)
 
 
 def _numbered(labels: object, ref_labels: object) -> tuple[object, object]:

@@ -1,6 +1,6 @@
 """Inputs of all processes, gathered where the classes or pairs of a loss are sharded."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,22 +12,14 @@ from robustdml_ops.losses.inputs import LossInputs
 from robustdml_ops.losses.peer.miner_indices import check_indices
 
 
-def joint_inputs(
-    shards: OneProcess,
-    inputs: LossInputs,
-    check: Callable[[LossInputs], dict[str, Tensor | None]],
-    settings: Mapping[str, object],
-    weights_for_shards: bool,
-) -> LossInputs:
-    """Gather the rows that ``check`` returns for this process; raises on all processes where it raises on one.
-
-    ``weights_for_shards``: each process uses the sample weights for its shard of the loss.
-    """
+def joint_inputs(loss: Any, inputs: LossInputs, check: Callable[[LossInputs], dict[str, Tensor | None]]) -> LossInputs:
+    """Gather the rows that ``check`` returns for this process; raises on all processes where it raises on one."""
+    shards: OneProcess = loss.shards
     if inputs.ref_labels is inputs.labels:  # gathering makes another tensor of the labels
         inputs = inputs._replace(ref_labels=None)
     listed = inputs.indices_tuple
     length = len(listed) if isinstance(listed, tuple | list) else listed is not None
-    settings = {**settings, "indices_tuple": length, "the reference set": _reference(inputs)}
+    settings = {**loss._common_settings(), "indices_tuple": length, "the reference set": _reference(inputs)}
     rows = shards.agree(partial(check, inputs), settings)
     weights = rows.pop("sample_weights", None)
     joint: dict[str, Any] = {name: shards.gather(value) for name, value in rows.items()}
@@ -37,7 +29,7 @@ def joint_inputs(
         n, ref_emb = len(joint["embeddings"]), joint.get("ref_emb", inputs.ref_emb)
         m = n if ref_emb is None else len(ref_emb)
         joint["indices_tuple"] = _own_pairs(shards, listed, rows["embeddings"], n, m)
-    return inputs._replace(sample_weights=shards.gather(weights, weights_for_shards), **joint)
+    return inputs._replace(sample_weights=shards.gather(weights, not loss.weighs_losses), **joint)
 
 
 def _reference(inputs: LossInputs) -> str:

@@ -1,30 +1,27 @@
 """Language guidance, Roth et al. 2022: similarities between images shall resemble those between words."""
 
-from functools import partial
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from robustdml_ops.backends.tracing import has_no_values, without_autocast
+from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.rows.lengths import unit_rows
-from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess, settings_of
 from robustdml_ops.engine.validation import (
+    check_choice,
     check_finite_embeddings,
     check_finite_numbers,
     check_labels,
-    check_local,
     check_matrix,
     check_positive,
     check_same_device,
     check_sample_weights,
+    check_tensor,
 )
-from robustdml_ops.losses.reduction import check_reduction, reduce_samples
+from robustdml_ops.losses.families.shardable import ShardableLoss
+from robustdml_ops.losses.reduction import REDUCTIONS, reduce_samples
 
-DIRECTIONS = ("forward", "backward")
 
-
-class LanguageGuidanceLoss(nn.Module):
+class LanguageGuidanceLoss(ShardableLoss, nn.Module):
     """Divergence, row by row, between the similarities of a batch's embeddings and those of its texts.
 
         A = X̂ X̂ᵀ,   T = 1/k Σ_j t̂_j t̂_jᵀ,   p = softmax_rows(A/c),   q = softmax_rows(T/c)
@@ -65,7 +62,7 @@ class LanguageGuidanceLoss(nn.Module):
     torch.Size([8, 64])
     """
 
-    shards: OneProcess = ONE_PROCESS
+    shown = ("direction", "shift", "temperature")
 
     def __init__(
         self,
@@ -76,12 +73,11 @@ class LanguageGuidanceLoss(nn.Module):
         reduction: str = "mean",
     ) -> None:
         super().__init__()
-        if direction not in DIRECTIONS:
-            raise ValueError(f"direction={direction!r}: expected one of {', '.join(DIRECTIONS)}")
+        check_choice(("forward", "backward"), direction=direction)
         check_positive(temperature=temperature)
         if shift is not None:
             check_finite_numbers(shift=shift)
-        check_reduction(reduction)
+        check_choice(REDUCTIONS, reduction=reduction)
         self.direction = direction
         self.shift = shift
         self.temperature = temperature
@@ -122,34 +118,22 @@ class LanguageGuidanceLoss(nn.Module):
         """
 
         def check() -> dict[str, Tensor | None]:
-            return self._checked(embeddings, text_embeddings, labels, sample_weights)
+            check_matrix("embeddings", embeddings)
+            texts = _check_texts(text_embeddings, embeddings)
+            check_finite_embeddings(embeddings)
+            if self.shift is not None and labels is None:
+                raise ValueError(f"shift={self.shift} treats equal labels apart: give labels, or shift=None")
+            classes = None if self.shift is None else check_labels(labels, embeddings)
+            weights, dtype = sample_weights, compute_dtype(embeddings, texts)
+            if weights is not None:
+                weights = check_sample_weights(weights, embeddings.new_empty(len(embeddings), dtype=dtype))
+            with without_autocast(embeddings.device):
+                T = unit_rows(texts.flatten(0, 1).to(dtype))
+            # T Tᵀ are the similarities of the texts: the sum of k matrices is one product of k texts in a row.
+            T = T.reshape(len(texts), texts.shape[1] * texts.shape[2]) / texts.shape[1] ** 0.5
+            return {"embeddings": embeddings, "T": T, "labels": classes, "weights": weights}
 
-        rows = self.shards.agree(check, settings_of(self) if self.shards.divided else {})
-        whole: dict[str, Any] = {name: self.shards.gather(values) for name, values in rows.items()}
-        return self.shards.guard(partial(self._loss, **whole))
-
-    def class_dimensions(self) -> dict[str, int]:
-        """Empty: only the rows of the matrices are sharded, by samples."""
-        return {}
-
-    def _checked(
-        self, embeddings: Tensor, text_embeddings: Tensor, labels: Tensor | None, sample_weights: Tensor | None
-    ) -> dict[str, Tensor | None]:
-        """Checked rows of a batch; T (B, k·d) in the compute type, whose T Tᵀ are the similarities of the texts."""
-        check_matrix("embeddings", embeddings)
-        texts = _check_texts(text_embeddings, embeddings)
-        check_finite_embeddings(embeddings)
-        if self.shift is not None and labels is None:
-            raise ValueError(f"shift={self.shift} treats equal labels apart: give labels, or shift=None")
-        labels = None if self.shift is None else check_labels(labels, embeddings)
-        dtype = torch.float64 if torch.float64 in (embeddings.dtype, texts.dtype) else torch.float32
-        if sample_weights is not None:
-            sample_weights = check_sample_weights(sample_weights, embeddings.new_empty(len(embeddings), dtype=dtype))
-        with without_autocast(embeddings.device):
-            T = unit_rows(texts.flatten(0, 1).to(dtype))
-        # The sum of the k matrices is one product of the k texts in a row.
-        T = T.reshape(len(texts), texts.shape[1] * texts.shape[2])
-        return {"embeddings": embeddings, "T": T / texts.shape[1] ** 0.5, "labels": labels, "weights": sample_weights}
+        return self._of_joint_batch(check, self._loss)
 
     def _loss(self, embeddings: Tensor, T: Tensor, labels: Tensor | None, weights: Tensor | None) -> Tensor:
         """The loss of the joint batch: rows of own samples, columns of all."""
@@ -167,31 +151,21 @@ class LanguageGuidanceLoss(nn.Module):
             places = torch.arange(len(X), device=X.device)
             left_out = (weights == 0) & (places[own, None] != places)
             visual, language = (matrix.masked_fill(left_out, -torch.inf) for matrix in (visual, language))
-        losses = self._divergences(visual, language, left_out)
+        log_p, log_q = (torch.log_softmax(matrix / self.temperature, dim=1) for matrix in (visual, language))
+        first, second = (log_q, log_p) if self.direction == "forward" else (log_p, log_q)
+        difference = first - second
+        if left_out is not None:
+            difference = difference.masked_fill(left_out, 0)  # of −∞ and −∞
+        losses = self.temperature**2 * (first.exp() * difference).sum(1)
         if not shards.divided or self.reduction == "none":
             return reduce_samples(losses, None if weights is None else weights[own], self.reduction)
         if weights is None:
             return shards.total(losses.sum()) / max(1, len(X))
         return shards.total((losses * weights[own]).sum()) / (weights > 0).sum().clamp(min=1)
 
-    def _divergences(self, visual: Tensor, language: Tensor, left_out: Tensor | None) -> Tensor:
-        """ℓ (B,) of the two matrices, whose entries ``left_out`` (B, B) are −∞."""
-        log_p, log_q = (torch.log_softmax(matrix / self.temperature, dim=1) for matrix in (visual, language))
-        first, second = (log_q, log_p) if self.direction == "forward" else (log_p, log_q)
-        difference = first - second
-        if left_out is not None:
-            difference = difference.masked_fill(left_out, 0)  # of −∞ and −∞
-        return self.temperature**2 * (first.exp() * difference).sum(1)
-
-    def extra_repr(self) -> str:
-        """Return the settings, for ``repr``."""
-        return f"direction={self.direction!r}, shift={self.shift}, temperature={self.temperature}"
-
 
 def _check_texts(texts: object, embeddings: Tensor) -> Tensor:
-    check_local("text_embeddings", texts)
-    if not isinstance(texts, Tensor):
-        raise TypeError(f"text_embeddings must be a torch.Tensor, not {type(texts).__name__}")
+    texts = check_tensor("text_embeddings", texts)
     if texts.dim() != 3 or not texts.is_floating_point() or len(texts) != len(embeddings):
         raise ValueError(
             f"text_embeddings must be floating point of shape ({len(embeddings)}, k, d), one row for each row of "

@@ -63,32 +63,23 @@ class MixtureThreshold(nn.Module):
 
     def forward(self, losses: Tensor) -> Tensor:
         """() of losses (n,)."""
-        threshold: Tensor = mixture_op(losses.detach())
+        threshold: Tensor = mixture_threshold(losses.detach())
         return threshold
 
 
 @registered_op("robustdml_ops::mixture_threshold")
-def mixture_op(losses: Tensor) -> Tensor:
+def mixture_threshold(losses: Tensor) -> Tensor:
     """Registered, so that ``torch.compile`` does not look into scikit-learn."""
-    values = losses.double().cpu().numpy()
-    return losses.new_tensor(mixture_threshold(values[np.isfinite(values)]))
-
-
-@mixture_op.register_fake
-def _(losses: Tensor) -> Tensor:
-    return losses.new_empty(())
-
-
-def mixture_threshold(losses: np.ndarray) -> float:
-    """Threshold of finite float64 losses (n,), see :class:`MixtureThreshold`; ∞ for fewer than 2 values."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import GaussianMixture
 
-    if len(losses) < 2 or losses.max() == losses.min():
-        return np.inf
+    values = losses.double().cpu().numpy()
+    values = values[np.isfinite(values)]
+    if len(values) < 2 or values.max() == values.min():
+        return losses.new_tensor(np.inf)
     # Scaled, so that the variance that scikit-learn adds means the same for losses of any size.
-    center, spread = losses.mean(), losses.std()
-    z = (losses - center)[:, None] / spread
+    center, spread = values.mean(), values.std()
+    z = (values - center)[:, None] / spread
     # A start of its own for every parameter: nothing is left to chance.
     mixture = GaussianMixture(
         2,
@@ -114,7 +105,12 @@ def mixture_threshold(losses: np.ndarray) -> float:
     )
     roots = [root.real for root in np.roots([a, b, c]) if root.imag == 0]
     rising = [root for root in roots if mean[low] < root < mean[high] and 2 * a * root + b > 0]
-    return float(center + spread * rising[0]) if rising else np.inf
+    return losses.new_tensor(center + spread * rising[0] if rising else np.inf)
+
+
+@mixture_threshold.register_fake
+def _(losses: Tensor) -> Tensor:
+    return losses.new_empty(())
 
 
 THRESHOLDS: dict[str, type[nn.Module]] = {"mean": RunningMean, "gmm": MixtureThreshold}

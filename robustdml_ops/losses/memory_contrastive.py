@@ -4,12 +4,10 @@ from typing import Any
 
 from torch import Tensor
 
-from robustdml_ops.engine.validation import check_finite_numbers
+from robustdml_ops.engine.validation import check_choice, check_finite_numbers
 from robustdml_ops.losses.families.pairs import PairFamilyLoss, PairInputs
 from robustdml_ops.losses.inputs import LossInputs
 from robustdml_ops.ops import pair_hinge, pair_hinge_sum
-
-VARIANTS = ("paper", "xbm", "authors")
 
 
 class MemoryContrastiveLoss(PairFamilyLoss):
@@ -32,14 +30,13 @@ class MemoryContrastiveLoss(PairFamilyLoss):
         divided by the number of samples whose weight is not 0.
     reduction : {"mean", "none"}
         ``"mean"``: (), the mean over the samples. ``"none"``: (B,); its sum is the paper's loss, which does not divide.
-    backend : str, optional
-        ``"native"``, ``"triton"``, ``"eager"``; None: the fastest that serves the device.
+    backend, ignore_index
+        As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`.
 
     Notes
     -----
-    Value and gradient come from one sweep over the batch (``"none"``: from two). What is of size B×m exists a chunk of
-    samples at a time. Similarities and sums are in float32 at least, whatever the inputs are; the result is float32
-    (float64 if the embeddings are).
+    Value and gradient come from one sweep over the batch (``"none"``: from two). Memory and precision are those of
+    :class:`~robustdml_ops.losses.MultiSimilarityLoss`.
 
     Source: Liu et al., "Noise-Resistant Deep Metric Learning with Probabilistic Instance Filtering" (PRISM), Eqs. 16
     and 17; Wang, Zhang, Huang, Scott, "Cross-Batch Memory for Embedding Learning", CVPR 2020.
@@ -56,6 +53,8 @@ class MemoryContrastiveLoss(PairFamilyLoss):
     tensor(-0.3500)
     """
 
+    shown = ("margin", "variant")
+
     def __init__(
         self,
         margin: float = 0.5,
@@ -67,21 +66,13 @@ class MemoryContrastiveLoss(PairFamilyLoss):
     ) -> None:
         super().__init__(reduction=reduction, backend=backend, ignore_index=ignore_index)
         check_finite_numbers(margin=margin)
-        if variant not in VARIANTS:
-            raise ValueError(f"variant={variant!r}: expected one of {', '.join(VARIANTS)}")
+        check_choice(("paper", "xbm", "authors"), variant=variant)
         self.margin, self.variant = margin, variant
 
-    def extra_repr(self) -> str:
-        """Return the settings, for ``repr``."""
-        return f"margin={self.margin}, variant={self.variant!r}"
-
     def _loss(self, inputs: LossInputs) -> Tensor:
-        self._refuse_list(inputs)
         checked = self._checked(inputs)
         embeddings, labels, candidates, _ = checked.pairs
-        alone = PairInputs(
-            (embeddings, labels, None, None), checked.listed, checked.weights, checked.kept, checked.anchors_first
-        )
+        alone = checked._replace(pairs=(embeddings, labels, None, None), sharded=False)
         of_batch = self._term(self._own_anchors(alone))
         if candidates is None:
             return of_batch
@@ -90,11 +81,7 @@ class MemoryContrastiveLoss(PairFamilyLoss):
             of_bank = of_bank * checked.kept / max(1, len(embeddings))
         return of_batch + of_bank
 
-    def _own_rows(self, inputs: LossInputs) -> dict[str, Tensor | None]:
-        self._refuse_list(inputs)
-        return super()._own_rows(inputs)
-
-    def _refuse_list(self, inputs: LossInputs) -> None:
+    def _refuse(self, inputs: LossInputs) -> None:
         if inputs.indices_tuple is not None:
             raise ValueError(f"{type(self).__name__} takes all pairs: leave indices_tuple out, or take ContrastiveLoss")
 

@@ -1,4 +1,6 @@
-"""Mining among sharded candidates: the extremes that bound it are those of all processes."""
+"""Mining among sharded candidates: a fused sweep sees those of one process, and the extremes of all bound it."""
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -6,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from robustdml_ops.engine.label_sets import ABSENT
 from robustdml_ops.engine.shards import OneProcess
-from robustdml_ops.losses.peer.listed_pairs import SignedCosines
+from robustdml_ops.losses.peer.listed_pairs import SignedCosines, lse_of
 from robustdml_ops.ops import PairLSE, similarity
 from robustdml_ops.ops.pairs.autograd import pair_dtype
 
@@ -14,20 +16,8 @@ from robustdml_ops.ops.pairs.autograd import pair_dtype
 _MOST_COSINES = 2**22
 
 
-def mined_lse(
-    pairs: tuple[Tensor, Tensor, Tensor, Tensor],
-    shards: OneProcess,
-    *,
-    alpha: float,
-    beta: float,
-    base: float,
-    epsilon: float,
-) -> PairLSE:
-    """:func:`robustdml_ops.ops.pair_lse` of the anchors of all processes with the candidates of this one.
-
-    ``pairs`` are the anchors, their labels, the candidates of this process, and theirs. A fused sweep mines by the
-    candidates that it sees; here the extremes of all processes are found first, in plain PyTorch.
-    """
+def mined_lse(pairs: tuple[Tensor, Tensor, Tensor, Tensor], shards: OneProcess, **settings: Any) -> PairLSE:
+    """``pair_lse`` in plain PyTorch of ``pairs``: anchors of all processes and candidates of this one, with labels."""
     X, labels, Y, candidate_labels = pairs
     dtype = pair_dtype(X, Y)
     most = max(1, _MOST_COSINES // max(1, len(Y)))
@@ -48,11 +38,8 @@ def mined_lse(
         found = torch.cat([extremes(anchors) for anchors in chunks], dim=1)
         least_positive, largest_negative = shards.least(found) * found.new_tensor([[1.0], [-1.0]])
 
-    def sums(rows: Tensor, anchors: Tensor) -> tuple[Tensor, Tensor]:
-        positive, negative = sides(rows, anchors)
-        positive = positive.keep(positive.s - epsilon < largest_negative[anchors][:, None])
-        negative = negative.keep(negative.s + epsilon > least_positive[anchors][:, None])
-        return positive.log_one_plus(alpha * (base - positive.s)), negative.log_one_plus(beta * (negative.s - base))
+    def sums(rows: Tensor, anchors: Tensor) -> PairLSE:
+        return lse_of(*sides(rows, anchors), (least_positive[anchors], largest_negative[anchors]), **settings)
 
     chunked = [checkpoint(sums, X[anchors], anchors, use_reentrant=False) for anchors in chunks]
     return PairLSE(*(torch.cat(side) for side in zip(*chunked, strict=True)))

@@ -26,10 +26,8 @@ class MultiSimilarityLoss(PairFamilyLoss):
 
     Parameters
     ----------
-    alpha : float
-        Scale α > 0 of the exponents of positive pairs.
-    beta : float
-        Scale β > 0 of the exponents of negative pairs.
+    alpha, beta : float
+        Scales > 0 of the exponents of positive and of negative pairs.
     base : float
         Cosine δ at which the exponents are 0.
     epsilon : float, optional
@@ -58,13 +56,14 @@ class MultiSimilarityLoss(PairFamilyLoss):
     >>> import torch
     >>> from robustdml_ops.losses import MultiSimilarityLoss
     >>> embeddings = torch.randn(32, 64, requires_grad=True)
-    >>> loss = MultiSimilarityLoss(epsilon=0.1)(embeddings, torch.arange(32) // 4)
-    >>> loss.backward()
+    >>> MultiSimilarityLoss(epsilon=0.1)(embeddings, torch.arange(32) // 4).backward()
     >>> embeddings.grad.shape
     torch.Size([32, 64])
     """
 
     served_forms = ("cosine", "squared")
+    recorded = ("alpha", "beta", "base")
+    shown = (*recorded, "epsilon")
 
     def __init__(
         self,
@@ -79,21 +78,18 @@ class MultiSimilarityLoss(PairFamilyLoss):
         check_positive(alpha=alpha, beta=beta)
         check_finite_numbers(base=base, epsilon=0.0 if epsilon is None else epsilon)
         self.alpha, self.beta, self.base, self.epsilon = alpha, beta, base, epsilon
-        self.add_to_recordable_attributes(list_of_names=["alpha", "beta", "base"], is_stat=False)
-
-    def extra_repr(self) -> str:
-        """Return the settings, for ``repr``."""
-        return f"alpha={self.alpha}, beta={self.beta}, base={self.base}, epsilon={self.epsilon}"
 
     def _loss(self, inputs: LossInputs) -> Tensor:
         checked = self._own_anchors(self._checked(inputs))
         if self._in_one_sweep(checked) and not checked.sharded:
-            scales, first = (checked.scale(self.alpha), checked.scale(self.beta)), checked.anchors_first
-            settings = self._settings()
-            return self.shards.total(
-                pair_lse_sum(*checked.pairs, *scales, **settings, anchors_first=first, backend=self.backend)
-            )
+            return self._weighted_sum(checked)
         return self._mean(self._losses(checked), checked)
+
+    def _weighted_sum(self, inputs: PairInputs, candidate_weights: Tensor | None = None) -> Tensor:
+        """Σ weight_i ℓ_i / kept, () over the anchors of all processes."""
+        scales = (inputs.scale(self.alpha), inputs.scale(self.beta))
+        settings = self._settings(candidate_weights=candidate_weights, anchors_first=inputs.anchors_first)
+        return self.shards.total(pair_lse_sum(*inputs.pairs, *scales, **settings, backend=self.backend))
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
         checked = self._checked(inputs)
@@ -103,29 +99,23 @@ class MultiSimilarityLoss(PairFamilyLoss):
         places = torch.arange(len(losses), device=losses.device)
         return {"loss": {"losses": losses, "indices": places, "reduction_type": "element"}}
 
-    def _losses(self, inputs: PairInputs) -> Tensor:
+    def _losses(self, inputs: PairInputs, candidate_weights: Tensor | None = None) -> Tensor:
         """ℓ (B,)."""
-        settings = self._settings()
-        if inputs.sharded:
-            lse = self._joint_lse(inputs, settings)
-        elif inputs.listed is None:
-            lse = pair_lse(*inputs.pairs, **settings, anchors_first=inputs.anchors_first, backend=self.backend)
+        pairs: Any = inputs.pairs
+        if inputs.listed is not None:
+            lse = listed_lse(pairs[0], pairs[2], inputs.listed, **self._settings())
+        elif inputs.sharded and self.epsilon is not None:
+            lse = mined_lse(pairs, self.shards, **self._settings())
         else:
-            lse = listed_lse(inputs.pairs[0], inputs.pairs[2], inputs.listed, **settings)
+            settings = self._settings(candidate_weights=candidate_weights, anchors_first=inputs.anchors_first)
+            lse = pair_lse(*pairs, **settings, backend=self.backend)
+        if inputs.sharded:
+            lse = PairLSE(*self.shards.log_one_plus(torch.stack(lse)).unbind())
         return lse.positive / self.alpha + lse.negative / self.beta
 
-    def _joint_lse(self, inputs: PairInputs, settings: dict[str, Any]) -> PairLSE:
-        """Log-sum-exps over candidates of all processes."""
-        pairs: Any = inputs.pairs
-        if self.epsilon is None:
-            lse = pair_lse(*pairs, **settings, backend=self.backend)
-        else:
-            lse = mined_lse(pairs, self.shards, **settings)
-        return PairLSE(*self.shards.log_one_plus(torch.stack(lse)).unbind())
-
-    def _settings(self) -> dict[str, Any]:
-        """Settings of the log-sum-exps of cosines."""
-        settings = {"alpha": self.alpha, "beta": self.beta, "base": self.base, "epsilon": self.epsilon}
+    def _settings(self, **more: Any) -> dict[str, Any]:
+        """Settings of the log-sum-exps of cosines, and ``more``."""
+        settings = {"alpha": self.alpha, "beta": self.beta, "base": self.base, "epsilon": self.epsilon, **more}
         if self._form() == "squared":
             # α(d² − δ) = 2α((1 − δ/2) − s), and the same with β.
             if self.epsilon is not None:

@@ -22,8 +22,7 @@ class NormalizedSoftmaxLoss(ClassFamilyLoss):
     num_classes : int
         Number of classes, C. ``.W`` is a parameter (D, C): one column per class.
     embedding_size : int
-        Length of an embedding, D. Other keyword arguments are those of
-        :class:`~robustdml_ops.losses.ProxyNCALoss`.
+        Length of an embedding, D. This loss has the keyword arguments of :class:`~robustdml_ops.losses.ProxyNCALoss`.
     temperature : float
         Temperature T > 0, by which the cosines are divided.
 
@@ -45,23 +44,18 @@ class NormalizedSoftmaxLoss(ClassFamilyLoss):
     """
 
     served_forms = ("cosine", "squared")
+    recorded = ("embedding_size", "num_classes", "temperature")
     matrix_name = "W"
     columns = True
     W: nn.Parameter
 
     def __init__(
-        self,
-        num_classes: int,
-        embedding_size: int,
-        temperature: float = 0.05,
-        **options: Unpack[SoftmaxOptions],
+        self, num_classes: int, embedding_size: int, temperature: float = 0.05, **options: Unpack[SoftmaxOptions]
     ) -> None:
         super().__init__(num_classes, embedding_size, **options)
         check_positive(temperature=temperature)
         self.temperature = temperature
         self._add_class_matrix(num_classes)
-        names = ["embedding_size", "num_classes", "temperature"]
-        self.add_to_recordable_attributes(list_of_names=names, is_stat=False)
 
     def get_default_distance(self) -> Any:
         """Return the peer's default: of unit vectors, and so the cosine."""

@@ -7,13 +7,20 @@ import torch
 from torch import Tensor, nn
 
 from robustdml_ops.engine.label_sets import ABSENT
-from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess
-from robustdml_ops.engine.validation import check_finite_numbers, check_matrix, check_positive, check_sizes
+from robustdml_ops.engine.validation import (
+    check_choice,
+    check_finite_numbers,
+    check_matrix,
+    check_positive,
+    check_sizes,
+)
+from robustdml_ops.losses.families.pairs import PairInputs
+from robustdml_ops.losses.families.shardable import ShardableLoss
 from robustdml_ops.losses.inputs import class_labels
 from robustdml_ops.losses.loss_thresholds import THRESHOLDS
 from robustdml_ops.losses.multi_similarity import MultiSimilarityLoss
 from robustdml_ops.losses.proxy_nca import ProxyNCALoss
-from robustdml_ops.ops import confidence, otsu_confidence, pair_lse_sum
+from robustdml_ops.ops import confidence, otsu_confidence
 
 NAMES = ("multi-similarity", "proxy-nca")
 
@@ -27,7 +34,7 @@ class ProcSimStep(NamedTuple):
     threshold: Tensor  # () τ; ∞ where there is no cut
 
 
-class ProcSimLoss(nn.Module):
+class ProcSimLoss(ShardableLoss, nn.Module):
     """ProcSim: each sample's metric-learning loss times its confidence, found from a proxy loss of its own.
 
         σ_i = exp(−W([(ℓ_i^proxy − τ)/2λ]₊)),   τ = Otsu's threshold of the batch's ℓ^proxy
@@ -38,10 +45,8 @@ class ProcSimLoss(nn.Module):
 
     Parameters
     ----------
-    num_classes : int
-        Number of classes, C.
-    embedding_size : int
-        Length of an embedding, D.
+    num_classes, embedding_size : int
+        C and D.
     lam : float
         λ > 0, in units of the detector's losses: small drops what lies above τ, large trusts all.
     omega : float
@@ -66,8 +71,7 @@ class ProcSimLoss(nn.Module):
     softmax_scale : float
         Of Proxy-NCA, see :class:`~robustdml_ops.losses.ProxyNCALoss`.
     backend : str, optional
-        Of the losses on pairs and proxies: ``"native"``, ``"triton"``, ``"eager"``; None: the fastest that serves the
-        device.
+        Of the losses on pairs and proxies, see :class:`~robustdml_ops.losses.ProxyAnchorLoss`.
 
     Attributes
     ----------
@@ -76,10 +80,9 @@ class ProcSimLoss(nn.Module):
 
     Notes
     -----
-    The paper does not say what trains the proxies when they only detect. Here it is their own Proxy-NCA loss, of all
-    samples alike, on embeddings that are constants: the last sum of L. So the embeddings see Eq. 4 and nothing else.
-    σ does not weigh it: proxies are to be robust by themselves, and would otherwise learn from what they believe. Where
-    Proxy-NCA is the DML loss, σ_i ℓ_i trains them and the last sum is absent.
+    The paper does not say what trains proxies that only detect. Here it is the last sum of L: their own Proxy-NCA loss
+    on constant embeddings, which therefore see Eq. 4 alone. σ does not weigh it, as the proxies would learn from their
+    own verdicts. Where Proxy-NCA is the DML loss, σ_i ℓ_i trains them and the last sum is absent.
 
     τ and σ take a batch of 4 samples or more; with fewer, or equal losses, Otsu's τ is ∞ and every σ is 1.
 
@@ -96,8 +99,6 @@ class ProcSimLoss(nn.Module):
     >>> loss_function.step(embeddings, labels).confidence.shape
     torch.Size([32])
     """
-
-    shards: OneProcess = ONE_PROCESS
 
     def __init__(
         self,
@@ -123,9 +124,9 @@ class ProcSimLoss(nn.Module):
         if omega > 0 and regularizer is None:
             raise ValueError(f"omega={omega} weighs a regularizer: give one, such as LanguageGuidanceLoss")
         if not callable(dml):
-            _check_name("dml", dml, NAMES)
-        _check_name("threshold", threshold, ("otsu", *THRESHOLDS))
-        _check_name("detector", detector, NAMES)
+            check_choice(NAMES, dml=dml)
+        check_choice(("otsu", *THRESHOLDS), threshold=threshold)
+        check_choice(NAMES, detector=detector)
         if drop_above and dml == "proxy-nca":
             raise ValueError('drop_above=True leaves samples out of pairs, and dml="proxy-nca" has none: leave one out')
         self.lam = lam
@@ -194,23 +195,46 @@ class ProcSimLoss(nn.Module):
     def step(self, embeddings: Tensor, labels: Tensor, guidance: Tensor | None = None) -> ProcSimStep:
         """Loss of a batch as :meth:`forward`, with the confidences, the detector's losses and the threshold."""
         shards = self.shards
-        shards.agree(lambda: self._check(embeddings, guidance), {"guidance": guidance is not None})
-        own = self._own_losses(embeddings, labels)
-        losses = self._detect(embeddings, labels, own)  # raises on all processes what is wrong on one
-        labels = class_labels(labels, embeddings)
-        threshold, sigma = self._judge(_gathered(shards, losses))
+
+        def check() -> dict[str, Tensor | None]:
+            check_matrix("embeddings", embeddings)
+            if guidance is not None and self.regularizer is None:
+                raise ValueError("guidance is for a regularizer, and there is none: give ProcSimLoss(regularizer=…)")
+            return {}
+
+        shards.agree(check, {"guidance": guidance is not None})
+        proxy_losses: Any = None
+        # The losses within raise on all processes what is wrong on one.
+        if self.proxy_nca is not None:
+            proxy_losses = self.proxy_nca(embeddings if self.dml == "proxy-nca" else embeddings.detach(), labels)
+        detected = proxy_losses if self.detecting is None else self.detecting(embeddings.detach(), labels)
+        labels, losses = class_labels(labels, embeddings), detected.detach()
+        joint = shards.gather(losses)
+        if self.threshold is None:  # one call for both: the fixed costs of small calls are most of what ProcSim adds
+            threshold, sigma = otsu_confidence(joint, self.lam)
+        else:
+            threshold = self.threshold(joint)
+            sigma = confidence(joint, threshold, self.lam)
         confidences, B = shards.own(sigma), max(1, len(sigma))
-        paired = _gathered(shards, labels)
+        paired = shards.gather(labels)
         if self.drop_above:
-            paired = torch.where(_gathered(shards, losses) > threshold, ABSENT, paired)
-        loss = self._dml(embeddings, paired, confidences, own, B)
-        if own is not None and self.dml != "proxy-nca":
-            loss = loss + shards.total(own.sum()) / B
+            paired = torch.where(joint > threshold, ABSENT, paired)
+        if self.multi_similarity is not None:
+            # As sample_weights, σ = 0 would take a sample from the pairs of the others, too, and from B.
+            pairs = PairInputs((shards.gather(embeddings), paired, None, None), None, sigma / B, kept=1)
+            loss = self.multi_similarity._weighted_sum(self.multi_similarity._own_anchors(pairs))
+        else:
+            dml = proxy_losses
+            if callable(self.dml):
+                dml = _check_per_sample("dml", self.dml(embeddings, paired[shards.place()]), labels)
+            loss = shards.total((confidences * dml).sum()) / B
+        if proxy_losses is not None and self.dml != "proxy-nca":
+            loss = loss + shards.total(proxy_losses.sum()) / B
         if self.regularizer is not None and self.omega > 0:
             guided = _check_per_sample("regularizer", self.regularizer(embeddings, guidance, labels), labels)
             weighted = confidences * guided if self.confidence_on_regularizer else guided
             loss = loss + self.omega * (shards.total(weighted.sum()) / B)
-        return ProcSimStep(loss, confidences, losses, threshold)
+        return ProcSimStep(shards.same_upstream(loss), confidences, losses, threshold)
 
     def class_dimensions(self) -> dict[str, int]:
         """Empty: the losses within have the class matrices; raises for callables that see one process alone."""
@@ -222,75 +246,10 @@ class ProcSimLoss(nn.Module):
                 )
         return {}
 
-    def _check(self, embeddings: Tensor, guidance: Tensor | None) -> dict[str, Tensor | None]:
-        check_matrix("embeddings", embeddings)
-        if guidance is not None and self.regularizer is None:
-            raise ValueError("guidance is for a regularizer, and there is none: give ProcSimLoss(regularizer=…)")
-        return {}
-
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""
         dml = self.dml if isinstance(self.dml, str) else type(self.dml).__name__
         return f"lam={self.lam}, omega={self.omega}, dml={dml}, detector={self.detector}"
-
-    def _own_losses(self, embeddings: Tensor, labels: Tensor) -> Tensor | None:
-        """Proxy-NCA (B,) of own samples, if it is the detector or the DML loss."""
-        if self.proxy_nca is None:
-            return None
-        losses: Tensor = self.proxy_nca(embeddings if self.dml == "proxy-nca" else embeddings.detach(), labels)
-        return losses
-
-    def _detect(self, embeddings: Tensor, labels: Tensor, proxy_losses: Tensor | None) -> Tensor:
-        """The detector's losses (B,), constants."""
-        if self.detecting is not None:
-            return self.detecting(embeddings.detach(), labels)  # type: ignore[no-any-return]
-        assert proxy_losses is not None
-        return proxy_losses.detach()
-
-    def _judge(self, losses: Tensor) -> tuple[Tensor, Tensor]:
-        """τ () and σ (B,)."""
-        if self.threshold is None:  # one call for both: the fixed costs of small calls are most of what ProcSim adds
-            return otsu_confidence(losses, self.lam)
-        threshold: Tensor = self.threshold(losses)
-        return threshold, confidence(losses, threshold, self.lam)
-
-    def _dml(
-        self, embeddings: Tensor, labels: Tensor, sigma: Tensor, proxy_losses: Tensor | None, batch_size: int
-    ) -> Tensor:
-        """1/B Σ σ_i ℓ_i^DML; ``labels`` are those of the joint batch."""
-        shards, place = self.shards, self.shards.place()
-        if self.multi_similarity is not None:
-            rows = _gathered(shards, embeddings)
-            candidates = (shards.own_first(rows), shards.own_first(labels)) if shards.divided else (None, None)
-            pairs = (rows[place], labels[place], *candidates)
-            return shards.total(self._multi_similarity(pairs, sigma / batch_size))
-        if callable(self.dml):
-            own_labels = labels[place]
-            proxy_losses = _check_per_sample("dml", self.dml(embeddings, own_labels), own_labels)
-        assert proxy_losses is not None
-        return shards.total((sigma * proxy_losses).sum()) / batch_size
-
-    def _multi_similarity(self, pairs: tuple[Tensor, Tensor, Tensor | None, Tensor | None], weights: Tensor) -> Tensor:
-        """Σ weights_i ℓ_i of multi-similarity, (); the first of given candidates are the anchors.
-
-        As sample_weights, σ = 0 would take a sample from the pairs of the others, too, and from B.
-        """
-        MS = self.multi_similarity
-        assert MS is not None
-        settings: dict[str, Any] = {"alpha": MS.alpha, "beta": MS.beta, "base": MS.base, "backend": MS.backend}
-        first = pairs[2] is not None
-        return pair_lse_sum(*pairs, weights / MS.alpha, weights / MS.beta, **settings, anchors_first=first)
-
-
-def _gathered(shards: OneProcess, rows: Tensor) -> Tensor:
-    joint = shards.gather(rows)
-    assert joint is not None
-    return joint
-
-
-def _check_name(argument: str, value: object, names: tuple[str, ...]) -> None:
-    if value not in names:
-        raise ValueError(f"{argument}={value!r}: expected one of {', '.join(names)}")
 
 
 def _check_per_sample(argument: str, losses: Tensor, labels: Tensor) -> Tensor:

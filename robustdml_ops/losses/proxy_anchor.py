@@ -1,9 +1,6 @@
 """Proxy-Anchor, Kim et al. 2020."""
 
-from typing_extensions import Unpack
-
 from robustdml_ops.losses.families.anchor import AnchorFamilyLoss
-from robustdml_ops.losses.options import ClassMatrixOptions
 
 
 class ProxyAnchorLoss(AnchorFamilyLoss):
@@ -52,18 +49,7 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
     >>> from robustdml_ops.losses import ProxyAnchorLoss
     >>> loss_function = ProxyAnchorLoss(num_classes=1000, embedding_size=64)
     >>> embeddings = torch.randn(32, 64, requires_grad=True)
-    >>> loss = loss_function(embeddings, torch.randint(1000, (32,)))
-    >>> loss.backward()
+    >>> loss_function(embeddings, torch.randint(1000, (32,))).backward()
     >>> embeddings.grad.shape, loss_function.proxies.grad.shape
     (torch.Size([32, 64]), torch.Size([1000, 64]))
     """
-
-    def __init__(
-        self,
-        num_classes: int,
-        embedding_size: int,
-        margin: float = 0.1,
-        alpha: float = 32,
-        **options: Unpack[ClassMatrixOptions],
-    ) -> None:
-        super().__init__(num_classes, embedding_size, margin, alpha, **options)

@@ -18,11 +18,8 @@ class ProxyNCALoss(ClassFamilyLoss):
 
     Parameters
     ----------
-    num_classes : int
-        Number of classes, C. ``.proxies`` is a parameter (C, D): give it to the optimiser, usually at 100 × the
-        model's rate.
-    embedding_size : int
-        Length of an embedding, D.
+    num_classes, embedding_size
+        As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`, whose keyword arguments this loss has, too.
     softmax_scale : float
         t > 0, an inverse temperature. 1 is the paper's; ProxyNCA++ takes 9.
     include_positive : bool
@@ -32,14 +29,12 @@ class ProxyNCALoss(ClassFamilyLoss):
         ``"mean"``: the loss, (). ``"none"``: one loss per sample, (B,), times its weight.
     negative_correction : bool
         With a share: whether a class that was drawn counts for those that it stands for, the logarithmic correction.
-        False: the form of Partial FC. Other keyword arguments are those of
-        :class:`~robustdml_ops.losses.ProxyAnchorLoss`.
+        False: the form of Partial FC.
 
     Notes
     -----
-    The log-sum-exp takes one sweep over the proxies, the gradients another; no matrix B×C is ever held. Similarities
-    and sums are in float32 at least, whatever the inputs are; the result is float32 (float64 if the embeddings or
-    proxies are).
+    The log-sum-exp takes one sweep over the proxies, the gradients another; memory and precision are those of
+    :class:`~robustdml_ops.losses.ProxyAnchorLoss`.
 
     Everything stays in log space. pytorch-metric-learning takes the logarithm of the softmax's own values, and a sample
     whose probability underflows is dropped from sum and mean: exactly the sample whose label is most likely wrong. Here
@@ -60,6 +55,7 @@ class ProxyNCALoss(ClassFamilyLoss):
 
     served_forms = ("squared", "cosine")
     default_form = "squared"
+    recorded = ("softmax_scale", "num_classes")
     miner_weighs_anchors = True
     proxies: nn.Parameter
 
@@ -79,7 +75,6 @@ class ProxyNCALoss(ClassFamilyLoss):
         self.softmax_scale = softmax_scale
         self.include_positive = include_positive
         self._add_class_matrix(num_classes)
-        self.add_to_recordable_attributes(list_of_names=["softmax_scale", "num_classes"], is_stat=False)
 
     def _logits(self, embeddings: Tensor) -> Tensor:
         cosines = similarity(embeddings, self.proxies)

@@ -7,12 +7,6 @@ from robustdml_ops.engine.validation import check_sample_weights
 REDUCTIONS = ("mean", "none")
 
 
-def check_reduction(reduction: str) -> None:
-    """Refuse what is not in REDUCTIONS."""
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction={reduction!r}: expected one of {', '.join(REDUCTIONS)}")
-
-
 def reduce_samples(losses: Tensor, sample_weights: Tensor | None, reduction: str) -> Tensor:
     """Weighted losses (B,), or their mean (): Σ w_i ℓ_i / max(1, number of w_i > 0)."""
     if sample_weights is None:

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.shards import settings_of
 from robustdml_ops.engine.validation import (
     check_finite_numbers,
     check_matrix,
@@ -17,8 +16,6 @@ from robustdml_ops.engine.validation import (
 )
 from robustdml_ops.losses.families.anchor import AnchorFamilyLoss, AnchorTerms
 from robustdml_ops.losses.inputs import LossInputs, check_shapes
-from robustdml_ops.losses.joint_inputs import joint_inputs
-from robustdml_ops.losses.rows_taking_part import rows_taking_part
 from robustdml_ops.ops import AnchorBiases
 from robustdml_ops.ops.anchor.counting import ConfidenceCounts, count_confidences
 from robustdml_ops.ops.anchor.problem import ConfidenceSets
@@ -118,41 +115,40 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
             device-side assertion for the confidences, a NaN loss for the embeddings).
         """
         inputs = LossInputs(embeddings, None, sample_weights=sample_weights)
-        if self.shards.divided:
-            return self._divided(inputs, confidences)
-        check_shapes(self, inputs)
-        return self._of_sets(inputs, self._sets(embeddings, confidences))
-
-    def _divided(self, inputs: LossInputs, confidences: Tensor | Factors) -> Tensor:
-        """The joint inputs carry the hidden vectors in the place of labels."""
+        if not self.shards.divided:
+            check_shapes(self, inputs)
+            return self._of_sets(inputs, self._sets(embeddings, confidences))
         sets: list[ConfidenceSets] = []
 
-        def check(inputs: LossInputs) -> dict[str, Tensor | None]:
+        def check() -> dict[str, Tensor | None]:
             check_shapes(self, inputs)
-            sets.append(self._sets(inputs.embeddings, confidences))
-            return {**self._own_samples(inputs), "labels": sets[0].hidden}
+            sets.append(self._sets(embeddings, confidences))
+            return {**self._own_samples(inputs), "hidden": sets[0].hidden}
 
-        joint = joint_inputs(self.shards, inputs, check, settings_of(self), weights_for_shards=True)
-        return self.shards.guard(self._of_sets, joint, replace(sets[0], hidden=joint.labels))
+        def loss(embeddings: Tensor, sample_weights: Tensor | None, hidden: Tensor) -> Tensor:
+            joint = LossInputs(embeddings, None, sample_weights=sample_weights)
+            return self._of_sets(joint, replace(sets[0], hidden=hidden))
+
+        return self._of_joint_batch(check, loss)
 
     def _of_sets(self, inputs: LossInputs, sets: ConfidenceSets) -> Tensor:
-        bias, present = self._log_weights(inputs)
-        counts = self._counts(sets, present, bias)
+        shards, (bias, present) = self.shards, self._log_weights(inputs)
+        counts = count_confidences(sets, len(shards.rows(self.proxies)), present, bias.dtype)
+        if shards.divided:
+            positive, negative = shards.count(torch.stack([counts.positive, counts.negative]))
+            extremes = (shards.least(counts.lowest), -shards.least(-counts.highest))
+            counts = ConfidenceCounts(positive, negative, *extremes)
         if len(inputs.embeddings):
-            self._check_range(counts)
-        rows = rows_taking_part(self, None)
+            # An absent sample leaves ±inf where it is the only one; NaN fails both comparisons.
+            require(
+                (counts.lowest.clamp(max=1) >= 0) & (counts.highest.clamp(min=0) <= 1),
+                lambda: (
+                    f"confidences must lie in [0, 1], got {float(counts.lowest):.4g} to {float(counts.highest):.4g}"
+                ),
+            )
+        rows = self._rows_taking_part(None)
         terms = AnchorTerms(rows, sets, AnchorBiases(bias, bias), counts.positive, counts.negative)
         return self._sum(inputs.embeddings, terms)
-
-    def _counts(self, sets: ConfidenceSets, present: Tensor | None, like: Tensor) -> ConfidenceCounts:
-        """Of all classes, by those that are here."""
-        shards = self.shards
-        classes = len(shards.rows(self.proxies))
-        counts = count_confidences(sets, classes, present, like.dtype)
-        if not shards.divided:
-            return counts
-        positive, negative = shards.count(torch.stack([counts.positive, counts.negative]))
-        return ConfidenceCounts(positive, negative, shards.least(counts.lowest), -shards.least(-counts.highest))
 
     def _sets(self, embeddings: Tensor, confidences: Tensor | Factors) -> ConfidenceSets:
         B, C = len(embeddings), self.num_classes
@@ -166,25 +162,20 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
             confidences = (hidden, *(self.shards.given(part) for part in of_classes))  # type: ignore[assignment]
             C = len(self.shards.rows(self.proxies))
         if isinstance(confidences, Tensor):
-            check_matrix("confidences", confidences, columns=C)
-            given = {"confidences": confidences}
-            rows = {"confidences": confidences}
+            given = {"confidences": check_matrix("confidences", confidences, columns=C)}
         elif isinstance(confidences, tuple) and len(confidences) == 3:
-            hidden, weight, bias = confidences
-            check_matrix("hidden", hidden)
-            check_matrix("weight", weight, columns=hidden.shape[1])
-            check_vector("bias", bias, C)
+            hidden = check_matrix("hidden", confidences[0])
+            weight = check_matrix("weight", confidences[1], columns=hidden.shape[1])
+            given = {"hidden": hidden, "weight": weight, "bias": check_vector("bias", confidences[2], C)}
             if len(weight) != C:
                 raise ValueError(f"weight must have {C} rows, one for each class, got shape {tuple(weight.shape)}")
-            given = {"hidden": hidden, "weight": weight, "bias": bias}
-            rows = {"hidden": hidden}
         else:
             raise TypeError(
                 f"confidences must be a tensor (B, C) or (hidden, weight, bias), not {type(confidences).__name__}"
             )
-        for name, value in rows.items():
-            if len(value) != B:
-                raise ValueError(f"{name} must have {B} rows, one for each embedding, got shape {tuple(value.shape)}")
+        name, rows = next(iter(given.items()))
+        if len(rows) != B:
+            raise ValueError(f"{name} must have {B} rows, one for each embedding, got shape {tuple(rows.shape)}")
         for name, value in given.items():
             if value.requires_grad:
                 raise ValueError(
@@ -192,12 +183,3 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
                 )
         check_same_device(embeddings=embeddings, **given)
         return ConfidenceSets(self.beta, self.threshold, **given)
-
-    @staticmethod
-    def _check_range(counts: ConfidenceCounts) -> None:
-        # An absent sample leaves ±inf where it is the only one; NaN fails both comparisons.
-        lowest, highest = counts.lowest.clamp(max=1), counts.highest.clamp(min=0)
-        require(
-            (lowest >= 0) & (highest <= 1),
-            lambda: f"confidences must lie in [0, 1], got {float(counts.lowest):.4g} to {float(counts.highest):.4g}",
-        )

@@ -1,6 +1,7 @@
 """SoftTriple, Qian et al. 2019: several centres per class."""
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,6 @@ from robustdml_ops.losses.inputs import LossInputs
 from robustdml_ops.losses.options import SoftmaxOptions
 from robustdml_ops.losses.peer.distances import named
 from robustdml_ops.losses.peer.package import SubLosses
-from robustdml_ops.losses.rows_taking_part import class_matrix
 from robustdml_ops.ops import similarity
 
 
@@ -28,14 +28,11 @@ class SoftTripleLoss(CentersLoss):
 
     Parameters
     ----------
-    num_classes : int
-        Number of classes, C. ``.fc`` is a parameter (D, C·H), whose columns from k·H on are the H centres of
-        class k.
-    embedding_size : int
-        Length of an embedding, D. Other keyword arguments are those of
-        :class:`~robustdml_ops.losses.ProxyNCALoss`.
+    num_classes, embedding_size
+        As in :class:`~robustdml_ops.losses.ProxyNCALoss`, whose keyword arguments this loss has, too.
     centers_per_class : int
-        Number of centres of each class, H.
+        Number of centres of each class, H. ``.fc`` is a parameter (D, C·H), whose columns from k·H on are the H centres
+        of class k.
     la : float
         Scale λ > 0 of the logits, an inverse temperature.
     gamma : float
@@ -65,6 +62,7 @@ class SoftTripleLoss(CentersLoss):
     torch.Size([64, 300])
     """
 
+    recorded = ("la", "gamma", "margin", "centers_per_class", "num_classes", "embedding_size")
     matrix_name = "fc"
     fc: nn.Parameter
 
@@ -94,16 +92,14 @@ class SoftTripleLoss(CentersLoss):
         self.gamma = 1 / gamma  # as in pytorch-metric-learning: of a temperature the inverse
         self.margin = margin
         self._add_class_matrix(num_classes * centers_per_class)
-        names = ["la", "gamma", "margin", "centers_per_class", "num_classes", "embedding_size"]
-        self.add_to_recordable_attributes(list_of_names=names, is_stat=False)
 
     def get_default_weight_init_func(self) -> Any:
         """As the authors' code has it."""
-        return kaiming_uniform
+        return partial(nn.init.kaiming_uniform_, a=math.sqrt(5))
 
     def regularizer(self) -> Tensor:
         """τ·R, (), of the centres as they are; 0 for one centre per class."""
-        return self.regularizer_weight * self.shards.total(center_spread(class_matrix(self)[0], self.num_classes))
+        return self.regularizer_weight * self.shards.total(center_spread(self._shard()[0], self.num_classes))
 
     def _logits(self, embeddings: Tensor) -> Tensor:
         s = similarity(embeddings, self.fc.t()).reshape(-1, self.num_classes, self.centers_per_class)
@@ -115,17 +111,11 @@ class SoftTripleLoss(CentersLoss):
             return loss
         return loss + self.regularizer()
 
-    def _sub_losses(self, inputs: LossInputs) -> SubLosses:
-        return self._with_regularizer(super()._sub_losses(inputs))
-
-    def _dense(self, inputs: LossInputs, reason: str) -> SubLosses:
-        return self._with_regularizer(super()._dense(inputs, reason))
-
-    def _with_regularizer(self, sub_losses: SubLosses) -> SubLosses:
-        if self.regularizer_weight == 0:
-            return sub_losses
-        spread = {"losses": self.regularizer(), "indices": None, "reduction_type": "already_reduced"}
-        return {**sub_losses, "center_reg_loss": spread}
+    def _regularized(self, sub_losses: SubLosses) -> SubLosses:
+        if self.regularizer_weight:
+            spread = {"losses": self.regularizer(), "indices": None, "reduction_type": "already_reduced"}
+            sub_losses["center_reg_loss"] = spread
+        return super()._regularized(sub_losses)
 
     def _sub_loss_names(self) -> list[str]:
         return ["loss", "center_reg_loss"] if self.regularizer_weight else ["loss"]
@@ -133,11 +123,6 @@ class SoftTripleLoss(CentersLoss):
     def _logit_settings(self) -> dict[str, Any]:
         of_label = -self.la * self.margin
         return {"scale": self.la, "target_bias": of_label, "pooling": "softmax", "gamma": 1 / self.gamma}
-
-
-def kaiming_uniform(centers: Tensor) -> None:
-    """Fill ``centers`` (D, C·H), in place."""
-    nn.init.kaiming_uniform_(centers, a=math.sqrt(5))
 
 
 def center_spread(centers: Tensor, num_classes: int) -> Tensor:

@@ -21,7 +21,6 @@ from robustdml_ops.losses.arcface import ArcFaceLoss
 from robustdml_ops.losses.families.centers import CentersLoss
 from robustdml_ops.losses.inputs import class_labels
 from robustdml_ops.losses.options import SoftmaxOptions
-from robustdml_ops.losses.rows_taking_part import class_matrix
 
 _SAMPLES = 1 << 14  # whose centres are gathered at a time
 
@@ -128,21 +127,16 @@ class SubCenterArcFaceLoss(CentersLoss, ArcFaceLoss):
     def _cosines_with_own_centers(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Cosines (N, H) of samples with the centres of their labels, some samples at a time."""
         dtype = compute_dtype(embeddings, self.W)
-        centers = class_matrix(self)[0].detach()
-        return torch.cat(
-            [
-                torch.einsum("nhd,nd->nh", _unit(centers[own].to(dtype)), unit_rows(X.to(dtype)))
-                for X, own in zip(torch.split(embeddings, _SAMPLES), torch.split(labels, _SAMPLES), strict=True)
-            ]
-        )
+        centers = self._shard()[0].detach()
+        cosines = []
+        for X, own in zip(torch.split(embeddings, _SAMPLES), torch.split(labels, _SAMPLES), strict=True):
+            W = centers[own].to(dtype)
+            unit = unit_rows(W.flatten(0, 1)).view_as(W)
+            cosines.append(torch.einsum("nhd,nd->nh", unit, unit_rows(X.to(dtype))))
+        return torch.cat(cosines)
 
     def _logits(self, embeddings: Tensor) -> Tensor:
         return super()._logits(embeddings).view(-1, self.num_classes, self.sub_centers).max(2).values
 
     def _logit_settings(self) -> dict[str, Any]:
         return {**super()._logit_settings(), "pooling": "max"}
-
-
-def _unit(centers: Tensor) -> Tensor:
-    """Centres (n, H, D), scaled to length 1."""
-    return unit_rows(centers.flatten(0, 1)).view_as(centers)

@@ -1,14 +1,11 @@
 """The contrastive loss with a SuperLoss on every pair, Castells et al. 2020."""
 
-from functools import partial
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from robustdml_ops.backends.tracing import without_autocast
+from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.rows.lengths import unit_rows
-from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess, settings_of
 from robustdml_ops.engine.validation import (
     check_finite_embeddings,
     check_finite_numbers,
@@ -17,12 +14,13 @@ from robustdml_ops.engine.validation import (
     check_positive,
     check_sample_weights,
 )
+from robustdml_ops.losses.families.shardable import ShardableLoss
 from robustdml_ops.losses.loss_thresholds import RunningMean
 from robustdml_ops.ops import superloss
 from robustdml_ops.ops.pairs.distances import own_distances, pair_distances
 
 
-class SuperContrastiveLoss(nn.Module):
+class SuperContrastiveLoss(ShardableLoss, nn.Module):
     """The contrastive loss with a SuperLoss on every pair: the baseline that ProcSim compares itself with.
 
         ℓ_ij = [d_ij − m⁺]₊ if y_i = y_j else [m⁻ − d_ij]₊,    d_ij = ‖x̂_i − x̂_j‖,    i ≠ j
@@ -56,7 +54,7 @@ class SuperContrastiveLoss(nn.Module):
     torch.Size([32, 64])
     """
 
-    shards: OneProcess = ONE_PROCESS
+    shown = ("pos_margin", "neg_margin", "lam")
 
     def __init__(self, pos_margin: float = 0.0, neg_margin: float = 1.0, lam: float = 1.0) -> None:
         super().__init__()
@@ -108,21 +106,23 @@ class SuperContrastiveLoss(nn.Module):
                     f"{name} must be None, got {type(value).__name__}: SuperContrastiveLoss takes all pairs of one "
                     "batch, since its running means are over all of them; ContrastiveLoss serves other pairs"
                 )
-        if not self.shards.divided:
-            return self._loss(**_checked(embeddings, labels, sample_weights))
-        own: dict[str, Any] = self.shards.agree(lambda: _checked(embeddings, labels, sample_weights), settings_of(self))
-        whole: dict[str, Any] = {name: self.shards.gather(rows) for name, rows in own.items()}
-        return self.shards.guard(partial(self._loss, **whole))
 
-    def class_dimensions(self) -> dict[str, int]:
-        """Empty: only the pairs are sharded, by anchors."""
-        return {}
+        def check() -> dict[str, Tensor | None]:
+            check_matrix("embeddings", embeddings)
+            classes, weights = check_labels(labels, embeddings), sample_weights
+            check_finite_embeddings(embeddings)
+            if weights is not None:
+                like = embeddings.new_empty(len(embeddings), dtype=compute_dtype(embeddings, embeddings))
+                weights = check_sample_weights(weights, like)
+            return {"embeddings": embeddings, "labels": classes, "sample_weights": weights}
+
+        return self._of_joint_batch(check, self._loss)
 
     def _loss(self, embeddings: Tensor, labels: Tensor, sample_weights: Tensor | None) -> Tensor:
         """The loss of the checked joint batch."""
         shards, own = self.shards, self.shards.place()
         with without_autocast(embeddings.device):
-            X = unit_rows(embeddings if embeddings.dtype == torch.float64 else embeddings.float())
+            X = unit_rows(embeddings.to(compute_dtype(embeddings, embeddings)))
             distances = own_distances(X, own) if shards.divided else pair_distances(X)
         same = labels[own, None] == labels
         losses = torch.where(same, distances - self.pos_margin, self.neg_margin - distances).clamp(min=0)
@@ -141,18 +141,3 @@ class SuperContrastiveLoss(nn.Module):
         for pairs in (positive & (found > 0), negative & (found > 0)):
             total = total + (robust * pairs).sum() / shards.count(pairs.sum()).clamp(min=1)
         return shards.total(total)
-
-    def extra_repr(self) -> str:
-        """Return the settings, for ``repr``."""
-        return f"pos_margin={self.pos_margin}, neg_margin={self.neg_margin}, lam={self.lam}"
-
-
-def _checked(embeddings: Tensor, labels: Tensor, sample_weights: Tensor | None) -> dict[str, Any]:
-    """Checked rows of a batch; weights in the type of the losses."""
-    check_matrix("embeddings", embeddings)
-    labels = check_labels(labels, embeddings)
-    check_finite_embeddings(embeddings)
-    if sample_weights is not None:
-        dtype = torch.float64 if embeddings.dtype == torch.float64 else torch.float32
-        sample_weights = check_sample_weights(sample_weights, embeddings.new_empty(len(embeddings), dtype=dtype))
-    return {"embeddings": embeddings, "labels": labels, "sample_weights": sample_weights}

@@ -2,9 +2,15 @@
 
 from torch import Tensor, nn
 
-from robustdml_ops.engine.validation import check_finite_numbers, check_losses, check_positive, check_sample_weights
+from robustdml_ops.engine.validation import (
+    check_choice,
+    check_finite_numbers,
+    check_losses,
+    check_positive,
+    check_sample_weights,
+)
 from robustdml_ops.losses.loss_thresholds import RunningMean
-from robustdml_ops.losses.reduction import check_reduction, reduce_samples
+from robustdml_ops.losses.reduction import REDUCTIONS, reduce_samples
 from robustdml_ops.ops import superloss
 
 
@@ -46,7 +52,7 @@ class SuperLoss(nn.Module):
         check_positive(lam=lam)
         if tau is not None:
             check_finite_numbers(tau=tau)
-        check_reduction(reduction)
+        check_choice(REDUCTIONS, reduction=reduction)
         self.lam = lam
         self.tau = tau
         self.reduction = reduction

@@ -12,6 +12,8 @@ from robustdml_ops.losses.families.metric_loss import MetricLoss
 from robustdml_ops.optim.sharded import is_sharded, local_of, shard_like, shard_loaded
 from robustdml_ops.optim.step import ProxyStep, UpdateRule
 
+# Settings of torch's optimisers that none of this package has.
+FOREIGN = ("amsgrad", "capturable", "differentiable", "foreach", "fused", "maximize")
 Losses = nn.Module | Iterable[nn.Module | dict[str, Any]]
 
 
@@ -22,6 +24,15 @@ class ProxyOptimizer(UpdateRule, torch.optim.Optimizer):
     the losses over classes in their backward. ``step()`` confirms the update.
     A loss in eval mode, under ``torch.no_grad()``, and a copy of a loss update nothing.
     """
+
+    def __new__(cls, *arguments: Any, **settings: Any) -> Any:
+        """Refuse settings of torch's optimisers by name."""
+        if foreign := [name for name in FOREIGN if name in settings]:
+            raise TypeError(
+                f"{cls.__name__} has no {', '.join(foreign)}: the sweep updates proxies and moments in one pass on "
+                "every device. Leave the argument out"
+            )
+        return super().__new__(cls)
 
     def __init__(self, losses: Losses, scale: float, defaults: dict[str, Any]) -> None:
         check_positive(scale=scale)
@@ -67,6 +78,11 @@ class ProxyOptimizer(UpdateRule, torch.optim.Optimizer):
             step.check_gradient()
         swept = [step for step in self._steps if step.swept]
         if not swept:
+            if not any(step.parameter.requires_grad for step in self._steps):
+                raise RuntimeError(
+                    f"{self._name}.step(): the proxies of all bound losses are frozen (requires_grad=False), so no "
+                    "sweep updates them. Leave out step() while they are, or set requires_grad=True"
+                )
             raise RuntimeError(
                 f"{self._name}.step() without an update: since the last one no bound loss has had its backward. "
                 "Call it once after each loss.backward(), with the loss in train mode, and not under torch.compile"

@@ -67,6 +67,15 @@ class ProxyStep(ProxyUpdate):
         """The optimiser's ``scale``."""
         return self._alive().scale
 
+    @property
+    def settings(self) -> dict[str, object]:
+        """The optimiser, its settings and its scale."""
+        optimizer = self._alive()
+        group = {name: value for name, value in optimizer.group_of(self.parameter).items() if name != "params"}
+        numbers = {name: float(value) if isinstance(value, Tensor) else value for name, value in group.items()}
+        named = {f"{name} of its optimiser": value for name, value in {**numbers, "scale": optimizer.scale}.items()}
+        return {"its optimiser": type(optimizer).__name__, **named}
+
     def begin(self, proxies: Tensor, rows: Tensor | None = None) -> None:
         """Raise where no step can be taken; prepare the settings and moments of this one."""
         if is_recorded(self.local.device):
@@ -225,10 +234,10 @@ class ProxyStep(ProxyUpdate):
         return moment.as_strided(self._matrix.shape, self._matrix.stride())
 
     def _places(self, rows: slice | Tensor) -> Tensor:
-        """Offsets (c, D) of the elements of ``rows`` in the parameter's memory, which number their random words."""
-        device, (by_row, by_column) = self._matrix.device, self._matrix.stride()
+        """Places (c, D) of the elements of ``rows``, row · D + column: the numbers of their random words."""
+        device, D = self._matrix.device, self._matrix.shape[1]
         numbers = torch.arange(rows.start, rows.stop, device=device) if isinstance(rows, slice) else rows
-        return numbers[:, None] * by_row + torch.arange(self._matrix.shape[1], device=device) * by_column
+        return numbers[:, None] * D + torch.arange(D, device=device)
 
 
 def is_recorded(device: torch.device) -> bool:

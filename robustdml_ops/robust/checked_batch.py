@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from robustdml_ops.engine.shards import OneProcess, settings_of
 from robustdml_ops.engine.validation import (
     check_finite_embeddings,
-    check_id_range,
     check_label_range,
     check_labels,
     check_matrix,
+    check_range,
     check_same_device,
     check_sample_ids,
 )
@@ -44,7 +44,7 @@ def check_ids(sample_ids: object, B: int, N: int | None, device: torch.device) -
     """Sample ids as (B,) int64 on ``device``; in 0 … N−1 if N is given."""
     ids = check_sample_ids(sample_ids, B).to(device, non_blocking=True)
     if N is not None:
-        check_id_range(ids, N)
+        check_range(ids, N, "sample id", "sample_ids", "num_samples")
     return ids
 
 

@@ -9,13 +9,12 @@ import torch
 from robustdml_ops.backends import cards
 from robustdml_ops.backends.triton_device import tile_of
 from robustdml_ops.engine.label_sets import LabelSets
-from robustdml_ops.engine.precision import set_float32_products
 from robustdml_ops.ops.anchor.fused_forward import fused_forward
 from robustdml_ops.ops.anchor.problem import AnchorChunk, AnchorProblem, ConfidenceSets, Wanted
 from robustdml_ops.ops.anchor.small_step import step_launch
 from robustdml_ops.ops.anchor.sweep import anchor_sweep
 from robustdml_ops.ops.anchor.triton import TritonAnchor, epilogue_launch
-from tests.ahead_of_time import ARCHITECTURES, check, check_resources, compiling
+from tests.ahead_of_time import ARCHITECTURES, OLDER_TRITON, check, check_resources, compiling, products_by
 from tests.nightly import nightly_but
 from tests.sass import loops
 
@@ -57,12 +56,8 @@ def fused(kind, D, operand, proxies=F32, precision="high", B=1024, columns=False
     P = P.t().contiguous().t() if columns else P
 
     def launch():
-        torch.set_float32_matmul_precision("highest" if precision == "tf32x3" else precision)
-        set_float32_products("tf32x3" if precision == "tf32x3" else "ieee")
-        try:
+        with products_by(precision):
             fused_forward(X, P, given)
-        finally:
-            set_float32_products("ieee")
 
     return launch
 
@@ -75,9 +70,8 @@ def step(D, operand, proxies=BF16, B=256, columns=False, whole=False):
     upstream = torch.ones(C if whole else ())
 
     def launch():
-        torch.set_float32_matmul_precision("high")
         fused = {name: dataclasses.replace(row, small_step="fused") for name, row in cards.CARDS.items()}
-        with mock.patch.dict(cards.CARDS, fused):
+        with products_by("high"), mock.patch.dict(cards.CARDS, fused):
             anchor_sweep(X, P, given, (upstream, upstream), TRITON, operand, Wanted(embeddings=True, proxies=True))
 
     return launch
@@ -125,13 +119,8 @@ SHORT = ("epilogue, labels", "epilogue, confidences", "fused, labels, bf16", "st
 @pytest.mark.parametrize("name", nightly_but(SHORT, [*ORDINARY_CORES, *TENSOR_CORES]))
 @pytest.mark.usefixtures("exact_products")
 def test_compiles_without_spills_within_shared_memory(name, architecture, tmp_path):
-    launch = {**ORDINARY_CORES, **TENSOR_CORES}[name]
-    check(
-        launch,
-        architecture,
-        tmp_path,
-        tensor_cores={"fused_anchor_lse", "anchor_step"} if name in TENSOR_CORES else set(),
-    )
+    tensor_cores = {"fused_anchor_lse", "anchor_step"} if name in TENSOR_CORES else set()
+    check((ORDINARY_CORES | TENSOR_CORES)[name], architecture, tmp_path, tensor_cores=tensor_cores)
 
 
 @pytest.mark.nightly
@@ -181,4 +170,5 @@ def test_instructions_an_element_of_a_small_step(architecture, most, tmp_path):
     (kernel,) = (kernel for name, kernel in compiled if name == "anchor_step")
     sums, gradients = loops(kernel, tmp_path)
     a_thread = parameters["BLOCK_C"] * parameters["BLOCK_B"] / (32 * parameters["num_warps"])
+    most += 6 if OLDER_TRITON else 0
     assert 50 < (len(sums) + len(gradients)) / a_thread <= most

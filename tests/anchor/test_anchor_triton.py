@@ -9,13 +9,13 @@ from robustdml_ops.ops.anchor import sweep as anchor_sweeps
 from robustdml_ops.ops.anchor.fused_forward import fused_forward, fused_forward_serves
 from robustdml_ops.ops.anchor.problem import AnchorChunk, AnchorProblem
 from robustdml_ops.ops.anchor.sweep import BACKENDS, Wanted
-from tests.anchor.cases import EAGER, SETS, Case, assert_as_exact_as_eager, assert_sweeps_agree
+from tests.anchor.cases import EAGER, EDGES, SETS, Case, assert_as_exact_as_eager, assert_sweeps_agree
 from tests.nightly import nightly_but
 from tests.triton_here import DEVICE, MARKS
 
 TRITON = BACKENDS["triton"]
 
-pytestmark = MARKS
+pytestmark = [*MARKS, pytest.mark.filterwarnings("ignore:(invalid value|All-NaN slice):RuntimeWarning")]  # of NaN
 # The interpreter's products of bfloat16 and float16 are not the device's.
 OPERANDS = [torch.float32, torch.bfloat16, torch.float16] if DEVICE.type == "cuda" else [torch.float32]
 SHAPES = [(33, 65, 40), (5, 7, 3), (1, 1, 1), (130, 70, 17), (300, 9, 24)]
@@ -38,13 +38,14 @@ def test_float64(sets):
         torch.testing.assert_close(getattr(ours, field).cpu(), value, rtol=1e-11, atol=1e-11, msg=field)
 
 
-@pytest.mark.parametrize("sets", ["confidences by sample", "labels"])
-def test_large_alpha_and_absent_candidates(sets):
-    """Exponents of ±500, margins, and candidates of weight 0: all in a row, all of the batch's last block."""
-    case = Case((130, 40, 17), sets, alpha=500.0, beta=100.0)
-    case.positive_bias[::3] += 50
-    case.positive_bias[1::3] = case.negative_bias[1::3] = -torch.inf
-    case.positive_bias[64:] = case.negative_bias[64:] = -torch.inf
+@pytest.mark.parametrize("edge", EDGES)
+def test_edges_of_the_sweep(edge):
+    case = EDGES[edge]()
+    assert_sweeps_agree(case.sweep(TRITON), case.sweep(EAGER), case.exact())
+
+
+def test_large_alpha_of_confidences():
+    case = Case((130, 40, 17), "confidences by sample", alpha=500.0, beta=100.0)
     assert_sweeps_agree(case.sweep(TRITON), case.sweep(EAGER), case.exact())
 
 
@@ -61,67 +62,21 @@ def test_a_row_whose_sum_overflows_leaves_its_neighbours_as_they_are():
     assert ours.lse_negative[[3, 8]].min() > 250
 
 
-@pytest.mark.parametrize("anchor_bias", [True, False])
-@pytest.mark.parametrize("sets", ["confidences by class", "labels"])
-def test_one_bias_for_both_sides(sets, anchor_bias):
-    case = Case((33, 65, 8), sets, anchor_bias=anchor_bias)
-    case.negative_bias = case.positive_bias
-    exact = case.exact()
-    assert_sweeps_agree(case.sweep(TRITON), case.sweep(EAGER), exact)
-    X, P = (rows.to(DEVICE, torch.float32) for rows in (torch.nn.functional.normalize(case.embeddings), case.proxies))
-    positive, negative = fused_forward(X, P, case.problem(DEVICE, torch.float32))
-    torch.testing.assert_close(positive.cpu().double(), exact.lse_positive, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(negative.cpu().double(), exact.lse_negative, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("shared", [(True, True), (True, False), (False, True)])
-def test_one_upstream_value_for_all_anchors(shared):
-    case = Case((33, 65, 8), "labels", anchor_bias=False)
-    case.upstream = tuple(part[0] if one else part for one, part in zip(shared, case.upstream, strict=True))
-    assert_sweeps_agree(case.sweep(TRITON), case.sweep(EAGER), case.exact())
-
-
-def test_small_sums_keep_their_digits():
-    case = Case((6, 5, 4), "labels", alpha=1.0, anchor_bias=False)
-    case.positive_bias.fill_(-30)
-    case.negative_bias.fill_(-30)
-    ours, exact = case.sweep(TRITON), case.exact()
-    assert exact.lse_negative.max() < 1e-11
-    torch.testing.assert_close(ours.lse_negative.cpu().double(), exact.lse_negative, rtol=1e-5, atol=0)
-
-
-def test_zero_rows_have_cosine_zero_and_no_gradient():
-    case = Case((9, 11, 6), "labels")
-    case.embeddings[2], case.proxies[[0, 10]] = 0, 0
-    ours = case.sweep(TRITON)
-    assert_sweeps_agree(ours, case.sweep(EAGER), case.exact())
-    assert ours.dembeddings[2].count_nonzero() == 0
-    assert ours.dproxies[[0, 10]].count_nonzero() == 0
-
-
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # the interpreter's, on NaN
-def test_nan_stays_where_eager_has_it():
-    case = Case((9, 11, 6), "labels")
-    case.proxies[3, 1] = torch.nan
-    ours, eager = case.sweep(TRITON), case.sweep(EAGER)
-    for field in ("total", "lse_positive", "lse_negative", "dembeddings", "dproxies"):
-        assert torch.equal(getattr(ours, field).isnan(), getattr(eager, field).isnan()), field
-    assert ours.lse_negative.isnan().sum() == 1
-    assert ours.dnegative_bias.isnan().any()
-
-
-def test_inputs_stored_by_column():
-    case = Case((33, 20, 12), "labels")
-    case.embeddings, case.proxies = (x.t().contiguous().t() for x in (case.embeddings, case.proxies))
-    assert case.embeddings.to(DEVICE, torch.float32).stride() == (1, 33)
-    assert_sweeps_agree(case.sweep(TRITON), case.sweep(EAGER), case.exact())
-
-
 def test_same_bits_twice():
     case = Case((130, 70, 17), "confidences by sample")
     first, second = case.sweep(TRITON), case.sweep(TRITON)
     for field, value in vars(first).items():
         assert torch.equal(getattr(second, field), value), field
+
+
+def check_fused_forward(case, operand=torch.float32):
+    """Of proxies in float32 with operands of half precision, as under autocast; an odd stride besides."""
+    exact, eager = case.exact(operand), case.sweep(EAGER, operand=operand, want=Wanted(lse=True))
+    X = torch.nn.functional.normalize(case.embeddings).to(DEVICE, operand).contiguous()
+    P = torch.cat([case.proxies, case.proxies], 1).to(DEVICE, torch.float32)[:, : case.D]
+    positive, negative = fused_forward(X, P, case.problem(DEVICE, torch.float32))
+    assert_as_exact_as_eager(positive, eager.lse_positive, exact.lse_positive, "positive")
+    assert_as_exact_as_eager(negative, eager.lse_negative, exact.lse_negative, "negative")
 
 
 FORWARD_SHAPES = [*SHAPES, (70, 40, 128), (20, 200, 200)]  # whole rows in a tile, and rows in steps
@@ -131,16 +86,19 @@ FORWARD_SHAPES = [*SHAPES, (70, 40, 128), (20, 200, 200)]  # whole rows in a til
 @pytest.mark.parametrize("sets", ["labels", "confidences by sample", "confidences by class"])
 @pytest.mark.parametrize("shape", nightly_but([(33, 65, 40), (20, 200, 200)], FORWARD_SHAPES))
 def test_fused_forward_as_exact_as_the_sweep(shape, sets, operand):
-    case = Case(shape, sets, anchor_bias=shape[0] % 2 == 1)
-    exact = case.exact(operand)
-    eager = case.sweep(EAGER, operand=operand, want=Wanted(lse=True))
-    problem = case.problem(DEVICE, torch.float32)
-    X = torch.nn.functional.normalize(case.embeddings).to(DEVICE, operand)
-    # Proxies in float32 with operands of half precision, as under autocast; an odd stride besides.
-    P = torch.cat([case.proxies, case.proxies], 1).to(DEVICE, torch.float32)[:, : case.D]
-    positive, negative = fused_forward(X, P, problem)
-    assert_as_exact_as_eager(positive, eager.lse_positive, exact.lse_positive, "positive")
-    assert_as_exact_as_eager(negative, eager.lse_negative, exact.lse_negative, "negative")
+    check_fused_forward(Case(shape, sets, anchor_bias=shape[0] % 2 == 1), operand)
+
+
+@pytest.mark.parametrize("edge", EDGES)
+def test_edges_of_the_fused_forward(edge):
+    check_fused_forward(EDGES[edge]())
+
+
+def test_fused_forward_of_long_and_zero_proxies():
+    case = Case((130, 20, 17), "labels", alpha=500.0)
+    case.proxies[7] = 0
+    case.proxies[8] *= 1e15
+    check_fused_forward(case)
 
 
 def test_fused_forward_by_three_products_of_tf32():
@@ -154,18 +112,6 @@ def test_fused_forward_by_three_products_of_tf32():
         set_float32_products("ieee")
     torch.testing.assert_close(ours[0].cpu().double(), exact.lse_positive, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(ours[1].cpu().double(), exact.lse_negative, rtol=1e-4, atol=1e-5)
-
-
-def test_fused_forward_of_extremes():
-    case = Case((130, 20, 17), "labels", alpha=500.0)
-    case.positive_bias[::3] = case.negative_bias[::3] = -torch.inf
-    case.proxies[7] = 0
-    case.proxies[8] *= 1e15
-    X = torch.nn.functional.normalize(case.embeddings).to(DEVICE, torch.float32)
-    ours = fused_forward(X, case.proxies.to(DEVICE, torch.float32), case.problem(DEVICE, torch.float32))
-    eager, exact = case.sweep(EAGER, want=Wanted(lse=True)), case.exact()
-    assert_as_exact_as_eager(ours[0], eager.lse_positive, exact.lse_positive, "positive")
-    assert_as_exact_as_eager(ours[1], eager.lse_negative, exact.lse_negative, "negative")
 
 
 @pytest.mark.parametrize(("sets", "dtype"), [("logits", torch.float32), ("labels", torch.float64)])

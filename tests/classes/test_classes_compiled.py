@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from robustdml_ops.engine.label_sets import LabelSets
-from robustdml_ops.engine.precision import set_float32_products
 from robustdml_ops.ops.classes.fused_forward import fused_forward
 from robustdml_ops.ops.classes.problem import ClassChunk, ClassProblem, ClassSums, ClassUpstream
 from robustdml_ops.ops.classes.triton import TritonClasses
-from tests.ahead_of_time import ARCHITECTURES, check
+from tests.ahead_of_time import ARCHITECTURES, check, products_by
 from tests.nightly import nightly_but
 
 TRITON = TritonClasses()
@@ -51,12 +50,8 @@ def fused(pooling, D, operand, proxies=F32, precision="high", normalize=True, B=
     P = P.t().contiguous().t() if columns else P
 
     def launch():
-        torch.set_float32_matmul_precision("highest" if precision == "tf32x3" else precision)
-        set_float32_products("tf32x3" if precision == "tf32x3" else "ieee")
-        try:
+        with products_by(precision):
             fused_forward(X, P, given, ClassSums.empty(B, F32, torch.device("cpu")))
-        finally:
-            set_float32_products("ieee")
 
     return launch
 

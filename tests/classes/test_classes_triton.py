@@ -9,7 +9,7 @@ from robustdml_ops.ops.classes import triton as triton_classes
 from robustdml_ops.ops.classes.problem import ClassProblem
 from robustdml_ops.ops.classes.sweep import BACKENDS
 from robustdml_ops.ops.classes.triton import slices_of
-from tests.classes.cases import EAGER, Case
+from tests.classes.cases import EAGER, EDGES, POOLINGS, Case
 from tests.nightly import nightly_but
 from tests.triton_here import DEVICE, MARKS
 
@@ -18,7 +18,6 @@ TRITON = BACKENDS["triton"]
 pytestmark = MARKS
 # The interpreter's products of bfloat16 are not the device's.
 OPERANDS = [torch.float32, torch.bfloat16] if DEVICE.type == "cuda" else [torch.float32]
-POOLINGS = [("none", 1), ("max", 3), ("softmax", 3), ("softmax", 1)]
 SHAPES = [(33, 65, 40), (5, 7, 3), (1, 1, 1), (150, 9, 17), (20, 70, 200)]
 
 
@@ -39,40 +38,11 @@ def test_float64_over_many_chunks(pooling, H):
         torch.testing.assert_close(ours[name], value, rtol=1e-11, atol=1e-11, msg=name)
 
 
-@pytest.mark.parametrize("options", [{"scale": "one", "bias": False}, {"exclude": True}, {"normalize": False}], ids=str)
-@pytest.mark.parametrize("fused", [True, False])
-def test_options(options, fused):
-    Case((33, 140, 24), **options).check(TRITON, fused=fused)
-
-
-@pytest.mark.parametrize("fused", [True, False])
-def test_large_logits_and_everything_masked(fused):
-    case = Case((9, 70, 6))
-    case.scale = case.scale * 600
-    case.check(TRITON, fused=fused)
-    case.bias[:] = -torch.inf
-    case.settings["exclude_target"] = True
-    ours = case.run(TRITON, fused=fused)
-    assert (ours["lse"] == -torch.inf).all()
-    assert fused or ours["dX"].isfinite().all()
-
-
-@pytest.mark.parametrize("fused", [False, True])
-def test_proxies_stored_by_column_and_zero_rows(fused):
-    case = Case((33, 20, 12))
-    case.proxies[3] = 0
-    case.proxies = case.proxies.t().contiguous().t()
-    case.check(TRITON, fused=fused)
-    assert fused or case.run(TRITON)["dP"][3].count_nonzero() == 0
-
-
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # the interpreter's, on NaN
-@pytest.mark.parametrize(("pooling", "H"), POOLINGS[2::-1])
+@pytest.mark.parametrize("edge", EDGES)
 @pytest.mark.parametrize("fused", [True, False])
-def test_nan_stays(pooling, H, fused):
-    case = Case((9, 11, 6), pooling, H, bias=False)
-    case.proxies[4, 1] = torch.nan
-    assert case.run(TRITON, fused=fused)["lse"].isnan().all()
+def test_edges(edge, fused):
+    EDGES[edge]().check(TRITON, fused=fused)
 
 
 @pytest.mark.parametrize("fused", [False, True])

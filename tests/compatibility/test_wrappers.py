@@ -109,6 +109,7 @@ def in_process(rank, size, port, results):
         torch.distributed.destroy_process_group()
 
 
+@pytest.mark.nightly
 def test_two_processes():
     """DistributedLossWrapper gathers: each rank has the loss of the whole batch, times the number of ranks."""
     X, y = batch(0, 24)

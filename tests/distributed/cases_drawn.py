@@ -56,11 +56,7 @@ def step(place, one, many, X, labels):
     """Loss and backward of one process and of all, compared but for the gradients of parameters."""
     mine, own = X.clone().requires_grad_(), X[place.own].clone().requires_grad_()
     expected, found = one(mine, labels), many(own, labels[place.own])
-    here = ...
-    if expected.dim():  # own classes' terms or own samples' losses, and any upstream gradient
-        by_class = isinstance(one, ProxyAnchorLoss | AdaptiveProxyAnchorLoss)
-        here = slice(many.shards.first, many.shards.last) if by_class else place.own
-    backward_alike(found, expected, here)
+    backward_alike(place, many, found, expected)
     close(own.grad, mine.grad[place.own])
 
 
@@ -104,6 +100,33 @@ def updated(name, rule, share, place):
             close(other.grad.full_tensor(), parameter.grad)
 
 
+def rounded_moments(name, rule, place):
+    """Moments of bfloat16 take the random numbers of their place among all classes, on however many processes."""
+    one = make(name).float()
+    many = sharded(place, one)
+    fused, of_shards = (MOMENTS[rule](loss, moments=torch.bfloat16) for loss in (one, many))
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(3):
+        # The same gradient to the last bit: what differs then is the rounding.
+        G = torch.randn(one._class_matrix().shape, generator=generator)
+        for loss, optimizer in ((one, fused), (many, of_shards)):
+            update, here = optimizer._steps[0], loss.shards.shard_of(len(G))
+            update.begin(loss._class_matrix())
+            update.take(0, G[slice(*here)])
+            update.finish()
+            update.close()
+    one_matrix, matrix = one._class_parameter(), many._class_parameter()
+    assert torch.equal(matrix.detach().full_tensor(), by_class(one, "", one_matrix.detach()))
+    for moment in fused.moment_names:
+        found = of_shards.state[matrix][moment].full_tensor()
+        assert torch.equal(found, by_class(one, "", fused.state[one_matrix][moment]))
+
+
+MOMENTS = {"adamw": ProxyAdamW, "sgd": partial(ProxySGD, lr=0.05, momentum=0.9)}
+for _rule, _name in (("adamw", "normalized_softmax"), ("sgd", "cosface"), ("adamw", "proxy_anchor")):
+    register(f"rounded_{_rule}_{_name}", partial(rounded_moments, _name, _rule), 2, 3)
+
+
 for _name in LOSSES:
     register(f"drawn_{_name}", partial(drawn, _name, "mean", 0.3))
     register(f"drawn_{_name}_few_none", partial(drawn, _name, "none", 0.03), 3)
@@ -113,6 +136,10 @@ for _place, _name in enumerate(LOSSES):
     register(f"{_rule}_{_name}_drawn", partial(updated, _name, _rule, 0.2), 1, 3, 4)
 register("adamw_proxy_anchor", partial(updated, "proxy_anchor", "adamw", 1.0))
 register("adagrad_soft_triple", partial(updated, "soft_triple", "adagrad", 0.2))
+
+
+def state_of(loss, optimizer):
+    return {"loss": loss.state_dict(), "optimizer": get_optimizer_state_dict(loss, optimizer)}
 
 
 def trained(place, name="subcenter_arcface"):
@@ -131,13 +158,11 @@ def the_state_of_an_optimiser_is_saved_and_loaded(place):
     for name in ("normalized_softmax", "soft_triple", "subcenter_arcface"):
         loss, optimizer = trained(place, name)
         folder = place.folder / f"optim-{place.size}-{name}"
-        dcp.save(
-            {"loss": loss.state_dict(), "optimizer": get_optimizer_state_dict(loss, optimizer)}, checkpoint_id=folder
-        )
+        dcp.save(state_of(loss, optimizer), checkpoint_id=folder)
         again, other = trained(place, name)
         for key in other.moment_names:
             other.state[again._class_parameter()][key].to_local().zero_()
-        state = {"loss": again.state_dict(), "optimizer": get_optimizer_state_dict(again, other)}
+        state = state_of(again, other)
         dcp.load(state, checkpoint_id=folder)
         again.load_state_dict(state["loss"])
         set_optimizer_state_dict(again, other, state["optimizer"])
@@ -160,10 +185,7 @@ def the_state_of_other_processes_loads(place):
     saved_on = {1: 1, 3: 2, 4: 3}[place.size]
     folder = place.folder / f"optim-{saved_on}-soft_triple"
     if saved_on == 1:
-        loss, optimizer = trained(place, "soft_triple")
-        dcp.save(
-            {"loss": loss.state_dict(), "optimizer": get_optimizer_state_dict(loss, optimizer)}, checkpoint_id=folder
-        )
+        dcp.save(state_of(*trained(place, "soft_triple")), checkpoint_id=folder)
     loss, optimizer = trained(place, "soft_triple")
     kept = optimizer.state[loss._class_parameter()]["sum"]
     kept.to_local().zero_()

@@ -3,8 +3,10 @@
 import copy
 import os
 import pickle
+import signal
 import time
 from datetime import timedelta
+from functools import partial
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from robustdml_ops.losses import (
     ProxyAnchorLoss,
     SmoothProxyAnchorLoss,
 )
+from robustdml_ops.optim import ProxyAdamW, ProxySGD
 from tests.distributed.worlds import case
 
 LABELS = torch.tensor([0, 3, 8])
@@ -94,6 +97,44 @@ def processes_that_differ(place):
             shard_classes(made, place.mesh)
 
 
+@case(3)
+def optimisers_that_differ(place):
+    """Another rate, another optimiser, or another factor of the loss on one process is told by all, and mended."""
+    last = place.rank == 2
+    for make, message in (
+        (
+            lambda loss: ProxyAdamW(loss, lr=0.2 if last else 0.1),
+            "lr of its optimiser is 0.1 on rank 0 and 0.2 on rank 2",
+        ),
+        (
+            lambda loss: ProxySGD(loss, lr=0.1) if last else ProxyAdamW(loss, lr=0.1),
+            "its optimiser is 'ProxyAdamW' on rank 0 and 'ProxySGD' on rank 2",
+        ),
+        (
+            lambda loss: ProxyAdamW(loss, lr=0.1) if last else torch.optim.AdamW(loss.parameters()),
+            "its optimiser is not there on rank 0 and 'ProxyAdamW' on rank 2",
+        ),
+    ):
+        loss = a_loss(place)
+        optimizer = make(loss)
+        with pytest.raises(ShardError, match=message):
+            loss(torch.randn(3, 4), LABELS)
+        del optimizer
+    loss = a_loss(place)
+    optimizer = ProxyAdamW(loss, lr=0.1)
+    loss(torch.randn(3, 4, requires_grad=True), LABELS).backward()
+    optimizer.step()
+    optimizer.param_groups[0]["lr"] = 0.05 if last else 0.01  # a schedule that one process has missed
+    with pytest.raises(ShardError, match=r"lr of its optimiser is 0\.01 on rank 0 and 0\.05 on rank 2"):
+        loss(torch.randn(3, 4), LABELS)
+    loss = a_loss(place)
+    value = loss(torch.randn(3, 4, requires_grad=True), LABELS)
+    with pytest.raises(ShardError, match=r"the gradient of the loss is 1 on rank 0 and 0\.5 on rank 2"):
+        (value * (0.5 if last else 1.0)).backward()
+    assert loss.proxies.grad is None
+    goes_on(loss, place)
+
+
 @case(2)
 def what_cannot_be_sharded(place):
     with pytest.raises(ValueError, match=r"device_mesh has 2 dimensions \('a', 'b'\)"):
@@ -158,23 +199,52 @@ def a_proxy_of_one_process_is_nan(place):
         loss(torch.randn(3, 4), LABELS)
 
 
-@case(2)
-def one_process_comes_late(place):
-    """A timeout ends the wait, and names whom it waited for."""
-    loss = shard_classes(ProxyAnchorLoss(9, 4), place.mesh, timeout=timedelta(seconds=1))
-    if place.rank == 1:
-        time.sleep(3)
-    with pytest.raises(ShardError, match="the look at each other's input has failed"):
+@case(2, 4)
+def one_process_leaves_out_a_backward(place):
+    """Forward of the next call meets backward of this one: all say who is where."""
+    loss = a_loss(place)
+    loss(torch.randn(3, 4, requires_grad=True), LABELS).backward()
+    value = loss(torch.randn(3, 4, requires_grad=True), LABELS)
+    go_on = partial(loss, torch.randn(3, 4), LABELS) if place.rank == 1 else value.backward
+    with pytest.raises(
+        ShardError, match=r"rank 0 is in the backward, after 2 checks .*; rank 1 is in the forward, after 3 checks "
+    ):
+        go_on()
+    with pytest.raises(ShardError, match="the processes have parted"):
         loss(torch.randn(3, 4), LABELS)
 
 
-@case(3)
+@case(2)
+def one_process_comes_late(place):
+    """A timeout ends the wait, and says what each process does."""
+    loss = shard_classes(ProxyAnchorLoss(9, 4), place.mesh, timeout=timedelta(seconds=1))
+    if place.rank == 1:
+        time.sleep(3)
+    with pytest.raises(
+        ShardError,
+        match=r"rank 0 is in the look at .* after 1 checks of input; rank 1 is elsewhere, .* All of them run",
+    ):
+        loss(torch.randn(3, 4), LABELS)
+
+
+@case(2)
+def one_process_does_not_shard(place):
+    """The last case of its world: the processes have counted other numbers of calls."""
+    if place.rank == 1:
+        return
+    with pytest.raises(ShardError, match=r"ranks \[1\] of \[0, 1\] have not called shard_classes within 0:00:01"):
+        shard_classes(ProxyAnchorLoss(9, 4), place.mesh, timeout=timedelta(seconds=1))
+
+
+@case(3, 4)
 def a_process_dies(place):
-    """All others end, and name it."""
-    loss = shard_classes(ProxyAnchorLoss(9, 4), place.mesh, timeout=timedelta(seconds=3))
+    """All others end and name it alone, also where a living process stands between."""
+    loss = shard_classes(ProxyAnchorLoss(9, 4), place.mesh, timeout=timedelta(seconds=5))
     X = torch.randn(3, 4, requires_grad=True)
     value = loss(X, LABELS)
     if place.rank == 2:
-        os._exit(0)
-    with pytest.raises(ShardError, match="rank 2 does not answer"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    start = time.monotonic()
+    with pytest.raises(ShardError, match=r"failed: rank 2 does not answer: it has ended or is stopped \("):
         goes_on_for_two_steps(loss, X, value)
+    assert time.monotonic() - start < 15

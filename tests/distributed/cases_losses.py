@@ -19,7 +19,7 @@ from robustdml_ops.losses import (
     SoftTripleLoss,
     SubCenterArcFaceLoss,
 )
-from tests.distributed.worlds import CLASSES, Place, backward_alike, case, close, register, sharded
+from tests.distributed.worlds import CLASSES, NIGHTLY, Place, backward_alike, case, close, register, sharded
 
 C, D, K = CLASSES, 6, 5
 LOSSES = {
@@ -69,7 +69,7 @@ def assert_same(place, one, many, mine, own):
     """Gradients of the batch, and of parameters, whose DTensors are put together."""
     own_rows = place.own
     close(own.X.grad, mine.X.grad[own_rows])
-    if mine.weights is not None:
+    if mine.weights is not None and mine.weights.grad is not None:  # those of BSPML are constants
         close(own.weights.grad, mine.weights.grad[own_rows])
     for (name, parameter), other in zip(one.named_parameters(), many.parameters(), strict=True):
         expected = one.by_class(name, parameter.grad) if hasattr(one, "by_class") else parameter.grad
@@ -94,13 +94,31 @@ def of_each(name, place):
     many = sharded(place, one)
     mine, own = Batch(place, slice(None), name, True), Batch(place, place.own, name, True)
     expected, found = mine.loss(one), own.loss(many)
-    by_class = len(expected) == C
-    here = slice(many.shards.first, many.shards.last) if by_class else place.own
-    backward_alike(found, expected, here)
+    backward_alike(place, many, found, expected)
+    assert_same(place, one, many, mine, own)
+
+
+def under_the_compiler(name, place):
+    """The mean and its gradients by graphs, between which the processes exchange."""
+    one = make(name)
+    many = sharded(place, one)
+    mine, own = Batch(place, slice(None), name, True), Batch(place, place.own, name, True)
+    torch.use_deterministic_algorithms(False)  # its NaN filling is not traced
+    torch._dynamo.reset()
+    try:
+        expected, found = mine.loss(one), own.loss(torch.compile(many, backend="aot_eager"))
+        close(found, expected)
+        expected.backward()
+        found.backward()
+    finally:
+        torch.use_deterministic_algorithms(True)
     assert_same(place, one, many, mine, own)
 
 
 for _name in LOSSES:
+    register(f"{_name}_compiled", partial(under_the_compiler, _name), 2)
+    if _name != "proxy_anchor":
+        NIGHTLY.add((2, f"losses.{_name}_compiled"))
     for _label, _case in (
         (f"{_name}_mean", partial(of_the_batch, _name, True)),
         (f"{_name}_none", partial(of_each, _name)),

@@ -52,11 +52,9 @@ def of_pairs(name, reduction, place):
     many = sharded(place, one)
     mine, own = PairBatch(place, slice(None), name, True), PairBatch(place, place.own, name, True)
     expected, found = mine.loss(one), own.loss(many)
-    here = place.own if reduction == "none" else ...
-    backward_alike(found, expected, here)
-    close(own.X.grad, mine.X.grad[place.own])
-    if name != "bspml":  # its weights are constants
-        close(own.weights.grad, mine.weights.grad[place.own])
+    backward_alike(place, many, found, expected)
+    assert_same(place, one, many, mine, own)
+    assert (mine.weights.grad is None) == (name == "bspml")
 
 
 for _name in PAIRS:
@@ -96,11 +94,8 @@ def banks_whose_slots_are_divided(place):
         mine, own = PairBatch(place, slice(None), "", weighted), PairBatch(place, place.own, "", weighted)
         mine.bank, own.bank = ((None, bank.features, bank.labels) for bank in (one, many))
         expected, found = mine.loss(alone), own.loss(shared)
-        here = place.own if reduction == "none" else ...
-        backward_alike(found, expected, here)
-        close(own.X.grad, mine.X.grad[place.own])
-        if weighted:
-            close(own.weights.grad, mine.weights.grad[place.own])
+        backward_alike(place, shared, found, expected)
+        assert_same(place, alone, shared, mine, own)
 
 
 @case(2, 4)
@@ -176,10 +171,7 @@ def what_miners_list(place):
             mine, own = Batch(place, slice(None), name, weighted), Batch(place, place.own, name, weighted)
             expected = one(mine.X, mine.target, indices, sample_weights=mine.weights)
             found = many(own.X, own.target, given, sample_weights=own.weights)
-            here = ...
-            if expected.dim():
-                here = slice(many.shards.first, many.shards.last) if at < 2 else place.own
-            backward_alike(found, expected, here)
+            backward_alike(place, many, found, expected)
             assert_same(place, one, many, mine, own)
     empty = (torch.empty(0, dtype=torch.int64),) * 4
     assert many(own.X, None, empty).sum() == 0  # nobody found anything
@@ -234,8 +226,7 @@ def language_guidance(place):
         mine, own = PairBatch(place, slice(None), "", weighted), PairBatch(place, place.own, "", weighted)
         expected = one(mine.X, texts, mine.target, sample_weights=mine.weights)
         found = many(own.X, texts[place.own], own.target, sample_weights=own.weights)
-        here = place.own if reduction == "none" else ...
-        backward_alike(found, expected, here)
+        backward_alike(place, many, found, expected)
         assert_same(place, one, many, mine, own)
 
 
@@ -253,8 +244,6 @@ def super_contrastive(place):
         close(found, expected)
         expected.backward()
         found.backward()
-        close(own.X.grad, mine.X.grad[place.own])
-        if weighted:
-            close(own.weights.grad, mine.weights.grad[place.own])
+        assert_same(place, one, many, mine, own)
     for buffer, other in zip(one.buffers(), many.buffers(), strict=True):
         close(other, buffer)

@@ -184,7 +184,7 @@ class Sent(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.bytes = dict.fromkeys(("gather", "reduce", "scatter"), 0)
+        self.bytes = dict.fromkeys(("gather", "reduce"), 0)
 
     def __torch_dispatch__(self, function, types, arguments=(), options=None):
         if function.namespace == "c10d":
@@ -196,14 +196,14 @@ class Sent(TorchDispatchMode):
         return function(*arguments, **(options or {}))
 
 
-KINDS = {"allgather": "gather", "reduce_scatter": "scatter", "allreduce": "reduce"}
+KINDS = {"allgather": "gather", "allreduce": "reduce"}
 
 
 @case(2, 4)
 def bytes_of_a_step(place):
     """As docs/large-classes.md has them; nothing grows with the number of classes."""
     B, W, item = 6, place.size, 8
-    header = 3 * 8
+    header = 2 * 48  # of forward and backward
     for classes in (C, 50 * C):
         for loss, reduced in (
             (ProxyAnchorLoss(classes, D), item),
@@ -217,39 +217,39 @@ def bytes_of_a_step(place):
             with Sent() as sent:
                 loss(X, torch.arange(B)).backward()
             gathered = header + B * D * item + B * 8
-            assert sent.bytes == {"gather": gathered, "reduce": reduced, "scatter": W * B * D * item}
+            assert sent.bytes == {"gather": gathered, "reduce": reduced + W * B * D * item}
 
 
 @case(2)
 def bytes_of_lists_and_texts(place):
     """A miner's list stays where it is; of texts all rows are gathered."""
     B, W, item = 6, place.size, 8
-    batch, pairs = 3 * 8 + B * D * item, (torch.arange(B) + B * place.rank,) * 2
+    batch, pairs = 2 * 48 + B * D * item, (torch.arange(B) + B * place.rank,) * 2
     X, texts = torch.randn(B, D, dtype=torch.float64, requires_grad=True), torch.randn(B, 3, 5, dtype=torch.float64)
     none = (torch.empty(0, dtype=torch.int64),) * 2
     for loss, given, gathered, reduced in (
-        (ContrastiveLoss(), (None, (*pairs, *none)), batch + 24, item + 16 + 32),
-        (NormalizedSoftmaxLoss(C, D).double(), (torch.arange(B), (*pairs, *none)), batch + 8 * B + 24, W * B * 32 + 32),
+        (ContrastiveLoss(), (None, (*pairs, *none)), batch + 48, item + 16 + 32),
+        (NormalizedSoftmaxLoss(C, D).double(), (torch.arange(B), (*pairs, *none)), batch + 8 * B + 48, W * B * 32 + 32),
         (LanguageGuidanceLoss(), (texts,), batch + B * 15 * item, item),
     ):
         loss = shard_classes(loss, place.mesh)
         with Sent() as sent:
             loss(X, *given).backward()
-        assert sent.bytes == {"gather": gathered, "reduce": reduced, "scatter": W * B * D * item}
+        assert sent.bytes == {"gather": gathered, "reduce": reduced + W * B * D * item}
 
 
 @case(2, 4)
 def bytes_of_a_divided_bank(place):
     """Storing a batch sends the rows that may leave; comparing with it sends no row of it. Nothing grows with it."""
     B, W, item = 6, place.size, 8
-    header, X, labels = 3 * 8, torch.randn(B, D, dtype=torch.float64, requires_grad=True), torch.arange(B)
+    header, X, labels = 48, torch.randn(B, D, dtype=torch.float64, requires_grad=True), torch.arange(B)
     for capacity in (64, 4096):
         bank = shard_classes(MemoryBank(C, D, capacity, torch.float64), place.mesh)
         with Sent() as sent:
             bank.enqueue(X, labels)
         kept = B
         assert sent.bytes == {
-            "gather": header + B * D * item + B * 8 + kept, "reduce": W * B * (D * item + 8), "scatter": 0
+            "gather": header + B * D * item + B * 8 + kept, "reduce": W * B * (D * item + 8)
         }  # fmt: skip
         for loss, reduced, gathered in (
             (MemoryContrastiveLoss(), 2 * item, 0),
@@ -260,8 +260,8 @@ def bytes_of_a_divided_bank(place):
             loss = shard_classes(loss, place.mesh)
             with Sent() as sent:
                 loss(X, labels, None, bank.features, bank.labels).backward()
-            gathered += header + B * D * item + B * 8
-            assert sent.bytes == {"gather": gathered, "reduce": reduced, "scatter": W * B * D * item}
+            gathered += 2 * header + B * D * item + B * 8
+            assert sent.bytes == {"gather": gathered, "reduce": reduced + W * B * D * item}
 
 
 @case(2)

@@ -8,21 +8,23 @@ from tests.subprocesses import run_python
 
 worlds.load_cases()
 PREFIX = "tests/distributed/test_worlds.py"
-NIGHTLY = 4  # processes
+NIGHTLY = worlds.NIGHTLY | {key for key in worlds.CASES if key[0] == 4}
 
 
 @pytest.fixture(scope="session")
 def results(request, tmp_path_factory, worker_id):
     """Errors by size and name; the worlds run once, whichever of pytest's workers asks first."""
+    keys = [item.callspec.params for item in request.session.items if item.nodeid.startswith(PREFIX)]
+    wanted = {(key["size"], key["name"]) for key in keys}
     # A world loads what smaller ones have saved.
-    largest = max(item.callspec.params["size"] for item in request.session.items if item.nodeid.startswith(PREFIX))
-    sizes = [str(size) for size in worlds.SIZES if size <= largest]
+    sizes = [str(size) for size in worlds.SIZES if size <= max(wanted)[0]]
+    short = () if wanted & worlds.NIGHTLY else ("--short",)
     base = tmp_path_factory.getbasetemp()
     folder = (base if worker_id == "master" else base.parent) / "worlds"
     with filelock.FileLock(f"{folder}.lock"):
         if not folder.exists():
             folder.mkdir()
-            run = run_python("-m", "tests.distributed.worlds", str(folder), *sizes, OMP_NUM_THREADS="1")
+            run = run_python("-m", "tests.distributed.worlds", str(folder), *sizes, *short, OMP_NUM_THREADS="1")
             (folder / "stderr").write_text(run.stderr)
     return worlds.read_results(folder)
 
@@ -30,7 +32,7 @@ def results(request, tmp_path_factory, worker_id):
 @pytest.mark.parametrize(
     ("size", "name"),
     [
-        pytest.param(*key, id=f"{key[0]}-{key[1]}", marks=pytest.mark.nightly if key[0] == NIGHTLY else ())
+        pytest.param(*key, id=f"{key[0]}-{key[1]}", marks=pytest.mark.nightly if key in NIGHTLY else ())
         for key in worlds.CASES
     ],
 )

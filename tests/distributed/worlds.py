@@ -1,6 +1,6 @@
 """Worlds of one to four gloo processes on this machine, each started once, in which many cases run.
 
-    python -m tests.distributed.worlds FOLDER
+    python -m tests.distributed.worlds FOLDER [SIZE ...] [--short]
 
 A case is a function of its place in the world; it runs on all processes, and fails where one of them raises. As the
 interpreter that runs them forks, PyTorch is imported once for all worlds.
@@ -65,6 +65,8 @@ class Place:
 ENDING = {"errors.a_process_dies": 2}
 Case = Callable[[Place], None]
 CASES: dict[tuple[int, str], Case] = {}
+# Cases that the short suite leaves out, beside those of four processes.
+NIGHTLY: set[tuple[int, str]] = set()
 
 
 def case(*sizes: int) -> Callable[[Case], Case]:
@@ -94,8 +96,12 @@ def close(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
 
 
-def backward_alike(found: Tensor, expected: Tensor, here: Any = ...) -> None:
-    """Compare the loss of all processes, or its entries ``here``, with that of one, and call backward on both."""
+def backward_alike(place: Place, many: Any, found: Tensor, expected: Tensor) -> None:
+    """Compare the loss of all processes, or its terms that are here, with that of one, and call backward on both."""
+    here: Any = ...
+    if expected.dim():  # of own classes, or of own samples
+        by_class = len(expected) == getattr(many, "num_classes", None)
+        here = slice(many.shards.first, many.shards.last) if by_class else place.own
     upstream = torch.linspace(1, 2, expected.numel(), dtype=torch.float64).view(expected.shape)
     close(found, expected[here])
     (expected * upstream).sum().backward()
@@ -107,12 +113,12 @@ def load_cases() -> None:
         import_module(f"tests.distributed.cases_{name}")
 
 
-def run_world(size: int, folder: Path) -> None:
-    """Write what each case has raised, or None, for each rank."""
+def run_world(size: int, folder: Path, short: bool) -> None:
+    """Write what each case has raised, or None, for each rank; ``short`` without those that are nightly."""
     context = multiprocessing.get_context("fork")
     # As torchrun's agent: the store lives on when a process dies.
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    processes = [context.Process(target=_run, args=(rank, size, folder, store.port)) for rank in range(size)]
+    processes = [context.Process(target=_run, args=(rank, size, folder, store.port, short)) for rank in range(size)]
     for process in processes:
         process.start()
     end = time.monotonic() + 240
@@ -122,14 +128,15 @@ def run_world(size: int, folder: Path) -> None:
             process.kill()
 
 
-def _run(rank: int, size: int, folder: Path, port: int) -> None:
+def _run(rank: int, size: int, folder: Path, port: int, short: bool) -> None:
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT)
     place = Place(rank, size, init_device_mesh("cpu", (size,)), folder)
     results: dict[str, str | None] = {}
-    cases = {name: function for (of_size, name), function in CASES.items() if of_size == size}
+    left_out = NIGHTLY if short else set()
+    cases = {key[1]: function for key, function in CASES.items() if key[0] == size and key not in left_out}
     for name, function in sorted(cases.items(), key=lambda item: item[0] in ENDING):
         torch.manual_seed(0)
         try:
@@ -162,9 +169,10 @@ if __name__ == "__main__":
     from tests.distributed import worlds  # the module that cases register with, not this script's namespace
 
     worlds.load_cases()
-    chosen = [int(size) for size in sys.argv[2:]] or list(SIZES)
+    short = "--short" in sys.argv
+    chosen = [int(size) for size in sys.argv[2:] if size != "--short"] or list(SIZES)
     for world_size in chosen:
-        worlds.run_world(world_size, Path(sys.argv[1]))
+        worlds.run_world(world_size, Path(sys.argv[1]), short)
     for (world_size, case_name), error in worlds.read_results(Path(sys.argv[1])).items():
-        if error and world_size in chosen:
+        if error and world_size in chosen and not (short and (world_size, case_name) in worlds.NIGHTLY):
             print(world_size, case_name, error)

@@ -11,7 +11,6 @@ from scipy.special import lambertw as scipy_lambertw
 from python_ref import procsim
 from robustdml_ops.ops import confidence, lambertw, otsu_threshold, superloss
 from robustdml_ops.ops.lambert_w.autograd import confidence_op, lambertw_op, superloss_op
-from tests.lambert_w import lambert_w_against_eager
 
 CPU_BACKENDS = ("native", "eager")
 DTYPES = [torch.float64, torch.float32]
@@ -23,17 +22,12 @@ backends = st.sampled_from(CPU_BACKENDS)
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_against_scipy(dtype, backend):
-    """tests/native holds it to mpmath; scipy itself loses half the digits at −1/e."""
+    """test_lambert_w_native.py holds the native one to mpmath; scipy itself loses half the digits at −1/e."""
     x = torch.cat([-1 / math.e + torch.logspace(-4, -0.5, 60).double(), torch.logspace(-9, 30, 80).double()]).to(dtype)
     theirs = torch.from_numpy(scipy_lambertw(x.double().numpy()).real)
     ours = lambertw(x, backend=backend)
     assert ours.dtype == dtype
     torch.testing.assert_close(ours.double(), theirs, rtol=max(4 * torch.finfo(dtype).eps, 1e-13), atol=0)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_the_native_kernels_against_eager(device, dtype):
-    lambert_w_against_eager.compare("native", dtype, device)
 
 
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
@@ -167,14 +161,10 @@ def test_lambda_must_be_positive(function, lam):
 
 
 def test_bad_arguments_name_themselves():
-    with pytest.raises(TypeError, match=r"losses must be a torch.Tensor, not float"):
-        confidence(1.0, 0.5, 1.0)
     with pytest.raises(ValueError, match=r"threshold must broadcast to the shape of losses, \(3,\), got \(2,\)"):
         confidence(torch.rand(3), torch.rand(2), 1.0)
     with pytest.raises(ValueError, match=r"pass tau.detach"):
         superloss(torch.rand(3), torch.tensor(1.0, requires_grad=True), 1.0)
-    with pytest.raises(TypeError, match=r"x must be a floating-point torch.Tensor, got torch.int64"):
-        lambertw(torch.arange(3))
 
 
 @pytest.mark.parametrize("backend", CPU_BACKENDS)

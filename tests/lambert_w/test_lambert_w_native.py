@@ -1,29 +1,24 @@
-"""Lambert's W and the confidences in the native module, called by address, against mpmath. No torch in here."""
+"""Lambert's W and the confidences against mpmath, on the CPU and in CUDA, which is emulated where there is no GPU."""
+
+import math
 
 import mpmath as mp
 import numpy as np
 import pytest
+import torch
 
-SUFFIX = {np.float32: "f32", np.float64: "f64"}
-DTYPES = list(SUFFIX)
+from robustdml_ops.ops.lambert_w.autograd import BACKENDS
+from tests.lambert_w.lambert_w_against_eager import DTYPES, compare
+
+NATIVE = BACKENDS["native"]
+INF, NAN = math.inf, math.nan
 W_BAR, SIGMA_BAR = 3, 3.5  # relative errors in units of the type's epsilon
 
 
-@pytest.fixture(params=["cpu", "emulated"])
-def run(request):
-    """run(name, arrays and numbers, outputs): the arrays by address."""
-    emulated = request.param == "emulated"
-    module = request.getfixturevalue("emulated" if emulated else "native")
-
-    def call(name, *arguments, outputs=1):
-        dtype, count = arguments[0].dtype.type, arguments[0].size
-        results = [np.full(count, np.nan, dtype) for _ in range(outputs)]
-        addresses = [a.ctypes.data if isinstance(a, np.ndarray) else a for a in (*arguments, *results)]
-        function = getattr(module, f"{name}_{'cuda_' if emulated else ''}{SUFFIX[dtype]}")
-        function(*addresses, count, 0 if emulated else 2)
-        return results[0] if outputs == 1 else results
-
-    return call
+@pytest.fixture
+def tensor(device):
+    """tensor(values, dtype), where the functions run."""
+    return lambda values, dtype: torch.tensor(values, dtype=dtype).to(device)
 
 
 def points(dtype):
@@ -31,9 +26,9 @@ def points(dtype):
     near = -1 / np.e + np.geomspace(1e-17, 0.4, 120)
     edges = np.array([-0.25, -1e-3, 1e-3, -1e-5, 1e-5])
     around = np.concatenate([edges * (1 + step) for step in (-1e-7, 0, 1e-7)])
-    limits = np.finfo(dtype)
-    sizes = np.geomspace(float(limits.smallest_subnormal), float(limits.max) / 2, 200)
-    return np.concatenate([[-1 / np.e], near, around, sizes, -sizes[sizes < 0.36]]).astype(dtype)
+    limits = torch.finfo(dtype)
+    sizes = np.geomspace(limits.tiny * limits.eps, limits.max / 2, 200)
+    return torch.from_numpy(np.concatenate([[-1 / np.e], near, around, sizes, -sizes[sizes < 0.36]])).to(dtype)
 
 
 def exact_w(x):
@@ -42,66 +37,53 @@ def exact_w(x):
         return mp.mpf(-1) if x < -mp.exp(-1) else mp.lambertw(x).real
 
 
-def worst(values, truths, eps):
+def worst(values, truths, chosen, eps):
+    """Largest relative error of the chosen values."""
     with mp.workdps(40):
-        errors = [abs(mp.mpf(float(v)) - t) / abs(t) for v, t in zip(values, truths, strict=True)]
-    return float(max(errors)) / eps
+        pairs = zip(values[chosen].tolist(), np.array(truths, object)[chosen.numpy()], strict=True)
+        return float(max(abs(mp.mpf(value) - truth) / abs(truth) for value, truth in pairs)) / eps
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_against_mpmath(run, dtype):
-    x = points(dtype)
-    truth = [exact_w(value) for value in x]
-    eps = np.finfo(dtype).eps
-    normal = np.abs(x) >= np.finfo(dtype).tiny
-    w = run("lambert_w", x)
-    assert worst(w[normal], [t for t, keep in zip(truth, normal, strict=True) if keep], eps) <= W_BAR
-    np.testing.assert_array_equal(w[~normal], x[~normal])  # x − x² rounds to x
-    values, sigma = run("superloss", x, np.zeros(1, dtype), 0, 0.5, outputs=2)  # 2 lambda = 1
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_against_mpmath(device, dtype):
+    x, limits = points(dtype), torch.finfo(dtype)
+    truth, normal = [exact_w(value) for value in x], x.abs() >= limits.tiny
+    given, zero = x.to(device), torch.zeros(1, dtype=dtype, device=device)
+    w = NATIVE.lambert_w(given).cpu()
+    assert worst(w, truth, normal, limits.eps) <= W_BAR
+    assert torch.equal(w[~normal], x[~normal])  # x − x² rounds to x
+    values, sigma = (result.cpu() for result in NATIVE.superloss(given, zero, 0.5))  # 2 lambda = 1
     with mp.workdps(40):
         sigmas, minima = zip(*((mp.exp(-t), t * (t + 2) / 2) for t in truth), strict=True)
-    assert worst(sigma, sigmas, eps) <= SIGMA_BAR
-    regular = (x > -0.3) & normal  # w + 2 keeps the error of w below
-    assert worst(values[regular], [m for m, keep in zip(minima, regular, strict=True) if keep], eps) <= 5
-    above = x >= 0
-    ours = run("confidence", x[above].copy(), np.zeros(1, dtype), 0, 0.5)
-    assert worst(ours, [s for s, keep in zip(sigmas, above, strict=True) if keep], eps) <= SIGMA_BAR
+    assert worst(sigma, sigmas, x < INF, limits.eps) <= SIGMA_BAR
+    assert worst(values, minima, (x > -0.3) & normal, limits.eps) <= 5  # w + 2 keeps the error of w below
+    assert worst(NATIVE.confidence(given, zero, 0.5).cpu(), sigmas, x >= 0, limits.eps) <= SIGMA_BAR
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_special_values(run, dtype):
-    x = np.array([np.inf, -0.0, 0, np.nan, -0.4, -np.inf, np.nextafter(dtype(-1 / np.e), dtype(-1))], dtype)
-    w = run("lambert_w", x)
-    np.testing.assert_array_equal(w, [np.inf, 0, 0, np.nan, np.nan, np.nan, np.nan])
-    assert np.signbit(w[1])
-    assert run("lambert_w", np.array([-1 / np.e], dtype))[0] == pytest.approx(-1, abs=2e-8)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_against_eager(device, dtype):
+    compare("native", dtype, device)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_confidence_of_what_is_not_finite(run, dtype):
-    inf, nan = np.inf, np.nan
-    losses = np.array([5, inf, inf, -inf, nan, 1, 3, 3], dtype)
-    thresholds = np.array([inf, inf, 2, 2, 2, nan, 3, -inf], dtype)
-    sigma = run("confidence", losses, thresholds, 1, 1.0)
-    np.testing.assert_array_equal(sigma, [1, 1, 0, 1, nan, nan, 1, 0])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_what_is_not_finite_or_out_of_range(tensor, dtype):
+    below = torch.nextafter(torch.tensor(-1 / math.e, dtype=dtype), torch.tensor(-1.0, dtype=dtype)).item()
+    w = NATIVE.lambert_w(tensor([INF, -0.0, 0, NAN, -0.4, -INF, below], dtype))
+    torch.testing.assert_close(w, tensor([INF, 0, 0, NAN, NAN, NAN, NAN], dtype), rtol=0, atol=0, equal_nan=True)
+    assert w[1].signbit()
+    losses, thresholds = [5, INF, INF, -INF, NAN, 1, 3, 3], [INF, INF, 2, 2, 2, NAN, 3, -INF]
+    sigma = NATIVE.confidence(tensor(losses, dtype), tensor(thresholds, dtype), 1.0)
+    torch.testing.assert_close(sigma, tensor([1, 1, 0, 1, NAN, NAN, 1, 0], dtype), rtol=0, atol=0, equal_nan=True)
+    values, sigma = NATIVE.superloss(tensor([INF, -INF, NAN, -1000], dtype), tensor([0.0], dtype), 1.0)
+    torch.testing.assert_close(values, tensor([INF, -INF, NAN, 1 - 1000 * math.e], dtype), equal_nan=True)
+    torch.testing.assert_close(sigma, tensor([0, math.e, NAN, math.e], dtype), equal_nan=True)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_superloss_of_what_is_not_finite(run, dtype):
-    losses = np.array([np.inf, -np.inf, np.nan, -1000], dtype)
-    values, sigma = run("superloss", losses, np.zeros(1, dtype), 0, 1.0, outputs=2)
-    np.testing.assert_allclose(values, [np.inf, -np.inf, np.nan, 1 - 1000 * np.e], rtol=1e-6)
-    np.testing.assert_allclose(sigma, [0, np.e, np.nan, np.e], rtol=1e-6)
-
-
-@pytest.mark.parametrize("count", [0, 1, 7, 300, 10_001])
-def test_every_element_is_written_and_none_beyond(run, count):
-    losses = np.linspace(0, 20, count + 1)
-    losses[count] = np.nan  # a guard: it is not asked for
-    losses, thresholds = losses[:count].copy(), np.linspace(1, 2, count)
-    whole = run("confidence", losses, thresholds, 1, 1.5)
-    one_by_one = [
-        run("confidence", losses[i : i + 1].copy(), thresholds[i : i + 1], 0, 1.5)[0] for i in range(0, count, 97)
-    ]
-    np.testing.assert_allclose(whole[::97], one_by_one, rtol=1e-15)
-    assert np.isfinite(whole).all()
+@pytest.mark.parametrize("count", [1, 7, 300, 10_001])
+def test_elements_do_not_depend_on_their_neighbours(device, count, threads):
+    threads(2)
+    losses, tau = (torch.linspace(*ends, count, dtype=torch.float64, device=device) for ends in ((0, 20), (1, 2)))
+    whole = NATIVE.confidence(losses, tau, 1.5)
+    each = [NATIVE.confidence(losses[i : i + 1], tau[i : i + 1], 1.5) for i in range(0, count, 97)]
+    torch.testing.assert_close(whole[::97], torch.cat(each), rtol=1e-15, atol=0)
+    assert whole.isfinite().all()

@@ -232,6 +232,9 @@ def test_a_resumed_run_draws_what_it_would_have_drawn(name):
     plain = build(name).state_dict()
     other.load_state_dict(plain)
     assert other.negatives.state.tolist() == [3, 5]
+    # And one with fewer over all, which says that it drops the state of the draws.
+    with pytest.warns(UserWarning, match=r"negatives\.state was saved by a loss with sampled negatives.* left out"):
+        build(name).load_state_dict(saved)
 
 
 @pytest.mark.parametrize("name", ["proxy-anchor", "soft-triple", "arcface"])

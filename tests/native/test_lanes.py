@@ -26,14 +26,6 @@ B, C, D, M = 23, 61, 12, 97
 THREADS = (1, 2, 3, 16)
 
 
-@pytest.fixture
-def threads():
-    """Restores PyTorch's own number."""
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
-
-
 def labels(count, classes=C):
     y = torch.randint(classes, (count,))
     return y.masked_fill(torch.rand(count) < 0.1, ABSENT)

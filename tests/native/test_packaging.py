@@ -100,6 +100,7 @@ def test_in_place_build_without_a_compiler(tree):
     result = run("setup.py", "build_ext", "--inplace", cwd=tree, CXX="/bin/false", CUDACXX="/bin/false")
     assert result.returncode == 0, result.stderr
     assert "the package will run on backend 'eager'" in result.stderr
+    assert "no CUDA part, the build with /bin/false failed: cmake" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,36 @@ def test_a_required_build_that_fails_is_fatal(tree, changes):
     compilers = {"CUDACXX": "/bin/false"} | ({} if "ROBUSTDML_CUDA" in changes else {"CXX": "/bin/false"})
     result = run("setup.py", "build_ext", cwd=tree, **compilers, **changes)
     assert result.returncode != 0
-    assert "CalledProcessError" in result.stderr
+    assert "RuntimeError: cmake" in result.stderr
+
+
+@pytest.mark.usefixtures("needs_build_tools")
+def test_a_named_architecture_asks_for_cuda(tree, tmp_path):
+    """A typo in it ends the build, which would otherwise go on without its CUDA part."""
+    nvcc = native_builds.tool("nvcc") or pytest.skip("no nvcc on PATH")
+    result = run("setup.py", "build_ext", cwd=tree, CUDACXX=nvcc, TORCH_CUDA_ARCH_LIST="9,0")
+    assert result.returncode != 0
+    assert 'TORCH_CUDA_ARCH_LIST names 9: expected numbers, as in "9.0 10.0+PTX"' in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("version", "requested", "architectures"),
+    [
+        ("13.0", "", "80-real;90-real;100-real;120-real;120-virtual"),
+        ("12.8", "", "80-real;90-real;100-real;120-real;120-virtual"),
+        ("12.6", "", "80-real;90-real;90-virtual"),
+        ("12.6", "8.6 9.0a+PTX", "86-real;90a-real;90a-virtual"),
+        ("13.0", "8.0;12.0+PTX", "80-real;120-real;120-virtual"),
+    ],
+)
+@pytest.mark.usefixtures("needs_build_tools")
+def test_architectures_that_the_compiler_knows(version, requested, architectures, tmp_path):
+    script = tmp_path / "print.cmake"
+    script.write_text(f'include({native_builds.ROOT}/csrc/architectures.cmake)\nmessage("${{architectures}}")\n')
+    command = [native_builds.tool("cmake"), f"-DCMAKE_CUDA_COMPILER_VERSION={version}", "-P", script]
+    environment = build_environment(TORCH_CUDA_ARCH_LIST=requested)
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stderr
+    assert said.strip() == architectures
 
 
 def test_module_links_no_torch_and_no_cuda(native):
@@ -131,7 +161,7 @@ def test_module_links_no_torch_and_no_cuda(native):
         pytest.skip("no ldd")
     linked = subprocess.run([ldd, native.__file__], capture_output=True, text=True, check=True).stdout
     assert "libstdc++" in linked
-    for library in ("torch", "cudart", "libcuda", "c10"):
+    for library in ("libtorch", "libcudart", "libcuda", "libc10"):
         assert library not in linked
 
 

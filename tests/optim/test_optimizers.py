@@ -25,6 +25,7 @@ from tests.storages import Storages
 from tests.subprocesses import run_python
 
 B, C, D = 12, 45, 5
+DRAWN = {"negative_share": 0.3, "negative_seed": 3}
 LOSSES = {
     "proxy-anchor": (ProxyAnchorLoss, "proxies", {}),
     "adaptive": (AdaptiveProxyAnchorLoss, "proxies", {"per_class": True, "negative_margin": "proxy"}),
@@ -44,10 +45,10 @@ def batch(size=B, dtype=torch.float64):
     return torch.randn(size, D, dtype=dtype, requires_grad=True), torch.randint(C, (size,))
 
 
-def pair(name="proxy-anchor", backend=None, dtype=torch.float64):
+def pair(name="proxy-anchor", backend=None, dtype=torch.float64, **more):
     """A loss, a copy, and the proxies of both."""
     kind, attribute, options = LOSSES[name]
-    ours = kind(C, D, backend=backend, **options).to(dtype)
+    ours = kind(C, D, backend=backend, **options, **more).to(dtype)
     theirs = copy.deepcopy(ours)
     return ours, theirs, getattr(ours, attribute), getattr(theirs, attribute)
 
@@ -87,9 +88,10 @@ def test_steps_are_those_of_torch(small_chunks, name, backend, rule, torch_rule,
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_adagrad_is_the_published_one(small_chunks, name, backend, weight_decay):
-    ours, theirs, P, Q = pair(name, backend)
+@pytest.mark.parametrize(("weight_decay", "drawn"), [(0.0, {}), (0.1, {}), (0.0, DRAWN)])
+def test_adagrad_is_the_published_one(small_chunks, name, backend, weight_decay, drawn):
+    """And without weight decay a gradient of 0, of rows that were not drawn, is no step."""
+    ours, theirs, P, Q = pair(name, backend, **drawn)
     optimizer = ProxyAdagrad(ours, lr=0.1, eps=1e-3, weight_decay=weight_decay, initial_accumulator_value=0.01)
     rows, total = (
         theirs._class_matrix().detach().clone(),
@@ -112,6 +114,7 @@ def test_adagrad_is_the_published_one(small_chunks, name, backend, weight_decay)
 @pytest.mark.skipif(native_module.library is None, reason="no native module")
 @pytest.mark.parametrize("name", ["proxy-anchor", "normalized-softmax"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("drawn", [{}, DRAWN], ids=["all", "drawn"])
 @pytest.mark.parametrize(
     ("rule", "settings"),
     [
@@ -121,9 +124,9 @@ def test_adagrad_is_the_published_one(small_chunks, name, backend, weight_decay)
         (ProxyAdagrad, {}),
     ],
 )
-def test_native_rounds_and_steps_as_eager(small_chunks, name, dtype, rule, settings):
-    """bfloat16 moments take the same random bits; and another seed takes others."""
-    native, eager, P, Q = pair(name, "native", dtype)
+def test_native_rounds_and_steps_as_eager(small_chunks, name, dtype, rule, settings, drawn):
+    """bfloat16 moments take the same random bits, which belong to places in the matrix of all classes."""
+    native, eager, P, Q = pair(name, "native", dtype, **drawn)
     eager.backend = "eager"
     one, other = (rule(loss, lr=0.01, **settings) for loss in (native, eager))
     for _ in range(3):

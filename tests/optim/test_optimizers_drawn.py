@@ -11,7 +11,7 @@ from robustdml_ops.engine.proxy_update import UpdateOfRows, update_of
 from robustdml_ops.losses import AdaptiveProxyAnchorLoss, NormalizedSoftmaxLoss, ProxyAnchorLoss, SubCenterArcFaceLoss
 from robustdml_ops.losses.sampling.drawn_classes import draw_classes
 from robustdml_ops.ops import class_lse
-from robustdml_ops.optim import ProxyAdagrad, ProxyAdamW, ProxySGD
+from robustdml_ops.optim import ProxyAdamW, ProxySGD
 from tests.optim.backends import BACKENDS
 from tests.storages import Storages
 
@@ -104,42 +104,6 @@ def test_without_weight_decay_it_is_sparse_adam(small_chunks, backend):
         close(fused.state[P]["exp_avg_sq"], plain.state[Q]["exp_avg_sq"])
 
 
-@pytest.mark.parametrize("name", ["proxy-anchor", "subcenter-arcface"])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_row_wise_adagrad_counts_the_rows_that_were_drawn(small_chunks, name, backend):
-    (ours, P), (theirs, Q) = build(name, backend=backend), build(name)
-    optimizer = ProxyAdagrad(ours, lr=0.1, eps=1e-3)
-    total = torch.zeros(len(ours._class_matrix()), dtype=torch.float64)
-    for X, y, _ in batches(3):
-        ours(X, y).backward()
-        optimizer.step()
-        theirs(X, y).backward()
-        matrix, gradient = (each if name == "proxy-anchor" else each.t() for each in (Q.detach(), Q.grad))
-        total += gradient.square().mean(1)
-        # Without weight decay a gradient of 0 is no step.
-        matrix -= 0.1 / (total.sqrt() + 1e-3)[:, None] * gradient
-        Q.grad = None
-        close(P, Q)
-        close(optimizer.state[P]["sum"], total)
-
-
-@pytest.mark.skipif(native_module.library is None, reason="no native module")
-@pytest.mark.parametrize("name", ["proxy-anchor", "normalized-softmax"])
-def test_native_rounds_drawn_rows_as_eager(small_chunks, name):
-    """bfloat16 moments: random bits belong to places in the whole matrix."""
-    pairs = [build(name, backend=backend) for backend in ("native", "eager")]
-    optimizers = [ProxyAdamW(loss, lr=0.01, moments=torch.bfloat16, seed=3) for loss, _ in pairs]
-    for X, y, _ in batches(3):
-        for (loss, _), optimizer in zip(pairs, optimizers, strict=True):
-            loss(X, y).backward()
-            optimizer.step()
-    (P, Q), moments = [parameter for _, parameter in pairs], []
-    for (_, parameter), optimizer in zip(pairs, optimizers, strict=True):
-        moments.append(optimizer.state[parameter]["exp_avg_sq"])
-    assert (moments[0] == moments[1]).double().mean() > 0.999
-    close(P, Q, 2e-2)
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", ["proxy-anchor", "normalized-softmax"])
 def test_rows_that_were_not_drawn_are_neither_read_nor_written(small_chunks, name, backend):
@@ -192,24 +156,6 @@ def test_an_empty_batch_is_a_step_of_zeros_on_what_was_drawn(small_chunks):
         optimizer.step()
         drawn = torch.ones_like(P.detach()).index_fill(0, absent, 0)
         close(P, before * (1 - 0.05 * drawn))
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", ["proxy-anchor", "normalized-softmax"])
-def test_nothing_is_written_of_what_is_not_finite(name, backend):
-    loss, P = build(name, backend=backend)
-    optimizer = ProxySGD(loss, lr=0.1)
-    (X, y, _), before = next(batches(1)), P.detach().clone()
-    X[3, 1] = math.nan
-    with pytest.raises(ValueError, match=r"embeddings\[3\]"):
-        loss(X, y)
-    with torch.no_grad():
-        P[2, 1] = math.inf
-    with pytest.raises(ValueError, match=r"proxies\[\d+\] has NaN|is NaN or inf"):
-        loss(next(batches(1))[0], y).backward()
-    P.detach()[2, 1] = before[2, 1]
-    assert torch.equal(P, before)
-    del optimizer
 
 
 def test_a_receiver_beside_an_optimiser_is_refused():

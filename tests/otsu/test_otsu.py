@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from python_ref import otsu_threshold as reference
 from robustdml_ops.ops import confidence, otsu_confidence, otsu_threshold
 from robustdml_ops.ops.otsu import otsu_op
-from tests.otsu import otsu_against_eager
 from tests.otsu.otsu_oracle import check
 
 CPU_BACKENDS = ("native", "eager")
@@ -80,11 +79,6 @@ def test_backends_agree_in_every_bit(n):
     assert same(*(otsu_threshold(losses, backend=backend) for backend in CPU_BACKENDS))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_the_native_kernels_against_eager(device, dtype):
-    otsu_against_eager.compare("native", dtype, device, (1, 2, 5, 64, 257, 1024, 4096, 8192, 20_000))
-
-
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
 def test_any_dimension_is_the_batch(backend):
     losses = torch.randn(3, 20, 4, generator=torch.Generator().manual_seed(0))
@@ -137,14 +131,17 @@ def test_no_gradient_and_any_layout():
 
 
 def test_bad_arguments_name_themselves():
-    with pytest.raises(TypeError, match=r"losses must be a torch.Tensor, not list"):
-        otsu_threshold([1.0, 2.0])
-    with pytest.raises(ValueError, match=r"losses must be floating point, got torch.int64: .*losses.float"):
-        otsu_threshold(torch.arange(4))
     with pytest.raises(ValueError, match="at least one dimension"):
         otsu_threshold(torch.tensor(1.0))
     with pytest.raises(ValueError, match="min_group must be an integer of at least 1, got 0"):
         otsu_threshold(torch.rand(4), min_group=0)
+    for losses in (torch.tensor(1.0), torch.rand(2, 4)):
+        with pytest.raises(ValueError, match=r"losses must be one batch, \(n,\), got shape .*take otsu_threshold"):
+            otsu_confidence(losses, 1.0)
+    with pytest.raises(ValueError, match="min_group must be an integer of at least 1, got 0"):
+        otsu_confidence(torch.rand(4), 1.0, 0)
+    with pytest.raises(ValueError, match=r"lam must be a positive number in the range of torch.float32, got -1"):
+        otsu_confidence(torch.rand(4), -1)
 
 
 def same_as_one_after_the_other(losses, lam, min_group, backend):
@@ -176,27 +173,10 @@ def test_threshold_and_confidence_of_any_layout(n, backend):
 
 
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
-def test_compiled_threshold_and_confidence(backend):
-    losses = torch.rand(30, generator=torch.Generator().manual_seed(0))
-    compiled = torch.compile(lambda x: otsu_confidence(x, 0.1, backend=backend), fullgraph=True, backend="aot_eager")
-    assert same(compiled(losses), otsu_confidence(losses, 0.1, backend=backend))
-
-
-def test_bad_arguments_of_threshold_and_confidence_name_themselves():
-    with pytest.raises(TypeError, match=r"losses must be a torch.Tensor, not list"):
-        otsu_confidence([1.0, 2.0], 1.0)
-    for losses in (torch.tensor(1.0), torch.rand(2, 4)):
-        with pytest.raises(ValueError, match=r"losses must be one batch, \(n,\), got shape .*take otsu_threshold"):
-            otsu_confidence(losses, 1.0)
-    with pytest.raises(ValueError, match="min_group must be an integer of at least 1, got 0"):
-        otsu_confidence(torch.rand(4), 1.0, 0)
-    with pytest.raises(ValueError, match=r"lam must be a positive number in the range of torch.float32, got -1"):
-        otsu_confidence(torch.rand(4), -1)
-
-
-@pytest.mark.parametrize("backend", CPU_BACKENDS)
 def test_registered_op_and_compilation(backend):
     losses = torch.randn(3, 30, generator=torch.Generator().manual_seed(0))
     torch.library.opcheck(otsu_op, (losses, 2, backend))
     compiled = torch.compile(lambda x: otsu_threshold(x, dim=0, backend=backend), fullgraph=True, backend="aot_eager")
     assert same(compiled(losses.t()), otsu_threshold(losses, backend=backend))
+    compiled = torch.compile(lambda x: otsu_confidence(x, 0.1, backend=backend), fullgraph=True, backend="aot_eager")
+    assert same(compiled(losses[0]), otsu_confidence(losses[0], 0.1, backend=backend))

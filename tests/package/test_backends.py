@@ -46,7 +46,7 @@ def test_an_explicit_choice_that_cannot_run_raises_with_the_reason():
 def test_without_the_native_module_eager_serves_and_says_so_once(monkeypatch):
     monkeypatch.setattr(module, "library", None)
     monkeypatch.setattr(module, "_REASON", "no compiler was found", raising=False)
-    monkeypatch.setattr(backends, "_told", set())
+    backends._tell_once.cache_clear()
     with pytest.warns(RuntimeWarning, match="native can't serve cpu: no compiler was found"):
         assert backends.choose(BACKENDS, None, CPU, F32) is EAGER
     with warnings.catch_warnings():

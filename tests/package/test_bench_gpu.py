@@ -163,6 +163,7 @@ def test_a_measurement_that_fails_leaves_the_others_be(sheet):
     assert written["missing"]["reason"] == "no such library"
 
 
+@pytest.mark.nightly
 def test_where_memory_is_short_the_size_steps_down_and_says_so(sheet, monkeypatch):
     asked = Shape(1024, 4096, 512)
     monkeypatch.setattr(Sheet, "shape", lambda self, shape: shape)
@@ -198,6 +199,7 @@ def test_a_row_is_measured_once_in_a_run(sheet):
     assert found(sheet)["once"]["step_s"] == 3.0
 
 
+@pytest.mark.nightly
 def test_a_section_that_hangs_ends_with_all_that_it_started(tmp_path, log):
     """Its children end too, since a test run or a sanitizer would occupy the GPU."""
     told = tmp_path / "child"
@@ -336,6 +338,7 @@ def test_wheels_that_were_carried_along_are_unpacked(tmp_path, log, monkeypatch)
     assert "left-at-home" in (tmp_path / rows.LOG).read_text()
 
 
+@pytest.mark.nightly
 def test_the_command_line_refuses_missing_things_in_one_line(tmp_path):
     without_gpu = [] if torch.cuda.is_available() else [([str(tmp_path)], "no GPU"), ([str(tmp_path)], "--dry-run")]
     for arguments, reason in (

@@ -1,12 +1,14 @@
 """The types and the precision of the operands of matrix products."""
 
+import importlib
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from robustdml_ops.engine import precision
-from robustdml_ops.engine.precision import autocast_operand_dtype, compute_dtype, exact_float32_products, operand_dtype
+from robustdml_ops.engine import older_torch, precision
+from robustdml_ops.engine.precision import compute_dtype, exact_float32_products, operand_dtype
+from robustdml_ops.engine.similarity_chunks import accumulate, product
 from robustdml_ops.ops import (
     AnchorBiases,
     LabelSets,
@@ -38,22 +40,52 @@ B, C, D = 6, 5, 8
     ],
 )
 def test_operands_on_a_gpu(dtypes, supported, expected, under_autocast, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: supported)
+    capabilities = {0: 7 if supported else 8, 1: 8 if supported else 7}  # of two cards: the tensors' own decides
+    properties = lambda device: SimpleNamespace(major=capabilities[device.index])  # noqa: E731
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
     compute = F64 if F64 in dtypes else F32
-    on_a_gpu = [SimpleNamespace(dtype=dtype, device=torch.device("cuda")) for dtype in dtypes]
+    on_a_gpu = [SimpleNamespace(dtype=dtype, device=torch.device("cuda", 1)) for dtype in dtypes]
     assert operand_dtype(compute, *on_a_gpu) == expected
-    assert autocast_operand_dtype(compute, *on_a_gpu) == expected
+    assert operand_dtype(compute, *on_a_gpu, autocast=True) == expected
     # torch.autocast("cuda") does not open where there is no GPU.
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: device == "cuda")
-    assert autocast_operand_dtype(compute, *on_a_gpu) == under_autocast
+    assert operand_dtype(compute, *on_a_gpu, autocast=True) == under_autocast
+    # Where addmm refuses half operands, they are those of the sums.
+    monkeypatch.setattr(older_torch, "ADDS_HALF_PRODUCTS", False)
+    assert operand_dtype(compute, *on_a_gpu, autocast=True) == compute
+
+
+@pytest.mark.parametrize(
+    ("version", "adds"), [("2.6.0+cu124", False), ("2.9.1", False), ("2.10.0+cu128", True), ("2.13.0+cpu", True)]
+)
+def test_the_first_version_that_adds_half_products(version, adds, monkeypatch):
+    monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion(version))
+    try:
+        assert adds == importlib.reload(older_torch).ADDS_HALF_PRODUCTS
+    finally:
+        monkeypatch.undo()
+        importlib.reload(older_torch)
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16])
+def test_products_that_add_to_float32(dtype):
+    """On a card torch itself, in the types of a sweep; nothing replaces the calls."""
+    if not torch.cuda.is_available() or not precision.multiplies_bfloat16(torch.device("cuda")):
+        pytest.skip("no CUDA device whose products take bfloat16")
+    A, B = torch.randn(48, 32, device="cuda", dtype=dtype), torch.randn(32, 40, device="cuda", dtype=dtype)
+    out, total = torch.empty(48, 40, device="cuda"), torch.ones(48, 40, device="cuda")
+    expected = A.double() @ B.double()
+    assert torch.allclose(product(A, B, out).double(), expected, atol=1e-4)
+    accumulate(total, A, B)
+    assert torch.allclose(total.double(), 1 + expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16, F32])
 def test_operands_elsewhere_are_those_of_the_sums(dtype):
     assert operand_dtype(F32, torch.ones(1, 1, dtype=dtype)) == F32
     with torch.autocast("cpu", BF16):
-        assert autocast_operand_dtype(F32, torch.ones(1, 1, dtype=dtype)) == F32
-    assert autocast_operand_dtype(F32, torch.ones(1, 1, dtype=dtype, device="meta")) == F32
+        assert operand_dtype(F32, torch.ones(1, 1, dtype=dtype), autocast=True) == F32
+    assert operand_dtype(F32, torch.ones(1, 1, dtype=dtype, device="meta"), autocast=True) == F32
 
 
 def test_sums_are_in_float32_at_least():

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from robustdml_ops.engine.validation import all_finite, check_finite_embeddings, check_id_range
+from robustdml_ops.engine.validation import all_finite, check_finite_embeddings, check_range
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -30,8 +30,8 @@ def test_a_sum_that_overflows_is_no_error(dtype):
 
 
 def test_ids_out_of_range():
-    check_id_range(torch.tensor([0, 8]), 9)
-    check_id_range(torch.tensor([], dtype=torch.int64), 9)
+    check_range(torch.tensor([0, 8]), 9, "sample id", "sample_ids", "num_samples")
+    check_range(torch.tensor([], dtype=torch.int64), 9, "sample id", "sample_ids", "num_samples")
     for ids in ([0, 9], [0, -1]):
         with pytest.raises(IndexError, match=rf"sample_ids\[1\] = {ids[1]} is outside 0 … 8 \(num_samples = 9\)"):
-            check_id_range(torch.tensor(ids), 9)
+            check_range(torch.tensor(ids), 9, "sample id", "sample_ids", "num_samples")

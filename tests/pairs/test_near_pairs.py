@@ -9,6 +9,7 @@ from robustdml_ops.losses import ContrastiveLoss
 from robustdml_ops.ops import pair_hinge, pair_hinge_sum
 from robustdml_ops.ops.pairs.problem import DistanceLimits
 from robustdml_ops.robust import MemoryBank
+from tests.pairs.cases import assert_no_gradient_up_to_the_resolution
 
 BACKENDS = ("native", "eager")
 # Σ d over all positives, Σ (3 − d) over all negatives, and how many d are above 0.
@@ -171,6 +172,12 @@ def test_the_force_between_near_vectors(dtype, relative, backend):
     error = (ours - truth).norm(dim=1) / truth.norm(dim=1)
     far = relative > limits(dtype).near
     assert error.max() < 4 * torch.finfo(dtype).eps / relative ** (2 if far else 1)
+
+
+@pytest.mark.usefixtures("exact_products")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_distances_up_to_the_resolution_have_no_gradient(backend):
+    assert_no_gradient_up_to_the_resolution(backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

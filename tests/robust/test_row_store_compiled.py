@@ -12,7 +12,7 @@ from robustdml_ops.robust.bank.row_store_triton import TritonRowStore
 from robustdml_ops.robust.bank.sample_copies import SampleCopies
 from robustdml_ops.robust.prism.class_logits import LogitUpdate
 from robustdml_ops.robust.prism.class_logits_triton import TritonLogitWriter
-from tests.ahead_of_time import ARCHITECTURES, check_elementwise
+from tests.ahead_of_time import ARCHITECTURES, check_elementwise, compiling
 from tests.nightly import nightly_but
 
 B, C, CAPACITY = 256, 1000, 4000
@@ -44,6 +44,15 @@ SHAPES = ((128, torch.float32, False), (512, torch.bfloat16, True), (600, torch.
 def test_compiles_without_spills(shape, architecture, tmp_path):
     problem = problem_of(*shape)
     check_elementwise(lambda: TritonRowStore().store(problem), architecture, tmp_path)
+
+
+def test_a_slot_is_read_before_any_thread_writes_it():
+    with compiling(90) as compiled:
+        TritonRowStore().store(problem_of(*SHAPES[1]))
+    (code,) = [kernel.asm["ttgir"] for name, kernel in compiled if name == "assign_slots"]
+    before, _ = code.split("barrier")
+    assert "%old_label" in before
+    assert before.count("tt.store") == 4  # touched, of both labels, source and serials; then come the slots'
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -4,8 +4,6 @@ import pytest
 import scales
 import torch
 
-from robustdml_ops.engine.rows.eager import EagerRows
-from robustdml_ops.engine.rows.native import NativeRows
 from robustdml_ops.losses import ContrastiveLoss, MultiSimilarityLoss, SoftTripleLoss, SuperContrastiveLoss
 from robustdml_ops.losses.soft_triple import center_spread
 from robustdml_ops.ops import AnchorBiases, LabelSets, anchor_loss, class_lse, pair_lse, similarity
@@ -33,32 +31,6 @@ def test_values_and_gradients(name, dtype, scale, backend, small_chunks):
 def test_nearest(dtype, scale, backend):
     for which in scales.WHICH:
         scales.check_nearest(dtype, scale, which, backend)
-
-
-@pytest.mark.parametrize("columns", [False, True])
-@pytest.mark.parametrize("backend", [EagerRows(), NativeRows()], ids=["eager", "native"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_rows_at_the_ends_of_the_type(dtype, backend, columns):
-    """Elements that are finite and a norm that is not; and where zero rows begin: below the smallest normal number."""
-    limits = torch.finfo(dtype)
-    P = torch.zeros(6, 40, dtype=dtype)
-    P[0] = limits.max
-    P[1, ::2], P[1, 1::2] = limits.max, -limits.max / 3
-    P[2, 7] = limits.tiny
-    P[3, 7] = limits.tiny / 2
-    P[4, 3], P[5, 4] = torch.inf, torch.nan
-    P = P.t().contiguous().t() if columns else P
-    U, inverse_norm = torch.full_like(P, torch.nan), torch.full((6,), -1.0, dtype=dtype)
-    backend.normalize_rows(P, U, inverse_norm)
-    assert torch.allclose(U[0], torch.full_like(U[0], 40**-0.5), rtol=4 * limits.eps)
-    torch.testing.assert_close(U[1].norm(), torch.ones((), dtype=dtype), rtol=8 * limits.eps, atol=0)
-    assert 0 < inverse_norm[0] < limits.tiny
-    assert U[2, 7] == 1
-    assert inverse_norm[2] == 1 / limits.tiny
-    assert (U[3] == 0).all()
-    assert inverse_norm[3] == 0
-    assert inverse_norm[4:].isnan().all()
-    assert U[4:].isnan().any(1).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

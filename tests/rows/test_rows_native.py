@@ -1,127 +1,171 @@
-"""The native functions of rows called by address on host memory: the CPU's in both layouts, and CUDA's in emulation.
+"""Native unit rows and their Jacobian, on the CPU and in CUDA, which is emulated where there is no GPU."""
 
-No torch in here, so that the sanitized build runs these tests in seconds.
-"""
-
-import numpy as np
 import pytest
+import torch
 
-SUFFIX = {np.float32: "f32", np.float64: "f64"}
+from robustdml_ops.backends import native_module as module
+from robustdml_ops.engine.rows.eager import EagerRows
+from robustdml_ops.engine.rows.native import NativeRows
+from robustdml_ops.engine.similarity_chunks import Similarities
+
+NATIVE, EAGER = NativeRows(), EagerRows()
 # A single row or column, sizes around vectors and blocks, no column at all.
 SHAPES = [(1, 1), (1, 7), (3, 7), (9, 128), (33, 515), (300, 5), (129, 1), (4, 0)]
+DTYPES = [torch.float32, torch.float64]
+ELEMENTS = [*DTYPES, torch.bfloat16, torch.float16]
+# float64 rows need float64 results.
+PAIRS = [(P, U) for P in ELEMENTS for U in ELEMENTS if torch.float64 not in (P, U) or U is torch.float64]
 
 
-class Cpu:
-    """Matrices by rows or by columns, which lie in larger ones: their strides are longer than a row or a column."""
-
-    def __init__(self, module, columns, threads=2):
-        self.module, self.columns, self.threads = module, columns, threads
-
-    def room(self, values):
-        """A copy of a matrix in this layout, NaN around it, and how the module is given it."""
-        n, D = values.shape
-        large = np.full((D + 1, n + 3) if self.columns else (n + 1, D + 3), np.nan, values.dtype)
-        view = large[:D, :n].T if self.columns else large[:n, :D]
-        view[:] = values
-        return view, (large.ctypes.data, *(stride // large.itemsize for stride in view.strides))
-
-    def call(self, name, matrices, inverse_norm):
-        rooms = [self.room(matrix) for matrix in matrices]
-        function = getattr(self.module, f"{name}_{SUFFIX[matrices[0].dtype.type]}")
-        function(*(given for _, given in rooms), inverse_norm.ctypes.data, *matrices[0].shape, self.threads)
-        return [view for view, _ in rooms]
-
-
-class Emulated:
-    """The CUDA kernels, built for the host."""
-
-    def __init__(self, module):
-        self.module = module
-
-    def call(self, name, matrices, inverse_norm):
-        copies = [matrix.copy() for matrix in matrices]
-        suffix = SUFFIX[matrices[0].dtype.type]
-        kernel = f"{name}_cuda_{suffix}" if name.endswith("backward") else f"{name}_cuda_{suffix}_{suffix}"
-        given = [array.ctypes.data for array in (*copies, inverse_norm)]
-        getattr(self.module, kernel)(*given, *matrices[0].shape, 0)
-        return copies
-
-
-@pytest.fixture(params=["rows", "columns", "emulated"])
-def device(request):
-    if request.param == "emulated":
-        return Emulated(request.getfixturevalue("emulated"))
-    return Cpu(request.getfixturevalue("native"), request.param == "columns")
-
-
-@pytest.fixture(params=["rows", "columns"])
-def cpu(request, native):
-    return Cpu(native, request.param == "columns")
+@pytest.fixture
+def cpu(native, monkeypatch):
+    """The CPU's functions serve."""
+    monkeypatch.setattr(module, "library", native)
 
 
 def rows(n, D, dtype):
-    """Random rows, some of them zero or of another size."""
-    P = np.random.default_rng(n * D).normal(0, 1, (n, D)).astype(dtype)
+    """Random rows, some of them zero, of another size, or with NaN."""
+    P = torch.randn(n, D, dtype=dtype)
     if n >= 9:
-        P[0], P[2], P[3] = 0, P[2] * dtype(1e6), P[3] * dtype(1e-6)
+        P[0], P[2], P[3], P[5, 0] = 0, P[2] * 1e6, P[3] * 1e-6, torch.nan
     return P
 
 
+def within(values, columns):
+    """A copy of a matrix by rows or by columns in a larger one of NaN: its stride is longer than a row or a column."""
+    n, D = values.shape
+    large = values.new_full((D + 1, n + 3) if columns else (n + 1, D + 3), torch.nan)
+    return (large[:D, :n].t() if columns else large[:n, :D]).copy_(values)
+
+
 def unit(P):
-    P = P.astype(np.float64)
-    norm = np.sqrt((P**2).sum(1))
-    inverse = np.divide(1, norm, where=norm > 0, out=np.zeros_like(norm))
-    return P * inverse[:, None], inverse
+    norm = P.double().norm(dim=1)
+    inverse = norm.reciprocal().masked_fill(norm == 0, 0)
+    return P.double() * inverse[:, None], inverse
 
 
-@pytest.mark.parametrize("dtype", SUFFIX)
-@pytest.mark.parametrize(("n", "D"), SHAPES)
-def test_unit_rows_and_their_jacobian(device, n, D, dtype):
-    P, inverse_norm = rows(n, D, dtype), np.full(n, np.nan, dtype)
-    eps = np.finfo(dtype).eps
-    _, U = device.call("normalize_rows", [P, np.full_like(P, np.nan)], inverse_norm)
+def close(found, expected, roundings, eps):
+    torch.testing.assert_close(found.double(), expected, rtol=roundings * eps, atol=0, equal_nan=True)
+
+
+def assert_projected(found, G, U, scale, eps):
+    """(G − (G·U) U) · scale: differences of numbers of the gradient's size, scaled by the row's."""
+    expected = (G - (G * U).sum(1, keepdim=True) * U) * scale[:, None]
+    error = (found.double() - expected).abs()
+    assert torch.equal(error.isnan(), expected.isnan())
+    assert not (error > 32 * (G.shape[1] + 1) ** 0.5 * eps * scale[:, None]).any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_unit_rows_and_their_jacobian(device, shape, columns, dtype):
+    P, eps = within(rows(*shape, dtype).to(device), columns), torch.finfo(dtype).eps
+    U, inverse_norm = torch.empty_like(P), torch.empty(len(P), dtype=dtype, device=device)
+    G = torch.randn(*shape, dtype=dtype, device=device)
+    gradient = G.clone()
+    if module.on_gpu(P):  # kernels write rows
+        U = torch.empty(shape, dtype=dtype, device=device)
+    else:
+        U, gradient = within(U, columns), within(gradient, columns)
+    NATIVE.normalize_rows(P, U, inverse_norm)
     expected_U, expected_inverse = unit(P)
-    np.testing.assert_allclose(U, expected_U, rtol=8 * eps, atol=0)
-    np.testing.assert_allclose(inverse_norm, expected_inverse, rtol=8 * eps, atol=0)
-    G = np.random.default_rng(1).normal(0, 1, (n, D)).astype(dtype)
-    dP, _ = device.call("normalize_rows_backward", [G, np.ascontiguousarray(U)], inverse_norm)
-    expected = (G - (G * expected_U).sum(1, keepdims=True) * expected_U) * expected_inverse[:, None]
-    # Differences of numbers of the gradient's size, scaled by the row's.
-    assert np.all(np.abs(dP - expected) <= 32 * np.sqrt(D + 1) * eps * expected_inverse[:, None])
+    close(U, expected_U, 8, eps)
+    close(inverse_norm, expected_inverse, 8, eps)
+    NATIVE.normalize_rows_backward(gradient, U, inverse_norm)
+    assert_projected(gradient, G, expected_U, expected_inverse, eps)
 
 
-@pytest.mark.parametrize("dtype", SUFFIX)
-@pytest.mark.parametrize(("n", "D"), SHAPES)
-def test_norms_and_projection_of_rows_as_they_are(cpu, n, D, dtype):
-    P, inverse_norm = rows(n, D, dtype), np.full(n, np.nan, dtype)
-    eps = np.finfo(dtype).eps
-    cpu.call("inverse_norms", [P], inverse_norm)
+@pytest.mark.usefixtures("cpu")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_norms_and_projection_of_rows_as_they_are(shape, columns, dtype):
+    P, eps = within(rows(*shape, dtype), columns), torch.finfo(dtype).eps
+    inverse_norm, G = torch.empty(len(P), dtype=dtype), torch.randn(*shape, dtype=dtype)
+    NATIVE.inverse_norms(P, inverse_norm)
     expected_U, expected_inverse = unit(P)
-    np.testing.assert_allclose(inverse_norm, expected_inverse, rtol=8 * eps, atol=0)
-    G = np.random.default_rng(1).normal(0, 1, (n, D)).astype(dtype)
-    dP, _ = cpu.call("project_rows", [G, P], inverse_norm)
-    expected = G - (G * expected_U).sum(1, keepdims=True) * expected_U
-    assert np.all(np.abs(dP - expected) <= 32 * np.sqrt(D + 1) * eps)
+    close(inverse_norm, expected_inverse, 8, eps)
+    gradient = within(G, columns)
+    NATIVE.finish(gradient, P, inverse_norm, False)
+    assert_projected(gradient, G, expected_U, torch.ones_like(expected_inverse), eps)
 
 
-def test_nan_row_stays_nan(device):
-    P = np.ones((3, 5), np.float32)
-    P[1, 2] = np.nan
-    inverse_norm = np.zeros(3, np.float32)
-    _, U = device.call("normalize_rows", [P, np.zeros_like(P)], inverse_norm)
-    assert np.isnan(U[1]).all()
-    assert np.isnan(inverse_norm[1])
-    assert np.isfinite(U[[0, 2]]).all()
+@pytest.mark.usefixtures("cpu")
+@pytest.mark.parametrize("columns", [False, True])
+def test_any_number_of_threads_gives_the_same_bits(columns, threads):
+    P, G, results = within(torch.randn(700, 130), columns), torch.randn(700, 130), []
+    for count in (1, 2, 3):
+        threads(count)
+        inverse_norm, gradient = torch.empty(700), within(G, columns)
+        NATIVE.inverse_norms(P, inverse_norm)
+        NATIVE.finish(gradient, P, inverse_norm, False)
+        results.append(torch.cat([inverse_norm[:, None], gradient], 1))
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+@pytest.mark.parametrize(("P_dtype", "U_dtype"), PAIRS, ids=str)
+def test_kernels_read_and_write_any_type(cuda_device, P_dtype, U_dtype):
+    compute = torch.float64 if U_dtype == torch.float64 else torch.float32
+    P = within(torch.randn(45, 131).to(P_dtype), columns=True)
+    P[3], P[4, 5] = 0, torch.nan
+    results = []
+    for backend in (NATIVE, EAGER):
+        U = torch.empty(45, 131, dtype=U_dtype, device=cuda_device)
+        inverse_norm = torch.empty(45, dtype=compute, device=cuda_device)
+        backend.normalize_rows(P.to(cuda_device), U, inverse_norm)
+        G = torch.randn(45, 131, generator=torch.Generator().manual_seed(1), dtype=compute).to(cuda_device)
+        backend.normalize_rows_backward(G, U, inverse_norm)
+        assert U[4].isnan().all()
+        assert (U[3] == 0).all()
+        assert (G[3] == 0).all()
+        results.append((U, inverse_norm, G))
+    eps = torch.finfo(compute).eps
+    for mine, theirs, tolerance in zip(*results, (torch.finfo(U_dtype).eps, 8 * eps, 64 * eps), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradient_of_proxies_by_columns(cuda_device, dtype, small_chunks):
+    """The kernels write rows; the gradient lies as the proxies do."""
+    X, P = torch.randn(9, 12).to(cuda_device), torch.randn(12, 20).to(cuda_device, dtype).t()
+    gradients = []
+    for backend in (NATIVE, EAGER):
+        similarities = Similarities(X, P, torch.float32, torch.float32, backend)
+        similarities.want_gradients(True, True)
+        for chunk in similarities:
+            chunk.S.sin_()  # stands for an epilogue
+            similarities.backward(chunk)
+        gradients.append(similarities.gradients())
+    (dX, dP), (expected_dX, expected_dP) = gradients
+    assert dP.stride() == P.stride()
+    tolerance = 16 * torch.finfo(dtype).eps
+    torch.testing.assert_close(dX, expected_dX, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(dP, expected_dP, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("columns", [False, True])
-def test_any_number_of_threads_gives_the_same_bits(native, columns):
-    P, G = rows(700, 130, np.float32), rows(700, 130, np.float32)[::-1].copy()
-    results = []
-    for threads in (1, 2, 3):
-        device, inverse_norm = Cpu(native, columns, threads), np.zeros(700, np.float32)
-        device.call("inverse_norms", [P], inverse_norm)
-        results.append((inverse_norm, device.call("project_rows", [G, P], inverse_norm)[0]))
-    for other in results[1:]:
-        for mine, theirs in zip(results[0], other, strict=True):
-            np.testing.assert_array_equal(mine, theirs)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_at_the_ends_of_the_type(device, dtype, columns):
+    """Elements that are finite and a norm that is not; and where zero rows begin: below the smallest normal number."""
+    limits = torch.finfo(dtype)
+    P = torch.zeros(8, 40, dtype=dtype)
+    P[0] = limits.max
+    P[1, ::2], P[1, 1::2] = limits.max, -limits.max / 3
+    P[2, 7], P[3, 7] = limits.tiny, limits.tiny / 2
+    P[4, 3], P[5, 4] = torch.inf, torch.nan
+    P[6], P[7] = torch.randn(40, dtype=dtype) * limits.tiny, torch.randn(40, dtype=dtype) * (limits.max / 8)
+    P = P.t().contiguous().t().to(device) if columns else P.to(device)
+    expected = torch.nn.functional.normalize(P.double() / P.double().abs().amax(1, keepdim=True), dim=1).to(dtype)
+    expected[3] = 0
+    finite = [0, 1, 2, 3, 6, 7]
+    for backend in (NATIVE, EAGER):
+        U = torch.empty(8, 40, dtype=dtype, device=device) if module.on_gpu(P) else torch.empty_like(P)
+        inverse_norm = torch.empty(8, dtype=dtype, device=device)
+        backend.normalize_rows(P, U, inverse_norm)
+        torch.testing.assert_close(U[finite], expected[finite], rtol=16 * limits.eps, atol=0)
+        assert U[4:6].isnan().any(1).all()
+        assert 0 < inverse_norm[0] < limits.tiny
+        assert inverse_norm[2:4].tolist() == [1 / limits.tiny, 0]
+        assert inverse_norm[4 + module.on_gpu(P) : 6].isnan().all()  # in CUDA inf has 1 / inf = 0

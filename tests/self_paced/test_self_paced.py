@@ -128,15 +128,13 @@ def test_a_seed_gives_these_bits():
 
 
 @pytest.mark.parametrize("backend", ["native", "eager"])
-def test_threads_do_not_matter_and_seeds_do(backend):
-    case, threads = Case(60, 9, seed=1), torch.get_num_threads()
-    results = []
+def test_threads_do_not_matter_and_seeds_do(backend, threads):
+    case, results = Case(60, 9, seed=1), []
     for count, seed in ((1, 4), (2, 4), (2, 5)):
-        torch.set_num_threads(count)
+        threads(count)
         results.append(
             self_paced_sweep(*case.terms(), lam=0.7, mu=1.0, learning_rate=0.5, steps=99, seed=seed, backend=backend)
         )
-    torch.set_num_threads(threads)
     assert torch.equal(results[0], results[1])
     assert not torch.equal(results[0], results[2])
 
@@ -257,8 +255,6 @@ def test_backends_of_the_host(monkeypatch):
     options = {"lam": 1.0, "mu": 0.0, "learning_rate": 1.0, "steps": 9}
     with pytest.raises(RuntimeError, match="backend='triton' can't run here"):
         self_paced_sweep(*arguments, **options, backend="triton")
-    with pytest.raises(ValueError, match="backend='cublas'"):
-        self_paced_sweep(*arguments, **options, backend="cublas")
     expected = self_paced_sweep(*arguments, **options)
     for backend in ("triton", "eager", "native"):
         monkeypatch.setenv("ROBUSTDML_BACKEND", backend)

@@ -1,16 +1,17 @@
 """The k nearest rows of a gallery: those of a stable sort of the whole matrix, ties by index, N×M never held."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from robustdml_ops.ops import nearest
+from tests.subprocesses import megabytes_beyond
 
 BACKENDS = ["native", "eager"]
+# One of each, odd sizes, all of a gallery, several tiles of queries and gallery, and many neighbours of many.
+SHAPES = [(1, 1, 1, 1), (7, 9, 3, 9), (5, 64, 4, 64), (4, 129, 4, 3), (300, 9000, 16, 10), (1100, 50, 5, 3)]
+SHAPES += [(3, 1000, 8, 200), (2, 5000, 8, 1500)]
 
 
 def expected(queries, gallery, k, exclude_self=False):
@@ -27,7 +28,7 @@ def expected(queries, gallery, k, exclude_self=False):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("N", "M", "D", "k"), [(1, 1, 1, 1), (7, 9, 3, 9), (300, 9000, 16, 10), (1100, 50, 5, 3)])
+@pytest.mark.parametrize(("N", "M", "D", "k"), SHAPES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_as_sorting_all(backend, N, M, D, k, dtype):
     queries, gallery = torch.randn(N, D).to(dtype), torch.randn(M, D).mul(7).to(dtype)
@@ -47,6 +48,8 @@ def test_own_row_is_left_out(backend):
     found = nearest(X, X, 4, exclude_self=True, backend=backend)
     assert (found.indices != torch.arange(500)[:, None]).all()
     torch.testing.assert_close(found.values, expected(X, X, 4, True)[0], rtol=0, atol=1e-5)
+    large = torch.randn(9000, 4)  # of several tiles
+    assert (nearest(large, large, 1, exclude_self=True, backend=backend).indices != torch.arange(9000)[:, None]).all()
     everything = nearest(X, X, 499, exclude_self=True, backend=backend)
     assert torch.equal(everything.indices.sort(1).values.sum(1), 499 * 250 - torch.arange(500))
 
@@ -79,6 +82,30 @@ def test_equal_rows_across_tiles(backend):
     assert own.indices.tolist() == [[j for j in range(7) if j != i][:6] for i in range(3)]
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("order", [1, -1])
+def test_sorted_galleries(order, backend):
+    """Every candidate enters, or none after the first k."""
+    angles = torch.linspace(0, 3, 3000, dtype=torch.float64)
+    places = torch.arange(3000) if order > 0 else torch.arange(3000).flip(0)
+    gallery = torch.stack([angles.cos(), angles.sin()], 1)[places]
+    found = nearest(torch.tensor([[1.0, 0.0]] * 2, dtype=torch.float64), gallery, 1200, backend=backend)
+    torch.testing.assert_close(found.values, angles[:1200].cos().expand(2, 1200), rtol=0, atol=1e-12)
+    # At the first angles a step is rounding.
+    assert torch.equal(found.indices[0, 10:], places.argsort()[10:1200])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_threads_change_nothing(dtype, threads):
+    queries, gallery, results = torch.randn(50, 2).sign().to(dtype), torch.randn(2000, 2).round().to(dtype), []
+    for count in (1, 3, 3):
+        threads(count)
+        results.append(nearest(queries, gallery, 10, backend="native"))
+    for other in results[1:]:
+        assert torch.equal(other.values, results[0].values)
+        assert torch.equal(other.indices, results[0].indices)
+
+
 def test_zero_rows_and_errors():
     X = torch.randn(5, 3)
     X[1] = 0
@@ -105,15 +132,6 @@ def test_no_queries():
 
 
 def test_memory():
-    """All pairs of 20,000 rows would take 1.6 GB."""
-    code = """
-import resource, torch
-from robustdml_ops.ops import nearest
-X = torch.randn(20_000, 64)
-nearest(X[:300], X[:300], 10)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-nearest(X, X, 10, exclude_self=True)
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
-"""
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert float(run.stdout) < 24, f"{run.stdout} MB beyond 5 MB of rows"
+    """Beyond 5 MB of rows; all pairs of 20,000 rows would take 1.6 GB."""
+    setup, warm_up = "X = torch.randn(20_000, 64)", "ops.nearest(X[:300], X[:300], 10)"
+    assert megabytes_beyond(setup, warm_up, "ops.nearest(X, X, 10, exclude_self=True)") < 24

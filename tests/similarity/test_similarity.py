@@ -1,22 +1,14 @@
 """The matrix of cosines: values, types, memory, gradients to any order, compiled and exported."""
 
-import math
-
 import pytest
 import torch
 
 from robustdml_ops.ops import similarity
+from tests.similarity.cases import assert_rows_without_a_direction, cosines, matrices
+from tests.subprocesses import megabytes_beyond
 
 BACKENDS = ["native", "eager"]
 SHAPES = [(1, 1, 1), (7, 13, 3), (1500, 70, 17), (63, 30_000, 5)]
-
-
-def cosines(X, P):
-    return torch.nn.functional.cosine_similarity(X.double()[:, None], P.double()[None], dim=2)
-
-
-def matrices(B, C, D, dtype=torch.float32):
-    return torch.randn(B, D).mul(3).to(dtype), torch.randn(C, D).mul(0.1).to(dtype)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -44,15 +36,7 @@ def test_mixed_types_and_the_type_asked_for(backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_rows_of_zeros_and_what_is_not_finite(backend):
-    X, P = matrices(4, 6, 3)
-    X[1], P[2] = 0, 0
-    P[4, 1] = torch.inf
-    X[3, 0] = torch.nan
-    S = similarity(X, P, backend=backend)
-    assert (S[1, [0, 1, 2, 3, 5]] == 0).all()
-    assert (S[[0, 1, 2], 2] == 0).all()
-    assert S[:, 4].isnan().all()
-    assert S[3].isnan().all()
+    assert_rows_without_a_direction(backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -160,31 +144,7 @@ def test_registered_op(columns):
     torch.library.opcheck(similarity_gradient_op, (X, P, torch.randn(4, 6), True, True, "auto"), test_utils=tests)
 
 
-def test_memory_is_that_of_the_result(tmp_path):
-    """Peak of a process beyond inputs and result: no copy of the proxies, nothing else of size B×C."""
-    import subprocess
-    import sys
-
-    code = """
-import resource, torch
-from robustdml_ops.ops import similarity
-X, P = torch.randn(64, 128), torch.randn(400_000, 128)
-S = torch.zeros(64, 400_000)
-with torch.no_grad():
-    similarity(X, P[:1000])
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    similarity(X, P, out=S)
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
-"""
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert float(run.stdout) < 8, f"{run.stdout} MB beyond a result of 102 MB and proxies of 205 MB"
-
-
-def test_rows_without_a_direction():
-    """They have cosine 0 with everything and no gradient; NaN stays NaN."""
-    x = torch.tensor([[0.0, 0.0], [-1e-40, 1e-39], [3.0, 4.0], [math.nan, 1.0]], requires_grad=True)
-    cosines = similarity(x, torch.eye(2))
-    torch.testing.assert_close(cosines[:3], torch.tensor([[0.0, 0.0], [0.0, 0.0], [0.6, 0.8]]), rtol=1e-6, atol=0)
-    assert cosines[3].isnan().all()
-    cosines[:3].sum().backward()
-    assert (x.grad[:2] == 0).all() and (x.grad[2] != 0).all()
+def test_memory_is_that_of_the_result():
+    """Beyond inputs of 205 MB and a result of 102 MB no copy of the proxies, and nothing else of size B×C."""
+    setup = "X, P, S = torch.randn(64, 128), torch.randn(400_000, 128), torch.zeros(64, 400_000)"
+    assert megabytes_beyond(setup, "ops.similarity(X, P[:1000])", "ops.similarity(X, P, out=S)") < 8

@@ -6,6 +6,7 @@ import torch
 from robustdml_ops.ops import similarity
 from robustdml_ops.ops.similarity.sweep import BACKENDS
 from tests.nightly import nightly_but
+from tests.similarity.cases import assert_rows_without_a_direction, cosines, matrices
 from tests.triton_here import DEVICE, MARKS
 
 TRITON = BACKENDS["triton"]
@@ -16,19 +17,11 @@ OPERANDS = [torch.float32, torch.bfloat16, torch.float16] if DEVICE.type == "cud
 SHAPES = [(1, 1, 1), (5, 7, 3), (33, 65, 40), (130, 70, 17), (600, 9, 130)]
 
 
-def matrices(B, C, D, dtype=torch.float32):
-    return torch.randn(B, D).mul(3).to(DEVICE, dtype), torch.randn(C, D).mul(0.1).to(DEVICE, dtype)
-
-
-def cosines(X, P):
-    return torch.nn.functional.cosine_similarity(X.double()[:, None], P.double()[None], dim=2)
-
-
 @pytest.mark.parametrize("result", OPERANDS)
 @pytest.mark.parametrize("operand", OPERANDS)
 @pytest.mark.parametrize("shape", nightly_but(SHAPES[1:3], SHAPES), ids=str)
 def test_values(shape, operand, result):
-    X, P = matrices(*shape, operand)
+    X, P = matrices(*shape, operand, DEVICE)
     S = similarity(X, P, dtype=result, backend="triton")
     assert S.dtype == result
     torch.testing.assert_close(S.double(), cosines(X, P), rtol=0, atol=4 * torch.finfo(result).eps)
@@ -36,7 +29,7 @@ def test_values(shape, operand, result):
 
 @pytest.mark.parametrize("layout", ["rows", "columns", "every other"])
 def test_any_layout(layout):
-    X, P = matrices(33, 20, 12)
+    X, P = matrices(33, 20, 12, device=DEVICE)
     if layout == "columns":
         X, P = (matrix.t().contiguous().t() for matrix in (X, P))
     elif layout == "every other":
@@ -49,19 +42,12 @@ def test_any_layout(layout):
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # the interpreter's, on NaN and inf
 def test_rows_of_zeros_and_what_is_not_finite():
-    X, P = matrices(4, 6, 3)
-    X[1], P[2] = 0, 0
-    P[4, 1], X[3, 0] = torch.inf, torch.nan
-    S = similarity(X, P, backend="triton")
-    assert (S[1, [0, 1, 2, 3, 5]] == 0).all()
-    assert (S[[0, 1, 2], 2] == 0).all()
-    assert S[:, 4].isnan().all()
-    assert S[3].isnan().all()
+    assert_rows_without_a_direction("triton", DEVICE)
 
 
 @pytest.mark.parametrize(("dtype", "columns"), [(torch.float64, False), (torch.float32, True)])
 def test_what_the_kernel_leaves_to_a_product(dtype, columns):
-    X, P = matrices(4, 6, 3, dtype)
+    X, P = matrices(4, 6, 3, dtype, DEVICE)
     S = torch.full((6, 4), -9.0, dtype=dtype, device=DEVICE).t() if columns else torch.full_like(X @ P.t(), -9.0)
     assert not TRITON.fused(X, P, S, "ieee")
     assert (S == -9).all()

@@ -8,7 +8,7 @@ import torch
 
 from python_ref import vmf as reference
 from robustdml_ops.ops.vmf import ESTIMATORS, bessel_ratio, fit_classes, fit_vmf
-from tests.vmf import fit_against_eager
+from tests.vmf.against_eager import classes_of
 
 CPU_BACKENDS = ("native", "eager")
 
@@ -102,28 +102,14 @@ def test_never_nan(estimator, correction, dtype, backend):
     assert fitted.mean_direction[:, 1].tolist() == [0, 0, 1, 1, 0, 1, 0, 1]
 
 
-def test_the_native_fit_against_the_eager_one(device):
-    """The CUDA kernels in emulation, or on a GPU."""
-    assert fit_against_eager.compare("native", device) == 102
-
-
-def test_the_native_fit_on_the_cpu(native):
-    assert fit_against_eager.compare("native") == 102
-
-
-def test_a_fit_does_not_depend_on_its_neighbours_or_on_threads(native):
-    sums, counts = (
-        rows.repeat(40, *[1] * (rows.dim() - 1)) for rows in fit_against_eager.classes_of(300, torch.float32)
-    )
+def test_a_fit_does_not_depend_on_its_neighbours_or_on_threads(threads):
+    sums, counts = (rows.repeat(40, *[1] * (rows.dim() - 1)) for rows in classes_of(300, torch.float32))
+    threads(2)
     whole = fit_classes(sums, counts, backend="native")
     some = torch.arange(3, 1600, 7)
     part = fit_classes(sums, counts, classes=some, backend="native")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        alone = fit_classes(sums, counts, backend="native")
-    finally:
-        torch.set_num_threads(threads)
+    threads(1)
+    alone = fit_classes(sums, counts, backend="native")
     for ours, of_some, of_one in zip(whole, part, alone, strict=True):
         assert torch.equal(ours[some], of_some)
         assert torch.equal(ours, of_one)
@@ -158,21 +144,19 @@ def test_no_classes():
     assert fitted.kappa.shape == (0,)
 
 
-def test_bad_input():
-    sums, counts = torch.ones(2, 4), torch.tensor([2, 3])
-    with pytest.raises(ValueError, match="sums must be a floating-point matrix"):
-        fit_vmf(sums[0], counts)
-    with pytest.raises(ValueError, match="counts must be 2 numbers"):
-        fit_vmf(sums, counts[:1])
-    with pytest.raises(ValueError, match="dim must be between 2 and the 4"):
-        fit_vmf(sums, counts, dim=5)
-    with pytest.raises(ValueError, match="dim must be between 2 and the 1"):
-        fit_vmf(sums[:, :1], counts)
-    with pytest.raises(ValueError, match="estimator='mle'"):
-        fit_vmf(sums, counts, estimator="mle")
-    with pytest.raises(ValueError, match="bias_correction='jackknife'"):
-        fit_vmf(sums, counts, bias_correction="jackknife")
-    with pytest.raises(ValueError, match=r"sums\[1\] has NaN"):
-        fit_vmf(torch.tensor([[1.0, 0], [torch.nan, 0]]), counts)
-    with pytest.raises(ValueError, match=r"counts\[0\] = -2"):
-        fit_vmf(sums, torch.tensor([-2, 3]))
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"sums": torch.ones(4)}, "sums must be a floating-point matrix"),
+        ({"sums": torch.tensor([[1.0, 0], [torch.nan, 0]])}, r"sums\[1\] has NaN"),
+        ({"counts": torch.tensor([2])}, "counts must be 2 numbers"),
+        ({"counts": torch.tensor([-2, 3])}, r"counts\[0\] = -2"),
+        ({"dim": 5}, "dim must be between 2 and the 4"),
+        ({"sums": torch.ones(2, 1)}, "dim must be between 2 and the 1"),
+        ({"estimator": "mle"}, "estimator='mle'"),
+        ({"bias_correction": "jackknife"}, "bias_correction='jackknife'"),
+    ],
+)
+def test_bad_input(changed, message):
+    with pytest.raises(ValueError, match=message):
+        fit_vmf(**{"sums": torch.ones(2, 4), "counts": torch.tensor([2, 3]), **changed})

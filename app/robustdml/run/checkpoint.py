@@ -1,23 +1,37 @@
-"""Checkpoints: one file that is whole or absent, with plain tensors and numbers in it."""
+"""Checkpoints: one file that is whole or absent, with plain tensors and numbers in it, and the one before it."""
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from robustdml.cache import write_whole
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
-from robustdml.plain_files import read_plain
+from robustdml.plain_files import DamagedError, read_plain, save_plain
 
 FILE_NAME = "checkpoint.pt"
-FORMAT = 3
+PREVIOUS = "checkpoint.previous.pt"
+FORMAT = 4
 
 
 def save_checkpoint(folder: Path, config: TrainingConfig, data_summary: dict[str, Any], state: dict[str, Any]) -> None:
-    """Write the checkpoint of a run, replacing the one before."""
+    """Write the checkpoint of a run; the one before is kept under another name."""
     content = {"format": FORMAT, "config": config.as_dict(), "data": data_summary, "state": state}
-    write_whole(folder / FILE_NAME, lambda file: torch.save(content, file))
+    path = folder / FILE_NAME
+    if path.exists():
+        _keep(path)
+    save_plain(path, content)
+
+
+def _keep(path: Path) -> None:
+    """Make the file that will be replaced the previous one; at every moment there is a whole checkpoint."""
+    second_name = path.with_name(f".{PREVIOUS}")
+    second_name.unlink(missing_ok=True)
+    try:
+        os.link(path, second_name)
+    except OSError:  # not every disk gives a file two names
+        shutil.copyfile(path, second_name)
+    os.replace(second_name, path.with_name(PREVIOUS))
 
 
 def load_checkpoint(folder: Path, config: TrainingConfig, data_summary: dict[str, Any]) -> dict[str, Any]:
@@ -25,7 +39,15 @@ def load_checkpoint(folder: Path, config: TrainingConfig, data_summary: dict[str
     path = folder / FILE_NAME
     if not path.exists():
         raise UsageError(f"{path}: no checkpoint to resume from; drop --resume to start anew")
-    content = read_plain(path, "checkpoint")
+    try:
+        content = read_plain(path, "checkpoint", checked=True)
+    except DamagedError as error:
+        previous = path.with_name(PREVIOUS)
+        if not previous.exists():
+            raise
+        raise DamagedError(
+            f"{error}. The one before it is {previous.name}: name it {path.name}, and resume there"
+        ) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise UsageError(f"{path}: not a checkpoint of format {FORMAT}")
     if not all(isinstance(content.get(part), dict) for part in ("config", "data", "state")):

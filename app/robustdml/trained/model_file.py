@@ -4,12 +4,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from robustdml.cache import write_whole
 from robustdml.errors import UsageError
-from robustdml.plain_files import read_plain
+from robustdml.plain_files import read_plain, save_plain
 
 # Of sizes in a model file, which may come from strangers: memory is given by them.
 _LARGEST, _LARGEST_IMAGE = 2**24, 2**14
@@ -96,7 +94,7 @@ def save_model(path: Path, card: ModelCard, state: dict[str, Tensor]) -> None:
     """Write a model file, replacing the one before."""
     weights = {name: value.detach().cpu() for name, value in state.items()}
     content = {"kind": KIND, "format": FORMAT, **card.as_dict(), "preprocessing": card.preprocessing, "state": weights}
-    write_whole(path, lambda file: torch.save(content, file))
+    save_plain(path, content)
 
 
 def read_model(path: Path) -> tuple[ModelCard, dict[str, Tensor]]:

@@ -53,10 +53,10 @@ def built() -> Iterator[None]:
     """The emulated module is there within; tests that are run at the same time may be building it."""
     lock = emulated().with_name(".lock")
     if not emulated().exists() or not lock.exists():
-        raise Absent("the emulated module is not built: tests/anchor/test_anchor_cuda.py builds it")
+        raise Absent("the emulated module is not built: tests/anchor/test_anchor_native.py builds it")
     newest = max(path.stat().st_mtime for path in (ROOT / "csrc").rglob("*") if path.is_file())
     if emulated().stat().st_mtime < newest:
-        raise Absent("the emulated module is older than csrc: tests/anchor/test_anchor_cuda.py builds it anew")
+        raise Absent("the emulated module is older than csrc: tests/anchor/test_anchor_native.py builds it anew")
     with lock.open() as held:
         try:
             fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -18,7 +18,7 @@ from ..sheet import Absent, Sheet
 ON_CUDA = "cuda and not emulated"
 # Files, and what of them is run.
 GROUPS: dict[str, tuple[tuple[str, ...], str]] = {
-    "kernels, native": (("tests/*/test_*_cuda.py", "tests/*/test_*_native.py", "tests/native/test_cuda_*.py"), ON_CUDA),
+    "kernels, native": (("tests/*/test_*_native.py", "tests/native/test_cuda_*.py"), ON_CUDA),
     "kernels, Triton": (("tests/*/test_*_triton.py",), ""),
     "every loss and op": (("tests/package/test_every_call.py",), "cuda"),
     "losses": (("tests/losses/test_*.py", "tests/pairs/test_*.py", "tests/classes/test_class_lse.py"), ON_CUDA),

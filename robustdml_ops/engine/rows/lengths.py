@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.tracing import has_no_values
+from robustdml_ops.backends.tracing import in_registry
 
 # Lengths whose squares the type holds with all of its digits, and likewise products of such rows with unit vectors.
 SHORTEST = {torch.float32: 1e-9, torch.float64: 1e-100}
@@ -44,8 +44,7 @@ def out_of_reach(inverse_norm: Tensor) -> Tensor:
 
 def unit_rows(rows: Tensor) -> Tensor:
     """Rows scaled to length 1, by ordinary differentiable PyTorch; zero rows stay zero, and so does their gradient."""
-    readable = rows.device.type == "cpu" and not has_no_values(rows)
-    if readable and not torch._C._are_functorch_transforms_active():
+    if rows.device.type == "cpu" and not in_registry(rows):
         norm: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
         if all_within_reach(norm):
             return rows / norm
@@ -56,22 +55,24 @@ def unit_rows(rows: Tensor) -> Tensor:
 
 def unit_rows_twice(rows: Tensor) -> Tensor:
     """As :func:`unit_rows`, but a zero row has a second derivative, too: 0."""
-    scaled, factor = _near_one(rows)
-    zero = _is_zero(torch.linalg.vector_norm(scaled.detach(), dim=1, keepdim=True), factor)
-    filled = scaled.masked_fill(zero, 1)
-    unit: Tensor = filled / torch.linalg.vector_norm(filled, dim=1, keepdim=True)
+    unit, zero, *_ = _unit_where_not_zero(rows)
     return unit.masked_fill(zero, 0)
 
 
 def unit_rows_backward(rows: Tensor, G: Tensor) -> Tensor:
     """Gradient of :func:`unit_rows_twice` for the upstream gradient G (n, D), itself differentiable."""
+    unit, zero, norm, factor = _unit_where_not_zero(rows)
+    gradient: Tensor = (G - (G * unit).sum(1, keepdim=True) * unit) / norm * factor
+    return gradient.masked_fill(zero, 0)
+
+
+def _unit_where_not_zero(rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Unit rows, ones for zero rows; which rows are zero; the lengths of rows times a factor, and that; (n, 1) each."""
     scaled, factor = _near_one(rows)
     zero = _is_zero(torch.linalg.vector_norm(scaled.detach(), dim=1, keepdim=True), factor)
     filled = scaled.masked_fill(zero, 1)
     norm = torch.linalg.vector_norm(filled, dim=1, keepdim=True)
-    unit = filled / norm
-    gradient: Tensor = (G - (G * unit).sum(1, keepdim=True) * unit) / norm * factor
-    return gradient.masked_fill(zero, 0)
+    return filled / norm, zero, norm, factor
 
 
 def _within_reach(norm: Tensor) -> Tensor:

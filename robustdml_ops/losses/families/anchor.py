@@ -1,5 +1,6 @@
 """Losses of the Proxy-Anchor family: for each proxy two log-sum-exps over the batch."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -10,12 +11,11 @@ from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.proxy_update import refuse_update
 from robustdml_ops.engine.validation import check_finite_numbers, check_positive, check_sample_weights
-from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss
+from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss, RowsTakingPart
 from robustdml_ops.losses.inputs import LossInputs, checked_labels
 from robustdml_ops.losses.options import ClassMatrixOptions
 from robustdml_ops.losses.peer.miner_indices import miner_weights
 from robustdml_ops.losses.peer.package import SubLosses
-from robustdml_ops.losses.rows_taking_part import RowsTakingPart, rows_taking_part
 from robustdml_ops.ops import AnchorBiases, AnchorLSE, anchor_loss, anchor_lse, similarity
 from robustdml_ops.ops.anchor.counting import count_labels
 from robustdml_ops.ops.anchor.problem import ConfidenceSets
@@ -35,10 +35,17 @@ class AnchorFamilyLoss(ClassMatrixLoss):
     """Σ_p positive_p/|P⁺| + negative_p/|P⁻| with the constant margin of Proxy-Anchor; others have other terms."""
 
     default_reducer = "DivisorReducer"
+    recorded = ("num_classes", "alpha", "margin")
+    shown = (*ClassMatrixLoss.shown, "alpha")
     proxies: nn.Parameter
 
     def __init__(
-        self, num_classes: int, embedding_size: int, margin: float, alpha: float, **options: Unpack[ClassMatrixOptions]
+        self,
+        num_classes: int,
+        embedding_size: int,
+        margin: float = 0.1,
+        alpha: float = 32,
+        **options: Unpack[ClassMatrixOptions],
     ) -> None:
         check_finite_numbers(margin=margin)
         check_positive(alpha=alpha)
@@ -46,15 +53,10 @@ class AnchorFamilyLoss(ClassMatrixLoss):
         self.margin = margin
         self.alpha = alpha
         self._add_class_matrix(num_classes)
-        self.add_to_recordable_attributes(list_of_names=["num_classes", "alpha", "margin"], is_stat=False)
 
     def get_default_weight_init_func(self) -> Any:
         """As in the authors' code: the scale does not matter to the cosine, but to the optimiser's first steps."""
-        return kaiming_normal
-
-    def extra_repr(self) -> str:
-        """Return the settings, for ``repr``."""
-        return f"{super().extra_repr()}, alpha={self.alpha}"
+        return partial(nn.init.kaiming_normal_, mode="fan_out")
 
     def _loss(self, inputs: LossInputs) -> Tensor:
         return self._sum(inputs.embeddings, self._terms(inputs))
@@ -62,7 +64,7 @@ class AnchorFamilyLoss(ClassMatrixLoss):
     def _terms(self, inputs: LossInputs) -> AnchorTerms:
         labels = checked_labels(self, inputs)
         log_weights, present = self._log_weights(inputs)
-        rows = rows_taking_part(self, labels)
+        rows = self._rows_taking_part(labels)
         sets = LabelSets.of(rows.labels, elsewhere=rows.elsewhere)
         count = count_labels(LabelSets.of(labels) if rows.elsewhere else sets, present)
         return AnchorTerms(rows, sets, self._biases(labels, log_weights, rows), count, self.num_classes)
@@ -97,14 +99,7 @@ class AnchorFamilyLoss(ClassMatrixLoss):
         if rows.drawn is not None:
             scales[1] = scales[1] * rows.drawn.weights(scales[1].dtype)
         loss = anchor_loss(
-            embeddings,
-            rows.matrix,
-            sets,
-            biases,
-            *scales,
-            alpha=self.alpha,
-            backend=self.backend,
-            update=rows.update,
+            embeddings, rows.matrix, sets, biases, *scales, alpha=self.alpha, backend=self.backend, update=rows.update
         )
         return self.shards.total(loss)
 
@@ -145,8 +140,3 @@ def _reciprocal(count: Tensor | int, like: Tensor) -> Tensor:
     if isinstance(count, Tensor):
         return count.clamp(min=1).to(like.dtype).reciprocal()
     return like.new_full((), 1 / max(1, count))
-
-
-def kaiming_normal(proxies: Tensor) -> None:
-    """Fill ``proxies`` (C, D), in place."""
-    nn.init.kaiming_normal_(proxies, mode="fan_out")

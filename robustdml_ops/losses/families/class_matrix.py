@@ -1,12 +1,13 @@
 """Losses that compare samples with a class matrix, which is a parameter: one row, or column, for each class."""
 
-from typing import Any, ClassVar
+import warnings
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from robustdml_ops.engine.precision import compute_dtype
-from robustdml_ops.engine.proxy_update import ProxyUpdate
+from robustdml_ops.engine.proxy_update import ProxyUpdate, update_of
 from robustdml_ops.engine.validation import (
     check_finite_embeddings,
     check_label_range,
@@ -17,14 +18,25 @@ from robustdml_ops.losses.families.metric_loss import MetricLoss
 from robustdml_ops.losses.inputs import LossInputs, checked_labels
 from robustdml_ops.losses.options import ClassMatrixOptions
 from robustdml_ops.losses.peer.dense import dense_logits
-from robustdml_ops.losses.rows_taking_part import class_matrix, update_of_matrix
+from robustdml_ops.losses.sampling.drawn_classes import Drawn
 from robustdml_ops.losses.sampling.negatives import negatives_of
+
+
+class RowsTakingPart(NamedTuple):
+    """Rows of the class matrix in a step: those of all classes, of a shard, or of the classes that were drawn."""
+
+    matrix: Tensor  # (M, D) or (M, H, D); with an update the whole shard, of which the sweep meets update.rows
+    labels: Any  # (B,) int64, places among the M classes or ELSEWHERE; None: the loss takes no labels
+    elsewhere: bool  # other processes own classes
+    update: ProxyUpdate | None  # the optimiser's step on these rows; None: autograd has their gradient
+    drawn: Drawn | None  # None: all classes here take part
 
 
 class ClassMatrixLoss(MetricLoss):
     """A loss with the parameter ``matrix_name``: (C, D), or (D, C) if ``columns``."""
 
     known_options = ClassMatrixOptions
+    shown: ClassVar[tuple[str, ...]] = ("num_classes", "embedding_size")
     matrix_name: ClassVar[str] = "proxies"
     columns: ClassVar[bool] = False
     centers: int | None = None  # H, where a class has several rows, or columns
@@ -48,54 +60,19 @@ class ClassMatrixLoss(MetricLoss):
         setattr(self, self.matrix_name, parameter)
         self.weight_init_func(parameter)
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        """Leave out seed and step of sampled negatives, where this loss has all classes."""
+        if self.negatives is None and state_dict.pop(f"{prefix}negatives.state", None) is not None:
+            warnings.warn(
+                f"{prefix}negatives.state was saved by a loss with sampled negatives, and this {type(self).__name__} "
+                "has all classes: it is left out. To go on with the same draws, give the negative_share of that loss",
+                stacklevel=2,
+            )
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+
     def get_default_weight_init_func(self) -> Any:
         """Return the function that fills a new class matrix, in place."""
         return nn.init.normal_
-
-    def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor | None = None,
-        indices_tuple: tuple[Tensor, ...] | None = None,
-        ref_emb: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-        *,
-        sample_weights: Tensor | None = None,
-    ) -> Tensor:
-        """Loss of a batch.
-
-        Parameters
-        ----------
-        embeddings : Tensor
-            (B, D), floating point, any scale.
-        labels : Tensor
-            (B,) integers in 0 … C − 1, or truth values or whole floating-point numbers.
-        indices_tuple : tuple of Tensor, optional
-            A miner's pairs or triplets. w_i is how often the miner chose sample i, divided by the count of the most
-            frequent one. Softmax losses multiply the sample's loss by w_i, and the mean divides by B; Proxy-Anchor
-            losses multiply its exponentials by e^(w_i − 1). Both as pytorch-metric-learning.
-        ref_emb, ref_labels : None
-            There for the sake of the interface: samples are compared with the class matrix.
-        sample_weights : Tensor, optional
-            (B,), ≥ 0. Softmax losses multiply the samples' losses by them; Proxy-Anchor losses the exponentials, in
-            both sums. Differentiable; in Proxy-Anchor losses where positive. A sample of weight 0 is absent: a mask of
-            zeros and ones gives the loss of the batch without the samples that it drops.
-
-        Returns
-        -------
-        Tensor
-            () or, with ``reduction="none"``, (B,) for softmax losses and (C,) for Proxy-Anchor losses. An empty batch,
-            or one without any sample kept, gives 0, connected to the graph.
-
-        Raises
-        ------
-        ValueError, TypeError
-            Shapes, types or devices that do not fit; on the CPU NaN or inf (on a GPU, where a check would stall the
-            stream, the loss is NaN).
-        IndexError
-            On the CPU, a label out of range (on a GPU a device-side assertion).
-        """
-        return self._evaluate(LossInputs(embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights))
 
     def get_logits(self, embeddings: Tensor) -> Tensor:
         """Logits of ``embeddings`` (B, D) with all classes, before any margin: (B, C), materialised.
@@ -107,10 +84,6 @@ class ClassMatrixLoss(MetricLoss):
     def class_dimensions(self) -> dict[str, int]:
         """Parameters with entries for each class, and the dimension that counts the classes."""
         return {self.matrix_name: int(self.columns)}
-
-    def extra_repr(self) -> str:
-        """Return the settings, for ``repr``."""
-        return f"num_classes={self.num_classes}, embedding_size={self.embedding_size}"
 
     def _logits(self, embeddings: Tensor) -> Tensor:
         raise NotImplementedError
@@ -132,9 +105,33 @@ class ClassMatrixLoss(MetricLoss):
         parameter: nn.Parameter = getattr(self, self.matrix_name)
         return parameter
 
+    def _rows_taking_part(self, labels: Tensor | None) -> RowsTakingPart:
+        """The rows of a step with ``labels`` (B,)."""
+        matrix, update = self._shard()
+        if self.negatives is None or labels is None or not self.training:
+            places = None if labels is None else self.shards.labels(labels)
+            return RowsTakingPart(matrix, places, self.shards.divided, update, None)
+        drawn = self.negatives.draw(labels, self.num_classes, self.shards.range())
+        matrix, update = self.negatives.rows(matrix, drawn, update)
+        return RowsTakingPart(matrix, drawn.labels, self.shards.divided, update, drawn)
+
+    def _shard(self) -> tuple[Tensor, ProxyUpdate | None]:
+        """The rows of this process, (C, D) or (C, H, D), a view in plain memory; and the optimiser's step on them."""
+        update = self._update()
+        rows = self.shards.rows(self._class_parameter()) if update is None else update.local
+        if self.columns and rows.dim() == 2:
+            rows = rows.t()
+            if self.centers is not None:
+                rows = rows.reshape(-1, self.centers, rows.shape[1])
+        return rows, update
+
     def _class_matrix(self) -> Tensor:
-        matrix = class_matrix(self)[0]
+        matrix = self._shard()[0]
         return matrix if self.centers is None else matrix.flatten(0, 1)
 
+    def _common_settings(self) -> dict[str, object]:
+        update = self._update()
+        return {**super()._common_settings(), **({} if update is None else update.settings)}
+
     def _update(self) -> ProxyUpdate | None:
-        return update_of_matrix(self)
+        return update_of(self._class_parameter()) if self.training else None

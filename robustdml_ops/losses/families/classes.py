@@ -7,14 +7,12 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from robustdml_ops.engine.precision import compute_dtype
-from robustdml_ops.engine.validation import check_sample_weights
 from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss
 from robustdml_ops.losses.inputs import LossInputs, checked_labels
 from robustdml_ops.losses.options import SoftmaxOptions
 from robustdml_ops.losses.peer.miner_indices import miner_weights
 from robustdml_ops.losses.peer.package import SubLosses
 from robustdml_ops.losses.reduction import reduce_samples
-from robustdml_ops.losses.rows_taking_part import rows_taking_part
 from robustdml_ops.ops import ClassLSE, class_lse
 
 
@@ -39,10 +37,6 @@ class ClassFamilyLoss(ClassMatrixLoss):
     def _loss(self, inputs: LossInputs) -> Tensor:
         return reduce_samples(self._losses(inputs), inputs.sample_weights, self.reduction)
 
-    def _own_loss(self, inputs: LossInputs) -> Tensor:
-        loss = self._loss(inputs)
-        return loss if self.reduction == "mean" else self.shards.own(loss)
-
     def _losses(self, inputs: LossInputs) -> Tensor:
         """ℓ (B,), times a miner's weights."""
         losses = self._of_sums(self._sums(inputs.embeddings, checked_labels(self, inputs)))
@@ -53,7 +47,7 @@ class ClassFamilyLoss(ClassMatrixLoss):
 
     def _sums(self, embeddings: Tensor, labels: Tensor) -> ClassLSE:
         """Sums over the classes that take part; the correction raises a drawn class's logit by log(its weight)."""
-        rows, bias = rows_taking_part(self, labels), None
+        rows, bias = self._rows_taking_part(labels), None
         if rows.drawn is not None and self.negative_correction:
             bias = rows.drawn.weights(compute_dtype(embeddings, rows.matrix)).log()
         sums = class_lse(
@@ -77,8 +71,6 @@ class ClassFamilyLoss(ClassMatrixLoss):
         return sums.lse - sums.target
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
-        losses = self._losses(inputs)
-        if inputs.sample_weights is not None:
-            losses = losses * check_sample_weights(inputs.sample_weights, losses)
+        losses = reduce_samples(self._losses(inputs), inputs.sample_weights, "none")
         places = torch.arange(len(losses), device=losses.device)
         return {"loss": {"losses": losses, "indices": places, "reduction_type": "element"}}

@@ -43,56 +43,11 @@ class PairFamilyLoss(MetricLoss):
 
     dense_size = "batch × candidates"
 
-    def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor | None = None,
-        indices_tuple: tuple[Tensor, ...] | None = None,
-        ref_emb: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-        *,
-        sample_weights: Tensor | None = None,
-    ) -> Tensor:
-        """Loss of a batch.
-
-        Parameters
-        ----------
-        embeddings : Tensor
-            (B, D), floating point, any scale.
-        labels : Tensor
-            (B,) numbers or truth values: equal ones are of one class. Not needed beside ``indices_tuple``.
-        indices_tuple : tuple of Tensor, optional
-            A miner's pairs (anchors, positives, anchors, negatives) or triplets (anchors, positives, negatives), places
-            in the batch and among the candidates: exactly these pairs count, whatever the labels are. Memory and time
-            go by their number.
-        ref_emb, ref_labels : Tensor, optional
-            (m, D) and (m,): rows of a memory bank or of another batch, see the class. Differentiable; rows that need no
-            gradient cost none. The label ``ops.ABSENT`` marks a row that takes no part, such as an empty slot. Where
-            ``ref_labels`` is the very tensor ``labels``, or is not given, row i is another view of sample i and not
-            among the candidates of sample i. On shards: the DTensors of a bank that is divided, plain tensors with the
-            same rows on all processes, or another view of own samples.
-        sample_weights : Tensor, optional
-            (B,), ≥ 0: multiply the samples' losses; differentiable. A sample of weight 0 is absent, also among the
-            candidates of the others, and the mean divides by the number of the other samples: so a mask of zeros and
-            ones gives the loss of the batch without the samples that it drops.
-
-        Returns
-        -------
-        Tensor
-            () or (B,), see ``reduction``. A sample without pairs adds 0. Without samples, or with none kept, the mean
-            is 0, connected to the graph.
-
-        Raises
-        ------
-        ValueError, TypeError
-            Shapes, types or devices that do not fit; on the CPU NaN or inf (on a GPU, where a check would stall the
-            stream, the loss is NaN).
-        IndexError
-            On the CPU, a place of ``indices_tuple`` that is not there.
-        """
-        return self._evaluate(LossInputs(embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights))
+    def _refuse(self, inputs: LossInputs) -> None:
+        """Raise for arguments that the loss does not take."""
 
     def _own_rows(self, inputs: LossInputs) -> dict[str, Tensor | None]:
+        self._refuse(inputs)
         embeddings = check_matrix("embeddings", inputs.embeddings)
         check_finite_embeddings(embeddings)
         if inputs.indices_tuple is not None and self.shards.is_sharded(inputs.ref_emb):
@@ -150,6 +105,7 @@ class PairFamilyLoss(MetricLoss):
         return self.shards.total(weighted.sum()) / inputs.kept
 
     def _checked(self, inputs: LossInputs) -> PairInputs:
+        self._refuse(inputs)
         embeddings, ref_emb = check_matrix("embeddings", inputs.embeddings), inputs.ref_emb
         labels, ref_labels = inputs.labels, inputs.ref_labels
         sharded = self.shards.is_sharded(ref_emb)
@@ -170,20 +126,20 @@ class PairFamilyLoss(MetricLoss):
             )
         if labels is not None or listed is None:
             labels, ref_labels = pair_labels(labels, embeddings, ref_labels, ref_emb)
-        if inputs.sample_weights is None:
-            kept: Tensor | int = max(1, len(embeddings))
-            return PairInputs((embeddings, labels, ref_emb, ref_labels), listed, None, kept, sharded=sharded)
-        like = embeddings.new_empty(len(embeddings), dtype=pair_dtype(embeddings, ref_emb))
-        weights = check_sample_weights(inputs.sample_weights, like)
-        absent = weights == 0
-        kept = (~absent).sum().clamp(min=1)
-        itself = ref_emb is None or ref_labels is labels
-        if listed is not None:
-            listed = _without(listed, absent, itself)
-        if labels is not None:
-            labels = labels.masked_fill(absent, ABSENT)
-        if ref_emb is not None and itself:
-            ref_labels = labels
+        weights = inputs.sample_weights
+        kept: Tensor | int = max(1, len(embeddings))
+        if weights is not None:
+            like = embeddings.new_empty(len(embeddings), dtype=pair_dtype(embeddings, ref_emb))
+            weights = check_sample_weights(weights, like)
+            absent = weights == 0
+            kept = (~absent).sum().clamp(min=1)
+            itself = ref_emb is None or ref_labels is labels
+            if listed is not None:
+                listed = _without(listed, absent, itself)
+            if labels is not None:
+                labels = labels.masked_fill(absent, ABSENT)
+            if ref_emb is not None and itself:
+                ref_labels = labels
         return PairInputs((embeddings, labels, ref_emb, ref_labels), listed, weights, kept, sharded=sharded)
 
     def _in_one_sweep(self, inputs: PairInputs) -> bool:

@@ -10,20 +10,6 @@ from robustdml_ops.losses.inputs import LossInputs
 from robustdml_ops.losses.peer.distances import named
 from robustdml_ops.losses.peer.package import PACKAGE, SubLosses, peer_losses
 
-# Settings and parameters of the peer's losses; ours have the same names and values.
-_MARGIN_SOFTMAX = ("num_classes", "margin", "scale", "W")
-_ATTRIBUTES = {
-    "ProxyAnchorLoss": ("num_classes", "margin", "alpha", "proxies"),
-    "ProxyNCALoss": ("softmax_scale", "proxies"),
-    "NormalizedSoftmaxLoss": ("temperature", "W"),
-    "SoftTripleLoss": ("num_classes", "centers_per_class", "la", "gamma", "margin", "fc"),
-    "CosFaceLoss": _MARGIN_SOFTMAX,
-    "ArcFaceLoss": _MARGIN_SOFTMAX,
-    "SubCenterArcFaceLoss": (*_MARGIN_SOFTMAX, "sub_centers"),
-    "MultiSimilarityLoss": ("alpha", "beta", "base"),
-    "ContrastiveLoss": ("pos_margin", "neg_margin"),
-}
-
 
 def dense_sub_losses(loss: Any, inputs: LossInputs, reason: str) -> SubLosses:
     """The peer's sub-losses of ``loss``'s settings and parameters; warns once that ``reason`` made them necessary."""
@@ -60,15 +46,20 @@ def dense_logits(loss: Any, embeddings: Tensor) -> Tensor:
 
 def _twin(loss: Any) -> Any:
     """The peer's loss of the same settings and parameters."""
-    name = next((kind.__name__ for kind in type(loss).__mro__ if kind.__name__ in _ATTRIBUTES), None)
+    names = (kind.__name__ for kind in type(loss).__mro__ if hasattr(kind, "recorded"))
+    name = next((name for name in names if hasattr(peer_losses, name)), None)
     if name is None:
         raise NotImplementedError(f"{PACKAGE} has no {type(loss).__name__}")
     options: dict[str, Any] = {"distance": loss.distance}
+    settings = loss.recorded
     if loss._class_matrix() is not None:
         options |= {"num_classes": 1, "embedding_size": 1, "weight_init_func": lambda _: None}
+        settings = (*settings, loss.matrix_name)
     twin = getattr(peer_losses, name)(**options)
-    for attribute in _ATTRIBUTES[name]:
-        setattr(twin, attribute, getattr(loss, attribute))
+    for setting in settings:
+        setattr(twin, setting, getattr(loss, setting))
+    if name == "SubCenterArcFaceLoss":
+        twin.sub_centers = loss.sub_centers
     if name == "ProxyNCALoss":
         twin.proxy_labels = torch.arange(loss.num_classes)
     return twin

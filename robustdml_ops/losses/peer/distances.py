@@ -4,8 +4,6 @@ from typing import Any
 
 from robustdml_ops.losses.peer.package import peer_distances
 
-FORMS = ("cosine", "euclidean", "squared")
-
 
 def fused_form(distance: Any) -> str | None:
     """Form of a distance of unit vectors with cosine s: s, √(2 − 2s) or 2 − 2s; None: another, or a subclass."""

@@ -14,13 +14,14 @@ from torch import Tensor
 
 from robustdml_ops.engine.label_sets import ABSENT
 from robustdml_ops.engine.proxy_update import refuse_update
+from robustdml_ops.engine.validation import check_choice
 from robustdml_ops.losses.inputs import LossInputs
 from robustdml_ops.losses.peer.dense import dense_sub_losses
 from robustdml_ops.losses.peer.distances import fused_form, keep_statistics, named, peer_distance
 from robustdml_ops.losses.peer.package import INSTALLED, PACKAGE, PeerBase, SubLosses, peer_reducers, refuse
 
 # Steps of the peer's dense code, which a subclass may have been written to change.
-_DENSE_STEPS = (
+_DENSE_STEPS = {
     "_compute_loss",
     "mat_based_loss",
     "pair_based_loss",
@@ -29,7 +30,7 @@ _DENSE_STEPS = (
     "neg_calc",
     "nca_computation",
     "cast_types",
-)
+}
 
 
 class PeerInterface(PeerBase):
@@ -37,6 +38,7 @@ class PeerInterface(PeerBase):
 
     served_forms: ClassVar[tuple[str, ...]] = ("cosine",)  # distances that the fused sums have
     default_form: ClassVar[str] = "cosine"
+    recorded: ClassVar[tuple[str, ...]] = ()  # settings that the peer's losses have under the same names
     default_reducer: ClassVar[str] = "MeanReducer"  # the peer's name of what reduction="mean" does
     dense_size: ClassVar[str] = "batch × classes"  # of the matrices that the dense code keeps
     _own_compute_loss: ClassVar[bool] = False  # a subclass has its own compute_loss
@@ -44,23 +46,21 @@ class PeerInterface(PeerBase):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        for name in _DENSE_STEPS:
-            if name in vars(cls):
-                raise TypeError(
-                    f"{cls.__name__}.{name} is a step of {PACKAGE}'s dense code, which the fused losses do not take: "
-                    "derive from its class, or override compute_loss"
-                )
+        for name in _DENSE_STEPS & vars(cls).keys():
+            raise TypeError(
+                f"{cls.__name__}.{name} is a step of {PACKAGE}'s dense code, which the fused losses do not take: "
+                "derive from its class, or override compute_loss"
+            )
         if "compute_loss" in vars(cls):
             cls._own_compute_loss = True
 
     def __init__(
         self, *, distance: Any = None, weight_regularizer: Any = None, weight_reg_weight: float = 1, **options: Any
     ) -> None:
-        if isinstance(distance, str) and distance not in self.served_forms:
-            raise ValueError(f"distance={distance!r}: expected one of {', '.join(self.served_forms)}")
-        if INSTALLED and isinstance(distance, str):
-            distance = peer_distance(distance)
-        elif not INSTALLED:
+        if isinstance(distance, str):
+            check_choice(self.served_forms, distance=distance)
+            distance = peer_distance(distance) if INSTALLED else distance
+        if not INSTALLED:
             distance = self.default_form if distance is None else distance
             refuse("weight_regularizer", weight_regularizer)
         # The peer's constructor asks for the names of the sub-losses, which depend on it.
@@ -70,6 +70,7 @@ class PeerInterface(PeerBase):
         self.weight_reg_weight = weight_reg_weight
         if weight_regularizer is not None:
             self.add_to_recordable_attributes(list_of_names=["weight_reg_weight"], is_stat=False)
+        self.add_to_recordable_attributes(list_of_names=self.recorded, is_stat=False)
         self._warned = False
 
     def get_default_distance(self) -> Any:

@@ -5,7 +5,7 @@ all cosines; where they are few, their rows are gathered. The number of pairs is
 waits for the stream, as the miner did.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,13 +44,8 @@ class _Cosines:
         check_finite_embeddings(self.X)
         check_finite_embeddings(self.Y, "ref_emb")
         # Gathered rows are of size pairs × D: each chunk of them lives once forward and once more backward.
-        return torch.cat(
-            [
-                checkpoint(self._gathered, self.X, self.Y, rows[first:last], columns[first:last], use_reentrant=False)
-                for first in range(0, len(rows), _GATHERED)
-                for last in (first + _GATHERED,)
-            ]
-        )
+        chunks = zip(torch.split(rows, _GATHERED), torch.split(columns, _GATHERED), strict=True)
+        return torch.cat([checkpoint(self._gathered, self.X, self.Y, *chunk, use_reentrant=False) for chunk in chunks])
 
     def _gathered(self, X: Tensor, Y: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         with torch.autocast(X.device.type, enabled=False):
@@ -93,24 +88,14 @@ def listed_hinge(
 
 
 def listed_lse(
-    embeddings: Tensor,
-    candidates: Tensor | None,
-    listed: ListedPairs,
-    *,
-    alpha: float,
-    beta: float,
-    base: float,
-    epsilon: float | None = None,
+    embeddings: Tensor, candidates: Tensor | None, listed: ListedPairs, *, epsilon: float | None, **settings: Any
 ) -> PairLSE:
     """``pair_lse`` over the pairs of a list, each pair once; ``epsilon`` mines among them."""
     positive, negative = _sides(_Cosines(embeddings, candidates, listed), listed)
-    if epsilon is not None:
-        least, largest = -positive.largest(-positive.s.detach()), negative.largest(negative.s.detach())
-        positive = positive.keep(positive.s - epsilon < positive.of_anchor(largest))
-        negative = negative.keep(negative.s + epsilon > negative.of_anchor(least))
-    return PairLSE(
-        positive.log_one_plus(alpha * (base - positive.s)), negative.log_one_plus(beta * (negative.s - base))
-    )
+    if epsilon is None:
+        return lse_of(positive, negative, **settings)
+    extremes = (-positive.largest(-positive.s.detach()), negative.largest(negative.s.detach()))
+    return lse_of(positive, negative, extremes, epsilon=epsilon, **settings)
 
 
 class SignedCosines(NamedTuple):
@@ -149,6 +134,25 @@ class SignedCosines(NamedTuple):
         return shift + (torch.expm1(-shift) + sums).log1p()
 
 
+def lse_of(
+    positive: SignedCosines,
+    negative: SignedCosines,
+    extremes: tuple[Tensor, Tensor] | None = None,
+    *,
+    alpha: float,
+    beta: float,
+    base: float,
+    epsilon: float = 0.0,
+) -> PairLSE:
+    """Log-sum-exps of the pairs, mined where ``extremes`` (n,) are given: least positive, largest negative cosine."""
+    if extremes is not None:
+        positive = positive.keep(positive.s - epsilon < positive.of_anchor(extremes[1]))
+        negative = negative.keep(negative.s + epsilon > negative.of_anchor(extremes[0]))
+    return PairLSE(
+        positive.log_one_plus(alpha * (base - positive.s)), negative.log_one_plus(beta * (negative.s - base))
+    )
+
+
 def _sides(cosines: _Cosines, listed: ListedPairs) -> tuple[SignedCosines, SignedCosines]:
     """Positive and negative pairs, each once: in the peer's code they are the entries of two masks."""
     n, m = len(cosines.X), len(cosines.Y)
@@ -156,7 +160,8 @@ def _sides(cosines: _Cosines, listed: ListedPairs) -> tuple[SignedCosines, Signe
         places = [torch.unique(rows * m + columns) for rows, columns in (listed[:2], listed[2:])]
         both = places[0][torch.isin(*places, assume_unique=True)]
     else:
-        masks = [_mask(rows * m + columns, n * m) for rows, columns in (listed[:2], listed[2:])]
+        none = cosines.matrix.new_zeros(n * m, dtype=torch.bool)
+        masks = [none.index_fill(0, rows * m + columns, True) for rows, columns in (listed[:2], listed[2:])]
         both = (masks[0] & masks[1]).nonzero().squeeze(1)
     require(
         torch.tensor(len(both) == 0),
@@ -167,12 +172,6 @@ def _sides(cosines: _Cosines, listed: ListedPairs) -> tuple[SignedCosines, Signe
     else:
         positive, negative = (_of_matrix(cosines.matrix, mask.view(n, m)) for mask in masks)
     return positive, negative
-
-
-def _mask(places: Tensor, size: int) -> Tensor:
-    mask = torch.zeros(size, dtype=torch.bool, device=places.device)
-    mask[places] = True
-    return mask
 
 
 def _of_matrix(S: Tensor, mask: Tensor) -> SignedCosines:

@@ -32,16 +32,11 @@ def listed_pairs(indices_tuple: object, n: int, m: int) -> ListedPairs:
     return ListedPairs(*vectors)
 
 
-def check_indices(indices_tuple: object, n: int, m: int) -> list[Tensor]:
-    """Vectors of a miner's tuple, int64, whose places are those of n anchors and m candidates."""
-    return _check(indices_tuple, (n, m, m) if len(_tuple(indices_tuple)) == 3 else (n, m, n, m))
-
-
 def miner_weights(
     indices_tuple: object, n: int, like: Tensor, anchors_only: bool = False, shards: OneProcess = ONE_PROCESS
 ) -> Tensor:
     """How often a miner chose each sample, divided by the largest count, (n,) like ``like``; 1 if it found nothing."""
-    vectors = _check(indices_tuple, (n,) * len(_tuple(indices_tuple)))
+    vectors = check_indices(indices_tuple, n, n)
     if anchors_only:
         vectors = vectors[::2] if len(vectors) == 4 else vectors[:1]
     if n == 0:
@@ -51,18 +46,16 @@ def miner_weights(
     return torch.where(most > 0, counts / most.clamp(min=1), 1)
 
 
-def _tuple(indices_tuple: object) -> tuple[object, ...]:
+def check_indices(indices_tuple: object, n: int, m: int) -> list[Tensor]:
+    """Vectors of a miner's tuple, int64, whose places are those of n anchors and m candidates."""
     if not isinstance(indices_tuple, (tuple, list)) or len(indices_tuple) not in (3, 4):
         raise TypeError(
             "indices_tuple must be a miner's triplets (anchors, positives, negatives) or pairs (anchors, positives, "
             f"anchors, negatives), got {type(indices_tuple).__name__}; weights of samples are sample_weights="
         )
-    return tuple(indices_tuple)
-
-
-def _check(indices_tuple: object, sizes: tuple[int, ...]) -> list[Tensor]:
     vectors: list[Tensor] = []
-    for k, (vector, size) in enumerate(zip(_tuple(indices_tuple), sizes, strict=True)):
+    sizes = (n, m, m) if len(indices_tuple) == 3 else (n, m, n, m)
+    for k, (vector, size) in enumerate(zip(indices_tuple, sizes, strict=True)):
         if not isinstance(vector, Tensor) or vector.dim() != 1 or (len(vector) and vector.dtype not in INTEGERS):
             found = f"{tuple(vector.shape)} of {vector.dtype}" if isinstance(vector, Tensor) else type(vector).__name__
             raise ValueError(f"indices_tuple[{k}] must be a vector of integers, got {found}")

@@ -1,27 +1,14 @@
-"""pytorch-metric-learning's reducers of pairs, from sums of the pairs of each anchor.
+"""pytorch-metric-learning's reducers of pairs, from sums over the pairs of each anchor and their numbers."""
 
-A reducer sees the loss of every pair. These need only, for each anchor, the sum over its pairs above a threshold, how
-many those are, and how many pairs there are in all.
-"""
-
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from robustdml_ops.engine.label_sets import ABSENT
 from robustdml_ops.losses.families.pairs import PairInputs
-from robustdml_ops.losses.peer.miner_indices import ListedPairs
 from robustdml_ops.losses.peer.package import SubLosses, peer_reducers
 from robustdml_ops.ops import PairHinge
-
-
-class HingeSums(NamedTuple):
-    """The pairs of one sign, by anchor: (n,) each."""
-
-    sums: Tensor
-    above: Tensor  # pairs whose loss is above the threshold
-    pairs: Tensor  # all
 
 
 def reducer_of(reducer: Any, name: str) -> Any:
@@ -45,47 +32,38 @@ def threshold_of(reducer: Any) -> float | None:
 def reduced_hinges(reducers: list[Any], hinge: PairHinge, inputs: PairInputs, labels: Tensor | None) -> SubLosses:
     """Sub-losses of the hinges of each anchor's pairs, each reduced by its own reducer, one with a threshold."""
     embeddings, own, _, candidate_labels = inputs.pairs
-    sums = [hinge.positive, hinge.negative]
-    if inputs.weights is not None:
-        sums = [inputs.weights * one for one in sums]
     if inputs.listed is not None:
-        pairs = count_listed(inputs.listed, len(embeddings))
+        anchors = (inputs.listed.positive_anchors, inputs.listed.negative_anchors)
+        pairs = [torch.bincount(rows, minlength=len(embeddings)) for rows in anchors]
     else:
         pairs = count_labelled(own, candidate_labels)
-    above = (hinge.positive_count, hinge.negative_count)
+    sides = ((hinge.positive, hinge.positive_count, pairs[0]), (hinge.negative, hinge.negative_count, pairs[1]))
     sub_losses: SubLosses = {}
-    for name, reducer, *side in zip(("pos_loss", "neg_loss"), reducers, sums, above, pairs, strict=True):
-        loss = reduce_pairs(reducer, HingeSums(*side), labels)
+    for name, reducer, (sums, above, number) in zip(("pos_loss", "neg_loss"), reducers, sides, strict=True):
+        weighted = sums if inputs.weights is None else inputs.weights * sums
+        loss = _reduced(reducer, weighted, above, number, labels)
         sub_losses[name] = {"losses": loss, "indices": None, "reduction_type": "already_reduced"}
     return sub_losses
 
 
-def reduce_pairs(reducer: Any, side: HingeSums, labels: Tensor | None) -> Tensor:
-    """Reduce the pairs, (), with a reducer that has a threshold; ``labels`` are those of the anchors."""
+def _reduced(reducer: Any, sums: Tensor, above: Tensor, pairs: Tensor, labels: Tensor | None) -> Tensor:
+    """The loss (), from each anchor's sum and number (n,) of pairs above the threshold, and its number of pairs."""
     kind = type(reducer)
-    total: Tensor = side.sums.sum()
     if kind is peer_reducers.SumReducer:
-        return total
-    if kind is peer_reducers.MeanReducer:
-        return total / side.pairs.sum().clamp(min=1)
+        return sums.sum()
     if kind is peer_reducers.ClassWeightedReducer:
         if labels is None:
             raise ValueError("reducer=ClassWeightedReducer weighs by labels, and there are none: give them, too")
-        weights: Tensor = reducer.weights.to(side.sums)[labels.to(side.sums.device)]
-        return (weights * side.sums).sum() / side.pairs.sum().clamp(min=1)
-    return total / side.above.sum().clamp(min=1)
+        sums = reducer.weights.to(sums)[labels.to(sums.device)] * sums
+    counted = pairs if kind in (peer_reducers.MeanReducer, peer_reducers.ClassWeightedReducer) else above
+    return sums.sum() / counted.sum().clamp(min=1)
 
 
-def count_listed(listed: ListedPairs, n: int) -> tuple[Tensor, Tensor]:
-    """Positive and negative pairs of each anchor, (n,) each, of a list."""
-    return torch.bincount(listed.positive_anchors, minlength=n), torch.bincount(listed.negative_anchors, minlength=n)
-
-
-def count_labelled(labels: Tensor, candidate_labels: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The same of sets of labels; None, or the same tensor: sample i is not its own candidate."""
+def count_labelled(labels: Tensor, candidate_labels: Tensor | None) -> list[Tensor]:
+    """Positive and negative pairs of each anchor, (n,) each; without other candidates no anchor is its own."""
     itself = candidate_labels is None or candidate_labels is labels
     ordered = torch.sort(labels if candidate_labels is None else candidate_labels)[0]
     present = labels != ABSENT
     equal = torch.searchsorted(ordered, labels, right=True) - torch.searchsorted(ordered, labels)
     others = (ordered != ABSENT).sum() - equal
-    return (equal - int(itself)) * present, others * present
+    return [(equal - int(itself)) * present, others * present]

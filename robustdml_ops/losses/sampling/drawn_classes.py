@@ -47,9 +47,10 @@ def draw_classes(
         return Drawn(torch.cat([first, picked[certain:]]), circle.labels, slots, certain, weight)
     first_class, end = here
     # The shard's classes among those of the batch, and among the draws of the intervals that reach into it.
-    slots, met = circle.slots_of(first_class, end)
+    last = labels.new_full((1,), certain + drawn)
+    slots, met = circle.slots_of(first_class, end, last)
     own = torch.arange(len(labels), device=labels.device)
-    candidates = torch.cat([circle.batch, circle.picked(torch.cat([slots, circle.last]))])
+    candidates = torch.cat([circle.batch, circle.picked(torch.cat([slots, last]))])
     met = torch.cat([own < circle.present, met]) & (candidates >= first_class) & (candidates < end)
     kept = met.nonzero().squeeze(1)
     before = torch.searchsorted(circle.batch, first_class)
@@ -65,13 +66,8 @@ class _Circle:
         self.num_classes, self.slots, self.state = num_classes, slots, state
         self.others, self.intervals = num_classes - self.present, slots - self.present
 
-    @property
-    def last(self) -> Tensor:
-        """Place behind the slots, (1,), whose random number turns the circle."""
-        return self.labels.new_full((1,), self.slots)
-
     def picked(self, places: Tensor) -> Tensor:
-        """Class drawn by the interval of each slot of ``places``, whose last entry is ``last``."""
+        """Class drawn by the interval of each slot; the last of ``places`` is that behind the slots."""
         slots, random = places[:-1], _random(self.state, places)
         # The j-th of N others is j and as many more as there are classes of the batch up to it.
         j, others, intervals = (slots - self.present).clamp(min=0), self.others, self.intervals.clamp(min=1)
@@ -81,13 +77,13 @@ class _Circle:
         ranks = torch.arange(len(self.batch), device=slots.device)
         return picked + torch.searchsorted(self.batch - ranks, picked, right=True)
 
-    def slots_of(self, first: int, end: int) -> tuple[Tensor, Tensor]:
+    def slots_of(self, first: int, end: int, last: Tensor) -> tuple[Tensor, Tensor]:
         """Slots whose intervals may reach into the classes ``first:end``, and which of these slots exist."""
         # n places of the circle meet at most n·K/N + 3 intervals: two at the ends, and one where the circle closes.
         count = min(self.slots, (end - first) * self.slots // self.num_classes + 3)
         steps = torch.arange(count, device=self.batch.device)
         others, intervals = self.others.clamp(min=1), self.intervals.clamp(min=1)
-        turn = _random(self.state, self.last) % others
+        turn = _random(self.state, last) % others  # as in picked()
         start = (first - torch.searchsorted(self.batch, first) - turn) % others
         # The last interval that begins at start or before.
         j = ((start + 1) * intervals - 1) // others + steps

@@ -37,34 +37,16 @@ class TakenRows(torch.autograd.Function):
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, None, None]:
         """The dense gradient, or none."""
         matrix, rows = ctx.saved_tensors
-        if ctx.receiver is None:
-            return SpreadRows.apply(G, rows, matrix), None, None  # type: ignore[no-untyped-call]
-        if torch.is_grad_enabled():
-            raise RuntimeError("a receiver's rows have no second derivative: leave create_graph=True out")
-        ctx.receiver(rows, G)
-        return None, None, None
-
-
-class SpreadRows(torch.autograd.Function):
-    """Rows (n, D) at their places in zeros of the shape, type and layout of a matrix."""
-
-    @staticmethod
-    def forward(G: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
-        """Of distinct rows."""
+        if ctx.receiver is not None:
+            if torch.is_grad_enabled():
+                raise RuntimeError("a receiver's rows have no second derivative: leave create_graph=True out")
+            ctx.receiver(rows, G)
+            return None, None, None
+        if torch.is_grad_enabled():  # a graph of the gradient
+            return torch.zeros_like(matrix).index_copy(0, rows, G), None, None
         buffer = gradient_buffer(matrix).zero_()
         if by_columns(matrix):
             buffer.t().index_copy_(1, rows, G.t())
         else:
             buffer.index_copy_(0, rows, G)
-        return buffer
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Keep the rows."""
-        ctx.save_for_backward(inputs[1])
-
-    @staticmethod
-    def backward(ctx: Any, dR: Tensor) -> tuple[Tensor, None, None]:
-        """Take them again."""
-        (rows,) = ctx.saved_tensors
-        return take_rows(dR, rows), None, None
+        return buffer, None, None

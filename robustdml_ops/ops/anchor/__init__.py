@@ -15,7 +15,7 @@ from torch import Tensor
 from robustdml_ops.backends.tracing import in_eager_mode
 from robustdml_ops.engine.autograd_functions import apply_function
 from robustdml_ops.engine.label_sets import LabelSets
-from robustdml_ops.engine.precision import autocast_operand_dtype, compute_dtype
+from robustdml_ops.engine.precision import compute_dtype, operand_dtype
 from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update
 from robustdml_ops.engine.similarity_chunks import checked_count
 from robustdml_ops.engine.validation import check_matrix, check_same_device, check_steepness, check_tensor, check_vector
@@ -184,10 +184,10 @@ def _apply(
     want: list[bool],
     update: ProxyUpdate | None = None,
 ) -> Outputs:
-    operand = autocast_operand_dtype(compute_dtype(*inputs[:2]), inputs[0])
+    operand = operand_dtype(compute_dtype(*inputs[:2]), inputs[0], autocast=True)
     of_sets: tuple[Any, ...] = (sets,)
     if not in_eager_mode(inputs[0]):
-        numbers = (0.0, 0.0) if isinstance(sets, LabelSets) else (sets.beta, sets.threshold)
+        numbers = (float(sets.elsewhere), 0.0) if isinstance(sets, LabelSets) else (sets.beta, sets.threshold)
         of_sets = (*numbers, *sets.tensors)
     outputs: Outputs = apply_function(
         AnchorSweep, *inputs, *scales, alpha, backend or "auto", operand, want, update, *of_sets

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -108,14 +109,17 @@ def _or_zero(upstream: Tensor | None, like: Tensor) -> Tensor:
 
 
 def _sets_of(parts: Sequence[Any]) -> LabelSets | ConfidenceSets:
-    """The sets as they are, or put together of β, threshold and their tensors."""
+    """The sets as they are, or put together of two numbers and their tensors.
+
+    The numbers are β and threshold, or, with labels, whether some are of other processes, and 0.
+    """
     sets: LabelSets | ConfidenceSets
     if len(parts) == 1:
         (sets,) = parts
         return sets
     beta, threshold, *tensors = parts
     if not tensors[0].is_floating_point():
-        return LabelSets(*tensors)
+        return replace(LabelSets(*tensors), elsewhere=bool(beta))
     if len(tensors) == 1:
         return ConfidenceSets(beta, threshold, confidences=tensors[0])
     return ConfidenceSets(beta, threshold, None, *tensors)
@@ -169,7 +173,9 @@ def _updating(
 
 
 def _check_result(proxies: Tensor, total: Tensor | None, result: SweepResult) -> None:
-    """Not for backward: there an upstream of inf is a loss scaler's affair."""
+    """Not for backward: there an upstream of inf is a loss scaler's affair. Nor on a GPU, where nothing is launched."""
+    if proxies.device.type != "cpu":
+        return
     if total is None:
         assert result.lse_positive is not None and result.lse_negative is not None
         total = result.lse_positive.sum() + result.lse_negative.sum()

@@ -14,7 +14,7 @@ from torch import Tensor
 from robustdml_ops.backends.tracing import in_eager_mode
 from robustdml_ops.engine.autograd_functions import apply_function
 from robustdml_ops.engine.label_sets import LabelSets
-from robustdml_ops.engine.precision import autocast_operand_dtype, compute_dtype
+from robustdml_ops.engine.precision import compute_dtype, operand_dtype
 from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update
 from robustdml_ops.engine.similarity_chunks import checked_count
 from robustdml_ops.engine.validation import check_labels, check_local, check_matrix, check_same_device, check_vector
@@ -133,7 +133,7 @@ def class_lse(
         elsewhere=elsewhere,
         differentiable=torch.is_grad_enabled() and (embeddings.requires_grad or rows.requires_grad),
         backend=backend or "auto",
-        operand=autocast_operand_dtype(dtype, embeddings),
+        operand=operand_dtype(dtype, embeddings, autocast=True),
     )
     arguments = (embeddings, rows, *LabelSets.of(labels).in_both_orders, scale, bias)
     if not settings.differentiable and in_eager_mode(embeddings):

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from robustdml_ops.backends.tracing import in_eager_mode
 from robustdml_ops.engine.autograd_functions import apply_function
-from robustdml_ops.engine.precision import autocast_operand_dtype
+from robustdml_ops.engine.precision import operand_dtype
 from robustdml_ops.engine.validation import check_labels, check_matrix, check_same_device, check_tensor, largest_weight
 from robustdml_ops.ops.pairs.autograd import PairConstants, PairSweep, pair_dtype
 from robustdml_ops.ops.pairs.problem import PairProblem, PairSets
@@ -106,5 +106,5 @@ def _apply(
 ) -> Any:
     parts = (problem,) if in_eager_mode(embeddings) else PairConstants.of(problem)
     both = (embeddings,) if candidates is None else (embeddings, candidates)
-    operand = autocast_operand_dtype(pair_dtype(embeddings, candidates), *both)
+    operand = operand_dtype(pair_dtype(embeddings, candidates), *both, autocast=True)
     return apply_function(PairSweep, embeddings, candidates, *scales, backend or "auto", operand, want, *parts)

@@ -72,6 +72,8 @@ def assign_slots(
         tl.store(touched + M + place, tl.maximum(old_label, -1), mask=enters)
         tl.store(source + place, b.to(tl.int64), mask=enters)
         tl.store(serials + place, serial, mask=enters)
+        # Another thread may store a slot's new label than the one that loads its old one.
+        tl.debug_barrier()
         tl.store(labels + slot, label, mask=enters)
         sample = tl.full((BLOCK,), -1, tl.int64)
         if new_ids is not None:

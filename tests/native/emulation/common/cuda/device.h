@@ -1,5 +1,5 @@
-// Stands in for csrc/common/cuda/device.h, so that a host compiler builds the kernels and a machine without a GPU
-// runs them: every thread of a block is a fiber, and barriers and shuffles switch to the next one.
+// Stands in for csrc/common/cuda/device.h, so that a host compiler builds the kernels and a machine without a
+// GPU runs them: every thread of a block is a fiber, and barriers and shuffles switch to the next one.
 //
 // Blocks follow each other, so __shared__ is static. With ROBUSTDML_EMULATION_REVERSE=1 blocks and threads
 // run from last to first: a kernel whose threads wait for each other where they must gives the same bits.
@@ -27,7 +27,21 @@
 
 namespace robustdml::cuda {
 
-enum cudaError_t { cudaSuccess };
+enum cudaError_t { cudaSuccess, cudaErrorInvalidDevice };
+
+// Two devices; stream 0 is of every one, stream 1 of device 0, stream 2 of device 1.
+constexpr int kDevices = 2;
+inline thread_local int current_device = 0;
+
+inline cudaError_t cudaSetDevice(int index) {
+    if (index < 0 || index >= kDevices) return cudaErrorInvalidDevice;
+    current_device = index;
+    return cudaSuccess;
+}
+
+inline const char* cudaGetErrorString(cudaError_t error) {
+    return error == cudaSuccess ? "no error" : "invalid device ordinal";
+}
 
 inline cudaError_t cudaDriverGetVersion(int* version) {
     *version = CUDART_VERSION;
@@ -174,8 +188,11 @@ T __shfl_xor_sync(unsigned, T value, int mask) {
 }
 
 template <class... Parameters, class... Arguments>
-void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block, std::uintptr_t,
+void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block, std::uintptr_t stream,
             Arguments&&... arguments) {
+    if (stream != 0 && stream != static_cast<std::uintptr_t>(current_device) + 1)
+        throw std::runtime_error(std::string("CUDA kernel ") + name +
+                                 " could not be launched: the stream is of another device");
     if (grid.x == 0 || grid.y == 0 || grid.y > 65535 || block.x * block.y > 1024)
         throw std::runtime_error(std::string("CUDA kernel ") + name + " could not be launched: bad grid");
     const bool reverse = std::getenv("ROBUSTDML_EMULATION_REVERSE") != nullptr;

@@ -1,0 +1,20 @@
+# Sets `architectures`, for which the CUDA part is compiled, as CMake names them.
+# Every architecture that torch's wheels serve and this nvcc knows: Blackwell came with CUDA 12.8.
+set(architectures 80-real 90-real 100-real 120-real 120-virtual)
+if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.8)
+  set(architectures 80-real 90-real 90-virtual)
+endif()
+# Or those asked for, "9.0 10.0+PTX", as torch's own extensions read them.
+if(NOT "$ENV{TORCH_CUDA_ARCH_LIST}" STREQUAL "")
+  set(architectures "")
+  string(REGEX REPLACE "[ ,;]+" ";" requested "$ENV{TORCH_CUDA_ARCH_LIST}")
+  foreach(arch IN LISTS requested)
+    if(NOT arch MATCHES "^([0-9]+)[.]([0-9][af]?)([+]PTX)?$")
+      message(FATAL_ERROR "TORCH_CUDA_ARCH_LIST names ${arch}: expected numbers, as in \"9.0 10.0+PTX\"")
+    endif()
+    list(APPEND architectures "${CMAKE_MATCH_1}${CMAKE_MATCH_2}-real")
+    if(CMAKE_MATCH_3)
+      list(APPEND architectures "${CMAKE_MATCH_1}${CMAKE_MATCH_2}-virtual")
+    endif()
+  endforeach()
+endif()

@@ -1,0 +1,105 @@
+"""One of four processes is killed at a random moment: the others end soon, and name it or say that they cannot."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch.distributed as dist
+
+from tests.subprocesses import run_python
+
+SIZE = 4
+STEPS = """
+import os, sys
+import torch
+import torch.distributed as dist
+
+from robustdml_ops.distributed import shard_classes
+from robustdml_ops.losses import ProxyAnchorLoss
+
+torch.set_num_threads(1)
+rank, port, holds_store = (int(argument) for argument in sys.argv[1:])
+store = dist.TCPStore("127.0.0.1", port, is_master=bool(holds_store), wait_for_workers=False)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=4)
+loss_function = shard_classes(ProxyAnchorLoss(9, 4))
+X = torch.randn(3, 4, requires_grad=True)
+for step in range(1_000_000):
+    loss_function(X, torch.tensor([0, 3, 8])).backward()
+    if step == 0:
+        print("runs", flush=True)
+"""
+UNDER_TORCHRUN = """
+import os, signal
+import torch
+import torch.distributed as dist
+
+from robustdml_ops.distributed import shard_classes
+from robustdml_ops.losses import ProxyAnchorLoss
+
+dist.init_process_group("gloo")
+loss_function = shard_classes(ProxyAnchorLoss(9, 4))
+for step in range(100):
+    loss_function(torch.randn(3, 4, requires_grad=True), torch.tensor([0, 3, 8])).backward()
+    if step == 10 and dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def end_of_a_world(victim, store_of_rank_0, delay):
+    """Seconds to the end and last line of each surviving process after ``victim`` was killed."""
+    store = None if store_of_rank_0 else dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    port = store.port if store else random.Random(time.time_ns()).randrange(20_000, 30_000)
+    processes = []
+    for rank in range(SIZE):
+        command = (sys.executable, "-W", "ignore", "-c", STEPS, rank, port, int(store_of_rank_0 and rank == 0))
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        processes.append(
+            subprocess.Popen([str(word) for word in command], **pipes, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        )
+    try:
+        for process in processes:
+            assert process.stdout.readline() == "runs\n"
+        time.sleep(delay)
+        processes[victim].kill()
+        start, ends = time.monotonic(), {}
+        for rank, process in enumerate(processes):
+            if rank != victim:
+                error = process.communicate(timeout=60)[1]
+                message = next(line for line in error.splitlines() if "ShardError" in line and "Error:" in line)
+                ends[rank] = (time.monotonic() - start, message)
+        return ends
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("store_of_rank_0", [False, True])
+@pytest.mark.parametrize("victim", range(SIZE))
+def test_every_survivor_names_the_dead_or_says_that_it_cannot(victim, store_of_rank_0):
+    delays = random.Random(victim)
+    for _ in range(5):
+        ends = end_of_a_world(victim, store_of_rank_0, delays.uniform(0, 1))
+        for rank, (seconds, message) in ends.items():
+            assert seconds < 15, (rank, message)
+            named = set(map(int, re.findall(r"rank (\d) does not answer", message)))
+            cannot = "which one can't be told" in message
+            assert cannot if store_of_rank_0 and victim == 0 else named == {victim} or (cannot and store_of_rank_0), (
+                message
+            )
+
+
+def test_torchrun_tells_which_rank_was_killed(tmp_path):
+    """It ends the others at once; its own report is what the user reads."""
+    script = tmp_path / "train.py"
+    script.write_text(UNDER_TORCHRUN)
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    run = run_python(*launcher, str(script), OMP_NUM_THREADS="1")
+    assert run.returncode != 0
+    assert re.search(rf"rank\s+: 1 .*\n\s+exitcode\s+: -{signal.SIGKILL.value} ", run.stderr), run.stderr[-3000:]

@@ -1,0 +1,151 @@
+"""Problems of the sums of pairs, for every backend that launches kernels."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+
+from robustdml_ops.engine.label_sets import ABSENT
+from robustdml_ops.ops import pair_hinge
+from robustdml_ops.ops.pairs.problem import DistanceLimits, PairHingeProblem, PairLSEProblem, PairSets
+from robustdml_ops.ops.pairs.sweep import BACKENDS, pair_sweep
+
+EAGER = BACKENDS["eager"]
+FIELDS = ("positive", "negative", "counts", "danchors", "dcandidates")
+
+
+def problems(sets, dtype, m, device="cpu"):
+    weights = torch.linspace(0, 1, m, dtype=dtype, device=device)
+    plain = PairLSEProblem(sets, 2.0, 50.0, 0.5, None, None)
+    hinge = PairHingeProblem(sets, 0.7, 0.1, 0.25, -0.5, False)
+    return {
+        "all": plain,
+        "with weights": replace(plain, candidate_weights=weights),
+        "mined": replace(plain, epsilon=0.1, candidate_weights=weights),
+        "mined with ties": replace(plain, beta=2.0, epsilon=0.5),
+        "shifted": replace(plain, beta=900.0),
+        "mined and shifted": replace(plain, alpha=2000.0, epsilon=0.07),
+        "cosine": hinge,
+        "euclidean": replace(hinge, positive_margin=-0.4, negative_margin=-1.4, euclidean=True),
+    }
+
+
+PROBLEMS = tuple(problems(None, torch.float32, 1))
+
+
+def sweep(backend, name, shape, dtype, device, upstream="vector"):
+    """Of m candidates, the batch itself (None), the anchors seen "anew", or the anchors and as many more ("first")."""
+    n, m, D = shape
+    ties = name == "mined with ties"  # rows of few different cosines, all exact
+    random = torch.Generator().manual_seed(0)
+    normal = lambda *size: torch.randn(*size, generator=random, dtype=torch.float64)  # noqa: E731
+    draw = lambda rows: (normal(rows, 4).sign() / 2 if ties else normal(rows, D)).to(device, dtype)  # noqa: E731
+    classes = torch.tensor([ABSENT, -1, 0, 2**40, 3, 4])  # no 32 bits hold them
+    labels = lambda rows: classes[torch.randint(6, (rows,), generator=random)].to(device)  # noqa: E731
+    X, y = draw(n), labels(n)
+    m, anew, first = {"anew": (n, True, False), "first": (2 * n, False, True)}.get(m, (m, False, False))
+    C, z = (None, None) if m is None else (draw(m), None if anew else labels(m))
+    if first:
+        C[:n], z[:n] = X, y
+    problem = problems(PairSets.of(y, z, first), dtype, m or n, device)[name]
+    factors = normal(2, *(() if upstream == "scalar" else (n,))).to(device, dtype)
+    want = (False, False) if upstream is None else (True, True)
+    return pair_sweep(X, C, problem, tuple(factors), backend, dtype, dtype, want)
+
+
+def assert_same_as_eager(backend, name, shape, dtype, device, upstream="vector"):
+    """|ours − exact| ≤ 4 · |eager in the same type − exact| + a few roundings."""
+    ours, exact, theirs = (
+        sweep(each, name, shape, kind, device, upstream)
+        for each, kind in ((backend, dtype), (EAGER, torch.float64), (EAGER, dtype))
+    )
+    roundings = 64 if dtype == torch.float32 else 512  # in float64 the truth is rounded, too
+    for field in FIELDS:
+        mine, dense, truth = (getattr(result, field) for result in (ours, theirs, exact))
+        if truth is None:
+            assert mine is None
+        elif field == "counts":
+            assert torch.equal(mine, truth), name
+        else:
+            allowed = 4 * (dense - truth).abs().max() + roundings * torch.finfo(dtype).eps * (1 + truth.abs().max())
+            assert (mine - truth).abs().max() <= allowed, (name, field)
+
+
+def assert_same_bits_twice(backend, name, shape, device):
+    first, second = (sweep(backend, name, shape, torch.float32, device) for _ in range(2))
+    for field in FIELDS:
+        values = getattr(first, field), getattr(second, field)
+        assert values[0] is values[1] is None or torch.equal(*values)
+
+
+def assert_near_rows_keep_their_distance(backend, shape, types, device):
+    """Copies and near duplicates of one row, in several classes, against the eager sums in float64."""
+    n, m, D = shape
+    random = torch.Generator().manual_seed(0)
+
+    def draw(rows):
+        spread = 10.0 ** torch.randint(-9, 0, (rows, 1), generator=random)
+        return 1 + spread * torch.randn(rows, D, generator=random, dtype=torch.float64)
+
+    X, C = draw(n).to(types[0]), None if m is None else draw(m).to(types[1])
+    y, z = torch.arange(n) % 3, None if m is None else torch.arange(m) % 4
+    X[n // 2 :] = X[0] if C is None else C[: n - n // 2]
+    dtype = torch.float64 if torch.float64 in types else torch.float32
+    problem = PairHingeProblem(PairSets.of(y.to(device), z if z is None else z.to(device)), 0.0, -3.0, 0.0, 0.0, True)
+    X, C = X.to(device), C if C is None else C.to(device)
+    upstream = (torch.ones((), dtype=dtype, device=device),) * 2
+    ours = pair_sweep(X, C, problem, upstream, backend, dtype, dtype, (True, True))
+    theirs = pair_sweep(X, C, problem, upstream, EAGER, dtype, dtype, (True, True))
+    exact = pair_sweep(X.double(), C if C is None else C.double(), problem, None, EAGER, torch.float64, torch.float64)
+    assert torch.equal(ours.counts, exact.counts)
+    assert ours.counts[0].any() or D == 1
+    # What lies beyond the limit comes from a cosine.
+    tolerance = 1e-4 if dtype == torch.float32 else 1e-9
+    for field in ("positive", "negative"):
+        mine, truth = getattr(ours, field).double(), getattr(exact, field)
+        torch.testing.assert_close(mine, truth, rtol=tolerance, atol=tolerance * (m or n))
+    for field in ("danchors", "dcandidates"):
+        mine, other = getattr(ours, field), getattr(theirs, field)
+        assert (mine is None) == (other is None)
+        if mine is not None:
+            assert torch.isfinite(mine).all()
+            # Forces of length 1 between rows at 1e-5 are right to 2 %.
+            scale = (m or n) / X.double().norm(dim=1).min()
+            assert (mine - other).norm(dim=1).max() <= 0.1 * scale
+
+
+def assert_no_gradient_up_to_the_resolution(backend, device="cpu"):
+    """Its direction is rounding. The sum keeps the distance, and beyond the limit the force is of length 1."""
+    y = torch.zeros(2, dtype=torch.int64, device=device)
+    for products, bank, factor in itertools.product(("highest", "medium"), (False, True), (0.5, 0.999, 1.001, 2.0)):
+        torch.set_float32_matmul_precision(products)
+        distance = factor * DistanceLimits.of(torch.empty(0, device=device)).resolution
+        X = torch.tensor([[1.0, 0.0], [1.0, distance]], device=device, requires_grad=True)
+        pairs = (X[1:], y[1:], X.detach()[:1], y[:1]) if bank else (X, y)
+        margins = {"positive_margin": 0.0, "negative_margin": 3.0, "distance": "euclidean"}
+        total = pair_hinge(*pairs, **margins, backend=backend).positive.sum()
+        gradient = torch.autograd.grad(total, X)[0][1]
+        if factor < 1:
+            assert not gradient.any()
+        else:
+            assert gradient.norm().item() == pytest.approx(1 if bank else 2, rel=0.5)
+        assert total.item() == pytest.approx(distance if bank else 2 * distance, rel=1e-3)
+
+
+def assert_a_nan_reaches_the_result(backend, device):
+    """On a GPU nobody looks at the values; mining must not pass over them in silence."""
+    X = torch.randn(6, 4).to(device)
+    X[2] = torch.nan
+    sets = PairSets.of(torch.tensor([0, 0, 1, 1, 2, 2], device=device), None)
+    for problem in problems(sets, torch.float32, 6, device).values():
+        result = pair_sweep(X, None, problem, None, backend, torch.float32, torch.float32)
+        assert torch.isnan(result.positive + result.negative).any()
+
+
+def assert_a_set_that_mining_empties_has_the_sum_0(backend, dtype, device):
+    """Anchors without negatives keep no positive, and e^−shift of those may be 0."""
+    X = torch.randn(20, 5).to(device, dtype)
+    problem = PairLSEProblem(PairSets.of(torch.zeros(20).long().to(device), None), 2000.0, 50.0, 0.5, 0.1, None)
+    result = pair_sweep(X, None, problem, (torch.ones(20).to(X),) * 2, backend, dtype, dtype, (True, False))
+    assert not result.positive.any() and not result.negative.any() and not result.danchors.any()
