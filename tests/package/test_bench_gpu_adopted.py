@@ -104,7 +104,8 @@ def test_results_of_dry_runs_and_of_other_devices_are_refused(shipped):
 def test_what_equals_the_default_is_not_written(shipped):
     winner = {("tile of fused_anchor_lse", "64 × 128"): 0.5}
     adopt(measured(winner.items()), shipped)
-    assert json.loads(shipped.read_text()) == json.loads(cards.TABLE.read_text())
+    assert "fused_anchor_lse" in json.loads(cards.TABLE.read_text())["sm_90"]["tiles"]
+    assert "fused_anchor_lse" not in json.loads(shipped.read_text())["sm_90"]["tiles"]
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: f"{variant.group}: {variant.name}")
