@@ -75,6 +75,14 @@ def exact_products():
     torch.set_float32_matmul_precision(precision)
 
 
+@pytest.fixture(params=["native", "eager"])
+def backend(request):
+    """A backend of the CPU by its name."""
+    if request.param == "native":
+        pytest.importorskip("robustdml_ops._native")
+    return request.param
+
+
 @pytest.fixture(params=["cpu", "cuda"])
 def place(request):
     """Where tensors are: tests of whole calls run on a GPU as they do on the CPU."""

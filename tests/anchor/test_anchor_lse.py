@@ -29,20 +29,6 @@ def direct(X, P, positive_bias, negative_bias, anchor_bias, alpha):
     return torch.log1p(e_positive.sum(1)), torch.log1p(e_negative.sum(1))
 
 
-@pytest.mark.parametrize("backend", ["native", "eager"])
-def test_anchor_lse_with_every_bias(backend):
-    tensors = inputs()
-    X, P, *biases = tensors
-    ours = anchor_lse(X, P, LabelSets.of(LABELS), AnchorBiases(*biases), alpha=4.0, backend=backend)
-    theirs = direct(*tensors, 4.0)
-    upstream = (torch.linspace(-1, 1, C, dtype=torch.float64), torch.linspace(2, 1, C, dtype=torch.float64))
-    for mine, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, other)
-    for mine, other in zip(*(torch.autograd.grad(r, tensors, upstream) for r in (ours, theirs)), strict=True):
-        torch.testing.assert_close(mine, other)
-
-
-@pytest.mark.parametrize("backend", ["native", "eager"])
 def test_biases_in_any_layout(backend):
     X, P, *_ = inputs()
     expanded, strided = torch.tensor(0.7).double().expand(B), torch.rand(3 * C).double()[::3]
@@ -63,19 +49,6 @@ def test_one_of_the_two_results_may_go_unused(used):
         torch.testing.assert_close(mine, torch.zeros_like(mine) if other is None else other)
 
 
-def test_anchor_loss_is_the_weighted_sum_of_anchor_lse():
-    tensors = inputs()
-    X, P, *biases = tensors
-    sets, scales = LabelSets.of(LABELS), (torch.tensor(0.3).double(), torch.tensor(1.7).double())
-    lse = anchor_lse(X, P, sets, AnchorBiases(*biases), alpha=4.0)
-    summed = scales[0] * lse.positive.sum() + scales[1] * lse.negative.sum()
-    at_once = anchor_loss(X, P, sets, AnchorBiases(*biases), *scales, alpha=4.0)
-    torch.testing.assert_close(at_once, summed)
-    for mine, other in zip(*(torch.autograd.grad(2 * r, tensors) for r in (at_once, summed)), strict=True):
-        torch.testing.assert_close(mine, other)
-
-
-@pytest.mark.parametrize("backend", ["native", "eager"])
 @pytest.mark.usefixtures("small_chunks")
 def test_anchor_loss_with_a_scale_for_each_class(backend):
     """Of one sum or of both: value, gradients, a second backward, and the gradient of a penalty."""
@@ -211,15 +184,6 @@ def test_confidences_of_another_type_are_cast_chunk_by_chunk():
     assert all(torch.equal(mine, other) for mine, other in zip(ours, theirs, strict=True))
 
 
-def test_proxies_without_a_dimension_are_named():
-    X, _, positive, negative, _ = inputs()
-    scale, sets = torch.ones((), dtype=torch.float64), LabelSets.of(LABELS)
-    for call in (anchor_lse, lambda *given, alpha: anchor_loss(*given, scale, scale, alpha=alpha)):
-        with pytest.raises(ValueError, match="proxies must"):
-            call(X, torch.ones((), dtype=torch.float64), sets, AnchorBiases(positive, negative), alpha=4.0)
-
-
-@pytest.mark.parametrize("backend", ["native", "eager"])
 def test_a_confidence_at_the_threshold_is_of_a_negative(backend):
     """X_p⁺ holds what lies above the threshold, and nothing else."""
     X, P = torch.randn(5, 4).double(), torch.randn(3, 4).double()

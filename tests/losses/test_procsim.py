@@ -4,8 +4,6 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import python_ref
 from robustdml_ops.losses import LanguageGuidanceLoss, MultiSimilarityLoss, NormalizedSoftmaxLoss, ProcSimLoss
@@ -119,67 +117,6 @@ def test_what_is_above_the_threshold_may_leave_the_pairs(as_callable):
     assert torch.equal(dropping(X, y.to(torch.uint8)), dropping(X, y))  # which has no −1
     with pytest.raises(ValueError, match="drop_above=True leaves samples out of pairs"):
         ProcSimLoss(C, D, dml="proxy-nca", drop_above=True)
-
-
-def test_embeddings_do_not_learn_from_the_detector():
-    """Their gradient is that of the weighted DML loss; the proxies' is that of their own loss, unweighted."""
-    X, y, _ = batch()
-    loss_function = ProcSimLoss(C, D, lam=0.1).double()
-    step = loss_function.step(X, y)
-    assert not any(tensor.requires_grad for tensor in step[1:])
-    dX, dP = torch.autograd.grad(step.loss, (X, loss_function.proxies))
-    weighted = (step.confidence * MultiSimilarityLoss(reduction="none")(X, y)).mean()
-    torch.testing.assert_close(dX, torch.autograd.grad(weighted, X)[0])
-    own = python_ref.proxy_nca_losses(X, loss_function.proxies, y).mean()
-    torch.testing.assert_close(dP, torch.autograd.grad(own, loss_function.proxies)[0])
-
-
-def confidences(losses, lam):
-    """σ as ProcSimLoss finds it, whatever the detector's losses are."""
-    loss_function = ProcSimLoss(C, D, lam=lam, dml=lambda X, y: losses, detector="proxy-nca")
-    loss_function.proxy_nca.forward = lambda X, y: losses
-    return loss_function.step(torch.ones(len(losses), D), torch.zeros(len(losses), dtype=torch.int64)).confidence
-
-
-batches = st.lists(st.integers(0, 1000), min_size=4, max_size=40).map(lambda v: torch.tensor(v).double() / 64)
-
-
-@given(batches, st.sampled_from([0.01, 0.3, 1.0, 10.0]), st.integers(-64, 64))
-@settings(max_examples=60, deadline=None)
-def test_conditions_on_the_confidence(losses, lam, shift):
-    sigma = confidences(losses, lam)
-    # (i) translation; the shifts are exact.
-    torch.testing.assert_close(confidences(losses + shift, lam), sigma, rtol=1e-12, atol=0)
-    # (ii) no sample of a smaller loss has less confidence
-    in_order = sigma[losses.argsort()]
-    assert (in_order[1:] <= in_order[:-1]).all()
-    # (iii) range
-    assert ((sigma >= 0) & (sigma <= 1)).all()
-    # (iv) and (v): both limits of λ; 1 for all where there is no cut
-    tau = python_ref.otsu_threshold(losses)
-    torch.testing.assert_close(confidences(losses, 1e-200), (losses < tau).double(), rtol=0, atol=1e-3)
-    torch.testing.assert_close(confidences(losses, 1e12), torch.ones_like(losses), rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize("detector", ["proxy-nca", "multi-similarity"])
-def test_large_lambda_is_plain_training(detector):
-    X, y, _ = batch()
-    loss_function = ProcSimLoss(C, D, lam=1e15, detector=detector).double()
-    plain = MultiSimilarityLoss()(X, y)
-    if detector == "proxy-nca":
-        plain = plain + loss_function.proxy_nca(X, y).mean()
-    torch.testing.assert_close(loss_function(X, y), plain)
-
-
-def test_a_confidence_of_0_leaves_the_sample_in_the_pairs_of_the_others():
-    """Eq. 4 weighs anchors; who is a candidate does not depend on σ, nor does the divisor."""
-    X, y, _ = batch(dtype=torch.float32)
-    loss_function = ProcSimLoss(C, D, lam=2e-38, softmax_scale=30.0)
-    step = loss_function.step(X, y)
-    assert (step.confidence == 0).any()
-    each = MultiSimilarityLoss(reduction="none")(X, y)
-    expected = (step.confidence * each).mean() + step.losses.mean()
-    torch.testing.assert_close(step.loss, expected)
 
 
 @pytest.mark.parametrize("size", [0, 1, 3])

@@ -20,7 +20,6 @@ from robustdml_ops.losses import (
     SoftTripleLoss,
 )
 from robustdml_ops.optim import ProxyAdagrad, ProxyAdamW, ProxySGD
-from tests.optim.backends import BACKENDS
 from tests.storages import Storages
 from tests.subprocesses import run_python
 
@@ -57,7 +56,6 @@ def close(mine, exact, tolerance=1e-12):
     torch.testing.assert_close(mine, exact, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize(("rule", "torch_rule", "settings"), RULES)
 def test_steps_are_those_of_torch(small_chunks, name, backend, rule, torch_rule, settings):
@@ -86,7 +84,6 @@ def test_steps_are_those_of_torch(small_chunks, name, backend, rule, torch_rule,
         close(mine.grad, exact.grad)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize(("weight_decay", "drawn"), [(0.0, {}), (0.1, {}), (0.0, DRAWN)])
 def test_adagrad_is_the_published_one(small_chunks, name, backend, weight_decay, drawn):
@@ -157,7 +154,6 @@ def test_native_sweeps_take_the_step_themselves(monkeypatch):
         optimizer.step()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 def test_random_rounding_is_right_in_the_mean_and_repeats(backend):
     """Second moments below half of a last digit's change keep growing; and a seed gives the same bits."""
 
@@ -267,7 +263,6 @@ def test_distributed_checkpoints_hold_it(tmp_path):
         assert torch.equal(loaded.state[Q][name], moment)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", ["proxy-anchor", "normalized-softmax"])
 def test_no_gradient_of_the_size_of_the_proxies_exists(small_chunks, name, backend):
     ours, theirs, P, Q = pair(name, backend)

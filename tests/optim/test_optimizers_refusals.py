@@ -10,7 +10,6 @@ import torch
 from robustdml_ops.losses import MultiSimilarityLoss, NormalizedSoftmaxLoss, ProxyAnchorLoss, SoftTripleLoss
 from robustdml_ops.ops import class_lse
 from robustdml_ops.optim import ProxyAdagrad, ProxyAdamW, ProxySGD
-from tests.optim.backends import BACKENDS
 
 KINDS = [ProxyAnchorLoss, NormalizedSoftmaxLoss]
 B, C, D = 12, 45, 5
@@ -238,7 +237,6 @@ def test_second_derivatives_are_refused_and_transforms_update_nothing(kind):
     assert kind is ProxyAnchorLoss or torch.equal(P, before)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("where", ["embeddings", "proxies", "weights", "upstream"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -267,7 +265,6 @@ def test_nothing_is_written_of_what_is_not_finite(kind, backend, where, value, s
         assert torch.equal(optimizer.state[P][name], exact)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_short_proxy_is_told_before_anything_is_written(backend):
     loss = ProxyAnchorLoss(C, D, backend=backend)
     with torch.no_grad():
@@ -280,7 +277,6 @@ def test_a_short_proxy_is_told_before_anything_is_written(backend):
     assert int(optimizer.state[loss.proxies]["step"]) == 0
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_gradient_that_overflows_leaves_its_chunk(small_chunks, backend):
     """Logits of 1e38 and an upstream of as much: what no look at the inputs can tell."""
     P, X = torch.nn.Parameter(torch.randn(C, D)), torch.randn(B, D)

@@ -27,7 +27,6 @@ def ends_of(dtype):
     yield torch.tensor([0.0, -0.0] * 2, dtype=dtype)
 
 
-@pytest.mark.parametrize("backend", ["native", "eager"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_ends_of_the_range(device, dtype, backend):
     for values in ends_of(dtype):
@@ -37,7 +36,6 @@ def test_ends_of_the_range(device, dtype, backend):
         assert not cut.found or truth.ordered[place - 1] <= cut.threshold.item() < truth.ordered[place]
 
 
-@pytest.mark.parametrize("backend", ["native", "eager"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("n", [31, 257, 1000])
 def test_longer_rows_against_rational_numbers(n, dtype, backend):

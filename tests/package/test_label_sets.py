@@ -52,7 +52,6 @@ def test_labels_are_not_sorted_on_a_gpu(call):
     assert sorts.count == 1
 
 
-@pytest.mark.parametrize("backend", ["native", "eager"])
 def test_labels_that_came_from_a_gpu_are_sorted_where_that_is_needed(backend):
     bias, y = torch.zeros(B), torch.tensor([3, 0, 1, 3, 2, 0])
     X, P = torch.randn(B, D), torch.randn(C, D)

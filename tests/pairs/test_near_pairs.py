@@ -8,10 +8,8 @@ from python_ref import contrastive_loss
 from robustdml_ops.losses import ContrastiveLoss
 from robustdml_ops.ops import pair_hinge, pair_hinge_sum
 from robustdml_ops.ops.pairs.problem import DistanceLimits
-from robustdml_ops.robust import MemoryBank
 from tests.pairs.cases import assert_no_gradient_up_to_the_resolution
 
-BACKENDS = ("native", "eager")
 # Σ d over all positives, Σ (3 − d) over all negatives, and how many d are above 0.
 SUMS = {"positive_margin": 0.0, "negative_margin": 3.0, "distance": "euclidean"}
 
@@ -37,7 +35,6 @@ def near_rows(relative, D, dtype, seed=0):
     return torch.stack([p, 1.5 * (p + relative * p.norm() * step / step.norm())]).to(dtype)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_contrastive_loss_of_a_batch_of_copies(dtype, backend):
     """Its divisor counts the pairs above 0: rounding in it is 4 % of the loss."""
@@ -49,7 +46,6 @@ def test_the_contrastive_loss_of_a_batch_of_copies(dtype, backend):
     torch.testing.assert_close(ours.double(), truth, rtol=1e-5 if dtype == torch.float32 else 1e-12, atol=0)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_in_one_dimension_distances_are_0_and_2(dtype, backend):
     generator = torch.Generator().manual_seed(0)
@@ -61,7 +57,6 @@ def test_in_one_dimension_distances_are_0_and_2(dtype, backend):
     assert torch.equal(found.positive, 2 * opposite.sum(1).to(dtype))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("D", "relative"), [(2, 3e-1), (7, 1e-1), (128, 1e-2), (700, 1e-4), (7, 1e-5), (128, 1e-7)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_near_duplicates_keep_their_distance(dtype, relative, D, backend):
@@ -75,27 +70,6 @@ def test_near_duplicates_keep_their_distance(dtype, relative, D, backend):
     assert negatives == pytest.approx(truth, rel=4 * tolerance, abs=1e-14)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1e30])
-def test_the_scale_of_near_rows_does_not_matter(scale, backend):
-    """A hundred orders of magnitude are no matter in float64, but as the normalisation takes them."""
-    rows = near_rows(1e-4, 33, torch.float64) * torch.tensor([[1.0], [max(scale, 1e-9)]], dtype=torch.float64)
-    found = hinge(rows, torch.zeros(2, dtype=torch.int64), backend=backend).positive
-    assert found == pytest.approx(exact_distance(*rows), rel=1e-8)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_near_rows_of_half_precision(dtype, backend):
-    """Rows are taken as they were given: what is near in half precision is far in float32."""
-    X = near_rows(2e-2, 64, dtype).repeat(2, 1)
-    y = torch.zeros(4, dtype=torch.int64)
-    truth = 2 * exact_distance(*X[:2].double())
-    assert hinge(X, y, backend=backend).positive.double() == pytest.approx(truth, rel=3e-5)
-    assert hinge(X, y, backend=backend).positive_count.tolist() == [2] * 4
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_batch_of_clusters_against_float64(dtype, chunked, backend, request):
@@ -121,7 +95,6 @@ def test_a_batch_of_clusters_against_float64(dtype, chunked, backend, request):
             torch.testing.assert_close(mine.double(), exact.sum(1), rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_large_batch_of_copies(backend):
     """More than a chunk of anchors, more than a block of candidates: every copy at distance 0, no pair lost."""
     X, y = torch.randn(1500, 16).repeat(2, 1), torch.arange(1500).repeat(2)
@@ -131,20 +104,6 @@ def test_a_large_batch_of_copies(backend):
     assert (found.negative_count == 2998).all()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_memory_bank_that_holds_the_batch(dtype, backend):
-    bank = MemoryBank(num_classes=4, embedding_size=24, capacity=50, dtype=dtype)
-    X, y = torch.nn.functional.normalize(torch.randn(20, 24, dtype=dtype)), torch.arange(20) % 4
-    bank.enqueue(X, y)
-    found = hinge(X, y, bank.features, bank.labels, backend=backend)
-    assert (found.positive_count == 4).all()  # 5 of the class, of which one is the sample itself
-    assert (found.negative_count == 15).all()
-    by_batch = hinge(X, y, backend=backend)
-    torch.testing.assert_close(found.positive, by_batch.positive, rtol=1e-5, atol=0)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_equal_vectors_have_no_gradient(weighted, dtype, backend):
@@ -159,7 +118,6 @@ def test_equal_vectors_have_no_gradient(weighted, dtype, backend):
     assert not torch.autograd.grad(total, X)[0].any()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("relative", [1e-1, 1e-3, 1e-5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_force_between_near_vectors(dtype, relative, backend):
@@ -175,12 +133,10 @@ def test_the_force_between_near_vectors(dtype, relative, backend):
 
 
 @pytest.mark.usefixtures("exact_products")
-@pytest.mark.parametrize("backend", BACKENDS)
 def test_distances_up_to_the_resolution_have_no_gradient(backend):
     assert_no_gradient_up_to_the_resolution(backend)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 def test_second_derivatives_of_near_vectors(backend):
     """Of the force above: where near and far pairs, and equal ones, meet in a batch."""
     X = torch.cat([near_rows(1e-5, 6, torch.float64), torch.randn(3, 6, dtype=torch.float64)])

@@ -3,14 +3,13 @@
 import pytest
 import torch
 
-from python_ref import cosine_similarity, informative_pairs, multi_similarity_loss
+from python_ref import cosine_similarity, informative_pairs
 from python_ref.multi_similarity import multi_similarity_terms
 from python_ref.pairs import pair_sets
 from robustdml_ops.ops import ABSENT, pair_hinge, pair_hinge_sum, pair_lse, pair_lse_sum
 from robustdml_ops.ops.pairs.autograd import pair_sweep_op
 from tests.nightly import nightly_but
 
-BACKENDS = ("native", "eager")
 MS = {"alpha": 2.0, "beta": 50.0, "base": 0.5}
 
 
@@ -26,24 +25,6 @@ def random_labels(*sizes, classes=3, seed=0):
     return [labels.masked_fill(labels == -2, ABSENT) for labels in draws]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("bank", [False, True])
-def test_candidate_weights_multiply_each_log_sum_exp_by_their_mean(bank, backend):
-    """The braces of BSPML's Eq. 7."""
-    X, C = matrices(20, 33)
-    y, z = random_labels(20, 33)
-    others = (C, z) if bank else (None, None)
-    weights = torch.rand(33 if bank else 20, dtype=torch.float64)
-    lse = pair_lse(X, y, *others, **MS, epsilon=0.1, candidate_weights=weights, backend=backend)
-    ours = lse.positive / 2 + lse.negative / 50
-    theirs = multi_similarity_loss(X, y, *others, **MS, epsilon=0.1, candidate_weights=weights, reduction="none")
-    torch.testing.assert_close(ours, theirs)
-    inputs, upstream = (X, C) if bank else (X,), torch.linspace(1, 2, 20, dtype=torch.float64)
-    for mine, other in zip(*(torch.autograd.grad(r, inputs, upstream) for r in (ours, theirs)), strict=True):
-        torch.testing.assert_close(mine, other)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("used", [0, 1])
 def test_one_of_the_two_results_may_go_unused(used, backend):
     X, y = matrices(9)[0], torch.arange(9) % 3
@@ -54,29 +35,6 @@ def test_one_of_the_two_results_may_go_unused(used, backend):
     torch.testing.assert_close(*(torch.autograd.grad(r.sum(), X)[0] for r in (ours, theirs)))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("bank", [False, True])
-@pytest.mark.usefixtures("small_chunks")
-def test_a_sum_is_the_weighted_sum_of_its_vectors(bank, backend):
-    X, C = matrices(20, 33)
-    y, z = random_labels(20, 33)
-    pairs, inputs = ((X, y, C, z), (X, C)) if bank else ((X, y, None, None), (X,))
-    scales = (torch.linspace(-1, 2, 20, dtype=torch.float64), torch.tensor(0.7, dtype=torch.float64))
-    hinge = {"positive_margin": 0.9, "negative_margin": 0.1, "positive_offset": -0.3, "negative_offset": 0.2}
-    for vectors, at_once in (
-        (
-            pair_lse(*pairs, **MS, epsilon=0.2, backend=backend),
-            pair_lse_sum(*pairs, *scales, **MS, epsilon=0.2, backend=backend),
-        ),
-        (pair_hinge(*pairs, **hinge, backend=backend), pair_hinge_sum(*pairs, *scales, **hinge, backend=backend)),
-    ):
-        summed = (scales[0] * vectors.positive).sum() + scales[1] * vectors.negative.sum()
-        torch.testing.assert_close(at_once, summed)
-        for mine, other in zip(*(torch.autograd.grad(3 * r, inputs) for r in (at_once, summed)), strict=True):
-            torch.testing.assert_close(mine, other)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, -0.5])
 def test_ties_at_the_edge_of_mining_are_cut_as_by_the_reference(epsilon, backend):
     """Few different similarities, all exact in floating point; an equality is not "more similar".
@@ -98,7 +56,6 @@ def test_ties_at_the_edge_of_mining_are_cut_as_by_the_reference(epsilon, backend
         torch.testing.assert_close(mine, other)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "classes",
     [
@@ -143,35 +100,6 @@ def kinds(backend):
         "hinge": both_sides,
         "hinge at once": lambda *pairs: pair_hinge_sum(*pairs, *scales, **hinge, backend=backend),
     }
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("kind", kinds(None))
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-@pytest.mark.usefixtures("small_chunks")
-def test_candidates_with_the_anchors_own_labels_are_the_anchors_seen_anew(kind, dtype, backend):
-    """Anchor i leaves candidate i out: as with a candidate in its place that is marked as absent."""
-    X, C = matrices(20, 20)
-    y = random_labels(20)[0].clamp(min=-1).to(dtype)
-    function = kinds(backend)[kind]
-    ours, counted = function(X, y, C, y), function(X, y, C, y.clone())
-    assert not torch.isclose(ours, counted)
-    alone = [function(X[i : i + 1], y[i : i + 1], C, y.long().where(torch.arange(20) != i, ABSENT)) for i in range(20)]
-    torch.testing.assert_close(ours, sum(alone))
-    for mine, other in zip(*(torch.autograd.grad(r, (X, C)) for r in (ours, sum(alone))), strict=True):
-        torch.testing.assert_close(mine, other)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_candidates_seen_anew_against_the_reference(backend):
-    X, C = matrices(20, 20)
-    y = random_labels(20)[0]
-    ours = pair_lse(X, y, C, y, **MS, backend=backend)
-    theirs = multi_similarity_loss(X, y, C, y, **MS, reduction="none")
-    torch.testing.assert_close(ours.positive / 2 + ours.negative / 50, theirs)
-    torch.testing.assert_close(
-        multi_similarity_loss(X, y, X, y, **MS, reduction="none"), multi_similarity_loss(X, y, **MS, reduction="none")
-    )
 
 
 @pytest.mark.parametrize("kind", nightly_but(["lse", "hinge at once"], kinds(None)))
@@ -227,39 +155,6 @@ def test_exported_graphs_know_the_anchors_own_labels(kind, strict):
         torch.testing.assert_close(exported(*arguments), module(*arguments))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_scales_beyond_the_range_of_exp(backend):
-    X, y = matrices(30, dtype=torch.float32)[0], torch.arange(30) % 4
-    positive, negative = pair_sets(y)
-    for settings in ({"alpha": 300.0, "beta": 1e4, "base": 0.1}, {"alpha": 1e4, "beta": 2.0, "base": -3.0}):
-        exact = multi_similarity_terms(cosine_similarity(X.double(), X.double()), positive, negative, **settings)
-        ours = pair_lse(X, y, **settings, backend=backend)
-        for mine, truth in zip(ours, exact, strict=True):
-            torch.testing.assert_close(mine.double(), truth, rtol=1e-5, atol=1e-2)
-            assert torch.isfinite(torch.autograd.grad(mine.sum(), X, retain_graph=True)[0]).all()
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("distance", ["cosine", "euclidean"])
-def test_gradcheck(distance, backend):
-    X, C = matrices(6, 7, D=3)
-    y, z = random_labels(6, 7)
-    margins = {"positive_margin": 0.3, "negative_margin": 0.2} if distance == "cosine" else {}
-    margins = margins or {"positive_margin": 0.4, "negative_margin": 1.3}
-
-    def lse(X, C=None):
-        others = (None, None) if C is None else (C, z)
-        return tuple(pair_lse(X, y, *others, alpha=2.0, beta=5.0, base=0.5, epsilon=0.1, backend=backend))
-
-    def hinge(X, C=None):
-        others = (None, None) if C is None else (C, z)
-        return tuple(pair_hinge(X, y, *others, **margins, distance=distance, backend=backend)[:2])
-
-    for function in (lse, hinge):
-        assert torch.autograd.gradcheck(function, (X,))
-        assert torch.autograd.gradcheck(function, (X, C))
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -276,7 +171,6 @@ def test_gradcheck(distance, backend):
         ((torch.randn(4, 5, device="meta"), torch.zeros(4, dtype=torch.int64)), ValueError, "on one device"),
     ],
 )
-@pytest.mark.parametrize("backend", BACKENDS)
 def test_candidates_must_fit(arguments, error, message, backend):
     X, y = matrices(6)[0], torch.arange(6)
     with pytest.raises(error, match=message):
@@ -363,29 +257,3 @@ def test_compiles_where_two_arguments_are_one_tensor(twice):
     others, scales = ((None, None), (scale, scale)) if twice == "scales" else ((X, y), (scale, scale.clone()))
     loss = lambda X: pair_lse_sum(X, y, *others, *scales, **MS)  # noqa: E731
     torch.testing.assert_close(torch.compile(loss, fullgraph=True, backend="aot_eager")(X), loss(X))
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("distance", ["cosine", "euclidean"])
-@pytest.mark.parametrize("bank", [False, True])
-def test_average_is_each_side_over_its_terms(distance, bank, backend):
-    X, y = torch.randn(13, 5, dtype=torch.float64, requires_grad=True), torch.randint(4, (13,))
-    Z, z = (
-        (torch.randn(9, 5, dtype=torch.float64, requires_grad=True), torch.randint(4, (9,))) if bank else (None, None)
-    )
-    margins = {"cosine": (0.9, 0.1), "euclidean": (0.2, 1.3)}[distance]
-    settings = {"positive_margin": margins[0], "negative_margin": margins[1], "distance": distance, "backend": backend}
-    hinge = pair_hinge(X, y, Z, z, **settings)
-    expected = hinge.positive.sum() / hinge.positive_count.sum() + 3 * hinge.negative.sum() / hinge.negative_count.sum()
-    one = torch.ones((), dtype=torch.float64)
-    average = pair_hinge_sum(X, y, Z, z, one, 3 * one, average=True, **settings)
-    torch.testing.assert_close(average, expected)
-    leaves = (X, Z) if bank else (X,)
-    wanted = torch.autograd.grad(expected, leaves, create_graph=True)
-    found = torch.autograd.grad(average, leaves, create_graph=True)
-    torch.testing.assert_close(found, wanted)
-    vectors = [torch.randn_like(leaf) for leaf in leaves]
-    second = [torch.autograd.grad(first, leaves, vectors) for first in (found, wanted)]
-    torch.testing.assert_close(*second)
-    with torch.no_grad():
-        torch.testing.assert_close(pair_hinge_sum(X, y, Z, z, one, 3 * one, average=True, **settings), expected)

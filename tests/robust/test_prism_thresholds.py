@@ -63,18 +63,6 @@ def test_per_class_holds_the_rate_in_every_class():
         assert ((rejected / steps - noise_rate).abs() < bound).all()
 
 
-def test_per_class_rate_with_samples_of_a_class_together():
-    """P classes of K samples, as metric learning's samplers draw them; K > window, too."""
-    random = torch.Generator().manual_seed(0)
-    for K in (4, 30):
-        threshold, labels = per_class(0.4, 20, 3), torch.arange(3).repeat_interleave(K)
-        rejected = 0
-        for _ in range(300):
-            values = 10.0 * labels + torch.randn(3 * K, generator=random, dtype=torch.float64)
-            rejected += int((values <= threshold(all_known(values), labels)).sum())
-        assert rejected / (300 * 3 * K) == pytest.approx(0.4, abs=0.02)
-
-
 def test_a_new_class_gathers_scores_before_any_is_rejected():
     threshold, label = per_class(0.25, 8, 2), torch.tensor([1])
     unknown = Scores(torch.zeros(1, dtype=torch.float64), torch.tensor([False]))
@@ -82,19 +70,6 @@ def test_a_new_class_gathers_scores_before_any_is_rejected():
     thresholds = [float(threshold(all_known(torch.tensor([-1.0 * i])), label)) for i in range(1, 6)]
     assert thresholds == [-math.inf, -math.inf, -math.inf, -3, -3.75]  # ranks 0.25, 0.5, 0.75, 1, 1.25
     assert int(threshold.scored[1]) == 5  # the unknown one left nothing
-
-
-def test_per_class_keeps_the_last_scores():
-    threshold = per_class(0.5, 3, 2)
-    labels = torch.tensor([0, 1, 0, 0, 0, 0])
-    values = torch.tensor([9.0, -1.0, 8.0, 1.0, 2.0, 3.0], dtype=torch.float64)
-    threshold(all_known(values), labels)
-    assert threshold.recent[0].sort().values.tolist() == [1, 2, 3]
-    assert threshold.recent[1].tolist() == [-1, math.inf, math.inf]
-    assert threshold.scored.tolist() == [5, 1]
-    before = threshold.recent.clone()
-    threshold(Scores(values, torch.zeros(6, dtype=torch.bool)), labels)  # none is known: nothing is stored
-    assert torch.equal(threshold.recent, before)
 
 
 def test_rings_of_older_files_have_a_row_past_the_end():

@@ -9,7 +9,6 @@ from robustdml_ops.losses.soft_triple import center_spread
 from robustdml_ops.ops import AnchorBiases, LabelSets, anchor_loss, class_lse, pair_lse, similarity
 from robustdml_ops.robust import PRISM
 
-BACKENDS = ["native", "eager"]
 # The ends of each type, and a scale between.
 EVERY_SCALE = [
     pytest.param(*case, marks=() if place % 8 in (0, 3, 7) else pytest.mark.nightly)
@@ -17,7 +16,6 @@ EVERY_SCALE = [
 ]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("dtype", "scale"), EVERY_SCALE, ids=str)
 @pytest.mark.parametrize("name", scales.OPS)
 def test_values_and_gradients(name, dtype, scale, backend, small_chunks):
@@ -26,7 +24,6 @@ def test_values_and_gradients(name, dtype, scale, backend, small_chunks):
             scales.check(name, dtype, scale, which, backend, columns=columns)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("dtype", "scale"), EVERY_SCALE, ids=str)
 def test_nearest(dtype, scale, backend):
     for which in scales.WHICH:
@@ -84,7 +81,6 @@ def beyond(op, backend):
     return 1e4 * similarity(X, short, backend=backend).sum()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("op", "name"),
     [

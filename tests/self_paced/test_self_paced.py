@@ -127,7 +127,6 @@ def test_a_seed_gives_these_bits():
     assert bits == ["0x1.f29b7321067cdp-1", "0x1.e6b9e8bff285ep-1", "0x1.0e5559913d5f4p-1", "0x1.b69c7b0743f1ep-1"]
 
 
-@pytest.mark.parametrize("backend", ["native", "eager"])
 def test_threads_do_not_matter_and_seeds_do(backend, threads):
     case, results = Case(60, 9, seed=1), []
     for count, seed in ((1, 4), (2, 4), (2, 5)):

@@ -86,10 +86,8 @@ class Problem:
 
 
 SIZES = [[5, 1, 4, 9, 2, 30], [1], [12], [1, 1, 1], [3] * 40]
-BACKENDS = ["native", "eager"]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("P", "K"), [(3, 2), (16, 4), (1, 1), (50, 40)])
 @pytest.mark.parametrize("sizes", SIZES, ids=len)
@@ -97,13 +95,11 @@ def test_against_the_algorithm_written_out(sizes, P, K, dtype, backend):
     Problem(sizes, dtype, P, K).check(backend)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("steps", [0, 1, 15, 16, 17, 33])
 def test_blocks_of_steps_leave_no_seam(steps, backend):
     Problem(SIZES[0], steps=steps).check(backend)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("seed", [0, 1, 2**63, 2**64 - 1])
 def test_seeds(seed, backend):
     problem = Problem(SIZES[0], seed=seed)

@@ -27,7 +27,6 @@ def expected(queries, gallery, k, exclude_self=False):
     return values[:, :k], indices[:, :k]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("N", "M", "D", "k"), SHAPES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_as_sorting_all(backend, N, M, D, k, dtype):
@@ -42,7 +41,6 @@ def test_as_sorting_all(backend, N, M, D, k, dtype):
     assert all(len(set(row.tolist())) == k for row in found.indices)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 def test_own_row_is_left_out(backend):
     X = torch.randn(500, 8)
     found = nearest(X, X, 4, exclude_self=True, backend=backend)
@@ -72,7 +70,6 @@ def test_ties_by_index(backend, rows, k, exclude_self):
             assert a > b or (a == b and i < j)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 def test_equal_rows_across_tiles(backend):
     """5,000 copies of one row: the first ones win, whatever tile they are in."""
     gallery = torch.cat([torch.randn(1, 4).expand(5000, 4), torch.randn(100, 4)])
@@ -82,7 +79,6 @@ def test_equal_rows_across_tiles(backend):
     assert own.indices.tolist() == [[j for j in range(7) if j != i][:6] for i in range(3)]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("order", [1, -1])
 def test_sorted_galleries(order, backend):
     """Every candidate enters, or none after the first k."""

@@ -7,11 +7,9 @@ from robustdml_ops.ops import similarity
 from tests.similarity.cases import assert_rows_without_a_direction, cosines, matrices
 from tests.subprocesses import megabytes_beyond
 
-BACKENDS = ["native", "eager"]
 SHAPES = [(1, 1, 1), (7, 13, 3), (1500, 70, 17), (63, 30_000, 5)]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
 def test_values(backend, shape, dtype):
@@ -21,7 +19,6 @@ def test_values(backend, shape, dtype):
     torch.testing.assert_close(S.double(), cosines(X, P), rtol=0, atol=4 * torch.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 def test_mixed_types_and_the_type_asked_for(backend):
     X, P = matrices(5, 9, 4)
     assert similarity(X, P.bfloat16(), backend=backend).dtype == torch.float32
@@ -34,12 +31,10 @@ def test_mixed_types_and_the_type_asked_for(backend):
         similarity(X, P, dtype=torch.int64)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 def test_rows_of_zeros_and_what_is_not_finite(backend):
     assert_rows_without_a_direction(backend)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("layout", ["rows", "columns", "every other"])
 def test_out(backend, layout):
     X, P = matrices(33, 8200, 6)
@@ -70,7 +65,6 @@ def third_derivative(function, x):
     return grad(lambda y: grad(lambda z: grad(function)(z).sum())(y).sum())(x)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 def test_gradients_to_any_order(backend):
     X, P = (matrix.double().requires_grad_() for matrix in matrices(4, 5, 3))
     cosine = lambda x, p: similarity(x, p, backend=backend)  # noqa: E731
@@ -83,7 +77,6 @@ def test_gradients_to_any_order(backend):
     torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_gradients_of_large_matrices(backend, dtype):
     X, P = (matrix.requires_grad_() for matrix in matrices(50, 20_000, 8, dtype))

@@ -10,8 +10,6 @@ from python_ref import vmf as reference
 from robustdml_ops.ops.vmf import ESTIMATORS, bessel_ratio, fit_classes, fit_vmf
 from tests.vmf.against_eager import classes_of
 
-CPU_BACKENDS = ("native", "eager")
-
 
 def vmf_samples(trials, n, dim, kappa, seed=0):
     """(trials, n, dim) float64 around the first axis, by rejection (Wood 1994)."""
@@ -54,7 +52,6 @@ def test_the_predictive_kappa_is_that_of_new_samples(n):
 
 
 @pytest.mark.parametrize(("dim", "kappa"), [(2, 5.0), (3, 50.0), (64, 50.0), (512, 5000.0)])
-@pytest.mark.parametrize("backend", CPU_BACKENDS)
 def test_recovers_what_was_drawn(dim, kappa, backend):
     x = vmf_samples(1, 20000, dim, kappa)
     fitted = fit_vmf(x.sum(1), torch.tensor([20000]), backend=backend)
@@ -84,7 +81,6 @@ def test_estimators_agree_with_the_reference(estimator):
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("correction", ["u", "none", "predictive"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("backend", CPU_BACKENDS)
 def test_never_nan(estimator, correction, dtype, backend):
     """No sample, one, all the same, all opposed, a little too long by rounding, a sum of almost nothing."""
     length = torch.tensor([0.0, 0.0, 1.0, 3.0, 0.0, 3.0000004, 1e-30, 2.5], dtype=dtype)

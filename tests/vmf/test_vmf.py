@@ -77,7 +77,6 @@ def test_log_normalizer_is_that_of_the_paper(dim):
     assert vmf_log_normalizer(dim, kappa.float()).dtype == torch.float32
 
 
-@pytest.mark.parametrize("backend", CPU_BACKENDS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("dim", [2, 3, 27, 64, 128, 4096])
 def test_nothing_jumps_where_the_series_change(dim, dtype, backend):
@@ -89,7 +88,6 @@ def test_nothing_jumps_where_the_series_change(dim, dtype, backend):
         assert abs(here / before - 1) <= BAR[dtype], function
 
 
-@pytest.mark.parametrize("backend", CPU_BACKENDS)
 @pytest.mark.parametrize("order", [0.0, 3.5, 63.0])
 def test_derivatives(order, backend):
     kappa = torch.tensor([0.2, 3.0, 20.0, 31.0, 33.0, 90.0], dtype=torch.float64, requires_grad=True)
@@ -118,7 +116,6 @@ def test_derivatives_at_the_ends():
     assert log_i.tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("backend", CPU_BACKENDS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_ends_of_the_range(dtype, backend):
     kappa = torch.tensor([0.0, 1e19, torch.inf], dtype=dtype)
@@ -142,7 +139,6 @@ def hankel_peak(dim, kappa):
     return mp.log(2 * mp.pi * kappa) / 2 + v * mp.log(mp.mpf(kappa) / 2) - mp.loggamma(v + 1)
 
 
-@pytest.mark.parametrize("backend", CPU_BACKENDS)
 def test_bad_kappa_is_nan_where_nobody_may_look(backend):
     """The engine is what a GPU runs: there is no check before it."""
     for function in ("log_0f1", "peak", "log_i", "ratio", "ratio_derivative"):
@@ -172,7 +168,6 @@ def test_bad_arguments():
         bessel_ratio(1, 3.0)
 
 
-@pytest.mark.parametrize("backend", CPU_BACKENDS)
 def test_types_and_shapes(backend):
     whole = torch.tensor([[1, 2, 3], [4, 50, 600]])
     expected = bessel_ratio(63, whole.double(), backend=backend)
@@ -229,7 +224,6 @@ def test_likelihood_with_a_class_of_which_nothing_is_known():
     assert values.tolist() == [[0], [0], [0]]
 
 
-@pytest.mark.parametrize("backend", CPU_BACKENDS)
 def test_compiles_without_a_graph_break(backend):
     compiled = torch.compile(lambda k: vmf_log_peak(128, k, backend=backend).sum(), fullgraph=True, backend="aot_eager")
     kappa = torch.tensor([0.0, 1.0, 537.0], requires_grad=True)
