@@ -75,7 +75,7 @@ class BSPMLLoss(MultiSimilarityLoss):
         weights = embeddings.new_ones(len(embeddings), dtype=pair_dtype(embeddings, None))
         candidate_weights = None
         if inputs.sample_weights is not None:
-            weights = check_sample_weights(inputs.sample_weights.detach(), weights)
+            weights = check_sample_weights(inputs.sample_weights, weights).detach()
             candidate_weights = self.shards.own_first(weights)
         if self.exclude_zero_weights:
             labels = labels.masked_fill(weights == 0, ABSENT)

@@ -111,6 +111,11 @@ def test_gradient_of_superloss(backend):
     assert torch.autograd.gradcheck(lambda x: superloss(x, 0.3, 0.8, backend=backend), losses)
     beyond_branch = torch.linspace(0, 4, 9, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradgradcheck(lambda x: superloss(x, 0.3, 0.8, backend=backend), beyond_branch)
+    # Below the clamp the confidence is the constant e.
+    low = torch.full((2,), -9.0, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(superloss(low, 0.3, 0.7, backend=backend).sum(), low, create_graph=True)
+    torch.testing.assert_close(slope.detach(), torch.full_like(low, torch.e))
+    assert (torch.autograd.grad(slope.sum(), low)[0] == 0).all()
     value = superloss(losses, 0.3, 0.8, backend=backend).sum()
     # With create_graph σ is computed again, differentiably.
     plain, again = (

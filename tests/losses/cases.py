@@ -20,6 +20,7 @@ from python_ref import (
     soft_triple_loss,
     soft_triple_regularizer,
 )
+from python_ref.bspml import weighted_batch_loss
 from python_ref.pairs import pair_sets, without_absent
 from robustdml_ops import losses
 from robustdml_ops.ops import ABSENT
@@ -44,8 +45,9 @@ CLASS_NAMES = (
     "arcface-wide",
     "subcenter-arcface",
 )
-PAIR_NAMES = ("ms", "ms-mined", "contrastive", "contrastive-cosine", "memory-paper", "memory-xbm", "memory-authors")
-BANK_NAMES = tuple(f"{name}, a bank" for name in PAIR_NAMES)
+ANY_PAIRS = ("ms", "ms-mined", "contrastive", "contrastive-cosine", "memory-paper", "memory-xbm", "memory-authors")
+PAIR_NAMES = (*ANY_PAIRS, "bspml")
+BANK_NAMES = tuple(f"{name}, a bank" for name in ANY_PAIRS)
 MATRIX_NAMES = ANCHOR_NAMES + CLASS_NAMES
 NAMES = MATRIX_NAMES + PAIR_NAMES + BANK_NAMES
 
@@ -244,7 +246,10 @@ class PairCase(Case):
         self.random_weights()
         if self.weights is not None:
             self.weights.requires_grad_(False)
-        if self.kind.startswith("ms"):
+        if self.kind == "bspml":
+            self.options = {"epsilon": 0.0517}
+            self.module = losses.BSPMLLoss(**self.options, **options)
+        elif self.kind.startswith("ms"):
             # With this epsilon no pair is within float32's rounding of the edge.
             self.options = {"epsilon": 0.0517 if self.kind == "ms-mined" else None}
             self.module = losses.MultiSimilarityLoss(**self.options, **options)
@@ -257,14 +262,14 @@ class PairCase(Case):
             self.module = losses.MemoryContrastiveLoss(**self.options, **options)
 
     def ours(self):
-        references = {"ref_emb": self.bank, "ref_labels": self.bank_labels}
+        references = {} if self.bank is None else {"ref_emb": self.bank, "ref_labels": self.bank_labels}
         return self.module(self.embeddings, self.labels, **references, sample_weights=self.weights)
 
     def reference(self, dtype=None):
         X, bank, weights = (self.cast(tensor, dtype) for tensor in (self.embeddings, self.bank, self.weights))
         settings = {**self.options, "sample_weights": weights, "reduction": self.reduction}
-        loss = {"ms": multi_similarity_loss, "co": contrastive_loss, "me": per_sample_memory_loss}[self.kind[:2]]
-        return loss(X, self.labels, bank, self.bank_labels, **settings)
+        kinds = {"ms": multi_similarity_loss, "co": contrastive_loss, "me": per_sample_memory_loss, "bs": bspml_loss}
+        return kinds[self.kind[:2]](X, self.labels, bank, self.bank_labels, **settings)
 
     @property
     def inputs(self):
@@ -290,6 +295,13 @@ def assert_same(case, tolerance=1e-12):
     assert_close(ours, reference, tolerance)
     for mine, theirs in zip(case.gradients(ours), case.gradients(reference), strict=True):
         assert_close(mine, theirs, tolerance)
+
+
+def bspml_loss(X, labels, bank, bank_labels, sample_weights, reduction, **options):
+    """``python_ref.bspml.weighted_batch_loss``, whose mean is over all samples."""
+    weights = X.new_ones(len(X)) if sample_weights is None else sample_weights
+    each = weighted_batch_loss(X, labels, weights, **options)
+    return each if reduction == "none" else each.sum() / max(1, len(X))
 
 
 def per_sample_memory_loss(X, labels, bank, bank_labels, margin, variant, sample_weights, reduction):

@@ -19,6 +19,7 @@ from robustdml_ops.losses import (
     SubCenterArcFaceLoss,
 )
 from robustdml_ops.ops import ABSENT
+from tests.every_call import LOSSES
 
 X = torch.randn(4, 3)
 Y = torch.tensor([0, 1, 2, 1])
@@ -32,7 +33,7 @@ MATRIX_LOSSES = (
     SubCenterArcFaceLoss,
 )
 PAIR_LOSSES = (MultiSimilarityLoss, ContrastiveLoss, MemoryContrastiveLoss)
-ALL = [*(kind(6, 3) for kind in MATRIX_LOSSES), *(kind() for kind in PAIR_LOSSES)]
+WEIGHTED = {name: call for name, call in LOSSES.items() if name != "ProcSimLoss"}  # which makes its own
 
 
 @pytest.mark.parametrize(
@@ -90,18 +91,30 @@ def test_reference_set(arguments, error, message):
 @pytest.mark.parametrize(
     ("weights", "error", "message"),
     [
-        (torch.ones(3), ValueError, "sample_weights must be a floating-point vector of length 4"),
-        (torch.ones(4, dtype=torch.int64), ValueError, "sample_weights must be a floating-point vector"),
-        (torch.tensor([1.0, -1, 1, 1]), ValueError, r"must be finite and not negative, got \[-1.0\]"),
-        (torch.tensor([1.0, torch.nan, 1, 1]), ValueError, "must be finite and not negative"),
-        (torch.tensor([1.0, torch.inf, 1, 1]), ValueError, "must be finite and not negative"),
+        (torch.ones(3), ValueError, "sample_weights must be a floating-point vector of length 8"),
+        (torch.ones(8, dtype=torch.int64), ValueError, "sample_weights must be a floating-point vector"),
+        (torch.ones(8).index_fill(0, Y[1:2], -1), ValueError, r"must be finite and not negative, got \[-1.0\]"),
+        (torch.ones(8).index_fill(0, Y[1:2], torch.nan), ValueError, "must be finite and not negative"),
+        (torch.ones(8).index_fill(0, Y[1:2], torch.inf), ValueError, "must be finite and not negative"),
         ((Y, Y, Y, Y), TypeError, "sample_weights must be a torch.Tensor, not tuple"),
     ],
 )
 def test_sample_weights(weights, error, message):
-    for loss_function in ALL:
+    for call in WEIGHTED.values():
         with pytest.raises(error, match=message):
-            loss_function(X, Y, sample_weights=weights)
+            call(sample_weights=weights)
+
+
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_no_sample_is_left(name):
+    """But for a regulariser of the parameters the loss is 0, and no sample has a gradient."""
+    call = WEIGHTED[name]
+    whole = call.inputs() | {"sample_weights": torch.zeros(8, dtype=torch.float64)}
+    for inputs in (whole, {key: value[:0] for key, value in call.inputs().items()}):
+        leaf = inputs[call.differentiable[0]].requires_grad_()
+        loss = call.make()(**inputs)
+        assert loss == 0 or name == "AdaptiveProxyAnchorLoss"
+        assert not torch.autograd.grad(loss, leaf)[0].any()
 
 
 @pytest.mark.parametrize(
@@ -190,30 +203,21 @@ def test_an_infinite_upstream_is_no_error_of_the_inputs(reduction):
 
 @pytest.mark.parametrize("name", MATRIX_NAMES)
 @pytest.mark.parametrize("reduction", ["mean", "none"])
-def test_empty_batch_is_a_connected_zero(name, reduction):
+def test_an_empty_or_rejected_batch_is_a_connected_zero(name, reduction):
     """But for regularisers of the parameters."""
-    case = make_case(name, 4, 6, 3, reduction=reduction)
-    case.keep(torch.zeros(4, dtype=torch.bool))
-    loss = case.ours()
-    torch.testing.assert_close(loss, case.reference())
-    if not name.startswith(("adaptive", "soft-triple")):
-        assert not loss.any()
-    loss.sum().backward()
-    assert case.embeddings.grad.shape == (0, 3)
-    assert torch.isfinite(case.parameter.grad).all()
-    if not name.startswith("soft-triple"):
-        assert not case.parameter.grad.any()
-
-
-@pytest.mark.parametrize("name", MATRIX_NAMES)
-def test_everything_rejected(name):
-    """0, and where there is a regulariser that alone."""
-    case = make_case(name, 5, 4, 3)
-    case.weights = torch.zeros(5, dtype=torch.float64)
-    loss = case.ours()
-    torch.testing.assert_close(loss, case.reference())
-    loss.backward()
-    assert not case.embeddings.grad.any()
+    empty, rejected = (make_case(name, 4, 6, 3, reduction=reduction) for _ in range(2))
+    empty.keep(torch.zeros(4, dtype=torch.bool))
+    rejected.weights = torch.zeros(4, dtype=torch.float64)
+    for case in (empty, rejected):
+        loss = case.ours()
+        torch.testing.assert_close(loss, case.reference())
+        if not name.startswith(("adaptive", "soft-triple")):
+            assert not loss.any()
+        loss.sum().backward()
+        assert not case.embeddings.grad.any()
+        assert torch.isfinite(case.parameter.grad).all()
+        if not name.startswith("soft-triple"):
+            assert not case.parameter.grad.any()
 
 
 @pytest.mark.parametrize("name", MATRIX_NAMES)

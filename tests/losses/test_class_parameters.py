@@ -6,7 +6,6 @@ from importlib import import_module
 import pytest
 import torch
 from pytorch_metric_learning import losses as pml
-from safetensors.torch import load_file, save_file
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from robustdml_ops.engine.similarity_chunks import gradient_buffer
@@ -84,14 +83,6 @@ def test_gradient_that_the_sweep_wrote_becomes_grad(op, dtype, backend, small_ch
         assert leaf.grad.data_ptr() == written[-1]
     tolerance = 4 * torch.finfo(dtype).eps
     torch.testing.assert_close(W.grad.t(), rows.grad, rtol=tolerance, atol=8 * tolerance)
-
-
-@both
-def test_safetensors(ours, theirs, tmp_path):
-    mine, other = pair(ours, theirs)
-    save_file(mine.state_dict(), tmp_path / "loss.safetensors")
-    other.load_state_dict(load_file(tmp_path / "loss.safetensors"))
-    assert torch.equal(parameter_of(mine), parameter_of(other))
 
 
 @both

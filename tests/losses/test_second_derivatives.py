@@ -6,7 +6,6 @@ from cases import ANCHOR_NAMES, MATRIX_NAMES, NAMES, make_case
 from torch.utils.checkpoint import checkpoint
 
 from robustdml_ops.losses import ContrastiveLoss, MultiSimilarityLoss, ProxyAnchorLoss, ProxyNCALoss
-from robustdml_ops.ops import lambertw, superloss
 
 
 def small_case(name, **options):
@@ -30,11 +29,11 @@ def penalised(loss, inputs):
     return sum(gradient.square().sum() for gradient in gradients)
 
 
-@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize(("reduction", "weighted"), [("mean", False), ("none", False), ("mean", True)])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.usefixtures("chunks")
-def test_a_gradient_penalty_is_that_of_the_reference(name, reduction):
-    case = small_case(name, reduction=reduction)
+def test_a_gradient_penalty_is_that_of_the_reference(name, reduction, weighted):
+    case = small_case(name, reduction=reduction, weighted=weighted)
     ours = torch.autograd.grad(penalised(case.ours(), case.inputs), case.inputs, allow_unused=True)
     theirs = torch.autograd.grad(penalised(case.reference(), case.inputs), case.inputs, allow_unused=True)
     for mine, other in zip(ours, theirs, strict=True):
@@ -113,15 +112,3 @@ def test_zero_rows_have_second_derivatives_of_zero(loss):
     (found,) = torch.autograd.grad(penalised(f(leaf), [leaf]), leaf)
     assert torch.isfinite(found).all()
     assert (found[2] == 0).all()
-
-
-def test_superloss_and_lambert_w():
-    losses = torch.randn(30, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradgradcheck(lambda x: superloss(x, 0.3, 0.7), [losses])
-    assert torch.autograd.gradgradcheck(lambda x: lambertw(x.exp() - 0.3), [losses])
-    # Below the clamp the confidence is the constant e.
-    low = torch.full((2,), -9.0, dtype=torch.float64, requires_grad=True)
-    (slope,) = torch.autograd.grad(superloss(low, 0.3, 0.7).sum(), low, create_graph=True)
-    (bend,) = torch.autograd.grad(slope.sum(), low)
-    torch.testing.assert_close(slope.detach(), torch.full_like(low, torch.e))
-    assert (bend == 0).all()

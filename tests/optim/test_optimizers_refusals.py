@@ -238,8 +238,10 @@ def test_second_derivatives_are_refused_and_transforms_update_nothing(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("where", ["embeddings", "proxies", "weights", "upstream"])
-@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [("embeddings", math.nan), ("proxies", math.inf), ("weights", math.nan), ("upstream", math.inf)],
+)
 @pytest.mark.parametrize("share", [1.0, 0.3])
 def test_nothing_is_written_of_what_is_not_finite(kind, backend, where, value, share):
     loss = kind(C, D, backend=backend, negative_share=share)

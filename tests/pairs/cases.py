@@ -146,6 +146,8 @@ def assert_a_nan_reaches_the_result(backend, device):
 def assert_a_set_that_mining_empties_has_the_sum_0(backend, dtype, device):
     """Anchors without negatives keep no positive, and e^−shift of those may be 0."""
     X = torch.randn(20, 5).to(device, dtype)
-    problem = PairLSEProblem(PairSets.of(torch.zeros(20).long().to(device), None), 2000.0, 50.0, 0.5, 0.1, None)
-    result = pair_sweep(X, None, problem, (torch.ones(20).to(X),) * 2, backend, dtype, dtype, (True, False))
-    assert not result.positive.any() and not result.negative.any() and not result.danchors.any()
+    sets = PairSets.of(torch.zeros(20).long().to(device), None)
+    for alpha, beta in ((2000.0, 50.0), (2.0, 2000.0)):
+        problem = PairLSEProblem(sets, alpha, beta, 0.5, 0.1, None)
+        result = pair_sweep(X, None, problem, (torch.ones(20).to(X),) * 2, backend, dtype, dtype, (True, False))
+        assert not result.positive.any() and not result.negative.any() and not result.danchors.any()

@@ -14,10 +14,11 @@ LOSSES = {
     "bspml": BSPMLLoss,
 }
 LABELS = torch.arange(24) // 4
-def rows(dtype, scale=1.0):
+
+
+def rows(dtype):
     generator = torch.Generator().manual_seed(0)
-    X = torch.randn(24, 6, generator=generator, dtype=torch.float64)
-    return (X * scale).to(dtype).requires_grad_()
+    return torch.randn(24, 6, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -1,10 +1,10 @@
-"""The Triton kernels of the sums of pairs, compiled ahead of time."""
+"""The Triton kernels of the sums of pairs: how rows are shared among programs, and compiled ahead of time."""
 
 import pytest
 import torch
 
 from robustdml_ops.ops.pairs.problem import GivenRows, PairChunk, PairHingeProblem, PairLSEProblem, PairSets
-from robustdml_ops.ops.pairs.triton import TritonPairs
+from robustdml_ops.ops.pairs.triton import TritonPairs, parts_of
 from tests.ahead_of_time import ARCHITECTURES, check
 from tests.nightly import nightly_but
 
@@ -64,3 +64,15 @@ LAUNCHES = {
 @pytest.mark.parametrize("name", nightly_but(["lse of a bank", "hinge of distances in a batch"], LAUNCHES))
 def test_compiles_without_spills_within_shared_memory(name, architecture, tmp_path):
     check(LAUNCHES[name], architecture, tmp_path)
+
+
+@pytest.mark.parametrize("m", [1, 1000, 4096, 36_900, 10**6, 10**7])
+def test_parts_cover_all_candidates_and_fill_a_gpu(m):
+    for programs in (1, 7, 64, 256, 10_000):
+        parts, per_part = parts_of(programs, m, 1024)
+        assert per_part % 1024 == 0
+        assert (parts - 1) * per_part < m <= parts * per_part
+        assert parts == 1 or per_part >= 4 * 1024
+        assert parts <= 264
+        assert m < 10**6 or parts * programs >= 132
+        assert programs < 256 or parts == 1

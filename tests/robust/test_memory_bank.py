@@ -12,6 +12,7 @@ from robustdml_ops.ops.vmf import fit_vmf, vmf_log_peak
 from robustdml_ops.robust import PRISM, MemoryBank
 from robustdml_ops.robust.bank import memory_bank
 from robustdml_ops.robust.prism.vmf_classes import VmfClasses
+from tests.storages import Storages
 
 C, D, N = 5, 3, 9
 # What PRISM is asked for, and how its bank then stores rows.
@@ -77,18 +78,16 @@ def test_is_a_list(capacity, sizes, dtype, seed):
         assert list(zip(others.sums.tolist(), others.counts.tolist(), strict=True)) == expected
 
 
-def test_sums_do_not_depend_on_threads_repetition_or_mode():
+def test_sums_do_not_depend_on_threads_repetition_or_mode(threads):
     generator = torch.Generator().manual_seed(0)
     batches = [(torch.randn(300, 64, generator=generator), torch.randint(4, (300,))) for _ in range(5)]
     banks = []
-    threads = torch.get_num_threads()
     for count, mode in ((1, False), (2, False), (2, False), (2, True)):
-        torch.set_num_threads(count)
+        threads(count)
         torch.use_deterministic_algorithms(mode)
         banks.append(MemoryBank(4, 64, capacity=500))
         for features, labels in batches:
             banks[-1].enqueue(features, labels)
-    torch.set_num_threads(threads)
     for bank in banks[1:]:
         assert_same_state(banks[0], bank)
 
@@ -131,19 +130,6 @@ def test_a_class_that_leaves_is_zero_again():
     assert bank.class_means(torch.tensor([1, 0, 0])).tolist() == [[0, 0], [1, 1], [1, 1]]
 
 
-class LargestTensor(TorchDispatchMode):
-    """Most elements that any operation made, or wrote into a buffer."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        made = args[1:] if func.overloadpacket in (torch.ops.aten.index_copy_, torch.ops.aten.index_add_) else (out,)
-        sizes = [tensor.numel() for tensor in made if isinstance(tensor, torch.Tensor)]
-        self.elements = max(self.elements, *sizes, 0)
-        return out
-
-
 def test_cost_depends_on_neither_classes_nor_capacity():
     B, width = 16, 8
     largest = []
@@ -151,12 +137,12 @@ def test_cost_depends_on_neither_classes_nor_capacity():
         bank = MemoryBank(classes, width, capacity, num_samples=50_000)
         refreshed = VmfClasses(classes, width)
         batch = torch.randn(B, width), torch.randint(100, (B,)), torch.arange(B), torch.rand(B) < 0.5
-        with LargestTensor() as mode:
+        with Storages([*bank.buffers(), *refreshed.buffers(), *batch]) as storages:
             touched = bank.enqueue(*batch)
             refreshed.refresh(bank, touched)
             bank.without_own_copies(batch[2], batch[1], max_copies=2)
-        largest.append(mode.elements)
-    assert set(largest) == {2 * B * width}
+        largest.append(storages.largest)
+    assert set(largest) == {2 * B * width * batch[0].element_size()}
 
 
 def test_no_value_is_read_back_from_the_device():

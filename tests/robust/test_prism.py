@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from prism_oracle import Oracle
 from states import assert_same_state, load_saved, needs_gpu
 
-from robustdml_ops.losses import ProxyAnchorLoss
 from robustdml_ops.robust import PRISM
 
 C, D, H, N = 5, 4, 2, 12
@@ -177,27 +176,10 @@ def test_what_is_rejected_and_what_is_new():
     assert [len(part) for part in (empty.keep, empty.log_p_clean, empty.rejected_ids)] == [0, 0, 0]
 
 
-def test_nothing_kept():
-    X, labels = unit_batch()
-    prism = PRISM(C, D, noise_rate=1, threshold="top-r", memory_size=10)
-    prism.enqueue(X, labels, torch.ones(6, dtype=torch.bool))
-    result = prism(X, labels)
-    assert not result.keep.any()
-    before = copy.deepcopy(prism)
-    prism.enqueue(X, labels, result.keep)
-    assert_same_state(prism, before)
-    loss_function = ProxyAnchorLoss(C, D)
-    embeddings = X.clone().requires_grad_()
-    loss = loss_function(embeddings, labels, sample_weights=result.keep.float())
-    loss.backward()
-    assert loss.item() == 0
-    assert not embeddings.grad.any()
-
-
 def test_embeddings_of_any_scale_and_type_and_no_gradient():
     X, labels = unit_batch()
     prisms = [PRISM(C, D, "vmf", 0.5, memory_size=10, vmf_start=0) for _ in range(2)]
-    for prism, given_ in zip(prisms, (X, (2.0**9 * X).requires_grad_()), strict=True):
+    for prism, given_ in zip(prisms, (X, (2.0**-120 * X).requires_grad_()), strict=True):
         prism.enqueue(given_, labels, torch.ones(6, dtype=torch.bool))
         assert not prism(given_, labels).log_p_clean.requires_grad
     assert_same_state(*prisms)

@@ -7,7 +7,6 @@ import torch
 from robustdml_ops.losses import ContrastiveLoss, MultiSimilarityLoss, SoftTripleLoss, SuperContrastiveLoss
 from robustdml_ops.losses.soft_triple import center_spread
 from robustdml_ops.ops import AnchorBiases, LabelSets, anchor_loss, class_lse, pair_lse, similarity
-from robustdml_ops.robust import PRISM
 
 # The ends of each type, and a scale between.
 EVERY_SCALE = [
@@ -28,21 +27,6 @@ def test_values_and_gradients(name, dtype, scale, backend, small_chunks):
 def test_nearest(dtype, scale, backend):
     for which in scales.WHICH:
         scales.check_nearest(dtype, scale, which, backend)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype):
-    """The shortest rows of float16 are numbers like others in float32; bfloat16 has its range."""
-    scale = 2.0**-18 if dtype == torch.float16 else 2.0**-120
-    X, P = torch.randn(4, 9).to(dtype), torch.randn(7, 9).to(dtype)
-    small = (P.double() * scale).to(dtype)
-    torch.testing.assert_close(
-        similarity(X.float(), small.float()), similarity(X.double(), small.double()).float(), rtol=1e-6, atol=1e-6
-    )
-    torch.testing.assert_close(
-        class_lse(X, small, torch.arange(4), scale=4.0).lse,
-        class_lse(X.double(), small.double(), torch.arange(4), scale=4.0).lse.float(),
-    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -138,19 +122,3 @@ def test_center_spread(dtype, scale):
         loss_function.fc.mul_(scale)
     loss_function(torch.randn(5, 8, dtype=dtype) * 2.0**-20, torch.arange(5) % 4).mul(2.0**-14).backward()
     assert loss_function.fc.grad.isfinite().all()
-
-
-@pytest.mark.parametrize("scale", [scales.FLOAT32[0], scales.FLOAT32[-1]])
-def test_prism(scale):
-    """The same rows are kept, whatever their scale."""
-    kept = []
-    for factor in (1.0, scale):
-        generator, noise_filter = torch.Generator().manual_seed(3), PRISM(5, 8, noise_rate=0.3, memory_size=64)
-        labels, keep = torch.arange(20) % 5, []
-        for _ in range(6):
-            X = factor * torch.randn(20, 8, generator=generator)
-            keep.append(noise_filter(X, labels).keep)
-            noise_filter.enqueue(X, labels, keep[-1])
-        kept.append(torch.stack(keep))
-    assert torch.equal(*kept)
-    assert not kept[0].all()

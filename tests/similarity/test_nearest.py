@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from robustdml_ops.ops import nearest
 from tests.subprocesses import megabytes_beyond
@@ -50,24 +48,6 @@ def test_own_row_is_left_out(backend):
     assert (nearest(large, large, 1, exclude_self=True, backend=backend).indices != torch.arange(9000)[:, None]).all()
     everything = nearest(X, X, 499, exclude_self=True, backend=backend)
     assert torch.equal(everything.indices.sort(1).values.sum(1), 499 * 250 - torch.arange(500))
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@given(
-    rows=st.lists(st.tuples(st.integers(-2, 2), st.integers(-2, 2)), min_size=2, max_size=40),
-    k=st.integers(1, 12),
-    exclude_self=st.booleans(),
-)
-def test_ties_by_index(backend, rows, k, exclude_self):
-    """Rows along few directions: equal vectors have equal cosines, and the lower index comes first."""
-    X = torch.tensor(rows, dtype=torch.float32)
-    k = min(k, len(X) - exclude_self)
-    found = nearest(X, X, k, exclude_self=exclude_self, backend=backend)
-    for values, indices in zip(*found, strict=True):
-        for (a, i), (b, j) in zip(
-            *[list(zip(values, indices, strict=True))[s] for s in (slice(None, -1), slice(1, None))], strict=True
-        ):
-            assert a > b or (a == b and i < j)
 
 
 def test_equal_rows_across_tiles(backend):

@@ -1,6 +1,7 @@
 """Sums over pairs: ``pair_lse``, ``pair_hinge`` and their weighted sums."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from hypothesis import strategies as st
@@ -172,25 +173,9 @@ def _hinge(draw: Draw, summed: bool) -> Trial:
     )  # fmt: skip
 
 
-def pair_lse(draw: Draw) -> Trial:
-    return _lse(draw, False)
-
-
-def pair_lse_sum(draw: Draw) -> Trial:
-    return _lse(draw, True)
-
-
-def pair_hinge(draw: Draw) -> Trial:
-    return _hinge(draw, False)
-
-
-def pair_hinge_sum(draw: Draw) -> Trial:
-    return _hinge(draw, True)
-
-
 TRIALS = {
-    "pair_lse": pair_lse,
-    "pair_lse_sum": pair_lse_sum,
-    "pair_hinge": pair_hinge,
-    "pair_hinge_sum": pair_hinge_sum,
+    "pair_lse": partial(_lse, summed=False),
+    "pair_lse_sum": partial(_lse, summed=True),
+    "pair_hinge": partial(_hinge, summed=False),
+    "pair_hinge_sum": partial(_hinge, summed=True),
 }

@@ -1,0 +1,51 @@
+"""A weight of 0 is an absent sample, also of the losses that ``cases`` does not have."""
+
+import pytest
+import torch
+
+from robustdml_ops.losses import LanguageGuidanceLoss, SuperContrastiveLoss, SuperLoss
+
+B = 13
+BUILDS = {
+    "language, forward": lambda: LanguageGuidanceLoss("forward", 1.0),
+    "language, backward, each": lambda: LanguageGuidanceLoss("backward", None, reduction="none"),
+    "super contrastive": lambda: SuperContrastiveLoss(0.3, 1.2, 0.2),
+    "super": lambda: SuperLoss(0.5),
+    "super, each": lambda: SuperLoss(0.5, reduction="none"),
+}
+
+
+def inputs(name):
+    X, labels = torch.randn(B, 3, dtype=torch.float64), torch.arange(B) // 3
+    if name.startswith("language"):
+        return {"embeddings": X, "text_embeddings": torch.randn(B, 3, 4, dtype=torch.float64), "labels": labels}
+    return {"embeddings": X, "labels": labels} if name == "super contrastive" else {"losses": X.square().sum(1)}
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_a_weight_of_0_is_an_absent_sample(name):
+    """In the loss, its gradients, and running means; the other weights multiply."""
+    weights = torch.linspace(0.5, 2, B, dtype=torch.float64)
+    weights[::3] = 0
+    kept, whole = weights > 0, inputs(name)
+    rest = {key: value[kept] for key, value in whole.items()}
+    if name.startswith("super,") or name == "super":
+        whole["losses"] = whole["losses"].masked_fill(~kept, torch.inf)
+    results, modules = [], [BUILDS[name]() for _ in range(2)]
+    for module, given, of_given in zip(modules, (whole, rest), (weights, weights[kept]), strict=True):
+        first = next(iter(given))
+        leaf, of_given = given[first].requires_grad_(), of_given.clone().requires_grad_()
+        loss = module(**given | {first: leaf}, sample_weights=of_given)
+        results.append([loss, *torch.autograd.grad(loss.sum(), (leaf, of_given))])
+    (ours, dX, dw), (dropped, *gradients) = results
+    if ours.dim():
+        assert not ours[~kept].any()
+        ours = ours[kept]
+        alone = BUILDS[name]()(**rest)
+        torch.testing.assert_close(ours, alone * weights[kept], rtol=1e-6, atol=1e-6)
+    # Running means, and so the threshold of SuperLoss, are float32.
+    torch.testing.assert_close(ours, dropped, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close([dX[kept], dw[kept]], gradients, rtol=1e-5, atol=1e-6)
+    assert not dX[~kept].any()
+    assert torch.isfinite(dw).all() or "super" in name
+    torch.testing.assert_close(*(dict(module.named_buffers()) for module in modules))
