@@ -34,8 +34,7 @@ def test_biases_in_any_layout(backend):
     expanded, strided = torch.tensor(0.7).double().expand(B), torch.rand(3 * C).double()[::3]
     ours = anchor_lse(X, P, LabelSets.of(LABELS), AnchorBiases(expanded, expanded, strided), alpha=4.0, backend=backend)
     theirs = direct(X, P, expanded, expanded, strided, 4.0)
-    for mine, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, other)
+    torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("used", [0, 1])
@@ -159,8 +158,7 @@ def test_compiled_is_as_eager(kind, wanted):
         ours, theirs = compiled(*arguments), both(*arguments)
         torch.testing.assert_close(ours, theirs)
         leaves = [tensors[place] for place in wanted]
-        for mine, other in zip(*(torch.autograd.grad(value, leaves) for value in (ours, theirs)), strict=True):
-            torch.testing.assert_close(mine, other)
+        torch.testing.assert_close(*(torch.autograd.grad(value, leaves) for value in (ours, theirs)))
 
 
 @pytest.mark.parametrize("twice", ["scales", "matrices"])

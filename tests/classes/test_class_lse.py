@@ -1,4 +1,4 @@
-"""The class log-sum-exp against its reference: float64 to rounding, float32 as the reference's own float32."""
+"""The class log-sum-exp against its reference, and what it does at its edges."""
 
 import pytest
 import torch
@@ -52,15 +52,6 @@ class Case:
                 scale = exact[exact.isfinite()].abs().max() if exact.isfinite().any() else 1.0
                 torch.testing.assert_close(mine, exact, rtol=tolerance, atol=tolerance * max(1.0, float(scale)))
 
-    def check_float32(self):
-        for backend in BACKENDS:
-            ours = self.run(class_lse, torch.float32, backend=backend)
-            theirs, exact = self.run(class_log_sum_exp, torch.float32), self.run(class_log_sum_exp)
-            for mine, other, truth in zip(ours, theirs, exact, strict=True):
-                assert mine.dtype == torch.float32
-                allowed = 4 * (other - truth).abs().max() + 16 * torch.finfo(torch.float32).eps * truth.abs().max()
-                assert (mine - truth).abs().max() <= allowed
-
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize(
@@ -83,7 +74,6 @@ def test_options(options, H):
         if H and not pooling:
             continue
         Case(33, 45, 9, H, **options, **pooling).check()
-        Case(33, 45, 9, H, **options, **pooling).check_float32()
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -94,7 +84,6 @@ def test_concentrations(exclude_target):
     kappa[7] = 0
     case = Case(20, 50, 16, scale=kappa, bias=-kappa + 5, exclude_target=exclude_target)
     case.check(1e-9)
-    case.check_float32()
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -128,8 +117,7 @@ def test_equal_centers(pooling, backend):
     copies.proxies = single.proxies.expand(6, 3, 5).contiguous()
     *values, dX, dP = single.run(class_lse, backend=backend)
     *copied, dX_copied, dP_copied = copies.run(class_lse, backend=backend)
-    for one, other in zip((*values, dX, dP), (*copied, dX_copied, dP_copied.sum(1, keepdim=True)), strict=True):
-        torch.testing.assert_close(one, other)
+    torch.testing.assert_close((*values, dX, dP), (*copied, dX_copied, dP_copied.sum(1, keepdim=True)))
 
 
 def test_types_and_layouts():
@@ -173,8 +161,7 @@ def test_compiles_without_a_graph_break(want):
     compiled = torch.compile(class_lse, fullgraph=True, backend="aot_eager")
     for batch in (6, 4):
         case = Case(batch, 9, 4, 2, scale=5.0, pooling="softmax", gamma=0.2)
-        for mine, other in zip(case.run(compiled, want=want), case.run(class_lse, want=want), strict=True):
-            torch.testing.assert_close(mine, other)
+        torch.testing.assert_close(case.run(compiled, want=want), case.run(class_lse, want=want))
 
 
 X3, P3, Y3 = torch.eye(3), torch.eye(3), torch.arange(3)

@@ -169,8 +169,7 @@ def test_registered_ops_and_compilation(backend):
 
     compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
     results = [(value := function(losses), *torch.autograd.grad(value, losses)) for function in (step, compiled)]
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(*results)
 
 
 def test_a_threshold_of_one_element_gives_the_shape_of_the_losses(backend):

@@ -43,25 +43,11 @@ def test_compiled(name, training, dynamic):
     compiled_module = call.make().train(training)
     compiled_module.load_state_dict(eager.state_dict())
     compiled = torch.compile(compiled_module, fullgraph=True, dynamic=dynamic, backend="aot_eager")
-    for B in (8, 5, 11):
-        inputs = first_rows(call.inputs(), B)
-        for mine, other in zip(results(compiled, call, inputs), results(eager, call, inputs), strict=True):
-            torch.testing.assert_close(mine, other)
+    weights = {} if name == "ProcSimLoss" else {"sample_weights": torch.linspace(0, 2, 8, dtype=torch.float64)}
+    for B, more in ((8, {}), (5, {}), (11, {}), (8, weights)):
+        inputs = first_rows(call.inputs() | more, B)
+        torch.testing.assert_close(results(compiled, call, inputs), results(eager, call, inputs))
     assert_same_buffers(compiled_module, eager)
-
-
-@every_loss
-def test_compiled_with_weights(name):
-    call = LOSSES[name]
-    if name == "ProcSimLoss":
-        with pytest.raises(TypeError, match="sample_weights"):
-            call(sample_weights=torch.ones(8))
-        return
-    torch._dynamo.reset()
-    module = call.make()
-    compiled = torch.compile(module.eval(), fullgraph=True, backend="aot_eager")
-    inputs = call.inputs() | {"sample_weights": torch.linspace(0, 2, 8, dtype=torch.float64)}
-    torch.testing.assert_close(compiled(**inputs), module(**inputs))
 
 
 @pytest.mark.parametrize(

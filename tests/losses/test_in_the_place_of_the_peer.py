@@ -54,8 +54,7 @@ def test_a_loss_with_a_class_matrix(peer):
         parameter = next(iter(loss_function.parameters()))
         gradients = torch.autograd.grad(loss, (embeddings, parameter))
         results.append([loss, *gradients, loss_function.get_logits(embeddings)])
-    for mine, other in zip(*results, strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(*results, rtol=1e-9, atol=1e-11)
     theirs.load_state_dict(ours.state_dict())
 
 
@@ -101,5 +100,4 @@ def test_a_loss_on_pairs(name, bank, classes):
         theirs(case.embeddings, case.labels, pairs, *reference),
     ):
         results.append([loss, *torch.autograd.grad(loss, case.inputs)])
-    for mine, other in zip(*results, strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(*results, rtol=1e-9, atol=1e-12)

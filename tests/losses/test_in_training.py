@@ -1,4 +1,4 @@
-"""What a training loop does to a loss: scale, accumulate, freeze, run twice, compile."""
+"""What a training loop does to a loss: scale, accumulate, freeze, run twice."""
 
 import pytest
 import torch
@@ -6,9 +6,6 @@ from cases import BANK_NAMES, MATRIX_NAMES, NAMES, make_case
 
 from robustdml_ops.losses import MemoryContrastiveLoss
 from robustdml_ops.robust import MemoryBank
-
-COMPILED = (*MATRIX_NAMES, "ms-mined", "ms, a bank", "contrastive, a bank", "contrastive-cosine", "memory-xbm, a bank")
-SHORT = ("adaptive-per-class-proxy", "subcenter-arcface", "ms, a bank")
 
 
 @pytest.mark.parametrize("name", MATRIX_NAMES + BANK_NAMES)
@@ -38,13 +35,10 @@ def test_only_what_requires_a_gradient_gets_one(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_evaluation_without_gradients(name):
-    """And labels of any integer type."""
     case = make_case(name, 9, 20, 5)
-    case.labels = case.labels.int()
     with torch.no_grad():
         loss = case.ours()
     assert not loss.requires_grad
-    case.labels = case.labels.long()
     torch.testing.assert_close(loss, case.reference().detach())
 
 
@@ -67,25 +61,6 @@ def test_autocast_keeps_the_loss_in_float32_and_the_parameter_as_it_is(name):
     torch.testing.assert_close(loss, case.reference(), rtol=1e-4, atol=1e-4)
     loss.backward()
     assert case.parameter.dtype == case.parameter.grad.dtype == torch.float32
-
-
-@pytest.mark.parametrize("reduction", ["mean", "none"])
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in SHORT else pytest.mark.nightly) for name in COMPILED]
-)
-def test_compiles_without_a_graph_break(name, reduction):
-    case, plain = (
-        make_case(
-            name, 12, 40 if name in MATRIX_NAMES else 4, 16, dtype=torch.float32, reduction=reduction, weighted=True
-        )
-        for _ in range(2)
-    )
-    torch._dynamo.reset()
-    case.module.forward = torch.compile(case.module.forward, fullgraph=True, backend="aot_eager")
-    ours, theirs = case.ours(), plain.ours()
-    torch.testing.assert_close(ours, theirs)
-    for mine, other in zip(case.gradients(ours), plain.gradients(theirs), strict=True):
-        torch.testing.assert_close(mine, other)
 
 
 @pytest.mark.parametrize("rows", [0, 3, 8])

@@ -58,37 +58,12 @@ def test_beyond_half_a_turn_the_logit_falls_on():
     assert 100 < turn.sum() < 300
 
 
-def test_derivatives_of_the_margin():
-    cosines = torch.tensor([-0.99, -0.9, -0.3, 0.0, 0.4, 0.999], dtype=torch.float64, requires_grad=True)
-    for margin in (0.3, 1.5, 4.0):
-        assert torch.autograd.gradcheck(lambda c, m=margin: angular_margin(c, m), [cosines], eps=1e-7, atol=1e-5)
-        assert torch.autograd.gradgradcheck(lambda c, m=margin: angular_margin(c, m), [cosines], eps=1e-7, atol=1e-4)
-
-
 def test_a_sample_that_is_sure_keeps_its_small_loss():
     """log(1 + e^−30) is no difference of two numbers of 30, of which float32 would keep nothing."""
     X = torch.tensor([[1.0, 0.0]])
     loss_function = ArcFaceLoss(2, 2, margin=0.0, scale=30.0)
     loss_function.W.data = torch.eye(2)
     torch.testing.assert_close(loss_function(X, torch.tensor([0])), torch.tensor(math.exp(-30)), rtol=1e-5, atol=0)
-
-
-BUILDS = {"cosface": CosFaceLoss, "arcface": ArcFaceLoss, "subcenter-arcface": SubCenterArcFaceLoss}
-
-
-@pytest.mark.parametrize("name", BUILDS)
-def test_mean_angle(name):
-    kind = BUILDS[name]
-    sizes = {"num_classes": 5, "embedding_size": 4}
-    mine = kind(**sizes, collect_stats=True).double()
-    other = getattr(pml, kind.__name__)(**sizes, collect_stats=True).double()
-    mine.load_state_dict(other.state_dict())
-    X, y = torch.randn(8, 4, dtype=torch.float64), torch.arange(8) % 5
-    assert mine._record_these_stats == other._record_these_stats == ["avg_angle"]
-    mine(X, y), other(X, y)
-    assert mine.avg_angle == pytest.approx(other.avg_angle)
-    assert 30 < mine.avg_angle < 150
-    assert not hasattr(kind(**sizes), "avg_angle")
 
 
 def subcenters(C=6, D=5, H=3, dtype=torch.float32):
@@ -161,7 +136,7 @@ def test_of_equal_centers_the_first_has_the_gradient():
 
 
 def test_distances_that_are_no_cosines_are_refused():
-    for kind in BUILDS.values():
+    for kind in (CosFaceLoss, ArcFaceLoss, SubCenterArcFaceLoss):
         with pytest.raises(ValueError, match=r"distance=DotProductSimilarity\(.*margins are of cosines"):
             kind(4, 3, distance=DotProductSimilarity())
 

@@ -231,6 +231,8 @@ def test_bad_batches():
         loss_function(X, torch.full((B,), 7))
     with pytest.raises(ValueError, match=r"embeddings\[0\] has NaN or inf"):
         loss_function(torch.full_like(X, torch.nan), y)
+    with pytest.raises(TypeError, match="sample_weights"):
+        loss_function(X, y, sample_weights=torch.ones(B))
     with pytest.raises(ValueError, match="guidance is for a regularizer, and there is none"):
         loss_function(X, y, guidance=text)
     with pytest.raises(ValueError, match=r"dml must give one loss per sample, \(24,\), got \(\): .*reduction='none'"):

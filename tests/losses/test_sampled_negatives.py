@@ -97,11 +97,9 @@ def test_values_and_gradients_are_the_reference_s(name, correction, backend):
         torch.testing.assert_close(mine, other, rtol=1e-11, atol=1e-12)
         inputs = (X, matrix(loss_function))
         gradients = [torch.autograd.grad(loss, inputs, create_graph=True) for loss in (mine, other)]
-        for found, expected in zip(*gradients, strict=True):
-            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-11)
         second = [torch.autograd.grad(sum(g.square().sum() for g in each), inputs) for each in gradients]
-        for found, expected in zip(*second, strict=True):
-            torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-9)
+        torch.testing.assert_close(*second, rtol=1e-8, atol=1e-9)
 
 
 def means(name, steps):
@@ -259,8 +257,7 @@ def test_compiled(name):
         for function, module in ((compiled, compiled_module), (eager, eager)):
             loss = function(X, y)
             results.append([loss, *torch.autograd.grad(loss, (X, matrix(module)))])
-        for mine, other in zip(*results, strict=True):
-            torch.testing.assert_close(mine, other)
+        torch.testing.assert_close(*results)
     assert compiled_module.negatives.state.tolist() == [3, 3]
 
 

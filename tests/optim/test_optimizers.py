@@ -91,9 +91,7 @@ def test_steps_are_those_of_torch(small_chunks, name, backend, rule, torch_rule,
     ("name", "weight_decay", "drawn"),
     [
         *((name, 0.1, {}) for name in LOSSES),
-        ("proxy-anchor", 0.0, {}),
-        ("proxy-anchor", 0.0, DRAWN),
-        ("soft-triple", 0.0, DRAWN),
+        *((name, 0.0, DRAWN) for name in ("proxy-anchor", "soft-triple")),
     ],
 )
 def test_adagrad_is_the_published_one(small_chunks, name, backend, weight_decay, drawn):

@@ -35,8 +35,7 @@ def test_large_weights_are_right(name, reduction, dtype, weight, backend):
         value = loss(X, LABELS, sample_weights=weights)
         gradient = torch.autograd.grad(value.sum(), X)[0]
         results.append([one.detach().double() / factor / factor ** (power - 1) for one in (value, gradient)])
-    for mine, expected in zip(*results, strict=True):
-        torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", LOSSES)

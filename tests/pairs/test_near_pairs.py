@@ -4,8 +4,6 @@ import mpmath
 import pytest
 import torch
 
-from python_ref import contrastive_loss
-from robustdml_ops.losses import ContrastiveLoss
 from robustdml_ops.ops import pair_hinge, pair_hinge_sum
 from robustdml_ops.ops.pairs.problem import DistanceLimits
 from tests.pairs.cases import assert_no_gradient_up_to_the_resolution
@@ -33,17 +31,6 @@ def near_rows(relative, D, dtype, seed=0):
     step = torch.randn(D, generator=generator, dtype=torch.float64)
     step -= step @ p / (p @ p) * p
     return torch.stack([p, 1.5 * (p + relative * p.norm() * step / step.norm())]).to(dtype)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_contrastive_loss_of_a_batch_of_copies(dtype, backend):
-    """Its divisor counts the pairs above 0: rounding in it is 4 % of the loss."""
-    generator = torch.Generator().manual_seed(0)
-    X = torch.randn(40, 8, generator=generator, dtype=torch.float64).to(dtype)
-    X[20:] = X[:20]
-    y = (torch.arange(40) % 20) // 4
-    ours, truth = ContrastiveLoss(backend=backend)(X, y), contrastive_loss(X.double(), y)
-    torch.testing.assert_close(ours.double(), truth, rtol=1e-5 if dtype == torch.float32 else 1e-12, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

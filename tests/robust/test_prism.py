@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prism_oracle import Oracle
-from states import assert_same_state, load_saved, needs_gpu
+from states import assert_same_state, needs_gpu
 
 from robustdml_ops.robust import PRISM
 
@@ -103,28 +103,6 @@ def test_float32_loses_no_more_than_the_reference_in_float32(similarity, plan):
             bank.enqueue(X, labels, keep=result.keep, **{"sample_ids" if bank is prism else "ids": ids})
 
 
-@pytest.mark.parametrize(("similarity", "threshold"), PAIRS)
-@settings(max_examples=2, deadline=None, derandomize=True)
-@given(plan=plans, cut=st.integers(0, 5), dtype=st.sampled_from([torch.float32, torch.bfloat16]))
-def test_resumes_bit_for_bit(similarity, threshold, plan, cut, dtype):
-    def run(prism, batches):
-        results = []
-        for X, labels, ids, proxies in batches:
-            results.append(prism(X, labels, ids, proxies))
-            prism.enqueue(X, labels, results[-1].keep, ids)
-        return results
-
-    chosen = settings_of(plan, similarity, threshold)
-    batches = list(batches_of(plan, similarity, torch.float32))
-    unbroken, broken, resumed = (PRISM(C, D, memory_dtype=dtype, **chosen) for _ in range(3))
-    expected = run(unbroken, batches)[cut:]
-    run(broken, batches[:cut])
-    load_saved(resumed, broken)
-    for result, other in zip(run(resumed, batches[cut:]), expected, strict=True):
-        assert all(torch.equal(one, two) for one, two in zip(result, other, strict=True))
-    assert_same_state(resumed, unbroken)
-
-
 def test_names_of_the_state():
     """Saved runs have these: another name would lose them."""
     bank = {f"scores.bank.{name}" for name in ("features", "labels", "sample_ids", "sums", "counts", "enqueued")}
@@ -204,22 +182,6 @@ def test_autocast_changes_no_score(similarity):
     assert torch.equal(*results)
 
 
-def test_vmf_goes_by_average_similarity_at_first():
-    vmf = PRISM(C, D, "vmf", 0.3, memory_size=20, vmf_start=2)
-    average = PRISM(C, D, "average", 0.3, memory_size=20)
-    same = []
-    for step in range(4):
-        X, labels = unit_batch(step, B=12)
-        results = vmf(X, labels), average(X, labels)
-        same.append(torch.equal(results[0].log_p_clean, results[1].log_p_clean))
-        for prism in (vmf, average):
-            prism.enqueue(X, labels, results[0].keep)
-        if step == 0:
-            assert not vmf.kappa.any()
-    assert same == [True, True, False, False]
-    assert (vmf.kappa[vmf.bank.counts > 2] > 0).any()
-
-
 def test_the_change_to_vmf_in_parts(monkeypatch):
     X, labels = unit_batch(B=12)
     prisms = [PRISM(C, D, "vmf", 0.3, memory_size=20, vmf_start=1, backend="eager") for _ in range(2)]
@@ -229,21 +191,6 @@ def test_the_change_to_vmf_in_parts(monkeypatch):
         prism(X, labels)
     torch.testing.assert_close(prisms[0].scores.bias, prisms[1].scores.bias)
     torch.testing.assert_close(prisms[0].scores.scale, prisms[1].scores.scale)
-
-
-def test_a_sample_does_not_vouch_for_itself():
-    """Sample 3 is of class 1 by its looks, of class 0 by its label, and was let in once."""
-    x = torch.tensor([[1.0, 0.0], [1.0, 0.2], [1.0, -0.2], [0.0, 1.0], [0.2, 1.0]])
-    labels, ids = torch.tensor([0, 0, 0, 0, 1]), torch.arange(5)
-    scores = []
-    for num_samples in (None, 5):
-        for similarity, start in (("average", None), ("vmf", 0)):
-            prism = PRISM(2, 2, similarity, 0.5, memory_size=10, vmf_start=start, num_samples=num_samples)
-            prism.enqueue(x, labels, torch.ones(5, dtype=torch.bool), ids)
-            scores.append(float(prism.log_p_clean(x, labels, ids)[3]))
-    assert scores[2] < scores[0] - 0.1
-    assert scores[3] < scores[1] - 0.1
-    assert prism(x, labels, ids).keep[4]  # its class has no other sample: new
 
 
 def test_own_copies_are_found_though_others_are_rejected():

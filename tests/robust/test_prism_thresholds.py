@@ -40,15 +40,6 @@ def test_smooth_top_r_far_below_the_range_of_exp():
     assert float(m) == pytest.approx(-1e4 + math.log(2 / 3))
 
 
-def test_a_batch_of_new_classes_does_not_lift_the_window():
-    smooth = SmoothTopR(0.5, 5)
-    new = Scores(torch.zeros(4), torch.tensor([False, False, False, True]))
-    assert float(smooth(new, torch.zeros(4))) == -math.inf
-    old = smooth(all_known(torch.tensor([-3.0, -2.0, -1.0, -1.0])), torch.zeros(4))
-    assert float(old) == -2
-    assert float(smooth(new, torch.zeros(4))) == -2
-
-
 def test_per_class_holds_the_rate_in_every_class():
     """Levels are 100 apart: a common threshold would reject whole classes, and others never."""
     classes, steps, random = 6, 500, torch.Generator().manual_seed(0)

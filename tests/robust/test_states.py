@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+from states import load_saved
 from torch.optim.swa_utils import AveragedModel
 
 from robustdml_ops.robust import PRISM, BalancedSelfPaced, MemoryBank
@@ -17,6 +18,7 @@ FILTERS = {
     "vmf": {**BANK, "similarity": "vmf", "threshold": "cautious", "vmf_start": 2, "num_samples": 40},
     "vmf-otsu": {**BANK, "similarity": "vmf", "threshold": "otsu", "vmf_start": 2},
     "per-class": {**BANK, "noise_rate": 0.3, "threshold": "per-class"},
+    "proxy": {"similarity": "proxy", "noise_rate": 0.3},
 }
 
 
@@ -32,13 +34,18 @@ def steps(prism, numbers):
         labels = torch.arange(B) % C
         X = torch.eye(C, D)[labels] + 0.5 * torch.randn(B, D, generator=random)
         ids = torch.randint(40, (B,), generator=random)
-        results.append(prism(X, labels, ids))
+        results.append(prism(X, labels, ids, torch.eye(C, D) if prism.similarity == "proxy" else None))
         prism.enqueue(X, labels, results[-1].keep, ids)
     return results
 
 
 def assign(module, state):
     module.load_state_dict(copy.deepcopy(state), assign=True)
+
+
+def load_file(module, state):
+    """Of a module whose own memory is full of anything."""
+    load_saved(module.to_empty(device="cpu"), state)
 
 
 def fill(module, state):
@@ -55,7 +62,7 @@ def load_older(module, state):
     module.load_state_dict({name: value for name, value in state.items() if name not in later})
 
 
-LOADERS = [(load, name) for load in (assign, fill) for name in FILTERS]
+LOADERS = [(load, name) for load in (assign, load_file, fill) for name in FILTERS]
 
 
 @pytest.mark.parametrize(("load", "name"), [*LOADERS, (load_older, "vmf"), (load_older, "vmf-otsu")])

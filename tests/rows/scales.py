@@ -97,15 +97,20 @@ def _value_and_gradients(op, X, P, weights, backend):
     return value.detach(), *torch.autograd.grad((value * weights(value)).sum(), (X, P))
 
 
+def _matrices(dtype, scale, which, device):
+    """Rows of lengths near 1 in float64, 0 where they are zero rows; the same of any length; and the factors."""
+    generator = torch.Generator().manual_seed(1)
+    matrices = [torch.randn(n, D, generator=generator, dtype=torch.float64).to(dtype) for n in (B, C)]
+    factors = _factors(which, scale, dtype)
+    exact = [matrix.double() * (factor != 0) for matrix, factor in zip(matrices, factors, strict=True)]
+    return exact, [(matrix * factor).to(device) for matrix, factor in zip(matrices, factors, strict=True)], factors
+
+
 def check(name, dtype, scale, which, backend, device="cpu", columns=False):
     """An op on rows of any length against itself in float64 on the unit rows of the same, a product apart."""
-    generator = torch.Generator().manual_seed(1)
-    X, P = (torch.randn(n, D, generator=generator, dtype=torch.float64).to(dtype) for n in (B, C))
-    factors = _factors(which, scale, dtype)
     weights = lambda value: (torch.arange(value.numel()) % 7 / 64 - 0.04).view(value.shape).to(value)  # noqa: E731
-    exact = [matrix.double() * (factor != 0) for matrix, factor in zip((X, P), factors, strict=True)]
+    exact, scaled, factors = _matrices(dtype, scale, which, device)
     expected = _value_and_gradients(OPS[name], *exact, weights, "eager")
-    scaled = [(matrix * factor).to(device) for matrix, factor in zip((X, P), factors, strict=True)]
     if columns:
         scaled = [matrix.t().contiguous().t() for matrix in scaled]
     value, *gradients = _value_and_gradients(OPS[name], *scaled, weights, backend)
@@ -122,21 +127,15 @@ def check(name, dtype, scale, which, backend, device="cpu", columns=False):
 
 def check_value(name, dtype, scale, which, backend, device="cpu"):
     """As :func:`check`, where no gradient is asked for: then some ops take another way."""
-    generator = torch.Generator().manual_seed(1)
-    X, P = (torch.randn(n, D, generator=generator, dtype=torch.float64).to(dtype) for n in (B, C))
-    factors = _factors(which, scale, dtype)
-    expected = OPS[name](X.double() * (factors[0] != 0), P.double() * (factors[1] != 0), "eager")
-    value = OPS[name]((X * factors[0]).to(device), (P * factors[1]).to(device), backend)
-    torch.testing.assert_close(value.cpu().double(), expected, rtol=2e-5, atol=2e-5)
+    exact, scaled, _ = _matrices(dtype, scale, which, device)
+    value = OPS[name](*scaled, backend)
+    torch.testing.assert_close(value.cpu().double(), OPS[name](*exact, "eager"), rtol=2e-5, atol=2e-5)
 
 
 def check_nearest(dtype, scale, which, backend, device="cpu"):
     """The nearest rows of a gallery of any length are those of the unit rows."""
-    generator = torch.Generator().manual_seed(1)
-    X, P = (torch.randn(n, D, generator=generator, dtype=torch.float64).to(dtype) for n in (B, C))
-    factors = _factors(which, scale, dtype)
-    expected = nearest(X.double() * (factors[0] != 0), P.double() * (factors[1] != 0), 4, backend="eager")
-    found = nearest((X * factors[0]).to(device), (P * factors[1]).to(device), 4, backend=backend)
+    exact, scaled, factors = _matrices(dtype, scale, which, device)
+    expected, found = nearest(*exact, 4, backend="eager"), nearest(*scaled, 4, backend=backend)
     tolerance = 2e-6 if dtype == torch.float32 else 1e-12
     torch.testing.assert_close(found.values.cpu().double(), expected.values, rtol=tolerance, atol=tolerance)
     known = factors[0][:, 0] != 0  # a zero row has cosine 0 with all

@@ -4,7 +4,6 @@ import pytest
 import scales
 import torch
 
-from robustdml_ops.engine.rows.eager import EagerRows
 from robustdml_ops.engine.rows.triton import TritonRows
 from tests.triton_here import DEVICE, MARKS
 
@@ -31,26 +30,6 @@ def test_fused_without_gradients(dtype, scale):
         for name in ("similarity", "anchor", "classes", "centers"):
             with torch.no_grad():
                 scales.check_value(name, dtype, scale, which, "triton", DEVICE)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_rows_as_the_other_backends(dtype):
-    P = (
-        torch.randn(50, 33, dtype=dtype, device=DEVICE)
-        * torch.tensor(
-            [2.0**k for k in ((-120, -50, 0, 50, 120) if dtype == torch.float32 else (-1000, -300, 0, 300, 1000))],
-            dtype=dtype,
-            device=DEVICE,
-        ).repeat(10)[:, None]
-    )
-    P[7], P[8, 3] = 0, torch.nan
-    results = []
-    for backend in (TritonRows(), EagerRows()):
-        U, inverse_norm = torch.empty_like(P), torch.empty(50, dtype=dtype, device=DEVICE)
-        backend.normalize_rows(P, U, inverse_norm)
-        results.append((U, inverse_norm))
-    for mine, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)

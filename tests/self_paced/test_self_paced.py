@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from python_ref.bspml import self_paced_gradient, self_paced_objective
 from robustdml_ops.ops import self_paced_descent, self_paced_sweep
 from robustdml_ops.ops.self_paced.counter_random import random_units, random_words, scale_units
-from robustdml_ops.ops.self_paced.descent import ScaledGradient
-from robustdml_ops.ops.self_paced.problem import SelfPacedTerms
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 random_cases = settings(max_examples=25, deadline=None, derandomize=True)
@@ -97,25 +95,6 @@ def test_a_step_with_full_samples_is_along_autograds_gradient(case, mu, seed):
     torch.testing.assert_close(step[where], exact[where], rtol=1e-9, atol=1e-10)
 
 
-def test_a_step_with_few_samples_is_unbiased():
-    case, draws, rate = Case(12, 4, seed=8), 4000, 1e-3
-    w, *rest = case.terms()
-    w = 0.2 + 0.6 * w
-    exact = self_paced_gradient(w, *rest, 0.7, 1.3)
-    errors = [[] for _ in w]
-    for seed in range(draws):
-        moved = self_paced_sweep(
-            w, *rest, lam=0.7, mu=1.3, learning_rate=rate, steps=1, classes_per_step=1, samples_per_class=1, seed=seed
-        )
-        step = (w - moved) / rate
-        a = int(step.abs().argmax())
-        errors[a].append(float(step[a] - exact[a]))
-    for of_sample in map(np.array, errors):
-        assert abs(len(of_sample) - draws / 12) < 5 * math.sqrt(draws / 12)
-        assert of_sample.std() > 0.01
-        assert abs(of_sample.mean()) < 4 * of_sample.std() / math.sqrt(len(of_sample))
-
-
 def test_a_seed_gives_these_bits():
     """What any other machine must give as well."""
     labels = torch.arange(20) % 6
@@ -151,18 +130,6 @@ def test_a_rate_for_each_class():
     gain = (moved - 0.5) / (one - 0.5)
     torch.testing.assert_close(gain[:2], torch.ones(2).double(), rtol=0.01, atol=0)
     torch.testing.assert_close(gain[2:], torch.full((3,), 2.0).double(), rtol=0.01, atol=0)
-
-
-@random_cases
-@given(case=cases, mu=st.floats(0, 4))
-def test_the_exact_gradient_is_autograds(case, mu):
-    w, positive, negative, labels = case.terms()
-    terms = SelfPacedTerms.of(positive, negative, labels)
-    gradient = ScaledGradient(terms, 0.7, mu)
-    ours = terms.unsort(torch.from_numpy(gradient(w[terms.order].numpy())))
-    sizes = (labels[:, None] == labels).sum(1)
-    theirs = self_paced_gradient(w, positive, negative, labels, 0.7, mu) * sizes
-    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
 @random_cases
