@@ -71,13 +71,6 @@ def test_anchor_loss_with_a_scale_for_each_class(backend):
         torch.testing.assert_close(*second)
 
 
-@pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan")])
-def test_alpha_must_be_positive(alpha):
-    X, P, *biases = inputs()
-    with pytest.raises(ValueError, match="alpha must be positive"):
-        anchor_lse(X, P, LabelSets.of(LABELS), AnchorBiases(*biases), alpha=alpha)
-
-
 @pytest.mark.parametrize(
     ("scale", "found"),
     [(torch.ones(C - 1).double(), r"\(10,\) of torch.float64"), (torch.ones(()), r"\(\) of torch.float32")],
@@ -90,8 +83,11 @@ def test_scales_must_fit(scale, found):
             anchor_loss(X, P, LabelSets.of(LABELS), AnchorBiases(*biases), *scales, alpha=1.0)
 
 
-def test_biases_must_fit():
+def test_alpha_and_biases_must_fit():
     X, P, positive, negative, anchor = inputs()
+    for alpha in (0.0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match="alpha must be positive"):
+            anchor_lse(X, P, LabelSets.of(LABELS), AnchorBiases(positive, negative), alpha=alpha)
     with pytest.raises(ValueError, match=r"biases.negative must be a floating-point vector of length 6"):
         anchor_lse(X, P, LabelSets.of(LABELS), AnchorBiases(positive, negative[:3], anchor), alpha=1.0)
     with pytest.raises(ValueError, match=r"biases.positive must be of the compute type torch.float64"):

@@ -18,19 +18,16 @@ B, C, D = 16, 8, 6
 LARGE = 4200  # classes of 64 dimensions: a gradient of 1 MB, whose memory serves again
 
 
-def of_loss(name: str) -> Step:
+def trained(module: nn.Module, inputs: Callable[[], dict[str, torch.Tensor]], leaf: str = "embeddings") -> Step:
     """Forward, backward and a step of SGD on whatever has parameters, on a batch that is new each time."""
-    call = LOSSES[name]
-    module = call.make()
     parameters = list(module.parameters())
     optimizer = torch.optim.SGD(parameters, lr=1e-3) if parameters else None
 
     def step() -> None:
-        inputs = call.inputs()
-        leaf = inputs[call.differentiable[0]].requires_grad_()
-        loss = module(**inputs)
-        loss.backward()
-        assert leaf.grad is not None
+        batch = inputs()
+        batch[leaf].requires_grad_()
+        module(**batch).backward()
+        assert batch[leaf].grad is not None
         if optimizer is not None:
             optimizer.step()
             optimizer.zero_grad()
@@ -38,16 +35,13 @@ def of_loss(name: str) -> Step:
     return step
 
 
+def of_loss(name: str) -> Step:
+    call = LOSSES[name]
+    return trained(call.make(), call.inputs, call.differentiable[0])
+
+
 def large(make: Callable[..., nn.Module]) -> Step:
-    module = make(LARGE, 64)
-    optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
-
-    def step() -> None:
-        module(torch.randn(4, 64, requires_grad=True), torch.randint(LARGE, (4,))).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
+    return trained(make(LARGE, 64), lambda: {"embeddings": torch.randn(4, 64), "labels": torch.randint(LARGE, (4,))})
 
 
 def of_optimizer(kind: type[optim.ProxyOptimizer]) -> Step:

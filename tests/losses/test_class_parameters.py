@@ -38,19 +38,6 @@ def parameter_of(loss_function):
     return parameter
 
 
-@both
-def test_parameter_and_gradient_are_contiguous_and_the_same_memory_goes_on(ours, theirs):
-    loss_function = ours(C, D)
-    parameter = parameter_of(loss_function)
-    assert parameter.is_contiguous()
-    optimizer = torch.optim.AdamW([parameter], fused=True)
-    for X, y in batches(2):
-        optimizer.zero_grad()
-        loss_function(X, y).backward()
-        assert parameter.grad.is_contiguous()
-        optimizer.step()
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("op", ["class_lse", "pooled", "anchor_loss", "similarity"])
 def test_gradient_that_the_sweep_wrote_becomes_grad(op, dtype, backend, small_chunks, monkeypatch):

@@ -108,11 +108,3 @@ def test_each_class_counts_once_on_average(C, share):
     assert z.abs().max() < 4
     # The squares of a normal number of each class; without the weights their mean would be in the hundreds.
     assert 0.3 < z.square().mean() < 2
-
-
-def test_draws_of_two_steps_are_no_more_alike_than_chance():
-    labels, C = torch.tensor([1, 2]), 400
-    sets = [set(draw_classes(labels, C, 0.1, state(step)).classes[2:].tolist()) for step in range(300)]
-    for lag in (1, 2, 7):
-        common = [len(a & b) for a, b in zip(sets, sets[lag:], strict=False)]
-        assert sum(common) / len(common) == pytest.approx(40 * 40 / 398, abs=0.5)

@@ -14,14 +14,6 @@ def small_case(name, **options):
     return make_case(name, 9, 4, 4, **options, m=16)
 
 
-@pytest.fixture(params=[None, 3], ids=["one chunk", "many chunks"])
-def chunks(request, monkeypatch):
-    """Second derivatives whole, and by chunks of three."""
-    if request.param is not None:
-        for room in ("anchor", "classes", "pairs"):
-            monkeypatch.setattr(f"robustdml_ops.ops.{room}.second_derivative.cache_rows", lambda *_: request.param)
-
-
 def penalised(loss, inputs):
     """A loss with the squared length of its gradient, as gradient penalties have it."""
     upstream = torch.linspace(0.5, 2.0, loss.numel(), dtype=loss.dtype).reshape(loss.shape)
@@ -31,7 +23,7 @@ def penalised(loss, inputs):
 
 @pytest.mark.parametrize(("reduction", "weighted"), [("mean", False), ("none", False), ("mean", True)])
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.usefixtures("chunks")
+@pytest.mark.usefixtures("small_chunks")
 def test_a_gradient_penalty_is_that_of_the_reference(name, reduction, weighted):
     case = small_case(name, reduction=reduction, weighted=weighted)
     ours = torch.autograd.grad(penalised(case.ours(), case.inputs), case.inputs, allow_unused=True)
@@ -91,16 +83,6 @@ def test_a_third_derivative_is_refused(loss):
     (second,) = torch.autograd.grad(first.square().sum(), leaf, create_graph=True)
     with pytest.raises(RuntimeError, match=r"can be differentiated twice.*robustdml_ops\.python_ref"):
         second.sum().backward()
-
-
-def test_forward_mode_and_vmap_are_refused(loss):
-    f, X = loss
-    with pytest.raises(NotImplementedError, match="jvp"):
-        torch.func.jvp(f, (X,), (X,))
-    with torch.autograd.forward_ad.dual_level(), torch.no_grad(), pytest.raises(NotImplementedError, match="jvp"):
-        f(torch.autograd.forward_ad.make_dual(X, X))
-    with pytest.raises(RuntimeError, match="vmap"):
-        torch.func.vmap(f)(X[None])
 
 
 def test_zero_rows_have_second_derivatives_of_zero(loss):

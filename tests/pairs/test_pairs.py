@@ -9,6 +9,7 @@ from python_ref.pairs import pair_sets
 from robustdml_ops.ops import ABSENT, pair_hinge, pair_hinge_sum, pair_lse, pair_lse_sum
 from robustdml_ops.ops.pairs.autograd import pair_sweep_op
 from tests.nightly import nightly_but
+from tests.storages import Storages
 
 MS = {"alpha": 2.0, "beta": 50.0, "base": 0.5}
 
@@ -237,3 +238,12 @@ def test_compiles_where_two_arguments_are_one_tensor(twice):
     others, scales = ((None, None), (scale, scale)) if twice == "scales" else ((X, y), (scale, scale.clone()))
     loss = lambda X: pair_lse_sum(X, y, *others, *scales, **MS)  # noqa: E731
     torch.testing.assert_close(torch.compile(loss, fullgraph=True, backend="aot_eager")(X), loss(X))
+
+
+@pytest.mark.parametrize(("n", "buffers"), [(512, 1), (2500, 0)])
+def test_no_more_than_one_matrix_of_pairs(n, buffers):
+    """A batch keeps S alone; beyond one chunk nothing of that size exists, forward or backward."""
+    X, y, scale = torch.randn(n, 8, requires_grad=True), torch.arange(n) // 4, torch.tensor(1.0 / n)
+    with Storages() as storages:
+        pair_lse_sum(X, y, None, None, scale, scale, **MS, epsilon=0.1, backend="native").backward()
+    assert sum(size >= 4 * n * n for size in storages.nbytes.values()) == buffers

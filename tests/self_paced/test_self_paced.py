@@ -150,31 +150,6 @@ def test_the_exact_descent_never_rises_and_ends_where_nothing_moves(case, lam, m
     assert ((w - (w - gradient * 1e-3).clamp(0, 1)).abs() <= 1.1e-9).all()
 
 
-def planted(seed, outliers=0.2, classes=30, per_class=20):
-    """Terms of clean samples, and of some that are far from their class."""
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.arange(classes).repeat_interleave(per_class)
-    wrong = torch.rand(len(labels), generator=generator) < outliers
-    positive = torch.where(wrong, 1.4, 0.4) + 0.1 * torch.rand(len(labels), generator=generator)
-    negative = torch.where(wrong, 0.3, 0.02) + 0.02 * torch.rand(len(labels), generator=generator)
-    return positive, negative, labels, wrong
-
-
-@pytest.mark.parametrize("mu", [0.0, 1.5])
-def test_both_solvers_leave_planted_outliers_out(mu):
-    *terms, wrong = planted(0)
-    ones = torch.ones(len(wrong))
-    exact = self_paced_descent(ones, *terms, lam=1.1, mu=mu)
-    stochastic = self_paced_sweep(
-        ones, *terms, lam=1.1, mu=mu, learning_rate=20.0, decay=1 / len(wrong), steps=200 * len(wrong)
-    )
-    for w in (exact, stochastic):
-        assert (w[wrong] < 0.05).float().mean() > 0.95
-        assert w[~wrong].mean() > 0.97
-    values = [self_paced_objective(w.double(), *terms, 1.1, mu) for w in (exact, stochastic)]
-    assert values[1] < values[0] + 0.01 * values[0].abs()
-
-
 BAD = {
     "lam must be positive": {"lam": 0.0},
     "lam must be positive and finite, got nan": {"lam": math.nan},
