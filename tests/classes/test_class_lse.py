@@ -13,10 +13,6 @@ BACKENDS = ("native", "eager")
 POOLINGS = {"none": {}, "max": {"pooling": "max"}, "softmax": {"pooling": "softmax", "gamma": 0.2}}
 
 
-def tensor(*values):
-    return torch.tensor(values, dtype=torch.float64)
-
-
 class Case:
     """Random inputs in float64; half of the samples lie near a proxy, and lengths differ."""
 

@@ -29,7 +29,6 @@ NUMBERS = (
     {}, 1j, b"1", Decimal("0.5"), Fraction(1, 3), np.float64(0.5), np.float32(0.25), np.int64(2), np.array(0.5),
     np.array([0.5, 0.5]), torch.tensor(0.5), torch.ones(3), torch.nan, object, 2**63, 3, 0.5,
 )  # fmt: skip
-NAMES = ("", "sum", "NATIVE", "cuda", None, 0, b"eager", ["eager"], "eager ", "mean")
 
 
 def _row(t: Tensor, value: float, generator: torch.Generator) -> Tensor:

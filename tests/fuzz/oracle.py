@@ -131,7 +131,32 @@ class Trial:
 
     def judge(self) -> None:
         """Raise AssertionError where values or gradients are not the reference's."""
-        _judge(self)
+        exact, factors = self.balanced()
+        generator = torch.Generator().manual_seed(1)
+        base, gradients, upstream = _differentiated(self.reference, exact, self.wanted, generator=generator)
+        spreads = _spreads(self, exact, upstream, (*base, *gradients))
+        least_overflow, sure_overflow = (_beyond(self, gradients, factors, share) for share in (0.5, 2.0))
+        given = {name: tensor.detach() for name, tensor in self.tensors.items()}
+        ours, slopes, refusal = [], [], ""
+        try:
+            ours, slopes, _ = _differentiated(self.call, given, self.wanted, upstream)
+        except ValueError as error:
+            refusal = str(error)
+        if refusal:
+            assert least_overflow, f"refused: {refusal}"
+            assert "is beyond" in refusal and "\n" not in refusal, f"an unclear error: {refusal}"
+            return
+        assert not sure_overflow, "a gradient beyond its type came without an error"
+        epsilon = EPSILON[self.compute]
+        for mine, theirs, spread in zip(ours, base, spreads, strict=False):
+            allowed = 2 * spread + self.terms * epsilon * theirs.abs()
+            close("a result", mine, theirs, allowed + torch.finfo(self.compute).tiny + self.least)
+        bounds = _bounds(self, exact, upstream)
+        of_gradients = zip(self.wanted, slopes, gradients, spreads[len(base) :], bounds, strict=True)
+        for name, mine, theirs, spread, bound in of_gradients:
+            assert mine.dtype == given[name].dtype, f"gradient of {name} in {mine.dtype}"
+            allowed = _allowed(self, name, theirs, spread, bound.abs(), factors[name])
+            close(f"gradient of {name}", mine, theirs * factors[name], allowed)
 
     def balanced(self) -> tuple[Tensors, Tensors]:
         """Inputs in float64, rows brought near length 1 by powers of two, and what gradients are multiplied by."""
@@ -154,35 +179,6 @@ class Check:
     """A random call that is not differentiated by rows, or whose result is judged in a way of its own."""
 
     judge: Callable[[], None]
-
-
-def _judge(trial: Trial) -> None:
-    exact, factors = trial.balanced()
-    generator = torch.Generator().manual_seed(1)
-    base, gradients, upstream = _differentiated(trial.reference, exact, trial.wanted, generator=generator)
-    spreads = _spreads(trial, exact, upstream, (*base, *gradients))
-    least_overflow, sure_overflow = (_beyond(trial, gradients, factors, share) for share in (0.5, 2.0))
-    given = {name: tensor.detach() for name, tensor in trial.tensors.items()}
-    ours, slopes, refusal = [], [], ""
-    try:
-        ours, slopes, _ = _differentiated(trial.call, given, trial.wanted, upstream)
-    except ValueError as error:
-        refusal = str(error)
-    if refusal:
-        assert least_overflow, f"refused: {refusal}"
-        assert "is beyond" in refusal and "\n" not in refusal, f"an unclear error: {refusal}"
-        return
-    assert not sure_overflow, "a gradient beyond its type came without an error"
-    epsilon = EPSILON[trial.compute]
-    for mine, theirs, spread in zip(ours, base, spreads, strict=False):
-        allowed = 2 * spread + trial.terms * epsilon * theirs.abs()
-        close("a result", mine, theirs, allowed + torch.finfo(trial.compute).tiny + trial.least)
-    bounds = _bounds(trial, exact, upstream)
-    of_gradients = zip(trial.wanted, slopes, gradients, spreads[len(base) :], bounds, strict=True)
-    for name, mine, theirs, spread, bound in of_gradients:
-        assert mine.dtype == given[name].dtype, f"gradient of {name} in {mine.dtype}"
-        allowed = _allowed(trial, name, theirs, spread, bound.abs(), factors[name])
-        close(f"gradient of {name}", mine, theirs * factors[name], allowed)
 
 
 def _spreads(trial: Trial, exact: Tensors, upstream: list[Tensor], centers: tuple[Tensor, ...]) -> list[Tensor]:

@@ -1,5 +1,7 @@
 """Each bad input has a clear error or a documented value: never a crash, a hang or a silent NaN."""
 
+import math
+
 import pytest
 import torch
 from cases import CLASS_NAMES, MATRIX_NAMES, PAIR_NAMES, make_case
@@ -7,6 +9,7 @@ from cases import CLASS_NAMES, MATRIX_NAMES, PAIR_NAMES, make_case
 from robustdml_ops.losses import (
     AdaptiveProxyAnchorLoss,
     ArcFaceLoss,
+    BSPMLLoss,
     ContrastiveLoss,
     CosFaceLoss,
     MemoryContrastiveLoss,
@@ -17,6 +20,7 @@ from robustdml_ops.losses import (
     SmoothProxyAnchorLoss,
     SoftTripleLoss,
     SubCenterArcFaceLoss,
+    SuperLoss,
 )
 from robustdml_ops.ops import ABSENT
 from tests.every_call import LOSSES
@@ -167,6 +171,11 @@ def test_confidences(confidences, error, message):
         (lambda: MultiSimilarityLoss(epsilon=float("nan")), "epsilon must be finite"),
         (lambda: ContrastiveLoss(neg_margin=float("inf")), "neg_margin must be finite"),
         (lambda: ContrastiveLoss(distance="manhattan"), "='manhattan': expected one of euclidean, cosine, squared"),
+        (lambda: BSPMLLoss(alpha=0), "alpha must be positive"),
+        (lambda: BSPMLLoss(epsilon=float("nan")), "epsilon must be finite"),
+        (lambda: BSPMLLoss(reduction="sum"), "reduction='sum'"),
+        *((lambda lam=lam: SuperLoss(lam), "lam must be positive and finite") for lam in (0, -1.0, math.nan, math.inf)),
+        (lambda: SuperLoss(reduction="sum"), "reduction='sum'"),
         (lambda: MemoryContrastiveLoss(variant="code"), "variant='code': expected one of paper, xbm, authors"),
     ],
 )

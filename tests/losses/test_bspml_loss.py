@@ -1,6 +1,5 @@
 """What the weighted informative batch loss of BSPML has beside the other losses."""
 
-import pytest
 import torch
 from cases import assert_close, make_case
 
@@ -37,16 +36,3 @@ def test_weights_are_constants():
     case.weights.requires_grad_()
     case.ours().backward()
     assert case.weights.grad is None
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"alpha": 0}, "alpha must be positive"),
-        ({"epsilon": float("nan")}, "epsilon must be finite"),
-        ({"reduction": "sum"}, "reduction='sum'"),
-    ],
-)
-def test_bad_settings(settings, message):
-    with pytest.raises(ValueError, match=message):
-        BSPMLLoss(**settings)

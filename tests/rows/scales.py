@@ -18,6 +18,7 @@ from robustdml_ops.ops import (
 FLOAT32 = [2.0**exponent for exponent in (-125, -100, -66, -40, 40, 66, 100, 122)]
 FLOAT64 = [2.0**exponent for exponent in (-1020, -664, -332, -100, 100, 332, 664, 1018)]
 SCALES = [(torch.float32, scale) for scale in FLOAT32] + [(torch.float64, scale) for scale in FLOAT64]
+ENDS = [SCALES[place] for place in (0, 7, 8, 15)]  # of each type
 B, C, D = 12, 15, 10
 WHICH = ["embeddings", "proxies", "both", "some"]
 

@@ -7,20 +7,16 @@ import torch
 from robustdml_ops.losses import ContrastiveLoss, MultiSimilarityLoss, SoftTripleLoss, SuperContrastiveLoss
 from robustdml_ops.losses.soft_triple import center_spread
 from robustdml_ops.ops import AnchorBiases, LabelSets, anchor_loss, class_lse, pair_lse, similarity
+from tests.nightly import nightly_but
 
-# The ends of each type, and a scale between.
-EVERY_SCALE = [
-    pytest.param(*case, marks=() if place % 8 in (0, 3, 7) else pytest.mark.nightly)
-    for place, case in enumerate(scales.SCALES)
-]
+EVERY_SCALE = nightly_but(scales.ENDS, scales.SCALES)
 
 
 @pytest.mark.parametrize(("dtype", "scale"), EVERY_SCALE, ids=str)
 @pytest.mark.parametrize("name", scales.OPS)
 def test_values_and_gradients(name, dtype, scale, backend, small_chunks):
     for which in scales.WHICH:
-        for columns in (False, True):
-            scales.check(name, dtype, scale, which, backend, columns=columns)
+        scales.check(name, dtype, scale, which, backend, columns=which in ("both", "proxies"))
 
 
 @pytest.mark.parametrize(("dtype", "scale"), EVERY_SCALE, ids=str)

@@ -8,7 +8,10 @@ import torch
 
 from python_ref import vmf as reference
 from robustdml_ops.ops.vmf import ESTIMATORS, bessel_ratio, fit_classes, fit_vmf
+from tests.nightly import nightly_but
 from tests.vmf.against_eager import classes_of
+
+BIASES = [(5, 154.7, 2.3), (10, 69.1, 1.5), (34, 18.7, 0.3)]
 
 
 def vmf_samples(trials, n, dim, kappa, seed=0):
@@ -28,7 +31,7 @@ def vmf_samples(trials, n, dim, kappa, seed=0):
     return torch.cat([cosine, rest * (1 - cosine**2).sqrt()], 1).reshape(trials, n, dim)
 
 
-@pytest.mark.parametrize(("n", "uncorrected", "corrected"), [(5, 154.7, 2.3), (10, 69.1, 1.5), (34, 18.7, 0.3)])
+@pytest.mark.parametrize(("n", "uncorrected", "corrected"), nightly_but(BIASES[:1], BIASES))
 def test_bias_of_few_samples(n, uncorrected, corrected):
     """D = 128, κ = 537; 20000 trials gave the figures."""
     trials = 4000
@@ -39,7 +42,7 @@ def test_bias_of_few_samples(n, uncorrected, corrected):
         assert abs(kappa.mean() - 537 - bias) <= 4 * kappa.std() / math.sqrt(trials)
 
 
-@pytest.mark.parametrize("n", [3, 5, 34])
+@pytest.mark.parametrize("n", nightly_but([3], [3, 5, 34]))
 def test_the_predictive_kappa_is_that_of_new_samples(n):
     """The mean cosine of a new sample with the estimated direction is the mean length that κ has."""
     trials = 4000

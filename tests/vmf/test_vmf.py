@@ -37,7 +37,7 @@ def worst(values, truths, mixed=False):
     return float(max(errors))
 
 
-@pytest.mark.parametrize("dim", nightly_but([2, 3, 31, 66, 96, 258, 2048], DIMENSIONS))
+@pytest.mark.parametrize("dim", nightly_but([2, 3, 31, 96, 258], DIMENSIONS))
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_against_mpmath(dim, dtype):
     v = dim / 2 - 1
@@ -50,7 +50,7 @@ def test_against_mpmath(dim, dtype):
             assert error <= bar[dtype], (backend, function)
 
 
-@pytest.mark.parametrize("v", [0.0, 0.3, 1.0, 9.5, 31.0, 63.0, 511.0, 2047.0])
+@pytest.mark.parametrize("v", nightly_but([0.0, 0.3, 63.0], [0.0, 0.3, 1.0, 9.5, 31.0, 63.0, 511.0, 2047.0]))
 def test_log_bessel_i(v):
     kappa = points(v, torch.float64)
     truth = [exact(v, float(k)).log_i for k in kappa]
