@@ -14,6 +14,7 @@ if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("no GPU: test_interpreter.py runs these tests in the interpreter", allow_module_level=True)
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+ON_GPU = pytest.mark.skipif(DEVICE.type == "cpu", reason="the interpreter runs one program after the other")
 MARKS = [
     # Older interpreters meet newer numpy's deprecations.
     pytest.mark.filterwarnings("ignore::DeprecationWarning:triton.runtime.interpreter"),

@@ -19,8 +19,10 @@ def check(case, device, dtype=torch.float32, want=None):
 
 
 @pytest.mark.parametrize("sets", SETS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [*((shape, torch.float32) for shape in SHAPES), *((shape, torch.float64) for shape in SHAPES[1::2])],
+)
 def test_against_eager(device, dtype, shape, sets):
     case = Case(shape, sets, beta=100.0)
     case.positive_bias[::9] = case.negative_bias[::9] = -torch.inf

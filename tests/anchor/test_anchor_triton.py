@@ -11,7 +11,7 @@ from robustdml_ops.ops.anchor.problem import AnchorChunk, AnchorProblem
 from robustdml_ops.ops.anchor.sweep import BACKENDS, Wanted
 from tests.anchor.cases import EAGER, EDGES, SETS, Case, assert_as_exact_as_eager, assert_sweeps_agree
 from tests.nightly import nightly_but
-from tests.triton_here import DEVICE, MARKS
+from tests.triton_here import DEVICE, MARKS, ON_GPU
 
 TRITON = BACKENDS["triton"]
 
@@ -62,6 +62,7 @@ def test_a_row_whose_sum_overflows_leaves_its_neighbours_as_they_are():
     assert ours.lse_negative[[3, 8]].min() > 250
 
 
+@ON_GPU
 def test_same_bits_twice():
     case = Case((130, 70, 17), "confidences by sample")
     first, second = case.sweep(TRITON), case.sweep(TRITON)

@@ -12,7 +12,7 @@ from robustdml_ops.ops.anchor.problem import SweepResult, Wanted
 from robustdml_ops.ops.anchor.sweep import BACKENDS
 from tests.anchor.cases import EAGER, EDGES, Case, assert_sweeps_agree
 from tests.nightly import nightly_but
-from tests.triton_here import DEVICE, MARKS
+from tests.triton_here import DEVICE, MARKS, ON_GPU
 
 pytestmark = [*MARKS, pytest.mark.filterwarnings("ignore:(invalid value|All-NaN slice):RuntimeWarning")]  # of NaN
 TRITON = BACKENDS["triton"]
@@ -85,6 +85,7 @@ def test_proxies_that_are_part_of_a_wider_matrix(taken):
         assert torch.equal(getattr(part, field), getattr(whole, field)), field
 
 
+@ON_GPU
 def test_same_bits_twice(taken):
     case = Case((130, 300, 17), "labels")
     first, second = (case.sweep(TRITON, want=GRADIENTS) for _ in range(2))

@@ -16,4 +16,4 @@ pytestmark = [
 @pytest.mark.usefixtures("small_chunks")
 def test_random_calls(name, monkeypatch):
     monkeypatch.setenv("ROBUSTDML_BACKEND", "triton")
-    judge_trials(name, 3)
+    judge_trials(name, 2)

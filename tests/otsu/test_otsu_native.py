@@ -14,7 +14,7 @@ ERROR = {torch.float32: 2.5e-7, torch.float64: 4e-15}  # of thresholds and means
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_against_eager(device, dtype):
-    compare("native", dtype, device, (1, 2, 5, 31, 64, 255, 256, 257, 1024, 4096, 4097, 8192, 20_000))
+    compare("native", dtype, device, (1, 2, 5, 31, 256, 257, 1024, 4097, 8192, 9000))
 
 
 def ends_of(dtype):

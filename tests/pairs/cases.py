@@ -118,7 +118,7 @@ def assert_near_rows_keep_their_distance(backend, shape, types, device):
 def assert_no_gradient_up_to_the_resolution(backend, device="cpu"):
     """Its direction is rounding. The sum keeps the distance, and beyond the limit the force is of length 1."""
     y = torch.zeros(2, dtype=torch.int64, device=device)
-    for products, bank, factor in itertools.product(("highest", "medium"), (False, True), (0.5, 0.999, 1.001, 2.0)):
+    for products, bank, factor in itertools.product(("highest", "medium"), (False, True), (0.999, 1.001)):
         torch.set_float32_matmul_precision(products)
         distance = factor * DistanceLimits.of(torch.empty(0, device=device)).resolution
         X = torch.tensor([[1.0, 0.0], [1.0, distance]], device=device, requires_grad=True)

@@ -17,7 +17,7 @@ TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", cases.PROBLEMS)
 def test_same_as_eager(name, dtype, device):
-    for shape in SHAPES:
+    for shape in SHAPES if dtype == torch.float32 else SHAPES[1::3]:
         cases.assert_same_as_eager(NATIVE, name, shape, dtype, device)
 
 

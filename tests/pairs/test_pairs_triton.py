@@ -13,10 +13,10 @@ TRITON = BACKENDS["triton"]
 
 pytestmark = MARKS
 SMALL_BLOCKS = {"BLOCK_R": 1, "BLOCK_M": 32, "num_warps": 4}
-SHAPES = [(1, 1, 1), (5, 1030, 9), (20, None, 17), (20, "anew", 3), (7, "first", 3)]
+SHAPES = [(1, 1, 1), (5, 1030, 9), (12, None, 17), (20, "anew", 3), (7, "first", 3)]
 
 
-@pytest.mark.parametrize("shape", nightly_but([(20, None, 17), (7, "first", 3)], SHAPES), ids=str)
+@pytest.mark.parametrize("shape", nightly_but([(12, None, 17), (7, "first", 3)], SHAPES), ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.usefixtures("small_chunks")
 def test_same_as_eager(shape, dtype):
@@ -24,18 +24,18 @@ def test_same_as_eager(shape, dtype):
         cases.assert_same_as_eager(TRITON, name, shape, dtype, DEVICE)
 
 
-@pytest.mark.parametrize("name", ["mined", *(name for name in cases.PROBLEMS if name != "mined")])
+@pytest.mark.parametrize("name", nightly_but(["mined", "euclidean"], cases.PROBLEMS))
 def test_rows_in_parts_same_as_eager(name, monkeypatch):
     """A program takes one row, or some of its candidates; three parts, of which the last one is short."""
     monkeypatch.setattr(triton_pairs, "epilogue_launch", lambda *_: SMALL_BLOCKS)
     monkeypatch.setattr(triton_pairs, "_PROGRAMS", 6)
-    assert triton_pairs.parts_of(2, 390, 32) == (3, 160)
-    cases.assert_same_as_eager(TRITON, name, (2, 390, 3), torch.float32, DEVICE)
-    if name == "mined":
-        cases.assert_same_bits_twice(TRITON, name, (2, 390, 3), DEVICE)
+    assert triton_pairs.parts_of(2, 300, 32) == (3, 128)
+    cases.assert_same_as_eager(TRITON, name, (2, 300, 3), torch.float32, DEVICE)
+    if name == "mined" and DEVICE.type == "cuda":
+        cases.assert_same_bits_twice(TRITON, name, (2, 300, 3), DEVICE)
 
 
-@pytest.mark.parametrize("shape", [(6, 40, 3), (14, None, 70), (3, 75, 1)], ids=str)
+@pytest.mark.parametrize("shape", [(3, 40, 3), (14, None, 70), (2, 70, 1)], ids=str)
 @pytest.mark.parametrize(
     "given", nightly_but([torch.float32, torch.bfloat16], [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 )

@@ -47,7 +47,7 @@ def classes_of(D, dtype, device="cpu", nan=False):
 def problems(dtype, device, quick):
     """Every estimator and correction in one dimension, the usual ones in the others; few of them where each is slow."""
     some = torch.tensor([5, 5, 36, 0, 11, 3], device=device)
-    for D, dim in SHAPES[1::2] if quick else SHAPES:
+    for D, dim in SHAPES[3:4] if quick else SHAPES:
         sums, counts = classes_of(D, dtype, device, nan=True)
         if quick:
             yield FitProblem(sums, counts.double() + 0.25, some, dim, "newton", "u")

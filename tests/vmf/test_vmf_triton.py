@@ -16,4 +16,4 @@ def test_against_eager(function):
 
 def test_the_fit_against_eager():
     on_cpu = DEVICE.type == "cpu"
-    assert compare_fit("triton", DEVICE, quick=on_cpu) == (8 if on_cpu else 102)
+    assert compare_fit("triton", DEVICE, quick=on_cpu) == (6 if on_cpu else 102)
