@@ -102,6 +102,7 @@ def test_optimiser_resumed_from_the_peers_checkpoint_goes_on_as_the_peers(ours, 
     torch.testing.assert_close(parameter_of(mine), parameter_of(other), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.nightly
 @both
 def test_compiled_gradient_lies_as_the_parameter(ours, theirs):
     torch.use_deterministic_algorithms(False)  # its NaN filling is not traced

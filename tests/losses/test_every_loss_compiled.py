@@ -7,12 +7,11 @@ import torch
 from torch.export import Dim
 
 from tests.every_call import LOSSES, random
+from tests.nightly import nightly_but
 
 # One loss of each family, and one of those without a family, in the short suite.
 SHORT = ("AdaptiveProxyAnchorLoss", "SubCenterArcFaceLoss", "MultiSimilarityLoss", "ProcSimLoss")
-every_loss = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in SHORT else pytest.mark.nightly) for name in LOSSES]
-)
+every_loss = pytest.mark.parametrize("name", nightly_but(SHORT, LOSSES))
 
 
 def results(function, call, inputs):

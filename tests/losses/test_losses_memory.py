@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.nightly import nightly_but
+
 SHAPE = (256, 100_000, 128)  # S would be 102 MB
 
 
@@ -18,12 +20,9 @@ CLAIMED = {
     "class-lse": 8,
     "class-lse soft-triple": 8,
 }
-SHORT = ("proxy-anchor", "class-lse")
 
 
-@pytest.mark.parametrize(
-    "contender", [pytest.param(name, marks=() if name in SHORT else pytest.mark.nightly) for name in CLAIMED]
-)
+@pytest.mark.parametrize("contender", nightly_but(["proxy-anchor"], CLAIMED))
 def test_peak_memory(contender):
     command = [sys.executable, "-m", "bench.memory", f"robustdml/{contender}", *map(str, SHAPE)]
     out = subprocess.run(command, capture_output=True, text=True, check=True)

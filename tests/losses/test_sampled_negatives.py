@@ -22,6 +22,7 @@ from robustdml_ops.losses import (
 )
 from robustdml_ops.losses.sampling.drawn_classes import draw_classes
 from robustdml_ops.losses.sampling.row_gather import take_rows
+from tests.nightly import nightly_but
 
 C, D, B = 30, 5, 8
 SHARED = {"negative_share": 0.2, "negative_seed": 3}
@@ -102,7 +103,7 @@ def test_values_and_gradients_are_the_reference_s(name, correction, backend):
         torch.testing.assert_close(*second, rtol=1e-8, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["proxy-anchor", "adaptive"])
+@pytest.mark.parametrize("name", nightly_but(["adaptive"], ["proxy-anchor", "adaptive"]))
 def test_loss_and_gradients_of_proxy_anchor_keep_their_expectation(name):
     loss_function, (X, y) = build(name, **SHARED), batch()
 
@@ -111,9 +112,9 @@ def test_loss_and_gradients_of_proxy_anchor_keep_their_expectation(name):
         gradients = torch.autograd.grad(loss, (X, matrix(loss_function)))
         return torch.cat([loss.detach()[None], *(gradient.flatten() for gradient in gradients)])
 
-    values = torch.stack([numbers() for _ in range(600)])
+    values = torch.stack([numbers() for _ in range(300)])
     loss_function.eval()
-    error = values.std(0) / 600**0.5
+    error = values.std(0) / 300**0.5
     z = (values.mean(0) - numbers()) / error.clamp(min=1e-12)
     assert z.abs().max() < 4.5  # of 191 numbers
     assert (error > 1e-6).sum() > 100
@@ -126,11 +127,11 @@ def test_the_sum_of_a_softmax_keeps_its_expectation():
     for correction in (True, False):
         loss_function = build("proxy-nca", **SHARED, negative_correction=correction, reduction="none")
         # e^ℓ = Σ_k e^{z_k − z_y}
-        sums[correction] = torch.stack([loss_function(X, y).detach().exp() for _ in range(600)])
+        sums[correction] = torch.stack([loss_function(X, y).detach().exp() for _ in range(300)])
         exact = loss_function.eval()(X, y).detach().exp()
-    z = {key: (each.mean(0) - exact) / (each.std(0) / 600**0.5) for key, each in sums.items()}
+    z = {key: (each.mean(0) - exact) / (each.std(0) / 300**0.5) for key, each in sums.items()}
     assert z[True].abs().max() < 4
-    assert z[False].max() < -20
+    assert z[False].max() < -10
 
 
 @every
@@ -232,7 +233,7 @@ def test_rows_are_differentiable_twice(columns):
     assert torch.autograd.gradgradcheck(lambda matrix: take_rows(matrix, rows).square(), [W])
 
 
-@pytest.mark.parametrize("name", ["adaptive", "subcenter-arcface"])
+@pytest.mark.parametrize("name", nightly_but(["subcenter-arcface"], ["adaptive", "subcenter-arcface"]))
 def test_compiled(name):
     torch.use_deterministic_algorithms(False)  # its NaN filling is not traced
     torch._dynamo.reset()

@@ -29,10 +29,10 @@ def test_rows_in_parts_same_as_eager(name, monkeypatch):
     """A program takes one row, or some of its candidates; three parts, of which the last one is short."""
     monkeypatch.setattr(triton_pairs, "epilogue_launch", lambda *_: SMALL_BLOCKS)
     monkeypatch.setattr(triton_pairs, "_PROGRAMS", 6)
-    assert triton_pairs.parts_of(2, 300, 32) == (3, 128)
-    cases.assert_same_as_eager(TRITON, name, (2, 300, 3), torch.float32, DEVICE)
+    assert triton_pairs.parts_of(2, 360, 32) == (3, 128)
+    cases.assert_same_as_eager(TRITON, name, (2, 360, 3), torch.float32, DEVICE)
     if name == "mined" and DEVICE.type == "cuda":
-        cases.assert_same_bits_twice(TRITON, name, (2, 300, 3), DEVICE)
+        cases.assert_same_bits_twice(TRITON, name, (2, 360, 3), DEVICE)
 
 
 @pytest.mark.parametrize("shape", [(3, 40, 3), (14, None, 70), (2, 70, 1)], ids=str)
