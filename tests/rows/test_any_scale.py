@@ -7,9 +7,8 @@ import torch
 from robustdml_ops.losses import ContrastiveLoss, MultiSimilarityLoss, SoftTripleLoss, SuperContrastiveLoss
 from robustdml_ops.losses.soft_triple import center_spread
 from robustdml_ops.ops import AnchorBiases, LabelSets, anchor_loss, class_lse, pair_lse, similarity
-from tests.nightly import nightly_but
 
-EVERY_SCALE = nightly_but(scales.ENDS, scales.SCALES)
+EVERY_SCALE = [pytest.param(*case, marks=() if case in scales.ENDS else pytest.mark.nightly) for case in scales.SCALES]
 
 
 @pytest.mark.parametrize(("dtype", "scale"), EVERY_SCALE, ids=str)
