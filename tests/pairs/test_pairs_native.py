@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from robustdml_ops.ops.pairs.sweep import BACKENDS
+from tests.nightly import nightly_but
 from tests.pairs import cases
 
 NATIVE = BACKENDS["native"]
@@ -35,7 +36,11 @@ def test_same_bits_twice(name, device, threads):
     cases.assert_same_bits_twice(NATIVE, name, (40, 257, 5), device)
 
 
-@pytest.mark.parametrize("types", [*product(TYPES, TYPES)], ids=str)
+@pytest.mark.parametrize(
+    "types",
+    nightly_but([*zip(TYPES, TYPES, strict=True), (torch.bfloat16, torch.float64)], product(TYPES, TYPES)),
+    ids=str,
+)
 def test_near_rows_keep_their_distance(types, device):
     for shape in ((6, 33, 40), (3, 600, 7), (3, 2100, 1), *([(14, None, 70)] if types[0] == types[1] else [])):
         cases.assert_near_rows_keep_their_distance(NATIVE, shape, types, device)
