@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from robustdml_ops.losses.families.margin_softmax import MarginSoftmaxLoss
+from robustdml_ops.losses.families.classes import MarginSoftmaxLoss
 from robustdml_ops.ops import ClassLSE
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 from typing_extensions import Unpack
 
-from robustdml_ops.losses.families.margin_softmax import MarginSoftmaxLoss
+from robustdml_ops.losses.families.classes import MarginSoftmaxLoss
 from robustdml_ops.losses.options import SoftmaxOptions
 from robustdml_ops.ops import ClassLSE
 

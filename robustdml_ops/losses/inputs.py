@@ -1,11 +1,13 @@
-"""The arguments of a loss, and labels as the kernels take them: int64."""
+"""The arguments of a loss, labels as the kernels take them (int64), and the reduction of one loss per sample."""
 
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.validation import check_labels, check_matrix, check_same_device, require
+from robustdml_ops.engine.validation import check_labels, check_matrix, check_same_device, check_sample_weights, require
+
+REDUCTIONS = ("mean", "none")
 
 
 class LossInputs(NamedTuple):
@@ -82,3 +84,14 @@ def _numbered(labels: object, ref_labels: object) -> tuple[object, object]:
     both = torch.cat([labels, ref_labels.to(labels.device)])
     places = torch.unique(both, return_inverse=True)[1]
     return places[: len(labels)], places[len(labels) :]
+
+
+def reduce_samples(losses: Tensor, sample_weights: Tensor | None, reduction: str) -> Tensor:
+    """Weighted losses (B,), or their mean (): Σ w_i ℓ_i / max(1, number of w_i > 0)."""
+    if sample_weights is None:
+        return losses if reduction == "none" else losses.sum() / max(len(losses), 1)
+    weights = check_sample_weights(sample_weights, losses)
+    weighted = weights * losses
+    if reduction == "none":
+        return weighted
+    return weighted.sum() / (weights > 0).sum().clamp(min=1)

@@ -18,7 +18,7 @@ from robustdml_ops.engine.validation import (
     check_tensor,
 )
 from robustdml_ops.losses.families.shardable import ShardableLoss
-from robustdml_ops.losses.reduction import REDUCTIONS, reduce_samples
+from robustdml_ops.losses.inputs import REDUCTIONS, reduce_samples
 
 
 class LanguageGuidanceLoss(ShardableLoss, nn.Module):

@@ -18,7 +18,7 @@ from robustdml_ops.engine.validation import (
     check_sizes,
 )
 from robustdml_ops.losses.arcface import ArcFaceLoss
-from robustdml_ops.losses.families.centers import CentersLoss
+from robustdml_ops.losses.families.classes import CentersLoss
 from robustdml_ops.losses.inputs import class_labels
 from robustdml_ops.losses.options import SoftmaxOptions
 

@@ -9,8 +9,8 @@ from robustdml_ops.engine.validation import (
     check_positive,
     check_sample_weights,
 )
+from robustdml_ops.losses.inputs import REDUCTIONS, reduce_samples
 from robustdml_ops.losses.loss_thresholds import RunningMean
-from robustdml_ops.losses.reduction import REDUCTIONS, reduce_samples
 from robustdml_ops.ops import superloss
 
 

@@ -6,13 +6,18 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.engine.typed_buffers import TypedBuffers
-from robustdml_ops.engine.validation import INTEGERS, check_matrix, check_positive, check_same_device, check_sizes
+from robustdml_ops.engine.validation import (
+    INTEGERS,
+    check_choice,
+    check_matrix,
+    check_positive,
+    check_same_device,
+    check_sizes,
+)
 from robustdml_ops.ops import pair_lse, self_paced_descent, self_paced_sweep
 from robustdml_ops.ops.self_paced import MOST_MU
-from robustdml_ops.robust.checked_batch import check_ids
-from robustdml_ops.robust.ddp_buffers import check_ddp_buffers
+from robustdml_ops.robust.checked_batch import check_ddp_buffers, check_ids
 
-SOLVERS = ("exact", "stochastic")
 _STEPS_PER_SAMPLE = 160  # of Algorithm 3: 10⁷ steps for 60 000 samples
 _EXACT_STEPS = 1000
 _SLOWDOWN = 20  # first step size / last step size
@@ -125,8 +130,7 @@ class BalancedSelfPaced(TypedBuffers):
         super().__init__()
         mu = lam_max if mu is None else mu
         _check_ages(lam, growth, lam_max, mu)
-        if solver not in SOLVERS:
-            raise ValueError(f"solver={solver!r}: expected one of {', '.join(SOLVERS)}")
+        check_choice(("exact", "stochastic"), solver=solver)
         check_positive(learning_rate=learning_rate)
         check_sizes(classes_per_step=classes_per_step, samples_per_class=samples_per_class)
         if steps is not None and steps < 0:

@@ -1,21 +1,24 @@
-"""Checks of what a training step passes to a filter or a memory bank."""
+"""Checks of what a training step passes to a filter or a memory bank, and of who writes its buffers."""
 
+import warnings
 from collections.abc import Callable
 from typing import NamedTuple
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from robustdml_ops.engine.shards import OneProcess, settings_of
 from robustdml_ops.engine.validation import (
-    check_finite_embeddings,
-    check_label_range,
     check_labels,
     check_matrix,
     check_range,
     check_same_device,
     check_sample_ids,
 )
+
+_warned: WeakSet[nn.Module] = WeakSet()
 
 
 class CheckedBatch(NamedTuple):
@@ -48,12 +51,6 @@ def check_ids(sample_ids: object, B: int, N: int | None, device: torch.device) -
     return ids
 
 
-def check_values(batch: CheckedBatch, num_classes: int) -> None:
-    """Labels in 0 … C−1; on the CPU, embeddings that are finite."""
-    check_label_range(batch.labels, num_classes)
-    check_finite_embeddings(batch.X)
-
-
 def check_keep(keep: object, labels: Tensor) -> Tensor:
     """``keep`` as (B,) bool on the device of the labels."""
     if not isinstance(keep, Tensor) or keep.shape != labels.shape or keep.dtype != torch.bool:
@@ -77,3 +74,30 @@ def batch_of_all(
     X, labels, sample_ids, keep = (shards.gather(own[name]) for name in ("X", "labels", "sample_ids", "keep"))
     assert X is not None and labels is not None
     return CheckedBatch(X, labels, sample_ids), keep
+
+
+def check_ddp_buffers(memory: nn.Module, divided: bool) -> None:
+    """If the running DistributedDataParallel overwrites the buffers: raise if the module is divided, else warn."""
+    ddp = None if torch.compiler.is_compiling() else getattr(DistributedDataParallel, "_active_ddp_module", None)
+    if ddp is None or ddp.process_group.size() == 1:
+        return
+    copied = {id(buffer) for buffer in ddp.modules_buffers}
+    if not any(id(buffer) in copied for buffer in memory.buffers()):
+        return
+    name = type(memory).__name__
+    if divided:
+        raise RuntimeError(
+            f"the classes of this {name} are divided, and DistributedDataParallel writes those of the first process "
+            "over those of the others: call leave_out_of_ddp(model) of robustdml_ops.distributed before it is made, or "
+            "keep the filter out of the model"
+        )
+    # PyTorch 2.13 has a name of its own for the copies before a forward.
+    if getattr(ddp, "forward_sync_buffers", getattr(ddp, "broadcast_buffers", True)) and memory not in _warned:
+        _warned.add(memory)
+        warnings.warn(
+            f"{name} is within DistributedDataParallel, which gives all processes the buffers of the first before each "
+            "step: what the others have seen is forgotten. To remember the samples of "
+            "all, divide it with shard_classes and leave_out_of_ddp of robustdml_ops.distributed; to have each process "
+            "remember its own, make DistributedDataParallel with broadcast_buffers=False",
+            stacklevel=3,
+        )

@@ -21,7 +21,7 @@ from robustdml_ops.losses import (
     SubCenterArcFaceLoss,
 )
 from robustdml_ops.losses.sampling.drawn_classes import draw_classes
-from robustdml_ops.losses.sampling.row_gather import take_rows
+from robustdml_ops.losses.sampling.negatives import take_rows
 from tests.nightly import nightly_but
 
 C, D, B = 30, 5, 8

@@ -5,9 +5,8 @@ import math
 import pytest
 import torch
 
-from robustdml_ops.robust.prism.class_thresholds import PerClassThreshold, otsu_cut
 from robustdml_ops.robust.prism.scores import Scores
-from robustdml_ops.robust.prism.thresholds import SmoothTopR, TopR
+from robustdml_ops.robust.prism.thresholds import PerClassThreshold, SmoothTopR, TopR, otsu_cut
 
 
 def all_known(values):

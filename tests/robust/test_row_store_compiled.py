@@ -6,12 +6,9 @@ import pytest
 import torch
 
 from robustdml_ops.ops.vmf.problem import Fitted
-from robustdml_ops.robust.bank.class_sums import ClassStatistics
-from robustdml_ops.robust.bank.row_store import StoreProblem
-from robustdml_ops.robust.bank.row_store_triton import TritonRowStore
+from robustdml_ops.robust.bank.row_store import ClassStatistics, StoreProblem, store_in_triton
 from robustdml_ops.robust.bank.sample_copies import SampleCopies
-from robustdml_ops.robust.prism.class_logits import LogitUpdate
-from robustdml_ops.robust.prism.class_logits_triton import TritonLogitWriter
+from robustdml_ops.robust.prism.class_logits import LogitUpdate, write_in_triton
 from tests.ahead_of_time import ARCHITECTURES, check_elementwise, compiling
 from tests.nightly import nightly_but
 
@@ -43,12 +40,12 @@ SHAPES = ((128, torch.float32, False), (512, torch.bfloat16, True), (600, torch.
 @pytest.mark.parametrize("shape", nightly_but(SHAPES[1:2], SHAPES), ids=str)
 def test_compiles_without_spills(shape, architecture, tmp_path):
     problem = problem_of(*shape)
-    check_elementwise(lambda: TritonRowStore().store(problem), architecture, tmp_path)
+    check_elementwise(lambda: store_in_triton(problem), architecture, tmp_path)
 
 
 def test_a_slot_is_read_before_any_thread_writes_it():
     with compiling(90) as compiled:
-        TritonRowStore().store(problem_of(*SHAPES[1]))
+        store_in_triton(problem_of(*SHAPES[1]))
     (code,) = [kernel.asm["ttgir"] for name, kernel in compiled if name == "assign_slots"]
     before, _ = code.split("barrier")
     assert "%old_label" in before
@@ -65,4 +62,4 @@ def test_logits_compile_without_spills(fits, dtype, architecture, tmp_path):
     if fits:
         fitted = Fitted(*torch.zeros(2, 2 * B, dtype=dtype), torch.zeros(2 * B, dtype=torch.float64))
         problem = replace(problem, fitted=fitted, kappa=kappa, log_peak=log_peak)
-    check_elementwise(lambda: TritonLogitWriter().write(problem), architecture, tmp_path)
+    check_elementwise(lambda: write_in_triton(problem), architecture, tmp_path)

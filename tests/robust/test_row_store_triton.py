@@ -11,9 +11,8 @@ from robustdml_ops.engine.label_sets import ELSEWHERE
 from robustdml_ops.engine.shards import OneProcess
 from robustdml_ops.ops.vmf.problem import Fitted
 from robustdml_ops.robust import PRISM, MemoryBank
-from robustdml_ops.robust.bank import row_store_triton
-from robustdml_ops.robust.prism.class_logits import EagerLogitWriter, LogitUpdate
-from robustdml_ops.robust.prism.class_logits_triton import TritonLogitWriter
+from robustdml_ops.robust.bank import row_store
+from robustdml_ops.robust.prism.class_logits import LOGIT_WRITERS, LogitUpdate
 from tests.triton_here import DEVICE, MARKS
 
 pytestmark = MARKS
@@ -90,8 +89,8 @@ def test_same_bits_as_plain_pytorch(sizes, D, capacity, dtype, samples):
 
 def test_batches_of_several_blocks(monkeypatch):
     """Repetitions of a class and of a sample lie in different steps of a search."""
-    monkeypatch.setattr(row_store_triton, "_BLOCK_B", 8)
-    monkeypatch.setattr(row_store_triton, "_BLOCK_M", 8)
+    monkeypatch.setattr(row_store, "_BLOCK_B", 8)
+    monkeypatch.setattr(row_store, "_BLOCK_M", 8)
     generator, both = torch.Generator().manual_seed(0), banks(3, 25, num_samples=N)
     for size in (21, 30):
         store_in_both(both, batch_of(size, 3, generator))
@@ -196,14 +195,14 @@ def test_logits_of_more_classes_than_a_block(fits, dtype):
     length[:2], kappa[:2] = 0, 0
     for classes in (None, torch.randint(many, (200,), generator=generator).to(DEVICE)):
         found = []
-        for writer in (TritonLogitWriter(), EagerLogitWriter()):
+        for write in LOGIT_WRITERS.values():
             written = torch.full((4, many), 7.0, dtype=dtype, device=DEVICE)
             update = LogitUpdate(classes, counts, written[0], written[1], -torch.inf)
             if fits:
                 rows = slice(None) if classes is None else classes
                 fitted = Fitted(kappa[rows], log_peak[rows], length[rows])
                 update = replace(update, fitted=fitted, kappa=written[2], log_peak=written[3])
-            writer.write(update)
+            write(update)
             found.append(written)
         assert torch.equal(*found)
         assert (found[0] != 7).any(dim=1).tolist() == [True, True, fits, fits]

@@ -13,9 +13,8 @@ from robustdml_ops.engine.validation import (
     check_sample_weights,
 )
 from robustdml_ops.losses.families.metric_loss import MetricLoss
-from robustdml_ops.losses.inputs import LossInputs, class_labels, pair_labels
+from robustdml_ops.losses.inputs import LossInputs, class_labels, pair_labels, reduce_samples
 from robustdml_ops.losses.peer.miner_indices import ListedPairs, listed_pairs
-from robustdml_ops.losses.reduction import reduce_samples
 from robustdml_ops.ops.pairs.autograd import pair_dtype
 
 

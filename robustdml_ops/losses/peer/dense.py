@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.losses.inputs import LossInputs
-from robustdml_ops.losses.peer.distances import named
-from robustdml_ops.losses.peer.package import PACKAGE, SubLosses, peer_losses
+from robustdml_ops.losses.peer.package import PACKAGE, SubLosses, named, peer_losses
 
 
 def dense_sub_losses(loss: Any, inputs: LossInputs, reason: str) -> SubLosses:

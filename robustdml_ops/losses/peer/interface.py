@@ -17,8 +17,18 @@ from robustdml_ops.engine.proxy_update import refuse_update
 from robustdml_ops.engine.validation import check_choice
 from robustdml_ops.losses.inputs import LossInputs
 from robustdml_ops.losses.peer.dense import dense_sub_losses
-from robustdml_ops.losses.peer.distances import fused_form, keep_statistics, named, peer_distance
-from robustdml_ops.losses.peer.package import INSTALLED, PACKAGE, PeerBase, SubLosses, peer_reducers, refuse
+from robustdml_ops.losses.peer.package import (
+    INSTALLED,
+    PACKAGE,
+    PeerBase,
+    SubLosses,
+    fused_form,
+    keep_statistics,
+    named,
+    peer_distance,
+    peer_reducers,
+    refuse,
+)
 
 # Steps of the peer's dense code, which a subclass may have been written to change.
 _DENSE_STEPS = {

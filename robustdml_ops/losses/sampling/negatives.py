@@ -1,14 +1,19 @@
 """Sampled negatives: in each step a loss meets the classes of its batch and a random sample of the others."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from robustdml_ops.engine.gradient_memory import gradient_buffer
 from robustdml_ops.engine.proxy_update import ProxyUpdate, UpdateOfRows, refuse_update
+from robustdml_ops.engine.rows.backend import by_columns, rows_at
 from robustdml_ops.engine.validation import check_label_range, check_number
 from robustdml_ops.losses.sampling.drawn_classes import Drawn, draw_classes
-from robustdml_ops.losses.sampling.row_gather import Receiver, take_rows
+
+# Takes rows (n,) int64, distinct, and dL/drows (n, D) in the type of the matrix.
+Receiver = Callable[[Tensor, Tensor], None]
 
 
 class Negatives(nn.Module):
@@ -69,3 +74,42 @@ def negatives_of(options: Any) -> Negatives | None:
     if not 0 <= seed < 2**63:
         raise ValueError(f"negative_seed must not be negative, nor 2^63 or more, got {seed}")
     return None if share == 1 else Negatives(float(share), seed)
+
+
+def take_rows(matrix: Tensor, rows: Tensor, receiver: Receiver | None = None) -> Tensor:
+    """Distinct rows (n, D) of a matrix (C, D); a ``receiver`` gets their gradient in place of the matrix."""
+    taken: Tensor = TakenRows.apply(matrix, rows, receiver)  # type: ignore[no-untyped-call]
+    return taken
+
+
+class TakenRows(torch.autograd.Function):
+    """Autograd of :func:`take_rows`."""
+
+    @staticmethod
+    def forward(matrix: Tensor, rows: Tensor, receiver: Receiver | None) -> Tensor:
+        """Of a matrix (C, D)."""
+        return rows_at(matrix, rows)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep the rows, and the matrix for its layout."""
+        ctx.save_for_backward(*inputs[:2])
+        ctx.receiver = inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, None, None]:
+        """The dense gradient, or none."""
+        matrix, rows = ctx.saved_tensors
+        if ctx.receiver is not None:
+            if torch.is_grad_enabled():
+                raise RuntimeError("a receiver's rows have no second derivative: leave create_graph=True out")
+            ctx.receiver(rows, G)
+            return None, None, None
+        if torch.is_grad_enabled():  # a graph of the gradient
+            return torch.zeros_like(matrix).index_copy(0, rows, G), None, None
+        buffer = gradient_buffer(matrix).zero_()
+        if by_columns(matrix):
+            buffer.t().index_copy_(1, rows, G.t())
+        else:
+            buffer.index_copy_(0, rows, G)
+        return buffer, None, None

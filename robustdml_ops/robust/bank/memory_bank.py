@@ -1,6 +1,7 @@
 """A first-in-first-out memory of embeddings, with the sums of its classes."""
 
 import warnings
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,22 +10,24 @@ from torch import Tensor
 from robustdml_ops.backends.choice import choose
 from robustdml_ops.backends.tracing import in_registry
 from robustdml_ops.engine.label_sets import ABSENT
-from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess
-from robustdml_ops.engine.typed_buffers import TypedBuffers
+from robustdml_ops.engine.typed_buffers import ClassBuffers
 from robustdml_ops.engine.validation import all_finite, check_label_range, check_labels, check_sizes
-from robustdml_ops.robust.bank.class_sums import ClassStatistics, add_rows, spread
 from robustdml_ops.robust.bank.queue_window import QueueWindow, Slots, picked
-from robustdml_ops.robust.bank.row_store import EagerRowStore, RowStore, StoreProblem
-from robustdml_ops.robust.bank.row_store_triton import TritonRowStore
+from robustdml_ops.robust.bank.row_store import ROW_STORES, ClassStatistics, StoreProblem, add_rows, spread
 from robustdml_ops.robust.bank.sample_copies import SampleCopies
-from robustdml_ops.robust.checked_batch import CheckedBatch, batch_of_all, check_batch, check_ids, check_keep
-from robustdml_ops.robust.ddp_buffers import check_ddp_buffers
+from robustdml_ops.robust.checked_batch import (
+    CheckedBatch,
+    batch_of_all,
+    check_batch,
+    check_ddp_buffers,
+    check_ids,
+    check_keep,
+)
 
-ROW_STORES: dict[str, RowStore] = {"triton": TritonRowStore(), "eager": EagerRowStore()}
 _RECOMPUTE_ROWS = 65_536
 
 
-class MemoryBank(TypedBuffers):
+class MemoryBank(ClassBuffers):
     """Queue of embeddings, labels and sample ids; per class, the sum and the number of its rows.
 
     Parameters
@@ -84,7 +87,7 @@ class MemoryBank(TypedBuffers):
     sums: Tensor
     counts: Tensor
     enqueued: Tensor
-    shards: OneProcess = ONE_PROCESS
+    class_buffers = ("sums", "counts")
 
     def __init__(
         self,
@@ -113,10 +116,6 @@ class MemoryBank(TypedBuffers):
         self.register_buffer("sums", torch.zeros(num_classes, embedding_size, dtype=sum_dtype))
         self.register_buffer("counts", torch.zeros(num_classes, dtype=torch.int64))
         self.register_buffer("enqueued", torch.zeros((), dtype=torch.int64))
-
-    def class_dimensions(self) -> dict[str, int]:
-        """Buffers with an entry per class, and the dimension that counts classes."""
-        return {"sums": 0, "counts": 0}
 
     def slot_buffers(self) -> tuple[str, ...]:
         """Buffers with an entry per slot: DTensors where the bank is divided among processes."""
@@ -177,10 +176,7 @@ class MemoryBank(TypedBuffers):
             Divided classes within DistributedDataParallel: see :func:`robustdml_ops.distributed.leave_out_of_ddp`.
         """
         check_ddp_buffers(self, self.shards.divided)
-
-        def check() -> tuple[CheckedBatch, Tensor]:
-            return self._check(features, labels, sample_ids, keep)
-
+        check = partial(self._check, features, labels, sample_ids, keep)
         batch, kept = batch_of_all(self, self.shards, check)
         assert kept is not None
         return self.store(batch, kept)
@@ -224,7 +220,7 @@ class MemoryBank(TypedBuffers):
         )
         # torch.compile and the meta device need plain PyTorch.
         backend = "eager" if in_registry(slots.features) else self.backend
-        touched = choose(ROW_STORES, backend, self.sums.device, self.sums.dtype).store(problem)
+        touched = choose(ROW_STORES, backend, self.sums.device, self.sums.dtype)(problem)
         if window is not None:
             window.write_back()
         return touched

@@ -1,18 +1,36 @@
-"""Storing a batch in a memory bank: the input of every backend, and the backend of plain PyTorch."""
+"""Storing a batch in a memory bank, and the sums of its classes: the input of both backends, and the backends."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from robustdml_ops.robust.bank.class_sums import ClassStatistics, exchange_rows
+from robustdml_ops.backends.triton_device import block_of, current, grid_of, launch
 from robustdml_ops.robust.bank.sample_copies import SampleCopies
+
+_BLOCK_R = 4
+_BLOCK_B = 512
+_BLOCK_M = 256
+
+
+class ClassStatistics(NamedTuple):
+    """Sum and number of rows per class, or per sample."""
+
+    sums: Tensor  # (n, D)
+    counts: Tensor  # (n,) int64
 
 
 @dataclass(frozen=True)
 class StoreProblem:
-    """A batch, the slots of the bank and the statistics of its classes, which change in place."""
+    """A batch of B ≥ 1 rows, the slots of the bank and the statistics of its classes, which change in place.
+
+    Kept rows take the slots behind the last row in their order; if they exceed the capacity, the last ones are
+    stored. On a GPU a row with NaN or inf counts as not kept. The sum of a class adds the entering rows in the
+    order of the batch, then subtracts the leaving ones, the oldest first; without rows it is 0. A backend returns
+    the classes (2M,) that rows enter, then those that rows leave, < 0 for none.
+    """
 
     X: Tensor  # (B, D) in the type of the features
     new_labels: Tensor  # (B,) int64
@@ -37,50 +55,140 @@ class StoreProblem:
         return min(len(self.new_labels), self.capacity)
 
 
-class RowStore:
-    """Base class of every backend that stores rows."""
-
-    def store(self, problem: StoreProblem) -> Tensor:
-        """Store the batch, B ≥ 1; returns the classes (2M,) that rows enter, then those that rows leave, < 0 for none.
-
-        Kept rows take the slots behind the last row in their order; if they exceed the capacity, the last ones are
-        stored. On a GPU a row with NaN or inf counts as not kept. The sum of a class adds the entering rows in the
-        order of the batch, then subtracts the leaving ones, the oldest first; without rows it is 0.
-        """
-        raise NotImplementedError
-
-
-class EagerRowStore(RowStore):
+def store_in_eager(problem: StoreProblem) -> Tensor:
     """On every device, without a compiler."""
+    features, labels, ids, keep = problem.X, problem.new_labels, problem.new_ids, problem.keep
+    if features.device.type != "cpu":
+        keep = keep & (features - features == 0).all(1)  # isfinite().all() takes two launches more
+    if ids is None:
+        ids = torch.full_like(labels, -1)
+    rank, first, capacity = keep.cumsum(0), problem.enqueued, problem.capacity
+    kept = rank[-1]
+    if len(keep) > capacity:
+        overflow = (kept - capacity).clamp(min=0)
+        keep, first = keep & (rank > overflow), first + overflow
+    order = torch.argsort(keep.byte(), descending=True, stable=True)[: problem.most]
+    features, labels, ids, entering = (given.index_select(0, order) for given in (features, labels, ids, keep))
+    # One slot per row, all different; rows that do not enter write back the old content of their slot.
+    serials = first + torch.arange(len(order), device=order.device)
+    slots = serials % capacity
+    old_features, old_labels = problem.features.index_select(0, slots), problem.labels[slots]
+    features = torch.where(entering[:, None], features, old_features)
 
-    def store(self, problem: StoreProblem) -> Tensor:
-        """Store in plain PyTorch."""
-        features, labels, ids, keep = problem.X, problem.new_labels, problem.new_ids, problem.keep
-        if features.device.type != "cpu":
-            keep = keep & (features - features == 0).all(1)  # isfinite().all() takes two launches more
-        if ids is None:
-            ids = torch.full_like(labels, -1)
-        rank, first, capacity = keep.cumsum(0), problem.enqueued, problem.capacity
-        kept = rank[-1]
-        if len(keep) > capacity:
-            overflow = (kept - capacity).clamp(min=0)
-            keep, first = keep & (rank > overflow), first + overflow
-        order = torch.argsort(keep.byte(), descending=True, stable=True)[: problem.most]
-        features, labels, ids, entering = (given.index_select(0, order) for given in (features, labels, ids, keep))
-        # One slot per row, all different; rows that do not enter write back the old content of their slot.
-        serials = first + torch.arange(len(order), device=order.device)
-        slots = serials % capacity
-        old_features, old_labels = problem.features.index_select(0, slots), problem.labels[slots]
-        features = torch.where(entering[:, None], features, old_features)
+    touched = torch.where(entering, torch.stack([labels, old_labels]), -1).flatten().clamp_(min=-1)
+    touched = problem.here(touched)  # classes of other processes become negative, as padding
+    if len(problem.classes.counts):
+        exchange_rows(problem.classes, touched, features, old_features)
+    if problem.copies is not None:
+        problem.copies.link(ids, serials, entering)
+    problem.features.index_copy_(0, slots, features)
+    problem.labels.index_copy_(0, slots, torch.where(entering, labels, old_labels))
+    problem.sample_ids.index_copy_(0, slots, torch.where(entering, ids, problem.sample_ids[slots]))
+    problem.enqueued.add_(kept)
+    return touched
 
-        touched = torch.where(entering, torch.stack([labels, old_labels]), -1).flatten().clamp_(min=-1)
-        touched = problem.here(touched)  # classes of other processes become negative, as padding
-        if len(problem.classes.counts):
-            exchange_rows(problem.classes, touched, features, old_features)
+
+def exchange_rows(classes: ClassStatistics, touched: Tensor, entering: Tensor, leaving: Tensor) -> None:
+    """Add ``entering`` (M, D) to the classes in the first half of ``touched``, subtract ``leaving`` from the second.
+
+    ``touched`` is (2M,), −1 where a row neither enters nor leaves.
+    """
+    rows = spread(touched, len(classes.counts))  # for −1, 0 times a row is added
+    plus, minus = (touched >= 0).long().chunk(2)
+    signs = torch.cat([plus, -minus])
+    add_rows(classes.counts, rows, signs)
+    add_rows(classes.sums, rows, torch.cat([entering, leaving]).to(classes.sums.dtype) * signs[:, None])
+    # A class that lost its last row is set to 0: the residue of rounding has a direction, but no meaning.
+    left = rows[len(leaving) :]
+    occupied = classes.counts[left] > 0
+    classes.sums.index_copy_(0, left, torch.where(occupied[:, None], classes.sums.index_select(0, left), 0))
+
+
+def spread(classes: Tensor, num_classes: int) -> Tensor:
+    """Classes (M,) int64 with different classes in place of negative numbers, for rows that add nothing."""
+    # ``index_put_`` adds the rows of one class one after the other.
+    return torch.where(classes < 0, torch.arange(len(classes), device=classes.device) % num_classes, classes)
+
+
+def add_rows(target: Tensor, index: Tensor, rows: Tensor) -> None:
+    """``target[index] += rows``, repeated indices in their order on every device."""
+    # On CUDA ``index_add_`` adds atomically, in random order, and ``index_put_`` sorts; on the CPU it is the reverse.
+    if target.is_cuda:
+        target.index_put_((index,), rows, accumulate=True)
+    else:
+        target.index_add_(0, index, rows)
+
+
+def store_in_triton(problem: StoreProblem) -> Tensor:
+    """In three launches, in four with sample ids to link; on CUDA devices, in Triton's interpreter also on the CPU."""
+    from robustdml_ops.robust.bank.row_store_kernels import assign_slots, exchange_rows, keep_finite, link_copies
+
+    (B, D), M, capacity = problem.X.shape, problem.most, problem.capacity
+    X, new_labels = (_separate(given, problem) for given in (problem.X, problem.new_labels))
+    new_ids = None if problem.new_ids is None else _separate(problem.new_ids, problem)
+    kept = torch.empty_like(problem.keep, dtype=torch.uint8, memory_format=torch.contiguous_format)
+    touched = new_labels.new_empty(2 * M)
+    source, serials = new_labels.new_empty(2, M).unbind(0)
+    BLOCK_D = block_of(D, 512)
+    with current(X):
+        keep_finite[grid_of(B, _BLOCK_R)](
+            X=X,
+            keep=problem.keep.contiguous().view(torch.uint8),
+            kept=kept,
+            B=B,
+            D=D,
+            **launch(BLOCK_R=_BLOCK_R, BLOCK_D=BLOCK_D, num_warps=4, num_stages=1),
+        )
+        assign_slots[(1,)](
+            kept=kept,
+            new_labels=new_labels,
+            new_ids=new_ids,
+            labels=problem.labels,
+            sample_ids=problem.sample_ids,
+            enqueued=problem.enqueued,
+            source=source,
+            serials=serials,
+            touched=touched,
+            B=B,
+            M=M,
+            capacity=capacity,
+            **launch(BLOCK=_BLOCK_B, num_warps=8, num_stages=1),
+        )
+        touched = problem.here(touched)
+        exchange_rows[(2 * M,)](
+            X=X,
+            features=problem.features,
+            sums=problem.classes.sums,
+            counts=problem.classes.counts,
+            touched=touched,
+            source=source,
+            serials=serials,
+            M=M,
+            capacity=capacity,
+            D=D,
+            **launch(BLOCK_M=_BLOCK_M, BLOCK_D=BLOCK_D, num_warps=4, num_stages=1),
+        )
         if problem.copies is not None:
-            problem.copies.link(ids, serials, entering)
-        problem.features.index_copy_(0, slots, features)
-        problem.labels.index_copy_(0, slots, torch.where(entering, labels, old_labels))
-        problem.sample_ids.index_copy_(0, slots, torch.where(entering, ids, problem.sample_ids[slots]))
-        problem.enqueued.add_(kept)
-        return touched
+            link_copies[(M,)](
+                new_ids=new_ids,
+                source=source,
+                serials=serials,
+                latest=problem.copies.latest,
+                earlier=problem.copies.earlier,
+                M=M,
+                capacity=problem.copies.capacity,
+                **launch(BLOCK_M=_BLOCK_M, num_warps=4, num_stages=1),
+            )
+    return touched
+
+
+ROW_STORES: dict[str, Callable[[StoreProblem], Tensor]] = {"triton": store_in_triton, "eager": store_in_eager}
+
+
+def _separate(given: Tensor, problem: StoreProblem) -> Tensor:
+    """Contiguous memory that does not overlap the bank's, which changes while the batch is read."""
+    address = given.untyped_storage().data_ptr()
+    buffers = (problem.features, problem.labels, problem.sample_ids)
+    if address and any(address == buffer.untyped_storage().data_ptr() for buffer in buffers):
+        return given.clone(memory_format=torch.contiguous_format)
+    return given.contiguous()

@@ -1,16 +1,23 @@
 """Update of scale and bias of the logits scale_k x·Σ_k + bias_k, where Σ_k sums the bank's rows of class k."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from robustdml_ops.backends.triton_device import current, grid_of, launch
 from robustdml_ops.ops.vmf.problem import Fitted
+
+_BLOCK = 128
 
 
 @dataclass(frozen=True)
 class LogitUpdate:
-    """Classes whose rows have changed; without ``fitted`` AvgSim's logits are written, with it vMF-Sim's."""
+    """Classes whose rows have changed. Without ``fitted``, AvgSim: scale 1/n and bias 0.
+
+    With it, vMF-Sim: scale κ/‖Σ‖ and bias log_peak − κ, and κ and log_peak themselves.
+    """
 
     classes: Tensor | None  # (n,) int64, with repetitions; None: all
     counts: Tensor  # (C,) int64
@@ -22,32 +29,49 @@ class LogitUpdate:
     log_peak: Tensor | None = None  # (C,) as scale, out: of ``fitted``
 
 
-class LogitWriter:
-    """Base class of the backends."""
-
-    def write(self, update: LogitUpdate) -> None:
-        """AvgSim: scale 1/n and bias 0. vMF-Sim: scale κ/‖Σ‖ and bias log_peak − κ, and κ and log_peak themselves."""
-        raise NotImplementedError
-
-
-class EagerLogitWriter(LogitWriter):
+def write_in_eager(update: LogitUpdate) -> None:
     """On every device, without a compiler."""
+    classes, fitted = update.classes, update.fitted
+    counts = update.counts if classes is None else update.counts[classes]
+    if fitted is None:
+        write_at(update.scale, classes, counts.clamp(min=1).to(update.scale.dtype).reciprocal())
+        if update.bias_of_unseen != 0:
+            write_at(update.bias, classes, torch.where(counts > 0, 0.0, update.bias_of_unseen))
+        return
+    assert update.kappa is not None and update.log_peak is not None
+    kappa, log_peak, length = fitted
+    write_at(update.kappa, classes, kappa)
+    write_at(update.log_peak, classes, log_peak)
+    write_at(update.scale, classes, kappa / length.clamp(min=torch.finfo(kappa.dtype).tiny))
+    write_at(update.bias, classes, torch.where(counts > 0, log_peak - kappa, update.bias_of_unseen))
 
-    def write(self, update: LogitUpdate) -> None:
-        """Write in plain PyTorch."""
-        classes, fitted = update.classes, update.fitted
-        counts = update.counts if classes is None else update.counts[classes]
-        if fitted is None:
-            write_at(update.scale, classes, counts.clamp(min=1).to(update.scale.dtype).reciprocal())
-            if update.bias_of_unseen != 0:
-                write_at(update.bias, classes, torch.where(counts > 0, 0.0, update.bias_of_unseen))
-            return
-        assert update.kappa is not None and update.log_peak is not None
-        kappa, log_peak, length = fitted
-        write_at(update.kappa, classes, kappa)
-        write_at(update.log_peak, classes, log_peak)
-        write_at(update.scale, classes, kappa / length.clamp(min=torch.finfo(kappa.dtype).tiny))
-        write_at(update.bias, classes, torch.where(counts > 0, log_peak - kappa, update.bias_of_unseen))
+
+def write_in_triton(update: LogitUpdate) -> None:
+    """In one launch, on CUDA devices; in Triton's interpreter also on the CPU."""
+    from robustdml_ops.robust.prism.class_logits_kernel import class_logits as kernel
+
+    count = len(update.counts if update.classes is None else update.classes)
+    kappa, log_peak, length = update.fitted or (None, None, None)
+    if count:
+        with current(update.scale):
+            kernel[grid_of(count, _BLOCK)](
+                classes=update.classes,
+                counts=update.counts,
+                scale=update.scale,
+                bias=update.bias,
+                fitted_kappa=kappa,
+                fitted_log_peak=log_peak,
+                length=length,
+                kappa=update.kappa,
+                log_peak=update.log_peak,
+                count=count,
+                BIAS_OF_UNSEEN=update.bias_of_unseen,
+                TINY=torch.finfo(update.scale.dtype).tiny,
+                **launch(BLOCK=_BLOCK, num_warps=4, num_stages=1),
+            )
+
+
+LOGIT_WRITERS: dict[str, Callable[[LogitUpdate], None]] = {"triton": write_in_triton, "eager": write_in_eager}
 
 
 def write_at(buffer: Tensor, classes: Tensor | None, values: Tensor) -> None:

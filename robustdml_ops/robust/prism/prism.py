@@ -6,17 +6,14 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.engine.rows.unit import normalized
-from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess
-from robustdml_ops.engine.typed_buffers import TypedBuffers
-from robustdml_ops.engine.validation import check_matrix, check_sizes
+from robustdml_ops.engine.typed_buffers import ClassBuffers
+from robustdml_ops.engine.validation import check_finite_embeddings, check_label_range, check_matrix, check_sizes
 from robustdml_ops.robust.bank.memory_bank import MemoryBank
-from robustdml_ops.robust.checked_batch import CheckedBatch, batch_of_all, check_batch, check_keep, check_values
-from robustdml_ops.robust.ddp_buffers import check_ddp_buffers
+from robustdml_ops.robust.checked_batch import CheckedBatch, batch_of_all, check_batch, check_ddp_buffers, check_keep
 from robustdml_ops.robust.prism import settings as known
-from robustdml_ops.robust.prism.class_thresholds import CautiousThreshold
-from robustdml_ops.robust.prism.scores import Scores
+from robustdml_ops.robust.prism.scores import Scores, likeliest_classes
 from robustdml_ops.robust.prism.similarities import AverageSimilarity, ProxySimilarity
-from robustdml_ops.robust.prism.thresholds import make_threshold
+from robustdml_ops.robust.prism.thresholds import CautiousThreshold, make_threshold
 from robustdml_ops.robust.prism.vmf_similarity import VmfSimilarity
 
 
@@ -29,7 +26,7 @@ class PRISMResult(NamedTuple):
     rejected_ids: Tensor | None  # (B,) int64, −1 behind the last one; None without sample ids
 
 
-class PRISM(TypedBuffers):
+class PRISM(ClassBuffers):
     """Filter that keeps the samples whose label is probably right.
 
         P_clean(x) = softmax over the classes k of T(x, k), at k = label;      keep x if P_clean(x) > m
@@ -135,8 +132,6 @@ class PRISM(TypedBuffers):
     THRESHOLDS_BY_OTSU: ClassVar = known.BY_OTSU
     MOST_REJECTED: ClassVar = known.MOST_REJECTED
 
-    shards: OneProcess = ONE_PROCESS
-
     def __init__(
         self,
         num_classes: int,
@@ -187,7 +182,7 @@ class PRISM(TypedBuffers):
             if num_samples is not None and max_copies is None:
                 rejected = 0.5 if threshold == "fixed" else rate  # a fixed threshold rejects an unknown share
                 max_copies = known.copies_to_find(num_samples, memory_size, rejected)
-            defaults = known.defaults_of(preset)
+            defaults = known.DEFAULTS[preset]
             unseen, estimator = unseen or defaults["unseen"], estimator or defaults["estimator"]
             if vmf_start is None:
                 self.scores = AverageSimilarity(bank, max_copies, unseen, backend)
@@ -307,7 +302,8 @@ class PRISM(TypedBuffers):
         check_matrix("embeddings", embeddings, columns=self.embedding_size)
         dtype = torch.promote_types(embeddings.dtype, torch.float32)
         with torch.autocast(embeddings.device.type, enabled=False):
-            return self.scores.likeliest(normalized(embeddings.detach(), dtype, self.backend))
+            X = normalized(embeddings.detach(), dtype, self.backend)
+            return likeliest_classes(X, self.bank.sums, self.scores.logits())
 
     @torch.no_grad()
     def enqueue(self, embeddings: Tensor, labels: Tensor, keep: Tensor, sample_ids: Tensor | None = None) -> None:
@@ -332,29 +328,23 @@ class PRISM(TypedBuffers):
         """Return the settings, for ``repr``."""
         return f"num_classes={self.num_classes}, embedding_size={self.embedding_size}, similarity={self.similarity!r}"
 
-    def class_dimensions(self) -> dict[str, int]:
-        """No buffers: the similarity, the bank and the threshold have those with an entry per class."""
-        return {}
-
     def _batch_of_all(
         self, embeddings: Tensor, labels: Tensor, sample_ids: Tensor | None, keep: tuple[Tensor, ...] = ()
     ) -> tuple[CheckedBatch, Tensor | None]:
         """Unit rows of all processes, and ``keep`` if given; without ``keep``, `_score` checks the values."""
 
         def check() -> tuple[CheckedBatch, Tensor | None]:
-            batch = self._own_batch(embeddings, labels, sample_ids)
+            D, N, state = self.embedding_size, self.num_samples, next(self.buffers(), None)
+            batch = check_batch("embeddings", embeddings, labels, sample_ids, D, N, state)
+            dtype = torch.promote_types(embeddings.dtype, torch.float32)
+            # A row with NaN or inf becomes NaN, which the checks of the values find.
+            batch = batch._replace(X=normalized(embeddings.detach(), dtype, self.backend))
             if keep or self.shards.divided:
-                check_values(batch, self.num_classes)
+                check_label_range(batch.labels, self.num_classes)
+                check_finite_embeddings(batch.X)
             return batch, check_keep(keep[0], batch.labels) if keep else None
 
         return batch_of_all(self, self.shards, check)
-
-    def _own_batch(self, embeddings: Tensor, labels: Tensor, sample_ids: Tensor | None) -> CheckedBatch:
-        """Unit rows in the compute type; a row with NaN or inf becomes NaN, which later checks find."""
-        D, N, state = self.embedding_size, self.num_samples, next(self.buffers(), None)
-        batch = check_batch("embeddings", embeddings, labels, sample_ids, D, N, state)
-        dtype = torch.promote_types(embeddings.dtype, torch.float32)
-        return batch._replace(X=normalized(embeddings.detach(), dtype, self.backend))
 
     def _score(self, batch: CheckedBatch, proxies: Tensor | None) -> Scores:
         if proxies is not None and self.similarity != "proxy":

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from robustdml_ops.engine.validation import check_sizes
+from robustdml_ops.engine.validation import check_choice, check_sizes
 from robustdml_ops.ops.vmf import BIAS_CORRECTIONS, ESTIMATORS
 
 WITH_BANK = ("average", "vmf")
@@ -13,7 +13,8 @@ THRESHOLDS = ("smooth-top-r", "top-r", "per-class", "otsu", "cautious", "fixed")
 BY_OTSU = ("otsu", "cautious")
 MOST_REJECTED = 0.8
 _CHOICES = {"unseen": ("skip", "zero"), "estimator": ESTIMATORS, "bias_correction": BIAS_CORRECTIONS}
-_DEFAULTS: dict[str | None, dict[str, str]] = {
+# Values of unseen, estimator and bias_correction that are not given, by preset.
+DEFAULTS: dict[str | None, dict[str, str]] = {
     None: {"unseen": "skip", "estimator": "newton", "bias_correction": "u"},
     "paper": {"unseen": "skip", "estimator": "prism", "bias_correction": "none"},
 }
@@ -27,11 +28,11 @@ def check_settings(
     ``optional`` has noise_rate, fixed_threshold, memory_size, vmf_start, num_samples, max_copies, unseen, estimator and
     bias_correction.
     """
-    _check_choice("similarity", similarity, SIMILARITIES)
-    _check_choice("threshold", threshold, THRESHOLDS)
-    _check_choice("preset", preset, tuple(_DEFAULTS))
+    check_choice(SIMILARITIES, similarity=similarity)
+    check_choice(THRESHOLDS, threshold=threshold)
+    check_choice(tuple(DEFAULTS), preset=preset)
     for name, known in _CHOICES.items():
-        _check_choice(name, optional[name], (None, *known))
+        check_choice((None, *known), **{name: optional[name]})
     if threshold in BY_OTSU and similarity != "vmf":
         raise ValueError(
             f'threshold="{threshold}" needs similarity="vmf", got "{similarity}": a cut parts right labels from wrong '
@@ -41,11 +42,6 @@ def check_settings(
     _check_ranges(similarity, embedding_size, optional)
     if preset is not None:
         _check_preset(preset, threshold, optional)
-
-
-def defaults_of(preset: str | None) -> dict[str, str]:
-    """Values of unseen, estimator and bias_correction that are not given."""
-    return _DEFAULTS[preset]
 
 
 def copies_to_find(num_samples: int, memory_size: int, rejected: float) -> int:
@@ -88,15 +84,10 @@ def _check_ranges(similarity: str, embedding_size: int, optional: Mapping[str, A
 
 
 def _check_preset(preset: str, threshold: str, optional: Mapping[str, Any]) -> None:
-    for name, value in _DEFAULTS[preset].items():
+    for name, value in DEFAULTS[preset].items():
         if optional[name] not in (None, value):
             raise ValueError(f'preset="{preset}" has {name}="{value}", got "{optional[name]}": leave one out')
     if optional["num_samples"] is not None:
         raise ValueError(f'preset="{preset}" has no num_samples: leaving own copies out is an extension')
     if threshold in ("per-class", *BY_OTSU):
         raise ValueError(f'preset="{preset}" has no threshold="{threshold}": it is an extension')
-
-
-def _check_choice(name: str, value: str | None, known: tuple[str | None, ...]) -> None:
-    if value not in known:
-        raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(str, known))}")

@@ -1,34 +1,31 @@
 """ProxySim and AvgSim, two similarities of PRISM; `vmf_similarity` has the third."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
 from robustdml_ops.backends.choice import choose
 from robustdml_ops.backends.tracing import in_registry
-from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess
-from robustdml_ops.engine.typed_buffers import TypedBuffers
-from robustdml_ops.robust.bank.class_sums import ClassStatistics
+from robustdml_ops.engine.typed_buffers import ClassBuffers
 from robustdml_ops.robust.bank.memory_bank import MemoryBank
+from robustdml_ops.robust.bank.row_store import ClassStatistics
 from robustdml_ops.robust.checked_batch import CheckedBatch
-from robustdml_ops.robust.prism.class_logits import EagerLogitWriter, LogitUpdate, LogitWriter
-from robustdml_ops.robust.prism.class_logits_triton import TritonLogitWriter
+from robustdml_ops.robust.prism.class_logits import LOGIT_WRITERS, LogitUpdate
 from robustdml_ops.robust.prism.scores import (
     ClassLogits,
     Scores,
     joint_class_lse,
-    likeliest_classes,
     log_softmax,
     scores_under_other_labels,
 )
 
-LOGIT_WRITERS: dict[str, LogitWriter] = {"triton": TritonLogitWriter(), "eager": EagerLogitWriter()}
 
-
-class ProxySimilarity(TypedBuffers):
+class ProxySimilarity(ClassBuffers):
     """ProxySim: a softmax over the cosines with the nearest proxy of each class, Eqs. 8 and 9."""
 
     observed: Tensor  # (C,) bool: classes that a batch had
-    shards: OneProcess = ONE_PROCESS
+    class_buffers = ("observed",)
 
     def __init__(self, num_classes: int, backend: str | None) -> None:
         super().__init__()
@@ -55,10 +52,6 @@ class ProxySimilarity(TypedBuffers):
         known = self.shards.of_labels(self.observed, batch.labels)
         return Scores(log_softmax(target, lse, known), known)
 
-    def class_dimensions(self) -> dict[str, int]:
-        """Buffers with an entry per class, and the dimension that counts classes."""
-        return {"observed": 0}
-
     def advance(self, labels: Tensor) -> None:
         """Mark the classes of a batch that has been scored as known."""
         if not self.shards.divided:
@@ -72,7 +65,7 @@ class ProxySimilarity(TypedBuffers):
         """Do nothing: there is no bank."""
 
 
-class AverageSimilarity(TypedBuffers):
+class AverageSimilarity(ClassBuffers):
     """AvgSim: a softmax over the mean cosines with the rows of each class of the bank, x·Σ/n, Eqs. 5 to 7.
 
     If the bank has a number of samples, T of the label's class is computed without up to ``max_copies`` copies of the
@@ -81,7 +74,7 @@ class AverageSimilarity(TypedBuffers):
 
     scale: Tensor  # (C,), as bias: of `ClassLogits`
     bias: Tensor
-    shards: OneProcess = ONE_PROCESS
+    class_buffers: ClassVar[tuple[str, ...]] = ("scale", "bias")
     with_other_labels = False
 
     def __init__(self, bank: MemoryBank, max_copies: int | None, unseen: str, backend: str | None) -> None:
@@ -125,17 +118,9 @@ class AverageSimilarity(TypedBuffers):
         """T of each unit row and its class without own copies, (B,): the mean cosine; 0 without rows."""
         return (X * own.sums).sum(1) / own.counts.clamp(min=1)
 
-    def likeliest(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Class of each unit row (B, D) by its embedding alone, and the log of its probability."""
-        return likeliest_classes(X, self.bank.sums, self.logits())
-
     def logits(self) -> ClassLogits:
         """Scale and bias of every class, (C,) each."""
         return ClassLogits(self.scale, self.bias)
-
-    def class_dimensions(self) -> dict[str, int]:
-        """Buffers with an entry per class, and the dimension that counts classes."""
-        return {"scale": 0, "bias": 0}
 
     def advance(self, labels: Tensor) -> None:
         """Do nothing: the state changes in `enqueue` alone."""
@@ -154,4 +139,4 @@ class AverageSimilarity(TypedBuffers):
     def write(self, update: LogitUpdate) -> None:
         """Write scale and bias by the backend that stores the bank's rows."""
         backend = "eager" if in_registry(update.scale) else self.bank.backend
-        choose(LOGIT_WRITERS, backend, update.scale.device, update.scale.dtype).write(update)
+        choose(LOGIT_WRITERS, backend, update.scale.device, update.scale.dtype)(update)

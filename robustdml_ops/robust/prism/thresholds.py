@@ -1,18 +1,24 @@
-"""The threshold m of PRISM on log P_clean, one for all classes (section III-E); `class_thresholds` has one per class.
+"""The thresholds m of PRISM on log P_clean: those of the paper (section III-E), and extensions.
 
 A threshold is called with the scores (B,) and labels (B,) of a batch and returns m, () or (B,); its state advances by
 a batch.
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.typed_buffers import TypedBuffers
-from robustdml_ops.robust.prism.class_thresholds import CautiousThreshold, PerClassThreshold, otsu_cut
-from robustdml_ops.robust.prism.scores import Scores
+from robustdml_ops.engine.typed_buffers import ClassBuffers, TypedBuffers
+from robustdml_ops.ops import otsu_threshold
+from robustdml_ops.robust.prism.scores import FEWEST_ROWS, Scores
 from robustdml_ops.robust.prism.settings import BY_OTSU
+
+# At a lower rate of wrong labels a cut rejects more right labels than wrong ones.
+_LEAST_WRONG_RATE = 0.04
+_FEWEST_SCORES = 10  # for a median
 
 
 class FixedThreshold(TypedBuffers):
@@ -64,6 +70,144 @@ class SmoothTopR(TypedBuffers):
         number = (len(absent) - absent.sum(dtype=self.quantiles.dtype)).clamp(min=1)
         m = self.quantiles.masked_fill(absent, -math.inf).logsumexp(0) - number.log()
         return m.to(scores.values.dtype)
+
+
+class PerClassThreshold(ClassBuffers):
+    """The R-quantile of the last scores of each class; with a ``cut`` of the batch, the smaller of both.
+
+    m is the (n + 1)R-th smallest of n earlier scores, interpolated: if all n + 1 scores come from one distribution, the
+    newest lies below m with probability R. While (n + 1)R < 1 nothing is rejected. With a cut, R is the most that is
+    rejected of a class: a class rejected altogether would leave the bank and never return.
+
+    ``rate`` is R; each class keeps its last ``scores_kept`` scores.
+    """
+
+    recent: Tensor  # (C, scores_kept) rings
+    scored: Tensor  # (C,) int64: scores that each class had
+    class_buffers = ("recent", "scored")
+
+    def __init__(
+        self,
+        rate: float,
+        scores_kept: int,
+        num_classes: int,
+        dtype: torch.dtype,
+        cut: Callable[[Scores], Tensor] | None = None,
+    ) -> None:
+        super().__init__()
+        self.rate = rate
+        self.scores_kept = scores_kept
+        self.num_classes = num_classes
+        self.cut = cut
+        self.register_buffer("recent", torch.full((num_classes, scores_kept), math.inf, dtype=dtype))
+        self.register_buffer("scored", torch.zeros(num_classes, dtype=torch.int64))
+
+    def forward(self, scores: Scores, labels: Tensor) -> Tensor:
+        """M of each sample, (B,); −∞ for a class of too few scores. The batch's scores enter the rings."""
+        quantiles = self._quantiles(labels).to(scores.values.dtype)
+        valid = scores.known & ~scores.values.isnan()
+        if self.cut is None or scores.vmf_pending is None:
+            self._store(scores, labels, valid)
+            return quantiles if self.cut is None else torch.minimum(self.cut(scores), quantiles)
+        # AvgSim's scores have another scale than vMF-Sim's: they are neither cut nor stored.
+        self._store(scores, labels, valid & ~scores.vmf_pending)
+        return torch.where(scores.vmf_pending, -math.inf, torch.minimum(self.cut(scores), quantiles))
+
+    def _quantiles(self, labels: Tensor) -> Tensor:
+        if self.rate == 1:
+            return self.recent.new_full(labels.shape, math.inf)
+        ascending = self.shards.at_labels(self.recent, labels).sort(1).values
+        number = self.shards.at_labels(self.scored, labels).clamp(max=self.scores_kept)
+        rank = ((number + 1).double() * self.rate).round(decimals=9)  # from 1; of the decimal R, as in TopR
+        low = rank.floor()
+        weight = (rank - low).to(ascending.dtype)
+        last = (number - 1).clamp(min=0)
+        places = torch.stack([low - 1, low], dim=1).long().clamp(min=0)
+        below, above = ascending.gather(1, torch.minimum(places, last[:, None])).unbind(1)
+        quantile = torch.lerp(below, above, weight)
+        return self.shards.from_owners(torch.where((low >= 1) & (number > 0), quantile, -math.inf), labels)
+
+    def _store(self, scores: Scores, labels: Tensor, valid: Tensor) -> None:
+        """Append the scores that ``valid`` (B,) marks; if a class has more than slots, the last ones."""
+        classes = len(self.scored)
+        if len(labels) == 0 or classes == 0:
+            return
+        if self.shards.divided:
+            valid, labels = valid & self.shards.here(labels), self.shards.labels(labels)
+        labels, order = torch.where(valid, labels, classes).sort(stable=True)
+        first, end = torch.searchsorted(labels, labels), torch.searchsorted(labels, labels, right=True)
+        number, rank = end - first, torch.arange(len(labels), device=labels.device) - first
+        real = labels < classes
+        stored = real & (rank >= number - self.scores_kept)
+        rows = labels.clamp(max=classes - 1)
+        slots = (self.scored[rows] + rank) % self.scores_kept
+        places, recent = rows * self.scores_kept + slots, self.recent.view(-1)
+        values = torch.where(stored, scores.values[order].to(recent.dtype), recent[places])
+        # The host does not know how many are stored: the others repeat a stored one, or write back the old value.
+        one = stored.byte().argmax(0, keepdim=True)
+        places, values = (torch.where(stored, given, given.index_select(0, one)) for given in (places, values))
+        recent.index_copy_(0, places, values)
+        is_last = real & (rank == number - 1)
+        self.scored.index_add_(0, rows, torch.where(is_last, number, 0))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        """Older states have rings with an additional last row, which is dropped."""
+        saved = state_dict.get(prefix + "recent")
+        if saved is not None and len(saved) == len(self.recent) + 1:
+            state_dict = {**state_dict, prefix + "recent": saved[:-1]}
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+
+def otsu_cut(scores: Scores) -> Tensor:
+    """Otsu's cut of the batch between right and wrong labels, (); −∞ where there is none.
+
+    The cut is of the surprise u = log(1 − log P_clean): log P_clean of wrong labels spreads over two orders of
+    magnitude, and a cut of log P_clean itself would separate wrong labels from each other.
+    """
+    surprise = torch.log1p(-scores.values).masked_fill(~scores.known, math.nan)  # NaN is left out of the cut
+    return -torch.expm1(otsu_threshold(surprise).threshold)
+
+
+class CautiousThreshold(TypedBuffers):
+    """A cut that rejects nothing while few labels are wrong, and nothing of classes of fewer than `FEWEST_ROWS` rows.
+
+    In clean data a cut would reject the hard samples. So the rate r of wrong labels is estimated: let t be the median
+    of the scores under labels of other samples, which are wrong. Half of the wrong labels score below t and hardly any
+    right ones, so a fraction r/2 of the batch does. All is kept while the mean of the estimates over the last
+    ``batches`` is at most `_LEAST_WRONG_RATE`.
+    """
+
+    shares: Tensor  # (batches,): estimates, the latest last; NaN where there has been no batch yet
+
+    def __init__(self, cut: PerClassThreshold, batches: int) -> None:
+        super().__init__()
+        self.cut = cut
+        self.register_buffer("shares", torch.full((batches,), math.nan))
+
+    @property
+    def wrong_rate(self) -> Tensor:
+        """The estimated rate, (), in [0, 1]; NaN while there is none."""
+        return self.shares.nanmean().clamp(max=1)
+
+    def forward(self, scores: Scores, labels: Tensor) -> Tensor:
+        """M of each sample, (B,); −∞ for those that are not judged. The state advances by a batch."""
+        m: Tensor = self.cut(scores, labels)
+        assert scores.class_rows is not None
+        judged = scores.known & (scores.class_rows >= FEWEST_ROWS)
+        rate = wrong_rate(scores, judged).to(self.shares.dtype)
+        skipped = rate.isnan() if scores.vmf_pending is None else rate.isnan() | scores.vmf_pending
+        self.shares.copy_(torch.where(skipped, self.shares, torch.cat([self.shares[1:], rate[None]])))
+        # A NaN compares as False: nothing is rejected while there is no estimate.
+        return torch.where(judged & (self.shares.nanmean() > _LEAST_WRONG_RATE), m, -math.inf)
+
+
+def wrong_rate(scores: Scores, judged: Tensor) -> Tensor:
+    """Estimate the rate of wrong labels of one batch, (); NaN where the batch has too few scores under other labels."""
+    assert scores.other_labels is not None
+    others = scores.other_labels
+    below = (scores.values < others.nanmedian()) & judged
+    rate = 2 * below.sum() / judged.sum()
+    return torch.where((~others.isnan()).sum() >= _FEWEST_SCORES, rate, math.nan)
 
 
 AnyThreshold = FixedThreshold | TopR | SmoothTopR | PerClassThreshold | CautiousThreshold

@@ -5,15 +5,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess
-from robustdml_ops.engine.typed_buffers import TypedBuffers
+from robustdml_ops.engine.typed_buffers import ClassBuffers
 from robustdml_ops.ops.vmf import fit_classes
 from robustdml_ops.ops.vmf.problem import Fitted
 from robustdml_ops.robust.bank.memory_bank import MemoryBank
 from robustdml_ops.robust.prism.class_logits import write_at
 
 
-class VmfClasses(TypedBuffers):
+class VmfClasses(ClassBuffers):
     """Concentration κ of every class, and its log-density at the mean direction, which is that of ``bank.sums``.
 
     The log-density of x under class k, relative to the uniform distribution, is ``log_peak[k] − kappa[k]·(1 − cos)``.
@@ -48,7 +47,7 @@ class VmfClasses(TypedBuffers):
 
     kappa: Tensor
     log_peak: Tensor
-    shards: OneProcess = ONE_PROCESS
+    class_buffers = ("kappa", "log_peak")
 
     def __init__(
         self,
@@ -68,10 +67,6 @@ class VmfClasses(TypedBuffers):
         self.backend = backend
         self.register_buffer("kappa", torch.zeros(num_classes, dtype=dtype))
         self.register_buffer("log_peak", torch.zeros(num_classes, dtype=dtype))
-
-    def class_dimensions(self) -> dict[str, int]:
-        """Buffers with an entry per class, and the dimension that counts classes."""
-        return {"kappa": 0, "log_peak": 0}
 
     @torch.no_grad()
     def refresh(self, bank: MemoryBank, touched: Tensor | None = None) -> None:

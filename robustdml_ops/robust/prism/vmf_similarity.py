@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from robustdml_ops.backends.tracing import has_no_values
 from robustdml_ops.ops.vmf import fit_classes, mean_directions
-from robustdml_ops.robust.bank.class_sums import ClassStatistics
 from robustdml_ops.robust.bank.memory_bank import MemoryBank
+from robustdml_ops.robust.bank.row_store import ClassStatistics
 from robustdml_ops.robust.checked_batch import CheckedBatch
 from robustdml_ops.robust.prism.class_logits import LogitUpdate
 from robustdml_ops.robust.prism.scores import ClassLogits, Scores
@@ -26,6 +26,7 @@ class VmfSimilarity(AverageSimilarity):
     iteration: Tensor  # () int64
     vmf_scale: Tensor  # (C,), as vmf_bias
     vmf_bias: Tensor
+    class_buffers = ("scale", "bias", "vmf_scale", "vmf_bias")
 
     def __init__(
         self,
@@ -81,10 +82,6 @@ class VmfSimilarity(AverageSimilarity):
         fitted = fit_classes(*own, None, vmf.estimator, vmf.bias_correction, backend=vmf.backend)
         density = fitted.log_peak - fitted.kappa * (1 - (X * mean_directions(own.sums, fitted)).sum(1))
         return torch.where(begun, density, average)
-
-    def class_dimensions(self) -> dict[str, int]:
-        """Buffers with an entry per class, and the dimension that counts classes."""
-        return {"scale": 0, "bias": 0, "vmf_scale": 0, "vmf_bias": 0}
 
     def advance(self, labels: Tensor) -> None:
         """Count the iteration."""
