@@ -74,7 +74,7 @@ def _cuda_unavailable(architectures: str, capability: tuple[int, int], built_by:
     Versions of CUDA are numbers as 13010 for 13.1. Binaries run with drivers of the toolkit's major version or later,
     PTX with drivers at least as new as the toolkit.
     """
-    versions = f"was built by CUDA {_version(built_by)}, and the driver supports CUDA {_version(driver)} at most"
+    versions = f"was built by CUDA {dotted(built_by)}, and the driver supports CUDA {dotted(driver)} at most"
     if driver // 1000 < built_by // 1000:
         return f"the native module {versions}: update the driver, or reinstall with an older toolkit"
     from_ptx = False
@@ -101,6 +101,6 @@ def _cuda_unavailable(architectures: str, capability: tuple[int, int], built_by:
     )
 
 
-def _version(number: int) -> str:
+def dotted(number: int) -> str:
     """``13.1`` of 13010."""
     return f"{number // 1000}.{number % 1000 // 10}"

@@ -25,7 +25,7 @@ class Finding:
         """``ok``, ``note`` where this machine is slower than it could be, or ``fault``."""
         return "ok" if self.way_out is None else "note" if self.slows else "fault"
 
-    @property
-    def well(self) -> bool:
-        """Whether nothing is to be done."""
-        return self.way_out is None
+    def record(self) -> dict[str, object]:
+        """Everything, for programs."""
+        fields = {"name": self.name, "severity": self.severity, "told": self.told, "way_out": self.way_out}
+        return {**fields, **self.facts}

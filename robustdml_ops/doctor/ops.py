@@ -14,89 +14,68 @@ from robustdml_ops.ops import anchor, classes, lambert_w, otsu, pairs, self_pace
 from robustdml_ops.ops.similarity.sweep import BACKENDS as SIMILARITY_BACKENDS
 
 B, C, D = 48, 300, 32
-Results = tuple[Tensor, ...]
 # Tolerances relative to the largest value. Sums of this many float32 terms stay within a few hundred roundings.
 _MOST = 2000 * torch.finfo(torch.float32).eps
 _REDUCED = 2.0**-6  # with TF32 operands
 
 
-def _with_gradients(value: Callable[..., Tensor], *tensors: Tensor) -> Results:
-    leaves = [tensor.clone().requires_grad_() for tensor in tensors]
-    result = value(*leaves)
-    return (result.detach(), *torch.autograd.grad(result, leaves))
-
-
-def _anchor(inputs: "Inputs", backend: str) -> Results:
-    bias, scale = inputs.X.new_full((B,), 3.2), inputs.X.new_full((), 1.0)
-    sets, biases = ops.LabelSets.of(inputs.labels), ops.AnchorBiases(bias, bias)
-    return _with_gradients(
-        lambda X, P: ops.anchor_loss(X, P, sets, biases, scale, scale / C, alpha=32.0, backend=backend),
-        inputs.X,
-        inputs.P,
-    )
-
-
-def _classes(inputs: "Inputs", backend: str) -> Results:
-    def value(X: Tensor, P: Tensor) -> Tensor:
-        lse, target = ops.class_lse(X, P, inputs.labels, scale=8.0, backend=backend)
-        return (lse - target).mean()
-
-    return _with_gradients(value, inputs.X, inputs.P)
-
-
-def _pairs(inputs: "Inputs", backend: str) -> Results:
-    def value(X: Tensor) -> Tensor:
-        sums = ops.pair_lse(X, inputs.labels % 7, alpha=2.0, beta=50.0, base=0.5, epsilon=0.1, backend=backend)
-        return (sums.positive + sums.negative).sum()
-
-    return _with_gradients(value, inputs.X)
-
-
-def _hinges(inputs: "Inputs", backend: str) -> Results:
-    def value(X: Tensor) -> Tensor:
-        sums = ops.pair_hinge(X, inputs.labels % 7, positive_margin=0.9, negative_margin=0.1, backend=backend)
-        return (sums.positive + sums.negative).sum()
-
-    return _with_gradients(value, inputs.X)
-
-
-def _similarity(inputs: "Inputs", backend: str) -> Results:
-    return _with_gradients(lambda X, P: ops.similarity(X, P, backend=backend).square().sum(), inputs.X, inputs.P)
-
-
-def _nearest(inputs: "Inputs", backend: str) -> Results:
-    return (ops.nearest(inputs.X, inputs.P, 10, backend=backend).values,)
-
-
-def _otsu_confidence(inputs: "Inputs", backend: str) -> Results:
-    found, _ = ops.otsu_confidence(inputs.values, 0.5, backend=backend)
-    return (found,)
-
-
-def _of_kappa(function: Callable[..., Tensor], first: float) -> Callable[["Inputs", str], Results]:
-    return lambda inputs, backend: _with_gradients(
-        lambda kappa: function(first, kappa, backend=backend).sum(), 1 + 40 * inputs.values
-    )
-
-
 class Inputs:
-    """The arguments of all ops: the same numbers in every type and on every device."""
+    """The arguments of all ops, the same numbers in every type and on every device; X, P and kappa want gradients."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         generator = torch.Generator().manual_seed(0)
-        self.X = torch.randn(B, D, generator=generator).to(device, dtype)
-        self.P = torch.randn(C, D, generator=generator).to(device, dtype)
+        self.X = torch.randn(B, D, generator=generator).to(device, dtype).requires_grad_()
+        self.P = torch.randn(C, D, generator=generator).to(device, dtype).requires_grad_()
         self.values = torch.rand(C, generator=generator).to(device, dtype)
         self.labels = torch.randint(C, (B,), generator=generator).to(device)
+        self.kappa = (1 + 40 * self.values).requires_grad_()
 
 
-_Op = Callable[[Inputs, str], Results]
+_Op = Callable[[Inputs, str], Tensor]
+
+
+def _anchor(inputs: Inputs, backend: str) -> Tensor:
+    bias, scale = inputs.X.new_full((B,), 3.2), inputs.X.new_full((), 1.0)
+    sets, biases = ops.LabelSets.of(inputs.labels), ops.AnchorBiases(bias, bias)
+    return ops.anchor_loss(inputs.X, inputs.P, sets, biases, scale, scale / C, alpha=32.0, backend=backend)
+
+
+def _classes(inputs: Inputs, backend: str) -> Tensor:
+    lse, target = ops.class_lse(inputs.X, inputs.P, inputs.labels, scale=8.0, backend=backend)
+    return (lse - target).mean()
+
+
+def _pairs(function: Callable[..., Any], **settings: float) -> _Op:
+    def of_pairs(inputs: Inputs, backend: str) -> Tensor:
+        sums = function(inputs.X, inputs.labels % 7, **settings, backend=backend)
+        total: Tensor = (sums.positive + sums.negative).sum()
+        return total
+
+    return of_pairs
+
+
+def _of_kappa(function: Callable[..., Tensor], first: float) -> _Op:
+    return lambda inputs, backend: function(first, inputs.kappa, backend=backend).sum()
+
+
 # Each room: its backends by name, and its ops.
 ROOMS: dict[str, tuple[Mapping[str, Any], Mapping[str, _Op]]] = {
     "anchor": (anchor.sweep.BACKENDS, {"anchor_loss": _anchor}),
     "classes": (classes.sweep.BACKENDS, {"class_lse": _classes}),
-    "pairs": (pairs.sweep.BACKENDS, {"pair_lse": _pairs, "pair_hinge": _hinges}),
-    "similarity": (SIMILARITY_BACKENDS, {"similarity": _similarity, "nearest": _nearest}),
+    "pairs": (
+        pairs.sweep.BACKENDS,
+        {
+            "pair_lse": _pairs(ops.pair_lse, alpha=2.0, beta=50.0, base=0.5, epsilon=0.1),
+            "pair_hinge": _pairs(ops.pair_hinge, positive_margin=0.9, negative_margin=0.1),
+        },
+    ),
+    "similarity": (
+        SIMILARITY_BACKENDS,
+        {
+            "similarity": lambda inputs, backend: ops.similarity(inputs.X, inputs.P, backend=backend).square().sum(),
+            "nearest": lambda inputs, backend: ops.nearest(inputs.X, inputs.P, 10, backend=backend).values,
+        },
+    ),
     "vmf": (
         vmf.autograd.BACKENDS,
         {
@@ -109,16 +88,16 @@ ROOMS: dict[str, tuple[Mapping[str, Any], Mapping[str, _Op]]] = {
     "otsu": (
         otsu.BACKENDS,
         {
-            "otsu_threshold": lambda inputs, backend: (ops.otsu_threshold(inputs.values, backend=backend).threshold,),
-            "otsu_confidence": _otsu_confidence,
+            "otsu_threshold": lambda inputs, backend: ops.otsu_threshold(inputs.values, backend=backend).threshold,
+            "otsu_confidence": lambda inputs, backend: ops.otsu_confidence(inputs.values, 0.5, backend=backend)[0],
         },
     ),
     "lambert_w": (
         lambert_w.autograd.BACKENDS,
         {
-            "lambertw": lambda inputs, backend: (ops.lambertw(inputs.values, backend=backend),),
-            "confidence": lambda inputs, backend: (ops.confidence(inputs.values, 0.5, 0.5, backend=backend),),
-            "superloss": lambda inputs, backend: (ops.superloss(inputs.values, 0.5, 0.5, backend=backend),),
+            "lambertw": lambda inputs, backend: ops.lambertw(inputs.values, backend=backend),
+            "confidence": lambda inputs, backend: ops.confidence(inputs.values, 0.5, 0.5, backend=backend),
+            "superloss": lambda inputs, backend: ops.superloss(inputs.values, 0.5, 0.5, backend=backend),
         },
     ),
     # No float64 reference: the draws are random, and a test holds that all backends give the same bits.
@@ -154,7 +133,7 @@ def _room(room: str, device: torch.device) -> Finding:
     names = able(device, table)
     errors: dict[str, dict[str, float | str]] = {name: {} for name in names}
     for op_name, op in ops_of_room.items():
-        exact = op(Inputs(torch.device("cpu"), torch.float64), "eager")
+        exact = _results(op, Inputs(torch.device("cpu"), torch.float64), "eager")
         for name in names:
             errors[name][op_name] = _error(op, name, device, exact)
     told = f"{names[0]} serves"
@@ -193,10 +172,19 @@ def _way_out(wrong: list[tuple[str, str]]) -> str | None:
     return f"set ROBUSTDML_BACKEND=eager, and report it with this output: {told}"
 
 
-def _error(op: Callable[[Inputs, str], Results], backend: str, device: torch.device, exact: Results) -> float | str:
+def _results(op: _Op, inputs: Inputs, backend: str) -> list[Tensor]:
+    """The op's value, and its gradients where it has any."""
+    value = op(inputs, backend)
+    if not value.requires_grad:
+        return [value]
+    gradients = torch.autograd.grad(value, (inputs.X, inputs.P, inputs.kappa), allow_unused=True)
+    return [value.detach(), *(gradient for gradient in gradients if gradient is not None)]
+
+
+def _error(op: _Op, backend: str, device: torch.device, exact: list[Tensor]) -> float | str:
     """Largest error of the op's results, each relative to its largest value; or the message of its exception."""
     try:
-        found = op(Inputs(device, torch.float32), backend)
+        found = _results(op, Inputs(device, torch.float32), backend)
     except Exception as error:  # any failure of the backend is the result
         return f"{type(error).__name__}: {error}".splitlines()[0]
     errors = [

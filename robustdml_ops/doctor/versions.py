@@ -92,19 +92,14 @@ def native() -> Finding:
         told = f"for the CPU and the cards {architectures}"
         facts |= {"cuda_runtime": library.cuda_runtime_version, "cuda_driver": library.cuda_driver_version()}
         driver = facts["cuda_driver"]
-        told += f", built by CUDA {_cuda(facts['cuda_runtime'])}; "
-        told += f"the driver supports CUDA {_cuda(driver)}" if driver else "there is no driver"
+        told += f", built by CUDA {native_module.dotted(facts['cuda_runtime'])}; "
+        told += f"the driver supports CUDA {native_module.dotted(driver)}" if driver else "there is no driver"
     way_out = None
     if torch.cuda.is_available() and (reason := native_module.unavailable(torch.device("cuda"), torch.float32)):
         told += f"; {reason}"
         if _version("triton") is None:
             way_out = "install triton, or the native module for this card"
     return Finding("native module", told, way_out, facts)
-
-
-def _cuda(number: int) -> str:
-    """``13.1`` of 13010."""
-    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def _version(package: str) -> str | None:

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from robustdml_ops import doctor
 from robustdml_ops.backends import native_module
-from robustdml_ops.doctor import command, machine, main, ops, speed, versions
+from robustdml_ops.doctor import machine, main, ops, speed, versions
 from robustdml_ops.doctor.finding import Finding
 
 CPU = torch.device("cpu")
@@ -20,11 +21,11 @@ CPU = torch.device("cpu")
 
 def test_every_room_is_examined_and_exact():
     backends, *rooms = ops.served(CPU)
-    assert backends.well and backends.facts["able"][-1] == "eager"
+    assert backends.way_out is None and backends.facts["able"][-1] == "eager"
     assert "triton" in backends.facts["unable"]
     assert [one.name for one in rooms] == [f"{room} on cpu" for room in ops.ROOMS]
     for one in rooms:
-        assert one.well, one
+        assert one.way_out is None, one
         room = one.name.removesuffix(" on cpu")
         for errors in one.facts["errors"].values():
             assert list(errors) == list(ops.ROOMS[room][1])
@@ -36,12 +37,11 @@ def test_a_backend_that_is_wrong_is_found(monkeypatch):
     table, ops_of_room = ops.ROOMS["similarity"]
 
     def wrong(inputs, backend):
-        (S,) = ops_of_room["nearest"](inputs, backend)
-        return (S * (1 + 1e-3 * (inputs.X.dtype == torch.float32)),)
+        return ops_of_room["nearest"](inputs, backend) * (1 + 1e-3 * (inputs.X.dtype == torch.float32))
 
     monkeypatch.setitem(ops.ROOMS, "similarity", (table, ops_of_room | {"nearest": wrong}))
     found = next(one for one in ops.served(CPU) if one.name.startswith("similarity"))
-    assert not found.well
+    assert found.way_out
     assert "ROBUSTDML_BACKEND=eager" in found.way_out
 
 
@@ -51,11 +51,11 @@ def test_a_backend_that_fails_is_told_by_its_error(monkeypatch):
     def fails(inputs, backend):
         if inputs.X.dtype == torch.float32:
             raise RuntimeError("no such thing\nsecond line")
-        return (inputs.values,)
+        return inputs.values
 
     monkeypatch.setitem(ops.ROOMS, "otsu", (table, {"otsu_threshold": fails}))
     found = next(one for one in ops.served(CPU) if one.name.startswith("otsu"))
-    assert not found.well
+    assert found.way_out
     assert "RuntimeError: no such thing" in found.way_out
     assert "second line" not in found.way_out
 
@@ -69,7 +69,7 @@ def test_no_native_module_is_a_finding(monkeypatch):
     monkeypatch.setattr(native_module, "library", None)
     monkeypatch.setattr(native_module, "_REASON", "the native module is not installed", raising=False)
     found = versions.native()
-    assert not found.well
+    assert found.way_out
     assert "compiler" in found.way_out
 
 
@@ -95,7 +95,7 @@ def test_threads_beyond_what_this_process_may_use(threads, asked, quota, remedy,
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     (tmp_path / "cpu.max").write_text(quota)
     found = machine.threads(tmp_path / "cpu.max")
-    assert found.well == (remedy is None)
+    assert (found.way_out is None) == (remedy is None)
     assert remedy is None or found.way_out.startswith(remedy)
     assert machine.threads(tmp_path / "none").facts["quota"] is None
 
@@ -117,7 +117,7 @@ def test_two_pools_of_threads_are_a_finding(libraries, well, tmp_path):
         "".join(f"7f00-7f01 r-xp 00000000 fe:00 1   {name}\n" for name in libraries) + "7f02-7f03 rw-p 0 0:0 0\n"
     )
     found = machine.pools(maps)
-    assert found.well == well
+    assert (found.way_out is None) == well
     names = {name.removesuffix(" (deleted)") for name in libraries}
     assert len(found.facts["libraries"]) == len(names - {"/lib/libc.so.6"})
 
@@ -130,7 +130,7 @@ def test_a_busy_machine_is_a_finding(idle, well, tmp_path, monkeypatch):
         machine.time, "sleep", lambda seconds: stat.write_text(f"cpu {100 - idle} 0 0 {idle} 0 0 0 0 0 0\n")
     )
     found = machine.busy(stat=stat)
-    assert found.well == well
+    assert (found.way_out is None) == well
     assert found.facts["busy"] == pytest.approx(1 - idle / 100)
 
 
@@ -155,12 +155,12 @@ def test_exit_status_and_json_agree(capsys, monkeypatch):
 def test_a_busy_machine_is_no_fault_unless_that_is_asked(capsys, monkeypatch):
     """A node of a cluster that other jobs use passes its check."""
     busy = Finding("other work", "94% of the machine is busy", "time nothing now", slows=True)
-    monkeypatch.setattr(command, "examine", lambda folders: [Finding("versions", "torch 9"), busy])
+    monkeypatch.setattr(doctor, "examine", lambda folders: [Finding("versions", "torch 9"), busy])
     assert main([]) == 0
     assert capsys.readouterr().out.endswith("→ time nothing now\n1 note\n")
     assert main(["--strict"]) == 1
     fault = Finding("anchor on cpu", "triton is wrong", "set ROBUSTDML_BACKEND=eager")
-    monkeypatch.setattr(command, "examine", lambda folders: [busy, fault, fault])
+    monkeypatch.setattr(doctor, "examine", lambda folders: [busy, fault, fault])
     assert main(["--json"]) == 1
     assert main([]) == 1
     assert capsys.readouterr().out.endswith("2 faults, 1 note\n")
@@ -193,20 +193,20 @@ def test_a_system_that_tells_nothing(tmp_path):
         if content is not None:
             (tmp_path / "stat").write_text(content)
         found = machine.busy(0, tmp_path / "stat")
-        assert found.well and "can't be told" in found.told
-    assert machine.pools(tmp_path / "maps").well
+        assert found.way_out is None and "can't be told" in found.told
+    assert machine.pools(tmp_path / "maps").way_out is None
 
 
 def test_folders_that_cannot_be_written_to(tmp_path):
     def no_home():
         raise RuntimeError("could not determine home directory")
 
-    assert machine.folders({"cache": lambda: tmp_path / "cache" / "deep"}).well
+    assert machine.folders({"cache": lambda: tmp_path / "cache" / "deep"}).way_out is None
     assert not (tmp_path / "cache").exists()
     # Root may write to any folder; a file is no folder to anyone.
     (tmp_path / "file").write_text("")
     found = machine.folders({"cache": lambda: tmp_path / "file" / "cache", "other": no_home})
-    assert not found.well
+    assert found.way_out
     assert f"cache: {tmp_path / 'file' / 'cache'} can't be written to (" in found.way_out
     assert "other: could not determine home directory" in found.way_out
 
@@ -217,7 +217,7 @@ def test_a_driver_that_pytorch_cannot_use(text, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", None)
     found = versions.devices(tmp_path / "version")
-    assert not found.well and "install one with CUDA" in found.way_out
+    assert found.way_out and "install one with CUDA" in found.way_out
     assert found.facts["driver"] == ("550.54.14" if text else "of an unknown version")
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -231,7 +231,7 @@ def test_a_native_module_of_another_version_is_to_be_reinstalled(monkeypatch):
     old = SimpleNamespace(cuda_architectures=None, __file__="_native.so")
     monkeypatch.setattr(native_module, "library", old)
     found = next(one for one in ops.served(CPU) if one.name.startswith("vmf"))
-    assert not found.well
+    assert found.way_out
     assert found.way_out.startswith("the native module is of another version of this package: reinstall")
 
 
@@ -243,11 +243,11 @@ def test_what_cannot_be_looked_at_is_a_finding_and_the_rest_is_told(monkeypatch)
         monkeypatch.setattr(module, name, fails)
     monkeypatch.setattr(speed, "sweep_against_products", fails)
     monkeypatch.setattr(ops, "ROOMS", {"otsu": ops.ROOMS["otsu"], "none": ({}, {})})
-    findings = {one.name: one for one in command.examine({})}
+    findings = {one.name: one for one in doctor.examine({})}
     ill = {"versions", "native module", "OpenMP", "speed on cpu", "other work", "none on cpu"}
-    assert ill <= {name for name, one in findings.items() if not one.well}
+    assert ill <= {name for name, one in findings.items() if one.way_out}
     assert findings["versions"].told == "could not be looked at: OSError: no such"
-    assert findings["otsu on cpu"].well
+    assert findings["otsu on cpu"].way_out is None
 
 
 UNDER_HOSTILE_CIRCUMSTANCES = """
@@ -296,9 +296,9 @@ def test_everything_wrong_at_once(tmp_path):
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no device that is always full")
 def test_findings_that_cannot_be_printed_are_no_success():
     code = (
-        "import sys; from robustdml_ops.doctor import command; command.examine = lambda folders: []\n"
-        "command._show = lambda _: print('found')\n"
-        "sys.exit(command.main([]))"
+        "import sys; from robustdml_ops import doctor; doctor.examine = lambda folders: []\n"
+        "doctor._show = lambda _: print('found')\n"
+        "sys.exit(doctor.main([]))"
     )
     with open("/dev/full", "w") as full:
         done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True)
