@@ -28,11 +28,9 @@ class ArcFaceLoss(MarginSoftmaxLoss):
     Notes
     -----
     The margin concerns the label's logit alone, B numbers: the rest is the log-sum-exp over the other classes, with the
-    speed and memory of :class:`~robustdml_ops.losses.ProxyNCALoss`. Gradients are finite at every angle: where sample
-    and class weight are parallel the derivative of f(θ_y) = cos θ cos m − sin θ sin m is that of its first term, since
-    the tangent of the second has no direction. Near there a cosine's rounding error e is one of e·sin m / sin θ in f.
-    With ``collect_stats=True`` (of pytorch-metric-learning) ``.avg_angle`` is the mean of the angles θ_y of the last
-    batch, in degrees, without the margin.
+    speed and memory of :class:`~robustdml_ops.losses.ProxyNCALoss`. Gradients are finite at every angle; near θ_y = 0 a
+    cosine's rounding error e is one of e·sin m / sin θ in f. With ``collect_stats=True`` (of pytorch-metric-learning)
+    ``.avg_angle`` is the mean of the angles θ_y of the last batch, in degrees, without the margin.
 
     Source: Deng, Guo, Xue, Zafeiriou, "ArcFace: Additive Angular Margin Loss for Deep Face Recognition", CVPR 2019,
     Eq. 3; the part above π − m is the authors' code's.
@@ -43,8 +41,6 @@ class ArcFaceLoss(MarginSoftmaxLoss):
     >>> from robustdml_ops.losses import ArcFaceLoss
     >>> loss_function = ArcFaceLoss(num_classes=1000, embedding_size=64, margin=28.6, scale=64)
     >>> loss_function(torch.randn(32, 64), torch.randint(1000, (32,))).backward()
-    >>> loss_function.W.grad.shape
-    torch.Size([64, 1000])
     """
 
     margin_unit = math.radians(1)

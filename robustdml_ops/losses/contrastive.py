@@ -39,10 +39,9 @@ class ContrastiveLoss(PairFamilyLoss):
 
     Notes
     -----
-    The numbers of pytorch-metric-learning's ``ContrastiveLoss`` with its default reducer, and with ``distance=`` its
-    ``LpDistance()`` (its default) or ``CosineSimilarity()``. Which pairs A has is known only after the whole batch, so
-    the gradient takes a second sweep: 8·B·m·D flops. What is of size B×m exists a chunk of samples at a time.
-    Equal vectors have distance 0; for the precision of near ones see :func:`~robustdml_ops.ops.pair_hinge`.
+    The numbers of pytorch-metric-learning's ``ContrastiveLoss`` with its default reducer. A is known only after the
+    whole batch, so the gradient takes a second sweep: 8·B·m·D flops. What is of size B×m exists a chunk of samples at a
+    time. Equal vectors have distance 0; for near ones see :func:`~robustdml_ops.ops.pair_hinge`.
 
     Source: Hadsell, Chopra, LeCun, "Dimensionality Reduction by Learning an Invariant Mapping", CVPR 2006, without the
     squares.

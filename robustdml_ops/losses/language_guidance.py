@@ -18,7 +18,7 @@ from robustdml_ops.engine.validation import (
     check_tensor,
 )
 from robustdml_ops.losses.families.shardable import ShardableLoss
-from robustdml_ops.losses.inputs import REDUCTIONS, reduce_samples
+from robustdml_ops.losses.inputs import REDUCTIONS
 
 
 class LanguageGuidanceLoss(ShardableLoss, nn.Module):
@@ -58,8 +58,6 @@ class LanguageGuidanceLoss(ShardableLoss, nn.Module):
     >>> embeddings = torch.randn(8, 64, requires_grad=True)
     >>> names = torch.randn(8, 5, 512)  # of the 5 classes that a classifier finds likeliest for each image
     >>> LanguageGuidanceLoss()(embeddings, names).backward()
-    >>> embeddings.grad.shape
-    torch.Size([8, 64])
     """
 
     shown = ("direction", "shift", "temperature")
@@ -91,7 +89,7 @@ class LanguageGuidanceLoss(ShardableLoss, nn.Module):
         *,
         sample_weights: Tensor | None = None,
     ) -> Tensor:
-        """Loss of a batch.
+        """Loss of a batch, () or (B,), float32 or float64; 0 for an empty batch.
 
         Parameters
         ----------
@@ -104,11 +102,6 @@ class LanguageGuidanceLoss(ShardableLoss, nn.Module):
         sample_weights : Tensor, optional
             (B,), ≥ 0: multiply the samples' losses; differentiable. A sample of weight 0 is absent, also from the rows
             of the others, and the mean divides by the number of the other samples.
-
-        Returns
-        -------
-        Tensor
-            () or (B,), float32 or float64; 0 for an empty batch.
 
         Raises
         ------
@@ -157,11 +150,11 @@ class LanguageGuidanceLoss(ShardableLoss, nn.Module):
         if left_out is not None:
             difference = difference.masked_fill(left_out, 0)  # of −∞ and −∞
         losses = self.temperature**2 * (first.exp() * difference).sum(1)
-        if not shards.divided or self.reduction == "none":
-            return reduce_samples(losses, None if weights is None else weights[own], self.reduction)
-        if weights is None:
-            return shards.total(losses.sum()) / max(1, len(X))
-        return shards.total((losses * weights[own]).sum()) / (weights > 0).sum().clamp(min=1)
+        if weights is not None:
+            losses = losses * weights[own]
+        if self.reduction == "none":
+            return losses
+        return shards.total(losses.sum()) / (max(1, len(X)) if weights is None else (weights > 0).sum().clamp(min=1))
 
 
 def _check_texts(texts: object, embeddings: Tensor) -> Tensor:

@@ -35,8 +35,7 @@ class MemoryContrastiveLoss(PairFamilyLoss):
 
     Notes
     -----
-    Value and gradient come from one sweep over the batch (``"none"``: from two). Memory and precision are those of
-    :class:`~robustdml_ops.losses.MultiSimilarityLoss`.
+    Speed, memory and precision are those of :class:`~robustdml_ops.losses.MultiSimilarityLoss`.
 
     Source: Liu et al., "Noise-Resistant Deep Metric Learning with Probabilistic Instance Filtering" (PRISM), Eqs. 16
     and 17; Wang, Zhang, Huang, Scott, "Cross-Batch Memory for Embedding Learning", CVPR 2020.

@@ -28,8 +28,7 @@ class NormalizedSoftmaxLoss(ClassFamilyLoss):
 
     Notes
     -----
-    Proxy-NCA with ``softmax_scale`` 1/(2T) is the same loss. The sweep reads ``.W`` and writes its gradient as they
-    lie. Precision, speed and memory are those of :class:`~robustdml_ops.losses.ProxyNCALoss`.
+    Proxy-NCA with ``softmax_scale`` 1/(2T) is the same loss, with the same precision, speed and memory.
 
     Source: Zhai, Wu, "Classification is a Strong Baseline for Deep Metric Learning", BMVC 2019.
 

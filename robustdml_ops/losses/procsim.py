@@ -73,16 +73,11 @@ class ProcSimLoss(ShardableLoss, nn.Module):
     backend : str, optional
         Of the losses on pairs and proxies, see :class:`~robustdml_ops.losses.ProxyAnchorLoss`.
 
-    Attributes
-    ----------
-    proxies : Tensor
-        (C, D), a parameter; None where neither detector nor DML loss is Proxy-NCA.
-
     Notes
     -----
-    The paper does not say what trains proxies that only detect. Here it is the last sum of L: their own Proxy-NCA loss
-    on constant embeddings, which therefore see Eq. 4 alone. σ does not weigh it, as the proxies would learn from their
-    own verdicts. Where Proxy-NCA is the DML loss, σ_i ℓ_i trains them and the last sum is absent.
+    The paper does not say what trains proxies that only detect. Here it is the last sum of L, their own Proxy-NCA loss
+    on constant embeddings. σ does not weigh it: the proxies would learn from their own verdicts. Where Proxy-NCA is the
+    DML loss, σ_i ℓ_i trains them and the last sum is absent.
 
     τ and σ take a batch of 4 samples or more; with fewer, or equal losses, Otsu's τ is ∞ and every σ is 1.
 
@@ -148,7 +143,7 @@ class ProcSimLoss(ShardableLoss, nn.Module):
 
     @property
     def proxies(self) -> nn.Parameter | None:
-        """(C, D), or None where there are none."""
+        """A parameter (C, D); None where neither detector nor DML loss is Proxy-NCA."""
         return None if self.proxy_nca is None else self.proxy_nca.proxies
 
     def forward(
@@ -161,7 +156,7 @@ class ProcSimLoss(ShardableLoss, nn.Module):
         *,
         guidance: Tensor | None = None,
     ) -> Tensor:
-        """Loss of a batch.
+        """Loss of a batch, (). An empty batch gives 0, connected to the graph.
 
         Parameters
         ----------
@@ -173,11 +168,6 @@ class ProcSimLoss(ShardableLoss, nn.Module):
             There for the sake of the interface of pytorch-metric-learning's losses.
         guidance : Tensor, optional
             What the regulariser knows of the samples: text embeddings (B, k, d) for ``LanguageGuidanceLoss``.
-
-        Returns
-        -------
-        Tensor
-            (). An empty batch gives 0, connected to the graph.
 
         Raises
         ------

@@ -34,11 +34,8 @@ class ProxyNCALoss(ClassFamilyLoss):
     Notes
     -----
     The log-sum-exp takes one sweep over the proxies, the gradients another; memory and precision are those of
-    :class:`~robustdml_ops.losses.ProxyAnchorLoss`.
-
-    Everything stays in log space. pytorch-metric-learning takes the logarithm of the softmax's own values, and a sample
-    whose probability underflows is dropped from sum and mean: exactly the sample whose label is most likely wrong. Here
-    no sample is dropped; elsewhere the numbers agree.
+    :class:`~robustdml_ops.losses.ProxyAnchorLoss`. Everything stays in log space: pytorch-metric-learning drops a
+    sample whose probability underflows, which is most likely the one with a wrong label; elsewhere the numbers agree.
 
     Source: Movshovitz-Attias, Toshev, Leung, Ioffe, Singh, "No Fuss Distance Metric Learning using Proxies", ICCV 2017;
     Teh, DeVries, Taylor, "ProxyNCA++", ECCV 2020.

@@ -90,7 +90,7 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
     def forward(  # type: ignore[override]  # confidences stand in for labels
         self, embeddings: Tensor, confidences: Tensor | Factors, *, sample_weights: Tensor | None = None
     ) -> Tensor:
-        """Loss of a batch.
+        """Loss of a batch, () or (C,), see ``reduction``. An empty batch gives 0, connected to the graph.
 
         Parameters
         ----------
@@ -102,11 +102,6 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
         sample_weights : Tensor, optional
             (B,), ≥ 0: multiply the exponentials in both sums; differentiable where positive. A sample of weight 0 is
             absent.
-
-        Returns
-        -------
-        Tensor
-            () or (C,), see ``reduction``. An empty batch gives 0, connected to the graph.
 
         Raises
         ------

@@ -42,8 +42,7 @@ class SubCenterArcFaceLoss(CentersLoss, ArcFaceLoss):
 
     Notes
     -----
-    Of centres that are equally near the first has the gradient. Precision, speed and memory are those of
-    :class:`~robustdml_ops.losses.ArcFaceLoss` with C·H classes.
+    Of centres that are equally near the first has the gradient. Speed and memory are those of ArcFace with C·H classes.
 
     Source: Deng, Guo, Liu, Gong, Zafeiriou, "Sub-center ArcFace: Boosting Face Recognition by Large-scale Noisy Web
     Faces", ECCV 2020, Eq. 2 and section 3.3.
@@ -80,6 +79,9 @@ class SubCenterArcFaceLoss(CentersLoss, ArcFaceLoss):
     ) -> tuple[Tensor, Tensor]:
         """Find samples that are far from the dominant centre of their class, the one nearest to most of its samples.
 
+        Returns their places (n,) int64, sorted by label and place; and the dominant centres (D, C), columns of ``W`` in
+        the type of the embeddings, 0 where a class has no sample.
+
         Parameters
         ----------
         embeddings, labels : Tensor
@@ -88,13 +90,6 @@ class SubCenterArcFaceLoss(CentersLoss, ArcFaceLoss):
             Angle in degrees above which a sample is an outlier.
         return_dominant_centers : bool
             Of no effect: pytorch-metric-learning 2.9 returns the centres either way, and scripts unpack them.
-
-        Returns
-        -------
-        outliers : Tensor
-            (n,) int64: places of the outliers, sorted by label and place.
-        dominant_centers : Tensor
-            (D, C), columns of ``W``, in the type of the embeddings; 0 where a class has no sample.
 
         Raises
         ------

@@ -50,8 +50,6 @@ class SuperContrastiveLoss(ShardableLoss, nn.Module):
     >>> from robustdml_ops.losses import SuperContrastiveLoss
     >>> embeddings = torch.randn(32, 64, requires_grad=True)
     >>> SuperContrastiveLoss(lam=1.0)(embeddings, torch.arange(32) // 4).backward()
-    >>> embeddings.grad.shape
-    torch.Size([32, 64])
     """
 
     shown = ("pos_margin", "neg_margin", "lam")
@@ -76,7 +74,7 @@ class SuperContrastiveLoss(ShardableLoss, nn.Module):
         *,
         sample_weights: Tensor | None = None,
     ) -> Tensor:
-        """Loss of a batch.
+        """Loss of a batch, (); without pairs a 0 connected to the graph.
 
         Parameters
         ----------
@@ -89,11 +87,6 @@ class SuperContrastiveLoss(ShardableLoss, nn.Module):
         sample_weights : Tensor, optional
             (B,), ≥ 0: that of sample i multiplies the terms of its pairs (i, j); differentiable. A sample of weight 0
             is absent: no pair has it, in the loss, its means and the running means alike.
-
-        Returns
-        -------
-        Tensor
-            (); without pairs a 0 connected to the graph.
 
         Raises
         ------

@@ -60,7 +60,7 @@ class SuperLoss(nn.Module):
             self.running = RunningMean()
 
     def forward(self, losses: Tensor, *, sample_weights: Tensor | None = None) -> Tensor:
-        """Loss of a batch of losses.
+        """Loss of a batch of losses, () or of the shape of ``losses``; an empty batch gives 0.
 
         Parameters
         ----------
@@ -69,11 +69,6 @@ class SuperLoss(nn.Module):
         sample_weights : Tensor, optional
             (B,), ≥ 0: multiply the samples' terms. A sample of weight 0 is absent: it has no part in the running mean,
             and the mean divides by the number of the other samples.
-
-        Returns
-        -------
-        Tensor
-            () or of the shape of ``losses``; an empty batch gives 0.
 
         Raises
         ------

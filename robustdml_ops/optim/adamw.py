@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from robustdml_ops.optim.optimizer import Losses, ProxyOptimizer, check_settings, moment_like
+from robustdml_ops.optim.optimizer import Losses, ProxyOptimizer, check_settings
 
 
 class ProxyAdamW(ProxyOptimizer):
@@ -23,8 +23,7 @@ class ProxyAdamW(ProxyOptimizer):
     lr, betas, eps, weight_decay
         η, (β₁, β₂), ε and λ. Schedulers set ``lr``; the sweep reads it at its step.
     scale : float
-        dL/dloss, where L is the number whose backward is called; another factor raises. Where it varies, set this
-        attribute before each loss.
+        dL/dloss, where L is the number whose backward is called; another factor raises. It may be set before each loss.
     moments : torch.float32 or torch.bfloat16
         Type of m and v; float32 stands for the type of the proxies. bfloat16 is rounded at random and halves the
         memory of float32.
@@ -79,9 +78,6 @@ class ProxyAdamW(ProxyOptimizer):
     def _check(self, group: dict[str, Any]) -> None:
         beta1, beta2 = group["betas"]
         check_settings(group, **{"betas[0]": beta1, "betas[1]": beta2})
-
-    def _moments(self, group: dict[str, Any], parameter: Tensor, rows: int) -> dict[str, Tensor]:
-        return {name: moment_like(group, parameter) for name in self.moment_names}
 
     def formula(
         self, group: dict[str, Any], step: int, P: Tensor, moments: tuple[Tensor, ...], G: Tensor

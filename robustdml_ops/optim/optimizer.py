@@ -115,12 +115,9 @@ class ProxyOptimizer(UpdateRule, torch.optim.Optimizer):
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load the state of a torch optimiser; moments keep the dtype of this optimiser.
+        """Load the state of a torch optimiser; moments keep the dtype of this one.
 
-        Raises
-        ------
-        ValueError
-            A moment is missing or of another shape; nothing has been loaded then.
+        ValueError where a moment is missing or of another shape; nothing has been loaded then.
         """
         saved_ids = [place for group in state_dict["param_groups"] for place in group["params"]]
         own = [self.state[step.parameter] for step in self._steps]
@@ -191,8 +188,12 @@ class ProxyOptimizer(UpdateRule, torch.optim.Optimizer):
         check_settings(group)
 
     def _moments(self, group: dict[str, Any], parameter: Tensor, rows: int) -> dict[str, Tensor]:
-        """The state before the first step: tensors like ``parameter``, or of one number a row."""
-        raise NotImplementedError
+        """The state before the first step, of the shape and strides of ``parameter`` or of one number a row: zeros."""
+        dtype = torch.bfloat16 if group["moments"] == torch.bfloat16 else parameter.dtype
+        shape, stride, device = parameter.shape, parameter.stride(), parameter.device
+        return {
+            name: torch.empty_strided(shape, stride, dtype=dtype, device=device).zero_() for name in self.moment_names
+        }
 
 
 def check_settings(group: Mapping[str, Any], **closed: float) -> None:
@@ -214,12 +215,6 @@ def check_settings(group: Mapping[str, Any], **closed: float) -> None:
     seed = group.get("seed", 0)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 63:
         raise ValueError(f"seed must be an integer, at least 0, got {seed!r}")
-
-
-def moment_like(group: Mapping[str, Any], P: Tensor) -> Tensor:
-    """Zeros of the shape and strides of P, in the dtype of ``group["moments"]``."""
-    dtype = torch.bfloat16 if group["moments"] == torch.bfloat16 else P.dtype
-    return torch.empty_strided(P.shape, P.stride(), dtype=dtype, device=P.device).zero_()
 
 
 def _check_state(saved: Mapping[str, Any], own: Mapping[str, Tensor]) -> None:

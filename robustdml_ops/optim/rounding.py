@@ -7,9 +7,8 @@ never change. The random bits are a function of seed, step and place (``csrc/mat
 import torch
 from torch import Tensor
 
+from robustdml_ops.losses.sampling.drawn_classes import GOLDEN, mix_bits
 from robustdml_ops.ops.self_paced.counter_random import random_key
-
-_GOLDEN, _FIRST, _SECOND = (value - (1 << 64) for value in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 def step_key(seed: int, parameter: int, step: int) -> int:
@@ -19,20 +18,12 @@ def step_key(seed: int, parameter: int, step: int) -> int:
 
 def key_from(key: int, place: int) -> int:
     """Key of the same stream from word ``place`` on."""
-    return (key + place * _GOLDEN) % (1 << 64)
+    return (key + place * GOLDEN) % (1 << 64)
 
 
 def random_bits(key: int, places: Tensor) -> Tensor:
     """The words of the stream at ``places`` int64, as int64: the bits of ``random_word`` in C++."""
-    z = (places + 1) * _GOLDEN + (key - (1 << 64) if key >= 1 << 63 else key)
-    z = (z ^ _shifted(z, 30)) * _FIRST
-    z = (z ^ _shifted(z, 27)) * _SECOND
-    return z ^ _shifted(z, 31)
-
-
-def _shifted(z: Tensor, bits: int) -> Tensor:
-    """A logical right shift."""
-    return (z >> bits) & ((1 << (64 - bits)) - 1)
+    return mix_bits((places + 1) * GOLDEN + (key - (1 << 64) if key >= 1 << 63 else key))
 
 
 def round_at_random(values: Tensor, bits: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from robustdml_ops.optim.optimizer import Losses, ProxyOptimizer, check_settings, moment_like
+from robustdml_ops.optim.optimizer import Losses, ProxyOptimizer, check_settings
 
 
 class ProxySGD(ProxyOptimizer):
@@ -68,7 +68,7 @@ class ProxySGD(ProxyOptimizer):
             )
 
     def _moments(self, group: dict[str, Any], parameter: Tensor, rows: int) -> dict[str, Tensor]:
-        return {} if group["momentum"] == 0 else {"momentum_buffer": moment_like(group, parameter)}
+        return {} if group["momentum"] == 0 else super()._moments(group, parameter, rows)
 
     def formula(
         self, group: dict[str, Any], step: int, P: Tensor, moments: tuple[Tensor, ...], G: Tensor

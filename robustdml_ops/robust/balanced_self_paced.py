@@ -83,10 +83,8 @@ class BalancedSelfPaced(TypedBuffers):
     without samples is ignored. All state is in buffers, whose types ``.half()`` and the like do not change; a resumed
     run equals an unbroken one bit for bit.
 
-    References
-    ----------
-    Zhang, Luo, Gu, "Denoising Multi-Similarity Formulation: A Self-paced Curriculum-Driven Approach for Robust Metric
-    Learning", AAAI 2023, Algorithms 1 and 3, Eqs. 3, 6, 8 and 14.
+    Source: Zhang, Luo, Gu, "Denoising Multi-Similarity Formulation: A Self-paced Curriculum-Driven Approach for Robust
+    Metric Learning", AAAI 2023, Algorithms 1 and 3, Eqs. 3, 6, 8 and 14.
 
     Examples
     --------
@@ -172,7 +170,7 @@ class BalancedSelfPaced(TypedBuffers):
         """
         check_ddp_buffers(self, divided=False)
         check_matrix("embeddings", embeddings)
-        self._store(embeddings, self._check_ids(sample_ids, len(embeddings)))
+        self._store(embeddings, check_ids(sample_ids, len(embeddings), len(self.labels), self.labels.device))
 
     @torch.no_grad()
     def update(self, embeddings: Tensor | None = None) -> None:
@@ -211,7 +209,7 @@ class BalancedSelfPaced(TypedBuffers):
 
     def weights(self, sample_ids: Tensor) -> Tensor:
         """Weights of a batch: (B,) float32 for ``sample_ids`` (B,), integers in 0 … N−1."""
-        return self.sample_weights[self._check_ids(sample_ids, len(sample_ids))]
+        return self.sample_weights[check_ids(sample_ids, len(sample_ids), len(self.labels), self.labels.device)]
 
     @property
     def maw(self) -> float:
@@ -229,9 +227,6 @@ class BalancedSelfPaced(TypedBuffers):
             f"samples={len(self.labels)}, growth={self.growth}, lam_max={self.lam_max}, mu={self.mu}, "
             f"solver={self.solver}"
         )
-
-    def _check_ids(self, sample_ids: Tensor, B: int) -> Tensor:
-        return check_ids(sample_ids, B, len(self.labels), self.labels.device)
 
     def _store(self, embeddings: Tensor, ids: Tensor) -> None:
         check_same_device(embeddings=embeddings, labels=self.labels)

@@ -28,9 +28,7 @@ class ConfidenceHead(nn.Module):
     Weights start from Xavier's uniform distribution, biases from 0. Under autocast the matrix products run in its dtype
     and the sigmoid in float32.
 
-    References
-    ----------
-    Roig et al. 2020, "Smooth Proxy-Anchor Loss for Noisy Metric Learning", sections 3.4, 3.5 and 4.2.
+    Source: Roig et al. 2020, "Smooth Proxy-Anchor Loss for Noisy Metric Learning", sections 3.4, 3.5 and 4.2.
 
     Examples
     --------
@@ -67,17 +65,7 @@ class ConfidenceHead(nn.Module):
         return self
 
     def forward(self, features: Tensor) -> Tensor:
-        """Confidence of every class.
-
-        Parameters
-        ----------
-        features : Tensor
-            (B, F), floating point.
-
-        Returns
-        -------
-        Tensor
-            (B, C), values in [0, 1], float32 or the parameters' wider dtype.
+        """Confidences of all classes, (B, C) in [0, 1], float32 or the parameters' wider dtype, of features (B, F).
 
         Raises
         ------
@@ -92,12 +80,7 @@ class ConfidenceHead(nn.Module):
     def factors(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return factors of the confidences ``sigmoid(hidden @ weight.T + bias)``, for losses that form no B×C matrix.
 
-        Parameters and errors as in `forward`.
-
-        Returns
-        -------
-        hidden, weight, bias : Tensor
-            (B, K), (C, K) and (C,), detached; weight and bias share memory with the head.
+        They are (B, K), (C, K) and (C,), detached; weight and bias share memory with the head. Errors as in `forward`.
         """
         check_matrix("features", features, columns=self.reduction.in_features)
         hidden = self.reduction(features).relu()
@@ -115,7 +98,7 @@ class ConfidenceHead(nn.Module):
         seed: int = 0,
         on_epoch: Callable[[int, float], None] | None = None,
     ) -> list[float]:
-        """Train with binary cross-entropy on the (noisy) labels, then freeze.
+        """Train with binary cross-entropy on the (noisy) labels, then freeze; returns the mean loss of each epoch.
 
         Parameters
         ----------
@@ -123,28 +106,20 @@ class ConfidenceHead(nn.Module):
             (N, F), floating point, on any device, detached; batches are moved to the head's device and dtype.
         labels : Tensor
             (N,), integers in 0..C-1.
-        epochs : int
-            Passes over the samples. Use few: the head must not memorise wrong labels.
-        batch_size : int
-            Samples per step; a step keeps B×C logits and their gradient.
+        epochs, batch_size : int
+            Passes over the samples, few: the head must not memorise wrong labels. A step keeps B×C logits and their
+            gradient.
         learning_rate, weight_decay : float
             Settings of AdamW. The paper's rate is 1e-4, with many more steps than 12 epochs.
         seed : int
-            Seed of the order of the samples.
+            Of the order of the samples.
         on_epoch : callable, optional
             Called after each epoch with its number, from 1, and its mean loss.
 
-        Returns
-        -------
-        list of float
-            Mean loss of each epoch.
-
         Raises
         ------
-        ValueError, TypeError
-            Wrong shapes, dtypes or settings, no samples, features that are not finite.
-        IndexError
-            A label outside 0..C-1.
+        ValueError, TypeError, IndexError
+            Wrong shapes, dtypes, settings or labels, no samples, features that are not finite.
         RuntimeError
             The head is frozen.
         """

@@ -88,6 +88,8 @@ class LabelCorrection(TypedBuffers):
     def forward(self, prism: PRISM, embeddings: Tensor, labels: Tensor, keep: Tensor, sample_ids: Tensor) -> Corrected:
         """Correct a batch that has been judged; this counts as a visit of each of its samples.
 
+        Returns ``labels`` (B,) to train with, ``keep`` (B,) bool and ``corrected`` (B,) bool.
+
         Parameters
         ----------
         prism : PRISM
@@ -96,11 +98,6 @@ class LabelCorrection(TypedBuffers):
             (B, D) and (B,), as given to the filter; (B,) bool, its verdict.
         sample_ids : Tensor
             (B,), integers in 0 … N−1.
-
-        Returns
-        -------
-        Corrected
-            ``labels`` (B,) to train with, ``keep`` (B,) bool, ``corrected`` (B,) bool.
 
         Raises
         ------

@@ -41,7 +41,10 @@ class MetricLoss(ShardableLoss, PeerInterface):
         *,
         sample_weights: Tensor | None = None,
     ) -> Tensor:
-        """Loss of a batch.
+        """Loss of a batch: () or, with ``reduction="none"``, (B,), in the Proxy-Anchor family (C,).
+
+        A sample without pairs adds 0. A batch that is empty, or has no sample of positive weight, gives 0, connected to
+        the graph.
 
         Parameters
         ----------
@@ -52,11 +55,9 @@ class MetricLoss(ShardableLoss, PeerInterface):
             of which equal ones are of one class; not needed beside ``indices_tuple``.
         indices_tuple : tuple of Tensor, optional
             A miner's pairs (anchors, positives, anchors, negatives) or triplets (anchors, positives, negatives), places
-            in the batch and among the candidates. For losses on pairs exactly these pairs count, whatever the labels
-            are; memory and time go by their number. For losses with a class matrix w_i is how often the miner chose
-            sample i, divided by the count of the most frequent one: softmax losses multiply the sample's loss by w_i,
-            and the mean divides by B; Proxy-Anchor losses multiply its exponentials by e^(w_i − 1). Both as
-            pytorch-metric-learning.
+            in the batch and among the candidates. Losses on pairs take exactly these pairs, whatever the labels are.
+            With a class matrix, w_i is how often the miner chose sample i, divided by the largest count: softmax losses
+            multiply the sample's loss by w_i, Proxy-Anchor losses its exponentials by e^(w_i − 1).
         ref_emb, ref_labels : Tensor, optional
             Of losses on pairs alone, (m, D) and (m,): rows of a memory bank or of another batch, see the class.
             Differentiable; rows that need no gradient cost none. The label ``ops.ABSENT`` marks a row that takes no
@@ -68,12 +69,6 @@ class MetricLoss(ShardableLoss, PeerInterface):
             Differentiable; in Proxy-Anchor losses where positive. A sample of weight 0 is absent, also among the
             candidates of the others, and the mean divides by the number of the other samples: so a mask of zeros and
             ones gives the loss of the batch without the samples that it drops.
-
-        Returns
-        -------
-        Tensor
-            () or, with ``reduction="none"``, (B,); (C,) for Proxy-Anchor losses. A sample without pairs adds 0. A batch
-            that is empty, or of which no sample is kept, gives 0, connected to the graph.
 
         Raises
         ------

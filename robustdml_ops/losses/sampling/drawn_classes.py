@@ -8,7 +8,7 @@ from torch import Tensor
 from robustdml_ops.engine.label_sets import ELSEWHERE
 
 # Of SplitMix64, the mixing function of Steele, Lea and Flood (OOPSLA 2014), as signed numbers.
-_STEP = -0x61C8864680B583EB
+GOLDEN = -0x61C8864680B583EB
 _FIRST = -0x40A7B892E31B1A47
 _SECOND = -0x6B2FB644ECCEEE15
 
@@ -104,10 +104,10 @@ def _distinct(labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor, Tensor]
 def _random(state: Tensor, places: Tensor) -> Tensor:
     """Numbers in 0 … 2^63 − 1 at ``places`` int64 of a sequence: SplitMix64, started anew for each seed and step."""
     seed, step = state.unbind()
-    return _mix(_mix(seed * _FIRST + step) + places * _STEP) & torch.iinfo(torch.int64).max
+    return mix_bits(mix_bits(seed * _FIRST + step) + places * GOLDEN) & torch.iinfo(torch.int64).max
 
 
-def _mix(x: Tensor) -> Tensor:
+def mix_bits(x: Tensor) -> Tensor:
     """A bijection of int64 that looks random: multiplications wrap around."""
     x = (x ^ _shifted(x, 30)) * _FIRST
     x = (x ^ _shifted(x, 27)) * _SECOND

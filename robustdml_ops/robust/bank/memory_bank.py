@@ -63,9 +63,8 @@ class MemoryBank(ClassBuffers):
     nor C. It reads no value back from the device and gives the same bits every time. All state is in buffers, whose
     types ``.half()`` and the like do not change; a resumed run equals an unbroken one bit for bit.
 
-    References
-    ----------
-    Liu et al., "Noise-Resistant Deep Metric Learning with Probabilistic Instance Filtering", section III-B and Eq. 6.
+    Source: Liu et al., "Noise-Resistant Deep Metric Learning with Probabilistic Instance Filtering", section III-B
+    and Eq. 6.
 
     Examples
     --------
@@ -147,6 +146,9 @@ class MemoryBank(ClassBuffers):
     ) -> Tensor:
         """Store a batch in place of the oldest rows.
 
+        Returns the classes whose sums and counts have changed, (2·min(B, capacity),) int64, with repetitions, and −1 as
+        padding.
+
         Parameters
         ----------
         features : Tensor
@@ -158,12 +160,6 @@ class MemoryBank(ClassBuffers):
             (B,), integers; in 0..N-1 and required if the bank has ``num_samples``.
         keep : Tensor, optional
             (B,) bool: the rows to store, by default all.
-
-        Returns
-        -------
-        Tensor
-            (2·min(B, capacity),) int64: the classes that rows entered or left, with repetitions, and −1 as padding.
-            Only the sums and counts of these classes have changed.
 
         Raises
         ------
@@ -250,6 +246,8 @@ class MemoryBank(ClassBuffers):
     def without_own_copies(self, sample_ids: Tensor, labels: Tensor, max_copies: int | None = None) -> ClassStatistics:
         """Sum and number of the rows of each sample's class, without its own copies, which would support any label.
 
+        Returns ``sums`` (B, D) and ``counts`` (B,), 0 where no other row is left. Cost O(B·max_copies·D).
+
         Parameters
         ----------
         sample_ids : Tensor
@@ -259,11 +257,6 @@ class MemoryBank(ClassBuffers):
         max_copies : int, optional
             How many of a sample's latest copies are looked for. By default 2·⌈capacity/N⌉, the epochs that the bank
             holds if each has each sample once and keeps half of them.
-
-        Returns
-        -------
-        ClassStatistics
-            ``sums`` (B, D) and ``counts`` (B,), 0 where no other row is left. Cost O(B·max_copies·D).
 
         Raises
         ------

@@ -106,9 +106,7 @@ class PRISM(ClassBuffers):
     nothing waits for a GPU: a step can be recorded as a CUDA graph, see ``docs/gpu.md``. All state is in
     ``state_dict``; a resumed run equals an unbroken one bit for bit.
 
-    References
-    ----------
-    Liu et al., "Noise-Resistant Deep Metric Learning with Probabilistic Instance Filtering", Algorithm 1.
+    Source: Liu et al., "Noise-Resistant Deep Metric Learning with Probabilistic Instance Filtering", Algorithm 1.
     ``docs/labels.md`` has the extensions' reasons.
 
     Examples
@@ -276,19 +274,10 @@ class PRISM(ClassBuffers):
 
     @torch.no_grad()
     def propose(self, embeddings: Tensor) -> tuple[Tensor, Tensor]:
-        """Classify each sample by its embedding alone, among the classes of the bank; changes no state.
+        """Classify each embedding of (B, D) among the classes of the bank; changes no state.
 
-        Parameters
-        ----------
-        embeddings : Tensor
-            (B, D), floating point, any scale.
-
-        Returns
-        -------
-        classes : Tensor
-            (B,) int64, argmax_k T(x, k).
-        log_p : Tensor
-            (B,), log of its softmax over the classes; −∞ while the bank is empty.
+        Returns argmax_k T(x, k), (B,) int64, and the log of its softmax over the classes, (B,), −∞ while the bank is
+        empty.
 
         Raises
         ------
@@ -307,14 +296,9 @@ class PRISM(ClassBuffers):
 
     @torch.no_grad()
     def enqueue(self, embeddings: Tensor, labels: Tensor, keep: Tensor, sample_ids: Tensor | None = None) -> None:
-        """Store the kept samples in the bank, after the loss; no effect with similarity "proxy".
+        """Store the samples that ``keep`` (B,) bool marks in the bank, after the loss; with "proxy" nothing.
 
-        Parameters
-        ----------
-        embeddings, labels, sample_ids : Tensor
-            As given to `forward`.
-        keep : Tensor
-            (B,) bool, from the result of `forward`.
+        The other arguments are those of `forward`, and ``keep`` is of its result.
 
         Raises
         ------

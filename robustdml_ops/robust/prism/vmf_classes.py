@@ -31,9 +31,9 @@ class VmfClasses(ClassBuffers):
     kappa, log_peak : Tensor
         (C,); 0, the uniform distribution, for a class of fewer than two rows.
 
-    References
-    ----------
-    Liu et al. (PRISM), Eqs. 10 to 13.
+    Notes
+    -----
+    Source: Liu et al. (PRISM), Eqs. 10 to 13.
 
     Examples
     --------
@@ -70,14 +70,7 @@ class VmfClasses(ClassBuffers):
 
     @torch.no_grad()
     def refresh(self, bank: MemoryBank, touched: Tensor | None = None) -> None:
-        """Fit the classes whose rows have changed.
-
-        Parameters
-        ----------
-        bank : MemoryBank
-            A bank of as many classes.
-        touched : Tensor, optional
-            The classes that :meth:`MemoryBank.enqueue` returned; by default all.
+        """Fit the classes ``touched``, as :meth:`MemoryBank.enqueue` of a bank of as many classes returned them, or all.
 
         Raises
         ------
