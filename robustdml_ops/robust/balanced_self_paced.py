@@ -42,12 +42,9 @@ class BalancedSelfPaced(TypedBuffers):
         (N,) integers ≥ 0: classes of the training samples, in the order of their ids 0 … N−1.
     lam : float
         λ of the first update, > 0. A sample is admitted if its ξ⁺ + ξ⁻ plus the mean of ξ⁺ + ξ⁻ over the samples kept
-        is below λ. If similarities are at most ρ, ξ⁺ is at least log(N^c)/α, so large classes need a large λ: compare
-        it with 2·:attr:`positive`.
-    growth : float
-        c ≥ 1: each update multiplies λ by it, up to ``lam_max``.
-    lam_max : float
-        λ_∞ ≥ λ; the paper tunes it in [1, 5].
+        is below λ. ξ⁺ grows as log(N^c)/α, so large classes need a large λ: compare it with 2·:attr:`positive`.
+    growth, lam_max : float
+        c ≥ 1 and λ_∞ ≥ λ: each update multiplies λ by c, up to λ_∞, which the paper tunes in [1, 5].
     mu : float, optional
         μ ≥ 0; by default λ_∞, as in the paper. 0: plain self-paced learning.
     solver : {"exact", "stochastic"}
@@ -57,8 +54,7 @@ class BalancedSelfPaced(TypedBuffers):
     steps : int, optional
         Steps of the solver in an update. By default 160·N of Algorithm 3, at most 1000 of the exact descent.
     learning_rate : float
-        Of Algorithm 3: γ of class c is learning_rate · N^c · min(1, N^c/2μ) / (1 + 20 t/T). N^c makes all classes move
-        equally fast, and the minimum keeps a step from passing that of the balance term.
+        Of Algorithm 3: γ of class c is learning_rate · N^c · min(1, N^c/2μ) / (1 + 20 t/T).
     classes_per_step, samples_per_class : int
         P and K of Algorithm 3.
     alpha, beta, base : float
@@ -79,9 +75,8 @@ class BalancedSelfPaced(TypedBuffers):
 
     Notes
     -----
-    A class of one sample has no positive pair: ξ⁺ = 0. With a single class ξ⁻ and the balance term are 0. A class
-    without samples is ignored. All state is in buffers, whose types ``.half()`` and the like do not change; a resumed
-    run equals an unbroken one bit for bit.
+    A class of one sample has no positive pair: ξ⁺ = 0. With a single class ξ⁻ and the balance term are 0. All state is
+    in buffers, whose types ``.half()`` and the like do not change; a resumed run equals an unbroken one bit for bit.
 
     Source: Zhang, Luo, Gu, "Denoising Multi-Similarity Formulation: A Self-paced Curriculum-Driven Approach for Robust
     Metric Learning", AAAI 2023, Algorithms 1 and 3, Eqs. 3, 6, 8 and 14.

@@ -13,10 +13,7 @@ class ConfidenceHead(nn.Module):
     """Two linear layers and a sigmoid that estimate how well a sample fits every class.
 
     The head is trained on noisy labels for a few epochs, then frozen. It has not memorised the wrong labels then: a
-    mislabelled sample gets a low confidence for its label and a high one for its true class.
-
-    A confidence is the c of Smooth Proxy-Anchor, in [0, 1] for each sample and class. (The confidence σ of
-    :class:`robustdml_ops.losses.ProcSimLoss` is one weight per sample, computed from its loss.)
+    mislabelled sample gets a low confidence c for its label and a high one for its true class.
 
     Parameters
     ----------
@@ -123,7 +120,13 @@ class ConfidenceHead(nn.Module):
         RuntimeError
             The head is frozen.
         """
-        self._check_training_set(features, labels)
+        check_matrix("features", features, columns=self.reduction.in_features)
+        labels = check_labels(labels, features, of="features")
+        if len(features) == 0:
+            raise ValueError("features: no samples to fit")
+        if not features.isfinite().all():
+            raise ValueError("features hold NaN or infinite values; drop or repair those rows before fitting")
+        check_label_range(labels.cpu(), self.classifier.out_features)
         check_sizes(epochs=epochs, batch_size=batch_size)
         if self.frozen:
             raise RuntimeError("the head is frozen; make a new ConfidenceHead to train again")
@@ -154,14 +157,5 @@ class ConfidenceHead(nn.Module):
     def _cross_entropy(self, features: Tensor, labels: Tensor) -> Tensor:
         """Binary cross-entropy, mean over B×C; softplus(z) - z·[y=c] needs no one-hot matrix."""
         logits = self._logits(features)
-        of_labels = logits.gather(1, labels.long()[:, None])
+        of_labels = logits.gather(1, labels[:, None])
         return (functional.softplus(logits).sum() - of_labels.sum()) / logits.numel()
-
-    def _check_training_set(self, features: Tensor, labels: Tensor) -> None:
-        check_matrix("features", features, columns=self.reduction.in_features)
-        labels = check_labels(labels, features, of="features")
-        if len(features) == 0:
-            raise ValueError("features: no samples to fit")
-        if not features.isfinite().all():
-            raise ValueError("features hold NaN or infinite values; drop or repair those rows before fitting")
-        check_label_range(labels.cpu(), self.classifier.out_features)

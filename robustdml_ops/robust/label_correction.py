@@ -55,8 +55,8 @@ class LabelCorrection(TypedBuffers):
 
     Notes
     -----
-    An extension: Liu et al. name the correction of labels as an outlook (section VII). All state is in ``state_dict``.
-    A step takes one more product B×C×D; nothing waits for a GPU.
+    An extension: Liu et al. name the correction of labels as an outlook (section VII). A step takes one more product
+    B×C×D; nothing waits for a GPU.
 
     Examples
     --------

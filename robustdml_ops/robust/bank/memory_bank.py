@@ -37,15 +37,13 @@ class MemoryBank(ClassBuffers):
     capacity : int
         Number of rows. When the bank is full, a new row replaces the oldest.
     dtype : torch.dtype
-        Type of the stored rows, floating point. Sums are float32, or float64 for float64 rows; they add rows after
-        rounding, as stored. Over 200 000 updates they drift by 1e-6 to 1e-5 with float32 rows, by less with bfloat16.
-        The sum of a class that becomes empty is set to 0.
+        Type of the stored rows, floating point. Sums are float32, or float64 for float64 rows; they add rows as stored,
+        and drift by 1e-6 to 1e-5 over 200 000 updates. The sum of a class that becomes empty is set to 0.
     num_samples : int, optional
-        Size of the training set, N. Sample ids are then required, and `without_own_copies` works. Costs 8 bytes for
-        each sample and slot.
+        Size of the training set, N. Sample ids are then required, and `without_own_copies` works.
     backend : str, optional
-        ``"triton"`` stores a batch in a few launches, ``"eager"`` in about forty: that one or an error. None: the
-        fastest that serves the device. ``torch.compile`` makes kernels of its own.
+        ``"triton"`` stores a batch in a few launches, ``"eager"`` in about forty. None: the fastest that serves the
+        device.
 
     Attributes
     ----------
@@ -60,8 +58,8 @@ class MemoryBank(ClassBuffers):
     Notes
     -----
     Rows are stored as given: pass unit vectors, as PRISM does. The cost of storing a batch depends on neither capacity
-    nor C. It reads no value back from the device and gives the same bits every time. All state is in buffers, whose
-    types ``.half()`` and the like do not change; a resumed run equals an unbroken one bit for bit.
+    nor C; nothing waits for the device. All state is in buffers, whose types ``.half()`` and the like do not change; a
+    resumed run equals an unbroken one bit for bit.
 
     Source: Liu et al., "Noise-Resistant Deep Metric Learning with Probabilistic Instance Filtering", section III-B
     and Eq. 6.

@@ -49,8 +49,8 @@ class PRISM(ClassBuffers):
         the von Mises–Fisher distribution of those rows. ``"proxy"``, ProxySim: cosine with the nearest proxy of class
         k.
     noise_rate : float
-        R in [0, 1]. With "top-r", "smooth-top-r" and "per-class", the share of samples to reject. With "otsu" and
-        "cautious", the most that is rejected of a class, by default 0.8. "fixed" has none.
+        R in [0, 1], the share of samples to reject. With "otsu" and "cautious", the most that is rejected of a class,
+        by default 0.8. "fixed" has none.
     threshold : {"smooth-top-r", "top-r", "per-class", "otsu", "cautious", "fixed"}
         m. ``"top-r"``: the ⌊R·B⌋-th smallest P_clean of the batch. ``"smooth-top-r"``: the mean of that over the last
         batches. ``"fixed"``: ``fixed_threshold``. Extensions: ``"per-class"``, the R-quantile of the last scores of the
@@ -62,16 +62,13 @@ class PRISM(ClassBuffers):
         class; the last also averages `wrong_share` over as many batches.
     memory_size : int
         Rows of the bank. Required with "average" and "vmf"; "proxy" has no bank.
-    vmf_start : int
-        Number of calls in which AvgSim replaces vMF-Sim, while the bank fills. Required with "vmf" alone.
-    fixed_threshold : float
-        P in [0, 1]. Required with ``threshold="fixed"`` alone.
-    num_samples : int, optional
-        Size of the training set, an extension. Each sample is then judged by its class without its own past copies,
-        which would support any label. Sample ids are required.
-    max_copies : int, optional
-        How many copies of a sample are looked for with ``num_samples``. The default fits epochs that have each sample
-        once and reject a share R; samplers that repeat samples need more.
+    vmf_start, fixed_threshold : int, float
+        Number of calls in which AvgSim replaces vMF-Sim, while the bank fills; P in [0, 1]. Required with "vmf", and
+        with "fixed", alone.
+    num_samples, max_copies : int, optional
+        Size of the training set, an extension: each sample is then judged without its own past copies, which would
+        support any label, and sample ids are required. Up to ``max_copies`` are looked for; the default fits epochs
+        that have each sample once and reject a share R.
     unseen : {"skip", "zero"}, optional
         Whether "average" leaves classes that are not in the bank out of the softmax (default), or counts e⁰ for each,
         as the authors' code does.
@@ -84,13 +81,6 @@ class PRISM(ClassBuffers):
     backend : str, optional
         ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device.
 
-    Attributes
-    ----------
-    SIMILARITIES, SIMILARITIES_WITH_BANK, THRESHOLDS : tuple of str
-        Values of ``similarity``, those that need ``memory_size``, and values of ``threshold``.
-    THRESHOLDS_BY_OTSU, MOST_REJECTED : tuple of str, float
-        Thresholds that need no ``noise_rate``, and its default with these.
-
     Raises
     ------
     ValueError
@@ -101,10 +91,9 @@ class PRISM(ClassBuffers):
     A sample is *new* while its class is not in the bank. (With "proxy": was in no batch before. With ``num_samples``:
     while the bank has only the sample's own copies.) A new sample has P_clean = 1 and is kept whatever m is.
 
-    Scores are float32, or float64 where embeddings or bank are, also under autocast. With "vmf" the error of log P is
-    about 1e-7·κ in float32. A step makes one product B×C×D and keeps nothing of size B×C. There is no gradient, and
-    nothing waits for a GPU: a step can be recorded as a CUDA graph, see ``docs/gpu.md``. All state is in
-    ``state_dict``; a resumed run equals an unbroken one bit for bit.
+    Scores are float32, or float64 where embeddings or bank are, also under autocast. A step makes one product B×C×D and
+    keeps nothing of size B×C. There is no gradient, and nothing waits for a GPU: a step can be recorded as a CUDA
+    graph, see ``docs/gpu.md``. A resumed run equals an unbroken one bit for bit.
 
     Source: Liu et al., "Noise-Resistant Deep Metric Learning with Probabilistic Instance Filtering", Algorithm 1.
     ``docs/labels.md`` has the extensions' reasons.
@@ -125,10 +114,10 @@ class PRISM(ClassBuffers):
     """
 
     SIMILARITIES: ClassVar = known.SIMILARITIES
-    SIMILARITIES_WITH_BANK: ClassVar = known.WITH_BANK
+    SIMILARITIES_WITH_BANK: ClassVar = known.WITH_BANK  # those that need ``memory_size``
     THRESHOLDS: ClassVar = known.THRESHOLDS
-    THRESHOLDS_BY_OTSU: ClassVar = known.BY_OTSU
-    MOST_REJECTED: ClassVar = known.MOST_REJECTED
+    THRESHOLDS_BY_OTSU: ClassVar = known.BY_OTSU  # those that need no ``noise_rate``
+    MOST_REJECTED: ClassVar = known.MOST_REJECTED  # its default with these
 
     def __init__(
         self,
@@ -209,8 +198,7 @@ class PRISM(ClassBuffers):
     def wrong_share(self) -> Tensor:
         """Estimated share of wrong labels in the last batches, (), NaN at first; RuntimeError without ``"cautious"``.
 
-        It counts labels that fit no better than the labels of other samples, so it misses some wrong labels that
-        resemble the right ones.
+        It misses wrong labels that fit better than the labels of other samples.
         """
         if not isinstance(self.threshold, CautiousThreshold):
             raise RuntimeError('wrong_share is known with threshold="cautious" alone')
@@ -221,6 +209,10 @@ class PRISM(ClassBuffers):
         self, embeddings: Tensor, labels: Tensor, sample_ids: Tensor | None = None, proxies: Tensor | None = None
     ) -> PRISMResult:
         """Judge the batch of a training step; each call advances the state of the threshold and the iteration.
+
+        Returns ``keep`` (B,) bool; ``log_p_clean`` (B,), 0 for new samples; ``threshold`` log m, () or, with
+        "per-class", "otsu" and "cautious", (B,), −∞ where nothing is rejected; ``rejected_ids`` (B,) int64, the ids of
+        the rejected and −1 behind them, None without ``sample_ids``.
 
         Parameters
         ----------
@@ -233,18 +225,10 @@ class PRISM(ClassBuffers):
         proxies : Tensor, optional
             (C, D) or (C, H, D), any scale, detached: required with similarity "proxy", and refused otherwise.
 
-        Returns
-        -------
-        PRISMResult
-            ``keep`` (B,) bool; ``log_p_clean`` (B,), 0 for new samples; ``threshold`` log m, () or, with "per-class",
-            "otsu" and "cautious", (B,), −∞ where nothing is rejected; ``rejected_ids`` (B,) int64, the ids of the
-            rejected and −1 behind them, None without ``sample_ids``.
-
         Raises
         ------
         ValueError, TypeError
-            Wrong shapes, types or devices, missing sample ids or proxies, on the CPU NaN or inf. The state is as
-            before.
+            Wrong shapes, types or devices, missing sample ids or proxies, on the CPU NaN or inf; the state is kept.
         IndexError
             A label or sample id out of range (on a GPU a device-side assertion).
         RuntimeError
@@ -262,7 +246,11 @@ class PRISM(ClassBuffers):
         own = self.shards.own
         keep, ids = own(keep), None if batch.sample_ids is None else own(batch.sample_ids)
         threshold = own(threshold) if threshold.dim() else threshold
-        return PRISMResult(keep, own(scores.values), threshold, _rejected(keep, ids))
+        rejected = None
+        if ids is not None:
+            order = keep.byte().argsort(stable=True)
+            rejected = torch.where(keep[order], -1, ids[order])
+        return PRISMResult(keep, own(scores.values), threshold, rejected)
 
     @torch.no_grad()
     def log_p_clean(
@@ -336,10 +324,3 @@ class PRISM(ClassBuffers):
         # Cosines in bfloat16 have errors of 2⁻⁹/√D: times a κ in the hundreds, more than classes differ by.
         with torch.autocast(batch.X.device.type, enabled=False):
             return self.scores.score(batch, proxies)
-
-
-def _rejected(keep: Tensor, sample_ids: Tensor | None) -> Tensor | None:
-    if sample_ids is None:
-        return None
-    order = keep.byte().argsort(stable=True)
-    return torch.where(keep[order], -1, sample_ids[order])

@@ -70,7 +70,7 @@ class VmfClasses(ClassBuffers):
 
     @torch.no_grad()
     def refresh(self, bank: MemoryBank, touched: Tensor | None = None) -> None:
-        """Fit the classes ``touched``, as :meth:`MemoryBank.enqueue` of a bank of as many classes returned them, or all.
+        """Fit the classes ``touched``, as :meth:`MemoryBank.enqueue` of a bank of as many classes returns them, or all.
 
         Raises
         ------
