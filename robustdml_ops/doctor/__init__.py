@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from robustdml_ops.doctor import machine, ops, speed, versions
+from robustdml_ops.doctor import machine, ops, speed
 from robustdml_ops.doctor.finding import Finding
 
 __all__ = ["main"]
@@ -52,9 +52,9 @@ def main(
 def examine(folders: Mapping[str, Callable[[], Path]]) -> list[Finding]:
     """Run every check; one that raises becomes a finding, too."""
     checks: list[tuple[str, Callable[[], Finding]]] = [
-        ("versions", versions.versions),
-        ("devices", versions.devices),
-        ("native module", versions.native),
+        ("versions", machine.versions),
+        ("devices", machine.devices),
+        ("native module", machine.native),
         ("threads", machine.threads),
         ("folders", partial(machine.folders, folders)),
         # Before the ops, which keep the machine busy themselves.

@@ -201,16 +201,6 @@ def check_range(values: Tensor, size: int, one: str, name: str, name_of_size: st
         raise IndexError(f"{name}[{where}] = {int(values[where])} is outside 0 … {size - 1} ({name_of_size} = {size})")
 
 
-def check_sample_ids(sample_ids: object, rows: int) -> Tensor:
-    """Sample ids as (rows,) int64."""
-    sample_ids = check_tensor("sample_ids", sample_ids)
-    if sample_ids.shape != (rows,) or sample_ids.dtype not in INTEGERS:
-        raise ValueError(
-            f"sample_ids must be integers of shape ({rows},), got {tuple(sample_ids.shape)} of {sample_ids.dtype}"
-        )
-    return sample_ids.long()
-
-
 def all_finite(values: Tensor) -> bool:
     """No NaN or inf in ``values``, of the CPU. Most often their sum, in a fifth of the time, tells; it may overflow."""
     return math.isfinite(values.detach().sum()) or bool(torch.isfinite(values).all())

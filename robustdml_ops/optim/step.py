@@ -11,7 +11,6 @@ from robustdml_ops.backends import native_module as module
 from robustdml_ops.engine.proxy_update import ProxyUpdate
 from robustdml_ops.engine.rows.lengths import SHORTEST, inverse_lengths
 from robustdml_ops.engine.validation import all_finite
-from robustdml_ops.optim.no_gradient import NoGradient, stands_for_none
 from robustdml_ops.optim.rounding import key_from, random_bits, round_at_random, step_key
 from robustdml_ops.optim.sharded import is_sharded, local_of
 
@@ -41,6 +40,36 @@ class UpdateRule:
     def native_settings(self, group: dict[str, Any], step: int) -> dict[str, Any]:
         """The settings of a step by their names in the native module."""
         raise NotImplementedError
+
+
+class NoGradient(Tensor):
+    """In ``.grad`` of updated proxies: a tensor without memory, of their shape, on which every operation raises.
+
+    Clipping by a norm over all parameters, another optimiser's step, the sum with a second gradient, a loss scaler's
+    division and DDP's mean over processes then raise, where with None they would silently skip the proxies.
+    """
+
+    @staticmethod
+    def __new__(cls, like: Tensor) -> "NoGradient":
+        """A placeholder of the shape, type and device of ``like``."""
+        made: NoGradient = Tensor._make_wrapper_subclass(
+            cls, like.shape, strides=like.stride(), dtype=like.dtype, device=like.device
+        )
+        return made
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        """The shape."""
+        return f"NoGradient(size={tuple(self.shape)}, taken within the sweep)"
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        """Raise for every operation."""
+        raise RuntimeError(
+            f"{func} asks for the gradient of proxies that were updated within the sweep of their loss, and no such "
+            "gradient exists. Leave the proxies out of torch.nn.utils.clip_grad_norm_, of other optimisers, of other "
+            "terms of the loss, of torch.amp.GradScaler and of DistributedDataParallel (divide them by shard_classes, "
+            "and call leave_out_of_ddp), or train them with an optimiser of torch.optim"
+        )
 
 
 class ProxyStep(ProxyUpdate):
@@ -191,7 +220,7 @@ class ProxyStep(ProxyUpdate):
 
     def check_gradient(self) -> None:
         """Raise where the proxies have a gradient from elsewhere."""
-        if not stands_for_none(self.parameter.grad):
+        if not isinstance(self.parameter.grad, NoGradient | None):
             raise RuntimeError(
                 "the proxies have a gradient that did not come from a sweep that updates them: it is of a loss in eval "
                 "mode, a regulariser, another loss, or one under torch.compile, which no bound optimiser serves. Set "

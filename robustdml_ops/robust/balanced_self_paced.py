@@ -151,17 +151,8 @@ class BalancedSelfPaced(TypedBuffers):
     def observe(self, embeddings: Tensor, sample_ids: Tensor) -> None:
         """Compute ξ of a batch against this batch alone, if embedding the whole training set is too expensive.
 
-        Parameters
-        ----------
-        embeddings : Tensor
-            (B, D), floating point, any scale: those of the training step.
-        sample_ids : Tensor
-            (B,) integers in 0 … N−1.
-
-        Raises
-        ------
-        ValueError, TypeError, IndexError
-            Wrong shapes, types, devices or ids; on the CPU NaN or inf. On a GPU such a batch counts as not observed.
+        ``embeddings`` (B, D) are those of a training step, of any scale; ``sample_ids`` (B,) integers in 0 … N−1. Wrong
+        shapes, types, devices or ids raise, on the CPU NaN or inf, too; on a GPU these count as not observed.
         """
         check_ddp_buffers(self, divided=False)
         check_matrix("embeddings", embeddings)

@@ -11,11 +11,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from robustdml_ops.engine.shards import OneProcess, settings_of
 from robustdml_ops.engine.validation import (
+    INTEGERS,
     check_labels,
     check_matrix,
     check_range,
     check_same_device,
-    check_sample_ids,
+    check_tensor,
 )
 
 _warned: WeakSet[nn.Module] = WeakSet()
@@ -45,7 +46,10 @@ def check_batch(
 
 def check_ids(sample_ids: object, B: int, N: int | None, device: torch.device) -> Tensor:
     """Sample ids as (B,) int64 on ``device``; in 0 … N−1 if N is given."""
-    ids = check_sample_ids(sample_ids, B).to(device, non_blocking=True)
+    ids = check_tensor("sample_ids", sample_ids)
+    if ids.shape != (B,) or ids.dtype not in INTEGERS:
+        raise ValueError(f"sample_ids must be integers of shape ({B},), got {tuple(ids.shape)} of {ids.dtype}")
+    ids = ids.to(device, torch.int64, non_blocking=True)
     if N is not None:
         check_range(ids, N, "sample id", "sample_ids", "num_samples")
     return ids

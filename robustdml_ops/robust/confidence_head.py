@@ -62,13 +62,7 @@ class ConfidenceHead(nn.Module):
         return self
 
     def forward(self, features: Tensor) -> Tensor:
-        """Confidences of all classes, (B, C) in [0, 1], float32 or the parameters' wider dtype, of features (B, F).
-
-        Raises
-        ------
-        ValueError, TypeError
-            Features of another shape or type.
-        """
+        """Confidences of all classes, (B, C) in [0, 1], float32 or the parameters' wider dtype, of features (B, F)."""
         check_matrix("features", features, columns=self.reduction.in_features)
         logits = self._logits(features)
         return logits.to(torch.promote_types(logits.dtype, torch.float32)).sigmoid()
@@ -77,7 +71,7 @@ class ConfidenceHead(nn.Module):
     def factors(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return factors of the confidences ``sigmoid(hidden @ weight.T + bias)``, for losses that form no B×C matrix.
 
-        They are (B, K), (C, K) and (C,), detached; weight and bias share memory with the head. Errors as in `forward`.
+        They are (B, K), (C, K) and (C,), detached; weight and bias share memory with the head.
         """
         check_matrix("features", features, columns=self.reduction.in_features)
         hidden = self.reduction(features).relu()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from robustdml_ops.backends import native_module as module
-from robustdml_ops.doctor import versions
+from robustdml_ops.doctor import machine
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_module_without_its_cuda_part_says_so(monkeypatch):
     reason = module.unavailable(torch.device("cuda"), torch.float32)
     assert "ROBUSTDML_CUDA=ON" in reason
     assert "no nvcc was found" in reason
-    assert "no nvcc was found" in versions.native().told
+    assert "no nvcc was found" in machine.native().told
 
 
 def test_a_launch_goes_to_the_device_of_its_tensors(emulated, monkeypatch):

@@ -13,7 +13,7 @@ import torch
 
 from robustdml_ops import doctor
 from robustdml_ops.backends import native_module
-from robustdml_ops.doctor import machine, main, ops, speed, versions
+from robustdml_ops.doctor import machine, main, ops, speed
 from robustdml_ops.doctor.finding import Finding
 
 CPU = torch.device("cpu")
@@ -68,7 +68,7 @@ def test_a_backend_that_was_asked_for_in_vain_is_a_finding(monkeypatch):
 def test_no_native_module_is_a_finding(monkeypatch):
     monkeypatch.setattr(native_module, "library", None)
     monkeypatch.setattr(native_module, "_REASON", "the native module is not installed", raising=False)
-    found = versions.native()
+    found = machine.native()
     assert found.way_out
     assert "compiler" in found.way_out
 
@@ -216,14 +216,14 @@ def test_a_driver_that_pytorch_cannot_use(text, tmp_path, monkeypatch):
     (tmp_path / "version").write_text(text)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", None)
-    found = versions.devices(tmp_path / "version")
+    found = machine.devices(tmp_path / "version")
     assert found.way_out and "install one with CUDA" in found.way_out
     assert found.facts["driver"] == ("550.54.14" if text else "of an unknown version")
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    found = versions.devices(tmp_path / "version")
+    found = machine.devices(tmp_path / "version")
     assert "PyTorch can't use the card" in found.way_out and "CUDA 13.0" in found.way_out
-    assert versions.devices(tmp_path / "none").facts["driver"] is None
+    assert machine.devices(tmp_path / "none").facts["driver"] is None
 
 
 def test_a_native_module_of_another_version_is_to_be_reinstalled(monkeypatch):
@@ -239,7 +239,7 @@ def test_what_cannot_be_looked_at_is_a_finding_and_the_rest_is_told(monkeypatch)
     def fails(*_):
         raise OSError("no such\nthing")
 
-    for module, name in ((versions, "versions"), (versions, "native"), (machine, "pools"), (machine, "busy")):
+    for module, name in ((machine, "versions"), (machine, "native"), (machine, "pools"), (machine, "busy")):
         monkeypatch.setattr(module, name, fails)
     monkeypatch.setattr(speed, "sweep_against_products", fails)
     monkeypatch.setattr(ops, "ROOMS", {"otsu": ops.ROOMS["otsu"], "none": ({}, {})})

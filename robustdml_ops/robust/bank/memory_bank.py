@@ -244,7 +244,8 @@ class MemoryBank(ClassBuffers):
     def without_own_copies(self, sample_ids: Tensor, labels: Tensor, max_copies: int | None = None) -> ClassStatistics:
         """Sum and number of the rows of each sample's class, without its own copies, which would support any label.
 
-        Returns ``sums`` (B, D) and ``counts`` (B,), 0 where no other row is left. Cost O(B·max_copies·D).
+        Returns ``sums`` (B, D) and ``counts`` (B,), 0 where no other row is left. Cost O(B·max_copies·D). Errors are
+        those of `enqueue`, and ValueError for a bank without ``num_samples``.
 
         Parameters
         ----------
@@ -255,13 +256,6 @@ class MemoryBank(ClassBuffers):
         max_copies : int, optional
             How many of a sample's latest copies are looked for. By default 2·⌈capacity/N⌉, the epochs that the bank
             holds if each has each sample once and keeps half of them.
-
-        Raises
-        ------
-        ValueError, TypeError
-            A bank without ``num_samples``; wrong shapes, types or devices.
-        IndexError
-            A label or sample id out of range (on a GPU a device-side assertion).
         """
         if self.num_samples is None:
             raise ValueError("without_own_copies needs MemoryBank(..., num_samples=): the size of the training set")

@@ -12,9 +12,8 @@ from robustdml_ops.robust.bank.memory_bank import MemoryBank
 from robustdml_ops.robust.checked_batch import CheckedBatch, batch_of_all, check_batch, check_ddp_buffers, check_keep
 from robustdml_ops.robust.prism import settings as known
 from robustdml_ops.robust.prism.scores import Scores, likeliest_classes
-from robustdml_ops.robust.prism.similarities import AverageSimilarity, ProxySimilarity
+from robustdml_ops.robust.prism.similarities import AverageSimilarity, ProxySimilarity, VmfSimilarity
 from robustdml_ops.robust.prism.thresholds import CautiousThreshold, make_threshold
-from robustdml_ops.robust.prism.vmf_similarity import VmfSimilarity
 
 
 class PRISMResult(NamedTuple):
@@ -265,14 +264,7 @@ class PRISM(ClassBuffers):
         """Classify each embedding of (B, D) among the classes of the bank; changes no state.
 
         Returns argmax_k T(x, k), (B,) int64, and the log of its softmax over the classes, (B,), −∞ while the bank is
-        empty.
-
-        Raises
-        ------
-        ValueError, TypeError
-            Wrong shapes, types or devices.
-        RuntimeError
-            A similarity without a softmax over a bank, or classes divided among processes.
+        empty. RuntimeError for "proxy", or if classes are divided among processes; other errors as `forward`.
         """
         if not isinstance(self.scores, AverageSimilarity) or self.shards.divided:
             raise RuntimeError('propose() is for similarity="average" and "vmf", with all classes on one process')
@@ -286,12 +278,7 @@ class PRISM(ClassBuffers):
     def enqueue(self, embeddings: Tensor, labels: Tensor, keep: Tensor, sample_ids: Tensor | None = None) -> None:
         """Store the samples that ``keep`` (B,) bool marks in the bank, after the loss; with "proxy" nothing.
 
-        The other arguments are those of `forward`, and ``keep`` is of its result.
-
-        Raises
-        ------
-        ValueError, TypeError, IndexError
-            As `forward`, and for a ``keep`` of another shape or type.
+        The other arguments, and errors, are those of `forward`; ``keep`` is of its result.
         """
         batch, kept = self._batch_of_all(embeddings, labels, sample_ids, (keep,))
         self.shards.guard(self.scores.enqueue, batch, kept)
