@@ -48,12 +48,6 @@ def set_float32_products(products: str) -> None:
 
     They serve what needs no gradient: log-sum-exps over batch or classes, P_clean, and similarities. Products of a
     training step are exact or of TF32, as PyTorch's own, which has nothing between the two.
-
-    Examples
-    --------
-    >>> from robustdml_ops.engine.precision import set_float32_products
-    >>> set_float32_products("tf32x3")
-    >>> set_float32_products("ieee")
     """
     global _float32_products
     if products not in _FLOAT32_PRODUCTS:

@@ -5,7 +5,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.validation import check_labels, check_matrix, check_same_device, check_sample_weights, require
+from robustdml_ops.engine.validation import (
+    check_finite_embeddings,
+    check_labels,
+    check_matrix,
+    check_same_device,
+    check_sample_weights,
+    require,
+)
 
 REDUCTIONS = ("mean", "none")
 
@@ -41,6 +48,14 @@ def check_shapes(loss: Any, inputs: LossInputs) -> None:
     refuse_candidates(type(loss).__name__, inputs)
     check_matrix("embeddings", inputs.embeddings, columns=loss.embedding_size)
     check_same_device(embeddings=inputs.embeddings, **loss._parameters)
+
+
+def own_samples(embeddings: Tensor, sample_weights: Tensor | None, dtype: torch.dtype) -> dict[str, Tensor | None]:
+    """Embeddings without NaN and inf, and checked weights (None: all 1) in the compute type."""
+    check_finite_embeddings(embeddings)
+    if sample_weights is not None:
+        sample_weights = check_sample_weights(sample_weights, embeddings.new_empty(len(embeddings), dtype=dtype))
+    return {"embeddings": embeddings, "sample_weights": sample_weights}
 
 
 def class_labels(labels: object, embeddings: Tensor) -> Tensor:

@@ -8,17 +8,15 @@ from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.rows.lengths import unit_rows
 from robustdml_ops.engine.validation import (
     check_choice,
-    check_finite_embeddings,
     check_finite_numbers,
     check_labels,
     check_matrix,
     check_positive,
     check_same_device,
-    check_sample_weights,
     check_tensor,
 )
 from robustdml_ops.losses.families.shardable import ShardableLoss
-from robustdml_ops.losses.inputs import REDUCTIONS
+from robustdml_ops.losses.inputs import REDUCTIONS, own_samples
 
 
 class LanguageGuidanceLoss(ShardableLoss, nn.Module):
@@ -42,11 +40,7 @@ class LanguageGuidanceLoss(ShardableLoss, nn.Module):
 
     Notes
     -----
-    A softmax does not feel what is added to a whole row, so the shift in effect raises the similarities to other
-    classes that A is to reach: s_ij → t_ij + shift.
-
-    A, T and their softmaxes are materialised: some six B×B matrices, in float32 at least; on shards the rows of own
-    samples alone.
+    Some six B×B matrices are materialised, in float32 at least; on shards the rows of own samples alone.
 
     Source: Roth, Vinyals, Akata, "Integrating Language Guidance into Vision-based Deep Metric Learning", CVPR 2022;
     Barbany et al., "ProcSim", 2024, section 3.5.
@@ -93,10 +87,8 @@ class LanguageGuidanceLoss(ShardableLoss, nn.Module):
 
         Parameters
         ----------
-        embeddings : Tensor
-            (B, D), floating point, any scale.
-        text_embeddings : Tensor
-            (B, k, d), floating point, any scale, constants: of the k texts of each sample.
+        embeddings, text_embeddings : Tensor
+            (B, D), and (B, k, d) of the k texts of each sample, constants; floating point, any scale.
         labels : Tensor, optional
             (B,) integers; needed where ``shift`` is given, and unused else.
         sample_weights : Tensor, optional
@@ -113,24 +105,22 @@ class LanguageGuidanceLoss(ShardableLoss, nn.Module):
         def check() -> dict[str, Tensor | None]:
             check_matrix("embeddings", embeddings)
             texts = _check_texts(text_embeddings, embeddings)
-            check_finite_embeddings(embeddings)
+            dtype = compute_dtype(embeddings, texts)
+            rows = own_samples(embeddings, sample_weights, dtype)
             if self.shift is not None and labels is None:
                 raise ValueError(f"shift={self.shift} treats equal labels apart: give labels, or shift=None")
             classes = None if self.shift is None else check_labels(labels, embeddings)
-            weights, dtype = sample_weights, compute_dtype(embeddings, texts)
-            if weights is not None:
-                weights = check_sample_weights(weights, embeddings.new_empty(len(embeddings), dtype=dtype))
             with without_autocast(embeddings.device):
                 T = unit_rows(texts.flatten(0, 1).to(dtype))
             # T Tᵀ are the similarities of the texts: the sum of k matrices is one product of k texts in a row.
             T = T.reshape(len(texts), texts.shape[1] * texts.shape[2]) / texts.shape[1] ** 0.5
-            return {"embeddings": embeddings, "T": T, "labels": classes, "weights": weights}
+            return {**rows, "T": T, "labels": classes}
 
         return self._of_joint_batch(check, self._loss)
 
-    def _loss(self, embeddings: Tensor, T: Tensor, labels: Tensor | None, weights: Tensor | None) -> Tensor:
+    def _loss(self, embeddings: Tensor, T: Tensor, labels: Tensor | None, sample_weights: Tensor | None) -> Tensor:
         """The loss of the joint batch: rows of own samples, columns of all."""
-        own, shards = self.shards.place(), self.shards
+        own, shards, weights = self.shards.place(), self.shards, sample_weights
         with without_autocast(embeddings.device):
             X = unit_rows(embeddings.to(T.dtype))
             visual, language = X[own] @ X.t(), T[own] @ T.t()

@@ -25,9 +25,8 @@ class MemoryContrastiveLoss(PairFamilyLoss):
         Margin λ: negatives with a cosine below it cost nothing.
     variant : {"paper", "xbm", "authors"}
         ``"paper"``: as above. ``"xbm"``: as the code of cross-batch memory, Σ_p (1 − s_ip) over positives with s below
-        1 − 10⁻⁵, Σ_n s_in over negatives with s above λ. The gradients differ only at positives above 1 − 10⁻⁵.
-        ``"authors"``: as the code of PRISM, which is ``"xbm"`` with the bank's term divided by B where the batch's is
-        divided by the number of samples whose weight is not 0.
+        1 − 10⁻⁵, Σ_n s_in over negatives with s above λ. ``"authors"``: as the code of PRISM, ``"xbm"`` with the bank's
+        term divided by B where the batch's is divided by the number of samples whose weight is not 0.
     reduction : {"mean", "none"}
         ``"mean"``: (), the mean over the samples. ``"none"``: (B,); its sum is the paper's loss, which does not divide.
     backend, ignore_index

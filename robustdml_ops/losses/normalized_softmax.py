@@ -19,10 +19,9 @@ class NormalizedSoftmaxLoss(ClassFamilyLoss):
 
     Parameters
     ----------
-    num_classes : int
-        Number of classes, C. ``.W`` is a parameter (D, C): one column per class.
-    embedding_size : int
-        Length of an embedding, D. This loss has the keyword arguments of :class:`~robustdml_ops.losses.ProxyNCALoss`.
+    num_classes, embedding_size : int
+        C and D. ``.W`` is a parameter (D, C): one column per class. This loss has the keyword arguments of
+        :class:`~robustdml_ops.losses.ProxyNCALoss`.
     temperature : float
         Temperature T > 0, by which the cosines are divided.
 

@@ -47,31 +47,25 @@ class ProcSimLoss(ShardableLoss, nn.Module):
     ----------
     num_classes, embedding_size : int
         C and D.
-    lam : float
-        λ > 0, in units of the detector's losses: small drops what lies above τ, large trusts all.
-    omega : float
-        Weight ω ≥ 0 of the regulariser.
+    lam, omega : float
+        λ > 0, in units of the detector's losses: small drops what lies above τ, large trusts all. Weight ω ≥ 0 of the
+        regulariser.
     dml : {"multi-similarity", "proxy-nca"} or callable
-        ℓ^DML. A callable takes (embeddings, labels) and gives one loss per sample, (B,), as other losses of this
-        package do with ``reduction="none"``; a module becomes part of this one.
+        ℓ^DML. A callable takes (embeddings, labels) and gives one loss per sample, (B,), as losses of this package do
+        with ``reduction="none"``.
     threshold : {"otsu", "mean", "gmm"}
         ``"mean"``: the mean of all training batches so far, as SuperLoss takes it. ``"gmm"``: where the components of a
         Gaussian mixture are equally likely; it needs scikit-learn and, on a GPU, makes the step wait for the host.
     detector : {"proxy-nca", "multi-similarity"}
         Whose losses tell wrong labels.
-    regularizer : callable, optional
-        ℓ^SSL: takes (embeddings, guidance, labels), gives (B,), such as
-        ``LanguageGuidanceLoss(reduction="none")``. Needed where ω > 0.
-    confidence_on_regularizer : bool
-        Whether σ weighs ℓ^SSL, too.
+    regularizer, confidence_on_regularizer : callable, bool, optional
+        ℓ^SSL: takes (embeddings, guidance, labels), gives (B,), such as ``LanguageGuidanceLoss(reduction="none")``.
+        Needed where ω > 0. Whether σ weighs it, too.
     drop_above : bool
-        Whether samples above τ leave the pairs of the others as well, an extension: σ alone weighs a sample as an
-        anchor, and a wrong label stays a positive of its class. For losses on pairs; a callable gets ``ops.ABSENT``
-        for the labels of such samples, which those of this package pass over.
-    softmax_scale : float
-        Of Proxy-NCA, see :class:`~robustdml_ops.losses.ProxyNCALoss`.
-    backend : str, optional
-        Of the losses on pairs and proxies, see :class:`~robustdml_ops.losses.ProxyAnchorLoss`.
+        Whether samples above τ leave the pairs of the others, too, an extension for losses on pairs: σ alone weighs a
+        sample as an anchor. A callable gets ``ops.ABSENT`` for the labels of such samples.
+    softmax_scale, backend
+        As in :class:`~robustdml_ops.losses.ProxyNCALoss`.
 
     Notes
     -----
@@ -160,22 +154,18 @@ class ProcSimLoss(ShardableLoss, nn.Module):
 
         Parameters
         ----------
-        embeddings : Tensor
-            (B, D), floating point, any scale.
-        labels : Tensor
-            (B,) integers in 0 … C − 1.
+        embeddings, labels : Tensor
+            (B, D), floating point, any scale; (B,) integers in 0 … C − 1.
         indices_tuple, ref_emb, ref_labels : None
-            There for the sake of the interface of pytorch-metric-learning's losses.
+            Of the interface of pytorch-metric-learning's losses.
         guidance : Tensor, optional
             What the regulariser knows of the samples: text embeddings (B, k, d) for ``LanguageGuidanceLoss``.
 
         Raises
         ------
-        ValueError, TypeError
+        ValueError, TypeError, IndexError
             Shapes, types or devices that do not fit; a callable that does not give one loss per sample; guidance
-            without a regulariser; on the CPU NaN or inf.
-        IndexError
-            On the CPU, a label out of range.
+            without a regulariser; on the CPU NaN, inf or a label out of range.
         """
         for name, value in (("indices_tuple", indices_tuple), ("ref_emb", ref_emb), ("ref_labels", ref_labels)):
             if value is not None:

@@ -10,11 +10,9 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
 
     Parameters
     ----------
-    num_classes : int
-        Number of classes, C. ``.proxies`` is a parameter (C, D): give it to the optimiser, usually at 100 × the
-        model's rate.
-    embedding_size : int
-        Length of an embedding, D.
+    num_classes, embedding_size : int
+        Number of classes C, and length of an embedding D. ``.proxies`` is a parameter (C, D): give it to the optimiser,
+        usually at 100 × the model's rate.
     margin : float
         Margin δ of the cosines: positives are pulled above δ, negatives pushed below −δ.
     alpha : float
@@ -25,11 +23,9 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
         ``"native"``, ``"triton"``, ``"eager"``; None: the fastest that serves the device.
     ignore_index : int, optional
         Samples with this label are absent, as samples of weight 0 are.
-    negative_share : float
+    negative_share, negative_seed : float, int
         In (0, 1]: the share of the classes outside the batch that a training step computes with, drawn anew each
-        step; see docs/large-classes.md. 1: all.
-    negative_seed : int
-        Seed of the draws, ≥ 0. Seed and step are in the ``state_dict``.
+        step, see docs/large-classes.md; 1: all. Seed ≥ 0 of the draws; seed and step are in the ``state_dict``.
     weight_init_func : callable, optional
         Fills the proxies in place. None: ``kaiming_normal_(mode="fan_out")``, as pytorch-metric-learning.
     distance, reducer, embedding_regularizer, weight_regularizer, embedding_reg_weight, weight_reg_weight, collect_stats
@@ -38,8 +34,7 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
     Notes
     -----
     Value and both gradients come from one sweep over the proxies (``"none"``: from two); no matrix B×C is ever held.
-    Similarities and sums are in float32 at least, whatever the inputs are; the result is float32 (float64 if the
-    embeddings or proxies are).
+    Similarities, sums and the result are in float32 at least, in float64 if embeddings or proxies are.
 
     Source: Kim, Kim, Cho, Kwak, "Proxy Anchor Loss for Deep Metric Learning", CVPR 2020, Eq. 4.
 

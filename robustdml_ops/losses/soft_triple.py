@@ -32,11 +32,9 @@ class SoftTripleLoss(CentersLoss):
     centers_per_class : int
         Number of centres of each class, H. ``.fc`` is a parameter (D, C·H), whose columns from k·H on are the H centres
         of class k.
-    la : float
-        Scale λ > 0 of the logits, an inverse temperature.
-    gamma : float
-        γ > 0, a temperature: small is close to the maximum. The papers' formulas have 1/γ in its place, and so has the
-        attribute ``.gamma``, as pytorch-metric-learning's.
+    la, gamma : float
+        Scale λ > 0 of the logits; temperature γ > 0, where small is close to the maximum. The attribute ``.gamma`` is
+        1/γ, as pytorch-metric-learning's.
     margin : float
         Margin δ, subtracted from the similarity to the label's class.
     regularizer_weight : float
@@ -44,9 +42,8 @@ class SoftTripleLoss(CentersLoss):
 
     Notes
     -----
-    R takes O(C·H²) memory and O(C·H²·D) time: centres of different classes never meet. It belongs to no sample, so
-    ``reduction="none"`` gives the ℓ_i alone, for filters and weights; add ``regularizer()`` then. Precision, and the
-    layout of ``.fc``, are those of :class:`~robustdml_ops.losses.NormalizedSoftmaxLoss`.
+    R takes O(C·H²) memory and O(C·H²·D) time. It belongs to no sample: ``reduction="none"`` gives the ℓ_i alone; add
+    ``regularizer()`` then.
 
     Source: Qian, Shang, Sun, Hu, Li, Jin, "SoftTriple Loss: Deep Metric Learning Without Triplet Sampling", ICCV 2019,
     and Liu et al. (PRISM), Eqs. 18 and 19.

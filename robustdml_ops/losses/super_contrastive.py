@@ -7,14 +7,13 @@ from robustdml_ops.backends.tracing import without_autocast
 from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.rows.lengths import unit_rows
 from robustdml_ops.engine.validation import (
-    check_finite_embeddings,
     check_finite_numbers,
     check_labels,
     check_matrix,
     check_positive,
-    check_sample_weights,
 )
 from robustdml_ops.losses.families.shardable import ShardableLoss
+from robustdml_ops.losses.inputs import own_samples
 from robustdml_ops.losses.loss_thresholds import RunningMean
 from robustdml_ops.ops import superloss
 from robustdml_ops.ops.pairs.distances import own_distances, pair_distances
@@ -30,10 +29,8 @@ class SuperContrastiveLoss(ShardableLoss, nn.Module):
 
     Parameters
     ----------
-    pos_margin, neg_margin : float
-        m⁺ and m⁻.
-    lam : float
-        λ > 0.
+    pos_margin, neg_margin, lam : float
+        m⁺, m⁻, and λ > 0.
 
     Notes
     -----
@@ -78,10 +75,8 @@ class SuperContrastiveLoss(ShardableLoss, nn.Module):
 
         Parameters
         ----------
-        embeddings : Tensor
-            (B, D), floating point, any scale.
-        labels : Tensor
-            (B,) integers.
+        embeddings, labels : Tensor
+            (B, D), floating point, any scale; (B,) integers.
         indices_tuple, ref_emb, ref_labels : None
             For trainers that pass all five arguments: this loss takes all pairs of one batch, and refuses others.
         sample_weights : Tensor, optional
@@ -101,13 +96,8 @@ class SuperContrastiveLoss(ShardableLoss, nn.Module):
                 )
 
         def check() -> dict[str, Tensor | None]:
-            check_matrix("embeddings", embeddings)
-            classes, weights = check_labels(labels, embeddings), sample_weights
-            check_finite_embeddings(embeddings)
-            if weights is not None:
-                like = embeddings.new_empty(len(embeddings), dtype=compute_dtype(embeddings, embeddings))
-                weights = check_sample_weights(weights, like)
-            return {"embeddings": embeddings, "labels": classes, "sample_weights": weights}
+            classes = check_labels(labels, check_matrix("embeddings", embeddings))
+            return {"labels": classes, **own_samples(embeddings, sample_weights, compute_dtype(embeddings, embeddings))}
 
         return self._of_joint_batch(check, self._loss)
 

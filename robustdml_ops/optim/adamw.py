@@ -30,16 +30,12 @@ class ProxyAdamW(ProxyOptimizer):
     seed : int
         Seed of the rounding: the same seed gives the same bits.
 
-    Raises
-    ------
-    TypeError, ValueError
-        An argument that is no loss with proxies; a setting out of range; proxies bound to another optimiser.
-
     Notes
     -----
     No gradient of the size of the proxies exists. m and v are ``state[proxies]["exp_avg"]`` and
-    ``["exp_avg_sq"]`` as in torch.optim.AdamW, whose ``state_dict`` this one loads, and back. Proxies are of float32 or
-    float64. docs/large-classes.md lists what a step within the sweep can't be combined with; it raises.
+    ``["exp_avg_sq"]`` as in torch.optim.AdamW, whose ``state_dict`` this one loads, and back. TypeError or ValueError
+    for what is no loss with proxies of float32 or float64, a setting out of range, or proxies bound to another
+    optimiser; docs/large-classes.md lists what else a step within the sweep can't be combined with.
 
     Source: Loshchilov, Hutter, "Decoupled Weight Decay Regularization", ICLR 2019, Algorithm 2.
 

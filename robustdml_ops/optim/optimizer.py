@@ -1,7 +1,7 @@
 """The base class of the optimisers: it binds losses, and ``step()`` confirms the update that a sweep has made."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -9,21 +9,24 @@ from torch import Tensor, nn
 from robustdml_ops.engine.proxy_update import bind, owner_of
 from robustdml_ops.engine.validation import check_local, check_number, check_positive
 from robustdml_ops.losses.families.metric_loss import MetricLoss
-from robustdml_ops.optim.sharded import is_sharded, local_of, shard_like, shard_loaded
-from robustdml_ops.optim.step import ProxyStep, UpdateRule
+from robustdml_ops.optim.step import ProxyStep, is_sharded, local_of, shard_like, shard_loaded
 
 # Settings of torch's optimisers that none of this package has.
 FOREIGN = ("amsgrad", "capturable", "differentiable", "foreach", "fused", "maximize")
 Losses = nn.Module | Iterable[nn.Module | dict[str, Any]]
 
 
-class ProxyOptimizer(UpdateRule, torch.optim.Optimizer):
+class ProxyOptimizer(torch.optim.Optimizer):
     """Base class of the optimisers of this package; a subclass adds the formula.
 
     A bound loss updates its proxies itself: the Proxy-Anchor family in its forward, which has the gradients already,
     the losses over classes in their backward. ``step()`` confirms the update.
     A loss in eval mode, under ``torch.no_grad()``, and a copy of a loss update nothing.
     """
+
+    kind: ClassVar[str]  # its name in the native module
+    moment_names: ClassVar[tuple[str, ...]]  # in ``state``, in the order of the formula
+    by_row: ClassVar[bool] = False  # whether a moment is a number a row
 
     def __new__(cls, *arguments: Any, **settings: Any) -> Any:
         """Refuse settings of torch's optimisers by name."""
@@ -182,6 +185,16 @@ class ProxyOptimizer(UpdateRule, torch.optim.Optimizer):
                 "to one optimiser, or delete that one first"
             )
         return loss
+
+    def formula(
+        self, group: dict[str, Any], step: int, P: Tensor, moments: tuple[Tensor, ...], G: Tensor
+    ) -> tuple[Tensor, ...]:
+        """P (c, D) and its moments after step number ``step`` ≥ 1, in the type of P, with the gradient G (c, D)."""
+        raise NotImplementedError
+
+    def native_settings(self, group: dict[str, Any], step: int) -> dict[str, Any]:
+        """The settings of a step by their names in the native module."""
+        raise NotImplementedError
 
     def _check(self, group: dict[str, Any]) -> None:
         """Raise where a setting of a group is out of range."""

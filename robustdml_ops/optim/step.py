@@ -2,7 +2,7 @@
 
 import math
 import weakref
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,34 +12,9 @@ from robustdml_ops.engine.proxy_update import ProxyUpdate
 from robustdml_ops.engine.rows.lengths import SHORTEST, inverse_lengths
 from robustdml_ops.engine.validation import all_finite
 from robustdml_ops.optim.rounding import key_from, random_bits, round_at_random, step_key
-from robustdml_ops.optim.sharded import is_sharded, local_of
 
 # Rows checked at a time, which bounds the memory of the check.
 _ROWS_CHECKED = 1 << 16
-
-
-class UpdateRule:
-    """The arithmetic of an optimiser: one step on some rows, for the eager sweep and for the native module."""
-
-    kind: ClassVar[str]  # its name in the native module
-    moment_names: ClassVar[tuple[str, ...]]  # in ``state``, in the order of the formula
-    by_row: ClassVar[bool] = False  # whether a moment is a number a row
-    scale: float
-    state: Any
-
-    def group_of(self, parameter: Tensor) -> dict[str, Any]:
-        """The current settings of ``parameter``."""
-        raise NotImplementedError
-
-    def formula(
-        self, group: dict[str, Any], step: int, P: Tensor, moments: tuple[Tensor, ...], G: Tensor
-    ) -> tuple[Tensor, ...]:
-        """P (c, D) and its moments after step number ``step`` ≥ 1, in the type of P, with the gradient G (c, D)."""
-        raise NotImplementedError
-
-    def native_settings(self, group: dict[str, Any], step: int) -> dict[str, Any]:
-        """The settings of a step by their names in the native module."""
-        raise NotImplementedError
 
 
 class NoGradient(Tensor):
@@ -73,9 +48,9 @@ class NoGradient(Tensor):
 
 
 class ProxyStep(ProxyUpdate):
-    """The step of ``optimizer`` on its parameter ``number``; ``before`` elements of it belong to earlier shards."""
+    """The step of a ``ProxyOptimizer`` on its parameter ``number``; earlier shards have ``before`` elements of it."""
 
-    def __init__(self, optimizer: UpdateRule, parameter: Tensor, number: int, before: int = 0) -> None:
+    def __init__(self, optimizer: Any, parameter: Tensor, number: int, before: int = 0) -> None:
         # A weak reference: a deleted optimiser frees its parameter for another one.
         self._optimizer = weakref.ref(optimizer)
         self.parameter, self.local = parameter, parameter
@@ -87,14 +62,15 @@ class ProxyStep(ProxyUpdate):
         self._skipped: list[Tensor] = []
 
     @property
-    def optimizer(self) -> UpdateRule | None:
+    def optimizer(self) -> Any:
         """The optimiser; None after it was deleted."""
         return self._optimizer()
 
     @property
     def loss_scale(self) -> float:
         """The optimiser's ``scale``."""
-        return self._alive().scale
+        scale: float = self._alive().scale
+        return scale
 
     @property
     def settings(self) -> dict[str, object]:
@@ -233,7 +209,7 @@ class ProxyStep(ProxyUpdate):
         if isinstance(self.parameter.grad, NoGradient):
             self.parameter.grad = None
 
-    def _alive(self) -> UpdateRule:
+    def _alive(self) -> Any:
         optimizer = self.optimizer
         if optimizer is None:
             raise RuntimeError("the optimiser of these proxies is gone: keep it, or compute the loss anew")
@@ -286,3 +262,37 @@ def _check_values(proxies: Tensor) -> None:
             length = float(1 / inverse[row])
             what = "has NaN or inf" if inverse[row].isnan() else f"is of length {length:.1e}: scale it up"
             raise ValueError(f"proxies[{first + row}] {what}. No proxy has been updated")
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether ``tensor`` is a DTensor, without the slow import of its class."""
+    return type(tensor).__name__ == "DTensor"
+
+
+def local_of(tensor: Any) -> Tensor:
+    """The local shard, sharing its memory."""
+    local: Tensor = tensor.to_local() if is_sharded(tensor) else tensor
+    return local
+
+
+def shard_like(parameter: Any, moment: Tensor) -> Tensor:
+    """The DTensor whose local shard is ``moment``, of the shape of the parameter's shard or of one number a row."""
+    from torch.distributed.tensor import DTensor, Shard
+
+    placements, shape, stride = parameter.placements, parameter.shape, parameter.stride()
+    if moment.dim() == 1:
+        (divided,) = placements
+        placements, shape, stride = [Shard(0)], shape[divided.dim : divided.dim + 1], (1,)
+        if parameter.dim() == 3:  # several centres a class, which stay on one process
+            centers = parameter.shape[1]
+            moment, shape, stride = moment.view(-1, centers), parameter.shape[:2], (centers, 1)
+    return DTensor.from_local(moment, parameter.device_mesh, placements, run_check=False, shape=shape, stride=stride)
+
+
+def shard_loaded(own: Any, loaded: Tensor) -> Tensor:
+    """The loaded tensor, sharded like ``own``."""
+    if not is_sharded(own) or is_sharded(loaded):
+        return loaded
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(loaded.to(own.device), own.device_mesh, own.placements, src_data_rank=None)

@@ -27,15 +27,14 @@ class LabelCorrection(TypedBuffers):
         k*(x) = argmax_k T(x, k),      if P(k* | x) = softmax_k T(x, k)[k*] ≥ confidence
 
     and k* was the same in its last ``visits`` judgements. The correction ends as soon as the filter keeps the sample or
-    proposes another class. Corrected samples are not stored in the bank, where they would support their own correction.
-    In a training step::
+    proposes another class. In a training step::
 
         result = prism(embeddings, labels, ids)
         fixed = correction(prism, embeddings, labels, result.keep, ids)
         loss = loss_function(embeddings, fixed.labels, sample_weights=fixed.keep.float())
         loss.backward()
         optimizer.step()
-        prism.enqueue(embeddings, labels, result.keep, ids)  # given labels, without corrections
+        prism.enqueue(embeddings, labels, result.keep, ids)  # corrected samples would support their own correction
 
     Parameters
     ----------
@@ -94,17 +93,13 @@ class LabelCorrection(TypedBuffers):
         ----------
         prism : PRISM
             The filter, with similarity "average" or "vmf".
-        embeddings, labels, keep : Tensor
-            (B, D) and (B,), as given to the filter; (B,) bool, its verdict.
-        sample_ids : Tensor
-            (B,), integers in 0 … N−1.
+        embeddings, labels, keep, sample_ids : Tensor
+            (B, D) and (B,), as given to the filter; (B,) bool, its verdict; (B,), integers in 0 … N−1.
 
         Raises
         ------
-        ValueError, TypeError, IndexError
-            Wrong shapes, types or ids. The state is as before.
-        RuntimeError
-            A filter without a bank.
+        ValueError, TypeError, IndexError, RuntimeError
+            Wrong shapes, types or ids; a filter without a bank. The state is as before.
         """
         check_matrix("embeddings", embeddings, columns=prism.embedding_size)
         labels = check_labels(labels, embeddings).long()

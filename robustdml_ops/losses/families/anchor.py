@@ -14,7 +14,7 @@ from robustdml_ops.engine.validation import check_finite_numbers, check_positive
 from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss, RowsTakingPart
 from robustdml_ops.losses.inputs import LossInputs, checked_labels
 from robustdml_ops.losses.options import ClassMatrixOptions
-from robustdml_ops.losses.peer.miner_indices import miner_weights
+from robustdml_ops.losses.peer.listed_pairs import miner_weights
 from robustdml_ops.losses.peer.package import SubLosses
 from robustdml_ops.ops import AnchorBiases, AnchorLSE, anchor_loss, anchor_lse, similarity
 from robustdml_ops.ops.anchor.counting import count_labels

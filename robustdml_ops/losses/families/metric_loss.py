@@ -12,7 +12,7 @@ from robustdml_ops.losses.families.shardable import ShardableLoss
 from robustdml_ops.losses.inputs import REDUCTIONS, LossInputs
 from robustdml_ops.losses.options import LossOptions, check_options
 from robustdml_ops.losses.peer.interface import PeerInterface, without_label
-from robustdml_ops.losses.peer.miner_indices import check_indices
+from robustdml_ops.losses.peer.listed_pairs import check_indices
 
 
 class MetricLoss(ShardableLoss, PeerInterface):

@@ -7,14 +7,13 @@ from torch import Tensor
 
 from robustdml_ops.engine.label_sets import ABSENT
 from robustdml_ops.engine.validation import (
-    check_finite_embeddings,
     check_matrix,
     check_same_device,
     check_sample_weights,
 )
 from robustdml_ops.losses.families.metric_loss import MetricLoss
-from robustdml_ops.losses.inputs import LossInputs, class_labels, pair_labels, reduce_samples
-from robustdml_ops.losses.peer.miner_indices import ListedPairs, listed_pairs
+from robustdml_ops.losses.inputs import LossInputs, class_labels, own_samples, pair_labels, reduce_samples
+from robustdml_ops.losses.peer.listed_pairs import ListedPairs, listed_pairs
 from robustdml_ops.ops.pairs.autograd import pair_dtype
 
 
@@ -48,7 +47,7 @@ class PairFamilyLoss(MetricLoss):
     def _own_rows(self, inputs: LossInputs) -> dict[str, Tensor | None]:
         self._refuse(inputs)
         embeddings = check_matrix("embeddings", inputs.embeddings)
-        check_finite_embeddings(embeddings)
+        rows = own_samples(embeddings, inputs.sample_weights, pair_dtype(embeddings, inputs.ref_emb))
         if inputs.indices_tuple is not None and self.shards.is_sharded(inputs.ref_emb):
             raise ValueError(
                 "indices_tuple lists pairs with rows of a whole bank, and each process has some of its slots: leave it "
@@ -56,10 +55,10 @@ class PairFamilyLoss(MetricLoss):
             )
         if self.shards.is_sharded(inputs.ref_emb) != self.shards.is_sharded(inputs.ref_labels):
             raise ValueError("ref_emb and ref_labels must both be DTensors, as those of a divided bank, or both local")
-        view = {}
         if inputs.ref_emb is not None and inputs.ref_labels is None:  # another view of own samples
             check_matrix("ref_emb", inputs.ref_emb, columns=embeddings.shape[1])
-            view = {} if inputs.ref_emb is embeddings else {"ref_emb": inputs.ref_emb}
+            if inputs.ref_emb is not embeddings:
+                rows["ref_emb"] = inputs.ref_emb
             if len(inputs.ref_emb) != len(embeddings):
                 raise ValueError(
                     f"ref_emb has {len(inputs.ref_emb)} rows, and without ref_labels they are another view of the "
@@ -68,11 +67,7 @@ class PairFamilyLoss(MetricLoss):
         labels = None
         if inputs.labels is not None or inputs.indices_tuple is None:
             labels = class_labels(inputs.labels, embeddings)
-        weights = inputs.sample_weights
-        if weights is not None:
-            like = embeddings.new_empty(len(embeddings), dtype=pair_dtype(embeddings, inputs.ref_emb))
-            weights = check_sample_weights(weights, like)
-        return {"embeddings": embeddings, "labels": labels, "sample_weights": weights, **view}
+        return {**rows, "labels": labels}
 
     def _own_anchors(self, inputs: PairInputs) -> PairInputs:
         """Restrict the anchors of joint inputs to the samples of this process; sharded candidates keep all anchors."""

@@ -12,9 +12,8 @@ from robustdml_ops.backends.tracing import in_registry
 from robustdml_ops.engine.label_sets import ABSENT
 from robustdml_ops.engine.typed_buffers import ClassBuffers
 from robustdml_ops.engine.validation import all_finite, check_label_range, check_labels, check_sizes
-from robustdml_ops.robust.bank.queue_window import QueueWindow, Slots, picked
+from robustdml_ops.robust.bank.queue import QueueWindow, SampleCopies, Slots, picked
 from robustdml_ops.robust.bank.row_store import ROW_STORES, ClassStatistics, StoreProblem, add_rows, spread
-from robustdml_ops.robust.bank.sample_copies import SampleCopies
 from robustdml_ops.robust.checked_batch import (
     CheckedBatch,
     batch_of_all,
@@ -149,11 +148,9 @@ class MemoryBank(ClassBuffers):
 
         Parameters
         ----------
-        features : Tensor
-            (B, D), floating point; detached and rounded to the bank's type. If B exceeds the capacity, the last rows
-            are stored.
-        labels : Tensor
-            (B,), integers in 0..C-1.
+        features, labels : Tensor
+            (B, D), floating point, rounded to the bank's type; (B,), integers in 0..C-1. If B exceeds the capacity, the
+            last rows are stored.
         sample_ids : Tensor, optional
             (B,), integers; in 0..N-1 and required if the bank has ``num_samples``.
         keep : Tensor, optional
@@ -249,10 +246,8 @@ class MemoryBank(ClassBuffers):
 
         Parameters
         ----------
-        sample_ids : Tensor
-            (B,), integers in 0..N-1.
-        labels : Tensor
-            (B,), integers in 0..C-1. Copies stored under another label are not in the class.
+        sample_ids, labels : Tensor
+            (B,), integers in 0..N-1 and in 0..C-1. Copies stored under another label are not in the class.
         max_copies : int, optional
             How many of a sample's latest copies are looked for. By default 2·⌈capacity/N⌉, the epochs that the bank
             holds if each has each sample once and keeps half of them.

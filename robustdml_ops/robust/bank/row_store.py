@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends.triton_device import block_of, current, grid_of, launch
-from robustdml_ops.robust.bank.sample_copies import SampleCopies
+from robustdml_ops.robust.bank.queue import SampleCopies
 
 _BLOCK_R = 4
 _BLOCK_B = 512

@@ -215,10 +215,8 @@ class PRISM(ClassBuffers):
 
         Parameters
         ----------
-        embeddings : Tensor
-            (B, D), floating point, any scale; detached.
-        labels : Tensor
-            (B,), integers in 0 … C−1.
+        embeddings, labels : Tensor
+            (B, D), floating point, any scale, detached; (B,), integers in 0 … C−1.
         sample_ids : Tensor, optional
             (B,), integers not below 0; in 0 … num_samples − 1 and required if that is given.
         proxies : Tensor, optional

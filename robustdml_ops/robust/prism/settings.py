@@ -39,7 +39,15 @@ def check_settings(
             "ones only where scores are log-likelihoods"
         )
     _check_presence(similarity, threshold, optional)
-    _check_ranges(similarity, embedding_size, optional)
+    for name, hint in (("noise_rate", ": it is a share, not a percentage"), ("fixed_threshold", "")):
+        if optional[name] is not None and not 0 <= optional[name] <= 1:
+            raise ValueError(f"{name} must lie in [0, 1], got {optional[name]}{hint}")
+    if optional["vmf_start"] is not None and optional["vmf_start"] < 0:
+        raise ValueError(f"vmf_start must be at least 0, got {optional['vmf_start']}")
+    if similarity == "vmf" and embedding_size < 2:
+        raise ValueError('similarity="vmf" needs embedding_size ≥ 2: on a line there is no direction to spread in')
+    if optional["max_copies"] is not None:
+        check_sizes(max_copies=optional["max_copies"])
     if preset is not None:
         _check_preset(preset, threshold, optional)
 
@@ -69,18 +77,6 @@ def _check_presence(similarity: str, threshold: str, optional: Mapping[str, Any]
             raise ValueError(f"{name} is missing, and {where} needs it: {meaning}")
         if not serves and value is not None:
             raise ValueError(f"{name}={value!r} is of no use here: it belongs to {where}")
-
-
-def _check_ranges(similarity: str, embedding_size: int, optional: Mapping[str, Any]) -> None:
-    for name, hint in (("noise_rate", ": it is a share, not a percentage"), ("fixed_threshold", "")):
-        if optional[name] is not None and not 0 <= optional[name] <= 1:
-            raise ValueError(f"{name} must lie in [0, 1], got {optional[name]}{hint}")
-    if optional["vmf_start"] is not None and optional["vmf_start"] < 0:
-        raise ValueError(f"vmf_start must be at least 0, got {optional['vmf_start']}")
-    if similarity == "vmf" and embedding_size < 2:
-        raise ValueError('similarity="vmf" needs embedding_size ≥ 2: on a line there is no direction to spread in')
-    if optional["max_copies"] is not None:
-        check_sizes(max_copies=optional["max_copies"])
 
 
 def _check_preset(preset: str, threshold: str, optional: Mapping[str, Any]) -> None:
