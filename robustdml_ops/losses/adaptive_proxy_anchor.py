@@ -20,6 +20,11 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
         L = 1/|P⁺| Σ_{p∈P⁺} log(1 + Σ_{x∈X_p⁺} e^{−α(s(x,p)−m_x)}) + 1/|P| Σ_p log(1 + Σ_{x∈X_p⁻} e^{α(s(x,p)+m_x)})
             + λ / mean(m)
 
+    A batch raises ValueError when mean(m) ≤ 0 (on a GPU a device-side assertion); an empty one gives λ/mean(m).
+
+    Source: Phan et al., "Adaptive Proxy Anchor Loss for Deep Metric Learning", Eqs. 2–4. Precision, speed and memory
+    are those of :class:`~robustdml_ops.losses.ProxyAnchorLoss`.
+
     Parameters
     ----------
     num_classes, embedding_size, alpha
@@ -34,13 +39,6 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
     negative_margin : {"sample", "proxy"}
         Whose margin stands in the negative term: the sample's class (the paper's Eq. 2), or the proxy's (the authors'
         code). The same if there is one margin.
-
-    Notes
-    -----
-    A batch raises ValueError when mean(m) ≤ 0 (on a GPU a device-side assertion); an empty one gives λ/mean(m).
-
-    Source: Phan et al., "Adaptive Proxy Anchor Loss for Deep Metric Learning", Eqs. 2–4. Precision, speed and memory
-    are those of :class:`~robustdml_ops.losses.ProxyAnchorLoss`.
 
     Examples
     --------

@@ -21,6 +21,13 @@ class BSPMLLoss(MultiSimilarityLoss):
     Weights come from :class:`robustdml_ops.robust.BalancedSelfPaced`; with all of them 1 this is
     :class:`MultiSimilarityLoss` with ``epsilon``.
 
+    ``sample_weights`` (B,), ≥ 0, are w, constants. Unlike in the other losses a sample of weight 0 is not absent, see
+    ``exclude_zero_weights``, and the mean divides by B. The loss mines for itself, in the batch: ``indices_tuple``,
+    ``ref_emb`` and ``ref_labels`` are refused. Speed and memory are those of MultiSimilarityLoss.
+
+    Source: Zhang, Luo, Gu, "Denoising Multi-Similarity Formulation", AAAI 2023, Eqs. 4, 5 and 7, which prints |P̂|^α
+    for |P̂|·α. Without an informative pair a term is 0.
+
     Parameters
     ----------
     alpha, beta, base, epsilon : float
@@ -32,15 +39,6 @@ class BSPMLLoss(MultiSimilarityLoss):
         ``"mean"``: (), over all samples of the batch, as Eq. 7 divides by PK. ``"none"``: (B,).
     backend : str, optional
         As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`.
-
-    Notes
-    -----
-    ``sample_weights`` (B,), ≥ 0, are w, constants. Unlike in the other losses a sample of weight 0 is not absent, see
-    ``exclude_zero_weights``, and the mean divides by B. The loss mines for itself, in the batch: ``indices_tuple``,
-    ``ref_emb`` and ``ref_labels`` are refused. Speed and memory are those of MultiSimilarityLoss.
-
-    Source: Zhang, Luo, Gu, "Denoising Multi-Similarity Formulation", AAAI 2023, Eqs. 4, 5 and 7, which prints |P̂|^α
-    for |P̂|·α. Without an informative pair a term is 0.
 
     Examples
     --------

@@ -24,6 +24,13 @@ class ContrastiveLoss(PairFamilyLoss):
     With ``distance="cosine"`` the hinges are [m⁺ − s]₊ and [s − m⁻]₊. The candidates of a sample are the others of the
     batch or, where they are given, the rows of ``ref_emb`` instead.
 
+    The numbers of pytorch-metric-learning's ``ContrastiveLoss`` with its default reducer. A is known only after the
+    whole batch, so the gradient takes a second sweep: 8·B·m·D flops. What is of size B×m exists a chunk of samples at a
+    time. Equal vectors have distance 0; for near ones see :func:`~robustdml_ops.ops.pair_hinge`.
+
+    Source: Hadsell, Chopra, LeCun, "Dimensionality Reduction by Learning an Invariant Mapping", CVPR 2006, without the
+    squares.
+
     Parameters
     ----------
     pos_margin, neg_margin : float
@@ -36,15 +43,6 @@ class ContrastiveLoss(PairFamilyLoss):
         ``"mean"``: (). ``"none"``: (B,), ℓ_i = B·(Σ_p [d_ip − m⁺]₊/|A⁺| + Σ_n [m⁻ − d_in]₊/|A⁻|), whose mean is L.
     backend, ignore_index, reducer, embedding_regularizer, embedding_reg_weight, collect_stats
         As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`; ``ignore_index`` leaves out rows of ``ref_emb``, too.
-
-    Notes
-    -----
-    The numbers of pytorch-metric-learning's ``ContrastiveLoss`` with its default reducer. A is known only after the
-    whole batch, so the gradient takes a second sweep: 8·B·m·D flops. What is of size B×m exists a chunk of samples at a
-    time. Equal vectors have distance 0; for near ones see :func:`~robustdml_ops.ops.pair_hinge`.
-
-    Source: Hadsell, Chopra, LeCun, "Dimensionality Reduction by Learning an Invariant Mapping", CVPR 2006, without the
-    squares.
 
     Examples
     --------

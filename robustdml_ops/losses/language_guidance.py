@@ -25,6 +25,11 @@ class LanguageGuidanceLoss(ShardableLoss, nn.Module):
         A = X̂ X̂ᵀ,   T = 1/k Σ_j t̂_j t̂_jᵀ,   p = softmax_rows(A/c),   q = softmax_rows(T/c)
         ℓ_i = c² · KL(q_i ‖ p_i)  or  c² · KL(p_i ‖ q_i)
 
+    Some six B×B matrices are materialised, in float32 at least; on shards the rows of own samples alone.
+
+    Source: Roth, Vinyals, Akata, "Integrating Language Guidance into Vision-based Deep Metric Learning", CVPR 2022;
+    Barbany et al., "ProcSim", 2024, section 3.5.
+
     Parameters
     ----------
     direction : {"forward", "backward"}
@@ -37,13 +42,6 @@ class LanguageGuidanceLoss(ShardableLoss, nn.Module):
         c > 0.
     reduction : {"mean", "none"}
         ``"mean"``: the loss, (). ``"none"``: ℓ, (B,), as :class:`~robustdml_ops.losses.ProcSimLoss` takes it.
-
-    Notes
-    -----
-    Some six B×B matrices are materialised, in float32 at least; on shards the rows of own samples alone.
-
-    Source: Roth, Vinyals, Akata, "Integrating Language Guidance into Vision-based Deep Metric Learning", CVPR 2022;
-    Barbany et al., "ProcSim", 2024, section 3.5.
 
     Examples
     --------

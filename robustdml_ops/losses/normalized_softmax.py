@@ -17,6 +17,10 @@ class NormalizedSoftmaxLoss(ClassFamilyLoss):
 
         ℓ_i = −log( e^{cos(x,w_y)/T} / Σ_k e^{cos(x,w_k)/T} )
 
+    Proxy-NCA with ``softmax_scale`` 1/(2T) is the same loss, with the same precision, speed and memory.
+
+    Source: Zhai, Wu, "Classification is a Strong Baseline for Deep Metric Learning", BMVC 2019.
+
     Parameters
     ----------
     num_classes, embedding_size : int
@@ -24,12 +28,6 @@ class NormalizedSoftmaxLoss(ClassFamilyLoss):
         :class:`~robustdml_ops.losses.ProxyNCALoss`.
     temperature : float
         Temperature T > 0, by which the cosines are divided.
-
-    Notes
-    -----
-    Proxy-NCA with ``softmax_scale`` 1/(2T) is the same loss, with the same precision, speed and memory.
-
-    Source: Zhai, Wu, "Classification is a Strong Baseline for Deep Metric Learning", BMVC 2019.
 
     Examples
     --------

@@ -8,6 +8,11 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
 
         L = 1/|P⁺| Σ_{p∈P⁺} log(1 + Σ_{x∈X_p⁺} e^{−α(s(x,p)−δ)}) + 1/|P| Σ_p log(1 + Σ_{x∈X_p⁻} e^{α(s(x,p)+δ)})
 
+    Value and both gradients come from one sweep over the proxies (``"none"``: from two); no matrix B×C is ever held.
+    Similarities, sums and the result are in float32 at least, in float64 if embeddings or proxies are.
+
+    Source: Kim, Kim, Cho, Kwak, "Proxy Anchor Loss for Deep Metric Learning", CVPR 2020, Eq. 4.
+
     Parameters
     ----------
     num_classes, embedding_size : int
@@ -30,13 +35,6 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
         Fills the proxies in place. None: ``kaiming_normal_(mode="fan_out")``, as pytorch-metric-learning.
     distance, reducer, embedding_regularizer, weight_regularizer, embedding_reg_weight, weight_reg_weight, collect_stats
         As in pytorch-metric-learning, which must be installed for it; see docs/compatibility.md.
-
-    Notes
-    -----
-    Value and both gradients come from one sweep over the proxies (``"none"``: from two); no matrix B×C is ever held.
-    Similarities, sums and the result are in float32 at least, in float64 if embeddings or proxies are.
-
-    Source: Kim, Kim, Cho, Kwak, "Proxy Anchor Loss for Deep Metric Learning", CVPR 2020, Eq. 4.
 
     Examples
     --------

@@ -16,6 +16,13 @@ class ProxyNCALoss(ClassFamilyLoss):
 
         ℓ_i = −log( e^{−t·d(x,p_y)} / Σ_k e^{−t·d(x,p_k)} ),   d(x,p) = ‖x̂ − p̂‖² = 2 − 2 cos(x,p)
 
+    The log-sum-exp takes one sweep over the proxies, the gradients another; memory and precision are those of
+    :class:`~robustdml_ops.losses.ProxyAnchorLoss`. Everything stays in log space: pytorch-metric-learning drops a
+    sample whose probability underflows, which is most likely the one with a wrong label; elsewhere the numbers agree.
+
+    Source: Movshovitz-Attias, Toshev, Leung, Ioffe, Singh, "No Fuss Distance Metric Learning using Proxies", ICCV 2017;
+    Teh, DeVries, Taylor, "ProxyNCA++", ECCV 2020.
+
     Parameters
     ----------
     num_classes, embedding_size
@@ -30,15 +37,6 @@ class ProxyNCALoss(ClassFamilyLoss):
     negative_correction : bool
         With a share: whether a class that was drawn counts for those that it stands for, the logarithmic correction.
         False: the form of Partial FC.
-
-    Notes
-    -----
-    The log-sum-exp takes one sweep over the proxies, the gradients another; memory and precision are those of
-    :class:`~robustdml_ops.losses.ProxyAnchorLoss`. Everything stays in log space: pytorch-metric-learning drops a
-    sample whose probability underflows, which is most likely the one with a wrong label; elsewhere the numbers agree.
-
-    Source: Movshovitz-Attias, Toshev, Leung, Ioffe, Singh, "No Fuss Distance Metric Learning using Proxies", ICCV 2017;
-    Teh, DeVries, Taylor, "ProxyNCA++", ECCV 2020.
 
     Examples
     --------

@@ -29,6 +29,12 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
         w_xp = σ(β(c_xp − λ)),  X_p⁺ = {x: c_xp > λ},  X_p⁻ the rest
         L = 1/|P⁺| Σ_{p∈P⁺} log(1 + Σ_{X_p⁺} w_xp e^{−α(s−δ)}) + 1/|P⁻| Σ_{p∈P⁻} log(1 + Σ_{X_p⁻} (1−w_xp) e^{α(s+δ)})
 
+    P⁺ and P⁻ are the proxies with a non-empty X_p⁺ and X_p⁻. Counting them takes a look at the confidences before the
+    sweep: one pass over B×C, or with factors a product of 2·B·C·K flops. Gradients are with respect to embeddings,
+    proxies and sample weights; the confidences are constants of this loss.
+
+    Source: Roig, Varas, Masuda, Riveiro, Bou-Balust, "Smooth Proxy-Anchor Loss for Noisy Metric Learning", Eqs. 5, 7.
+
     Parameters
     ----------
     num_classes, embedding_size, margin, alpha, reduction, backend, weight_init_func
@@ -37,14 +43,6 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
         β > 0, the steepness of the weights.
     threshold : float
         λ in (0, 1).
-
-    Notes
-    -----
-    P⁺ and P⁻ are the proxies with a non-empty X_p⁺ and X_p⁻. Counting them takes a look at the confidences before the
-    sweep: one pass over B×C, or with factors a product of 2·B·C·K flops. Gradients are with respect to embeddings,
-    proxies and sample weights; the confidences are constants of this loss.
-
-    Source: Roig, Varas, Masuda, Riveiro, Bou-Balust, "Smooth Proxy-Anchor Loss for Noisy Metric Learning", Eqs. 5, 7.
 
     Examples
     --------

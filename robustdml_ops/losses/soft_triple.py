@@ -25,6 +25,12 @@ class SoftTripleLoss(CentersLoss):
         ℓ_i   = −log( e^{λ(S'_iy − δ)} / (e^{λ(S'_iy − δ)} + Σ_{k≠y} e^{λ S'_ik}) )
         L     = mean_i ℓ_i + τ · R,   R = 1/(C·H·(H−1)) Σ_k Σ_{h<h'} ‖ŵ_kh − ŵ_kh'‖
 
+    R takes O(C·H²) memory and O(C·H²·D) time. It belongs to no sample: ``reduction="none"`` gives the ℓ_i alone; add
+    ``regularizer()`` then.
+
+    Source: Qian, Shang, Sun, Hu, Li, Jin, "SoftTriple Loss: Deep Metric Learning Without Triplet Sampling", ICCV 2019,
+    and Liu et al. (PRISM), Eqs. 18 and 19.
+
     Parameters
     ----------
     num_classes, embedding_size
@@ -39,14 +45,6 @@ class SoftTripleLoss(CentersLoss):
         Margin δ, subtracted from the similarity to the label's class.
     regularizer_weight : float
         τ ≥ 0: draws centres of a class that the data does not tell apart into one. The authors take 0.2.
-
-    Notes
-    -----
-    R takes O(C·H²) memory and O(C·H²·D) time. It belongs to no sample: ``reduction="none"`` gives the ℓ_i alone; add
-    ``regularizer()`` then.
-
-    Source: Qian, Shang, Sun, Hu, Li, Jin, "SoftTriple Loss: Deep Metric Learning Without Triplet Sampling", ICCV 2019,
-    and Liu et al. (PRISM), Eqs. 18 and 19.
 
     Examples
     --------

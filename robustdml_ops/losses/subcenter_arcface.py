@@ -32,6 +32,11 @@ class SubCenterArcFaceLoss(CentersLoss, ArcFaceLoss):
 
     Wrong labels gather at centres of their own, and leave the dominant one clean; :meth:`get_outliers` finds them.
 
+    Of centres that are equally near the first has the gradient. Speed and memory are those of ArcFace with C·H classes.
+
+    Source: Deng, Guo, Liu, Gong, Zafeiriou, "Sub-center ArcFace: Boosting Face Recognition by Large-scale Noisy Web
+    Faces", ECCV 2020, Eq. 2 and section 3.3.
+
     Parameters
     ----------
     num_classes, embedding_size, margin, scale
@@ -39,13 +44,6 @@ class SubCenterArcFaceLoss(CentersLoss, ArcFaceLoss):
         parameter (D, C·H), whose columns from k·H on are the H centres of class k.
     sub_centers : int
         H.
-
-    Notes
-    -----
-    Of centres that are equally near the first has the gradient. Speed and memory are those of ArcFace with C·H classes.
-
-    Source: Deng, Guo, Liu, Gong, Zafeiriou, "Sub-center ArcFace: Boosting Face Recognition by Large-scale Noisy Web
-    Faces", ECCV 2020, Eq. 2 and section 3.3.
 
     Examples
     --------

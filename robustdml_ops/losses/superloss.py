@@ -21,6 +21,9 @@ class SuperLoss(nn.Module):
 
     Losses above τ count less, losses below up to e times as much.
 
+    Source: Castells, Weinzaepfel, Revaud, "SuperLoss: A Generic Loss for Robust Curriculum Learning", NeurIPS 2020, as
+    in Barbany et al. (ProcSim), Eqs. 1 and 2.
+
     Parameters
     ----------
     lam : float
@@ -30,11 +33,6 @@ class SuperLoss(nn.Module):
         ``state_dict``.
     reduction : {"mean", "none"}
         ``"mean"``: (), over the samples. ``"none"``: of the shape of the losses.
-
-    Notes
-    -----
-    Source: Castells, Weinzaepfel, Revaud, "SuperLoss: A Generic Loss for Robust Curriculum Learning", NeurIPS 2020, as
-    in Barbany et al. (ProcSim), Eqs. 1 and 2.
 
     Examples
     --------

@@ -12,6 +12,12 @@ class ProxyAdagrad(ProxyOptimizer):
 
         g ← g + λ p,    a ← a + mean_d g_d²,    p ← p − η / (√a + ε) · g
 
+    The state is ``state[proxies]["sum"]``, (C,), a number for each row (for SoftTriple each centre): at C = 10⁷, D = 64
+    it takes 40 MB, and AdamW's moments 5 GB.
+
+    Source: FBGEMM, ``EXACT_ROWWISE_ADAGRAD`` with weight decay in the L2 form; the idea is Duchi, Hazan, Singer,
+    "Adaptive Subgradient Methods", JMLR 2011.
+
     Parameters
     ----------
     losses, scale
@@ -20,14 +26,6 @@ class ProxyAdagrad(ProxyOptimizer):
         η, λ, and ε, which stands outside the root.
     initial_accumulator_value : float
         a before the first step.
-
-    Notes
-    -----
-    The state is ``state[proxies]["sum"]``, (C,), a number for each row (for SoftTriple each centre): at C = 10⁷, D = 64
-    it takes 40 MB, and AdamW's moments 5 GB.
-
-    Source: FBGEMM, ``EXACT_ROWWISE_ADAGRAD`` with weight decay in the L2 form; the idea is Duchi, Hazan, Singer,
-    "Adaptive Subgradient Methods", JMLR 2011.
 
     Examples
     --------

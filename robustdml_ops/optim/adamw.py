@@ -15,6 +15,13 @@ class ProxyAdamW(ProxyOptimizer):
         m ← β₁ m + (1 − β₁) g,    v ← β₂ v + (1 − β₂) g²
         p ← (1 − η λ) p − η / (1 − β₁ᵗ) · m / (√v / √(1 − β₂ᵗ) + ε)
 
+    No gradient of the size of the proxies exists. m and v are ``state[proxies]["exp_avg"]`` and
+    ``["exp_avg_sq"]`` as in torch.optim.AdamW, whose ``state_dict`` this one loads, and back. TypeError or ValueError
+    for what is no loss with proxies of float32 or float64, a setting out of range, or proxies bound to another
+    optimiser; docs/large-classes.md lists what else a step within the sweep can't be combined with.
+
+    Source: Loshchilov, Hutter, "Decoupled Weight Decay Regularization", ICLR 2019, Algorithm 2.
+
     Parameters
     ----------
     losses : loss, or list of losses or of dict
@@ -29,15 +36,6 @@ class ProxyAdamW(ProxyOptimizer):
         memory of float32.
     seed : int
         Seed of the rounding: the same seed gives the same bits.
-
-    Notes
-    -----
-    No gradient of the size of the proxies exists. m and v are ``state[proxies]["exp_avg"]`` and
-    ``["exp_avg_sq"]`` as in torch.optim.AdamW, whose ``state_dict`` this one loads, and back. TypeError or ValueError
-    for what is no loss with proxies of float32 or float64, a setting out of range, or proxies bound to another
-    optimiser; docs/large-classes.md lists what else a step within the sweep can't be combined with.
-
-    Source: Loshchilov, Hutter, "Decoupled Weight Decay Regularization", ICLR 2019, Algorithm 2.
 
     Examples
     --------

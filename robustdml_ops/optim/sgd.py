@@ -15,19 +15,17 @@ class ProxySGD(ProxyOptimizer):
 
     Nesterov's form takes p ← p − η (g + μ m), and without momentum there is no m: p ← p − η g.
 
+    m is ``state[proxies]["momentum_buffer"]``, as in torch.optim.SGD.
+
+    Source: Sutskever, Martens, Dahl, Hinton, "On the importance of initialization and momentum in deep learning", ICML
+    2013, with the momentum as PyTorch's documentation of SGD has it.
+
     Parameters
     ----------
     losses, scale, moments, seed
         As in :class:`~robustdml_ops.optim.ProxyAdamW`; so are errors and memory.
     lr, momentum, dampening, weight_decay, nesterov
         η, μ, d, λ, and whether Nesterov's form is taken, which needs a momentum and no dampening.
-
-    Notes
-    -----
-    m is ``state[proxies]["momentum_buffer"]``, as in torch.optim.SGD.
-
-    Source: Sutskever, Martens, Dahl, Hinton, "On the importance of initialization and momentum in deep learning", ICML
-    2013, with the momentum as PyTorch's documentation of SGD has it.
 
     Examples
     --------

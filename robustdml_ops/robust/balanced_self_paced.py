@@ -36,6 +36,12 @@ class BalancedSelfPaced(TypedBuffers):
     the sum and the mean of the weights of class c. The larger λ, the age, the harder the samples that are admitted; μ
     keeps the mean weights of the classes close to each other.
 
+    A class of one sample has no positive pair: ξ⁺ = 0. With a single class ξ⁻ and the balance term are 0. All state is
+    in buffers, whose types ``.half()`` and the like do not change; a resumed run equals an unbroken one bit for bit.
+
+    Source: Zhang, Luo, Gu, "Denoising Multi-Similarity Formulation: A Self-paced Curriculum-Driven Approach for Robust
+    Metric Learning", AAAI 2023, Algorithms 1 and 3, Eqs. 3, 6, 8 and 14.
+
     Parameters
     ----------
     labels : Tensor
@@ -72,14 +78,6 @@ class BalancedSelfPaced(TypedBuffers):
         (N,) float32, ξ⁺ and ξ⁻ of the last update; NaN where a sample was never observed.
     lam, iteration : Tensor
         () float64, λ of the next update; () int64, updates done.
-
-    Notes
-    -----
-    A class of one sample has no positive pair: ξ⁺ = 0. With a single class ξ⁻ and the balance term are 0. All state is
-    in buffers, whose types ``.half()`` and the like do not change; a resumed run equals an unbroken one bit for bit.
-
-    Source: Zhang, Luo, Gu, "Denoising Multi-Similarity Formulation: A Self-paced Curriculum-Driven Approach for Robust
-    Metric Learning", AAAI 2023, Algorithms 1 and 3, Eqs. 3, 6, 8 and 14.
 
     Examples
     --------

@@ -15,17 +15,15 @@ class ConfidenceHead(nn.Module):
     The head is trained on noisy labels for a few epochs, then frozen. It has not memorised the wrong labels then: a
     mislabelled sample gets a low confidence c for its label and a high one for its true class.
 
-    Parameters
-    ----------
-    in_features, num_classes, hidden_features : int
-        Size of the features, F; number of classes, C; width of the hidden layer, K.
-
-    Notes
-    -----
     Weights start from Xavier's uniform distribution, biases from 0. Under autocast the matrix products run in its dtype
     and the sigmoid in float32.
 
     Source: Roig et al. 2020, "Smooth Proxy-Anchor Loss for Noisy Metric Learning", sections 3.4, 3.5 and 4.2.
+
+    Parameters
+    ----------
+    in_features, num_classes, hidden_features : int
+        Size of the features, F; number of classes, C; width of the hidden layer, K.
 
     Examples
     --------

@@ -36,6 +36,9 @@ class LabelCorrection(TypedBuffers):
         optimizer.step()
         prism.enqueue(embeddings, labels, result.keep, ids)  # corrected samples would support their own correction
 
+    An extension: Liu et al. name the correction of labels as an outlook (section VII). A step takes one more product
+    B×C×D; nothing waits for a GPU.
+
     Parameters
     ----------
     num_samples : int
@@ -51,11 +54,6 @@ class LabelCorrection(TypedBuffers):
         (N,) int64, the class that each sample's last judgement proposed; −1 for its own label or without a judgement.
     times : Tensor
         (N,) int64, how often it was proposed in a row.
-
-    Notes
-    -----
-    An extension: Liu et al. name the correction of labels as an outlook (section VII). A step takes one more product
-    B×C×D; nothing waits for a GPU.
 
     Examples
     --------

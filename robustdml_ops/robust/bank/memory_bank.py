@@ -29,6 +29,13 @@ _RECOMPUTE_ROWS = 65_536
 class MemoryBank(ClassBuffers):
     """Queue of embeddings, labels and sample ids; per class, the sum and the number of its rows.
 
+    Rows are stored as given: pass unit vectors, as PRISM does. The cost of storing a batch depends on neither capacity
+    nor C; nothing waits for the device. All state is in buffers, whose types ``.half()`` and the like do not change; a
+    resumed run equals an unbroken one bit for bit.
+
+    Source: Liu et al., "Noise-Resistant Deep Metric Learning with Probabilistic Instance Filtering", section III-B
+    and Eq. 6.
+
     Parameters
     ----------
     num_classes, embedding_size : int
@@ -53,15 +60,6 @@ class MemoryBank(ClassBuffers):
         (C, D) and (C,) int64.
     enqueued : Tensor
         () int64, rows ever stored; `pointer` and `filled` follow from it.
-
-    Notes
-    -----
-    Rows are stored as given: pass unit vectors, as PRISM does. The cost of storing a batch depends on neither capacity
-    nor C; nothing waits for the device. All state is in buffers, whose types ``.half()`` and the like do not change; a
-    resumed run equals an unbroken one bit for bit.
-
-    Source: Liu et al., "Noise-Resistant Deep Metric Learning with Probabilistic Instance Filtering", section III-B
-    and Eq. 6.
 
     Examples
     --------

@@ -39,6 +39,16 @@ class PRISM(ClassBuffers):
         optimizer.step()
         prism.enqueue(embeddings, labels, result.keep)
 
+    A sample is *new* while its class is not in the bank. (With "proxy": was in no batch before. With ``num_samples``:
+    while the bank has only the sample's own copies.) A new sample has P_clean = 1 and is kept whatever m is.
+
+    Scores are float32, or float64 where embeddings or bank are, also under autocast. A step makes one product B×C×D and
+    keeps nothing of size B×C. There is no gradient, and nothing waits for a GPU: a step can be recorded as a CUDA
+    graph, see ``docs/gpu.md``. A resumed run equals an unbroken one bit for bit.
+
+    Source: Liu et al., "Noise-Resistant Deep Metric Learning with Probabilistic Instance Filtering", Algorithm 1.
+    ``docs/labels.md`` has the extensions' reasons.
+
     Parameters
     ----------
     num_classes, embedding_size : int
@@ -84,18 +94,6 @@ class PRISM(ClassBuffers):
     ------
     ValueError
         Settings out of range, missing, or of no use to the others given.
-
-    Notes
-    -----
-    A sample is *new* while its class is not in the bank. (With "proxy": was in no batch before. With ``num_samples``:
-    while the bank has only the sample's own copies.) A new sample has P_clean = 1 and is kept whatever m is.
-
-    Scores are float32, or float64 where embeddings or bank are, also under autocast. A step makes one product B×C×D and
-    keeps nothing of size B×C. There is no gradient, and nothing waits for a GPU: a step can be recorded as a CUDA
-    graph, see ``docs/gpu.md``. A resumed run equals an unbroken one bit for bit.
-
-    Source: Liu et al., "Noise-Resistant Deep Metric Learning with Probabilistic Instance Filtering", Algorithm 1.
-    ``docs/labels.md`` has the extensions' reasons.
 
     Examples
     --------

@@ -17,6 +17,8 @@ class VmfClasses(ClassBuffers):
 
     The log-density of x under class k, relative to the uniform distribution, is ``log_peak[k] − kappa[k]·(1 − cos)``.
 
+    Source: Liu et al. (PRISM), Eqs. 10 to 13.
+
     Parameters
     ----------
     num_classes, dim : int
@@ -30,10 +32,6 @@ class VmfClasses(ClassBuffers):
     ----------
     kappa, log_peak : Tensor
         (C,); 0, the uniform distribution, for a class of fewer than two rows.
-
-    Notes
-    -----
-    Source: Liu et al. (PRISM), Eqs. 10 to 13.
 
     Examples
     --------
