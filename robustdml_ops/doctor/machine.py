@@ -191,17 +191,15 @@ def folders(others: Mapping[str, Callable[[], Path]]) -> Finding:
     """Write into the caller's folders, the one for temporary files and Triton's cache."""
     asked = {**others, "temporary files (TMPDIR)": lambda: Path(tempfile.gettempdir())}
     if torch.cuda.is_available():
-        asked["kernels of Triton (TRITON_CACHE_DIR)"] = _triton_cache
+        asked["kernels of Triton (TRITON_CACHE_DIR)"] = lambda: Path(
+            os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache"
+        )
     found = {name: _tried(folder) for name, folder in asked.items()}
     told = "; ".join(f"{name}: {folder or 'none'}" for name, (folder, _) in found.items())
     facts = {name: {"folder": folder, "broken": reason} for name, (folder, reason) in found.items()}
     wrong = "; ".join(f"{name}: {reason}" for name, (_, reason) in found.items() if reason is not None)
     way_out = f"name another folder in the variable: {wrong}" if wrong else None
     return Finding("folders", told, way_out, facts)
-
-
-def _triton_cache() -> Path:
-    return Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
 
 
 def _tried(find: Callable[[], Path]) -> tuple[str | None, str | None]:

@@ -36,6 +36,10 @@ class BalancedSelfPaced(TypedBuffers):
     the sum and the mean of the weights of class c. The larger λ, the age, the harder the samples that are admitted; μ
     keeps the mean weights of the classes close to each other.
 
+    ``sample_weights`` (N,) float32 are 1 before the first update; ``positive`` and ``negative`` (N,) float32 are ξ⁺ and
+    ξ⁻ of the last, NaN where a sample was never observed; ``lam`` () float64 is λ of the next, ``iteration`` () int64
+    counts them.
+
     A class of one sample has no positive pair: ξ⁺ = 0. With a single class ξ⁻ and the balance term are 0. All state is
     in buffers, whose types ``.half()`` and the like do not change; a resumed run equals an unbroken one bit for bit.
 
@@ -69,15 +73,6 @@ class BalancedSelfPaced(TypedBuffers):
         0 … 2³¹ − 1. Seed and number of the update fix all random numbers, on every machine.
     backend : str, optional
         For ξ and Algorithm 3; None: the fastest that serves the device.
-
-    Attributes
-    ----------
-    sample_weights : Tensor
-        (N,) float32; 1 before the first update.
-    positive, negative : Tensor
-        (N,) float32, ξ⁺ and ξ⁻ of the last update; NaN where a sample was never observed.
-    lam, iteration : Tensor
-        () float64, λ of the next update; () int64, updates done.
 
     Examples
     --------

@@ -39,6 +39,9 @@ class LabelCorrection(TypedBuffers):
     An extension: Liu et al. name the correction of labels as an outlook (section VII). A step takes one more product
     B×C×D; nothing waits for a GPU.
 
+    ``proposals`` (N,) int64 has the class that each sample's last judgement proposed, −1 for its own label or without a
+    judgement; ``times`` (N,) int64, how often in a row.
+
     Parameters
     ----------
     num_samples : int
@@ -47,13 +50,6 @@ class LabelCorrection(TypedBuffers):
         In [0, 1]. Most P of vMF-Sim are near 1: there the visits decide.
     visits : int
         How often in a row the same class must be proposed, at least 1.
-
-    Attributes
-    ----------
-    proposals : Tensor
-        (N,) int64, the class that each sample's last judgement proposed; −1 for its own label or without a judgement.
-    times : Tensor
-        (N,) int64, how often it was proposed in a row.
 
     Examples
     --------

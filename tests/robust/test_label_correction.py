@@ -77,7 +77,7 @@ def test_nothing_is_proposed_by_an_empty_bank():
 def test_many_classes_are_taken_in_parts(monkeypatch):
     prism, _, _, batch = made_up("vmf")
     whole = prism.propose(batch)
-    monkeypatch.setattr("robustdml_ops.robust.prism.scores._MOST_LOGITS", 8)
+    monkeypatch.setattr("robustdml_ops.robust.prism.similarities._MOST_LOGITS", 8)
     parts = prism.propose(batch)
     assert (parts[0] == whole[0]).all()
     torch.testing.assert_close(parts[1], whole[1])

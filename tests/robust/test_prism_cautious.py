@@ -5,8 +5,7 @@ import torch
 from torch.nn.functional import normalize
 
 from robustdml_ops.robust import PRISM
-from robustdml_ops.robust.prism.scores import Scores
-from robustdml_ops.robust.prism.thresholds import CautiousThreshold, PerClassThreshold, otsu_cut, wrong_rate
+from robustdml_ops.robust.prism.thresholds import CautiousThreshold, PerClassThreshold, Scores, otsu_cut, wrong_rate
 
 CLASSES, SIZE, DIM = 10, 60, 16
 

@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from robustdml_ops.robust.prism.scores import Scores
-from robustdml_ops.robust.prism.thresholds import PerClassThreshold, SmoothTopR, TopR, otsu_cut
+from robustdml_ops.robust.prism.thresholds import PerClassThreshold, Scores, SmoothTopR, TopR, otsu_cut
 
 
 def all_known(values):

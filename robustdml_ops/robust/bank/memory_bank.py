@@ -29,6 +29,11 @@ _RECOMPUTE_ROWS = 65_536
 class MemoryBank(ClassBuffers):
     """Queue of embeddings, labels and sample ids; per class, the sum and the number of its rows.
 
+    ``features`` is (capacity, D); ``labels`` (capacity,) int64, ``ABSENT`` where a slot is empty; ``sample_ids``
+    (capacity,) int64, −1 where no id was given; in a bank divided by
+    :func:`~robustdml_ops.distributed.shard_classes` DTensors, by slots. ``sums`` and ``counts`` are (C, D) and (C,)
+    int64, and ``enqueued`` () int64, rows ever stored.
+
     Rows are stored as given: pass unit vectors, as PRISM does. The cost of storing a batch depends on neither capacity
     nor C; nothing waits for the device. All state is in buffers, whose types ``.half()`` and the like do not change; a
     resumed run equals an unbroken one bit for bit.
@@ -50,16 +55,6 @@ class MemoryBank(ClassBuffers):
     backend : str, optional
         ``"triton"`` stores a batch in a few launches, ``"eager"`` in about forty. None: the fastest that serves the
         device.
-
-    Attributes
-    ----------
-    features, labels, sample_ids : Tensor
-        (capacity, D); (capacity,) int64, ``ABSENT`` where a slot is empty; (capacity,) int64, −1 where no id was given.
-        In a bank divided by :func:`~robustdml_ops.distributed.shard_classes`: DTensors, by slots.
-    sums, counts : Tensor
-        (C, D) and (C,) int64.
-    enqueued : Tensor
-        () int64, rows ever stored; `pointer` and `filled` follow from it.
 
     Examples
     --------

@@ -11,9 +11,8 @@ from robustdml_ops.engine.validation import check_finite_embeddings, check_label
 from robustdml_ops.robust.bank.memory_bank import MemoryBank
 from robustdml_ops.robust.checked_batch import CheckedBatch, batch_of_all, check_batch, check_ddp_buffers, check_keep
 from robustdml_ops.robust.prism import settings as known
-from robustdml_ops.robust.prism.scores import Scores, likeliest_classes
-from robustdml_ops.robust.prism.similarities import AverageSimilarity, ProxySimilarity, VmfSimilarity
-from robustdml_ops.robust.prism.thresholds import CautiousThreshold, make_threshold
+from robustdml_ops.robust.prism.similarities import AverageSimilarity, ProxySimilarity, VmfSimilarity, likeliest_classes
+from robustdml_ops.robust.prism.thresholds import CautiousThreshold, Scores, make_threshold
 
 
 class PRISMResult(NamedTuple):

@@ -6,19 +6,29 @@ a batch.
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from robustdml_ops.engine.typed_buffers import ClassBuffers, TypedBuffers
 from robustdml_ops.ops import otsu_threshold
-from robustdml_ops.robust.prism.scores import FEWEST_ROWS, Scores
 from robustdml_ops.robust.prism.settings import BY_OTSU
 
 # At a lower rate of wrong labels a cut rejects more right labels than wrong ones.
 _LEAST_WRONG_RATE = 0.04
 _FEWEST_SCORES = 10  # for a median
+FEWEST_ROWS = 5  # of a class in the bank, own copies left out, for a cautious verdict
+
+
+class Scores(NamedTuple):
+    """One score per sample."""
+
+    values: Tensor  # (B,) log P_clean; 0 where not known
+    known: Tensor  # (B,) bool: the sample's class has rows in the bank, or was in a batch before (ProxySim)
+    vmf_pending: Tensor | None = None  # () bool: the values are AvgSim's, vMF-Sim has not begun; None: no vMF-Sim
+    class_rows: Tensor | None = None  # (B,) rows of the sample's class, own copies left out; for `CautiousThreshold`
+    other_labels: Tensor | None = None  # (B,) scores under labels of other samples, NaN if the same; for it, too
 
 
 class FixedThreshold(TypedBuffers):

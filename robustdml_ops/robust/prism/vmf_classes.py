@@ -16,6 +16,7 @@ class VmfClasses(ClassBuffers):
     """Concentration κ of every class, and its log-density at the mean direction, which is that of ``bank.sums``.
 
     The log-density of x under class k, relative to the uniform distribution, is ``log_peak[k] − kappa[k]·(1 − cos)``.
+    Both are (C,), and 0, the uniform distribution, for a class of fewer than two rows.
 
     Source: Liu et al. (PRISM), Eqs. 10 to 13.
 
@@ -27,11 +28,6 @@ class VmfClasses(ClassBuffers):
         As in :func:`robustdml_ops.ops.fit_vmf`.
     dtype : torch.dtype
         Type of κ and log_peak: that of the bank's sums.
-
-    Attributes
-    ----------
-    kappa, log_peak : Tensor
-        (C,); 0, the uniform distribution, for a class of fewer than two rows.
 
     Examples
     --------
