@@ -1,7 +1,7 @@
 """Which backend serves each op on a device, and how far its results are from float64."""
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -139,7 +139,10 @@ def _room(room: str, device: torch.device) -> Finding:
     told = f"{names[0]} serves"
     if ops_of_room:
         told += f"; {', '.join(ops_of_room)} from float64: "
-        told += ", ".join(f"{name} {_written(found.values())}" for name, found in errors.items())
+        for name, found in errors.items():
+            fails = any(isinstance(error, str) for error in found.values())
+            told += f"{name} fails, " if fails else f"{name} {max(map(float, found.values())):.0e}, "
+        told = told.removesuffix(", ")
     others = {name: "it has no kernels for this" for name in UNAVAILABLE if name not in table}
     told += "".join(f"; not {name}: {reason}" for name, reason in others.items() if _reason(name, device) is None)
     most = _REDUCED if device.type == "cuda" else _MOST  # PyTorch may be set to multiply in TF32 on a GPU
@@ -192,8 +195,3 @@ def _error(op: _Op, backend: str, device: torch.device, exact: list[Tensor]) -> 
         for mine, true in zip(found, exact, strict=True)
     ]
     return max(errors)
-
-
-def _written(errors: Collection[float | str]) -> str:
-    """The largest error in a digit, or "fails"."""
-    return "fails" if any(isinstance(error, str) for error in errors) else f"{max(map(float, errors)):.0e}"

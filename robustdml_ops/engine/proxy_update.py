@@ -21,16 +21,13 @@ class ProxyUpdate(Protocol):
     local: Tensor  # a leaf in plain memory: the parameter itself, or the local shard of a DTensor
     rows: Tensor | None = None  # (M,) int64, distinct: rows of the sweep and of the step; None: all
 
-    # In forward, with the parameter or a view of it: raise, before anything is written, where no step can be taken.
-    begin: Callable[..., None]
+    begin: Callable[..., None]  # in forward, with the parameter or a view of it, before anything is written
     # Update the rows of the sweep from ``first`` on with their gradient G (c, D), float32 or float64; or the step as an
     # argument of the native module's sweep of so many chunks. A chunk with NaN or inf in its gradient stays as it is.
     take: Callable[[int, Tensor], None]
     native: Callable[[int], Any]
     finish: Callable[[], None]  # all rows have been updated
-    # In backward: raise if the loss was multiplied by another number () than `loss_scale`, or if the proxies have
-    # changed since a forward that saw this version.
-    check_factor: Callable[[Tensor], None]
+    check_factor: Callable[[Tensor], None]  # in backward, as the two below
     confirm: Callable[..., None]
     check_version: Callable[[int], None]
 

@@ -63,10 +63,8 @@ class BalancedSelfPaced(TypedBuffers):
         (``docs/performance.md``). Both run on the host.
     steps : int, optional
         Steps of the solver in an update. By default 160·N of Algorithm 3, at most 1000 of the exact descent.
-    learning_rate : float
-        Of Algorithm 3: γ of class c is learning_rate · N^c · min(1, N^c/2μ) / (1 + 20 t/T).
-    classes_per_step, samples_per_class : int
-        P and K of Algorithm 3.
+    learning_rate, classes_per_step, samples_per_class : float, int, int
+        Of Algorithm 3: γ of class c is learning_rate · N^c · min(1, N^c/2μ) / (1 + 20 t/T); P and K.
     alpha, beta, base : float
         α, β, ρ of ξ.
     seed : int
@@ -115,7 +113,13 @@ class BalancedSelfPaced(TypedBuffers):
     ) -> None:
         super().__init__()
         mu = lam_max if mu is None else mu
-        _check_ages(lam, growth, lam_max, mu)
+        check_positive(lam=lam)
+        if not 1 <= growth < math.inf:
+            raise ValueError(f"growth must be at least 1, got {growth}: a falling λ would drop admitted samples")
+        if not lam <= lam_max < math.inf:
+            raise ValueError(f"lam_max must be at least lam = {lam} and finite, got {lam_max}")
+        if not 0 <= mu <= MOST_MU:
+            raise ValueError(f"mu must be at least 0 and at most {MOST_MU:g}, got {mu}: 0 is plain self-paced learning")
         check_choice(("exact", "stochastic"), solver=solver)
         check_positive(learning_rate=learning_rate)
         check_sizes(classes_per_step=classes_per_step, samples_per_class=samples_per_class)
@@ -244,13 +248,3 @@ class BalancedSelfPaced(TypedBuffers):
         sums = torch.bincount(labels, self.sample_weights.cpu().double())
         counts = torch.bincount(labels)
         return sums[counts > 0] / counts[counts > 0]
-
-
-def _check_ages(lam: float, growth: float, lam_max: float, mu: float) -> None:
-    check_positive(lam=lam)
-    if not 1 <= growth < math.inf:
-        raise ValueError(f"growth must be at least 1, got {growth}: a falling λ would drop admitted samples")
-    if not lam <= lam_max < math.inf:
-        raise ValueError(f"lam_max must be at least lam = {lam} and finite, got {lam_max}")
-    if not 0 <= mu <= MOST_MU:
-        raise ValueError(f"mu must be at least 0 and at most {MOST_MU:g}, got {mu}: 0 is plain self-paced learning")

@@ -46,7 +46,7 @@ class PRISM(ClassBuffers):
     graph, see ``docs/gpu.md``. A resumed run equals an unbroken one bit for bit.
 
     Source: Liu et al., "Noise-Resistant Deep Metric Learning with Probabilistic Instance Filtering", Algorithm 1.
-    ``docs/labels.md`` has the extensions' reasons.
+    ``docs/labels.md`` has the extensions' reasons. Settings that are missing, or of no use to the others, raise.
 
     Parameters
     ----------
@@ -84,15 +84,8 @@ class PRISM(ClassBuffers):
         How "vmf" fits κ, see :func:`robustdml_ops.ops.fit_vmf`. By default "newton" and, an extension, "u".
     preset : {"paper"}, optional
         Estimator "prism", bias_correction "none", unseen "skip", and no extension.
-    memory_dtype : torch.dtype
-        Type of the stored rows; sums are float32 at least.
-    backend : str, optional
-        ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device.
-
-    Raises
-    ------
-    ValueError
-        Settings out of range, missing, or of no use to the others given.
+    memory_dtype, backend : torch.dtype, str, optional
+        Type of the stored rows; sums are float32 at least. ``"native"``, ``"triton"``, ``"eager"``; None: the fastest.
 
     Examples
     --------
@@ -103,8 +96,6 @@ class PRISM(ClassBuffers):
     >>> result = prism(x, labels)  # the bank is empty: all are kept
     >>> prism.enqueue(x, labels, result.keep)
     >>> result = prism(x, torch.tensor([0, 1, 1, 1]), sample_ids=torch.tensor([70, 71, 72, 73]))
-    >>> result.log_p_clean, result.threshold
-    (tensor([-0.3437, -1.3792, -0.3437, -0.2901]), tensor(-1.3792))
     >>> result.keep, result.rejected_ids
     (tensor([ True, False,  True,  True]), tensor([71, -1, -1, -1]))
     """
