@@ -50,6 +50,8 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
     torch.Size([1])
     """
 
+    parts = (*AnchorFamilyLoss.parts, "margin_reg_loss")
+
     def __init__(
         self,
         num_classes: int,
@@ -77,9 +79,6 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
     def class_dimensions(self) -> dict[str, int]:
         """Parameters with entries for each class, and the dimension that counts the classes."""
         return {"proxies": 0, "margins": 0} if self.per_class else {"proxies": 0}
-
-    def _sub_loss_names(self) -> list[str]:
-        return [*super()._sub_loss_names(), "margin_reg_loss"]
 
     def _loss(self, inputs: LossInputs) -> Tensor:
         regularizer = self._regularizer(inputs)

@@ -56,15 +56,13 @@ class ContrastiveLoss(PairFamilyLoss):
     served_forms = ("euclidean", "cosine", "squared")
     default_form = "euclidean"
     default_reducer = "AvgNonZeroReducer"
+    parts = ("pos_loss", "neg_loss")
     recorded = shown = ("pos_margin", "neg_margin")
 
     def __init__(self, pos_margin: float = 0, neg_margin: float = 1, **options: Unpack[LossOptions]) -> None:
         super().__init__(**options)
         check_finite_numbers(pos_margin=pos_margin, neg_margin=neg_margin)
         self.pos_margin, self.neg_margin = pos_margin, neg_margin
-
-    def _sub_loss_names(self) -> list[str]:
-        return ["pos_loss", "neg_loss"]
 
     def _loss(self, inputs: LossInputs) -> Tensor:
         checked, shards = self._own_anchors(self._checked(inputs)), self.shards
@@ -84,7 +82,7 @@ class ContrastiveLoss(PairFamilyLoss):
         return self._mean(shards.total(losses) if checked.sharded else losses, checked)
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
-        reducers = [reducer_of(self.reducer, name) for name in self._sub_loss_names()]
+        reducers = [reducer_of(self.reducer, name) for name in self.parts]
         thresholds = [threshold_of(reducer) for reducer in reducers]
         for reducer, threshold in zip(reducers, thresholds, strict=True):
             if threshold is None:

@@ -71,7 +71,8 @@ class SoftTripleLoss(CentersLoss):
         **options: Unpack[SoftmaxOptions],
     ) -> None:
         check_finite_numbers(margin=margin, regularizer_weight=regularizer_weight)
-        self.regularizer_weight = regularizer_weight  # first: the names of the sub-losses ask for it
+        if regularizer_weight:  # first: the base class asks for the names
+            self.parts = ("loss", "center_reg_loss")
         super().__init__(num_classes, embedding_size, **options)
         check_sizes(centers_per_class=centers_per_class)
         if not isinstance(self.distance, str) and not self.distance.is_inverted:
@@ -81,6 +82,7 @@ class SoftTripleLoss(CentersLoss):
             raise ValueError(f"regularizer_weight must not be negative, got {regularizer_weight}")
         self.centers_per_class = self.centers = centers_per_class
         self.la = la
+        self.regularizer_weight = regularizer_weight
         self.gamma = 1 / gamma  # as in pytorch-metric-learning: of a temperature the inverse
         self.margin = margin
         self._add_class_matrix(num_classes * centers_per_class)
@@ -108,9 +110,6 @@ class SoftTripleLoss(CentersLoss):
             spread = {"losses": self.regularizer(), "indices": None, "reduction_type": "already_reduced"}
             sub_losses["center_reg_loss"] = spread
         return super()._regularized(sub_losses)
-
-    def _sub_loss_names(self) -> list[str]:
-        return ["loss", "center_reg_loss"] if self.regularizer_weight else ["loss"]
 
     def _logit_settings(self) -> dict[str, Any]:
         of_label = -self.la * self.margin

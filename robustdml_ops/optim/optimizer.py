@@ -179,9 +179,9 @@ class ProxyOptimizer(torch.optim.Optimizer):
                     "or train the proxies with an optimiser of torch.optim"
                 )
         owner = owner_of(parameter)
-        if isinstance(owner, ProxyStep) and owner.optimizer is not None:
+        if isinstance(owner, ProxyStep) and owner.optimizer() is not None:
             raise ValueError(
-                f"the proxies of {type(loss).__name__} belong to {type(owner.optimizer).__name__} already: bind them "
+                f"the proxies of {type(loss).__name__} belong to {type(owner.optimizer()).__name__} already: bind them "
                 "to one optimiser, or delete that one first"
             )
         return loss

@@ -52,7 +52,7 @@ class ProxyStep(ProxyUpdate):
 
     def __init__(self, optimizer: Any, parameter: Tensor, number: int, before: int = 0) -> None:
         # A weak reference: a deleted optimiser frees its parameter for another one.
-        self._optimizer = weakref.ref(optimizer)
+        self.optimizer = weakref.ref(optimizer)
         self.parameter, self.local = parameter, parameter
         if is_sharded(parameter):
             self.local = local_of(parameter).detach().requires_grad_()
@@ -60,11 +60,6 @@ class ProxyStep(ProxyUpdate):
         self.swept = self.confirmed = False
         self._known_version: int | None = None  # of the parameter when its values were last checked
         self._skipped: list[Tensor] = []
-
-    @property
-    def optimizer(self) -> Any:
-        """The optimiser; None after it was deleted."""
-        return self._optimizer()
 
     @property
     def loss_scale(self) -> float:
@@ -210,7 +205,7 @@ class ProxyStep(ProxyUpdate):
             self.parameter.grad = None
 
     def _alive(self) -> Any:
-        optimizer = self.optimizer
+        optimizer = self.optimizer()
         if optimizer is None:
             raise RuntimeError("the optimiser of these proxies is gone: keep it, or compute the loss anew")
         return optimizer

@@ -35,6 +35,7 @@ class AnchorFamilyLoss(ClassMatrixLoss):
     """Σ_p positive_p/|P⁺| + negative_p/|P⁻| with the constant margin of Proxy-Anchor; others have other terms."""
 
     default_reducer = "DivisorReducer"
+    parts: tuple[str, ...] = ("pos_loss", "neg_loss")
     recorded = ("num_classes", "alpha", "margin")
     shown = (*ClassMatrixLoss.shown, "alpha")
     proxies: nn.Parameter
@@ -127,9 +128,6 @@ class AnchorFamilyLoss(ClassMatrixLoss):
                 ("neg_loss", lse.negative, terms.negative_count),
             )
         }
-
-    def _sub_loss_names(self) -> list[str]:
-        return ["pos_loss", "neg_loss"]
 
     def _logits(self, embeddings: Tensor) -> Tensor:
         return similarity(embeddings, self.proxies)

@@ -23,7 +23,6 @@ from robustdml_ops.losses.peer.package import (
     PeerBase,
     SubLosses,
     fused_form,
-    keep_statistics,
     named,
     peer_distance,
     peer_reducers,
@@ -51,6 +50,7 @@ class PeerInterface(PeerBase):
     recorded: ClassVar[tuple[str, ...]] = ()  # settings that the peer's losses have under the same names
     default_reducer: ClassVar[str] = "MeanReducer"  # the peer's name of what reduction="mean" does
     dense_size: ClassVar[str] = "batch × classes"  # of the matrices that the dense code keeps
+    parts: tuple[str, ...] = ("loss",)  # names of the sub-losses
     _own_compute_loss: ClassVar[bool] = False  # a subclass has its own compute_loss
     reduction: str
 
@@ -82,6 +82,9 @@ class PeerInterface(PeerBase):
             self.add_to_recordable_attributes(list_of_names=["weight_reg_weight"], is_stat=False)
         self.add_to_recordable_attributes(list_of_names=self.recorded, is_stat=False)
         self._warned = False
+
+    def _sub_loss_names(self) -> list[str]:
+        return [*self.parts]
 
     def get_default_distance(self) -> Any:
         """The peer's object, where it is installed."""
@@ -119,9 +122,12 @@ class PeerInterface(PeerBase):
 
     def _reduced(self, inputs: LossInputs) -> Tensor:
         """Sub-losses, reduced by the peer's reducer."""
-        embeddings, labels, matrix = inputs.embeddings, inputs.labels, self._class_matrix()
-        candidates = embeddings if inputs.ref_emb is None else inputs.ref_emb
-        keep_statistics(self.distance, embeddings, candidates if matrix is None else matrix)
+        embeddings, labels, distance = inputs.embeddings, inputs.labels, self.distance
+        if not isinstance(distance, str) and distance.collect_stats:  # as its own forward
+            matrix, candidates = self._class_matrix(), embeddings if inputs.ref_emb is None else inputs.ref_emb
+            rows = (embeddings.detach(), (candidates if matrix is None else matrix).detach())
+            distance.reset_stats()
+            distance.set_default_stats(*rows, *map(distance.maybe_normalize, rows))
         if inputs.sample_weights is None:
             sub_losses = self.compute_loss(*inputs[:5])
         else:

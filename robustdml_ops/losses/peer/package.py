@@ -19,6 +19,7 @@ SubLosses = dict[str, dict[str, Any]]
 class StandIn(nn.Module):
     """In place of the peer's ``BaseMetricLossFunction``: the losses run, and arguments that need the peer raise."""
 
+    parts: tuple[str, ...]  # names of the sub-losses
     if TYPE_CHECKING:  # of the peer alone, and called where it is installed
         add_embedding_regularization_to_loss_dict: Callable[[SubLosses, Tensor], None]
 
@@ -34,12 +35,9 @@ class StandIn(nn.Module):
         self.embedding_regularizer: Any = None
         self.embedding_reg_weight = embedding_reg_weight
 
-    def _sub_loss_names(self) -> list[str]:
-        return ["loss"]
-
     def sub_loss_names(self) -> list[str]:
         """Names of the sub-losses that a reducer takes."""
-        return self._sub_loss_names()
+        return [*self.parts]
 
     def add_to_recordable_attributes(self, **_: Any) -> None:
         """No-op: the record keepers are the peer's."""
@@ -101,11 +99,3 @@ def named(distance: Any) -> str:
         return f"distance={distance!r}"
     settings = f"p={distance.p}, power={distance.power}, normalize_embeddings={distance.normalize_embeddings}"
     return f"distance={type(distance).__name__}({settings})"
-
-
-def keep_statistics(distance: Any, embeddings: Any, others: Any) -> None:
-    """Let a distance that collects statistics have those of this batch, as its own forward would."""
-    if not isinstance(distance, str) and distance.collect_stats:
-        distance.reset_stats()
-        rows = (embeddings.detach(), others.detach())
-        distance.set_default_stats(*rows, *map(distance.maybe_normalize, rows))

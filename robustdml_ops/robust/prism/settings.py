@@ -48,8 +48,15 @@ def check_settings(
         raise ValueError('similarity="vmf" needs embedding_size ≥ 2: on a line there is no direction to spread in')
     if optional["max_copies"] is not None:
         check_sizes(max_copies=optional["max_copies"])
-    if preset is not None:
-        _check_preset(preset, threshold, optional)
+    if preset is None:
+        return
+    for name, value in DEFAULTS[preset].items():
+        if optional[name] not in (None, value):
+            raise ValueError(f'preset="{preset}" has {name}="{value}", got "{optional[name]}": leave one out')
+    if optional["num_samples"] is not None:
+        raise ValueError(f'preset="{preset}" has no num_samples: leaving own copies out is an extension')
+    if threshold in ("per-class", *BY_OTSU):
+        raise ValueError(f'preset="{preset}" has no threshold="{threshold}": it is an extension')
 
 
 def copies_to_find(num_samples: int, memory_size: int, rejected: float) -> int:
@@ -77,13 +84,3 @@ def _check_presence(similarity: str, threshold: str, optional: Mapping[str, Any]
             raise ValueError(f"{name} is missing, and {where} needs it: {meaning}")
         if not serves and value is not None:
             raise ValueError(f"{name}={value!r} is of no use here: it belongs to {where}")
-
-
-def _check_preset(preset: str, threshold: str, optional: Mapping[str, Any]) -> None:
-    for name, value in DEFAULTS[preset].items():
-        if optional[name] not in (None, value):
-            raise ValueError(f'preset="{preset}" has {name}="{value}", got "{optional[name]}": leave one out')
-    if optional["num_samples"] is not None:
-        raise ValueError(f'preset="{preset}" has no num_samples: leaving own copies out is an extension')
-    if threshold in ("per-class", *BY_OTSU):
-        raise ValueError(f'preset="{preset}" has no threshold="{threshold}": it is an extension')

@@ -239,14 +239,12 @@ class VmfSimilarity(AverageSimilarity):
     def logits(self) -> ClassLogits:
         """Scale and bias of every class, of vMF-Sim once it has begun."""
         begun = self.begun
-        if _is_readable(begun):
-            return ClassLogits(self.vmf_scale, self.vmf_bias) if begun else ClassLogits(self.scale, self.bias)
         return ClassLogits(torch.where(begun, self.vmf_scale, self.scale), torch.where(begun, self.vmf_bias, self.bias))
 
     def own_logit(self, X: Tensor, own: ClassStatistics) -> Tensor:
         """T of each unit row and its class without own copies, (B,): one distribution is fitted per sample."""
         average, begun = super().own_logit(X, own), self.begun
-        if _is_readable(begun) and not begun:
+        if begun.device.type == "cpu" and not has_no_values(begun) and not begun:  # nothing waits for a GPU
             return average
         vmf = self.vmf
         fitted = fit_classes(*own, None, vmf.estimator, vmf.bias_correction, backend=vmf.backend)
@@ -301,8 +299,3 @@ def _refresh_all(similarity: nn.Module, keys: object) -> None:
     if len(similarity.scale):
         with torch.no_grad():
             similarity.refresh_vmf(None)
-
-
-def _is_readable(value: Tensor) -> bool:
-    """Whether the host can read it without waiting for a GPU."""
-    return value.device.type == "cpu" and not has_no_values(value)

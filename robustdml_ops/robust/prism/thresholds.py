@@ -52,10 +52,15 @@ class TopR(TypedBuffers):
 
     def forward(self, scores: Scores, labels: Tensor) -> Tensor:
         """One threshold for the batch, ()."""
-        return _smallest(scores.values, _rejected_number(self.rate, len(labels)))
+        rejected = self.rejected(labels)
+        return scores.values.sort().values[rejected - 1] if rejected else scores.values.new_full((), -math.inf)
+
+    def rejected(self, labels: Tensor) -> int:
+        """⌊R·B⌋ of the decimal R: 0.29 · 100 is 28.999999999999996."""
+        return math.floor(round(self.rate * len(labels), 9))
 
 
-class SmoothTopR(TypedBuffers):
+class SmoothTopR(TopR):
     """The sTRM: the mean of P at the quantiles of the last ``batches`` batches, Eq. 15. ``rate`` is R.
 
     A quantile that falls on a sample of a new class, P = 1, is not stored, as in the authors' code: it would lift the
@@ -65,16 +70,14 @@ class SmoothTopR(TypedBuffers):
     quantiles: Tensor
 
     def __init__(self, rate: float, batches: int) -> None:
-        super().__init__()
-        self.rate = rate
+        super().__init__(rate)
         # The latest last; NaN for batches to come.
         self.register_buffer("quantiles", torch.full((batches,), math.nan, dtype=torch.float64))
 
     def forward(self, scores: Scores, labels: Tensor) -> Tensor:
         """One threshold for the batch, (); −∞ while there is no quantile. The batch's quantile is stored."""
-        rejected = _rejected_number(self.rate, len(labels))
-        quantile = _smallest(scores.values, rejected).to(self.quantiles.dtype)
-        is_known = scores.known.sum() >= rejected
+        quantile = super().forward(scores, labels).to(self.quantiles.dtype)
+        is_known = scores.known.sum() >= self.rejected(labels)
         self.quantiles.copy_(torch.where(is_known, torch.cat([self.quantiles[1:], quantile[None]]), self.quantiles))
         absent = self.quantiles.isnan()
         number = (len(absent) - absent.sum(dtype=self.quantiles.dtype)).clamp(min=1)
@@ -220,12 +223,9 @@ def wrong_rate(scores: Scores, judged: Tensor) -> Tensor:
     return torch.where((~others.isnan()).sum() >= _FEWEST_SCORES, rate, math.nan)
 
 
-AnyThreshold = FixedThreshold | TopR | SmoothTopR | PerClassThreshold | CautiousThreshold
-
-
 def make_threshold(
     name: str, rate: float, window: int, fixed: float | None, num_classes: int, memory_dtype: torch.dtype
-) -> AnyThreshold:
+) -> TypedBuffers:
     """The threshold of this name; ``fixed`` is the P_clean of "fixed"."""
     if fixed is not None:
         return FixedThreshold(math.log(fixed) if fixed > 0 else -math.inf)
@@ -236,13 +236,3 @@ def make_threshold(
     dtype = torch.promote_types(memory_dtype, torch.float32)
     threshold = PerClassThreshold(rate, window, num_classes, dtype, otsu_cut if name in BY_OTSU else None)
     return CautiousThreshold(threshold, window) if name == "cautious" else threshold
-
-
-def _rejected_number(rate: float, batch_size: int) -> int:
-    """⌊R·B⌋ of the decimal R: 0.29 · 100 is 28.999999999999996."""
-    return math.floor(round(rate * batch_size, 9))
-
-
-def _smallest(values: Tensor, rank: int) -> Tensor:
-    """The ``rank``-th smallest of them, (); −∞ for rank 0."""
-    return values.sort().values[rank - 1] if rank else values.new_full((), -math.inf)
