@@ -22,8 +22,7 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
 
     A batch raises ValueError when mean(m) ≤ 0 (on a GPU a device-side assertion); an empty one gives λ/mean(m).
 
-    Source: Phan et al., "Adaptive Proxy Anchor Loss for Deep Metric Learning", Eqs. 2–4. Precision, speed and memory
-    are those of :class:`~robustdml_ops.losses.ProxyAnchorLoss`.
+    Source: Phan et al., "Adaptive Proxy Anchor Loss for Deep Metric Learning", Eqs. 2–4.
 
     Parameters
     ----------
@@ -35,7 +34,7 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
     per_class : bool
         A margin for each class. The paper recommends one for all (its Table 2), the default.
     regularization : float
-        λ ≥ 0. λ/mean(m) grows as the margins shrink: it keeps them up, whatever "constrain" suggests.
+        λ ≥ 0. λ/mean(m) grows as the margins shrink: it keeps them up.
     negative_margin : {"sample", "proxy"}
         Whose margin stands in the negative term: the sample's class (the paper's Eq. 2), or the proxy's (the authors'
         code). The same if there is one margin.
@@ -71,8 +70,7 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
         if not regularization >= 0:
             raise ValueError(f"regularization must not be negative, got {regularization}")
         check_choice(("sample", "proxy"), negative_margin=negative_margin)
-        self.regularization = regularization
-        self.negative_margin = negative_margin
+        self.regularization, self.negative_margin = regularization, negative_margin
         self.margins = nn.Parameter(torch.full((num_classes if per_class else 1,), float(margin)))
         self.per_class = per_class
 

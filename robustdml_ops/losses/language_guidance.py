@@ -68,9 +68,7 @@ class LanguageGuidanceLoss(ShardableLoss, nn.Module):
         if shift is not None:
             check_finite_numbers(shift=shift)
         check_choice(REDUCTIONS, reduction=reduction)
-        self.direction = direction
-        self.shift = shift
-        self.temperature = temperature
+        self.direction, self.shift, self.temperature = direction, shift, temperature
         self.reduction = reduction
 
     def forward(

@@ -51,10 +51,7 @@ class RunningMean(TypedBuffers):
 
 
 class MixtureThreshold(nn.Module):
-    """Where, between the means of a Gaussian mixture's two components, the high one becomes the likelier; else ∞.
-
-    By scikit-learn, on the CPU: losses of a GPU make the round trip, and the stream waits for it.
-    """
+    """Where, between a Gaussian mixture's two means, the high component becomes the likelier; else ∞. On the CPU."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,14 +92,8 @@ def mixture_threshold(losses: Tensor) -> Tensor:
     low, high = np.argsort(mixture.means_[:, 0])
     mean, variance = mixture.means_[:, 0], mixture.covariances_[:, 0, 0]
     # log(w N(z)) of the high component less that of the low one is a parabola in z.
-    a, b, c = (
-        coefficient[high] - coefficient[low]
-        for coefficient in (
-            -0.5 / variance,
-            mean / variance,
-            np.log(mixture.weights_) - 0.5 * np.log(variance) - 0.5 * mean**2 / variance,
-        )
-    )
+    at_zero = np.log(mixture.weights_) - 0.5 * np.log(variance) - 0.5 * mean**2 / variance
+    a, b, c = (of_both[high] - of_both[low] for of_both in (-0.5 / variance, mean / variance, at_zero))
     roots = [root.real for root in np.roots([a, b, c]) if root.imag == 0]
     rising = [root for root in roots if mean[low] < root < mean[high] and 2 * a * root + b > 0]
     return losses.new_tensor(center + spread * rising[0] if rising else np.inf)

@@ -116,12 +116,9 @@ class ProcSimLoss(ShardableLoss, nn.Module):
         check_choice(NAMES, detector=detector)
         if drop_above and dml == "proxy-nca":
             raise ValueError('drop_above=True leaves samples out of pairs, and dml="proxy-nca" has none: leave one out')
-        self.lam = lam
-        self.omega = omega
-        self.dml = dml
-        self.detector = detector
-        self.regularizer = regularizer
-        self.confidence_on_regularizer = confidence_on_regularizer
+        self.lam, self.omega = lam, omega
+        self.dml, self.detector = dml, detector
+        self.regularizer, self.confidence_on_regularizer = regularizer, confidence_on_regularizer
         self.drop_above = drop_above
         self.threshold = None if threshold == "otsu" else THRESHOLDS[threshold]()
         check_sizes(num_classes=num_classes, embedding_size=embedding_size)

@@ -67,8 +67,7 @@ class ProxyNCALoss(ClassFamilyLoss):
         check_positive(softmax_scale=softmax_scale)
         if not include_positive and num_classes < 2:
             raise ValueError(f"include_positive=False needs at least 2 classes, got num_classes={num_classes}")
-        self.softmax_scale = softmax_scale
-        self.include_positive = include_positive
+        self.softmax_scale, self.include_positive = softmax_scale, include_positive
         self._add_class_matrix(num_classes)
 
     def _logits(self, embeddings: Tensor) -> Tensor:

@@ -82,8 +82,7 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
         check_positive(beta=beta)
         if not 0 < threshold < 1:
             raise ValueError(f"threshold must lie in (0, 1), got {threshold}")
-        self.beta = beta
-        self.threshold = threshold
+        self.beta, self.threshold = beta, threshold
 
     def forward(  # type: ignore[override]  # confidences stand in for labels
         self, embeddings: Tensor, confidences: Tensor | Factors, *, sample_weights: Tensor | None = None

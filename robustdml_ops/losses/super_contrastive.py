@@ -53,9 +53,7 @@ class SuperContrastiveLoss(ShardableLoss, nn.Module):
         super().__init__()
         check_finite_numbers(pos_margin=pos_margin, neg_margin=neg_margin)
         check_positive(lam=lam)
-        self.pos_margin = pos_margin
-        self.neg_margin = neg_margin
-        self.lam = lam
+        self.pos_margin, self.neg_margin, self.lam = pos_margin, neg_margin, lam
         self.positive = RunningMean()
         self.negative = RunningMean()
 

@@ -51,9 +51,7 @@ class SuperLoss(nn.Module):
         if tau is not None:
             check_finite_numbers(tau=tau)
         check_choice(REDUCTIONS, reduction=reduction)
-        self.lam = lam
-        self.tau = tau
-        self.reduction = reduction
+        self.lam, self.tau, self.reduction = lam, tau, reduction
         if tau is None:
             self.running = RunningMean()
 

@@ -75,9 +75,8 @@ def batch_of_all(
         return {**batch._asdict(), "keep": keep}
 
     own = shards.agree(check_own, settings_of(module) if shards.divided else {})
-    X, labels, sample_ids, keep = (shards.gather(own[name]) for name in ("X", "labels", "sample_ids", "keep"))
-    assert X is not None and labels is not None
-    return CheckedBatch(X, labels, sample_ids), keep
+    *joint, keep = (shards.gather(own[name]) for name in (*CheckedBatch._fields, "keep"))
+    return CheckedBatch(*joint), keep
 
 
 def check_ddp_buffers(memory: nn.Module, divided: bool) -> None:

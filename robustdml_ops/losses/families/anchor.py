@@ -51,8 +51,7 @@ class AnchorFamilyLoss(ClassMatrixLoss):
         check_finite_numbers(margin=margin)
         check_positive(alpha=alpha)
         super().__init__(num_classes, embedding_size, **options)
-        self.margin = margin
-        self.alpha = alpha
+        self.margin, self.alpha = margin, alpha
         self._add_class_matrix(num_classes)
 
     def get_default_weight_init_func(self) -> Any:

@@ -27,9 +27,7 @@ class MetricLoss(ShardableLoss, PeerInterface):
         check_options(type(self), self.known_options.__annotations__, {"reduction": reduction, **options})
         check_choice(REDUCTIONS, reduction=reduction)
         super().__init__(**options)
-        self.reduction = reduction
-        self.backend = backend
-        self.ignore_index = ignore_index
+        self.reduction, self.backend, self.ignore_index = reduction, backend, ignore_index
 
     def forward(
         self,

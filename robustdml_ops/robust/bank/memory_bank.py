@@ -64,10 +64,8 @@ class MemoryBank(ClassBuffers):
     tensor([ 0,  0, -1, -1])
     >>> bank.enqueue(torch.tensor([[0.6, 0.8]]), torch.tensor([2]))  # the oldest row, of class 0, leaves
     tensor([2, 0])
-    >>> bank.class_means(), bank.counts
-    (tensor([[0.0000, 1.0000],
-            [0.0000, 0.0000],
-            [0.6000, 0.8000]]), tensor([1, 0, 1]))
+    >>> bank.class_means()[2], bank.counts
+    (tensor([0.6000, 0.8000]), tensor([1, 0, 1]))
     """
 
     features: Tensor
@@ -92,10 +90,8 @@ class MemoryBank(ClassBuffers):
         check_sizes(num_classes=num_classes, embedding_size=embedding_size, capacity=capacity)
         if not dtype.is_floating_point:
             raise ValueError(f"dtype must be a floating-point type, got {dtype}")
-        self.num_classes = num_classes
-        self.embedding_size = embedding_size
-        self.capacity = capacity
-        self.num_samples = num_samples
+        self.num_classes, self.embedding_size = num_classes, embedding_size
+        self.capacity, self.num_samples = capacity, num_samples
         self.backend = backend
         self.copies = None if num_samples is None else SampleCopies(num_samples, capacity)
         self.register_buffer("features", torch.zeros(capacity, embedding_size, dtype=dtype))

@@ -30,11 +30,7 @@ def picked(values: Tensor, places: Tensor, inside: Tensor) -> Tensor:
 
 
 class QueueWindow:
-    """The ``size`` slots behind the last row of a queue.
-
-    The row with serial number n is in slot n mod capacity, and at place n mod ``size`` of the window: any ``size``
-    consecutive numbers have different places.
-    """
+    """The ``size`` slots behind the last row of a queue; row number n is at place n mod ``size`` of the window."""
 
     def __init__(self, here: Slots, first: int, capacity: int, enqueued: Tensor, size: int, shards: OneProcess) -> None:
         self.here, self.first, self.capacity, self.size = here, first, capacity, size
@@ -79,8 +75,7 @@ class SampleCopies(nn.Module):
     def __init__(self, num_samples: int, capacity: int) -> None:
         super().__init__()
         check_sizes(num_samples=num_samples)
-        self.num_samples = num_samples
-        self.capacity = capacity
+        self.num_samples, self.capacity = num_samples, capacity
         # Rows that do not enter write −1 to the last entry: shapes do not depend on how many rows enter.
         self.register_buffer("latest", torch.full((num_samples + 1,), -1))
         self.register_buffer("earlier", torch.full((capacity,), -1))

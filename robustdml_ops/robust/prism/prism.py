@@ -141,8 +141,7 @@ class PRISM(ClassBuffers):
             "bias_correction": bias_correction,
         }
         known.check_settings(similarity, threshold, preset, embedding_size, optional)
-        self.num_classes = num_classes
-        self.embedding_size = embedding_size
+        self.num_classes, self.embedding_size = num_classes, embedding_size
         self.num_samples = num_samples
         self.similarity = similarity
         self.backend = backend
@@ -258,7 +257,7 @@ class PRISM(ClassBuffers):
         dtype = torch.promote_types(embeddings.dtype, torch.float32)
         with torch.autocast(embeddings.device.type, enabled=False):
             X = normalized(embeddings.detach(), dtype, self.backend)
-            return likeliest_classes(X, self.bank.sums, self.scores.logits())
+            return likeliest_classes(X, self.bank.sums, *self.scores.logits())
 
     @torch.no_grad()
     def enqueue(self, embeddings: Tensor, labels: Tensor, keep: Tensor, sample_ids: Tensor | None = None) -> None:

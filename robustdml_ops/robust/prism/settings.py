@@ -23,11 +23,7 @@ DEFAULTS: dict[str | None, dict[str, str]] = {
 def check_settings(
     similarity: str, threshold: str, preset: str | None, embedding_size: int, optional: Mapping[str, Any]
 ) -> None:
-    """ValueError for unknown choices, and for ``optional`` settings (None: not given) that are missing or do not fit.
-
-    ``optional`` has noise_rate, fixed_threshold, memory_size, vmf_start, num_samples, max_copies, unseen, estimator and
-    bias_correction.
-    """
+    """ValueError for unknown choices, and for ``optional`` settings (None: not given) that are missing or don't fit."""
     check_choice(SIMILARITIES, similarity=similarity)
     check_choice(THRESHOLDS, threshold=threshold)
     check_choice(tuple(DEFAULTS), preset=preset)

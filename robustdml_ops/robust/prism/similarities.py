@@ -1,6 +1,6 @@
 """The similarities of PRISM: ProxySim; AvgSim; and vMF-Sim, which AvgSim replaces in the first iterations."""
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,13 +22,6 @@ from robustdml_ops.robust.prism.vmf_classes import VmfClasses
 _MOST_LOGITS = 2**22  # in a chunk of `likeliest_classes`: 16 MB
 
 
-class ClassLogits(NamedTuple):
-    """T(x, k) = scale_k x·Σ_k + bias_k, where Σ_k is the sum of the bank's rows of class k."""
-
-    scale: Tensor  # (C,)
-    bias: Tensor  # (C,)
-
-
 def joint_class_lse(shards: OneProcess, batch: CheckedBatch, proxies: Tensor, **settings: Any) -> tuple[Tensor, Tensor]:
     """:func:`class_lse` over the classes of all processes; it checks the values of rows and labels."""
     lse = class_lse(batch.X, proxies, shards.labels(batch.labels), elsewhere=shards.divided, **settings)
@@ -36,30 +29,30 @@ def joint_class_lse(shards: OneProcess, batch: CheckedBatch, proxies: Tensor, **
 
 
 def log_softmax(target: Tensor, others: Tensor, known: Tensor) -> Tensor:
-    """Log P_clean from the label's logit and the log-sum-exp of all other classes; 0 for an unknown class.
-
-    The logit minus the log-sum-exp of all classes would be rounded to 0 where P_clean is nearly 1.
-    """
+    """Log P_clean from the label's logit and the log-sum-exp of all other classes; 0 for an unknown class."""
+    # The logit minus the log-sum-exp of all classes would be rounded to 0 where P_clean is nearly 1.
     return torch.where(known, functional.logsigmoid(target - others), 0)
 
 
-def likeliest_classes(X: Tensor, sums: Tensor, logits: ClassLogits) -> tuple[Tensor, Tensor]:
+def likeliest_classes(X: Tensor, sums: Tensor, scale: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """Argmax_k T of unit rows X, (B,) int64, and the log of its softmax over the classes, (B,)."""
     best, classes = X.new_full((len(X),), -torch.inf), torch.zeros(len(X), dtype=torch.int64, device=X.device)
     lse, step = best, max(_MOST_LOGITS // max(len(X), 1), 1)
     for start in range(0, len(sums), step):
         chunk = slice(start, start + step)
-        T = (X @ sums[chunk].to(X.dtype).T) * logits.scale[chunk] + logits.bias[chunk]
+        T = (X @ sums[chunk].to(X.dtype).T) * scale[chunk] + bias[chunk]
         top, place = T.max(1)
         classes = torch.where(top > best, place + start, classes)
         best, lse = best.maximum(top), lse.logaddexp(T.logsumexp(1))
     return classes, torch.where(best > -torch.inf, best - lse, -torch.inf)
 
 
-def scores_under_other_labels(bank: MemoryBank, batch: CheckedBatch, logits: ClassLogits, lse: Tensor) -> Tensor:
+def scores_under_other_labels(
+    bank: MemoryBank, batch: CheckedBatch, logits: tuple[Tensor, Tensor], lse: Tensor
+) -> Tensor:
     """Score each sample under the label of the sample B/2 places away, which is wrong if its own is right."""
     others, shards = batch.labels.roll(len(batch.labels) // 2), bank.shards
-    scale, sums, bias = (shards.at_labels(values, others) for values in (logits.scale, bank.sums, logits.bias))
+    scale, sums, bias = (shards.at_labels(values, others) for values in (logits[0], bank.sums, logits[1]))
     logit = shards.from_owners(scale * (batch.X * sums).sum(1) + bias, others)
     judged = (others != batch.labels) & (shards.of_labels(bank.counts, others) >= FEWEST_ROWS)
     return (logit - lse).masked_fill(~judged, torch.nan)
@@ -116,7 +109,7 @@ class AverageSimilarity(ClassBuffers):
     sample itself. A class that is not in the bank adds nothing to the denominator with unseen "skip", e⁰ with "zero".
     """
 
-    scale: Tensor  # (C,), as bias: of `ClassLogits`
+    scale: Tensor  # (C,), as bias
     bias: Tensor
     class_buffers: ClassVar[tuple[str, ...]] = ("scale", "bias")
     with_other_labels = False
@@ -138,8 +131,8 @@ class AverageSimilarity(ClassBuffers):
             shards,
             batch,
             bank.sums,
-            scale=logits.scale,
-            bias=logits.bias,
+            scale=logits[0],
+            bias=logits[1],
             exclude_target=True,
             normalize_proxies=False,
             backend=self.backend,
@@ -162,9 +155,9 @@ class AverageSimilarity(ClassBuffers):
         """T of each unit row and its class without own copies, (B,): the mean cosine; 0 without rows."""
         return (X * own.sums).sum(1) / own.counts.clamp(min=1)
 
-    def logits(self) -> ClassLogits:
-        """Scale and bias of every class, (C,) each."""
-        return ClassLogits(self.scale, self.bias)
+    def logits(self) -> tuple[Tensor, Tensor]:
+        """Scale and bias, (C,) each, in T(x, k) = scale_k x·Σ_k + bias_k, where Σ_k sums the bank's rows of class k."""
+        return self.scale, self.bias
 
     def advance(self, labels: Tensor) -> None:
         """Do nothing: the state changes in `enqueue` alone."""
@@ -236,10 +229,10 @@ class VmfSimilarity(AverageSimilarity):
         """Score the batch; a class without rows in the bank is not known."""
         return super().score(batch, proxies)._replace(vmf_pending=self.iteration < self.start)
 
-    def logits(self) -> ClassLogits:
+    def logits(self) -> tuple[Tensor, Tensor]:
         """Scale and bias of every class, of vMF-Sim once it has begun."""
         begun = self.begun
-        return ClassLogits(torch.where(begun, self.vmf_scale, self.scale), torch.where(begun, self.vmf_bias, self.bias))
+        return torch.where(begun, self.vmf_scale, self.scale), torch.where(begun, self.vmf_bias, self.bias)
 
     def own_logit(self, X: Tensor, own: ClassStatistics) -> Tensor:
         """T of each unit row and its class without own copies, (B,): one distribution is fitted per sample."""

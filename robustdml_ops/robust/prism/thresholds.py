@@ -108,8 +108,7 @@ class PerClassThreshold(ClassBuffers):
         cut: Callable[[Scores], Tensor] | None = None,
     ) -> None:
         super().__init__()
-        self.rate = rate
-        self.scores_kept = scores_kept
+        self.rate, self.scores_kept = rate, scores_kept
         self.num_classes = num_classes
         self.cut = cut
         self.register_buffer("recent", torch.full((num_classes, scores_kept), math.inf, dtype=dtype))

@@ -54,10 +54,8 @@ class VmfClasses(ClassBuffers):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
-        self.num_classes = num_classes
-        self.dim = dim
-        self.estimator = estimator
-        self.bias_correction = bias_correction
+        self.num_classes, self.dim = num_classes, dim
+        self.estimator, self.bias_correction = estimator, bias_correction
         self.backend = backend
         self.register_buffer("kappa", torch.zeros(num_classes, dtype=dtype))
         self.register_buffer("log_peak", torch.zeros(num_classes, dtype=dtype))
