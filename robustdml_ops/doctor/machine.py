@@ -44,8 +44,11 @@ def devices(driver_file: Path = _DRIVER) -> Finding:
     """The processor, the CUDA devices and their driver."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        cards = [_card(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
         seen = torch.cuda.device_count()
+        found = [torch.cuda.get_device_properties(i) for i in range(seen)] if torch.cuda.is_available() else []
+    cards = [
+        f"{one.name} (compute capability {one.major}.{one.minor}, {one.total_memory / 2**30:.0f} GiB)" for one in found
+    ]
     built, driver = torch.version.cuda, _driver(driver_file)
     told = f"{platform.machine()} CPU; " + (", ".join(cards) if cards else "no CUDA device")
     told += "" if driver is None else f"; NVIDIA driver {driver}"
@@ -63,12 +66,6 @@ def devices(driver_file: Path = _DRIVER) -> Finding:
             "there is an NVIDIA driver, and this PyTorch is for the CPU alone: to use the card, install one with CUDA"
         )
     return Finding("devices", told, way_out, facts)
-
-
-def _card(number: int) -> str:
-    properties = torch.cuda.get_device_properties(number)
-    capability = f"{properties.major}.{properties.minor}"
-    return f"{properties.name} (compute capability {capability}, {properties.total_memory / 2**30:.0f} GiB)"
 
 
 def _driver(file: Path) -> str | None:

@@ -119,7 +119,7 @@ def served(device: torch.device) -> list[Finding]:
 def _backends(device: torch.device) -> Finding:
     """The backends that can run on ``device``, in order of preference, and why the others can't."""
     names = able(device, UNAVAILABLE)
-    unable = {name: reason for name in UNAVAILABLE if (reason := _reason(name, device)) is not None}
+    unable = {name: reason for name, why in UNAVAILABLE.items() if (reason := why(device, torch.float32))}
     told = ", then ".join(names) + "".join(f"; not {name}: {reason}" for name, reason in unable.items())
     asked = os.environ.get("ROBUSTDML_BACKEND")
     facts, way_out = {"able": names, "unable": unable, "asked_for": asked}, None
@@ -144,7 +144,7 @@ def _room(room: str, device: torch.device) -> Finding:
             told += f"{name} fails, " if fails else f"{name} {max(map(float, found.values())):.0e}, "
         told = told.removesuffix(", ")
     others = {name: "it has no kernels for this" for name in UNAVAILABLE if name not in table}
-    told += "".join(f"; not {name}: {reason}" for name, reason in others.items() if _reason(name, device) is None)
+    told += "".join(f"; not {name}: {reason}" for name, reason in others.items() if name in able(device, UNAVAILABLE))
     most = _REDUCED if device.type == "cuda" else _MOST  # PyTorch may be set to multiply in TF32 on a GPU
     wrong = [
         (name, f"{op_name} by {name}: {error}")
@@ -158,11 +158,7 @@ def _room(room: str, device: torch.device) -> Finding:
 
 def able(device: torch.device, table: Mapping[str, Any]) -> list[str]:
     """The backends of ``table`` that can run on ``device``, in order of preference."""
-    return [name for name in preference(device) if name in table and _reason(name, device) is None]
-
-
-def _reason(name: str, device: torch.device) -> str | None:
-    return UNAVAILABLE[name](device, torch.float32)
+    return [name for name in preference(device) if name in table and not UNAVAILABLE[name](device, torch.float32)]
 
 
 def _way_out(wrong: list[tuple[str, str]]) -> str | None:

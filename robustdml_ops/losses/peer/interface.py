@@ -117,8 +117,14 @@ class PeerInterface(PeerBase):
             return True
         if self._own_compute_loss or self._dense_reason() is not None:
             return False
-        reducer = self._modules.get("reducer")
-        return reducer is None or _is_exactly(reducer, self.default_reducer)
+        # By the dictionaries: nn.Module's attribute access takes as long as all the rest.
+        reducer: Any = self._modules.get("reducer")
+        if reducer is None:
+            return True
+        kind, each = getattr(peer_reducers, self.default_reducer), [reducer]
+        if type(reducer) is peer_reducers.MultipleReducers:
+            each = reducer._modules["reducers"]._modules.values()
+        return all(type(one) is kind and not one.collect_stats for one in each)
 
     def _reduced(self, inputs: LossInputs) -> Tensor:
         """Sub-losses, reduced by the peer's reducer."""
@@ -181,16 +187,6 @@ class PeerInterface(PeerBase):
     def _update(self) -> Any:
         """The step that an optimiser of ``robustdml_ops.optim`` takes on the class matrix within the sweep."""
         return None
-
-
-def _is_exactly(reducer: Any, name: str) -> bool:
-    """Whether ``reducer`` is, for each of its sub-losses, the peer's class of that name, and keeps no statistics."""
-    kind = getattr(peer_reducers, name)
-    if type(reducer) is not peer_reducers.MultipleReducers:
-        return type(reducer) is kind and not reducer.collect_stats
-    # By the dictionaries: nn.Module's attribute access takes as long as all the rest.
-    reducers = reducer._modules["reducers"]._modules.values()
-    return all(type(each) is kind and not each.collect_stats for each in reducers)
 
 
 def without_label(inputs: LossInputs, ignore_index: int) -> LossInputs:
