@@ -212,15 +212,19 @@ class NotFiniteError(ValueError):
 
 def check_finite_embeddings(embeddings: Tensor, name: str = "embeddings") -> None:
     """No NaN or inf on the CPU. Elsewhere a look would stall the stream: the loss is NaN then."""
-    if embeddings.device.type != "cpu":
+    way_out = "look for an overflow in the model or a learning rate too high"
+    check_finite_rows(embeddings, name, way_out, NotFiniteError)
+
+
+def check_finite_rows(rows: Tensor, name: str, way_out: str, error: type[ValueError] = ValueError) -> None:
+    """No NaN or inf on the CPU; ``rows`` may have any number of dimensions."""
+    if rows.device.type != "cpu":
         return
-    if has_no_values(embeddings):
-        torch._assert_async(torch.isfinite(embeddings).all(), f"{name} has NaN or inf; run this batch in eager mode")
-    elif not all_finite(embeddings):
-        row = int((~torch.isfinite(embeddings)).any(1).nonzero()[0])
-        raise NotFiniteError(
-            f"{name}[{row}] has NaN or inf: look for an overflow in the model or a learning rate too high"
-        )
+    if has_no_values(rows):
+        torch._assert_async(torch.isfinite(rows).all(), f"{name} has NaN or inf; run this batch in eager mode")
+    elif not all_finite(rows):
+        row = int((~torch.isfinite(rows)).flatten(1).any(1).nonzero()[0])
+        raise error(f"{name}[{row}] has NaN or inf: {way_out}")
 
 
 def check_gradient_fits(gradient: Tensor, inverse_norm: Tensor, name: str, first: int = 0) -> None:

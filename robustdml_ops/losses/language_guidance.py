@@ -3,12 +3,13 @@
 import torch
 from torch import Tensor, nn
 
-from robustdml_ops.backends.tracing import has_no_values, without_autocast
+from robustdml_ops.backends.tracing import without_autocast
 from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.rows.lengths import unit_rows
 from robustdml_ops.engine.validation import (
     check_choice,
     check_finite_numbers,
+    check_finite_rows,
     check_labels,
     check_matrix,
     check_positive,
@@ -155,11 +156,5 @@ def _check_texts(texts: object, embeddings: Tensor) -> Tensor:
     if texts.requires_grad:
         raise ValueError("text_embeddings are constants of this loss: pass text_embeddings.detach()")
     check_same_device(embeddings=embeddings, text_embeddings=texts)
-    if texts.device.type == "cpu" and has_no_values(texts):
-        torch._assert_async(
-            torch.isfinite(texts).all(), "text_embeddings have NaN or inf; run this batch in eager mode"
-        )
-    elif texts.device.type == "cpu" and not torch.isfinite(texts).all():
-        row = int((~torch.isfinite(texts)).flatten(1).any(1).nonzero()[0])
-        raise ValueError(f"text_embeddings[{row}] has NaN or inf: look at the language model that made it")
+    check_finite_rows(texts, "text_embeddings", "look at the language model that made it")
     return texts

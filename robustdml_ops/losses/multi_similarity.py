@@ -39,10 +39,8 @@ class MultiSimilarityLoss(PairFamilyLoss):
 
     Parameters
     ----------
-    alpha, beta : float
-        Scales > 0 of the exponents of positive and of negative pairs.
-    base : float
-        Cosine δ at which the exponents are 0.
+    alpha, beta, base : float
+        Scales > 0 of the exponents of positive and of negative pairs, and the cosine δ at which these are 0.
     epsilon : float, optional
         Mining, within the loss: a negative stays if it is more similar than the least similar positive less ε, a
         positive if it is less similar than the most similar negative plus ε. None: all pairs.

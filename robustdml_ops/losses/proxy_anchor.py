@@ -18,10 +18,9 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
     num_classes, embedding_size : int
         Number of classes C, and length of an embedding D. ``.proxies`` is a parameter (C, D): give it to the optimiser,
         usually at 100 × the model's rate.
-    margin : float
-        Margin δ of the cosines: positives are pulled above δ, negatives pushed below −δ.
-    alpha : float
-        Scale α > 0 of the exponents. The larger, the more the hardest samples count.
+    margin, alpha : float
+        Margin δ of the cosines: positives are pulled above δ, negatives pushed below −δ. Scale α > 0 of the exponents:
+        the larger, the more the hardest samples count.
     reduction : {"mean", "none"}
         ``"mean"``: the loss, (). ``"none"``: its terms by proxy, (C,), whose sum is the loss.
     backend : str, optional

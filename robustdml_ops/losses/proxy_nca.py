@@ -43,8 +43,7 @@ class ProxyNCALoss(ClassFamilyLoss):
     >>> import torch
     >>> from robustdml_ops.losses import ProxyNCALoss
     >>> loss_function = ProxyNCALoss(num_classes=1000, embedding_size=64, reduction="none")
-    >>> losses = loss_function(torch.randn(32, 64), torch.randint(1000, (32,)))
-    >>> losses.shape
+    >>> loss_function(torch.randn(32, 64), torch.randint(1000, (32,))).shape
     torch.Size([32])
     """
 

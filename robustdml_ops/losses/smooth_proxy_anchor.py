@@ -39,10 +39,8 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
     ----------
     num_classes, embedding_size, margin, alpha, reduction, backend, weight_init_func
         As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`.
-    beta : float
-        β > 0, the steepness of the weights.
-    threshold : float
-        λ in (0, 1).
+    beta, threshold : float
+        β > 0, the steepness of the weights, and λ in (0, 1).
 
     Examples
     --------

@@ -107,7 +107,13 @@ class SubCenterArcFaceLoss(CentersLoss, ArcFaceLoss):
         check_label_range(labels, self.num_classes)
         if embeddings.dtype == torch.float64:
             self._widen()
-        cosines = self._cosines_with_own_centers(embeddings, labels)
+        dtype, of_classes = compute_dtype(embeddings, self.W), self._shard()[0].detach()
+        parts = []
+        for X, own in zip(torch.split(embeddings, _SAMPLES), torch.split(labels, _SAMPLES), strict=True):
+            W = of_classes[own].to(dtype)
+            unit = unit_rows(W.flatten(0, 1)).view_as(W)
+            parts.append(torch.einsum("nhd,nd->nh", unit, unit_rows(X.to(dtype))))
+        cosines = torch.cat(parts)  # (N, H), with the centres of their own labels
         C, H = self.num_classes, self.sub_centers
         votes = torch.bincount(labels * H + cosines.argmax(1), minlength=C * H).view(C, H)
         dominant = votes.argmax(1)
@@ -116,17 +122,6 @@ class SubCenterArcFaceLoss(CentersLoss, ArcFaceLoss):
         outliers = outliers[labels[outliers].argsort(stable=True)]
         centers = self.W.detach()[:, torch.arange(C, device=labels.device) * H + dominant]
         return outliers, centers.masked_fill(votes.sum(1) == 0, 0).to(embeddings.dtype)
-
-    def _cosines_with_own_centers(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Cosines (N, H) of samples with the centres of their labels, some samples at a time."""
-        dtype = compute_dtype(embeddings, self.W)
-        centers = self._shard()[0].detach()
-        cosines = []
-        for X, own in zip(torch.split(embeddings, _SAMPLES), torch.split(labels, _SAMPLES), strict=True):
-            W = centers[own].to(dtype)
-            unit = unit_rows(W.flatten(0, 1)).view_as(W)
-            cosines.append(torch.einsum("nhd,nd->nh", unit, unit_rows(X.to(dtype))))
-        return torch.cat(cosines)
 
     def _logits(self, embeddings: Tensor) -> Tensor:
         return super()._logits(embeddings).view(-1, self.num_classes, self.sub_centers).max(2).values

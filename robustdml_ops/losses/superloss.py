@@ -41,8 +41,6 @@ class SuperLoss(nn.Module):
     >>> per_sample, robust = ProxyNCALoss(10, 64, reduction="none"), SuperLoss(lam=1.0)
     >>> embeddings = torch.randn(32, 64, requires_grad=True)
     >>> robust(per_sample(embeddings, torch.randint(10, (32,)))).backward()
-    >>> robust.running.count
-    tensor(32)
     """
 
     def __init__(self, lam: float = 1.0, tau: float | None = None, *, reduction: str = "mean") -> None:

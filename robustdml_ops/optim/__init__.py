@@ -1,7 +1,4 @@
-"""Optimisers of proxies that step within the sweep of the loss, so that no gradient of the size of P exists.
-
-See docs/large-classes.md.
-"""
+"""Optimisers of proxies within the sweep of the loss: no gradient of their size exists, see docs/large-classes.md."""
 
 from robustdml_ops.optim.adagrad import ProxyAdagrad
 from robustdml_ops.optim.adamw import ProxyAdamW

@@ -36,8 +36,6 @@ class ProxyAdagrad(ProxyOptimizer):
     >>> optimizer = ProxyAdagrad(loss_function, lr=0.1)
     >>> loss_function(torch.randn(32, 64), torch.randint(1000, (32,))).backward()
     >>> optimizer.step()
-    >>> optimizer.state[loss_function.proxies]["sum"].shape
-    torch.Size([1000])
     """
 
     kind: ClassVar[str] = "adagrad"

@@ -45,14 +45,9 @@ class StoreProblem:
     here: Callable[[Tensor], Tensor]  # labels counted from the first class that is here, negative for other classes
 
     @property
-    def capacity(self) -> int:
-        """Slots."""
-        return len(self.labels)
-
-    @property
     def most(self) -> int:
         """M = min(B, capacity), the most rows that enter; the host never knows how many do."""
-        return min(len(self.new_labels), self.capacity)
+        return min(len(self.new_labels), len(self.labels))
 
 
 def store_in_eager(problem: StoreProblem) -> Tensor:
@@ -62,7 +57,7 @@ def store_in_eager(problem: StoreProblem) -> Tensor:
         keep = keep & (features - features == 0).all(1)  # isfinite().all() takes two launches more
     if ids is None:
         ids = torch.full_like(labels, -1)
-    rank, first, capacity = keep.cumsum(0), problem.enqueued, problem.capacity
+    rank, first, capacity = keep.cumsum(0), problem.enqueued, len(problem.labels)
     kept = rank[-1]
     if len(keep) > capacity:
         overflow = (kept - capacity).clamp(min=0)
@@ -123,7 +118,7 @@ def store_in_triton(problem: StoreProblem) -> Tensor:
     """In three launches, in four with sample ids to link; on CUDA devices, in Triton's interpreter also on the CPU."""
     from robustdml_ops.robust.bank.row_store_kernels import assign_slots, exchange_rows, keep_finite, link_copies
 
-    (B, D), M, capacity = problem.X.shape, problem.most, problem.capacity
+    (B, D), M, capacity = problem.X.shape, problem.most, len(problem.labels)
     X, new_labels = (_separate(given, problem) for given in (problem.X, problem.new_labels))
     new_ids = None if problem.new_ids is None else _separate(problem.new_ids, problem)
     kept = torch.empty_like(problem.keep, dtype=torch.uint8, memory_format=torch.contiguous_format)

@@ -1,5 +1,6 @@
 """PRISM: a filter that judges which samples of a batch have a right label."""
 
+import math
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -53,9 +54,8 @@ class PRISM(ClassBuffers):
     num_classes, embedding_size : int
         C and D.
     similarity : {"average", "vmf", "proxy"}
-        T. ``"average"``, AvgSim: mean cosine with the rows of class k in the bank. ``"vmf"``, vMF-Sim: log-density of
-        the von Mises–Fisher distribution of those rows. ``"proxy"``, ProxySim: cosine with the nearest proxy of class
-        k.
+        T. ``"average"``, AvgSim: mean cosine with the bank's rows of class k. ``"vmf"``, vMF-Sim: log-density of the
+        von Mises–Fisher distribution of those rows. ``"proxy"``, ProxySim: cosine with the nearest proxy of class k.
     noise_rate : float
         R in [0, 1], the share of samples to reject. With "otsu" and "cautious", the most that is rejected of a class,
         by default 0.8. "fixed" has none.
@@ -154,7 +154,8 @@ class PRISM(ClassBuffers):
             bank = MemoryBank(num_classes, embedding_size, memory_size, memory_dtype, num_samples, backend=store)
             if num_samples is not None and max_copies is None:
                 rejected = 0.5 if threshold == "fixed" else rate  # a fixed threshold rejects an unknown share
-                max_copies = known.copies_to_find(num_samples, memory_size, rejected)
+                # Of a sample that every epoch has once, the bank holds as many copies as epochs.
+                max_copies = 1 + math.ceil(memory_size / ((1 - min(rejected, 0.9)) * num_samples))
             defaults = known.DEFAULTS[preset]
             unseen, estimator = unseen or defaults["unseen"], estimator or defaults["estimator"]
             if vmf_start is None:

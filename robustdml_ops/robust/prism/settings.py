@@ -1,6 +1,5 @@
 """The settings of PRISM: their values, their defaults, and the errors for those that do not fit each other."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,11 +52,6 @@ def check_settings(
         raise ValueError(f'preset="{preset}" has no num_samples: leaving own copies out is an extension')
     if threshold in ("per-class", *BY_OTSU):
         raise ValueError(f'preset="{preset}" has no threshold="{threshold}": it is an extension')
-
-
-def copies_to_find(num_samples: int, memory_size: int, rejected: float) -> int:
-    """The most copies that the bank holds of a sample that every epoch has once and keeps; a share is ``rejected``."""
-    return 1 + math.ceil(memory_size / ((1 - min(rejected, 0.9)) * num_samples))
 
 
 def _check_presence(similarity: str, threshold: str, optional: Mapping[str, Any]) -> None:
