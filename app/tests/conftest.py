@@ -6,6 +6,7 @@ import torch
 from hypothesis import settings
 from PIL import Image
 
+from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, Split
 from robustdml.methods import METHODS
 from robustdml.noise import with_wrong_labels
@@ -72,6 +73,14 @@ def make_clusters():
 @pytest.fixture
 def clusters():
     return make_clusters()
+
+
+@pytest.fixture(scope="session")
+def feature_run(tmp_path_factory, cache_of_the_session):
+    """A run on the clusters, and its folder."""
+    folder = tmp_path_factory.mktemp("features") / "run"
+    config = TrainingConfig(method="contrastive", epochs=1, batch_size=32, embedding_size=8)
+    return train(config, make_clusters(), out=folder, device="cpu"), folder
 
 
 def make_tiny_images():

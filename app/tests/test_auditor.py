@@ -198,6 +198,13 @@ def test_a_sample_is_not_judged_by_its_own_copy():
     torch.testing.assert_close(density[0, 0], expected)
 
 
+def test_a_large_class_is_no_likelier_than_one_of_median_size():
+    """Counts (1, 2, 100), at most their median, with one more each: shares (2, 3, 3) / 8."""
+    counts, none = torch.tensor([1.0, 2.0, 100.0]), torch.zeros(3, 1)
+    prior = ClassModel(none, none, none, counts, none).log_prior()
+    torch.testing.assert_close(prior, torch.tensor([2 / 8, 3 / 8, 3 / 8]).log())
+
+
 def test_a_class_of_one_sample_is_not_judged():
     X, truth = made_up(8, 30)
     X = np.concatenate([X, X[truth == 3][:1] + 0.01])

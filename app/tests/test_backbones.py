@@ -18,7 +18,7 @@ from robustdml.data import RetrievalData, Split, load_data
 from robustdml.data.images import to_square
 from robustdml.errors import UsageError
 from robustdml.networks.backbones import efficientnet
-from robustdml.networks.backbones.choice import default_image_size, import_backbone, load_backbone, make_backbone
+from robustdml.networks.backbones.choice import default_image_size, import_backbone, load_backbone
 from robustdml.networks.backbones.photographs import CROP_AREA, PhotoBackbone, random_crops
 from robustdml.networks.models import apply_in_batches
 from robustdml.train import train
@@ -186,13 +186,6 @@ def test_finetuning_trains_all_of_it_and_resumes_bit_for_bit(photos, tmp_path):
     assert plain.history[0]["loss"] != result.history[0]["loss"]
 
 
-@pytest.mark.parametrize("size", [64, 97])
-def test_any_image_size(size):
-    backbone = make_backbone("efficientnet-lite0", 3, size).eval()
-    with torch.no_grad():
-        assert backbone(torch.rand(2, 3, size, size)).shape == (2, 1280)
-
-
 def test_leaving_crops_out_where_there_are_none_is_an_error(photos, capsys):
     assert main(["train", "--data", "photos", "--no-augment"]) == 2
     assert "--no-augment has no effect on frozen features" in capsys.readouterr().err
@@ -290,6 +283,7 @@ def test_timm_with_weights_that_lie_on_this_machine(timm, weights, tmp_path, mon
 def test_the_image_size_is_that_of_the_network(timm):
     assert default_image_size("timm:plain.tag") == 40
     assert default_image_size("timm:wide") == 224  # nobody has trained it
+    assert default_image_size("") == default_image_size("untrained") == efficientnet.IMAGE_SIZE == 224
 
 
 def test_what_timm_has_not(timm, weights, tmp_path, monkeypatch):
@@ -338,16 +332,10 @@ def test_crops_are_rectangles_of_the_image_and_half_are_flipped():
     assert all(float(v.min()) < 0.25 and float(v.max()) > 0.75 for v in (x, y))
     # Rows and columns stay rows and columns.
     torch.testing.assert_close(crops[:, 0], crops[:, 0, :1].expand(-1, 64, -1))
-
-
-@pytest.mark.nightly
-def test_crops_are_the_same_under_autocast():
-    images = torch.rand(3, 3, 40, 30)
-    torch.manual_seed(1)
-    expected = random_crops(images)
-    torch.manual_seed(1)
+    # Autocast rounds no place in the image.
+    torch.manual_seed(0)
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(random_crops(images), expected)
+        assert torch.equal(random_crops(image.expand(2000, 2, 64, 64)), crops)
 
 
 def test_crops_are_for_training_alone():
@@ -388,7 +376,3 @@ def test_own_backbones(tmp_path, monkeypatch):
     # What goes wrong within the factory is its author's to see, with all of the traceback.
     with pytest.raises(TypeError, match="my own mistake"):
         import_backbone("own_backbones:fails")
-
-
-def test_every_image_size_of_the_default_is_its_own():
-    assert default_image_size("") == default_image_size("untrained") == efficientnet.IMAGE_SIZE == 224

@@ -3,11 +3,12 @@
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
 
-from robustdml.cache import write_whole
+from robustdml.cache import cache_folder, write_whole
 from robustdml.cli import main
 from robustdml.data import load_data
 from robustdml.errors import UsageError
@@ -51,32 +52,55 @@ def test_a_folder_without_permission(tmp_path, capsys, monkeypatch):
     assert f"no permission to write to {tmp_path}" in capsys.readouterr().err
 
 
-WITH_LITTLE_ROOM = """
-import resource, sys
-from robustdml.cli import main
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), int(sys.argv[1])))
-sys.exit(main(sys.argv[2:]))
-"""
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit of that kind")
 @pytest.mark.parametrize(
     ("room", "file"),
     # The checkpoint is some 34 kB, the report 50.
-    [
-        pytest.param(300, "config.yaml", marks=pytest.mark.nightly),
-        (20_000, "checkpoint.pt"),
-        pytest.param(42_000, "report.html", marks=pytest.mark.nightly),
-    ],
+    [(300, "config.yaml"), (20_000, "checkpoint.pt"), (42_000, "report.html")],
 )
-def test_a_full_disk_names_the_file(clusters_file, tmp_path, room, file):
+def test_a_full_disk_names_the_file(clusters_file, tmp_path, capsys, room, file):
+    import resource
+
     out = tmp_path / "run"
-    command = ["train", "--data", clusters_file, "--epochs", "1", "--batch-size", "32", "--out", str(out)]
-    call = [sys.executable, "-c", WITH_LITTLE_ROOM, str(room), *command]
-    done = subprocess.run(call, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == f"robustdml train: {out / file}: file too large"
+    command = ["train", "--data", clusters_file, "--epochs", "1", "--method", "contrastive", "--out", str(out)]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        assert main(command) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert capsys.readouterr().err.splitlines()[-1] == f"robustdml train: {out / file}: file too large"
     assert not (out / file).exists() and not list(out.glob(".*"))
+
+
+def test_folder_follows_the_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv("ROBUSTDML_CACHE", str(tmp_path / "a"))
+    assert cache_folder() == tmp_path / "a"
+    monkeypatch.delenv("ROBUSTDML_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "b"))
+    assert cache_folder() == tmp_path / "b" / "robustdml_ops"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / ".cache" / "robustdml_ops"
+
+
+def test_readers_never_see_half_a_file(tmp_path):
+    path = tmp_path / "file"
+    contents = [bytes([letter]) * 200_000 for letter in b"ab"]
+    write_whole(path, lambda file: file.write(contents[0]))
+    writers = [
+        threading.Thread(
+            target=lambda content=content: [write_whole(path, lambda f: f.write(content)) for _ in range(40)]
+        )
+        for content in contents
+    ]
+    for writer in writers:
+        writer.start()
+    seen = set()
+    while any(writer.is_alive() for writer in writers):
+        seen.add(path.read_bytes())
+    assert seen <= set(contents)
+    assert [entry for entry in os.listdir(tmp_path) if "file" in entry] == ["file"]
 
 
 def test_what_was_whole_stays_where_writing_fails(tmp_path):

@@ -1,5 +1,3 @@
-import io
-
 import numpy as np
 import pytest
 
@@ -80,13 +78,3 @@ def test_bad_files_are_told(tmp_path, arrays, message):
     with pytest.raises(UsageError, match=message) as error:
         load_data(path)
     assert path in str(error.value)
-
-
-def test_not_an_archive(tmp_path):
-    path = tmp_path / "x.npz"
-    array = io.BytesIO()
-    np.save(array, X)
-    for content in (b"", b"PK\x03\x04 and then nothing", b"text", array.getvalue()):
-        path.write_bytes(content)
-        with pytest.raises(UsageError, match=r"x\.npz: not a readable"):
-            load_data(str(path))

@@ -1,5 +1,3 @@
-import subprocess
-import sys
 import unicodedata
 
 import numpy as np
@@ -7,13 +5,6 @@ import pytest
 
 from robustdml.data import load_data
 from robustdml.data import named as glyphs
-
-MAKE = """
-import hashlib
-from robustdml.data.named import load_glyphs
-data = load_glyphs()
-print(hashlib.sha256(data.train.inputs.tobytes() + data.test.labels.tobytes()).hexdigest())
-"""
 
 
 @pytest.fixture(scope="module")
@@ -85,12 +76,3 @@ def test_key_depends_on_the_fonts(monkeypatch):
     monkeypatch.setattr(glyphs, "_font_files", lambda: fonts[:-1])
     assert glyphs.glyphs_key() != before
     glyphs.glyphs_key.cache_clear()
-
-
-@pytest.mark.nightly
-def test_two_processes_may_make_them_at_once(own_cache):
-    processes = [subprocess.Popen([sys.executable, "-c", MAKE], stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    outputs = [process.communicate(timeout=120)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0]
-    assert outputs[0] == outputs[1]
-    assert len(list(own_cache.iterdir())) == 1

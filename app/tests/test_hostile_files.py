@@ -9,14 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from app.tests.conftest import make_clusters
 from robustdml import plain_files
 from robustdml.audit_report.samples import read_samples
-from robustdml.config import TrainingConfig
 from robustdml.data.features import load_features
 from robustdml.errors import UsageError
 from robustdml.plain_files import read_json, read_npz, read_plain, save_plain
-from robustdml.train import train
 from robustdml.trained.embedder import load_embedder
 
 
@@ -143,14 +140,6 @@ def test_json_that_is_none(tmp_path, text):
         read_json(tmp_path / "state.json", "state")
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    """The content of a model file."""
-    folder = tmp_path_factory.mktemp("model")
-    train(TrainingConfig(method="contrastive", epochs=1), make_clusters(), out=folder, device="cpu")
-    return torch.load(folder / "model.pt", weights_only=True)
-
-
 @pytest.mark.parametrize("name", ["checkpoint.pt", "model.pt", "embeddings.npz"])
 def test_a_flipped_bit_is_found_or_changes_nothing(name, tmp_path):
     content = {"state": torch.arange(600.0), "history": [{"epoch": 1, "loss": 0.25}]}
@@ -219,7 +208,8 @@ def test_pickles_are_not_run(tmp_path, monkeypatch):
         ({"backbone": ["x"]}, "no texts"),
     ],
 )
-def test_model_files_with_parts_that_are_wrong(tmp_path, model, change, words):
+def test_model_files_with_parts_that_are_wrong(tmp_path, feature_run, change, words):
+    model = torch.load(feature_run[1] / "model.pt", weights_only=True)
     torch.save(model | change, tmp_path / "model.pt")
     with pytest.raises(UsageError, match=r"model.pt: a model file ") as raised:
         load_embedder(tmp_path)

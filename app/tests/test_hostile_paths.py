@@ -233,25 +233,3 @@ def test_an_audit_does_not_take_up_what_was_made_of_other_images(tmp_path, monke
     photograph(tmp_path / "data" / "class 0" / "0.png", 5, side=20)
     assert main(command) == 2
     assert "holds an audit with other samples" in capsys.readouterr().err
-
-
-WITH_LITTLE_MEMORY = """
-import resource, sys
-import robustdml.commands.train
-from robustdml.cli import main
-used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + (int(sys.argv[1]) << 20),) * 2)
-sys.exit(main(sys.argv[2:]))
-"""
-
-
-@pytest.mark.nightly
-@LINUX
-def test_no_memory_is_told_in_one_line(tmp_path):
-    np.savez(tmp_path / "f.npz", features=np.zeros((400, 30_000), np.float32), labels=np.arange(400) % 20)
-    command = ["train", "--data", str(tmp_path / "f.npz"), "--epochs", "1", "--out", str(tmp_path / "out")]
-    call = [sys.executable, "-c", WITH_LITTLE_MEMORY, "60", *command]
-    done = subprocess.run(call, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "robustdml train: not enough memory (" in done.stderr.splitlines()[-1]
-    assert not (tmp_path / "out").exists()

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from app.tests.conftest import make_clusters
 from robustdml import cache, locks
 from robustdml.cache import make_once, read_array, write_text, write_whole
 from robustdml.cli import main
-from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
 from robustdml.locks import FILE_NAME, in_turn, sole_use
 from robustdml.plain_files import save_plain
@@ -23,9 +21,9 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="there are no locks of t
 
 
 def commands(clusters_file, out):
-    settings = ["--epochs", "1", "--device", "cpu", "--out", str(out)]
-    yield ["train", "--data", clusters_file, "--batch-size", "32", *settings]
-    yield ["audit", clusters_file, *settings]
+    settings = ["--epochs", "1", "--method", "contrastive", "--device", "cpu"]
+    yield ["train", "--data", clusters_file, *settings, "--out", str(out)]
+    yield ["audit", clusters_file, "--as-they-are", "--out", str(out)]
 
 
 def test_two_runs_into_one_folder_are_refused(clusters_file, tmp_path, capsys):
@@ -175,16 +173,6 @@ def test_an_audit_killed_before_its_first_file_goes_on(clusters_file, tmp_path):
     assert main(command) == 0
 
 
-ONE_EPOCH = TrainingConfig(method="contrastive", epochs=1, batch_size=32)
-
-
-@pytest.fixture(scope="module")
-def one_epoch(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("run")
-    train(ONE_EPOCH, make_clusters(), out=folder, device="cpu")
-    return folder
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -195,9 +183,10 @@ def one_epoch(tmp_path_factory):
         (lambda content: content | {"state": content["state"] | {"rng": torch.zeros(2)}}, "not the state of this run"),
     ],
 )
-def test_a_checkpoint_that_is_none_of_this_run(one_epoch, tmp_path, change, words):
-    shutil.copytree(one_epoch, tmp_path, dirs_exist_ok=True)
+def test_a_checkpoint_that_is_none_of_this_run(feature_run, clusters, tmp_path, change, words):
+    result, folder = feature_run
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     content = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     save_plain(tmp_path / "checkpoint.pt", change(content))
     with pytest.raises(UsageError, match=words):
-        train(ONE_EPOCH, make_clusters(), out=tmp_path, resume=True, device="cpu")
+        train(result.config, clusters, out=tmp_path, resume=True, device="cpu")

@@ -181,6 +181,8 @@ def test_a_filter_that_is_named_is_not_put_on_trial():
     assert make_config(given(method="robust", filter__kind="prism-vmf")).filter_options == replace(own, on_trial=False)
     both = given(method="robust", filter__kind="prism-vmf", filter__on_trial=True)
     assert make_config(both).filter_options == own
+    own_window = make_config(given(method="robust", filter__window=5, filter__without_copies=False)).filter_options
+    assert own_window == replace(own, window=5, without_copies=False) != own
     # What a run has stored is its method's own, and makes the same again.
     assert make_config(complete(method="robust")).filter_options == own
 

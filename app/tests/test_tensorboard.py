@@ -37,15 +37,6 @@ def same_as_history(folder):
     return found
 
 
-def test_events_are_the_history(command, tmp_path):
-    assert main([*command, "--epochs", "2"]) == 0
-    found = same_as_history(tmp_path / "run")
-    assert {"training/loss", "training/filter_kept", "test/precision_at_1", "labels/label_quality_auc"} <= found.keys()
-    assert len(found["training/loss"]) == 2
-    assert main([*command, "--epochs", "3", "--resume"]) == 0
-    assert len(same_as_history(tmp_path / "run")["training/loss"]) == 3
-
-
 def test_an_epoch_that_was_not_kept_is_there_once(command, tmp_path, monkeypatch):
     """The run breaks off after the event is written and before the checkpoint is."""
     save, saved = train_module.save_checkpoint, []
@@ -67,7 +58,9 @@ def test_a_run_that_takes_it_up_later_has_all_of_it(command, tmp_path):
     assert main([*command[:-2], "--epochs", "2"]) == 0
     assert not (tmp_path / "run" / "tensorboard").exists()
     assert main([*command, "--epochs", "3", "--resume"]) == 0
-    assert len(same_as_history(tmp_path / "run")["training/loss"]) == 3
+    found = same_as_history(tmp_path / "run")
+    assert {"training/loss", "training/filter_kept", "test/precision_at_1", "labels/label_quality_auc"} <= found.keys()
+    assert len(found["training/loss"]) == 3
 
 
 def test_without_the_package_the_extra_is_named_before_anything_is_read(command, tmp_path, monkeypatch, capsys):

@@ -206,6 +206,8 @@ def test_errors_of_settings(noisy, tiny_images):
         train(FAST, other)
     with pytest.raises(UsageError, match="takes images of 3 channels, and these have 1; name another"):
         train(replace(FAST, method="smooth-proxy-anchor", finetune=True), other)
+    with pytest.raises(UsageError, match="features of an untrained one are of no use"):
+        train(replace(FAST, backbone="untrained"), tiny_images)
 
 
 def test_a_loss_that_diverges_ends_the_run(noisy, monkeypatch):
@@ -215,11 +217,6 @@ def test_a_loss_that_diverges_ends_the_run(noisy, monkeypatch):
     for method in ("proxy-anchor", "robust"):
         with pytest.raises(UsageError, match="the loss of epoch 1 is nan"):
             train(replace(FAST, method=method), noisy, device="cpu")
-
-
-def test_an_untrained_backbone_gives_no_features(tiny_images):
-    with pytest.raises(UsageError, match="features of an untrained one are of no use"):
-        train(replace(FAST, backbone="untrained"), tiny_images)
 
 
 def test_batches_that_a_method_asks_for_fit_data_of_few_classes(noisy):

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 import robustdml_ops
-from app.tests.conftest import make_clusters, make_tiny_images
+from app.tests.conftest import make_tiny_images
 from robustdml import load_embedder
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
@@ -20,12 +20,6 @@ from robustdml.trained.model_file import read_model
 CPU = torch.device("cpu")
 FAST = TrainingConfig(method="contrastive", epochs=1, batch_size=32, embedding_size=8)
 GREY = replace(FAST, backbone="untrained", finetune=True, batch_size=20)
-
-
-@pytest.fixture(scope="module")
-def feature_run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("features") / "run"
-    return train(FAST, make_clusters(), out=folder, device="cpu"), folder
 
 
 @pytest.fixture(scope="module")

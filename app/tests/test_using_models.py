@@ -186,13 +186,6 @@ def test_what_cannot_be_embedded_is_told_before_any_work(run, feature_run, photo
     assert not out.exists()
 
 
-def test_an_empty_path_is_refused(run, photos, capsys):
-    for arguments in (["embed", "", str(photos), "-o", "x.npz"], ["embed", str(run), str(photos), "-o", ""]):
-        with pytest.raises(SystemExit):
-            main(arguments)
-        assert "the path is empty" in capsys.readouterr().err
-
-
 def test_evaluates_on_another_folder(run, photos, tmp_path, capsys):
     capsys.readouterr()
     assert main(["evaluate", str(run), "--data", str(photos), "--device", "cpu"]) == 0

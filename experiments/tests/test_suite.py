@@ -20,7 +20,6 @@ from experiments.comparison import plan
 from experiments.comparison.ablations import ALL_ENTRIES
 from experiments.comparison.cells import Cell, all_cells
 from experiments.comparison.plan import expand_names, make_plan
-from experiments.data.characters import atlas
 from experiments.taxonomy import TREES, ClassTree
 from robustdml.config import TrainingConfig
 from robustdml.data import load_data
@@ -153,19 +152,6 @@ def test_a_data_set_that_is_not_to_be_had_is_told_and_the_others_are_run(two, tm
     # What is misspelt is put right before hours of training.
     assert main([*command, "--data", two[0], "glpyhs"]) == 2
     assert "did you mean glyphs?" in capsys.readouterr().err
-
-
-@pytest.mark.nightly
-def test_on_a_machine_without_fonts_the_suite_tells_what_it_lacks(two, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(atlas, "font_files", lambda probes: ())
-    lacking = ("hanzi-small", "hangul")
-    monkeypatch.setattr(plan, "SUITE_DATA", [name for name in plan.SUITE_DATA if name in lacking])
-    assert main(["compare", "--data", "suite", two[0], *SMALL, "--noise", "none", "--out", str(tmp_path / "out")]) == 1
-    captured = capsys.readouterr()
-    told = [line.split(" left out: ")[0] for line in captured.err.splitlines() if " left out: " in line]
-    assert told == [f"python -m experiments compare: data {name}" for name in lacking]
-    assert captured.err.count("apt install fonts-noto-cjk") == 2
-    assert "| Contrastive |" in captured.out and len(outcomes(tmp_path / "out")) == 4
 
 
 def test_two_data_sets_of_one_name_are_refused(two, clusters, tmp_path, capsys):

@@ -2,10 +2,8 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -248,49 +246,6 @@ def test_what_cannot_be_looked_at_is_a_finding_and_the_rest_is_told(monkeypatch)
     assert ill <= {name for name, one in findings.items() if one.way_out}
     assert findings["versions"].told == "could not be looked at: OSError: no such"
     assert findings["otsu on cpu"].way_out is None
-
-
-UNDER_HOSTILE_CIRCUMSTANCES = """
-import ctypes, sys
-class Broken:
-    def find_spec(self, name, path=None, target=None):
-        if name == "robustdml_ops._native":
-            raise ImportError("_native.so: invalid ELF header")
-sys.meta_path.insert(0, Broken())
-from robustdml_ops.doctor import speed
-speed.C, speed.SECONDS = 500, 0.05
-ctypes.CDLL(sys.argv.pop())
-from pathlib import Path
-from robustdml_ops.doctor import main
-sys.exit(main(["--json"], "command", {"cache": lambda: Path("/dev/null/cache")}))
-"""
-
-
-@pytest.mark.nightly
-@pytest.mark.skipif(sys.platform != "linux", reason="libraries of Linux")
-def test_everything_wrong_at_once(tmp_path):
-    """A folder that can't be written to, no number of threads, no such backend, no native module, two pools."""
-    maps = Path("/proc/self/maps").read_text().splitlines()
-    torchs = [line.split(maxsplit=5)[5] for line in maps if "libgomp" in line]
-    if not torchs:
-        pytest.skip("this PyTorch brings no libgomp of its own")
-    second = tmp_path / "libgomp-of-another.so.1"
-    shutil.copy(torchs[0], second)
-    environment = os.environ | {"OMP_NUM_THREADS": "many", "ROBUSTDML_BACKEND": "triton"}
-    environment["OMP_WAIT_POLICY"] = "passive"  # more threads than processors must not spin
-    call = [sys.executable, "-c", UNDER_HOSTILE_CIRCUMSTANCES, str(second)]
-    done = subprocess.run(call, capture_output=True, text=True, env=environment)
-    assert done.returncode == 1, done.stderr
-    ill = {one["name"]: one["way_out"] for one in json.loads(done.stdout)["findings"] if one["severity"] != "ok"}
-    for name, words in {
-        "native module": "install a wheel for this Python",
-        "threads": "OMP_NUM_THREADS='many' is no number",
-        "folders": "cache: /dev/null/cache can't be written to",
-        "backends on cpu": "ROBUSTDML_BACKEND=triton can't be had: unset it, or name one of eager",
-        "OpenMP": "two pools of threads",
-    }.items():
-        assert words in ill[name], name
-    assert "invalid ELF header" in done.stdout
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no device that is always full")

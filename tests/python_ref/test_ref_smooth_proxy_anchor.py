@@ -1,6 +1,5 @@
 import math
 
-import loop_losses
 import pytest
 import torch
 from hypothesis import given
@@ -88,37 +87,6 @@ def test_certain_confidences_are_proxy_anchor_up_to_the_negative_divisor(case):
         assert_same(smooth[others] * (C - 1), plain[others] * C)
 
 
-@few
-@given(cases)
-def test_infinitely_sharp_weights_are_a_hard_assignment(case):
-    smooth = smooth_proxy_anchor_loss(case.X, case.P, case.c, 8.0, 0.1, beta=1e12, threshold=0.6)
-    hard = (case.c > 0.6).double()  # c in {0, 1} and a threshold in between: all weights are 1
-    assert_same(smooth, smooth_proxy_anchor_loss(case.X, case.P, hard, 8.0, 0.1, beta=1e3, threshold=0.5))
-    X, P, v = case.X.tolist(), case.P.tolist(), [1.0] * len(case.X)
-    positive = loop_losses.proxy_terms(X, P, lambda x, p: hard[x, p].item() * v[x], lambda s, x, p: -8.0 * (s - 0.1))
-    negative = loop_losses.proxy_terms(X, P, lambda x, p: 1 - hard[x, p].item(), lambda s, x, p: 8.0 * (s + 0.1))
-    expected = loop_losses.mean_of_nonempty(positive) + loop_losses.mean_of_nonempty(negative)
-    assert_same(smooth.item(), expected)
-
-
-def test_weights_by_hand():
-    w = smooth_weights(torch.tensor([0.0, 0.1, 0.12, 1.0], dtype=torch.float64))
-    expected = [1 / (1 + math.exp(-100 * (c - 0.1))) for c in (0.0, 0.1, 0.12, 1.0)]
-    assert_same(w, torch.tensor(expected, dtype=torch.float64))
-
-
-@few
-@given(cases)
-def test_no_weight_in_use_is_under_one_half(case):
-    w = smooth_weights(case.c, beta=20.0, threshold=0.6)
-    in_use = torch.where(case.c > 0.6, w, 1 - w)
-    assert (in_use >= 0.5).all()
-    hard = smooth_proxy_anchor_loss(case.X, case.P, case.c, beta=1e12, threshold=0.6)
-    smooth = smooth_proxy_anchor_loss(case.X, case.P, case.c, beta=20.0, threshold=0.6)
-    assert hard - 2 * math.log(2) <= smooth + 1e-12
-    assert smooth <= hard + 1e-12
-
-
 def test_no_confidence_above_the_threshold():
     case = Case(B=5, C=3, D=2, seed=4, zero_weights=False)
     X, P = leaves(case.X, case.P)
@@ -128,14 +96,6 @@ def test_no_confidence_above_the_threshold():
     shares.sum().backward()
     assert X.grad.isfinite().all()
     assert P.grad.any()
-
-
-def test_all_confidences_above_the_threshold():
-    case = Case(B=5, C=3, D=2, seed=4, zero_weights=False)
-    shares = smooth_proxy_anchor_loss(
-        case.X, case.P, torch.ones(5, 3), threshold=0.5, alpha=2.0, margin=0.0, reduction="none"
-    )
-    assert_same(shares, torch.log(1 + torch.exp(-2 * cosine_similarity(case.P, case.X)).sum(1)) / 3)
 
 
 @pytest.mark.parametrize("alpha", [500.0, 5000.0])
