@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
+from app.tests.conftest import save_photos
 from robustdml.audit_report.confusion_matrix import confused_classes, render_matrix
 from robustdml.audit_report.findings import Finding, clean_labels, read_findings
 from robustdml.cli import main
@@ -134,16 +134,11 @@ def test_runs_judge_together_and_an_interrupted_audit_goes_on(features, tmp_path
 
 @pytest.fixture
 def photographs(tmp_path):
-    """Class folders of plain squares, of which one image is in the wrong folder and one cannot be read."""
-    random = np.random.default_rng(1)
-    for name, colour in (("red", (200, 30, 30)), ("green", (30, 200, 30)), ("blue", (30, 30, 200))):
-        (tmp_path / "images" / name).mkdir(parents=True)
-        for place in range(16):
-            pixels = np.clip(np.array(colour) + random.normal(0, 25, (24, 24, 3)), 0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "images" / name / f"{place}.png")
-    (tmp_path / "images" / "red" / "7.png").rename(tmp_path / "images" / "blue" / "from-red.png")
-    (tmp_path / "images" / "green" / "broken.jpg").write_bytes(b"no image")
-    return tmp_path / "images"
+    """Class folders of colours, of which one image is in the wrong folder and one cannot be read."""
+    images = save_photos(tmp_path / "images", classes=3, images=16, size=(24, 24))
+    (images / "class 0" / "7.png").rename(images / "class 2" / "from-0.png")
+    (images / "class 1" / "broken.jpg").write_bytes(b"no image")
+    return images
 
 
 def colours_module(folder: Path) -> None:
@@ -160,12 +155,12 @@ def test_folder_of_images(photographs, tmp_path, monkeypatch, capsys):
     assert audit(photographs, out, "--epochs", "1", "--image-size", "24", "--backbone", "colours:make") == 0
     assert "broken.jpg" in capsys.readouterr().err
     found = {Path(row["sample"]).name: row for row in rows_of(out / "labels.csv") if row["verdict"] != "right"}
-    assert found["from-red.png"]["proposed"] == "red"
+    assert found["from-0.png"]["proposed"] == "class 0"
     assert "data:image/jpeg" in (out / "audit.html").read_text()
 
     clean = tmp_path / "clean"
     assert main(["apply", str(out / "labels.csv"), "--to", str(clean), "--use", "correct", "--confidence", "0"]) == 0
-    assert (clean / "red" / "from-red.png").is_symlink() and not (clean / "blue" / "from-red.png").exists()
+    assert (clean / "class 0" / "from-0.png").is_symlink() and not (clean / "class 2" / "from-0.png").exists()
     assert main(["apply", str(out / "labels.csv"), "--to", str(clean)]) == 2
     assert "is there already" in capsys.readouterr().err
 
@@ -179,7 +174,7 @@ def test_a_list_of_images_in_parquet(photographs, tmp_path, monkeypatch, capsys)
     lines = [
         (str(file.relative_to(tmp_path)), index % 2) for index, file in enumerate(sorted(photographs.rglob("*.png")))
     ]
-    lines += [("images/red/0.png", None), ("images/missing.png", 1)]
+    lines += [("images/class 0/0.png", None), ("images/missing.png", 1)]
     files, labels = zip(*lines, strict=True)
     parquet.write_table(pyarrow.table({"path": files, "label": labels}), tmp_path / "list.parquet")
     options = ("--epochs", "1", "--image-size", "24", "--backbone", "colours:make")

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
-from app.tests.conftest import check_resume
+from app.tests.conftest import check_resume, save_photos
 from robustdml.audit_report.findings import Finding, read_findings, write_findings
 from robustdml.cli import main
 from robustdml.config import TrainingConfig
@@ -140,12 +139,7 @@ def test_a_resumed_run_equals_an_unbroken_one(source, tmp_path):
 
 def test_folder_of_images_of_which_some_classes_are_tested_on(tmp_path, capsys):
     """The audit has judged all classes; a sample that belongs to one of the others is dropped."""
-    random = np.random.default_rng(1)
-    for name in ("ant", "bee", "cat", "dog"):
-        (tmp_path / "images" / name).mkdir(parents=True)
-        for place in range(6):
-            pixels = random.integers(0, 255, (8, 8, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "images" / name / f"{place}.png")
+    save_photos(tmp_path / "images", classes=4, images=6, size=(8, 8))
     data = load_data(str(tmp_path / "images"), image_size=32)
     mine, other = data.train.class_names[0], data.test.class_names[0]
     findings = [

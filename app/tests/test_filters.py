@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from app.tests.conftest import check_equal, check_resume, weights
-from robustdml import train as train_module
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
 from robustdml.filters.filter import label_quality
@@ -96,18 +95,10 @@ def test_a_batch_of_which_nothing_is_kept_changes_nothing(noisy):
 
 
 def test_the_memory_of_mcl_is_that_of_the_filter(noisy):
-    runs = {}
-
-    class Spy(train_module.Run):
-        def __init__(self, *arguments, **options):
-            super().__init__(*arguments, **options)
-            runs[self.config.filter_options.kind] = self
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train_module, "Run", Spy)
-        for kind in ("none", "prism-average"):
-            train(replace(FAST, filter=FilterOptions(kind), epochs=1), noisy, device="cpu")
-    alone, filtered = runs["none"], runs["prism-average"]
+    configs = [replace(FAST, filter=FilterOptions(kind)) for kind in ("none", "prism-average")]
+    alone, filtered = (Run(config, prepare(config, noisy, CPU), CPU) for config in configs)
+    for run in (alone, filtered):
+        run.train_epoch(silent, ())
     assert alone.inputs["memory"].module.enqueued == 7 * 32
     assert filtered.inputs["memory"].module is None
     bank = filtered.filter.bank

@@ -12,10 +12,9 @@ from app.tests.conftest import settings_of
 from robustdml.cli import main
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
-from robustdml.methods import METHODS, Method, option_groups
+from robustdml.methods import METHODS, Method
 from robustdml.methods.anchors import AnchorOptions, SmoothOptions
 from robustdml.methods.confident import ProcSimOptions
-from robustdml.methods.pairs import MultiSimilarityOptions
 from robustdml.options import Options, OptionSet, option
 from robustdml.train import train
 
@@ -111,11 +110,3 @@ def test_sets_that_say_the_same_are_equal():
     assert hash(options) == hash(OptionSet(smooth, anchor))
     assert options[AnchorOptions] is anchor and options[ProcSimOptions] == ProcSimOptions()
     assert pickle.loads(pickle.dumps(TrainingConfig(options=options))) == TrainingConfig(options=options)
-
-
-def test_methods_share_groups_and_every_group_is_listed_once():
-    groups = option_groups()
-    assert len(groups) == len(set(groups)) == len({group.name for group in groups})
-    assert sum(AnchorOptions in method.options for method in METHODS.values()) == 3
-    assert MultiSimilarityOptions in METHODS["procsim"].options
-    assert TrainingConfig().as_dict().keys() >= {group.name for group in groups}

@@ -2,9 +2,7 @@ import base64
 import re
 from dataclasses import replace
 
-import numpy as np
 import pytest
-import torch
 
 from robustdml.config import TrainingConfig
 from robustdml.filters.filter import QUANTILES
@@ -12,7 +10,6 @@ from robustdml.filters.options import FilterOptions
 from robustdml.methods import METHODS
 from robustdml.reports import run_plots
 from robustdml.reports.run_report import render_run
-from robustdml.run.sample_log import SampleLog
 from robustdml.train import train
 
 FAST = TrainingConfig(epochs=3, batch_size=32, embedding_size=8)
@@ -83,30 +80,6 @@ def test_the_test_part_is_told(noisy):
     assert told in render_run(found)
 
 
-def test_curves_leave_out_epochs_without_a_value():
-    history = [{"epoch": 1}, {"epoch": 2, "x": 0.5}, {"epoch": 3, "x": 0.75}]
-    seen = {}
-
-    def spy(draw, height):
-        from matplotlib.figure import Figure
-
-        axes = Figure().subplots()
-        draw(axes)
-        seen["lines"] = [(line.get_label(), *map(list, line.get_data())) for line in axes.lines]
-        seen["patches"] = axes.containers
-        return ""
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_plots, "draw_axes", spy)
-        run_plots.curves({"run": (history, "x")}, "x", level=("floor", 0.25))
-        assert seen["lines"][0] == ("run", [2, 3], [0.5, 0.75])
-        values = np.array([0, 1, 1, 2, np.nan], np.float32)
-        run_plots.score_histogram(values, np.array([True, False, True, False, False]), "x", ("cut", 1.5))
-        assert [sum(bar.get_height() for bar in bars) for bars in seen["patches"]] == [2, 2]
-        assert seen["lines"][-1][0] == "cut = 1.5"
-        run_plots.score_histogram(np.full(3, np.nan, np.float32), np.zeros(3, bool), "x")
-
-
 @pytest.mark.parametrize(("largest", "scale"), [(900.0, "linear"), (4e8, "symlog")])
 def test_concentrations_of_any_size_are_seen(largest, scale, monkeypatch):
     from matplotlib.figure import Figure
@@ -116,21 +89,3 @@ def test_concentrations_of_any_size_are_seen(largest, scale, monkeypatch):
     quantiles = zip(QUANTILES, (0.0, 50.0, 100.0, 200.0, largest), strict=True)
     run_plots.kappa_boxes([{"epoch": 1, **{f"kappa_{name}": value for name, value in quantiles}}])
     assert axes.get_yscale() == scale
-
-
-def test_log_against_a_loop():
-    changed = np.array([True, False, True, False])
-    log = SampleLog(("kept", "detector_loss"), changed)
-    log.write(
-        np.array([0, 1, 2]), {"kept": torch.tensor([True, True, False]), "detector_loss": torch.tensor([3.0, 1, 2])}
-    )
-    log.write(np.array([1]), {"detector_loss": torch.tensor([1.5])})
-    assert log.record() == {
-        "kept_right": 1.0, "kept_wrong": 0.5, "filter_kept": pytest.approx(2 / 3), "filter_precision": 0.5,
-        "detector_loss_right": 1.5, "detector_loss_wrong": 2.5, "detector_loss_auc": 1.0,
-    }  # fmt: skip
-    again = SampleLog(("kept", "detector_loss"), changed)
-    again.load_state_dict(log.state_dict())
-    assert again.record() == log.record()
-    log.clear()
-    assert log.record() == {}

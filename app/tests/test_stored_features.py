@@ -59,13 +59,6 @@ def test_features_are_made_once_and_mapped(tiny_images, own_cache):
     assert stored.train.open().inputs.any()
 
 
-def test_batch_after_batch(tiny_images, own_cache, monkeypatch):
-    monkeypatch.setattr(models, "BATCH_SIZE", 7)
-    split = store_split(tiny_images.train, from_network(Counting()), CPU).open()
-    whole = apply_in_batches(Counting(), tiny_images.train.inputs, CPU, batch_size=60)
-    np.testing.assert_allclose(split.inputs, whole, rtol=1e-6)
-
-
 def test_whatever_they_depend_on_makes_them_anew(tiny_images, own_cache, monkeypatch):
     images = tiny_images.train
     pixels = images.inputs.copy()

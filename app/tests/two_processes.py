@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from app.tests.conftest import make_clusters
 from robustdml.config import TrainingConfig
-from robustdml.data import RetrievalData, Split
 from robustdml.errors import UsageError
 from robustdml.filters.options import FilterOptions
 from robustdml.methods.anchors import AdaptiveOptions
@@ -32,19 +32,12 @@ CONFIG = TrainingConfig(
 )
 
 
-def clusters():
-    random = np.random.default_rng(1)
-
-    def split(samples, classes):
-        labels = np.arange(samples) % classes
-        features = random.normal(size=(classes, 20))[labels] + 0.6 * random.normal(size=(samples, 20))
-        return Split(features.astype(np.float32), labels, tuple(f"class {c}" for c in range(classes)))
-
-    return with_wrong_labels(RetrievalData("clusters", split(252, 12), split(60, 6)), "symmetric:0.3", seed=0)
-
-
 def figures(result):
     return [{name: value for name, value in record.items() if name != "seconds"} for record in result.history]
+
+
+def clusters():
+    return with_wrong_labels(make_clusters(), "symmetric:0.3", seed=0)
 
 
 @case(2)

@@ -3,12 +3,10 @@
 import json
 import os
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
-from app.tests.conftest import save_features
+from app.tests.conftest import save_features, save_photos
 from experiments.__main__ import main
 from experiments.comparison import pool
 from experiments.comparison.ablations import ABLATIONS, ALL_ENTRIES, TABLE_2
@@ -236,12 +234,7 @@ def test_the_command_writes_and_goes_on(tmp_path, clusters, capsys):
 
 @pytest.mark.nightly
 def test_networks_that_train_as_a_whole_are_compared(tmp_path, capsys):
-    random = np.random.default_rng(0)
-    for label in range(8):
-        (tmp_path / "photos" / f"class{label}").mkdir(parents=True)
-        for number in range(4):
-            pixels = random.integers(0, 255, (9, 9, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "photos" / f"class{label}" / f"{number}.png")
+    save_photos(tmp_path / "photos", classes=8, images=4, size=(9, 9))
     command = ["compare", "--data", str(tmp_path / "photos"), "--methods", "proxy-anchor", "--epochs", "1"]
     command += ["--workers", "1", "--out", str(tmp_path / "out"), "--device", "cpu"]
     network = ["--finetune", "--backbone", "untrained"]

@@ -4,55 +4,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from PIL import Image
-
+from app.tests.conftest import make_clusters, save_features, save_photos
 from robustdml.audit_report.findings import Finding, write_findings
+from robustdml.noise import with_wrong_labels
 
 ROBUSTDML = ("robustdml",)  # A module, as after ``python -m``.
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One command.
-
-    Attributes
-    ----------
-    name : str
-        What it is called.
-    prepare : callable
-        Makes what the command reads in the folder ``given``.
-    command : callable
-        From ``given`` and the folder ``out`` to the module and the arguments that begin, or go on with what is in
-        ``out``; empty where it was done before it was killed, and would refuse to be done again.
-    """
+    """One command."""
 
     name: str
-    prepare: Callable[[Path], object]
+    prepare: Callable[[Path], object]  # Makes what the command reads in the folder ``given``
+    # From ``given`` and the folder ``out`` to the module and the arguments that begin, or go on with what is in
+    # ``out``; empty where it was done before it was killed, and would refuse to be done again.
     command: Callable[[Path, Path], Sequence[str]]
 
 
 def _features(given: Path) -> None:
-    """Features of 12 training classes and 9 others, a few labels of the first wrong."""
-    random = np.random.default_rng(0)
-    arrays = {}
-    for prefix, samples, classes in (("", 252, 12), ("test_", 123, 9)):
-        labels = np.arange(samples) % classes
-        centres = random.normal(size=(classes, 20))[labels]
-        arrays[f"{prefix}features"] = (centres + 0.6 * random.normal(size=centres.shape)).astype(np.float32)
-        arrays[f"{prefix}labels"] = labels
-    arrays["labels"][:9] = 3
-    np.savez(given / "features.npz", **arrays)
+    save_features(with_wrong_labels(make_clusters(), "symmetric:0.05", seed=0), given / "features.npz")
 
 
 def _photographs(given: Path) -> None:
-    random = np.random.default_rng(0)
-    for label in range(4):
-        folder = given / "photographs" / f"class {label}"
-        folder.mkdir(parents=True)
-        for number in range(40):
-            pixels = random.integers(0, 60, (24, 24, 3)) + 45 * label
-            Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{number}.png")
+    save_photos(given / "photographs", classes=4, images=40, size=(24, 24))
 
 
 def _findings(given: Path) -> None:
@@ -85,12 +60,10 @@ def _apply(given: Path, out: Path) -> Sequence[str]:
     return [*ROBUSTDML, "apply", str(given / "labels.csv"), "--to", str(out / "clean"), "--copy"]
 
 
-SCENARIOS = {
-    one.name: one
-    for one in (
-        Scenario("train", _features, _train),
-        Scenario("audit", _features, _audit),
-        Scenario("cache", _photographs, _cache),
-        Scenario("apply", _findings, _apply),
-    )
-}
+ALL = (
+    Scenario("train", _features, _train),
+    Scenario("audit", _features, _audit),
+    Scenario("cache", _photographs, _cache),
+    Scenario("apply", _findings, _apply),
+)
+SCENARIOS = {one.name: one for one in ALL}
