@@ -31,7 +31,7 @@ from concurrent.futures import process as futures_process
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.tests.hostile.outcomes import check_whole, outcome
 from app.tests.hostile.scenarios import SCENARIOS, Scenario
@@ -44,23 +44,20 @@ DAY = 86_400
 PATIENCE = 600
 
 
-def start_again(folder: Path, arguments: Sequence[str]) -> int:
-    """Start this again in a process with the library that processes forked from it are to have."""
+def surroundings(folder: Path) -> dict[str, str]:
+    """The environment with the library that processes forked from this one are to have."""
     library = folder / "at_call.so"
     source = Path(__file__).with_name("at_call.c")
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
     # One thread: of a process with several only one would be forked.
-    changes = {"LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'app'}"}
-    again = [sys.executable, "-m", "app.tests.hostile.kill", *arguments]
-    return subprocess.run(again, env=os.environ | changes, check=False).returncode
+    return {"LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'app'}"}
 
 
-@dataclass
-class Ended:
-    """A process that has ended: with its exit status, negative for a signal, and what it said on stderr."""
+class Ended(NamedTuple):
+    """A process that has ended."""
 
-    status: int
-    told: str
+    status: int  # Negative for a signal
+    told: str  # On stderr
 
 
 def run_forked(command: Sequence[str], said: Path, moment: float | None = None, **changes: str) -> Ended:
@@ -107,23 +104,16 @@ def _become(command: Sequence[str], said: Path, changes: dict[str, str]) -> None
 
 
 @dataclass
-class Tally:
-    """What was done, and what went wrong."""
-
-    kills: Counter[str] = field(default_factory=Counter)
-    faults: Counter[str] = field(default_factory=Counter)
-    rounds: int = 0
-    wrong: list[str] = field(default_factory=list)
-
-
-@dataclass
 class Trial:
-    """A scenario in a folder of its own, with the outcome of its undisturbed run."""
+    """A scenario in a folder of its own, with the outcome of its undisturbed run; what was done, and went wrong."""
 
     scenario: Scenario
     folder: Path
     chance: random.Random
-    tally: Tally
+    kills: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    rounds: int = 0
+    wrong: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.given = self.folder / "given"
@@ -164,7 +154,7 @@ class Trial:
             kind, how = "at a time", f"{moment:.2f} s of {self.seconds:.2f}"
             done = self.run(moment)
         if done.status == -signal.SIGKILL:
-            self.tally.kills[kind] += 1
+            self.kills[kind] += 1
             self.check(f"killed at {how}", lambda: check_whole(self.work))
             return True
         self.expect(done.status == 0, f"was to be killed at {how}, ended with {done.status}: {done.told}")
@@ -177,7 +167,7 @@ class Trial:
         name = errno.errorcode[number]
         if done.status == 0:
             return
-        self.tally.faults[name] += 1
+        self.faults[name] += 1
         last = done.told.rstrip().splitlines()[-1:] or [""]
         clear = done.status in (1, 2) and "Traceback" not in done.told and str(self.work) in last[0]
         self.expect(clear, f"{name} from call {call} on: ended with {done.status}: {done.told[-1500:]}")
@@ -187,7 +177,7 @@ class Trial:
         """Let it end, and compare."""
         step = self.chance.choice((-DAY, 0, DAY))
         done = self.run(HOSTILE_CLOCK=str(step))
-        self.tally.rounds += 1
+        self.rounds += 1
         if not self.expect(done.status == 0, f"did not go on: {done.told[-1500:]}"):
             return
         self.check("outcome", self.compare)
@@ -210,55 +200,56 @@ class Trial:
     def expect(self, right: bool, otherwise: str) -> bool:
         """Note what is wrong."""
         if not right:
-            self.tally.wrong.append(f"{self.scenario.name}: {otherwise}")
-            print(f"WRONG {self.tally.wrong[-1]}", file=sys.stderr, flush=True)
+            self.wrong.append(f"{self.scenario.name}: {otherwise}")
+            print(f"WRONG {self.wrong[-1]}", file=sys.stderr, flush=True)
         return right
 
 
-def hold(name: str, kills: int, faults: int, seed: int, folder: Path) -> Tally:
+def hold(name: str, kills: int, faults: int, seed: int, folder: Path) -> Trial:
     """Kill a scenario so many times, in rounds of one to three kills, and let its disk fail so many times."""
-    tally = Tally()
-    trial = Trial(SCENARIOS[name], folder, random.Random(f"{seed} {name}"), tally)
-    while tally.kills.total() < kills:
+    trial = Trial(SCENARIOS[name], folder, random.Random(f"{seed} {name}"))
+    while trial.kills.total() < kills:
         trial.anew()
-        for _ in range(min(trial.chance.randint(1, 3), kills - tally.kills.total())):
+        for _ in range(min(trial.chance.randint(1, 3), kills - trial.kills.total())):
             if not trial.kill_once():
                 break
         trial.go_on()
     tries = 0
-    while tally.faults.total() < faults and tries < 3 * faults:
+    while trial.faults.total() < faults and tries < 3 * faults:
         tries += 1
         trial.anew()
         trial.fail_once()
         trial.go_on()
-    return tally
+    return trial
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200, help="in all")
     parser.add_argument("--faults", type=int, default=60, help="of the disk, in all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="+", choices=SCENARIOS, default=list(SCENARIOS))
-    given = parser.parse_args(arguments)
+    given = parser.parse_args()
     if "LD_PRELOAD" not in os.environ:
         with tempfile.TemporaryDirectory(prefix="hostile-") as temporary:
-            return start_again(Path(temporary), sys.argv[1:] if arguments is None else arguments)
+            again = [sys.executable, "-m", "app.tests.hostile.kill", *sys.argv[1:]]
+            return subprocess.run(again, env=os.environ | surroundings(Path(temporary)), check=False).returncode
     for command in COMMANDS:
         import_module(f"robustdml.commands.{command}")
-    tallies = {}
+    trials = []
     with tempfile.TemporaryDirectory(prefix="hostile-") as temporary:
         for place, name in enumerate(given.only):
             share = [(number + place) // len(given.only) for number in (given.kills, given.faults)]
             began = time.monotonic()
-            tally = tallies[name] = hold(name, *share, given.seed, Path(temporary) / f"{place}")
+            trial = hold(name, *share, given.seed, Path(temporary) / f"{place}")
+            trials.append(trial)
             print(
-                f"{name}: {tally.kills.total()} kills {dict(tally.kills)}, {tally.faults.total()} faults "
-                f"{dict(tally.faults)}, {tally.rounds} times gone on, {len(tally.wrong)} wrong; "
+                f"{name}: {trial.kills.total()} kills {dict(trial.kills)}, {trial.faults.total()} faults "
+                f"{dict(trial.faults)}, {trial.rounds} times gone on, {len(trial.wrong)} wrong; "
                 f"{time.monotonic() - began:.0f} s",
                 flush=True,
             )
-    return 1 if any(tally.wrong for tally in tallies.values()) else 0
+    return 1 if any(trial.wrong for trial in trials) else 0
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from app.tests.hostile.kill import surroundings
 from tests.subprocesses import run_python
 
 
@@ -14,9 +15,9 @@ from tests.subprocesses import run_python
     [(2, 1, ["apply"]), pytest.param(4, 2, ["train", "cache", "apply"], marks=pytest.mark.nightly)],
 )
 @pytest.mark.skipif(sys.platform != "linux" or shutil.which("cc") is None, reason="needs LD_PRELOAD and a compiler")
-def test_what_is_killed_goes_on_and_ends_with_the_same_files(kills, faults, commands):
+def test_what_is_killed_goes_on_and_ends_with_the_same_files(kills, faults, commands, tmp_path):
     counts = ["--kills", str(kills), "--faults", str(faults), "--only", *commands, "--seed", "3"]
-    done = run_python("-m", "app.tests.hostile.kill", *counts)
+    done = run_python("-m", "app.tests.hostile.kill", *counts, **surroundings(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     told = re.findall(r": (\d+) kills .*, (\d+) faults .*, 0 wrong;", done.stdout)
     assert len(told) == len(commands) and sum(int(done) for done, _ in told) == kills
