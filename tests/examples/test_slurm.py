@@ -73,6 +73,8 @@ def test_a_process_for_each_card_of_each_node(asked):
     assert torchrun.module and torchrun.training_script == "robustdml"
     given = options_of(torchrun)
     assert (given.data, given.epochs, given.resume) == ("/data/products", 3, False)
+    threads, torchrun = asked(SLURM_NNODES="1", SLURM_GPUS_ON_NODE="4", SLURM_CPUS_PER_TASK="32")
+    assert (threads, torchrun.nnodes, torchrun.nproc_per_node) == (8, "1", "4")
 
 
 def test_a_run_that_was_ended_goes_on(asked, tmp_path):
@@ -83,9 +85,3 @@ def test_a_run_that_was_ended_goes_on(asked, tmp_path):
     given = options_of(torchrun)
     assert given.resume
     assert given.out == out
-
-
-def test_other_numbers(asked):
-    threads, torchrun = asked(SLURM_NNODES="1", SLURM_GPUS_ON_NODE="4", SLURM_CPUS_PER_TASK="32")
-    assert threads == 8
-    assert (torchrun.nnodes, torchrun.nproc_per_node) == ("1", "4")

@@ -68,9 +68,6 @@ def test_nothing_goes_wrong_in_a_dry_run(dry_run, letters):
     assert {row["section"] for row in dry_run} == set(letters)
     products = {f"product {kind}" for kind in ceilings.PRECISIONS}
     assert names(dry_run, "d", rows.OK) == {"copy", "launch", "products of a chunk", *products}
-
-
-def test_rows_say_what_they_were_made_on(dry_run):
     for row in dry_run:
         assert row["dry_run"]
         assert row["machine"]["torch"] == torch.__version__

@@ -13,6 +13,7 @@ from robustdml_ops import doctor
 from robustdml_ops.backends import native_module
 from robustdml_ops.doctor import machine, main, ops, speed
 from robustdml_ops.doctor.finding import Finding
+from tests.subprocesses import run_python
 
 CPU = torch.device("cpu")
 
@@ -180,7 +181,7 @@ def test_it_runs_as_a_module_and_needs_no_extra():
         "sys.argv = ['doctor']\n"
         "runpy.run_module('robustdml_ops.doctor', run_name='__main__')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = run_python("-c", code)
     assert done.returncode in (0, 1), done.stderr
     assert "similarity on cpu" in done.stdout
 

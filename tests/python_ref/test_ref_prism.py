@@ -12,7 +12,6 @@ from python_ref.prism import (
     authors_filter,
     average_similarity,
     batch_positive_similarity,
-    class_means,
     is_clean,
     log_p_clean,
     memory_positive_similarity,
@@ -165,13 +164,6 @@ def test_smooth_threshold_is_the_mean_of_the_last_quantiles():
     assert smooth_top_r_threshold(Q[1:2].log(), 3) == -math.inf
 
 
-def test_new_classes_are_clean_whatever_the_threshold():
-    # An empty bank: all log P are 0, and so is their quantile.
-    log_p = log_p_clean(torch.full((4, 2), -torch.inf), torch.tensor([0, 1, 1, 0]))
-    assert log_p.tolist() == [0.0] * 4
-    assert is_clean(log_p, top_r_threshold(log_p, 0.5), torch.zeros(4, dtype=torch.bool)).all()
-
-
 @few
 @given(st.integers(1, 6), st.lists(st.integers(0, 9), max_size=5))
 def test_queue_keeps_the_latest(capacity, sizes):
@@ -183,20 +175,6 @@ def test_queue_keeps_the_latest(capacity, sizes):
         rows += [(step, label) for label in range(size) if label % 3 != 1]
     assert [(int(vector), label) for vector, label in queue.rows] == rows[-capacity:]
     assert queue.labels().tolist() == [label for _, label in rows[-capacity:]]
-
-
-def test_a_round_of_the_algorithm():
-    queue = MemoryQueue(capacity=10)
-    X = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]], dtype=torch.float64)
-    y = torch.tensor([0, 0, 1, 1])
-    queue.enqueue(normalize(X, dim=1), y, torch.ones(4, dtype=torch.bool))
-    wrong = torch.tensor([0, 1, 1, 1])  # the second sample has the label of the other class
-    log_p = log_p_clean(average_similarity(X, queue.vectors(), queue.labels(), 2), wrong)
-    clean = is_clean(log_p, top_r_threshold(log_p, 0.25), torch.ones(4, dtype=torch.bool))
-    assert clean.tolist() == [True, False, True, True]
-    queue.enqueue(X, wrong, clean)
-    assert queue.labels().tolist() == [0, 0, 1, 1, 0, 1, 1]
-    assert class_means(queue.vectors(), queue.labels(), 2).isfinite().all()
 
 
 @few
