@@ -1,9 +1,13 @@
 """Python in a process of its own: with nothing imported yet, and without what pytest and its workers left there."""
 
+import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 
@@ -26,6 +30,18 @@ def printed(code: str, **changes: str) -> str:
     run = run_python("-c", code, **changes)
     assert run.returncode == 0, run.stderr[-3000:]
     return run.stdout.strip()
+
+
+@contextlib.contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """A disk that is full for every file of more bytes, in this process."""
+    resource = pytest.importorskip("resource", reason="Windows has no limit of that kind")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def megabytes_beyond(setup: str, warm_up: str, call: str) -> float:

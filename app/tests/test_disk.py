@@ -12,6 +12,7 @@ from robustdml.cache import cache_folder, write_whole
 from robustdml.cli import main
 from robustdml.data import load_data
 from robustdml.errors import UsageError
+from tests.subprocesses import files_of_at_most
 
 
 @pytest.mark.parametrize(
@@ -52,23 +53,16 @@ def test_a_folder_without_permission(tmp_path, capsys, monkeypatch):
     assert f"no permission to write to {tmp_path}" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit of that kind")
 @pytest.mark.parametrize(
     ("room", "file"),
     # The checkpoint is some 34 kB, the report 50.
     [(300, "config.yaml"), (20_000, "checkpoint.pt"), (42_000, "report.html")],
 )
 def test_a_full_disk_names_the_file(clusters_file, tmp_path, capsys, room, file):
-    import resource
-
     out = tmp_path / "run"
     command = ["train", "--data", clusters_file, "--epochs", "1", "--method", "contrastive", "--out", str(out)]
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
-    try:
+    with files_of_at_most(room):
         assert main(command) == 2
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert capsys.readouterr().err.splitlines()[-1] == f"robustdml train: {out / file}: file too large"
     assert not (out / file).exists() and not list(out.glob(".*"))
 

@@ -1,49 +1,44 @@
 """Where pytorch-metric-learning is not installed the losses are the same, and its arguments say what to install."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import torch
 from peers import CLASS_NAMES, NAMES, batch
 
 import robustdml_ops.losses as ours
 from robustdml_ops.losses.peer import package as peer
+from tests.subprocesses import run_python
 
-# An import of a module that is None fails.
-WITHOUT = """
+PROGRAM = f"""
 import sys
-sys.modules["pytorch_metric_learning"] = None
-sys.path.insert(0, {root!r})
+sys.modules["pytorch_metric_learning"] = None  # whose import fails then
 import torch
 import robustdml_ops.losses as ours
 from robustdml_ops.losses.peer.package import INSTALLED
 assert not INSTALLED
-"""
-
-
-def run(program):
-    root = str(Path(__file__).parents[2])
-    command = [sys.executable, "-c", WITHOUT.format(root=root) + program]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
-
-
-def test_values_and_initial_values(tmp_path):
-    file = tmp_path / "batch.pt"
-    program = f"""
 found = {{}}
-X, y, miner = torch.load({str(file)!r})
-for name, arguments in {NAMES!r}.items():
+X, y, miner = torch.load(sys.argv[1])
+for name, sizes in {NAMES!r}.items():
     torch.manual_seed(5)
-    loss = getattr(ours, name)(**arguments)
+    loss = getattr(ours, name)(**sizes)
     found[name] = (loss.state_dict(), loss(X, y), loss(X, y, miner), loss.sub_loss_names(), torch.get_rng_state())
-torch.save(found, {str(file)!r})
+    of_all = ["reducer", "distance", "embedding_regularizer", "collect_stats"]
+    for option in [*of_all, "weight_regularizer"] if sizes else of_all:
+        try:
+            getattr(ours, name)(**sizes, **{{option: 1}})
+        except ValueError as error:
+            print(option, error)
+        else:
+            print(name, "took", option)
+torch.save(found, sys.argv[1])
 """
+
+
+def test_values_and_arguments(tmp_path):
+    file = tmp_path / "batch.pt"
     X, y = batch(dtype=torch.float32)
     places = torch.arange(8)
     miner = (places, places + 1, places, places + 9)
     torch.save((X.detach(), y, miner), file)
-    result = run(program)
+    result = run_python("-c", PROGRAM, str(file))
     assert result.returncode == 0, result.stderr
     found = torch.load(file)
     assert peer.INSTALLED
@@ -56,22 +51,6 @@ torch.save(found, {str(file)!r})
         torch.testing.assert_close(value, loss(X, y))
         torch.testing.assert_close(mined, loss(X, y, miner))
         assert names == loss.sub_loss_names()
-
-
-def test_arguments_of_the_peer():
-    program = f"""
-of_all = ["reducer", "distance", "embedding_regularizer", "collect_stats"]
-for name, sizes in {NAMES!r}.items():
-    for option in [*of_all, "weight_regularizer"] if sizes else of_all:
-        try:
-            getattr(ours, name)(**sizes, **{{option: 1}})
-        except ValueError as error:
-            print(option, error)
-        else:
-            print(name, "took", option)
-"""
-    result = run(program)
-    assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     assert len(lines) == 4 * len(NAMES) + len(CLASS_NAMES)
     for line in lines:
