@@ -296,18 +296,11 @@ def test_same_answer_twice_and_for_other_names():
     assert (names[first.proposed_labels_] == second.proposed_labels_).all()
 
 
-@pytest.mark.parametrize(
-    ("X", "y", "words"),
-    [
-        (np.ones((4, 2)), [1, 1, 1, 1], "1 class"),
-        (np.full((4, 2), np.nan), [0, 0, 1, 1], "NaN"),
-        (np.ones((4, 2)), [0, 1], "inconsistent numbers of samples"),
-        (np.ones((4, 2)), [0.5, 1.5, 2.5, 3.25], "Unknown label type"),
-    ],
-)
-def test_bad_input(X, y, words):
-    with pytest.raises(ValueError, match=words):
-        LabelAuditor().fit(X, y)
+def test_bad_input():
+    """Beside what scikit-learn's own checks ask for."""
+    for y, words in (([1, 1, 1, 1], "1 class"), ([0.5, 1.5, 2.5, 3.25], "Unknown label type")):
+        with pytest.raises(ValueError, match=words):
+            LabelAuditor().fit(np.ones((4, 2)), y)
     with pytest.raises(ValueError, match="duplicate_similarity=0"):
         LabelAuditor(duplicate_similarity=0).fit(np.eye(4), [0, 1, 0, 1])
 

@@ -8,7 +8,6 @@ import torch
 from app.tests.conftest import check_resume
 from robustdml.cli import main
 from robustdml.config import TrainingConfig
-from robustdml.errors import UsageError
 from robustdml.networks.preparation import prepare
 from robustdml.noise import with_wrong_labels
 from robustdml.run.run import Run
@@ -48,19 +47,6 @@ def test_labels_are_put_right_and_the_memory_keeps_those_given(noisy):
 def test_a_resumed_run_equals_an_unbroken_one(noisy, tmp_path):
     whole, _ = check_resume(replace(CONFIG, epochs=3), noisy, tmp_path / "run", stop=2)
     assert whole.history[-1]["corrected_share"] > 0
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"method": "contrastive"}, "filter by vMF-Sim"),
-        ({"method": "smooth-proxy-anchor", "filter": CONFIG.filter_options}, "takes no labels"),
-        ({"correct_confidence": 1.5}, "correct_confidence=1.5"),
-    ],
-)
-def test_bad_settings(settings, words):
-    with pytest.raises(UsageError, match=words):
-        replace(CONFIG, **settings)
 
 
 def test_a_confidence_without_correction_is_refused(capsys):

@@ -98,18 +98,6 @@ def test_unusual_image_kinds(tmp_path):
     assert len(data.train) + len(data.test) == 8
 
 
-def test_rotated_photos_are_set_upright(tmp_path):
-    exif = Image.Exif()
-    exif[0x0112] = 3
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        image = Image.new("RGB", (10, 10))
-        image.paste((255, 255, 255), (0, 0, 10, 5))
-        image.save(tmp_path / name / "x.jpg", exif=exif)
-    pixels = load_data(str(tmp_path), image_size=10).train.inputs[0, 0]
-    assert pixels[:3].max() < 50 < 200 < pixels[-3:].min()
-
-
 def test_bad_folders(tmp_path, folder):
     with pytest.raises(UsageError, match="no images"):
         load_data(str(tmp_path / "birds" / "auk" / "deeper"))

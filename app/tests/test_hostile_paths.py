@@ -7,7 +7,6 @@ import random
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from robustdml.cli import main
 from robustdml.data import load_data
 from robustdml.data.folders import files_by_class
 from robustdml.data.images import decode
-from robustdml.errors import UsageError, expanded
+from robustdml.errors import UsageError
 from robustdml.trained.embedder import load_embedder
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="names and pipes of Linux")
@@ -186,10 +185,6 @@ def test_lists_that_point_elsewhere(tmp_path, monkeypatch, capsys):
     told = capsys.readouterr().err
     assert f"robustdml audit: 2 of {len(rows)} images lie outside of {folder}, the first is {folder}/../private" in told
     assert f"left out {len(rows) - 6}: " in told and "~nobody-of-this-name" in told
-
-
-def test_a_home_of_nobody_is_a_name():
-    assert expanded("~nobody-of-this-name/x") == Path("~nobody-of-this-name/x")
 
 
 def finding(sample, label="x"):

@@ -62,10 +62,3 @@ def test_what_is_missing_is_named(photos):
     path.write_text("file,class\na.png,b\n")
     with pytest.raises(UsageError, match=r"no column 'path'; found file, class\. Call that of the images path"):
         load_data(str(path))
-
-
-def test_a_list_of_one_class_cannot_be_divided(photos):
-    path = photos.parent / "one.csv"
-    path.write_text("path,label\nphotos/nan/0, a.png,x\n".replace("photos/nan/0, a.png", '"photos/nan/0, a.png"'))
-    with pytest.raises(UsageError, match="at least 2 classes, found 1"):
-        load_data(str(path))

@@ -45,12 +45,6 @@ def test_a_lock_file_of_a_process_that_was_killed_locks_nothing(clusters_file, t
     assert not (out / FILE_NAME).exists()
 
 
-def test_a_folder_that_nothing_came_into_goes_again(tmp_path):
-    with pytest.raises(ZeroDivisionError), sole_use(tmp_path / "out" / FILE_NAME, tmp_path / "out"):
-        raise ZeroDivisionError
-    assert not (tmp_path / "out").exists()
-
-
 def test_of_many_at_once_one_has_the_lock(tmp_path):
     inside, most = [], []
 

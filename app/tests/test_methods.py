@@ -8,7 +8,6 @@ import torch
 from app.tests.conftest import check_resume, weights
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
-from robustdml.filters.options import FilterOptions
 from robustdml.methods import METHODS
 from robustdml.methods.anchors import NegativeOptions
 from robustdml.methods.confident import ProcSimOptions, SelfPacedOptions
@@ -81,10 +80,6 @@ def test_correction_of_sampled_negatives_reaches_the_loss():
 
 
 def test_bad_settings(noisy):
-    for method in ("procsim", "superloss"):
-        assert not METHODS[method].takes_weights
-        with pytest.raises(UsageError, match=f"method {method} weighs samples itself; use filter none"):
-            replace(FAST, method=method, filter=FilterOptions("prism-average"))
     for method, group, message in (
         ("procsim", ProcSimOptions(lam=0.0), "method procsim: lam must be positive"),
         ("bspml", SelfPacedOptions(lam=3.0), "method bspml: lam_max must be at least lam = 3.0"),

@@ -7,7 +7,6 @@ from torch import nn
 
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, Split
-from robustdml.errors import UsageError
 from robustdml.filters.options import FilterOptions
 from robustdml.networks.preparation import prepare
 from robustdml.networks.principal_start import PrincipalAxes
@@ -97,18 +96,6 @@ def test_the_average_lies_between_start_and_end_and_is_what_is_kept(tmp_path):
     torch.testing.assert_close(result.model(torch.from_numpy(data.test.inputs)), used)
 
 
-def test_looking_at_the_average_changes_nothing():
-    """Neither the random numbers that come next nor the layer that trains."""
-    data = mixture()
-    config = TrainingConfig(averaging=0.5, epochs=1, batch_size=64)
-    run = Run(config, prepare(config, data, CPU), CPU)
-    run.train_epoch(silent, (), evaluate=False)
-    weight, state = run.embedder.head.weight.detach().clone(), torch.get_rng_state()
-    run.evaluate()
-    assert torch.equal(torch.get_rng_state(), state)
-    assert torch.equal(run.embedder.head.weight, weight)
-
-
 def test_a_trial_averages_away_what_random_labels_teach():
     data = mixture(classes=16, size=4)
     random = np.random.default_rng(1)
@@ -189,6 +176,12 @@ def test_a_trial_has_classes_enough_and_samples_not_too_many():
     assert trials.num_tried(np.full(1000, 12)) == 500
 
 
+def test_an_average_is_chosen_where_there_is_a_start_to_go_back_to():
+    assert TrainingConfig(backbone="untrained", finetune=True).layer_start == "random"
+    assert not TrainingConfig(finetune=True).chooses_averaging
+    assert TrainingConfig().chooses_averaging
+
+
 def test_what_is_tried():
     kinds = [(way.filter_options.kind, way.network_learning_rate) for way in trials.ways_to_train(TrainingConfig())]
     rate = TrainingConfig().network_learning_rate
@@ -197,17 +190,3 @@ def test_what_is_tried():
     for asked in (FilterOptions(), FilterOptions("audit"), FilterOptions("prism-average")):
         config = TrainingConfig(filter=asked)
         assert trials.ways_to_train(config) == [config]
-
-
-def test_what_makes_no_sense_is_refused():
-    for settings, message in (
-        ({"start": "pca"}, "start 'pca'"),
-        ({"averaging": 1.5}, "averaging=1.5"),
-        ({"averaging": 0.5, "method": "contrastive"}, "random start is nothing to go back to"),
-        ({"averaging": 0.5, "finetune": True}, "frozen features"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            TrainingConfig(**settings)
-    assert TrainingConfig(backbone="untrained", finetune=True).layer_start == "random"
-    assert not TrainingConfig(finetune=True).chooses_averaging
-    assert TrainingConfig().chooses_averaging

@@ -10,10 +10,12 @@ from app.tests.conftest import settings_of
 from robustdml.cli import main
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
-from robustdml.filters.options import FilterOptions
+from robustdml.filters.options import FILTERS, FilterOptions
 from robustdml.methods import METHODS
 from robustdml.settings.file import read_settings, write_settings
 from robustdml.settings.given import Given, all_settings, complete_settings, make_config, merge
+
+AVERAGE, PROXY = FilterOptions("prism-average"), FilterOptions("prism-proxy")
 
 
 @pytest.fixture
@@ -185,6 +187,39 @@ def test_a_filter_that_is_named_is_not_put_on_trial():
     assert own_window == replace(own, window=5, without_copies=False) != own
     # What a run has stored is its method's own, and makes the same again.
     assert make_config(complete(method="robust")).filter_options == own
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "triplet"}, "method 'triplet': expected one of robust, proxy-anchor"),
+        ({"amp": "fp8"}, "amp 'fp8'"),
+        ({"epochs": 0}, "epochs=0"),
+        ({"seed": -1}, "seed=-1"),
+        ({"learning_rate": 0.0}, "learning_rate=0.0"),
+        ({"start": "pca"}, "start 'pca'"),
+        ({"averaging": 1.5}, "averaging=1.5"),
+        ({"averaging": 0.5, "method": "contrastive"}, "random start is nothing to go back to"),
+        ({"averaging": 0.5, "finetune": True}, "frozen features"),
+        ({"noise_rate": 1.5}, "noise_rate=1.5"),
+        ({"noise_rate": 0.2, "filter": FilterOptions("audit")}, r"noise_rate=0\.2 has no effect on filter audit"),
+        ({"filter": FilterOptions("audit", window=5)}, r"filter\.window=5 has no effect on audit, which"),
+        ({"filter": replace(AVERAGE, warmup=-1)}, r"filter\.warmup=-1: expected at least 0"),
+        ({"filter": FilterOptions("median")}, f"filter 'median': expected one of none, {', '.join(FILTERS)}"),
+        ({"filter": PROXY, "method": "mcl"}, "filter prism-proxy needs proxies, and method mcl has none"),
+        ({"filter": replace(PROXY, memory_dtype="bfloat16"), "method": "soft-triple"}, "bfloat16 has no effect on"),
+        ({"filter": replace(PROXY, memory_size=9), "method": "soft-triple"}, "filter.memory_size=9 has no effect on"),
+        ({"filter": FilterOptions("prism-vmf", memory_dtype="float8")}, "memory_dtype 'float8'.*float32, bfloat16"),
+        ({"filter": AVERAGE, "method": "procsim"}, "method procsim weighs samples itself; use filter none"),
+        ({"filter": AVERAGE, "method": "superloss"}, "method superloss weighs samples itself; use filter none"),
+        ({"correct": True, "method": "contrastive"}, "filter by vMF-Sim"),
+        ({"correct": True, "method": "smooth-proxy-anchor", "filter": METHODS["robust"].filter}, "takes no labels"),
+        ({"correct": True, "correct_confidence": 1.5}, "correct_confidence=1.5"),
+    ],
+)
+def test_settings_that_are_refused(settings, message):
+    with pytest.raises(UsageError, match=message):
+        TrainingConfig(**settings)
 
 
 def test_each_field_of_the_configuration_is_a_setting():

@@ -11,20 +11,6 @@ from ref_cases import Case, assert_same, cases, few, leaves
 from python_ref import adaptive_proxy_anchor_loss, cosine_similarity, proxy_anchor_loss
 
 
-@pytest.mark.parametrize("negative_margin", ["sample", "proxy"])
-@pytest.mark.parametrize("shape", [(), (1,)])
-def test_gradcheck_of_a_shared_margin(shape, negative_margin):
-    case = Case(B=6, C=4, D=3, seed=1, zero_weights=False)
-    X, P, v, m = leaves(case.X, case.P, case.v, case.m.mean().expand(shape))
-    for reduction in ("mean", "none"):
-        assert torch.autograd.gradcheck(
-            lambda *a, r=reduction: adaptive_proxy_anchor_loss(
-                a[0], a[1], case.y, a[3], 4.0, 0.7, negative_margin, a[2], r
-            ),
-            (X, P, v, m),
-        )
-
-
 @few
 @given(cases, st.sampled_from(["sample", "proxy"]), st.sampled_from(["()", "(1,)", "(C,)"]))
 def test_equal_margins_are_proxy_anchor_and_a_constant(case, negative_margin, shape):

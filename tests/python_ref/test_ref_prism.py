@@ -243,13 +243,3 @@ def test_the_filter_of_the_authors_code_by_hand():
     assert run([0.1, 0.2, 0.3, 0.4], [0.9, 0.9]) == ([False, False, True, True], [0.2])
     # 0.29 · 100 is 28.999999999999996, and their code takes 28.
     assert sum(run([i / 200 for i in range(100)], [], 0.29)[0]) == 72
-
-
-@pytest.mark.parametrize("variant", ["paper", "xbm"])
-def test_gradcheck(variant):
-    case = Case(B=5, C=3, D=3, m=4, seed=2)
-    X, P = leaves(case.X, case.P)
-    assert torch.autograd.gradcheck(lambda X, P: soft_triple_loss(X, case.y, P, 5.0), (X, P))
-    assert torch.autograd.gradcheck(
-        lambda X: memory_contrastive_loss(X, case.y, case.V, case.y_V, 0.2, variant), (X,), eps=1e-7
-    )
