@@ -1,4 +1,4 @@
-"""``train --labels``: what an audit has found, put to use in training."""
+"""``train --labels``: what an audit has found, used in training; ``--correct``: what the filter takes for wrong."""
 
 import json
 import shutil
@@ -181,3 +181,39 @@ def test_bad_input(source, tmp_path, capsys, change, options, words):
         code = error.code
     assert code == 2
     assert words in " ".join(capsys.readouterr().err.split())
+
+
+CORRECTING = TrainingConfig(epochs=4, correct=True, averaging=1.0, embedding_size=16)
+
+
+@pytest.fixture
+def wrong_labels(clusters):
+    return with_wrong_labels(clusters, "symmetric:0.4", seed=0)
+
+
+def test_labels_are_put_right_and_the_memory_keeps_those_given(wrong_labels):
+    run = Run(CORRECTING, prepare(CORRECTING, wrong_labels, CPU), CPU)
+    run.fit_inputs(lambda *_: None)
+    real, remembered, taught = run.method.observe, run.filter.remember, []
+
+    def observe(loss, embeddings, arguments):
+        taught.append(arguments)
+        return real(loss, embeddings, arguments)
+
+    def remember(embeddings, rows, keep):
+        # Of what takes part some is no longer under the label given, and none of that is remembered.
+        given = torch.from_numpy(run.labels[rows])
+        moved = taught[-1]["labels"] != given
+        assert (taught[-1]["sample_weights"][moved] == 1).all() and not keep[moved].any()
+        remembered(embeddings, rows, keep)
+
+    run.method, run.filter.remember = replace(run.method, observe=observe), remember
+    for _ in range(3):
+        run.train_epoch(lambda *_: None, (), evaluate=False)
+    last = run.history[-1]
+    assert last["corrected_share"] > 0.2 and last["corrected_right"] > 0.9
+
+
+def test_a_resumed_run_with_correction_equals_an_unbroken_one(wrong_labels, tmp_path):
+    whole, _ = check_resume(replace(CORRECTING, epochs=3), wrong_labels, tmp_path / "run", stop=2)
+    assert whole.history[-1]["corrected_share"] > 0

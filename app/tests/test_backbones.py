@@ -149,8 +149,6 @@ def test_a_folder_of_photographs_trains_as_it_stands(photos, capsys):
     frozen = apply_in_batches(load_backbone("efficientnet-lite0", 3, SIZE), data.test.inputs, torch.device("cpu"))
     features = apply_in_batches(embedder.network.backbone, data.test.inputs, torch.device("cpu"))
     np.testing.assert_allclose(features, frozen, atol=1e-4)
-    assert main(["embed", "run", "photos", "-o", "embeddings.npz"]) == 0
-    assert main(["evaluate", "run", "--data", "photos"]) == 0
     assert main(["export", "run", "-o", "model.onnx"]) == 0
 
 

@@ -69,7 +69,7 @@ def test_usage_names_what_must_be_given():
         *(["train", option, ""] for option in ("--out", "--config")),
         ["audit", "DATA", "--out", ""],
         ["embed", "MODEL", "IMAGES", "--out", ""],
-        ["embed", "--out", "x.npz", "MODEL", ""],
+        ["embed", "", "IMAGES", "--out", "x.npz"],
     ],
 )
 def test_an_empty_path_is_not_the_current_folder(arguments, capsys, tmp_path, monkeypatch):
@@ -98,6 +98,7 @@ def test_an_empty_path_is_not_the_current_folder(arguments, capsys, tmp_path, mo
         (["--method", "mcl", "--noise-rate", "0.2"], "--noise-rate is for a filter"),
         (["--method", "procsim", "--filter-window", "5"], "method procsim takes none, for it weighs samples itself"),
         (["--logger", "tensorboard"], "--logger needs --out"),
+        (["--correct-confidence", "0.5"], "has no effect without correct"),
     ],
 )
 def test_an_option_without_effect_is_refused(options, message, capsys):

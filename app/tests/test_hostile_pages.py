@@ -32,25 +32,38 @@ FILE = "<b class=stranger>$&'\"|`{x}"  # A name that a disk takes.
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
+VOID = ("br", "col", "img", "input", "link", "meta")  # Elements without an end
+
+
 class Elements(HTMLParser):
-    """What a browser would take for elements, and the texts beside them."""
+    """What a browser would take for elements, each ended in its turn, and the texts beside them."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
         self.text = ""
         self.feed(text)
         self.close()
 
     def handle_starttag(self, tag, attributes):
         self.found.append((tag, dict(attributes)))
+        self.open += [tag] * (tag not in VOID)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
 
     def handle_data(self, data):
         self.text += data
 
+    @property
+    def images(self):
+        return [attributes for tag, attributes in self.found if tag == "img"]
+
 
 def check_page(text: str, scripts: int = 0) -> Elements:
     elements = Elements(text)
+    assert elements.open == []
     for tag, attributes in elements.found:
         assert attributes.get("class") != "stranger" and not any(name.startswith("on") for name in attributes), tag
         assert not str(attributes.get("src", "data:")).startswith("x") and "href" not in attributes

@@ -31,10 +31,10 @@ def test_procsim_finds_wrong_labels(noisy):
     "options",
     [
         ProcSimOptions(threshold="mean"),
-        ProcSimOptions(drop_above=True),
+        pytest.param(ProcSimOptions(drop_above=True), marks=pytest.mark.nightly),
         ProcSimOptions(threshold="gmm"),
-        ProcSimOptions(dml="proxy-nca"),
-        ProcSimOptions(detector="multi-similarity"),
+        pytest.param(ProcSimOptions(dml="proxy-nca"), marks=pytest.mark.nightly),
+        pytest.param(ProcSimOptions(detector="multi-similarity"), marks=pytest.mark.nightly),
     ],
 )
 def test_rows_of_the_ablation_train_and_resume(noisy, tmp_path, options):

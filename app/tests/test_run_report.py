@@ -31,13 +31,13 @@ def pictures(page):
 @pytest.mark.parametrize(
     ("config", "shown"),
     [
-        (replace(FAST, method="proxy-anchor"), []),
+        pytest.param(replace(FAST, method="proxy-anchor"), [], marks=pytest.mark.nightly),
         (replace(FAST, filter=replace(METHODS["robust"].filter, on_trial=False)),
          ["Share of right labels", "histograms of log P_clean", "Box plots of the concentration"]),
         (replace(FAST, filter=FilterOptions("audit")), ["Share of right labels", "histograms of probabilities"]),
         (replace(FAST, method="smooth-proxy-anchor"), ["histograms of confidences"]),
-        (replace(FAST, method="soft-triple", filter=FilterOptions("prism-average")),
-         ["Share of right labels", "histograms of log P_clean"]),
+        pytest.param(replace(FAST, method="soft-triple", filter=FilterOptions("prism-average")),
+                     ["Share of right labels", "histograms of log P_clean"], marks=pytest.mark.nightly),
         (replace(FAST, method="bspml"), ["Average weights", "histograms of weights"]),
         (replace(FAST, method="procsim"), ["histograms of losses", "Mean confidence"]),
     ],
@@ -57,7 +57,6 @@ def test_nothing_is_called_right_where_nobody_knows(clusters):
     """Labels of a user's own, of which some may be wrong: no share of right ones is told."""
     for config in (
         replace(FAST, filter=replace(METHODS["robust"].filter, on_trial=False)),
-        replace(FAST, method="procsim"),
         replace(FAST, method="bspml"),
     ):
         result = train(config, clusters, device="cpu")

@@ -1,16 +1,123 @@
-"""A run on two processes equals the run on one: the cases of `two_processes.py`, in processes of their own."""
+"""A run on two processes, which this file starts with itself as their module, equals the run on one."""
 
+import os
 import pickle
+import sys
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
+from app.tests.conftest import make_clusters
+from robustdml.config import TrainingConfig
+from robustdml.errors import UsageError
+from robustdml.filters.options import FilterOptions
+from robustdml.methods.anchors import AdaptiveOptions
+from robustdml.methods.pairs import MemoryContrastiveOptions
+from robustdml.noise import with_wrong_labels
+from robustdml.options import OptionSet
+from robustdml.run.checkpoint import FILE_NAME
+from robustdml.train import train
+from robustdml.world import TorchrunWorld
+from tests.distributed.worlds import case, run_world
 from tests.subprocesses import run_python
+
+CONFIG = TrainingConfig(
+    method="adaptive-proxy-anchor",
+    epochs=2,
+    batch_size=31,
+    embedding_size=8,
+    options=OptionSet(AdaptiveOptions(per_class=True)),
+    filter=FilterOptions(kind="prism-vmf", vmf_epochs=1),
+)
+
+
+def figures(result):
+    return [{name: value for name, value in record.items() if name != "seconds"} for record in result.history]
+
+
+def clusters():
+    return with_wrong_labels(make_clusters(), "symmetric:0.3", seed=0)
+
+
+@case(2)
+def a_run(place):
+    """Its figures, what it wrote, and that one process goes on with it, and the other way round."""
+    os.environ["ROBUSTDML_CACHE"] = str(place.folder / f"cache-{place.rank}")
+    world, data = TorchrunWorld(), clusters()
+    folder, alone = place.folder / "run", place.folder / f"alone-{place.rank}"
+    many = train(CONFIG, data, out=folder, device="cpu", world=world)
+    one = train(CONFIG, data, out=alone, device="cpu")
+    longer = replace(CONFIG, epochs=3)
+    goes_on = train(longer, data, out=alone, resume=True, device="cpu")
+    together = train(longer, data, out=folder, resume=True, device="cpu", world=world)
+    for found, expected in ((many, one), (together, goes_on)):
+        for mine, theirs in zip(figures(found), figures(expected), strict=True):
+            assert mine == pytest.approx(theirs, rel=1e-3, abs=1e-3)
+        for name, score in expected.scores.items():
+            np.testing.assert_allclose(found.scores[name], score, rtol=1e-2, atol=1e-2)
+    if place.rank == 0:  # which writes
+        states = [torch.load(path / FILE_NAME)["state"]["loss"] for path in (folder, alone)]
+        torch.testing.assert_close(*states, rtol=1e-3, atol=1e-3)
+        assert sorted(file.name for file in folder.iterdir()) == sorted(file.name for file in alone.iterdir())
+
+
+@case(2)
+def a_run_judged_before_training(place):
+    """The first process judges for all; every process keeps the same samples."""
+    os.environ["ROBUSTDML_CACHE"] = str(place.folder / f"cache-{place.rank}")
+    config = replace(CONFIG, filter=FilterOptions("audit"))
+    many = train(config, clusters(), device="cpu", world=TorchrunWorld())
+    one = train(config, clusters(), device="cpu")
+    assert 0.5 < one.history[-1]["filter_kept"] < 0.9
+    for name in ("label_quality", "kept"):
+        np.testing.assert_allclose(many.scores[name], one.scores[name], atol=1e-6)
+    for mine, theirs in zip(figures(many), figures(one), strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-3, abs=1e-3)
+
+
+@case(2)
+def a_run_with_a_memory(place):
+    """The filter's memory, or one of the loss's own, of which each process has half; one process goes on with it."""
+    os.environ["ROBUSTDML_CACHE"] = str(place.folder / f"cache-{place.rank}")
+    options = OptionSet(MemoryContrastiveOptions(memory_size=151))
+    for name, chosen in (("memory", FilterOptions()), ("filter", FilterOptions("prism-average"))):
+        config = replace(CONFIG, method="mcl", epochs=1, options=options, filter=chosen)
+        folder, alone = place.folder / f"with-{name}", place.folder / f"with-{name}-{place.rank}"
+        many = train(config, clusters(), out=folder, device="cpu", world=TorchrunWorld())
+        one = train(config, clusters(), out=alone, device="cpu")
+        if place.rank == 0:  # which writes
+            states = [torch.load(path / FILE_NAME)["state"][name] for path in (folder, alone)]
+            torch.testing.assert_close(*states, rtol=1e-3, atol=1e-3, equal_nan=True)
+            goes_on = [
+                train(replace(config, epochs=2), clusters(), out=path, resume=True, device="cpu")
+                for path in (folder, alone)
+            ]
+            many, one = goes_on
+        # Balanced batches have some samples more than once: of those the log has what one of the processes wrote.
+        for mine, theirs in zip(figures(many), figures(one), strict=True):
+            for metric in ("loss", "precision_at_1", "mean_average_precision_at_r"):
+                assert mine[metric] == pytest.approx(theirs[metric], rel=1e-3, abs=1e-3)
+
+
+@case(2)
+def methods_of_one_process(place):
+    os.environ["ROBUSTDML_CACHE"] = str(place.folder / f"cache-{place.rank}")
+    config = TrainingConfig(method="smooth-proxy-anchor", epochs=1)
+    with pytest.raises(UsageError, match="takes confidences, which is made on one process"):
+        train(config, clusters(), device="cpu", world=TorchrunWorld())
 
 
 @pytest.mark.nightly
 def test_two_processes(tmp_path):
-    done = run_python("-m", "app.tests.two_processes", str(tmp_path), OMP_NUM_THREADS="1")
+    done = run_python("-m", "app.tests.test_two_processes", str(tmp_path), OMP_NUM_THREADS="1")
     for rank in (0, 1):
         results = pickle.loads((tmp_path / f"results-2-{rank}").read_bytes())
         assert len(results) == 4, done.stderr
         assert not any(results.values()), next(filter(None, results.values()))
+
+
+if __name__ == "__main__":
+    run_world(2, Path(sys.argv[1]))

@@ -2,10 +2,11 @@ import base64
 import json
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
+from torch import nn
 
+from app.tests.test_hostile_pages import Elements
 from experiments.__main__ import main
 from experiments.commands import demo
 from experiments.demo import experiment, timing
@@ -16,28 +17,8 @@ from robustdml.evaluation import below_untouched
 from robustdml.filters.options import FilterOptions
 from robustdml.methods import METHODS
 from robustdml.networks.backbones import choice
-from robustdml.networks.models import SmallCNN
 from robustdml.noise import with_wrong_labels
 from robustdml.train import train
-
-
-class Page(HTMLParser):
-    def __init__(self, text):
-        super().__init__()
-        self.images, self.open, self.text = [], [], ""
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        if tag == "img":
-            self.images.append(dict(attributes))
-        if tag not in ("img", "meta"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text += data
 
 
 @pytest.mark.nightly
@@ -50,14 +31,15 @@ def test_labels_are_shown_as_the_chosen_filter_held_them(clusters):
     ):
         config = TrainingConfig(epochs=1, batch_size=64, averaging=1.0, filter=asked)
         section = believed_labels(train(config, with_wrong_labels(clusters, "symmetric:0.3", seed=0), device="cpu"))
-        drawn = [base64.b64decode(image["src"].split(";base64,")[1]).decode() for image in Page(section).images]
+        drawn = [base64.b64decode(image["src"].split(";base64,")[1]).decode() for image in Elements(section).images]
         assert len(drawn) == (asked.kind != "none")
         assert shown in section + "".join(drawn)
 
 
 @pytest.fixture
 def tiny_demo(tiny_images, monkeypatch):
-    monkeypatch.setattr(choice, "load_pretrained_cnn", lambda name, on_progress: SmallCNN(1))
+    pixels = nn.Sequential(nn.AvgPool2d(4), nn.Flatten())
+    monkeypatch.setattr(choice, "load_pretrained_cnn", lambda name, on_progress: pixels)
     monkeypatch.setattr(demo, "load_data", lambda source: tiny_images)
     monkeypatch.setattr(demo, "Shape", lambda: Shape(batch=16, classes=50, size=8))
 
@@ -68,7 +50,7 @@ def test_report_stands_alone_and_says_what_was_measured(tiny_demo, tmp_path, cap
     assert "report.html" in printed
     text = (tmp_path / "report.html").read_text()
     assert (tmp_path / "learning-curves.svg").read_text().rstrip().endswith("</svg>")
-    page = Page(text)
+    page = Elements(text)
     assert page.open == []
     assert not re.search(r"https?://(?!www\.w3\.org)", text)
     # One more where the robust method has chosen a filter.

@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_demo import Page
 
 from app.tests.conftest import save_features
+from app.tests.test_hostile_pages import Elements
 from experiments.__main__ import main
 from experiments.commands import demo
 from experiments.large import experiment, trial
@@ -104,7 +104,7 @@ def test_command(npz, tmp_path, capfd, monkeypatch):
     assert main(command) == 0
     printed = capfd.readouterr().out
     assert printed.count(" ms a step, ") == 3  # two runs, and one against the other
-    page = Page((out / "large.html").read_text())
+    page = Elements((out / "large.html").read_text())
     assert page.open == []
     assert len(page.images) == 1
     assert "$" not in page.text

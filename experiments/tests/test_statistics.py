@@ -229,16 +229,6 @@ def test_tables_and_page_of_a_suite():
     assert [part.file_name for part in parts if part.picture] == ["average-ranks-by-recall-1", "average-ranks-by-map-r"]
 
 
-def test_the_bars_and_the_method_that_they_are_for_are_declared():
-    assert ENTRIES["robust"].base in ENTRIES and not ENTRIES["robust"].unfiltered
-    assert ENTRIES["contrastive"].unfiltered and ENTRIES["bspml"].unfiltered
-    assert not ENTRIES["soft-triple-prism-vmf"].unfiltered
-    assert [entry.name for entry in ENTRIES.values() if entry.base] == ["robust"]
-    assert bars(make_suite({"a": {"none": {"contrastive": 0.9}}})) == []
-    texts = [(bar.text, bar.metric) for bar in bars(with_cells())]
-    assert len(set(texts)) == len(texts) == 11
-
-
 def test_the_gain_of_a_method_over_its_base(tmp_path, monkeypatch, capsys):
     def run(data, entry, seed, value, auc):
         return {"data": data, "noise": "none", "entry": entry, "seed": seed,

@@ -1,9 +1,7 @@
-"""Calls of the native functions on one chunk of rows, and of what is sorted, fitted or descended."""
-
-import math
+"""Calls of the native functions on one chunk of rows, and of what is searched or descended."""
 
 import numpy as np
-from binding_draws import ABSENT, SUFFIX, address, function
+from binding_draws import ABSENT, address, function
 
 
 def rows(module, draw):
@@ -181,81 +179,6 @@ def pairs(module, draw):
         function(module, "pair_hinge", draw)(chunk, problem, draw.threads)
     if upstream:
         draw.outputs.append(S)
-
-
-def otsu(module, draw):
-    n_rows, n = draw.size(), draw.size(1, 300)
-    values = draw.normal(n_rows, n)
-    if draw.flag():
-        values[draw.rng.random((n_rows, n)) < 0.2] = draw.rng.choice([np.nan, np.inf, -np.inf, 0.0])
-    if draw.flag():
-        reals = [address(draw.out(n_rows)) for _ in range(3)]
-        integers = [address(draw.out(n_rows, dtype=np.int64)) for _ in range(2)]
-        found = draw.of(np.zeros(n_rows), np.bool_)
-        function(module, "otsu", draw)(
-            address(values), n_rows, n, int(draw.rng.integers(1, 5)), *reals, *integers, address(found), draw.threads
-        )
-    elif n_rows:
-        sigma, threshold = draw.of(np.zeros(n)), draw.out(1)
-        function(module, "otsu_confidence", draw)(
-            address(draw.of(values[0])), n, 2, 0.5, address(threshold), address(sigma), draw.threads
-        )
-
-
-def lambert(module, draw):
-    n = draw.size(0, 300)
-    x, tau = draw.of(np.abs(draw.rng.normal(0, 3, n))), draw.normal(n if draw.flag() else 1)
-    stride = int(len(tau) == n and n > 1)
-    which = draw.rng.integers(3)
-    if which == 0:
-        function(module, "lambert_w", draw)(address(x), address(draw.out(n)), n, draw.threads)
-    elif which == 1:
-        out = draw.out(n)
-        function(module, "confidence", draw)(address(x), address(tau), stride, 0.7, address(out), n, draw.threads)
-    else:
-        out = [address(draw.out(n)) for _ in range(2)]
-        function(module, "superloss", draw)(address(x), address(tau), stride, 0.7, *out, n, draw.threads)
-
-
-def _order(module, suffix, v, radius, debye, series):
-    base = max(v, 1.0)
-    scale = math.lgamma(v + 1)
-    constant = scale - (v * math.log(base) - v + math.log(2 * math.pi * base) / 2)
-    return getattr(module, f"VmfOrder_{suffix}")(
-        v=v, base=base, constant=constant, log_scale=scale + v * math.log(2),
-        series_below=max(4.0, math.sqrt(max(0.0, radius**2 - v**2))), debye_terms=debye, series_terms=series,
-    )  # fmt: skip
-
-
-ORDERS = {
-    np.float64: [(0.0, 32, 10, 48), (9.5, 32, 10, 48), (63.0, 0, 10, 8), (255.0, 0, 6, 8)],
-    np.float32: [(0.0, 14, 5, 24), (9.5, 14, 5, 24), (31.0, 0, 5, 8), (63.0, 0, 3, 8)],
-}
-
-
-def vmf(module, draw):
-    n = draw.size(0, 300)
-    lengths = ORDERS[draw.dtype][draw.rng.integers(4)]
-    if draw.flag():
-        kappa = draw.of(10.0 ** draw.rng.uniform(-4, 4, n))
-        name = str(draw.rng.choice(["log_0f1", "peak", "ratio", "ratio_derivative"]))
-        order = _order(module, SUFFIX[draw.dtype], *lengths)
-        function(module, f"vmf_{name}", draw)(order, address(kappa), address(draw.out(n)), n, draw.threads)
-        return
-    C, D = draw.size(1), draw.size(2)
-    counts = draw.rng.integers(0, 9, C)
-    some = draw.flag()
-    chosen = draw.of(draw.rng.integers(0, C, n), np.int64) if some else None
-    n = n if some else C
-    whole = draw.flag()
-    problem = function(module, "VmfClasses", draw)(
-        sums=address(draw.normal(C, D)), D=D, counts=address(draw.of(counts, np.int64)) if whole else 0,
-        fractions=0 if whole else address(draw.of(counts, np.float64)), classes=address(chosen), n=n, dim=float(D),
-        largest=1 - 1e-7, estimator=int(draw.rng.integers(3)), correction=int(draw.rng.integers(3)),
-        kappa=address(draw.out(n)), log_peak=address(draw.out(n)), norm=address(draw.out(n, dtype=np.float64)),
-    )  # fmt: skip
-    orders = _order(module, "f64", *ORDERS[np.float64][1]), _order(module, SUFFIX[draw.dtype], *lengths)
-    function(module, "vmf_fit", draw)(problem, *orders, draw.threads)
 
 
 def nearest(module, draw):

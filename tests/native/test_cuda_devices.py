@@ -107,22 +107,12 @@ def test_python_runs_while_a_kernel_is_launched(emulated):
         ),
     }
     for way, call in calls.items():
-        span = []
-
-        def timed(call=call, span=span):
-            span.append(time.perf_counter())
-            call()
-            span.append(time.perf_counter())
-
-        thread = threading.Thread(target=timed)
+        thread, seen = threading.Thread(target=call), 0
         thread.start()
-        seen = []
         while thread.is_alive():
-            seen.append(time.perf_counter())
+            seen += 1
             time.sleep(0.001)
-        begin, end = span
-        margin = (end - begin) / 10
-        assert any(begin + margin < moment < end - margin for moment in seen), way
+        assert seen > 3, way
 
 
 def test_launch_errors_name_the_kernel(native):

@@ -89,7 +89,7 @@ def test_an_overrun_is_noticed(sanitized):
 
 
 def test_random_calls_are_clean(sanitized):
-    calls = CALLS or "3900"
+    calls = CALLS or "3000"
     result = sanitized("fuzz_binding.py", sanitized.module, "--calls", calls, "--at-once", "2")
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-5000:]
     assert result.stdout.strip() == f"{calls} calls"

@@ -8,7 +8,6 @@ from ref_cases import Case, assert_same, cases, few, leaves
 from python_ref import (
     confidence_head,
     cosine_similarity,
-    proxy_anchor_loss,
     smooth_proxy_anchor_loss,
     smooth_similarity_gradient,
     smooth_weights,
@@ -68,23 +67,6 @@ def test_confidences_are_constants():
     smooth_proxy_anchor_loss(X, case.P, c).backward()
     assert X.grad.any()
     assert c.grad is None
-
-
-@few
-@given(cases)
-def test_certain_confidences_are_proxy_anchor_up_to_the_negative_divisor(case):
-    one_hot = torch.nn.functional.one_hot(case.y, len(case.P)).double()
-    smooth = smooth_proxy_anchor_loss(case.X, case.P, one_hot, threshold=0.5, sample_weights=case.v, reduction="none")
-    plain = proxy_anchor_loss(case.X, case.P, case.y, sample_weights=case.v, reduction="none")
-    # |P⁻| is C, but for a batch of one class: then its proxy has no negative, and |P⁻| = C - 1.
-    present = case.y[case.v > 0].unique()
-    if len(present) != 1:
-        assert_same(smooth, plain)
-    else:
-        C = len(case.P)
-        others = torch.arange(C) != present
-        assert_same(smooth[~others], plain[~others])
-        assert_same(smooth[others] * (C - 1), plain[others] * C)
 
 
 def test_no_confidence_above_the_threshold():
