@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -112,37 +113,25 @@ def test_files(noisy, tmp_path):
     assert metrics["data"]["classes"] == 12
 
 
-class Diary(Recorder):
-    def __init__(self):
-        self.entries = []
-
-    def start(self, history, epochs):
-        self.entries.append(("start", len(history), epochs))
-
-    def step(self, step, steps, loss):
-        self.entries.append(("step", step, steps))
-        assert loss.shape == () and not loss.requires_grad
-
-    def epoch(self, record):
-        self.entries.append(("epoch", record["epoch"]))
-
-    def close(self):
-        self.entries.append(("close",))
-
-
 def test_recorders_are_told(noisy, tmp_path, monkeypatch):
     config = replace(FAST, method="proxy-anchor", batch_size=126, samples_per_class=0, epochs=1)
-    steps = [("step", 1, 2), ("step", 2, 2)]
-    first, second, third = Diary(), Diary(), Diary()
-    train(config, noisy, out=tmp_path / "run", device="cpu", recorders=[first])
-    assert first.entries == [("start", 0, 1), *steps, ("epoch", 1), ("close",)]
-    config = replace(config, epochs=2)
-    train(config, noisy, out=tmp_path / "run", resume=True, device="cpu", recorders=[second])
-    assert second.entries == [("start", 1, 2), *steps, ("epoch", 2), ("close",)]
+    begun, recorder = [], Mock(spec=Recorder)
+    recorder.start.side_effect = lambda history, epochs: begun.append((len(history), epochs))
+    for epochs in (1, 2):
+        config = replace(config, epochs=epochs)
+        out = {"out": tmp_path / "run", "resume": epochs == 2}
+        result = train(config, noisy, **out, device="cpu", recorders=[recorder])
+        assert [name for name, *_ in recorder.mock_calls] == ["start", "step", "step", "epoch", "close"]
+        assert [told.args[:2] for told in recorder.step.call_args_list] == [(1, 2), (2, 2)]
+        loss = recorder.step.call_args.args[2]
+        assert loss.shape == () and not loss.requires_grad
+        recorder.epoch.assert_called_once_with(result.history[-1])
+        recorder.reset_mock()
     monkeypatch.setattr(train_module.Run, "_batch_loss", lambda self, X, *_: X.sum() * float("nan"))
     with pytest.raises(UsageError, match="nan"):
-        train(config, noisy, device="cpu", recorders=[third])
-    assert third.entries[0] == ("start", 0, 2) and third.entries[-1] == ("close",)
+        train(config, noisy, device="cpu", recorders=[recorder])
+    assert begun == [(0, 1), (1, 2), (0, 2)]
+    recorder.close.assert_called_once_with()
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -9,7 +9,6 @@ ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^( *)```(\S*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 REDIRECTION = re.compile(r"\s\d?>(?:&\d|>?\s*\S+)|\|\s*tee \S+")
-ITEM = re.compile(r"- |\d+\. ")
 INLINE = re.compile(r"(?<!`)`((?:robustdml|python -m) [^`]+)`(?!`)")
 
 
@@ -41,22 +40,6 @@ def read_blocks() -> list[Block]:
             indent = len(match[1])
             code = "\n".join(each[indent:] for each in match[3].splitlines()) + "\n"
             found.append(Block(page, line, match[2], code))
-    return found
-
-
-def indented_blocks() -> list[str]:
-    """Places of blocks that are indented, and so have no language. A list's lines may be indented."""
-    found = []
-    for page in PAGES:
-        text = FENCE.sub(lambda match: "\n" * match[0].count("\n"), (ROOT / page).read_text())
-        outer, before = "", ""
-        for number, line in enumerate(text.splitlines(), 1):
-            begins = not before or before.startswith("#")
-            if line.startswith("    ") and begins and not ITEM.match(outer):
-                found.append(f"{page}:{number}")
-            if line and not line.startswith(" ") and (begins or ITEM.match(line)):
-                outer = line
-            before = line
     return found
 
 

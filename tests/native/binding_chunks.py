@@ -1,25 +1,7 @@
-"""Calls of the native functions on one chunk of rows, and of what is searched or descended."""
+"""What calls by address say of a chunk of rows, and calls of the native functions that search or descend."""
 
 import numpy as np
 from binding_draws import ABSENT, address, function
-
-
-def rows(module, draw):
-    n, D = draw.size(), draw.size(1)
-    P, values, by_columns = draw.matrix(n, D)
-    if n:
-        values[int(draw.rng.integers(n))] *= draw.rng.choice([0.0, 1e-30, 1e30, 1.0])
-    U, units, _ = draw.matrix(n, D, np.nan, by_columns)
-    G, gradient, _ = draw.matrix(n, D, None, by_columns)
-    norms = draw.out(n)
-    if draw.flag():
-        function(module, "inverse_norms", draw)(P, address(norms), n, D, draw.threads)
-        function(module, "project_rows", draw)(G, P, address(norms), n, D, draw.threads)
-    else:
-        function(module, "normalize_rows", draw)(P, U, address(norms), n, D, draw.threads)
-        function(module, "normalize_rows_backward", draw)(G, U, address(norms), n, D, draw.threads)
-        draw.outputs.append(units)
-    draw.outputs.append(gradient)
 
 
 def anchor_chunk(module, draw, n, B, S, inverse_norm, biases_wanted, upstream, stride):
@@ -66,21 +48,6 @@ def confidences(draw, n, B):
     }  # fmt: skip
 
 
-def anchor(module, draw):
-    n, B = draw.size(), draw.size(1)
-    S = draw.of(draw.rng.uniform(-1, 1, (n, B)))
-    upstream, stride = draw.upstream(n)
-    wanted = bool(upstream) and draw.flag()
-    chunk = anchor_chunk(module, draw, n, B, S, draw.of(np.ones(n)) if draw.flag() else None, wanted, upstream, stride)
-    if upstream:
-        draw.outputs.append(S)
-    if draw.flag():
-        sets = sorted_labels(draw, draw.labels(B, n)) | {"first_label": 0}
-        function(module, "anchor_lse_labels", draw)(chunk, **sets, threads=draw.threads)
-    else:
-        function(module, "anchor_lse_confidences", draw)(chunk, **confidences(draw, n, B), threads=draw.threads)
-
-
 def class_chunk(module, draw, C, H, B, S, inverse_norm):
     bias = draw.normal(C)
     bias[draw.rng.random(C) < 0.2] = -np.inf
@@ -107,19 +74,6 @@ def class_sums(draw, B):
 def class_upstream(draw, B):
     lse = draw.of(4 + draw.rng.random(B))
     return {"lse": address(lse), "dlse": address(draw.normal(B)), "dlogit": address(draw.normal(B))}
-
-
-def classes(module, draw):
-    C, H, B = draw.size(1), int(draw.rng.integers(1, 5)), draw.size(1)
-    S = draw.of(draw.rng.uniform(-1, 1, (C, H, B)))
-    norms = draw.of(np.ones(C * H)) if draw.flag() else None
-    chunk = class_chunk(module, draw, C, H, B, S, norms)
-    sets = sorted_labels(draw, draw.labels(B, C)) | {"first_label": 0, "threads": draw.threads}
-    if draw.flag():
-        function(module, "class_lse", draw)(chunk, **sets, **class_sums(draw, B))
-    else:
-        function(module, "class_lse_backward", draw)(chunk, **sets, **class_upstream(draw, B))
-        draw.outputs.append(S)
 
 
 def pair_labels(draw, rows):
@@ -160,25 +114,6 @@ def pair_chunk(module, draw, n, m, S, labels, others, itself, upstream, stride, 
         negative=address(draw.out(n)),
         inverse_norm=address(norms),
     )
-
-
-def pairs(module, draw):
-    n, m = draw.size(), draw.size(1)
-    S = draw.of(draw.rng.uniform(-1, 1, (n, m)))
-    itself = int(draw.rng.integers(m - n + 1)) if draw.flag() and m >= n else -1
-    upstream, stride = draw.upstream(n)
-    others = pair_labels(draw, m)
-    labels = pair_labels(draw, n) if itself < 0 else draw.of(others[itself : itself + n], np.int32)
-    norms = draw.of(np.ones(n)) if draw.flag() else None
-    chunk = pair_chunk(module, draw, n, m, S, labels, others, itself, upstream, stride, norms)
-    if draw.flag():
-        function(module, "pair_lse", draw)(chunk, pair_lse(module, draw, m), draw.threads)
-    else:
-        D = draw.size(1)
-        problem = pair_hinge(module, draw, n, draw.normal(n, D), draw.normal(m, D))
-        function(module, "pair_hinge", draw)(chunk, problem, draw.threads)
-    if upstream:
-        draw.outputs.append(S)
 
 
 def nearest(module, draw):

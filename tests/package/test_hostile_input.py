@@ -9,6 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from robustdml_ops import losses, ops
+from robustdml_ops.engine.validation import all_finite, check_finite_embeddings
 from tests.every_call import EVERY, LOSSES, NO_LOSS, B, first, random
 
 SEQUENTIAL = ("self_paced_descent", "self_paced_sweep")  # work on the host, value by value
@@ -272,3 +273,24 @@ def test_what_random_calls_have_found(name, argument, value, message):
     with pytest.raises((ValueError, TypeError), match=message) as raised:
         EVERY[name](**{argument: value})
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_one_bad_value_is_found(dtype, bad):
+    values = torch.ones(3, 4, dtype=dtype)
+    assert all_finite(values)
+    values[1, 2] = bad
+    assert not all_finite(values)
+    values[2, 0] = -bad  # two that cancel
+    assert not all_finite(values)
+    with pytest.raises(ValueError, match=r"embeddings\[1\] has NaN or inf"):
+        check_finite_embeddings(values)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_a_sum_that_overflows_is_no_error(dtype):
+    values = torch.full((300, 2), torch.finfo(dtype).max, dtype=dtype)
+    assert not values.sum().isfinite()
+    assert all_finite(values)
+    assert all_finite(values[:0])
