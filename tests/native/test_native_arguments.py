@@ -40,11 +40,6 @@ def test_arguments_of_an_epilogue_are_named_too(native):
         native.class_lse_f32(chunk, **given, threads=1, lse=0)
 
 
-def test_the_lengths_of_a_chunk_may_be_left_out(native):
-    native.ClassChunk_f32(**CLASSES)
-    native.ClassChunk_f32(**CLASSES, inverse_norm=0)
-
-
 def test_numbers_of_numpy_are_numbers(native):
     native.ClassChunk_f64(**(CLASSES | {"B": np.int64(3), "gamma": np.float32(0.5)}))
     native.PairHinge_f32(**(HINGE | {"euclidean": np.True_, "positive_margin": 1}))
