@@ -120,4 +120,4 @@ def test_two_processes(tmp_path):
 
 
 if __name__ == "__main__":
-    run_world(2, Path(sys.argv[1]))
+    run_world(2, Path(sys.argv[1]), short=False)
