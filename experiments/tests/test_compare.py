@@ -2,6 +2,7 @@
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -60,6 +61,10 @@ def features(clusters, own_cache):
 
 
 def test_runs_what_is_missing_and_keeps_what_is_done(features, tmp_path, monkeypatch):
+    """In threads; nightly tests start processes."""
+    in_threads = lambda workers, mp_context, **options: ThreadPoolExecutor(workers, **options)  # noqa: E731
+    monkeypatch.setattr(pool, "ProcessPoolExecutor", in_threads)
+    monkeypatch.setattr(pool, "_open", lambda name: features[name].open())
     cells = all_cells({"clusters": ["none", "symmetric:0.5"]}, [PLAIN, BROKEN], seeds=1, common=ONE_EPOCH)
     told = []
     failures = pool.run_missing(cells, features, tmp_path, "cpu", 1, lambda *report: told.append(report))
@@ -73,11 +78,7 @@ def test_runs_what_is_missing_and_keeps_what_is_done(features, tmp_path, monkeyp
     assert (
         results.untouched("precision_at_1") == retrieval_metrics(data.test.inputs, data.test.labels)["precision_at_1"]
     )
-
-    def refuse(*_, **__):
-        raise AssertionError("a run that is done was started again")
-
-    monkeypatch.setattr(pool, "ProcessPoolExecutor", refuse)
+    monkeypatch.setattr(pool, "ProcessPoolExecutor", lambda *_, **__: pytest.fail("a run was started again"))
     assert pool.run_missing(cells[::2], features, tmp_path, "cpu", 1, silent) == {}
 
 
