@@ -91,9 +91,9 @@ def a_proxy_of_nan(pooling, H):
 
 POOLINGS = [("none", 1), ("softmax", 1), ("max", 3), ("softmax", 3)]
 EDGES = {
-    "one scale": lambda: Case((33, 140, 24), scale="one", bias=False),
-    "without the target": lambda: Case((33, 140, 24), exclude=True),
-    "proxies as they are": lambda: Case((33, 140, 24), normalize=False),
+    "one scale": lambda: Case((33, 70, 24), scale="one", bias=False),
+    "without the target": lambda: Case((33, 70, 24), exclude=True),
+    "proxies as they are": lambda: Case((33, 70, 24), normalize=False),
     "large logits": large_logits,
     "everything masked": everything_masked,
     "a zero proxy stored by column": a_zero_proxy_stored_by_column,

@@ -20,11 +20,9 @@ def test_the_fit_against_eager(device):
 def test_elements_do_not_depend_on_their_neighbours(device, count, threads):
     threads(2)
     kappa = torch.linspace(0, 200, count, dtype=torch.float64, device=device)
-    whole, each = (
-        [BACKENDS["native"].evaluate_vmf("ratio", 9.5, part) for part in torch.split(kappa, size)]
-        for size in (count, 1)
-    )
-    torch.testing.assert_close(whole[0], torch.cat(each), rtol=1e-14, atol=0)
+    whole = BACKENDS["native"].evaluate_vmf("ratio", 9.5, kappa)
+    each = [BACKENDS["native"].evaluate_vmf("ratio", 9.5, one) for one in kappa[::97].split(1)]
+    torch.testing.assert_close(whole[::97], torch.cat(each), rtol=1e-14, atol=0)
 
 
 def test_lengths_that_are_not_compiled_are_refused(native):
