@@ -102,26 +102,27 @@ def _in_full(second: Expression, *tensors: Tensor | None) -> Results:
 
 def second_derivatives(
     value: Callable[..., Tensor],
-    shared: Sequence[Tensor | None],
-    sliced: Sequence[Tensor | None],
-    shared_vectors: Sequence[Tensor | None],
-    sliced_vectors: Sequence[Tensor | None],
+    tensors: Sequence[Tensor | None],
+    vectors: Sequence[Tensor | None],
+    by_rows: Sequence[bool],
     rows: int,
     length: int,
 ) -> Results:
-    """Gradients of Σ ⟨∂value/∂t, vector of t⟩ with respect to every tensor t, a chunk at a time."""
-    sums = [None if t is None else torch.zeros_like(t) for t in shared]
-    parts = [None if t is None else torch.zeros_like(t, memory_format=torch.contiguous_format) for t in sliced]
-    nothing = all(v is None for v in (*shared_vectors, *sliced_vectors))
-    for first in range(0, 0 if nothing else length, rows):
+    """Gradients of Σ ⟨∂value/∂t, vector of t⟩ with respect to every tensor t, a chunk at a time.
+
+    ``value(first, last, *tensors)`` is given the rows ``first:last`` of the tensors ``by_rows``, and all of the others.
+    """
+    totals = [
+        None if t is None else torch.zeros_like(t, memory_format=torch.contiguous_format if sliced else None)
+        for t, sliced in zip(tensors, by_rows, strict=True)
+    ]
+    for first in range(0, 0 if all(v is None for v in vectors) else length, rows):
         last = min(length, first + rows)
         with torch.enable_grad():
-            leaves = [
-                None if t is None else t.detach().requires_grad_()
-                for t in (*shared, *(t if t is None else t[first:last] for t in sliced))
-            ]
-            vectors = (*shared_vectors, *(v if v is None else v[first:last] for v in sliced_vectors))
-            pairs = [(leaf, v) for leaf, v in zip(leaves, vectors, strict=True) if leaf is not None and v is not None]
+            parts = _rows(tensors, by_rows, first, last)
+            leaves = [None if part is None else part.detach().requires_grad_() for part in parts]
+            along = zip(leaves, _rows(vectors, by_rows, first, last), strict=True)
+            pairs = [(leaf, v) for leaf, v in along if leaf is not None and v is not None]
             gradients = torch.autograd.grad(
                 value(first, last, *leaves), [leaf for leaf, _ in pairs], create_graph=True, allow_unused=True
             )
@@ -130,11 +131,14 @@ def second_derivatives(
                 continue
             given = [leaf for leaf in leaves if leaf is not None]
             found = iter(torch.autograd.grad(torch.stack(terms).sum(), given, allow_unused=True))
-        results = [None if leaf is None else next(found) for leaf in leaves]
-        for total, result in zip(sums, results[: len(sums)], strict=True):
-            if total is not None and result is not None:
+        for total, sliced in zip(totals, by_rows, strict=True):
+            result = None if total is None else next(found)
+            if total is not None and result is not None and sliced:
+                total[first:last] = result
+            elif total is not None and result is not None:
                 total += result
-        for part, result in zip(parts, results[len(sums) :], strict=True):
-            if part is not None and result is not None:
-                part[first:last] = result
-    return (*sums, *parts)
+    return tuple(totals)
+
+
+def _rows(tensors: Sequence[Tensor | None], by_rows: Sequence[bool], first: int, last: int) -> list[Tensor | None]:
+    return [t[first:last] if t is not None and sliced else t for t, sliced in zip(tensors, by_rows, strict=True)]

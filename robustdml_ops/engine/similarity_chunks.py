@@ -52,12 +52,19 @@ def checked_count(proxies: Tensor, update: ProxyUpdate | None) -> int:
     return count_selected(proxies, rows)
 
 
-def update_without_samples(proxies: Tensor, update: ProxyUpdate) -> None:
-    """The step of an empty batch: the gradient is zero, and momentum and weight decay go on."""
-    count, D = count_selected(proxies, update.rows), proxies.shape[1]
-    rows = chunk_rows(count, 2 * D, proxies.device)
-    for first in range(0, count, rows):
-        update.take(first, proxies.new_zeros((min(rows, count - first), D)))
+def gradients_without_samples(
+    embeddings: Tensor, proxies: Tensor, compute: torch.dtype, want: tuple[bool, bool], update: ProxyUpdate | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """Zero gradients of both matrices. An update still takes its step: momentum and weight decay go on."""
+    dP = None
+    if want[1] and update is None:
+        dP = gradient_buffer(proxies).zero_()
+    elif want[1] and update is not None:
+        count, D = count_selected(proxies, update.rows), proxies.shape[1]
+        rows = chunk_rows(count, 2 * D, proxies.device)
+        for first in range(0, count, rows):
+            update.take(first, proxies.new_zeros((min(rows, count - first), D)))
+    return torch.zeros_like(embeddings, dtype=compute) if want[0] else None, dP
 
 
 class Chunk(NamedTuple):

@@ -9,9 +9,8 @@ import torch
 from robustdml_ops.backends import cards
 from robustdml_ops.backends.triton_device import tile_of
 from robustdml_ops.engine.label_sets import LabelSets
-from robustdml_ops.ops.anchor.fused_forward import fused_forward
+from robustdml_ops.ops.anchor.fused import fused_forward, step_launch
 from robustdml_ops.ops.anchor.problem import AnchorChunk, AnchorProblem, ConfidenceSets, Wanted
-from robustdml_ops.ops.anchor.small_step import step_launch
 from robustdml_ops.ops.anchor.sweep import anchor_sweep
 from robustdml_ops.ops.anchor.triton import TritonAnchor, epilogue_launch
 from tests.ahead_of_time import ARCHITECTURES, OLDER_TRITON, check, check_resources, compiling, products_by
@@ -47,7 +46,7 @@ def epilogue(kind, compute, B=1024, whole=True, operand=BF16):
     lse, dbias = torch.zeros(2, C, dtype=compute), torch.zeros(2, B, dtype=compute)
     S = torch.zeros(C, B, dtype=compute)
     dS = torch.zeros(C, B, dtype=operand) if compute != operand and compute == F32 else None
-    chunk = AnchorChunk(S, 0, upstream, upstream, *lse, *(dbias if whole else (None, None)), dS=dS)
+    chunk = AnchorChunk(S, 0, (upstream, upstream), *lse, *(dbias if whole else (None, None)), dS=dS)
     return lambda: TRITON.anchor_lse(chunk, given)
 
 

@@ -6,7 +6,7 @@ import torch
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.precision import set_float32_products
 from robustdml_ops.ops.anchor import sweep as anchor_sweeps
-from robustdml_ops.ops.anchor.fused_forward import fused_forward, fused_forward_serves
+from robustdml_ops.ops.anchor.fused import fused_forward, fused_forward_serves
 from robustdml_ops.ops.anchor.problem import AnchorChunk, AnchorProblem
 from robustdml_ops.ops.anchor.sweep import BACKENDS, Wanted
 from tests.anchor.cases import EAGER, EDGES, SETS, Case, assert_as_exact_as_eager, assert_sweeps_agree
@@ -134,7 +134,7 @@ def test_more_than_two_to_the_31_elements():
     chunks = []
     for backend, cosines in ((TRITON, S), (EAGER, last)):
         lse = cosines.new_empty((2, len(cosines)))
-        chunk = AnchorChunk(cosines, c - len(cosines), upstream, upstream, lse[0], lse[1], None, None)
+        chunk = AnchorChunk(cosines, c - len(cosines), (upstream, upstream), lse[0], lse[1], None, None)
         backend.anchor_lse(chunk, problem)
         chunks.append(chunk)
     ours, eager = chunks

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from robustdml_ops.engine.label_sets import LabelSets
-from robustdml_ops.ops.classes.fused_forward import fused_forward
 from robustdml_ops.ops.classes.problem import ClassChunk, ClassProblem, ClassSums, ClassUpstream
-from robustdml_ops.ops.classes.triton import TritonClasses
+from robustdml_ops.ops.classes.triton import TritonClasses, fused_forward
 from tests.ahead_of_time import ARCHITECTURES, check, products_by
 from tests.nightly import nightly_but
 

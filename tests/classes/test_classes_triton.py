@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from robustdml_ops.engine.label_sets import LabelSets
-from robustdml_ops.ops.classes import fused_forward
 from robustdml_ops.ops.classes import triton as triton_classes
 from robustdml_ops.ops.classes.problem import ClassProblem
 from robustdml_ops.ops.classes.sweep import BACKENDS
@@ -55,12 +54,11 @@ def test_same_bits_twice(fused):
 
 @pytest.mark.parametrize("fused", [True, False])
 def test_parts_of_several_blocks(fused, monkeypatch):
-    for module in (triton_classes, fused_forward):
-        monkeypatch.setattr(module, "slices_of", lambda classes, block, most: slices_of(classes, block, 2))
+    monkeypatch.setattr(triton_classes, "slices_of", lambda classes, block, most: slices_of(classes, block, 2))
     Case((5, 300, 8), bias=False).check(TRITON, fused=fused)
 
 
 def test_the_fused_forward_leaves_float64_to_the_sweep():
     case = Case((5, 30, 8), bias=False)
     problem = ClassProblem(labels=LabelSets.of(case.labels), scale=case.scale, bias=None, **case.settings)
-    assert not fused_forward.fused_forward_serves(case.embeddings, problem)
+    assert not triton_classes.fused_forward_serves(case.embeddings, problem)

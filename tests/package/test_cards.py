@@ -14,10 +14,8 @@ from robustdml_ops.backends.triton_device import fused_pays
 from robustdml_ops.engine import chunk_sizes as chunks
 from robustdml_ops.engine.chunk_sizes import MB, chunk_rows
 from robustdml_ops.engine.rows import triton as rows
-from robustdml_ops.ops.anchor import fused_forward as fused_anchor
-from robustdml_ops.ops.anchor import small_step
+from robustdml_ops.ops.anchor import fused as fused_anchor
 from robustdml_ops.ops.anchor import triton as anchor
-from robustdml_ops.ops.classes import fused_forward as fused_classes
 from robustdml_ops.ops.classes import triton as classes
 from robustdml_ops.ops.pairs import triton as pairs
 
@@ -50,9 +48,9 @@ def launches(tile_of):
         for D in (16, 128, 515):
             yield rows.rows_launch(D, tile_of("rows"))
             for operand in (F32, BF16):
-                yield small_step.step_launch(256, D, operand, True, tile_of("anchor_step"))
+                yield fused_anchor.step_launch(256, D, operand, True, tile_of("anchor_step"))
                 yield fused_anchor.fused_launch(B, D, operand, True, "tf32", True, tile_of("fused_anchor_lse"))
-                yield fused_classes.fused_launch(B, D, operand, False, "tf32", True, tile_of("fused_class_lse"))
+                yield classes.fused_launch(B, D, operand, False, "tf32", True, tile_of("fused_class_lse"))
 
 
 def check_tiles(row):

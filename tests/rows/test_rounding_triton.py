@@ -29,7 +29,7 @@ def anchors(S, dS):
     bias = torch.zeros(B, device=DEVICE)
     problem = AnchorProblem(8.0, bias, bias, None, LabelSets.of(labels()))
     lse = torch.empty(2, ROWS, device=DEVICE)
-    TritonAnchor().anchor_lse(AnchorChunk(S, 0, one(), one(), *lse, None, None, dS=dS), problem)
+    TritonAnchor().anchor_lse(AnchorChunk(S, 0, (one(), one()), *lse, None, None, dS=dS), problem)
 
 
 def classes(pooling):

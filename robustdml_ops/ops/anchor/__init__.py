@@ -20,7 +20,7 @@ from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update
 from robustdml_ops.engine.similarity_chunks import checked_count
 from robustdml_ops.engine.validation import check_matrix, check_same_device, check_steepness, check_tensor, check_vector
 from robustdml_ops.ops.anchor.autograd import AnchorSweep, Inputs, Outputs
-from robustdml_ops.ops.anchor.problem import ConfidenceSets, Wanted
+from robustdml_ops.ops.anchor.problem import ConfidenceSets
 
 
 class AnchorLSE(NamedTuple):
@@ -154,7 +154,8 @@ def anchor_loss(
         _check_scale(name, scale, inputs, C)
         for name, scale in (("positive_scale", positive_scale), ("negative_scale", negative_scale))
     ]
-    want = Wanted.of(inputs) if torch.is_grad_enabled() else [False] * 4
+    needs = [torch.is_grad_enabled() and tensor is not None and tensor.requires_grad for tensor in inputs]
+    want = [needs[4], needs[0], needs[1], needs[2] or needs[3]]
     if not in_eager_mode(embeddings):
         refuse_update(update, "torch.func, or a graph without values,", "compute the loss in eager mode")
     loss, *_ = _apply(inputs, (scales[0], scales[1]), sets, alpha, backend, want, update)

@@ -3,7 +3,7 @@
 :class:`AnchorSweep` calls the sweep; compiled and exported graphs call it as the op ``robustdml_ops::anchor_sweep``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -21,7 +21,7 @@ from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update, select
 from robustdml_ops.engine.second_derivatives import Derivative, Results
 from robustdml_ops.engine.similarity_chunks import count_selected
 from robustdml_ops.engine.validation import check_finite_embeddings, check_finite_proxies, check_label_range
-from robustdml_ops.ops.anchor.problem import AnchorProblem, ConfidenceSets, SweepResult, Wanted
+from robustdml_ops.ops.anchor.problem import AnchorProblem, ConfidenceSets, Wanted
 from robustdml_ops.ops.anchor.second_derivative import second_derivative
 from robustdml_ops.ops.anchor.sweep import BACKENDS, anchor_sweep
 
@@ -29,10 +29,8 @@ from robustdml_ops.ops.anchor.sweep import BACKENDS, anchor_sweep
 Inputs: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
 # alpha, backend, type of the products' operands
 Settings: TypeAlias = tuple[float, str, torch.dtype]
-# total, both log-sum-exps, dX, dP and both biases' gradients; None where not wanted
-Outputs: TypeAlias = tuple[
-    Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None
-]
+# total, both log-sum-exps, dX, dP and both biases' gradients; None where not wanted, in a compiled graph empty
+Outputs: TypeAlias = tuple[Tensor | None, ...]
 
 
 class AnchorSweep(torch.autograd.Function):
@@ -45,13 +43,11 @@ class AnchorSweep(torch.autograd.Function):
         The sets are one argument in eager mode. A compiled graph, and ``torch.func``, take their numbers and tensors.
         """
         inputs, scales, settings, want, update, sets = _grouped(arguments)
-        if has_no_values(inputs[0]):
-            numbers, tensors = sets[:2], list(sets[2:])
-            return anchor_sweep_op(*inputs, *scales, *settings, want, *numbers, tensors)  # type: ignore[no-any-return]
-        result = _sweep(inputs, scales, settings, want, sets, update)
-        total = None if result.total is None else result.total.to(inputs[2].dtype)
-        _check_result(inputs[1], total, result)
-        return (total, result.lse_positive, result.lse_negative, *_gradients(result))
+        outputs = _sweep(inputs, scales, settings, want, sets, update)
+        if inputs[1].device.type == "cpu" and not has_no_values(inputs[0]):
+            total, positive, negative = outputs[:3]
+            check_finite_proxies(positive.sum() + negative.sum() if total is None else total, inputs[1])
+        return outputs
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
@@ -132,9 +128,12 @@ def _sweep(
     want: Sequence[bool],
     parts_of_sets: Sequence[Any],
     update: ProxyUpdate | None = None,
-) -> SweepResult:
-    """One sweep over detached inputs, their values checked."""
+) -> tuple[Any, ...]:
+    """The outputs of one sweep over detached inputs, their values checked."""
     embeddings, proxies, positive_bias, negative_bias, anchor_bias = inputs
+    if has_no_values(embeddings):
+        numbers, tensors = parts_of_sets[:2], list(parts_of_sets[2:])
+        return anchor_sweep_op(*inputs, *upstream, *settings, want, *numbers, tensors)  # type: ignore[no-any-return]
     check_finite_embeddings(embeddings)
     sets, (alpha, backend, operand) = _sets_of(parts_of_sets), settings
     if isinstance(sets, LabelSets) and not sets.elsewhere:
@@ -142,48 +141,29 @@ def _sweep(
     chosen = choose(BACKENDS, backend, embeddings.device, positive_bias.dtype)
     negative_bias = positive_bias if negative_bias is None else negative_bias
     problem = AnchorProblem(alpha, positive_bias, negative_bias, anchor_bias, sets)
-    factors = None if upstream[0] is None else tuple(upstream)
+    factors, scale = None if upstream[0] is None else tuple(upstream), 1.0
     if update is not None:
-        assert factors is not None
-        sweep = partial(anchor_sweep, embeddings, proxies, problem, backend=chosen, operand=operand, want=Wanted(*want))
-        return _updating(sweep, problem, factors, proxies, update)
-    return anchor_sweep(embeddings, proxies, problem, factors, chosen, operand, Wanted(*want))
-
-
-def _updating(
-    sweep: Callable[..., SweepResult],
-    problem: AnchorProblem,
-    factors: tuple[Tensor, ...],
-    proxies: Tensor,
-    update: ProxyUpdate,
-) -> SweepResult:
-    """The sweep that updates the proxies, once nothing can make a gradient that is not finite."""
-    given = (*factors, problem.positive_bias, problem.negative_bias, problem.anchor_bias, *problem.sets.tensors)
-    for value in given:
-        # −inf is the logarithm of a weight of 0.
-        if value is not None and value.device.type == "cpu" and not bool((value < torch.inf).all()):
-            raise ValueError("a bias, a confidence or a scale is NaN or inf: no proxy has been updated")
-    update.begin(proxies)
-    scale = update.loss_scale
-    result = sweep(upstream=factors if scale == 1 else tuple(factor * scale for factor in factors), update=update)
-    update.finish()
-    if result.total is not None:
-        result.total /= scale
-    return result
-
-
-def _check_result(proxies: Tensor, total: Tensor | None, result: SweepResult) -> None:
-    """Not for backward: there an upstream of inf is a loss scaler's affair. Nor on a GPU, where nothing is launched."""
-    if proxies.device.type != "cpu":
-        return
-    if total is None:
-        assert result.lse_positive is not None and result.lse_negative is not None
-        total = result.lse_positive.sum() + result.lse_negative.sum()
-    check_finite_proxies(total, proxies)
-
-
-def _gradients(result: SweepResult) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
-    return result.dembeddings, result.dproxies, result.dpositive_bias, result.dnegative_bias
+        for value in (*upstream, positive_bias, negative_bias, anchor_bias, *sets.tensors):
+            # −inf is the logarithm of a weight of 0.
+            if value is not None and value.device.type == "cpu" and not bool((value < torch.inf).all()):
+                raise ValueError("a bias, a confidence or a scale is NaN or inf: no proxy has been updated")
+        update.begin(proxies)
+        scale = update.loss_scale
+        factors = factors if scale == 1 else tuple(factor * scale for factor in upstream)
+    result = anchor_sweep(embeddings, proxies, problem, factors, chosen, operand, Wanted(*want), update)
+    total = result.total
+    if update is not None:
+        update.finish()
+        total = None if total is None else total / scale
+    return (
+        None if total is None else total.to(positive_bias.dtype),
+        result.lse_positive,
+        result.lse_negative,
+        result.dembeddings,
+        result.dproxies,
+        result.dpositive_bias,
+        result.dnegative_bias,
+    )
 
 
 def _anchor_bias_gradient(upstream: Tensor, lse_negative: Tensor) -> Tensor:
@@ -198,13 +178,8 @@ def _of_inputs(
     dX, dP, dpositive, dnegative = gradients
     if one_bias and needs[2]:
         dpositive, dnegative = dpositive + dnegative, None
-    return (
-        dX.to(dtype) if needs[0] else None,
-        dP if needs[1] else None,
-        dpositive if needs[2] else None,
-        dnegative if needs[3] else None,
-        anchor,
-    )
+    given = (dX.to(dtype) if needs[0] else None, dP, dpositive, dnegative)
+    return (*(gradient if need else None for gradient, need in zip(given, needs[:4], strict=True)), anchor)
 
 
 def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> tuple[Tensor | None, ...]:
@@ -222,7 +197,7 @@ def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> tuple[Tensor | N
         # Read once: torch.utils.checkpoint gives them out a single time.
         inputs, scales, lse_negative, tensors_of_sets = _saved(ctx.saved_tensors)
     if gradients is None:
-        gradients = _gradients(_sweep(inputs, scales, ctx.settings, ctx.want, (*ctx.sets, *tensors_of_sets)))
+        gradients = _sweep(inputs, scales, ctx.settings, ctx.want, (*ctx.sets, *tensors_of_sets))[3:]
     if needs[4]:
         anchor = _anchor_bias_gradient(scales[1], lse_negative) * dtotal
     scaled = gradients
@@ -235,12 +210,7 @@ def _first(settings: Settings, needs: Sequence[bool], sets: Sequence[Any], *tens
     """Gradients of Σ_p upstream_p · lse_p over both sums: one sweep."""
     inputs, upstream, sets = tensors[:5], tensors[5:7], (*sets, *tensors[7:])
     want = [needs[4], needs[0], needs[1], needs[2] or needs[3]]
-    if has_no_values(inputs[0]):
-        numbers, of_sets = sets[:2], list(sets[2:])
-        _, _, lse_negative, *gradients = anchor_sweep_op(*inputs, *upstream, *settings, want, *numbers, of_sets)
-    else:
-        result = _sweep(inputs, upstream, settings, want, sets)
-        lse_negative, gradients = result.lse_negative, list(_gradients(result))
+    _, _, lse_negative, *gradients = _sweep(inputs, upstream, settings, want, sets)
     anchor = _anchor_bias_gradient(upstream[1], lse_negative) if needs[4] else None
     return _of_inputs(inputs[0].dtype, inputs[3] is None, needs, gradients, anchor)
 
@@ -251,48 +221,30 @@ def _second(settings: Settings, sets: Sequence[Any], *tensors: Any) -> Results:
     return second_derivative(tensors[:5], tensors[5:7], tensors[-5:], of_sets, settings[0])
 
 
-@registered_op("robustdml_ops::anchor_sweep")
-def anchor_sweep_op(
-    embeddings: Tensor,
-    proxies: Tensor,
-    positive_bias: Tensor,
-    negative_bias: Tensor | None,
-    anchor_bias: Tensor | None,
-    upstream_positive: Tensor | None,
-    upstream_negative: Tensor | None,
-    alpha: float,
-    backend: str,
-    operand: torch.dtype,
-    want: Sequence[bool],
-    beta: float,
-    threshold: float,
-    sets: Sequence[Tensor],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """One sweep; ``want`` as :class:`~robustdml_ops.ops.anchor.sweep.Wanted`. Unwanted results are empty."""
-    inputs = (embeddings, proxies, positive_bias, negative_bias, anchor_bias)
-    upstream = (upstream_positive, upstream_negative)
-    result = _sweep(inputs, upstream, (alpha, backend, operand), want, (beta, threshold, *sets))
-    total = None if result.total is None else result.total.to(positive_bias.dtype)
+@registered_op(
+    "robustdml_ops::anchor_sweep",
+    "(Tensor embeddings, Tensor proxies, Tensor positive_bias, Tensor? negative_bias, Tensor? anchor_bias, "
+    "Tensor? upstream_positive, Tensor? upstream_negative, float alpha, str backend, ScalarType operand, bool[] want, "
+    "float beta, float threshold, Tensor[] sets) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+def anchor_sweep_op(*arguments: Any) -> tuple[Tensor, ...]:
+    """One sweep; ``want`` as :class:`~robustdml_ops.ops.anchor.problem.Wanted`. Unwanted results are empty."""
+    given: Any
+    *given, want, beta, threshold, sets = arguments
+    total, *lse, dX, dP, dpositive, dnegative = _sweep(given[:5], given[5:7], given[7:], want, (beta, threshold, *sets))
     # Memory of its own for each: the two log-sum-exps are rows of one buffer, which no registered op may return.
-    lse = [None if value is None else value.clone() for value in (result.lse_positive, result.lse_negative)]
-    values = (total, *lse, *_gradients(result))
-    return tuple(positive_bias.new_empty(0) if value is None else value for value in values)  # type: ignore[return-value]
+    lse = [None if value is None else value.clone() for value in lse]
+    values = (total, *lse, dX, dP, dpositive, dnegative)
+    return tuple(arguments[2].new_empty(0) if value is None else value for value in values)
 
 
 @anchor_sweep_op.register_fake
-def _(
-    embeddings: Tensor,
-    proxies: Tensor,
-    positive_bias: Tensor,
-    negative_bias: Tensor | None,
-    anchor_bias: Tensor | None,
-    upstream_positive: Tensor | None,
-    *rest: Any,
-) -> tuple[Tensor, ...]:
-    lse, dX, dP, biases = rest[4]
+def _(*arguments: Any) -> tuple[Tensor, ...]:
+    embeddings, proxies, positive_bias = arguments[:3]
+    lse, dX, dP, biases = arguments[10]
     new, C = positive_bias.new_empty, proxies.shape[0]
     return (
-        new(() if upstream_positive is not None else 0),
+        new(0 if arguments[5] is None else ()),
         new(C if lse else 0),
         new(C if lse else 0),
         new(embeddings.shape if dX else 0),

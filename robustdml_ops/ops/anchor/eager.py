@@ -22,10 +22,10 @@ class EagerAnchor(EagerRows, AnchorBackend):
             negative_exponent += problem.anchor_bias[chunk.first : chunk.last, None]
         W_positive = log_one_plus_sum(positive_exponent.masked_fill_(~positive, -torch.inf), chunk.lse_positive)
         W_negative = log_one_plus_sum(negative_exponent.masked_fill_(positive, -torch.inf), chunk.lse_negative)
-        if chunk.upstream_positive is None or chunk.upstream_negative is None:
+        if chunk.upstream is None:
             return
-        W_positive *= chunk.upstream_positive.reshape(-1, 1)
-        W_negative *= chunk.upstream_negative.reshape(-1, 1)
+        W_positive *= chunk.upstream[0].reshape(-1, 1)
+        W_negative *= chunk.upstream[1].reshape(-1, 1)
         if chunk.dpositive_bias is not None and chunk.dnegative_bias is not None:
             chunk.dpositive_bias += W_positive.sum(0)
             chunk.dnegative_bias += W_negative.sum(0)

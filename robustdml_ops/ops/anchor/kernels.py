@@ -12,31 +12,28 @@ LARGE = tl.constexpr(2.0**64)
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
+# Arguments of the kernels that go together:
+# ``given``: labels, values, positive_bias, negative_bias, anchor_bias, B, anchor_stride, candidate_stride, alpha, beta,
+# threshold (these three in the compute type), and ARE_LOGITS, as the kernels below have them;
+# ``anchors``: rows (BLOCK_C,) int64 of values and anchor_bias, classes (BLOCK_C,) int32, and inside (BLOCK_C,) bool:
+# which rows exist.
+
+
 @triton.jit
 def candidate_exponents(
     s,  # (BLOCK_C, BLOCK_B) compute dtype, in: cosines
-    labels,  # (B,) int64, in; None: the values tell the sets
-    values,  # confidences or their logits of the anchors, any floating type, in; None: the labels tell
-    positive_bias,  # (B,) compute dtype, in
-    negative_bias,  # (B,) compute dtype, in; None: the positive one
-    anchor_bias,  # one per row, compute dtype, in; None: none
-    rows,  # (BLOCK_C,) int64, in: rows of values and anchor_bias
-    classes,  # (BLOCK_C,) int32, in: classes of the anchors
-    inside,  # (BLOCK_C,) bool, in: which rows exist
+    given,  # in: see above
+    anchors,  # in: see above
     columns,  # (BLOCK_B,) int32, in: candidates
-    B,  # candidates in all, in
-    anchor_stride,  # of values in elements, in
-    candidate_stride,  # of values in elements, in
-    alpha,  # compute dtype, in
-    beta,  # compute dtype, in
-    threshold,  # compute dtype, in
-    ARE_LOGITS: tl.constexpr,  # whether the values still have to go through the sigmoid
 ):
     """Exponent (∓α·s + bias)/log 2, weight, and membership of X_p⁺, all (BLOCK_C, BLOCK_B).
 
     One exponential serves both sets, as a candidate is in one of them; the exponent is −∞ in columns that do not exist,
     and arbitrary in rows that do not exist. The weight σ(β|c − λ|), between 1/2 and 1, multiplies the exponential.
     """
+    labels, values, positive_bias, negative_bias, anchor_bias, B = given[:6]
+    anchor_stride, candidate_stride, alpha, beta, threshold, ARE_LOGITS = given[6:]
+    rows, classes, inside = anchors
     exist = columns < B
     if labels is not None:
         # 32 bits hold every class, and a thread keeps the labels of many candidates in registers.
@@ -65,39 +62,24 @@ def candidate_exponents(
 @triton.jit
 def over_rows(
     S,  # (c, B) compute dtype, contiguous, in: cosines
-    labels,  # this and the next four: see candidate_exponents
-    values,
-    positive_bias,
-    negative_bias,
-    anchor_bias,
+    given,  # in: see candidate_exponents
+    anchors,  # in: see candidate_exponents
     max_positive,  # (BLOCK_C,) compute dtype, in: shift of the exponents in the sums
     max_negative,  # (BLOCK_C,) compute dtype, in
-    rows,  # (BLOCK_C,) int64, in
-    classes,  # (BLOCK_C,) int32, in
-    inside,  # (BLOCK_C,) bool, in: which rows exist
     B,  # candidates, in
-    anchor_stride,  # of values in elements, in
-    candidate_stride,  # of values in elements, in
-    alpha,  # compute dtype, in
-    beta,  # compute dtype, in
-    threshold,  # compute dtype, in
-    ARE_LOGITS: tl.constexpr,
     MAXIMA: tl.constexpr,  # whether maxima are wanted, or else sums
     BLOCK_C: tl.constexpr,
     BLOCK_B: tl.constexpr,
 ):
     """Σ weight · e^(exponent − max), or max(0, largest exponent), of each row over both sets, (BLOCK_C,) each."""
+    rows, _, inside = anchors
     of_positive = tl.zeros((BLOCK_C, BLOCK_B), dtype=S.dtype.element_ty)
     of_negative = tl.zeros((BLOCK_C, BLOCK_B), dtype=S.dtype.element_ty)
     for start in range(0, B, BLOCK_B):
         columns = start + tl.arange(0, BLOCK_B)
         mask = inside[:, None] & (columns < B)[None, :]
         s = tl.load(S + rows[:, None] * B + columns[None, :], mask=mask, other=0.0)
-        exponent, weight, positive = candidate_exponents(
-            s, labels, values, positive_bias, negative_bias, anchor_bias,
-            rows, classes, inside, columns, B, anchor_stride, candidate_stride,
-            alpha, beta, threshold, ARE_LOGITS,
-        )  # fmt: skip
+        exponent, weight, positive = candidate_exponents(s, given, anchors, columns)
         if MAXIMA:
             of_positive = tl.maximum(of_positive, tl.where(positive, exponent, 0.0))
             of_negative = tl.maximum(of_negative, tl.where(positive, 0.0, exponent))
@@ -149,28 +131,25 @@ def anchor_lse(
     dtype: tl.constexpr = S.dtype.element_ty
     alpha, beta, threshold = in_type(alpha, dtype), in_type(beta, dtype), in_type(threshold, dtype)
 
+    given = (
+        labels, values, positive_bias, negative_bias, anchor_bias, B,
+        anchor_stride, candidate_stride, alpha, beta, threshold, ARE_LOGITS,
+    )  # fmt: skip
+    anchors = (rows, classes, inside)
     max_positive = tl.zeros((BLOCK_C,), dtype=dtype)
     max_negative = tl.zeros((BLOCK_C,), dtype=dtype)
-    sum_positive, sum_negative = over_rows(
-        S, labels, values, positive_bias, negative_bias, anchor_bias, max_positive, max_negative,
-        rows, classes, inside, B, anchor_stride, candidate_stride,
-        alpha, beta, threshold, ARE_LOGITS, False, BLOCK_C, BLOCK_B,
-    )  # fmt: skip
+    sum_positive, sum_negative = over_rows(S, given, anchors, max_positive, max_negative, B, False, BLOCK_C, BLOCK_B)
     large_positive, large_negative = sum_positive > LARGE, sum_negative > LARGE
     if tl.max((large_positive | large_negative).to(tl.int32), axis=0) > 0:
         highest_positive, highest_negative = over_rows(
-            S, labels, values, positive_bias, negative_bias, anchor_bias, max_positive, max_negative,
-            rows, classes, inside, B, anchor_stride, candidate_stride,
-            alpha, beta, threshold, ARE_LOGITS, True, BLOCK_C, BLOCK_B,
-        )  # fmt: skip
+            S, given, anchors, max_positive, max_negative, B, True, BLOCK_C, BLOCK_B
+        )
         # Only rows that need it are shifted: what a row gives must not depend on its neighbours.
         max_positive = tl.where(large_positive, highest_positive, 0.0)
         max_negative = tl.where(large_negative, highest_negative, 0.0)
         sum_positive, sum_negative = over_rows(
-            S, labels, values, positive_bias, negative_bias, anchor_bias, max_positive, max_negative,
-            rows, classes, inside, B, anchor_stride, candidate_stride,
-            alpha, beta, threshold, ARE_LOGITS, False, BLOCK_C, BLOCK_B,
-        )  # fmt: skip
+            S, given, anchors, max_positive, max_negative, B, False, BLOCK_C, BLOCK_B
+        )
     tl.store(lse_positive + rows, log_one_plus_sum(max_positive / LOG2_E, sum_positive), mask=inside)
     tl.store(lse_negative + rows, log_one_plus_sum(max_negative / LOG2_E, sum_negative), mask=inside)
 
@@ -184,11 +163,7 @@ def anchor_lse(
             columns = start + tl.arange(0, BLOCK_B)
             mask = inside[:, None] & (columns < B)[None, :]
             s = tl.load(S + rows[:, None] * B + columns[None, :], mask=mask, other=0.0)
-            exponent, weight, positive = candidate_exponents(
-                s, labels, values, positive_bias, negative_bias, anchor_bias,
-                rows, classes, inside, columns, B, anchor_stride, candidate_stride,
-                alpha, beta, threshold, ARE_LOGITS,
-            )  # fmt: skip
+            exponent, weight, positive = candidate_exponents(s, given, anchors, columns)
             shift = tl.where(positive, max_positive[:, None], max_negative[:, None])
             factor = tl.where(positive, factor_positive[:, None], factor_negative[:, None])
             slope = weight * tl.exp2(exponent - shift) * factor

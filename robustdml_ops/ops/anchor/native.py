@@ -8,8 +8,7 @@ from torch import Tensor
 from robustdml_ops.backends import native_module as module
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.rows.native import NativeRows
-from robustdml_ops.engine.similarity_chunks import row_stride
-from robustdml_ops.ops.anchor.problem import AnchorBackend, AnchorChunk, AnchorProblem
+from robustdml_ops.ops.anchor.problem import AnchorBackend, AnchorChunk, AnchorProblem, SweepResult, upstream_arguments
 
 
 class NativeAnchor(NativeRows, AnchorBackend):
@@ -32,18 +31,10 @@ class NativeAnchor(NativeRows, AnchorBackend):
             anchor_stride, candidate_stride = values.stride()
             given = {"values": values, "anchor_stride": anchor_stride, "candidate_stride": candidate_stride}
             given |= {"logits": sets.are_logits, "beta": sets.beta, "threshold": sets.threshold}
-        tensors = native_chunk(
-            problem,
-            chunk.first,
-            chunk.last,
-            (chunk.upstream_positive, chunk.upstream_negative),
-            (chunk.lse_positive, chunk.lse_negative),
-            (chunk.dpositive_bias, chunk.dnegative_bias),
-            # On a GPU the kernels decide it row by row, from the row's sum.
-            row_max=not on_gpu and problem.needs_row_max,
-            S=S.data_ptr(),
-            inverse_norm=0 if on_gpu else module.address(chunk.scale),
-        )
+        # On a GPU the kernels decide it row by row, from the row's sum.
+        row_max = not on_gpu and problem.needs_row_max
+        scale = None if on_gpu else chunk.scale
+        tensors = native_chunk(problem, chunk.first, chunk.last, chunk.upstream, chunk, row_max, S, scale)
         suffix, arguments = module.SUFFIX[S.dtype], module.addresses(given)
         if not on_gpu:
             kernel = getattr(module.library, f"anchor_lse_{name}_{suffix}")
@@ -62,27 +53,18 @@ def native_chunk(
     problem: AnchorProblem,
     first: int,
     last: int,
-    upstream: tuple[Tensor | None, Tensor | None],
-    lse: tuple[Tensor | None, Tensor | None],
-    dbiases: tuple[Tensor | None, Tensor | None],
+    upstream: tuple[Tensor, Tensor] | None,
+    results: AnchorChunk | SweepResult,
     row_max: bool,
-    S: int = 0,
-    inverse_norm: int = 0,
+    S: Tensor | None = None,
+    inverse_norm: Tensor | None = None,
 ) -> Any:
     """The classes ``first:last`` as an ``AnchorChunk`` of the native module."""
+    names = ("lse_positive", "lse_negative", "dpositive_bias", "dnegative_bias")
+    tensors = {"S": S, "inverse_norm": inverse_norm, **{name: getattr(results, name) for name in names}}
     return getattr(module.library, f"AnchorChunk_{module.SUFFIX[problem.positive_bias.dtype]}")(
-        S=S,
         rows=last - first,
         B=len(problem.positive_bias),
         row_max=row_max,
-        upstream_positive=module.address(upstream[0]),
-        upstream_negative=module.address(upstream[1]),
-        upstream_positive_stride=row_stride(upstream[0]),
-        upstream_negative_stride=row_stride(upstream[1]),
-        lse_positive=module.address(lse[0]),
-        lse_negative=module.address(lse[1]),
-        dpositive_bias=module.address(dbiases[0]),
-        dnegative_bias=module.address(dbiases[1]),
-        inverse_norm=inverse_norm,
-        **module.addresses(problem.arguments(first, last)),
+        **module.addresses(tensors | upstream_arguments(upstream) | problem.arguments(first, last)),
     )

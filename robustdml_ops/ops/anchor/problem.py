@@ -1,7 +1,6 @@
 """The anchor log-sum-exp: exponents, sets and weights, results, and the interface of a backend for a chunk of it."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.rows.backend import RowsBackend
+from robustdml_ops.engine.similarity_chunks import row_stride
 
 
 @dataclass(frozen=True)
@@ -87,14 +87,24 @@ class AnchorProblem:
         return self.alpha + largest + math.log(len(self.positive_bias)) > largest_exponent
 
 
+def upstream_arguments(upstream: tuple[Tensor, Tensor] | None) -> dict[str, Any]:
+    """Upstream gradients (c,) or () as arguments of all backends' kernels; None: no gradients wanted."""
+    positive, negative = upstream or (None, None)
+    return {
+        "upstream_positive": positive,
+        "upstream_negative": negative,
+        "upstream_positive_stride": row_stride(positive),
+        "upstream_negative_stride": row_stride(negative),
+    }
+
+
 @dataclass
 class AnchorChunk:
     """One chunk of a sweep, as an epilogue sees it."""
 
     S: Tensor  # (c, B) in: V·x; out: dL/dS where gradients are wanted and dS is None, else undefined
     first: int  # class of the first row
-    upstream_positive: Tensor | None  # () or (c,): dL/dpositive; None: no gradients wanted
-    upstream_negative: Tensor | None  # () or (c,)
+    upstream: tuple[Tensor, Tensor] | None  # () or (c,) each: dL/dpositive, dL/dnegative; None: no gradients wanted
     lse_positive: Tensor  # (c,) out
     lse_negative: Tensor  # (c,) out
     dpositive_bias: Tensor | None  # (B,) added to; None: not wanted
@@ -116,12 +126,6 @@ class Wanted:
     embeddings: bool = False
     proxies: bool = False
     biases: bool = False
-
-    @staticmethod
-    def of(inputs: Sequence[Tensor | None]) -> list[bool]:
-        """From inputs that require a gradient, of (embeddings, proxies, positive bias, negative bias, anchor bias)."""
-        needs = [tensor is not None and tensor.requires_grad for tensor in inputs]
-        return [needs[4], needs[0], needs[1], needs[2] or needs[3]]
 
     @property
     def gradients(self) -> bool:

@@ -26,26 +26,20 @@ def second_derivative(
     """Derivatives of ⟨gradients of the sweep, vectors⟩ with respect to its five inputs and both upstream gradients."""
     X, P, positive_bias, negative_bias, anchor_bias = inputs
     vX, vP, v_positive, v_negative, v_anchor = vectors
-    # An upstream is one value for all classes, or one for each.
-    whole = [factor if factor.dim() == 0 else None for factor in upstream]
-    by_class = [None if factor.dim() == 0 else factor for factor in upstream]
-    value = partial(_chunk_value, sets, alpha)
-    dX, dpositive, dnegative, *dwhole, dP, danchor, dclass_0, dclass_1 = second_derivatives(
-        value,
-        (X, positive_bias, negative_bias, *whole),
-        (P, anchor_bias, *by_class),
-        (vX, v_positive, v_negative, None, None),
-        (vP, v_anchor, None, None),
+    dX, dpositive, dnegative, dP, danchor, *dupstream = second_derivatives(
+        partial(_chunk_value, sets, alpha),
+        (X, positive_bias, negative_bias, P, anchor_bias, *upstream),
+        (vX, v_positive, v_negative, vP, v_anchor, None, None),
+        (False, False, False, True, True, *(factor.dim() == 1 for factor in upstream)),
         cache_rows(len(X) + 2 * X.shape[1], X.device),
         len(P),
     )
-    dupstream = [one if each is None else each for one, each in zip(dwhole, (dclass_0, dclass_1), strict=True)]
     return (dX, dP, dpositive, dnegative, danchor, *dupstream)
 
 
 def _chunk_value(sets: LabelSets | ConfidenceSets, alpha: float, first: int, last: int, *tensors: Any) -> Tensor:
     """Σ_p upstream_p · lse_p of the classes ``first:last`` in differentiable PyTorch."""
-    X, positive_bias, negative_bias, positive_one, negative_one, P, anchor_bias, positive_each, negative_each = tensors
+    X, positive_bias, negative_bias, P, anchor_bias, upstream_positive, upstream_negative = tensors
     dtype = compute_dtype(X, P)
     scaled = alpha * (unit_rows_twice(P.to(dtype)) @ unit_rows_twice(X.to(dtype)).t())
     positive, log_weight = membership(sets, first, last, scaled)
@@ -54,8 +48,6 @@ def _chunk_value(sets: LabelSets | ConfidenceSets, alpha: float, first: int, las
         negative_exponent = negative_exponent + anchor_bias[:, None]
     lse_positive = _log_one_plus_sum((positive_bias - scaled + log_weight).masked_fill(~positive, -torch.inf))
     lse_negative = _log_one_plus_sum(negative_exponent.masked_fill(positive, -torch.inf))
-    upstream_positive = positive_one if positive_each is None else positive_each
-    upstream_negative = negative_one if negative_each is None else negative_each
     value: Tensor = (upstream_positive * lse_positive + upstream_negative * lse_negative).sum()
     return value
 

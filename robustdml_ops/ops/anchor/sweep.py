@@ -1,19 +1,27 @@
-"""The sweep over the proxies, in one of four ways: each is a file of its own, and :func:`anchor_sweep` chooses."""
+"""The sweep over the proxies. :func:`anchor_sweep` chooses: a fused forward, a fused small step, lanes, or chunks."""
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from robustdml_ops.backends import native_module as module
 from robustdml_ops.backends.tracing import without_autocast
-from robustdml_ops.engine.gradient_memory import gradient_buffer
+from robustdml_ops.engine.label_sets import LabelSets
+from robustdml_ops.engine.lanes import lanes_serve, sweep_fields
 from robustdml_ops.engine.proxy_update import ProxyUpdate, selected_rows
-from robustdml_ops.engine.similarity_chunks import Similarities, count_selected, update_without_samples
+from robustdml_ops.engine.similarity_chunks import Similarities, count_selected, gradients_without_samples, slice_of
 from robustdml_ops.ops.anchor.eager import EagerAnchor
-from robustdml_ops.ops.anchor.fused_forward import fused_forward, fused_forward_serves
-from robustdml_ops.ops.anchor.native import NativeAnchor
-from robustdml_ops.ops.anchor.problem import AnchorBackend, AnchorProblem, SweepResult, Wanted
-from robustdml_ops.ops.anchor.small_step import small_step, small_step_serves
-from robustdml_ops.ops.anchor.sweep_by_chunks import sweep_by_chunks
-from robustdml_ops.ops.anchor.sweep_by_lanes import anchor_lanes_serve, sweep_by_lanes
+from robustdml_ops.ops.anchor.fused import fused_forward, fused_forward_serves, small_step, small_step_serves
+from robustdml_ops.ops.anchor.native import NativeAnchor, native_chunk
+from robustdml_ops.ops.anchor.problem import (
+    AnchorBackend,
+    AnchorChunk,
+    AnchorProblem,
+    ConfidenceSets,
+    SweepResult,
+    Wanted,
+)
 from robustdml_ops.ops.anchor.triton import TritonAnchor
 
 BACKENDS: dict[str, AnchorBackend] = {"native": NativeAnchor(), "triton": TritonAnchor(), "eager": EagerAnchor()}
@@ -32,73 +40,127 @@ def anchor_sweep(
     """Log-sum-exps of every anchor, their weighted sum and its gradients: 6·B·C·D flops with both gradients."""
     selected = selected_rows(update)
     compute, C = problem.positive_bias.dtype, count_selected(proxies, selected)
-    if len(embeddings) == 0 or C == 0:
-        return _without_sums(embeddings, proxies, problem, upstream, want, update)
-    with without_autocast(embeddings.device):
-        similarities = Similarities(
-            embeddings, proxies, compute, operand, backend, problem.sets.per_class, selected=selected
-        )
-        on_triton = isinstance(backend, TritonAnchor)
-        if on_triton and not want.gradients and fused_forward_serves(similarities.X, problem):
-            return _of_log_sum_exps(fused_forward(similarities.X, proxies, problem), upstream, want)
-
-        similarities.want_gradients(want.embeddings, want.proxies, update)
-        result = _buffers(embeddings, problem, upstream, want, C)
-        if isinstance(backend, NativeAnchor) and anchor_lanes_serve(proxies, problem.sets, operand, compute):
-            sweep_by_lanes(similarities, problem, upstream, result)
-        elif on_triton and upstream is not None and small_step_serves(similarities, problem, result):
-            small_step(similarities, problem, upstream, result)
-        else:
-            sweep_by_chunks(similarities, problem, upstream, backend, result, want.gradients)
-        result.dembeddings, result.dproxies = similarities.gradients()
-    return result
-
-
-def _buffers(
-    embeddings: Tensor, problem: AnchorProblem, upstream: tuple[Tensor, Tensor] | None, want: Wanted, C: int
-) -> SweepResult:
-    """A result whose wanted tensors are allocated, but for the gradients of both matrices."""
-    result = SweepResult()
+    result, empty = SweepResult(), len(embeddings) == 0 or C == 0
     if want.lse:
-        result.lse_positive, result.lse_negative = embeddings.new_empty((2, C), dtype=problem.positive_bias.dtype)
+        new = embeddings.new_zeros if empty else embeddings.new_empty  # log(1 + 0)
+        result.lse_positive, result.lse_negative = new((2, C), dtype=compute)
     if upstream is not None:
         result.total = embeddings.new_zeros((), dtype=torch.float64)
     if want.biases:
         result.dpositive_bias = torch.zeros_like(problem.positive_bias)
         result.dnegative_bias = torch.zeros_like(problem.negative_bias)
+    if empty:
+        wanted = (want.embeddings, want.proxies)
+        result.dembeddings, result.dproxies = gradients_without_samples(embeddings, proxies, compute, wanted, update)
+        return result
+    with without_autocast(embeddings.device):
+        per_class = problem.sets.per_class
+        similarities = Similarities(embeddings, proxies, compute, operand, backend, per_class, selected=selected)
+        on_triton = isinstance(backend, TritonAnchor)
+        if on_triton and not want.gradients and fused_forward_serves(similarities.X, problem):
+            lse = fused_forward(similarities.X, proxies, problem)
+            if want.lse:
+                result.lse_positive, result.lse_negative = lse
+            if upstream is not None:
+                terms = [(factor * value).sum(dtype=torch.float64) for factor, value in zip(upstream, lse, strict=True)]
+                result.total = terms[0] + terms[1]
+            return result
+        similarities.want_gradients(want.embeddings, want.proxies, update)
+        if isinstance(backend, NativeAnchor) and _lanes_serve(proxies, problem.sets, operand, compute):
+            _sweep_by_lanes(similarities, problem, upstream, result)
+        elif on_triton and upstream is not None and small_step_serves(similarities, problem, result):
+            small_step(similarities, problem, upstream, result)
+        else:
+            _sweep_by_chunks(similarities, problem, upstream, backend, result, want.gradients)
+        result.dembeddings, result.dproxies = similarities.gradients()
     return result
 
 
-def _of_log_sum_exps(lse: tuple[Tensor, Tensor], upstream: tuple[Tensor, Tensor] | None, want: Wanted) -> SweepResult:
-    """The result of a fused forward, which gives all log-sum-exps at once."""
-    result = SweepResult()
-    if want.lse:
-        result.lse_positive, result.lse_negative = lse
-    if upstream is not None:
-        terms = [(factor * value).sum(dtype=torch.float64) for factor, value in zip(upstream, lse, strict=True)]
-        result.total = terms[0] + terms[1]
-    return result
-
-
-def _without_sums(
-    embeddings: Tensor,
-    proxies: Tensor,
+def _sweep_by_chunks(
+    similarities: Similarities,
     problem: AnchorProblem,
     upstream: tuple[Tensor, Tensor] | None,
-    want: Wanted,
-    update: ProxyUpdate | None,
-) -> SweepResult:
-    """The result without samples or without proxies: every sum is log(1 + 0), every gradient 0."""
-    if update is not None and want.proxies:
-        update_without_samples(proxies, update)
-    C = count_selected(proxies, selected_rows(update))
-    zeros = torch.zeros(C, dtype=problem.positive_bias.dtype, device=embeddings.device)
-    return SweepResult(
-        total=None if upstream is None else zeros.new_zeros((), dtype=torch.float64),
-        lse_positive=zeros if want.lse else None,
-        lse_negative=zeros.clone() if want.lse else None,
-        dembeddings=torch.zeros_like(embeddings, dtype=zeros.dtype) if want.embeddings else None,
-        dproxies=gradient_buffer(proxies).zero_() if want.proxies and update is None else None,
-        dpositive_bias=torch.zeros_like(problem.positive_bias) if want.biases else None,
-        dnegative_bias=torch.zeros_like(problem.negative_bias) if want.biases else None,
-    )
+    backend: AnchorBackend,
+    result: SweepResult,
+    gradients: bool,
+) -> None:
+    """A chunk of proxies at a time: product, epilogue, gradients of the chunk."""
+    C = similarities.count
+    lse_positive, lse_negative, block = result.lse_positive, result.lse_negative, C
+    if lse_positive is None or lse_negative is None:
+        # Half a megabyte of log-sum-exps at a time, 32 on a GPU: no launch per chunk, and little memory per class.
+        summed = 1 << 16 if similarities.X.device.type == "cpu" else 1 << 22
+        block = min(C, similarities.rows * max(1, summed // similarities.rows))
+        lse_positive, lse_negative = similarities.X.new_empty((2, block), dtype=similarities.compute)
+    for chunk in similarities:
+        place = chunk.first % block
+        end = place + len(chunk.S)
+        factors = None
+        if gradients and upstream is not None:
+            factors = slice_of(upstream[0], chunk.first, chunk.last), slice_of(upstream[1], chunk.first, chunk.last)
+        backend.anchor_lse(
+            AnchorChunk(
+                S=chunk.S,
+                first=chunk.first,
+                upstream=factors,
+                lse_positive=lse_positive[place:end],
+                lse_negative=lse_negative[place:end],
+                dpositive_bias=result.dpositive_bias,
+                dnegative_bias=result.dnegative_bias,
+                scale=chunk.scale,
+                dS=chunk.dS,
+            ),
+            problem,
+        )
+        if upstream is not None and result.total is not None and (chunk.last == C or end == block):
+            for factor, value in zip(upstream, (lse_positive[:end], lse_negative[:end]), strict=True):
+                factor = slice_of(factor, chunk.first - place, chunk.last)
+                result.total += (factor * value).sum(dtype=torch.float64)
+        similarities.backward(chunk)
+
+
+def _sweep_by_lanes(
+    similarities: Similarities, problem: AnchorProblem, upstream: tuple[Tensor, Tensor] | None, result: SweepResult
+) -> None:
+    """One call of the native module: each thread of the CPU takes chunks of proxies on its own."""
+    compute, sets = similarities.compute, problem.sets
+    whole = native_chunk(problem, 0, similarities.count, upstream, result, problem.needs_row_max)
+    given: dict[str, Any]
+    if isinstance(sets, LabelSets):
+        sorted_labels, order = sets.by_class()
+        name, given = "labels", {"sorted_labels": sorted_labels, "order": order, "first_label": 0}
+    else:
+        name, given = "confidences", _confidences(sets, compute)
+    function = getattr(module.library, f"anchor_sweep_{name}_{module.SUFFIX[compute]}")
+    fields = {**sweep_fields(similarities, sets.per_class), "total": module.address(result.total)}
+    if function(whole, **module.addresses(given), **fields):
+        similarities.check_proxy_gradients()
+
+
+def _lanes_serve(proxies: Tensor, sets: LabelSets | ConfidenceSets, operand: torch.dtype, compute: torch.dtype) -> bool:
+    """Whether lanes read the proxies, and the confidences of all classes, or the weight of their logits, in place."""
+    if isinstance(sets, LabelSets):
+        in_place = True
+    elif sets.confidences is not None:
+        in_place = sets.confidences.dtype == compute
+    else:
+        assert sets.weight is not None
+        in_place = sets.weight.dtype == compute and sets.weight.is_contiguous()
+    return in_place and lanes_serve(proxies, operand, compute)
+
+
+def _confidences(sets: ConfidenceSets, compute: torch.dtype) -> dict[str, Any]:
+    """The confidences of all classes, or the factors of their logits, as the native module takes them."""
+    given = {"logits": sets.are_logits, "beta": sets.beta, "threshold": sets.threshold}
+    if sets.confidences is not None:
+        candidates, anchors = sets.confidences.stride()
+        strides = {"anchor_stride": anchors, "candidate_stride": candidates}
+        return {"values": sets.confidences, "hidden": None, "weight": None, "bias": None, "K": 0, **strides, **given}
+    assert sets.hidden is not None and sets.bias is not None
+    factors = {
+        "hidden": sets.hidden.to(compute).contiguous(),
+        "weight": sets.weight,
+        "bias": sets.bias.to(compute).contiguous(),
+    }
+    B, K = sets.hidden.shape
+    return {"values": None, "anchor_stride": B, "candidate_stride": 1, "K": K, **factors, **given}

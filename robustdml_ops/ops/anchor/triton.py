@@ -9,8 +9,13 @@ from torch import Tensor
 from robustdml_ops.backends.triton_device import Launch, block_of, current, grid_of, launch, tile_of
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.rows.triton import TritonRows
-from robustdml_ops.engine.similarity_chunks import row_stride
-from robustdml_ops.ops.anchor.problem import AnchorBackend, AnchorChunk, AnchorProblem, ConfidenceSets
+from robustdml_ops.ops.anchor.problem import (
+    AnchorBackend,
+    AnchorChunk,
+    AnchorProblem,
+    ConfidenceSets,
+    upstream_arguments,
+)
 
 
 class TritonAnchor(TritonRows, AnchorBackend):
@@ -32,10 +37,6 @@ class TritonAnchor(TritonRows, AnchorBackend):
                 S=S,
                 dS=S if chunk.dS is None else chunk.dS,
                 values=values,
-                upstream_positive=chunk.upstream_positive,
-                upstream_negative=chunk.upstream_negative,
-                upstream_positive_stride=row_stride(chunk.upstream_positive),
-                upstream_negative_stride=row_stride(chunk.upstream_negative),
                 lse_positive=chunk.lse_positive,
                 lse_negative=chunk.lse_negative,
                 bias_partials=bias_partials,
@@ -43,6 +44,7 @@ class TritonAnchor(TritonRows, AnchorBackend):
                 B=B,
                 first=chunk.first,
                 ARE_LOGITS=not isinstance(sets, LabelSets) and sets.are_logits,
+                **upstream_arguments(chunk.upstream),
                 **problem.distinct_arguments(chunk.first, chunk.last),
                 **set_arguments(sets, values),
                 **parameters,

@@ -76,17 +76,14 @@ class ClassSweep(torch.autograd.Function):
         X, P, *rest = ctx.saved_tensors
         constants, results = rest[:5], rest[5:]
         want = ctx.needs_input_grad[:2]
-        first = partial(_first, ctx.settings, want)
+        first = partial(_first, ctx.settings, want, ctx.update if want[1] else None)
         tensors = (X, P, *results, dlse.contiguous(), dtarget.contiguous(), *constants)
-        nothing = (None,) * (6 + len(ctx.settings))
-        if ctx.update is not None and want[1]:
-            return (_updating_gradient(ctx.settings, want, ctx.update, *tensors), None, *nothing)
         if torch.is_grad_enabled() and not has_no_values(X):
             second = partial(_second, ctx.settings)
             gradients = Derivative.apply(first, second, 4, *tensors)  # type: ignore[no-untyped-call]
         else:
             gradients = first(*tensors)
-        return (*gradients, *nothing)
+        return (*gradients, *(None,) * (6 + len(ctx.settings)))
 
 
 def sweep_values(
@@ -145,38 +142,33 @@ def _problem(constants: Sequence[Any], settings: ClassSettings) -> ClassProblem:
     )
 
 
-def _first(settings: ClassSettings, want: Sequence[bool], *tensors: Any) -> Results:
+def _first(settings: ClassSettings, want: Sequence[bool], update: ProxyUpdate | None, *tensors: Any) -> Results:
     """Gradients of Σ_x dlse_x · lse_x + dtarget_x · target_x, in the types of embeddings and proxies."""
     if has_no_values(tensors[0]):
         dX, dP = class_gradient_op(*tensors, *settings, list(want))
     else:
-        dX, dP = _sweep_gradients(settings, want, *tensors)
+        dX, dP = _sweep_gradients(settings, want, update, *tensors)
     return (dX.to(tensors[0].dtype) if want[0] else None, dP if want[1] else None)
 
 
-def _updating_gradient(
-    settings: ClassSettings, want: Sequence[bool], update: ProxyUpdate, *tensors: Any
-) -> Tensor | None:
-    """Gradient of the embeddings, in their type, from the sweep that updates the proxies."""
-    X, P, dlse, dtarget = *tensors[:2], *tensors[4:6]
-    if X.device.type == "cpu" and not (all_finite(dlse) and all_finite(dtarget)):
-        raise ValueError("the upstream gradient of the loss has NaN or inf: no proxy has been updated")
-    update.begin(P)
-    dX, _ = _sweep_gradients(settings, want, *tensors, update=update)
-    update.finish()
-    update.confirm()
-    return None if dX is None else dX.to(X.dtype)
-
-
 def _sweep_gradients(
-    settings: ClassSettings, want: Sequence[bool], *tensors: Any, update: ProxyUpdate | None = None
-) -> tuple[Tensor | None, Tensor | None]:
+    settings: ClassSettings, want: Sequence[bool], update: ProxyUpdate | None, *tensors: Any
+) -> tuple[Any, Tensor | None]:
+    """Both gradients, that of the embeddings in the compute type; an update takes that of the proxies."""
     X, P, lse, target, dlse, dtarget, *constants = tensors
     problem = _problem(constants, settings)
     backend = choose(BACKENDS, settings.backend, X.device, problem.scale.dtype)
-    return class_sweep_backward(
+    if update is not None:
+        if X.device.type == "cpu" and not (all_finite(dlse) and all_finite(dtarget)):
+            raise ValueError("the upstream gradient of the loss has NaN or inf: no proxy has been updated")
+        update.begin(P)
+    gradients = class_sweep_backward(
         X, P, problem, (lse, target), (dlse, dtarget), backend, settings.operand, (want[0], want[1]), update
     )
+    if update is not None:
+        update.finish()
+        update.confirm()
+    return gradients
 
 
 def _second(settings: ClassSettings, *tensors: Any) -> Results:
@@ -215,7 +207,7 @@ def _(embeddings: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
 def class_gradient_op(*arguments: Any) -> tuple[Tensor, Tensor]:
     """Both gradients, that of the embeddings in the compute type; empty where they are not wanted."""
     tensors, scale = arguments[:11], arguments[9]
-    dX, dP = _sweep_gradients(ClassSettings(*arguments[11:-1]), arguments[-1], *tensors)
+    dX, dP = _sweep_gradients(ClassSettings(*arguments[11:-1]), arguments[-1], None, *tensors)
     return scale.new_empty(0) if dX is None else dX, scale.new_empty(0) if dP is None else dP
 
 

@@ -9,17 +9,14 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends.tracing import without_autocast
-from robustdml_ops.engine.gradient_memory import gradient_buffer
 from robustdml_ops.engine.label_sets import ELSEWHERE
-from robustdml_ops.engine.lanes import lanes_serve
+from robustdml_ops.engine.lanes import lanes_serve, sweep_fields
 from robustdml_ops.engine.proxy_update import ProxyUpdate, selected_rows
-from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, count_selected, update_without_samples
+from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, count_selected, gradients_without_samples
 from robustdml_ops.ops.classes.eager import EagerClasses
-from robustdml_ops.ops.classes.fused_forward import fused_forward, fused_forward_serves
-from robustdml_ops.ops.classes.native import NativeClasses
+from robustdml_ops.ops.classes.native import NativeClasses, call
 from robustdml_ops.ops.classes.problem import ClassBackend, ClassChunk, ClassProblem, ClassSums, ClassUpstream
-from robustdml_ops.ops.classes.sweep_by_lanes import sweep_backward_by_lanes, sweep_by_lanes
-from robustdml_ops.ops.classes.triton import TritonClasses
+from robustdml_ops.ops.classes.triton import TritonClasses, fused_forward, fused_forward_serves
 
 BACKENDS: dict[str, ClassBackend] = {"native": NativeClasses(), "triton": TritonClasses(), "eager": EagerClasses()}
 
@@ -43,7 +40,7 @@ def class_sweep(
             if fused and fused_forward_serves(similarities.X, problem):
                 fused_forward(similarities.X, proxies, problem, sums)
             elif isinstance(backend, NativeClasses) and lanes_serve(proxies, operand, compute):
-                sweep_by_lanes(similarities, problem, sums)
+                _sweep_by_lanes("class_sweep", similarities, problem, sums)
             else:
                 for _, chunk in _chunks(similarities, problem):
                     backend.class_lse(chunk, problem, sums)
@@ -70,10 +67,7 @@ def class_sweep_backward(
     """dL/dembeddings (B, D), compute type, and dL/dproxies (C·H, D), type of the proxies: at most 6·B·C·D flops."""
     selected = selected_rows(update)
     if len(embeddings) == 0 or count_selected(proxies, selected) == 0:
-        if update is not None and want[1]:
-            update_without_samples(proxies, update)
-        dX = torch.zeros_like(embeddings, dtype=problem.scale.dtype) if want[0] else None
-        return dX, gradient_buffer(proxies).zero_() if want[1] and update is None else None
+        return gradients_without_samples(embeddings, proxies, problem.scale.dtype, want, update)
     (lse, target), (dlse, dtarget) = results, upstream
     lse = lse.masked_fill(lse == -torch.inf, torch.inf)
     dlogit = dtarget if problem.exclude_target else dtarget + dlse * (target - lse).exp()
@@ -82,7 +76,7 @@ def class_sweep_backward(
         similarities = _similarities(embeddings, proxies, problem, backend, operand, selected)
         similarities.want_gradients(*want, update)
         if isinstance(backend, NativeClasses) and lanes_serve(proxies, operand, problem.scale.dtype):
-            sweep_backward_by_lanes(similarities, problem, gradient)
+            _sweep_by_lanes("class_sweep_backward", similarities, problem, gradient)
         else:
             for similar, chunk in _chunks(similarities, problem):
                 backend.class_lse_backward(chunk, problem, gradient)
@@ -108,6 +102,15 @@ def _similarities(
         normalize=problem.normalize,
         selected=selected,
     )
+
+
+def _sweep_by_lanes(
+    name: str, similarities: Similarities, problem: ClassProblem, given: ClassSums | ClassUpstream
+) -> None:
+    """One call of the native module: each thread of the CPU takes chunks of classes on its own."""
+    classes = similarities.count // problem.centers
+    if call(name, problem, 0, classes, vars(given), **sweep_fields(similarities)):
+        similarities.check_proxy_gradients()
 
 
 def _chunks(similarities: Similarities, problem: ClassProblem) -> Iterator[tuple[Chunk, ClassChunk]]:

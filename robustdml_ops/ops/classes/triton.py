@@ -1,4 +1,4 @@
-"""The class log-sum-exp of a chunk in Triton."""
+"""The class log-sum-exp in Triton: of a chunk, and of all classes in one launch where no gradient is wanted."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.triton_device import Launch, block_of, current, launch, tile_of
+from robustdml_ops.backends.triton_device import (
+    Launch,
+    block_of,
+    current,
+    fused_pays,
+    launch,
+    rows_are_vectors,
+    tile_of,
+)
+from robustdml_ops.engine import precision
 from robustdml_ops.engine.rows.triton import TritonRows
 from robustdml_ops.ops.classes.problem import ClassBackend, ClassChunk, ClassProblem, ClassSums, ClassUpstream
 
@@ -45,6 +54,46 @@ class TritonClasses(TritonRows, ClassBackend):
                 **_chunk_arguments(chunk, problem),
                 **parameters,
             )
+
+
+def fused_forward_serves(X: Tensor, problem: ClassProblem) -> bool:
+    """Whether the kernel takes it: not in float64, and not for rows longer than pay."""
+    return problem.scale.dtype == torch.float32 and fused_pays(X)
+
+
+def fused_forward(X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) -> None:
+    """Add all classes to ``sums``, of unit rows X (B, D) in the operand type and proxies P (C·H, D)."""
+    from robustdml_ops.ops.classes.fused_kernel import fused_class_lse as kernel
+
+    (B, D), C = X.shape, len(P) // problem.centers
+    input_precision = precision.input_precision(X.device)
+    pooled, tile = problem.pooling != "none", tile_of("fused_class_lse", X)
+    parameters = fused_launch(B, D, X.dtype, pooled, input_precision, rows_are_vectors(P), tile)
+    parts, per_part = slices_of(C, int(parameters["BLOCK_C"]), 512)
+    partials = sums.target.new_empty((parts, 2, B))
+    with current(X):
+        kernel[-(-B // int(parameters["BLOCK_B"])), parts](
+            X=X,
+            P=P,
+            labels=problem.labels.labels,
+            scale=problem.scale,
+            bias=problem.bias,
+            target=sums.target,
+            partials=partials,
+            C=C,
+            H=problem.centers,
+            B=B,
+            per_part=per_part,
+            row_stride=P.stride(0),
+            column_stride=P.stride(1),
+            scale_stride=problem.scale.dim(),
+            gamma=problem.gamma,
+            D=D,
+            NORMALIZE=problem.normalize,
+            POOLING=problem.pooling,
+            **parameters,
+        )
+        add_slices(partials, sums)
 
 
 def slices_of(classes: int, block: int, most: int) -> tuple[int, int]:
@@ -88,3 +137,22 @@ def epilogue_launch(B: int, compute: torch.dtype, tile: Mapping[str, int]) -> La
 def partials_launch(parts: int) -> Launch:
     """Narrow tiles: a batch of 256 makes 16 programs, and each of them has every part at hand at once."""
     return launch(BLOCK_P=block_of(parts, 128), BLOCK_B=16, num_warps=4, num_stages=1)
+
+
+def fused_launch(
+    B: int, D: int, operand: torch.dtype, pooled: bool, input_precision: str, vectors: bool, tile: Mapping[str, int]
+) -> Launch:
+    """Tile of the fused forward: whole embeddings up to D = 128; fewer classes where pooling needs registers."""
+    exact = operand == torch.float32 and input_precision in ("ieee", "tf32x3")
+    if exact or not vectors:
+        ieee = exact and input_precision == "ieee"
+        blocks = {"BLOCK_C": 64, "BLOCK_B": 32 if ieee or (exact and pooled) else 64, "BLOCK_D": 16}
+        return launch(**blocks, num_warps=4 if ieee else 8, num_stages=2, input_precision=input_precision)
+    return launch(
+        BLOCK_C=tile["classes"] // (2 if pooled or operand == torch.float32 else 1),
+        BLOCK_B=block_of(B, tile["samples"]),
+        BLOCK_D=block_of(D, 128) if D <= 128 else 32,
+        num_warps=tile["num_warps"],
+        num_stages=2,
+        input_precision=input_precision,
+    )

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,19 +26,14 @@ def second_derivative(
     others, v_others = (X, vectors[0]) if candidates is None else (candidates, vectors[1])
     if terms is not None:
         upstream = [factor / number for factor, number in zip(upstream, terms, strict=True)]
-    # An upstream is one value for all anchors, or one for each.
-    whole = [factor if factor.dim() == 0 else None for factor in upstream]
-    by_anchor = [None if factor.dim() == 0 else factor for factor in upstream]
-    dothers, *dwhole, dX, dpositive, dnegative = second_derivatives(
+    dothers, dX, *dupstream = second_derivatives(
         partial(_chunk_value, problem, dtype),
-        (others, *whole),
-        (X, *by_anchor),
-        (v_others, None, None),
-        (vectors[0], None, None),
+        (others, X, *upstream),
+        (v_others, vectors[0], None, None),
+        (False, True, *(factor.dim() == 1 for factor in upstream)),
         cache_rows(len(others) + 2 * X.shape[1], X.device),
         len(X),
     )
-    dupstream = [one if each is None else each for one, each in zip(dwhole, (dpositive, dnegative), strict=True)]
     if terms is not None:
         dupstream = [None if one is None else one / number for one, number in zip(dupstream, terms, strict=True)]
     if candidates is None:
@@ -54,11 +48,9 @@ def _chunk_value(
     first: int,
     last: int,
     candidates: Tensor,
-    positive_one: Any,
-    negative_one: Any,
     anchors: Tensor,
-    positive_each: Any,
-    negative_each: Any,
+    upstream_positive: Tensor,
+    upstream_negative: Tensor,
 ) -> Tensor:
     """Σ_a upstream_a · sum_a over both sums of the anchors ``first:last``. An upstream is one value or one for each."""
     S = unit_rows_twice(anchors.to(dtype)) @ unit_rows_twice(candidates.to(dtype)).t()
@@ -73,8 +65,6 @@ def _chunk_value(
             t - (problem.negative_margin - problem.negative_offset),
         )
         sums = tuple(term.masked_fill(~kept, 0).sum(1) for term, kept in zip(terms, above, strict=True))
-    upstream_positive = positive_one if positive_each is None else positive_each
-    upstream_negative = negative_one if negative_each is None else negative_each
     value: Tensor = (upstream_positive * sums[0] + upstream_negative * sums[1]).sum()
     return value
 

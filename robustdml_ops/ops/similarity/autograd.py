@@ -11,7 +11,7 @@ from robustdml_ops.engine.gradient_memory import gradient_buffer
 from robustdml_ops.engine.older_torch import registered_op
 from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.rows.lengths import unit_rows_backward, unit_rows_twice
-from robustdml_ops.ops.similarity.problem import SimilarityBackend
+from robustdml_ops.ops.similarity.eager import SimilarityBackend
 from robustdml_ops.ops.similarity.sweep import BACKENDS, similarity_sweep, similarity_sweep_backward
 
 
@@ -23,9 +23,7 @@ class Similarity(torch.autograd.Function):
         """(B, C) in ``dtype``."""
         if has_no_values(embeddings):
             return similarity_op(embeddings, proxies, dtype, backend)  # type: ignore[no-any-return]
-        S = embeddings.new_empty((len(embeddings), len(proxies)), dtype=dtype)
-        similarity_sweep(embeddings, proxies, S, chosen(embeddings, proxies, backend))
-        return S
+        return _similarity(embeddings, proxies, dtype, backend)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -59,12 +57,13 @@ def chosen(embeddings: Tensor, proxies: Tensor, backend: str) -> SimilarityBacke
     return choose(BACKENDS, backend, embeddings.device, compute_dtype(embeddings, proxies))
 
 
-@registered_op("robustdml_ops::similarity")
-def similarity_op(embeddings: Tensor, proxies: Tensor, dtype: torch.dtype, backend: str) -> Tensor:
-    """See :func:`robustdml_ops.ops.similarity`."""
+def _similarity(embeddings: Tensor, proxies: Tensor, dtype: torch.dtype, backend: str) -> Tensor:
     S = embeddings.new_empty((len(embeddings), len(proxies)), dtype=dtype)
     similarity_sweep(embeddings, proxies, S, chosen(embeddings, proxies, backend))
     return S
+
+
+similarity_op = registered_op("robustdml_ops::similarity")(_similarity)
 
 
 @similarity_op.register_fake

@@ -1,18 +1,26 @@
-"""The nearest of a gallery in plain PyTorch."""
+"""The interface of a backend for similarities, and the nearest of a gallery in plain PyTorch."""
 
 import torch
 from torch import Tensor
 
 from robustdml_ops.engine.rows.eager import EagerRows
-from robustdml_ops.ops.similarity.problem import SimilarityBackend
 
 _LOW_WORD = 0xFFFFFFFF
 
 
-class EagerSimilarity(EagerRows, SimilarityBackend):
-    """On every device, without a compiler."""
+class SimilarityBackend(EagerRows):
+    """Matrix of cosines, and nearest rows of a gallery: on every device, without a compiler."""
+
+    def fused(self, X: Tensor, P: Tensor, S: Tensor, input_precision: str) -> bool:
+        """S ← all cosines of X (B, D) with P (C, D) at once; False, and nothing done, where chunks are faster."""
+        return False
 
     def keep_nearest(self, S: Tensor, first: int, excluded: Tensor | None, values: Tensor, indices: Tensor) -> None:
+        """Merge S (n, c), similarities with the gallery rows from ``first`` on, into the nearest so far, in place.
+
+        ``values`` (n, k) descend, equal ones by ``indices`` (n, k). ``excluded`` (n,): a gallery row each query leaves
+        out.
+        """
         if excluded is not None:
             place = excluded[:, None] - first
             inside = (place >= 0) & (place < S.shape[1])

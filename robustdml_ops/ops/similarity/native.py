@@ -5,10 +5,10 @@ from torch import Tensor
 
 from robustdml_ops.backends import native_module as module
 from robustdml_ops.engine.rows.native import NativeRows
-from robustdml_ops.ops.similarity.eager import EagerSimilarity
+from robustdml_ops.ops.similarity.eager import SimilarityBackend
 
 
-class NativeSimilarity(NativeRows, EagerSimilarity):
+class NativeSimilarity(NativeRows, SimilarityBackend):
     """On the CPU and on CUDA devices."""
 
     def keep_nearest(self, S: Tensor, first: int, excluded: Tensor | None, values: Tensor, indices: Tensor) -> None:

@@ -11,15 +11,14 @@ from robustdml_ops.engine.precision import compute_dtype, input_precision, opera
 from robustdml_ops.engine.rows.backend import new_rows
 from robustdml_ops.engine.similarity_chunks import accumulate, product
 from robustdml_ops.engine.validation import check_gradient_fits
-from robustdml_ops.ops.similarity.eager import EagerSimilarity
+from robustdml_ops.ops.similarity.eager import SimilarityBackend
 from robustdml_ops.ops.similarity.native import NativeSimilarity
-from robustdml_ops.ops.similarity.problem import SimilarityBackend
 from robustdml_ops.ops.similarity.triton import TritonSimilarity
 
 BACKENDS: dict[str, SimilarityBackend] = {
     "native": NativeSimilarity(),
     "triton": TritonSimilarity(),
-    "eager": EagerSimilarity(),
+    "eager": SimilarityBackend(),
 }
 
 

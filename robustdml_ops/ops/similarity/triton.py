@@ -5,10 +5,10 @@ from torch import Tensor
 
 from robustdml_ops.backends.triton_device import Launch, block_of, current, grid_of, launch, rows_are_vectors
 from robustdml_ops.engine.rows.triton import TritonRows
-from robustdml_ops.ops.similarity.eager import EagerSimilarity
+from robustdml_ops.ops.similarity.eager import SimilarityBackend
 
 
-class TritonSimilarity(TritonRows, EagerSimilarity):
+class TritonSimilarity(TritonRows, SimilarityBackend):
     """On CUDA devices; in Triton's interpreter also on the CPU."""
 
     def fused(self, X: Tensor, P: Tensor, S: Tensor, input_precision: str) -> bool:
