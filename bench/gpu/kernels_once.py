@@ -1,21 +1,18 @@
 """Every kernel of a backend once, at odd sizes: ``python -m bench.gpu.kernels_once triton cuda``."""
 
 import contextlib
-import dataclasses
 import importlib.util
 import os
 import sys
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
-from unittest import mock
 
 import torch
 
 from robustdml_ops import ops
-from robustdml_ops.backends import cards, native_module
+from robustdml_ops.backends import native_module
 from robustdml_ops.backends.choice import UNAVAILABLE
-from robustdml_ops.losses import ProxyAnchorLoss
 
 from ..shapes import Shape
 from .losses import CASES
@@ -44,16 +41,8 @@ def calls(device: torch.device) -> list[Callable[[], object]]:
 
         return run
 
-    def small_step() -> None:
-        """By one kernel, which takes operands of bfloat16."""
-        row = dataclasses.replace(cards.card(device), small_step="fused")
-        module, leaf = ProxyAnchorLoss(ODD.C, ODD.D).to(device, torch.bfloat16), X.bfloat16().requires_grad_()
-        with mock.patch.dict(cards.CARDS, {cards.architecture(device): row}):
-            module(leaf, y).backward()
-
     return [
         *map(loss, CASES),
-        small_step,
         lambda: ops.anchor_lse(X, P, sets, ops.AnchorBiases(zeros, zeros), alpha=32.0),
         lambda: ops.class_lse(X, P, y, scale=2.0),
         lambda: ops.similarity(X, P),

@@ -48,8 +48,6 @@ GROUPS: dict[str, tuple[str, tuple[tuple[str, Shape], ...]]] = {
     "tile of rows": ("f", (("proxy-anchor", LARGE), ("proxy-anchor", SMALL))),
     "forward": ("h", tuple((step, Shape(1024, 10**5, D)) for step in ("anchor forward", "class forward")
                            for D in (64, 128, 256, 512))),
-    "small step": ("h", (("proxy-anchor", SMALL), ("proxy-anchor", Shape(256, 10**4, 128)),
-                         ("proxy-anchor", Shape(64, 10**5, 128)))),
     "tile of fused_anchor_lse": ("h", (("anchor forward", SMALL), ("anchor forward", Shape(1024, 10**5, 512)))),
     "tile of fused_class_lse": ("h", (("class forward", SMALL), ("class forward", Shape(1024, 10**5, 512)))),
 }  # fmt: skip
@@ -79,10 +77,6 @@ VARIANTS = (
     Variant("forward", "sweep", {"fused_columns": 0}),
     Variant("forward", "fused up to 128", {"fused_columns": 128}),
     Variant("forward", "fused up to 256", {"fused_columns": 256}),
-    Variant("small step", "fused", {"small_step": "fused"}),
-    Variant("small step", "fused, 132 programs", {"small_step": "fused", "tiles": {"anchor_step": {"programs": 132}}}),
-    Variant("small step", "fused, 148 programs", {"small_step": "fused", "tiles": {"anchor_step": {"programs": 148}}}),
-    Variant("small step", "fused, 64 × 64", {"small_step": "fused", "tiles": {"anchor_step": {"candidates": 64}}}),
     tile("fused_anchor_lse", "64 × 128", anchors=64, candidates=128, long_anchors=64, long_candidates=128),
     tile("fused_anchor_lse", "128 × 64", anchors=128, candidates=64, long_anchors=128, long_candidates=128),
     tile("fused_anchor_lse", "64 × 64", anchors=64, candidates=64, long_anchors=64, long_candidates=64, num_warps=4),

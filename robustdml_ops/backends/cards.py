@@ -26,7 +26,6 @@ class Card:
     chunk_most_mb: int
     chunk_share: int
     fused_columns: int | None  # embedding sizes up to this one take the fused forward; None: all that it serves
-    small_step: str  # of Proxy-Anchor: "chunk", or "fused" in one launch; only measured cards say otherwise
     tiles: Mapping[str, Mapping[str, int]]  # by kernel
 
 

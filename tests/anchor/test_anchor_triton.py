@@ -6,9 +6,9 @@ import torch
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.precision import set_float32_products
 from robustdml_ops.ops.anchor import sweep as anchor_sweeps
-from robustdml_ops.ops.anchor.fused import fused_forward, fused_forward_serves
 from robustdml_ops.ops.anchor.problem import AnchorChunk, AnchorProblem
 from robustdml_ops.ops.anchor.sweep import BACKENDS, Wanted
+from robustdml_ops.ops.anchor.triton import fused_forward, fused_forward_serves
 from tests.anchor.cases import EAGER, EDGES, SETS, Case, assert_as_exact_as_eager, assert_sweeps_agree
 from tests.nightly import nightly_but
 from tests.triton_here import DEVICE, MARKS, ON_GPU

@@ -48,24 +48,18 @@ def test_winners_are_what_the_code_reads(shipped):
             ("backends", "native"): 0.8,
             ("tile of anchor_lse", "8 warps"): 0.9,
             ("forward", "fused up to 128"): 0.5,
-            ("small step", "fused, 132 programs"): 0.5,
             ("graph", "graph"): 0.1,
         }.items()),
         shipped,
     )  # fmt: skip
     before, after = cards.CARDS["sm_90"], cards.read(shipped)["sm_90"]
-    tiles = {
-        **before.tiles,
-        "anchor_lse": {**before.tiles["anchor_lse"], "num_warps": 8},
-        "anchor_step": {**before.tiles["anchor_step"], "programs": 132},
-    }
+    tiles = {**before.tiles, "anchor_lse": {**before.tiles["anchor_lse"], "num_warps": 8}}
     assert after == dataclasses.replace(
         before,
         chunk_most_mb=2048,
         chunk_share=32,
         backends=("native", "triton", "eager"),
         fused_columns=128,
-        small_step="fused",
         tiles=tiles,
     )
     assert re.search(r"chunk +\| 2 GB +\| 0\.700 +\| 0\.700 +\| adopted", told)

@@ -14,7 +14,6 @@ from robustdml_ops.backends.triton_device import fused_pays
 from robustdml_ops.engine import chunk_sizes as chunks
 from robustdml_ops.engine.chunk_sizes import MB, chunk_rows
 from robustdml_ops.engine.rows import triton as rows
-from robustdml_ops.ops.anchor import fused as fused_anchor
 from robustdml_ops.ops.anchor import triton as anchor
 from robustdml_ops.ops.classes import triton as classes
 from robustdml_ops.ops.pairs import triton as pairs
@@ -48,8 +47,7 @@ def launches(tile_of):
         for D in (16, 128, 515):
             yield rows.rows_launch(D, tile_of("rows"))
             for operand in (F32, BF16):
-                yield fused_anchor.step_launch(256, D, operand, True, tile_of("anchor_step"))
-                yield fused_anchor.fused_launch(B, D, operand, True, "tf32", True, tile_of("fused_anchor_lse"))
+                yield anchor.fused_launch(B, D, operand, True, "tf32", True, tile_of("fused_anchor_lse"))
                 yield classes.fused_launch(B, D, operand, False, "tf32", True, tile_of("fused_class_lse"))
 
 
@@ -91,7 +89,6 @@ def test_rows_hold_valid_settings(name):
     assert 64 <= row.chunk_least_mb <= row.chunk_most_mb
     assert row.chunk_share >= 1
     assert row.fused_columns is None or row.fused_columns >= 0
-    assert row.small_step in ("chunk", "fused")
     assert name == cards.DEFAULT or re.fullmatch(r"sm_\d{2,3}", name)
 
 
@@ -110,10 +107,10 @@ def test_a_card_without_a_row_has_the_default(monkeypatch):
 
 def test_hopper_has_its_tiles():
     tile = cards.CARDS["sm_90"].tiles["fused_anchor_lse"]
-    short, long = (fused_anchor.fused_launch(1024, D, BF16, True, "tf32", True, tile) for D in (128, 512))
+    short, long = (anchor.fused_launch(1024, D, BF16, True, "tf32", True, tile) for D in (128, 512))
     assert (short["BLOCK_C"], short["BLOCK_B"], long["BLOCK_C"], long["BLOCK_B"]) == (128, 128, 64, 256)
     tile = cards.CARDS[cards.DEFAULT].tiles["fused_anchor_lse"]
-    short = fused_anchor.fused_launch(1024, 128, BF16, True, "tf32", True, tile)
+    short = anchor.fused_launch(1024, 128, BF16, True, "tf32", True, tile)
     assert (short["BLOCK_C"], short["BLOCK_B"]) == (64, 128)
 
 

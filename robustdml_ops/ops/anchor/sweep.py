@@ -1,4 +1,4 @@
-"""The sweep over the proxies. :func:`anchor_sweep` chooses: a fused forward, a fused small step, lanes, or chunks."""
+"""The sweep over the proxies. :func:`anchor_sweep` chooses: a fused forward, lanes, or chunks."""
 
 from typing import Any
 
@@ -12,7 +12,6 @@ from robustdml_ops.engine.lanes import lanes_serve, sweep_fields
 from robustdml_ops.engine.proxy_update import ProxyUpdate, selected_rows
 from robustdml_ops.engine.similarity_chunks import Similarities, count_selected, gradients_without_samples, slice_of
 from robustdml_ops.ops.anchor.eager import EagerAnchor
-from robustdml_ops.ops.anchor.fused import fused_forward, fused_forward_serves, small_step, small_step_serves
 from robustdml_ops.ops.anchor.native import NativeAnchor, native_chunk
 from robustdml_ops.ops.anchor.problem import (
     AnchorBackend,
@@ -22,7 +21,7 @@ from robustdml_ops.ops.anchor.problem import (
     SweepResult,
     Wanted,
 )
-from robustdml_ops.ops.anchor.triton import TritonAnchor
+from robustdml_ops.ops.anchor.triton import TritonAnchor, fused_forward, fused_forward_serves
 
 BACKENDS: dict[str, AnchorBackend] = {"native": NativeAnchor(), "triton": TritonAnchor(), "eager": EagerAnchor()}
 
@@ -56,8 +55,8 @@ def anchor_sweep(
     with without_autocast(embeddings.device):
         per_class = problem.sets.per_class
         similarities = Similarities(embeddings, proxies, compute, operand, backend, per_class, selected=selected)
-        on_triton = isinstance(backend, TritonAnchor)
-        if on_triton and not want.gradients and fused_forward_serves(similarities.X, problem):
+        fused = isinstance(backend, TritonAnchor) and not want.gradients
+        if fused and fused_forward_serves(similarities.X, problem):
             lse = fused_forward(similarities.X, proxies, problem)
             if want.lse:
                 result.lse_positive, result.lse_negative = lse
@@ -68,8 +67,6 @@ def anchor_sweep(
         similarities.want_gradients(want.embeddings, want.proxies, update)
         if isinstance(backend, NativeAnchor) and _lanes_serve(proxies, problem.sets, operand, compute):
             _sweep_by_lanes(similarities, problem, upstream, result)
-        elif on_triton and upstream is not None and small_step_serves(similarities, problem, result):
-            small_step(similarities, problem, upstream, result)
         else:
             _sweep_by_chunks(similarities, problem, upstream, backend, result, want.gradients)
         result.dembeddings, result.dproxies = similarities.gradients()
