@@ -11,7 +11,7 @@ from robustdml_ops import ops
 from robustdml_ops.backends.choice import UNAVAILABLE, preference
 from robustdml_ops.doctor.finding import Finding
 from robustdml_ops.ops import anchor, classes, lambert_w, otsu, pairs, self_paced, vmf
-from robustdml_ops.ops.similarity.sweep import BACKENDS as SIMILARITY_BACKENDS
+from robustdml_ops.ops.similarity.backends import BACKENDS as SIMILARITY_BACKENDS
 
 B, C, D = 48, 300, 32
 # Tolerances relative to the largest value. Sums of this many float32 terms stay within a few hundred roundings.

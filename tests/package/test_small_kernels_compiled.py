@@ -8,7 +8,7 @@ import torch
 from robustdml_ops.engine.rows.triton import TritonRows
 from robustdml_ops.ops.lambert_w.triton import TritonLambertW
 from robustdml_ops.ops.otsu.triton import LONGEST, TritonOtsu
-from robustdml_ops.ops.similarity.triton import TritonSimilarity
+from robustdml_ops.ops.similarity.backends import TritonSimilarity
 from robustdml_ops.ops.vmf.problem import FitProblem
 from robustdml_ops.ops.vmf.triton import TritonVmf
 from tests.ahead_of_time import ARCHITECTURES, check, check_elementwise

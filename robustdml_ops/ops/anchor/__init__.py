@@ -150,30 +150,23 @@ def anchor_loss(
     tensor(1.0064)
     """
     inputs, C = _check(embeddings, proxies, sets, biases, alpha, update)
-    scales = [
-        _check_scale(name, scale, inputs, C)
-        for name, scale in (("positive_scale", positive_scale), ("negative_scale", negative_scale))
-    ]
+    dtype = inputs[2].dtype
+    for name, scale in (("positive_scale", positive_scale), ("negative_scale", negative_scale)):
+        check_tensor(name, scale)
+        if scale.shape not in ((), (C,)) or scale.dtype != dtype:
+            raise ValueError(
+                f"{name} must be of shape () or ({C},) and of the compute type {dtype}, got {tuple(scale.shape)} of "
+                f"{scale.dtype}"
+            )
+        check_same_device(embeddings=embeddings, **{name: scale})
+    scales = (positive_scale.contiguous(), negative_scale.contiguous())  # kernels read them by address
     needs = [torch.is_grad_enabled() and tensor is not None and tensor.requires_grad for tensor in inputs]
     want = [needs[4], needs[0], needs[1], needs[2] or needs[3]]
     if not in_eager_mode(embeddings):
         refuse_update(update, "torch.func, or a graph without values,", "compute the loss in eager mode")
-    loss, *_ = _apply(inputs, (scales[0], scales[1]), sets, alpha, backend, want, update)
+    loss, *_ = _apply(inputs, scales, sets, alpha, backend, want, update)
     assert loss is not None
     return loss
-
-
-def _check_scale(name: str, scale: Tensor, inputs: Inputs, C: int) -> Tensor:
-    """Contiguous, since kernels read it by address."""
-    dtype = inputs[2].dtype
-    check_tensor(name, scale)
-    if scale.shape not in ((), (C,)) or scale.dtype != dtype:
-        raise ValueError(
-            f"{name} must be of shape () or ({C},) and of the compute type {dtype}, got {tuple(scale.shape)} of "
-            f"{scale.dtype}"
-        )
-    check_same_device(embeddings=inputs[0], **{name: scale})
-    return scale.contiguous()
 
 
 def _apply(

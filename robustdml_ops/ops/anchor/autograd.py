@@ -81,7 +81,8 @@ class AnchorSweep(torch.autograd.Function):
         inputs, scales, _, tensors_of_sets = _saved(ctx.saved_tensors)
         upstream = [scale * dtotal for scale in scales] if ctx.weighted else (dpositive, dnegative)
         first = partial(_first, ctx.settings, needs, ctx.sets)
-        tensors = (*inputs, *(_or_zero(factor, inputs[2]) for factor in upstream), *tensors_of_sets)
+        factors = (inputs[2].new_zeros(()) if factor is None else factor.contiguous() for factor in upstream)
+        tensors = (*inputs, *factors, *tensors_of_sets)
         if differentiable:
             second = partial(_second, ctx.settings, ctx.sets)
             results = Derivative.apply(first, second, 5, *tensors)  # type: ignore[no-untyped-call]
@@ -98,10 +99,6 @@ def _grouped(arguments: Sequence[Any]) -> tuple[Any, ...]:
 def _saved(tensors: Sequence[Any]) -> tuple[Any, Any, Any, Any]:
     """Inputs, scales, negative log-sum-exps, tensors of the sets."""
     return tensors[:5], tensors[5:7], tensors[7], tensors[8:]
-
-
-def _or_zero(upstream: Tensor | None, like: Tensor) -> Tensor:
-    return like.new_zeros(()) if upstream is None else upstream.contiguous()
 
 
 def _sets_of(parts: Sequence[Any]) -> LabelSets | ConfidenceSets:
@@ -151,19 +148,12 @@ def _sweep(
         scale = update.loss_scale
         factors = factors if scale == 1 else tuple(factor * scale for factor in upstream)
     result = anchor_sweep(embeddings, proxies, problem, factors, chosen, operand, Wanted(*want), update)
-    total = result.total
     if update is not None:
         update.finish()
-        total = None if total is None else total / scale
-    return (
-        None if total is None else total.to(positive_bias.dtype),
-        result.lse_positive,
-        result.lse_negative,
-        result.dembeddings,
-        result.dproxies,
-        result.dpositive_bias,
-        result.dnegative_bias,
-    )
+    total, *others = vars(result).values()
+    if total is not None:
+        total = (total if scale == 1 else total / scale).to(positive_bias.dtype)
+    return (total, *others)
 
 
 def _anchor_bias_gradient(upstream: Tensor, lse_negative: Tensor) -> Tensor:

@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.engine.label_sets import LabelSets
-from robustdml_ops.engine.log_one_plus_sum import log_one_plus_sum
-from robustdml_ops.engine.rows.eager import EagerRows
+from robustdml_ops.engine.rows.eager import EagerRows, log_one_plus_sum
 from robustdml_ops.ops.anchor.problem import AnchorBackend, AnchorChunk, AnchorProblem, ConfidenceSets
 
 

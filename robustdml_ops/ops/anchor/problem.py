@@ -135,7 +135,7 @@ class Wanted:
 
 @dataclass
 class SweepResult:
-    """Results of a sweep; None where not wanted."""
+    """Results of a sweep, in the order of the autograd function's outputs; None where not wanted."""
 
     total: Tensor | None = None  # () float64: Σ_p upstream · log-sum-exp
     lse_positive: Tensor | None = None  # (C,)

@@ -75,7 +75,7 @@ def fused_forward_serves(X: Tensor, problem: AnchorProblem) -> bool:
 
 def fused_forward(X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tensor, Tensor]:
     """Both log-sum-exps (C,) of every proxy P (C, D), any scale, with unit rows X (B, D) in the operand type."""
-    from robustdml_ops.ops.anchor.fused_kernel import fused_anchor_lse as kernel
+    from robustdml_ops.ops.anchor.kernels import fused_anchor_lse as kernel
 
     (B, D), C, sets = X.shape, len(P), problem.sets
     # The confidences as they are: a copy in the compute type would be of size B×C.

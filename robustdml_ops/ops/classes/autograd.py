@@ -31,7 +31,7 @@ Constants: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tenso
 
 
 class ClassSettings(NamedTuple):
-    """The numbers and names among the arguments."""
+    """The numbers and names among the arguments; the first six as in :class:`ClassProblem`."""
 
     centers: int
     target_bias: float
@@ -129,17 +129,8 @@ def _place(bad: Tensor) -> int | str:
 def _problem(constants: Sequence[Any], settings: ClassSettings) -> ClassProblem:
     """The checked arguments as a sweep takes them."""
     labels, sorted_labels, order, scale, bias = constants
-    return ClassProblem(
-        labels=LabelSets(labels, sorted_labels, order, settings.elsewhere),
-        scale=scale,
-        bias=bias,
-        target_bias=settings.target_bias,
-        exclude_target=settings.exclude_target,
-        centers=settings.centers,
-        pooling=settings.pooling,
-        gamma=settings.gamma,
-        normalize=settings.normalize,
-    )
+    sets = LabelSets(labels, sorted_labels, order, settings.elsewhere)
+    return ClassProblem(sets, scale, bias, *settings[:6])
 
 
 def _first(settings: ClassSettings, want: Sequence[bool], update: ProxyUpdate | None, *tensors: Any) -> Results:

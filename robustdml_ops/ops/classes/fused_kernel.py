@@ -15,26 +15,23 @@ from robustdml_ops.ops.classes.kernels import (
     store_partial,
 )
 
+# ``operands`` of similarity_tile: X, x (BLOCK_D, BLOCK_B), whole columns of Xᵀ where D ≤ BLOCK_D, P, columns
+# (BLOCK_B,) int32, row_stride, column_stride, NORMALIZE, and input_precision, as fused_class_lse has them.
+
 
 @triton.jit
 def similarity_tile(
-    X,  # (B, D) operand dtype, contiguous, in: unit embeddings
-    x,  # (BLOCK_D, BLOCK_B) operand dtype, in: whole columns of Xᵀ where D ≤ BLOCK_D; else not looked at
-    P,  # (C·H, D) any floating type, any strides, in
+    operands,  # in: see above
     rows,  # (BLOCK_C,) int64, in: rows of P
     inside,  # (BLOCK_C,) bool, in: which exist
-    columns,  # (BLOCK_B,) int32, in: samples
     B,  # samples in all, in
-    row_stride,  # of P in elements, in
-    column_stride,  # of P in elements, in
     D: tl.constexpr,  # columns of X and P
-    NORMALIZE: tl.constexpr,  # whether rows of P are scaled to length 1
-    input_precision: tl.constexpr,  # of float32 operands: "ieee", "tf32x3" or "tf32"
     BLOCK_C: tl.constexpr,
     BLOCK_B: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
     """S (BLOCK_C, BLOCK_B) float32."""
+    X, x, P, columns, row_stride, column_stride, NORMALIZE, input_precision = operands
     p_rows = P + rows * row_stride
     operand: tl.constexpr = X.dtype.element_ty
     if NORMALIZE:
@@ -88,6 +85,7 @@ def fused_class_lse(
     own = tl.load(labels + columns, mask=exist, other=-1).to(tl.int32)
     # Whole columns stay for all of the part; longer ones are read again for every tile.
     x = embedding_columns(X, columns, 0, B, D, BLOCK_D)
+    operands = (X, x, P, columns, row_stride, column_stride, NORMALIZE, input_precision)
 
     own_logit = tl.zeros((BLOCK_B,), tl.float32)
     shift = tl.full((BLOCK_C, BLOCK_B), LOWEST, tl.float32)
@@ -96,17 +94,11 @@ def fused_class_lse(
         classes = start + tl.arange(0, BLOCK_C)
         inside = classes < end
         rows = classes.to(tl.int64)
-        s = similarity_tile(
-            X, x, P, rows * H, inside, columns, B, row_stride, column_stride,
-            D, NORMALIZE, input_precision, BLOCK_C, BLOCK_B, BLOCK_D,
-        )  # fmt: skip
+        s = similarity_tile(operands, rows * H, inside, B, D, BLOCK_C, BLOCK_B, BLOCK_D)
         pooled, choice, weights = first_center(s, POOLING)
         if POOLING != "none":
             for h in range(1, H):
-                s = similarity_tile(
-                    X, x, P, rows * H + h, inside, columns, B, row_stride, column_stride,
-                    D, NORMALIZE, input_precision, BLOCK_C, BLOCK_B, BLOCK_D,
-                )  # fmt: skip
+                s = similarity_tile(operands, rows * H + h, inside, B, D, BLOCK_C, BLOCK_B, BLOCK_D)
                 pooled, choice, weights = add_center(s, h, pooled, choice, weights, gamma, POOLING)
         if POOLING == "softmax":
             pooled = pooled / weights

@@ -17,11 +17,11 @@ class ClassProblem:
     labels: LabelSets
     scale: Tensor  # () or (C,) compute dtype, contiguous
     bias: Tensor | None  # (C,) compute dtype, contiguous; −inf: the class is masked
-    target_bias: float  # added to the logit of the label
-    exclude_target: bool  # whether the sum leaves the label out
     centers: int  # H
+    target_bias: float  # added to the logit of the label
     pooling: str  # "none" (H = 1), "max" or "softmax"
     gamma: float  # temperature of "softmax"
+    exclude_target: bool  # whether the sum leaves the label out
     normalize: bool  # whether proxies are scaled to length 1
 
     def arguments(self, first: int, last: int) -> dict[str, Any]:
@@ -61,10 +61,6 @@ class ClassSums:
         """Sums over no classes."""
         shift = torch.full((size,), -torch.inf, dtype=torch.float64, device=device)
         return cls(shift, torch.zeros_like(shift), torch.zeros(size, dtype=compute, device=device))
-
-    def log(self) -> Tensor:
-        """Log-sum-exp (B,) float64; −inf where no class counts."""
-        return self.shift + self.total.log()
 
 
 @dataclass(frozen=True)

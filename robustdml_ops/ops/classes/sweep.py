@@ -47,7 +47,7 @@ def class_sweep(
     target = sums.target + problem.target_bias
     if problem.labels.elsewhere:
         target = target.masked_fill(problem.labels.labels == ELSEWHERE, -torch.inf)
-    lse = sums.log()
+    lse = sums.shift + sums.total.log()  # −inf where no class counts
     if not problem.exclude_target:
         lse = torch.logaddexp(lse, target.double())
     return lse.to(compute), target

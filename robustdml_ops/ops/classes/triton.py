@@ -35,7 +35,10 @@ class TritonClasses(TritonRows, ClassBackend):
                 target=sums.target,
                 partials=partials,
                 per_part=per_part,
-                **_chunk_arguments(chunk, problem),
+                S=chunk.S,
+                c=c,
+                first=chunk.first,
+                **_arguments(problem, chunk.first, chunk.first + c),
                 **parameters,
             )
             add_slices(partials, sums)
@@ -51,7 +54,10 @@ class TritonClasses(TritonRows, ClassBackend):
                 lse=upstream.lse,
                 dlse=upstream.dlse,
                 dlogit=upstream.dlogit,
-                **_chunk_arguments(chunk, problem),
+                S=chunk.S,
+                c=c,
+                first=chunk.first,
+                **_arguments(problem, chunk.first, chunk.first + c),
                 **parameters,
             )
 
@@ -75,22 +81,15 @@ def fused_forward(X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) 
         kernel[-(-B // int(parameters["BLOCK_B"])), parts](
             X=X,
             P=P,
-            labels=problem.labels.labels,
-            scale=problem.scale,
-            bias=problem.bias,
             target=sums.target,
             partials=partials,
             C=C,
-            H=problem.centers,
-            B=B,
             per_part=per_part,
             row_stride=P.stride(0),
             column_stride=P.stride(1),
-            scale_stride=problem.scale.dim(),
-            gamma=problem.gamma,
             D=D,
             NORMALIZE=problem.normalize,
-            POOLING=problem.pooling,
+            **_arguments(problem, 0, C),
             **parameters,
         )
         add_slices(partials, sums)
@@ -112,19 +111,11 @@ def add_slices(partials: Tensor, sums: ClassSums) -> None:
     add_partials[(-(-B // int(parameters["BLOCK_B"])),)](partials, sums.shift, sums.total, parts, B, **parameters)
 
 
-def _chunk_arguments(chunk: ClassChunk, problem: ClassProblem) -> dict[str, Any]:
-    """Arguments that both epilogues take."""
-    c = chunk.classes(problem)
-    return {
-        "S": chunk.S,
-        "labels": problem.labels.labels,
-        "c": c,
-        "H": problem.centers,
-        "B": chunk.S.shape[1],
-        "first": chunk.first,
-        "POOLING": problem.pooling,
-        **problem.arguments(chunk.first, chunk.first + c),
-    }
+def _arguments(problem: ClassProblem, first: int, last: int) -> dict[str, Any]:
+    """The classes ``first:last`` as arguments of all three kernels."""
+    labels = problem.labels.labels
+    given = {"labels": labels, "H": problem.centers, "B": len(labels), "POOLING": problem.pooling}
+    return given | problem.arguments(first, last)
 
 
 def epilogue_launch(B: int, compute: torch.dtype, tile: Mapping[str, int]) -> Launch:

@@ -72,8 +72,7 @@ def similarity(
 
 
 def _result_type(embeddings: Tensor, proxies: Tensor, dtype: torch.dtype | None, out: Tensor | None) -> torch.dtype:
-    if dtype is None and out is not None:
-        dtype = out.dtype
+    dtype = out.dtype if dtype is None and out is not None else dtype
     if dtype is not None:
         if not dtype.is_floating_point:
             raise ValueError(f"dtype must be a floating-point type, got {dtype}")

@@ -11,8 +11,8 @@ from robustdml_ops.engine.gradient_memory import gradient_buffer
 from robustdml_ops.engine.older_torch import registered_op
 from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.rows.lengths import unit_rows_backward, unit_rows_twice
-from robustdml_ops.ops.similarity.eager import SimilarityBackend
-from robustdml_ops.ops.similarity.sweep import BACKENDS, similarity_sweep, similarity_sweep_backward
+from robustdml_ops.ops.similarity.backends import BACKENDS, SimilarityBackend
+from robustdml_ops.ops.similarity.sweep import similarity_sweep, similarity_sweep_backward
 
 
 class Similarity(torch.autograd.Function):

@@ -16,6 +16,7 @@ from robustdml_ops.engine.validation import (
     check_same_device,
 )
 from robustdml_ops.ops.similarity.autograd import chosen
+from robustdml_ops.ops.similarity.sweep import unit
 
 # Similarities at a time: queries by rows of the gallery.
 _QUERIES = {"cpu": 1024, "cuda": 8192}
@@ -81,18 +82,6 @@ def nearest(
     return Nearest(*_nearest(queries, gallery, k, exclude_self, backend or "auto"))
 
 
-@registered_op("robustdml_ops::nearest")
-def nearest_op(queries: Tensor, gallery: Tensor, k: int, exclude_self: bool, backend: str) -> tuple[Tensor, Tensor]:
-    """See :func:`nearest`; in eager mode nothing comes through here."""
-    return _nearest(queries, gallery, k, exclude_self, backend)
-
-
-@nearest_op.register_fake
-def _(queries: Tensor, gallery: Tensor, k: int, exclude_self: bool, backend: str) -> tuple[Tensor, Tensor]:
-    shape = (queries.shape[0], k)
-    return queries.new_empty(shape, dtype=compute_dtype(queries, gallery)), queries.new_empty(shape, dtype=torch.int64)
-
-
 def _nearest(queries: Tensor, gallery: Tensor, k: int, exclude_self: bool, backend: str) -> tuple[Tensor, Tensor]:
     check_finite_embeddings(queries, "queries")
     device, compute = queries.device, compute_dtype(queries, gallery)
@@ -102,13 +91,10 @@ def _nearest(queries: Tensor, gallery: Tensor, k: int, exclude_self: bool, backe
     own = torch.arange(len(queries), device=device) if exclude_self else None
     height, width = _QUERIES.get(device.type, 1024), _GALLERY.get(device.type, 2048)
     with without_autocast(device):
-        X = queries.new_empty(queries.shape, dtype=operand_dtype(compute, queries, gallery))
-        chosen_backend.normalize_rows(queries, X, queries.new_empty(len(queries), dtype=compute))
+        X, *_ = unit(queries, operand_dtype(compute, queries, gallery), compute, chosen_backend)
         S = X.new_empty(height * width, dtype=compute)
         for first in range(0, len(gallery), width):
-            rows = gallery[first : first + width]
-            U, inverse_norm = X.new_empty(rows.shape), values.new_empty(len(rows))
-            chosen_backend.normalize_rows(rows, U, inverse_norm)
+            U, inverse_norm, _ = unit(gallery[first : first + width], X.dtype, compute, chosen_backend)
             check_finite_candidates(inverse_norm, "gallery[{}]", first)
             for start in range(0, len(X), height):
                 some = slice(start, min(len(X), start + height))
@@ -117,6 +103,15 @@ def _nearest(queries: Tensor, gallery: Tensor, k: int, exclude_self: bool, backe
                 excluded = None if own is None else own[some]
                 chosen_backend.keep_nearest(tile, first, excluded, values[some], indices[some])
     return values, indices
+
+
+nearest_op = registered_op("robustdml_ops::nearest")(_nearest)
+
+
+@nearest_op.register_fake
+def _(queries: Tensor, gallery: Tensor, k: int, exclude_self: bool, backend: str) -> tuple[Tensor, Tensor]:
+    shape = (queries.shape[0], k)
+    return queries.new_empty(shape, dtype=compute_dtype(queries, gallery)), queries.new_empty(shape, dtype=torch.int64)
 
 
 def _check_k(k: int, queries: int, gallery: int, exclude_self: bool) -> None:

@@ -11,15 +11,7 @@ from robustdml_ops.engine.precision import compute_dtype, input_precision, opera
 from robustdml_ops.engine.rows.backend import new_rows
 from robustdml_ops.engine.similarity_chunks import accumulate, product
 from robustdml_ops.engine.validation import check_gradient_fits
-from robustdml_ops.ops.similarity.eager import SimilarityBackend
-from robustdml_ops.ops.similarity.native import NativeSimilarity
-from robustdml_ops.ops.similarity.triton import TritonSimilarity
-
-BACKENDS: dict[str, SimilarityBackend] = {
-    "native": NativeSimilarity(),
-    "triton": TritonSimilarity(),
-    "eager": SimilarityBackend(),
-}
+from robustdml_ops.ops.similarity.backends import SimilarityBackend
 
 
 def similarity_sweep(embeddings: Tensor, proxies: Tensor, S: Tensor, backend: SimilarityBackend) -> None:
@@ -31,7 +23,7 @@ def similarity_sweep(embeddings: Tensor, proxies: Tensor, S: Tensor, backend: Si
         return
     compute = compute_dtype(embeddings, proxies)
     with without_autocast(embeddings.device):
-        X, *_ = _unit(embeddings, operand_dtype(compute, embeddings, proxies), compute, backend, columns=False)
+        X, *_ = unit(embeddings, operand_dtype(compute, embeddings, proxies), compute, backend)
         for columns in _chunks(proxies):
             P, target = proxies[columns], S[:, columns]
             direct = target.dtype == compute and target.stride(1) == 1
@@ -41,7 +33,7 @@ def similarity_sweep(embeddings: Tensor, proxies: Tensor, S: Tensor, backend: Si
                 if backend.inverse_norms(P, inverse_norm):
                     target.mul_(inverse_norm)
                     continue
-            U, *_ = _unit(P, X.dtype, compute, backend, backend.reads_columns(P))
+            U, *_ = unit(P, X.dtype, compute, backend, backend.reads_columns(P))
             if direct:
                 product(X, U.t(), target)
             else:
@@ -54,7 +46,7 @@ def similarity_sweep_backward(
     """dL/dembeddings (B, D) and dL/dproxies (C, D), in their types, of dL/dS (B, C): 2·B·C·D flops for each."""
     compute = compute_dtype(embeddings, proxies)
     with without_autocast(embeddings.device):
-        X, X_inverse_norm, X_short = _unit(
+        X, X_inverse_norm, X_short = unit(
             embeddings, operand_dtype(compute, embeddings, proxies), compute, backend, columns=False
         )
         dX = embeddings.new_zeros(embeddings.shape, dtype=compute) if want[0] else None
@@ -63,7 +55,7 @@ def similarity_sweep_backward(
             for columns in _chunks(proxies):
                 dS_chunk = dS[:, columns].to(X.dtype)
                 P = proxies[columns]
-                U, inverse_norm, short = _unit(P, X.dtype, compute, backend, backend.reads_columns(P))
+                U, inverse_norm, short = unit(P, X.dtype, compute, backend, backend.reads_columns(P))
                 if dX is not None:
                     accumulate(dX, dS_chunk, U)
                 if dP is not None:
@@ -79,8 +71,8 @@ def similarity_sweep_backward(
     return None if dX is None else dX.to(embeddings.dtype), dP
 
 
-def _unit(
-    rows: Tensor, operand: torch.dtype, compute: torch.dtype, backend: SimilarityBackend, columns: bool
+def unit(
+    rows: Tensor, operand: torch.dtype, compute: torch.dtype, backend: SimilarityBackend, columns: bool = False
 ) -> tuple[Tensor, Tensor, bool]:
     """Unit rows in the operand type, by rows or by columns, 1 / their lengths, and whether some are short."""
     U = new_rows(rows, len(rows), columns, operand)

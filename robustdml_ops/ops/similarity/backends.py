@@ -1,0 +1,120 @@
+"""Backends of similarities: what eager does for all, a sorted merge in the native module, one launch in Triton."""
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.backends import native_module as module
+from robustdml_ops.backends.triton_device import Launch, block_of, current, grid_of, launch, rows_are_vectors
+from robustdml_ops.engine.rows.eager import EagerRows
+from robustdml_ops.engine.rows.native import NativeRows
+from robustdml_ops.engine.rows.triton import TritonRows
+
+_LOW_WORD = 0xFFFFFFFF
+
+
+class SimilarityBackend(EagerRows):
+    """Matrix of cosines, and nearest rows of a gallery: on every device, without a compiler."""
+
+    def fused(self, X: Tensor, P: Tensor, S: Tensor, input_precision: str) -> bool:
+        """S ← all cosines of X (B, D) with P (C, D) at once; False, and nothing done, where chunks are faster."""
+        return False
+
+    def keep_nearest(self, S: Tensor, first: int, excluded: Tensor | None, values: Tensor, indices: Tensor) -> None:
+        """Merge S (n, c), similarities with the gallery rows from ``first`` on, into the nearest so far, in place.
+
+        ``values`` (n, k) descend, equal ones by ``indices`` (n, k). ``excluded`` (n,): a gallery row each query leaves
+        out.
+        """
+        if excluded is not None:
+            place = excluded[:, None] - first
+            inside = (place >= 0) & (place < S.shape[1])
+            place = place.clamp(0, S.shape[1] - 1)
+            S.scatter_(1, place, S.gather(1, place).masked_fill_(inside, -torch.inf))
+        columns = torch.arange(first, first + S.shape[1], device=S.device).expand(len(S), -1)
+        merged, sources = torch.cat([values, S], 1), torch.cat([indices, columns], 1)
+        order = _first_of_equal(merged, values.shape[1])
+        torch.gather(merged, 1, order, out=values)
+        torch.gather(sources, 1, order, out=indices)
+
+
+def _first_of_equal(values: Tensor, k: int) -> Tensor:
+    """Places (n, k) of the k largest of each row, in descending order; of equal ones the first come first."""
+    if values.dtype != torch.float32:
+        return values.sort(dim=1, descending=True, stable=True).indices[:, :k]
+    # torch.topk takes equal values in any order. As integers a value and its place are one number, and none are equal.
+    bits = (values + 0.0).view(torch.int32)  # −0 becomes 0
+    ascending = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()
+    places = _LOW_WORD - torch.arange(values.shape[1], device=values.device)
+    keys = torch.topk((ascending << 32) | places, k, dim=1).values
+    return _LOW_WORD - (keys & _LOW_WORD)
+
+
+class NativeSimilarity(NativeRows, SimilarityBackend):
+    """On the CPU by ``csrc/similarity``; on a GPU as eager does it."""
+
+    def keep_nearest(self, S: Tensor, first: int, excluded: Tensor | None, values: Tensor, indices: Tensor) -> None:
+        if module.on_gpu(S):
+            super().keep_nearest(S, first, excluded, values, indices)
+            return
+        getattr(module.library, f"nearest_update_{module.SUFFIX[S.dtype]}")(
+            S=S.data_ptr(),
+            row_stride=S.stride(0),
+            rows=S.shape[0],
+            columns=S.shape[1],
+            first_column=first,
+            excluded=module.address(excluded),
+            k=values.shape[1],
+            values=values.data_ptr(),
+            indices=indices.data_ptr(),
+            threads=torch.get_num_threads(),
+        )
+
+
+class TritonSimilarity(TritonRows, SimilarityBackend):
+    """On CUDA devices; in Triton's interpreter also on the CPU."""
+
+    def fused(self, X: Tensor, P: Tensor, S: Tensor, input_precision: str) -> bool:
+        if torch.float64 in (X.dtype, P.dtype) or S.stride(1) != 1:
+            return False
+        import triton.language as tl
+
+        from robustdml_ops.ops.similarity.kernels import similarity as kernel
+
+        (B, D), C = X.shape, len(P)
+        operand = X.dtype if X.dtype == P.dtype else torch.float32
+        vectors = all(map(rows_are_vectors, (X, P, S)))
+        parameters = similarity_launch(D, operand, input_precision, vectors)
+        programs = grid_of(B, parameters["BLOCK_B"])[0] * grid_of(C, parameters["BLOCK_C"])[0]
+        with current(S):
+            kernel[(programs,)](
+                X=X,
+                P=P,
+                S=S,
+                B=B,
+                C=C,
+                X_row_stride=X.stride(0),
+                X_column_stride=X.stride(1),
+                P_row_stride=P.stride(0),
+                P_column_stride=P.stride(1),
+                S_stride=S.stride(0),
+                D=D,
+                OPERAND=getattr(tl, str(operand).removeprefix("torch.")),
+                **parameters,
+            )
+        return True
+
+
+def similarity_launch(D: int, operand: torch.dtype, input_precision: str, vectors: bool) -> Launch:
+    """Tile of the product: 128 × 128 over eight warps; small for IEEE float32, threefold TF32 and unaligned rows."""
+    exact = operand == torch.float32 and input_precision in ("ieee", "tf32x3")
+    block, num_stages = (64, 2) if exact or not vectors else (128, 3)
+    BLOCK_D = 16 if exact else block_of(D, 32) if vectors else 32
+    blocks = {"BLOCK_B": block, "BLOCK_C": block, "BLOCK_D": BLOCK_D, "GROUP": 8}
+    return launch(**blocks, num_warps=8, num_stages=num_stages, input_precision=input_precision)
+
+
+BACKENDS: dict[str, SimilarityBackend] = {
+    "native": NativeSimilarity(),
+    "triton": TritonSimilarity(),
+    "eager": SimilarityBackend(),
+}
