@@ -5,7 +5,8 @@ import torch
 
 from robustdml_ops.backends.triton_device import tile_of
 from robustdml_ops.engine.label_sets import LabelSets
-from robustdml_ops.ops.anchor.problem import AnchorChunk, AnchorProblem, ConfidenceSets
+from robustdml_ops.engine.similarity_chunks import Chunk
+from robustdml_ops.ops.anchor.problem import AnchorProblem, AnchorSums, ConfidenceSets
 from robustdml_ops.ops.anchor.triton import TritonAnchor, epilogue_launch, fused_forward
 from tests.ahead_of_time import ARCHITECTURES, check, compiling, products_by
 from tests.nightly import nightly_but
@@ -40,8 +41,9 @@ def epilogue(kind, compute, B=1024, whole=True, operand=BF16):
     lse, dbias = torch.zeros(2, C, dtype=compute), torch.zeros(2, B, dtype=compute)
     S = torch.zeros(C, B, dtype=compute)
     dS = torch.zeros(C, B, dtype=operand) if compute != operand and compute == F32 else None
-    chunk = AnchorChunk(S, 0, (upstream, upstream), *lse, *(dbias if whole else (None, None)), dS=dS)
-    return lambda: TRITON.anchor_lse(chunk, given)
+    chunk = Chunk(0, C, S, S, S, short=False, scale=None, dS=dS)
+    sums = AnchorSums((upstream, upstream), *lse, *(dbias if whole else (None, None)))
+    return lambda: TRITON.anchor_lse(chunk, sums, given)
 
 
 def fused(kind, D, operand, proxies=F32, precision="high", B=1024, columns=False, whole=False):

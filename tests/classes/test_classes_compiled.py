@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from robustdml_ops.engine.label_sets import LabelSets
-from robustdml_ops.ops.classes.problem import ClassChunk, ClassProblem, ClassSums, ClassUpstream
+from robustdml_ops.engine.similarity_chunks import Chunk
+from robustdml_ops.ops.classes.problem import ClassProblem, ClassSums, ClassUpstream
 from robustdml_ops.ops.classes.triton import TritonClasses, fused_forward
 from tests.ahead_of_time import ARCHITECTURES, check, products_by
 from tests.nightly import nightly_but
@@ -31,14 +32,16 @@ def problem(pooling, compute, B, of_classes, normalize=True):
 
 def forward(pooling, compute, B=1024, of_classes=True):
     given = problem(pooling, compute, B, of_classes)
-    chunk = ClassChunk(torch.zeros(C * given.centers, B, dtype=compute), 0)
+    S = torch.zeros(C * given.centers, B, dtype=compute)
+    chunk = Chunk(0, len(S), S, S, S, short=False, scale=None)
     return lambda: TRITON.class_lse(chunk, given, ClassSums.empty(B, compute, torch.device("cpu")))
 
 
 def backward(pooling, compute, B=1024, of_classes=True, operand=BF16):
     given = problem(pooling, compute, B, of_classes)
     dS = torch.zeros(C * given.centers, B, dtype=operand) if compute != operand and compute == F32 else None
-    chunk = ClassChunk(torch.zeros(C * given.centers, B, dtype=compute), 0, dS=dS)
+    S = torch.zeros(C * given.centers, B, dtype=compute)
+    chunk = Chunk(0, len(S), S, S, S, short=False, scale=None, dS=dS)
     upstream = ClassUpstream(*(torch.zeros(B, dtype=compute) for _ in range(3)))
     return lambda: TRITON.class_lse_backward(chunk, given, upstream)
 

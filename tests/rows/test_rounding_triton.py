@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from robustdml_ops.engine.label_sets import LabelSets
-from robustdml_ops.ops.anchor.problem import AnchorChunk, AnchorProblem
+from robustdml_ops.engine.similarity_chunks import Chunk
+from robustdml_ops.ops.anchor.problem import AnchorProblem, AnchorSums
 from robustdml_ops.ops.anchor.triton import TritonAnchor
-from robustdml_ops.ops.classes.problem import ClassChunk, ClassProblem, ClassUpstream
+from robustdml_ops.ops.classes.problem import ClassProblem, ClassUpstream
 from robustdml_ops.ops.classes.triton import TritonClasses
 from robustdml_ops.ops.pairs.problem import PairChunk, PairHingeProblem, PairLSEProblem, PairSets
 from robustdml_ops.ops.pairs.triton import TritonPairs
@@ -29,7 +30,8 @@ def anchors(S, dS):
     bias = torch.zeros(B, device=DEVICE)
     problem = AnchorProblem(8.0, bias, bias, None, LabelSets.of(labels()))
     lse = torch.empty(2, ROWS, device=DEVICE)
-    TritonAnchor().anchor_lse(AnchorChunk(S, 0, (one(), one()), *lse, None, None, dS=dS), problem)
+    chunk = Chunk(0, ROWS, S, S, S, short=False, scale=None, dS=dS)
+    TritonAnchor().anchor_lse(chunk, AnchorSums((one(), one()), *lse, None, None), problem)
 
 
 def classes(pooling):
@@ -40,7 +42,9 @@ def classes(pooling):
             centers=centers, pooling=pooling, gamma=0.2, normalize=True,
         )  # fmt: skip
         upstream = ClassUpstream(one(B), one(B), one(B))
-        TritonClasses().class_lse_backward(ClassChunk(S[: ROWS // centers * centers], 0, dS=dS), problem, upstream)
+        S = S[: ROWS // centers * centers]
+        chunk = Chunk(0, len(S), S, S, S, short=False, scale=None, dS=dS)
+        TritonClasses().class_lse_backward(chunk, problem, upstream)
 
     return run
 

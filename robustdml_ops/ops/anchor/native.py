@@ -8,13 +8,14 @@ from torch import Tensor
 from robustdml_ops.backends import native_module as module
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.rows.native import NativeRows
-from robustdml_ops.ops.anchor.problem import AnchorBackend, AnchorChunk, AnchorProblem, SweepResult, upstream_arguments
+from robustdml_ops.engine.similarity_chunks import Chunk
+from robustdml_ops.ops.anchor.problem import AnchorBackend, AnchorProblem, AnchorSums
 
 
 class NativeAnchor(NativeRows, AnchorBackend):
     """On the CPU and on CUDA devices."""
 
-    def anchor_lse(self, chunk: AnchorChunk, problem: AnchorProblem) -> None:
+    def anchor_lse(self, chunk: Chunk, sums: AnchorSums, problem: AnchorProblem) -> None:
         S, sets, on_gpu = chunk.S, problem.sets, module.on_gpu(chunk.S)
         given: dict[str, Any]
         if isinstance(sets, LabelSets):
@@ -34,7 +35,7 @@ class NativeAnchor(NativeRows, AnchorBackend):
         # On a GPU the kernels decide it row by row, from the row's sum.
         row_max = not on_gpu and problem.needs_row_max
         scale = None if on_gpu else chunk.scale
-        tensors = native_chunk(problem, chunk.first, chunk.last, chunk.upstream, chunk, row_max, S, scale)
+        tensors = native_chunk(problem, chunk.first, chunk.last, sums, row_max, S, scale)
         suffix, arguments = module.SUFFIX[S.dtype], module.addresses(given)
         if not on_gpu:
             kernel = getattr(module.library, f"anchor_lse_{name}_{suffix}")
@@ -43,7 +44,7 @@ class NativeAnchor(NativeRows, AnchorBackend):
         B = S.shape[1]
         # Enough slices of the rows to fill a device, whatever the number of columns, in 256 Ki elements at most.
         slices = max(1, min(64, 131072 // max(B, 1)))
-        partials = None if chunk.dpositive_bias is None else S.new_empty((slices, 2, B))
+        partials = None if sums.dpositive_bias is None else S.new_empty((slices, 2, B))
         with module.current_stream(S.device) as stream:
             kernel = getattr(module.library, f"anchor_lse_{name}_cuda_{suffix}")
             kernel(tensors, **arguments, partials=module.address(partials), parts=slices, stream=stream)
@@ -53,18 +54,17 @@ def native_chunk(
     problem: AnchorProblem,
     first: int,
     last: int,
-    upstream: tuple[Tensor, Tensor] | None,
-    results: AnchorChunk | SweepResult,
+    sums: AnchorSums,
     row_max: bool,
     S: Tensor | None = None,
     inverse_norm: Tensor | None = None,
 ) -> Any:
     """The classes ``first:last`` as an ``AnchorChunk`` of the native module."""
-    names = ("lse_positive", "lse_negative", "dpositive_bias", "dnegative_bias")
-    tensors = {"S": S, "inverse_norm": inverse_norm, **{name: getattr(results, name) for name in names}}
+    biases = {"dpositive_bias": sums.dpositive_bias, "dnegative_bias": sums.dnegative_bias}
+    tensors = {"S": S, "inverse_norm": inverse_norm, **biases, **sums.arguments(), **problem.arguments(first, last)}
     return getattr(module.library, f"AnchorChunk_{module.SUFFIX[problem.positive_bias.dtype]}")(
         rows=last - first,
         B=len(problem.positive_bias),
         row_max=row_max,
-        **module.addresses(tensors | upstream_arguments(upstream) | problem.arguments(first, last)),
+        **module.addresses(tensors),
     )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.rows.backend import RowsBackend
-from robustdml_ops.engine.similarity_chunks import row_stride
+from robustdml_ops.engine.similarity_chunks import Chunk, row_stride
 
 
 @dataclass(frozen=True)
@@ -87,35 +87,27 @@ class AnchorProblem:
         return self.alpha + largest + math.log(len(self.positive_bias)) > largest_exponent
 
 
-def upstream_arguments(upstream: tuple[Tensor, Tensor] | None) -> dict[str, Any]:
-    """Upstream gradients (c,) or () as arguments of all backends' kernels; None: no gradients wanted."""
-    positive, negative = upstream or (None, None)
-    return {
-        "upstream_positive": positive,
-        "upstream_negative": negative,
-        "upstream_positive_stride": row_stride(positive),
-        "upstream_negative_stride": row_stride(negative),
-    }
-
-
 @dataclass
-class AnchorChunk:
-    """One chunk of a sweep, as an epilogue sees it."""
+class AnchorSums:
+    """Upstream gradients and results of a chunk's epilogue, beside dL/dS."""
 
-    S: Tensor  # (c, B) in: V·x; out: dL/dS where gradients are wanted and dS is None, else undefined
-    first: int  # class of the first row
     upstream: tuple[Tensor, Tensor] | None  # () or (c,) each: dL/dpositive, dL/dnegative; None: no gradients wanted
-    lse_positive: Tensor  # (c,) out
-    lse_negative: Tensor  # (c,) out
+    lse_positive: Tensor | None  # (c,) out; None: not wanted, by lanes alone
+    lse_negative: Tensor | None  # (c,) out
     dpositive_bias: Tensor | None  # (B,) added to; None: not wanted
     dnegative_bias: Tensor | None  # (B,) added to; None exactly when dpositive_bias is
-    scale: Tensor | None = None  # (c,) in: cosines = S · scale, dL/dS = dL/dcosines · scale; None: S holds cosines
-    dS: Tensor | None = None  # (c, B) operand type, out: dL/dS; None: in S
 
-    @property
-    def last(self) -> int:
-        """Class after the last row."""
-        return self.first + len(self.S)
+    def arguments(self) -> dict[str, Any]:
+        """All but the gradients of the biases as arguments of all backends' kernels."""
+        positive, negative = self.upstream or (None, None)
+        return {
+            "upstream_positive": positive,
+            "upstream_negative": negative,
+            "upstream_positive_stride": row_stride(positive),
+            "upstream_negative_stride": row_stride(negative),
+            "lse_positive": self.lse_positive,
+            "lse_negative": self.lse_negative,
+        }
 
 
 @dataclass(frozen=True)
@@ -149,6 +141,6 @@ class SweepResult:
 class AnchorBackend(RowsBackend):
     """Epilogue of the anchor log-sum-exp on one backend."""
 
-    def anchor_lse(self, chunk: AnchorChunk, problem: AnchorProblem) -> None:
+    def anchor_lse(self, chunk: Chunk, sums: AnchorSums, problem: AnchorProblem) -> None:
         """Two log-sum-exps per row of ``chunk.S``, and dL/dS in ``chunk.dS``, or in S where there is none."""
         raise NotImplementedError

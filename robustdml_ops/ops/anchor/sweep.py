@@ -15,8 +15,8 @@ from robustdml_ops.ops.anchor.eager import EagerAnchor
 from robustdml_ops.ops.anchor.native import NativeAnchor, native_chunk
 from robustdml_ops.ops.anchor.problem import (
     AnchorBackend,
-    AnchorChunk,
     AnchorProblem,
+    AnchorSums,
     ConfidenceSets,
     SweepResult,
     Wanted,
@@ -89,26 +89,15 @@ def _sweep_by_chunks(
         summed = 1 << 16 if similarities.X.device.type == "cpu" else 1 << 22
         block = min(C, similarities.rows * max(1, summed // similarities.rows))
         lse_positive, lse_negative = similarities.X.new_empty((2, block), dtype=similarities.compute)
+    biases = (result.dpositive_bias, result.dnegative_bias)
     for chunk in similarities:
         place = chunk.first % block
         end = place + len(chunk.S)
         factors = None
         if gradients and upstream is not None:
             factors = slice_of(upstream[0], chunk.first, chunk.last), slice_of(upstream[1], chunk.first, chunk.last)
-        backend.anchor_lse(
-            AnchorChunk(
-                S=chunk.S,
-                first=chunk.first,
-                upstream=factors,
-                lse_positive=lse_positive[place:end],
-                lse_negative=lse_negative[place:end],
-                dpositive_bias=result.dpositive_bias,
-                dnegative_bias=result.dnegative_bias,
-                scale=chunk.scale,
-                dS=chunk.dS,
-            ),
-            problem,
-        )
+        sums = AnchorSums(factors, lse_positive[place:end], lse_negative[place:end], *biases)
+        backend.anchor_lse(chunk, sums, problem)
         if upstream is not None and result.total is not None and (chunk.last == C or end == block):
             for factor, value in zip(upstream, (lse_positive[:end], lse_negative[:end]), strict=True):
                 factor = slice_of(factor, chunk.first - place, chunk.last)
@@ -121,7 +110,9 @@ def _sweep_by_lanes(
 ) -> None:
     """One call of the native module: each thread of the CPU takes chunks of proxies on its own."""
     compute, sets = similarities.compute, problem.sets
-    whole = native_chunk(problem, 0, similarities.count, upstream, result, problem.needs_row_max)
+    lse, biases = (result.lse_positive, result.lse_negative), (result.dpositive_bias, result.dnegative_bias)
+    sums = AnchorSums(upstream, *lse, *biases)
+    whole = native_chunk(problem, 0, similarities.count, sums, problem.needs_row_max)
     given: dict[str, Any]
     if isinstance(sets, LabelSets):
         sorted_labels, order = sets.by_class()

@@ -19,19 +19,14 @@ from robustdml_ops.backends.triton_device import (
 from robustdml_ops.engine import precision
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.rows.triton import TritonRows
-from robustdml_ops.ops.anchor.problem import (
-    AnchorBackend,
-    AnchorChunk,
-    AnchorProblem,
-    ConfidenceSets,
-    upstream_arguments,
-)
+from robustdml_ops.engine.similarity_chunks import Chunk
+from robustdml_ops.ops.anchor.problem import AnchorBackend, AnchorProblem, AnchorSums, ConfidenceSets
 
 
 class TritonAnchor(TritonRows, AnchorBackend):
     """On CUDA devices; in Triton's interpreter also on the CPU."""
 
-    def anchor_lse(self, chunk: AnchorChunk, problem: AnchorProblem) -> None:
+    def anchor_lse(self, chunk: Chunk, sums: AnchorSums, problem: AnchorProblem) -> None:
         from robustdml_ops.ops.anchor.kernels import anchor_lse as kernel
 
         S, sets = chunk.S, problem.sets
@@ -41,28 +36,26 @@ class TritonAnchor(TritonRows, AnchorBackend):
         parameters = epilogue_launch(B, S.dtype, values is None, by_anchor, tile_of("anchor_lse", S))
         grid = grid_of(c, parameters["BLOCK_C"])
         # Sums over anchors cross programs. Each leaves its part and torch adds the parts, in the same order every time.
-        bias_partials = None if chunk.dpositive_bias is None else S.new_empty((*grid, 2, B))
+        bias_partials = None if sums.dpositive_bias is None else S.new_empty((*grid, 2, B))
         with current(S):
             kernel[grid](
                 S=S,
                 dS=S if chunk.dS is None else chunk.dS,
                 values=values,
-                lse_positive=chunk.lse_positive,
-                lse_negative=chunk.lse_negative,
                 bias_partials=bias_partials,
                 c=c,
                 B=B,
                 first=chunk.first,
                 ARE_LOGITS=not isinstance(sets, LabelSets) and sets.are_logits,
-                **upstream_arguments(chunk.upstream),
+                **sums.arguments(),
                 **problem.distinct_arguments(chunk.first, chunk.last),
                 **set_arguments(sets, values),
                 **parameters,
             )
-        if bias_partials is not None and chunk.dpositive_bias is not None and chunk.dnegative_bias is not None:
+        if bias_partials is not None and sums.dpositive_bias is not None and sums.dnegative_bias is not None:
             dpositive_bias, dnegative_bias = bias_partials.sum(0)
-            chunk.dpositive_bias += dpositive_bias
-            chunk.dnegative_bias += dnegative_bias
+            sums.dpositive_bias += dpositive_bias
+            sums.dnegative_bias += dnegative_bias
 
 
 def fused_forward_serves(X: Tensor, problem: AnchorProblem) -> bool:

@@ -4,13 +4,14 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.engine.rows.eager import EagerRows
-from robustdml_ops.ops.classes.problem import ClassBackend, ClassChunk, ClassProblem, ClassSums, ClassUpstream
+from robustdml_ops.engine.similarity_chunks import Chunk
+from robustdml_ops.ops.classes.problem import ClassBackend, ClassProblem, ClassSums, ClassUpstream
 
 
 class EagerClasses(EagerRows, ClassBackend):
     """On every device, without a compiler."""
 
-    def class_lse(self, chunk: ClassChunk, problem: ClassProblem, sums: ClassSums) -> None:
+    def class_lse(self, chunk: Chunk, problem: ClassProblem, sums: ClassSums) -> None:
         logits = _logits(_pooled(chunk, problem), chunk, problem)
         index, inside = _labels_in(chunk, problem)
         own = logits.gather(0, index)
@@ -22,7 +23,7 @@ class EagerClasses(EagerRows, ClassBackend):
         sums.total.mul_((sums.shift - finite).exp()).add_(total)
         sums.shift.copy_(shift)
 
-    def class_lse_backward(self, chunk: ClassChunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
+    def class_lse_backward(self, chunk: Chunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
         pooled = _pooled(chunk, problem)
         dlogits = _logits(pooled, chunk, problem).sub_(upstream.lse).exp_().mul_(upstream.dlse)
         index, inside = _labels_in(chunk, problem)
@@ -40,12 +41,12 @@ class EagerClasses(EagerRows, ClassBackend):
             chunk.S.copy_(dpooled)
 
 
-def _centers(chunk: ClassChunk, problem: ClassProblem) -> Tensor:
+def _centers(chunk: Chunk, problem: ClassProblem) -> Tensor:
     """S as (c, H, B)."""
-    return chunk.S.view(chunk.classes(problem), problem.centers, -1)
+    return chunk.S.view(-1, problem.centers, chunk.S.shape[1])
 
 
-def _pooled(chunk: ClassChunk, problem: ClassProblem) -> Tensor:
+def _pooled(chunk: Chunk, problem: ClassProblem) -> Tensor:
     """Similarities with whole classes, (c, B)."""
     S = _centers(chunk, problem)
     if problem.pooling == "max":
@@ -55,18 +56,19 @@ def _pooled(chunk: ClassChunk, problem: ClassProblem) -> Tensor:
     return chunk.S
 
 
-def _logits(pooled: Tensor, chunk: ClassChunk, problem: ClassProblem) -> Tensor:
+def _logits(pooled: Tensor, chunk: Chunk, problem: ClassProblem) -> Tensor:
     """Logits (c, B), without the bias of the label."""
     logits = pooled * _rows(problem.scale, chunk, problem)
     return logits if problem.bias is None else logits.add_(_rows(problem.bias, chunk, problem))
 
 
-def _rows(values: Tensor, chunk: ClassChunk, problem: ClassProblem) -> Tensor:
+def _rows(values: Tensor, chunk: Chunk, problem: ClassProblem) -> Tensor:
     """Values of the classes of the chunk, (c, 1); a scalar is shared by all."""
-    return values if values.dim() == 0 else values[chunk.first : chunk.first + chunk.classes(problem), None]
+    return values if values.dim() == 0 else values[slice(*problem.classes(chunk)), None]
 
 
-def _labels_in(chunk: ClassChunk, problem: ClassProblem) -> tuple[Tensor, Tensor]:
+def _labels_in(chunk: Chunk, problem: ClassProblem) -> tuple[Tensor, Tensor]:
     """Row of every sample's label, (1, B), and whether it is in this chunk."""
-    row, c = problem.labels.labels[None] - chunk.first, chunk.classes(problem)
+    first, last = problem.classes(chunk)
+    row, c = problem.labels.labels[None] - first, last - first
     return row.clamp(0, c - 1), (row >= 0) & (row < c)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.rows.backend import RowsBackend
+from robustdml_ops.engine.similarity_chunks import Chunk
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,10 @@ class ClassProblem:
     exclude_target: bool  # whether the sum leaves the label out
     normalize: bool  # whether proxies are scaled to length 1
 
+    def classes(self, chunk: Chunk) -> tuple[int, int]:
+        """The first class of a chunk, which holds whole classes, and the one after its last."""
+        return chunk.first // self.centers, chunk.last // self.centers
+
     def arguments(self, first: int, last: int) -> dict[str, Any]:
         """Logits of the classes ``first:last`` as arguments of every backend's kernels; views keep the memory alive."""
         return {
@@ -32,20 +37,6 @@ class ClassProblem:
             "bias": None if self.bias is None else self.bias[first:last],
             "gamma": float(self.gamma),
         }
-
-
-@dataclass
-class ClassChunk:
-    """One chunk of a sweep, as an epilogue sees it. Chunks hold whole classes."""
-
-    S: Tensor  # (c·H, B) in: V·x; out: dL/dS in the backward sweep where dS is None, else undefined
-    first: int  # class of the first row
-    scale: Tensor | None = None  # (c·H,) in: cosines = S · scale, dL/dS = dL/dcosines · scale; None: S holds cosines
-    dS: Tensor | None = None  # (c·H, B) operand type, out in the backward sweep: dL/dS; None: in S
-
-    def classes(self, problem: ClassProblem) -> int:
-        """How many classes the chunk holds."""
-        return len(self.S) // problem.centers
 
 
 @dataclass
@@ -75,10 +66,10 @@ class ClassUpstream:
 class ClassBackend(RowsBackend):
     """Epilogues of the class log-sum-exp on one backend."""
 
-    def class_lse(self, chunk: ClassChunk, problem: ClassProblem, sums: ClassSums) -> None:
+    def class_lse(self, chunk: Chunk, problem: ClassProblem, sums: ClassSums) -> None:
         """Add the classes of ``chunk`` to ``sums``."""
         raise NotImplementedError
 
-    def class_lse_backward(self, chunk: ClassChunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
+    def class_lse_backward(self, chunk: Chunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
         """dL/dS in ``chunk.dS``, or in S where there is none."""
         raise NotImplementedError

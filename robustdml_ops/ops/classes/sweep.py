@@ -3,8 +3,6 @@
 Each is one call of the native module (lanes), one Triton launch (without gradients), or a loop over chunks.
 """
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
@@ -12,10 +10,10 @@ from robustdml_ops.backends.tracing import without_autocast
 from robustdml_ops.engine.label_sets import ELSEWHERE
 from robustdml_ops.engine.lanes import lanes_serve, sweep_fields
 from robustdml_ops.engine.proxy_update import ProxyUpdate, selected_rows
-from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, count_selected, gradients_without_samples
+from robustdml_ops.engine.similarity_chunks import Similarities, count_selected, gradients_without_samples
 from robustdml_ops.ops.classes.eager import EagerClasses
 from robustdml_ops.ops.classes.native import NativeClasses, call
-from robustdml_ops.ops.classes.problem import ClassBackend, ClassChunk, ClassProblem, ClassSums, ClassUpstream
+from robustdml_ops.ops.classes.problem import ClassBackend, ClassProblem, ClassSums, ClassUpstream
 from robustdml_ops.ops.classes.triton import TritonClasses, fused_forward, fused_forward_serves
 
 BACKENDS: dict[str, ClassBackend] = {"native": NativeClasses(), "triton": TritonClasses(), "eager": EagerClasses()}
@@ -42,7 +40,7 @@ def class_sweep(
             elif isinstance(backend, NativeClasses) and lanes_serve(proxies, operand, compute):
                 _sweep_by_lanes("class_sweep", similarities, problem, sums)
             else:
-                for _, chunk in _chunks(similarities, problem):
+                for chunk in similarities:
                     backend.class_lse(chunk, problem, sums)
     target = sums.target + problem.target_bias
     if problem.labels.elsewhere:
@@ -78,9 +76,9 @@ def class_sweep_backward(
         if isinstance(backend, NativeClasses) and lanes_serve(proxies, operand, problem.scale.dtype):
             _sweep_by_lanes("class_sweep_backward", similarities, problem, gradient)
         else:
-            for similar, chunk in _chunks(similarities, problem):
+            for chunk in similarities:
                 backend.class_lse_backward(chunk, problem, gradient)
-                similarities.backward(similar)
+                similarities.backward(chunk)
         return similarities.gradients()
 
 
@@ -108,12 +106,5 @@ def _sweep_by_lanes(
     name: str, similarities: Similarities, problem: ClassProblem, given: ClassSums | ClassUpstream
 ) -> None:
     """One call of the native module: each thread of the CPU takes chunks of classes on its own."""
-    classes = similarities.count // problem.centers
-    if call(name, problem, 0, classes, vars(given), **sweep_fields(similarities)):
+    if call(name, problem, (0, similarities.count // problem.centers), vars(given), **sweep_fields(similarities)):
         similarities.check_proxy_gradients()
-
-
-def _chunks(similarities: Similarities, problem: ClassProblem) -> Iterator[tuple[Chunk, ClassChunk]]:
-    """Each chunk, its first row counted in rows, and the same for an epilogue, counted in classes."""
-    for chunk in similarities:
-        yield chunk, ClassChunk(chunk.S, chunk.first // problem.centers, chunk.scale, chunk.dS)

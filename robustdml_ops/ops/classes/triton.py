@@ -17,18 +17,19 @@ from robustdml_ops.backends.triton_device import (
 )
 from robustdml_ops.engine import precision
 from robustdml_ops.engine.rows.triton import TritonRows
-from robustdml_ops.ops.classes.problem import ClassBackend, ClassChunk, ClassProblem, ClassSums, ClassUpstream
+from robustdml_ops.engine.similarity_chunks import Chunk
+from robustdml_ops.ops.classes.problem import ClassBackend, ClassProblem, ClassSums, ClassUpstream
 
 
 class TritonClasses(TritonRows, ClassBackend):
     """On CUDA devices; in Triton's interpreter also on the CPU."""
 
-    def class_lse(self, chunk: ClassChunk, problem: ClassProblem, sums: ClassSums) -> None:
+    def class_lse(self, chunk: Chunk, problem: ClassProblem, sums: ClassSums) -> None:
         from robustdml_ops.ops.classes.kernels import class_lse as kernel
 
-        c, B = chunk.classes(problem), chunk.S.shape[1]
+        (first, last), B = problem.classes(chunk), chunk.S.shape[1]
         parameters = epilogue_launch(B, chunk.S.dtype, tile_of("class_lse", chunk.S))
-        parts, per_part = slices_of(c, int(parameters["BLOCK_C"]), 64)
+        parts, per_part = slices_of(last - first, int(parameters["BLOCK_C"]), 64)
         partials = chunk.S.new_empty((parts, 2, B))
         with current(chunk.S):
             kernel[-(-B // int(parameters["BLOCK_B"])), parts](
@@ -36,28 +37,28 @@ class TritonClasses(TritonRows, ClassBackend):
                 partials=partials,
                 per_part=per_part,
                 S=chunk.S,
-                c=c,
-                first=chunk.first,
-                **_arguments(problem, chunk.first, chunk.first + c),
+                c=last - first,
+                first=first,
+                **_arguments(problem, first, last),
                 **parameters,
             )
             add_slices(partials, sums)
 
-    def class_lse_backward(self, chunk: ClassChunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
+    def class_lse_backward(self, chunk: Chunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
         from robustdml_ops.ops.classes.kernels import class_lse_backward as kernel
 
-        c, B = chunk.classes(problem), chunk.S.shape[1]
+        (first, last), B = problem.classes(chunk), chunk.S.shape[1]
         parameters = epilogue_launch(B, chunk.S.dtype, tile_of("class_lse", chunk.S))
         with current(chunk.S):
-            kernel[-(-c // int(parameters["BLOCK_C"])), -(-B // int(parameters["BLOCK_B"]))](
+            kernel[-(-(last - first) // int(parameters["BLOCK_C"])), -(-B // int(parameters["BLOCK_B"]))](
                 dS=chunk.S if chunk.dS is None else chunk.dS,
                 lse=upstream.lse,
                 dlse=upstream.dlse,
                 dlogit=upstream.dlogit,
                 S=chunk.S,
-                c=c,
-                first=chunk.first,
-                **_arguments(problem, chunk.first, chunk.first + c),
+                c=last - first,
+                first=first,
+                **_arguments(problem, first, last),
                 **parameters,
             )
 

@@ -82,10 +82,8 @@ def similarity(
     p_factor = tl.where(c_inside, near_one_factor(p_squares), 1.0)
     far = tl.max((x_factor != 1.0).to(tl.int32), axis=0) + tl.max((p_factor != 1.0).to(tl.int32), axis=0)
     cosines = products * inverse_length(x_squares, x_factor)[:, None] * inverse_length(p_squares, p_factor)[None, :]
-    places, mask = (
-        S + b.to(tl.int64)[:, None] * S_stride + c.to(tl.int64)[None, :],
-        b_inside[:, None] & c_inside[None, :],
-    )
+    places = S + b.to(tl.int64)[:, None] * S_stride + c.to(tl.int64)[None, :]
+    mask = b_inside[:, None] & c_inside[None, :]
     tl.store(places, cosines, mask=mask)
     if far > 0:
         cosines = cosines_by_columns(
