@@ -214,12 +214,7 @@ def _check(
         check_vector(f"biases.{name}", bias, length)
         if bias.dtype != dtype:
             raise ValueError(f"biases.{name} must be of the compute type {dtype}, got {bias.dtype}")
-    check_same_device(
-        embeddings=embeddings,
-        proxies=proxies,
-        bias=biases.positive,
-        sets=sets.tensors[0],
-    )
+    check_same_device(embeddings=embeddings, proxies=proxies, bias=biases.positive, sets=sets.tensors[0])
     # Kernels read the biases by address.
     positive, anchor = biases.positive.contiguous(), biases.anchor
     # One tensor twice among its arguments is more than a compiled function takes.

@@ -63,8 +63,5 @@ def native_chunk(
     biases = {"dpositive_bias": sums.dpositive_bias, "dnegative_bias": sums.dnegative_bias}
     tensors = {"S": S, "inverse_norm": inverse_norm, **biases, **sums.arguments(), **problem.arguments(first, last)}
     return getattr(module.library, f"AnchorChunk_{module.SUFFIX[problem.positive_bias.dtype]}")(
-        rows=last - first,
-        B=len(problem.positive_bias),
-        row_max=row_max,
-        **module.addresses(tensors),
+        rows=last - first, B=len(problem.positive_bias), row_max=row_max, **module.addresses(tensors)
     )

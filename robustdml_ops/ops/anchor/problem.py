@@ -58,21 +58,18 @@ class AnchorProblem:
     anchor_bias: Tensor | None  # (C,) compute dtype, in the negative exponent only
     sets: LabelSets | ConfidenceSets
 
-    def arguments(self, first: int, last: int) -> dict[str, Any]:
-        """Exponents of the classes ``first:last`` as arguments of all backends' kernels; views keep memory alive."""
+    def arguments(self, first: int, last: int, distinct: bool = False) -> dict[str, Any]:
+        """Exponents of the classes ``first:last`` as arguments of all backends' kernels; views keep memory alive.
+
+        ``distinct``: a negative bias that is the positive one is None, and a kernel reads it once.
+        """
+        same = distinct and self.negative_bias is self.positive_bias
         return {
             "alpha": float(self.alpha),
             "positive_bias": self.positive_bias,
-            "negative_bias": self.negative_bias,
+            "negative_bias": None if same else self.negative_bias,
             "anchor_bias": None if self.anchor_bias is None else self.anchor_bias[first:last],
         }
-
-    def distinct_arguments(self, first: int, last: int) -> dict[str, Any]:
-        """As :meth:`arguments`, with one bias where both sides have the same: a kernel then reads it once."""
-        arguments = self.arguments(first, last)
-        if self.negative_bias is self.positive_bias:
-            arguments["negative_bias"] = None
-        return arguments
 
     @cached_property
     def needs_row_max(self) -> bool:

@@ -127,14 +127,12 @@ def _sweep_by_lanes(
 
 def _lanes_serve(proxies: Tensor, sets: LabelSets | ConfidenceSets, operand: torch.dtype, compute: torch.dtype) -> bool:
     """Whether lanes read the proxies, and the confidences of all classes, or the weight of their logits, in place."""
-    if isinstance(sets, LabelSets):
-        in_place = True
-    elif sets.confidences is not None:
-        in_place = sets.confidences.dtype == compute
-    else:
-        assert sets.weight is not None
-        in_place = sets.weight.dtype == compute and sets.weight.is_contiguous()
-    return in_place and lanes_serve(proxies, operand, compute)
+    if isinstance(sets, ConfidenceSets):
+        stored = sets.weight if sets.confidences is None else sets.confidences
+        assert stored is not None
+        if stored.dtype != compute or (sets.are_logits and not stored.is_contiguous()):
+            return False
+    return lanes_serve(proxies, operand, compute)
 
 
 def _confidences(sets: ConfidenceSets, compute: torch.dtype) -> dict[str, Any]:

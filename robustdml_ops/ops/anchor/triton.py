@@ -6,16 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.triton_device import (
-    Launch,
-    block_of,
-    current,
-    fused_pays,
-    grid_of,
-    launch,
-    rows_are_vectors,
-    tile_of,
-)
+from robustdml_ops.backends import triton_device as device
 from robustdml_ops.engine import precision
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.rows.triton import TritonRows
@@ -33,11 +24,11 @@ class TritonAnchor(TritonRows, AnchorBackend):
         c, B = S.shape
         values = None if isinstance(sets, LabelSets) else sets.values(chunk.first, chunk.last, S.dtype)
         by_anchor = values is not None and values.stride(0) == 1
-        parameters = epilogue_launch(B, S.dtype, values is None, by_anchor, tile_of("anchor_lse", S))
-        grid = grid_of(c, parameters["BLOCK_C"])
+        parameters = epilogue_launch(B, S.dtype, values is None, by_anchor, device.tile_of("anchor_lse", S))
+        grid = device.grid_of(c, parameters["BLOCK_C"])
         # Sums over anchors cross programs. Each leaves its part and torch adds the parts, in the same order every time.
         bias_partials = None if sums.dpositive_bias is None else S.new_empty((*grid, 2, B))
-        with current(S):
+        with device.current(S):
             kernel[grid](
                 S=S,
                 dS=S if chunk.dS is None else chunk.dS,
@@ -48,7 +39,7 @@ class TritonAnchor(TritonRows, AnchorBackend):
                 first=chunk.first,
                 ARE_LOGITS=not isinstance(sets, LabelSets) and sets.are_logits,
                 **sums.arguments(),
-                **problem.distinct_arguments(chunk.first, chunk.last),
+                **problem.arguments(chunk.first, chunk.last, distinct=True),
                 **set_arguments(sets, values),
                 **parameters,
             )
@@ -61,7 +52,7 @@ class TritonAnchor(TritonRows, AnchorBackend):
 def fused_forward_serves(X: Tensor, problem: AnchorProblem) -> bool:
     """Whether the kernel takes it: not in float64, not for logits of confidences, not for rows longer than pay."""
     sets = problem.sets
-    if X.dtype == torch.float64 or problem.positive_bias.dtype != torch.float32 or not fused_pays(X):
+    if X.dtype == torch.float64 or problem.positive_bias.dtype != torch.float32 or not device.fused_pays(X):
         return False
     return isinstance(sets, LabelSets) or not sets.are_logits
 
@@ -74,11 +65,11 @@ def fused_forward(X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tensor,
     # The confidences as they are: a copy in the compute type would be of size B×C.
     values = None if isinstance(sets, LabelSets) or sets.confidences is None else sets.confidences.t()
     input_precision = precision.input_precision(X.device)
-    vectors, tile = rows_are_vectors(P), tile_of("fused_anchor_lse", X)
+    vectors, tile = device.rows_are_vectors(P), device.tile_of("fused_anchor_lse", X)
     parameters = fused_launch(B, D, X.dtype, values is None, input_precision, vectors, tile)
     lse_positive, lse_negative = problem.positive_bias.new_empty((2, C))
-    with current(X):
-        kernel[grid_of(C, parameters["BLOCK_C"])](
+    with device.current(X):
+        kernel[device.grid_of(C, parameters["BLOCK_C"])](
             X=X,
             P=P,
             values=values,
@@ -89,7 +80,7 @@ def fused_forward(X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tensor,
             row_stride=P.stride(0),
             column_stride=P.stride(1),
             D=D,
-            **problem.distinct_arguments(0, C),
+            **problem.arguments(0, C, distinct=True),
             **set_arguments(sets, values),
             **parameters,
         )
@@ -110,25 +101,19 @@ def set_arguments(sets: LabelSets | ConfidenceSets, values: Tensor | None) -> di
 
 def epilogue_launch(
     B: int, compute: torch.dtype, labels: bool, anchors_contiguous: bool, tile: Mapping[str, int]
-) -> Launch:
+) -> device.Launch:
     """Tile of the epilogue: 16 elements of S a thread; a quarter in float64, half with confidences or unaligned rows.
 
     Confidences stored as (B, C) are contiguous over the anchors: 16 anchors make whole 32-byte sectors of them.
     """
-    BLOCK_B = block_of(B, tile["candidates"] // (4 if anchors_contiguous else 1))
+    BLOCK_B = device.block_of(B, tile["candidates"] // (4 if anchors_contiguous else 1))
     elements = tile["elements"] // (4 if compute == torch.float64 else 1 if labels and B % 16 == 0 else 2)
-    return launch(BLOCK_C=elements // BLOCK_B, BLOCK_B=BLOCK_B, num_warps=tile["num_warps"], num_stages=1)
+    return device.launch(BLOCK_C=elements // BLOCK_B, BLOCK_B=BLOCK_B, num_warps=tile["num_warps"], num_stages=1)
 
 
 def fused_launch(
-    B: int,
-    D: int,
-    operand: torch.dtype,
-    labels: bool,
-    input_precision: str,
-    vectors: bool,
-    tile: Mapping[str, int],
-) -> Launch:
+    B: int, D: int, operand: torch.dtype, labels: bool, input_precision: str, vectors: bool, tile: Mapping[str, int]
+) -> device.Launch:
     """Tile of the fused forward, within the registers: whole rows of proxies up to D = 128, else 32 columns a step.
 
     IEEE float32 runs on the ordinary cores; it, threefold TF32, and rows that can't be read as vectors need small
@@ -138,15 +123,15 @@ def fused_launch(
     if exact or not vectors:
         num_warps = 4 if exact and input_precision == "ieee" else 8
         blocks = {"BLOCK_C": 64, "BLOCK_B": 64, "BLOCK_D": 16}
-        return launch(**blocks, num_warps=num_warps, num_stages=2, input_precision=input_precision)
+        return device.launch(**blocks, num_warps=num_warps, num_stages=2, input_precision=input_precision)
     anchors, candidates = 64, 64
     if labels and operand.itemsize == 2:
         long = "" if D <= 128 else "long_"
         anchors, candidates = tile[f"{long}anchors"], tile[f"{long}candidates"]
-    return launch(
+    return device.launch(
         BLOCK_C=anchors,
-        BLOCK_B=block_of(B, candidates),
-        BLOCK_D=block_of(D, 128) if D <= 128 else 32,
+        BLOCK_B=device.block_of(B, candidates),
+        BLOCK_D=device.block_of(D, 128) if D <= 128 else 32,
         num_warps=tile["num_warps"],
         num_stages=3 if operand.itemsize == 2 else 2,
         input_precision=input_precision,

@@ -105,10 +105,7 @@ def sweep_values(
         embeddings, rows, _problem(constants, settings), backend, settings.operand, settings.differentiable, selected
     )
     if lse.device.type == "cpu":
-        require(
-            (lse < torch.inf).all(),
-            lambda: f"lse[{_place(~(lse < torch.inf))}] is NaN or inf: {_cause(rows)}",
-        )
+        require((lse < torch.inf).all(), lambda: f"lse[{_place(~(lse < torch.inf))}] is NaN or inf: {_cause(rows)}")
     return lse, target
 
 

@@ -26,14 +26,16 @@ def class_sweep(
     backend: ClassBackend,
     operand: torch.dtype,
     differentiable: bool,
-    selected: Tensor | None = None,
+    rows: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-sum-exp over the classes and logit of the label, (B,) each in the compute type: 2·B·C·D flops."""
-    B, compute = len(embeddings), problem.scale.dtype
+    B, H, compute = len(embeddings), problem.centers, problem.scale.dtype
     sums = ClassSums.empty(B, compute, embeddings.device)
-    if B and count_selected(proxies, selected):
+    if B and count_selected(proxies, rows):
         with without_autocast(embeddings.device):
-            similarities = _similarities(embeddings, proxies, problem, backend, operand, selected)
+            similarities = Similarities(
+                embeddings, proxies, compute, operand, backend, together=H, normalize=problem.normalize, selected=rows
+            )
             fused = isinstance(backend, TritonClasses) and not differentiable
             if fused and fused_forward_serves(similarities.X, problem):
                 fused_forward(similarities.X, proxies, problem, sums)
@@ -63,43 +65,25 @@ def class_sweep_backward(
     update: ProxyUpdate | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
     """dL/dembeddings (B, D), compute type, and dL/dproxies (C·H, D), type of the proxies: at most 6·B·C·D flops."""
-    selected = selected_rows(update)
-    if len(embeddings) == 0 or count_selected(proxies, selected) == 0:
-        return gradients_without_samples(embeddings, proxies, problem.scale.dtype, want, update)
+    rows, H, compute = selected_rows(update), problem.centers, problem.scale.dtype
+    if len(embeddings) == 0 or count_selected(proxies, rows) == 0:
+        return gradients_without_samples(embeddings, proxies, compute, want, update)
     (lse, target), (dlse, dtarget) = results, upstream
     lse = lse.masked_fill(lse == -torch.inf, torch.inf)
     dlogit = dtarget if problem.exclude_target else dtarget + dlse * (target - lse).exp()
     gradient = ClassUpstream(lse, dlse.contiguous(), dlogit.contiguous())
     with without_autocast(embeddings.device):
-        similarities = _similarities(embeddings, proxies, problem, backend, operand, selected)
+        similarities = Similarities(
+            embeddings, proxies, compute, operand, backend, together=H, normalize=problem.normalize, selected=rows
+        )
         similarities.want_gradients(*want, update)
-        if isinstance(backend, NativeClasses) and lanes_serve(proxies, operand, problem.scale.dtype):
+        if isinstance(backend, NativeClasses) and lanes_serve(proxies, operand, compute):
             _sweep_by_lanes("class_sweep_backward", similarities, problem, gradient)
         else:
             for chunk in similarities:
                 backend.class_lse_backward(chunk, problem, gradient)
                 similarities.backward(chunk)
         return similarities.gradients()
-
-
-def _similarities(
-    embeddings: Tensor,
-    proxies: Tensor,
-    problem: ClassProblem,
-    backend: ClassBackend,
-    operand: torch.dtype,
-    selected: Tensor | None,
-) -> Similarities:
-    return Similarities(
-        embeddings,
-        proxies,
-        problem.scale.dtype,
-        operand,
-        backend,
-        together=problem.centers,
-        normalize=problem.normalize,
-        selected=selected,
-    )
 
 
 def _sweep_by_lanes(

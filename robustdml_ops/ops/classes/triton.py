@@ -6,15 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.triton_device import (
-    Launch,
-    block_of,
-    current,
-    fused_pays,
-    launch,
-    rows_are_vectors,
-    tile_of,
-)
+from robustdml_ops.backends import triton_device as device
 from robustdml_ops.engine import precision
 from robustdml_ops.engine.rows.triton import TritonRows
 from robustdml_ops.engine.similarity_chunks import Chunk
@@ -28,10 +20,10 @@ class TritonClasses(TritonRows, ClassBackend):
         from robustdml_ops.ops.classes.kernels import class_lse as kernel
 
         (first, last), B = problem.classes(chunk), chunk.S.shape[1]
-        parameters = epilogue_launch(B, chunk.S.dtype, tile_of("class_lse", chunk.S))
+        parameters = epilogue_launch(B, chunk.S.dtype, device.tile_of("class_lse", chunk.S))
         parts, per_part = slices_of(last - first, int(parameters["BLOCK_C"]), 64)
         partials = chunk.S.new_empty((parts, 2, B))
-        with current(chunk.S):
+        with device.current(chunk.S):
             kernel[-(-B // int(parameters["BLOCK_B"])), parts](
                 target=sums.target,
                 partials=partials,
@@ -48,8 +40,8 @@ class TritonClasses(TritonRows, ClassBackend):
         from robustdml_ops.ops.classes.kernels import class_lse_backward as kernel
 
         (first, last), B = problem.classes(chunk), chunk.S.shape[1]
-        parameters = epilogue_launch(B, chunk.S.dtype, tile_of("class_lse", chunk.S))
-        with current(chunk.S):
+        parameters = epilogue_launch(B, chunk.S.dtype, device.tile_of("class_lse", chunk.S))
+        with device.current(chunk.S):
             kernel[-(-(last - first) // int(parameters["BLOCK_C"])), -(-B // int(parameters["BLOCK_B"]))](
                 dS=chunk.S if chunk.dS is None else chunk.dS,
                 lse=upstream.lse,
@@ -65,20 +57,20 @@ class TritonClasses(TritonRows, ClassBackend):
 
 def fused_forward_serves(X: Tensor, problem: ClassProblem) -> bool:
     """Whether the kernel takes it: not in float64, and not for rows longer than pay."""
-    return problem.scale.dtype == torch.float32 and fused_pays(X)
+    return problem.scale.dtype == torch.float32 and device.fused_pays(X)
 
 
 def fused_forward(X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) -> None:
     """Add all classes to ``sums``, of unit rows X (B, D) in the operand type and proxies P (C·H, D)."""
-    from robustdml_ops.ops.classes.fused_kernel import fused_class_lse as kernel
+    from robustdml_ops.ops.classes.kernels import fused_class_lse as kernel
 
     (B, D), C = X.shape, len(P) // problem.centers
     input_precision = precision.input_precision(X.device)
-    pooled, tile = problem.pooling != "none", tile_of("fused_class_lse", X)
-    parameters = fused_launch(B, D, X.dtype, pooled, input_precision, rows_are_vectors(P), tile)
+    pooled, tile = problem.pooling != "none", device.tile_of("fused_class_lse", X)
+    parameters = fused_launch(B, D, X.dtype, pooled, input_precision, device.rows_are_vectors(P), tile)
     parts, per_part = slices_of(C, int(parameters["BLOCK_C"]), 512)
     partials = sums.target.new_empty((parts, 2, B))
-    with current(X):
+    with device.current(X):
         kernel[-(-B // int(parameters["BLOCK_B"])), parts](
             X=X,
             P=P,
@@ -119,31 +111,31 @@ def _arguments(problem: ClassProblem, first: int, last: int) -> dict[str, Any]:
     return given | problem.arguments(first, last)
 
 
-def epilogue_launch(B: int, compute: torch.dtype, tile: Mapping[str, int]) -> Launch:
+def epilogue_launch(B: int, compute: torch.dtype, tile: Mapping[str, int]) -> device.Launch:
     """Tile of both epilogues: 8 elements of S a thread, 4 in float64. Beyond 64 samples softmax spills on sm_100."""
-    BLOCK_B = block_of(B, tile["samples"])
+    BLOCK_B = device.block_of(B, tile["samples"])
     elements = tile["elements"] // (2 if compute == torch.float64 else 1)
-    return launch(BLOCK_C=elements // BLOCK_B, BLOCK_B=BLOCK_B, num_warps=tile["num_warps"], num_stages=1)
+    return device.launch(BLOCK_C=elements // BLOCK_B, BLOCK_B=BLOCK_B, num_warps=tile["num_warps"], num_stages=1)
 
 
-def partials_launch(parts: int) -> Launch:
+def partials_launch(parts: int) -> device.Launch:
     """Narrow tiles: a batch of 256 makes 16 programs, and each of them has every part at hand at once."""
-    return launch(BLOCK_P=block_of(parts, 128), BLOCK_B=16, num_warps=4, num_stages=1)
+    return device.launch(BLOCK_P=device.block_of(parts, 128), BLOCK_B=16, num_warps=4, num_stages=1)
 
 
 def fused_launch(
     B: int, D: int, operand: torch.dtype, pooled: bool, input_precision: str, vectors: bool, tile: Mapping[str, int]
-) -> Launch:
+) -> device.Launch:
     """Tile of the fused forward: whole embeddings up to D = 128; fewer classes where pooling needs registers."""
     exact = operand == torch.float32 and input_precision in ("ieee", "tf32x3")
     if exact or not vectors:
         ieee = exact and input_precision == "ieee"
         blocks = {"BLOCK_C": 64, "BLOCK_B": 32 if ieee or (exact and pooled) else 64, "BLOCK_D": 16}
-        return launch(**blocks, num_warps=4 if ieee else 8, num_stages=2, input_precision=input_precision)
-    return launch(
+        return device.launch(**blocks, num_warps=4 if ieee else 8, num_stages=2, input_precision=input_precision)
+    return device.launch(
         BLOCK_C=tile["classes"] // (2 if pooled or operand == torch.float32 else 1),
-        BLOCK_B=block_of(B, tile["samples"]),
-        BLOCK_D=block_of(D, 128) if D <= 128 else 32,
+        BLOCK_B=device.block_of(B, tile["samples"]),
+        BLOCK_D=device.block_of(D, 128) if D <= 128 else 32,
         num_warps=tile["num_warps"],
         num_stages=2,
         input_precision=input_precision,
