@@ -47,6 +47,31 @@ class ConfidenceSets:
         weight, bias = self.weight[first:last].to(dtype), self.bias[first:last].to(dtype)
         return torch.addmm(bias[:, None], weight, self.hidden.to(dtype).t())
 
+    def in_place(self, dtype: torch.dtype) -> bool:
+        """Whether the confidences, or the weight of their logits, can be read as they are stored."""
+        if self.confidences is not None:
+            return self.confidences.dtype == dtype
+        assert self.weight is not None
+        return self.weight.dtype == dtype and self.weight.is_contiguous()
+
+    def arguments(self, dtype: torch.dtype) -> dict[str, Any]:
+        """All classes as arguments of the native module's sweep, where they can be read in place."""
+        given: dict[str, Any] = {
+            "values": self.confidences,
+            "hidden": None,
+            "weight": self.weight,
+            "bias": None,
+            "K": 0,
+        }
+        given |= {"logits": self.are_logits, "beta": self.beta, "threshold": self.threshold}
+        if self.confidences is not None:
+            candidate_stride, anchor_stride = self.confidences.stride()
+        else:
+            assert self.hidden is not None and self.bias is not None
+            candidate_stride, (anchor_stride, given["K"]) = 1, self.hidden.shape
+            given |= {"hidden": self.hidden.to(dtype).contiguous(), "bias": self.bias.to(dtype).contiguous()}
+        return {**given, "anchor_stride": anchor_stride, "candidate_stride": candidate_stride}
+
 
 @dataclass(frozen=True)
 class AnchorProblem:

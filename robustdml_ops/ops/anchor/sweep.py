@@ -13,14 +13,7 @@ from robustdml_ops.engine.proxy_update import ProxyUpdate, selected_rows
 from robustdml_ops.engine.similarity_chunks import Similarities, count_selected, gradients_without_samples, slice_of
 from robustdml_ops.ops.anchor.eager import EagerAnchor
 from robustdml_ops.ops.anchor.native import NativeAnchor, native_chunk
-from robustdml_ops.ops.anchor.problem import (
-    AnchorBackend,
-    AnchorProblem,
-    AnchorSums,
-    ConfidenceSets,
-    SweepResult,
-    Wanted,
-)
+from robustdml_ops.ops.anchor.problem import AnchorBackend, AnchorProblem, AnchorSums, SweepResult, Wanted
 from robustdml_ops.ops.anchor.triton import TritonAnchor, fused_forward, fused_forward_serves
 
 BACKENDS: dict[str, AnchorBackend] = {"native": NativeAnchor(), "triton": TritonAnchor(), "eager": EagerAnchor()}
@@ -65,7 +58,8 @@ def anchor_sweep(
                 result.total = terms[0] + terms[1]
             return result
         similarities.want_gradients(want.embeddings, want.proxies, update)
-        if isinstance(backend, NativeAnchor) and _lanes_serve(proxies, problem.sets, operand, compute):
+        in_place = isinstance(problem.sets, LabelSets) or problem.sets.in_place(compute)
+        if isinstance(backend, NativeAnchor) and in_place and lanes_serve(proxies, operand, compute):
             _sweep_by_lanes(similarities, problem, upstream, result)
         else:
             _sweep_by_chunks(similarities, problem, upstream, backend, result, want.gradients)
@@ -118,35 +112,8 @@ def _sweep_by_lanes(
         sorted_labels, order = sets.by_class()
         name, given = "labels", {"sorted_labels": sorted_labels, "order": order, "first_label": 0}
     else:
-        name, given = "confidences", _confidences(sets, compute)
+        name, given = "confidences", sets.arguments(compute)
     function = getattr(module.library, f"anchor_sweep_{name}_{module.SUFFIX[compute]}")
     fields = {**sweep_fields(similarities, sets.per_class), "total": module.address(result.total)}
     if function(whole, **module.addresses(given), **fields):
         similarities.check_proxy_gradients()
-
-
-def _lanes_serve(proxies: Tensor, sets: LabelSets | ConfidenceSets, operand: torch.dtype, compute: torch.dtype) -> bool:
-    """Whether lanes read the proxies, and the confidences of all classes, or the weight of their logits, in place."""
-    if isinstance(sets, ConfidenceSets):
-        stored = sets.weight if sets.confidences is None else sets.confidences
-        assert stored is not None
-        if stored.dtype != compute or (sets.are_logits and not stored.is_contiguous()):
-            return False
-    return lanes_serve(proxies, operand, compute)
-
-
-def _confidences(sets: ConfidenceSets, compute: torch.dtype) -> dict[str, Any]:
-    """The confidences of all classes, or the factors of their logits, as the native module takes them."""
-    given = {"logits": sets.are_logits, "beta": sets.beta, "threshold": sets.threshold}
-    if sets.confidences is not None:
-        candidates, anchors = sets.confidences.stride()
-        strides = {"anchor_stride": anchors, "candidate_stride": candidates}
-        return {"values": sets.confidences, "hidden": None, "weight": None, "bias": None, "K": 0, **strides, **given}
-    assert sets.hidden is not None and sets.bias is not None
-    factors = {
-        "hidden": sets.hidden.to(compute).contiguous(),
-        "weight": sets.weight,
-        "bias": sets.bias.to(compute).contiguous(),
-    }
-    B, K = sets.hidden.shape
-    return {"values": None, "anchor_stride": B, "candidate_stride": 1, "K": K, **factors, **given}

@@ -117,7 +117,16 @@ def class_lse(
     >>> lse - target  # log(1 + e^-2)
     tensor([0.1269, 0.1269])
     """
-    embeddings, rows, labels, centers = _check_matrices(embeddings, proxies, labels, elsewhere)
+    check_matrix("embeddings", embeddings)
+    check_local("proxies", proxies)
+    rows, centers = proxies, 1
+    if isinstance(proxies, Tensor) and proxies.dim() == 3:
+        rows, centers = proxies.flatten(0, 1), proxies.shape[1]
+    check_matrix("proxies", rows, columns=embeddings.shape[1])
+    if len(rows) == 0 and not elsewhere:
+        raise ValueError(f"proxies must hold at least one class, got shape {tuple(proxies.shape)}")
+    labels = check_labels(labels, embeddings)
+    check_same_device(embeddings=embeddings, proxies=proxies)
     dtype, C = compute_dtype(embeddings, rows), checked_count(rows, update) // centers
     scale, bias = _check_vectors(embeddings, C, dtype, scale, bias)
     gamma = _check_pooling(pooling, gamma, centers)
@@ -141,23 +150,6 @@ def class_lse(
     if not in_eager_mode(embeddings):
         refuse_update(update, "torch.func, or a graph without values,", "compute the loss in eager mode")
     return ClassLSE(*apply_function(ClassSweep, *arguments, *settings, update))
-
-
-def _check_matrices(
-    embeddings: Tensor, proxies: Tensor, labels: Tensor, elsewhere: bool
-) -> tuple[Tensor, Tensor, Tensor, int]:
-    """Embeddings, proxies as (C·H, D), labels as int64, and H."""
-    check_matrix("embeddings", embeddings)
-    check_local("proxies", proxies)
-    rows, centers = proxies, 1
-    if isinstance(proxies, Tensor) and proxies.dim() == 3:
-        rows, centers = proxies.flatten(0, 1), proxies.shape[1]
-    check_matrix("proxies", rows, columns=embeddings.shape[1])
-    if len(rows) == 0 and not elsewhere:
-        raise ValueError(f"proxies must hold at least one class, got shape {tuple(proxies.shape)}")
-    labels = check_labels(labels, embeddings)
-    check_same_device(embeddings=embeddings, proxies=proxies)
-    return embeddings, rows, labels, centers
 
 
 def _check_vectors(

@@ -65,7 +65,13 @@ def similarity(
     if out is None:
         S: Tensor = apply_function(Similarity, embeddings, proxies, dtype, backend or "auto")
         return S
-    _check_out(out, embeddings, proxies, dtype)
+    expected = (len(embeddings), len(proxies))
+    if out.shape != expected or out.dtype != dtype:
+        raise ValueError(f"out must have shape {expected} and type {dtype}, got {tuple(out.shape)} of {out.dtype}")
+    if torch.is_grad_enabled() and (embeddings.requires_grad or proxies.requires_grad):
+        raise ValueError(
+            "out is given and embeddings or proxies require a gradient: leave out away, or call under torch.no_grad()"
+        )
     with torch.no_grad():
         similarity_sweep(embeddings, proxies, out, chosen(embeddings, proxies, backend or "auto"))
     return out
@@ -81,13 +87,3 @@ def _result_type(embeddings: Tensor, proxies: Tensor, dtype: torch.dtype | None,
         return torch.get_autocast_dtype(embeddings.device.type)
     # The promoted type; torch.promote_types would stand in an exported graph.
     return embeddings.dtype if embeddings.dtype == proxies.dtype else compute_dtype(embeddings, proxies)
-
-
-def _check_out(out: Tensor, embeddings: Tensor, proxies: Tensor, dtype: torch.dtype) -> None:
-    expected = (len(embeddings), len(proxies))
-    if out.shape != expected or out.dtype != dtype:
-        raise ValueError(f"out must have shape {expected} and type {dtype}, got {tuple(out.shape)} of {out.dtype}")
-    if torch.is_grad_enabled() and (embeddings.requires_grad or proxies.requires_grad):
-        raise ValueError(
-            "out is given and embeddings or proxies require a gradient: leave out away, or call under torch.no_grad()"
-        )
