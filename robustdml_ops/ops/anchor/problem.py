@@ -56,21 +56,15 @@ class ConfidenceSets:
 
     def arguments(self, dtype: torch.dtype) -> dict[str, Any]:
         """All classes as arguments of the native module's sweep, where they can be read in place."""
-        given: dict[str, Any] = {
-            "values": self.confidences,
-            "hidden": None,
-            "weight": self.weight,
-            "bias": None,
-            "K": 0,
-        }
-        given |= {"logits": self.are_logits, "beta": self.beta, "threshold": self.threshold}
+        sets = {"logits": self.are_logits, "beta": self.beta, "threshold": self.threshold, "weight": self.weight}
         if self.confidences is not None:
             candidate_stride, anchor_stride = self.confidences.stride()
-        else:
-            assert self.hidden is not None and self.bias is not None
-            candidate_stride, (anchor_stride, given["K"]) = 1, self.hidden.shape
-            given |= {"hidden": self.hidden.to(dtype).contiguous(), "bias": self.bias.to(dtype).contiguous()}
-        return {**given, "anchor_stride": anchor_stride, "candidate_stride": candidate_stride}
+            strides = {"anchor_stride": anchor_stride, "candidate_stride": candidate_stride}
+            return {**sets, **strides, "values": self.confidences, "hidden": None, "bias": None, "K": 0}
+        assert self.hidden is not None and self.bias is not None
+        (B, K), hidden, bias = self.hidden.shape, self.hidden.to(dtype).contiguous(), self.bias.to(dtype).contiguous()
+        strides = {"anchor_stride": B, "candidate_stride": 1}
+        return {**sets, **strides, "values": None, "hidden": hidden, "bias": bias, "K": K}
 
 
 @dataclass(frozen=True)
