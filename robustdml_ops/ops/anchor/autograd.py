@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -21,7 +20,7 @@ from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update, select
 from robustdml_ops.engine.second_derivatives import Derivative, Results
 from robustdml_ops.engine.similarity_chunks import count_selected
 from robustdml_ops.engine.validation import check_finite_embeddings, check_finite_proxies, check_label_range
-from robustdml_ops.ops.anchor.problem import AnchorProblem, ConfidenceSets, Wanted
+from robustdml_ops.ops.anchor.problem import AnchorProblem, Wanted, sets_of
 from robustdml_ops.ops.anchor.second_derivative import second_derivative
 from robustdml_ops.ops.anchor.sweep import BACKENDS, anchor_sweep
 
@@ -84,7 +83,7 @@ class AnchorSweep(torch.autograd.Function):
         factors = (inputs[2].new_zeros(()) if factor is None else factor.contiguous() for factor in upstream)
         tensors = (*inputs, *factors, *tensors_of_sets)
         if differentiable:
-            second = partial(_second, ctx.settings, ctx.sets)
+            second = partial(second_derivative, ctx.settings[0], ctx.sets)
             results = Derivative.apply(first, second, 5, *tensors)  # type: ignore[no-untyped-call]
         else:
             results = first(*tensors)
@@ -101,23 +100,6 @@ def _saved(tensors: Sequence[Any]) -> tuple[Any, Any, Any, Any]:
     return tensors[:5], tensors[5:7], tensors[7], tensors[8:]
 
 
-def _sets_of(parts: Sequence[Any]) -> LabelSets | ConfidenceSets:
-    """The sets as they are, or put together of two numbers and their tensors.
-
-    The numbers are β and threshold, or, with labels, whether some are of other processes, and 0.
-    """
-    sets: LabelSets | ConfidenceSets
-    if len(parts) == 1:
-        (sets,) = parts
-        return sets
-    beta, threshold, *tensors = parts
-    if not tensors[0].is_floating_point():
-        return replace(LabelSets(*tensors), elsewhere=bool(beta))
-    if len(tensors) == 1:
-        return ConfidenceSets(beta, threshold, confidences=tensors[0])
-    return ConfidenceSets(beta, threshold, None, *tensors)
-
-
 def _sweep(
     inputs: Inputs,
     upstream: Any,
@@ -132,7 +114,7 @@ def _sweep(
         numbers, tensors = parts_of_sets[:2], list(parts_of_sets[2:])
         return anchor_sweep_op(*inputs, *upstream, *settings, want, *numbers, tensors)  # type: ignore[no-any-return]
     check_finite_embeddings(embeddings)
-    sets, (alpha, backend, operand) = _sets_of(parts_of_sets), settings
+    sets, (alpha, backend, operand) = sets_of(parts_of_sets), settings
     if isinstance(sets, LabelSets) and not sets.elsewhere:
         check_label_range(sets.labels, count_selected(proxies, selected_rows(update)))
     chosen = choose(BACKENDS, backend, embeddings.device, positive_bias.dtype)
@@ -203,12 +185,6 @@ def _first(settings: Settings, needs: Sequence[bool], sets: Sequence[Any], *tens
     _, _, lse_negative, *gradients = _sweep(inputs, upstream, settings, want, sets)
     anchor = _anchor_bias_gradient(upstream[1], lse_negative) if needs[4] else None
     return _of_inputs(inputs[0].dtype, inputs[3] is None, needs, gradients, anchor)
-
-
-def _second(settings: Settings, sets: Sequence[Any], *tensors: Any) -> Results:
-    """Second derivatives, see :func:`second_derivative`."""
-    of_sets = _sets_of((*sets, *tensors[7:-5]))
-    return second_derivative(tensors[:5], tensors[5:7], tensors[-5:], of_sets, settings[0])
 
 
 @registered_op(

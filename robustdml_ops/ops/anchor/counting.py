@@ -32,9 +32,7 @@ def count_confidences(
     sets: ConfidenceSets, num_classes: int, present: Tensor | None, dtype: torch.dtype
 ) -> ConfidenceCounts:
     """Anchors with a candidate on either side of the threshold, counting candidates ``present`` (B,) (None: all)."""
-    some = sets.confidences if sets.confidences is not None else sets.hidden
-    assert some is not None
-    B, device = len(some), some.device
+    B, device = len(sets.tensors[0]), sets.tensors[0].device
     if num_classes == 0:
         none, number = torch.full((), torch.inf, dtype=dtype, device=device), torch.zeros((), dtype=torch.int64)
         return ConfidenceCounts(number.to(device), number.to(device), none, -none)

@@ -1,7 +1,8 @@
 """The anchor log-sum-exp: exponents, sets and weights, results, and the interface of a backend for a chunk of it."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -65,6 +66,21 @@ class ConfidenceSets:
         (B, K), hidden, bias = self.hidden.shape, self.hidden.to(dtype).contiguous(), self.bias.to(dtype).contiguous()
         strides = {"anchor_stride": B, "candidate_stride": 1}
         return {**sets, **strides, "values": None, "hidden": hidden, "bias": bias, "K": K}
+
+
+def sets_of(parts: Sequence[Any]) -> LabelSets | ConfidenceSets:
+    """The sets as they are, or put together of two numbers and their tensors.
+
+    The numbers are β and threshold, or, with labels, whether some are of other processes, and 0.
+    """
+    if len(parts) == 1:
+        return parts[0]  # type: ignore[no-any-return]
+    beta, threshold, *tensors = parts
+    if not tensors[0].is_floating_point():
+        return replace(LabelSets(*tensors), elsewhere=bool(beta))
+    if len(tensors) == 1:
+        return ConfidenceSets(beta, threshold, confidences=tensors[0])
+    return ConfidenceSets(beta, threshold, None, *tensors)
 
 
 @dataclass(frozen=True)

@@ -13,19 +13,17 @@ from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.rows.lengths import unit_rows_twice
 from robustdml_ops.engine.second_derivatives import Results, second_derivatives
 from robustdml_ops.ops.anchor.eager import membership
-from robustdml_ops.ops.anchor.problem import ConfidenceSets
+from robustdml_ops.ops.anchor.problem import ConfidenceSets, sets_of
 
 
-def second_derivative(
-    inputs: Sequence[Any],
-    upstream: Sequence[Tensor],
-    vectors: Sequence[Tensor | None],
-    sets: LabelSets | ConfidenceSets,
-    alpha: float,
-) -> Results:
-    """Derivatives of ⟨gradients of the sweep, vectors⟩ with respect to its five inputs and both upstream gradients."""
-    X, P, positive_bias, negative_bias, anchor_bias = inputs
-    vX, vP, v_positive, v_negative, v_anchor = vectors
+def second_derivative(alpha: float, parts_of_sets: Sequence[Any], *tensors: Any) -> Results:
+    """Derivatives of ⟨gradients of the sweep, vectors⟩ with respect to its five inputs and both upstream gradients.
+
+    The tensors: inputs, upstream gradients, those of the sets, and a vector for each of the inputs, or None.
+    """
+    X, P, positive_bias, negative_bias, anchor_bias, *upstream = tensors[:7]
+    vX, vP, v_positive, v_negative, v_anchor = tensors[-5:]
+    sets = sets_of((*parts_of_sets, *tensors[7:-5]))
     dX, dpositive, dnegative, dP, danchor, *dupstream = second_derivatives(
         partial(_chunk_value, sets, alpha),
         (X, positive_bias, negative_bias, P, anchor_bias, *upstream),

@@ -146,7 +146,7 @@ def class_lse(
     )
     arguments = (embeddings, rows, *LabelSets.of(labels).in_both_orders, scale, bias)
     if not settings.differentiable and in_eager_mode(embeddings):
-        return ClassLSE(*sweep_values(arguments[:2], arguments[2:], settings))
+        return ClassLSE(*sweep_values(arguments, settings))
     if not in_eager_mode(embeddings):
         refuse_update(update, "torch.func, or a graph without values,", "compute the loss in eager mode")
     return ClassLSE(*apply_function(ClassSweep, *arguments, *settings, update))

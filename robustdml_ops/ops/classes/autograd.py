@@ -6,7 +6,7 @@ ops ``robustdml_ops::class_sweep`` and ``robustdml_ops::class_gradient``.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,11 +23,6 @@ from robustdml_ops.engine.validation import all_finite, check_finite_embeddings,
 from robustdml_ops.ops.classes.problem import ClassProblem
 from robustdml_ops.ops.classes.second_derivative import second_derivative
 from robustdml_ops.ops.classes.sweep import BACKENDS, class_sweep, class_sweep_backward
-
-# embeddings (B, D), proxies (C·H, D)
-Matrices: TypeAlias = tuple[Tensor, Tensor]
-# labels (B,), sorted and their order, on the CPU, scale () or (C,), bias (C,)
-Constants: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor | None]
 
 
 class ClassSettings(NamedTuple):
@@ -50,11 +45,11 @@ class ClassSweep(torch.autograd.Function):
 
     @staticmethod
     def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
-        """Arguments: matrices, constants, settings, and an update of the proxies or None."""
+        """Arguments: those of :func:`sweep_values`, settings, and an update of the proxies or None."""
         arguments, update = arguments[:-1], arguments[-1]
         if has_no_values(arguments[0]):
             return class_sweep_op(*arguments)  # type: ignore[no-any-return]
-        return sweep_values(arguments[:2], arguments[2:7], ClassSettings(*arguments[7:]), selected_rows(update))
+        return sweep_values(arguments[:7], ClassSettings(*arguments[7:]), selected_rows(update))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -87,12 +82,15 @@ class ClassSweep(torch.autograd.Function):
 
 
 def sweep_values(
-    matrices: Matrices, constants: Constants, settings: ClassSettings, selected: Tensor | None = None
+    arguments: Sequence[Any], settings: ClassSettings, selected: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The sweep over detached inputs, or over the ``selected`` rows of the proxies; values and results checked."""
-    embeddings, rows = matrices
+    """The sweep over detached inputs, or over the ``selected`` rows of the proxies; values and results checked.
+
+    Arguments: embeddings (B, D), proxies (C·H, D), labels (B,), on the CPU sorted ones and their order, scale () or
+    (C,), bias (C,) or None.
+    """
+    embeddings, rows, labels, _, _, scale, bias = arguments
     check_finite_embeddings(embeddings)
-    labels, _, _, scale, bias = constants
     if not settings.elsewhere:
         check_label_range(labels, count_selected(rows, selected) // settings.centers)
     if scale.device.type == "cpu":
@@ -101,9 +99,8 @@ def sweep_values(
         if bias is not None:
             require((bias < torch.inf).all(), lambda: f"bias[{_place(~(bias < torch.inf))}] is NaN or inf")
     backend = choose(BACKENDS, settings.backend, embeddings.device, scale.dtype)
-    lse, target = class_sweep(
-        embeddings, rows, _problem(constants, settings), backend, settings.operand, settings.differentiable, selected
-    )
+    problem = _problem(arguments[2:], settings)
+    lse, target = class_sweep(embeddings, rows, problem, backend, settings.operand, settings.differentiable, selected)
     if lse.device.type == "cpu":
         require((lse < torch.inf).all(), lambda: f"lse[{_place(~(lse < torch.inf))}] is NaN or inf: {_cause(rows)}")
     return lse, target
@@ -176,9 +173,9 @@ _CONSTANTS_AND_SETTINGS = (
     "robustdml_ops::class_sweep",
     f"(Tensor embeddings, Tensor proxies, {_CONSTANTS_AND_SETTINGS}) -> (Tensor, Tensor)",
 )
-def class_sweep_op(embeddings: Tensor, proxies: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+def class_sweep_op(*arguments: Any) -> tuple[Tensor, Tensor]:
     """See :func:`robustdml_ops.ops.class_lse`; the proxies are (C·H, D)."""
-    return sweep_values((embeddings, proxies), rest[:5], ClassSettings(*rest[5:]))
+    return sweep_values(arguments[:7], ClassSettings(*arguments[7:]))
 
 
 @class_sweep_op.register_fake

@@ -12,7 +12,7 @@ class EagerClasses(EagerRows, ClassBackend):
     """On every device, without a compiler."""
 
     def class_lse(self, chunk: Chunk, problem: ClassProblem, sums: ClassSums) -> None:
-        logits = _logits(_pooled(chunk, problem), chunk, problem)
+        logits, _ = _logits(_pooled(chunk, problem), chunk, problem)
         index, inside = _labels_in(chunk, problem)
         own = logits.gather(0, index)
         sums.target.copy_(torch.where(inside, own, sums.target)[0])
@@ -25,10 +25,11 @@ class EagerClasses(EagerRows, ClassBackend):
 
     def class_lse_backward(self, chunk: Chunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
         pooled = _pooled(chunk, problem)
-        dlogits = _logits(pooled, chunk, problem).sub_(upstream.lse).exp_().mul_(upstream.dlse)
+        logits, scale = _logits(pooled, chunk, problem)
+        dlogits = logits.sub_(upstream.lse).exp_().mul_(upstream.dlse)
         index, inside = _labels_in(chunk, problem)
         dlogits.scatter_(0, index, torch.where(inside, upstream.dlogit, dlogits.gather(0, index)))
-        dpooled = dlogits.mul_(_rows(problem.scale, chunk, problem))
+        dpooled = dlogits.mul_(scale)
         S = _centers(chunk, problem)
         if problem.pooling == "max":
             # The first of equal ones.
@@ -56,15 +57,12 @@ def _pooled(chunk: Chunk, problem: ClassProblem) -> Tensor:
     return chunk.S
 
 
-def _logits(pooled: Tensor, chunk: Chunk, problem: ClassProblem) -> Tensor:
-    """Logits (c, B), without the bias of the label."""
-    logits = pooled * _rows(problem.scale, chunk, problem)
-    return logits if problem.bias is None else logits.add_(_rows(problem.bias, chunk, problem))
-
-
-def _rows(values: Tensor, chunk: Chunk, problem: ClassProblem) -> Tensor:
-    """Values of the classes of the chunk, (c, 1); a scalar is shared by all."""
-    return values if values.dim() == 0 else values[slice(*problem.classes(chunk)), None]
+def _logits(pooled: Tensor, chunk: Chunk, problem: ClassProblem) -> tuple[Tensor, Tensor]:
+    """Logits (c, B), without the bias of the label, and the scale of the classes, (c, 1) or (1, 1)."""
+    given = problem.arguments(*problem.classes(chunk))
+    scale, bias = given["scale"].view(-1, 1), given["bias"]
+    logits = pooled * scale
+    return logits if bias is None else logits.add_(bias[:, None]), scale
 
 
 def _labels_in(chunk: Chunk, problem: ClassProblem) -> tuple[Tensor, Tensor]:

@@ -100,7 +100,8 @@ def add_slices(partials: Tensor, sums: ClassSums) -> None:
     from robustdml_ops.ops.classes.kernels import add_partials
 
     parts, _, B = partials.shape
-    parameters = partials_launch(parts)
+    # Narrow tiles: a batch of 256 makes 16 programs, and each of them has every part at hand at once.
+    parameters = device.launch(BLOCK_P=device.block_of(parts, 128), BLOCK_B=16, num_warps=4, num_stages=1)
     add_partials[(-(-B // int(parameters["BLOCK_B"])),)](partials, sums.shift, sums.total, parts, B, **parameters)
 
 
@@ -116,11 +117,6 @@ def epilogue_launch(B: int, compute: torch.dtype, tile: Mapping[str, int]) -> de
     BLOCK_B = device.block_of(B, tile["samples"])
     elements = tile["elements"] // (2 if compute == torch.float64 else 1)
     return device.launch(BLOCK_C=elements // BLOCK_B, BLOCK_B=BLOCK_B, num_warps=tile["num_warps"], num_stages=1)
-
-
-def partials_launch(parts: int) -> device.Launch:
-    """Narrow tiles: a batch of 256 makes 16 programs, and each of them has every part at hand at once."""
-    return device.launch(BLOCK_P=device.block_of(parts, 128), BLOCK_B=16, num_warps=4, num_stages=1)
 
 
 def fused_launch(

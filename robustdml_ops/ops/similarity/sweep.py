@@ -46,9 +46,8 @@ def similarity_sweep_backward(
     """dL/dembeddings (B, D) and dL/dproxies (C, D), in their types, of dL/dS (B, C): 2·B·C·D flops for each."""
     compute = compute_dtype(embeddings, proxies)
     with without_autocast(embeddings.device):
-        X, X_inverse_norm, X_short = unit(
-            embeddings, operand_dtype(compute, embeddings, proxies), compute, backend, columns=False
-        )
+        operand = operand_dtype(compute, embeddings, proxies)
+        X, X_inverse_norm, X_short = unit(embeddings, operand, compute, backend)
         dX = embeddings.new_zeros(embeddings.shape, dtype=compute) if want[0] else None
         dP = gradient_buffer(proxies).zero_() if want[1] else None
         if dS.numel():
