@@ -209,10 +209,7 @@ def _check(
     B, C = len(embeddings), checked_count(proxies, update)
     named = (("positive", biases.positive, B), ("negative", biases.negative, B), ("anchor", biases.anchor, C))
     for name, bias, length in named:
-        if bias is None:
-            continue
-        check_vector(f"biases.{name}", bias, length)
-        if bias.dtype != dtype:
+        if bias is not None and check_vector(f"biases.{name}", bias, length).dtype != dtype:
             raise ValueError(f"biases.{name} must be of the compute type {dtype}, got {bias.dtype}")
     check_same_device(embeddings=embeddings, proxies=proxies, bias=biases.positive, sets=sets.tensors[0])
     # Kernels read the biases by address.

@@ -77,7 +77,8 @@ class AnchorSweep(torch.autograd.Function):
             )
         if ctx.weighted and not differentiable:
             return (*_scaled(ctx, dtotal, needs), *nothing)
-        inputs, scales, _, tensors_of_sets = _saved(ctx.saved_tensors)
+        saved = ctx.saved_tensors
+        inputs, scales, tensors_of_sets = saved[:5], saved[5:7], saved[8:]
         upstream = [scale * dtotal for scale in scales] if ctx.weighted else (dpositive, dnegative)
         first = partial(_first, ctx.settings, needs, ctx.sets)
         factors = (inputs[2].new_zeros(()) if factor is None else factor.contiguous() for factor in upstream)
@@ -93,11 +94,6 @@ class AnchorSweep(torch.autograd.Function):
 def _grouped(arguments: Sequence[Any]) -> tuple[Any, ...]:
     """Inputs, scales, settings, wanted results, update, and the sets, of the arguments of :class:`AnchorSweep`."""
     return arguments[:5], arguments[5:7], arguments[7:10], arguments[10], arguments[11], arguments[12:]
-
-
-def _saved(tensors: Sequence[Any]) -> tuple[Any, Any, Any, Any]:
-    """Inputs, scales, negative log-sum-exps, tensors of the sets."""
-    return tensors[:5], tensors[5:7], tensors[7], tensors[8:]
 
 
 def _sweep(
@@ -167,7 +163,8 @@ def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> tuple[Tensor | N
         ctx.update.confirm(dtotal)
     if gradients is None or needs[4]:
         # Read once: torch.utils.checkpoint gives them out a single time.
-        inputs, scales, lse_negative, tensors_of_sets = _saved(ctx.saved_tensors)
+        saved = ctx.saved_tensors
+        inputs, scales, lse_negative, tensors_of_sets = saved[:5], saved[5:7], saved[7], saved[8:]
     if gradients is None:
         gradients = _sweep(inputs, scales, ctx.settings, ctx.want, (*ctx.sets, *tensors_of_sets))[3:]
     if needs[4]:
