@@ -7,7 +7,7 @@
 `data`, `noise`     images and features with their labels; labels made wrong at random, for trying things out
 `methods`           the losses with their settings; `loss_inputs` are the arguments of a loss
 `filters`           keep samples of probably wrong labels out of the loss
-`networks`, `run`   backbones; the parts of a run: its state, checkpoints, log of samples
+`networks`, `run`   backbones; the parts of a run: its state, trials, log of samples
 `trained`           the model file, `load_embedder`, embedding and exporting
 `reports`           the report of a run
 `audit`             finds wrong labels; `audit_report` writes the findings

@@ -10,7 +10,9 @@ _WAITING, _SPINNING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"), ("bench", "doctor")
 
 def main() -> int:
     """Run the command line, or say in one line what has to be installed for it."""
-    _let_threads_sleep()
+    # GNU OpenMP's waiting threads sleep, which is set before PyTorch is imported; spinning slows busy machines.
+    if not set(_SPINNING) & set(sys.argv[1:2]) and not any(name in os.environ for name in _WAITING):
+        os.environ["OMP_WAIT_POLICY"] = "passive"
     # Names of files may hold what a terminal's encoding has no letters for; no hours of work shall end with that.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -26,12 +28,6 @@ def main() -> int:
         print(f"robustdml: {error}", file=sys.stderr)
         return 2
     return command()
-
-
-def _let_threads_sleep() -> None:
-    """Set GNU OpenMP's waiting threads to sleep, before PyTorch is imported; spinning slows busy machines."""
-    if not set(_SPINNING) & set(sys.argv[1:2]) and not any(name in os.environ for name in _WAITING):
-        os.environ["OMP_WAIT_POLICY"] = "passive"
 
 
 if __name__ == "__main__":

@@ -66,7 +66,10 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     try:
         _write_whole(path, write)
     except (OSError, RuntimeError) as error:
-        cause = _of_disk(error)
+        # `torch.save` ends in an error of its own, raised over that of the disk.
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, OSError):
+            cause = cause.__context__
         # An error with a name of its own is about another file, one that `write` reads.
         if cause is None or (cause.filename is not None and Path(cause.filename).parent != path.parent):
             raise
@@ -121,13 +124,6 @@ def _take_away_unfinished(folder: Path) -> None:
 
 def _unfinished_here() -> str:
     return f".{socket.gethostname()[:64]}{UNFINISHED}"
-
-
-def _of_disk(error: BaseException | None) -> OSError | None:
-    """What the disk said: `torch.save` ends in an error of its own, raised over that one."""
-    while error is not None and not isinstance(error, OSError):
-        error = error.__context__
-    return error
 
 
 def write_text(path: Path, text: str) -> None:

@@ -28,9 +28,6 @@ COMMANDS = {
 }
 
 
-WAY_OUT_OF_MEMORY = "try smaller batches or images, fewer workers, or a machine that has more"
-
-
 def main(argv: Sequence[str] | None = None, program: str = "robustdml") -> int:
     """Run the command line of a program."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -55,7 +52,8 @@ def main(argv: Sequence[str] | None = None, program: str = "robustdml") -> int:
         if not is_want_of_memory(error):
             raise
         told = " ".join(str(error).split())[:300] or "while modules were loaded"
-        return _refuse(name, f"not enough memory ({told}); {WAY_OUT_OF_MEMORY}")
+        way_out = "try smaller batches or images, fewer workers, or a machine that has more"
+        return _refuse(name, f"not enough memory ({told}); {way_out}")
     except KeyboardInterrupt:
         way_on = "" if parsed.way_on is None else f"; {parsed.way_on(parsed)}"
         print(f"{name}: interrupted{way_on}", file=sys.stderr)

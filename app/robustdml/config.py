@@ -130,7 +130,7 @@ class TrainingConfig(Options):
                 f"correct is of what a filter by vMF-Sim rejects, and there is filter {self.filter_options.kind}: "
                 "choose filter prism-vmf, or a method that has it, robust"
             )
-        if "labels" not in METHODS[self.method].inputs(self.options):
+        if "labels" not in METHODS[self.method].inputs:
             raise UsageError(f"correct has no effect on method {self.method}, which takes no labels")
 
     def _check_labels(self) -> None:

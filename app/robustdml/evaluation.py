@@ -1,5 +1,7 @@
 """Retrieval metrics, by pytorch-metric-learning, and how well a score tells right labels from wrong ones."""
 
+from functools import partialmethod
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -30,19 +32,15 @@ METRICS = {
 class _RetrievalMetrics(AccuracyCalculator):  # type: ignore[misc]
     """The library's metrics, and Recall@K for a few K (its precision_at_1 is Recall@1)."""
 
-    def calculate_recall_at_2(self, **kwargs: Tensor) -> float:
-        return _recall(2, **kwargs)
+    def _recall(
+        self, k: int, knn_labels: Tensor, query_labels: Tensor, not_lone_query_mask: Tensor, **_: object
+    ) -> float:
+        found = (knn_labels[:, :k] == query_labels[:, None]).any(dim=1)
+        return float(found[not_lone_query_mask].double().mean())
 
-    def calculate_recall_at_4(self, **kwargs: Tensor) -> float:
-        return _recall(4, **kwargs)
-
-    def calculate_recall_at_8(self, **kwargs: Tensor) -> float:
-        return _recall(8, **kwargs)
-
-
-def _recall(k: int, knn_labels: Tensor, query_labels: Tensor, not_lone_query_mask: Tensor, **_: object) -> float:
-    found = (knn_labels[:, :k] == query_labels[:, None]).any(dim=1)
-    return float(found[not_lone_query_mask].double().mean())
+    calculate_recall_at_2 = partialmethod(_recall, 2)
+    calculate_recall_at_4 = partialmethod(_recall, 4)
+    calculate_recall_at_8 = partialmethod(_recall, 8)
 
 
 def retrieval_metrics(
@@ -58,12 +56,11 @@ def retrieval_metrics(
         include=tuple(METRICS),
         k="max_bin_count" if largest_class > LARGEST_RECALL else min(LARGEST_RECALL, len(labels) - 1),
         device=device or torch.device("cpu"),
-        knn_func=_search,
+        knn_func=lambda queries, k, gallery, exclude_self: nearest(queries, gallery, k, exclude_self=exclude_self),
     )
     # The library makes tensors of them, and PyTorch warns of one over a file that is mapped for reading alone.
     arrays = (array if array.flags.writeable else array.copy() for array in (embeddings, labels))
-    values: dict[str, float] = calculator.get_accuracy(*arrays)
-    return values
+    return dict(calculator.get_accuracy(*arrays))
 
 
 def precisions_by_class(
@@ -75,15 +72,10 @@ def precisions_by_class(
         k="max_bin_count",
         return_per_class=True,
         device=device or torch.device("cpu"),
-        knn_func=_search,
+        knn_func=lambda queries, k, gallery, exclude_self: nearest(queries, gallery, k, exclude_self=exclude_self),
     )
     values = calculator.get_accuracy(embeddings, labels)["mean_average_precision_at_r"]
     return np.asarray(values, dtype=np.float64)
-
-
-def _search(queries: Tensor, k: int, gallery: Tensor, exclude_self: bool) -> tuple[Tensor, Tensor]:
-    """Similarities and gallery rows of the k nearest, (Q, k) each, as the library asks for them."""
-    return nearest(queries, gallery, k, exclude_self=exclude_self)
 
 
 def detection_auc(score: NDArray[np.float32], changed: NDArray[np.bool_]) -> float | None:

@@ -29,7 +29,10 @@ def sole_use(path: Path, of: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = _take(path, wait=False)
     if handle is None:
-        raise UsageError(f"{of} is in use by {_holder(path)}: wait until that ends, or give another name")
+        holder = ""
+        with suppress(OSError):
+            holder = path.read_text(errors="replace")[:200]
+        raise UsageError(f"{of} is in use by {holder or 'another process'}: wait until that ends, or give another name")
     try:
         yield
     finally:
@@ -67,9 +70,10 @@ def _take(path: Path, *, wait: bool) -> int | None:
         if lock(handle, wait=wait) is False:
             os.close(handle)
             return None
-        if _is_at(handle, path):
-            break
-        # Who had it before took the file away when it was done.
+        # Who had it before may have taken the file away when it was done.
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), path.stat()):
+                break
         os.close(handle)
     # On a full disk the lock holds without a name; what is to be written there will say what is wrong.
     with suppress(OSError):
@@ -78,21 +82,7 @@ def _take(path: Path, *, wait: bool) -> int | None:
     return handle
 
 
-def _is_at(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        return False
-
-
 def _leave(path: Path, handle: int) -> None:
     # First the file, then the lock: who waits for it sees that the file is another one.
     path.unlink(missing_ok=True)
     os.close(handle)
-
-
-def _holder(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")[:200] or "another process"
-    except OSError:
-        return "another process"

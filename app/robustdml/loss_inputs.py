@@ -1,9 +1,8 @@
 """Arguments of the losses beside the embeddings, batch by batch."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,39 +13,27 @@ from torch.nn import functional
 from robustdml.config import TrainingConfig
 from robustdml.data import Rows
 from robustdml.errors import UsageError
-from robustdml.methods import METHODS
 from robustdml.methods.anchors import SmoothOptions
 from robustdml.methods.confident import SelfPacedOptions
 from robustdml.methods.pairs import MemoryContrastiveOptions
 from robustdml.networks.models import as_tensor
 from robustdml.networks.preparation import Prepared
 from robustdml.progress import OnProgress
-from robustdml.world import ALONE, World
+from robustdml.world import World
 from robustdml_ops.robust import BalancedSelfPaced, ConfidenceHead, MemoryBank
 
 BLOCK = 256
 
 
-@dataclass(frozen=True)
-class Training:
+class Training(NamedTuple):
     """What a run trains with, as the inputs of its loss see it."""
 
-    config: TrainingConfig  # Settings
-    prepared: Prepared  # Data and the untouched backbone's features
-    embedding_size: int  # D
-    device: torch.device  # Where it trains
-    bank: MemoryBank | None  # The memory of the filter, where it has one
-    world: World = ALONE  # The processes that train together
-
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        """Labels to train with, (N,)."""
-        return self.prepared.data.train.labels
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes, C."""
-        return self.prepared.data.train.num_classes
+    config: TrainingConfig
+    prepared: Prepared
+    embedding_size: int
+    device: torch.device
+    bank: MemoryBank | None  # The memory of the filter
+    world: World
 
 
 class LossInput:
@@ -55,6 +42,14 @@ class LossInput:
     module: nn.Module | None = None  # State that goes into checkpoints
     observed: tuple[str, ...] = ()  # The names of what `observe` gives
     of_one_process = True
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._train = training.prepared.data.train
+
+    def labels(self, rows: Rows) -> Tensor:
+        """Labels of a batch."""
+        return torch.from_numpy(self._train.labels[rows]).to(self._training.device)
 
     def fit(self, report: OnProgress) -> None:
         """Do what comes before the first epoch."""
@@ -94,12 +89,8 @@ class Labels(LossInput):
 
     of_one_process = False
 
-    def __init__(self, training: Training) -> None:
-        self._labels, self._device = torch.from_numpy(training.labels), training.device
-
     def arguments(self, rows: Rows) -> dict[str, Tensor]:
-        """Labels of a batch."""
-        return {"labels": self._labels[torch.from_numpy(rows)].to(self._device)}
+        return {"labels": self.labels(rows)}
 
 
 class Confidences(LossInput):
@@ -108,17 +99,16 @@ class Confidences(LossInput):
     module: ConfidenceHead
 
     def __init__(self, training: Training) -> None:
+        super().__init__(training)
         self._features = training.prepared.frozen_features()
-        self._training = training
-        self.module = ConfidenceHead(self._features.shape[1], training.num_classes).to(training.device)
+        self.module = ConfidenceHead(self._features.shape[1], self._train.num_classes).to(training.device)
 
     def fit(self, report: OnProgress) -> None:
-        """Learn from the noisy labels, and freeze."""
         config = self._training.config
         smooth = config.options[SmoothOptions]
         self.module.fit(
             torch.from_numpy(self._features),
-            torch.from_numpy(self._training.labels),
+            torch.from_numpy(self._train.labels),
             epochs=smooth.epochs,
             batch_size=config.batch_size,
             learning_rate=smooth.learning_rate,
@@ -127,25 +117,22 @@ class Confidences(LossInput):
         )
 
     def loaded(self) -> None:
-        """Freeze what was loaded: phase one is over."""
         self.module.freeze()
 
     def arguments(self, rows: Rows) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
-        """Confidences of some samples as the loss takes them, without the (B, C) matrix."""
+        # As the loss takes them, without the (B, C) matrix.
         return {"confidences": self.module.factors(as_tensor(self._features[rows], self._training.device))}
 
     def scores(self) -> dict[str, NDArray[np.float32]]:
-        """Confidence of the label given to each training sample."""
         return {"confidence": self._judgement[0]}
 
     def summary(self) -> dict[str, float]:
-        """Share of the samples whose most confident class is the true one."""
         return {"confidence_accuracy": self._judgement[1]}
 
     @cached_property
     def _judgement(self) -> tuple[NDArray[np.float32], float]:
-        """Confidences and accuracy, (BLOCK, C) at a time; only asked for when the head is frozen."""
-        given, true = self._training.labels, self._training.prepared.data.train.reference_labels
+        """Confidence of each given label, and the share of samples whose most confident class is the true one."""
+        given, true = self._train.labels, self._train.reference_labels
         confidences, right = np.empty(len(true), dtype=np.float32), 0
         for start in range(0, len(true), BLOCK):
             rows = np.arange(start, min(start + BLOCK, len(true)))
@@ -162,25 +149,22 @@ class Memory(LossInput):
     of_one_process = False  # each has some of the slots
 
     def __init__(self, training: Training) -> None:
-        self._labels, self._device = torch.from_numpy(training.labels), training.device
+        super().__init__(training)
         if training.bank is not None:
             self._bank = training.bank
             return
-        config, num_samples = training.config, len(training.labels)
-        asked = config.options[MemoryContrastiveOptions].memory_size
-        size = num_samples if asked is None else asked
-        bank = MemoryBank(training.num_classes, training.embedding_size, size).to(training.device)
-        self._bank = training.world.shard(bank)
-        self.module = self._bank
+        asked = training.config.options[MemoryContrastiveOptions].memory_size
+        size = len(self._train.labels) if asked is None else asked
+        bank = MemoryBank(self._train.num_classes, training.embedding_size, size).to(training.device)
+        self.module = self._bank = training.world.shard(bank)
 
     def arguments(self, rows: Rows) -> dict[str, Tensor]:
-        """Rows of the memory, whatever the batch."""
         return {"ref_emb": self._bank.features, "ref_labels": self._bank.labels}
 
     def after_step(self, rows: Rows, embeddings: Tensor, keep: Tensor | None) -> None:
-        """Remember what was kept, in a memory of its own: a filter fills its own memory itself."""
+        # A filter fills its own memory itself.
         if self.module is not None:
-            labels = self._labels[torch.from_numpy(rows)].to(self._device)
+            labels = self.labels(rows)
             self._bank.enqueue(functional.normalize(embeddings.float()), labels, keep=keep)
 
 
@@ -191,10 +175,11 @@ class SelfPacedWeights(LossInput):
     observed = ("weight",)
 
     def __init__(self, training: Training) -> None:
+        super().__init__(training)
         options = training.config.options[SelfPacedOptions]
         try:
             self.module = BalancedSelfPaced(
-                torch.from_numpy(training.labels),
+                torch.from_numpy(self._train.labels),
                 options.lam,
                 options.growth,
                 options.lam_max,
@@ -206,23 +191,20 @@ class SelfPacedWeights(LossInput):
             ).to(training.device)
         except ValueError as error:
             raise UsageError(f"method bspml: {error}") from error
-        self._warmup, self._device = options.warmup, training.device
+        self._warmup = options.warmup
 
     def start_epoch(self, epoch: int, embed: Callable[[], Tensor]) -> None:
-        """Solve for the weights, past the warm-up."""
         if epoch >= self._warmup:
-            self.module.update(embed().to(self._device))
+            self.module.update(embed().to(self._training.device))
 
     def arguments(self, rows: Rows) -> dict[str, Tensor]:
-        """Weights of a batch."""
-        return {"sample_weights": self.module.weights(torch.from_numpy(rows).to(self._device))}
+        return {"sample_weights": self.module.weights(torch.from_numpy(rows).to(self._training.device))}
 
     def observe(self, arguments: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Show the weights to the log."""
         return {"weight": arguments["sample_weights"]}
 
     def record(self) -> dict[str, float]:
-        """Give mean and standard deviation of the classes' average weights, Eq. 14 of the paper, and the age."""
+        # Mean and standard deviation of the classes' average weights, Eq. 14 of the paper.
         return {"maw": self.module.maw, "sdaw": self.module.sdaw, "age": float(self.module.lam)}
 
 
@@ -233,9 +215,3 @@ LOSS_INPUTS: dict[str, Callable[[Training], LossInput]] = {
     "memory": Memory,
     "self_paced_weights": SelfPacedWeights,
 }
-
-
-def make_loss_inputs(training: Training) -> dict[str, LossInput]:
-    """Make the inputs that the method of a run asks for."""
-    config = training.config
-    return {name: LOSS_INPUTS[name](training) for name in METHODS[config.method].inputs(config.options)}

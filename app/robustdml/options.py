@@ -1,6 +1,7 @@
 """Settings, each declared once: command line, YAML file, checks and configuration follow from the declaration."""
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, TypeVar, cast, get_args, get_type_hints
 
@@ -23,7 +24,7 @@ class Setting:
     text: str  # For `--help`
     heading: str  # Of its section in `--help`
     default: Any = None  # None where the text names the default, or the method sets it
-    choices: tuple[str, ...] | None = None  # All its values
+    choices: Collection[str] | None = None  # All its values
     metavar: str | None = None  # Name of its value in `--help`
     at_least: float | None = None
     at_most: float | None = None
@@ -61,11 +62,10 @@ class Setting:
             return
         if self.choices is not None and value not in self.choices:
             raise UnknownNameError(self._short_name, str(value), self.choices)
-        if self.at_least is not None and self.at_most is not None:
-            if not self.at_least <= value <= self.at_most:
-                raise UsageError(f"{self.name}={value}: expected {self.at_least:g} to {self.at_most:g}")
-        elif self.at_least is not None and not value >= self.at_least:
-            raise UsageError(f"{self.name}={value}: expected at least {self.at_least:g}")
+        low, high = self.at_least, self.at_most
+        if low is not None and not low <= value <= (math.inf if high is None else high):
+            expected = f"at least {low:g}" if high is None else f"{low:g} to {high:g}"
+            raise UsageError(f"{self.name}={value}: expected {expected}")
         if self.positive and not value > 0:
             raise UsageError(f"{self.name}={value}: expected a positive number")
 
@@ -84,24 +84,15 @@ class Options:
         """List the settings in the order of their fields."""
         prefix = f"{cls.name}." if cls.name else ""
         heading = (cls.__doc__ or cls.name).partition("\n")[0].rstrip(".")
-        found, kinds = [], _kinds(cls)
+        hints, found = get_type_hints(cls), []
         for one in fields(cast(Any, cls)):
-            declared: dict[str, Any] = dict(one.metadata)
-            if not declared:
+            if not one.metadata:
                 continue
-            heading = declared.pop("heading", heading)
-            text, choices = declared.pop("text"), declared.pop("choices", None)
-            found.append(
-                Setting(
-                    f"{prefix}{one.name}",
-                    kinds[one.name],
-                    text() if callable(text) else text,
-                    heading,
-                    one.default,
-                    None if choices is None else tuple(cast(Iterable[str], choices)),
-                    **declared,
-                )
-            )
+            heading, text, hint = one.metadata.get("heading", heading), one.metadata["text"], hints[one.name]
+            declared = {**one.metadata, "heading": heading, "text": text() if callable(text) else text}
+            # float of ``float | None``
+            kind = (get_args(hint) or (hint,))[0]
+            found.append(Setting(prefix + one.name, kind, default=one.default, **declared))
         return found
 
     def check(self) -> None:
@@ -112,11 +103,6 @@ class Options:
     def as_dict(self) -> dict[str, Any]:
         """Give the settings by name."""
         return asdict(cast(Any, self))
-
-
-def _kinds(group: type[Options]) -> dict[str, type]:
-    """Types of the fields' values: float of ``float | None``."""
-    return {name: (get_args(hint) or (hint,))[0] for name, hint in get_type_hints(group).items()}
 
 
 Group = TypeVar("Group", bound=Options)

@@ -11,7 +11,7 @@ import pickle
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ class DamagedError(UsageError):
 # Behind the content of a file that `save_plain` wrote; then comes the SHA-256 of that content in hexadecimal digits.
 CHECKSUM = b"\nsha256:"
 _DIGITS = 64
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 def save_plain(path: Path, content: object) -> None:
@@ -124,31 +125,29 @@ def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) ->
     raise UsageError(f"{path}: no array {missing!r}; found {', '.join(sorted(there)) or 'nothing'}")
 
 
+def write_npz(path: Path, **arrays: NDArray[Any]) -> None:
+    """Write arrays as an ``.npz`` file that is whole or absent."""
+    write_whole(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
+
+
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
     size, packed = info.file_size, info.compress_size
     if size > LARGE and size > MOST_PACKED * packed:
         raise ValueError(f"{info.filename} would unpack from {packed:,} bytes to {size:,}")
     with archive.open(info) as member:
-        shape, dtype = _header(member)
+        version = np.lib.format.read_magic(member)
+        if version not in _HEADERS:
+            raise ValueError(f"an array of version {version}, which names fields beyond ASCII: expected plain numbers")
+        shape, _, dtype = _HEADERS[version](member)
+        if dtype.hasobject:
+            raise ValueError("Object arrays cannot be loaded: they may run code")
         claimed = math.prod(shape) * dtype.itemsize
         if claimed != size - member.tell():
             raise ValueError(f"{info.filename} is of shape {shape} by its header, and has {size - member.tell()} bytes")
     if claimed > _memory():
         raise MemoryError(f"{info.filename} takes {claimed:,} bytes, and this machine has {_memory():,}")
     with archive.open(info) as member:
-        array: NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
-    return array
-
-
-def _header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    version = np.lib.format.read_magic(member)
-    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
-    if read is None:
-        raise ValueError(f"an array of version {version}, which names fields beyond ASCII: expected plain numbers")
-    shape, _, dtype = read(member)
-    if dtype.hasobject:
-        raise ValueError("Object arrays cannot be loaded: they may run code")
-    return shape, dtype
+        return np.asarray(np.lib.format.read_array(member, allow_pickle=False))
 
 
 def _memory() -> int:

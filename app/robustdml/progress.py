@@ -5,10 +5,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor
+
+from robustdml.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 # Called with the work at hand, the steps done and the number of steps (0 where unknown).
 OnProgress = Callable[[str, int, int], None]
@@ -18,10 +26,16 @@ BETWEEN_LOSSES = 0.5
 BETWEEN_LINES = 10.0
 # Columns of a terminal below which the bar itself makes room for the words.
 NARROW = 70
+# Prefix of a quantity, by the group of plots that it belongs to. What has no prefix of these is a metric of the test.
+_TRAINING = ("loss", "seconds", "margin", "filter_", "kappa_", "maw", "sdaw", "age")
+_LABELS = ("_right", "_wrong", "_auc")
 
 
 class Recorder:
     """Follows a run. This one does nothing: a subclass takes what it needs."""
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Take a report of steps, of a run or of anything else, as `OnProgress` does."""
 
     def start(self, history: Sequence[dict[str, float]], epochs: int) -> None:
         """Take note that settings and folder are accepted, and that training begins."""
@@ -36,15 +50,8 @@ class Recorder:
         """Training is over, or has failed."""
 
 
-class Follower(Recorder):
-    """Follows a run, or anything else that reports steps, as `robustdml.progress.OnProgress` does."""
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        """Take a report."""
-
-
 @contextmanager
-def progress_bar(title: str) -> Iterator[Follower]:
+def progress_bar(title: str) -> Iterator[Recorder]:
     """Show progress on stderr: one line drawn anew on a terminal, lines of a log elsewhere."""
     console = Console(stderr=True)
     # Not console.is_terminal: with FORCE_COLOR it is true of a file, too, which would then be full of redrawn bars.
@@ -61,7 +68,7 @@ def silent(what: str, done: int, total: int) -> None:
     """Take a report and show nothing."""
 
 
-class Bar(Follower):
+class Bar(Recorder):
     """One line of a terminal."""
 
     def __init__(self, title: str, progress: Progress) -> None:
@@ -70,19 +77,17 @@ class Bar(Follower):
         self._loss, self._looked = "", 0.0
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """Show a report."""
         loss = self._loss if total else ""
         self._progress.update(
             self._task, description=f"{self._title} · {what}{loss}", completed=done, total=total or None
         )
 
     def step(self, step: int, steps: int, loss: Tensor | None) -> None:
-        """Look at the loss now and then."""
         if loss is not None and time.monotonic() - self._looked > BETWEEN_LOSSES:
             self._loss, self._looked = f" · loss {float(loss):.4g}", time.monotonic()
 
 
-class Lines(Follower):
+class Lines(Recorder):
     """Lines of a log, each with date and time."""
 
     def __init__(self, title: str) -> None:
@@ -94,7 +99,7 @@ class Lines(Follower):
         self._loss: Tensor | None = None
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """Write a line where one is due: the last is some while ago, or something without steps begins."""
+        # A line is due where the last is some while ago, or something without steps begins.
         begins = what != self._what
         if begins:
             self._what, self._stage = what, _Pace(done)
@@ -113,19 +118,16 @@ class Lines(Follower):
         self._write(*words, *([f"{rate:.3g} steps/s"] if rate else []), left)
 
     def start(self, history: Sequence[dict[str, float]], epochs: int) -> None:
-        """Take note of the epochs."""
         self._epochs, self._epochs_done = epochs, len(history)
         if history:
             self._write(f"goes on after epoch {len(history)} of {epochs}")
 
     def step(self, step: int, steps: int, loss: Tensor | None) -> None:
-        """Keep the loss, unread; from the first step on, measure how long an epoch takes."""
         if self._training is None:
             self._training = _Pace(self._epochs_done + step / steps)
         self._loss = loss if loss is not None else self._loss
 
     def epoch(self, record: dict[str, float]) -> None:
-        """Write what came out of an epoch."""
         self._epochs_done = int(record["epoch"])
         self._write(
             f"epoch {self._epochs_done} of {self._epochs} done",
@@ -136,7 +138,6 @@ class Lines(Follower):
         )
 
     def close(self) -> None:
-        """Forget the training: what follows is none."""
         self._loss = self._training = None
 
     def _write(self, *words: str) -> None:
@@ -162,3 +163,41 @@ class _Pace:
         if not rate or done >= total:
             return ""
         return f"{timedelta(seconds=round((total - done) / rate))} left"
+
+
+class TensorBoard(Recorder):
+    """Writes each number of an epoch's record for TensorBoard, as a scalar with the epoch as its step."""
+
+    def __init__(self, folder: Path) -> None:
+        if find_spec("tensorboard") is None:
+            raise UsageError(
+                "logger tensorboard needs a package: install it with `pip install 'robustdml[tensorboard]'`"
+            )
+        self._folder = folder
+        self._writer: SummaryWriter | None = None
+
+    def start(self, history: Sequence[dict[str, float]], epochs: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        goes_on = self._folder.is_dir() and any(self._folder.iterdir())
+        # A file where the folder should be is told in plain words; the writer's thread would only end.
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._writer = SummaryWriter(str(self._folder), purge_step=len(history) + 1 if goes_on else None)
+        for record in () if goes_on else history:
+            self.epoch(record)
+
+    def epoch(self, record: dict[str, float]) -> None:
+        if self._writer is None:
+            return
+        try:
+            for name, value in record.items():
+                group = "labels" if name.endswith(_LABELS) else "training" if name.startswith(_TRAINING) else "test"
+                if name != "epoch":
+                    self._writer.add_scalar(f"{group}/{name}", value, int(record["epoch"]))
+            self._writer.flush()
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._folder)) from error
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()

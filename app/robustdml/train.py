@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -22,8 +23,8 @@ from robustdml.locks import FILE_NAME as LOCK
 from robustdml.locks import sole_use
 from robustdml.networks.models import Embedder
 from robustdml.networks.preparation import prepare, resolve_device
+from robustdml.plain_files import DamagedError, read_plain, save_plain
 from robustdml.progress import OnProgress, Recorder, silent
-from robustdml.run.checkpoint import FILE_NAME, load_checkpoint, save_checkpoint
 from robustdml.run.run import Run
 from robustdml.run.sample_log import clean_auc
 from robustdml.run.trials import prepare_run
@@ -32,6 +33,8 @@ from robustdml.trained.model_file import FILE_NAME as MODEL_FILE
 from robustdml.trained.model_file import ModelCard
 from robustdml.world import ALONE, World
 
+CHECKPOINT, PREVIOUS_CHECKPOINT = "checkpoint.pt", "checkpoint.previous.pt"
+CHECKPOINT_FORMAT = 4
 # The first of these that a run has is its clean score in reports and comparisons.
 CLEAN_SCORES = ("log_p_clean_auc", "label_quality_auc", "confidence_auc", "detector_loss_auc", "weight_auc")
 
@@ -131,7 +134,7 @@ def train(
             untouched = untouched_metrics(prepared, chosen, on_progress)
         run = Run(config, prepared, chosen, world=world)
         if resume and out is not None:
-            _load(run, out)
+            _load_checkpoint(out / CHECKPOINT, run)
             if run.epoch > config.epochs:
                 raise UsageError(f"{out} has {run.epoch} epochs already; ask for at least as many (epochs)")
             if kept is not None:  # A run may have been killed between the checkpoint and the history of an epoch.
@@ -147,7 +150,7 @@ def train(
                     recorder.epoch(run.history[-1])
                 state = run.state() if out is not None else None
                 if kept is not None and state is not None:
-                    save_checkpoint(kept, config, run.data_summary, state)
+                    save_checkpoint(kept / CHECKPOINT, run, state)
                     _write_history(kept, run)
         finally:
             for recorder in recorders:
@@ -166,17 +169,50 @@ def check_folder(out: Path, resume: bool) -> None:
         raise UsageError(f"out {str(out)!r}: {there} is a file, where a folder is needed")
     if not os.access(there, os.W_OK | os.X_OK):
         raise UsageError(f"out {str(out)!r}: no permission to write to {there}")
-    if not resume and (out / FILE_NAME).exists():
+    if not resume and (out / CHECKPOINT).exists():
         raise UsageError(f"{out} holds a run already: resume it, or give another folder")
 
 
-def _load(run: Run, out: Path) -> None:
-    state = load_checkpoint(out, run.config, run.data_summary)
+def save_checkpoint(path: Path, run: Run, state: dict[str, Any]) -> None:
+    """Write the state of a run; the one before is kept under another name, and at every moment there is a whole one."""
+    if path.exists():
+        second_name = path.with_name(f".{PREVIOUS_CHECKPOINT}")
+        second_name.unlink(missing_ok=True)
+        try:
+            os.link(path, second_name)
+        except OSError:  # not every disk gives a file two names
+            shutil.copyfile(path, second_name)
+        os.replace(second_name, path.with_name(PREVIOUS_CHECKPOINT))
+    about = {"format": CHECKPOINT_FORMAT, "config": run.config.as_dict(), "data": run.data_summary}
+    save_plain(path, {**about, "state": state})
+
+
+def _load_checkpoint(path: Path, run: Run) -> None:
+    if not path.exists():
+        raise UsageError(f"{path}: no checkpoint to resume from; drop --resume to start anew")
     try:
-        run.load_state(state)
+        content = read_plain(path, "checkpoint", checked=True)
+    except DamagedError as error:
+        previous = path.with_name(PREVIOUS_CHECKPOINT)
+        if not previous.exists():
+            raise
+        raise DamagedError(
+            f"{error}. The one before it is {previous.name}: name it {path.name}, and resume there"
+        ) from error
+    if not isinstance(content, dict) or content.get("format") != CHECKPOINT_FORMAT:
+        raise UsageError(f"{path}: not a checkpoint of format {CHECKPOINT_FORMAT}")
+    if not all(isinstance(content.get(part), dict) for part in ("config", "data", "state")):
+        raise UsageError(f"{path}: a checkpoint with parts missing")
+    changes = run.config.differences(content["config"])
+    if content["data"] != run.data_summary:
+        changes.append(f"data: {content['data']} then, {run.data_summary} now")
+    if changes:
+        raise UsageError(f"{path} is of another run; give the same settings or another folder. {'; '.join(changes)}")
+    try:
+        run.load_state(content["state"])
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:300]
-        raise UsageError(f"{out / FILE_NAME}: not the state of this run ({type(error).__name__}: {reason})") from error
+        raise UsageError(f"{path}: not the state of this run ({type(error).__name__}: {reason})") from error
 
 
 def _write_history(out: Path, run: Run) -> None:
@@ -185,12 +221,18 @@ def _write_history(out: Path, run: Run) -> None:
 
 def _result(run: Run, untouched: dict[str, float]) -> TrainingResult:
     config = run.config
+    samples_of_class = np.bincount(run.prepared.data.test.labels)
     summary: dict[str, Any] = {
         "method": config.method,
         "noise": run.prepared.data.noise,
         "seed": config.seed,
         "data": run.data_summary,
-        "test": _test_sizes(run.prepared.data.test.labels),
+        # Samples that are alone in their class find nothing, and are no queries.
+        "test": {
+            "samples": int(samples_of_class.sum()),
+            "classes": int((samples_of_class > 0).sum()),
+            "alone": int((samples_of_class == 1).sum()),
+        },
         **{key: value for key, value in run.history[-1].items() if key != "seconds"},
         "embedding_size": run.embedding_size,
         "averaging": run.averaging,
@@ -205,12 +247,6 @@ def _result(run: Run, untouched: dict[str, float]) -> TrainingResult:
     summary["clean_auc"] = next((summary[name] for name in CLEAN_SCORES if name in summary), None)
     summary |= {"untouched": untouched, "below_untouched": below_untouched(run.history[-1], untouched)}
     return TrainingResult(config, run.history, run.averaged().eval(), _model(run), run.changed, scores, summary)
-
-
-def _test_sizes(labels: NDArray[np.int64]) -> dict[str, int]:
-    """Samples, classes, and samples that are alone in their class: these find nothing, and are no queries."""
-    counts = np.bincount(labels)
-    return {"samples": len(labels), "classes": int((counts > 0).sum()), "alone": int((counts == 1).sum())}
 
 
 def _model(run: Run) -> TrainedEmbedder:

@@ -3,12 +3,15 @@
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from robustdml.data import Rows
 from robustdml.errors import UsageError
@@ -20,10 +23,12 @@ T = TypeVar("T")
 TIMEOUT = timedelta(hours=2)
 
 
+@dataclass(frozen=True)
 class World:
-    """One process alone; each method gives back what it is given."""
+    """The processes as one of them sees them; on one process each method gives back what it is given."""
 
-    rank, size = 0, 1
+    rank: int = 0
+    size: int = 1
 
     @property
     def leads(self) -> bool:
@@ -32,59 +37,25 @@ class World:
 
     def first(self, work: Callable[[], T]) -> T:
         """Do work that leaves files behind: the first process does it before the others."""
-        return work()
+        if not self.leads:
+            dist.barrier()
+        result = work()
+        if self.leads and self.size > 1:
+            dist.barrier()
+        return result
 
     def part(self, rows: Rows) -> Rows:
         """Own rows of a batch; those of all processes, in order, make up the batch."""
-        return rows
-
-    def wrap(self, network: nn.Module) -> nn.Module:
-        """Give a network whose gradients are averaged over the processes."""
-        return network
-
-    def shard(self, module: Module) -> Module:
-        """Shard the classes of a loss or filter."""
-        return module
-
-    def any(self, condition: Tensor) -> bool:
-        """Whether it holds on one of the processes."""
-        return bool(condition)
-
-    def merged(self, values: Tensor) -> Tensor:
-        """Put together values that each process has some of, NaN for the others."""
-        return values
-
-
-class TorchrunWorld(World):
-    """The processes of a torchrun group, as one of them sees it."""
-
-    def __init__(self) -> None:
-        import torch.distributed as dist
-
-        self.dist = dist
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
-
-    def first(self, work: Callable[[], T]) -> T:
-        """Let the first process work, then the others."""
-        if self.leads:
-            result = work()
-            self.dist.barrier()
-            return result
-        self.dist.barrier()
-        return work()
-
-    def part(self, rows: Rows) -> Rows:
-        """Own rows of a batch."""
         return np.array_split(rows, self.size)[self.rank]
 
     def wrap(self, network: nn.Module) -> nn.Module:
-        """Average gradients over the processes."""
-        from torch.nn.parallel import DistributedDataParallel
-
-        return DistributedDataParallel(network)
+        """Give a network whose gradients are averaged over the processes."""
+        return network if self.size == 1 else DistributedDataParallel(network)
 
     def shard(self, module: Module) -> Module:
         """Shard the classes of a loss or filter."""
+        if self.size == 1:
+            return module
         from robustdml_ops.distributed import shard_classes
 
         try:
@@ -95,13 +66,16 @@ class TorchrunWorld(World):
     def any(self, condition: Tensor) -> bool:
         """Whether it holds on one of the processes."""
         found = condition.to(torch.uint8)
-        self.dist.all_reduce(found, self.dist.ReduceOp.MAX)
+        if self.size > 1:
+            dist.all_reduce(found, dist.ReduceOp.MAX)
         return bool(found)
 
     def merged(self, values: Tensor) -> Tensor:
-        """Merge the values of all processes; the last of several counts."""
+        """Put together values that each process has some of, NaN for the others; the last of several counts."""
+        if self.size == 1:
+            return values
         parts = [torch.empty_like(values) for _ in range(self.size)]
-        self.dist.all_gather(parts, values)
+        dist.all_gather(parts, values)
         merged = parts[0]
         for part in parts[1:]:
             merged = torch.where(part.isnan(), merged, part)
@@ -117,14 +91,12 @@ def joined_world(device: str) -> Iterator[World]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
         yield ALONE
         return
-    import torch.distributed as dist
-
     on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
     if on_gpu:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl" if on_gpu else "gloo", timeout=TIMEOUT)
     try:
-        yield TorchrunWorld()
+        yield World(dist.get_rank(), dist.get_world_size())
     finally:
         dist.destroy_process_group()
 

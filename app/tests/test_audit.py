@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from app.tests.conftest import save_photos
-from robustdml.audit_report.confusion_matrix import confused_classes, render_matrix
 from robustdml.audit_report.findings import Finding, clean_labels, read_findings
+from robustdml.audit_report.page import confused_classes, render_matrix
 from robustdml.cli import main
 from robustdml.errors import UsageError
 
@@ -235,7 +235,7 @@ def test_what_becomes_of_a_label():
     ]
 
     def kept(*args, **kwargs):
-        return {one.sample: one.label for one in clean_labels(findings, *args, **kwargs)}
+        return {one.sample: one.label for one in clean_labels(findings, *args, **kwargs).values()}
 
     assert kept("drop") == {"a": "x", "b": "x"}
     assert kept("correct") == {"a": "x", "b": "x", "c": "y"}

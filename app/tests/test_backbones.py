@@ -17,7 +17,6 @@ from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, Split, load_data
 from robustdml.data.images import to_square
 from robustdml.errors import UsageError
-from robustdml.networks.backbones import efficientnet
 from robustdml.networks.backbones.choice import default_image_size, import_backbone, load_backbone
 from robustdml.networks.backbones.photographs import CROP_AREA, PhotoBackbone, random_crops
 from robustdml.networks.models import apply_in_batches
@@ -277,7 +276,7 @@ def test_timm_with_weights_that_lie_on_this_machine(timm, weights, tmp_path, mon
 def test_the_image_size_is_that_of_the_network(timm):
     assert default_image_size("timm:plain.tag") == 40
     assert default_image_size("timm:wide") == 224  # nobody has trained it
-    assert default_image_size("") == default_image_size("untrained") == efficientnet.IMAGE_SIZE == 224
+    assert default_image_size("") == default_image_size("untrained") == 224
 
 
 def test_what_timm_has_not(timm, weights, tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ def made(tmp_path_factory):
             "small": load_data("glyphs"),
             "validation": load_data("glyphs-validation"),
             "large": load_data("glyphs-large"),
-            "pretraining": glyphs.load_pretraining_glyphs(),
+            "pretraining": glyphs.PRETRAINING.load(),
         }
 
 

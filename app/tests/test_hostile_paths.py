@@ -16,7 +16,7 @@ from robustdml.audit_report.findings import Finding, read_findings, write_findin
 from robustdml.audit_report.samples import read_samples
 from robustdml.cli import main
 from robustdml.data import load_data
-from robustdml.data.folders import files_by_class
+from robustdml.data.folders import folder_images
 from robustdml.data.images import decode
 from robustdml.errors import UsageError
 from robustdml.trained.embedder import load_embedder
@@ -86,7 +86,7 @@ def test_what_is_called_an_image_and_is_none(tmp_path, kind, capsys):
         "device": lambda: odd.symlink_to("/dev/zero"),
     }
     make[kind]()
-    taken = {file.name for files in files_by_class(tmp_path / "data").values() for file in files}
+    taken = {file.name for file in folder_images(tmp_path / "data").files}
     assert taken == ({"a.png"} if kind in ("pipe", "folder") else {"a.png", "odd.png"})
     if len(taken) == 1:
         load_data(str(tmp_path / "data"), image_size=8)
@@ -102,19 +102,19 @@ def test_links_in_a_circle(tmp_path):
         photograph(tmp_path / "data" / f"class {label}" / "a.png", label)
     # Within a class links to folders are passed over; as a class one would hold all images under one more label.
     (tmp_path / "data" / "class 0" / "up").symlink_to(tmp_path / "data")
-    assert {name: len(files) for name, files in files_by_class(tmp_path / "data").items()} == {
-        f"class {label}": 1 for label in range(3)
-    }
+    images = folder_images(tmp_path / "data")
+    assert images.labels.tolist() == [0, 1, 2] and images.class_names == ("class 0", "class 1", "class 2")
     (tmp_path / "data" / "again").symlink_to(tmp_path / "data")
     with pytest.raises(UsageError, match="again: a link to a folder that it lies in"):
-        files_by_class(tmp_path / "data")
+        folder_images(tmp_path / "data")
     (tmp_path / "data" / "again").unlink()
     (tmp_path / "data" / "self").symlink_to("self")
-    assert len(files_by_class(tmp_path / "data")) == 3
+    assert len(folder_images(tmp_path / "data").class_names) == 3
     (tmp_path / "elsewhere").mkdir()
     photograph(tmp_path / "elsewhere" / "b.png")
     (tmp_path / "data" / "linked").symlink_to(tmp_path / "elsewhere")
-    assert len(files_by_class(tmp_path / "data")["linked"]) == 1
+    images = folder_images(tmp_path / "data")
+    assert (images.labels == images.class_names.index("linked")).sum() == 1
 
 
 ODD_NAMES = ("line\nbreak", "\x1b[2J\x07", "caf\udce9", "=cmd", "-rf", "a,b\"c'", "  blanks ", "n" * 240, "\u202egnp")

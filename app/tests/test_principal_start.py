@@ -8,8 +8,8 @@ from torch import nn
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, Split
 from robustdml.filters.options import FilterOptions
+from robustdml.networks.models import PrincipalAxes
 from robustdml.networks.preparation import prepare
-from robustdml.networks.principal_start import PrincipalAxes
 from robustdml.noise import with_wrong_labels
 from robustdml.progress import Recorder, silent
 from robustdml.run import trials

@@ -37,7 +37,7 @@ def given(**values):
 def test_every_method_comes_back_from_its_file_as_it_was(tmp_path, method):
     own = METHODS[method].options[0]
     field = own.settings()[0]
-    value = field.choices[-1] if field.choices else field.kind(7)
+    value = list(field.choices)[-1] if field.choices else field.kind(7)
     changes = given(method=method, noise="symmetric:0.25", learning_rate=1e-5, epochs=3)
     changes[field.name] = Given(value, "")
     if METHODS[method].takes_weights:
@@ -156,7 +156,7 @@ def test_values_out_of_bounds_and_settings_of_other_methods_name_the_file(tmp_pa
 
 def complete(**values):
     changes = given(**values)
-    return {name: Given(value, "file", True) for name, value in complete_settings(make_config(changes), changes).items()
+    return {name: Given(value, "file") for name, value in complete_settings(make_config(changes), changes).items()
             if value is not None}  # fmt: skip
 
 

@@ -12,8 +12,7 @@ from robustdml.networks import models
 from robustdml.networks.backbones import choice
 from robustdml.networks.backbones.choice import Origin, load_origin
 from robustdml.networks.models import SmallCNN, apply_in_batches
-from robustdml.networks.preparation import prepare
-from robustdml.networks.stored_features import store_features, store_split
+from robustdml.networks.preparation import map_features, prepare, store_split
 from robustdml.progress import silent
 from robustdml.train import train
 
@@ -41,22 +40,25 @@ def files(cache):
     return sorted(path.name for path in cache.rglob("*") if path.is_file())
 
 
+def store(data, origin, report=silent):
+    return [store_split(split, origin, CPU, report) for split in (data.train, data.test)]
+
+
 def test_features_are_made_once_and_mapped(tiny_images, own_cache):
     network, told = Counting(), []
-    made = store_features(tiny_images, from_network(network), CPU, lambda *report: told.append(report))
+    made = store(tiny_images, from_network(network), lambda *report: told.append(report))
     assert network.seen == 105 and told
     again, told = Counting(), []
-    stored = store_features(tiny_images, from_network(again), CPU, lambda *report: told.append(report))
+    stored = store(tiny_images, from_network(again), lambda *report: told.append(report))
     assert again.seen == 0 and not told
-    assert stored.train.path == made.train.path and stored.train.path.is_relative_to(own_cache)
-    assert stored.train.path.parent.name == "features" and len(files(own_cache)) == 2
-    opened = stored.open()
-    assert np.array_equal(opened.train.inputs, apply_in_batches(network, tiny_images.train.inputs, CPU))
-    assert opened.test.inputs.dtype == np.float32 and isinstance(opened.test.inputs.base, np.memmap)
-    assert np.array_equal(opened.test.labels, tiny_images.test.labels)
+    assert stored == made and stored[0].is_relative_to(own_cache)
+    assert stored[0].parent.name == "features" and len(files(own_cache)) == 2
+    train, test = map(map_features, stored)
+    assert np.array_equal(train, apply_in_batches(network, tiny_images.train.inputs, CPU))
+    assert test.dtype == np.float32 and isinstance(test.base, np.memmap)
     # Who writes into them changes neither the file nor what others read.
-    opened.train.inputs[:] = 0
-    assert stored.train.open().inputs.any()
+    train[:] = 0
+    assert map_features(stored[0]).any()
 
 
 def test_whatever_they_depend_on_makes_them_anew(tiny_images, own_cache, monkeypatch):
@@ -73,7 +75,7 @@ def test_whatever_they_depend_on_makes_them_anew(tiny_images, own_cache, monkeyp
     ]
     store_split(images, from_network(Counting()), CPU)
     for number, (name, network, split) in enumerate(cases, start=2):
-        assert len(store_split(split, from_network(network, name), CPU).open()) == len(split)
+        assert len(map_features(store_split(split, from_network(network, name), CPU))) == len(split)
         assert len(files(own_cache)) == number
     monkeypatch.setattr(torch, "__version__", "9.9")
     store_split(images, from_network(Counting()), CPU)
@@ -101,12 +103,12 @@ def test_training_comparing_and_finetuning_share_them(tiny_images, own_cache, mo
     """Also where they take more room than the images: 2,048 numbers of 1,024 pixels."""
     network = SmallCNN(1)
     monkeypatch.setattr(choice, "load_pretrained_cnn", lambda *_: network)
-    stored = store_features(tiny_images, load_origin(TrainingConfig(), tiny_images, CPU), CPU)
+    stored = store(tiny_images, load_origin(TrainingConfig(), tiny_images, CPU))
     kept = files(own_cache)
     made = []
     network.register_forward_hook(lambda module, inputs, outputs: made.append(len(outputs)))
     prepared = prepare(TrainingConfig(), tiny_images, CPU)
-    assert np.array_equal(prepared.data.test.inputs, stored.test.open().inputs)
+    assert np.array_equal(prepared.data.test.inputs, map_features(stored[1]))
     finetuned = prepare(TrainingConfig(finetune=True), tiny_images, CPU)
     assert np.array_equal(finetuned.frozen_features(), prepared.frozen_features())
     # One image each, by which the features are counted.
@@ -128,9 +130,14 @@ def test_those_of_ones_own_code_are_made_by_every_run(tiny_images, own_cache, mo
 
 
 def test_training_on_mapped_features_gives_the_same_bits_and_leaves_the_file_alone(clusters, own_cache):
-    stored = store_features(clusters, load_origin(TrainingConfig(), clusters, CPU, silent), CPU)
-    before = stored.train.path.read_bytes()
+    stored = store(clusters, load_origin(TrainingConfig(), clusters, CPU))
+    before = stored[0].read_bytes()
     config = TrainingConfig(epochs=2, batch_size=32, embedding_size=8)
-    mapped, plain = (train(config, data, device="cpu") for data in (stored.open(), clusters))
+    train_split, test_split = (
+        replace(split, inputs=map_features(path))
+        for split, path in zip((clusters.train, clusters.test), stored, strict=True)
+    )
+    opened = replace(clusters, train=train_split, test=test_split)
+    mapped, plain = (train(config, data, device="cpu") for data in (opened, clusters))
     assert torch.equal(mapped.embedder.head.weight, plain.embedder.head.weight)
-    assert stored.train.path.read_bytes() == before
+    assert stored[0].read_bytes() == before

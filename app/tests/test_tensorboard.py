@@ -66,7 +66,7 @@ def test_a_run_that_takes_it_up_later_has_all_of_it(command, tmp_path):
 def test_without_the_package_the_extra_is_named_before_anything_is_read(command, tmp_path, monkeypatch, capsys):
     find = importlib.util.find_spec
     monkeypatch.setattr(
-        "robustdml.run.tensorboard.find_spec",
+        "robustdml.progress.find_spec",
         lambda name, *rest: None if name == "tensorboard" else find(name, *rest),
     )
     assert main(command) == 2

@@ -18,9 +18,8 @@ from robustdml.methods.anchors import AdaptiveOptions
 from robustdml.methods.pairs import MemoryContrastiveOptions
 from robustdml.noise import with_wrong_labels
 from robustdml.options import OptionSet
-from robustdml.run.checkpoint import FILE_NAME
-from robustdml.train import train
-from robustdml.world import TorchrunWorld
+from robustdml.train import CHECKPOINT, train
+from robustdml.world import World
 from tests.distributed.worlds import case, run_world
 from tests.subprocesses import run_python
 
@@ -46,7 +45,7 @@ def clusters():
 def a_run(place):
     """Its figures, what it wrote, and that one process goes on with it, and the other way round."""
     os.environ["ROBUSTDML_CACHE"] = str(place.folder / f"cache-{place.rank}")
-    world, data = TorchrunWorld(), clusters()
+    world, data = World(place.rank, 2), clusters()
     folder, alone = place.folder / "run", place.folder / f"alone-{place.rank}"
     many = train(CONFIG, data, out=folder, device="cpu", world=world)
     one = train(CONFIG, data, out=alone, device="cpu")
@@ -59,7 +58,7 @@ def a_run(place):
         for name, score in expected.scores.items():
             np.testing.assert_allclose(found.scores[name], score, rtol=1e-2, atol=1e-2)
     if place.rank == 0:  # which writes
-        states = [torch.load(path / FILE_NAME)["state"]["loss"] for path in (folder, alone)]
+        states = [torch.load(path / CHECKPOINT)["state"]["loss"] for path in (folder, alone)]
         torch.testing.assert_close(*states, rtol=1e-3, atol=1e-3)
         assert sorted(file.name for file in folder.iterdir()) == sorted(file.name for file in alone.iterdir())
 
@@ -69,7 +68,7 @@ def a_run_judged_before_training(place):
     """The first process judges for all; every process keeps the same samples."""
     os.environ["ROBUSTDML_CACHE"] = str(place.folder / f"cache-{place.rank}")
     config = replace(CONFIG, filter=FilterOptions("audit"))
-    many = train(config, clusters(), device="cpu", world=TorchrunWorld())
+    many = train(config, clusters(), device="cpu", world=World(place.rank, 2))
     one = train(config, clusters(), device="cpu")
     assert 0.5 < one.history[-1]["filter_kept"] < 0.9
     for name in ("label_quality", "kept"):
@@ -86,10 +85,10 @@ def a_run_with_a_memory(place):
     for name, chosen in (("memory", FilterOptions()), ("filter", FilterOptions("prism-average"))):
         config = replace(CONFIG, method="mcl", epochs=1, options=options, filter=chosen)
         folder, alone = place.folder / f"with-{name}", place.folder / f"with-{name}-{place.rank}"
-        many = train(config, clusters(), out=folder, device="cpu", world=TorchrunWorld())
+        many = train(config, clusters(), out=folder, device="cpu", world=World(place.rank, 2))
         one = train(config, clusters(), out=alone, device="cpu")
         if place.rank == 0:  # which writes
-            states = [torch.load(path / FILE_NAME)["state"][name] for path in (folder, alone)]
+            states = [torch.load(path / CHECKPOINT)["state"][name] for path in (folder, alone)]
             torch.testing.assert_close(*states, rtol=1e-3, atol=1e-3, equal_nan=True)
             goes_on = [
                 train(replace(config, epochs=2), clusters(), out=path, resume=True, device="cpu")
@@ -107,7 +106,7 @@ def methods_of_one_process(place):
     os.environ["ROBUSTDML_CACHE"] = str(place.folder / f"cache-{place.rank}")
     config = TrainingConfig(method="smooth-proxy-anchor", epochs=1)
     with pytest.raises(UsageError, match="takes confidences, which is made on one process"):
-        train(config, clusters(), device="cpu", world=TorchrunWorld())
+        train(config, clusters(), device="cpu", world=World(place.rank, 2))
 
 
 @pytest.mark.nightly

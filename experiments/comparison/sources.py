@@ -5,17 +5,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from experiments.comparison.outcomes import outcomes_of
 from experiments.noise import noisy_data
 from robustdml.config import TrainingConfig
-from robustdml.data import RetrievalData, load_data
+from robustdml.data import RetrievalData, Split, load_data
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError
-from robustdml.networks.backbones.choice import default_image_size, load_origin
-from robustdml.networks.stored_features import store_features
-from robustdml.progress import OnProgress
+from robustdml.networks.backbones.choice import Origin, default_image_size, load_origin
+from robustdml.networks.preparation import map_features, store_split
+from robustdml.progress import OnProgress, silent
 
 
 class Source(Protocol):
@@ -27,6 +29,31 @@ class Source(Protocol):
 
     def open(self) -> RetrievalData:
         """Load the data; large files are memory-mapped."""
+
+
+@dataclass(frozen=True)
+class FeatureSource:
+    """Data whose features are in files."""
+
+    name: str
+    files: tuple[Path, Path]  # `.npy` of training and test split, float32, (N, F)
+    labels: tuple[NDArray[np.int64], NDArray[np.int64]]
+    class_names: tuple[tuple[str, ...], tuple[str, ...]]
+
+    def open(self) -> RetrievalData:
+        """Map both splits into memory."""
+        splits = zip(map(map_features, self.files), self.labels, self.class_names, strict=True)
+        train, test = (Split(*parts) for parts in splits)
+        return RetrievalData(self.name, train, test)
+
+
+def feature_source(
+    data: RetrievalData, origin: Origin, device: torch.device, on_progress: OnProgress = silent
+) -> FeatureSource:
+    """Put the features of both splits into the cache folder."""
+    train, test = data.train, data.test
+    files = (store_split(train, origin, device, on_progress), store_split(test, origin, device, on_progress))
+    return FeatureSource(data.name, files, (train.labels, test.labels), (train.class_names, test.class_names))
 
 
 @dataclass(frozen=True)
@@ -80,7 +107,7 @@ def _open(name: str, common: TrainingConfig, device: torch.device, on_progress: 
     origin = load_origin(common, data, device, on_progress)
     if common.finetune:
         return ImageSource(data.name, name, image_size)
-    return store_features(data, origin, device, on_progress)
+    return feature_source(data, origin, device, on_progress)
 
 
 def impossible_noises(source: Source, noises: Iterable[str], common: TrainingConfig, folder: Path) -> dict[str, str]:

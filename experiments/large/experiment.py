@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from experiments.large.contenders import Contender
 from experiments.large.trial import CPU, Task
@@ -19,7 +20,7 @@ from robustdml.data import RetrievalData
 from robustdml.errors import UsageError
 from robustdml.evaluation import retrieval_metrics
 from robustdml.networks.backbones.choice import load_origin
-from robustdml.networks.stored_features import StoredSplit, store_features
+from robustdml.networks.preparation import store_split
 from robustdml.plain_files import read_json
 from robustdml.progress import OnProgress
 
@@ -37,9 +38,10 @@ class Scale:
 
 def untouched(data: RetrievalData, on_progress: OnProgress) -> tuple[dict[str, tuple[str, str]], dict[str, float]]:
     """Files of features and labels of both splits, and retrieval metrics of the features; made once."""
-    stored = store_features(data, load_origin(TrainingConfig(), data, CPU, on_progress), CPU, on_progress)
-    splits = {"train": stored.train, "test": stored.test}
-    files = {part: (str(split.path), str(_labels_file(split))) for part, split in splits.items()}
+    origin = load_origin(TrainingConfig(), data, CPU, on_progress)
+    splits = {"train": data.train, "test": data.test}
+    features = {part: store_split(split, origin, CPU, on_progress) for part, split in splits.items()}
+    files = {part: (str(features[part]), str(_labels_file(features[part], splits[part].labels))) for part in splits}
     scores = Path(files["test"][1]).with_suffix(".json")
     if not scores.exists():
         on_progress("nearest neighbours of the features as they are", 0, 0)
@@ -84,9 +86,9 @@ def _read(path: Path, task: Task) -> dict[str, Any] | None:
     return result if result.get("task") == json.loads(json.dumps(asdict(task))) else None
 
 
-def _labels_file(split: StoredSplit) -> Path:
+def _labels_file(features: Path, labels: NDArray[np.int64]) -> Path:
     """Write the labels beside the features, with a hash of both in the name."""
-    digest = hashlib.sha256(split.labels.tobytes()).hexdigest()[:16]
-    path = split.path.with_name(f"{split.path.stem}-labels-{digest}.npy")
-    make_once(lambda: write_whole(path, lambda file: np.save(file, split.labels)), path)
+    digest = hashlib.sha256(labels.tobytes()).hexdigest()[:16]
+    path = features.with_name(f"{features.stem}-labels-{digest}.npy")
+    make_once(lambda: write_whole(path, lambda file: np.save(file, labels)), path)
     return path

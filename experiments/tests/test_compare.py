@@ -18,6 +18,7 @@ from experiments.comparison.entries import ENTRIES, NOISES, QUICK_ENTRIES, QUICK
 from experiments.comparison.outcomes import read_outcome, write_outcome
 from experiments.comparison.results import Results
 from experiments.comparison.section import markdown, page
+from experiments.comparison.sources import feature_source
 from experiments.comparison.tables import claim_rows, rows, rows_beside, sections
 from experiments.summary import Estimate, compare, estimate
 from robustdml.config import TrainingConfig
@@ -25,7 +26,6 @@ from robustdml.errors import UsageError
 from robustdml.evaluation import retrieval_metrics
 from robustdml.methods.anchors import AnchorOptions
 from robustdml.networks.backbones.choice import load_origin
-from robustdml.networks.stored_features import store_features
 from robustdml.noise import parse_noise
 from robustdml.options import OptionSet
 from robustdml.progress import silent
@@ -57,7 +57,7 @@ def synthetic(recalls):
 
 @pytest.fixture
 def features(clusters, own_cache):
-    return {"clusters": store_features(clusters, load_origin(TrainingConfig(), clusters, CPU), CPU)}
+    return {"clusters": feature_source(clusters, load_origin(TrainingConfig(), clusters, CPU), CPU)}
 
 
 def test_runs_what_is_missing_and_keeps_what_is_done(features, tmp_path, monkeypatch):

@@ -21,21 +21,6 @@ SURE = 2 / 3
 FEWEST_SAMPLES = 3
 
 
-def verdicts(
-    quality: NDArray[np.floating],
-    proposed: NDArray[np.floating],
-    of_no_class: NDArray[np.floating],
-    sizes: NDArray[np.int64],
-) -> NDArray[np.str_]:
-    """Decide on each label."""
-    out = np.full(len(quality), NOT_SURE, dtype=f"<U{max(map(len, VERDICTS))}")
-    out[quality >= SURE] = RIGHT
-    out[quality <= 1 - SURE] = WRONG
-    out[(quality <= 1 - SURE) & (of_no_class > proposed)] = NO_CLASS
-    out[sizes < FEWEST_SAMPLES] = NOT_SURE
-    return out
-
-
 # Of the normal distribution, for 95 %.
 _Z = 1.959964
 
@@ -49,8 +34,7 @@ def wrong_share(wrong: NDArray[np.floating], labels: NDArray[np.int64], num_clas
         shrunk = 1 + _Z**2 / counts
         middle = (share + _Z**2 / (2 * counts)) / shrunk
         half = _Z * np.sqrt(share * (1 - share) / counts + unknown + _Z**2 / (4 * counts**2)) / shrunk
-    ends = np.stack([share, np.maximum(middle - half, 0), np.minimum(middle + half, 1)], 1)
-    return np.asarray(ends)
+    return np.asarray(np.stack([share, np.maximum(middle - half, 0), np.minimum(middle + half, 1)], 1))
 
 
 class LabelAuditor(BaseEstimator):  # type: ignore[misc]
@@ -182,7 +166,11 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
         self.proposal_probability_ = np.maximum(quality, others.max(1))
         self.no_class_probability_ = posterior[:, -1]
         sizes = np.bincount(labels, minlength=num_classes)[labels]
-        self.verdicts_ = verdicts(quality, others.max(1), self.no_class_probability_, sizes)
+        out = self.verdicts_ = np.full(len(rows), NOT_SURE, dtype=f"<U{max(map(len, VERDICTS))}")
+        out[quality >= SURE] = RIGHT
+        out[quality <= 1 - SURE] = WRONG
+        out[(quality <= 1 - SURE) & (self.no_class_probability_ > others.max(1))] = NO_CLASS
+        out[sizes < FEWEST_SAMPLES] = NOT_SURE
         self.duplicate_groups_ = duplicate_groups(features, judged.nearest.numpy(), self.duplicate_similarity)
         self.wrong_share_ = wrong_share(1 - quality, np.zeros_like(labels), 1)[0]
         self.class_wrong_share_ = wrong_share(1 - quality, labels, num_classes)

@@ -17,6 +17,7 @@ Source: Ioffe, *Probabilistic Linear Discriminant Analysis*, ECCV 2006; the weig
 `robustdml.audit.rounds`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -81,11 +82,12 @@ class ClassModel:
         sizes = self.counts.clamp(max=self.counts.median()) + 1
         return (sizes / sizes.sum()).log()
 
-    def predictive(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Lay out the log-densities of all classes as products: z² @ quadratic + z @ linear + constant."""
+    def log_densities(self) -> Callable[[Tensor], Tensor]:
+        """Return a function that gives the log-densities of rows (B, D) under all classes, (B, C), by two products."""
         mean, variance = self._posterior(self.counts[:, None], self.sums)
         constant = -0.5 * (variance.log() + mean.square() / variance).sum(1)
-        return (-0.5 / variance).T.contiguous(), (mean / variance).T.contiguous(), constant
+        quadratic, linear = (-0.5 / variance).T.contiguous(), (mean / variance).T.contiguous()
+        return lambda Z: torch.addmm(constant, Z, linear).addmm_(Z.square(), quadratic)
 
     def without_own(self, Z: Tensor, classes: Tensor, own: Tensor, pull: float = 0.0) -> tuple[Tensor, Tensor]:
         """Log-densities and squared distances of some classes, each row left out as far as it counts for them."""

@@ -9,7 +9,6 @@ last rounds settle, with rate and concentration of maximum likelihood and withou
 nearer to the class of their label; `ClassModel.pulled` estimates by how much.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -17,9 +16,9 @@ import torch
 from torch import Tensor
 
 from robustdml.audit.class_model import ClassModel
-from robustdml.audit.features import block_of, blocks
+from robustdml.audit.features import blocks
 from robustdml.audit.label_noise import LabelNoise, doubt_names, doubt_wrong_labels, fit_rate
-from robustdml.audit.scores import Scores, View, factor_by_labels, independent_share, score
+from robustdml.audit.scores import Scores, factor_by_labels, independent_share, score
 
 # Rate of wrong labels in the first rounds: without disagreement, and at most.
 FIRST_RATE, MOST_FIRST_RATE = 0.5, 0.9
@@ -55,19 +54,11 @@ class Judgement:
     # Probability of each of them, float32, (N, K); what is missing to 1 belongs to all other classes together.
     posterior: Tensor
     nearest: Tensor  # The class that the features alone say, int64, (N,)
-    rate: float  # Rate of wrong labels over all samples, estimated in the last round
 
 
-def judge(
-    X: Tensor,
-    labels: Tensor,
-    num_classes: int,
-    learnt: bool = False,
-    report: Callable[[int, int], None] = lambda done, total: None,
-) -> Judgement:
+def judge(X: Tensor, labels: Tensor, num_classes: int, learnt: bool = False) -> Judgement:
     """Judge every label."""
     plan = LEARNT if learnt else AS_THEY_ARE
-    steps = len(blocks(len(X), block_of(num_classes)))
     classes, posterior = labels[:, None], torch.ones(len(X), 1)
     model, fitted = ClassModel.fit(X, classes, posterior, num_classes), (classes, posterior)
     most = 1.0 if learnt else min(1.0, SHARPNESS_BY_LABELS * factor_by_labels(X, labels, model))
@@ -82,8 +73,7 @@ def judge(
             model = ClassModel.fit(X, *fitted, num_classes)
             pull = _pull(X, model, *fitted) if learnt else 0.0
         sharpness = (plan.settled if settling else plan.sharpness) * independent_share(X, model, *fitted)
-        known, progress = scores if settling else None, _of_round(report, number, steps, plan.rounds)
-        scores = score(X, labels, model, *fitted, View(min(most, sharpness), pull), known, progress)
+        scores = score(X, labels, model, *fitted, min(most, sharpness), pull, scores if settling else None)
         if before is None:
             rate = _first_rate(scores, num_classes, plan.growth)
             noise = LabelNoise.unknown(num_classes, rate)
@@ -102,7 +92,7 @@ def judge(
         posterior = doubt_wrong_labels(labels, classes, posterior, num_classes)
     else:
         posterior = doubt_names(labels, classes, posterior, by_features, num_classes)
-    return Judgement(classes, posterior, scores.nearest, rate)
+    return Judgement(classes, posterior, scores.nearest)
 
 
 def _first_rate(scores: Scores, num_classes: int, growth: float) -> float:
@@ -132,10 +122,6 @@ def _posterior(labels: Tensor, scores: Scores, noise: LabelNoise, before: tuple[
         others = scores.rest[block] + (noise.popularity[given] * max(noise.rate, 1e-6)).log()
         scores.logits[block] = torch.cat([logits, others[:, None]], 1).softmax(1)[:, :-1]
     return scores.logits
-
-
-def _of_round(report: Callable[[int, int], None], number: int, steps: int, rounds: int) -> Callable[[int], None]:
-    return lambda done: report(number * steps + done, rounds * steps)
 
 
 def _own_part(classes: Tensor, before: Tensor, posterior: Tensor) -> Tensor:

@@ -8,9 +8,7 @@ independent dimensions with the scaled squared distance d²
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -51,36 +49,31 @@ class Scores:
         return (self.logits[:, 0] - self.logits.logsumexp(1).logaddexp(self.rest)).exp()
 
 
-class View(NamedTuple):
-    """How log-densities are looked at: the factor on them, and λ of `ClassModel`."""
-
-    sharpness: float
-    pull: float
-
-
 def score(
     X: Tensor,
     labels: Tensor,
     model: ClassModel,
     classes: Tensor,
     weights: Tensor,
-    view: View,
+    sharpness: float,
+    pull: float,
     before: Scores | None,
-    report: Callable[[int], None],
 ) -> Scores:
-    """Score all samples for their label, the likeliest classes and none."""
-    sharpness, count, kept = view.sharpness, len(X), min(CANDIDATES, len(model.counts))
-    prior = model.log_prior()
+    """Score all samples for their label, the likeliest classes and none; `sharpness` is a factor on log-densities."""
+    count, kept = len(X), min(CANDIDATES, len(model.counts))
+    prior, log_densities = model.log_prior(), model.log_densities() if before is None else None
     # The logits of `before` have become the weights.
     out = replace(before, logits=torch.empty_like(before.logits)) if before else Scores.empty(count, kept)
-    likeliest = _likeliest_classes(labels, model, sharpness) if before is None else None
-    for number, block in enumerate(blocks(count, block_of(len(model.counts)))):
+    for block in blocks(count, block_of(len(model.counts))):
         Z = model.coordinates(X[block])
-        if likeliest:
-            out.classes[block], out.rest[block] = likeliest(Z, block)
+        if log_densities is not None:
+            densities = log_densities(Z).mul_(sharpness).add_(prior)
+            best = torch.cat([labels[block, None], densities.topk(kept, 1).indices], 1)
+            out.classes[block] = torch.nn.functional.pad(best, (0, 1), value=len(model.counts))
+            out.rest[block] = densities.scatter_(1, best, -math.inf).logsumexp(1)
         chosen = out.classes[block, :-1]
         own = (chosen[:, :, None] == classes[block, None]).mul(weights[block, None]).sum(2)
-        density, distance = model.without_own(Z, chosen, own, view.pull)
+        density, distance = model.without_own(Z, chosen, own, pull)
         logits = (density * sharpness).add_(prior[chosen])
         # Far from all classes their tails decide whether it is one of them.
         heavy = (_heavy_tailed(density, distance, sharpness, Z.shape[1]) + prior[chosen]).amax(1)
@@ -90,25 +83,7 @@ def score(
         logits[:, 1:].masked_fill_(chosen[:, 1:] == chosen[:, :1], -math.inf)
         out.logits[block] = torch.cat([logits, unnamed[:, None]], 1)
         out.nearest[block] = chosen.gather(1, logits.argmax(1, keepdim=True))[:, 0]
-        report(number + 1)
     return out
-
-
-def _likeliest_classes(
-    labels: Tensor, model: ClassModel, sharpness: float
-) -> Callable[[Tensor, slice], tuple[Tensor, Tensor]]:
-    """Return a function that gives the label, the likeliest classes and C of some rows, and the others' log-density."""
-    quadratic, linear, constant = model.predictive()
-    prior, num_classes = model.log_prior(), len(model.counts)
-
-    def find(Z: Tensor, block: slice) -> tuple[Tensor, Tensor]:
-        densities = torch.addmm(constant, Z, linear).addmm_(Z.square(), quadratic).mul_(sharpness).add_(prior)
-        best = densities.topk(min(CANDIDATES, num_classes), 1).indices
-        chosen = torch.cat([labels[block, None], best], 1)
-        rest = densities.scatter_(1, chosen, -math.inf).logsumexp(1)
-        return torch.nn.functional.pad(chosen, (0, 1), value=num_classes), rest
-
-    return find
 
 
 def _heavy_tailed(density: Tensor, distance: Tensor, sharpness: float, width: int) -> Tensor:
@@ -125,33 +100,29 @@ _FACTOR_ROWS = 8_192
 
 def independent_share(X: Tensor, model: ClassModel, classes: Tensor, weights: Tensor) -> float:
     """Share of the dimensions that are independent, by the distances of samples from their nearest class."""
-    rows = _some_rows(X, _SHARPNESS_ROWS)
-    quadratic, linear, constant = model.predictive()
+    rows, log_densities = _some_rows(X, _SHARPNESS_ROWS), model.log_densities()
     distances = []
     for block in blocks(len(rows), block_of(len(model.counts))):
         chosen = rows[block]
         Z = model.coordinates(X[chosen])
-        nearest = torch.addmm(constant, Z, linear).addmm_(Z.square(), quadratic).argmax(1, keepdim=True)
+        nearest = log_densities(Z).argmax(1, keepdim=True)
         own = (nearest == classes[chosen]).mul(weights[chosen]).sum(1, keepdim=True)
         distances.append(model.without_own(Z, nearest, own)[1][:, 0])
     # By quantiles: samples of no class are far away.
     low, high = torch.cat(distances).clamp(min=1e-12).log().quantile(torch.tensor([0.16, 0.84])).tolist()
-    variance = max((high - low) / 2, 1e-3) ** 2
-    return float(2 / variance / len(model.between))
+    return float(2 / max((high - low) / 2, 1e-3) ** 2 / len(model.between))
 
 
 def factor_by_labels(X: Tensor, labels: Tensor, model: ClassModel) -> float:
     """The factor of log-densities under which the labels given are the likeliest; each row counts for its label."""
-    rows = _some_rows(X, _FACTOR_ROWS)
-    quadratic, linear, constant = model.predictive()
-    prior = model.log_prior()
+    rows, prior, log_densities = _some_rows(X, _FACTOR_ROWS), model.log_prior(), model.log_densities()
     own_densities, others = [], []
     for block in blocks(len(rows), block_of(len(model.counts))):
         chosen = rows[block]
         given = labels[chosen, None]
         Z = model.coordinates(X[chosen])
         own_densities.append(model.without_own(Z, given, torch.ones(given.shape))[0][:, 0])
-        densities = torch.addmm(constant, Z, linear).addmm_(Z.square(), quadratic).scatter_(1, given, -math.inf)
+        densities = log_densities(Z).scatter_(1, given, -math.inf)
         others.append(torch.stack([(densities * factor + prior).logsumexp(1) for factor in _FACTORS], 1))
     return _likeliest_factor(torch.cat(own_densities), torch.cat(others), prior[labels[rows]])
 

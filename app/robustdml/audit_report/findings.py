@@ -2,7 +2,7 @@
 
 import csv
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -87,30 +87,17 @@ def _finding(path: Path, line: int, row: dict[str, str]) -> Finding:
 ACCEPT, REFUSE = "accept", "refuse"
 
 
-@dataclass(frozen=True)
-class Kept:
-    """A sample that stays."""
-
-    sample: str  # As in `Finding`
-    row: int  # Its place in the file of findings
-    label: str  # Which it has from then on
-
-
 def clean_labels(
     findings: list[Finding], use: str, confidence: float = CONFIDENCE, decisions: dict[str, str] | None = None
-) -> list[Kept]:
-    """Decide what stays, under which label."""
+) -> dict[int, Finding]:
+    """Decide what stays, by its row in `findings`, with the label that it has from then on."""
     if use not in USES:
         raise UnknownNameError("use of labels", use, USES)
     if not 0 <= confidence <= 1:
         raise UsageError(f"confidence={confidence}: expected a probability between 0 and 1")
     decided = decisions or {}
-    kept = []
-    for row, one in enumerate(findings):
-        label = _label(one, use, confidence, decided.get(one.sample, ""))
-        if label is not None:
-            kept.append(Kept(one.sample, row, label))
-    return kept
+    labels = [_label(one, use, confidence, decided.get(one.sample, "")) for one in findings]
+    return {row: replace(findings[row], label=label) for row, label in enumerate(labels) if label is not None}
 
 
 def read_decisions(path: Path, findings: list[Finding]) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Embeddings to judge by: learnt with ``robust`` from the labels as they are, in one run or several."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,7 @@ from robustdml.data import RetrievalData, Split
 from robustdml.networks.models import apply_in_batches
 from robustdml.networks.preparation import prepare, resolve_device
 from robustdml.progress import OnProgress
-from robustdml.run.checkpoint import FILE_NAME as CHECKPOINT
-from robustdml.train import train
+from robustdml.train import CHECKPOINT, train
 
 # Samples that a run evaluates itself on at its end; nothing depends on that.
 _EVALUATED = 512
@@ -51,13 +51,10 @@ def learn_embeddings(
             inputs = whole.inputs if config.finetune else prepared.data.train.inputs
             embeddings = apply_in_batches(result.embedder, inputs, resolve_device(device), on_progress=on_progress)
             lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
-            _store(stored, embeddings / np.maximum(lengths, np.finfo(np.float32).tiny))
+            unit = embeddings / np.maximum(lengths, np.finfo(np.float32).tiny)
+            write_whole(stored, partial(np.save, arr=unit))
         parts.append(read_array(stored))
     return np.concatenate(parts, axis=1)
-
-
-def _store(path: Path, array: NDArray[np.float32]) -> None:
-    write_whole(path, lambda file: np.save(file, array))
 
 
 def _numbered(on_progress: OnProgress, number: int, runs: int) -> OnProgress:

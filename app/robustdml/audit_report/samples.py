@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from robustdml.cache import write_whole
 from robustdml.data.features import as_float32, checked_features, named_labels, sample_names
-from robustdml.data.folders import files_by_class, is_list, read_list
+from robustdml.data.folders import folder_images, is_list, read_list
 from robustdml.data.images import few, write_decoded
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError, expanded
@@ -58,10 +58,9 @@ def read_samples(source: str, on_progress: OnProgress = silent) -> AuditSamples:
     if not path.exists():
         raise UsageError(f"{source}: no such file or folder; expected {EXPECTED}")
     if path.is_dir():
-        classes = files_by_class(path, on_progress)
-        files = [str(file.absolute()) for members in classes.values() for file in members]
-        labels = np.repeat(np.arange(len(classes)), [len(members) for members in classes.values()])
-        return AuditSamples(str(path.absolute()), files, labels, tuple(classes))
+        images = folder_images(path, on_progress)
+        files = [str(file.absolute()) for file in images.files]
+        return AuditSamples(str(path.absolute()), files, images.labels, images.class_names)
     if path.suffix == ".npz":
         return _of_features(path)
     if is_list(path):
@@ -109,7 +108,6 @@ def _of_list(path: Path) -> AuditSamples:
     # A list may come from a stranger, and name any file of this machine.
     folder = os.path.normpath(path.parent.absolute())
     outside = [file for file in files if not Path(os.path.normpath(file)).is_relative_to(folder)]
-    warning = None
-    if outside:
-        warning = f"{len(outside):,} of {len(files):,} images lie outside of {folder}, the first is {outside[0]}"
+    count = f"{len(outside):,} of {len(files):,}"
+    warning = f"{count} images lie outside of {folder}, the first is {outside[0]}" if outside else None
     return AuditSamples(str(path.absolute()), files, listed.labels, listed.class_names, None, listed.left_out, warning)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from robustdml.audit_report.findings import Kept, clean_labels, read_decisions, read_findings
-from robustdml.cache import write_text, write_whole
+from robustdml.audit_report.findings import Finding, clean_labels, read_decisions, read_findings
+from robustdml.cache import write_text
 from robustdml.command_line import path
 from robustdml.commands.audit import STATE
 from robustdml.config import CONFIDENCE, DROP, USES
@@ -19,14 +19,13 @@ from robustdml.data.features import sample_names
 from robustdml.data.images import SUFFIXES, few
 from robustdml.errors import UsageError
 from robustdml.locks import sole_use
-from robustdml.plain_files import read_json, read_npz
+from robustdml.plain_files import read_json, read_npz, write_npz
 
 # Bytes of a name, on nearly all disks.
 LONGEST_NAME = 255
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("labels", type=path, metavar="LABELS", help="labels.csv of robustdml audit")
     parser.add_argument(
         "--to",
@@ -35,18 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CLEAN",
         help="a new folder of class folders, a .csv list, or of audited features a .npz file",
     )
-    parser.add_argument(
-        "--use", default=DROP, metavar="|".join(USES), help=f"what is done with wrong labels (default: {DROP})"
-    )
-    parser.add_argument(
-        "--confidence", type=float, default=CONFIDENCE, help=f"of proposals that correct (default: {CONFIDENCE})"
-    )
+    parser.add_argument("--use", default=DROP, metavar="|".join(USES), help="what is done with wrong labels")
+    parser.add_argument("--confidence", type=float, default=CONFIDENCE, help="of proposals that correct")
     parser.add_argument("--decisions", type=path, metavar="FILE", help="decisions.csv, as audit.html downloads it")
     parser.add_argument("--copy", action="store_true", help="copy images into the folder rather than link them")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make the corrected data set."""
     to: Path = arguments.to
     if to.exists():
         raise UsageError(f"--to {to}: is there already; give a new name")
@@ -56,25 +50,21 @@ def run(arguments: argparse.Namespace) -> int:
     if not kept:
         raise UsageError(f"{arguments.labels}: no sample is left")
     if to.suffix == ".csv":
-        _write_list(to, kept)
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(("path", "label"))
+        writer.writerows((one.sample, one.label) for one in kept.values())
+        write_text(to, out.getvalue())
     elif to.suffix == ".npz":
-        _write_features(to, kept, arguments.labels.parent / STATE)
+        _write_features(to, list(kept.values()), arguments.labels.parent / STATE)
     else:
         _write_folder(to, kept, arguments.copy)
-    changed = sum(one.label != findings[one.row].label for one in kept)
+    changed = sum(one.label != findings[row].label for row, one in kept.items())
     print(f"{to}: {len(kept):,} of {len(findings):,} samples, {changed:,} of them under another label")
     return 0
 
 
-def _write_list(to: Path, kept: list[Kept]) -> None:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(("path", "label"))
-    writer.writerows((one.sample, one.label) for one in kept)
-    write_text(to, out.getvalue())
-
-
-def _write_features(to: Path, kept: list[Kept], state: Path) -> None:
+def _write_features(to: Path, kept: list[Finding], state: Path) -> None:
     if not state.exists():
         raise UsageError(
             f"{state} is missing, which says where the features are; apply the labels.csv of an audit in place"
@@ -90,23 +80,22 @@ def _write_features(to: Path, kept: list[Kept], state: Path) -> None:
         raise UsageError(f"{source} has changed since the audit: it has no {few(missing)}")
     rows = np.array([number[one.sample] for one in kept])
     names, labels = np.unique([one.label for one in kept], return_inverse=True)
-    clean = {"features": arrays["features"][rows], "labels": labels, "class_names": names}
-    clean["paths"] = np.array(places)[rows]
-    write_whole(to, lambda file: np.savez(file, **clean))
+    paths = np.array(places)[rows]
+    write_npz(to, features=arrays["features"][rows], labels=labels, class_names=names, paths=paths)
 
 
-def _write_folder(to: Path, kept: list[Kept], copy: bool) -> None:
+def _write_folder(to: Path, kept: dict[int, Finding], copy: bool) -> None:
     """Lay out a folder of class folders beside `to`, and give it its name when it is whole."""
-    missing = [one.sample for one in kept if not Path(one.sample).is_file()]
+    missing = [one.sample for one in kept.values() if not Path(one.sample).is_file()]
     if missing:
         raise UsageError(
             f"{len(missing)} samples are no files: {few(missing)}; of features give --to a .npz file, or a .csv list"
         )
     # Whoever made the list chose what is copied out of other folders: images, and nothing else.
-    others = [one.sample for one in kept if Path(one.sample).suffix.lower() not in SUFFIXES]
+    others = [one.sample for one in kept.values() if Path(one.sample).suffix.lower() not in SUFFIXES]
     if others:
         raise UsageError(f"{len(others)} samples are no images by their names: {few(others)}; give --to a .csv list")
-    for label in {one.label for one in kept}:
+    for label in {one.label for one in kept.values()}:
         if label in ("", ".", "..") or "/" in label or "\0" in label or label.startswith("."):
             raise UsageError(f"class {label!r} cannot be the name of a folder; give --to a .csv list")
     unfinished = to.with_name(f".{to.name}.unfinished")
@@ -114,20 +103,28 @@ def _write_folder(to: Path, kept: list[Kept], copy: bool) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
         try:
             taken: set[tuple[str, str]] = set()
-            for one in kept:
+            for row, one in kept.items():
                 folder = unfinished / one.label
                 folder.mkdir(parents=True, exist_ok=True)
-                _place(Path(one.sample), folder / _free_name(one, taken), copy)
+                source, target = Path(one.sample), folder / _free_name(row, one, taken)
+                try:
+                    if copy:
+                        shutil.copy2(source, target)
+                    else:
+                        target.symlink_to(source.absolute())
+                except OSError as error:
+                    # Of a copy Python names the source alone.
+                    raise OSError(error.errno, f"{error.strerror}, for {source}", str(target)) from error
             os.replace(unfinished, to)
         except BaseException:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise
 
 
-def _free_name(one: Kept, taken: set[tuple[str, str]]) -> str:
+def _free_name(row: int, one: Finding, taken: set[tuple[str, str]]) -> str:
     """The file's own name, or with the sample's number where the class has that already."""
     source = Path(one.sample)
-    endings = itertools.chain(("",), (f"-{one.row}",), (f"-{one.row}-{again}" for again in itertools.count(1)))
+    endings = itertools.chain(("",), (f"-{row}",), (f"-{row}-{again}" for again in itertools.count(1)))
     for ending in endings:
         room = LONGEST_NAME - len(os.fsencode(ending + source.suffix))
         stem = os.fsdecode(os.fsencode(source.stem)[:room]) if ending else source.stem
@@ -137,14 +134,3 @@ def _free_name(one: Kept, taken: set[tuple[str, str]]) -> str:
             break
     taken.add((one.label, name.casefold()))
     return name
-
-
-def _place(source: Path, target: Path, copy: bool) -> None:
-    try:
-        if copy:
-            shutil.copy2(source, target)
-        else:
-            target.symlink_to(source.absolute())
-    except OSError as error:
-        # Of a copy Python names the source alone.
-        raise OSError(error.errno, f"{error.strerror}, for {source}", str(target)) from error

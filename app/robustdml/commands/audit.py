@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
@@ -17,7 +18,7 @@ from robustdml.audit_report.findings import findings_of, write_findings
 from robustdml.audit_report.learning import learn_embeddings
 from robustdml.audit_report.page import render_page
 from robustdml.audit_report.samples import EXPECTED, AuditSamples, decode_images, read_samples
-from robustdml.cache import NAMES, write_text, write_whole
+from robustdml.cache import NAMES, write_text
 from robustdml.command_line import path
 from robustdml.config import TrainingConfig
 from robustdml.data.images import few
@@ -25,15 +26,13 @@ from robustdml.errors import UsageError, in_one_line
 from robustdml.locks import FILE_NAME as LOCK
 from robustdml.locks import sole_use
 from robustdml.networks.backbones.choice import default_image_size
-from robustdml.plain_files import read_json
+from robustdml.plain_files import read_json, write_npz
 from robustdml.progress import OnProgress, progress_bar
 
 LABELS, PAGE, FEATURES, STATE = "labels.csv", "audit.html", "features.npz", "audit.json"
-DEFAULTS = TrainingConfig()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("data", metavar="DATA", help=EXPECTED)
     parser.add_argument(
         "--out",
@@ -41,14 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         help=f"folder for {LABELS}, {PAGE}, {FEATURES} and the models; what is there of the same audit is taken up",
     )
-    parser.add_argument(
-        "--runs", type=int, default=1, help="independently seeded runs that judge together (default: 1)"
-    )
+    parser.add_argument("--runs", type=int, default=1, help="independently seeded runs that judge together")
     parser.add_argument(
         "--as-they-are", action="store_true", help="judge features as they are given, without learning from them first"
     )
-    parser.add_argument("--epochs", type=int, default=DEFAULTS.epochs, help=f"of a run (default: {DEFAULTS.epochs})")
-    parser.add_argument("--seed", type=int, default=0, help="of the first run (default: 0)")
+    parser.add_argument("--epochs", type=int, default=TrainingConfig().epochs, help="of a run")
+    parser.add_argument("--seed", type=int, default=0, help="of the first run")
     parser.add_argument("--backbone", default="", help="as of robustdml train")
     parser.add_argument("--backbone-weights", default="", metavar="FILE", help="as of robustdml train")
     parser.add_argument("--finetune", action="store_true", help="train the backbone as well")
@@ -57,12 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def way_on(arguments: argparse.Namespace) -> str:
-    """Say how an audit that was interrupted goes on."""
     return f"the same command goes on with what is in {arguments.out}"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Audit, and write what was found."""
     out: Path = arguments.out
     if arguments.runs < 1:
         raise UsageError(f"--runs {arguments.runs}: expected at least 1")
@@ -89,7 +84,13 @@ def run(arguments: argparse.Namespace) -> int:
         auditor = LabelAuditor(features_learnt=not arguments.as_they_are).fit(features, samples.labels)
         findings = findings_of(samples.names, samples.labels, auditor, samples.class_names)
         write_findings(out / LABELS, findings)
-        _write_features(out / FEATURES, features, samples)
+        write_npz(
+            out / FEATURES,
+            features=features,
+            labels=samples.labels,
+            class_names=np.array(samples.class_names),
+            paths=np.array(samples.names),
+        )
         write_text(out / PAGE, render_page(samples, findings, auditor, report))
     if samples.left_out:
         print(f"robustdml audit: left out {len(samples.left_out)}: {few(samples.left_out)}", file=sys.stderr)
@@ -108,7 +109,7 @@ def _check_classes(samples: AuditSamples) -> None:
 
 def _features(
     samples: AuditSamples, config: TrainingConfig, arguments: argparse.Namespace, report: OnProgress
-) -> np.ndarray:
+) -> NDArray[np.float32]:
     assert samples.inputs is not None
     if not arguments.as_they_are:
         return learn_embeddings(samples, config, arguments.runs, arguments.out, arguments.device, report)
@@ -158,16 +159,6 @@ def _take_up(out: Path, state: dict[str, object]) -> None:
     if out.exists() and any(not entry.name.startswith(".") for entry in out.iterdir()):
         raise UsageError(f"--out {out}: is not empty, and holds no audit; give another folder")
     write_text(file, text)
-
-
-def _write_features(file: Path, features: np.ndarray, samples: AuditSamples) -> None:
-    arrays = {
-        "features": features,
-        "labels": samples.labels,
-        "class_names": np.array(samples.class_names),
-        "paths": np.array(samples.names),
-    }
-    write_whole(file, lambda opened: np.savez(opened, **arrays))  # type: ignore[arg-type]
 
 
 def _summary(samples: AuditSamples, auditor: LabelAuditor) -> Table:

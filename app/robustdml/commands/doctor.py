@@ -7,16 +7,13 @@ from robustdml_ops import doctor
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     parser.add_argument("--strict", action="store_true", help="exit with 1 for notes, too, as for faults")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Examine this machine."""
     return main([f"--{name}" for name in ("json", "strict") if getattr(arguments, name)])
 
 
 def main(argv: list[str]) -> int:
-    """Examine this machine."""
     return doctor.main(argv, "robustdml doctor", {"cache of data (ROBUSTDML_CACHE)": user_cache})

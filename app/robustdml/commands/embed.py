@@ -1,4 +1,4 @@
-"""``robustdml embed``: embeddings of images, by a trained network."""
+"""``robustdml embed``: embeddings of images, by a trained network; and what all commands share that take one."""
 
 import argparse
 import os
@@ -8,17 +8,39 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from robustdml.cache import write_whole
 from robustdml.command_line import path
-from robustdml.commands.model_arguments import add_embedding_arguments, add_model_arguments, open_model
 from robustdml.data.images import few
 from robustdml.errors import UsageError
+from robustdml.networks.preparation import resolve_device
+from robustdml.plain_files import write_npz
 from robustdml.progress import progress_bar
-from robustdml.trained.embedding import Embedded, Samples, embed_samples, find_samples
+from robustdml.trained.embedder import BATCH_SIZE, TrainedEmbedder, load_embedder
+from robustdml.trained.embedding import Samples, embed_samples, find_samples
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", type=path, metavar="MODEL", help="folder of a run, or model file")
+    parser.add_argument(
+        "--backbone",
+        default="",
+        metavar="PACKAGE.MODULE:FACTORY",
+        help="the backbone that it was trained with, where that is code of your own: it is imported only if named here",
+    )
+
+
+def add_embedding_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--batch-size", type=int, default=BATCH_SIZE, help="samples at a time")
+    parser.add_argument(
+        "--skip-broken", action="store_true", help="leave images out that cannot be read, and name them at the end"
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, …")
+
+
+def open_model(arguments: argparse.Namespace, device: str = "cpu") -> TrainedEmbedder:
+    return load_embedder(arguments.model, backbone=arguments.backbone, device=resolve_device(device))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_model_arguments(parser)
     parser.add_argument(
         "images",
@@ -35,9 +57,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Embed, and write the file."""
     out: Path = arguments.out
-    _check_output(out)
+    # Whether the result can be written is found out before the work.
+    if out.suffix != ".npz":
+        raise UsageError(f"--out {out}: expected a name that ends in .npz")
+    if out.is_dir():
+        raise UsageError(f"--out {out}: is a folder")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(out.parent, os.W_OK):
+        raise UsageError(f"--out {out}: the folder {out.parent} cannot be written to")
     arrays: dict[str, NDArray[np.generic]] = {}
     broken: list[str] = []
     with progress_bar("embed") as report:
@@ -46,45 +74,33 @@ def run(arguments: argparse.Namespace) -> int:
         parts = find_samples(arguments.images, embedder.card)
         classes = list(dict.fromkeys(name for samples in parts.values() for name in samples.class_names))
         for part, samples in parts.items():
-            embedded = embed_samples(
+            embeddings, rows, left_out = embed_samples(
                 embedder,
                 samples,
                 batch_size=arguments.batch_size,
                 skip_broken=arguments.skip_broken,
                 on_progress=report,
             )
-            arrays |= {f"{part}{name}": array for name, array in _arrays(samples, embedded, classes).items()}
-            broken += embedded.broken
+            arrays |= {f"{part}{name}": array for name, array in _arrays(samples, embeddings, rows, classes).items()}
+            broken += left_out
     if classes:
         arrays["class_names"] = np.array(classes)
-    write_whole(out, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
+    write_npz(out, **arrays)
     if broken:
         print(f"robustdml embed: left out {len(broken)} that cannot be read: {few(broken)}", file=sys.stderr)
-    print(f"{out}: {_sizes(arrays)}")
+    sizes = (f"{name} {'×'.join(map(str, array.shape))}" for name, array in arrays.items())
+    print(f"{out}: {', '.join(sizes)}")
     return 0
 
 
-def _check_output(out: Path) -> None:
-    """Find out before the work whether its result can be written."""
-    if out.suffix != ".npz":
-        raise UsageError(f"--out {out}: expected a name that ends in .npz")
-    if out.is_dir():
-        raise UsageError(f"--out {out}: is a folder")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    if not os.access(out.parent, os.W_OK):
-        raise UsageError(f"--out {out}: the folder {out.parent} cannot be written to")
-
-
-def _arrays(samples: Samples, embedded: Embedded, classes: list[str]) -> dict[str, NDArray[np.generic]]:
+def _arrays(
+    samples: Samples, embeddings: NDArray[np.float32], rows: NDArray[np.int64], classes: list[str]
+) -> dict[str, NDArray[np.generic]]:
     """Embeddings, and what is known of each; labels number the classes of all parts together."""
-    arrays: dict[str, NDArray[np.generic]] = {"features": embedded.embeddings}
+    arrays: dict[str, NDArray[np.generic]] = {"features": embeddings}
     if samples.labels is not None:
         numbers = np.array([classes.index(name) for name in samples.class_names], dtype=np.int64)
-        arrays["labels"] = numbers[samples.labels[embedded.rows]]
+        arrays["labels"] = numbers[samples.labels[rows]]
     if isinstance(samples.inputs, list):
-        arrays["paths"] = np.array([str(samples.inputs[row]) for row in embedded.rows])
+        arrays["paths"] = np.array([str(samples.inputs[row]) for row in rows])
     return arrays
-
-
-def _sizes(arrays: dict[str, NDArray[np.generic]]) -> str:
-    return ", ".join(f"{name} {'×'.join(map(str, array.shape))}" for name, array in arrays.items())

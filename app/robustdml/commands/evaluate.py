@@ -7,7 +7,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from robustdml.commands.model_arguments import add_embedding_arguments, add_model_arguments, open_model
+from robustdml.commands.embed import add_embedding_arguments, add_model_arguments, open_model
 from robustdml.data.features import TEST, TRAIN
 from robustdml.data.images import few
 from robustdml.errors import UsageError
@@ -17,7 +17,6 @@ from robustdml.trained.embedding import embed_samples, find_samples
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_model_arguments(parser)
     parser.add_argument(
         "--data",
@@ -30,7 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Embed, and print the metrics."""
     with progress_bar("evaluate") as report:
         report("reading the model", 0, 0)
         embedder = open_model(arguments, arguments.device)
@@ -38,15 +36,14 @@ def run(arguments: argparse.Namespace) -> int:
         samples = parts.get(TEST, parts[TRAIN])
         if samples.labels is None:
             raise UsageError(f"{samples.name}: has no labels, and without them there is nothing to score")
-        embedded = embed_samples(
+        embeddings, rows, broken = embed_samples(
             embedder, samples, batch_size=arguments.batch_size, skip_broken=arguments.skip_broken, on_progress=report
         )
-        labels = samples.labels[embedded.rows]
+        labels = samples.labels[rows]
         report("searching", 0, 0)
-        metrics = retrieval_metrics(embedded.embeddings, labels, embedder.device)
-    if embedded.broken:
-        count = len(embedded.broken)
-        print(f"robustdml evaluate: left out {count} that cannot be read: {few(embedded.broken)}", file=sys.stderr)
+        metrics = retrieval_metrics(embeddings, labels, embedder.device)
+    if broken:
+        print(f"robustdml evaluate: left out {len(broken)} that cannot be read: {few(broken)}", file=sys.stderr)
     part = f"{samples.name}, test part" if TEST in parts else samples.name
     sizes = {"data": part, "samples": len(labels), "classes": len(set(labels.tolist()))}
     if arguments.json:

@@ -3,13 +3,12 @@
 import argparse
 
 from robustdml.command_line import path
-from robustdml.commands.model_arguments import add_model_arguments, open_model
+from robustdml.commands.embed import add_model_arguments, open_model
 from robustdml.progress import progress_bar
 from robustdml.trained.exporting import export_model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_model_arguments(parser)
     parser.add_argument(
         "-o", "--out", type=path, required=True, metavar="FILE",
@@ -19,13 +18,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Export, check, and say how far the file differs from the network."""
     with progress_bar("export") as report:
         report("reading the model", 0, 0)
         embedder = open_model(arguments)
         report(f"writing {arguments.out}", 0, 0)
-        exported = export_model(embedder, arguments.out)
-    takes, difference = embedder.card.takes, f"{exported.difference:.1e}"
-    print(f"{exported.path}: takes {takes}; no number differs from the network's by more than {difference}")
-    print(f"{exported.metadata}: how what it takes is prepared, and what trained it")
+        metadata, difference = export_model(embedder, arguments.out)
+    takes = embedder.card.takes
+    print(f"{arguments.out}: takes {takes}; no number differs from the network's by more than {difference:.1e}")
+    print(f"{metadata}: how what it takes is prepared, and what trained it")
     return 0

@@ -17,17 +17,13 @@ from robustdml.networks.backbones.choice import default_image_size
 from robustdml.networks.preparation import resolve_device, untouched_features
 from robustdml.noise import with_wrong_labels
 from robustdml.options import Setting
-from robustdml.progress import OnProgress, Recorder, progress_bar, silent
+from robustdml.progress import OnProgress, Recorder, TensorBoard, progress_bar
 from robustdml.reports.run_report import render_run
 from robustdml.run.audited_labels import describe
-from robustdml.run.checkpoint import FILE_NAME as CHECKPOINT
-from robustdml.run.tensorboard import FOLDER as TENSORBOARD
-from robustdml.run.tensorboard import TensorBoard
 from robustdml.settings.file import FILE_NAME as CONFIG_FILE
-from robustdml.settings.file import SettingsFile
+from robustdml.settings.file import RunSettings, SettingsFile, read_run_settings
 from robustdml.settings.given import all_settings
-from robustdml.settings.read import RunSettings, read_run_settings
-from robustdml.train import TrainingResult, check_folder, train
+from robustdml.train import CHECKPOINT, TrainingResult, check_folder, train
 from robustdml.trained.model_file import FILE_NAME as MODEL
 from robustdml.world import World, joined_world
 
@@ -45,7 +41,6 @@ FIGURES = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     run_options = parser.add_argument_group("the run")
     run_options.add_argument(
         "--out",
@@ -82,7 +77,6 @@ def _add_option(group: argparse._ArgumentGroup, setting: Setting) -> None:
 
 
 def way_on(arguments: argparse.Namespace) -> str:
-    """Say how a run that was interrupted goes on."""
     if arguments.out is None:
         return "nothing is kept of a run without --out"
     if (arguments.out / CHECKPOINT).exists():
@@ -91,7 +85,6 @@ def way_on(arguments: argparse.Namespace) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train, and print what came out."""
     if arguments.resume and arguments.out is None:
         raise UsageError("--resume needs --out, the folder of the run")
     settings = read_run_settings(vars(arguments), arguments.config, arguments.out, arguments.resume)
@@ -105,21 +98,24 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _train(settings: RunSettings, out: Path | None, resume: bool, world: World) -> TrainingResult:
-    recorders = _recorders(out, settings) if world.leads else []
-    with progress_bar(METHODS[settings.config.method].title) if world.leads else nullcontext() as bar:
-        on_progress = silent if bar is None else bar
-        on_progress("reading data", 0, 0)
+    recorders: list[Recorder] = []
+    if out is not None and world.leads:
+        recorders.append(SettingsFile(out / CONFIG_FILE, settings.complete))
+        if settings.place.logger == "tensorboard":
+            recorders.append(TensorBoard(out / "tensorboard"))
+    with progress_bar(METHODS[settings.config.method].title) if world.leads else nullcontext(Recorder()) as bar:
+        bar("reading data", 0, 0)
         result = train(
             settings.config,
-            world.first(lambda: _load(settings, on_progress)),
+            world.first(lambda: _load(settings, bar)),
             out=out,
             resume=resume,
             device=settings.place.device,
-            on_progress=on_progress,
-            recorders=recorders if bar is None else [bar, *recorders],
+            on_progress=bar,
+            recorders=[bar, *recorders],
             world=world,
         )
-        if out is not None and bar is not None:
+        if out is not None and world.leads:
             bar("report", 0, 0)
             write_text(out / "report.html", render_run(result))
     return result
@@ -137,41 +133,24 @@ def _load(settings: RunSettings, on_progress: OnProgress) -> RetrievalData:
     )
     device = settings.place.device
     return with_wrong_labels(
-        data,
-        chosen.noise,
-        config.seed,
-        lambda: untouched_features(config, data, resolve_device(device), on_progress),
+        data, chosen.noise, config.seed, lambda: untouched_features(config, data, resolve_device(device), on_progress)
     )
 
 
-def _recorders(out: Path | None, settings: RunSettings) -> list[Recorder]:
-    if out is None:
-        return []
-    recorders: list[Recorder] = [SettingsFile(out / CONFIG_FILE, settings.complete)]
-    if settings.place.logger == "tensorboard":
-        recorders.append(TensorBoard(out / TENSORBOARD))
-    return recorders
-
-
 def _print(result: TrainingResult, out: Path | None) -> None:
+    table = Table(title=f"{METHODS[result.config.method].title}, noise {result.summary['noise']}")
+    for title in ("", "last epoch", untouched_title(result.config.backbone).lower()):
+        table.add_column(title)
+    for key, title in FIGURES.items():
+        value, before = result.summary.get(key), result.summary["untouched"].get(key)
+        if value is not None:
+            shown = f"{value:.4f}" if key != "training_seconds" else f"{value:.1f}"
+            table.add_row(title, shown, "" if before is None else f"{before:.4f}")
     console = Console()
-    console.print(_summary_table(result))
+    console.print(table)
     if "audited" in result.summary["data"]:
         console.print(describe(result.summary["data"]["audited"]), highlight=False)
     if result.summary["below_untouched"]:
         console.print(result.summary["below_untouched"], style="yellow", highlight=False)
     if out is not None:
         print(f"{out / MODEL}: try robustdml embed {out} IMAGES -o embeddings.npz")
-
-
-def _summary_table(result: TrainingResult) -> Table:
-    table = Table(title=f"{METHODS[result.config.method].title}, noise {result.summary['noise']}")
-    for title in ("", "last epoch", untouched_title(result.config.backbone).lower()):
-        table.add_column(title)
-    for key, title in FIGURES.items():
-        value = result.summary.get(key)
-        if value is not None:
-            before = result.summary["untouched"].get(key)
-            shown = f"{value:.4f}" if key != "training_seconds" else f"{value:.1f}"
-            table.add_row(title, shown, "" if before is None else f"{before:.4f}")
-    return table

@@ -16,7 +16,7 @@ TRAIN, TEST = "", "test_"
 
 def load_features(path: Path, *, test_fraction: float = 0.5, split_seed: int = 0) -> RetrievalData:
     """Read ``features`` (N, F) and ``labels`` (N,), and where present ``test_features`` and ``test_labels``."""
-    splits = {part: split for part, (split, _) in load_splits(path).items()}
+    splits = load_splits(path)
     train = splits[TRAIN]
     if TEST not in splits:
         parts = divide_classes(train.num_classes, str(path), test_fraction, split_seed)
@@ -25,8 +25,8 @@ def load_features(path: Path, *, test_fraction: float = 0.5, split_seed: int = 0
     return RetrievalData(path.stem, train, splits[TEST])
 
 
-def load_splits(path: Path, need_labels: bool = True) -> dict[str, tuple[Split, bool]]:
-    """Read what `load_features` reads, in the parts that the file has."""
+def load_splits(path: Path, need_labels: bool = True) -> dict[str, Split]:
+    """Read what `load_features` reads, in the parts that the file has; without labels no class has a name."""
     needed = ("features", "labels")[: 1 + need_labels]
     arrays = read_npz(path, needed, ("labels", "test_features", "test_labels", "class_names", "paths"))
     splits = {TRAIN: _split(path, arrays, TRAIN, need_labels)}
@@ -35,7 +35,7 @@ def load_splits(path: Path, need_labels: bool = True) -> dict[str, tuple[Split, 
     if "test_features" not in arrays:
         return splits
     splits[TEST] = _split(path, arrays, TEST, need_labels)
-    columns, test_columns = (splits[part][0].inputs.shape[1] for part in (TRAIN, TEST))
+    columns, test_columns = (splits[part].inputs.shape[1] for part in (TRAIN, TEST))
     if test_columns != columns:
         raise UsageError(
             f"{path}: features have {columns} columns and test_features {test_columns}; they must come from one model"
@@ -43,11 +43,11 @@ def load_splits(path: Path, need_labels: bool = True) -> dict[str, tuple[Split, 
     return splits
 
 
-def _split(path: Path, arrays: dict[str, NDArray[np.generic]], prefix: str, need_labels: bool) -> tuple[Split, bool]:
+def _split(path: Path, arrays: dict[str, NDArray[np.generic]], prefix: str, need_labels: bool) -> Split:
     features = checked_features(path, arrays, prefix)
     labels = arrays.get(f"{prefix}labels")
     if labels is None:
-        return Split(_finite(path, features, prefix), np.zeros(len(features), np.int64), ("",)), False
+        return Split(_finite(path, features, prefix), np.zeros(len(features), np.int64), ())
     if labels.shape != features.shape[:1] or labels.dtype.kind not in "iu":
         raise UsageError(
             f"{path}: {prefix}labels is {labels.dtype} {labels.shape}; expected integers of shape ({len(features)},)"
@@ -55,7 +55,7 @@ def _split(path: Path, arrays: dict[str, NDArray[np.generic]], prefix: str, need
     values, renumbered = np.unique(labels, return_inverse=True)
     names = named_labels(path, arrays.get("class_names"), values)
     places = None if prefix == TEST else sample_names(path, arrays, len(features))
-    return Split(_finite(path, features, prefix), renumbered.astype(np.int64), names, places), True
+    return Split(_finite(path, features, prefix), renumbered.astype(np.int64), names, places)
 
 
 def checked_features(path: Path, arrays: dict[str, NDArray[np.generic]], prefix: str = "") -> NDArray[np.generic]:

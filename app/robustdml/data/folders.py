@@ -24,12 +24,19 @@ _DELIMITERS = ",;\t"  # semicolons where the decimal mark is a comma
 
 @dataclass(frozen=True)
 class ListedImages:
-    """Rows of a list that have both a path and a label."""
+    """Images of a folder of class folders, or rows of a list that have both a path and a label."""
 
-    files: list[Path]  # Absolute; in the list they are relative to its folder
+    files: list[Path]  # In a list relative to its folder, here absolute
     labels: NDArray[np.int64]  # int64, (N,), 0..C-1
     class_names: tuple[str, ...]  # C names, sorted
     left_out: list[str] = field(default_factory=list)  # Rows that lack one of the two, with the reason
+
+    def take(self, classes: NDArray[np.int64]) -> "ListedImages":
+        """Take the images of some classes (ascending), class by class."""
+        rows = np.argsort(self.labels, kind="stable")
+        rows = rows[np.isin(self.labels[rows], classes)]
+        names = tuple(self.class_names[label] for label in classes)
+        return ListedImages([self.files[row] for row in rows], np.searchsorted(classes, self.labels[rows]), names)
 
     def whole(self) -> "ListedImages":
         """Refuse a list of which something is left out."""
@@ -108,18 +115,17 @@ def load_images(
     if image_size < 1:
         raise UsageError(f"image_size={image_size}: expected at least 1")
     if has_own_split(path):
-        parts = [files_by_class(path / part, on_progress) for part in ("train", "test")]
+        parts = [folder_images(path / part, on_progress) for part in ("train", "test")]
     else:
-        classes = files_by_class(path, on_progress) if path.is_dir() else _listed(path)
-        names = list(classes)
-        divided = divide_classes(len(names), str(path), test_fraction, split_seed)
-        parts = [{names[label]: classes[names[label]] for label in part} for part in divided]
+        images = folder_images(path, on_progress) if path.is_dir() else _listed(path)
+        divided = divide_classes(len(images.class_names), str(path), test_fraction, split_seed)
+        parts = [images.take(classes) for classes in divided]
     train, test = (_load_split(part, image_size, on_progress) for part in parts)
     return RetrievalData(path.name, train, test)
 
 
-def _listed(path: Path) -> dict[str, list[Path]]:
-    """The images of a list by class, all of which must be there."""
+def _listed(path: Path) -> ListedImages:
+    """The images of a list, all of which must be there."""
     listed = read_list(path).whole()
     missing = [f"{file} (No such file)" for file in listed.files if not file.is_file()]
     if missing:
@@ -127,13 +133,10 @@ def _listed(path: Path) -> dict[str, list[Path]]:
             f"{len(missing)} of {len(listed.files)} images are not there: {few(missing)}. Paths are relative to "
             f"{path.parent.absolute()}"
         )
-    classes: dict[str, list[Path]] = {name: [] for name in listed.class_names}
-    for file, label in zip(listed.files, listed.labels, strict=True):
-        classes[listed.class_names[label]].append(file)
-    return classes
+    return listed
 
 
-def files_by_class(folder: Path, on_progress: OnProgress = silent) -> dict[str, list[Path]]:
+def folder_images(folder: Path, on_progress: OnProgress = silent) -> ListedImages:
     """List the images of a folder of class folders."""
     found = [entry for entry in sorted(folder.iterdir()) if entry.is_dir() and not entry.name.startswith(".")]
     around = {folder.resolve(), *folder.resolve().parents}
@@ -147,7 +150,8 @@ def files_by_class(folder: Path, on_progress: OnProgress = silent) -> dict[str, 
     classes = {name: files for name, files in classes.items() if files}
     if not classes:
         raise UsageError(f"{folder}: no images; expected files such as {folder}/some-class/image.jpg")
-    return classes
+    labels = np.repeat(np.arange(len(classes), dtype=np.int64), [len(files) for files in classes.values()])
+    return ListedImages([file for files in classes.values() for file in files], labels, tuple(classes))
 
 
 def has_own_split(root: Path) -> bool:
@@ -155,12 +159,17 @@ def has_own_split(root: Path) -> bool:
     return (root / "train").is_dir() and (root / "test").is_dir()
 
 
-def _load_split(classes: dict[str, list[Path]], image_size: int, on_progress: OnProgress) -> Split:
-    files = [file for members in classes.values() for file in members]
-    labels = np.repeat(np.arange(len(classes), dtype=np.int64), [len(members) for members in classes.values()])
+def _load_split(images: ListedImages, image_size: int, on_progress: OnProgress) -> Split:
+    files = images.files
     path = cache_folder() / f"images-{_fingerprint(files, image_size)}.npy"
-    make_once(lambda: write_whole(path, lambda file: _decode_all(files, image_size, file, on_progress)), path)
-    return Split(read_array(path, "r"), labels, tuple(classes), [str(file.absolute()) for file in files])
+
+    def decode_all(output: BinaryIO) -> None:
+        broken = list(write_decoded(files, image_size, output, on_progress).values())
+        if broken:
+            raise UsageError(f"{len(broken)} images cannot be read; repair or remove them: {few(broken)}")
+
+    make_once(lambda: write_whole(path, decode_all), path)
+    return Split(read_array(path, "r"), images.labels, images.class_names, [str(file.absolute()) for file in files])
 
 
 def _fingerprint(files: list[Path], image_size: int) -> str:
@@ -173,9 +182,3 @@ def _fingerprint(files: list[Path], image_size: int) -> str:
         depends_on = f"{real(folder)}{os.sep}{name}\0{status.st_size}\0{status.st_mtime_ns}\0"
         digest.update(depends_on.encode("utf-8", NAMES))
     return digest.hexdigest()[:16]
-
-
-def _decode_all(files: list[Path], image_size: int, output: BinaryIO, on_progress: OnProgress) -> None:
-    broken = list(write_decoded(files, image_size, output, on_progress).values())
-    if broken:
-        raise UsageError(f"{len(broken)} images cannot be read; repair or remove them: {few(broken)}")

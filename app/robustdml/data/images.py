@@ -53,8 +53,7 @@ def to_square(image: Image.Image, size: int, channels: int = 3) -> NDArray[np.ui
     """Set an image upright, scale it (bicubic) so that its shorter side fits, and crop it to the central square."""
     upright = ImageOps.exif_transpose(image).convert(MODES[channels])
     square = np.asarray(ImageOps.fit(upright, (size, size), Image.Resampling.BICUBIC))
-    pixels: NDArray[np.uint8] = square.reshape(size, size, channels).transpose(2, 0, 1)
-    return pixels
+    return np.asarray(square.reshape(size, size, channels).transpose(2, 0, 1))
 
 
 def decode(file: Path, size: int, channels: int = 3) -> NDArray[np.uint8] | str:

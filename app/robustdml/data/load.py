@@ -1,7 +1,6 @@
 """Loading data by name or path."""
 
 import os
-from pathlib import Path
 
 from robustdml.data.dataset import RetrievalData
 from robustdml.data.features import load_features
@@ -67,7 +66,10 @@ def load_data(
         raise UsageError(f"data is empty: expected {expected_data()}")
     path = expanded(source)
     if not path.exists():
-        raise UsageError(_missing(source, path))
+        beside = os.listdir(path.parent) if path.parent.is_dir() else []
+        broken = f", for it is a link to {path.readlink()}, which is missing" if path.is_symlink() else ""
+        hint = did_you_mean(source, NAMED) or did_you_mean(path.name, beside)
+        raise UsageError(f"data {source!r}: no such file or folder{broken}; expected {expected_data()}{hint}")
     if path.is_dir() or is_list(path):
         return load_images(
             path, image_size=image_size, test_fraction=test_fraction, split_seed=split_seed, on_progress=on_progress
@@ -75,10 +77,3 @@ def load_data(
     if path.suffix != ".npz":
         raise UsageError(f"data {source!r}: a file of another kind; expected {expected_data()}")
     return load_features(path, test_fraction=test_fraction, split_seed=split_seed)
-
-
-def _missing(source: str, path: Path) -> str:
-    beside = os.listdir(path.parent) if path.parent.is_dir() else []
-    broken = f", for it is a link to {path.readlink()}, which is missing" if path.is_symlink() else ""
-    hint = did_you_mean(source, NAMED) or did_you_mean(path.name, beside)
-    return f"data {source!r}: no such file or folder{broken}; expected {expected_data()}{hint}"

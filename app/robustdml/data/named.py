@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
@@ -72,18 +72,15 @@ def distinct(classes: Iterable[Class]) -> Iterator[Class]:
 
 def distort(drawing: NDArray[np.uint8], random: np.random.Generator) -> NDArray[np.uint8]:
     """Put a drawing through a small random affine map."""
-    image, coefficients = Image.fromarray(drawing), tuple(_affine(random))
-    return np.asarray(image.transform((SIDE, SIDE), Image.Transform.AFFINE, coefficients, Image.Resampling.BILINEAR))
-
-
-def _affine(random: np.random.Generator) -> NDArray[np.float64]:
-    """Six coefficients, from places in the result to places in the drawing."""
     angle, shear = np.deg2rad(random.uniform(-10, 10)), random.uniform(-0.15, 0.15)
     scale, shift = random.uniform(0.9, 1.1, size=2), random.uniform(-2, 2, size=2)
     rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     linear = rotation @ np.array([[1, shear], [0, 1]]) / scale
     centre = np.full(2, SIDE / 2)
-    return np.column_stack([linear, centre - linear @ (centre + shift)]).ravel()
+    # From places in the result to places in the drawing.
+    affine = tuple(np.column_stack([linear, centre - linear @ (centre + shift)]).ravel())
+    image = Image.fromarray(drawing)
+    return np.asarray(image.transform((SIDE, SIDE), Image.Transform.AFFINE, affine, Image.Resampling.BILINEAR))
 
 
 POINT_SIZE = 26
@@ -93,8 +90,7 @@ NUM_TRAIN, NUM_TEST = 200, 400
 SPLIT_SEED = 0
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(NamedTuple):
     """All classes of one kind: which Unicode categories, and in how many typefaces at least."""
 
     categories: str
@@ -119,11 +115,6 @@ def load_glyphs(name: str = "glyphs") -> RetrievalData:
     return RetrievalData(name, train if "large" in name else _distorted_copies(train), test)
 
 
-def load_pretraining_glyphs() -> Split:
-    """Everything but letters (symbols, numbers, punctuation, marks): what the backbone is pretrained on."""
-    return _load_part("pretraining")
-
-
 @cache
 def glyphs_key() -> str:
     """Return what the images depend on: this recipe's version, the font files and the library that draws them."""
@@ -133,7 +124,7 @@ def glyphs_key() -> str:
     return digest.hexdigest()[:16]
 
 
-PRETRAINING = Pretraining(load_pretraining_glyphs, glyphs_key)
+PRETRAINING = Pretraining(lambda: _load_part("pretraining"), glyphs_key)
 NAMED = {
     name: NamedData("letters", partial(load_glyphs, name), "glyphs-cnn", PRETRAINING)
     for name in ("glyphs", "glyphs-validation", "glyphs-large", "glyphs-large-validation")
@@ -142,7 +133,7 @@ NAMED = {
 
 def _load_part(part: str) -> Split:
     path = cache_folder() / f"glyphs-{glyphs_key()}.npz"
-    make_once(lambda: write_whole(path, _write_all), path)
+    make_once(lambda: write_whole(path, lambda file: np.savez_compressed(file, **_draw_all())), path)  # type: ignore[arg-type]
     kinds = [f"{part}_{kind}" for kind in ("images", "labels", "code_points")]
     images, labels, code_points = read_npz(path, kinds).values()
     names = tuple(f"U+{code:04X} {unicodedata.name(chr(code), '?')}" for code in code_points)
@@ -159,15 +150,14 @@ def _font_files() -> list[Path]:
     )
 
 
-def _write_all(file: BinaryIO) -> None:
-    arrays: dict[str, Any] = _draw_all()
-    np.savez_compressed(file, **arrays)
-
-
 def _draw_all() -> dict[str, NDArray[np.generic]]:
     files = _font_files()
     coverage = [frozenset(FT2Font(str(path)).get_charmap()) for path in files]
     typefaces = [ImageFont.truetype(str(path), POINT_SIZE) for path in files]
+
+    def drawings(code: int) -> list[NDArray[np.uint8]]:
+        return [draw(chr(code), face) for face, covered in zip(typefaces, coverage, strict=True) if code in covered]
+
     count = Counter(code for covered in coverage for code in covered)
     arrays: dict[str, NDArray[np.generic]] = {}
     for name, part in _PARTS.items():
@@ -176,19 +166,7 @@ def _draw_all() -> dict[str, NDArray[np.generic]]:
             for code, number in count.items()
             if number >= part.min_typefaces and unicodedata.category(chr(code))[0] in part.categories
         )
-        classes = dict(
-            distinct(
-                (
-                    code,
-                    [
-                        draw(chr(code), face)
-                        for face, covered in zip(typefaces, coverage, strict=True)
-                        if code in covered
-                    ],
-                )
-                for code in codes
-            )
-        )
+        classes = dict(distinct((code, drawings(code)) for code in codes))
         sizes = [len(images) for images in classes.values()]
         arrays[f"{name}_images"] = np.concatenate([np.stack(images) for images in classes.values()])
         arrays[f"{name}_labels"] = np.repeat(np.arange(len(classes), dtype=np.int64), sizes)

@@ -13,7 +13,7 @@ from robustdml.audit.rounds import judge
 from robustdml.config import TrainingConfig
 from robustdml.data import Rows
 from robustdml.errors import UsageError
-from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER
+from robustdml.filters.options import FILTERS
 from robustdml.world import ALONE, World
 from robustdml_ops.robust import PRISM, LabelCorrection, MemoryBank
 
@@ -36,7 +36,32 @@ class Judged(NamedTuple):
 
 
 class Filter(nn.Module):
-    """PRISM in a run; all its state is in ``state_dict``."""
+    """A filter in a run; all its state is in ``state_dict``."""
+
+    observed: tuple[str, ...] = ()  # The names of what it observes of samples
+
+    @property
+    def bank(self) -> MemoryBank | None:
+        """Its memory, where it has one."""
+        return None
+
+    def start_epoch(self, epoch: int) -> None:
+        """Begin an epoch."""
+
+    def judge(self, embeddings: Tensor, rows: Rows, proxies: Tensor | None) -> Judged:
+        """Say who takes part, and under which label."""
+        raise NotImplementedError
+
+    def remember(self, embeddings: Tensor, rows: Rows, keep: Tensor) -> None:
+        """Put what was kept into the memory, after the step."""
+
+    def record(self) -> dict[str, float]:
+        """Return numbers for the history, after an epoch."""
+        return {}
+
+
+class PrismFilter(Filter):
+    """PRISM in a run."""
 
     def __init__(
         self,
@@ -68,23 +93,19 @@ class Filter(nn.Module):
             )
         except ValueError as error:
             raise UsageError(f"filter {options.kind}: {error}") from error
-        self.correction: LabelCorrection | None = None
-        self.observed: tuple[str, ...] = ("log_p_clean", KEPT)
-        if config.correct:
-            self.correction = LabelCorrection(num_samples, config.correct_confidence)
-            self.observed = (*self.observed, CORRECTED)
+        self.correction = LabelCorrection(num_samples, config.correct_confidence) if config.correct else None
+        self.observed = ("log_p_clean", KEPT) if self.correction is None else ("log_p_clean", KEPT, CORRECTED)
         self._labels = torch.from_numpy(labels)
         self._cautious = options.threshold == "cautious"
         self._warmup, self._warming = options.warmup, False
 
+    @property
+    def bank(self) -> MemoryBank | None:
+        return self.prism.bank if self.prism.similarity in PRISM.SIMILARITIES_WITH_BANK else None
+
     def shard(self, world: World) -> None:
         """Divide the classes among the processes."""
         world.shard(self.prism)
-
-    @property
-    def bank(self) -> MemoryBank | None:
-        """The memory of the filter, where it has one."""
-        return self.prism.bank if self.prism.similarity in PRISM.SIMILARITIES_WITH_BANK else None
 
     def fill(self, embeddings: Tensor, world: World = ALONE) -> None:
         """Remember every training sample as it is before the first step, where that says something already."""
@@ -98,11 +119,9 @@ class Filter(nn.Module):
             self.remember(batch, own, torch.ones(len(own), dtype=torch.bool, device=batch.device))
 
     def start_epoch(self, epoch: int) -> None:
-        """Begin an epoch."""
         self._warming = epoch < self._warmup
 
     def judge(self, embeddings: Tensor, rows: Rows, proxies: Tensor | None) -> Judged:
-        """Say who takes part, and under which label."""
         labels, ids = self._of_batch(embeddings, rows)
         result = self.prism(embeddings, labels, ids, proxies if self.prism.similarity == "proxy" else None)
         keep = torch.ones_like(result.keep) if self._warming else result.keep
@@ -113,62 +132,38 @@ class Filter(nn.Module):
         return Judged(keep, fixed.keep, fixed.labels, {**observed, CORRECTED: fixed.corrected})
 
     def remember(self, embeddings: Tensor, rows: Rows, keep: Tensor) -> None:
-        """Put what was kept into the memory, after the step."""
         labels, ids = self._of_batch(embeddings, rows)
         self.prism.enqueue(embeddings, labels, keep, ids)
 
     def record(self) -> dict[str, float]:
-        """Say how concentrated the classes are."""
         share = float(self.prism.wrong_share) if self._cautious else math.nan
-        return ({} if math.isnan(share) else {"wrong_share": share}) | self._concentrations()
-
-    def _concentrations(self) -> dict[str, float]:
-        if self.prism.similarity != "vmf" or self.bank is None:
-            return {}
-        whole = self.prism.shards.whole
-        kappa = whole(self.prism.kappa)[whole(self.bank.seen)].float()
-        if not len(kappa) or not kappa.any():
-            return {}
-        return {f"kappa_{name}": float(kappa.quantile(q)) for name, q in QUANTILES.items()}
+        record = {} if math.isnan(share) else {"wrong_share": share}
+        if self.prism.similarity == "vmf":
+            whole = self.prism.shards.whole
+            kappa = whole(self.prism.kappa)[whole(self.prism.bank.seen)].float()
+            if kappa.any():
+                record |= {f"kappa_{name}": float(kappa.quantile(q)) for name, q in QUANTILES.items()}
+        return record
 
     def _of_batch(self, embeddings: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         ids = torch.from_numpy(rows)
         return self._labels[ids].to(embeddings.device), ids.to(embeddings.device)
 
 
-class AuditFilter(nn.Module):
+class AuditFilter(Filter):
     """The probabilities of `robustdml.audit` by the features before training, used for the whole run."""
 
     observed = (QUALITY, KEPT)
-    bank = None
     quality: Tensor
 
     def __init__(self, num_samples: int) -> None:
         super().__init__()
         self.register_buffer("quality", torch.ones(num_samples))
 
-    def shard(self, world: World) -> None:
-        """There is nothing to divide: each process has the whole verdict."""
-
-    def fit(self, quality: Tensor) -> None:
-        """Take over the verdict."""
-        self.quality.copy_(quality)
-
-    def start_epoch(self, epoch: int) -> None:
-        """Nothing changes from epoch to epoch."""
-
     def judge(self, embeddings: Tensor, rows: Rows, proxies: Tensor | None) -> Judged:
-        """Say who takes part."""
         quality = self.quality[torch.from_numpy(rows).to(self.quality.device)]
         keep = quality >= LEAST_QUALITY
         return Judged(keep, keep, None, {QUALITY: quality, KEPT: keep})
-
-    def remember(self, embeddings: Tensor, rows: Rows, keep: Tensor) -> None:
-        """There is no memory."""
-
-    def record(self) -> dict[str, float]:
-        """Say nothing of the epoch."""
-        return {}
 
 
 @torch.no_grad()
@@ -178,18 +173,3 @@ def label_quality(features: NDArray[np.float32], labels: NDArray[np.int64]) -> T
     if len(classes) < 2:
         return torch.ones(len(labels))
     return judge(principal_rows(features), torch.from_numpy(numbers.astype(np.int64)), len(classes)).posterior[:, 0]
-
-
-AnyFilter = Filter | AuditFilter
-
-
-def make_filter(
-    config: TrainingConfig, labels: NDArray[np.int64], num_classes: int, embedding_size: int, steps_per_epoch: int
-) -> AnyFilter | None:
-    """Make the filter that the settings ask for."""
-    kind = config.filter_options.kind
-    if kind == NO_FILTER:
-        return None
-    if kind == AUDIT:
-        return AuditFilter(len(labels))
-    return Filter(config, labels, num_classes, embedding_size, steps_per_epoch)

@@ -7,11 +7,7 @@ from robustdml.options import Options, option
 from robustdml_ops.robust import PRISM
 
 # Similarity of `robustdml_ops.robust.PRISM`.
-FILTERS = {
-    "prism-average": "average",
-    "prism-proxy": "proxy",
-    "prism-vmf": "vmf",
-}
+FILTERS = {"prism-average": "average", "prism-proxy": "proxy", "prism-vmf": "vmf"}
 NO_FILTER = "none"
 # Judges once, before training, by the features: `robustdml.audit`.
 AUDIT = "audit"

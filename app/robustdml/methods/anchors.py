@@ -1,9 +1,10 @@
 """Proxy-Anchor and its descendants."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from robustdml.methods.method import Method
 from robustdml.options import Options, OptionSet, option
@@ -46,46 +47,32 @@ class SmoothOptions(Options, name="smooth"):
     learning_rate: float = option(1e-3, "learning rate of phase one", positive=True)
 
 
-def sampled_negatives(options: OptionSet) -> dict[str, Any]:
-    """Arguments of a loss over classes for sampled negatives; none where all are taken."""
-    share = options[NegativeOptions].share
-    return {} if share == 1 else {"negative_share": share}
+def class_method(title: str, loss: Callable[..., nn.Module], *groups: type[Options], **declared: Any) -> Method:
+    """Describe a loss over classes, whose arguments are the settings of these groups."""
+
+    def make_loss(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
+        arguments = {name: value for group in groups for name, value in options[group].as_dict().items()}
+        share, correction = arguments.pop("share", 1), arguments.pop("correct_negatives", None)
+        if share != 1:  # Otherwise a step meets all classes
+            arguments["negative_share"] = share
+            if correction is not None:
+                arguments["negative_correction"] = correction
+        return loss(num_classes, embedding_size, **arguments)
+
+    return Method(title, make_loss, groups, **{"proxies": lambda loss: loss.proxies, **declared})
 
 
-def _proxy_anchor(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
-    return ProxyAnchorLoss(
-        num_classes, embedding_size, **options[AnchorOptions].as_dict(), **sampled_negatives(options)
-    )
-
-
-def _smooth_proxy_anchor(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
-    anchor, smooth = options[AnchorOptions].as_dict(), options[SmoothOptions]
-    return SmoothProxyAnchorLoss(num_classes, embedding_size, **anchor, beta=smooth.beta, threshold=smooth.threshold)
-
-
-def _adaptive_proxy_anchor(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
-    arguments = options[AnchorOptions].as_dict() | options[AdaptiveOptions].as_dict() | sampled_negatives(options)
-    return AdaptiveProxyAnchorLoss(num_classes, embedding_size, **arguments)
-
-
-def _proxies(loss: nn.Module) -> Tensor:
-    assert isinstance(loss, ProxyAnchorLoss | SmoothProxyAnchorLoss | AdaptiveProxyAnchorLoss)
-    return loss.proxies
+def _smooth(num_classes: int, embedding_size: int, epochs: int, learning_rate: float, **arguments: Any) -> nn.Module:
+    """Make the loss without the settings of phase one."""
+    return SmoothProxyAnchorLoss(num_classes, embedding_size, **arguments)
 
 
 METHODS = {
-    "proxy-anchor": Method("Proxy-Anchor", _proxy_anchor, (AnchorOptions, NegativeOptions), proxies=_proxies),
-    "smooth-proxy-anchor": Method(
-        "Smooth Proxy-Anchor",
-        _smooth_proxy_anchor,
-        (AnchorOptions, SmoothOptions),
-        inputs=lambda options: ("confidences",),
-        proxies=_proxies,
+    "proxy-anchor": class_method("Proxy-Anchor", ProxyAnchorLoss, AnchorOptions, NegativeOptions),
+    "smooth-proxy-anchor": class_method(
+        "Smooth Proxy-Anchor", _smooth, AnchorOptions, SmoothOptions, inputs=("confidences",)
     ),
-    "adaptive-proxy-anchor": Method(
-        "Adaptive Proxy-Anchor",
-        _adaptive_proxy_anchor,
-        (AnchorOptions, AdaptiveOptions, NegativeOptions),
-        proxies=_proxies,
+    "adaptive-proxy-anchor": class_method(
+        "Adaptive Proxy-Anchor", AdaptiveProxyAnchorLoss, AnchorOptions, AdaptiveOptions, NegativeOptions
     ),
 }

@@ -5,8 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from robustdml.methods.method import Method
-from robustdml.methods.pairs import SAMPLES_PER_CLASS, ContrastiveOptions, MultiSimilarityOptions
+from robustdml.methods.pairs import ContrastiveOptions, MultiSimilarityOptions, pair_method
 from robustdml.methods.softmax import ProxyNCAOptions
 from robustdml.options import Options, OptionSet, option
 from robustdml_ops.losses import BSPMLLoss, MultiSimilarityLoss, ProcSimLoss, SuperContrastiveLoss
@@ -72,30 +71,14 @@ def _bspml(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Modu
 
 
 METHODS = {
-    "procsim": Method(
+    "procsim": pair_method(
         "ProcSim",
         _procsim,
         (ProcSimOptions, MultiSimilarityOptions, ProxyNCAOptions),
-        samples_per_class=SAMPLES_PER_CLASS,
-        learning_rate=3e-3,
         observe=_observed_step,
         observed=("sigma", "detector_loss", "above_threshold"),
         takes_weights=False,
     ),
-    "superloss": Method(
-        "SuperLoss",
-        _superloss,
-        (SuperLossOptions, ContrastiveOptions),
-        samples_per_class=SAMPLES_PER_CLASS,
-        learning_rate=3e-3,
-        takes_weights=False,
-    ),
-    "bspml": Method(
-        "BSPML",
-        _bspml,
-        (SelfPacedOptions,),
-        inputs=lambda options: ("labels", "self_paced_weights"),
-        samples_per_class=SAMPLES_PER_CLASS,
-        learning_rate=3e-3,
-    ),
+    "superloss": pair_method("SuperLoss", _superloss, (SuperLossOptions, ContrastiveOptions), takes_weights=False),
+    "bspml": pair_method("BSPML", _bspml, (SelfPacedOptions,), inputs=("labels", "self_paced_weights")),
 }

@@ -10,16 +10,6 @@ from robustdml.filters.options import FilterOptions
 from robustdml.options import Options, OptionSet
 
 
-def only_labels(options: OptionSet) -> tuple[str, ...]:
-    """Inputs of a loss that takes labels and nothing else."""
-    return ("labels",)
-
-
-def only_value(loss: nn.Module, embeddings: Tensor, arguments: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
-    """Call a loss of whose samples nothing is to be logged."""
-    return loss(embeddings, **arguments), {}
-
-
 @dataclass(frozen=True)
 class Method:
     """A training method."""
@@ -29,20 +19,20 @@ class Method:
     make_loss: Callable[[OptionSet, int, int], nn.Module]
     # The groups of settings that it takes, each a subclass of `Options`; methods may share one.
     options: tuple[type[Options], ...] = ()
-    # Names, by the settings, what the loss takes beside the embeddings: keys of `robustdml.loss_inputs.LOSS_INPUTS`.
-    inputs: Callable[[OptionSet], tuple[str, ...]] = only_labels
+    # Names what the loss takes beside the embeddings: keys of `robustdml.loss_inputs.LOSS_INPUTS`.
+    inputs: tuple[str, ...] = ("labels",)
     # Default of the setting of that name: K of batches of P classes × K samples, 0 for random batches.
     samples_per_class: int = 0
     learning_rate: float = 1e-3  # Default of the setting of that name
     # Calls the loss with embeddings and the arguments of its inputs by name; gives its value and what is to be logged
     # of each sample, (B,) by name.
-    observe: Callable[[nn.Module, Tensor, dict[str, Any]], tuple[Tensor, dict[str, Tensor]]] = only_value
+    observe: Callable[[nn.Module, Tensor, dict[str, Any]], tuple[Tensor, dict[str, Tensor]]] = (
+        lambda loss, embeddings, arguments: (loss(embeddings, **arguments), {})
+    )
     observed: tuple[str, ...] = ()  # The names of what `observe` gives
     takes_weights: bool = True  # Whether the loss has `sample_weights`, of which a filter makes use
     filter: FilterOptions = field(default_factory=FilterOptions)  # Default of the setting of that name
     # Gives the proxies of the loss, (C, D) or (C, H, D), where it has any.
     proxies: Callable[[Any], Tensor] | None = None
     start: str = "random"  # Default of the setting of that name
-    # Whether the embedding layer is averaged with its start, by a share that a trial chooses, where the setting does
-    # not say otherwise.
-    averages: bool = False
+    averages: bool = False  # Whether a trial chooses the setting `averaging` where it is not given

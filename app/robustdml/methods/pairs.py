@@ -1,6 +1,7 @@
 """Pairs of samples: contrastive loss, with a memory and without, multi-similarity; and the default, robust."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from torch import nn
 
@@ -9,8 +10,8 @@ from robustdml.methods.method import Method
 from robustdml.options import Options, OptionSet, option
 from robustdml_ops.losses import ContrastiveLoss, MemoryContrastiveLoss, MultiSimilarityLoss
 
-# K of the P×K batches of PRISM's published settings and of BSPML.
-SAMPLES_PER_CLASS = 4
+# Of a loss over pairs; K of the P×K batches is that of PRISM's published settings and of BSPML.
+pair_method = partial(Method, samples_per_class=4, learning_rate=3e-3)
 
 
 @dataclass(frozen=True)
@@ -45,37 +46,22 @@ class MultiSimilarityOptions(Options, name="multi_similarity"):
     epsilon: float = option(0.1, "mining: how far a pair may be from the hardest of the other kind")
 
 
-def _contrastive(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
-    return ContrastiveLoss(**options[ContrastiveOptions].as_dict())
-
-
 def _memory_contrastive(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
     mcl = options[MemoryContrastiveOptions]
     return MemoryContrastiveLoss(mcl.margin, variant=mcl.variant)
 
 
-def _multi_similarity(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
-    return MultiSimilarityLoss(**options[MultiSimilarityOptions].as_dict())
-
-
 METHODS = {
-    "contrastive": Method(
-        "Contrastive", _contrastive, (ContrastiveOptions,), samples_per_class=SAMPLES_PER_CLASS, learning_rate=3e-3
+    "contrastive": pair_method(
+        "Contrastive",
+        lambda options, *_: ContrastiveLoss(**options[ContrastiveOptions].as_dict()),
+        (ContrastiveOptions,),
     ),
-    "mcl": Method(
-        "MCL",
-        _memory_contrastive,
-        (MemoryContrastiveOptions,),
-        inputs=lambda options: ("labels", "memory"),
-        samples_per_class=SAMPLES_PER_CLASS,
-        learning_rate=3e-3,
-    ),
-    "multi-similarity": Method(
+    "mcl": pair_method("MCL", _memory_contrastive, (MemoryContrastiveOptions,), inputs=("labels", "memory")),
+    "multi-similarity": pair_method(
         "Multi-similarity",
-        _multi_similarity,
+        lambda options, *_: MultiSimilarityLoss(**options[MultiSimilarityOptions].as_dict()),
         (MultiSimilarityOptions,),
-        samples_per_class=SAMPLES_PER_CLASS,
-        learning_rate=3e-3,
     ),
 }
 

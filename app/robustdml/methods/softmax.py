@@ -1,14 +1,10 @@
 """Softmax over classes: Proxy-NCA, normalised softmax, SoftTriple; with a margin, CosFace and ArcFace."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
-
-from robustdml.methods.anchors import NegativeOptions, sampled_negatives
-from robustdml.methods.method import Method
-from robustdml.options import Options, OptionSet, option
+from robustdml.methods.anchors import NegativeOptions, class_method
+from robustdml.options import Options, option
 from robustdml_ops.losses import (
     ArcFaceLoss,
     CosFaceLoss,
@@ -74,56 +70,28 @@ class SubCenterOptions(Options, name="subcenter"):
     sub_centers: int = option(3, "centres of each class")
 
 
-def _method(
-    title: str,
-    loss: Callable[..., nn.Module],
-    proxies: Callable[[nn.Module], Tensor],
-    *groups: type[Options],
-    learning_rate: float = 1e-3,
-) -> Method:
-    """Describe a loss whose arguments are the settings of these groups and of sampled negatives."""
-
-    def make_loss(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
-        arguments: dict[str, Any] = sampled_negatives(options)
-        if arguments:
-            arguments["negative_correction"] = options[SoftmaxOptions].correct_negatives
-        for group in groups:
-            arguments |= options[group].as_dict()
-        return loss(num_classes, embedding_size, **arguments)
-
-    groups_of_all = (*groups, NegativeOptions, SoftmaxOptions)
-    return Method(title, make_loss, groups_of_all, proxies=proxies, learning_rate=learning_rate)
-
-
-def _rows(loss: nn.Module) -> Tensor:
-    assert isinstance(loss, ProxyNCALoss)
-    return loss.proxies
-
-
-def _columns(loss: nn.Module) -> Tensor:
-    assert isinstance(loss, NormalizedSoftmaxLoss | CosFaceLoss | ArcFaceLoss)
+def _columns(loss: Any) -> Any:
     return loss.W.t()
 
 
-def _centers(loss: nn.Module) -> Tensor:
+def _centers(loss: Any) -> Any:
     """(C, H, D)."""
-    assert isinstance(loss, SoftTripleLoss)
-    return loss.fc.t().reshape(loss.num_classes, loss.centers_per_class, loss.embedding_size)
+    weights = loss.fc if isinstance(loss, SoftTripleLoss) else loss.W
+    return weights.t().reshape(loss.num_classes, -1, loss.embedding_size)
 
 
-def _sub_centers(loss: nn.Module) -> Tensor:
-    """(C, H, D)."""
-    assert isinstance(loss, SubCenterArcFaceLoss)
-    return loss.W.t().reshape(loss.num_classes, loss.sub_centers, loss.embedding_size)
-
-
+_NEGATIVES = (NegativeOptions, SoftmaxOptions)
 METHODS = {
-    "proxy-nca": _method("Proxy-NCA", ProxyNCALoss, _rows, ProxyNCAOptions),
-    "normalized-softmax": _method("Normalised softmax", NormalizedSoftmaxLoss, _columns, NormalizedSoftmaxOptions),
-    "soft-triple": _method("SoftTriple", SoftTripleLoss, _centers, SoftTripleOptions, learning_rate=3e-3),
-    "cosface": _method("CosFace", CosFaceLoss, _columns, CosFaceOptions),
-    "arcface": _method("ArcFace", ArcFaceLoss, _columns, ArcFaceOptions),
-    "subcenter-arcface": _method(
-        "Sub-center ArcFace", SubCenterArcFaceLoss, _sub_centers, ArcFaceOptions, SubCenterOptions
+    "proxy-nca": class_method("Proxy-NCA", ProxyNCALoss, ProxyNCAOptions, *_NEGATIVES),
+    "normalized-softmax": class_method(
+        "Normalised softmax", NormalizedSoftmaxLoss, NormalizedSoftmaxOptions, *_NEGATIVES, proxies=_columns
+    ),
+    "soft-triple": class_method(
+        "SoftTriple", SoftTripleLoss, SoftTripleOptions, *_NEGATIVES, proxies=_centers, learning_rate=3e-3
+    ),
+    "cosface": class_method("CosFace", CosFaceLoss, CosFaceOptions, *_NEGATIVES, proxies=_columns),
+    "arcface": class_method("ArcFace", ArcFaceLoss, ArcFaceOptions, *_NEGATIVES, proxies=_columns),
+    "subcenter-arcface": class_method(
+        "Sub-center ArcFace", SubCenterArcFaceLoss, ArcFaceOptions, SubCenterOptions, *_NEGATIVES, proxies=_centers
     ),
 }

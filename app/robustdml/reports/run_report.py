@@ -44,12 +44,17 @@ def render_run(result: TrainingResult) -> str:
         "Recall@1, test classes",
         level=(untouched.lower(), result.summary["untouched"]["precision_at_1"]),
     )
-    harm = result.summary["below_untouched"]
+    summary, harm = result.summary, result.summary["below_untouched"]
+    figures = [
+        [text, f"{summary[key]:.3f}", f"{summary['untouched'][key]:.3f}" if key in summary["untouched"] else ""]
+        for key, text in METRICS.items()
+        if summary.get(key) is not None
+    ]
     sections = [
         f"<h1>{escape(title)}</h1>",
         f"<p>{escape(_data_line(result))}</p>",
         f'<p class="finding">{escape(harm)}</p>' if harm else "",
-        table(["", "last epoch", untouched.lower()], _figures(result)),
+        table(["", "last epoch", untouched.lower()], figures),
         f"<p>{escape(EXPLAINED)}</p>",
         "<h2>Retrieval</h2>",
         figure(
@@ -62,15 +67,6 @@ def render_run(result: TrainingResult) -> str:
     if drawn:
         sections += ["<h2>Which labels are believed</h2>", *drawn]
     return page(f"robustdml_ops: {title}", "\n".join(sections) + "\n")
-
-
-def _figures(result: TrainingResult) -> list[list[str]]:
-    summary = result.summary
-    return [
-        [text, f"{summary[key]:.3f}", f"{summary['untouched'][key]:.3f}" if key in summary["untouched"] else ""]
-        for key, text in METRICS.items()
-        if summary.get(key) is not None
-    ]
 
 
 def _data_line(result: TrainingResult) -> str:

@@ -20,27 +20,27 @@ def use_audit(config: TrainingConfig, prepared: Prepared) -> tuple[Prepared, dic
     """Apply the findings of an audit to the training samples; also return counts and a digest of what was done."""
     path, train = expanded(config.labels), prepared.data.train
     labels = train.labels
-    findings = _of_training(path, train, labels)
+    findings = _of_training(path, train)
     rows, fixed, weights = np.arange(len(train)), labels, None
     if config.labels_use == WEIGHT:
         weights = np.array([one.probability for one in findings], dtype=np.float32)
     else:
         number = {name: label for label, name in enumerate(train.class_names)}
-        kept = clean_labels(findings, config.labels_use, config.labels_confidence)
+        clean = clean_labels(findings, config.labels_use, config.labels_confidence)
         # A proposal may be of a class that is not trained on.
-        kept = [one for one in kept if one.label in number]
-        rows = np.array([one.row for one in kept], dtype=np.int64)
-        fixed = np.array([number[one.label] for one in kept], dtype=np.int64)
+        kept = {row: number[one.label] for row, one in clean.items() if one.label in number}
+        rows, fixed = (np.array(list(values), dtype=np.int64) for values in (kept.keys(), kept.values()))
     if len(rows) == 0 or (weights is not None and not weights.any()):
         raise UsageError(f"labels {path}: no sample is left to train on")
     corrected = fixed != labels[rows]
+    done = b"".join(array.tobytes() for array in (rows, fixed, weights) if array is not None)
     summary = {
         "use": config.labels_use,
         "judged": len(train),
         "dropped": len(train) - len(rows),
         "corrected": int(corrected.sum()),
         "mean_weight": None if weights is None else float(weights.mean()),
-        "digest": _digest(rows, fixed, weights),
+        "digest": hashlib.sha256(done).hexdigest()[:16],
     }
     return _taken(prepared, rows, fixed, weights), summary
 
@@ -56,7 +56,7 @@ def describe(summary: dict[str, Any]) -> str:
     return f"Of {summary['judged']:,} samples {summary['dropped']:,} were dropped after an audit{under_others}."
 
 
-def _of_training(path: Path, train: Split, labels: NDArray[np.int64]) -> list[Finding]:
+def _of_training(path: Path, train: Split) -> list[Finding]:
     """Findings of the training samples, in their order; the file may have more."""
     findings = read_findings(path)
     by_sample = {one.sample: one for one in findings}
@@ -74,7 +74,7 @@ def _of_training(path: Path, train: Split, labels: NDArray[np.int64]) -> list[Fi
         )
     other = [
         f"{name} ({by_sample[name].label!r} then, {train.class_names[label]!r} now)"
-        for name, label in zip(names, labels.tolist(), strict=True)
+        for name, label in zip(names, train.labels.tolist(), strict=True)
         if by_sample[name].label != train.class_names[label]
     ]
     if other:
@@ -116,10 +116,3 @@ class _TakenRows:
 
     def __getitem__(self, key: slice | int | Rows) -> NDArray[np.generic]:
         return np.asarray(self._array[self._rows[key]])
-
-
-def _digest(*arrays: NDArray[np.generic] | None) -> str:
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()[:16]

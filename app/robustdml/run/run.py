@@ -1,10 +1,10 @@
 """The state of a training run, and its epochs."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,19 +15,20 @@ from robustdml.config import PRINCIPAL, TrainingConfig
 from robustdml.data import Rows
 from robustdml.data.samplers import ClassBalancedSampler, RandomSampler
 from robustdml.errors import UsageError
-from robustdml.evaluation import precisions_by_class, retrieval_metrics
-from robustdml.filters.filter import CORRECTED, AnyFilter, AuditFilter, Filter, Judged, label_quality, make_filter
-from robustdml.filters.options import FILTERS, FilterOptions
-from robustdml.loss_inputs import LossInput, Training, make_loss_inputs
+from robustdml.evaluation import retrieval_metrics
+from robustdml.filters.filter import CORRECTED, AuditFilter, Filter, Judged, PrismFilter, label_quality
+from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER, FilterOptions
+from robustdml.loss_inputs import LOSS_INPUTS, LossInput, Training
 from robustdml.methods import METHODS, Method
-from robustdml.networks.models import Embedder, apply_in_batches, as_tensor
+from robustdml.networks.models import NARROWEST, Embedder, PrincipalAxes, apply_in_batches, as_tensor
 from robustdml.networks.preparation import Prepared
-from robustdml.networks.principal_start import NARROWEST, PrincipalAxes
 from robustdml.progress import OnProgress, Recorder
 from robustdml.run.audited_labels import use_audit
 from robustdml.run.sample_log import SampleLog
 from robustdml.world import ALONE, World, load_optimizer, whole
 from robustdml_ops.ops import NotFiniteError
+
+T = TypeVar("T")
 
 
 class Run:
@@ -94,8 +95,7 @@ class Run:
     @property
     def learning_rate(self) -> float:
         """Of the network."""
-        rate: float = self.optimizer.param_groups[0]["lr"]
-        return rate
+        return float(self.optimizer.param_groups[0]["lr"])
 
     def _use_filter(self, options: FilterOptions) -> None:
         """Make the filter, and what depends on it: the inputs of the loss, and the log of the samples."""
@@ -104,14 +104,16 @@ class Run:
         steps = 0 if config.layer_start == PRINCIPAL else len(self.sampler)
         settings = replace(config, filter=options, noise_rate=config.noise_rate if options.kind in FILTERS else None)
         settings = replace(settings, noise_rate=settings.assumed_noise_rate(self.prepared.data.noise_rate))
-        self.filter: AnyFilter | None = make_filter(settings, self.labels, classes, self.embedding_size, steps)
-        bank = None
-        if self.filter is not None:
-            self.filter.to(device)
+        self.filter: Filter | None = None
+        if options.kind == AUDIT:
+            self.filter = AuditFilter(len(self.labels)).to(device)
+        elif options.kind != NO_FILTER:
+            self.filter = PrismFilter(settings, self.labels, classes, self.embedding_size, steps).to(device)
             self.filter.shard(self.world)
-            bank = self.filter.bank
-        self.inputs = make_loss_inputs(Training(config, self.prepared, self.embedding_size, device, bank, self.world))
-        observers: list[Method | LossInput | AnyFilter] = [self.method, *self._observers()]
+        bank = None if self.filter is None else self.filter.bank
+        training = Training(config, self.prepared, self.embedding_size, device, bank, self.world)
+        self.inputs = {name: LOSS_INPUTS[name](training) for name in METHODS[config.method].inputs}
+        observers: list[Method | LossInput | Filter] = [self.method, *self._observers()]
         self.log = SampleLog((name for source in observers for name in source.observed), self.changed).to(device)
 
     @property
@@ -134,8 +136,8 @@ class Run:
         for loss_input in self.inputs.values():
             loss_input.fit(report)
         if isinstance(self.filter, AuditFilter):
-            self.filter.fit(self.judge_labels())
-        elif self.filter is not None and self.config.layer_start == PRINCIPAL:
+            self.filter.quality.copy_(self.judge_labels())
+        elif isinstance(self.filter, PrismFilter) and self.config.layer_start == PRINCIPAL:
             self.filter.fill(self._embed_training_split(), self.world)
         self.phase_one_seconds = time.perf_counter() - start
 
@@ -173,7 +175,7 @@ class Run:
         if not np.isfinite(loss):
             raise UsageError(f"the loss of epoch {self.epoch + 1} is {loss}: try a smaller learning rate or amp none")
         seconds = time.perf_counter() - start
-        metrics = self.evaluate() if evaluate else {}
+        metrics = self.evaluate(retrieval_metrics) if evaluate else {}
         record = {"epoch": self.epoch + 1, "loss": loss, "seconds": seconds, **metrics, **self._margins()}
         self.log.values.copy_(self.world.merged(self.log.values))
         record |= self.log.record()
@@ -181,17 +183,10 @@ class Run:
             record |= source.record()
         self.history.append(record | self._corrections())
 
-    def evaluate(self) -> dict[str, float]:
-        """Metrics of the test split, by the embeddings as they would be used."""
-        return retrieval_metrics(*self._embedded_test_split(), self.device)
-
-    def precisions_by_class(self) -> NDArray[np.float64]:
-        """MAP@R of each class of the test split, by the embeddings as they would be used, (K,)."""
-        return precisions_by_class(*self._embedded_test_split(), self.device)
-
-    def _embedded_test_split(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def evaluate(self, measure: Callable[..., T]) -> T:
+        """Measures of the test split, by the embeddings as they would be used."""
         test = self.prepared.data.test
-        return apply_in_batches(self.averaged(), test.inputs, self.device), test.labels
+        return measure(apply_in_batches(self.averaged(), test.inputs, self.device), test.labels, self.device)
 
     def averaged(self) -> Embedder:
         """Give the network to use, whose embedding layer is start + averaging · (trained − start)."""
@@ -215,9 +210,12 @@ class Run:
         """Take a step and return the detached loss; no step, and None, where the filter keeps nothing."""
         with self._autocast():
             embeddings = self.network(as_tensor(self.prepared.data.train.inputs[rows], self.device))
-        judged = self._judge(embeddings.detach(), rows)
-        keep = None if judged is None else judged.keep
-        value = None
+        judged = keep = value = None
+        if self.filter is not None:
+            proxies = None if self.method.proxies is None else self.method.proxies(self.loss)
+            judged = self.filter.judge(embeddings.detach(), rows, proxies)
+            self.log.write(rows, judged.observed)
+            keep = judged.keep
         if judged is None or self.world.any(judged.takes_part.any()):
             loss = self._batch_loss(embeddings, rows, judged)
             self.optimizer.zero_grad(set_to_none=True)
@@ -229,14 +227,6 @@ class Run:
         if self.filter is not None and keep is not None:
             self.filter.remember(embeddings.detach(), rows, keep)
         return value
-
-    def _judge(self, embeddings: Tensor, rows: Rows) -> Judged | None:
-        if self.filter is None:
-            return None
-        proxies = self.method.proxies
-        judged = self.filter.judge(embeddings, rows, None if proxies is None else proxies(self.loss))
-        self.log.write(rows, judged.observed)
-        return judged
 
     def _batch_loss(self, embeddings: Tensor, rows: Rows, judged: Judged | None) -> Tensor:
         # Outside of autocast: confidences keep float32, because β = 100 would make their rounding errors large.
@@ -259,7 +249,7 @@ class Run:
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.amp == "bf16")
 
-    def _observers(self) -> list[LossInput | AnyFilter]:
+    def _observers(self) -> list[LossInput | Filter]:
         return [*self.inputs.values(), *([] if self.filter is None else [self.filter])]
 
     def _embed_training_split(self) -> Tensor:
@@ -267,7 +257,7 @@ class Run:
 
     def _corrections(self) -> dict[str, float]:
         """Fraction of the samples trained under another label, and of these labels the fraction that is right."""
-        if not isinstance(self.filter, Filter) or self.filter.correction is None:
+        if not isinstance(self.filter, PrismFilter) or self.filter.correction is None:
             return {}
         corrected = self.log.scores()[CORRECTED] == 1
         record = {"corrected_share": float(corrected.mean())}
@@ -313,12 +303,7 @@ class Run:
             torch.cuda.set_rng_state(state["rng_cuda"], self.device)
 
     def _modules(self) -> dict[str, nn.Module]:
-        modules: dict[str, nn.Module] = {
-            "embedder": self.embedder,
-            "start": self.start,
-            "loss": self.loss,
-            "log": self.log,
-        }
+        modules = {"embedder": self.embedder, "start": self.start, "loss": self.loss, "log": self.log}
         modules |= {name: value.module for name, value in self.inputs.items() if value.module is not None}
         return modules if self.filter is None else {**modules, "filter": self.filter}
 

@@ -51,17 +51,13 @@ class SampleLog(nn.Module):
                 if len(seen):
                     record[f"{name}_{which}"] = float(seen.mean(dtype=np.float64))
             if name == KEPT:
-                record |= self._choice(values)
+                chosen = values == 1
+                record["filter_kept"] = float(np.nanmean(values))
+                if chosen.any() and self._changed.any():
+                    record["filter_precision"] = float((~self._changed[chosen]).mean())
             elif (auc := clean_auc(name, values, self._changed)) is not None:
                 record[f"{name}_auc"] = auc
         return record
-
-    def _choice(self, kept: NDArray[np.float32]) -> dict[str, float]:
-        """How much a filter kept, and how well it chose."""
-        chosen = kept == 1
-        known = chosen.any() and self._changed.any()
-        precision = {"filter_precision": float((~self._changed[chosen]).mean())} if known else {}
-        return {"filter_kept": float(np.nanmean(kept)), **precision}
 
 
 def clean_auc(name: str, values: NDArray[np.float32], changed: NDArray[np.bool_]) -> float | None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, take_classes
+from robustdml.evaluation import precisions_by_class
 from robustdml.filters.options import AUDIT, FILTERS, FilterOptions
 from robustdml.networks.preparation import Prepared
 from robustdml.progress import OnProgress
@@ -64,12 +65,12 @@ def choose(run: Run, report: OnProgress) -> None:
         trial = _start(run, config, present[np.sort(kept)], present[np.sort(held)])
         if start is None:
             trial.averaging = 0.0
-            start = trial.precisions_by_class()
+            start = trial.evaluate(precisions_by_class)
         _train(trial, f"trial {number} of {len(ways)}", report)
         # The largest first: of equal points the first is taken.
         for tried in reversed(TRIED):
             trial.averaging = tried * largest
-            scores = trial.precisions_by_class()
+            scores = trial.evaluate(precisions_by_class)
             if scores.mean() > most:
                 best, most = config, scores.mean()
                 averaging = trial.averaging if is_gain(scores - start) else 0.0

@@ -1,17 +1,30 @@
-"""``config.yaml``: the settings of a run in a file that a person can read, change and give to ``--config``."""
+"""The settings of a run, from the command line and from ``config.yaml``, which a person can read and change."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from robustdml.cache import write_text
+from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError, did_you_mean
+from robustdml.noise import parse_noise
 from robustdml.options import Setting
 from robustdml.progress import Recorder
-from robustdml.settings.given import Given, all_settings
+from robustdml.settings.given import (
+    DataSettings,
+    Given,
+    PlaceSettings,
+    all_settings,
+    complete_settings,
+    make_config,
+    make_group,
+    merge,
+    value_of,
+)
 from robustdml_ops import __version__
 
 FILE_NAME = "config.yaml"
@@ -43,10 +56,8 @@ def write_settings(path: Path, settings: Mapping[str, Any]) -> None:
         group, _, key = name.rpartition(".")
         (nested.setdefault(group, {}) if group else nested)[key] = value
     text = yaml.safe_dump(nested, sort_keys=False, allow_unicode=True)
-    title = (
-        f"# Settings of a run of robustdml {__version__}. To repeat it: robustdml train --config THIS --out FOLDER\n"
-    )
-    write_text(path, title + text)
+    title = f"# Settings of a run of robustdml {__version__}. To repeat it: robustdml train --config THIS --out FOLDER"
+    write_text(path, f"{title}\n{text}")
 
 
 class SettingsFile(Recorder):
@@ -82,7 +93,7 @@ def _leaves(path: Path, node: yaml.MappingNode, group: str) -> Iterator[tuple[st
             continue
         loader = _Loader("")
         try:
-            yield name, Given(loader.construct_object(value, deep=True), f"{path}, line {line}: {name}", in_file=True)
+            yield name, Given(loader.construct_object(value, deep=True), f"{path}, line {line}: {name}")
         finally:
             loader.dispose()
 
@@ -105,3 +116,43 @@ def _nearest(name: str, known: Mapping[str, Setting]) -> str:
     if name in groups:
         return f": {name} is a group of settings, {', '.join(key for key in known if key.startswith(f'{name}.'))}"
     return did_you_mean(name, [*known, *groups])
+
+
+# Settings that a checkpoint does not hold: it has the name and the sizes of the data.
+SPLIT_SETTINGS = ("test_fraction", "split_seed", "noise")
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """All that is set of a run."""
+
+    config: TrainingConfig
+    data: DataSettings
+    place: PlaceSettings
+    complete: dict[str, Any]  # Every setting that has an effect, for ``config.yaml``
+
+
+def read_run_settings(options: Mapping[str, Any], file: Path | None, out: Path | None, resume: bool) -> RunSettings:
+    """Read options (None: not given) and a file, by default that of the run to resume, and check them."""
+    given = {
+        name: Given(options[name], f"--no-{setting.flag[2:]}" if options[name] is False else setting.flag)
+        for name, setting in all_settings().items()
+        if options[name] is not None
+    }
+    own = read_settings(out / FILE_NAME) if resume and out is not None and (out / FILE_NAME).exists() else {}
+    given = merge(given, own if file is None else read_settings(file))
+    for name in SPLIT_SETTINGS if own else ():
+        then, now = value_of(own, name), value_of(given, name)
+        if then != now:
+            raise UsageError(f"{out} holds a run on other data: give the same settings. {name}: {then} then, {now} now")
+    data, place = make_group(DataSettings, given), make_group(PlaceSettings, given)
+    try:
+        config = make_config(given)
+        parse_noise(data.noise)
+    except UsageError as error:
+        if file is None:
+            raise
+        raise UsageError(f"{error} (settings of {file} and of the command line)") from error
+    if place.logger != "none" and out is None:
+        raise UsageError(f"{given['logger'].where} needs --out, the folder for its files")
+    return RunSettings(config, data, place, complete_settings(config, given))

@@ -60,7 +60,6 @@ class Given:
 
     value: Any  # Its value
     where: str  # The option, or the file with line and key: for messages
-    in_file: bool = False  # Whether it is from a file, which the command line overrides
 
 
 def merge(command: Mapping[str, Given], file: Mapping[str, Given]) -> dict[str, Given]:
@@ -85,12 +84,14 @@ def make_config(given: Mapping[str, Given]) -> TrainingConfig:
     method = value_of(given, "method")
     if method not in METHODS:
         raise UnknownNameError("method", method, METHODS)
-    own = {group.name for group in METHODS[method].options}
+    groups = {FilterOptions.name, *(group.name for group in METHODS[method].options)}
     values: dict[str, dict[str, Any]] = {}
     for name, setting in given.items():
         group, _, key = name.rpartition(".")
-        if group and group not in own and group != FilterOptions.name:
-            raise UsageError(f"{setting.where} has no effect on method {method}: it is a setting of {_having(group)}")
+        if group and group not in groups:
+            names = [name for name, other in METHODS.items() if any(own.name == group for own in other.options)]
+            having = f"method{'s' if len(names) > 1 else ''} {', '.join(names)}"
+            raise UsageError(f"{setting.where} has no effect on method {method}: it is a setting of {having}")
         values.setdefault(group, {})[key] = setting.value
     # What is not given of a filter is what the method asks for.
     filtered = _filter(method, given)
@@ -106,8 +107,8 @@ def make_config(given: Mapping[str, Given]) -> TrainingConfig:
     if not value_of(given, "augment") and not value_of(given, "finetune"):
         raise UsageError(f"{given['augment'].where} has no effect on frozen features, without finetune")
     plain = {name: value for name, value in values.get("", {}).items() if name in CONFIG_FIELDS}
-    groups = (group(**values[group.name]) for group in option_groups() if group.name in values)
-    return TrainingConfig(**plain, options=OptionSet(*groups), filter=filtered)
+    chosen = (group(**values[group.name]) for group in option_groups() if group.name in values)
+    return TrainingConfig(**plain, options=OptionSet(*chosen), filter=filtered)
 
 
 def complete_settings(config: TrainingConfig, given: Mapping[str, Given]) -> dict[str, Any]:
@@ -127,7 +128,7 @@ def complete_settings(config: TrainingConfig, given: Mapping[str, Given]) -> dic
 
 def make_group(kind: type[Group], given: Mapping[str, Given]) -> Group:
     """Make a group of settings that are not of the configuration."""
-    return kind(**{setting.name: given[setting.name].value for setting in kind.settings() if setting.name in given})
+    return kind(**{setting.name: value_of(given, setting.name) for setting in kind.settings()})
 
 
 def value_of(given: Mapping[str, Given], name: str) -> Any:
@@ -161,8 +162,3 @@ def _refuse_settings_of_no_filter(method: str, given: Mapping[str, Given]) -> No
         f"{useless.where} is for a filter, and there is none here: choose one, filter {' or '.join(KINDS[1:])}; "
         f"or a method that has one by itself: {having}"
     )
-
-
-def _having(group: str) -> str:
-    names = [name for name, method in METHODS.items() if any(other.name == group for other in method.options)]
-    return f"method{'s' if len(names) > 1 else ''} {', '.join(names)}"

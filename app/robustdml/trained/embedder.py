@@ -71,9 +71,12 @@ class TrainedEmbedder(nn.Module):
         was_training = self.training
         self.eval()
         try:
-            parts = [
-                self._embed_batch(inputs[start : start + batch_size]) for start in range(0, len(inputs), batch_size)
-            ]
+            parts = []
+            for start in range(0, len(inputs), batch_size):
+                batch = inputs[start : start + batch_size]
+                prepared = batch if isinstance(batch, Tensor) else self.prepare(batch)
+                floating = prepared if prepared.dtype == torch.uint8 else prepared.float()
+                parts.append(self(floating.to(self.device)).float().cpu())
         finally:
             self.train(was_training)
         embeddings = torch.cat(parts) if parts else torch.zeros(0, self.embedding_size)
@@ -85,13 +88,6 @@ class TrainedEmbedder(nn.Module):
     def save(self, path: str | Path) -> None:
         """Write a model file, which `load_embedder` reads."""
         save_model(Path(path), self.card, self.network.state_dict())
-
-    def _embed_batch(self, inputs: Sequence[str | Path | Image.Image] | Tensor) -> Tensor:
-        prepared = inputs if isinstance(inputs, Tensor) else self.prepare(inputs)
-        if prepared.dtype != torch.uint8:
-            prepared = prepared.float()
-        embeddings: Tensor = self(prepared.to(self.device))
-        return embeddings.float().cpu()
 
     def _pixels(self, image: str | Path | Image.Image) -> NDArray[np.uint8]:
         if isinstance(image, Image.Image):

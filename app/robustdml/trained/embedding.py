@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from robustdml.data import Split
 from robustdml.data.features import TEST, TRAIN, load_splits
-from robustdml.data.folders import files_by_class, has_own_split, is_list, read_list
+from robustdml.data.folders import folder_images, has_own_split, is_list, read_list
 from robustdml.data.images import SUFFIXES, decode, few, image_files
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError, expanded
@@ -37,37 +37,29 @@ def find_samples(source: str, card: ModelCard) -> dict[str, Samples]:
     """Find what there is to embed."""
     if source in NAMED:
         named = NAMED[source].load()
-        return _fitting({TRAIN: _of_split(source, named.train), TEST: _of_split(source, named.test)}, card)
+        return {TRAIN: _of_split(source, named.train, card), TEST: _of_split(source, named.test, card)}
     path = expanded(source)
     if not path.exists():
         raise UsageError(f"{source}: no such file or folder")
     if path.suffix.lower() == ".npz":
         splits = load_splits(path, need_labels=False)
-        return _fitting({part: _of_split(str(path), *split) for part, split in splits.items()}, card)
+        return {part: _of_split(str(path), split, card) for part, split in splits.items()}
     if not card.takes_images:
         raise UsageError(f"{source}: the model takes {card.takes}; give an .npz file of them")
     if path.is_dir():
-        return _of_folder(path)
+        if has_own_split(path):
+            return {TRAIN: _of_classes(path / "train"), TEST: _of_classes(path / "test")}
+        if any(entry.suffix.lower() in SUFFIXES and not entry.name.startswith(".") for entry in path.iterdir()):
+            return {TRAIN: Samples(str(path), image_files(path))}
+        return {TRAIN: _of_classes(path)}
     if path.suffix.lower() in SUFFIXES:
         return {TRAIN: Samples(str(path), [path])}
-    if is_list(path):
-        listed = read_list(path).whole()
-        return {TRAIN: Samples(str(path), listed.files, listed.labels, listed.class_names)}
-    return {TRAIN: _of_list(path)}
+    return {TRAIN: _of_classes(path) if is_list(path) else _of_list(path)}
 
 
-def _of_folder(folder: Path) -> dict[str, Samples]:
-    if has_own_split(folder):
-        return {TRAIN: _of_classes(folder / "train"), TEST: _of_classes(folder / "test")}
-    if any(entry.suffix.lower() in SUFFIXES and not entry.name.startswith(".") for entry in folder.iterdir()):
-        return {TRAIN: Samples(str(folder), image_files(folder))}
-    return {TRAIN: _of_classes(folder)}
-
-
-def _of_classes(folder: Path) -> Samples:
-    classes = files_by_class(folder)
-    labels = np.repeat(np.arange(len(classes), dtype=np.int64), [len(files) for files in classes.values()])
-    return Samples(str(folder), [file for files in classes.values() for file in files], labels, tuple(classes))
+def _of_classes(path: Path) -> Samples:
+    images = folder_images(path) if path.is_dir() else read_list(path).whole()
+    return Samples(str(path), images.files, images.labels, images.class_names)
 
 
 def _of_list(path: Path) -> Samples:
@@ -89,26 +81,11 @@ def _of_list(path: Path) -> Samples:
     return Samples(str(path), files, numbers.astype(np.int64), tuple(str(name) for name in classes))
 
 
-def _of_split(name: str, split: Split, has_labels: bool = True) -> Samples:
-    return Samples(name, split.inputs, *((split.labels, split.class_names) if has_labels else ()))
-
-
-def _fitting(parts: dict[str, Samples], card: ModelCard) -> dict[str, Samples]:
-    for samples in parts.values():
-        found = np.asarray(samples.inputs).shape[1:]
-        if found != card.input_shape:
-            shape = "×".join(map(str, found))
-            raise UsageError(f"{samples.name}: its samples are {shape}, and the model takes {card.takes}")
-    return parts
-
-
-@dataclass(frozen=True)
-class Embedded:
-    """Embeddings, and what they are of."""
-
-    embeddings: NDArray[np.float32]  # float32, (N, D), rows of length 1
-    rows: NDArray[np.int64]  # Places of the N in what was to be embedded, int64, (N,), ascending
-    broken: tuple[str, ...]  # Images that could not be read, each with the reason
+def _of_split(name: str, split: Split, card: ModelCard) -> Samples:
+    if split.inputs.shape[1:] != card.input_shape:
+        shape = "×".join(map(str, split.inputs.shape[1:]))
+        raise UsageError(f"{name}: its samples are {shape}, and the model takes {card.takes}")
+    return Samples(name, split.inputs, split.labels if split.class_names else None, split.class_names)
 
 
 def embed_samples(
@@ -118,8 +95,8 @@ def embed_samples(
     batch_size: int = BATCH_SIZE,
     skip_broken: bool = False,
     on_progress: OnProgress = silent,
-) -> Embedded:
-    """Embed all samples."""
+) -> tuple[NDArray[np.float32], NDArray[np.int64], list[str]]:
+    """Embed all samples: rows of length 1, (N, D), the places of the N, and what could not be read, with the reason."""
     if batch_size < 1:
         raise UsageError(f"batch_size={batch_size}: expected at least 1")
     broken: list[str] = []
@@ -136,7 +113,7 @@ def embed_samples(
         raise UsageError(f"{len(broken)} images cannot be read; repair them or skip broken ones: {few(broken)}")
     if len(broken) == len(samples):
         raise UsageError(f"{samples.name}: none of the {len(samples)} images can be read: {few(broken)}")
-    return Embedded(torch.cat(parts).numpy(), np.concatenate(rows), tuple(broken))
+    return torch.cat(parts).numpy(), np.concatenate(rows), broken
 
 
 def _batches(
@@ -151,14 +128,10 @@ def _batches(
     files = samples.inputs
 
     def begin(start: int) -> list[Future[NDArray[np.uint8] | str]]:
-        return [pool.submit(_decode, file, card) for file in files[start : start + batch_size]]
+        return [pool.submit(decode, file, card.image_size, card.channels) for file in files[start : start + batch_size]]
 
     with ThreadPoolExecutor() as pool:
         ahead = begin(0)
         for start in starts:
             now, ahead = ahead, begin(start + batch_size)
             yield start, [future.result() for future in now]
-
-
-def _decode(file: Path, card: ModelCard) -> NDArray[np.uint8] | str:
-    return decode(file, card.image_size, card.channels)

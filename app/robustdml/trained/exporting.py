@@ -3,11 +3,9 @@
 import io
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,36 +25,35 @@ METADATA = "robustdml_ops.json"
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
-@dataclass(frozen=True)
-class Exported:
-    """A file that was written."""
-
-    path: Path  # The network
-    metadata: Path  # JSON beside it: preprocessing, classes, what trained it
-    difference: float  # The largest difference of a number from what the network itself gives
-
-
 # Made of a network, an example and the metadata: the bytes of the file, and what runs them.
 Program = tuple[bytes, Callable[[Tensor], NDArray[np.float32]]]
 
 
-def export_model(embedder: TrainedEmbedder, path: Path) -> Exported:
-    """Write a network in the format of the file's name, once the program gives what the network gives."""
+def export_model(embedder: TrainedEmbedder, path: Path) -> tuple[Path, float]:
+    """Write a network in the format of the file's name, and metadata beside it, which tell how inputs are prepared.
+
+    Returns the file of the metadata, and the largest difference of a number from what the network itself gives.
+    """
     write = FORMATS.get(path.suffix)
     if write is None:
         raise UsageError(f"{path}: expected a name that ends in {' or '.join(FORMATS)}")
-    metadata = _metadata(embedder.card)
+    card = embedder.card
+    output = {"shape": ["batch", card.embedding_size], "length": 1.0}
+    metadata = json.dumps({"preprocessing": card.preprocessing, "output": output, **card.as_dict()}, indent=2)
     try:
         with quiet("torch.onnx"):
-            content, run = write(embedder, next(_examples(embedder.card, (2,))), metadata)
+            content, run = write(embedder, next(_examples(card, (2,))), metadata)
     except UsageError:
         raise
     except Exception as error:
         raise UsageError(
-            f"{path}: the backbone {embedder.card.backbone} cannot be exported "
+            f"{path}: the backbone {card.backbone} cannot be exported "
             f"({type(error).__name__}: {' '.join(str(error).split())[:300]})"
         ) from error
-    difference = _difference(embedder, run)
+    with torch.no_grad():
+        pairs = [(embedder(inputs).numpy(), run(inputs)) for inputs in _examples(card, CHECKED_BATCHES)]
+    # A NaN is the largest of all: it is not passed over.
+    difference = float(np.max([np.abs(expected - got).max() for expected, got in pairs]))
     if not difference <= TOLERANCE:
         raise UsageError(
             f"{path}: what was exported differs from the network by {difference:.1e}, more than {TOLERANCE:g}; it was "
@@ -65,16 +62,7 @@ def export_model(embedder: TrainedEmbedder, path: Path) -> Exported:
     write_whole(path, lambda file: file.write(content))
     beside = path.with_name(f"{path.name}.json")
     write_text(beside, metadata + "\n")
-    return Exported(path, beside, difference)
-
-
-def _metadata(card: ModelCard) -> str:
-    content: dict[str, Any] = {
-        "preprocessing": card.preprocessing,
-        "output": {"shape": ["batch", card.embedding_size], "length": 1.0},
-        **card.as_dict(),
-    }
-    return json.dumps(content, indent=2)
+    return beside, difference
 
 
 def _examples(card: ModelCard, batches: tuple[int, ...]) -> Iterator[Tensor]:
@@ -82,13 +70,6 @@ def _examples(card: ModelCard, batches: tuple[int, ...]) -> Iterator[Tensor]:
     for batch in batches:
         shape = (batch, *card.input_shape)
         yield torch.rand(shape, generator=generator) if card.takes_images else torch.randn(shape, generator=generator)
-
-
-@torch.no_grad()
-def _difference(embedder: TrainedEmbedder, run: Callable[[Tensor], NDArray[np.float32]]) -> float:
-    pairs = ((embedder(inputs).numpy(), run(inputs)) for inputs in _examples(embedder.card, CHECKED_BATCHES))
-    # A NaN is the largest of all: it is not passed over.
-    return float(np.max([np.abs(expected - got).max() for expected, got in pairs]))
 
 
 def _traced(embedder: TrainedEmbedder, example: Tensor) -> torch.export.ExportedProgram:
@@ -101,12 +82,7 @@ def _torch_program(embedder: TrainedEmbedder, example: Tensor, metadata: str) ->
     buffer = io.BytesIO()
     torch.export.save(_traced(embedder, example), buffer, extra_files={METADATA: metadata})
     program = torch.export.load(io.BytesIO(buffer.getvalue())).module()
-
-    def run(inputs: Tensor) -> NDArray[np.float32]:
-        outputs: NDArray[np.float32] = program(inputs).detach().numpy()
-        return outputs
-
-    return buffer.getvalue(), run
+    return buffer.getvalue(), lambda inputs: program(inputs).detach().numpy()
 
 
 def _onnx_program(embedder: TrainedEmbedder, example: Tensor, metadata: str) -> Program:
@@ -121,12 +97,7 @@ def _onnx_program(embedder: TrainedEmbedder, example: Tensor, metadata: str) -> 
     program.model.metadata_props[METADATA] = metadata
     content = program.model_proto.SerializeToString()
     session = import_module("onnxruntime").InferenceSession(content, providers=["CPUExecutionProvider"])
-
-    def run(inputs: Tensor) -> NDArray[np.float32]:
-        outputs: NDArray[np.float32] = session.run([OUTPUT], {INPUT: inputs.numpy()})[0]
-        return outputs
-
-    return content, run
+    return content, lambda inputs: session.run([OUTPUT], {INPUT: inputs.numpy()})[0]
 
 
 FORMATS = {".pt2": _torch_program, ".onnx": _onnx_program}

@@ -99,7 +99,13 @@ def save_model(path: Path, card: ModelCard, state: dict[str, Tensor]) -> None:
 
 def read_model(path: Path) -> tuple[ModelCard, dict[str, Tensor]]:
     """Read a model file; nothing in it is run."""
-    file = _model_file(path)
+    if not path.exists():
+        raise UsageError(f"{path}: no such file or folder")
+    file = path / FILE_NAME if path.is_dir() else path
+    if path.is_dir() and not file.is_file():
+        begun = (path / "checkpoint.pt").exists()
+        why = "its run has not ended: go on with `robustdml train --resume`" if begun else "it is no folder of a run"
+        raise UsageError(f"{path}: no {FILE_NAME} in it; {why}")
     content = read_plain(file, "model file")
     if not isinstance(content, dict) or content.get("kind") != KIND:
         raise UsageError(f"{file}: not a model file; `robustdml train --out FOLDER` writes one, FOLDER/{FILE_NAME}")
@@ -118,15 +124,3 @@ def read_model(path: Path) -> tuple[ModelCard, dict[str, Tensor]]:
         return card, state
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{file}: a model file with parts missing or wrong ({error!r})") from error
-
-
-def _model_file(path: Path) -> Path:
-    if not path.exists():
-        raise UsageError(f"{path}: no such file or folder")
-    if not path.is_dir():
-        return path
-    if not (path / FILE_NAME).is_file():
-        begun = (path / "checkpoint.pt").exists()
-        why = "its run has not ended: go on with `robustdml train --resume`" if begun else "it is no folder of a run"
-        raise UsageError(f"{path}: no {FILE_NAME} in it; {why}")
-    return path / FILE_NAME

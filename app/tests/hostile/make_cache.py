@@ -10,13 +10,14 @@ from robustdml.data import load_data
 from robustdml.errors import disk_error
 from robustdml.networks.backbones.choice import Origin
 from robustdml.networks.models import SmallCNN
-from robustdml.networks.stored_features import store_features
+from robustdml.networks.preparation import store_split
 
 
 def main(photographs: str) -> None:
     data = load_data(photographs, image_size=32)
     torch.manual_seed(0)
-    store_features(data, Origin("small", SmallCNN(3).eval(), (3, 32, 32)), torch.device("cpu")).open()
+    for split in (data.train, data.test):
+        store_split(split, Origin("small", SmallCNN(3).eval(), (3, 32, 32)), torch.device("cpu"))
     first, second = (cache_folder() / name for name in ("first.npy", "second.npy"))
 
     def make() -> None:

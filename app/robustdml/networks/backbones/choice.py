@@ -14,8 +14,7 @@ from robustdml.config import UNTRAINED, TrainingConfig
 from robustdml.data import RetrievalData
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError, expanded
-from robustdml.networks.backbones import efficientnet
-from robustdml.networks.backbones.efficientnet import load_efficientnet, make_efficientnet
+from robustdml.networks.backbones.photographs import EFFICIENTNET, load_efficientnet, make_efficientnet
 from robustdml.networks.backbones.timm_models import PREFIX, load_timm, make_timm, timm_image_size
 from robustdml.networks.models import SmallCNN
 from robustdml.networks.pretraining import load_pretrained_cnn, pretrained
@@ -46,14 +45,13 @@ def load_backbone(
 ) -> nn.Module:
     """Make a backbone as a run starts with it: trained, but for `UNTRAINED`."""
     _check_channels(name, channels)
-    if name == efficientnet.NAME:
+    if name == EFFICIENTNET:
         return load_efficientnet(image_size, weights=weights, augment=augment)
     if name.startswith(PREFIX):
         return load_timm(name, weights=weights, augment=augment)
     if weights is not None:
         raise UsageError(
-            f"backbone weights {weights}: backbone {name} takes none; those that do are {efficientnet.NAME} and "
-            f"{PREFIX}NAME"
+            f"backbone weights {weights}: backbone {name} takes none; those that do are {EFFICIENTNET} and {PREFIX}NAME"
         )
     return load_pretrained_cnn(name, on_progress) if name in pretrained() else make_backbone(name, channels, image_size)
 
@@ -64,21 +62,17 @@ def make_backbone(name: str, channels: int, image_size: int) -> nn.Module:
         return nn.Identity()
     if name == UNTRAINED or name in pretrained():
         return SmallCNN(channels)
-    if name == efficientnet.NAME:
+    if name == EFFICIENTNET:
         return make_efficientnet(image_size)
     if name.startswith(PREFIX):
         return make_timm(name)
     if is_own_code(name):
         return import_backbone(name)
-    raise UsageError(
-        f"backbone {name!r}: expected {efficientnet.NAME}, {PREFIX}NAME, package.module:factory or {UNTRAINED}"
-    )
+    raise UsageError(f"backbone {name!r}: expected {EFFICIENTNET}, {PREFIX}NAME, package.module:factory or {UNTRAINED}")
 
 
 def _check_channels(name: str, channels: int) -> None:
-    takes = {efficientnet.NAME: 3, **dict.fromkeys(pretrained(), 1)}.get(
-        name, 3 if name.startswith(PREFIX) else channels
-    )
+    takes = {EFFICIENTNET: 3, **dict.fromkeys(pretrained(), 1)}.get(name, 3 if name.startswith(PREFIX) else channels)
     if channels != takes:
         raise UsageError(
             f"backbone {name} takes images of {takes} channels, and these have {channels}; name another: "
@@ -142,7 +136,8 @@ def load_origin(
         if config.finetune or config.backbone or config.backbone_weights:
             raise UsageError(f"{data.name} holds features: there is no backbone to choose or to train")
         return Origin(FEATURES, nn.Identity(), data.train.inputs.shape[1:])
-    name = _backbone_name(config, data)
+    known = NAMED.get(data.name)
+    name = config.backbone or (EFFICIENTNET if known is None else known.backbone)
     if name == UNTRAINED and not config.finetune:
         raise needs_trained_backbone(data)
     channels, _, image_size = data.train.inputs.shape[1:]
@@ -157,12 +152,6 @@ def needs_trained_backbone(data: RetrievalData) -> UsageError:
     """Say that a backbone which is untrained makes no features of use."""
     return UsageError(
         f"{data.name}: the built-in backbone is not trained for these images, and features of an untrained one are of "
-        f"no use; give a trained one (backbone {efficientnet.NAME}, timm:NAME or package.module:factory), or finetune "
+        f"no use; give a trained one (backbone {EFFICIENTNET}, timm:NAME or package.module:factory), or finetune "
         "with a method and a noise that need no frozen features"
     )
-
-
-def _backbone_name(config: TrainingConfig, data: RetrievalData) -> str:
-    if config.backbone:
-        return config.backbone
-    return NAMED[data.name].backbone if data.name in NAMED else efficientnet.NAME

