@@ -56,6 +56,20 @@ def on_gpu(tensor: Tensor) -> bool:
     return tensor.is_cuda
 
 
+def call(name: str, like: Tensor, *arguments: Any) -> None:
+    """Call a function for the type of ``like``, on its GPU's current stream or PyTorch's number of threads.
+
+    Tensors are passed as the addresses of their elements.
+    """
+    given = [argument.data_ptr() if isinstance(argument, Tensor) else argument for argument in arguments]
+    suffix = SUFFIX[like.dtype]
+    if on_gpu(like):
+        with current_stream(like.device) as stream:
+            getattr(library, f"{name}_cuda_{suffix}")(*given, stream)
+    else:
+        getattr(library, f"{name}_{suffix}")(*given, torch.get_num_threads())
+
+
 @contextmanager
 def current_stream(device: torch.device) -> Iterator[int]:
     """Address of the current stream of ``device``, with ``device`` current: kernels are launched on the current one.

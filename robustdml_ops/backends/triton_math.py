@@ -41,6 +41,15 @@ def one_plus_sum(
 
 
 @triton.jit
+def largest(
+    like,  # compute dtype, in
+):
+    """The largest finite number of the type."""
+    DOUBLE: tl.constexpr = like.dtype == tl.float64
+    return tl.full((), 1.7976931348623157e308 if DOUBLE else 3.4028234663852886e38, like.dtype)
+
+
+@triton.jit
 def divide(
     x,  # compute dtype, in
     y,  # compute dtype, in

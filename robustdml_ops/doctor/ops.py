@@ -77,7 +77,7 @@ ROOMS: dict[str, tuple[Mapping[str, Any], Mapping[str, _Op]]] = {
         },
     ),
     "vmf": (
-        vmf.autograd.BACKENDS,
+        vmf.backends.BACKENDS,
         {
             "log_bessel_i": _of_kappa(ops.log_bessel_i, D / 2 - 1),
             "bessel_ratio": _of_kappa(ops.bessel_ratio, D / 2 - 1),
@@ -86,14 +86,14 @@ ROOMS: dict[str, tuple[Mapping[str, Any], Mapping[str, _Op]]] = {
         },
     ),
     "otsu": (
-        otsu.BACKENDS,
+        otsu.backends.BACKENDS,
         {
             "otsu_threshold": lambda inputs, backend: ops.otsu_threshold(inputs.values, backend=backend).threshold,
             "otsu_confidence": lambda inputs, backend: ops.otsu_confidence(inputs.values, 0.5, backend=backend)[0],
         },
     ),
     "lambert_w": (
-        lambert_w.autograd.BACKENDS,
+        lambert_w.backends.BACKENDS,
         {
             "lambertw": lambda inputs, backend: ops.lambertw(inputs.values, backend=backend),
             "confidence": lambda inputs, backend: ops.confidence(inputs.values, 0.5, 0.5, backend=backend),

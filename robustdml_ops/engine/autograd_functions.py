@@ -1,14 +1,45 @@
-"""The call of an autograd function, and the scaling of gradients that its forward has already computed."""
+"""The call of an autograd function or of a registered op, and the scaling of gradients that a forward has made."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 from robustdml_ops.backends.choice import choose
-from robustdml_ops.backends.tracing import has_no_values, in_eager_mode
+from robustdml_ops.backends.tracing import has_no_values, in_eager_mode, in_registry
+from robustdml_ops.engine.older_torch import registered_op
 from robustdml_ops.engine.rows.backend import RowsBackend
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def like_first(first: Tensor, *rest: object) -> Tensor:
+    """Memory for one result of the shape and type of the first argument."""
+    return torch.empty_like(first, memory_format=torch.contiguous_format)
+
+
+def op_in_graphs(name: str, fake: Callable[..., Any] = like_first) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A function that compiled graphs and ``torch.func`` call as the op ``robustdml_ops::name``.
+
+    ``fake`` returns its results without values.
+    """
+
+    def register(function: Callable[P, R]) -> Callable[P, R]:
+        registered_op(f"robustdml_ops::{name}")(function).register_fake(fake)
+        op: Any = getattr(torch.ops.robustdml_ops, name).default  # which PyTorch's compiler knows in any closure
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            like: Any = args[0]
+            result: R = op(*args, **kwargs) if in_registry(like) else function(*args, **kwargs)
+            return result
+
+        return call
+
+    return register
 
 
 def apply_function(function: type[torch.autograd.Function], *arguments: Any) -> Any:

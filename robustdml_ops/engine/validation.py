@@ -227,6 +227,16 @@ def check_finite_rows(rows: Tensor, name: str, way_out: str, error: type[ValueEr
         raise error(f"{name}[{row}] has NaN or inf: {way_out}")
 
 
+def check_elements(name: str, values: Tensor, served: Callable[[Tensor], Tensor], wanted: str) -> None:
+    """On the CPU, raise for the first element that is not ``served``: its place, its value and what is wanted."""
+    if values.device.type != "cpu" or has_no_values(values):
+        return
+    valid = served(values)
+    if not valid.all():
+        where = [int(i) for i in (~valid).nonzero()[0]]
+        raise ValueError(f"{name}{where or ''} = {float(values[tuple(where)])}{wanted}")
+
+
 def check_gradient_fits(gradient: Tensor, inverse_norm: Tensor, name: str, first: int = 0) -> None:
     """No short row has a gradient beyond its type: it is that of the row's direction, divided by the row's length."""
     short = 1e9  # 1 / length

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from robustdml_ops.engine.older_torch import registered_op
+from robustdml_ops.engine.autograd_functions import op_in_graphs
 from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess
 from robustdml_ops.engine.typed_buffers import TypedBuffers
 from robustdml_ops.engine.validation import check_same_device
@@ -59,11 +59,10 @@ class MixtureThreshold(nn.Module):
 
     def forward(self, losses: Tensor) -> Tensor:
         """() of losses (n,)."""
-        threshold: Tensor = mixture_threshold(losses.detach())
-        return threshold
+        return mixture_threshold(losses.detach())
 
 
-@registered_op("robustdml_ops::mixture_threshold")
+@op_in_graphs("mixture_threshold", lambda losses: losses.new_empty(()))
 def mixture_threshold(losses: Tensor) -> Tensor:
     """Registered, so that ``torch.compile`` does not look into scikit-learn."""
     from sklearn.exceptions import ConvergenceWarning
@@ -96,11 +95,6 @@ def mixture_threshold(losses: Tensor) -> Tensor:
     roots = [root.real for root in np.roots([a, b, c]) if root.imag == 0]
     rising = [root for root in roots if mean[low] < root < mean[high] and 2 * a * root + b > 0]
     return losses.new_tensor(center + spread * rising[0] if rising else np.inf)
-
-
-@mixture_threshold.register_fake
-def _(losses: Tensor) -> Tensor:
-    return losses.new_empty(())
 
 
 THRESHOLDS: dict[str, type[nn.Module]] = {"mean": RunningMean, "gmm": MixtureThreshold}

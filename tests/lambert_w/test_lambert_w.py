@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from python_ref import procsim
 from robustdml_ops.ops import confidence, lambertw, otsu_threshold, superloss
-from robustdml_ops.ops.lambert_w.autograd import confidence_op, lambertw_op, superloss_op
 
 CPU_BACKENDS = ("native", "eager")
 DTYPES = [torch.float64, torch.float32]
@@ -159,9 +158,10 @@ def test_bad_arguments_name_themselves():
 def test_registered_ops_and_compilation(backend):
     losses, tau = torch.rand(8, dtype=torch.float64, requires_grad=True), torch.tensor([0.5], dtype=torch.float64)
     constants = losses.detach()
-    torch.library.opcheck(lambertw_op, (constants, backend))
-    torch.library.opcheck(confidence_op, (constants, tau, 0.3, backend))
-    torch.library.opcheck(superloss_op, (constants, tau, 0.3, backend))
+    registered = torch.ops.robustdml_ops
+    torch.library.opcheck(registered.lambertw.default, (constants, backend))
+    torch.library.opcheck(registered.confidence.default, (constants, tau, 0.3, backend))
+    torch.library.opcheck(registered.superloss.default, (constants, tau, 0.3, backend))
 
     def step(losses):
         sigma = confidence(losses, otsu_threshold(losses, backend=backend).threshold, 0.3, backend=backend)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from python_ref import otsu_threshold as reference
 from robustdml_ops.ops import confidence, otsu_confidence, otsu_threshold
-from robustdml_ops.ops.otsu import otsu_op
 from tests.nightly import nightly_but
 from tests.otsu.otsu_oracle import check
 
@@ -165,7 +164,7 @@ def test_threshold_and_confidence_of_any_layout(n, backend):
 
 def test_registered_op_and_compilation(backend):
     losses = torch.randn(3, 30, generator=torch.Generator().manual_seed(0))
-    torch.library.opcheck(otsu_op, (losses, 2, backend))
+    torch.library.opcheck(torch.ops.robustdml_ops.otsu.default, (losses, 2, backend))
     compiled = torch.compile(lambda x: otsu_threshold(x, dim=0, backend=backend), fullgraph=True, backend="aot_eager")
     assert same(compiled(losses.t()), otsu_threshold(losses, backend=backend))
     compiled = torch.compile(lambda x: otsu_confidence(x, 0.1, backend=backend), fullgraph=True, backend="aot_eager")

@@ -78,34 +78,19 @@ def test_a_device_that_nobody_prefers_is_served_by_eager():
     assert backends.choose(BACKENDS, None, torch.device("meta"), F32) is EAGER
 
 
-ROOMS = {
-    "anchor.sweep": "problem.AnchorBackend",
-    "classes.sweep": "problem.ClassBackend",
-    "pairs.sweep": "problem.PairBackend",
-    "similarity.backends": "backends.SimilarityBackend",
-    "vmf.autograd": "problem.VmfBackend",
-    "lambert_w.autograd": "problem.LambertBackend",
-    "otsu": "problem.OtsuBackend",
-    "self_paced": "problem.SelfPacedBackend",
-}
+ROOMS = ["anchor.sweep", "classes.sweep", "pairs.sweep", "similarity.backends"]
+ROOMS += ["vmf.backends", "lambert_w.backends", "otsu.backends", "self_paced"]
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_each_room_has_a_table_of_whole_backends(room):
-    """Each is of the room's base class, and provides all of what that asks for."""
+    """Each provides all functions that the eager one has."""
     table = importlib.import_module(f"robustdml_ops.ops.{room}").BACKENDS
-    file, _, name = ROOMS[room].partition(".")
-    base = getattr(importlib.import_module(f"robustdml_ops.ops.{room.partition('.')[0]}.{file}"), name)
     assert {"native", "eager"} <= set(table) <= set(backends.UNAVAILABLE)
     assert set(table) == set(backends.UNAVAILABLE) or room == "self_paced"
-    asked = [
-        name
-        for kind in base.__mro__
-        for name, member in vars(kind).items()
-        if inspect.isfunction(member) and "raise NotImplementedError" in inspect.getsource(member)
-    ]
+    asked = [name for name, _ in inspect.getmembers(type(table["eager"]), inspect.isfunction)]
     assert asked
     for backend in table.values():
-        assert isinstance(backend, base)
         for name in asked:
-            assert "raise NotImplementedError" not in inspect.getsource(getattr(type(backend), name)), name
+            if not name.startswith("_"):
+                assert "raise NotImplementedError" not in inspect.getsource(getattr(type(backend), name)), name

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from robustdml_ops.engine.rows.triton import TritonRows
-from robustdml_ops.ops.lambert_w.triton import TritonLambertW
-from robustdml_ops.ops.otsu.triton import LONGEST, TritonOtsu
+from robustdml_ops.ops.lambert_w.backends import TritonLambertW
+from robustdml_ops.ops.otsu.backends import TRITON_LONGEST, TritonOtsu
 from robustdml_ops.ops.similarity.backends import TritonSimilarity
+from robustdml_ops.ops.vmf.backends import TritonVmf
 from robustdml_ops.ops.vmf.problem import FitProblem
-from robustdml_ops.ops.vmf.triton import TritonVmf
 from tests.ahead_of_time import ARCHITECTURES, check, check_elementwise
 from tests.nightly import nightly_but
 
@@ -79,7 +79,7 @@ TENSOR_CORES = {
     "cosines, tf32x3": cosines(512, F32, F32, "tf32x3"),
     "cosines, tf32x3, rows of odd length": cosines(99, F32, F32, "tf32x3", B=99, C=1001),
 }
-ELEMENTWISE = {f"otsu, {n}": otsu(n) for n in (250, 256, LONGEST)}
+ELEMENTWISE = {f"otsu, {n}": otsu(n) for n in (250, 256, TRITON_LONGEST)}
 for _dtype in (F32, F64):
     for _function in ("log_0f1", "peak", "log_i", "ratio", "ratio_derivative"):
         ELEMENTWISE[f"vmf {_function}, {_dtype}"] = evaluate(_function, _dtype)

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from robustdml_ops.ops.pairs.problem import GivenRows, PairChunk, PairHingeProblem, PairLSEProblem, PairSets
+from robustdml_ops.engine.similarity_chunks import Chunk
+from robustdml_ops.ops.pairs.problem import GivenRows, PairBuffers, PairHingeProblem, PairLSEProblem, PairSets
 from robustdml_ops.ops.pairs.triton import TritonPairs, parts_of
 from tests.ahead_of_time import ARCHITECTURES, check
 from tests.nightly import nightly_but
@@ -30,20 +31,12 @@ def epilogue(problem, m, compute):
     upstream = torch.ones((), dtype=compute)
     sums = torch.zeros(2, ROWS, dtype=compute)
     euclidean, given = getattr(problem, "euclidean", False), BF16 if compute == F32 else compute
-    chunk = PairChunk(
-        S=torch.zeros(ROWS, m, dtype=compute),
-        first=0,
-        upstream_positive=upstream,
-        upstream_negative=upstream,
-        positive=sums[0],
-        negative=sums[1],
-        counts=torch.zeros(2, ROWS, dtype=torch.int64),
-        rows=GivenRows(torch.zeros(ROWS, D, dtype=given), torch.zeros(m, D, dtype=given)) if euclidean else None,
-        V=torch.zeros(ROWS, D, dtype=given),
-        dS=None if problem.sets.itself or given != BF16 else torch.zeros(ROWS, m, dtype=given),
-    )
-    run = TritonPairs().pair_lse if isinstance(problem, PairLSEProblem) else TritonPairs().pair_hinge
-    return lambda: run(chunk, problem)
+    rows = GivenRows(torch.zeros(ROWS, D, dtype=given), torch.zeros(m, D, dtype=given)) if euclidean else None
+    buffers = PairBuffers(upstream, upstream, *sums, torch.zeros(2, ROWS, dtype=torch.int64), rows)
+    S, V = torch.zeros(ROWS, m, dtype=compute), torch.zeros(ROWS, D, dtype=given)
+    dS = None if problem.sets.itself or given != BF16 else torch.zeros(ROWS, m, dtype=given)
+    chunk = Chunk(0, ROWS, S, V, torch.ones(ROWS, dtype=compute), False, None, dS)
+    return lambda: TritonPairs().pair_sums(chunk, problem, buffers)
 
 
 LAUNCHES = {

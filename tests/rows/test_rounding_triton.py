@@ -9,7 +9,7 @@ from robustdml_ops.ops.anchor.problem import AnchorProblem, AnchorSums
 from robustdml_ops.ops.anchor.triton import TritonAnchor
 from robustdml_ops.ops.classes.problem import ClassProblem, ClassUpstream
 from robustdml_ops.ops.classes.triton import TritonClasses
-from robustdml_ops.ops.pairs.problem import PairChunk, PairHingeProblem, PairLSEProblem, PairSets
+from robustdml_ops.ops.pairs.problem import PairBuffers, PairHingeProblem, PairLSEProblem, PairSets
 from robustdml_ops.ops.pairs.triton import TritonPairs
 from tests.triton_here import DEVICE, MARKS
 
@@ -52,9 +52,9 @@ def classes(pooling):
 def pairs(problem):
     def run(S, dS):
         sums, counts = torch.empty(2, ROWS, device=DEVICE), torch.empty(2, ROWS, dtype=torch.int64, device=DEVICE)
-        chunk = PairChunk(S, 0, one(), one(), *sums, counts, None, one(ROWS, 3), dS=dS)
-        given = problem(PairSets.of(labels(ROWS), labels()))
-        (TritonPairs().pair_hinge if problem is hinge else TritonPairs().pair_lse)(chunk, given)
+        chunk = Chunk(0, ROWS, S, one(ROWS, 3), one(ROWS), False, None, dS)
+        buffers = PairBuffers(one(), one(), *sums, counts, None)
+        TritonPairs().pair_sums(chunk, problem(PairSets.of(labels(ROWS), labels())), buffers)
 
     return run
 

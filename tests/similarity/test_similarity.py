@@ -106,12 +106,14 @@ def test_compiles_and_exports_as_one_op():
 
 @pytest.mark.parametrize("columns", [False, True])
 def test_registered_op(columns):
-    from robustdml_ops.ops.similarity.autograd import similarity_gradient_op, similarity_op
+    registered = torch.ops.robustdml_ops
 
     X, P = (x.t().contiguous().t() if columns else x for x in matrices(4, 6, 3))
     tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
-    torch.library.opcheck(similarity_op, (X, P, torch.float32, "auto"), test_utils=tests)
-    torch.library.opcheck(similarity_gradient_op, (X, P, torch.randn(4, 6), True, True, "auto"), test_utils=tests)
+    torch.library.opcheck(registered.similarity.default, (X, P, torch.float32, "auto"), test_utils=tests)
+    torch.library.opcheck(
+        registered.similarity_gradient.default, (X, P, torch.randn(4, 6), True, True, "auto"), test_utils=tests
+    )
 
 
 def test_memory_is_that_of_the_result():

@@ -2,9 +2,8 @@
 
 import torch
 
-from robustdml_ops.ops.vmf import BIAS_CORRECTIONS, ESTIMATORS
 from robustdml_ops.ops.vmf.autograd import BACKENDS
-from robustdml_ops.ops.vmf.problem import FitProblem
+from robustdml_ops.ops.vmf.problem import BIAS_CORRECTIONS, ESTIMATORS, FitProblem
 
 FUNCTIONS = ("ratio_derivative", "ratio", "log_0f1", "peak", "log_i")
 # One for every pair of lengths that is compiled.

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from python_ref import vmf as reference
-from robustdml_ops.ops.vmf import ESTIMATORS, bessel_ratio, fit_classes, fit_vmf
+from robustdml_ops.ops import bessel_ratio, fit_vmf
+from robustdml_ops.ops.vmf.fit import fit_classes
+from robustdml_ops.ops.vmf.problem import ESTIMATORS
 from tests.nightly import nightly_but
 from tests.vmf.against_eager import classes_of
 

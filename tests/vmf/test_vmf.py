@@ -6,7 +6,7 @@ import torch
 
 from python_ref import vmf as reference
 from robustdml_ops.ops.vmf import bessel_ratio, log_bessel_i, vmf_log_likelihood, vmf_log_normalizer, vmf_log_peak
-from robustdml_ops.ops.vmf.autograd import evaluate
+from robustdml_ops.ops.vmf.autograd import vmf
 from robustdml_ops.ops.vmf.order import log_debye_coefficients, vmf_order
 from tests.nightly import nightly_but
 from tests.vmf.vmf_oracle import exact
@@ -45,7 +45,7 @@ def test_against_mpmath(dim, dtype):
     truth = [exact(v, float(k)) for k in kappa]
     for backend in CPU_BACKENDS:
         for function in ("log_0f1", "peak", "ratio", "ratio_derivative"):
-            error = worst(evaluate(function, v, kappa, backend), [getattr(point, function) for point in truth])
+            error = worst(vmf(function, v, kappa, backend), [getattr(point, function) for point in truth])
             bar = DERIVATIVE_BAR if function == "ratio_derivative" else BAR
             assert error <= bar[dtype], (backend, function)
 
@@ -125,7 +125,7 @@ def test_ends_of_the_range(dtype, backend):
 def test_bad_kappa_is_nan_where_nobody_may_look(backend):
     """The engine is what a GPU runs: there is no check before it."""
     for function in ("log_0f1", "peak", "log_i", "ratio", "ratio_derivative"):
-        values = evaluate(function, 63.0, torch.tensor([-1.0, torch.nan, 5.0], dtype=torch.float64), backend)
+        values = vmf(function, 63.0, torch.tensor([-1.0, torch.nan, 5.0], dtype=torch.float64), backend)
         assert values.isnan().tolist() == [True, True, False]
 
 

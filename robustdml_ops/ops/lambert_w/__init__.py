@@ -8,9 +8,15 @@ import math
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.tracing import has_no_values
 from robustdml_ops.engine.autograd_functions import apply_function
-from robustdml_ops.engine.validation import check_local, check_losses, check_number, check_same_device, is_number
+from robustdml_ops.engine.validation import (
+    check_elements,
+    check_local,
+    check_losses,
+    check_number,
+    check_same_device,
+    is_number,
+)
 from robustdml_ops.ops.lambert_w.autograd import LambertW, SuperLossMinimum, sigma_of
 
 
@@ -52,7 +58,12 @@ def lambertw(x: Tensor, *, backend: str | None = None) -> Tensor:
         found = x.dtype if isinstance(x, Tensor) else type(x).__name__
         raise TypeError(f"x must be a floating-point torch.Tensor, got {found}")
     x = x if x.dtype == torch.float64 else x.float()
-    _check_branch(x)
+    check_elements(
+        "x",
+        x,
+        lambda x: ~(x < torch.tensor(-1 / math.e, dtype=x.dtype)),
+        " is below -1/e, where W has no real value: clamp x to -1/e",
+    )
     value: Tensor = apply_function(LambertW, x, backend or "auto")
     return value
 
@@ -145,18 +156,6 @@ def superloss(losses: Tensor, tau: Tensor | float, lam: float, *, backend: str |
     value: Tensor
     value, _ = apply_function(SuperLossMinimum, losses, threshold, lam, backend or "auto")
     return value
-
-
-def _check_branch(x: Tensor) -> None:
-    """On the CPU, raise where x is below −1/e rounded to its type."""
-    if x.device.type != "cpu" or has_no_values(x):
-        return
-    below = x < torch.tensor(-1 / math.e, dtype=x.dtype)
-    if below.any():
-        where = [int(i) for i in below.nonzero()[0]]
-        raise ValueError(
-            f"x{where or ''} = {float(x[tuple(where)])} is below -1/e, where W has no real value: clamp x to -1/e"
-        )
 
 
 def check_lam(lam: float, dtype: torch.dtype) -> None:

@@ -5,8 +5,6 @@ import math
 import torch
 from torch import Tensor
 
-from robustdml_ops.ops.lambert_w.problem import LambertBackend
-
 # 1/e rounded to the type, and the remainder.
 _BRANCH = {torch.float64: (0.36787944117144233, -1.2428753672788363e-17), torch.float32: (0.36787945, -9.1497552e-9)}
 _SERIES_TERMS = {torch.float64: 17, torch.float32: 10}
@@ -14,21 +12,21 @@ _STEPS = {torch.float64: (2, 2), torch.float32: (1, 1)}  # steps of Halley's and
 _TINY = {torch.float64: 1e-5, torch.float32: 1e-3}
 
 
-class EagerLambertW(LambertBackend):
-    """On every device, without a compiler."""
+class EagerLambertW:
+    """On every device, without a compiler; elementwise in float64 or float32."""
 
     def lambert_w(self, x: Tensor) -> Tensor:
-        """W(x)."""
+        """W(x), the principal branch: NaN where x is NaN or below −1/e as the type rounds it."""
         return _with_sigma(x)[0]
 
     def confidence(self, losses: Tensor, threshold: Tensor, lam: float) -> Tensor:
-        """σ."""
+        """exp(−W([(ℓ − τ)/2λ]₊)), 1 where τ is ∞; ``threshold`` has one element, or the shape of ``losses``."""
         above = losses > threshold
         sigma = _with_sigma(torch.where(above, (losses - threshold) / (2 * lam), 0))[1]
         return torch.where(losses.isnan() | threshold.isnan(), torch.nan, sigma)
 
     def superloss(self, losses: Tensor, tau: Tensor, lam: float) -> tuple[Tensor, Tensor]:
-        """The minimum and σ."""
+        """λ W (W + 2) with x = (ℓ − τ)/2λ, and σ = e^−W; below x = −1/e, σ is e. ``tau`` as ``threshold``."""
         excess = losses - tau
         x = excess / (2 * lam)
         branch = -_BRANCH[x.dtype][0]

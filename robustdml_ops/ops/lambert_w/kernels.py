@@ -6,7 +6,7 @@ import math
 import triton
 import triton.language as tl
 
-from robustdml_ops.backends.triton_math import divide, log_normal
+from robustdml_ops.backends.triton_math import divide, largest, log_normal
 
 BRANCH_SERIES = tl.constexpr(tuple((k + 1) / math.factorial(k + 2) for k in range(17)))
 
@@ -19,15 +19,6 @@ def branch_point(
     DOUBLE: tl.constexpr = like.dtype == tl.float64
     point = tl.full((), -0.36787944117144233 if DOUBLE else -0.36787945, like.dtype)
     return point, tl.full((), -1.2428753672788363e-17 if DOUBLE else -9.1497552e-09, like.dtype)
-
-
-@triton.jit
-def largest(
-    like,  # compute dtype, in
-):
-    """The largest finite number of the type."""
-    DOUBLE: tl.constexpr = like.dtype == tl.float64
-    return tl.full((), 1.7976931348623157e308 if DOUBLE else 3.4028234663852886e38, like.dtype)
 
 
 @triton.jit

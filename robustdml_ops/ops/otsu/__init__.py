@@ -8,13 +8,10 @@ from torch import Tensor
 
 from robustdml_ops.backends.choice import choose
 from robustdml_ops.backends.tracing import in_registry
-from robustdml_ops.engine.older_torch import registered_op
+from robustdml_ops.engine.autograd_functions import op_in_graphs
 from robustdml_ops.engine.validation import check_losses
 from robustdml_ops.ops.lambert_w import check_lam, confidence
-from robustdml_ops.ops.otsu.eager import EagerOtsu
-from robustdml_ops.ops.otsu.native import NativeOtsu
-from robustdml_ops.ops.otsu.problem import OtsuBackend, OtsuCut, empty_cut
-from robustdml_ops.ops.otsu.triton import TritonOtsu
+from robustdml_ops.ops.otsu.backends import BACKENDS, OtsuCut, empty_cut
 
 
 def otsu_threshold(losses: Tensor, min_group: int = 2, dim: int = -1, *, backend: str | None = None) -> OtsuCut:
@@ -78,9 +75,7 @@ def otsu_threshold(losses: Tensor, min_group: int = 2, dim: int = -1, *, backend
     values = losses.detach() if losses.requires_grad else losses
     if dim != -1:
         values = values.movedim(dim, -1)
-    if in_registry(values):
-        return OtsuCut(*otsu_op(values, min_group, backend or "auto"))
-    return _best_cut(values, min_group, backend or "auto")
+    return OtsuCut(*_best_cut(values, min_group, backend or "auto"))
 
 
 def otsu_confidence(
@@ -147,24 +142,11 @@ def _check_min_group(min_group: int) -> None:
         raise ValueError(f"min_group must be an integer of at least 1, got {min_group}")
 
 
-BACKENDS: dict[str, OtsuBackend] = {"native": NativeOtsu(), "triton": TritonOtsu(), "eager": EagerOtsu()}
-
-
-def _best_cut(values: Tensor, min_group: int, backend: str) -> OtsuCut:
+@op_in_graphs("otsu", lambda values, *_: empty_cut(values))
+def _best_cut(values: Tensor, min_group: int, backend: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     chosen = choose(BACKENDS, backend, values.device, values.dtype)
     if values.shape[-1] > 0:
         return chosen.otsu_cut(values, min_group)
     # A row of one NaN, which is left out, stands for an empty row.
     cut = chosen.otsu_cut(values.new_full((*values.shape[:-1], 1), torch.nan), min_group)
     return cut._replace(excluded=torch.zeros_like(cut.excluded))
-
-
-@registered_op("robustdml_ops::otsu")
-def otsu_op(values: Tensor, min_group: int, backend: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """``otsu_threshold`` in compiled graphs."""
-    return _best_cut(values, min_group, backend)
-
-
-@otsu_op.register_fake
-def _(values: Tensor, min_group: int, backend: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return empty_cut(values)

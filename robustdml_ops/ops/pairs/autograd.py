@@ -45,17 +45,14 @@ class PairConstants(NamedTuple):
         candidate_labels = None if sets.alone else sets.candidate_labels
         first = " first" if sets.itself and not sets.alone else ""
         if isinstance(problem, PairLSEProblem):
-            mining = [] if problem.epsilon is None else [float(problem.epsilon)]
-            numbers = [float(problem.alpha), float(problem.beta), float(problem.base), *mining]
-            return cls(sets.labels, candidate_labels, problem.candidate_weights, f"lse{first}", numbers)
-        margins = (problem.positive_margin, problem.negative_margin, problem.positive_offset, problem.negative_offset)
-        return cls(
-            sets.labels,
-            candidate_labels,
-            None,
-            f"hinge{first}",
-            [*map(float, margins), float(problem.euclidean), float(problem.average)],
-        )
+            mining = [] if problem.epsilon is None else [problem.epsilon]
+            numbers = [problem.alpha, problem.beta, problem.base, *mining]
+            weights, kind = problem.candidate_weights, "lse"
+        else:
+            numbers = [problem.positive_margin, problem.negative_margin, problem.positive_offset]
+            numbers += [problem.negative_offset, problem.euclidean, problem.average]
+            weights, kind = None, "hinge"
+        return cls(sets.labels, candidate_labels, weights, kind + first, [float(number) for number in numbers])
 
     def problem(self) -> PairProblem:
         """The problem of these arguments."""
@@ -63,9 +60,8 @@ class PairConstants(NamedTuple):
         if self.kind.startswith("lse"):
             alpha, beta, base, *epsilon = self.numbers
             return PairLSEProblem(sets, alpha, beta, base, epsilon[0] if epsilon else None, self.candidate_weights)
-        m_positive, m_negative, positive_offset, negative_offset, euclidean, average = self.numbers
-        margins = (m_positive, m_negative, positive_offset, negative_offset)
-        return PairHingeProblem(sets, *margins, bool(euclidean), bool(average))
+        m_positive, m_negative, positive_offset, negative_offset, *flags = self.numbers
+        return PairHingeProblem(sets, m_positive, m_negative, positive_offset, negative_offset, *map(bool, flags))
 
 
 class PairSweep(torch.autograd.Function):
@@ -87,7 +83,6 @@ class PairSweep(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
-        """Keep the inputs, and the gradients that came with a weighted sum."""
         *matrices, backend, operand, ctx.want = inputs[:7]
         ctx.settings = (backend, operand)
         labels, ctx.problem = inputs[7:-2] if len(inputs) > 8 else (), inputs[-2:] if len(inputs) > 8 else inputs[7:]
@@ -116,7 +111,8 @@ class PairSweep(torch.autograd.Function):
         X, candidates, *rest = ctx.saved_tensors
         scales, labels = rest[:2], rest[2:]
         upstream = [scale * dtotal for scale in scales] if ctx.weighted else (dpositive, dnegative)
-        factors = (_or_zero(factor, X, candidates) for factor in upstream)
+        dtype = pair_dtype(X, candidates)
+        factors = (X.new_zeros((), dtype=dtype) if factor is None else factor.contiguous() for factor in upstream)
         tensors = (X, candidates, *factors, *labels)
         first = partial(_first, ctx.problem, ctx.settings, needs)
         if differentiable:
@@ -172,10 +168,6 @@ def _sweep(
     return result
 
 
-def _or_zero(upstream: Tensor | None, X: Tensor, candidates: Tensor | None) -> Tensor:
-    return X.new_zeros((), dtype=pair_dtype(X, candidates)) if upstream is None else upstream.contiguous()
-
-
 def _typed(gradients: Sequence[Tensor | None], types: Sequence[Any], needs: Sequence[bool]) -> Results:
     """Gradients in the types of their tensors. Only now: unscaled ones of a float16 model may lie below float16."""
     return tuple(
@@ -204,9 +196,7 @@ def _second(problem: Sequence[Any], settings: Settings, *tensors: Any) -> Result
     whole, terms = _problem_of((*labels, *problem)), None
     if whole.average:
         # The numbers of terms above 0 are constants.
-        counts = _sweep((X, candidates), (None, None), whole, settings, (False, False)).counts
-        assert counts is not None
-        terms = counts.sum(1).clamp(min=1).to(upstream[0].dtype)
+        terms = _sweep((X, candidates), (None, None), whole, settings, (False, False)).terms
     return second_derivative(whole, X, candidates, upstream, (vX, vC), pair_dtype(X, candidates), terms)
 
 

@@ -1,7 +1,5 @@
 """Checks of both sums of pairs, and the call of their autograd function."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -74,37 +72,20 @@ def check_weights(**weights: Tensor) -> None:
 
 
 def pair_sums(
-    embeddings: Tensor, candidates: Tensor | None, problem: PairProblem, backend: str | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Positive and negative sums (n,) each, and counts (2, n) of hinges; differentiable."""
-    _, positive, negative, counts, _, _ = _apply(embeddings, candidates, problem, (None, None), backend, [False] * 2)
-    return positive, negative, counts
-
-
-def pair_sum(
     embeddings: Tensor,
     candidates: Tensor | None,
     problem: PairProblem,
-    scales: tuple[Tensor, Tensor],
     backend: str | None,
-) -> Tensor:
-    """Sums of :func:`pair_sums` times checked scales, summed, in one sweep; differentiable."""
+    scales: tuple[Tensor | None, Tensor | None] = (None, None),
+) -> tuple[Tensor, ...]:
+    """The sum of all times checked scales (), in one sweep; without scales None, both sums (n,), counts (2, n)."""
     want = [False, False]
-    if torch.is_grad_enabled():
+    if scales[0] is not None and torch.is_grad_enabled():
         want = [embeddings.requires_grad, candidates is not None and candidates.requires_grad]
-    total: Tensor = _apply(embeddings, candidates, problem, scales, backend, want)[0]
-    return total
-
-
-def _apply(
-    embeddings: Tensor,
-    candidates: Tensor | None,
-    problem: PairProblem,
-    scales: tuple[Tensor | None, Tensor | None],
-    backend: str | None,
-    want: list[bool],
-) -> Any:
     parts = (problem,) if in_eager_mode(embeddings) else PairConstants.of(problem)
     both = (embeddings,) if candidates is None else (embeddings, candidates)
     operand = operand_dtype(pair_dtype(embeddings, candidates), *both, autocast=True)
-    return apply_function(PairSweep, embeddings, candidates, *scales, backend or "auto", operand, want, *parts)
+    results: tuple[Tensor, ...] = apply_function(
+        PairSweep, embeddings, candidates, *scales, backend or "auto", operand, want, *parts
+    )
+    return results[:4]

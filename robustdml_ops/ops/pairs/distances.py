@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from robustdml_ops.backends.tracing import has_no_values
+from robustdml_ops.engine.autograd_functions import op_in_graphs
 from robustdml_ops.engine.older_torch import registered_op
 
 _NEAR = 1 / 64  # squared; above it the product's rounding of a few ε is below 1e-5 of the distance
@@ -83,8 +84,8 @@ def _(X: Tensor) -> Tensor:
     return X.new_empty(X.shape[0], X.shape[0])
 
 
-@registered_op("robustdml_ops::pair_distances_backward")
-def pair_distances_backward_op(X: Tensor, distances: Tensor, upstream: Tensor) -> Tensor:
+@op_in_graphs("pair_distances_backward")
+def pair_distances_backward(X: Tensor, distances: Tensor, upstream: Tensor) -> Tensor:
     """Gradient of :func:`pair_distances_op`: Σ_j (G_ij + G_ji)(x_i − x_j) with G = upstream/distance."""
     G = upstream / distances.masked_fill(distances == 0, torch.inf)
     G = G + G.t()
@@ -100,18 +101,13 @@ def pair_distances_backward_op(X: Tensor, distances: Tensor, upstream: Tensor) -
     return gradient
 
 
-@pair_distances_backward_op.register_fake
-def _(X: Tensor, distances: Tensor, upstream: Tensor) -> Tensor:
-    return torch.empty_like(X, memory_format=torch.contiguous_format)
-
-
 def _setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
     ctx.save_for_backward(*inputs, output)
 
 
 def _backward(ctx: Any, upstream: Tensor) -> Tensor:
-    gradient: Tensor = pair_distances_backward_op(*ctx.saved_tensors, upstream)
-    return gradient
+    X, distances = ctx.saved_tensors
+    return pair_distances_backward(X, distances, upstream)
 
 
 pair_distances_op.register_autograd(_backward, setup_context=_setup_context)

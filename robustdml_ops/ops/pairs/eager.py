@@ -5,10 +5,11 @@ from torch import Tensor
 
 from robustdml_ops.engine.label_sets import ABSENT
 from robustdml_ops.engine.rows.eager import EagerRows, log_one_plus_sum
+from robustdml_ops.engine.similarity_chunks import Chunk
 from robustdml_ops.ops.pairs.problem import (
     DistanceLimits,
     PairBackend,
-    PairChunk,
+    PairBuffers,
     PairHingeProblem,
     PairLSEProblem,
     PairSets,
@@ -20,48 +21,44 @@ _ELEMENTS = 1 << 20  # of the rows of near pairs at a time
 class EagerPairs(EagerRows, PairBackend):
     """On every device, without a compiler."""
 
-    def pair_lse(self, chunk: PairChunk, problem: PairLSEProblem) -> None:
+    def pair_lse(self, chunk: Chunk, problem: PairLSEProblem, sums: PairBuffers) -> None:
         S, (positive, negative) = chunk.S, members(problem.sets, chunk.first, chunk.last)
         if problem.epsilon is not None:
             positive, negative = informative(S, positive, negative, problem.epsilon)
         distance = problem.base - S
-        W_positive = log_one_plus_sum((problem.alpha * distance).masked_fill_(~positive, -torch.inf), chunk.positive)
-        W_negative = log_one_plus_sum(distance.mul_(-problem.beta).masked_fill_(~negative, -torch.inf), chunk.negative)
+        W_positive = log_one_plus_sum((problem.alpha * distance).masked_fill_(~positive, -torch.inf), sums.positive)
+        W_negative = log_one_plus_sum(distance.mul_(-problem.beta).masked_fill_(~negative, -torch.inf), sums.negative)
         if problem.candidate_weights is not None:
-            for W, out, kept in ((W_positive, chunk.positive, positive), (W_negative, chunk.negative, negative)):
+            for W, out, kept in ((W_positive, sums.positive, positive), (W_negative, sums.negative, negative)):
                 mean = mean_weight(kept, problem.candidate_weights)
                 out.mul_(mean)
                 W.mul_(mean[:, None])
-        if chunk.upstream_positive is None or chunk.upstream_negative is None:
+        if sums.upstream_positive is None or sums.upstream_negative is None:
             return
-        W_positive *= -problem.alpha * chunk.upstream_positive.reshape(-1, 1)
-        W_negative *= problem.beta * chunk.upstream_negative.reshape(-1, 1)
+        W_positive *= -problem.alpha * sums.upstream_positive.reshape(-1, 1)
+        W_negative *= problem.beta * sums.upstream_negative.reshape(-1, 1)
         torch.add(W_positive, W_negative, out=S)
 
-    def pair_hinge(self, chunk: PairChunk, problem: PairHingeProblem) -> None:
+    def pair_hinge(self, chunk: Chunk, problem: PairHingeProblem, sums: PairBuffers) -> None:
         S, (positive, negative) = chunk.S, members(problem.sets, chunk.first, chunk.last)
-        assert chunk.counts is not None
+        assert sums.counts is not None
         limits = DistanceLimits.of(chunk.V)
         t = S
         if problem.euclidean:
-            assert chunk.rows is not None
-            anchors, candidates = chunk.rows.anchors[chunk.first : chunk.last], chunk.rows.candidates
+            assert sums.rows is not None
+            anchors, candidates = sums.rows.anchors[chunk.first : chunk.last], sums.rows.candidates
             t = distances(S, anchors, candidates, positive | negative, limits.near).neg_()
         # Negated, so that a NaN stays and reaches the result.
         positive &= ~(t >= problem.positive_margin)
         negative &= ~(t <= problem.negative_margin)
-        chunk.positive.copy_((problem.positive_margin + problem.positive_offset - t).masked_fill_(~positive, 0).sum(1))
-        chunk.negative.copy_(
-            (t - (problem.negative_margin - problem.negative_offset)).masked_fill_(~negative, 0).sum(1)
-        )
-        torch.stack([positive.sum(1), negative.sum(1)], out=chunk.counts)
-        if chunk.upstream_positive is None or chunk.upstream_negative is None:
+        sums.positive.copy_((problem.positive_margin + problem.positive_offset - t).masked_fill_(~positive, 0).sum(1))
+        sums.negative.copy_((t - (problem.negative_margin - problem.negative_offset)).masked_fill_(~negative, 0).sum(1))
+        torch.stack([positive.sum(1), negative.sum(1)], out=sums.counts)
+        if sums.upstream_positive is None or sums.upstream_negative is None:
             return
         # dt/ds: 1, or 1 / distance.
         slope = -t.reciprocal().masked_fill_(-t <= limits.resolution, 0) if problem.euclidean else torch.ones_like(S)
-        gradient = positive * -chunk.upstream_positive.reshape(-1, 1) + negative * chunk.upstream_negative.reshape(
-            -1, 1
-        )
+        gradient = positive * -sums.upstream_positive.reshape(-1, 1) + negative * sums.upstream_negative.reshape(-1, 1)
         torch.mul(gradient, slope, out=S)
 
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from robustdml_ops.engine.validation import check_finite_numbers
-from robustdml_ops.ops.pairs.checks import check_pairs, check_scales, pair_sum, pair_sums
+from robustdml_ops.engine.validation import check_choice, check_finite_numbers
+from robustdml_ops.ops.pairs.checks import check_pairs, check_scales, pair_sums
 from robustdml_ops.ops.pairs.problem import PairHingeProblem, PairSets
 
 # What the margins of a hinge are compared with: s, or ‖x̂ − ŷ‖ = √(2 − 2s).
@@ -86,17 +86,10 @@ def pair_hinge(
     >>> pair_hinge(X, y, positive_margin=0.9, negative_margin=0.7).negative
     tensor([0.0000, 0.1000, 0.1000])
     """
-    problem = _problem(
-        check_pairs(embeddings, labels, candidates, candidate_labels, anchors_first),
-        positive_margin,
-        negative_margin,
-        positive_offset,
-        negative_offset,
-        distance,
-        average=False,
-    )
-    positive, negative, counts = pair_sums(embeddings, candidates, problem, backend)
-    assert counts is not None
+    sets = check_pairs(embeddings, labels, candidates, candidate_labels, anchors_first)
+    numbers = (positive_margin, negative_margin, positive_offset, negative_offset)
+    problem = _problem(sets, numbers, distance, average=False)
+    _, positive, negative, counts = pair_sums(embeddings, candidates, problem, backend)
     return PairHinge(positive, negative, counts[0], counts[1])
 
 
@@ -149,39 +142,20 @@ def pair_hinge_sum(
     >>> pair_hinge_sum(X, y, None, None, one, one, positive_margin=1.0, negative_margin=0.5)
     tensor(0.2000)
     """
-    problem = _problem(
-        check_pairs(embeddings, labels, candidates, candidate_labels, anchors_first),
-        positive_margin,
-        negative_margin,
-        positive_offset,
-        negative_offset,
-        distance,
-        average,
-    )
+    sets = check_pairs(embeddings, labels, candidates, candidate_labels, anchors_first)
+    numbers = (positive_margin, negative_margin, positive_offset, negative_offset)
+    problem = _problem(sets, numbers, distance, average)
     scales = check_scales(embeddings, candidates, positive_scale, negative_scale)
-    return pair_sum(embeddings, candidates, problem, scales, backend)
+    return pair_sums(embeddings, candidates, problem, backend, scales)[0]
 
 
 def _problem(
-    sets: PairSets,
-    positive_margin: float,
-    negative_margin: float,
-    positive_offset: float,
-    negative_offset: float,
-    distance: str,
-    average: bool,
+    sets: PairSets, numbers: tuple[float, float, float, float], distance: str, average: bool
 ) -> PairHingeProblem:
     """The problem of checked arguments, its margins those of s or of −d."""
-    check_finite_numbers(
-        positive_margin=positive_margin,
-        negative_margin=negative_margin,
-        positive_offset=positive_offset,
-        negative_offset=negative_offset,
-    )
-    if distance not in DISTANCES:
-        raise ValueError(f"distance={distance!r}: expected one of {', '.join(DISTANCES)}")
+    names = ("positive_margin", "negative_margin", "positive_offset", "negative_offset")
+    check_finite_numbers(**dict(zip(names, numbers, strict=True)))
+    check_choice(DISTANCES, distance=distance)
     euclidean = distance == "euclidean"
     sign = -1 if euclidean else 1
-    return PairHingeProblem(
-        sets, sign * positive_margin, sign * negative_margin, positive_offset, negative_offset, euclidean, average
-    )
+    return PairHingeProblem(sets, sign * numbers[0], sign * numbers[1], *numbers[2:], euclidean, average)

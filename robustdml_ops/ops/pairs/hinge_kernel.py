@@ -40,31 +40,6 @@ def near_distance(
     return tl.where(exact > 1e-28, tl.sqrt(tl.maximum(exact, 0.0)), 0.0)
 
 
-@triton.jit
-def with_near_distances(
-    distance,  # (BLOCK_R, BLOCK_M) compute dtype, in: of cosines
-    close,  # (BLOCK_R, BLOCK_M) bool, in: which are to be made of the rows
-    anchors,  # (n, D) any floating type, contiguous, in
-    candidates,  # (m, D) any floating type, contiguous, in
-    row,  # anchor of the tile's first row, in
-    column,  # candidate of its first column, in
-    D,  # columns of the rows, in
-    BLOCK_R: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-):
-    """Distances, near pairs one after the other: they are few, and a tile of them would halve what a processor runs."""
-    place = tl.arange(0, BLOCK_R)[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
-    waiting = tl.where(close, place, BLOCK_R * BLOCK_M)
-    count = tl.sum(close.to(tl.int32))
-    for _ in range(0, count):
-        pair = tl.min(waiting)
-        anchor, candidate = (row + pair // BLOCK_M).to(tl.int64), (column + pair % BLOCK_M).to(tl.int64)
-        exact = near_distance(anchors + anchor * D, candidates + candidate * D, D, 128)
-        distance = tl.where(place == pair, exact.to(distance.dtype), distance)
-        waiting = tl.where(place == pair, BLOCK_R * BLOCK_M, waiting)
-    return distance
-
-
 @triton.jit(do_not_specialize=["c", "first", "per_part"])
 def pair_hinge(
     S,  # (c, m) compute dtype, contiguous, in: cosines
@@ -130,18 +105,17 @@ def pair_hinge(
         if EUCLIDEAN:
             square = 2.0 - 2.0 * s
             distance = tl.sqrt(tl.where(square < 0.0, 0.0, square))
+            # Near pairs one after the other: they are few, and a tile of them would halve what a processor runs.
             close = (positive | negative) & (distance < near)
-            distance = with_near_distances(
-                distance,
-                close,
-                anchors,
-                candidates,
-                first + tl.program_id(0) * BLOCK_R,
-                start,
-                D,
-                BLOCK_R,
-                BLOCK_M,
-            )
+            place_in_tile = tl.arange(0, BLOCK_R)[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
+            waiting = tl.where(close, place_in_tile, BLOCK_R * BLOCK_M)
+            for _ in range(0, tl.sum(close.to(tl.int32))):
+                pair = tl.min(waiting)
+                anchor = (first + tl.program_id(0) * BLOCK_R + pair // BLOCK_M).to(tl.int64)
+                candidate = (start + pair % BLOCK_M).to(tl.int64)
+                exact = near_distance(anchors + anchor * D, candidates + candidate * D, D, 128)
+                distance = tl.where(place_in_tile == pair, exact.to(dtype), distance)
+                waiting = tl.where(place_in_tile == pair, BLOCK_R * BLOCK_M, waiting)
             t = -distance
             # dt/ds; <=, so that a NaN stays.
             slope = tl.where(distance <= resolution, 0.0, 1.0 / tl.where(distance <= resolution, 1.0, distance))

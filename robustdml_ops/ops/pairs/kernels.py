@@ -61,35 +61,6 @@ def pair_terms(
 
 
 @triton.jit
-def row_extrema(
-    S,  # (c, m) compute dtype, contiguous, in: cosines
-    candidate_labels,  # (m,) int64, in
-    label,  # (BLOCK_R,) int64, in
-    places,  # (BLOCK_R,) int64, in: which candidate each anchor is
-    rows,  # (BLOCK_R,) int64, in
-    inside,  # (BLOCK_R,) bool, in: which rows exist
-    begin,  # first candidate, in
-    end,  # candidate after the last one, in
-    m,  # candidates in all, in
-    ITSELF: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-):
-    """Lowest positive and highest negative of these candidates, (BLOCK_R,) each; ∞ and −∞ where there is none."""
-    # Tiles, reduced once at the end: a reduction in each step would cost more than the step.
-    lowest = tl.full((BLOCK_R, BLOCK_M), float("inf"), S.dtype.element_ty)
-    highest = tl.full((BLOCK_R, BLOCK_M), float("-inf"), S.dtype.element_ty)
-    for start in range(begin, end, BLOCK_M):
-        columns = start + tl.arange(0, BLOCK_M)
-        mask = inside[:, None] & (columns < end)[None, :]
-        s = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
-        positive, negative = pair_sets(label, candidate_labels, places, columns, end, ITSELF)
-        lowest = tl.minimum(lowest, tl.where(positive, s, float("inf")))
-        highest = tl.maximum(highest, tl.where(negative, s, float("-inf")))
-    return tl.min(lowest, axis=1), tl.max(highest, axis=1)
-
-
-@triton.jit
 def store_part(
     partials,  # (8, parts, c) compute dtype, out
     quantity: tl.constexpr,
@@ -173,9 +144,17 @@ def pair_lse(
             lowest_positive = tl.min(load_parts(partials, 0, parts, c, rows, inside, float("inf"), BLOCK_P), axis=1)
             highest_negative = tl.max(load_parts(partials, 1, parts, c, rows, inside, float("-inf"), BLOCK_P), axis=1)
     elif MINING or ROW_MAX:
-        lowest_positive, highest_negative = row_extrema(
-            S, candidate_labels, label, places, rows, inside, begin, end, m, ITSELF, BLOCK_R, BLOCK_M
-        )
+        # Tiles, reduced once at the end: a reduction in each step would cost more than the step.
+        lowest = tl.full((BLOCK_R, BLOCK_M), float("inf"), dtype)
+        highest = tl.full((BLOCK_R, BLOCK_M), float("-inf"), dtype)
+        for start in range(begin, end, BLOCK_M):
+            columns = start + tl.arange(0, BLOCK_M)
+            mask = inside[:, None] & (columns < end)[None, :]
+            s = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
+            positive, negative = pair_sets(label, candidate_labels, places, columns, end, ITSELF)
+            lowest = tl.minimum(lowest, tl.where(positive, s, float("inf")))
+            highest = tl.maximum(highest, tl.where(negative, s, float("-inf")))
+        lowest_positive, highest_negative = tl.min(lowest, axis=1), tl.max(highest, axis=1)
     if STAGE == "extrema":
         store_part(partials, 0, part, parts, c, rows, inside, lowest_positive)
         store_part(partials, 1, part, parts, c, rows, inside, highest_negative)

@@ -11,6 +11,7 @@ from torch import Tensor
 from robustdml_ops.engine.label_sets import ABSENT
 from robustdml_ops.engine.precision import exact_float32_products
 from robustdml_ops.engine.rows.backend import RowsBackend
+from robustdml_ops.engine.similarity_chunks import Chunk, slice_of
 
 
 @dataclass(frozen=True)
@@ -128,47 +129,46 @@ _FLOAT32 = DistanceLimits(2.0**-5, 2.0**-21)
 _COARSE = DistanceLimits(2.0**-3, 2.0**-6)  # bfloat16 or TF32
 
 
-@dataclass
-class PairChunk:
-    """One chunk of a sweep over pairs, as an epilogue sees it."""
-
-    S: Tensor  # (c, m) in: V·x; out: dL/dS where gradients are wanted and dS is None, else undefined
-    first: int  # anchor of the first row
-    upstream_positive: Tensor | None  # () or (c,): dL/dpositive; None: no gradients wanted
-    upstream_negative: Tensor | None  # () or (c,)
-    positive: Tensor  # (c,) out
-    negative: Tensor  # (c,) out
-    counts: Tensor | None  # (2, c) int64, out: terms above 0 on either side; None: the problem counts none
-    rows: GivenRows | None  # None: the problem needs no distances
-    V: Tensor  # (c, D) in: the anchors as multiplied to make S
-    scale: Tensor | None = None  # (c,) in: cosines = S · scale, dL/dS = dL/dcosines · scale; None: S holds cosines
-    dS: Tensor | None = None  # (c, m) operand type, out: dL/dS; None: in S
-
-    @property
-    def last(self) -> int:
-        """Anchor after the last row."""
-        return self.first + len(self.S)
-
-
 @dataclass(frozen=True)
 class PairBuffers:
-    """Tensors of all anchors: upstream gradients, and buffers that the sweep fills."""
+    """Tensors of all anchors or of a chunk: upstream gradients, and buffers that the sweep fills."""
 
     upstream_positive: Tensor | None  # () or (n,): dL/dpositive; None: no gradients wanted
     upstream_negative: Tensor | None  # () or (n,)
     positive: Tensor  # (n,) out
     negative: Tensor  # (n,) out
-    counts: Tensor | None  # (2, n) int64, out
-    rows: GivenRows | None  # None: the problem needs no distances
+    counts: Tensor | None  # (2, n) int64, out: terms above 0 on either side; None: the problem counts none
+    rows: GivenRows | None  # of all anchors; None: the problem needs no distances
+
+    def of(self, chunk: Chunk) -> "PairBuffers":
+        """Those of a chunk."""
+        first, last = chunk.first, chunk.last
+        upstream = (self.upstream_positive, self.upstream_negative)
+        upstream_positive, upstream_negative = (None if u is None else slice_of(u, first, last) for u in upstream)
+        return PairBuffers(
+            upstream_positive,
+            upstream_negative,
+            positive=self.positive[first:last],
+            negative=self.negative[first:last],
+            counts=None if self.counts is None else self.counts[:, first:last],
+            rows=self.rows,
+        )
 
 
 class PairBackend(RowsBackend):
     """Epilogues of the sums of pairs on one backend."""
 
-    def pair_lse(self, chunk: PairChunk, problem: PairLSEProblem) -> None:
+    def pair_lse(self, chunk: Chunk, problem: PairLSEProblem, sums: PairBuffers) -> None:
         """Two log-sum-exps per row of ``chunk.S``, and dL/dS in ``chunk.dS``, or in S where there is none."""
         raise NotImplementedError
 
-    def pair_hinge(self, chunk: PairChunk, problem: PairHingeProblem) -> None:
+    def pair_hinge(self, chunk: Chunk, problem: PairHingeProblem, sums: PairBuffers) -> None:
         """Two sums of hinges per row of ``chunk.S``, their counts, and dL/dS as :meth:`pair_lse`."""
         raise NotImplementedError
+
+    def pair_sums(self, chunk: Chunk, problem: PairProblem, buffers: PairBuffers) -> None:
+        """The epilogue of one chunk into ``buffers`` of all anchors."""
+        if isinstance(problem, PairLSEProblem):
+            self.pair_lse(chunk, problem, buffers.of(chunk))
+        else:
+            self.pair_hinge(chunk, problem, buffers.of(chunk))

@@ -4,7 +4,9 @@ Anchors are rows, a chunk of them at a time, and all candidates are columns. The
 row, mining included: so, as in the Proxy-Anchor family, a chunk is differentiated before it leaves the cache.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,7 +14,8 @@ from torch import Tensor
 from robustdml_ops.backends.tracing import without_autocast
 from robustdml_ops.engine.chunk_sizes import chunk_rows
 from robustdml_ops.engine.lanes import lanes_serve
-from robustdml_ops.engine.similarity_chunks import Similarities
+from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, product
+from robustdml_ops.engine.validation import check_gradient_fits
 from robustdml_ops.ops.pairs.eager import EagerPairs
 from robustdml_ops.ops.pairs.native import NativePairs
 from robustdml_ops.ops.pairs.problem import (
@@ -23,12 +26,18 @@ from robustdml_ops.ops.pairs.problem import (
     PairLSEProblem,
     PairProblem,
 )
-from robustdml_ops.ops.pairs.sweep_by_chunks import sweep_by_chunks
-from robustdml_ops.ops.pairs.sweep_by_lanes import MOST_CANDIDATES, hinge_by_lanes, lse_by_lanes, symmetric_lanes_serve
-from robustdml_ops.ops.pairs.sweep_symmetric import sweep_symmetric
+from robustdml_ops.ops.pairs.sweep_by_lanes import (
+    MOST_CANDIDATES,
+    sweep_by_lanes,
+    symmetric_by_lanes,
+    symmetric_lanes_serve,
+)
 from robustdml_ops.ops.pairs.triton import TritonPairs
 
 BACKENDS: dict[str, PairBackend] = {"native": NativePairs(), "triton": TritonPairs(), "eager": EagerPairs()}
+
+# Rows of dS + dSᵀ at a time, so that nothing more of size n×n is beside S; elsewhere than on the CPU so many elements.
+_ROWS, _ELEMENTS = 256, 1 << 24
 
 
 @dataclass
@@ -41,6 +50,16 @@ class PairResult:
     candidate_scale: Tensor | None = None  # (m,) 1 / |candidate|: NaN where one has NaN or inf
     danchors: Tensor | None = None  # (n, D) compute type; where the candidates are the anchors, of both
     dcandidates: Tensor | None = None  # (m, D) compute type
+
+    @property
+    def terms(self) -> Tensor:
+        """Terms above 0 of either side, (2,) in the compute type, at least 1."""
+        assert self.counts is not None
+        return self.counts.sum(1).clamp(min=1).to(self.positive.dtype)
+
+    def divided(self, terms: Tensor) -> "PairResult":
+        """With both sides divided by these numbers."""
+        return replace(self, positive=self.positive / terms[0], negative=self.negative / terms[1])
 
 
 def pair_sweep(
@@ -56,12 +75,15 @@ def pair_sweep(
     """Sums of every anchor and, given their upstream gradients, the gradients: at most 6·n·m·D flops."""
     others = anchors if candidates is None else candidates
     native = isinstance(backend, NativePairs)
-    symmetric = candidates is None and len(anchors) <= _largest_chunk(anchors, backend)
+    n, D = anchors.shape
+    symmetric = candidates is None and n <= chunk_rows(n, n + 2 * D, anchors.device, n * backend.temporaries)
     symmetric_lanes = symmetric and native and symmetric_lanes_serve(anchors, dtype, operand)
     if problem.average and not symmetric_lanes:
         assert isinstance(problem, PairHingeProblem)
-        return _averaged(anchors, candidates, problem, upstream, backend, dtype, operand, want)
-    n, new = len(anchors), anchors.new_zeros
+        plain = replace(problem, average=False)
+        sweep = partial(pair_sweep, anchors, candidates, plain, backend=backend, dtype=dtype, operand=operand)
+        return _averaged(sweep, upstream, want)
+    new = anchors.new_zeros
     result = PairResult(new(n, dtype=dtype), new(n, dtype=dtype))
     if problem.counts:
         result.counts = new((2, n), dtype=torch.int64)
@@ -78,14 +100,14 @@ def pair_sweep(
         of_positive, of_negative = factors or (None, None)
         buffers = PairBuffers(of_positive, of_negative, result.positive, result.negative, result.counts, rows)
         if symmetric:
-            result.danchors = sweep_symmetric(anchors, problem, buffers, backend, operand, symmetric_lanes)
-            return _divided(result, _terms(result)) if problem.average else result
+            result.danchors = _symmetric(anchors, problem, buffers, backend, operand, symmetric_lanes)
+            return result.divided(result.terms) if problem.average else result
         by_lanes = native and candidates is not None and lanes_serve(others, operand, dtype)
         if by_lanes and isinstance(problem, PairHingeProblem):
             similarities = Similarities(anchors, others, dtype, operand, backend, names=("embeddings", "candidates"))
             result.candidate_scale = anchors.new_empty(len(others), dtype=dtype)
             similarities.want_gradients(want_anchors, want_candidates)
-            hinge_by_lanes(similarities, problem, buffers, result.candidate_scale)
+            sweep_by_lanes(similarities, problem, buffers, result.candidate_scale)
             result.danchors, result.dcandidates = similarities.gradients()
             return result
         # The anchors' gradient joins the candidates' in the compute type: half precision is rounded once, at the end.
@@ -96,50 +118,66 @@ def pair_sweep(
         result.candidate_scale = similarities.X_inverse_norm
         by_lanes = native and len(others) <= MOST_CANDIDATES and lanes_serve(anchors, operand, dtype)
         if by_lanes and isinstance(problem, PairLSEProblem):
-            lse_by_lanes(similarities, problem, buffers)
+            sweep_by_lanes(similarities, problem, buffers)
         else:
-            sweep_by_chunks(similarities, problem, buffers, backend)
+            for chunk in similarities:
+                backend.pair_sums(chunk, problem, buffers)
+                similarities.backward(chunk)
         result.dcandidates, result.danchors = similarities.gradients()
     if candidates is None and result.danchors is not None and result.dcandidates is not None:
         result.danchors, result.dcandidates = result.danchors.add_(result.dcandidates), None
     return result
 
 
-def _averaged(
+def _symmetric(
     anchors: Tensor,
-    candidates: Tensor | None,
-    problem: PairHingeProblem,
-    upstream: tuple[Tensor, Tensor] | None,
+    problem: PairProblem,
+    buffers: PairBuffers,
     backend: PairBackend,
-    dtype: torch.dtype,
     operand: torch.dtype,
-    want: tuple[bool, bool],
+    by_lanes: bool,
+) -> Tensor | None:
+    """A batch with itself, whose S is one chunk and symmetric: two products do for three. Fills ``buffers``.
+
+    A row is an anchor in its row of dS and a candidate in its column: dL/dU = (dS + dSᵀ)·U, through one Jacobian.
+    """
+    (n, D), dtype, new = anchors.shape, buffers.positive.dtype, anchors.new_empty
+    U, inverse_norm = new((n, D), dtype=operand), new(n, dtype=dtype)
+    short = backend.normalize_rows(anchors, U, inverse_norm)
+    S = new((n, n), dtype=dtype)
+    dU = None if buffers.upstream_positive is None else new((n, D), dtype=dtype)
+    if by_lanes:
+        symmetric_by_lanes(U, S, dU, problem, buffers)
+    else:
+        backend.pair_sums(Chunk(0, n, product(U, U.t(), S), U, inverse_norm, short, None), problem, buffers)
+        if dU is not None:
+            _symmetric_product(S, U, dU)
+    if dU is not None:
+        backend.normalize_rows_backward(dU, U, inverse_norm)
+        if short:
+            check_gradient_fits(dU, inverse_norm, "embeddings")
+    return dU
+
+
+def _symmetric_product(dS: Tensor, U: Tensor, dU: Tensor) -> None:
+    """Out: dU = (dS + dSᵀ)·U."""
+    n = len(U)
+    some = _ROWS if U.device.type == "cpu" else max(_ROWS, _ELEMENTS // n)
+    for first in range(0, n, some):
+        rows = slice(first, first + some)
+        product((dS[rows] + dS[:, rows].t()).to(U.dtype), U, dU[rows])
+
+
+def _averaged(
+    sweep: Callable[..., PairResult], upstream: tuple[Tensor, Tensor] | None, want: tuple[bool, bool]
 ) -> PairResult:
     """Each side over the number of its terms above 0, which a sweep knows at its end: gradients take a second one."""
-    plain = replace(problem, average=False)
-    result = pair_sweep(anchors, candidates, plain, None, backend, dtype, operand)
-    terms = _terms(result)
+    result = sweep(upstream=None)
+    terms = result.terms
     if any(want):
         assert upstream is not None
-        factors = (upstream[0] / terms[0], upstream[1] / terms[1])
-        result = pair_sweep(anchors, candidates, plain, factors, backend, dtype, operand, want)
-    return _divided(result, terms)
-
-
-def _terms(result: PairResult) -> Tensor:
-    """Terms above 0 of either side, (2,) in the compute type, at least 1."""
-    assert result.counts is not None
-    return result.counts.sum(1).clamp(min=1).to(result.positive.dtype)
-
-
-def _divided(result: PairResult, terms: Tensor) -> PairResult:
-    return replace(result, positive=result.positive / terms[0], negative=result.negative / terms[1])
-
-
-def _largest_chunk(anchors: Tensor, backend: PairBackend) -> int:
-    """Rows that a chunk of a batch with itself may have."""
-    n, D = anchors.shape
-    return chunk_rows(n, n + 2 * D, anchors.device, n * backend.temporaries)
+        result = sweep(upstream=(upstream[0] / terms[0], upstream[1] / terms[1]), want=want)
+    return result.divided(terms)
 
 
 def _given_rows(problem: PairProblem, anchors: Tensor, others: Tensor, dtype: torch.dtype) -> GivenRows | None:

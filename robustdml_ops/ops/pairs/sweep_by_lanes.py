@@ -8,29 +8,25 @@ from torch import Tensor
 from robustdml_ops.backends import native_module as module
 from robustdml_ops.engine.lanes import matrix_product, set_threads, sweep_fields
 from robustdml_ops.engine.similarity_chunks import Similarities
-from robustdml_ops.ops.pairs.native import hinge_settings, lse_settings, native_chunk
-from robustdml_ops.ops.pairs.problem import PairBuffers, PairHingeProblem, PairLSEProblem, PairProblem
+from robustdml_ops.ops.pairs.native import native_chunk, settings_of
+from robustdml_ops.ops.pairs.problem import PairBuffers, PairProblem
 
 # Rows of S with more candidates fit no core's cache: then all threads share a chunk.
 MOST_CANDIDATES = 16384
 
 
-def lse_by_lanes(similarities: Similarities, problem: PairLSEProblem, buffers: PairBuffers) -> None:
-    """Anchors are the rows of ``similarities``, candidates the batch."""
-    suffix = module.SUFFIX[similarities.compute]
-    settings, lanes = lse_settings(problem, similarities.compute), _lanes(similarities)
-    if getattr(module.library, f"pair_lse_sweep_{suffix}")(_whole(problem, buffers), settings, lanes):
-        similarities.check_proxy_gradients()
-
-
-def hinge_by_lanes(
-    similarities: Similarities, problem: PairHingeProblem, buffers: PairBuffers, candidate_scale: Tensor
+def sweep_by_lanes(
+    similarities: Similarities, problem: PairProblem, buffers: PairBuffers, candidate_scale: Tensor | None = None
 ) -> None:
-    """Candidates are the rows, anchors the batch; 1 / |candidate| goes into ``candidate_scale`` (m,)."""
+    """Anchors are the rows of ``similarities`` and candidates the batch; of hinges it is the other way round.
+
+    1 / |candidate| of hinges go into ``candidate_scale`` (m,).
+    """
     suffix = module.SUFFIX[similarities.compute]
-    settings = hinge_settings(problem, similarities.X, buffers.counts, buffers.rows)
-    sweep, whole = getattr(module.library, f"pair_hinge_sweep_{suffix}"), _whole(problem, buffers)
-    if sweep(whole, settings, _lanes(similarities), candidate_scale.data_ptr()):
+    name, settings = settings_of(problem, similarities.X, buffers)
+    lanes = getattr(module.library, f"Sweep_{suffix}")(**sweep_fields(similarities))
+    scale = () if candidate_scale is None else (candidate_scale.data_ptr(),)
+    if getattr(module.library, f"{name}_sweep_{suffix}")(_whole(problem, buffers), settings, lanes, *scale):
         similarities.check_proxy_gradients()
 
 
@@ -42,11 +38,7 @@ def symmetric_lanes_serve(anchors: Tensor, dtype: torch.dtype, operand: torch.dt
 def symmetric_by_lanes(U: Tensor, S: Tensor, dU: Tensor | None, problem: PairProblem, buffers: PairBuffers) -> None:
     """A batch with itself: unit rows U (n, D), buffer S (n, n) for the cosines; out: dU = dL/dU."""
     (n, D), suffix = U.shape, module.SUFFIX[S.dtype]
-    settings: Any
-    if isinstance(problem, PairLSEProblem):
-        name, settings = "lse", lse_settings(problem, S.dtype)
-    else:
-        name, settings = "hinge", hinge_settings(problem, U, buffers.counts, buffers.rows)
+    name, settings = settings_of(problem, U, buffers)
     batch = getattr(module.library, f"Batch_{suffix}")(
         gemm=matrix_product(S.dtype),
         set_threads=set_threads(),
@@ -58,16 +50,9 @@ def symmetric_by_lanes(U: Tensor, S: Tensor, dU: Tensor | None, problem: PairPro
         average=problem.average,
         threads=torch.get_num_threads(),
     )
-    whole = _whole(problem, buffers, S.data_ptr())
-    getattr(module.library, f"pair_{name}_symmetric_{suffix}")(whole, settings, batch)
+    getattr(module.library, f"{name}_symmetric_{suffix}")(_whole(problem, buffers, S.data_ptr()), settings, batch)
 
 
 def _whole(problem: PairProblem, buffers: PairBuffers, S: int = 0) -> Any:
     """All anchors."""
-    itself = 0 if problem.sets.itself else -1
-    kind = f"PairChunk_{module.SUFFIX[buffers.positive.dtype]}"
-    return native_chunk(kind, buffers, *problem.sets.narrow, itself, S)
-
-
-def _lanes(similarities: Similarities) -> Any:
-    return getattr(module.library, f"Sweep_{module.SUFFIX[similarities.compute]}")(**sweep_fields(similarities))
+    return native_chunk(buffers, problem.sets.narrow, 0 if problem.sets.itself else -1, S)

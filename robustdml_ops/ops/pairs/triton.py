@@ -7,11 +7,11 @@ import torch
 
 from robustdml_ops.backends.triton_device import Launch, block_of, current, grid_of, launch, tile_of
 from robustdml_ops.engine.rows.triton import TritonRows
-from robustdml_ops.engine.similarity_chunks import row_stride
+from robustdml_ops.engine.similarity_chunks import Chunk, row_stride
 from robustdml_ops.ops.pairs.problem import (
     DistanceLimits,
     PairBackend,
-    PairChunk,
+    PairBuffers,
     PairHingeProblem,
     PairLSEProblem,
     PairSets,
@@ -23,7 +23,7 @@ _PROGRAMS = 2 * 132
 class TritonPairs(TritonRows, PairBackend):
     """On CUDA devices; in Triton's interpreter also on the CPU."""
 
-    def pair_lse(self, chunk: PairChunk, problem: PairLSEProblem) -> None:
+    def pair_lse(self, chunk: Chunk, problem: PairLSEProblem, sums: PairBuffers) -> None:
         from robustdml_ops.ops.pairs.kernels import pair_lse as kernel
 
         c, m = chunk.S.shape
@@ -33,7 +33,7 @@ class TritonPairs(TritonRows, PairBackend):
         row_max = problem.needs_row_max(chunk.S.dtype)
         stages = [("all", 1)]
         if parts > 1:
-            stages = [("sums", parts), ("gradients", 1 if chunk.upstream_positive is None else parts)]
+            stages = [("sums", parts), ("gradients", 1 if sums.upstream_positive is None else parts)]
             if problem.epsilon is not None or row_max:
                 stages = [("extrema", parts), *stages]
         partials = None if parts == 1 else chunk.S.new_empty((8, parts, c))
@@ -41,8 +41,8 @@ class TritonPairs(TritonRows, PairBackend):
             for stage, width in stages:
                 kernel[programs, width](
                     candidate_weights=problem.candidate_weights,
-                    lse_positive=chunk.positive,
-                    lse_negative=chunk.negative,
+                    lse_positive=sums.positive,
+                    lse_negative=sums.negative,
                     partials=partials,
                     parts=parts,
                     per_part=per_part,
@@ -54,19 +54,21 @@ class TritonPairs(TritonRows, PairBackend):
                     ROW_MAX=row_max,
                     STAGE=stage,
                     BLOCK_P=1 << (parts - 1).bit_length(),
-                    **_chunk_arguments(chunk, problem.sets),
+                    **_chunk_arguments(chunk, problem.sets, sums),
                     **parameters,
                 )
 
-    def pair_hinge(self, chunk: PairChunk, problem: PairHingeProblem) -> None:
+    def pair_hinge(self, chunk: Chunk, problem: PairHingeProblem, sums: PairBuffers) -> None:
         from robustdml_ops.ops.pairs.hinge_kernel import pair_hinge as kernel
 
-        assert chunk.counts is not None
+        assert sums.counts is not None
         c, m = chunk.S.shape
         parameters = epilogue_launch(m, chunk.S.dtype, tile_of("pairs", chunk.S), problem.euclidean)
         (programs,) = grid_of(c, parameters["BLOCK_R"])
         parts, per_part = parts_of(programs, m, int(parameters["BLOCK_M"]))
-        positive, negative, counts = chunk.positive, chunk.negative, chunk.counts
+        positive, negative, counts = sums.positive, sums.negative, sums.counts
+        near, resolution = DistanceLimits.of(chunk.V)
+        anchors, candidates = sums.rows or (chunk.S, chunk.S)  # S in place of rows that are not read
         if parts > 1:
             positive, negative = chunk.S.new_empty((2, parts, c))
             counts = counts.new_empty((2, parts, c))
@@ -82,14 +84,18 @@ class TritonPairs(TritonRows, PairBackend):
                 positive_offset=float(problem.positive_offset),
                 negative_offset=float(problem.negative_offset),
                 EUCLIDEAN=problem.euclidean,
-                **_rows(chunk),
-                **_chunk_arguments(chunk, problem.sets),
+                anchors=anchors,
+                candidates=candidates,
+                D=chunk.V.shape[1],
+                near=near,
+                resolution=resolution,
+                **_chunk_arguments(chunk, problem.sets, sums),
                 **parameters,
             )
         if parts > 1:
-            torch.sum(positive, 0, out=chunk.positive)
-            torch.sum(negative, 0, out=chunk.negative)
-            torch.sum(counts, 1, out=chunk.counts)
+            torch.sum(positive, 0, out=sums.positive)
+            torch.sum(negative, 0, out=sums.negative)
+            torch.sum(counts, 1, out=sums.counts)
 
 
 def parts_of(programs: int, m: int, block: int) -> tuple[int, int]:
@@ -103,20 +109,7 @@ def parts_of(programs: int, m: int, block: int) -> tuple[int, int]:
     return -(-blocks // per_part), per_part * block
 
 
-def _rows(chunk: PairChunk) -> dict[str, Any]:
-    """Arguments of Euclidean distances; S in place of rows that are not read."""
-    near, resolution = DistanceLimits.of(chunk.V)
-    anchors, candidates = (chunk.S, chunk.S) if chunk.rows is None else chunk.rows
-    return {
-        "anchors": anchors,
-        "candidates": candidates,
-        "D": chunk.V.shape[1],
-        "near": near,
-        "resolution": resolution,
-    }
-
-
-def _chunk_arguments(chunk: PairChunk, sets: PairSets) -> dict[str, Any]:
+def _chunk_arguments(chunk: Chunk, sets: PairSets, sums: PairBuffers) -> dict[str, Any]:
     """Arguments that both kernels take."""
     c, m = chunk.S.shape
     return {
@@ -124,10 +117,10 @@ def _chunk_arguments(chunk: PairChunk, sets: PairSets) -> dict[str, Any]:
         "dS": chunk.S if chunk.dS is None else chunk.dS,
         "labels": sets.labels[chunk.first : chunk.last],
         "candidate_labels": sets.candidate_labels,
-        "upstream_positive": chunk.upstream_positive,
-        "upstream_negative": chunk.upstream_negative,
-        "upstream_positive_stride": row_stride(chunk.upstream_positive),
-        "upstream_negative_stride": row_stride(chunk.upstream_negative),
+        "upstream_positive": sums.upstream_positive,
+        "upstream_negative": sums.upstream_negative,
+        "upstream_positive_stride": row_stride(sums.upstream_positive),
+        "upstream_negative_stride": row_stride(sums.upstream_negative),
         "c": c,
         "m": m,
         "first": chunk.first,

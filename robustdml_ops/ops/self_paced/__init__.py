@@ -21,12 +21,12 @@ from robustdml_ops.engine.validation import INTEGERS, check_finite_numbers, chec
 from robustdml_ops.ops.self_paced.descent import ScaledGradient, descend
 from robustdml_ops.ops.self_paced.eager import EagerSelfPaced
 from robustdml_ops.ops.self_paced.native import NativeSelfPaced
-from robustdml_ops.ops.self_paced.problem import CoordinateDescent, SelfPacedBackend, SelfPacedTerms
+from robustdml_ops.ops.self_paced.problem import CoordinateDescent, SelfPacedTerms
 
 # Beyond it the product with a class's size may overflow.
 MOST_MU = 1e100
 
-BACKENDS: dict[str, SelfPacedBackend] = {"native": NativeSelfPaced(), "eager": EagerSelfPaced()}
+BACKENDS: dict[str, EagerSelfPaced] = {"native": NativeSelfPaced(), "eager": EagerSelfPaced()}
 
 
 @torch.no_grad()

@@ -3,25 +3,23 @@
 The draws do not depend on the weights, so NumPy makes them for many steps at once; the descent is a Python loop.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from robustdml_ops.ops.self_paced.counter_random import random_key, random_units, scale_units
-from robustdml_ops.ops.self_paced.problem import CoordinateDescent, SelfPacedBackend, SelfPacedTerms
+from robustdml_ops.ops.self_paced.problem import CoordinateDescent, SelfPacedTerms
 
 _BLOCK = 1024
 Integers = NDArray[np.int64]
 
 
-class EagerSelfPaced(SelfPacedBackend):
+class EagerSelfPaced:
     """On every device, without a compiler."""
 
     def coordinate_descent(self, terms: SelfPacedTerms, weights: Tensor, settings: CoordinateDescent) -> None:
-        """Algorithm 3, in place."""
+        """Algorithm 3 from ``weights`` (N,), sorted as the terms, in place: the same bits from every backend."""
         round_to = float if weights.dtype == torch.float64 else lambda value: float(np.float32(value))
         w, positive, negative = weights.tolist(), terms.positive.tolist(), terms.negative.tolist()
         classes, sizes, rates = terms.classes.tolist(), terms.sizes.tolist(), settings.rates.tolist()
@@ -58,16 +56,11 @@ class EagerSelfPaced(SelfPacedBackend):
         weights.copy_(torch.tensor(w, dtype=weights.dtype))
 
 
-class _Draws(NamedTuple):
-    """Draws of a block of steps; the P + 1 rows are P other classes and, last, the anchor's own."""
+def _draw(terms: SelfPacedTerms, settings: CoordinateDescent, first: int, block: int) -> tuple[Integers, ...]:
+    """Anchors (block,), samples (block, P + 1, K) of P other classes and, last, of the anchor's own, and how many of K.
 
-    anchors: Integers  # (block,)
-    chosen: Integers  # (block, P + 1, K)
-    counts: Integers  # (block, P + 1): how many of the K are drawn
-
-
-def _draw(terms: SelfPacedTerms, settings: CoordinateDescent, first: int, block: int) -> _Draws:
-    """Streams of the seed: 0 anchors, 1 classes, 2 + i the i-th sample of every row."""
+    Streams of the seed: 0 anchors, 1 classes, 2 + i the i-th sample of every row.
+    """
     C, K, seed = len(terms.names), settings.samples_per_class, settings.seed
     P = min(settings.classes_per_step, C - 1)
     starts, sizes = terms.starts.numpy(), terms.sizes.numpy()
@@ -84,7 +77,7 @@ def _draw(terms: SelfPacedTerms, settings: CoordinateDescent, first: int, block:
     hole = np.full((block, P + 1), -1)
     hole[:, -1] = anchors - starts[own]
     chosen = _choose(units, population.ravel(), hole.ravel(), population.ravel()).reshape(block, P + 1, K)
-    return _Draws(anchors, starts[rows][..., None] + chosen, np.minimum(population, K))
+    return anchors, starts[rows][..., None] + chosen, np.minimum(population, K)
 
 
 def _choose(units: list[NDArray[np.float64]], population: Integers, hole: Integers, filler: Integers) -> Integers:

@@ -3,14 +3,14 @@
 from torch import Tensor
 
 from robustdml_ops.backends import native_module as module
-from robustdml_ops.ops.self_paced.problem import CoordinateDescent, SelfPacedBackend, SelfPacedTerms
+from robustdml_ops.ops.self_paced.eager import EagerSelfPaced
+from robustdml_ops.ops.self_paced.problem import CoordinateDescent, SelfPacedTerms
 
 
-class NativeSelfPaced(SelfPacedBackend):
+class NativeSelfPaced(EagerSelfPaced):
     """On the CPU."""
 
     def coordinate_descent(self, terms: SelfPacedTerms, weights: Tensor, settings: CoordinateDescent) -> None:
-        """Algorithm 3, in place."""
         getattr(module.library, f"self_paced_sweep_{module.SUFFIX[weights.dtype]}")(
             weights=weights.data_ptr(),
             positive=terms.positive.data_ptr(),

@@ -1,4 +1,4 @@
-"""Terms sorted by class, the settings of Algorithm 3, and the interface of its backends."""
+"""Terms sorted by class, and the settings of Algorithm 3."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -51,11 +51,3 @@ class CoordinateDescent:
     samples_per_class: int  # K
     seed: int  # 0 … 2⁶⁴ − 1
     steps: int
-
-
-class SelfPacedBackend:
-    """The functions of a backend, on the host."""
-
-    def coordinate_descent(self, terms: SelfPacedTerms, weights: Tensor, settings: CoordinateDescent) -> None:
-        """Algorithm 3 from ``weights`` (N,), sorted as the terms, in place: the same bits from every backend."""
-        raise NotImplementedError

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.tracing import in_registry, without_autocast
-from robustdml_ops.engine.older_torch import registered_op
+from robustdml_ops.backends.tracing import without_autocast
+from robustdml_ops.engine.autograd_functions import op_in_graphs
 from robustdml_ops.engine.precision import compute_dtype, operand_dtype
 from robustdml_ops.engine.similarity_chunks import product
 from robustdml_ops.engine.validation import (
@@ -77,11 +77,17 @@ def nearest(
     check_matrix("gallery", gallery, columns=queries.shape[1])
     check_same_device(queries=queries, gallery=gallery)
     _check_k(k, len(queries), len(gallery), exclude_self)
-    if in_registry(queries):
-        return Nearest(*nearest_op(queries, gallery, k, exclude_self, backend or "auto"))
     return Nearest(*_nearest(queries, gallery, k, exclude_self, backend or "auto"))
 
 
+def _no_nearest(queries: Tensor, gallery: Tensor, k: int, exclude_self: bool, backend: str) -> Nearest:
+    shape = (queries.shape[0], k)
+    return Nearest(
+        queries.new_empty(shape, dtype=compute_dtype(queries, gallery)), queries.new_empty(shape, dtype=torch.int64)
+    )
+
+
+@op_in_graphs("nearest", _no_nearest)
 def _nearest(queries: Tensor, gallery: Tensor, k: int, exclude_self: bool, backend: str) -> tuple[Tensor, Tensor]:
     check_finite_embeddings(queries, "queries")
     device, compute = queries.device, compute_dtype(queries, gallery)
@@ -103,15 +109,6 @@ def _nearest(queries: Tensor, gallery: Tensor, k: int, exclude_self: bool, backe
                 excluded = None if own is None else own[some]
                 chosen_backend.keep_nearest(tile, first, excluded, values[some], indices[some])
     return values, indices
-
-
-nearest_op = registered_op("robustdml_ops::nearest")(_nearest)
-
-
-@nearest_op.register_fake
-def _(queries: Tensor, gallery: Tensor, k: int, exclude_self: bool, backend: str) -> tuple[Tensor, Tensor]:
-    shape = (queries.shape[0], k)
-    return queries.new_empty(shape, dtype=compute_dtype(queries, gallery)), queries.new_empty(shape, dtype=torch.int64)
 
 
 def _check_k(k: int, queries: int, gallery: int, exclude_self: bool) -> None:

@@ -8,32 +8,31 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.ops.vmf.order import VmfOrder, log_debye_coefficients, vmf_order
-from robustdml_ops.ops.vmf.problem import BANERJEE_ERROR, NEWTON_STEPS, FitProblem, Fitted, VmfBackend
+from robustdml_ops.ops.vmf.problem import BANERJEE_ERROR, NEWTON_STEPS, FitProblem, Fitted
 
 _TOGETHER = 65_536  # classes to fit at a time
 
 
-class EagerVmf(VmfBackend):
+class EagerVmf:
     """On every device, without a compiler."""
 
     def evaluate_vmf(self, function: str, v: float, kappa: Tensor) -> Tensor:
-        """One function of every κ."""
+        """``function`` of order ``v`` ≥ 0 at ``kappa`` (float64 or float32, any shape): NaN where κ < 0 or NaN."""
         order = vmf_order(v, kappa.dtype)
         finite = kappa.clamp(max=torch.finfo(kappa.dtype).max)
         small = finite < order.series_below
-        by_series, by_debye = _FUNCTIONS[function]
         value = torch.where(
             small,
             # In float64: without fused multiply-adds, two dozen float32 terms would lose too many digits.
-            by_series(finite.double().clamp(max=order.series_below), order).to(kappa.dtype),
-            by_debye(finite.clamp(min=order.series_below), order),
+            _by_series(function, finite.double().clamp(max=order.series_below), order).to(kappa.dtype),
+            _by_debye(function, finite.clamp(min=order.series_below), order),
         )
         if function not in ("ratio", "ratio_derivative"):
             value = torch.where(kappa == torch.inf, kappa, value)
         return torch.where(kappa >= 0, value, torch.nan)
 
     def fit(self, problem: FitProblem) -> Fitted:
-        """κ of every class, at most 65,536 classes at a time to bound the intermediate results."""
+        """Fit every class, κ in float64; NaN where a sum has NaN. At most 65,536 classes at a time to bound memory."""
         if problem.number > _TOGETHER:
             device, classes = problem.sums.device, problem.classes
             classes = torch.arange(problem.number, device=device) if classes is None else classes
@@ -71,10 +70,6 @@ class EagerVmf(VmfBackend):
         return kappa
 
 
-def _radius(v: float, kappa: Tensor) -> Tensor:
-    return torch.hypot(torch.full_like(kappa, v), kappa)
-
-
 def _debye(r: Tensor, order: VmfOrder, weight: Callable[[int, int], int] = lambda k, j: 1) -> Tensor:
     """Σ_k r^−k Σ_j weight(k, j) c_kj q^j."""
     inverse, q = 1 / r, (order.v / r) ** 2
@@ -96,77 +91,38 @@ def _power_series(kappa: Tensor, v: float, first: int, last: int) -> Tensor:
     return total
 
 
-def _series_log_0f1(kappa: Tensor, order: VmfOrder) -> Tensor:
-    rest = _power_series(kappa, order.v, 2, order.series_terms)
-    return torch.log1p(kappa * kappa / (4 * (order.v + 1)) * rest)
+def _by_series(function: str, kappa: Tensor, order: VmfOrder) -> Tensor:
+    v, terms = order.v, order.series_terms
+    if function in ("ratio", "ratio_derivative"):
+        F0, F1 = (_power_series(kappa, v + shift, 1, terms) for shift in range(2))
+        by_kappa = F1 / F0 / (2 * (v + 1))
+        ratio = kappa * by_kappa
+        if function == "ratio":
+            return ratio
+        next_ratio = kappa * _power_series(kappa, v + 2, 1, terms) / F1 / (2 * (v + 2))
+        return by_kappa + ratio * (next_ratio - ratio)
+    log_0f1 = torch.log1p(kappa * kappa / (4 * (v + 1)) * _power_series(kappa, v, 2, terms))
+    if function == "peak":
+        return kappa - log_0f1
+    return log_0f1 if function == "log_0f1" else torch.xlogy(v, kappa) - order.log_scale + log_0f1
 
 
-def _series_peak(kappa: Tensor, order: VmfOrder) -> Tensor:
-    return kappa - _series_log_0f1(kappa, order)
-
-
-def _series_log_i(kappa: Tensor, order: VmfOrder) -> Tensor:
-    return torch.xlogy(order.v, kappa) - order.log_scale + _series_log_0f1(kappa, order)
-
-
-def _series_ratios(kappa: Tensor, order: VmfOrder) -> tuple[Tensor, Tensor]:
-    """A/κ, and the ratio of the next order."""
-    F0, F1, F2 = (_power_series(kappa, order.v + shift, 1, order.series_terms) for shift in range(3))
-    return F1 / F0 / (2 * (order.v + 1)), kappa * F2 / F1 / (2 * (order.v + 2))
-
-
-def _series_ratio(kappa: Tensor, order: VmfOrder) -> Tensor:
-    return kappa * _series_ratios(kappa, order)[0]
-
-
-def _series_ratio_derivative(kappa: Tensor, order: VmfOrder) -> Tensor:
-    by_kappa, next_ratio = _series_ratios(kappa, order)
-    ratio = kappa * by_kappa
-    return by_kappa + ratio * (next_ratio - ratio)
-
-
-def _debye_logs(kappa: Tensor, r: Tensor, order: VmfOrder) -> tuple[Tensor, Tensor, Tensor]:
-    """δ = r − v, the logarithms that g subtracts from it, and the series with its constant."""
-    delta = kappa * (kappa / (r + order.v))
-    excess = (order.v - order.base) / order.base
-    logs = order.v * torch.log1p(delta / (2 * order.base) + excess) + 0.5 * torch.log1p(delta / order.base + excess)
-    return delta, logs, _debye(r, order) + order.constant
-
-
-def _debye_log_0f1(kappa: Tensor, order: VmfOrder) -> Tensor:
-    delta, logs, series = _debye_logs(kappa, _radius(order.v, kappa), order)
-    return delta - logs + series
-
-
-def _debye_peak(kappa: Tensor, order: VmfOrder) -> Tensor:
-    r = _radius(order.v, kappa)
-    _, logs, series = _debye_logs(kappa, r, order)
-    return 2 * order.v / (1 + (order.v + r) / kappa) + logs - series
-
-
-def _debye_log_i(kappa: Tensor, order: VmfOrder) -> Tensor:
-    r = _radius(order.v, kappa)
-    power = torch.xlogy(order.v, kappa / (order.v + r))
-    return r + power - 0.5 * (math.log(2 * math.pi) + torch.log(r)) + _debye(r, order)
-
-
-def _debye_ratio(kappa: Tensor, order: VmfOrder) -> Tensor:
-    r = _radius(order.v, kappa)
-    series = _debye(r, order, lambda k, j: k + 2 * j)
-    return kappa / (order.v + r) - kappa / r * ((0.5 + series) / r)
-
-
-def _debye_ratio_derivative(kappa: Tensor, order: VmfOrder) -> Tensor:
-    r = _radius(order.v, kappa)
-    series = _debye(r, order, lambda k, j: k + 2 * j)
-    second = _debye(r, order, lambda k, j: (k + 2 * j) * (k + 2 + 2 * j))
-    return order.v / r / (order.v + r) - (0.5 + series) / r / r + (kappa / r / r) ** 2 * (1 + second)
-
-
-_FUNCTIONS = {
-    "log_0f1": (_series_log_0f1, _debye_log_0f1),
-    "peak": (_series_peak, _debye_peak),
-    "log_i": (_series_log_i, _debye_log_i),
-    "ratio": (_series_ratio, _debye_ratio),
-    "ratio_derivative": (_series_ratio_derivative, _debye_ratio_derivative),
-}
+def _by_debye(function: str, kappa: Tensor, order: VmfOrder) -> Tensor:
+    v, base = order.v, order.base
+    r = torch.hypot(torch.full_like(kappa, v), kappa)
+    if function in ("ratio", "ratio_derivative"):
+        first = (0.5 + _debye(r, order, lambda k, j: k + 2 * j)) / r
+        if function == "ratio":
+            return kappa / (v + r) - kappa / r * first
+        second = _debye(r, order, lambda k, j: (k + 2 * j) * (k + 2 + 2 * j))
+        return v / r / (v + r) - first / r + (kappa / r / r) ** 2 * (1 + second)
+    series = _debye(r, order)
+    if function == "log_i":
+        return r + torch.xlogy(v, kappa / (v + r)) - 0.5 * (math.log(2 * math.pi) + torch.log(r)) + series
+    series += order.constant
+    # g is δ = r − v less these logarithms, and the series.
+    delta, excess = kappa * (kappa / (r + v)), (v - base) / base
+    logs = v * torch.log1p(delta / (2 * base) + excess) + 0.5 * torch.log1p(delta / base + excess)
+    if function == "log_0f1":
+        return delta - logs + series
+    return 2 * v / (1 + (v + r) / kappa) + logs - series

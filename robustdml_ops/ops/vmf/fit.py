@@ -6,9 +6,16 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends.tracing import has_no_values
-from robustdml_ops.engine.validation import all_finite, check_local, check_matrix, check_same_device
+from robustdml_ops.engine.validation import (
+    all_finite,
+    check_choice,
+    check_elements,
+    check_matrix,
+    check_same_device,
+    check_tensor,
+)
 from robustdml_ops.ops.vmf.autograd import fit
-from robustdml_ops.ops.vmf.problem import BIAS_CORRECTIONS, ESTIMATORS, FitProblem, Fitted
+from robustdml_ops.ops.vmf.problem import BIAS_CORRECTIONS, ESTIMATORS, Fitted
 
 _TINY_SUM = 1e-12  # a shorter sum of unit vectors is rounding error and has no direction
 
@@ -101,9 +108,7 @@ def fit_classes(
     """κ, log-density at μ and length of the sum of the rows ``classes`` (n,) int64, or of all; checks the arguments."""
     check_matrix("sums", sums)
     C, D = sums.shape
-    check_local("counts", counts)
-    if not isinstance(counts, Tensor):
-        raise TypeError(f"counts must be a torch.Tensor, not {type(counts).__name__}")
+    check_tensor("counts", counts)
     if counts.shape != (C,) or counts.is_complex() or counts.dtype == torch.bool:
         raise ValueError(
             f"counts must be {C} numbers, one for each row of sums, got {tuple(counts.shape)} of {counts.dtype}"
@@ -112,13 +117,11 @@ def fit_classes(
     dim = D if dim is None else dim
     if not 2 <= dim <= D:
         raise ValueError(f"dim must be between 2 and the {D} columns of sums, got {dim}")
-    if estimator not in ESTIMATORS:
-        raise ValueError(f"estimator={estimator!r}: expected one of {', '.join(ESTIMATORS)}")
-    if bias_correction not in BIAS_CORRECTIONS:
-        raise ValueError(f"bias_correction={bias_correction!r}: expected one of {', '.join(BIAS_CORRECTIONS)}")
+    check_choice(ESTIMATORS, estimator=estimator)
+    check_choice(BIAS_CORRECTIONS, bias_correction=bias_correction)
     sums = (sums if sums.dtype == torch.float64 else sums.float()).contiguous()
     counts = (counts if counts.dtype == torch.int64 else counts.double()).contiguous()
-    fitted = fit(FitProblem(sums, counts, classes, dim, estimator, bias_correction), backend)
+    fitted = Fitted(*fit(sums, counts, classes, dim, estimator, bias_correction, backend or "auto"))
     _check_values(fitted.norm, counts, classes)
     return fitted
 
@@ -130,6 +133,5 @@ def _check_values(norm: Tensor, counts: Tensor, classes: Tensor | None) -> None:
     if not all_finite(norm):
         place = (~norm.isfinite()).nonzero()[0]
         raise ValueError(f"sums[{int(place if classes is None else classes[place])}] has NaN or inf")
-    if classes is None and not (valid := counts >= 0).all():
-        row = int((~valid).nonzero()[0])
-        raise ValueError(f"counts[{row}] = {float(counts[row])}: it must be at least 0, and not NaN")
+    if classes is None:
+        check_elements("counts", counts, lambda counts: counts >= 0, ": it must be at least 0, and not NaN")

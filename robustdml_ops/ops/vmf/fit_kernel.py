@@ -11,34 +11,6 @@ BANERJEE_ERROR = tl.constexpr(problem.BANERJEE_ERROR)
 NEWTON_STEPS = tl.constexpr(problem.NEWTON_STEPS)
 
 
-@triton.jit
-def start_of(
-    norm,  # (BLOCK_R,) float64, in: length of the sum
-    n,  # (BLOCK_R,) float64, in: how many vectors
-    DIM: tl.constexpr,
-    LARGEST: tl.constexpr,
-    ESTIMATOR: tl.constexpr,
-    CORRECTION: tl.constexpr,
-):
-    """Corrected mean length R̄ and the first estimate of κ; comparisons are such that NaN stays NaN."""
-    tiny = tl.full((), 2.2250738585072014e-308, tl.float64)
-    largest = tl.full((), LARGEST, tl.float64)
-    mean = norm / tl.where(n > 1.0, n, 1.0)
-    square = mean * mean
-    if CORRECTION != "none":
-        others = tl.where(n - 1.0 > tiny, n - 1.0, tiny)
-        above = (n * square - 1.0) / others
-        unbiased = tl.where(above < 0.0, 0.0, above)
-        predicted = unbiased * unbiased / tl.where(square < tiny, tiny, square)
-        square = unbiased if CORRECTION == "u" else predicted
-    square = tl.where(square > largest, largest, square)
-    length = tl.sqrt(square)
-    subtracted = square
-    if ESTIMATOR == "prism":
-        subtracted = length
-    return length, length * (DIM - subtracted) / (1.0 - square)
-
-
 @triton.jit(do_not_specialize=["count"])
 def vmf_fit(
     sums,  # (C, D) float32 or float64, contiguous, in: of unit vectors
@@ -58,7 +30,7 @@ def vmf_fit(
     BLOCK_R: tl.constexpr,  # classes a program
     BLOCK_D: tl.constexpr,  # columns a step
 ):
-    """Length of the sum, concentration and log-density at the mean direction of every class."""
+    """Length of the sum, concentration and log-density at the mean direction of every class. NaN stays NaN."""
     places = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     inside = places < count
     rows = places.to(tl.int64)
@@ -73,7 +45,23 @@ def vmf_fit(
     length_of_sum = tl.sqrt(tl.sum(squares, axis=1))
     tl.store(norm + places, length_of_sum, mask=inside)
     n = tl.load(counts + rows, mask=inside, other=0).to(tl.float64)
-    length, k = start_of(length_of_sum, n, DIM, LARGEST, ESTIMATOR, CORRECTION)
+    # The corrected mean length R̄ and the first estimate of κ.
+    tiny = tl.full((), 2.2250738585072014e-308, tl.float64)
+    largest = tl.full((), LARGEST, tl.float64)
+    mean = length_of_sum / tl.where(n > 1.0, n, 1.0)
+    square = mean * mean
+    if CORRECTION != "none":
+        others = tl.where(n - 1.0 > tiny, n - 1.0, tiny)
+        above = (n * square - 1.0) / others
+        unbiased = tl.where(above < 0.0, 0.0, above)
+        predicted = unbiased * unbiased / tl.where(square < tiny, tiny, square)
+        square = unbiased if CORRECTION == "u" else predicted
+    square = tl.where(square > largest, largest, square)
+    length = tl.sqrt(square)
+    subtracted = square
+    if ESTIMATOR == "prism":
+        subtracted = length
+    k = length * (DIM - subtracted) / (1.0 - square)
     if ESTIMATOR == "newton":
         # Where R̄ is within rounding of 1, ratio − length is noise: stay near the start, which is as exact as R̄.
         least, most = (1.0 - BANERJEE_ERROR) * k, (1.0 + BANERJEE_ERROR) * k

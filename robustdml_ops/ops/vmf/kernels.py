@@ -4,7 +4,7 @@
 import triton
 import triton.language as tl
 
-from robustdml_ops.backends.triton_math import divide, log_normal
+from robustdml_ops.backends.triton_math import divide, largest, log_normal
 from robustdml_ops.ops.vmf.order import log_debye_coefficients
 
 DEBYE = tl.constexpr(tuple(float(c) for row in log_debye_coefficients() for c in row))  # c_kj, row after row
@@ -42,19 +42,6 @@ def debye_coefficient(table, k, j, weights):
 
 
 @triton.jit
-def debye_row(
-    q,  # compute dtype, in
-    K: tl.constexpr,
-    WEIGHTS: tl.constexpr,
-):
-    """Σ_j c_Kj q^j."""
-    row = tl.zeros_like(q)
-    for i in tl.static_range(K + 1):
-        row = row * q + tl.full((), debye_coefficient(DEBYE, K, K - i, WEIGHTS), q.dtype)
-    return row
-
-
-@triton.jit
 def debye_series(
     inverse_r,  # compute dtype, in
     q,  # compute dtype, in
@@ -64,7 +51,10 @@ def debye_series(
     """Σ_k r^−k Σ_j c_kj q^j, each c_kj times its weight."""
     total = tl.zeros_like(q)
     for i in tl.static_range(TERMS):
-        total = (total + debye_row(q, TERMS - i, WEIGHTS)) * inverse_r
+        row = tl.zeros_like(q)
+        for j in tl.static_range(TERMS - i + 1):
+            row = row * q + tl.full((), debye_coefficient(DEBYE, TERMS - i, TERMS - i - j, WEIGHTS), q.dtype)
+        total = (total + row) * inverse_r
     return total
 
 
@@ -152,13 +142,8 @@ def function_of(
     V: tl.constexpr = ORDER.v
     limit = tl.full((), ORDER.series_below, k.dtype)
     v = tl.full((), V, k.dtype)
-    if k.dtype == tl.float64:
-        largest = tl.full((), 1.7976931348623157e308, tl.float64)
-        squarable = tl.full((), 1e150, tl.float64)
-    else:
-        largest = tl.full((), 3.4028234663852886e38, tl.float32)
-        squarable = tl.full((), 1e18, tl.float32)
-    finite = tl.where(k < largest, k, largest)
+    squarable = tl.full((), 1e150 if k.dtype == tl.float64 else 1e18, k.dtype)
+    finite = tl.where(k < largest(k), k, largest(k))
     small = finite < limit
     large_kappa = tl.where(small, limit, finite)
     # Beyond `squarable` the square of κ would overflow, and r is κ.
@@ -178,7 +163,7 @@ def function_of(
             value += v * log_positive(tl.where(small, finite, divide(finite, v + r)))
         value -= tl.where(small, tl.full((), ORDER.log_scale, k.dtype), 0.0)
     if FUNCTION != "ratio" and FUNCTION != "ratio_derivative":
-        value += tl.where(k > largest, k, 0.0)
+        value += tl.where(k > largest(k), k, 0.0)
     return tl.where(k >= 0, value, float("nan"))
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
+import numpy as np
 import torch
 
 # From this r = √(v² + κ²) on, the first omitted term of Debye's series is below the rounding of the type.
@@ -62,29 +63,17 @@ def log_debye_coefficients() -> tuple[tuple[Fraction, ...], ...]:
     The recursion of U_k (DLMF 10.41.9), differentiated and divided by Σ U_k/v^k, becomes one for the derivatives:
     L′_{k+1} = ½ ((p² − p⁴) L′_k)′ + ½ (p² − p⁴) Σ_{i+j=k} L′_i L′_j, with L′_1 = (1 − 5p²)/8.
     """
-    # L′_k = p^(k−1) d_k(p²); a list holds the coefficients of d_k.
-    derivatives = [[Fraction(1, 8), Fraction(-5, 8)]]
+    # L′_k = p^(k−1) d_k(p²); an array holds the coefficients of d_k, and convolve multiplies polynomials.
+    one_minus = np.array([Fraction(1), Fraction(-1)])
+    derivatives = [np.array([Fraction(1, 8), Fraction(-5, 8)])]
     for k in range(1, 10):
         # (p² − p⁴) L′_k = p^(k+1) (1 − p²) d_k; the derivative of p^(k+1+2j) has the factor k + 1 + 2j.
-        following = [(k + 1 + 2 * j) * c / 2 for j, c in enumerate(_times_one_minus(derivatives[k - 1]))]
+        following = np.convolve(derivatives[k - 1], one_minus) * (np.arange(k + 2) * 2 + k + 1) / 2
         for i in range(1, k):
             # p^(i−1) p^(k−i−1) (p² − p⁴) = p^k (1 − p²)
-            for j, c in enumerate(_times_one_minus(_product(derivatives[i - 1], derivatives[k - i - 1]))):
-                following[j] += c / 2
+            following += np.convolve(np.convolve(derivatives[i - 1], derivatives[k - i - 1]), one_minus) / 2
         derivatives.append(following)
     return tuple(tuple(c / (k + 2 * j) for j, c in enumerate(d)) for k, d in enumerate(derivatives, start=1))
-
-
-def _product(a: list[Fraction], b: list[Fraction]) -> list[Fraction]:
-    out = [Fraction(0)] * (len(a) + len(b) - 1)
-    for i, x in enumerate(a):
-        for j, y in enumerate(b):
-            out[i + j] += x * y
-    return out
-
-
-def _times_one_minus(a: list[Fraction]) -> list[Fraction]:
-    return _product(a, [Fraction(1), Fraction(-1)])
 
 
 def _stirling_series(v: float, terms: int) -> float:

@@ -1,4 +1,4 @@
-"""The interface of the backends for the von Mises–Fisher distribution.
+"""The functions and fits of the von Mises–Fisher distribution, as its backends take them.
 
 With order v = D/2 − 1, r = √(v² + κ²) and q = (v/r)² the functions are, elementwise in κ ≥ 0,
 
@@ -63,19 +63,6 @@ class Fitted(NamedTuple):
     norm: Tensor  # (n,) float64: length of the sum
 
     @classmethod
-    def empty(cls, problem: FitProblem) -> "Fitted":
-        """Buffers for the results."""
-        kappa, log_peak = problem.sums.new_empty((2, problem.number))
-        return cls(kappa, log_peak, problem.sums.new_empty(problem.number, dtype=torch.float64))
-
-
-class VmfBackend:
-    """The functions of a backend."""
-
-    def fit(self, problem: FitProblem) -> Fitted:
-        """Fit every class, κ in float64; NaN where a sum has NaN."""
-        raise NotImplementedError
-
-    def evaluate_vmf(self, function: str, v: float, kappa: Tensor) -> Tensor:
-        """``function`` of order ``v`` ≥ 0 at ``kappa`` (float64 or float32, any shape): NaN where κ < 0 or NaN."""
-        raise NotImplementedError
+    def empty(cls, sums: Tensor, number: int) -> "Fitted":
+        """Buffers for the results, each of its own, as a registered op must return."""
+        return cls(sums.new_empty(number), sums.new_empty(number), sums.new_empty(number, dtype=torch.float64))

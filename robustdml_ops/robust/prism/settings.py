@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from robustdml_ops.engine.validation import check_choice, check_sizes
-from robustdml_ops.ops.vmf import BIAS_CORRECTIONS, ESTIMATORS
+from robustdml_ops.ops.vmf.problem import BIAS_CORRECTIONS, ESTIMATORS
 
 WITH_BANK = ("average", "vmf")
 SIMILARITIES = ("average", "proxy", "vmf")

@@ -11,7 +11,7 @@ from robustdml_ops.backends.tracing import has_no_values, in_registry
 from robustdml_ops.engine.shards import OneProcess
 from robustdml_ops.engine.typed_buffers import ClassBuffers
 from robustdml_ops.ops import class_lse
-from robustdml_ops.ops.vmf import fit_classes, mean_directions
+from robustdml_ops.ops.vmf.fit import fit_classes, mean_directions
 from robustdml_ops.robust.bank.memory_bank import MemoryBank
 from robustdml_ops.robust.bank.row_store import ClassStatistics
 from robustdml_ops.robust.checked_batch import CheckedBatch

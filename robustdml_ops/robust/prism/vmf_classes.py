@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.engine.typed_buffers import ClassBuffers
-from robustdml_ops.ops.vmf import fit_classes
+from robustdml_ops.ops.vmf.fit import fit_classes
 from robustdml_ops.ops.vmf.problem import Fitted
 from robustdml_ops.robust.bank.memory_bank import MemoryBank
 from robustdml_ops.robust.prism.class_logits import write_at
