@@ -9,7 +9,7 @@ EXTRAS := --extra dev --extra vision --extra export --extra tensorboard
 OWN_FILES := .ci .github app bench csrc docs examples experiments python_ref release robustdml_ops tests website $(wildcard *.md *.py *.toml *.cff) Dockerfile Makefile
 NATIVE_SOURCES := CMakeLists.txt setup.py pyproject.toml app/pyproject.toml $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*)
 
-.PHONY: demo test test-all lint bench docs docs-links sanitize fuzz leaks kills wheels check-wheels requirements clean
+.PHONY: demo test test-all test-oldest lint bench docs docs-links sanitize fuzz leaks kills wheels check-wheels requirements clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.native
@@ -23,6 +23,15 @@ test: $(VENV)/.native
 
 test-all: $(VENV)/.native
 	$(PYTEST)
+
+# Losses and their distribution on the oldest PyTorch that pyproject.toml admits, with the native module as it is built.
+OLDEST := $(VENV)/oldest
+test-oldest: $(VENV)/.native
+	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	grep -v -e '^torch=' -e '^triton=' constraints.txt > $(OLDEST)/constraints.txt
+	PIP_DISABLE_PIP_VERSION_CHECK=1 $(OLDEST)/bin/pip install -q -c $(OLDEST)/constraints.txt \
+		torch==2.6.0 numpy scipy pytest pytest-xdist hypothesis safetensors pytorch-metric-learning pytorch-lightning
+	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(OLDEST)/bin/python -m pytest -n 2 --dist worksteal tests/distributed tests/losses
 
 lint: $(VENV)/.native
 	$(BIN)/ruff check .

@@ -1,18 +1,20 @@
 """The hooks of :class:`~robustdml_ops.engine.shards.OneProcess` where classes are sharded; documented there."""
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Placement, Shard, empty
 
 from robustdml_ops.distributed.exchange import (
     Common,
     Gather,
     JointLogOnePlus,
     JointLogSumExp,
+    Local,
     Own,
     SameUpstream,
     Shared,
@@ -23,6 +25,8 @@ from robustdml_ops.engine.label_sets import ELSEWHERE
 from robustdml_ops.engine.shards import OneProcess
 
 T = TypeVar("T")
+# Rows of other processes that one process holds at a time while classes are regrouped.
+_BYTES_SENT = 64 << 20
 
 
 class ClassShards(OneProcess):
@@ -46,7 +50,7 @@ class ClassShards(OneProcess):
         return _apply(Gather, rows, self.processes, self.factor, for_shards)
 
     def rows(self, parameter: Tensor) -> Tensor:
-        return parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        return _apply(Local, parameter) if isinstance(parameter, DTensor) else parameter
 
     def is_sharded(self, values: Tensor | None) -> bool:
         if not isinstance(values, DTensor):
@@ -82,6 +86,36 @@ class ClassShards(OneProcess):
         for start in range(0, held[0], step):
             sizes = [min(max(number - start, 0), step) for number in held]
             yield tuple(self.processes.gather(value[start : start + step], sizes) for value in values)
+
+    def of_classes(self, number: int) -> "ClassShards":
+        if number < self.processes.size:
+            raise ValueError(f"{number} classes are fewer than the {self.processes.size} processes of the mesh")
+        return ClassShards(number, self.mesh, self.processes, self.factor)
+
+    def take(self, values: Tensor, rows: Tensor) -> Tensor:
+        if values.dtype == torch.bool:
+            return self.take(values.view(torch.uint8), rows).bool()
+        taken = values.new_empty(len(rows), *values.shape[1:])
+        numbers = torch.arange(self.first, self.last, device=values.device)
+        most = _BYTES_SENT // (max(1, values[:1].numel()) * values.element_size())
+        for chunk, present in self.chunks((values, numbers), self.num_classes, most):
+            places = torch.searchsorted(present, rows).clamp(max=len(present) - 1)
+            found = present[places] == rows
+            taken[found] = chunk[places[found]]
+        return taken
+
+    def made(self, loss: Any, name: str, shape: torch.Size, placement: Placement | None = None) -> Tensor:
+        held = getattr(loss, name)
+        placements = held.placements if placement is None else [placement]
+        made = empty(*shape, dtype=held.dtype, device_mesh=self.mesh, placements=placements)
+        seed = int(torch.randint(2**62, ()))
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            if made.device.type == "cpu":
+                # A GPU's DTensors draw from different places of one sequence, those of the CPU would draw the same.
+                warnings.filterwarnings("ignore", "DTensor random operators may not have complete support")
+                torch.manual_seed(seed + self.processes.rank)
+            loss.fill_parameter(name, made)
+        return made
 
     def labels(self, labels: Tensor) -> Tensor:
         return torch.where(self.here(labels), labels - self.first, ELSEWHERE)

@@ -9,8 +9,30 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.distributed.tensor import DTensor
 
 from robustdml_ops.distributed.processes import Processes
+
+
+class Local(torch.autograd.Function):
+    """The shard of a DTensor on this process; its gradient is sharded, and lies in memory, as the DTensor.
+
+    ``DTensor.to_local`` takes the layout from the local gradient. Where that differs, as for columns that shards divide
+    unequally, AccumulateGrad copies it, and PyTorch 2.6 makes that copy a replicated one of the whole size.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, parameter: DTensor) -> Tensor:
+        ctx.mesh, ctx.placements = parameter.device_mesh, parameter.placements
+        ctx.shape, ctx.stride = parameter.shape, parameter.stride()
+        local: Tensor = parameter.to_local()
+        return local
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> DTensor:
+        return DTensor.from_local(
+            gradient.contiguous(), ctx.mesh, ctx.placements, run_check=False, shape=ctx.shape, stride=ctx.stride
+        )
 
 
 class Gather(torch.autograd.Function):

@@ -1,6 +1,5 @@
 """``shard_classes``: a loss or filter whose classes are divided among the processes of a mesh."""
 
-import warnings
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -8,10 +7,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor, empty
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from robustdml_ops.distributed.class_shards import ClassShards
 from robustdml_ops.distributed.processes import Processes
+from robustdml_ops.engine.dtensors import of_shards, shard_loaded
 from robustdml_ops.engine.proxy_update import owner_of
 from robustdml_ops.engine.shards import settings_of
 
@@ -149,9 +149,11 @@ def _divide(item: Any, shards: ClassShards) -> None:
         dimension = dimensions.get(name)
         placement: Placement = Replicate() if dimension is None else Shard(dimension)
         if parameter.is_meta:
-            divided = _made(item, name, value, shards, placement)
+            divided = shards.made(item, name, value.shape, placement)
         else:
-            divided = distribute_tensor(value.detach().contiguous(), shards.mesh, [placement])
+            value = value.detach().contiguous()
+            local = distribute_tensor(value, shards.mesh, [placement]).to_local()  # of the first process's values
+            divided = of_shards(local, value, shards.mesh, placement)
         setattr(item, name, nn.Parameter(divided, requires_grad=parameter.requires_grad))
     for name, buffer in list(item.named_buffers(recurse=False)):
         if name in dimensions:
@@ -175,21 +177,6 @@ def _slots_here(values: Tensor, shards: ClassShards) -> DTensor:
     return shards.as_shards(values[first:last].to(shards.mesh.device_type, copy=True), len(values))
 
 
-def _made(item: Any, name: str, value: Tensor, shards: ClassShards, placement: Placement) -> Tensor:
-    """A parameter of the meta device, made and filled shard by shard."""
-    made = empty(*value.shape, dtype=value.dtype, device_mesh=shards.mesh, placements=[placement])
-    if name == "margins":
-        return made.fill_(item.margin)
-    seed = int(torch.randint(2**62, ()))
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        if made.device.type == "cpu":
-            # A GPU's DTensors draw from different places of one sequence, those of the CPU would draw the same.
-            warnings.filterwarnings("ignore", "DTensor random operators may not have complete support")
-            torch.manual_seed(seed + shards.processes.rank)
-        item.weight_init_func(made)
-    return made
-
-
 def _take_whole(module: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
     """Let ``load_state_dict`` take tensors of all classes; each process keeps its shard."""
     for name in module.class_dimensions():
@@ -210,8 +197,7 @@ def _take_whole(module: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -
         if hasattr(module, "by_class"):
             saved = module.by_class(name, saved)
         if saved.shape == parameter.shape:  # else PyTorch names both shapes
-            mesh, placements = parameter.device_mesh, parameter.placements
-            saved = distribute_tensor(saved.to(mesh.device_type), mesh, placements, src_data_rank=None)
+            saved = shard_loaded(parameter, saved)
         state_dict[prefix + name] = saved
 
 

@@ -60,6 +60,20 @@ class OneProcess:
         """All of ``rows`` sharded rows in chunks of at most ``most``; ``values`` hold this shard."""
         return zip(*(torch.split(value, most) for value in values), strict=True)
 
+    def of_classes(self, number: int) -> "OneProcess":
+        """The hooks of the same processes for another number of classes."""
+        return self
+
+    def take(self, values: Tensor, rows: Tensor) -> Tensor:
+        """``values[rows]`` of the values of all classes, given this shard's; ``rows`` may differ between processes."""
+        return values.index_select(0, rows)
+
+    def made(self, loss: Any, name: str, shape: torch.Size) -> Tensor:
+        """The parameter ``name`` of ``loss`` in another shape, filled as in a new loss."""
+        values = torch.empty(shape, dtype=getattr(loss, name).dtype, device=getattr(loss, name).device)
+        loss.fill_parameter(name, values)
+        return values
+
     def here(self, labels: Tensor) -> Tensor:
         """Whether this shard has the class of each label, (B,) bool."""
         return torch.ones_like(labels, dtype=torch.bool)

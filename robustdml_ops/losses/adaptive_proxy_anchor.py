@@ -76,6 +76,13 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
         """Parameters with entries for each class, and the dimension that counts the classes."""
         return {"proxies": 0, "margins": 0} if self.per_class else {"proxies": 0}
 
+    def fill_parameter(self, name: str, values: Tensor) -> None:
+        """Fill a parameter with its initial values, in place."""
+        if name == "margins":
+            values.fill_(self.margin)
+        else:
+            super().fill_parameter(name, values)
+
     def _loss(self, inputs: LossInputs) -> Tensor:
         regularizer = self._regularizer(inputs)
         loss = super()._loss(inputs)

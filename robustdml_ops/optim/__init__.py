@@ -2,7 +2,8 @@
 
 from robustdml_ops.optim.adagrad import ProxyAdagrad
 from robustdml_ops.optim.adamw import ProxyAdamW
+from robustdml_ops.optim.growth import grow_classes
 from robustdml_ops.optim.optimizer import ProxyOptimizer
 from robustdml_ops.optim.sgd import ProxySGD
 
-__all__ = ["ProxyAdagrad", "ProxyAdamW", "ProxyOptimizer", "ProxySGD"]
+__all__ = ["ProxyAdagrad", "ProxyAdamW", "ProxyOptimizer", "ProxySGD", "grow_classes"]

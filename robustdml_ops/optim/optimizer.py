@@ -6,10 +6,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from robustdml_ops.engine.dtensors import is_sharded, local_of, shard_like, shard_loaded
 from robustdml_ops.engine.proxy_update import bind, owner_of
 from robustdml_ops.engine.validation import check_local, check_number, check_positive
 from robustdml_ops.losses.families.metric_loss import MetricLoss
-from robustdml_ops.optim.step import ProxyStep, is_sharded, local_of, shard_like, shard_loaded
+from robustdml_ops.optim.step import ProxyStep
 
 # Settings of torch's optimisers that none of this package has.
 FOREIGN = ("amsgrad", "capturable", "differentiable", "foreach", "fused", "maximize")
@@ -58,12 +59,24 @@ class ProxyOptimizer(torch.optim.Optimizer):
         assert matrix is not None
         rows, here = len(matrix), loss.shards.range()
         moments = self._moments(self.param_groups[-1], local, rows)
-        before = 0 if here is None else here[0] * (parameter.numel() // loss.num_classes)
-        step = ProxyStep(self, parameter, len(self._steps), before)
         kept = {name: moment if here is None else shard_like(parameter, moment) for name, moment in moments.items()}
         self.state[parameter] = {"step": torch.tensor(0.0), **kept}
-        self._steps.append(step)
-        bind(step)
+        self._steps.append(self._step_of(loss, len(self._steps)))
+        bind(self._steps[-1])
+
+    def rebind(self, loss: Any) -> None:
+        """Bind the parameter that has replaced the one of a bound loss, in its group and in the state."""
+        for number, group in enumerate(self.param_groups):
+            if group["params"][0] is loss._class_parameter():
+                self._steps[number] = self._step_of(loss, number)
+                bind(self._steps[number])
+
+    def _step_of(self, loss: MetricLoss, number: int) -> ProxyStep:
+        parameter: Any = loss._class_parameter()
+        here = loss.shards.range()
+        return ProxyStep(
+            self, parameter, number, 0 if here is None else here[0] * (parameter.numel() // loss.num_classes)
+        )
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Confirm that a sweep has updated the proxies since the last call.

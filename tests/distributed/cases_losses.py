@@ -73,6 +73,8 @@ def assert_same(place, one, many, mine, own):
         close(own.weights.grad, mine.weights.grad[own_rows])
     for (name, parameter), other in zip(one.named_parameters(), many.parameters(), strict=True):
         expected = one.by_class(name, parameter.grad) if hasattr(one, "by_class") else parameter.grad
+        assert (other.grad.placements, other.grad.stride()) == (other.placements, other.stride())
+        assert other.grad.to_local().is_contiguous() and other.to_local().is_contiguous()
         close(other.grad.full_tensor(), expected)
 
 

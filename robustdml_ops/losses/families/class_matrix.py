@@ -60,6 +60,10 @@ class ClassMatrixLoss(MetricLoss):
         setattr(self, self.matrix_name, parameter)
         self.weight_init_func(parameter)
 
+    def fill_parameter(self, name: str, values: Tensor) -> None:
+        """Fill a parameter with its initial values, in place."""
+        self.weight_init_func(values)
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         """Leave out seed and step of sampled negatives, where this loss has all classes."""
         if self.negatives is None and state_dict.pop(f"{prefix}negatives.state", None) is not None:

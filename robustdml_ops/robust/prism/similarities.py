@@ -121,6 +121,7 @@ class AverageSimilarity(ClassBuffers):
         self.max_copies = max_copies
         self.backend = backend
         self.bias_of_unseen = -torch.inf if unseen == "skip" else 0.0
+        self.unseen_class = {"bias": self.bias_of_unseen}
         self.register_buffer("scale", torch.zeros(bank.num_classes, dtype=bank.sums.dtype))
         self.register_buffer("bias", torch.full((bank.num_classes,), self.bias_of_unseen, dtype=bank.sums.dtype))
 
@@ -202,6 +203,7 @@ class VmfSimilarity(AverageSimilarity):
         with_other_labels: bool,
     ) -> None:
         super().__init__(bank, max_copies, "skip", backend)
+        self.unseen_class["vmf_bias"] = -torch.inf
         self.start = start
         self.with_other_labels = with_other_labels
         self.vmf = VmfClasses(

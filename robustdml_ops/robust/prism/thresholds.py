@@ -111,6 +111,7 @@ class PerClassThreshold(ClassBuffers):
         self.rate, self.scores_kept = rate, scores_kept
         self.num_classes = num_classes
         self.cut = cut
+        self.unseen_class = {"recent": math.inf}
         self.register_buffer("recent", torch.full((num_classes, scores_kept), math.inf, dtype=dtype))
         self.register_buffer("scored", torch.zeros(num_classes, dtype=torch.int64))
 

@@ -1,0 +1,250 @@
+"""``grow_classes``: a trained loss or filter, and its optimiser, get new classes, or lose some."""
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from robustdml_ops.engine.dtensors import is_sharded, local_of, of_shards
+from robustdml_ops.engine.label_sets import ABSENT
+from robustdml_ops.engine.proxy_update import owner_of
+from robustdml_ops.engine.shards import OneProcess
+from robustdml_ops.engine.validation import check_finite_embeddings
+from robustdml_ops.optim.optimizer import ProxyOptimizer
+
+Rows = Callable[[Tensor, Tensor], Tensor]
+
+
+@torch.no_grad()
+def grow_classes(
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    classes: int | Tensor,
+    *,
+    init: Tensor | None = None,
+) -> None:
+    """Give a trained loss or filter other classes, in place, between two steps.
+
+    Proxies, margins and moments of the optimiser, running sums and thresholds of a filter follow their classes; rows of
+    a bank are renumbered. Sampling of negatives goes on with its state. A new class starts as in a new loss.
+
+    Parameters
+    ----------
+    module : nn.Module
+        A loss or filter of this package, whether or not its classes are sharded; its parameters are replaced.
+    optimizer : torch.optim.Optimizer, optional
+        The optimiser of its parameters, of torch or of this package.
+    classes : int or Tensor
+        The new number of classes: further classes come last, or the last ones go. Or (C',) int64, the old class of each
+        new one, −1 for a class without one; old classes that are not named are dropped.
+    init : Tensor, optional
+        (K, D), or (K, H, D) with H centres a class: proxies of the K new classes, such as the mean embeddings of their
+        first samples. None: drawn as in a new loss.
+
+    Raises
+    ------
+    ValueError, TypeError, IndexError, RuntimeError
+        ``classes`` or ``init`` of another shape or type, an old class that does not exist or is named twice, fewer
+        classes than processes, none at all, an optimiser that does not have the proxies, or one before its ``step()``.
+        Nothing has changed then.
+    ShardError
+        The arguments differ between processes.
+
+    Notes
+    -----
+    On shards each process reads the rows of others in chunks of 64 MiB. A checkpoint of C classes is loaded into a loss
+    of C classes, which then grows. Other copies of the parameters, such as averages of weights, have to be made anew.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.losses import ProxyAnchorLoss
+    >>> loss_function = ProxyAnchorLoss(num_classes=10, embedding_size=4)
+    >>> optimizer = torch.optim.AdamW(loss_function.parameters())
+    >>> grow_classes(loss_function, optimizer, 12, init=torch.ones(2, 4))
+    >>> loss_function.proxies.shape, loss_function.proxies[11]
+    (torch.Size([12, 4]), tensor([1., 1., 1., 1.], grad_fn=<SelectBackward0>))
+    """
+    items: list[Any] = [item for item in module.modules() if hasattr(item, "class_dimensions")]
+    owners = [item for item in items if item.class_dimensions()]
+    if not owners:
+        raise TypeError(f"{type(module).__name__} has no classes: take a loss or filter of this package")
+    shards: OneProcess = owners[0].shards
+    shards.agree(dict, {"classes of grow_classes": _digest(classes), "init of grow_classes": _digest(init)})
+    origin = _origin(classes, owners[0].num_classes)
+    shards.of_classes(len(origin))  # raises for fewer classes than processes
+    matrices = [item for item in owners if hasattr(item, "matrix_name")]
+    _check_init(init, matrices, int((origin < 0).sum()))
+    _check_optimizer(optimizer, owners)
+    for item in owners:
+        _regroup(item, origin, init if item in matrices else None, optimizer)
+    for item in items:
+        if hasattr(item, "num_classes"):
+            item.num_classes = len(origin)
+
+
+def _digest(value: int | Tensor | None) -> object:
+    """A number that is equal on all processes if the argument is."""
+    return zlib.crc32(value.detach().cpu().contiguous().numpy().tobytes()) if isinstance(value, Tensor) else value
+
+
+def _origin(classes: int | Tensor, number: int) -> Tensor:
+    """The old class of each new one, (C',) int64; −1: none."""
+    if isinstance(classes, int) and not isinstance(classes, bool):
+        if classes < 1:
+            raise ValueError(f"classes={classes}: at least one has to remain")
+        new = torch.arange(classes)
+        return torch.where(new < number, new, -1)
+    if not isinstance(classes, Tensor) or classes.dtype != torch.int64 or classes.dim() != 1 or not len(classes):
+        given = f"{classes.dtype} {tuple(classes.shape)}" if isinstance(classes, Tensor) else repr(classes)
+        raise TypeError(f"classes must be a number, or the old class of each new one as (C',) int64, got {given}")
+    origin = classes.detach().cpu()
+    if (wrong := (origin < -1) | (origin >= number)).any():
+        place = int(wrong.nonzero()[0])
+        raise IndexError(f"classes[{place}] = {int(origin[place])} is outside 0 … {number - 1}; −1 is a new class")
+    kept, counts = torch.unique(origin[origin >= 0], return_counts=True)
+    if (counts > 1).any():
+        raise ValueError(f"classes names class {int(kept[counts > 1][0])} more than once: a class has one successor")
+    return origin
+
+
+def _check_init(init: Tensor | None, matrices: list[Any], new: int) -> None:
+    if init is None:
+        return
+    for item in matrices:
+        centers = getattr(item, "centers", None)
+        shape = (new, *(() if centers is None else (centers,)), item.embedding_size)
+        if tuple(init.shape) != shape:
+            raise ValueError(f"init has shape {tuple(init.shape)}, and the {new} new classes need {shape}")
+    if not matrices:
+        raise ValueError("init is given, and there are no proxies: leave it out")
+    check_finite_embeddings(init.flatten(0, -2), "init")
+
+
+def _check_optimizer(optimizer: torch.optim.Optimizer | None, owners: list[Any]) -> None:
+    parameters = [
+        getattr(item, name) for item in owners for name in item.class_dimensions() if name in item._parameters
+    ]
+    steps: list[Any] = [step for parameter in parameters if (step := owner_of(parameter)) is not None]
+    if any(step.optimizer is not optimizer for step in steps):
+        raise ValueError(
+            f"the proxies belong to {type(steps[0].optimizer).__name__}: give it as optimizer, so that it follows them"
+        )
+    if any(step.swept for step in steps):
+        raise RuntimeError("the proxies have been updated and step() has not come yet: let classes grow after step()")
+    if optimizer is None:
+        return
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if parameters and not any(id(parameter) in held for parameter in parameters):
+        raise ValueError(
+            f"{type(optimizer).__name__} has no parameter of the loss with entries for each class: give the optimiser "
+            "of its proxies"
+        )
+
+
+def _regroup(item: Any, origin: Tensor, init: Tensor | None, optimizer: torch.optim.Optimizer | None) -> None:
+    """Give one loss or filter its new classes."""
+    old, C = item.shards, len(origin)
+    new = old.of_classes(C)
+    first, last = new.shard_of(C)
+    here = origin[first:last]
+
+    def rows(values: Tensor, unseen: Tensor) -> Tensor:
+        """Entries (n, …) of the classes here, from those of the old classes; ``unseen`` for classes without one."""
+        wanted = here.to(values.device)
+        taken = old.take(values, wanted.clamp(min=0))
+        return torch.where((wanted >= 0).view(-1, *(1,) * (values.dim() - 1)), taken, unseen)
+
+    if hasattr(item, "slot_buffers"):
+        successor = torch.full((item.num_classes,), ABSENT)
+        successor[origin[origin >= 0]] = (origin >= 0).nonzero().flatten()
+        labels = local_of(item.labels)
+        successor = successor.to(labels.device)
+        labels.copy_(torch.where(labels < 0, labels, successor[labels.clamp(min=0)]))
+    for name, dimension in item.class_dimensions().items():
+        value = getattr(item, name)
+        if name in item._buffers:
+            unseen = getattr(item, "unseen_class", {}).get(name, 0)
+            setattr(item, name, rows(value, torch.as_tensor(unseen, dtype=value.dtype, device=value.device)))
+            continue
+        made = new.made(item, name, _shape(item, value, dimension, C))
+        unseen = _by_class(item, local_of(made), dimension)
+        if init is not None and name == item.matrix_name:
+            place = (origin < 0).cumsum(0)[first:last].sub(1).clamp(min=0)
+            unseen = init.to(unseen)[place.to(unseen.device)] if len(init) else unseen
+        _fill(made, item, rows(_by_class(item, local_of(value), dimension), unseen), dimension)
+        parameter = nn.Parameter(made, requires_grad=value.requires_grad)
+        setattr(item, name, parameter)
+        if optimizer is not None:
+            _follow(optimizer, item, value, parameter, dimension, C, rows)
+    item.shards, item.num_classes = new, C
+    if isinstance(optimizer, ProxyOptimizer):
+        optimizer.rebind(item)
+
+
+def _shape(item: Any, value: Tensor, dimension: int, classes: int) -> torch.Size:
+    """The shape of the parameter ``value`` with another number of classes."""
+    shape = list(value.shape)
+    if hasattr(item, "by_class") and value.dim() == 2:
+        shape[1] = classes * item.centers
+    else:
+        shape[dimension] = classes
+    return torch.Size(shape)
+
+
+def _by_class(item: Any, value: Tensor, dimension: int) -> Tensor:
+    """Entries of the classes first: (C, …)."""
+    by_class: Tensor = item.by_class("", value) if hasattr(item, "by_class") else value.movedim(dimension, 0)
+    return by_class
+
+
+def _fill(made: Tensor, item: Any, values: Tensor, dimension: int) -> None:
+    """Write entries of the classes (C, …) into a parameter or moment."""
+    local = local_of(made)
+    if hasattr(item, "by_class") and local.dim() == 2:
+        local.copy_(values.flatten(0, 1).t())
+    else:
+        local.copy_(values.movedim(0, dimension))
+
+
+def _follow(
+    optimizer: torch.optim.Optimizer,
+    item: Any,
+    old: Tensor,
+    new: nn.Parameter,
+    dimension: int,
+    classes: int,
+    rows: Rows,
+) -> None:
+    """Replace a parameter in its optimiser, with its state."""
+    group = next((group for group in optimizer.param_groups if any(held is old for held in group["params"])), None)
+    if group is None:
+        return
+    group["params"] = [new if held is old else held for held in group["params"]]
+    first = group.get("initial_accumulator_value", 0.0)
+    state = optimizer.state.pop(old, {})
+    for name, value in state.items():
+        if not isinstance(value, Tensor) or not value.dim():
+            continue
+        unseen = torch.as_tensor(first, dtype=value.dtype, device=value.device)
+        local = local_of(value)
+        if value.shape == old.shape:
+            moved = torch.empty_like(local_of(new), dtype=value.dtype)
+            _fill(moved, item, rows(_by_class(item, local, dimension), unseen), dimension)
+            state[name] = _like(new, moved, new.shape)
+        else:  # a number for each class, or centre
+            moved = rows(local.reshape(-1, getattr(item, "centers", None) or 1), unseen)
+            state[name] = _like(new, moved.reshape(-1, *value.shape[1:]), torch.Size([classes, *value.shape[1:]]))
+    optimizer.state[new] = state
+
+
+def _like(parameter: Any, local: Tensor, shape: torch.Size) -> Tensor:
+    """A shard of the optimiser's state, sharded by class as the parameter is."""
+    if not is_sharded(parameter):
+        return local
+    placement = parameter.placements[0]
+    if len(shape) < parameter.dim():
+        placement = type(placement)(0)
+    return of_shards(local, torch.empty(shape, device="meta"), parameter.device_mesh, placement)
