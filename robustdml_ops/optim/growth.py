@@ -127,11 +127,11 @@ def _check_optimizer(optimizer: torch.optim.Optimizer | None, owners: list[Any])
     parameters = [
         getattr(item, name) for item in owners for name in item.class_dimensions() if name in item._parameters
     ]
-    steps: list[Any] = [step for parameter in parameters if (step := owner_of(parameter)) is not None]
-    if any(step.optimizer is not optimizer for step in steps):
-        raise ValueError(
-            f"the proxies belong to {type(steps[0].optimizer).__name__}: give it as optimizer, so that it follows them"
-        )
+    bound: list[Any] = [owner_of(parameter) for parameter in parameters]
+    steps = [step for step in bound if step is not None and step.optimizer() is not None]
+    if any(step.optimizer() is not optimizer for step in steps):
+        owner = type(steps[0].optimizer()).__name__
+        raise ValueError(f"the proxies belong to {owner}: give it as optimizer, so that it follows them")
     if any(step.swept for step in steps):
         raise RuntimeError("the proxies have been updated and step() has not come yet: let classes grow after step()")
     if optimizer is None:
@@ -158,11 +158,7 @@ def _regroup(item: Any, origin: Tensor, init: Tensor | None, optimizer: torch.op
         return torch.where((wanted >= 0).view(-1, *(1,) * (values.dim() - 1)), taken, unseen)
 
     if hasattr(item, "slot_buffers"):
-        successor = torch.full((item.num_classes,), ABSENT)
-        successor[origin[origin >= 0]] = (origin >= 0).nonzero().flatten()
-        labels = local_of(item.labels)
-        successor = successor.to(labels.device)
-        labels.copy_(torch.where(labels < 0, labels, successor[labels.clamp(min=0)]))
+        _renumber(item, origin)
     for name, dimension in item.class_dimensions().items():
         value = getattr(item, name)
         if name in item._buffers:
@@ -182,6 +178,16 @@ def _regroup(item: Any, origin: Tensor, init: Tensor | None, optimizer: torch.op
     item.shards, item.num_classes = new, C
     if isinstance(optimizer, ProxyOptimizer):
         optimizer.rebind(item)
+
+
+def _renumber(bank: Any, origin: Tensor) -> None:
+    """Give the rows of a bank their new labels; slots of dropped classes are empty."""
+    successor = torch.full((bank.num_classes,), ABSENT)
+    successor[origin[origin >= 0]] = (origin >= 0).nonzero().flatten()
+    features, labels, sample_ids = (local_of(getattr(bank, name)) for name in bank.slot_buffers())
+    labels.copy_(torch.where(labels < 0, labels, successor.to(labels.device)[labels.clamp(min=0)]))
+    features.masked_fill_((labels < 0)[:, None], 0)
+    sample_ids.masked_fill_(labels < 0, -1)
 
 
 def _shape(item: Any, value: Tensor, dimension: int, classes: int) -> torch.Size:

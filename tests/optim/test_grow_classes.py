@@ -15,7 +15,7 @@ from robustdml_ops.losses import (
     SubCenterArcFaceLoss,
 )
 from robustdml_ops.optim import ProxyAdagrad, ProxyAdamW, grow_classes
-from robustdml_ops.robust import PRISM
+from robustdml_ops.robust import PRISM, MemoryBank
 
 D, OLD = 4, 6
 # Class 1 is dropped, two classes change places, two are new.
@@ -133,12 +133,17 @@ def test_a_filter_judges_the_classes_that_stayed_as_before(similarity):
 
 
 def test_the_rows_of_a_dropped_class_leave_the_bank():
-    filter_ = PRISM(3, D, threshold="fixed", fixed_threshold=0.0, memory_size=8)
-    filter_(torch.eye(D)[:3], torch.arange(3))
-    filter_(torch.eye(D)[:3], torch.arange(3))
-    grow_classes(filter_, None, torch.tensor([2, 0]))
-    assert filter_.bank.labels.tolist() == [1, ABSENT, 0, 1, ABSENT, 0, ABSENT, ABSENT]
-    assert filter_.bank.counts.tolist() == [2, 2]
+    bank = MemoryBank(3, D, 8)
+    for _ in range(2):
+        bank.enqueue(torch.eye(D)[:3], torch.arange(3))
+    grow_classes(bank, None, torch.tensor([2, 0]))
+    assert bank.labels.tolist() == [1, ABSENT, 0, 1, ABSENT, 0, ABSENT, ABSENT]
+    assert bank.counts.tolist() == [2, 2]
+    sums = bank.sums.clone()
+    bank.recompute()
+    assert torch.equal(bank.sums, sums)
+    bank.enqueue(torch.eye(D)[:3], torch.tensor([1, 1, 1]))  # round the queue, over rows without a class
+    assert bank.counts.tolist() == [2, 4]
 
 
 def test_losses_within_a_loss_grow_with_it():
