@@ -45,7 +45,7 @@ def grown(name, kind, place):
             close(other.full_tensor(), whole)
 
 
-for _name in LOSSES.keys() - {"sampled"}:  # whose draws go by process
+for _name in sorted(LOSSES.keys() - {"sampled"}):  # whose draws go by process
     for _kind in OPTIMIZERS if _name != "margins" else ("torch",):
         sizes = (3,) if (_name, _kind) in {("columns", "torch"), ("centres", "adagrad"), ("margins", "torch")} else (4,)
         register(f"{_name}_{_kind}", partial(grown, _name, _kind), *sizes)
