@@ -131,7 +131,11 @@ class ConfidenceHead(nn.Module):
             total = torch.zeros((), device=weight.device, dtype=torch.float64)
             for rows in torch.split(torch.randperm(len(features), generator=generator), batch_size):
                 batch = features[rows.to(features.device)].detach().to(weight)
-                loss = self._cross_entropy(batch, labels[rows.to(labels.device)].to(weight.device))
+                own = labels[rows.to(labels.device)].to(weight.device)
+                # Binary cross-entropy, mean over B×C; softplus(z) - z·[y=c] needs no one-hot matrix.
+                logits = self._logits(batch)
+                of_labels = logits.gather(1, own[:, None])
+                loss = (functional.softplus(logits).sum() - of_labels.sum()) / logits.numel()
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
@@ -145,9 +149,3 @@ class ConfidenceHead(nn.Module):
     def _logits(self, features: Tensor) -> Tensor:
         logits: Tensor = self.classifier(self.reduction(features).relu())
         return logits
-
-    def _cross_entropy(self, features: Tensor, labels: Tensor) -> Tensor:
-        """Binary cross-entropy, mean over B×C; softplus(z) - z·[y=c] needs no one-hot matrix."""
-        logits = self._logits(features)
-        of_labels = logits.gather(1, labels[:, None])
-        return (functional.softplus(logits).sum() - of_labels.sum()) / logits.numel()

@@ -238,25 +238,6 @@ def test_buffers_keep_their_types():
         bank[0].load_state_dict(MemoryBank(2, 2, 3, torch.bfloat16, num_samples=4).state_dict())
 
 
-def test_a_state_saved_with_minus_one_in_empty_slots_loads():
-    """−1 is no class of a bank; elsewhere it is a class like others, and no empty slot may be one."""
-    bank, loaded = (MemoryBank(2, 2, 4, num_samples=4) for _ in range(2))
-    bank.enqueue(torch.eye(2), torch.tensor([1, 0]), torch.tensor([0, 3]))
-    assert bank.labels.tolist() == [1, 0, ABSENT, ABSENT]
-    state = bank.state_dict()
-    saved = {**state, "labels": torch.tensor([1, 0, -1, -1])}
-    loaded.load_state_dict(saved)
-    assert saved["labels"].tolist() == [1, 0, -1, -1]
-    assert_same_state(bank, loaded)
-    parent = torch.nn.Sequential(MemoryBank(2, 2, 4, num_samples=4))
-    parent.load_state_dict({f"0.{name}": buffer for name, buffer in saved.items()})
-    assert_same_state(bank, parent[0])
-    for each in (bank, loaded):  # goes on as before
-        touched = each.enqueue(torch.eye(2), torch.tensor([1, 1]), torch.tensor([1, 2]))
-        assert touched.tolist() == [1, 1, -1, -1]
-    assert_same_state(bank, loaded)
-
-
 def test_gradients_end_at_the_bank():
     bank, features = MemoryBank(2, 2, 3), torch.ones(2, 2, requires_grad=True)
     bank.enqueue(features, torch.tensor([0, 1], dtype=torch.int32))

@@ -61,12 +61,6 @@ def test_a_new_class_gathers_scores_before_any_is_rejected():
     assert int(threshold.scored[1]) == 5  # the unknown one left nothing
 
 
-def test_rings_of_older_files_have_a_row_past_the_end():
-    threshold, rings = per_class(0.5, 3, 2), torch.arange(9.0, dtype=torch.float64).view(3, 3)
-    threshold.load_state_dict({"recent": rings, "scored": torch.tensor([3, 3])})
-    assert torch.equal(threshold.recent, rings[:2])
-
-
 def test_a_score_that_is_no_number_leaves_nothing():
     """On a GPU nobody looks at the embeddings before."""
     rings, smooth = per_class(0.5, 4, 1), SmoothTopR(0.5, 4)

@@ -55,17 +55,8 @@ def fill(module, state):
         buffer.copy_(state[name])
 
 
-def load_older(module, state):
-    """A state with the iteration in the extra state alone."""
-    later = {f"scores.{name}" for name in ("iteration", "vmf_scale", "vmf_bias")}
-    module.to_empty(device="cpu")
-    module.load_state_dict({name: value for name, value in state.items() if name not in later})
-
-
-LOADERS = [(load, name) for load in (assign, load_file, fill) for name in FILTERS]
-
-
-@pytest.mark.parametrize(("load", "name"), [*LOADERS, (load_older, "vmf"), (load_older, "vmf-otsu")])
+@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize("load", [assign, load_file, fill])
 def test_a_filter_without_memory_goes_on_with_a_loaded_state(load, name):
     trained = made(name)
     steps(trained, range(5))

@@ -8,14 +8,9 @@ from torch import Tensor, nn
 
 from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.proxy_update import ProxyUpdate, update_of
-from robustdml_ops.engine.validation import (
-    check_finite_embeddings,
-    check_label_range,
-    check_sample_weights,
-    check_sizes,
-)
+from robustdml_ops.engine.validation import check_label_range, check_sizes
 from robustdml_ops.losses.families.metric_loss import MetricLoss
-from robustdml_ops.losses.inputs import LossInputs, checked_labels
+from robustdml_ops.losses.inputs import LossInputs, checked_labels, own_samples
 from robustdml_ops.losses.options import ClassMatrixOptions
 from robustdml_ops.losses.peer.dense import dense_logits
 from robustdml_ops.losses.sampling.drawn_classes import Drawn
@@ -98,12 +93,8 @@ class ClassMatrixLoss(MetricLoss):
         return {**self._own_samples(inputs), "labels": labels}
 
     def _own_samples(self, inputs: LossInputs) -> dict[str, Tensor | None]:
-        embeddings, weights = inputs.embeddings, inputs.sample_weights
-        check_finite_embeddings(embeddings)
-        if weights is not None:
-            dtype = compute_dtype(embeddings, self._class_parameter())
-            weights = check_sample_weights(weights, embeddings.new_empty(len(embeddings), dtype=dtype))
-        return {"embeddings": embeddings, "sample_weights": weights}
+        dtype = compute_dtype(inputs.embeddings, self._class_parameter())
+        return own_samples(inputs.embeddings, inputs.sample_weights, dtype)
 
     def _class_parameter(self) -> nn.Parameter:
         parameter: nn.Parameter = getattr(self, self.matrix_name)

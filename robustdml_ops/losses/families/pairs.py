@@ -6,11 +6,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.engine.label_sets import ABSENT
-from robustdml_ops.engine.validation import (
-    check_matrix,
-    check_same_device,
-    check_sample_weights,
-)
+from robustdml_ops.engine.validation import check_matrix, check_same_device, check_sample_weights
 from robustdml_ops.losses.families.metric_loss import MetricLoss
 from robustdml_ops.losses.inputs import LossInputs, class_labels, own_samples, pair_labels, reduce_samples
 from robustdml_ops.losses.peer.listed_pairs import ListedPairs, listed_pairs

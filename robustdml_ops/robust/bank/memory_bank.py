@@ -283,18 +283,15 @@ class MemoryBank(ClassBuffers):
         )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        """Refuse rows of another type, which would not match the sums; read labels of −1 as empty slots."""
+        """Refuse rows of another type, which would not match the sums."""
         saved = state_dict.get(prefix + "features")
         if saved is not None and saved.dtype != self.features.dtype:
             raise ValueError(
                 f"the saved bank holds {saved.dtype} and this one {self.features.dtype}: make it with "
                 f"MemoryBank(..., dtype={saved.dtype})"
             )
-        labels, counts = (state_dict.get(prefix + name) for name in ("labels", "counts"))
-        if labels is not None and not self.shards.is_sharded(labels):
-            state_dict = {**state_dict, prefix + "labels": labels.masked_fill(labels == -1, ABSENT)}
         if not self.shards.divided:  # else the counts are those of some classes
-            _check_counts(labels, counts)
+            _check_counts(state_dict.get(prefix + "labels"), state_dict.get(prefix + "counts"))
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 

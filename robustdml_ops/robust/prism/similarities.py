@@ -171,13 +171,15 @@ class AverageSimilarity(ClassBuffers):
             self.refresh(None if len(self.scale) < len(touched) else touched.clamp(min=0))
 
     def refresh(self, classes: Tensor | None) -> None:
-        """Update scale and bias of these classes (n,), or of all."""
-        self.write(LogitUpdate(classes, self.bank.counts, self.scale, self.bias, self.bias_of_unseen))
+        """Update scale and bias of these classes (n,), or of all, by the backend that stores the bank's rows."""
+        backend = "eager" if in_registry(self.scale) else self.bank.backend
+        write = choose(LOGIT_WRITERS, backend, self.scale.device, self.scale.dtype)
+        for update in self.updates(classes):
+            write(update)
 
-    def write(self, update: LogitUpdate) -> None:
-        """Write scale and bias by the backend that stores the bank's rows."""
-        backend = "eager" if in_registry(update.scale) else self.bank.backend
-        choose(LOGIT_WRITERS, backend, update.scale.device, update.scale.dtype)(update)
+    def updates(self, classes: Tensor | None) -> list[LogitUpdate]:
+        """What `refresh` writes."""
+        return [LogitUpdate(classes, self.bank.counts, self.scale, self.bias, self.bias_of_unseen)]
 
 
 class VmfSimilarity(AverageSimilarity):
@@ -214,7 +216,6 @@ class VmfSimilarity(AverageSimilarity):
         self.register_buffer("iteration", torch.zeros((), dtype=torch.int64))
         self.register_buffer("vmf_scale", torch.zeros_like(self.scale))
         self.register_buffer("vmf_bias", torch.full_like(self.bias, -torch.inf))
-        self.register_load_state_dict_pre_hook(_complete)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_post_hook(_refresh_all)  # type: ignore[no-untyped-call]
 
     @property
@@ -250,19 +251,11 @@ class VmfSimilarity(AverageSimilarity):
         """Count the iteration."""
         self.iteration += 1
 
-    def refresh(self, classes: Tensor | None) -> None:
-        """Update these classes (n,), or all, for both similarities."""
-        super().refresh(classes)
-        self.refresh_vmf(classes)
-
-    def refresh_vmf(self, classes: Tensor | None) -> None:
-        """Fit these classes (n,), or all."""
-        vmf, counts = self.vmf, self.bank.counts
-        fitted = vmf.fit(self.bank, classes)
-        update = LogitUpdate(
-            classes, counts, self.vmf_scale, self.vmf_bias, -torch.inf, fitted, vmf.kappa, vmf.log_peak
-        )
-        self.write(update)
+    def updates(self, classes: Tensor | None) -> list[LogitUpdate]:
+        """What `refresh` writes for both similarities."""
+        vmf, counts, fitted = self.vmf, self.bank.counts, self.vmf.fit(self.bank, classes)
+        of_vmf = (self.vmf_scale, self.vmf_bias, -torch.inf, fitted, vmf.kappa, vmf.log_peak)
+        return [*super().updates(classes), LogitUpdate(classes, counts, *of_vmf)]
 
     def get_extra_state(self) -> Tensor:
         """Iteration and start."""
@@ -279,18 +272,9 @@ class VmfSimilarity(AverageSimilarity):
         self.iteration.fill_(iteration)
 
 
-def _complete(similarity: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Fill in buffers that older states lack: the iteration from their extra state, zeros that `_refresh_all` sets."""
-    extra, scale = (state_dict.get(prefix + name) for name in ("_extra_state", "scale"))
-    if extra is not None and scale is not None:
-        state_dict.setdefault(prefix + "iteration", extra[0].clone())
-        state_dict.setdefault(prefix + "vmf_scale", torch.zeros_like(scale))
-        state_dict.setdefault(prefix + "vmf_bias", torch.zeros_like(scale))
-
-
 def _refresh_all(similarity: nn.Module, keys: object) -> None:
     """Compute scale and bias from the loaded bank."""
     assert isinstance(similarity, VmfSimilarity)
     if len(similarity.scale):
         with torch.no_grad():
-            similarity.refresh_vmf(None)
+            similarity.refresh(None)

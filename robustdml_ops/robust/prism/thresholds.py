@@ -6,7 +6,7 @@ a batch.
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -119,12 +119,14 @@ class PerClassThreshold(ClassBuffers):
         """M of each sample, (B,); −∞ for a class of too few scores. The batch's scores enter the rings."""
         quantiles = self._quantiles(labels).to(scores.values.dtype)
         valid = scores.known & ~scores.values.isnan()
-        if self.cut is None or scores.vmf_pending is None:
-            self._store(scores, labels, valid)
-            return quantiles if self.cut is None else torch.minimum(self.cut(scores), quantiles)
-        # AvgSim's scores have another scale than vMF-Sim's: they are neither cut nor stored.
-        self._store(scores, labels, valid & ~scores.vmf_pending)
-        return torch.where(scores.vmf_pending, -math.inf, torch.minimum(self.cut(scores), quantiles))
+        if self.cut is not None:
+            quantiles = torch.minimum(self.cut(scores), quantiles)
+            if scores.vmf_pending is not None:
+                # AvgSim's scores have another scale than vMF-Sim's: they are neither cut nor stored.
+                valid = valid & ~scores.vmf_pending
+                quantiles = torch.where(scores.vmf_pending, -math.inf, quantiles)
+        self._store(scores, labels, valid)
+        return quantiles
 
     def _quantiles(self, labels: Tensor) -> Tensor:
         if self.rate == 1:
@@ -162,13 +164,6 @@ class PerClassThreshold(ClassBuffers):
         recent.index_copy_(0, places, values)
         is_last = real & (rank == number - 1)
         self.scored.index_add_(0, rows, torch.where(is_last, number, 0))
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        """Older states have rings with an additional last row, which is dropped."""
-        saved = state_dict.get(prefix + "recent")
-        if saved is not None and len(saved) == len(self.recent) + 1:
-            state_dict = {**state_dict, prefix + "recent": saved[:-1]}
-        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
 def otsu_cut(scores: Scores) -> Tensor:
