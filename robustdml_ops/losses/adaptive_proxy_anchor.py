@@ -8,8 +8,7 @@ from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.validation import check_choice, check_finite_numbers, check_matrix, require
 from robustdml_ops.losses.families.anchor import AnchorFamilyLoss
 from robustdml_ops.losses.families.class_matrix import RowsTakingPart
-from robustdml_ops.losses.inputs import LossInputs
-from robustdml_ops.losses.options import ClassMatrixOptions
+from robustdml_ops.losses.inputs import ClassMatrixOptions, LossInputs
 from robustdml_ops.losses.peer.package import SubLosses
 from robustdml_ops.ops import AnchorBiases
 

@@ -7,8 +7,7 @@ from typing_extensions import Unpack
 
 from robustdml_ops.engine.validation import check_finite_numbers
 from robustdml_ops.losses.families.pairs import PairFamilyLoss, PairInputs
-from robustdml_ops.losses.inputs import LossInputs
-from robustdml_ops.losses.options import LossOptions
+from robustdml_ops.losses.inputs import LossInputs, LossOptions
 from robustdml_ops.losses.peer.listed_pairs import listed_hinge
 from robustdml_ops.losses.peer.package import SubLosses
 from robustdml_ops.losses.peer.pair_reducers import reduced_hinges, reducer_of, threshold_of

@@ -6,7 +6,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from robustdml_ops.losses.families.classes import MarginSoftmaxLoss
-from robustdml_ops.losses.options import SoftmaxOptions
+from robustdml_ops.losses.inputs import SoftmaxOptions
 from robustdml_ops.ops import ClassLSE
 
 

@@ -16,7 +16,7 @@ from robustdml_ops.engine.validation import (
     check_same_device,
     check_tensor,
 )
-from robustdml_ops.losses.families.shardable import ShardableLoss
+from robustdml_ops.losses.families.metric_loss import ShardableLoss
 from robustdml_ops.losses.inputs import REDUCTIONS, own_samples
 
 

@@ -11,8 +11,7 @@ from robustdml_ops.engine.label_sets import ABSENT
 from robustdml_ops.engine.shards import OneProcess
 from robustdml_ops.engine.validation import check_finite_numbers, check_positive
 from robustdml_ops.losses.families.pairs import PairFamilyLoss, PairInputs
-from robustdml_ops.losses.inputs import LossInputs
-from robustdml_ops.losses.options import LossOptions
+from robustdml_ops.losses.inputs import LossInputs, LossOptions
 from robustdml_ops.losses.peer.listed_pairs import SignedCosines, listed_lse, lse_of
 from robustdml_ops.losses.peer.package import SubLosses, named
 from robustdml_ops.ops import PairLSE, pair_lse, pair_lse_sum, similarity

@@ -14,8 +14,8 @@ from robustdml_ops.engine.validation import (
     check_positive,
     check_sizes,
 )
+from robustdml_ops.losses.families.metric_loss import ShardableLoss
 from robustdml_ops.losses.families.pairs import PairInputs
-from robustdml_ops.losses.families.shardable import ShardableLoss
 from robustdml_ops.losses.inputs import class_labels
 from robustdml_ops.losses.loss_thresholds import THRESHOLDS
 from robustdml_ops.losses.multi_similarity import MultiSimilarityLoss

@@ -7,7 +7,7 @@ from typing_extensions import Unpack
 
 from robustdml_ops.engine.validation import check_positive
 from robustdml_ops.losses.families.classes import ClassFamilyLoss
-from robustdml_ops.losses.options import SoftmaxOptions
+from robustdml_ops.losses.inputs import SoftmaxOptions
 from robustdml_ops.ops import similarity
 
 

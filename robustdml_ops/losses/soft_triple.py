@@ -12,8 +12,7 @@ from robustdml_ops.backends.tracing import has_no_values, without_autocast
 from robustdml_ops.engine.rows.lengths import all_within_reach, unit_rows
 from robustdml_ops.engine.validation import check_finite_numbers, check_positive, check_sizes
 from robustdml_ops.losses.families.classes import CentersLoss
-from robustdml_ops.losses.inputs import LossInputs
-from robustdml_ops.losses.options import SoftmaxOptions
+from robustdml_ops.losses.inputs import LossInputs, SoftmaxOptions
 from robustdml_ops.losses.peer.package import SubLosses, named
 from robustdml_ops.ops import similarity
 

@@ -19,8 +19,7 @@ from robustdml_ops.engine.validation import (
 )
 from robustdml_ops.losses.arcface import ArcFaceLoss
 from robustdml_ops.losses.families.classes import CentersLoss
-from robustdml_ops.losses.inputs import class_labels
-from robustdml_ops.losses.options import SoftmaxOptions
+from robustdml_ops.losses.inputs import SoftmaxOptions, class_labels
 
 _SAMPLES = 1 << 14  # whose centres are gathered at a time
 

@@ -7,7 +7,7 @@ from robustdml_ops.backends.tracing import without_autocast
 from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.rows.lengths import unit_rows
 from robustdml_ops.engine.validation import check_finite_numbers, check_labels, check_matrix, check_positive
-from robustdml_ops.losses.families.shardable import ShardableLoss
+from robustdml_ops.losses.families.metric_loss import ShardableLoss
 from robustdml_ops.losses.inputs import own_samples
 from robustdml_ops.losses.loss_thresholds import RunningMean
 from robustdml_ops.ops import superloss

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from states import assert_same_state, needs_gpu
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from robustdml_ops.ops import ABSENT, fit_vmf, vmf_log_peak
+from robustdml_ops.ops import fit_vmf, vmf_log_peak
 from robustdml_ops.robust import PRISM, MemoryBank
 from robustdml_ops.robust.bank import memory_bank
 from robustdml_ops.robust.prism.vmf_classes import VmfClasses

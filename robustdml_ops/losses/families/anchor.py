@@ -12,8 +12,7 @@ from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.proxy_update import refuse_update
 from robustdml_ops.engine.validation import check_finite_numbers, check_positive, check_sample_weights
 from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss, RowsTakingPart
-from robustdml_ops.losses.inputs import LossInputs, checked_labels
-from robustdml_ops.losses.options import ClassMatrixOptions
+from robustdml_ops.losses.inputs import ClassMatrixOptions, LossInputs, checked_labels
 from robustdml_ops.losses.peer.listed_pairs import miner_weights
 from robustdml_ops.losses.peer.package import SubLosses
 from robustdml_ops.ops import AnchorBiases, AnchorLSE, anchor_loss, anchor_lse, similarity

@@ -10,8 +10,7 @@ from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.proxy_update import ProxyUpdate, update_of
 from robustdml_ops.engine.validation import check_label_range, check_sizes
 from robustdml_ops.losses.families.metric_loss import MetricLoss
-from robustdml_ops.losses.inputs import LossInputs, checked_labels, own_samples
-from robustdml_ops.losses.options import ClassMatrixOptions
+from robustdml_ops.losses.inputs import ClassMatrixOptions, LossInputs, checked_labels, own_samples
 from robustdml_ops.losses.peer.dense import dense_logits
 from robustdml_ops.losses.sampling.drawn_classes import Drawn
 from robustdml_ops.losses.sampling.negatives import negatives_of

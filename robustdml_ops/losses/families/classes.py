@@ -12,8 +12,7 @@ from typing_extensions import Unpack
 from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.validation import check_finite_numbers, check_positive
 from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss
-from robustdml_ops.losses.inputs import LossInputs, checked_labels, reduce_samples
-from robustdml_ops.losses.options import SoftmaxOptions
+from robustdml_ops.losses.inputs import LossInputs, SoftmaxOptions, checked_labels, reduce_samples
 from robustdml_ops.losses.peer.listed_pairs import miner_weights
 from robustdml_ops.losses.peer.package import INSTALLED, SubLosses, named, peer_distances
 from robustdml_ops.ops import ClassLSE, class_lse, similarity

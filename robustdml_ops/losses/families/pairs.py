@@ -77,7 +77,8 @@ class PairFamilyLoss(MetricLoss):
         elif candidates.requires_grad and not among:
             candidates = self.shards.common(candidates)
         if inputs.listed is not None:
-            listed = inputs.listed.after(own.start)
+            positive_anchors, positives, negative_anchors, negatives = inputs.listed
+            listed = ListedPairs(positive_anchors - own.start, positives, negative_anchors - own.start, negatives)
             return PairInputs((embeddings[own], None, candidates, None), listed, weights, inputs.kept)
         if among:
             candidates, candidate_labels = self.shards.own_first(candidates), self.shards.own_first(labels)

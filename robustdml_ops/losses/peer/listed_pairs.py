@@ -31,11 +31,6 @@ class ListedPairs(NamedTuple):
     negative_anchors: Tensor
     negatives: Tensor
 
-    def after(self, first: int) -> "ListedPairs":
-        """The same pairs, anchors counted from ``first``."""
-        positive_anchors, negative_anchors = self.positive_anchors - first, self.negative_anchors - first
-        return self._replace(positive_anchors=positive_anchors, negative_anchors=negative_anchors)
-
 
 def listed_pairs(indices_tuple: object, n: int, m: int) -> ListedPairs:
     """Pairs of a miner's tuple; a triplet is two of them."""
