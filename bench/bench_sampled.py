@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from robustdml_ops.losses import ProxyAnchorLoss
-from robustdml_ops.losses.sampling.drawn_classes import draw_classes
+from robustdml_ops.losses.sampling import draw_classes
 from robustdml_ops.python_ref import sampled_proxy_anchor_loss
 
 from .optimizer_steps import step_of as optimizer_step_of

@@ -158,17 +158,11 @@ def _divide(item: Any, shards: ClassShards) -> None:
     for name, buffer in list(item.named_buffers(recurse=False)):
         if name in dimensions:
             setattr(item, name, buffer[shards.first : shards.last].clone())
-        elif name in _slot_buffers(item):
+        elif name in getattr(item, "slot_buffers", ()):
             setattr(item, name, _slots_here(buffer, shards))
     item.shards = shards
     item.register_state_dict_post_hook(_give_shards)
     item.register_load_state_dict_pre_hook(_take_whole)
-
-
-def _slot_buffers(item: Any) -> tuple[str, ...]:
-    """Names of the buffers with an entry for each slot of a queue."""
-    names: tuple[str, ...] = item.slot_buffers() if hasattr(item, "slot_buffers") else ()
-    return names
 
 
 def _slots_here(values: Tensor, shards: ClassShards) -> DTensor:
@@ -183,7 +177,7 @@ def _take_whole(module: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -
         saved = state_dict.get(prefix + name)
         if name in module._buffers and saved is not None:
             state_dict[prefix + name] = _here(module, name, saved)
-    for name in _slot_buffers(module):
+    for name in getattr(module, "slot_buffers", ()):
         saved, held = state_dict.get(prefix + name), getattr(module, name)
         if saved is None or isinstance(saved, DTensor):
             continue

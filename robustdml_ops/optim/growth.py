@@ -184,7 +184,7 @@ def _renumber(bank: Any, origin: Tensor) -> None:
     """Give the rows of a bank their new labels; slots of dropped classes are empty."""
     successor = torch.full((bank.num_classes,), ABSENT)
     successor[origin[origin >= 0]] = (origin >= 0).nonzero().flatten()
-    features, labels, sample_ids = (local_of(getattr(bank, name)) for name in bank.slot_buffers())
+    features, labels, sample_ids = (local_of(getattr(bank, name)) for name in bank.slot_buffers)
     labels.copy_(torch.where(labels < 0, labels, successor.to(labels.device)[labels.clamp(min=0)]))
     features.masked_fill_((labels < 0)[:, None], 0)
     sample_ids.masked_fill_(labels < 0, -1)

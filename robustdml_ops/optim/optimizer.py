@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from robustdml_ops.engine.dtensors import is_sharded, local_of, shard_like, shard_loaded
 from robustdml_ops.engine.proxy_update import bind, owner_of
 from robustdml_ops.engine.validation import check_local, check_number, check_positive
-from robustdml_ops.losses.families.metric_loss import MetricLoss
+from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss
 from robustdml_ops.optim.step import ProxyStep
 
 # Settings of torch's optimisers that none of this package has.
@@ -71,7 +71,7 @@ class ProxyOptimizer(torch.optim.Optimizer):
                 self._steps[number] = self._step_of(loss, number)
                 bind(self._steps[number])
 
-    def _step_of(self, loss: MetricLoss, number: int) -> ProxyStep:
+    def _step_of(self, loss: ClassMatrixLoss, number: int) -> ProxyStep:
         parameter: Any = loss._class_parameter()
         here = loss.shards.range()
         return ProxyStep(
@@ -164,14 +164,14 @@ class ProxyOptimizer(torch.optim.Optimizer):
     def _name(self) -> str:
         return type(self).__name__
 
-    def _checked(self, loss: object) -> MetricLoss:
+    def _checked(self, loss: object) -> ClassMatrixLoss:
         """``loss``, or an error where its proxies can't be bound."""
-        parameter = loss._class_parameter() if isinstance(loss, MetricLoss) else None
-        if not isinstance(loss, MetricLoss) or parameter is None:
+        if not isinstance(loss, ClassMatrixLoss):
             raise TypeError(
                 f"{self._name} takes losses of this package that have proxies, such as ProxyAnchorLoss, or "
                 f'{{"loss": loss, "lr": …}} of each, got {type(loss).__name__}: pass the loss, not its parameters'
             )
+        parameter: Any = loss._class_parameter()
         if not loss.shards.divided:
             if is_sharded(parameter):
                 raise TypeError(

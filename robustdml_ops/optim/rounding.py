@@ -7,7 +7,7 @@ never change. The random bits are a function of seed, step and place (``csrc/mat
 import torch
 from torch import Tensor
 
-from robustdml_ops.losses.sampling.drawn_classes import GOLDEN, mix_bits
+from robustdml_ops.losses.sampling import GOLDEN, mix_bits
 from robustdml_ops.ops.self_paced.counter_random import random_key
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from robustdml_ops.engine.label_sets import ELSEWHERE
-from robustdml_ops.losses.sampling.drawn_classes import draw_classes
+from robustdml_ops.losses.sampling import draw_classes
 from tests.storages import Storages
 
 

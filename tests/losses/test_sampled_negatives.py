@@ -20,8 +20,7 @@ from robustdml_ops.losses import (
     SoftTripleLoss,
     SubCenterArcFaceLoss,
 )
-from robustdml_ops.losses.sampling.drawn_classes import draw_classes
-from robustdml_ops.losses.sampling.negatives import take_rows
+from robustdml_ops.losses.sampling import draw_classes, take_rows
 from tests.nightly import nightly_but
 
 C, D, B = 30, 5, 8

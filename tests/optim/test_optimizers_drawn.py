@@ -8,7 +8,7 @@ import torch
 from robustdml_ops.backends import native_module
 from robustdml_ops.engine.proxy_update import UpdateOfRows, update_of
 from robustdml_ops.losses import AdaptiveProxyAnchorLoss, NormalizedSoftmaxLoss, ProxyAnchorLoss, SubCenterArcFaceLoss
-from robustdml_ops.losses.sampling.drawn_classes import draw_classes
+from robustdml_ops.losses.sampling import draw_classes
 from robustdml_ops.ops import class_lse
 from robustdml_ops.optim import ProxyAdamW, ProxySGD
 from tests.storages import Storages

@@ -11,9 +11,8 @@ from robustdml_ops.engine.proxy_update import ProxyUpdate, update_of
 from robustdml_ops.engine.validation import check_label_range, check_sizes
 from robustdml_ops.losses.families.metric_loss import MetricLoss
 from robustdml_ops.losses.inputs import ClassMatrixOptions, LossInputs, checked_labels, own_samples
-from robustdml_ops.losses.peer.dense import dense_logits
-from robustdml_ops.losses.sampling.drawn_classes import Drawn
-from robustdml_ops.losses.sampling.negatives import negatives_of
+from robustdml_ops.losses.peer.package import dense_logits
+from robustdml_ops.losses.sampling import Drawn, negatives_of
 
 
 class RowsTakingPart(NamedTuple):
@@ -96,6 +95,7 @@ class ClassMatrixLoss(MetricLoss):
         return own_samples(inputs.embeddings, inputs.sample_weights, dtype)
 
     def _class_parameter(self) -> nn.Parameter:
+        """The parameter of the class matrix, of all classes."""
         parameter: nn.Parameter = getattr(self, self.matrix_name)
         return parameter
 

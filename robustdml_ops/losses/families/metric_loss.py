@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess, settings_of
 from robustdml_ops.engine.validation import check_choice
@@ -150,10 +150,6 @@ class MetricLoss(ShardableLoss, PeerInterface):
     def _loss(self, inputs: LossInputs) -> Tensor:
         """The loss, (), or its terms, as ``reduction`` says."""
         raise NotImplementedError
-
-    def _class_parameter(self) -> nn.Parameter | None:
-        """The parameter of the class matrix, of all classes; None: the loss has none."""
-        return None
 
 
 def _reference(inputs: LossInputs) -> str:

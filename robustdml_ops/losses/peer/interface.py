@@ -16,12 +16,12 @@ from robustdml_ops.engine.label_sets import ABSENT
 from robustdml_ops.engine.proxy_update import refuse_update
 from robustdml_ops.engine.validation import check_choice
 from robustdml_ops.losses.inputs import LossInputs
-from robustdml_ops.losses.peer.dense import dense_sub_losses
 from robustdml_ops.losses.peer.package import (
     INSTALLED,
     PACKAGE,
     PeerBase,
     SubLosses,
+    dense_sub_losses,
     fused_form,
     named,
     peer_distance,

@@ -75,6 +75,7 @@ class MemoryBank(ClassBuffers):
     counts: Tensor
     enqueued: Tensor
     class_buffers = ("sums", "counts")
+    slot_buffers = ("features", "labels", "sample_ids")  # with an entry per slot: DTensors where the bank is divided
 
     def __init__(
         self,
@@ -101,10 +102,6 @@ class MemoryBank(ClassBuffers):
         self.register_buffer("sums", torch.zeros(num_classes, embedding_size, dtype=sum_dtype))
         self.register_buffer("counts", torch.zeros(num_classes, dtype=torch.int64))
         self.register_buffer("enqueued", torch.zeros((), dtype=torch.int64))
-
-    def slot_buffers(self) -> tuple[str, ...]:
-        """Buffers with an entry per slot: DTensors where the bank is divided among processes."""
-        return ("features", "labels", "sample_ids")
 
     @property
     def pointer(self) -> Tensor:

@@ -53,6 +53,7 @@ class StoreProblem:
 def store_in_eager(problem: StoreProblem) -> Tensor:
     """On every device, without a compiler."""
     features, labels, ids, keep = problem.X, problem.new_labels, problem.new_ids, problem.keep
+    sums, counts = problem.classes
     if features.device.type != "cpu":
         keep = keep & (features - features == 0).all(1)  # isfinite().all() takes two launches more
     if ids is None:
@@ -72,8 +73,15 @@ def store_in_eager(problem: StoreProblem) -> Tensor:
 
     touched = torch.where(entering, torch.stack([labels, old_labels]), -1).flatten().clamp_(min=-1)
     touched = problem.here(touched)  # classes of other processes become negative, as padding
-    if len(problem.classes.counts):
-        exchange_rows(problem.classes, touched, features, old_features)
+    if len(sums):
+        classes = spread(touched, len(counts))  # for −1, 0 times a row is added
+        plus, minus = (touched >= 0).long().chunk(2)
+        signs = torch.cat([plus, -minus])
+        add_rows(counts, classes, signs)
+        add_rows(sums, classes, torch.cat([features, old_features]).to(sums.dtype) * signs[:, None])
+        # A class that lost its last row is set to 0: the residue of rounding has a direction, but no meaning.
+        left = classes[len(order) :]
+        sums.index_copy_(0, left, torch.where(counts[left, None] > 0, sums.index_select(0, left), 0))
     if problem.copies is not None:
         problem.copies.link(ids, serials, entering)
     problem.features.index_copy_(0, slots, features)
@@ -81,22 +89,6 @@ def store_in_eager(problem: StoreProblem) -> Tensor:
     problem.sample_ids.index_copy_(0, slots, torch.where(entering, ids, problem.sample_ids[slots]))
     problem.enqueued.add_(kept)
     return touched
-
-
-def exchange_rows(classes: ClassStatistics, touched: Tensor, entering: Tensor, leaving: Tensor) -> None:
-    """Add ``entering`` (M, D) to the classes in the first half of ``touched``, subtract ``leaving`` from the second.
-
-    ``touched`` is (2M,), −1 where a row neither enters nor leaves.
-    """
-    rows = spread(touched, len(classes.counts))  # for −1, 0 times a row is added
-    plus, minus = (touched >= 0).long().chunk(2)
-    signs = torch.cat([plus, -minus])
-    add_rows(classes.counts, rows, signs)
-    add_rows(classes.sums, rows, torch.cat([entering, leaving]).to(classes.sums.dtype) * signs[:, None])
-    # A class that lost its last row is set to 0: the residue of rounding has a direction, but no meaning.
-    left = rows[len(leaving) :]
-    occupied = classes.counts[left] > 0
-    classes.sums.index_copy_(0, left, torch.where(occupied[:, None], classes.sums.index_select(0, left), 0))
 
 
 def spread(classes: Tensor, num_classes: int) -> Tensor:

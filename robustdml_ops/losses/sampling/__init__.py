@@ -1,1 +1,0 @@
-"""Steps over the classes of the batch and a random sample of the others."""
