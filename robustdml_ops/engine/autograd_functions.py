@@ -1,19 +1,35 @@
 """The call of an autograd function or of a registered op, and the scaling of gradients that a forward has made."""
 
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 from robustdml_ops.backends.choice import choose
 from robustdml_ops.backends.tracing import has_no_values, in_eager_mode, in_registry
-from robustdml_ops.engine.older_torch import registered_op
 from robustdml_ops.engine.rows.backend import RowsBackend
+
+if TYPE_CHECKING:
+    from torch._library.custom_ops import CustomOpDef
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def registered_op(name: str, schema: str | None = None) -> "Callable[[Callable[..., Any]], CustomOpDef]":
+    """``torch.library.custom_op`` for a function that changes none of its arguments; no schema: of its annotations."""
+
+    def register(function: Callable[..., Any]) -> "CustomOpDef":
+        annotations: dict[str, Any] = function.__annotations__
+        for key, kind in annotations.items():
+            if typing.get_origin(kind) is Sequence:  # PyTorch 2.6 makes a schema of typing's alone
+                annotations[key] = typing.Sequence[typing.get_args(kind)]  # type: ignore[misc]
+        return torch.library.custom_op(name, function, mutates_args=(), schema=schema)
+
+    return register
 
 
 def like_first(first: Tensor, *rest: object) -> Tensor:

@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine import older_torch
+# Whether ``addmm`` adds a product of half-precision operands to a float32 matrix. Up to 2.7 there is no ``out_dtype``;
+# 2.8 and 2.9 take it and raise "self and mat2 must have the same dtype".
+ADDS_HALF_PRODUCTS = torch.__version__ >= "2.10"  # compared as versions
 
 
 def compute_dtype(embeddings: Tensor, proxies: Tensor) -> torch.dtype:
@@ -26,7 +28,7 @@ def operand_dtype(compute: torch.dtype, *matrices: Tensor, autocast: bool = Fals
 
 def multiplies_bfloat16(device: torch.device) -> bool:
     """Whether operands may be bfloat16: on CUDA devices whose tensor cores take them, from PyTorch 2.10 on."""
-    if device.type != "cuda" or not older_torch.ADDS_HALF_PRODUCTS:
+    if device.type != "cuda" or not ADDS_HALF_PRODUCTS:
         return False
     return torch.version.hip is not None or torch.cuda.get_device_properties(device).major >= 8
 

@@ -27,19 +27,16 @@ class Derivative(torch.autograd.Function):
 
     @staticmethod
     def forward(first: Expression, second: Expression, upstream: int, *tensors: Tensor | None) -> Results:
-        """The gradients."""
         return first(*tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
-        """Keep the inputs."""
         *ctx.settings, ctx.upstream = inputs[:3]
         ctx.save_for_backward(*inputs[3:])
         ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, *vectors: Tensor | None) -> tuple[Tensor | None, ...]:
-        """The second derivatives."""
         # Views, as the engine does not know of a leaf whether its gradient is needed.
         tensors = [t if t is None or not t.requires_grad else t.view_as(t) for t in ctx.saved_tensors]
         settings = (*ctx.settings, ctx.upstream, len(tensors))
@@ -62,7 +59,6 @@ class SecondDerivative(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
-        """Keep the inputs."""
         *ctx.settings, ctx.upstream, ctx.count = inputs[:4]
         ctx.save_for_backward(*inputs[4:])
         ctx.set_materialize_grads(False)

@@ -39,13 +39,13 @@ def check_choice(choices: Collection[str | None], **given: str | None) -> None:
             raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(str, choices))}")
 
 
-def check_sizes(**sizes: int) -> None:
-    """Every size is an integer of at least 1."""
+def check_sizes(least: int = 1, **sizes: int) -> None:
+    """Every size is an integer of at least 1, or ``least``."""
     for name, value in sizes.items():
         if isinstance(value, bool) or not isinstance(value, (int, numbers.Integral)):
             raise TypeError(f"{name} must be an integer, got {value!r}: pass int(...) of it if that is what is meant")
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
 def check_finite_numbers(**settings: float) -> None:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from robustdml_ops.engine import older_torch, precision
+from robustdml_ops.engine import precision
 from robustdml_ops.engine.precision import compute_dtype, exact_float32_products, operand_dtype
 from robustdml_ops.engine.similarity_chunks import accumulate, product
 from robustdml_ops.ops import (
@@ -51,7 +51,7 @@ def test_operands_on_a_gpu(dtypes, supported, expected, under_autocast, monkeypa
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: device == "cuda")
     assert operand_dtype(compute, *on_a_gpu, autocast=True) == under_autocast
     # Where addmm refuses half operands, they are those of the sums.
-    monkeypatch.setattr(older_torch, "ADDS_HALF_PRODUCTS", False)
+    monkeypatch.setattr(precision, "ADDS_HALF_PRODUCTS", False)
     assert operand_dtype(compute, *on_a_gpu, autocast=True) == compute
 
 
@@ -61,10 +61,10 @@ def test_operands_on_a_gpu(dtypes, supported, expected, under_autocast, monkeypa
 def test_the_first_version_that_adds_half_products(version, adds, monkeypatch):
     monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion(version))
     try:
-        assert adds == importlib.reload(older_torch).ADDS_HALF_PRODUCTS
+        assert adds == importlib.reload(precision).ADDS_HALF_PRODUCTS
     finally:
         monkeypatch.undo()
-        importlib.reload(older_torch)
+        importlib.reload(precision)
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16])

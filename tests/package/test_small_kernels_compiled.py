@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from robustdml_ops.engine.rows.triton import TritonRows
-from robustdml_ops.ops.lambert_w.backends import TritonLambertW
+from robustdml_ops.ops.lambert_w import backends as lambert_w
 from robustdml_ops.ops.otsu.backends import TRITON_LONGEST, TritonOtsu
 from robustdml_ops.ops.similarity.backends import TritonSimilarity
 from robustdml_ops.ops.vmf.backends import TritonVmf
@@ -15,7 +15,7 @@ from tests.ahead_of_time import ARCHITECTURES, check, check_elementwise
 from tests.nightly import nightly_but
 
 F64, F32, BF16, F16 = torch.float64, torch.float32, torch.bfloat16, torch.float16
-ROWS, LAMBERT_W = TritonRows(), TritonLambertW()
+ROWS, LAMBERT_W = TritonRows(), lambert_w.BACKENDS["triton"]
 
 
 def normalize(D, source, operand, compute, columns=False):

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from robustdml_ops.backends import native_module as module
-from robustdml_ops.engine.rows.eager import EagerRows
+from robustdml_ops.engine.rows.backend import RowsBackend
 from robustdml_ops.engine.rows.native import NativeRows
 from robustdml_ops.engine.similarity_chunks import Similarities
 
-NATIVE, EAGER = NativeRows(), EagerRows()
+NATIVE, EAGER = NativeRows(), RowsBackend()
 # A single row or column, sizes around vectors and blocks, no column at all.
 SHAPES = [(1, 1), (1, 7), (3, 7), (9, 128), (33, 515), (300, 5), (129, 1), (4, 0)]
 DTYPES = [torch.float32, torch.float64]

@@ -112,7 +112,7 @@ def test_registered_op(columns):
     tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
     torch.library.opcheck(registered.similarity.default, (X, P, torch.float32, "auto"), test_utils=tests)
     torch.library.opcheck(
-        registered.similarity_gradient.default, (X, P, torch.randn(4, 6), True, True, "auto"), test_utils=tests
+        registered.similarity_gradient.default, (X, P, torch.randn(4, 6), [True, True], "auto"), test_utils=tests
     )
 
 

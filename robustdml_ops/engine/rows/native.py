@@ -16,6 +16,8 @@ from robustdml_ops.engine.rows.backend import RowsBackend, by_columns, new_rows
 class NativeRows(RowsBackend):
     """On the CPU and on CUDA devices."""
 
+    temporaries = 0
+
     def reads_columns(self, P: Tensor) -> bool:
         return not module.on_gpu(P) and by_columns(P)
 

@@ -15,7 +15,11 @@ _SCALE = launch(BLOCK=_BLOCK, num_warps=8, num_stages=1)
 class TritonRows(RowsBackend):
     """On CUDA devices; in Triton's interpreter also on the CPU."""
 
+    temporaries = 0
     rounds = True
+
+    def reads_columns(self, P: Tensor) -> bool:
+        return False
 
     def normalize_rows(self, P: Tensor, U: Tensor, inverse_norm: Tensor) -> bool:
         from robustdml_ops.engine.rows.kernels import normalize_rows as kernel

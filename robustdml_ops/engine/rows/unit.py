@@ -6,12 +6,11 @@ from torch import Tensor
 from robustdml_ops.backends.choice import choose
 from robustdml_ops.backends.tracing import has_no_values
 from robustdml_ops.engine.rows.backend import RowsBackend
-from robustdml_ops.engine.rows.eager import EagerRows
 from robustdml_ops.engine.rows.lengths import unit_rows
 from robustdml_ops.engine.rows.native import NativeRows
 from robustdml_ops.engine.rows.triton import TritonRows
 
-BACKENDS: dict[str, RowsBackend] = {"native": NativeRows(), "triton": TritonRows(), "eager": EagerRows()}
+BACKENDS: dict[str, RowsBackend] = {"native": NativeRows(), "triton": TritonRows(), "eager": RowsBackend()}
 
 
 def normalized(rows: Tensor, dtype: torch.dtype, backend: str | None) -> Tensor:

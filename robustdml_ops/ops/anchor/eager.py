@@ -4,12 +4,12 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.engine.label_sets import LabelSets
-from robustdml_ops.engine.rows.eager import EagerRows, log_one_plus_sum
+from robustdml_ops.engine.rows.lengths import log_one_plus_sum
 from robustdml_ops.engine.similarity_chunks import Chunk
 from robustdml_ops.ops.anchor.problem import AnchorBackend, AnchorProblem, AnchorSums, ConfidenceSets
 
 
-class EagerAnchor(EagerRows, AnchorBackend):
+class EagerAnchor(AnchorBackend):
     """On every device, without a compiler."""
 
     def anchor_lse(self, chunk: Chunk, sums: AnchorSums, problem: AnchorProblem) -> None:

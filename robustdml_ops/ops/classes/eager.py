@@ -3,12 +3,11 @@
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.rows.eager import EagerRows
 from robustdml_ops.engine.similarity_chunks import Chunk
 from robustdml_ops.ops.classes.problem import ClassBackend, ClassProblem, ClassSums, ClassUpstream
 
 
-class EagerClasses(EagerRows, ClassBackend):
+class EagerClasses(ClassBackend):
     """On every device, without a compiler."""
 
     def class_lse(self, chunk: Chunk, problem: ClassProblem, sums: ClassSums) -> None:

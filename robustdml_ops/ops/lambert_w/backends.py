@@ -1,5 +1,7 @@
 """Backends of Lambert's W and the confidences made of it: one call or launch of a compiled function each."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -11,11 +13,13 @@ BLOCK = 256
 
 
 class CompiledLambertW(EagerLambertW):
-    """A backend whose kernels read contiguous inputs and fill buffers."""
+    """``run(name, inputs, λ, outputs)`` calls a kernel, which reads contiguous inputs and fills the outputs.
 
-    def run(self, name: str, inputs: list[Tensor], lam: float | None, outputs: list[Tensor]) -> None:
-        """Run the kernel ``name``; the second of ``inputs`` may have one element, the others have those of outputs."""
-        raise NotImplementedError
+    The second input may have one element; the others have those of the outputs.
+    """
+
+    def __init__(self, run: Callable[[str, list[Tensor], float | None, list[Tensor]], None]) -> None:
+        self.run = run
 
     def lambert_w(self, x: Tensor) -> Tensor:
         return self._filled(1, "lambert_w", None, x)[0]
@@ -34,28 +38,22 @@ class CompiledLambertW(EagerLambertW):
         return outputs
 
 
-class NativeLambertW(CompiledLambertW):
-    """On the CPU and on CUDA devices."""
-
-    def run(self, name: str, inputs: list[Tensor], lam: float | None, outputs: list[Tensor]) -> None:
-        module.call(name, outputs[0], *inputs, *_settings(inputs, lam), *outputs, outputs[0].numel())
+def _run_native(name: str, inputs: list[Tensor], lam: float | None, outputs: list[Tensor]) -> None:
+    module.call(name, outputs[0], *inputs, *_settings(inputs, lam), *outputs, outputs[0].numel())
 
 
-class TritonLambertW(CompiledLambertW):
-    """On CUDA devices; in Triton's interpreter also on the CPU."""
+def _run_triton(name: str, inputs: list[Tensor], lam: float | None, outputs: list[Tensor]) -> None:
+    from robustdml_ops.ops.lambert_w import kernels
 
-    def run(self, name: str, inputs: list[Tensor], lam: float | None, outputs: list[Tensor]) -> None:
-        from robustdml_ops.ops.lambert_w import kernels
-
-        out = outputs[0]
-        settings: list[float | Tensor] = list(_settings(inputs, lam))
-        if lam is not None:  # a tensor, so that no value of it is compiled in
-            settings[1] = out.new_full((1,), 2 * lam if name == "confidence" else lam)
-        if out.numel():
-            with current(out):
-                getattr(kernels, name)[grid_of(out.numel(), BLOCK)](
-                    *inputs, *settings, *outputs, out.numel(), BLOCK=BLOCK, enable_fp_fusion=True
-                )
+    out = outputs[0]
+    settings: list[float | Tensor] = list(_settings(inputs, lam))
+    if lam is not None:  # a tensor, so that no value of it is compiled in
+        settings[1] = out.new_full((1,), 2 * lam if name == "confidence" else lam)
+    if out.numel():
+        with current(out):
+            getattr(kernels, name)[grid_of(out.numel(), BLOCK)](
+                *inputs, *settings, *outputs, out.numel(), BLOCK=BLOCK, enable_fp_fusion=True
+            )
 
 
 def _settings(inputs: list[Tensor], lam: float | None) -> tuple[int | float, ...]:
@@ -64,7 +62,7 @@ def _settings(inputs: list[Tensor], lam: float | None) -> tuple[int | float, ...
 
 
 BACKENDS: dict[str, EagerLambertW] = {
-    "native": NativeLambertW(),
-    "triton": TritonLambertW(),
+    "native": CompiledLambertW(_run_native),
+    "triton": CompiledLambertW(_run_triton),
     "eager": EagerLambertW(),
 }

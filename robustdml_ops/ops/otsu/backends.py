@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends import native_module as module
-from robustdml_ops.backends.triton_device import Launch, current, launch
+from robustdml_ops.backends.triton_device import current, launch
 
 # Values that a block sorts in its shared memory, or a program without spilling registers; longer rows take PyTorch's.
 NATIVE_LONGEST = {torch.float32: 8192, torch.float64: 4096}
@@ -104,7 +104,7 @@ class NativeOtsu(EagerOtsu):
 
 
 class TritonOtsu(EagerOtsu):
-    """A program a row, in one launch: on CUDA devices; in Triton's interpreter also on the CPU."""
+    """A program a row, whose 64-bit sums fill the registers at 8 a thread; in Triton's interpreter also on the CPU."""
 
     def otsu_cut(self, values: Tensor, min_group: int) -> OtsuCut:
         n = values.shape[-1]
@@ -115,15 +115,11 @@ class TritonOtsu(EagerOtsu):
         values, cut = values.contiguous(), empty_cut(values)
         outputs = (cut.threshold, cut.low_mean, cut.high_mean, cut.index, cut.excluded, cut.found)
         if values.numel():
+            BLOCK = 1 << max(4, (n - 1).bit_length())
+            parameters = launch(BLOCK=BLOCK, num_warps=max(1, BLOCK // 256), num_stages=1)
             with current(values):
-                otsu[(values.numel() // n,)](values, *outputs, n, min_group, **otsu_launch(n))
+                otsu[(values.numel() // n,)](values, *outputs, n, min_group, **parameters)
         return cut
-
-
-def otsu_launch(n: int) -> Launch:
-    """A row a program, 8 values a thread: their 64-bit sums fill the registers."""
-    BLOCK = 1 << max(4, (n - 1).bit_length())
-    return launch(BLOCK=BLOCK, num_warps=max(1, BLOCK // 256), num_stages=1)
 
 
 BACKENDS: dict[str, EagerOtsu] = {"native": NativeOtsu(), "triton": TritonOtsu(), "eager": EagerOtsu()}

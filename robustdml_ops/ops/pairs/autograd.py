@@ -12,8 +12,7 @@ from torch import Tensor
 
 from robustdml_ops.backends.choice import choose
 from robustdml_ops.backends.tracing import has_no_values
-from robustdml_ops.engine.autograd_functions import scale_gradients
-from robustdml_ops.engine.older_torch import registered_op
+from robustdml_ops.engine.autograd_functions import registered_op, scale_gradients
 from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.second_derivatives import Derivative, Results
 from robustdml_ops.engine.validation import check_finite_candidates, check_finite_embeddings

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.engine.label_sets import ABSENT
-from robustdml_ops.engine.rows.eager import EagerRows, log_one_plus_sum
+from robustdml_ops.engine.rows.lengths import log_one_plus_sum
 from robustdml_ops.engine.similarity_chunks import Chunk
 from robustdml_ops.ops.pairs.problem import (
     DistanceLimits,
@@ -18,7 +18,7 @@ from robustdml_ops.ops.pairs.problem import (
 _ELEMENTS = 1 << 20  # of the rows of near pairs at a time
 
 
-class EagerPairs(EagerRows, PairBackend):
+class EagerPairs(PairBackend):
     """On every device, without a compiler."""
 
     def pair_lse(self, chunk: Chunk, problem: PairLSEProblem, sums: PairBuffers) -> None:

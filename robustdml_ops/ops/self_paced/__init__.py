@@ -10,14 +10,20 @@ terms are 0.
 """
 
 import math
-import numbers
 
 import torch
 from torch import Tensor
 
 from robustdml_ops.backends.choice import choose
 from robustdml_ops.backends.tracing import has_no_values, refuse_tracing
-from robustdml_ops.engine.validation import INTEGERS, check_finite_numbers, check_local, check_positive, check_vector
+from robustdml_ops.engine.validation import (
+    INTEGERS,
+    check_finite_numbers,
+    check_local,
+    check_positive,
+    check_sizes,
+    check_vector,
+)
 from robustdml_ops.ops.self_paced.descent import ScaledGradient, descend
 from robustdml_ops.ops.self_paced.eager import EagerSelfPaced
 from robustdml_ops.ops.self_paced.native import NativeSelfPaced
@@ -108,9 +114,7 @@ def self_paced_sweep(
     tensor([1., 1., 0., 1., 1.])
     """
     _check_settings(lam, mu, steps)
-    for name, value in (("classes_per_step", classes_per_step), ("samples_per_class", samples_per_class)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+    check_sizes(classes_per_step=classes_per_step, samples_per_class=samples_per_class)
     if not 0 <= decay < math.inf:
         raise ValueError(f"decay must be at least 0 and finite, got {decay}")
     if not 0 <= seed < 2**64:
@@ -179,10 +183,7 @@ def _check_settings(lam: float, mu: float, steps: int) -> None:
     check_finite_numbers(mu=mu)
     if not 0 <= float(mu) <= MOST_MU:
         raise ValueError(f"mu must be at least 0 and at most {MOST_MU:g}, got {mu}: 0 is plain self-paced learning")
-    if isinstance(steps, bool) or not isinstance(steps, (int, numbers.Integral)):
-        raise TypeError(f"steps must be an integer, got {steps!r}")
-    if steps < 0:
-        raise ValueError(f"steps must be at least 0, got {steps}")
+    check_sizes(least=0, steps=steps)
 
 
 def _on_host(

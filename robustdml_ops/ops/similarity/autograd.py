@@ -1,5 +1,6 @@
 """Similarities as an autograd function; compiled graphs call ``robustdml_ops::similarity`` and its gradient."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,15 +16,11 @@ from robustdml_ops.ops.similarity.backends import BACKENDS, SimilarityBackend
 from robustdml_ops.ops.similarity.sweep import similarity_sweep, similarity_sweep_backward
 
 
-def _no_cosines(embeddings: Tensor, proxies: Tensor, dtype: torch.dtype, backend: str) -> Tensor:
-    return embeddings.new_empty((embeddings.shape[0], proxies.shape[0]), dtype=dtype)
-
-
 class Similarity(torch.autograd.Function):
     """Cosines, in a matrix of their own."""
 
     @staticmethod
-    @op_in_graphs("similarity", _no_cosines)
+    @op_in_graphs("similarity", lambda X, P, dtype, _: X.new_empty((X.shape[0], P.shape[0]), dtype=dtype))
     def forward(embeddings: Tensor, proxies: Tensor, dtype: torch.dtype, backend: str) -> Tensor:
         """(B, C) in ``dtype``."""
         S = embeddings.new_empty((len(embeddings), len(proxies)), dtype=dtype)
@@ -39,7 +36,7 @@ class Similarity(torch.autograd.Function):
     def backward(ctx: Any, dS: Tensor) -> tuple[Tensor | None, ...]:
         """Two products through the Jacobian of the normalisation; in differentiable PyTorch under create_graph."""
         X, P = ctx.saved_tensors
-        want = (ctx.needs_input_grad[0], ctx.needs_input_grad[1])
+        want = ctx.needs_input_grad[:2]
         gradients: tuple[Tensor | None, Tensor | None]
         if torch.is_grad_enabled() and not has_no_values(X):
             # The matrix is there anyway, so dense expressions of its size are no loss.
@@ -51,7 +48,7 @@ class Similarity(torch.autograd.Function):
                     unit_rows_backward(columns, upstream.t() @ unit_rows_twice(rows)).to(P.dtype) if want[1] else None,
                 )
         else:
-            gradients = cosine_gradients(X, P, dS, *want, ctx.backend)
+            gradients = cosine_gradients(X, P, dS, want, ctx.backend)
         return (gradients[0] if want[0] else None, gradients[1] if want[1] else None, None, None)
 
 
@@ -60,20 +57,12 @@ def chosen(embeddings: Tensor, proxies: Tensor, backend: str) -> SimilarityBacke
     return choose(BACKENDS, backend, embeddings.device, compute_dtype(embeddings, proxies))
 
 
-def _no_gradients(
-    embeddings: Tensor, proxies: Tensor, dS: Tensor, want_embeddings: bool, want_proxies: bool, backend: str
-) -> tuple[Tensor, Tensor]:
-    return (
-        embeddings.new_empty(embeddings.shape if want_embeddings else 0),
-        gradient_buffer(proxies) if want_proxies else proxies.new_empty(0),
-    )
+def _no_gradients(X: Tensor, P: Tensor, dS: Tensor, want: Sequence[bool], backend: str) -> tuple[Tensor, Tensor]:
+    return X.new_empty(X.shape if want[0] else 0), gradient_buffer(P) if want[1] else P.new_empty(0)
 
 
 @op_in_graphs("similarity_gradient", _no_gradients)
-def cosine_gradients(
-    embeddings: Tensor, proxies: Tensor, dS: Tensor, want_embeddings: bool, want_proxies: bool, backend: str
-) -> tuple[Tensor, Tensor]:
+def cosine_gradients(X: Tensor, P: Tensor, dS: Tensor, want: Sequence[bool], backend: str) -> tuple[Tensor, Tensor]:
     """Both gradients; empty where they are not wanted."""
-    want = (want_embeddings, want_proxies)
-    dX, dP = similarity_sweep_backward(embeddings, proxies, dS, chosen(embeddings, proxies, backend), want)
-    return embeddings.new_empty(0) if dX is None else dX, proxies.new_empty(0) if dP is None else dP
+    dX, dP = similarity_sweep_backward(X, P, dS, chosen(X, P, backend), want)
+    return X.new_empty(0) if dX is None else dX, P.new_empty(0) if dP is None else dP

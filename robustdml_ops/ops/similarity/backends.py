@@ -5,14 +5,14 @@ from torch import Tensor
 
 from robustdml_ops.backends import native_module as module
 from robustdml_ops.backends.triton_device import Launch, block_of, current, grid_of, launch, rows_are_vectors
-from robustdml_ops.engine.rows.eager import EagerRows
+from robustdml_ops.engine.rows.backend import RowsBackend
 from robustdml_ops.engine.rows.native import NativeRows
 from robustdml_ops.engine.rows.triton import TritonRows
 
 _LOW_WORD = 0xFFFFFFFF
 
 
-class SimilarityBackend(EagerRows):
+class SimilarityBackend(RowsBackend):
     """Matrix of cosines, and nearest rows of a gallery: on every device, without a compiler."""
 
     def fused(self, X: Tensor, P: Tensor, S: Tensor, input_precision: str) -> bool:

@@ -76,7 +76,14 @@ def nearest(
     check_matrix("queries", queries)
     check_matrix("gallery", gallery, columns=queries.shape[1])
     check_same_device(queries=queries, gallery=gallery)
-    _check_k(k, len(queries), len(gallery), exclude_self)
+    if exclude_self and len(queries) > len(gallery):
+        raise ValueError(
+            f"exclude_self=True takes query i for row i of the gallery, and there are {len(queries)} queries for "
+            f"{len(gallery)} rows: give the set itself as gallery"
+        )
+    largest = len(gallery) - exclude_self
+    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= largest:
+        raise ValueError(f"k must be an integer from 1 to the {largest} rows that the gallery has to give, got {k}")
     return Nearest(*_nearest(queries, gallery, k, exclude_self, backend or "auto"))
 
 
@@ -109,14 +116,3 @@ def _nearest(queries: Tensor, gallery: Tensor, k: int, exclude_self: bool, backe
                 excluded = None if own is None else own[some]
                 chosen_backend.keep_nearest(tile, first, excluded, values[some], indices[some])
     return values, indices
-
-
-def _check_k(k: int, queries: int, gallery: int, exclude_self: bool) -> None:
-    if exclude_self and queries > gallery:
-        raise ValueError(
-            f"exclude_self=True takes query i for row i of the gallery, and there are {queries} queries for {gallery} "
-            "rows: give the set itself as gallery"
-        )
-    largest = gallery - exclude_self
-    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= largest:
-        raise ValueError(f"k must be an integer from 1 to the {largest} rows that the gallery has to give, got {k}")

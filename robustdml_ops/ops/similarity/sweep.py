@@ -1,6 +1,6 @@
 """The sweep that writes cosines, and the one that takes their gradient back: by chunks, no copy of the proxies."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ def similarity_sweep(embeddings: Tensor, proxies: Tensor, S: Tensor, backend: Si
 
 
 def similarity_sweep_backward(
-    embeddings: Tensor, proxies: Tensor, dS: Tensor, backend: SimilarityBackend, want: tuple[bool, bool]
+    embeddings: Tensor, proxies: Tensor, dS: Tensor, backend: SimilarityBackend, want: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor | None]:
     """dL/dembeddings (B, D) and dL/dproxies (C, D), in their types, of dL/dS (B, C): 2·B·C·D flops for each."""
     compute = compute_dtype(embeddings, proxies)

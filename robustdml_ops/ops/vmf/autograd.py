@@ -47,11 +47,7 @@ class Vmf(torch.autograd.Function):
         return upstream * derivative, None, None, None
 
 
-def _empty_fit(sums: Tensor, counts: Tensor, classes: Tensor | None, *settings: object) -> Fitted:
-    return Fitted.empty(sums, len(sums if classes is None else classes))
-
-
-@op_in_graphs("vmf_fit", _empty_fit)
+@op_in_graphs("vmf_fit", lambda sums, _, classes, *__: Fitted.empty(sums, len(sums if classes is None else classes)))
 def fit(
     sums: Tensor,
     counts: Tensor,

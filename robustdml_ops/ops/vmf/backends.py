@@ -68,7 +68,7 @@ class TritonVmf(EagerVmf):
         return out
 
     def fit(self, problem: FitProblem) -> Fitted:
-        from robustdml_ops.ops.vmf.fit_kernel import vmf_fit as kernel
+        from robustdml_ops.ops.vmf.kernels import vmf_fit as kernel
 
         D, dtype, fitted = problem.sums.shape[1], problem.sums.dtype, Fitted.empty(problem.sums, problem.number)
         if problem.number:

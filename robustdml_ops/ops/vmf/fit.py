@@ -122,16 +122,10 @@ def fit_classes(
     sums = (sums if sums.dtype == torch.float64 else sums.float()).contiguous()
     counts = (counts if counts.dtype == torch.int64 else counts.double()).contiguous()
     fitted = Fitted(*fit(sums, counts, classes, dim, estimator, bias_correction, backend or "auto"))
-    _check_values(fitted.norm, counts, classes)
-    return fitted
-
-
-def _check_values(norm: Tensor, counts: Tensor, classes: Tensor | None) -> None:
-    """On the CPU, raise on NaN or inf in a sum, which its norm shows, and on a negative count."""
-    if norm.device.type != "cpu" or has_no_values(norm):
-        return
-    if not all_finite(norm):
+    norm = fitted.norm  # NaN or inf where a sum has such
+    if norm.device.type == "cpu" and not has_no_values(norm) and not all_finite(norm):
         place = (~norm.isfinite()).nonzero()[0]
         raise ValueError(f"sums[{int(place if classes is None else classes[place])}] has NaN or inf")
     if classes is None:
         check_elements("counts", counts, lambda counts: counts >= 0, ": it must be at least 0, and not NaN")
+    return fitted
