@@ -147,7 +147,7 @@ def self_paced_descent(
     Parameters
     ----------
     weights, positive, negative, labels, lam, mu
-        As in :func:`self_paced_sweep`.
+        As in :func:`self_paced_sweep`, and so are the errors.
     steps : int
         The most steps.
     tolerance : float
@@ -157,11 +157,6 @@ def self_paced_descent(
     -------
     Tensor
         (N,) as ``weights``, in its type and on its device; computed in float64, on the host.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As in :func:`self_paced_sweep`.
 
     Examples
     --------

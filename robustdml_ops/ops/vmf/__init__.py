@@ -69,22 +69,12 @@ def bessel_ratio(v: float, kappa: Tensor, *, backend: str | None = None) -> Tens
     """A = I_{v+1}(κ) / I_v(κ), in [0, 1): with v = D/2 − 1 the mean length of what a κ draws; differentiable in κ.
 
     Not the exponential of a difference of logarithms, so its relative error is that of the type: below 1e-14 in
-    float64, 3e-7 in float32, from D = 2 to 4096 and for any κ.
-
-    Parameters
-    ----------
-    v, kappa, backend
-        As in :func:`log_bessel_i`.
+    float64, 3e-7 in float32, from D = 2 to 4096 and for any κ. Arguments and errors are as in :func:`log_bessel_i`.
 
     Returns
     -------
     Tensor
         As ``kappa``: 0 at κ = 0, 1 at κ = ∞.
-
-    Raises
-    ------
-    ValueError
-        As :func:`log_bessel_i`.
 
     Examples
     --------
@@ -140,22 +130,12 @@ def vmf_log_peak(dim: int, kappa: Tensor, *, backend: str | None = None) -> Tens
     """H = log C_D(κ) − log C_D(0) + κ: the log-density at μ, against the uniform distribution; differentiable in κ.
 
     In the type of κ, with a relative error of a few ulp: it grows like (D − 1)/2 · log κ, while κ and log C_D(κ), whose
-    sum it is, grow like κ.
-
-    Parameters
-    ----------
-    dim, kappa, backend
-        As in :func:`vmf_log_normalizer`.
+    sum it is, grow like κ. Arguments and errors are as in :func:`vmf_log_normalizer`.
 
     Returns
     -------
     Tensor
         As ``kappa``: 0 at κ = 0, ∞ at κ = ∞.
-
-    Raises
-    ------
-    ValueError
-        As :func:`vmf_log_normalizer`.
 
     Examples
     --------
