@@ -52,3 +52,15 @@ def test_what_the_kernel_leaves_to_a_product(dtype, columns):
     assert not TRITON.fused(X, P, S, "ieee")
     assert (S == -9).all()
     torch.testing.assert_close(similarity(X, P, out=S, backend="triton").double(), cosines(X, P), rtol=0, atol=1e-6)
+
+
+def test_gradients_of_proxies_by_columns():
+    """PyTorch Metric Learning's parameters (D, C), transposed."""
+    X, P, G = matrices(5, 11, 8)[0], torch.randn(8, 11).t(), torch.randn(5, 11, device=DEVICE)
+    X, P = (rows.detach().to(DEVICE, torch.float32).requires_grad_() for rows in (X, P))
+    assert P.stride(0) == 1
+    found, expected = (
+        torch.autograd.grad(similarity(X, P, backend=backend), (X, P), G) for backend in ("triton", "eager")
+    )
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
