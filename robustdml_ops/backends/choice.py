@@ -18,7 +18,6 @@ from robustdml_ops.backends.tracing import refuse_tracing
 
 BackendT = TypeVar("BackendT")
 
-
 # Why a backend can't serve a device in a compute type, or None.
 UNAVAILABLE: dict[str, Callable[[torch.device, torch.dtype], str | None]] = {
     "native": native_module.unavailable,

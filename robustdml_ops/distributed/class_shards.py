@@ -10,15 +10,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Shard, empty
 
 from robustdml_ops.distributed.exchange import (
-    Common,
     Gather,
     JointLogOnePlus,
     JointLogSumExp,
     Local,
     Own,
     SameUpstream,
-    Shared,
-    Total,
+    Sum,
 )
 from robustdml_ops.distributed.processes import Processes
 from robustdml_ops.engine.label_sets import ELSEWHERE
@@ -70,20 +68,15 @@ class ClassShards(OneProcess):
             )
         return values.to_local() if isinstance(values, DTensor) else values[self.first : self.last]
 
-    def range(self) -> tuple[int, int] | None:
-        return self.first, self.last
-
     def shard_of(self, rows: int) -> tuple[int, int]:
-        return self._shard_of(self.processes.rank, rows)
-
-    def _shard_of(self, rank: int, rows: int) -> tuple[int, int]:
-        each = -(-rows // self.processes.size)
+        each, rank = -(-rows // self.processes.size), self.processes.rank
         return min(rows, rank * each), min(rows, (rank + 1) * each)
 
     def chunks(self, values: tuple[Tensor, ...], rows: int, most: int) -> Iterator[tuple[Tensor, ...]]:
-        held = [last - first for first, last in (self._shard_of(rank, rows) for rank in range(self.processes.size))]
+        each = -(-rows // self.processes.size)
         step = max(1, most // self.processes.size)
-        for start in range(0, held[0], step):
+        held = [min(each, rows - rank * each) for rank in range(self.processes.size)]
+        for start in range(0, each, step):
             sizes = [min(max(number - start, 0), step) for number in held]
             yield tuple(self.processes.gather(value[start : start + step], sizes) for value in values)
 
@@ -124,7 +117,7 @@ class ClassShards(OneProcess):
         return (labels >= self.first) & (labels < self.last)
 
     def total(self, term: Tensor) -> Tensor:
-        return _apply(Total, term, self.processes)
+        return _apply(Sum, term, self.processes, True, False)
 
     def same_upstream(self, loss: Tensor) -> Tensor:
         return loss if loss.dim() else _apply(SameUpstream, loss, self.processes)
@@ -144,8 +137,8 @@ class ClassShards(OneProcess):
 
     def of_labels(self, values: Tensor, labels: Tensor) -> Tensor:
         if values.dtype == torch.bool:
-            return _apply(Shared, self.at_labels(values.view(torch.uint8), labels), self.processes).bool()
-        return _apply(Shared, self.at_labels(values, labels), self.processes)
+            return self.of_labels(values.view(torch.uint8), labels).bool()
+        return _apply(Sum, self.at_labels(values, labels), self.processes, True, True)
 
     def at_labels(self, values: Tensor, labels: Tensor) -> Tensor:
         if self.first == self.last:
@@ -159,7 +152,7 @@ class ClassShards(OneProcess):
         return self.processes.sum(values.masked_fill(~self.here(labels), 0))
 
     def common(self, value: Tensor) -> Tensor:
-        return _apply(Common, value, self.processes)
+        return _apply(Sum, value, self.processes, False, True)
 
     def place(self) -> slice:
         return self.processes.own(self.processes.sizes)

@@ -65,17 +65,18 @@ class Own(torch.autograd.Function):
         return ctx.processes.gather(gradient, ctx.sizes), None
 
 
-class Total(torch.autograd.Function):
-    """Sum of the shards' terms of a loss; the backward is the identity."""
+class Sum(torch.autograd.Function):
+    """Sum over all processes, of the values, of their gradients, or of both."""
 
     @staticmethod
-    def forward(ctx: Any, part: Tensor, processes: Processes) -> Tensor:
-        return processes.sum(part)
+    def forward(ctx: Any, value: Tensor, processes: Processes, of_values: bool, of_gradients: bool) -> Tensor:
+        ctx.processes, ctx.of_gradients = processes, of_gradients
+        return processes.sum(value) if of_values else value.clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        return ctx.processes.sum(gradient) if ctx.of_gradients else gradient, None, None, None
 
 
 class SameUpstream(torch.autograd.Function):
@@ -91,34 +92,6 @@ class SameUpstream(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         ctx.processes.require_same(gradient, "the gradient of the loss")
         return gradient, None
-
-
-class Common(torch.autograd.Function):
-    """A value that is equal on all processes; backward sums the gradients of their shards of the loss."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, processes: Processes) -> Tensor:
-        ctx.processes = processes
-        return value.clone()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.processes.sum(gradient), None
-
-
-class Shared(torch.autograd.Function):
-    """Sum over all processes; backward sums the gradients of their shards of the loss."""
-
-    @staticmethod
-    def forward(ctx: Any, part: Tensor, processes: Processes) -> Tensor:
-        ctx.processes = processes
-        return processes.sum(part)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.processes.sum(gradient), None
 
 
 class JointLogSumExp(torch.autograd.Function):

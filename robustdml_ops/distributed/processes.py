@@ -236,7 +236,8 @@ class Processes:
         except RuntimeError as error:
             self.parted = True
             found = self.roll_call.call()
-            raise ShardError(f"{what} has failed: {found} ({_first_line(error)})") from error
+            first_line = str(error).partition("\n")[0]
+            raise ShardError(f"{what} has failed: {found} ({first_line})") from error
         self.roll_call.doing = f"is elsewhere, after {what} and {self.checks} checks of input"
 
     def _wait(self, work: Any) -> None:
@@ -261,10 +262,6 @@ def _trait(value: Tensor | None) -> str:
     gradient = ", with a gradient" if value.requires_grad and torch.is_grad_enabled() else ""
     columns = f" with {value.shape[1]} columns" if value.dim() > 1 else ""
     return f"of {value.dtype}{columns}{gradient}"
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0]
 
 
 # PyTorch 2.13 has other names for both, and warns of the old ones.

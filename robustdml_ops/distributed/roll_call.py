@@ -118,15 +118,12 @@ def _own_connection() -> Any:
     """A connection for the threads, one a process: the main thread may wait for minutes on that of the store."""
     store = dist.distributed_c10d._get_default_store()
     if _connections.get("of") is not store:
-        _connections.update({"of": store, "is": _connect(store)})
+        c10d: Any = dist  # PyTorch's types leave out both stores
+        _connections["of"] = store
+        while isinstance(store, c10d.PrefixStore):
+            store = store.underlying_store
+        if isinstance(store, c10d.TCPStore):
+            store = c10d.TCPStore(store.host, store.port, is_master=False, wait_for_workers=False)
+            store.set_timeout(timedelta(seconds=5))  # of an answer; connecting may take longer
+        _connections["is"] = store
     return _connections["is"]
-
-
-def _connect(store: Any) -> Any:
-    c10d: Any = dist  # PyTorch's types leave out both stores
-    while isinstance(store, c10d.PrefixStore):
-        store = store.underlying_store
-    if isinstance(store, c10d.TCPStore):
-        store = c10d.TCPStore(store.host, store.port, is_master=False, wait_for_workers=False)
-        store.set_timeout(timedelta(seconds=5))  # of an answer; connecting may take longer
-    return store

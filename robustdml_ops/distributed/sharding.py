@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
@@ -14,11 +14,9 @@ from robustdml_ops.distributed.processes import Processes
 from robustdml_ops.engine.dtensors import of_shards, shard_loaded
 from robustdml_ops.engine.proxy_update import owner_of
 from robustdml_ops.engine.shards import settings_of
+from robustdml_ops.engine.validation import check_choice
 
 Module = TypeVar("Module", bound=nn.Module)
-
-# How the processes reduce the gradients of the network.
-BACKBONE_GRADIENTS = ("averaged", "summed")
 
 
 def shard_classes(
@@ -76,8 +74,7 @@ def shard_classes(
     >>> from robustdml_ops.losses import ProxyAnchorLoss
     >>> loss_function = shard_classes(ProxyAnchorLoss(1000, 64))  # one process: as it was
     """
-    if backbone_gradients not in BACKBONE_GRADIENTS:
-        raise ValueError(f"backbone_gradients={backbone_gradients!r}: expected one of {', '.join(BACKBONE_GRADIENTS)}")
+    check_choice(("averaged", "summed"), backbone_gradients=backbone_gradients)
     items = _items(module)
     if device_mesh is None:
         if not (dist.is_available() and dist.is_initialized()):
@@ -131,9 +128,9 @@ def _items(module: nn.Module) -> list[Any]:
         names = ["embedding_regularizer", "weight_regularizer"]
         if hasattr(item, "is_fused") and not item.is_fused():
             names += ["reducer", "distance"]
-        given = {name: getattr(item, name, None) for name in names}
-        if any(value is not None for value in given.values()):
-            named = ", ".join(f"{name}={type(value).__name__}" for name, value in given.items() if value is not None)
+        given = {name: value for name in names if (value := getattr(item, name, None)) is not None}
+        if given:
+            named = ", ".join(f"{name}={type(value).__name__}" for name, value in given.items())
             raise ValueError(
                 f"{named} of {type(item).__name__}: pytorch-metric-learning's code needs all samples and classes on "
                 "one process. Leave these arguments out"
@@ -159,54 +156,41 @@ def _divide(item: Any, shards: ClassShards) -> None:
         if name in dimensions:
             setattr(item, name, buffer[shards.first : shards.last].clone())
         elif name in getattr(item, "slot_buffers", ()):
-            setattr(item, name, _slots_here(buffer, shards))
+            first, last = shards.shard_of(len(buffer))
+            local = buffer[first:last].to(shards.mesh.device_type, copy=True)
+            setattr(item, name, shards.as_shards(local, len(buffer)))
     item.shards = shards
     item.register_state_dict_post_hook(_give_shards)
     item.register_load_state_dict_pre_hook(_take_whole)
 
 
-def _slots_here(values: Tensor, shards: ClassShards) -> DTensor:
-    """Return this process's shard of a buffer with an entry for each slot."""
-    first, last = shards.shard_of(len(values))
-    return shards.as_shards(values[first:last].to(shards.mesh.device_type, copy=True), len(values))
-
-
 def _take_whole(module: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
     """Let ``load_state_dict`` take tensors of all classes; each process keeps its shard."""
+    shards = module.shards
     for name in module.class_dimensions():
-        saved = state_dict.get(prefix + name)
-        if name in module._buffers and saved is not None:
-            state_dict[prefix + name] = _here(module, name, saved)
-    for name in getattr(module, "slot_buffers", ()):
         saved, held = state_dict.get(prefix + name), getattr(module, name)
-        if saved is None or isinstance(saved, DTensor):
+        if name not in module._buffers or saved is None:
             continue
-        if saved.shape == held.shape:  # else PyTorch names both shapes
-            saved = _slots_here(saved, module.shards)
+        if isinstance(saved, DTensor):
+            saved = saved.to_local()
+        elif saved.shape == (shards.num_classes, *held.shape[1:]):
+            saved = saved[shards.first : shards.last]
+        else:
+            raise ValueError(
+                f"{type(module).__name__}.{name} was saved with shape {tuple(saved.shape)}, and there are "
+                f"{shards.num_classes} classes of {tuple(held.shape[1:])}: load a state of the same sizes"
+            )
         state_dict[prefix + name] = saved
-    for name, parameter in module.named_parameters(recurse=False):
-        saved = state_dict.get(prefix + name)
+    parameters = [name for name, _ in module.named_parameters(recurse=False)]
+    for name in (*parameters, *getattr(module, "slot_buffers", ())):
+        saved, held = state_dict.get(prefix + name), getattr(module, name)
         if saved is None or isinstance(saved, DTensor):
             continue
         if hasattr(module, "by_class"):
             saved = module.by_class(name, saved)
-        if saved.shape == parameter.shape:  # else PyTorch names both shapes
-            saved = shard_loaded(parameter, saved)
+        if saved.shape == held.shape:  # else PyTorch names both shapes
+            saved = shard_loaded(held, saved)
         state_dict[prefix + name] = saved
-
-
-def _here(module: Any, name: str, saved: Tensor) -> Tensor:
-    """Return this process's shard of a saved buffer: a DTensor, or a tensor of all classes."""
-    if isinstance(saved, DTensor):
-        return saved.to_local()
-    buffer, shards = getattr(module, name), module.shards
-    # The row past the end is that of PRISM's rings in older files.
-    if saved.shape[1:] != buffer.shape[1:] or len(saved) not in (shards.num_classes, shards.num_classes + 1):
-        raise ValueError(
-            f"{type(module).__name__}.{name} was saved with shape {tuple(saved.shape)}, and there are "
-            f"{shards.num_classes} classes of {tuple(buffer.shape[1:])}: load a state of the same sizes"
-        )
-    return saved[shards.first : shards.last]
 
 
 def _give_shards(module: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:

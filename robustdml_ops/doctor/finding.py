@@ -1,5 +1,6 @@
 """The result of one check."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,10 +16,13 @@ class Finding:
     slows: bool = False  # whether the way out gains speed alone
 
     @classmethod
-    def of_failure(cls, name: str, error: Exception) -> "Finding":
-        """A check that raised ``error``."""
-        told = f"could not be looked at: {type(error).__name__}: {error}".splitlines()[0]
-        return cls(name, told, "report it with this output; the rest was looked at all the same")
+    def of(cls, name: str, check: Callable[[], "Finding"]) -> "Finding":
+        """The result of ``check``, or that it failed, which must not hide the others."""
+        try:
+            return check()
+        except Exception as error:
+            told = f"could not be looked at: {type(error).__name__}: {error}".splitlines()[0]
+            return cls(name, told, "report it with this output; the rest was looked at all the same")
 
     @property
     def severity(self) -> str:

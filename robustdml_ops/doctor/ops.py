@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -107,13 +108,8 @@ ROOMS: dict[str, tuple[Mapping[str, Any], Mapping[str, _Op]]] = {
 
 def served(device: torch.device) -> list[Finding]:
     """A finding for the backends on ``device``, and one for each room."""
-    found = [_backends(device)]
-    for room in ROOMS:
-        try:
-            found.append(_room(room, device))
-        except Exception as error:  # raised by the float64 reference
-            found.append(Finding.of_failure(f"{room} on {device.type}", error))
-    return found
+    rooms = [Finding.of(f"{room} on {device.type}", partial(_room, room, device)) for room in ROOMS]
+    return [_backends(device), *rooms]
 
 
 def _backends(device: torch.device) -> Finding:

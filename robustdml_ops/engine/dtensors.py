@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -17,11 +18,13 @@ def local_of(tensor: Any) -> Tensor:
 
 
 def shard_like(parameter: Any, moment: Tensor) -> Tensor:
-    """The DTensor whose local shard is ``moment``, of the shape of the parameter's shard or of one number a row."""
+    """``moment`` sharded like the parameter: of the shape of the parameter's shard, or of one number a row."""
+    if not is_sharded(parameter):
+        return moment
     from torch.distributed.tensor import DTensor, Shard
 
     placements, shape, stride = parameter.placements, parameter.shape, parameter.stride()
-    if moment.dim() == 1:
+    if moment.dim() < parameter.dim():
         (divided,) = placements
         placements, shape, stride = [Shard(0)], shape[divided.dim : divided.dim + 1], (1,)
         if parameter.dim() == 3:  # several centres a class, which stay on one process
@@ -47,12 +50,11 @@ def shard_loaded(own: Any, loaded: Tensor) -> Tensor:
     """The loaded tensor, which all processes have, sharded like ``own``; nothing is sent."""
     if not is_sharded(own) or is_sharded(loaded):
         return loaded
-    whole = loaded.to(own.device).contiguous()
+    local, whole = loaded, torch.empty(loaded.shape, device="meta")
     (placement,) = own.placements
-    local = whole
     if placement.is_shard():
-        rows = whole.shape[placement.dim]
+        rows = loaded.shape[placement.dim]
         each = -(-rows // own.device_mesh.size())
         first = min(rows, own.device_mesh.get_local_rank() * each)
-        local = whole.narrow(placement.dim, first, min(each, rows - first))
-    return of_shards(local, whole, own.device_mesh, placement)
+        local = loaded.narrow(placement.dim, first, min(each, rows - first))
+    return of_shards(local.to(own.device), whole, own.device_mesh, placement)

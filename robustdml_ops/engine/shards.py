@@ -48,10 +48,6 @@ class OneProcess:
         """The shard of ``values`` for all classes, or of a DTensor of such; plain memory."""
         return values
 
-    def range(self) -> tuple[int, int] | None:
-        """First class of this shard, and one past the last; None: all classes."""
-        return None
-
     def shard_of(self, rows: int) -> tuple[int, int]:
         """First row of this shard of ``rows`` rows, and one past the last."""
         return 0, rows

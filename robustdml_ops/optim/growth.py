@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from robustdml_ops.engine.dtensors import is_sharded, local_of, of_shards
+from robustdml_ops.engine.dtensors import local_of, shard_like
 from robustdml_ops.engine.label_sets import ABSENT
 from robustdml_ops.engine.proxy_update import owner_of
 from robustdml_ops.engine.shards import OneProcess
 from robustdml_ops.engine.validation import check_finite_embeddings
 from robustdml_ops.optim.optimizer import ProxyOptimizer
 
-Rows = Callable[[Tensor, Tensor], Tensor]
+Rows = Callable[[Tensor, Any], Tensor]
 
 
 @torch.no_grad()
@@ -124,9 +124,8 @@ def _check_init(init: Tensor | None, matrices: list[Any], new: int) -> None:
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer | None, owners: list[Any]) -> None:
-    parameters = [
-        getattr(item, name) for item in owners for name in item.class_dimensions() if name in item._parameters
-    ]
+    names = [(item, name) for item in owners for name in item.class_dimensions() if name in item._parameters]
+    parameters = [getattr(item, name) for item, name in names]
     bound: list[Any] = [owner_of(parameter) for parameter in parameters]
     steps = [step for step in bound if step is not None and step.optimizer() is not None]
     if any(step.optimizer() is not optimizer for step in steps):
@@ -151,10 +150,11 @@ def _regroup(item: Any, origin: Tensor, init: Tensor | None, optimizer: torch.op
     first, last = new.shard_of(C)
     here = origin[first:last]
 
-    def rows(values: Tensor, unseen: Tensor) -> Tensor:
+    def rows(values: Tensor, unseen: Any) -> Tensor:
         """Entries (n, …) of the classes here, from those of the old classes; ``unseen`` for classes without one."""
         wanted = here.to(values.device)
         taken = old.take(values, wanted.clamp(min=0))
+        unseen = torch.as_tensor(unseen, dtype=values.dtype, device=values.device)
         return torch.where((wanted >= 0).view(-1, *(1,) * (values.dim() - 1)), taken, unseen)
 
     if hasattr(item, "slot_buffers"):
@@ -162,19 +162,21 @@ def _regroup(item: Any, origin: Tensor, init: Tensor | None, optimizer: torch.op
     for name, dimension in item.class_dimensions().items():
         value = getattr(item, name)
         if name in item._buffers:
-            unseen = getattr(item, "unseen_class", {}).get(name, 0)
-            setattr(item, name, rows(value, torch.as_tensor(unseen, dtype=value.dtype, device=value.device)))
+            setattr(item, name, rows(value, getattr(item, "unseen_class", {}).get(name, 0)))
             continue
-        made = new.made(item, name, _shape(item, value, dimension, C))
-        unseen = _by_class(item, local_of(made), dimension)
-        if init is not None and name == item.matrix_name:
-            place = (origin < 0).cumsum(0)[first:last].sub(1).clamp(min=0)
-            unseen = init.to(unseen)[place.to(unseen.device)] if len(init) else unseen
-        _fill(made, item, rows(_by_class(item, local_of(value), dimension), unseen), dimension)
+        # Centres are columns of a matrix on one process.
+        counted = 1 if hasattr(item, "by_class") and value.dim() == 2 else dimension
+        shape = list(value.shape)
+        shape[counted] = shape[counted] // item.num_classes * C
+        made = new.made(item, name, torch.Size(shape))
+        entries = unseen = _by_class(item, local_of(made), dimension)
+        if init is not None and len(init) and name == item.matrix_name:
+            unseen = init[(origin < 0).cumsum(0)[first:last].sub(1).clamp(min=0).to(init.device)]
+        entries.copy_(rows(_by_class(item, local_of(value), dimension), unseen))
         parameter = nn.Parameter(made, requires_grad=value.requires_grad)
         setattr(item, name, parameter)
         if optimizer is not None:
-            _follow(optimizer, item, value, parameter, dimension, C, rows)
+            _follow(optimizer, item, value, parameter, dimension, rows)
     item.shards, item.num_classes = new, C
     if isinstance(optimizer, ProxyOptimizer):
         optimizer.rebind(item)
@@ -190,40 +192,13 @@ def _renumber(bank: Any, origin: Tensor) -> None:
     sample_ids.masked_fill_(labels < 0, -1)
 
 
-def _shape(item: Any, value: Tensor, dimension: int, classes: int) -> torch.Size:
-    """The shape of the parameter ``value`` with another number of classes."""
-    shape = list(value.shape)
-    if hasattr(item, "by_class") and value.dim() == 2:
-        shape[1] = classes * item.centers
-    else:
-        shape[dimension] = classes
-    return torch.Size(shape)
-
-
 def _by_class(item: Any, value: Tensor, dimension: int) -> Tensor:
-    """Entries of the classes first: (C, …)."""
+    """A view with the entries of the classes first: (C, …)."""
     by_class: Tensor = item.by_class("", value) if hasattr(item, "by_class") else value.movedim(dimension, 0)
     return by_class
 
 
-def _fill(made: Tensor, item: Any, values: Tensor, dimension: int) -> None:
-    """Write entries of the classes (C, …) into a parameter or moment."""
-    local = local_of(made)
-    if hasattr(item, "by_class") and local.dim() == 2:
-        local.copy_(values.flatten(0, 1).t())
-    else:
-        local.copy_(values.movedim(0, dimension))
-
-
-def _follow(
-    optimizer: torch.optim.Optimizer,
-    item: Any,
-    old: Tensor,
-    new: nn.Parameter,
-    dimension: int,
-    classes: int,
-    rows: Rows,
-) -> None:
+def _follow(optimizer: Any, item: Any, old: Tensor, new: nn.Parameter, dimension: int, rows: Rows) -> None:
     """Replace a parameter in its optimiser, with its state."""
     group = next((group for group in optimizer.param_groups if any(held is old for held in group["params"])), None)
     if group is None:
@@ -234,23 +209,11 @@ def _follow(
     for name, value in state.items():
         if not isinstance(value, Tensor) or not value.dim():
             continue
-        unseen = torch.as_tensor(first, dtype=value.dtype, device=value.device)
         local = local_of(value)
         if value.shape == old.shape:
             moved = torch.empty_like(local_of(new), dtype=value.dtype)
-            _fill(moved, item, rows(_by_class(item, local, dimension), unseen), dimension)
-            state[name] = _like(new, moved, new.shape)
+            _by_class(item, moved, dimension).copy_(rows(_by_class(item, local, dimension), first))
         else:  # a number for each class, or centre
-            moved = rows(local.reshape(-1, getattr(item, "centers", None) or 1), unseen)
-            state[name] = _like(new, moved.reshape(-1, *value.shape[1:]), torch.Size([classes, *value.shape[1:]]))
+            moved = rows(local.reshape(-1, getattr(item, "centers", None) or 1), first).reshape(-1, *value.shape[1:])
+        state[name] = shard_like(new, moved)
     optimizer.state[new] = state
-
-
-def _like(parameter: Any, local: Tensor, shape: torch.Size) -> Tensor:
-    """A shard of the optimiser's state, sharded by class as the parameter is."""
-    if not is_sharded(parameter):
-        return local
-    placement = parameter.placements[0]
-    if len(shape) < parameter.dim():
-        placement = type(placement)(0)
-    return of_shards(local, torch.empty(shape, device="meta"), parameter.device_mesh, placement)

@@ -49,34 +49,30 @@ class ProxyOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Bind another loss: ``{"loss": loss, ...}`` with settings of its own, such as ``lr``."""
         group = dict(param_group)
-        loss = self._checked(group.pop("loss", group.get("params")))
+        loss: Any = self._checked(group.pop("loss", group.get("params")))
         parameter: Any = loss._class_parameter()
         self._check({**self.defaults, **group})
         group["params"] = [parameter]
         super().add_param_group(group)
         # Allocate the state now: checkpoints contain it, and a lack of memory shows before training.
-        local, matrix = local_of(parameter), loss._class_matrix()
-        assert matrix is not None
-        rows, here = len(matrix), loss.shards.range()
-        moments = self._moments(self.param_groups[-1], local, rows)
-        kept = {name: moment if here is None else shard_like(parameter, moment) for name, moment in moments.items()}
-        self.state[parameter] = {"step": torch.tensor(0.0), **kept}
-        self._steps.append(self._step_of(loss, len(self._steps)))
-        bind(self._steps[-1])
+        moments = self._moments(self.param_groups[-1], local_of(parameter), len(loss._class_matrix()))
+        sharded = {name: shard_like(parameter, moment) for name, moment in moments.items()}
+        self.state[parameter] = {"step": torch.tensor(0.0), **sharded}
+        self._bind(loss, len(self._steps))
 
     def rebind(self, loss: Any) -> None:
         """Bind the parameter that has replaced the one of a bound loss, in its group and in the state."""
         for number, group in enumerate(self.param_groups):
             if group["params"][0] is loss._class_parameter():
-                self._steps[number] = self._step_of(loss, number)
-                bind(self._steps[number])
+                self._bind(loss, number)
 
-    def _step_of(self, loss: ClassMatrixLoss, number: int) -> ProxyStep:
+    def _bind(self, loss: ClassMatrixLoss, number: int) -> None:
+        """Bind the parameter of group ``number``."""
         parameter: Any = loss._class_parameter()
-        here = loss.shards.range()
-        return ProxyStep(
-            self, parameter, number, 0 if here is None else here[0] * (parameter.numel() // loss.num_classes)
-        )
+        first, _ = loss.shards.shard_of(loss.num_classes)
+        step = ProxyStep(self, parameter, number, first * (parameter.numel() // loss.num_classes))
+        self._steps[number : number + 1] = [step]
+        bind(step)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Confirm that a sweep has updated the proxies since the last call.
@@ -103,12 +99,11 @@ class ProxyOptimizer(torch.optim.Optimizer):
                 f"{self._name}.step() without an update: since the last one no bound loss has had its backward. "
                 "Call it once after each loss.backward(), with the loss in train mode, and not under torch.compile"
             )
-        for step in swept:
-            if not step.confirmed:
-                raise RuntimeError(
-                    f"{self._name}.step() before backward: the forward has updated the proxies, and loss.backward() "
-                    "has not come yet. Where the batch is given up, call abandon()"
-                )
+        if not all(step.confirmed for step in swept):
+            raise RuntimeError(
+                f"{self._name}.step() before backward: the forward has updated the proxies, and loss.backward() "
+                "has not come yet. Where the batch is given up, call abandon()"
+            )
         for step in swept:
             step.close()
         return loss

@@ -11,13 +11,9 @@ from robustdml_ops.losses.sampling import GOLDEN, mix_bits
 from robustdml_ops.ops.self_paced.counter_random import random_key
 
 
-def step_key(seed: int, parameter: int, step: int) -> int:
-    """Key of the random numbers of one step on the optimiser's parameter of that number, below 2⁶⁴."""
-    return int(random_key(int(random_key(seed, parameter)[0]), step)[0])
-
-
-def key_from(key: int, place: int) -> int:
-    """Key of the same stream from word ``place`` on."""
+def step_key(seed: int, parameter: int, step: int, place: int) -> int:
+    """Key, below 2⁶⁴, of the random words from ``place`` on of one step on the optimiser's parameter of that number."""
+    key = int(random_key(int(random_key(seed, parameter)[0]), step)[0])
     return (key + place * GOLDEN) % (1 << 64)
 
 

@@ -12,7 +12,7 @@ from robustdml_ops.engine.dtensors import is_sharded, local_of
 from robustdml_ops.engine.proxy_update import ProxyUpdate
 from robustdml_ops.engine.rows.lengths import SHORTEST, inverse_lengths
 from robustdml_ops.engine.validation import all_finite
-from robustdml_ops.optim.rounding import key_from, random_bits, round_at_random, step_key
+from robustdml_ops.optim.rounding import random_bits, round_at_random, step_key
 
 # Rows checked at a time, which bounds the memory of the check.
 _ROWS_CHECKED = 1 << 16
@@ -103,7 +103,7 @@ class ProxyStep(ProxyUpdate):
         state = optimizer.state[self.parameter]
         self._step = int(state["step"]) + 1
         self._moments = tuple(local_of(state[name]) for name in optimizer.moment_names if name in state)
-        self._key = key_from(step_key(self._group.get("seed", 0), self.number, self._step), self.before)
+        self._key = step_key(self._group.get("seed", 0), self.number, self._step, self.before)
 
     def take(self, first: int, G: Tensor) -> None:
         """Step on the rows from ``first`` on by the formula; skip a chunk whose gradient has NaN or inf."""

@@ -105,7 +105,8 @@ class ClassMatrixLoss(MetricLoss):
         if self.negatives is None or labels is None or not self.training:
             places = None if labels is None else self.shards.labels(labels)
             return RowsTakingPart(matrix, places, self.shards.divided, update, None)
-        drawn = self.negatives.draw(labels, self.num_classes, self.shards.range())
+        here = self.shards.shard_of(self.num_classes) if self.shards.divided else None
+        drawn = self.negatives.draw(labels, self.num_classes, here)
         matrix, update = self.negatives.rows(matrix, drawn, update)
         return RowsTakingPart(matrix, drawn.labels, self.shards.divided, update, drawn)
 
