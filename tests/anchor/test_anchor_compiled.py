@@ -6,8 +6,8 @@ import torch
 from robustdml_ops.backends.triton_device import tile_of
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.similarity_chunks import Chunk
+from robustdml_ops.ops.anchor.backends import TritonAnchor, epilogue_launch, fused_forward
 from robustdml_ops.ops.anchor.problem import AnchorProblem, AnchorSums, ConfidenceSets
-from robustdml_ops.ops.anchor.triton import TritonAnchor, epilogue_launch, fused_forward
 from tests.ahead_of_time import ARCHITECTURES, check, compiling, products_by
 from tests.nightly import nightly_but
 from tests.sass import loops

@@ -7,9 +7,9 @@ from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.precision import set_float32_products
 from robustdml_ops.engine.similarity_chunks import Chunk
 from robustdml_ops.ops.anchor import sweep as anchor_sweeps
+from robustdml_ops.ops.anchor.backends import fused_forward, fused_forward_serves
 from robustdml_ops.ops.anchor.problem import AnchorProblem, AnchorSums
 from robustdml_ops.ops.anchor.sweep import BACKENDS, Wanted
-from robustdml_ops.ops.anchor.triton import fused_forward, fused_forward_serves
 from tests.anchor.cases import EAGER, EDGES, SETS, Case, assert_as_exact_as_eager, assert_sweeps_agree
 from tests.nightly import nightly_but
 from tests.triton_here import DEVICE, MARKS, ON_GPU

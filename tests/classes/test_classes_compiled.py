@@ -5,8 +5,8 @@ import torch
 
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.similarity_chunks import Chunk
+from robustdml_ops.ops.classes.backends import TritonClasses, fused_forward
 from robustdml_ops.ops.classes.problem import ClassProblem, ClassSums, ClassUpstream
-from robustdml_ops.ops.classes.triton import TritonClasses, fused_forward
 from tests.ahead_of_time import ARCHITECTURES, check, products_by
 from tests.nightly import nightly_but
 

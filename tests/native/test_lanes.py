@@ -102,7 +102,7 @@ def test_as_a_chunk_at_a_time(name, dtype, threads, monkeypatch):
     step, inputs = case(name, dtype)
     with monkeypatch.context() as patch:
         patch.setattr(lanes, "matrix_product", lambda dtype: 0)
-        patch.setattr("robustdml_ops.ops.pairs.sweep_by_lanes.matrix_product", lambda dtype: 0)
+        patch.setattr("robustdml_ops.ops.pairs.native.matrix_product", lambda dtype: 0)
         chunks = value_and_gradients(step, inputs)
     tolerance = 2e-5 if dtype == torch.float32 else 1e-12
     for count in THREADS:

@@ -14,8 +14,8 @@ from robustdml_ops.backends.triton_device import fused_pays
 from robustdml_ops.engine import chunk_sizes as chunks
 from robustdml_ops.engine.chunk_sizes import MB, chunk_rows
 from robustdml_ops.engine.rows import triton as rows
-from robustdml_ops.ops.anchor import triton as anchor
-from robustdml_ops.ops.classes import triton as classes
+from robustdml_ops.ops.anchor import backends as anchor
+from robustdml_ops.ops.classes import backends as classes
 from robustdml_ops.ops.pairs import triton as pairs
 
 CUDA, F32, F64, BF16 = torch.device("cuda"), torch.float32, torch.float64, torch.bfloat16

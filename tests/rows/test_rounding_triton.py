@@ -5,10 +5,10 @@ import torch
 
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.similarity_chunks import Chunk
+from robustdml_ops.ops.anchor.backends import TritonAnchor
 from robustdml_ops.ops.anchor.problem import AnchorProblem, AnchorSums
-from robustdml_ops.ops.anchor.triton import TritonAnchor
+from robustdml_ops.ops.classes.backends import TritonClasses
 from robustdml_ops.ops.classes.problem import ClassProblem, ClassUpstream
-from robustdml_ops.ops.classes.triton import TritonClasses
 from robustdml_ops.ops.pairs.problem import PairBuffers, PairHingeProblem, PairLSEProblem, PairSets
 from robustdml_ops.ops.pairs.triton import TritonPairs
 from tests.triton_here import DEVICE, MARKS

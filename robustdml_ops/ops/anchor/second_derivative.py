@@ -12,7 +12,7 @@ from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.rows.lengths import unit_rows_twice
 from robustdml_ops.engine.second_derivatives import Results, second_derivatives
-from robustdml_ops.ops.anchor.eager import membership
+from robustdml_ops.ops.anchor.backends import membership
 from robustdml_ops.ops.anchor.problem import ConfidenceSets, sets_of
 
 

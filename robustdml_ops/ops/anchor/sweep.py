@@ -11,10 +11,15 @@ from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.lanes import lanes_serve, sweep_fields
 from robustdml_ops.engine.proxy_update import ProxyUpdate, selected_rows
 from robustdml_ops.engine.similarity_chunks import Similarities, count_selected, gradients_without_samples, slice_of
-from robustdml_ops.ops.anchor.eager import EagerAnchor
-from robustdml_ops.ops.anchor.native import NativeAnchor, native_chunk
+from robustdml_ops.ops.anchor.backends import (
+    EagerAnchor,
+    NativeAnchor,
+    TritonAnchor,
+    fused_forward,
+    fused_forward_serves,
+    native_chunk,
+)
 from robustdml_ops.ops.anchor.problem import AnchorBackend, AnchorProblem, AnchorSums, SweepResult, Wanted
-from robustdml_ops.ops.anchor.triton import TritonAnchor, fused_forward, fused_forward_serves
 
 BACKENDS: dict[str, AnchorBackend] = {"native": NativeAnchor(), "triton": TritonAnchor(), "eager": EagerAnchor()}
 

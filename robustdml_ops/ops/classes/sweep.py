@@ -11,10 +11,15 @@ from robustdml_ops.engine.label_sets import ELSEWHERE
 from robustdml_ops.engine.lanes import lanes_serve, sweep_fields
 from robustdml_ops.engine.proxy_update import ProxyUpdate, selected_rows
 from robustdml_ops.engine.similarity_chunks import Similarities, count_selected, gradients_without_samples
-from robustdml_ops.ops.classes.eager import EagerClasses
-from robustdml_ops.ops.classes.native import NativeClasses, call
+from robustdml_ops.ops.classes.backends import (
+    EagerClasses,
+    NativeClasses,
+    TritonClasses,
+    call,
+    fused_forward,
+    fused_forward_serves,
+)
 from robustdml_ops.ops.classes.problem import ClassBackend, ClassProblem, ClassSums, ClassUpstream
-from robustdml_ops.ops.classes.triton import TritonClasses, fused_forward, fused_forward_serves
 
 BACKENDS: dict[str, ClassBackend] = {"native": NativeClasses(), "triton": TritonClasses(), "eager": EagerClasses()}
 

@@ -17,7 +17,13 @@ from robustdml_ops.engine.lanes import lanes_serve
 from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, product
 from robustdml_ops.engine.validation import check_gradient_fits
 from robustdml_ops.ops.pairs.eager import EagerPairs
-from robustdml_ops.ops.pairs.native import NativePairs
+from robustdml_ops.ops.pairs.native import (
+    MOST_CANDIDATES,
+    NativePairs,
+    sweep_by_lanes,
+    symmetric_by_lanes,
+    symmetric_lanes_serve,
+)
 from robustdml_ops.ops.pairs.problem import (
     GivenRows,
     PairBackend,
@@ -25,12 +31,6 @@ from robustdml_ops.ops.pairs.problem import (
     PairHingeProblem,
     PairLSEProblem,
     PairProblem,
-)
-from robustdml_ops.ops.pairs.sweep_by_lanes import (
-    MOST_CANDIDATES,
-    sweep_by_lanes,
-    symmetric_by_lanes,
-    symmetric_lanes_serve,
 )
 from robustdml_ops.ops.pairs.triton import TritonPairs
 

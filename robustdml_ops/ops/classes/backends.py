@@ -1,4 +1,4 @@
-"""The class log-sum-exp in Triton: of a chunk, and of all classes in one launch where no gradient is wanted."""
+"""The class log-sum-exp on each backend: of a chunk, and in Triton without gradients of all classes in one launch."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,11 +6,127 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robustdml_ops.backends import native_module as module
 from robustdml_ops.backends import triton_device as device
 from robustdml_ops.engine import precision
+from robustdml_ops.engine.rows.native import NativeRows
 from robustdml_ops.engine.rows.triton import TritonRows
 from robustdml_ops.engine.similarity_chunks import Chunk
 from robustdml_ops.ops.classes.problem import ClassBackend, ClassProblem, ClassSums, ClassUpstream
+
+
+class EagerClasses(ClassBackend):
+    """On every device, without a compiler."""
+
+    def class_lse(self, chunk: Chunk, problem: ClassProblem, sums: ClassSums) -> None:
+        logits, _ = _logits(_pooled(chunk, problem), chunk, problem)
+        index, inside = _labels_in(chunk, problem)
+        own = logits.gather(0, index)
+        sums.target.copy_(torch.where(inside, own, sums.target)[0])
+        logits.scatter_(0, index, own.masked_fill_(inside, -torch.inf))
+        shift = torch.maximum(sums.shift, logits.amax(0))
+        finite = shift.masked_fill(shift == -torch.inf, 0)
+        total = logits.sub_(finite.to(logits.dtype)).exp_().sum(0, dtype=torch.float64)
+        sums.total.mul_((sums.shift - finite).exp()).add_(total)
+        sums.shift.copy_(shift)
+
+    def class_lse_backward(self, chunk: Chunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
+        pooled = _pooled(chunk, problem)
+        logits, scale = _logits(pooled, chunk, problem)
+        dlogits = logits.sub_(upstream.lse).exp_().mul_(upstream.dlse)
+        index, inside = _labels_in(chunk, problem)
+        dlogits.scatter_(0, index, torch.where(inside, upstream.dlogit, dlogits.gather(0, index)))
+        dpooled = dlogits.mul_(scale)
+        S = _centers(chunk, problem)
+        if problem.pooling == "max":
+            # The first of equal ones.
+            place = S.argmax(1, keepdim=True)
+            S.zero_().scatter_(1, place, dpooled[:, None])
+        elif problem.pooling == "softmax":
+            weight = torch.softmax(S / problem.gamma, 1)
+            S.sub_(pooled[:, None]).div_(problem.gamma).add_(1).mul_(weight).mul_(dpooled[:, None])
+        else:
+            chunk.S.copy_(dpooled)
+
+
+def _centers(chunk: Chunk, problem: ClassProblem) -> Tensor:
+    """S as (c, H, B)."""
+    return chunk.S.view(-1, problem.centers, chunk.S.shape[1])
+
+
+def _pooled(chunk: Chunk, problem: ClassProblem) -> Tensor:
+    """Similarities with whole classes, (c, B)."""
+    S = _centers(chunk, problem)
+    if problem.pooling == "max":
+        return S.amax(1)
+    if problem.pooling == "softmax":
+        return (torch.softmax(S / problem.gamma, 1) * S).sum(1)
+    return chunk.S
+
+
+def _logits(pooled: Tensor, chunk: Chunk, problem: ClassProblem) -> tuple[Tensor, Tensor]:
+    """Logits (c, B), without the bias of the label, and the scale of the classes, (c, 1) or (1, 1)."""
+    given = problem.arguments(*problem.classes(chunk))
+    scale, bias = given["scale"].view(-1, 1), given["bias"]
+    logits = pooled * scale
+    return logits if bias is None else logits.add_(bias[:, None]), scale
+
+
+def _labels_in(chunk: Chunk, problem: ClassProblem) -> tuple[Tensor, Tensor]:
+    """Row of every sample's label, (1, B), and whether it is in this chunk."""
+    first, last = problem.classes(chunk)
+    row, c = problem.labels.labels[None] - first, last - first
+    return row.clamp(0, c - 1), (row >= 0) & (row < c)
+
+
+class NativeClasses(NativeRows, ClassBackend):
+    """On the CPU and on CUDA devices."""
+
+    def class_lse(self, chunk: Chunk, problem: ClassProblem, sums: ClassSums) -> None:
+        _epilogue("class_lse", chunk, problem, vars(sums))
+
+    def class_lse_backward(self, chunk: Chunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
+        _epilogue("class_lse_backward", chunk, problem, vars(upstream))
+
+
+def _epilogue(name: str, chunk: Chunk, problem: ClassProblem, tensors: Mapping[str, Tensor]) -> None:
+    S, classes = chunk.S, problem.classes(chunk)
+    if not module.on_gpu(S):
+        call(name, problem, classes, tensors, S, chunk.scale, threads=torch.get_num_threads())
+        return
+    # Enough slices of the classes to fill a device, whatever the number of columns.
+    parts = max(1, min(64, 131072 // S.shape[1]))
+    if name == "class_lse":
+        tensors = {**tensors, "partials": S.new_empty((parts, 2, S.shape[1]))}
+    with module.current_stream(S.device) as stream:
+        call(f"{name}_cuda", problem, classes, tensors, S, parts=parts, stream=stream)
+
+
+def call(
+    name: str,
+    problem: ClassProblem,
+    classes: tuple[int, int],
+    tensors: Mapping[str, Tensor],
+    S: Tensor | None = None,
+    scale: Tensor | None = None,
+    **arguments: Any,
+) -> Any:
+    """The function ``name`` of the native module, of the classes from the first to before the last of ``classes``."""
+    first, last = classes
+    suffix, labels = module.SUFFIX[problem.scale.dtype], problem.labels
+    chunk = getattr(module.library, f"ClassChunk_{suffix}")(
+        classes=last - first,
+        centers=problem.centers,
+        B=len(labels.labels),
+        pooling=problem.pooling,
+        **module.addresses({"S": S, "inverse_norm": scale, **problem.arguments(first, last)}),
+    )
+    given: dict[str, Any] = {**tensors, "first_label": first}
+    if name.endswith("_cuda"):
+        given["labels"] = labels.labels
+    else:
+        given["sorted_labels"], given["order"] = labels.by_class()
+    return getattr(module.library, f"{name}_{suffix}")(chunk, **module.addresses(given), **arguments)
 
 
 class TritonClasses(TritonRows, ClassBackend):
