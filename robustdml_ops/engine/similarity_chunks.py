@@ -1,7 +1,7 @@
 """Similarities of a batch by chunks of proxies, and the gradients of each chunk: the loop of every sweep."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,14 +29,21 @@ def accumulate(total: Tensor, A: Tensor, B: Tensor) -> None:
         torch.addmm(total, A, B, out_dtype=total.dtype, out=total)
 
 
-def slice_of(upstream: Tensor, first: int, last: int) -> Tensor:
+def slices_of(upstream: tuple[Tensor, Tensor], first: int, last: int) -> tuple[Tensor, Tensor]:
     """Upstream gradients of the rows ``first:last``; a scalar is shared by all rows."""
-    return upstream if upstream.dim() == 0 else upstream[first:last]
+    positive, negative = (factor if factor.dim() == 0 else factor[first:last] for factor in upstream)
+    return positive, negative
 
 
-def row_stride(upstream: Tensor | None) -> int:
-    """Elements between the values of ``upstream``; 0 for a scalar or None."""
-    return 0 if upstream is None or upstream.dim() == 0 else upstream.stride(0)
+def upstream_arguments(upstream: tuple[Tensor, Tensor] | None) -> dict[str, Any]:
+    """Upstream gradients of positive and negative sums as arguments of all backends' kernels; a scalar has stride 0."""
+    positive, negative = upstream or (None, None)
+    return {
+        "upstream_positive": positive,
+        "upstream_negative": negative,
+        "upstream_positive_stride": 0 if positive is None or positive.dim() == 0 else positive.stride(0),
+        "upstream_negative_stride": 0 if negative is None or negative.dim() == 0 else negative.stride(0),
+    }
 
 
 def count_selected(proxies: Tensor, rows: Tensor | None) -> int:

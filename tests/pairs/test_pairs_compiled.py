@@ -32,7 +32,7 @@ def epilogue(problem, m, compute):
     sums = torch.zeros(2, ROWS, dtype=compute)
     euclidean, given = getattr(problem, "euclidean", False), BF16 if compute == F32 else compute
     rows = GivenRows(torch.zeros(ROWS, D, dtype=given), torch.zeros(m, D, dtype=given)) if euclidean else None
-    buffers = PairBuffers(upstream, upstream, *sums, torch.zeros(2, ROWS, dtype=torch.int64), rows)
+    buffers = PairBuffers((upstream, upstream), *sums, torch.zeros(2, ROWS, dtype=torch.int64), rows)
     S, V = torch.zeros(ROWS, m, dtype=compute), torch.zeros(ROWS, D, dtype=given)
     dS = None if problem.sets.itself or given != BF16 else torch.zeros(ROWS, m, dtype=given)
     chunk = Chunk(0, ROWS, S, V, torch.ones(ROWS, dtype=compute), False, None, dS)

@@ -53,7 +53,7 @@ def pairs(problem):
     def run(S, dS):
         sums, counts = torch.empty(2, ROWS, device=DEVICE), torch.empty(2, ROWS, dtype=torch.int64, device=DEVICE)
         chunk = Chunk(0, ROWS, S, one(ROWS, 3), one(ROWS), False, None, dS)
-        buffers = PairBuffers(one(), one(), *sums, counts, None)
+        buffers = PairBuffers((one(), one()), *sums, counts, None)
         TritonPairs().pair_sums(chunk, problem(PairSets.of(labels(ROWS), labels())), buffers)
 
     return run

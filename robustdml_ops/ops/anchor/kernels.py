@@ -177,25 +177,6 @@ def anchor_lse(
 
 
 @triton.jit
-def add_candidates(
-    exponent,  # (BLOCK_C, BLOCK_B) compute dtype, in
-    weight,  # (BLOCK_C, BLOCK_B) compute dtype, in
-    positive,  # (BLOCK_C, BLOCK_B) bool, in
-    max_positive,  # (BLOCK_C,) compute dtype, in: largest exponent so far, at least 0
-    sum_positive,  # (BLOCK_C,) compute dtype, in: Σ weight · e^(exponent − max) so far
-    max_negative,  # (BLOCK_C,) compute dtype, in
-    sum_negative,  # (BLOCK_C,) compute dtype, in
-):
-    """Both running maxima, from 0 on, and sums after a tile, of exponents of 2; −∞ never meets −∞."""
-    new_positive = tl.maximum(max_positive, tl.max(tl.where(positive, exponent, float("-inf")), axis=1))
-    new_negative = tl.maximum(max_negative, tl.max(tl.where(positive, float("-inf"), exponent), axis=1))
-    term = weight * tl.exp2(exponent - tl.where(positive, new_positive[:, None], new_negative[:, None]))
-    sum_positive = sum_positive * tl.exp2(max_positive - new_positive) + tl.sum(tl.where(positive, term, 0.0), axis=1)
-    sum_negative = sum_negative * tl.exp2(max_negative - new_negative) + tl.sum(tl.where(positive, 0.0, term), axis=1)
-    return new_positive, sum_positive, new_negative, sum_negative
-
-
-@triton.jit
 def fused_anchor_lse(
     X,  # (B, D) operand dtype, contiguous, in: unit embeddings
     P,  # (C, D) any floating type, any strides, in: proxies of any norm
@@ -254,8 +235,14 @@ def fused_anchor_lse(
                 x = embedding_columns(X, columns, start, B, D, BLOCK_D)
                 s = tl.dot(u, x, s, input_precision=input_precision)
         exponent, weight, positive = candidate_exponents(s, given, anchors, columns)
-        max_positive, sum_positive, max_negative, sum_negative = add_candidates(
-            exponent, weight, positive, max_positive, sum_positive, max_negative, sum_negative
-        )
+        # Running maxima, from 0 on, of exponents of 2: −∞ never meets −∞.
+        new_positive = tl.maximum(max_positive, tl.max(tl.where(positive, exponent, float("-inf")), axis=1))
+        new_negative = tl.maximum(max_negative, tl.max(tl.where(positive, float("-inf"), exponent), axis=1))
+        term = weight * tl.exp2(exponent - tl.where(positive, new_positive[:, None], new_negative[:, None]))
+        sum_positive *= tl.exp2(max_positive - new_positive)
+        sum_positive += tl.sum(tl.where(positive, term, 0.0), axis=1)
+        sum_negative *= tl.exp2(max_negative - new_negative)
+        sum_negative += tl.sum(tl.where(positive, 0.0, term), axis=1)
+        max_positive, max_negative = new_positive, new_negative
     tl.store(lse_positive + rows, log_one_plus_sum(max_positive / LOG2_E, sum_positive), mask=inside)
     tl.store(lse_negative + rows, log_one_plus_sum(max_negative / LOG2_E, sum_negative), mask=inside)

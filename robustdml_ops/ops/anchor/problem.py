@@ -11,7 +11,7 @@ from torch import Tensor
 
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.rows.backend import RowsBackend
-from robustdml_ops.engine.similarity_chunks import Chunk, row_stride
+from robustdml_ops.engine.similarity_chunks import Chunk, upstream_arguments
 
 
 @dataclass(frozen=True)
@@ -131,15 +131,8 @@ class AnchorSums:
 
     def arguments(self) -> dict[str, Any]:
         """All but the gradients of the biases as arguments of all backends' kernels."""
-        positive, negative = self.upstream or (None, None)
-        return {
-            "upstream_positive": positive,
-            "upstream_negative": negative,
-            "upstream_positive_stride": row_stride(positive),
-            "upstream_negative_stride": row_stride(negative),
-            "lse_positive": self.lse_positive,
-            "lse_negative": self.lse_negative,
-        }
+        lse = {"lse_positive": self.lse_positive, "lse_negative": self.lse_negative}
+        return lse | upstream_arguments(self.upstream)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from robustdml_ops.backends.tracing import without_autocast
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.lanes import lanes_serve, sweep_fields
 from robustdml_ops.engine.proxy_update import ProxyUpdate, selected_rows
-from robustdml_ops.engine.similarity_chunks import Similarities, count_selected, gradients_without_samples, slice_of
+from robustdml_ops.engine.similarity_chunks import Similarities, count_selected, gradients_without_samples, slices_of
 from robustdml_ops.ops.anchor.backends import (
     EagerAnchor,
     NativeAnchor,
@@ -85,8 +85,8 @@ def _sweep_by_chunks(
     lse_positive, lse_negative, block = result.lse_positive, result.lse_negative, C
     if lse_positive is None or lse_negative is None:
         # Half a megabyte of log-sum-exps at a time, 32 on a GPU: no launch per chunk, and little memory per class.
-        summed = 1 << 16 if similarities.X.device.type == "cpu" else 1 << 22
-        block = min(C, similarities.rows * max(1, summed // similarities.rows))
+        most = 1 << 16 if similarities.X.device.type == "cpu" else 1 << 22
+        block = min(C, similarities.rows * max(1, most // similarities.rows))
         lse_positive, lse_negative = similarities.X.new_empty((2, block), dtype=similarities.compute)
     biases = (result.dpositive_bias, result.dnegative_bias)
     for chunk in similarities:
@@ -94,12 +94,12 @@ def _sweep_by_chunks(
         end = place + len(chunk.S)
         factors = None
         if gradients and upstream is not None:
-            factors = slice_of(upstream[0], chunk.first, chunk.last), slice_of(upstream[1], chunk.first, chunk.last)
+            factors = slices_of(upstream, chunk.first, chunk.last)
         sums = AnchorSums(factors, lse_positive[place:end], lse_negative[place:end], *biases)
         backend.anchor_lse(chunk, sums, problem)
         if upstream is not None and result.total is not None and (chunk.last == C or end == block):
-            for factor, value in zip(upstream, (lse_positive[:end], lse_negative[:end]), strict=True):
-                factor = slice_of(factor, chunk.first - place, chunk.last)
+            summed = slices_of(upstream, chunk.first - place, chunk.last)
+            for factor, value in zip(summed, (lse_positive[:end], lse_negative[:end]), strict=True):
                 result.total += (factor * value).sum(dtype=torch.float64)
         similarities.backward(chunk)
 

@@ -1,6 +1,6 @@
 """The second derivative of the class sweep, a differentiable chunk of classes at a time."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,29 +25,31 @@ def second_derivative(problem: ClassProblem, *tensors: Any) -> Results:
     vectors = tuple(torch.zeros_like(t) if v is None else v for t, v in ((X, vX), (P, vP)))
     lse = lse.masked_fill(lse == -torch.inf, torch.inf)
     along_lse, along_target = torch.zeros_like(lse), torch.zeros_like(lse)
-    for rows, logits in _chunks(problem, X, P):
-        _, along, p, at_label = _along(logits, (X, P[rows]), (vectors[0], vectors[1][rows]), lse, problem)
+    for _, _, _, along, p, at_label in _chunks(problem, X, P, lse, vectors):
         along_lse += (p * along).sum(0)
         along_target += (at_label * along).sum(0)
     dX, dP = torch.zeros_like(X), gradient_buffer(P)
-    for rows, logits in _chunks(problem, X, P):
-        with torch.enable_grad():
-            leaves = X.detach().requires_grad_(), P[rows].detach().requires_grad_()
-            value, along, p, at_label = _along(logits, leaves, (vectors[0], vectors[1][rows]), lse, problem)
+    with torch.enable_grad():
+        for rows, leaves, value, along, p, at_label in _chunks(problem, X, P, lse, vectors):
             of_along = (dlse * p + dtarget * at_label).detach()
             of_value = (dlse * p * (along - along_lse)).detach()
             dX_part, dP[rows] = torch.autograd.grad((of_along * along + of_value * value).sum(), leaves)
-        dX += dX_part
+            dX += dX_part
     return dX, dP, None, None, along_lse, along_target
 
 
-def _chunks(problem: ClassProblem, X: Tensor, P: Tensor) -> Iterator[tuple[slice, Callable[[Tensor, Tensor], Any]]]:
-    """Rows of each chunk of whole classes, and the function that gives its logits."""
+def _chunks(problem: ClassProblem, X: Tensor, P: Tensor, lse: Tensor, vectors: Sequence[Tensor]) -> Iterator[Any]:
+    """Of chunks of whole classes: rows, leaves, and (c, B) logits, their derivative along ``vectors``, p, 1 at labels."""
     H = problem.centers
     classes = max(1, cache_rows(len(X) + 2 * X.shape[1], X.device) // H)
     for first in range(0, len(P) // H, classes):
         last = min(len(P) // H, first + classes)
-        yield slice(first * H, last * H), partial(_logits, problem, first, last)
+        rows = slice(first * H, last * H)
+        leaves = X.detach().requires_grad_(), P[rows].detach().requires_grad_()
+        logits = partial(_logits, problem, first, last)
+        value, along, at_label = torch.func.jvp(logits, leaves, (vectors[0], vectors[1][rows]), has_aux=True)  # type: ignore[misc]
+        p = (value - lse).exp()
+        yield rows, leaves, value, along, p * (1 - at_label) if problem.exclude_target else p, at_label
 
 
 def _logits(problem: ClassProblem, first: int, last: int, X: Tensor, P: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,16 +65,3 @@ def _logits(problem: ClassProblem, first: int, last: int, X: Tensor, P: Tensor) 
     at_label = (torch.arange(first, last, device=X.device)[:, None] == problem.labels.labels).to(dtype)
     bias = 0 if problem.bias is None else problem.bias[first:last, None]
     return pooled * scale + bias + problem.target_bias * at_label, at_label
-
-
-def _along(
-    logits: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
-    at: tuple[Tensor, Tensor],
-    vectors: tuple[Tensor, Tensor],
-    lse: Tensor,
-    problem: ClassProblem,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Logits, their derivative along ``vectors``, probabilities, and 1 at the labels, (c, B) each."""
-    value, along, at_label = torch.func.jvp(logits, at, vectors, has_aux=True)  # type: ignore[misc]
-    p = (value - lse).exp()
-    return value, along, p * (1 - at_label) if problem.exclude_target else p, at_label

@@ -33,10 +33,10 @@ class EagerPairs(PairBackend):
                 mean = mean_weight(kept, problem.candidate_weights)
                 out.mul_(mean)
                 W.mul_(mean[:, None])
-        if sums.upstream_positive is None or sums.upstream_negative is None:
+        if sums.upstream is None:
             return
-        W_positive *= -problem.alpha * sums.upstream_positive.reshape(-1, 1)
-        W_negative *= problem.beta * sums.upstream_negative.reshape(-1, 1)
+        W_positive *= -problem.alpha * sums.upstream[0].reshape(-1, 1)
+        W_negative *= problem.beta * sums.upstream[1].reshape(-1, 1)
         torch.add(W_positive, W_negative, out=S)
 
     def pair_hinge(self, chunk: Chunk, problem: PairHingeProblem, sums: PairBuffers) -> None:
@@ -54,11 +54,11 @@ class EagerPairs(PairBackend):
         sums.positive.copy_((problem.positive_margin + problem.positive_offset - t).masked_fill_(~positive, 0).sum(1))
         sums.negative.copy_((t - (problem.negative_margin - problem.negative_offset)).masked_fill_(~negative, 0).sum(1))
         torch.stack([positive.sum(1), negative.sum(1)], out=sums.counts)
-        if sums.upstream_positive is None or sums.upstream_negative is None:
+        if sums.upstream is None:
             return
         # dt/ds: 1, or 1 / distance.
         slope = -t.reciprocal().masked_fill_(-t <= limits.resolution, 0) if problem.euclidean else torch.ones_like(S)
-        gradient = positive * -sums.upstream_positive.reshape(-1, 1) + negative * sums.upstream_negative.reshape(-1, 1)
+        gradient = positive * -sums.upstream[0].reshape(-1, 1) + negative * sums.upstream[1].reshape(-1, 1)
         torch.mul(gradient, slope, out=S)
 
 

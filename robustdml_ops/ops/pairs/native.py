@@ -11,7 +11,7 @@ from torch import Tensor
 from robustdml_ops.backends import native_module as module
 from robustdml_ops.engine.lanes import matrix_product, set_threads, sweep_fields
 from robustdml_ops.engine.rows.native import NativeRows
-from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, row_stride
+from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, upstream_arguments
 from robustdml_ops.ops.pairs.problem import (
     DistanceLimits,
     GivenRows,
@@ -92,12 +92,9 @@ def native_chunk(
         labels=labels[0].data_ptr(),
         candidate_labels=labels[1].data_ptr(),
         itself=itself,
-        upstream_positive=module.address(sums.upstream_positive),
-        upstream_negative=module.address(sums.upstream_negative),
-        upstream_positive_stride=row_stride(sums.upstream_positive),
-        upstream_negative_stride=row_stride(sums.upstream_negative),
         positive=sums.positive.data_ptr(),
         negative=sums.negative.data_ptr(),
+        **module.addresses(upstream_arguments(sums.upstream)),
         **given,
     )
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from robustdml_ops.engine.label_sets import ABSENT
 from robustdml_ops.engine.precision import exact_float32_products
 from robustdml_ops.engine.rows.backend import RowsBackend
-from robustdml_ops.engine.similarity_chunks import Chunk, slice_of
+from robustdml_ops.engine.similarity_chunks import Chunk, slices_of
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,7 @@ _COARSE = DistanceLimits(2.0**-3, 2.0**-6)  # bfloat16 or TF32
 class PairBuffers:
     """Tensors of all anchors or of a chunk: upstream gradients, and buffers that the sweep fills."""
 
-    upstream_positive: Tensor | None  # () or (n,): dL/dpositive; None: no gradients wanted
-    upstream_negative: Tensor | None  # () or (n,)
+    upstream: tuple[Tensor, Tensor] | None  # () or (n,) each: dL/dpositive, dL/dnegative; None: no gradients wanted
     positive: Tensor  # (n,) out
     negative: Tensor  # (n,) out
     counts: Tensor | None  # (2, n) int64, out: terms above 0 on either side; None: the problem counts none
@@ -143,16 +142,9 @@ class PairBuffers:
     def of(self, chunk: Chunk) -> "PairBuffers":
         """Those of a chunk."""
         first, last = chunk.first, chunk.last
-        upstream = (self.upstream_positive, self.upstream_negative)
-        upstream_positive, upstream_negative = (None if u is None else slice_of(u, first, last) for u in upstream)
-        return PairBuffers(
-            upstream_positive,
-            upstream_negative,
-            positive=self.positive[first:last],
-            negative=self.negative[first:last],
-            counts=None if self.counts is None else self.counts[:, first:last],
-            rows=self.rows,
-        )
+        upstream = None if self.upstream is None else slices_of(self.upstream, first, last)
+        counts = None if self.counts is None else self.counts[:, first:last]
+        return PairBuffers(upstream, self.positive[first:last], self.negative[first:last], counts, self.rows)
 
 
 class PairBackend(RowsBackend):

@@ -42,17 +42,9 @@ def second_derivative(
     return (dX, dothers, *dupstream)
 
 
-def _chunk_value(
-    problem: PairProblem,
-    dtype: torch.dtype,
-    first: int,
-    last: int,
-    candidates: Tensor,
-    anchors: Tensor,
-    upstream_positive: Tensor,
-    upstream_negative: Tensor,
-) -> Tensor:
+def _chunk_value(problem: PairProblem, dtype: torch.dtype, first: int, last: int, *tensors: Tensor) -> Tensor:
     """Σ_a upstream_a · sum_a over both sums of the anchors ``first:last``. An upstream is one value or one for each."""
+    candidates, anchors, upstream_positive, upstream_negative = tensors
     S = unit_rows_twice(anchors.to(dtype)) @ unit_rows_twice(candidates.to(dtype)).t()
     positive, negative = members(problem.sets, first, last)
     if isinstance(problem, PairLSEProblem):

@@ -4,7 +4,6 @@ Anchors are rows, a chunk of them at a time, and all candidates are columns. The
 row, mining included: so, as in the Proxy-Anchor family, a chunk is differentiated before it leaves the cache.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -82,7 +81,13 @@ def pair_sweep(
         assert isinstance(problem, PairHingeProblem)
         plain = replace(problem, average=False)
         sweep = partial(pair_sweep, anchors, candidates, plain, backend=backend, dtype=dtype, operand=operand)
-        return _averaged(sweep, upstream, want)
+        # A sweep knows the numbers of terms above 0 at its end: gradients take a second one.
+        result = sweep(upstream=None)
+        terms = result.terms
+        if any(want):
+            assert upstream is not None
+            result = sweep(upstream=(upstream[0] / terms[0], upstream[1] / terms[1]), want=want)
+        return result.divided(terms)
     new = anchors.new_zeros
     result = PairResult(new(n, dtype=dtype), new(n, dtype=dtype))
     if problem.counts:
@@ -97,8 +102,7 @@ def pair_sweep(
     if rows is not None:
         anchors, others = rows
     with without_autocast(anchors.device):
-        of_positive, of_negative = factors or (None, None)
-        buffers = PairBuffers(of_positive, of_negative, result.positive, result.negative, result.counts, rows)
+        buffers = PairBuffers(factors, result.positive, result.negative, result.counts, rows)
         if symmetric:
             result.danchors = _symmetric(anchors, problem, buffers, backend, operand, symmetric_lanes)
             return result.divided(result.terms) if problem.average else result
@@ -145,39 +149,22 @@ def _symmetric(
     U, inverse_norm = new((n, D), dtype=operand), new(n, dtype=dtype)
     short = backend.normalize_rows(anchors, U, inverse_norm)
     S = new((n, n), dtype=dtype)
-    dU = None if buffers.upstream_positive is None else new((n, D), dtype=dtype)
+    dU = None if buffers.upstream is None else new((n, D), dtype=dtype)
     if by_lanes:
         symmetric_by_lanes(U, S, dU, problem, buffers)
     else:
         backend.pair_sums(Chunk(0, n, product(U, U.t(), S), U, inverse_norm, short, None), problem, buffers)
-        if dU is not None:
-            _symmetric_product(S, U, dU)
-    if dU is not None:
-        backend.normalize_rows_backward(dU, U, inverse_norm)
-        if short:
-            check_gradient_fits(dU, inverse_norm, "embeddings")
+    if dU is None:
+        return None
+    if not by_lanes:
+        some = _ROWS if U.device.type == "cpu" else max(_ROWS, _ELEMENTS // n)
+        for first in range(0, n, some):
+            rows = slice(first, first + some)
+            product((S[rows] + S[:, rows].t()).to(operand), U, dU[rows])
+    backend.normalize_rows_backward(dU, U, inverse_norm)
+    if short:
+        check_gradient_fits(dU, inverse_norm, "embeddings")
     return dU
-
-
-def _symmetric_product(dS: Tensor, U: Tensor, dU: Tensor) -> None:
-    """Out: dU = (dS + dSᵀ)·U."""
-    n = len(U)
-    some = _ROWS if U.device.type == "cpu" else max(_ROWS, _ELEMENTS // n)
-    for first in range(0, n, some):
-        rows = slice(first, first + some)
-        product((dS[rows] + dS[:, rows].t()).to(U.dtype), U, dU[rows])
-
-
-def _averaged(
-    sweep: Callable[..., PairResult], upstream: tuple[Tensor, Tensor] | None, want: tuple[bool, bool]
-) -> PairResult:
-    """Each side over the number of its terms above 0, which a sweep knows at its end: gradients take a second one."""
-    result = sweep(upstream=None)
-    terms = result.terms
-    if any(want):
-        assert upstream is not None
-        result = sweep(upstream=(upstream[0] / terms[0], upstream[1] / terms[1]), want=want)
-    return result.divided(terms)
 
 
 def _given_rows(problem: PairProblem, anchors: Tensor, others: Tensor, dtype: torch.dtype) -> GivenRows | None:

@@ -7,7 +7,7 @@ import torch
 
 from robustdml_ops.backends.triton_device import Launch, block_of, current, grid_of, launch, tile_of
 from robustdml_ops.engine.rows.triton import TritonRows
-from robustdml_ops.engine.similarity_chunks import Chunk, row_stride
+from robustdml_ops.engine.similarity_chunks import Chunk, upstream_arguments
 from robustdml_ops.ops.pairs.problem import (
     DistanceLimits,
     PairBackend,
@@ -33,7 +33,7 @@ class TritonPairs(TritonRows, PairBackend):
         row_max = problem.needs_row_max(chunk.S.dtype)
         stages = [("all", 1)]
         if parts > 1:
-            stages = [("sums", parts), ("gradients", 1 if sums.upstream_positive is None else parts)]
+            stages = [("sums", parts), ("gradients", 1 if sums.upstream is None else parts)]
             if problem.epsilon is not None or row_max:
                 stages = [("extrema", parts), *stages]
         partials = None if parts == 1 else chunk.S.new_empty((8, parts, c))
@@ -117,14 +117,11 @@ def _chunk_arguments(chunk: Chunk, sets: PairSets, sums: PairBuffers) -> dict[st
         "dS": chunk.S if chunk.dS is None else chunk.dS,
         "labels": sets.labels[chunk.first : chunk.last],
         "candidate_labels": sets.candidate_labels,
-        "upstream_positive": sums.upstream_positive,
-        "upstream_negative": sums.upstream_negative,
-        "upstream_positive_stride": row_stride(sums.upstream_positive),
-        "upstream_negative_stride": row_stride(sums.upstream_negative),
         "c": c,
         "m": m,
         "first": chunk.first,
         "ITSELF": sets.itself,
+        **upstream_arguments(sums.upstream),
     }
 
 
