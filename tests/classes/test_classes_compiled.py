@@ -34,7 +34,9 @@ def forward(pooling, compute, B=1024, of_classes=True):
     given = problem(pooling, compute, B, of_classes)
     S = torch.zeros(C * given.centers, B, dtype=compute)
     chunk = Chunk(0, len(S), S, S, S, short=False, scale=None)
-    return lambda: TRITON.class_lse(chunk, given, ClassSums.empty(B, compute, torch.device("cpu")))
+    return lambda: TRITON.class_lse(
+        chunk, given, ClassSums(*torch.zeros(2, B, dtype=torch.float64), torch.zeros(B, dtype=compute))
+    )
 
 
 def backward(pooling, compute, B=1024, of_classes=True, operand=BF16):
@@ -53,7 +55,7 @@ def fused(pooling, D, operand, proxies=F32, precision="high", normalize=True, B=
 
     def launch():
         with products_by(precision):
-            fused_forward(X, P, given, ClassSums.empty(B, F32, torch.device("cpu")))
+            fused_forward(X, P, given, ClassSums(*torch.zeros(2, B, dtype=torch.float64), torch.zeros(B)))
 
     return launch
 

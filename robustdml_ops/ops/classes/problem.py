@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from robustdml_ops.engine.label_sets import LabelSets
@@ -46,12 +45,6 @@ class ClassSums:
     shift: Tensor  # (B,) float64 in/out: largest logit so far; −inf: none yet
     total: Tensor  # (B,) float64 in/out: Σ exp(logit − shift) so far
     target: Tensor  # (B,) compute dtype out: scale·s' + bias of the label, once its chunk has passed
-
-    @classmethod
-    def empty(cls, size: int, compute: torch.dtype, device: torch.device) -> "ClassSums":
-        """Sums over no classes."""
-        shift = torch.full((size,), -torch.inf, dtype=torch.float64, device=device)
-        return cls(shift, torch.zeros_like(shift), torch.zeros(size, dtype=compute, device=device))
 
 
 @dataclass(frozen=True)

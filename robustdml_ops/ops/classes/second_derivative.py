@@ -39,7 +39,7 @@ def second_derivative(problem: ClassProblem, *tensors: Any) -> Results:
 
 
 def _chunks(problem: ClassProblem, X: Tensor, P: Tensor, lse: Tensor, vectors: Sequence[Tensor]) -> Iterator[Any]:
-    """Of chunks of whole classes: rows, leaves, and (c, B) logits, their derivative along ``vectors``, p, 1 at labels."""
+    """Of chunks of whole classes: rows, leaves, logits (c, B), their derivative along ``vectors``, p, 1 at labels."""
     H = problem.centers
     classes = max(1, cache_rows(len(X) + 2 * X.shape[1], X.device) // H)
     for first in range(0, len(P) // H, classes):

@@ -35,7 +35,8 @@ def class_sweep(
 ) -> tuple[Tensor, Tensor]:
     """Log-sum-exp over the classes and logit of the label, (B,) each in the compute type: 2·B·C·D flops."""
     B, H, compute = len(embeddings), problem.centers, problem.scale.dtype
-    sums = ClassSums.empty(B, compute, embeddings.device)
+    shift = embeddings.new_full((B,), -torch.inf, dtype=torch.float64)
+    sums = ClassSums(shift, torch.zeros_like(shift), embeddings.new_zeros(B, dtype=compute))
     if B and count_selected(proxies, rows):
         with without_autocast(embeddings.device):
             similarities = Similarities(

@@ -190,13 +190,12 @@ def _first(problem: Sequence[Any], settings: Settings, needs: Sequence[bool], *t
 
 def _second(problem: Sequence[Any], settings: Settings, *tensors: Any) -> Results:
     """Second derivatives, see :func:`second_derivative`."""
-    X, candidates, *upstream = tensors[:4]
-    *labels, vX, vC = tensors[4:]
+    given, labels, vectors = tensors[:4], tensors[4:-2], tensors[-2:]
     whole, terms = _problem_of((*labels, *problem)), None
     if whole.average:
         # The numbers of terms above 0 are constants.
-        terms = _sweep((X, candidates), (None, None), whole, settings, (False, False)).terms
-    return second_derivative(whole, X, candidates, upstream, (vX, vC), pair_dtype(X, candidates), terms)
+        terms = _sweep(given[:2], (None, None), whole, settings, (False, False)).terms
+    return second_derivative(whole, terms, *given, *vectors)
 
 
 @registered_op("robustdml_ops::pair_sweep")

@@ -76,16 +76,17 @@ def pair_sums(
     candidates: Tensor | None,
     problem: PairProblem,
     backend: str | None,
-    scales: tuple[Tensor | None, Tensor | None] = (None, None),
+    scales: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, ...]:
-    """The sum of all times checked scales (), in one sweep; without scales None, both sums (n,), counts (2, n)."""
+    """The sum of all times ``scales`` (), in one sweep; without scales None, both sums (n,), counts (2, n)."""
+    checked = (None, None) if scales is None else check_scales(embeddings, candidates, *scales)
     want = [False, False]
-    if scales[0] is not None and torch.is_grad_enabled():
+    if scales is not None and torch.is_grad_enabled():
         want = [embeddings.requires_grad, candidates is not None and candidates.requires_grad]
     parts = (problem,) if in_eager_mode(embeddings) else PairConstants.of(problem)
     both = (embeddings,) if candidates is None else (embeddings, candidates)
     operand = operand_dtype(pair_dtype(embeddings, candidates), *both, autocast=True)
     results: tuple[Tensor, ...] = apply_function(
-        PairSweep, embeddings, candidates, *scales, backend or "auto", operand, want, *parts
+        PairSweep, embeddings, candidates, *checked, backend or "auto", operand, want, *parts
     )
     return results[:4]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from robustdml_ops.engine.validation import check_choice, check_finite_numbers
-from robustdml_ops.ops.pairs.checks import check_pairs, check_scales, pair_sums
+from robustdml_ops.ops.pairs.checks import check_pairs, pair_sums
 from robustdml_ops.ops.pairs.problem import PairHingeProblem, PairSets
 
 # What the margins of a hinge are compared with: s, or ‖x̂ − ŷ‖ = √(2 − 2s).
@@ -138,8 +138,7 @@ def pair_hinge_sum(
     sets = check_pairs(embeddings, labels, candidates, candidate_labels, anchors_first)
     numbers = (positive_margin, negative_margin, positive_offset, negative_offset)
     problem = _problem(sets, numbers, distance, average)
-    scales = check_scales(embeddings, candidates, positive_scale, negative_scale)
-    return pair_sums(embeddings, candidates, problem, backend, scales)[0]
+    return pair_sums(embeddings, candidates, problem, backend, (positive_scale, negative_scale))[0]
 
 
 def _problem(

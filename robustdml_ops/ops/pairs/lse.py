@@ -13,7 +13,7 @@ from torch import Tensor
 
 from robustdml_ops.engine.validation import check_finite_numbers, check_same_device, check_steepness, check_vector
 from robustdml_ops.ops.pairs.autograd import pair_dtype
-from robustdml_ops.ops.pairs.checks import check_pairs, check_scales, check_weights, pair_sums
+from robustdml_ops.ops.pairs.checks import check_pairs, check_weights, pair_sums
 from robustdml_ops.ops.pairs.problem import PairLSEProblem, PairSets
 
 
@@ -142,8 +142,7 @@ def pair_lse_sum(
     """
     sets = check_pairs(embeddings, labels, candidates, candidate_labels, anchors_first)
     problem = _problem(embeddings, candidates, sets, alpha, beta, base, epsilon, candidate_weights)
-    scales = check_scales(embeddings, candidates, positive_scale, negative_scale)
-    return pair_sums(embeddings, candidates, problem, backend, scales)[0]
+    return pair_sums(embeddings, candidates, problem, backend, (positive_scale, negative_scale))[0]
 
 
 def _problem(

@@ -14,12 +14,11 @@ from robustdml_ops.engine.rows.native import NativeRows
 from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, upstream_arguments
 from robustdml_ops.ops.pairs.problem import (
     DistanceLimits,
-    GivenRows,
     PairBackend,
     PairBuffers,
-    PairHingeProblem,
     PairLSEProblem,
     PairProblem,
+    PairSets,
 )
 
 # Rows of S with more candidates fit no core's cache: then all threads share a chunk.
@@ -31,11 +30,14 @@ _ELEMENT = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.float64
 class NativePairs(NativeRows, PairBackend):
     """On the CPU and on CUDA devices."""
 
-    def pair_lse(self, chunk: Chunk, problem: PairLSEProblem, sums: PairBuffers) -> None:
-        _run(chunk, problem, sums)
-
-    def pair_hinge(self, chunk: Chunk, problem: PairHingeProblem, sums: PairBuffers) -> None:
-        _run(chunk, problem, sums)
+    def pair_sums(self, chunk: Chunk, problem: PairProblem, buffers: PairBuffers) -> None:
+        S, first, sets, sums = chunk.S, chunk.first, problem.sets, buffers.of(chunk)
+        name, settings = settings_of(problem, chunk.V, sums, first)
+        if module.on_gpu(S):
+            given = native_chunk(sums, sets, first, S, "_cuda")
+        else:
+            given = native_chunk(sums, sets, first, S, inverse_norm=module.address(chunk.scale))
+        module.call(name, S, given, settings)
 
 
 def settings_of(problem: PairProblem, operands: Tensor, sums: PairBuffers, first: int = 0) -> tuple[str, Any]:
@@ -52,6 +54,18 @@ def settings_of(problem: PairProblem, operands: Tensor, sums: PairBuffers, first
             candidate_weights=module.address(problem.candidate_weights),
         )
     assert sums.counts is not None
+    rows: dict[str, Any] = {}
+    if sums.rows is not None:
+        (anchors, candidates), D, limits = sums.rows, sums.rows.anchors.shape[1], DistanceLimits.of(operands)
+        rows = {
+            "near": limits.near,
+            "resolution": limits.resolution,
+            "anchors": anchors.data_ptr() + first * D * anchors.itemsize,
+            "candidates": candidates.data_ptr(),
+            "D": D,
+            "anchors_element": _ELEMENT[anchors.dtype],
+            "candidates_element": _ELEMENT[candidates.dtype],
+        }
     return "pair_hinge", getattr(module.library, f"PairHinge_{module.SUFFIX[dtype]}")(
         positive_margin=problem.positive_margin,
         negative_margin=problem.negative_margin,
@@ -60,56 +74,27 @@ def settings_of(problem: PairProblem, operands: Tensor, sums: PairBuffers, first
         euclidean=problem.euclidean,
         positive_count=sums.counts[0].data_ptr(),
         negative_count=sums.counts[1].data_ptr(),
-        **_rows(operands, sums.rows, first),
+        **rows,
     )
 
 
-def _rows(operands: Tensor, rows: GivenRows | None, first: int) -> dict[str, Any]:
-    """Arguments of Euclidean distances."""
-    if rows is None:
-        return {}
-    anchors, candidates = rows
-    D, limits = anchors.shape[1], DistanceLimits.of(operands)
-    return {
-        "near": limits.near,
-        "resolution": limits.resolution,
-        "anchors": anchors.data_ptr() + first * D * anchors.itemsize,
-        "candidates": candidates.data_ptr(),
-        "D": D,
-        "anchors_element": _ELEMENT[anchors.dtype],
-        "candidates_element": _ELEMENT[candidates.dtype],
-    }
-
-
 def native_chunk(
-    sums: PairBuffers, labels: tuple[Tensor, Tensor], itself: int, S: int = 0, kind: str = "", **given: int
+    sums: PairBuffers, sets: PairSets, first: int = 0, S: Tensor | None = None, kind: str = "", **given: int
 ) -> Any:
-    """Anchors, from that of the first label on, as a ``PairChunk`` of the native module."""
+    """Anchors from ``first`` on, as many as ``sums`` holds, as a ``PairChunk`` of the native module."""
+    labels, candidate_labels = (sets.labels, sets.candidate_labels) if kind else sets.narrow
     return getattr(module.library, f"PairChunk{kind}_{module.SUFFIX[sums.positive.dtype]}")(
-        S=S,
+        S=module.address(S),
         rows=len(sums.positive),
-        m=len(labels[1]),
-        labels=labels[0].data_ptr(),
-        candidate_labels=labels[1].data_ptr(),
-        itself=itself,
+        m=len(candidate_labels),
+        labels=labels[first:].data_ptr(),
+        candidate_labels=candidate_labels.data_ptr(),
+        itself=first if sets.itself else -1,
         positive=sums.positive.data_ptr(),
         negative=sums.negative.data_ptr(),
         **module.addresses(upstream_arguments(sums.upstream)),
         **given,
     )
-
-
-def _run(chunk: Chunk, problem: PairProblem, sums: PairBuffers) -> None:
-    S, first, sets = chunk.S, chunk.first, problem.sets
-    name, settings = settings_of(problem, chunk.V, sums, first)
-    itself = first if sets.itself else -1
-    if module.on_gpu(S):
-        labels = (sets.labels[first:], sets.candidate_labels)
-        given = native_chunk(sums, labels, itself, S.data_ptr(), "_cuda")
-    else:
-        labels = (sets.narrow[0][first:], sets.narrow[1])
-        given = native_chunk(sums, labels, itself, S.data_ptr(), inverse_norm=module.address(chunk.scale))
-    module.call(name, S, given, settings)
 
 
 def sweep_by_lanes(
@@ -123,7 +108,7 @@ def sweep_by_lanes(
     name, settings = settings_of(problem, similarities.X, buffers)
     lanes = getattr(module.library, f"Sweep_{suffix}")(**sweep_fields(similarities))
     scale = () if candidate_scale is None else (candidate_scale.data_ptr(),)
-    if getattr(module.library, f"{name}_sweep_{suffix}")(_whole(problem, buffers), settings, lanes, *scale):
+    if getattr(module.library, f"{name}_sweep_{suffix}")(native_chunk(buffers, problem.sets), settings, lanes, *scale):
         similarities.check_proxy_gradients()
 
 
@@ -147,9 +132,4 @@ def symmetric_by_lanes(U: Tensor, S: Tensor, dU: Tensor | None, problem: PairPro
         average=problem.average,
         threads=torch.get_num_threads(),
     )
-    getattr(module.library, f"{name}_symmetric_{suffix}")(_whole(problem, buffers, S.data_ptr()), settings, batch)
-
-
-def _whole(problem: PairProblem, buffers: PairBuffers, S: int = 0) -> Any:
-    """All anchors."""
-    return native_chunk(buffers, problem.sets.narrow, 0 if problem.sets.itself else -1, S)
+    getattr(module.library, f"{name}_symmetric_{suffix}")(native_chunk(buffers, problem.sets, S=S), settings, batch)

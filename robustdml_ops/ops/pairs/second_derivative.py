@@ -1,35 +1,32 @@
 """The second derivative of the pair sweep, a differentiable chunk of anchors at a time."""
 
-from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from robustdml_ops.engine.chunk_sizes import cache_rows
+from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.rows.lengths import unit_rows_twice
 from robustdml_ops.engine.second_derivatives import Results, second_derivatives
 from robustdml_ops.ops.pairs.eager import distances, informative, mean_weight, members, near_distances
 from robustdml_ops.ops.pairs.problem import DistanceLimits, PairLSEProblem, PairProblem
 
 
-def second_derivative(
-    problem: PairProblem,
-    X: Tensor,
-    candidates: Tensor | None,
-    upstream: Sequence[Tensor],
-    vectors: tuple[Tensor | None, Tensor | None],
-    dtype: torch.dtype,
-    terms: Tensor | None,
-) -> Results:
-    """Derivatives of ⟨gradients, vectors⟩ by matrices and upstream; ``terms`` (2,): divisors of both sides, or None."""
-    others, v_others = (X, vectors[0]) if candidates is None else (candidates, vectors[1])
+def second_derivative(problem: PairProblem, terms: Tensor | None, *tensors: Any) -> Results:
+    """Derivatives of ⟨gradients, vectors⟩ by matrices and upstream; ``terms`` (2,): divisors of both sides, or None.
+
+    The tensors: anchors, candidates or None, both upstream gradients, and a vector for each matrix, or None.
+    """
+    X, candidates, *upstream, vX, v_candidates = tensors
+    others, v_others = (X, vX) if candidates is None else (candidates, v_candidates)
     if terms is not None:
         upstream = [factor / number for factor, number in zip(upstream, terms, strict=True)]
     dothers, dX, *dupstream = second_derivatives(
-        partial(_chunk_value, problem, dtype),
+        partial(_chunk_value, problem, compute_dtype(X, others)),
         (others, X, *upstream),
-        (v_others, vectors[0], None, None),
+        (v_others, vX, None, None),
         (False, True, *(factor.dim() == 1 for factor in upstream)),
         cache_rows(len(others) + 2 * X.shape[1], X.device),
         len(X),
