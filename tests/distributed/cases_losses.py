@@ -119,8 +119,7 @@ def under_the_compiler(name, place):
 
 for _name in LOSSES:
     register(f"{_name}_compiled", partial(under_the_compiler, _name), 2)
-    if _name != "proxy_anchor":
-        NIGHTLY.add((2, f"losses.{_name}_compiled"))
+    NIGHTLY.add((2, f"losses.{_name}_compiled"))
     for _label, _case in (
         (f"{_name}_mean", partial(of_the_batch, _name, True)),
         (f"{_name}_none", partial(of_each, _name)),

@@ -95,6 +95,7 @@ def test_every_survivor_names_the_dead_or_says_that_it_cannot(victim, store_of_r
             )
 
 
+@pytest.mark.nightly
 def test_torchrun_tells_which_rank_was_killed(tmp_path):
     """It ends the others at once; its own report is what the user reads."""
     script = tmp_path / "train.py"
