@@ -44,13 +44,15 @@ def large(make: Callable[..., nn.Module]) -> Step:
     return trained(make(LARGE, 64), lambda: {"embeddings": torch.randn(4, 64), "labels": torch.randint(LARGE, (4,))})
 
 
-def of_optimizer(kind: type[optim.ProxyOptimizer]) -> Step:
+def of_optimizer(kind: type[optim.ProxyOptimizer], grows: bool = False) -> Step:
     module = losses.ProxyAnchorLoss(C, D)
     optimizer = kind(module, lr=1e-3)
 
     def step() -> None:
         module(torch.randn(B, D, requires_grad=True), torch.randint(C, (B,))).backward()
         optimizer.step()
+        if grows:
+            optim.grow_classes(module, optimizer, 2 * C if module.num_classes == C else C)
 
     return step
 
@@ -122,6 +124,7 @@ STEPS: dict[str, Callable[[], Step]] = {
     "VmfClasses": memory_bank,
     "BalancedSelfPaced": balanced_self_paced,
     "ConfidenceHead": confidence_head,
+    "grow_classes": lambda: of_optimizer(optim.ProxyAdamW, grows=True),
     **{
         kind.__name__: lambda kind=kind: of_optimizer(kind)
         for kind in (optim.ProxyAdamW, optim.ProxySGD, optim.ProxyAdagrad)
