@@ -17,7 +17,6 @@ from cyclonedx.model.component import Component, ComponentScope, ComponentType
 from cyclonedx.model.license import DisjunctiveLicense
 from cyclonedx.output.json import JsonV1Dot6
 from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
 from release import binary
@@ -55,6 +54,9 @@ def sbom(module: Path, name: str, version: str, epoch: int) -> str:
 
 def faults(document: str) -> str | None:
     """The first error of ``document`` under CycloneDX's schema, or None."""
+    # Its import builds the grammar of web addresses, which takes seconds.
+    from cyclonedx.validation.json import JsonStrictValidator
+
     found = JsonStrictValidator(SchemaVersion.V1_6).validate_str(document)
     return None if found is None else str(found)
 

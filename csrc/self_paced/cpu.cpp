@@ -1,5 +1,5 @@
 // Compiled without fused multiply-add: the same seed gives the same bits on every machine, and in the Python
-// twin (robustdml_ops/ops/self_paced/eager.py), which sums in the same order.
+// twin (robustdml_ops/ops/self_paced/backends.py), which sums in the same order.
 #include "self_paced/cpu.h"
 
 #include <algorithm>

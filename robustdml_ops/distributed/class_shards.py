@@ -20,7 +20,7 @@ from robustdml_ops.distributed.exchange import (
 )
 from robustdml_ops.distributed.processes import Processes
 from robustdml_ops.engine.label_sets import ELSEWHERE
-from robustdml_ops.engine.shards import OneProcess
+from robustdml_ops.engine.shards import OneProcess, OwnRows
 
 T = TypeVar("T")
 # Rows of other processes that one process holds at a time while classes are regrouped.
@@ -36,7 +36,7 @@ class ClassShards(OneProcess):
         self.num_classes, self.mesh, self.processes, self.factor = num_classes, mesh, processes, factor
         self.first, self.last = self.shard_of(num_classes)
 
-    def agree(self, check: Callable[[], dict[str, Tensor | None]], settings: Mapping[str, object]) -> dict[str, Any]:
+    def agree(self, check: Callable[[], OwnRows], settings: Mapping[str, object]) -> dict[str, Any]:
         return self.processes.agree(check, settings)
 
     def guard(self, function: Callable[..., T], *arguments: Any) -> T:

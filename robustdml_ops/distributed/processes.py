@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from robustdml_ops.distributed.roll_call import LOOK, RollCall, meet
+from robustdml_ops.engine.shards import OwnRows
 
 T = TypeVar("T")
 
@@ -80,7 +81,7 @@ class Processes:
         first = sum(sizes[: self.rank])
         return slice(first, first + sizes[self.rank])
 
-    def agree(self, check: Callable[[], dict[str, Tensor | None]], settings: Mapping[str, object]) -> dict[str, Any]:
+    def agree(self, check: Callable[[], OwnRows], settings: Mapping[str, object]) -> dict[str, Any]:
         """Return ``check()``; raise on all processes if it raises on one, or if settings or input differ."""
         rows, error, traits = {}, None, {name: repr(value) for name, value in settings.items()}
         try:

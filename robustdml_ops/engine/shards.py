@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 T = TypeVar("T")
 Rows = TypeVar("Rows", bound=Tensor | None)
+OwnRows = dict[str, Tensor | None]  # of the samples of a process, by name
 
 
 class OneProcess:
@@ -20,7 +21,7 @@ class OneProcess:
 
     divided: bool = False  # whether other processes own classes, too
 
-    def agree(self, check: Callable[[], dict[str, Tensor | None]], settings: Mapping[str, object]) -> dict[str, Any]:
+    def agree(self, check: Callable[[], OwnRows], settings: Mapping[str, object]) -> dict[str, Any]:
         """Return ``check()``, rows of samples; raise on all processes if it raises on one, or if settings differ."""
         return check()
 

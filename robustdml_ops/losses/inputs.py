@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypedDict
 
+from robustdml_ops.engine.shards import OwnRows
 from robustdml_ops.engine.validation import (
     check_finite_embeddings,
     check_labels,
@@ -98,7 +99,7 @@ def check_shapes(loss: Any, inputs: LossInputs) -> None:
     check_same_device(embeddings=inputs.embeddings, **loss._parameters)
 
 
-def own_samples(embeddings: Tensor, sample_weights: Tensor | None, dtype: torch.dtype) -> dict[str, Tensor | None]:
+def own_samples(embeddings: Tensor, sample_weights: Tensor | None, dtype: torch.dtype) -> OwnRows:
     """Embeddings without NaN and inf, and checked weights (None: all 1) in the compute type."""
     check_finite_embeddings(embeddings)
     if sample_weights is not None:

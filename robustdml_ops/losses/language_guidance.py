@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from robustdml_ops.backends.tracing import without_autocast
 from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.rows.lengths import unit_rows
+from robustdml_ops.engine.shards import OwnRows
 from robustdml_ops.engine.validation import (
     check_choice,
     check_finite_numbers,
@@ -99,7 +100,7 @@ class LanguageGuidanceLoss(ShardableLoss, nn.Module):
             where they are needed; on the CPU NaN, inf or negative weights.
         """
 
-        def check() -> dict[str, Tensor | None]:
+        def check() -> OwnRows:
             check_matrix("embeddings", embeddings)
             texts = _check_texts(text_embeddings, embeddings)
             dtype = compute_dtype(embeddings, texts)

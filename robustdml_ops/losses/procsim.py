@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from robustdml_ops.engine.label_sets import ABSENT
+from robustdml_ops.engine.shards import OwnRows
 from robustdml_ops.engine.validation import (
     check_choice,
     check_finite_numbers,
@@ -171,7 +172,7 @@ class ProcSimLoss(ShardableLoss, nn.Module):
         """Loss of a batch as :meth:`forward`, with the confidences, the detector's losses and the threshold."""
         shards = self.shards
 
-        def check() -> dict[str, Tensor | None]:
+        def check() -> OwnRows:
             check_matrix("embeddings", embeddings)
             if guidance is not None and self.regularizer is None:
                 raise ValueError("guidance is for a regularizer, and there is none: give ProcSimLoss(regularizer=…)")

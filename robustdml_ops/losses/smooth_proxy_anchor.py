@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robustdml_ops.engine.shards import OwnRows
 from robustdml_ops.engine.validation import (
     check_finite_numbers,
     check_matrix,
@@ -110,7 +111,7 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
             return self._of_sets(inputs, self._sets(embeddings, confidences))
         sets: list[ConfidenceSets] = []
 
-        def check() -> dict[str, Tensor | None]:
+        def check() -> OwnRows:
             check_shapes(self, inputs)
             sets.append(self._sets(embeddings, confidences))
             return {**self._own_samples(inputs), "hidden": sets[0].hidden}

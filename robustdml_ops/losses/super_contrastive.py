@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from robustdml_ops.backends.tracing import without_autocast
 from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.rows.lengths import unit_rows
+from robustdml_ops.engine.shards import OwnRows
 from robustdml_ops.engine.validation import check_finite_numbers, check_labels, check_matrix, check_positive
 from robustdml_ops.losses.families.metric_loss import ShardableLoss
 from robustdml_ops.losses.inputs import own_samples
@@ -86,7 +87,7 @@ class SuperContrastiveLoss(ShardableLoss, nn.Module):
                     "batch, since its running means are over all of them; ContrastiveLoss serves other pairs"
                 )
 
-        def check() -> dict[str, Tensor | None]:
+        def check() -> OwnRows:
             classes = check_labels(labels, check_matrix("embeddings", embeddings))
             return {"labels": classes, **own_samples(embeddings, sample_weights, compute_dtype(embeddings, embeddings))}
 

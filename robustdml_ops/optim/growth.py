@@ -135,6 +135,14 @@ def _check_optimizer(optimizer: torch.optim.Optimizer | None, owners: list[Any])
         raise RuntimeError("the proxies have been updated and step() has not come yet: let classes grow after step()")
     if optimizer is None:
         return
+    for (item, name), parameter in zip(names, parameters, strict=True):
+        counts = (item.num_classes, item.num_classes * (getattr(item, "centers", None) or 1))
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if value is not None and value.dim() and value.shape != parameter.shape and len(value) not in counts:
+                raise ValueError(
+                    f"{key} of {type(optimizer).__name__}, {tuple(value.shape)}, has no entries for classes of {name}: "
+                    "give None, and make the optimiser anew"
+                )
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     if parameters and not any(id(parameter) in held for parameter in parameters):
         raise ValueError(

@@ -12,7 +12,8 @@ from robustdml_ops.engine.dtensors import is_sharded, local_of
 from robustdml_ops.engine.proxy_update import ProxyUpdate
 from robustdml_ops.engine.rows.lengths import SHORTEST, inverse_lengths
 from robustdml_ops.engine.validation import all_finite
-from robustdml_ops.optim.rounding import random_bits, round_at_random, step_key
+from robustdml_ops.losses.sampling import GOLDEN, mix_bits
+from robustdml_ops.ops.self_paced.counter_random import random_key
 
 # Rows checked at a time, which bounds the memory of the check.
 _ROWS_CHECKED = 1 << 16
@@ -258,3 +259,25 @@ def _check_values(proxies: Tensor) -> None:
             length = float(1 / inverse[row])
             what = "has NaN or inf" if inverse[row].isnan() else f"is of length {length:.1e}: scale it up"
             raise ValueError(f"proxies[{first + row}] {what}. No proxy has been updated")
+
+
+def step_key(seed: int, parameter: int, step: int, place: int) -> int:
+    """Key of the random words of one step (``csrc/math/counter_random.h``), from ``place`` on; below 2⁶⁴."""
+    key = int(random_key(int(random_key(seed, parameter)[0]), step)[0])
+    return (key + place * GOLDEN) % (1 << 64)
+
+
+def random_bits(key: int, places: Tensor) -> Tensor:
+    """The words of the stream at ``places`` int64, as int64: the bits of ``random_word`` in C++."""
+    return mix_bits((places + 1) * GOLDEN + (key - (1 << 64) if key >= 1 << 63 else key))
+
+
+def round_at_random(values: Tensor, bits: Tensor) -> Tensor:
+    """``values`` as bfloat16, rounded up with a probability that keeps the mean, by the lowest 16 of ``bits`` (int64).
+
+    Rounded to nearest, a moment that changes by less than half of its last digit a step (AdamW's v at β₂ = 0.999) would
+    never change.
+    """
+    whole = values.float().view(torch.int32).long() & 0xFFFFFFFF
+    upper = ((whole + (bits & 0xFFFF)) >> 16) & 0xFFFF
+    return (upper << 16).to(torch.int32).view(torch.float32).to(torch.bfloat16)

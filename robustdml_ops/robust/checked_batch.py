@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from robustdml_ops.engine.shards import OneProcess, settings_of
+from robustdml_ops.engine.shards import OneProcess, OwnRows, settings_of
 from robustdml_ops.engine.validation import (
     INTEGERS,
     check_labels,
@@ -70,7 +70,7 @@ def batch_of_all(
 ) -> tuple[CheckedBatch, Tensor | None]:
     """Batch and ``keep`` of all processes; if ``check`` raises on one process, all raise."""
 
-    def check_own() -> dict[str, Tensor | None]:
+    def check_own() -> OwnRows:
         batch, keep = check()
         return {**batch._asdict(), "keep": keep}
 

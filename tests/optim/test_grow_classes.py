@@ -176,6 +176,11 @@ def test_wrong_arguments_change_nothing():
         grow_classes(torch.nn.Linear(2, 2), None, 3)
     with pytest.raises(ValueError, match="SGD has no parameter of the loss"):
         grow_classes(ProxyAnchorLoss(OLD, D), stranger, 3)
+    factored = ProxyAnchorLoss(OLD, D)
+    adafactor = torch.optim.Adafactor(factored.parameters())
+    steps(factored, adafactor, torch.arange(OLD))
+    with pytest.raises(ValueError, match="col_var of Adafactor"):
+        grow_classes(factored, adafactor, OLD + 1)
     loss(torch.randn(4, D), torch.arange(4)).backward()
     with pytest.raises(RuntimeError, match="step\\(\\) has not come yet"):
         grow_classes(loss, optimizer, OLD + 1)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.proxy_update import ProxyUpdate, update_of
+from robustdml_ops.engine.shards import OwnRows
 from robustdml_ops.engine.validation import check_label_range, check_sizes
 from robustdml_ops.losses.families.metric_loss import MetricLoss
 from robustdml_ops.losses.inputs import ClassMatrixOptions, LossInputs, checked_labels, own_samples
@@ -85,12 +86,12 @@ class ClassMatrixLoss(MetricLoss):
     def _logits(self, embeddings: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def _own_rows(self, inputs: LossInputs) -> dict[str, Tensor | None]:
+    def _own_rows(self, inputs: LossInputs) -> OwnRows:
         labels = checked_labels(self, inputs)
         check_label_range(labels, self.num_classes)
         return {**self._own_samples(inputs), "labels": labels}
 
-    def _own_samples(self, inputs: LossInputs) -> dict[str, Tensor | None]:
+    def _own_samples(self, inputs: LossInputs) -> OwnRows:
         dtype = compute_dtype(inputs.embeddings, self._class_parameter())
         return own_samples(inputs.embeddings, inputs.sample_weights, dtype)
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess, settings_of
+from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess, OwnRows, settings_of
 from robustdml_ops.engine.validation import check_choice
 from robustdml_ops.losses.inputs import REDUCTIONS, LossInputs, LossOptions, check_options
 from robustdml_ops.losses.peer.interface import PeerInterface, without_label
@@ -32,7 +32,7 @@ class ShardableLoss:
         """Numbers and names that must be equal on all processes."""
         return settings_of(self)  # type: ignore[arg-type]  # a module, by its other base class
 
-    def _of_joint_batch(self, check: Callable[[], dict[str, Tensor | None]], loss: Callable[..., Tensor]) -> Tensor:
+    def _of_joint_batch(self, check: Callable[[], OwnRows], loss: Callable[..., Tensor]) -> Tensor:
         """``loss`` of the rows, by name, that ``check`` returns on each process."""
         rows = self.shards.agree(check, self._common_settings() if self.shards.divided else {})
         joint: dict[str, Any] = {name: self.shards.gather(values) for name, values in rows.items()}
@@ -143,7 +143,7 @@ class MetricLoss(ShardableLoss, PeerInterface):
             if parameter.dtype != torch.float64:
                 parameter.data = parameter.data.double()
 
-    def _own_rows(self, inputs: LossInputs) -> dict[str, Tensor | None]:
+    def _own_rows(self, inputs: LossInputs) -> OwnRows:
         """Rows that this process adds to the joint inputs, checked, by the names of their fields."""
         raise NotImplementedError
 
@@ -165,7 +165,7 @@ def _own_pairs(shards: OneProcess, indices_tuple: object, own_rows: Tensor, n: i
     """Pairs or triplets whose anchors are samples of this process, as places in the joint inputs."""
     vectors: list[Tensor] = []
 
-    def check() -> dict[str, Tensor | None]:
+    def check() -> OwnRows:
         vectors.extend(check_indices(indices_tuple, n, m))
         return {"samples": own_rows}
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.engine.label_sets import ABSENT
+from robustdml_ops.engine.shards import OwnRows
 from robustdml_ops.engine.validation import check_matrix, check_same_device, check_sample_weights
 from robustdml_ops.losses.families.metric_loss import MetricLoss
 from robustdml_ops.losses.inputs import LossInputs, class_labels, own_samples, pair_labels, reduce_samples
@@ -40,7 +41,7 @@ class PairFamilyLoss(MetricLoss):
     def _refuse(self, inputs: LossInputs) -> None:
         """Raise for arguments that the loss does not take."""
 
-    def _own_rows(self, inputs: LossInputs) -> dict[str, Tensor | None]:
+    def _own_rows(self, inputs: LossInputs) -> OwnRows:
         self._refuse(inputs)
         embeddings = check_matrix("embeddings", inputs.embeddings)
         rows = own_samples(embeddings, inputs.sample_weights, pair_dtype(embeddings, inputs.ref_emb))

@@ -21,7 +21,7 @@ _ELEMENTS = 1 << 20  # of the rows of near pairs at a time
 class EagerPairs(PairBackend):
     """On every device, without a compiler."""
 
-    def pair_lse(self, chunk: Chunk, problem: PairLSEProblem, sums: PairBuffers) -> None:
+    def _pair_lse(self, chunk: Chunk, problem: PairLSEProblem, sums: PairBuffers) -> None:
         S, (positive, negative) = chunk.S, members(problem.sets, chunk.first, chunk.last)
         if problem.epsilon is not None:
             positive, negative = informative(S, positive, negative, problem.epsilon)
@@ -39,7 +39,7 @@ class EagerPairs(PairBackend):
         W_negative *= problem.beta * sums.upstream[1].reshape(-1, 1)
         torch.add(W_positive, W_negative, out=S)
 
-    def pair_hinge(self, chunk: Chunk, problem: PairHingeProblem, sums: PairBuffers) -> None:
+    def _pair_hinge(self, chunk: Chunk, problem: PairHingeProblem, sums: PairBuffers) -> None:
         S, (positive, negative) = chunk.S, members(problem.sets, chunk.first, chunk.last)
         assert sums.counts is not None
         limits = DistanceLimits.of(chunk.V)

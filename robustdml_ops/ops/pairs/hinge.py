@@ -50,8 +50,8 @@ def pair_hinge(
 
     Parameters
     ----------
-    embeddings, labels, candidates, candidate_labels : Tensor
-        Anchors (n, D), (n,) and candidates (m, D), (m,) as in :func:`~robustdml_ops.ops.pair_lse`.
+    embeddings, labels, candidates, candidate_labels, anchors_first, backend
+        Anchors (n, D), (n,) and candidates (m, D), (m,), as in :func:`~robustdml_ops.ops.pair_lse`.
     positive_margin, negative_margin : float
         m⁺ and m⁻. A positive margin above 1 (cosine) is above every similarity, so all positives count.
     positive_offset, negative_offset : float
@@ -59,8 +59,6 @@ def pair_hinge(
         makes Σ s over the negatives above m⁻.
     distance : {"cosine", "euclidean"}
         What the margins are compared with, see above.
-    anchors_first, backend
-        As in :func:`~robustdml_ops.ops.pair_lse`.
 
     Returns
     -------
@@ -115,10 +113,8 @@ def pair_hinge_sum(
 
     Parameters
     ----------
-    embeddings, labels, candidates, candidate_labels, distance, anchors_first, backend
-        As in :func:`pair_hinge`, and so are both margins and offsets.
     positive_scale, negative_scale : Tensor
-        () or (n,) each, constants.
+        () or (n,) each, constants. The arguments that are not listed are those of :func:`pair_hinge`.
     average : bool
         Divide each side by the number of its terms above 0, of all anchors together.
 

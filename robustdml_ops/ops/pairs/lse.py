@@ -120,12 +120,8 @@ def pair_lse_sum(
 
     Parameters
     ----------
-    embeddings, labels, candidates, candidate_labels, alpha, beta, base, epsilon, candidate_weights
-        As in :func:`pair_lse`.
-    anchors_first, backend
-        As in :func:`pair_lse`.
     positive_scale, negative_scale : Tensor
-        () or (n,) each, constants.
+        () or (n,) each, constants. The other arguments are those of :func:`pair_lse`.
 
     Returns
     -------

@@ -150,17 +150,17 @@ class PairBuffers:
 class PairBackend(RowsBackend):
     """Epilogues of the sums of pairs on one backend."""
 
-    def pair_lse(self, chunk: Chunk, problem: PairLSEProblem, sums: PairBuffers) -> None:
+    def _pair_lse(self, chunk: Chunk, problem: PairLSEProblem, sums: PairBuffers) -> None:
         """Two log-sum-exps per row of ``chunk.S``, and dL/dS in ``chunk.dS``, or in S where there is none."""
         raise NotImplementedError
 
-    def pair_hinge(self, chunk: Chunk, problem: PairHingeProblem, sums: PairBuffers) -> None:
-        """Two sums of hinges per row of ``chunk.S``, their counts, and dL/dS as :meth:`pair_lse`."""
+    def _pair_hinge(self, chunk: Chunk, problem: PairHingeProblem, sums: PairBuffers) -> None:
+        """Two sums of hinges per row of ``chunk.S``, their counts, and dL/dS as for log-sum-exps."""
         raise NotImplementedError
 
     def pair_sums(self, chunk: Chunk, problem: PairProblem, buffers: PairBuffers) -> None:
         """The epilogue of one chunk into ``buffers`` of all anchors."""
         if isinstance(problem, PairLSEProblem):
-            self.pair_lse(chunk, problem, buffers.of(chunk))
+            self._pair_lse(chunk, problem, buffers.of(chunk))
         else:
-            self.pair_hinge(chunk, problem, buffers.of(chunk))
+            self._pair_hinge(chunk, problem, buffers.of(chunk))

@@ -23,7 +23,7 @@ _PROGRAMS = 2 * 132
 class TritonPairs(TritonRows, PairBackend):
     """On CUDA devices; in Triton's interpreter also on the CPU."""
 
-    def pair_lse(self, chunk: Chunk, problem: PairLSEProblem, sums: PairBuffers) -> None:
+    def _pair_lse(self, chunk: Chunk, problem: PairLSEProblem, sums: PairBuffers) -> None:
         from robustdml_ops.ops.pairs.kernels import pair_lse as kernel
 
         c, m = chunk.S.shape
@@ -58,7 +58,7 @@ class TritonPairs(TritonRows, PairBackend):
                     **parameters,
                 )
 
-    def pair_hinge(self, chunk: Chunk, problem: PairHingeProblem, sums: PairBuffers) -> None:
+    def _pair_hinge(self, chunk: Chunk, problem: PairHingeProblem, sums: PairBuffers) -> None:
         from robustdml_ops.ops.pairs.hinge_kernel import pair_hinge as kernel
 
         assert sums.counts is not None

@@ -24,9 +24,8 @@ from robustdml_ops.engine.validation import (
     check_sizes,
     check_vector,
 )
+from robustdml_ops.ops.self_paced.backends import EagerSelfPaced, NativeSelfPaced
 from robustdml_ops.ops.self_paced.descent import ScaledGradient, descend
-from robustdml_ops.ops.self_paced.eager import EagerSelfPaced
-from robustdml_ops.ops.self_paced.native import NativeSelfPaced
 from robustdml_ops.ops.self_paced.problem import CoordinateDescent, SelfPacedTerms
 
 # Beyond it the product with a class's size may overflow.

@@ -10,6 +10,7 @@ from torch import Tensor
 from robustdml_ops.backends.choice import choose
 from robustdml_ops.backends.tracing import in_registry
 from robustdml_ops.engine.label_sets import ABSENT
+from robustdml_ops.engine.shards import OwnRows
 from robustdml_ops.engine.typed_buffers import ClassBuffers
 from robustdml_ops.engine.validation import all_finite, check_label_range, check_labels, check_sizes
 from robustdml_ops.robust.bank.queue import QueueWindow, SampleCopies, Slots, picked
@@ -244,7 +245,7 @@ class MemoryBank(ClassBuffers):
             max_copies = 2 * -(-self.capacity // self.num_samples)
         check_sizes(max_copies=max_copies)
 
-        def check() -> dict[str, Tensor | None]:
+        def check() -> OwnRows:
             ids = check_ids(sample_ids, len(labels), self.num_samples, self.sums.device)
             own_labels = check_labels(labels, ids)
             check_label_range(own_labels, self.num_classes)

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from robustdml_ops.backends import native_module as module
 from robustdml_ops.ops.self_paced.counter_random import random_key, random_units, scale_units
 from robustdml_ops.ops.self_paced.problem import CoordinateDescent, SelfPacedTerms
 
@@ -91,3 +92,20 @@ def _choose(units: list[NDArray[np.float64]], population: Integers, hole: Intege
         taken = (chosen[:, :i] == drawn[:, None]).any(axis=1)
         chosen[:, i] = np.where(taken, np.where(last == hole, filler, last), drawn)
     return chosen
+
+
+class NativeSelfPaced(EagerSelfPaced):
+    """In the native module, ``csrc/self_paced/cpu.cpp``; on the CPU."""
+
+    def coordinate_descent(self, terms: SelfPacedTerms, weights: Tensor, settings: CoordinateDescent) -> None:
+        getattr(module.library, f"self_paced_sweep_{module.SUFFIX[weights.dtype]}")(
+            weights=weights.data_ptr(),
+            positive=terms.positive.data_ptr(),
+            negative=terms.negative.data_ptr(),
+            classes=terms.classes.data_ptr(),
+            starts=terms.starts.data_ptr(),
+            rates=settings.rates.data_ptr(),
+            N=len(weights),
+            C=len(terms.names),
+            **{name: value for name, value in vars(settings).items() if name != "rates"},
+        )
