@@ -64,7 +64,8 @@ def a_whole_model_trains_as_on_one_process(place):
 @case(2)
 def a_divided_bank_is_not_overwritten(place):
     model = shard(OneModule(), place)
-    with pytest.raises(RuntimeError, match=r"DTensor|sharded"):  # PyTorch's own refusal to copy it
+    # PyTorch's own refusal to copy it, which up to 2.6 speaks of shapes.
+    with pytest.raises(RuntimeError, match=r"DTensor|sharded|invalid for input of size"):
         DistributedDataParallel(model)
 
 
