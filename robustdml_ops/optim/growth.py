@@ -87,7 +87,9 @@ def grow_classes(
 
 def _digest(value: int | Tensor | None) -> object:
     """A number that is equal on all processes if the argument is."""
-    return zlib.crc32(value.detach().cpu().contiguous().numpy().tobytes()) if isinstance(value, Tensor) else value
+    if not isinstance(value, Tensor):
+        return value
+    return zlib.crc32(value.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().tobytes())
 
 
 def _origin(classes: int | Tensor, number: int) -> Tensor:

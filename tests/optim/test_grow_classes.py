@@ -91,8 +91,7 @@ def test_rows_and_moments_follow_their_classes(name, kind):
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_a_grown_loss_trains_as_a_large_one_whose_last_classes_had_no_samples(kind):
-    """ArcFace with a class of no samples would push its proxy: so compare with a loss put together by hand."""
+def test_a_grown_loss_trains_as_a_larger_one_put_together_by_hand(kind):
     loss = ArcFaceLoss(OLD, D)
     optimizer = OPTIMIZERS[kind](loss)
     steps(loss, optimizer, torch.arange(OLD))
@@ -144,6 +143,13 @@ def test_the_rows_of_a_dropped_class_leave_the_bank():
     assert torch.equal(bank.sums, sums)
     bank.enqueue(torch.eye(D)[:3], torch.tensor([1, 1, 1]))  # round the queue, over rows without a class
     assert bank.counts.tolist() == [2, 4]
+
+
+def test_initial_proxies_of_another_type_are_converted():
+    loss = ProxyAnchorLoss(OLD, D)
+    grow_classes(loss, None, OLD + 1, init=torch.full((1, D), 0.5, dtype=torch.bfloat16))
+    assert loss.proxies.dtype == torch.float64
+    assert loss.proxies[OLD].tolist() == [0.5] * D
 
 
 def test_losses_within_a_loss_grow_with_it():
