@@ -6,6 +6,7 @@ from robustdml_ops.losses.bspml import BSPMLLoss
 from robustdml_ops.losses.contrastive import ContrastiveLoss
 from robustdml_ops.losses.cosface import CosFaceLoss
 from robustdml_ops.losses.language_guidance import LanguageGuidanceLoss
+from robustdml_ops.losses.loading import load_class_matrix
 from robustdml_ops.losses.memory_contrastive import MemoryContrastiveLoss
 from robustdml_ops.losses.multi_similarity import MultiSimilarityLoss
 from robustdml_ops.losses.normalized_softmax import NormalizedSoftmaxLoss
@@ -37,4 +38,5 @@ __all__ = [
     "SubCenterArcFaceLoss",
     "SuperContrastiveLoss",
     "SuperLoss",
+    "load_class_matrix",
 ]
