@@ -130,7 +130,7 @@ def _files(source: Path) -> list[Path]:
     names = [f"{stems[0]}{rank}.pt" for rank in range(len(found[stems[0]]))]
     if missing := sorted(set(names) - found[stems[0]]):
         raise FileNotFoundError(
-            f"{source} has {len(names)} files {stems[0]}*.pt, and no {missing[0]}: copy the files of all processes there"
+            f"{source} has {len(names)} files {stems[0]}*.pt, and no {missing[0]}: copy those of all processes there"
         )
     return [source / name for name in names]
 
@@ -163,7 +163,7 @@ def _check_shapes(parts: list[Tensor], rows: int, loss: ClassMatrixLoss) -> None
     D, found = loss.embedding_size, sum(map(len, parts))
     shapes = ", ".join(str(tuple(part.shape)) for part in parts[:8])
     wanted = f"{type(loss).__name__} needs ({rows}, {D})"
-    if D != rows and [part.shape for part in parts] == [(D, rows)]:
+    if rows != D and [part.shape for part in parts] == [(D, rows)]:
         raise ValueError(f"source is of shape {shapes}, and {wanted}: transpose it")
     if any(part.shape[1] != D for part in parts):
         raise ValueError(

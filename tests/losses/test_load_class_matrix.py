@@ -85,7 +85,7 @@ class Harmful:
 @pytest.mark.parametrize(
     ("spoil", "error", "words"),
     [
-        (without(3), FileNotFoundError, rf"has 7 files {STEM}\*\.pt, and no {STEM}3\.pt: copy the files of all"),
+        (without(3), FileNotFoundError, rf"has 7 files {STEM}\*\.pt, and no {STEM}3\.pt: copy those of all"),
         (without(7), ValueError, r"has 17 rows in 7 part\(s\), and ArcFaceLoss needs \(19, 4\): give the files of all"),
         (
             lambda folder: torch.save({}, folder / "checkpoint_gpu_0.pt"),
