@@ -54,6 +54,12 @@ def main(argv: Sequence[str] | None = None, program: str = "robustdml") -> int:
         told = " ".join(str(error).split())[:300] or "while modules were loaded"
         way_out = "try smaller batches or images, fewer workers, or a machine that has more"
         return _refuse(name, f"not enough memory ({told}); {way_out}")
+    except SystemExit as end:
+        if not hasattr(end, "told"):
+            raise
+        if end.told:  # By `robustdml.run.preemption.Preempted`
+            print(f"{name}: {end.told}; {parsed.way_on(parsed)}", file=sys.stderr)
+        return int(end.code or 0)
     except KeyboardInterrupt:
         way_on = "" if parsed.way_on is None else f"; {parsed.way_on(parsed)}"
         print(f"{name}: interrupted{way_on}", file=sys.stderr)

@@ -1,6 +1,7 @@
 """A parser of the command line that says what may have been meant, and in one line how the command is used."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,14 @@ def path(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("the path is empty")
     return expanded(text)
+
+
+def duration(text: str) -> float:
+    """Read a time in seconds, as the type of an option."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
+    if found is None or not float(found[1]):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a time such as 90s, 10m or 2h")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
 
 
 def is_off(default: object) -> bool:

@@ -119,8 +119,6 @@ class Lines(Recorder):
 
     def start(self, history: Sequence[dict[str, float]], epochs: int) -> None:
         self._epochs, self._epochs_done = epochs, len(history)
-        if history:
-            self._write(f"goes on after epoch {len(history)} of {epochs}")
 
     def step(self, step: int, steps: int, loss: Tensor | None) -> None:
         if self._training is None:

@@ -1,6 +1,7 @@
 """The training loop: from noisy labels to an embedding, in one phase or two, with checkpoints and metrics."""
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Sequence
@@ -18,13 +19,14 @@ from robustdml.cache import write_text
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData
 from robustdml.errors import UsageError
-from robustdml.evaluation import below_untouched, untouched_metrics
+from robustdml.evaluation import below_untouched, retrieval_metrics, untouched_metrics
 from robustdml.locks import FILE_NAME as LOCK
 from robustdml.locks import sole_use
 from robustdml.networks.models import Embedder
 from robustdml.networks.preparation import prepare, resolve_device
 from robustdml.plain_files import DamagedError, read_plain, save_plain
 from robustdml.progress import OnProgress, Recorder, silent
+from robustdml.run.preemption import EndSignals, Pauses
 from robustdml.run.run import Run
 from robustdml.run.sample_log import clean_auc
 from robustdml.run.trials import prepare_run
@@ -34,7 +36,7 @@ from robustdml.trained.model_file import ModelCard
 from robustdml.world import ALONE, World
 
 CHECKPOINT, PREVIOUS_CHECKPOINT = "checkpoint.pt", "checkpoint.previous.pt"
-CHECKPOINT_FORMAT = 4
+CHECKPOINT_FORMAT = 5
 # The first of these that a run has is its clean score in reports and comparisons.
 CLEAN_SCORES = ("log_p_clean_auc", "label_quality_auc", "confidence_auc", "detector_loss_auc", "weight_auc")
 
@@ -69,11 +71,13 @@ def train(
     recorders: Sequence[Recorder] = (),
     untouched: dict[str, float] | None = None,
     evaluate_each_epoch: bool = True,
+    checkpoint_every: float | None = None,
     world: World = ALONE,
 ) -> TrainingResult:
     """Train an embedding and evaluate it on the test split after every epoch.
 
-    A run that is interrupted and resumed gives the same bits as one that is not, on the CPU.
+    A run that is interrupted and resumed gives the same bits as one that is not, on the CPU. With `out`, SIGTERM and
+    SIGUSR1 in the main thread end it by a ``SystemExit`` with status 75, after a checkpoint of the step under way.
 
     Parameters
     ----------
@@ -98,6 +102,8 @@ def train(
     evaluate_each_epoch : bool
         False to evaluate after the last epoch alone, where nobody looks at the others: on much test data evaluation
         takes longer than training. The other records of the history have no metrics then.
+    checkpoint_every : float, optional
+        Seconds between the checkpoints within an epoch; None: there is one after each epoch alone.
     world : World
         The processes that train it together, each with a part of every batch; the first of them writes.
 
@@ -119,14 +125,18 @@ def train(
     """
     if resume and out is None:
         raise UsageError("resume needs the folder of the run (out)")
+    if checkpoint_every is not None and (out is None or not 0 < checkpoint_every < math.inf):
+        needed = "the folder of the run (out)" if out is None else "a positive number of seconds"
+        raise UsageError(f"checkpoint_every={checkpoint_every} needs {needed}")
     kept = out if world.leads else None
     if kept is not None:
         check_folder(kept, resume)
-    chosen = resolve_device(device)
+    chosen, signals = resolve_device(device), EndSignals()
     with (
         nullcontext() if kept is None else sole_use(kept / LOCK, kept),
         # Seeds are set inside a fork, so that a caller's own random numbers go on as if nothing had run.
         torch.random.fork_rng(devices=[chosen] if chosen.type == "cuda" else []),
+        nullcontext() if out is None else signals,
     ):
         torch.manual_seed(config.seed)
         prepared = world.first(lambda: prepare(config, data, chosen, on_progress))
@@ -135,23 +145,38 @@ def train(
         run = Run(config, prepared, chosen, world=world)
         if resume and out is not None:
             _load_checkpoint(out / CHECKPOINT, run)
-            if run.epoch > config.epochs:
-                raise UsageError(f"{out} has {run.epoch} epochs already; ask for at least as many (epochs)")
+            epochs = run.epoch + (run.under_way.steps > 0)
+            if epochs > config.epochs:
+                raise UsageError(f"{out} is after {run.position} already; ask for at least {epochs} epochs (epochs)")
+            on_progress(f"goes on after {run.position}", 0, 0)
             if kept is not None:  # A run may have been killed between the checkpoint and the history of an epoch.
                 _write_history(kept, run)
+
+        def save() -> None:
+            state = run.state()
+            if kept is not None:
+                save_checkpoint(kept / CHECKPOINT, run, state)
+
+        pauses = Pauses(run, None if out is None else save, checkpoint_every, signals)
         try:
             for recorder in recorders:
                 recorder.start(run.history, config.epochs)
             if not resume:
                 prepare_run(run, on_progress)
+            signals.held = True
             while run.epoch < config.epochs:
-                run.train_epoch(on_progress, recorders, evaluate_each_epoch or run.epoch + 1 == config.epochs)
+                run.take_steps(on_progress, recorders, pauses)
+                metrics: dict[str, float] | None = {}
+                if evaluate_each_epoch or run.epoch + 1 == config.epochs:
+                    metrics = signals.unless_received(lambda: run.evaluate(retrieval_metrics))
+                    pauses()  # No metrics: it ends here.
+                run.end_epoch(metrics or {})
                 for recorder in recorders:
                     recorder.epoch(run.history[-1])
-                state = run.state() if out is not None else None
-                if kept is not None and state is not None:
-                    save_checkpoint(kept / CHECKPOINT, run, state)
+                pauses.save()
+                if kept is not None:
                     _write_history(kept, run)
+            signals.held = False
         finally:
             for recorder in recorders:
                 recorder.close()

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -69,6 +70,19 @@ class World:
         if self.size > 1:
             dist.all_reduce(found, dist.ReduceOp.MAX)
         return bool(found)
+
+    def largest(self, number: int) -> int:
+        """Largest of the processes' numbers, which meet on the hosts: no GPU is waited for."""
+        if self.size == 1:
+            return number
+        found = torch.tensor(number)
+        dist.all_reduce(found, dist.ReduceOp.MAX, group=self._hosts)
+        return int(found)
+
+    @cached_property
+    def _hosts(self) -> dist.ProcessGroup | None:
+        """A group on the hosts; None where the default one is."""
+        return None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo", timeout=TIMEOUT)
 
     def merged(self, values: Tensor) -> Tensor:
         """Put together values that each process has some of, NaN for the others; the last of several counts."""

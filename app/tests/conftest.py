@@ -1,3 +1,4 @@
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, Split
 from robustdml.methods import METHODS
 from robustdml.noise import with_wrong_labels
+from robustdml.progress import Recorder
 from robustdml.train import train
 
 settings.register_profile("fixed", derandomize=True, deadline=None)
@@ -141,11 +143,27 @@ def weights(result):
     return torch.cat([parameter.detach().flatten() for parameter in result.embedder.parameters()])
 
 
+class Ends(Recorder):
+    """Counts steps, and ends a run by a signal in the middle of an epoch."""
+
+    def __init__(self, number=None):
+        self.number, self.steps = number, 0
+
+    def step(self, step, steps, loss):
+        self.steps += 1
+        if self.number and step == (steps + 1) // 2:
+            signal.raise_signal(self.number)
+
+
 def check_resume(config, data, folder, stop):
-    """Check that a run resumed after `stop` epochs equals an unbroken one bit for bit; returns both."""
-    whole = train(config, data, device="cpu")
-    train(replace(config, epochs=stop), data, out=folder, device="cpu")
-    resumed = train(config, data, out=folder, resume=True, device="cpu")
+    """Check that a run resumed after `stop` epochs, and again in the middle of one, equals an unbroken one."""
+    whole = train(config, data, device="cpu", recorders=[unbroken := Ends()])
+    train(replace(config, epochs=stop), data, out=folder, device="cpu", recorders=[first := Ends()])
+    with pytest.raises(SystemExit) as end:
+        train(config, data, out=folder, resume=True, device="cpu", recorders=[second := Ends(signal.SIGTERM)])
+    assert end.value.code == 75
+    resumed = train(config, data, out=folder, resume=True, device="cpu", recorders=[third := Ends()])
+    assert first.steps + second.steps + third.steps == unbroken.steps
     check_equal(whole, resumed)
     return whole, resumed
 

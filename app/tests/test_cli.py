@@ -44,6 +44,7 @@ def test_trains_with_a_filter_and_writes_a_report(features, tmp_path, capsys):
         (["--data", "nowhere"], "data 'nowhere'"),
         (["--noise", "symmetric:2"], "noise 'symmetric:2'"),
         (["--resume"], "--resume needs --out"),
+        (["--checkpoint-every", "9m"], "--checkpoint-every needs --out"),
         (["--data", "{features}", "--noise", "loud:0.5"], "expected one of none, symmetric:RATE"),
         (["--data", "{features}", "--mcl-margin", "nan", "--method", "mcl"], "method mcl: margin must be"),
         (["--data", "{features}", "--backbone", "a:b"], "holds features"),
@@ -75,37 +76,48 @@ def test_a_command_is_needed_and_help_and_version_are_options(capsys):
     assert capsys.readouterr().out == f"robustdml {robustdml_ops.__version__}\n"
 
 
-def test_an_interrupted_run_says_how_it_goes_on_and_does(features, tmp_path, monkeypatch, capsys):
-    """By the signal that Ctrl-C sends, before the first epoch and after it."""
+def test_an_ended_run_says_how_it_goes_on_and_does(features, tmp_path, monkeypatch, capsys):
+    """By Ctrl-C or a cluster's signal: without a folder, before the first step, in a step, in an evaluation."""
     out = str(tmp_path / "run")
     # Without the trial, whose epochs are not those of the run.
     command = ["train", "--data", features, "--batch-size", "32", "--epochs", "2", "--averaging", "1"]
-    whole = Run.train_epoch
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    kept = ["--out", out, "--noise", "symmetric:0.2"]
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    def interrupted_after(epochs, *options):
-        def train_epoch(run, *arguments, **more):
-            if run.epoch == epochs:
-                signal.raise_signal(signal.SIGINT)
-            whole(run, *arguments, **more)
+    def ended_in(name, number, *options):
+        whole = getattr(Run, name)
+
+        def method(run, *arguments):
+            assert "--out" in options or signal.getsignal(signal.SIGTERM) == handlers[signal.SIGTERM]
+            signal.raise_signal(number)
+            return whole(run, *arguments)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Run, "train_epoch", train_epoch)
-            assert main([*command, *options]) == 130
-        return capsys.readouterr().err.splitlines()[-1]
+            patch.setattr(Run, name, method)
+            status = main([*command, *options])
+        return status, capsys.readouterr().err.splitlines()[-1].removeprefix("robustdml train: ")
 
     try:
-        assert interrupted_after(1) == "robustdml train: interrupted; nothing is kept of a run without --out"
-        first = interrupted_after(0, "--out", out, "--noise", "symmetric:0.2")
-        assert first == "robustdml train: interrupted; no epoch was done, and the same command starts anew"
-        second = interrupted_after(1, "--out", out, "--noise", "symmetric:0.2")
-        assert second == f"robustdml train: interrupted; --out {out} --resume goes on after the last whole epoch"
+        anew = "nothing was saved yet, and the same command starts anew"
+        goes_on = f"--out {out} --resume goes on from the last checkpoint"
+        assert ended_in("_step", signal.SIGINT) == (130, "interrupted; nothing is kept of a run without --out")
+        assert ended_in("_step", signal.SIGINT, *kept) == (130, f"interrupted; {anew}")
+        assert ended_in("fit_inputs", signal.SIGUSR1, *kept) == (75, f"ended by SIGUSR1; {anew}")
+        saved = "ended by SIGTERM after step 1 of epoch 1, which is saved"
+        assert ended_in("_step", signal.SIGTERM, *kept) == (75, f"{saved}; {goes_on}")
+        # All steps of the epoch, without the metrics.
+        saved = "ended by SIGTERM after step 7 of epoch 1, which is saved"
+        assert ended_in("evaluate", signal.SIGTERM, *kept, "--resume") == (75, f"{saved}; {goes_on}")
     finally:
-        signal.signal(signal.SIGINT, before)
+        interrupt = handlers.pop(signal.SIGINT)
+        signal.signal(signal.SIGINT, interrupt)
+    assert all(signal.getsignal(number) == handler for number, handler in handlers.items())
     # The settings are those of the run.
-    assert main(["train", "--out", out, "--resume"]) == 0
-    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    assert (metrics["epoch"], metrics["noise"]) == (2, "symmetric:0.2")
+    assert main(["train", "--out", out, "--resume", "--checkpoint-every", "2h"]) == 0
+    assert main([*command, "--noise", "symmetric:0.2", "--out", f"{out}-unbroken"]) == 0
+    resumed, unbroken = (json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("run", "run-unbroken"))
+    assert {**resumed, "training_seconds": 0} == {**unbroken, "training_seconds": 0}
 
 
 @pytest.mark.parametrize("allocate", [lambda _: torch.empty(2**55), lambda _: np.empty(2**55)])

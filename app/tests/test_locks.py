@@ -171,6 +171,7 @@ def test_an_audit_killed_before_its_first_file_goes_on(clusters_file, tmp_path):
     ("change", "words"),
     [
         (lambda content: [], "not a checkpoint of format"),
+        (lambda content: content | {"format": content["format"] - 1}, "not a checkpoint of format"),
         (lambda content: {"format": content["format"]}, "parts missing"),
         (lambda content: content | {"state": {}}, "not the state of this run"),
         (lambda content: content | {"state": content["state"] | {"embedder": {}}}, "not the state of this run"),

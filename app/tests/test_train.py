@@ -1,4 +1,8 @@
 import json
+import os
+import signal
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from unittest.mock import Mock
 
@@ -6,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from app.tests.conftest import check_resume, weights
+from app.tests.conftest import Ends, check_equal, check_resume, weights
 from robustdml import train as train_module
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
@@ -15,6 +19,7 @@ from robustdml.methods.anchors import AnchorOptions, SmoothOptions
 from robustdml.networks.preparation import prepare
 from robustdml.options import OptionSet
 from robustdml.progress import Recorder
+from robustdml.run.preemption import EndSignals
 from robustdml.run.run import Run
 from robustdml.train import train
 from tests.nightly import nightly_but
@@ -64,6 +69,29 @@ def test_confidences_tell_wrong_labels(noisy):
 @pytest.mark.parametrize("samples_per_class", nightly_but([0], [0, 4]))
 def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(noisy, tmp_path, method, samples_per_class):
     check_resume(replace(FAST, method=method, samples_per_class=samples_per_class), noisy, tmp_path / "run", stop=2)
+
+
+def test_checkpoints_within_an_epoch(noisy, tmp_path):
+    """A run that is killed goes on after the last of them; it may run in any thread."""
+    settings = {"out": tmp_path / "run", "device": "cpu", "checkpoint_every": 1e-9}
+    kill = Mock(spec=Recorder)
+    kill.step.side_effect = [None] * 9 + [KeyboardInterrupt]  # in the second of four epochs of seven steps
+    with ThreadPoolExecutor(1) as thread, pytest.raises(KeyboardInterrupt):
+        thread.submit(train, FAST, noisy, **settings, recorders=[kill]).result()
+    resumed = train(FAST, noisy, **settings, resume=True, recorders=[rest := Ends()])
+    assert rest.steps == 4 * 7 - 9
+    check_equal(train(FAST, noisy, device="cpu"), resumed)
+
+
+def test_a_process_forked_from_a_run_ends_by_the_signal():
+    with EndSignals() as signals, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+        child = os.fork()
+        if not child:
+            signal.raise_signal(signal.SIGTERM)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+    assert not signals.received
 
 
 def test_random_numbers_of_the_network_go_on_where_they_were(tiny_images, tmp_path, monkeypatch):
@@ -149,6 +177,10 @@ def test_errors_of_folders_and_checkpoints(noisy, tmp_path):
         train(short, noisy, out=out, resume=True)
     with pytest.raises(UsageError, match="resume needs the folder"):
         train(short, noisy, resume=True)
+    with pytest.raises(UsageError, match="checkpoint_every=60 needs the folder"):
+        train(short, noisy, checkpoint_every=60)
+    with pytest.raises(UsageError, match="checkpoint_every=0 needs a positive number"):
+        train(short, noisy, out=out, checkpoint_every=0)
     train(short, noisy, out=out)
     with pytest.raises(UsageError, match="holds a run already"):
         train(short, noisy, out=out)
@@ -156,7 +188,7 @@ def test_errors_of_folders_and_checkpoints(noisy, tmp_path):
         train(replace(short, seed=1), noisy, out=out, resume=True)
     with pytest.raises(UsageError, match=r"data: .*clusters"):
         train(short, replace(noisy, name="other"), out=out, resume=True)
-    with pytest.raises(UsageError, match="has 2 epochs already"):
+    with pytest.raises(UsageError, match="after epoch 2 already; ask for at least 2 epochs"):
         train(replace(short, epochs=1), noisy, out=out, resume=True)
     (out / "checkpoint.pt").write_bytes(b"garbage")
     with pytest.raises(UsageError, match=r"not end in its checksum\. The one before it is checkpoint\.prev"):

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from app.tests.conftest import make_clusters
+from app.tests.conftest import Ends, make_clusters
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
 from robustdml.filters.options import FilterOptions
@@ -43,16 +44,25 @@ def clusters():
 
 @case(2)
 def a_run(place):
-    """Its figures, what it wrote, and that one process goes on with it, and the other way round."""
+    """Its figures, and what it wrote; a signal to one process ends both, and two or one go on."""
     os.environ["ROBUSTDML_CACHE"] = str(place.folder / f"cache-{place.rank}")
     world, data = World(place.rank, 2), clusters()
     folder, alone = place.folder / "run", place.folder / f"alone-{place.rank}"
-    many = train(CONFIG, data, out=folder, device="cpu", world=world)
+
+    def end(config, resume):
+        recorders = [Ends(signal.SIGUSR1)] if place.rank == 1 else []
+        with pytest.raises(SystemExit) as end:
+            train(config, data, out=folder, resume=resume, device="cpu", recorders=recorders, world=world)
+        assert end.value.code == 75 and ("another process" in end.value.told) == world.leads
+
+    end(CONFIG, resume=False)
+    many = train(CONFIG, data, out=folder, resume=True, device="cpu", world=world)
     one = train(CONFIG, data, out=alone, device="cpu")
     longer = replace(CONFIG, epochs=3)
     goes_on = train(longer, data, out=alone, resume=True, device="cpu")
-    together = train(longer, data, out=folder, resume=True, device="cpu", world=world)
-    for found, expected in ((many, one), (together, goes_on)):
+    end(longer, resume=True)
+    last = train(longer, data, out=folder, resume=True, device="cpu") if world.leads else goes_on
+    for found, expected in ((many, one), (last, goes_on)):
         for mine, theirs in zip(figures(found), figures(expected), strict=True):
             assert mine == pytest.approx(theirs, rel=1e-3, abs=1e-3)
         for name, score in expected.scores.items():

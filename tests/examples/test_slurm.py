@@ -13,7 +13,12 @@ from tests.subprocesses import ROOT
 
 # Slurm's programs and the environment, as far as the script needs them.
 PROGRAMS = {
-    "bin/scontrol": 'test "$*" = "show hostnames node[3-4]" && printf "node3\\nnode4\\n"',
+    "bin/scontrol": """
+case "$*" in
+"show hostnames node[3-4]") printf "node3\\nnode4\\n" ;;
+*) echo "$@" >> asked ;;
+esac""",
+    "bin/scancel": 'echo "$@" >> asked && kill -TERM "$(cat torchrun)"',
     "bin/srun": 'test "$1" = --kill-on-bad-exit=1 && shift && exec "$@"',
     "bin/torchrun": 'printf "%s\\n" "$OMP_NUM_THREADS" "$OMP_WAIT_POLICY" "$@"',
     "environment/bin/activate": "true",
@@ -75,6 +80,18 @@ def test_a_process_for_each_card_of_each_node(asked):
     assert (given.data, given.epochs, given.resume) == ("/data/products", 3, False)
     threads, torchrun = asked(SLURM_NNODES="1", SLURM_GPUS_ON_NODE="4", SLURM_CPUS_PER_TASK="32")
     assert (threads, torchrun.nnodes, torchrun.nproc_per_node) == (8, "1", "4")
+
+
+def test_a_run_whose_time_is_up_is_queued_again_when_it_has_saved(asked, tmp_path):
+    """Slurm's USR1 becomes a SIGTERM of the step; what torchrun does then comes before the request."""
+    torchrun = """
+trap 'echo saved >> asked; kill $!; exit 1' TERM
+echo $$ > torchrun.new && mv torchrun.new torchrun && kill -USR1 $PPID
+sleep 60 & wait $!"""
+    (tmp_path / "bin" / "torchrun").write_text(f"#!/bin/sh{torchrun}\n")
+    with pytest.raises(AssertionError):
+        asked()
+    assert (tmp_path / "asked").read_text().splitlines() == ["--signal=TERM 123456", "saved", "requeue 123456"]
 
 
 def test_a_run_that_was_ended_goes_on(asked, tmp_path):

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from robustdml.cache import write_text
-from robustdml.command_line import is_off, path
+from robustdml.command_line import duration, is_off, path
 from robustdml.data import RetrievalData, load_data
 from robustdml.errors import UsageError
 from robustdml.evaluation import METRICS, untouched_title
@@ -20,6 +20,7 @@ from robustdml.options import Setting
 from robustdml.progress import OnProgress, Recorder, TensorBoard, progress_bar
 from robustdml.reports.run_report import render_run
 from robustdml.run.audited_labels import describe
+from robustdml.run.preemption import EndSignals
 from robustdml.settings.file import FILE_NAME as CONFIG_FILE
 from robustdml.settings.file import RunSettings, SettingsFile, read_run_settings
 from robustdml.settings.given import all_settings
@@ -48,6 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder for model, checkpoint, metrics, settings and report; without it nothing is written",
     )
     run_options.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
+    run_options.add_argument(
+        "--checkpoint-every", type=duration, metavar="TIME",
+        help="checkpoints within an epoch as well, such as every 90s, 10m or 2h",
+    )  # fmt: skip
     run_options.add_argument(
         "--config",
         type=path,
@@ -80,24 +85,30 @@ def way_on(arguments: argparse.Namespace) -> str:
     if arguments.out is None:
         return "nothing is kept of a run without --out"
     if (arguments.out / CHECKPOINT).exists():
-        return f"--out {arguments.out} --resume goes on after the last whole epoch"
-    return "no epoch was done, and the same command starts anew"
+        return f"--out {arguments.out} --resume goes on from the last checkpoint"
+    return "nothing was saved yet, and the same command starts anew"
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.resume and arguments.out is None:
         raise UsageError("--resume needs --out, the folder of the run")
+    if arguments.checkpoint_every is not None and arguments.out is None:
+        raise UsageError("--checkpoint-every needs --out, the folder of the run")
     settings = read_run_settings(vars(arguments), arguments.config, arguments.out, arguments.resume)
-    with joined_world(settings.place.device) as world:
+    # Without a folder nothing can be saved, and a signal ends the command as any other.
+    signals = nullcontext() if arguments.out is None else EndSignals()
+    with signals, joined_world(settings.place.device) as world:
         if arguments.out is not None and world.leads:
             check_folder(arguments.out, arguments.resume)
-        result = _train(settings, arguments.out, arguments.resume, world)
+        result = _train(settings, arguments.out, arguments.resume, arguments.checkpoint_every, world)
     if world.leads:
         _print(result, arguments.out)
     return 0
 
 
-def _train(settings: RunSettings, out: Path | None, resume: bool, world: World) -> TrainingResult:
+def _train(
+    settings: RunSettings, out: Path | None, resume: bool, checkpoint_every: float | None, world: World
+) -> TrainingResult:
     recorders: list[Recorder] = []
     if out is not None and world.leads:
         recorders.append(SettingsFile(out / CONFIG_FILE, settings.complete))
@@ -113,6 +124,7 @@ def _train(settings: RunSettings, out: Path | None, resume: bool, world: World) 
             device=settings.place.device,
             on_progress=bar,
             recorders=[bar, *recorders],
+            checkpoint_every=checkpoint_every,
             world=world,
         )
         if out is not None and world.leads:

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,6 +32,16 @@ from robustdml_ops.ops import NotFiniteError
 T = TypeVar("T")
 
 
+@dataclass
+class UnderWay:
+    """What is done of the epoch under way."""
+
+    steps: int = 0
+    taken: int = 0  # Steps for which the filter kept something
+    total: Tensor = field(default_factory=lambda: torch.zeros(()))  # Sum of their losses
+    seconds: float = 0.0
+
+
 class Run:
     """One training run."""
 
@@ -45,6 +56,7 @@ class Run:
         self.config, self.prepared, self.device, self.world = config, prepared, device, world
         self.history: list[dict[str, float]] = []
         self.phase_one_seconds = 0.0
+        self.under_way = UnderWay()
         self.method = METHODS[config.method] if method is None else method
         self.audited: dict[str, Any] | None = None
         if config.labels:
@@ -122,6 +134,12 @@ class Run:
         return len(self.history)
 
     @property
+    def position(self) -> str:
+        """What is done, in words."""
+        steps = self.under_way.steps
+        return f"step {steps} of epoch {self.epoch + 1}" if steps else f"epoch {self.epoch}"
+
+    @property
     def data_summary(self) -> dict[str, Any]:
         """Name and sizes of what it trains on, and what an audit has made of it."""
         data = self.prepared.data
@@ -152,36 +170,53 @@ class Run:
 
     def train_epoch(self, report: OnProgress, recorders: Sequence[Recorder], evaluate: bool = True) -> None:
         """Pass over the batches once, then evaluate on the test split and add a record to the history."""
-        start = time.perf_counter()
-        for loss_input in self.inputs.values():
-            loss_input.start_epoch(self.epoch, self._embed_training_split)
+        self.take_steps(report, recorders)
+        self.end_epoch(self.evaluate(retrieval_metrics) if evaluate else {})
+
+    def take_steps(
+        self, report: OnProgress, recorders: Sequence[Recorder], pause: Callable[[], None] = lambda: None
+    ) -> None:
+        """Take the steps of the epoch that are left; `pause` is called after each, when `state` holds all of it."""
+        done = self.under_way
+        began = time.perf_counter() - done.seconds
         if self.filter is not None:
             self.filter.start_epoch(self.epoch)
-        self.log.clear()
+        if done.steps == 0:
+            for loss_input in self.inputs.values():
+                loss_input.start_epoch(self.epoch, self._embed_training_split)
+            self.log.clear()
         self.network.train()
-        total, taken = torch.zeros((), device=self.device), 0
         title = f"epoch {self.epoch + 1} of {self.config.epochs}"
-        for step, rows in enumerate(self.sampler.batches(self.epoch), start=1):
+        for rows in islice(self.sampler.batches(self.epoch), done.steps, None):
             try:
                 value = self._step(self.world.part(rows))
             except NotFiniteError as error:
-                raise UsageError(f"epoch {self.epoch + 1}, step {step}: {error}") from error
+                raise UsageError(f"epoch {self.epoch + 1}, step {done.steps + 1}: {error}") from error
+            done.steps += 1
             if value is not None:
-                total, taken = total + value, taken + 1
+                done.total, done.taken = done.total.to(value.device) + value, done.taken + 1
             for recorder in recorders:
-                recorder.step(step, len(self.sampler), value)
-            report(title, step, len(self.sampler))
-        loss = float(total) / max(taken, 1)
+                recorder.step(done.steps, len(self.sampler), value)
+            report(title, done.steps, len(self.sampler))
+            done.seconds = time.perf_counter() - began
+            pause()
+            began = time.perf_counter() - done.seconds
+        loss = float(done.total)
+        done.seconds = time.perf_counter() - began
         if not np.isfinite(loss):
             raise UsageError(f"the loss of epoch {self.epoch + 1} is {loss}: try a smaller learning rate or amp none")
-        seconds = time.perf_counter() - start
-        metrics = self.evaluate(retrieval_metrics) if evaluate else {}
-        record = {"epoch": self.epoch + 1, "loss": loss, "seconds": seconds, **metrics, **self._margins()}
+
+    def end_epoch(self, metrics: dict[str, float]) -> None:
+        """Add a record of the epoch, with these metrics, to the history."""
+        loss = float(self.under_way.total) / max(self.under_way.taken, 1)
+        record = {"epoch": self.epoch + 1, "loss": loss, "seconds": self.under_way.seconds, **metrics}
+        record |= self._margins()
         self.log.values.copy_(self.world.merged(self.log.values))
         record |= self.log.record()
         for source in self._observers():
             record |= source.record()
         self.history.append(record | self._corrections())
+        self.under_way = UnderWay()
 
     def evaluate(self, measure: Callable[..., T]) -> T:
         """Measures of the test split, by the embeddings as they would be used."""
@@ -278,6 +313,8 @@ class Run:
         """State to resume from with the same bits."""
         return {
             **{name: whole(module.state_dict()) for name, module in self._modules().items()},
+            "log": {"values": self.world.merged(self.log.values)},
+            "under_way": asdict(self.under_way),
             "optimizer": whole(self.optimizer.state_dict()),
             "history": self.history,
             "phase_one_seconds": self.phase_one_seconds,
@@ -296,6 +333,9 @@ class Run:
         for loss_input in self.inputs.values():
             loss_input.loaded()
         load_optimizer(self.optimizer, state["optimizer"])
+        self.under_way = UnderWay(**state["under_way"])
+        if self.under_way.steps and not self.world.leads:
+            self.log.clear()  # In the middle of an epoch each process has what it saw itself.
         self.history = state["history"]
         self.phase_one_seconds = state["phase_one_seconds"]
         torch.set_rng_state(state["rng"])
