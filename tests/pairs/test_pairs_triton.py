@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from robustdml_ops.ops import pair_hinge
+from robustdml_ops.ops.pairs import hinge_kernel
 from robustdml_ops.ops.pairs import triton as triton_pairs
 from robustdml_ops.ops.pairs.sweep import BACKENDS
 from tests.nightly import nightly_but
@@ -43,6 +45,30 @@ def test_near_rows_keep_their_distance(shape, given, monkeypatch):
     # Several blocks and a rest; every near pair is made of its rows one after the other, slowly in the interpreter.
     monkeypatch.setattr(triton_pairs, "epilogue_launch", lambda *_: SMALL_BLOCKS)
     cases.assert_near_rows_keep_their_distance(TRITON, shape, (given, given), DEVICE)
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="a compiled kernel can't be watched")
+@pytest.mark.parametrize("equal", [3, 24])
+def test_of_few_near_pairs_each_is_made_alone_and_of_many_all_at_once(equal, monkeypatch):
+    """A collapsed batch would take a search and a pass over two rows for each of its pairs."""
+    made, near_distances = [], hinge_kernel.near_distances
+
+    def noted(*arguments):
+        made.append(arguments[3])
+        return near_distances(*arguments)
+
+    monkeypatch.setattr(hinge_kernel, "near_distances", noted)
+    X = torch.randn(24, 5)
+    X[:equal] = X[0]
+    found = pair_hinge(
+        X, torch.arange(24) % 2, positive_margin=0.0, negative_margin=3.0, distance="euclidean", backend="triton"
+    )
+    U = torch.nn.functional.normalize(X.double())
+    same = torch.arange(24)[:, None] % 2 == torch.arange(24) % 2
+    truth = torch.cdist(U, U, compute_mode="donot_use_mm_for_euclid_dist")
+    torch.testing.assert_close(found.positive.double(), (truth * same).sum(1), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.negative.double(), ((3 - truth) * ~same).sum(1), rtol=1e-5, atol=1e-5)
+    assert made == [1] * 6 if equal == 3 else made == [128] * 8
 
 
 def test_distances_up_to_the_resolution_have_no_gradient():

@@ -7,36 +7,41 @@ import triton.language as tl
 from robustdml_ops.backends.triton_math import in_type
 from robustdml_ops.ops.pairs.kernels import ABSENT, pair_sets
 
+# Near pairs that a tile makes one after the other; of more, as in a collapsed batch, all of its pairs side by side.
+FEW = tl.constexpr(32)
+
 
 @triton.jit
-def near_distance(
-    p,  # address of a row, any floating type, in
-    q,  # address of a row, any floating type, in
+def near_distances(
+    p,  # (n,) addresses of rows, any floating type, in
+    q,  # (n,) addresses of rows that almost agree with those of p, any floating type, in
     D,  # columns, in
+    n: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Distance of the directions of two rows that almost agree, float64: see csrc/math/unit_distance.h."""
-    p_largest = tl.zeros((BLOCK_D,), tl.float64)
-    q_largest = tl.zeros((BLOCK_D,), tl.float64)
+    """Distances (n,) of the directions of rows that almost agree, float64: see csrc/math/unit_distance.h."""
+    p_largest = tl.zeros((n,), tl.float64)
+    q_largest = tl.zeros((n,), tl.float64)
     for start in range(0, D, BLOCK_D):
-        d = start + tl.arange(0, BLOCK_D)
-        p_largest = tl.maximum(p_largest, tl.abs(tl.load(p + d, mask=d < D, other=0.0).to(tl.float64)))
-        q_largest = tl.maximum(q_largest, tl.abs(tl.load(q + d, mask=d < D, other=0.0).to(tl.float64)))
-    p_scale, q_scale = 1.0 / tl.max(p_largest, axis=0), 1.0 / tl.max(q_largest, axis=0)
-    differences = tl.zeros((BLOCK_D,), tl.float64)
-    radials = tl.zeros((BLOCK_D,), tl.float64)
-    squares = tl.zeros((BLOCK_D,), tl.float64)
+        d = start + tl.arange(0, BLOCK_D)[None, :]
+        u = tl.load(p[:, None] + d, mask=d < D, other=0.0).to(tl.float64)
+        v = tl.load(q[:, None] + d, mask=d < D, other=0.0).to(tl.float64)
+        p_largest = tl.maximum(p_largest, tl.max(tl.abs(u), axis=1))
+        q_largest = tl.maximum(q_largest, tl.max(tl.abs(v), axis=1))
+    p_scale, q_scale = 1.0 / p_largest, 1.0 / q_largest
+    difference = tl.zeros((n,), tl.float64)
+    radial = tl.zeros((n,), tl.float64)
+    square = tl.zeros((n,), tl.float64)
     for start in range(0, D, BLOCK_D):
-        d = start + tl.arange(0, BLOCK_D)
-        u = tl.load(p + d, mask=d < D, other=0.0).to(tl.float64) * p_scale
-        v = tl.load(q + d, mask=d < D, other=0.0).to(tl.float64) * q_scale
-        differences += (u - v) * (u - v)
-        radials += (u - v) * (u + v)
-        squares += u * u
-    radial, square = tl.sum(radials, axis=0), tl.sum(squares, axis=0)
+        d = start + tl.arange(0, BLOCK_D)[None, :]
+        u = tl.load(p[:, None] + d, mask=d < D, other=0.0).to(tl.float64) * p_scale[:, None]
+        v = tl.load(q[:, None] + d, mask=d < D, other=0.0).to(tl.float64) * q_scale[:, None]
+        difference += tl.sum((u - v) * (u - v), axis=1)
+        radial += tl.sum((u - v) * (u + v), axis=1)
+        square += tl.sum(u * u, axis=1)
     u_norm, v_norm = tl.sqrt(square), tl.sqrt(square - radial)
     radial = radial / (u_norm + v_norm)
-    exact = (tl.sum(differences, axis=0) - radial * radial) / (u_norm * v_norm)
+    exact = (difference - radial * radial) / (u_norm * v_norm)
     return tl.where(exact > 1e-28, tl.sqrt(tl.maximum(exact, 0.0)), 0.0)
 
 
@@ -82,6 +87,9 @@ def pair_hinge(
     end = tl.minimum(begin + per_part, m)
     label = tl.load(labels + rows, mask=inside, other=ABSENT)
     dtype: tl.constexpr = S.dtype.element_ty
+    # Pairs at a time, and columns of their rows: as many as spill no registers on any card.
+    PAIRS: tl.constexpr = BLOCK_R * BLOCK_M // 8
+    WIDTH: tl.constexpr = dtype.primitive_bitwidth // 8
     near, resolution = in_type(near, dtype), in_type(resolution, dtype)
     positive_margin, negative_margin = in_type(positive_margin, dtype), in_type(negative_margin, dtype)
     positive_top = positive_margin + in_type(positive_offset, dtype)
@@ -105,17 +113,30 @@ def pair_hinge(
         if EUCLIDEAN:
             square = 2.0 - 2.0 * s
             distance = tl.sqrt(tl.where(square < 0.0, 0.0, square))
-            # Near pairs one after the other: they are few, and a tile of them would halve what a processor runs.
             close = (positive | negative) & (distance < near)
-            place_in_tile = tl.arange(0, BLOCK_R)[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
-            waiting = tl.where(close, place_in_tile, BLOCK_R * BLOCK_M)
-            for _ in range(0, tl.sum(close.to(tl.int32))):
-                pair = tl.min(waiting)
-                anchor = (first + tl.program_id(0) * BLOCK_R + pair // BLOCK_M).to(tl.int64)
-                candidate = (start + pair % BLOCK_M).to(tl.int64)
-                exact = near_distance(anchors + anchor * D, candidates + candidate * D, D, 128)
-                distance = tl.where(place_in_tile == pair, exact.to(dtype), distance)
-                waiting = tl.where(place_in_tile == pair, BLOCK_R * BLOCK_M, waiting)
+            number = tl.sum(close.to(tl.int32))
+            if number > 0:
+                # By way of S, which nobody reads again: a tile of float64 sums would halve what a processor runs.
+                first_row = tl.program_id(0) * BLOCK_R
+                if number > FEW:
+                    for first_pair in range(0, BLOCK_R * BLOCK_M, PAIRS):
+                        pairs = first_pair + tl.arange(0, PAIRS)
+                        row = tl.minimum(first_row + pairs // BLOCK_M, c - 1).to(tl.int64)
+                        column = tl.minimum(start + pairs % BLOCK_M, end - 1).to(tl.int64)
+                        exact = near_distances(anchors + (first + row) * D, candidates + column * D, D, PAIRS, WIDTH)
+                        tl.store(S + row * m + column, exact.to(dtype))
+                else:
+                    place_in_tile = tl.arange(0, BLOCK_R)[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
+                    waiting = tl.where(close, place_in_tile, BLOCK_R * BLOCK_M)
+                    for _ in range(0, number):
+                        pair = tl.min(waiting) + tl.arange(0, 1)
+                        row, column = (first_row + pair // BLOCK_M).to(tl.int64), (start + pair % BLOCK_M).to(tl.int64)
+                        exact = near_distances(anchors + (first + row) * D, candidates + column * D, D, 1, 128)
+                        tl.store(S + row * m + column, exact.to(dtype))
+                        waiting = tl.where(place_in_tile == tl.min(waiting), BLOCK_R * BLOCK_M, waiting)
+                tl.debug_barrier()
+                exact_tile = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
+                distance = tl.where(close, exact_tile, distance)
             t = -distance
             # dt/ds; <=, so that a NaN stays.
             slope = tl.where(distance <= resolution, 0.0, 1.0 / tl.where(distance <= resolution, 1.0, distance))
