@@ -6,12 +6,13 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed._composable.contract import REGISTRY_KEY, RegistryItem
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from robustdml_ops.distributed.class_shards import ClassShards
 from robustdml_ops.distributed.processes import Processes
-from robustdml_ops.engine.dtensors import of_shards, shard_loaded
+from robustdml_ops.engine.dtensors import is_sharded, of_shards, shard_loaded
 from robustdml_ops.engine.proxy_update import owner_of
 from robustdml_ops.engine.shards import settings_of
 from robustdml_ops.engine.validation import check_choice
@@ -57,8 +58,8 @@ def shard_classes(
     Raises
     ------
     ValueError, TypeError
-        A mesh of two dimensions; fewer classes than processes; a module that is sharded already, has no classes, or has
-        a reducer, regulariser or distance of pytorch-metric-learning.
+        A mesh of two dimensions; fewer classes than processes; a module that is sharded already, also by
+        ``fully_shard``, has no classes, or has a reducer, regulariser or distance of pytorch-metric-learning.
     ShardError
         Settings differ between processes; in a step, a process has died or raised. It names the rank.
 
@@ -125,6 +126,11 @@ def _items(module: nn.Module) -> list[Any]:
             )
         if item.shards.divided:
             raise ValueError(f"{type(item).__name__} is sharded already: make a new one, and shard it once")
+        if any(is_sharded(parameter) for parameter in item.parameters(recurse=False)):
+            raise ValueError(
+                f"the parameters of {type(item).__name__} are DTensors already, as fully_shard makes them: call "
+                "shard_classes on the loss first, and fully_shard passes over it"
+            )
         names = ["embedding_regularizer", "weight_regularizer"]
         if hasattr(item, "is_fused") and not item.is_fused():
             names += ["reducer", "distance"]
@@ -160,6 +166,8 @@ def _divide(item: Any, shards: ClassShards) -> None:
             local = buffer[first:last].to(shards.mesh.device_type, copy=True)
             setattr(item, name, shards.as_shards(local, len(buffer)))
     item.shards = shards
+    # ``fully_shard`` would divide the shards again, and passes over replicated modules; this mark has no public name.
+    item.__dict__.setdefault(REGISTRY_KEY, {})["replicate"] = RegistryItem()
     item.register_state_dict_post_hook(_give_shards)
     item.register_load_state_dict_pre_hook(_take_whole)
 

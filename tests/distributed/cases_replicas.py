@@ -2,10 +2,13 @@
 
 import copy
 import warnings
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from robustdml_ops.distributed import leave_out_of_ddp, shard_classes
@@ -14,7 +17,7 @@ from robustdml_ops.optim import ProxyAdamW
 from robustdml_ops.robust import PRISM, BalancedSelfPaced, MemoryBank
 from tests.distributed.cases_prism import same_state
 from tests.distributed.cases_training import batches, network
-from tests.distributed.worlds import CLASSES, case
+from tests.distributed.worlds import CLASSES, case, register
 
 C, D = CLASSES, 6
 
@@ -48,17 +51,28 @@ def train(place, model, rows):
         optimizer.step()
 
 
-@case(2, 3)
-def a_whole_model_trains_as_on_one_process(place):
+def trained(wrap, place):
     torch.manual_seed(0)
     one = OneModule()
     many = shard(copy.deepcopy(one), place)
     train(place, one, slice(None))
-    train(place, DistributedDataParallel(leave_out_of_ddp(many)), place.own)
+    train(place, wrap(many, place), place.own)
     for parameter, other in zip(one.network.parameters(), many.network.parameters(), strict=True):
-        torch.testing.assert_close(other, parameter, rtol=0, atol=1e-9)
+        whole = other.full_tensor() if isinstance(other, DTensor) else other
+        torch.testing.assert_close(whole, parameter, rtol=0, atol=1e-9)
     torch.testing.assert_close(many.loss.proxies.full_tensor(), one.loss.proxies, rtol=0, atol=1e-9)
     same_state(one.prism, many.prism)
+
+
+register("ddp", partial(trained, lambda model, _: DistributedDataParallel(leave_out_of_ddp(model))), 2, 3)
+if torch.__version__ >= "2.7":  # compared as versions; the fully_shard of 2.6 needs a GPU's streams
+    register("fsdp2", partial(trained, lambda model, place: fully_shard(model, mesh=place.mesh)), 2, 3)
+
+    @case(2)
+    def what_fully_shard_has_is_not_sharded_again(place):
+        model = fully_shard(OneModule(), mesh=place.mesh)
+        with pytest.raises(ValueError, match=r"as fully_shard makes them: call shard_classes on the loss first"):
+            shard_classes(model.loss, place.mesh)
 
 
 @case(2)
