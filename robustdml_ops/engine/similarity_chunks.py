@@ -84,7 +84,8 @@ class Chunk(NamedTuple):
     inverse_norm: Tensor  # (c,) compute type: 1 / |proxy|
     short: bool  # whether a gradient may be beyond the type, see the backend's normalize_rows()
     scale: Tensor | None  # inverse_norm where V is not normalised: cosines = S · scale; None: S holds cosines
-    dS: Tensor | None = None  # (c, B) operand type: dL/dS, written by the epilogue; None: it is written to S
+    dS: Tensor | None = None  # (c, B) operand type: dL/dS · scale, written by the epilogue; None: it is written to S
+    G: Tensor | None = None  # (c, D) type of the proxies: the epilogue writes −coef ∘ V; None: finish() comes after
 
 
 class Similarities:
@@ -147,7 +148,10 @@ class Similarities:
                 V = U[:count]
                 short = self.backend.normalize_rows(P, V, norm)
                 product(V, self.X.t(), S[:count])
-            yield Chunk(first, last, S[:count], V, norm, short, scale, None if dS is None else dS[:count])
+            G = None
+            if scale is not None and rounds and (self.dP is not None or self.update is not None):
+                G = self._gradient_rows(first, last, self.X.dtype)
+            yield Chunk(first, last, S[:count], V, norm, short, scale, None if dS is None else dS[:count], G)
 
     @property
     def differentiates(self) -> bool:
@@ -161,25 +165,33 @@ class Similarities:
         dS = chunk.S.to(self.X.dtype) if chunk.dS is None else chunk.dS
         if self.dX is not None:
             accumulate(self.dX, dS.t(), chunk.V)
+        if self.dP is None and self.update is None:
+            return
+        if chunk.G is not None:
+            dV = chunk.G
+            accumulate(dV, dS, self.X)
+        else:
+            dtype = self.compute if self.normalize else self.proxies.dtype
+            dV = product(dS, self.X, self._gradient_rows(chunk.first, chunk.last, dtype))
+            if self.normalize:
+                self.backend.finish(dV, chunk.V, chunk.inverse_norm, unit=chunk.scale is None)
         if self.update is not None:
-            dU = self._proxy_gradient(chunk, dS, self._rows(len(chunk.S), self.compute))
-            self.update.take(chunk.first, dU)
+            self.update.take(chunk.first, dV)
         elif self.dP is not None:
-            target = self.dP[chunk.first : chunk.last]
-            # Written once, in place; a half-precision gradient is rounded once, at the end.
-            in_place = target.dtype == self.compute and by_columns(target) == self.columns
-            dU = self._proxy_gradient(chunk, dS, target if in_place else self._rows(len(target), self.compute))
             if chunk.short:
-                check_gradient_fits(dU, chunk.inverse_norm, self.names[1], chunk.first)
-            if dU is not target:
-                target.copy_(dU)
+                check_gradient_fits(dV, chunk.inverse_norm, self.names[1], chunk.first)
+            if not self._in_place(dV.dtype):
+                self.dP[chunk.first : chunk.last] = dV
 
-    def _proxy_gradient(self, chunk: Chunk, dS: Tensor, out: Tensor) -> Tensor:
-        """dL/dP of a chunk, compute type, written to ``out``."""
-        dU = product(dS, self.X, out)
-        if self.normalize:
-            self.backend.finish(dU, chunk.V, chunk.inverse_norm, unit=chunk.scale is None)
-        return dU
+    def _in_place(self, dtype: torch.dtype) -> bool:
+        """Whether dL/dP is made in its place; else rows are copied there, rounded once."""
+        return self.dP is not None and self.dP.dtype == dtype and by_columns(self.dP) == self.columns
+
+    def _gradient_rows(self, first: int, last: int, dtype: torch.dtype) -> Tensor:
+        """Room for dL/dP of the rows ``first:last``."""
+        if self.dP is not None and self._in_place(dtype):
+            return self.dP[first:last]
+        return self._rows(last - first, dtype)
 
     def _rows(self, count: int, dtype: torch.dtype | None = None) -> Tensor:
         """Uninitialised rows of proxies in the layout that the backend reads."""

@@ -34,14 +34,18 @@ def problem(kind, B, compute, whole=True):
     return AnchorProblem(32.0, bias, other, anchor, sets_of(kind, B, compute))
 
 
-def epilogue(kind, compute, B=1024, whole=True, operand=BF16):
-    """With gradients; the whole of it has three biases, their gradients, and an upstream for each anchor."""
+def epilogue(kind, compute, B=1024, whole=True, operand=BF16, D=None):
+    """With gradients; the whole of it has three biases, their gradients, and an upstream for each anchor.
+
+    ``D``: of proxies as they are, so many columns.
+    """
     given = problem(kind, B, compute, whole)
     upstream = torch.ones(C if whole else (), dtype=compute)
     lse, dbias = torch.zeros(2, C, dtype=compute), torch.zeros(2, B, dtype=compute)
     S = torch.zeros(C, B, dtype=compute)
     dS = torch.zeros(C, B, dtype=operand) if compute != operand and compute == F32 else None
-    chunk = Chunk(0, C, S, S, S, short=False, scale=None, dS=dS)
+    V, G = torch.zeros(2, C, D or 1, dtype=BF16)
+    chunk = Chunk(0, C, S, V, S, short=False, scale=S if D else None, dS=dS, G=G if D else None)
     sums = AnchorSums((upstream, upstream), *lse, *(dbias if whole else (None, None)))
     return lambda: TRITON.anchor_lse(chunk, sums, given)
 
@@ -62,6 +66,9 @@ ORDINARY_CORES = {
     "epilogue, labels, operands of float32": epilogue("labels", F32, whole=False, operand=F32),
     "epilogue, labels, an odd batch": epilogue("labels", F32, B=99, whole=False),
     "epilogue, labels, the whole": epilogue("labels", F32),
+    "epilogue, labels, as they are": epilogue("labels", F32, whole=False, D=512),
+    "epilogue, labels, as they are, odd sizes": epilogue("labels", F32, B=99, whole=False, D=99),
+    "epilogue, confidences, as they are, the whole": epilogue("confidences", F32, D=512),
     "epilogue, confidences": epilogue("confidences", F32),
     "epilogue, logits": epilogue("logits", F32),
     "epilogue, logits in float64": epilogue("logits", F64),
@@ -87,7 +94,7 @@ TENSOR_CORES = {
     "fused, confidences, tf32, long rows": fused("confidences", 512, F32),
 }
 
-SHORT = ("epilogue, labels", "epilogue, confidences", "fused, labels, bf16")
+SHORT = ("epilogue, labels", "epilogue, labels, as they are", "epilogue, confidences", "fused, labels, bf16")
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

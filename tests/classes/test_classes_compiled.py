@@ -30,20 +30,25 @@ def problem(pooling, compute, B, of_classes, normalize=True):
     )
 
 
-def forward(pooling, compute, B=1024, of_classes=True):
+def chunk_of(given, compute, B, operand=F32, D=None):
+    """Unit proxies, or ``D`` columns of proxies as they are; dL/dS rounded to the operand type where it is another."""
+    S, inverse_norm = torch.zeros(C * given.centers, B, dtype=compute), torch.zeros(C * given.centers, dtype=compute)
+    dS = torch.zeros(len(S), B, dtype=operand) if compute != operand and compute == F32 else None
+    V, G = torch.zeros(2, len(S), D or 1, dtype=BF16)
+    return Chunk(0, len(S), S, V, inverse_norm, False, inverse_norm if D else None, dS, G if D else None)
+
+
+def forward(pooling, compute, B=1024, of_classes=True, D=None):
     given = problem(pooling, compute, B, of_classes)
-    S = torch.zeros(C * given.centers, B, dtype=compute)
-    chunk = Chunk(0, len(S), S, S, S, short=False, scale=None)
+    chunk = chunk_of(given, compute, B, D=D)
     return lambda: TRITON.class_lse(
         chunk, given, ClassSums(*torch.zeros(2, B, dtype=torch.float64), torch.zeros(B, dtype=compute))
     )
 
 
-def backward(pooling, compute, B=1024, of_classes=True, operand=BF16):
+def backward(pooling, compute, B=1024, of_classes=True, operand=BF16, D=None):
     given = problem(pooling, compute, B, of_classes)
-    dS = torch.zeros(C * given.centers, B, dtype=operand) if compute != operand and compute == F32 else None
-    S = torch.zeros(C * given.centers, B, dtype=compute)
-    chunk = Chunk(0, len(S), S, S, S, short=False, scale=None, dS=dS)
+    chunk = chunk_of(given, compute, B, operand, D)
     upstream = ClassUpstream(*(torch.zeros(B, dtype=compute) for _ in range(3)))
     return lambda: TRITON.class_lse_backward(chunk, given, upstream)
 
@@ -71,6 +76,12 @@ ORDINARY_CORES = {
     "backward, one scale": backward("none", F32, of_classes=False),
     "backward, operands of float32": backward("none", F32, operand=F32),
     "backward of an odd batch": backward("none", F32, B=99),
+    **{
+        f"{sweep.__name__}, {pooling}, as they are": sweep(pooling, F32, D=512)
+        for sweep in (forward, backward)
+        for pooling in ("none", "max", "softmax")
+    },
+    "backward, as they are, odd sizes": backward("none", F32, B=99, D=99),
     "fused, fp32": fused("none", 128, F32, precision="highest"),
     "fused, softmax, fp32": fused("softmax", 128, F32, precision="highest"),
 }
@@ -93,7 +104,12 @@ TENSOR_CORES = {
     "fused, softmax, tf32, long rows": fused("softmax", 512, F32),
 }
 
-SHORT = ("forward, softmax, torch.float32", "backward, none, torch.float32", "fused, bf16")
+SHORT = (
+    "forward, softmax, torch.float32",
+    "backward, none, torch.float32",
+    "backward, none, as they are",
+    "fused, bf16",
+)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

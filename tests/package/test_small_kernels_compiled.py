@@ -23,6 +23,10 @@ def normalize(D, source, operand, compute, columns=False):
     return lambda: ROWS.normalize_rows(P, torch.zeros(64, D, dtype=operand), torch.zeros(64, dtype=compute))
 
 
+def norms(D, source):
+    return lambda: ROWS.normalize_rows(torch.zeros(64, D, dtype=source), None, torch.zeros(64))
+
+
 def normalize_backward(D, operand, compute):
     G, U = torch.zeros(64, D, dtype=compute), torch.zeros(64, D, dtype=operand)
     return lambda: ROWS.normalize_rows_backward(G, U, torch.zeros(64, dtype=compute))
@@ -59,6 +63,7 @@ ORDINARY_CORES = {
     "normalize, rows of odd length": normalize(99, F32, F32, F32),
     "normalize, by columns": normalize(128, F32, BF16, F32, columns=True),
     "normalize, long rows in float64": normalize(2048, F64, F64, F64),
+    "norms alone": norms(512, BF16),
     "normalize backward": normalize_backward(512, BF16, F32),
     "scale": scale(2**20, F32),
     "scale, bfloat16 of odd number": scale(99_999, BF16),

@@ -36,7 +36,7 @@ def inverse_length(
 @triton.jit(do_not_specialize=["n"])
 def normalize_rows(
     P,  # (n, D) any floating type, any strides, in
-    U,  # (n, D) operand dtype, contiguous, out: unit rows, zeros for zero rows
+    U,  # (n, D) operand dtype, contiguous, out: unit rows, zeros for zero rows; None: not wanted
     inverse_norm,  # (n,) compute dtype, out: 1 / |p|, 0 for zero rows
     n,  # rows, in
     D,  # columns, in
@@ -53,11 +53,12 @@ def normalize_rows(
         P + r * row_stride, inside, D, column_stride, inverse_norm.dtype.element_ty, BLOCK_R, BLOCK_D
     )
     tl.store(inverse_norm + r, inverse, mask=inside)
-    for start in range(0, D, BLOCK_D):
-        d = start + tl.arange(0, BLOCK_D)
-        mask = inside[:, None] & (d < D)[None, :]
-        p = tl.load(P + r[:, None] * row_stride + d.to(tl.int64)[None, :] * column_stride, mask=mask, other=0.0)
-        tl.store(U + r[:, None] * D + d[None, :], p.to(inverse.dtype) * inverse[:, None], mask=mask)
+    if U is not None:
+        for start in range(0, D, BLOCK_D):
+            d = start + tl.arange(0, BLOCK_D)
+            mask = inside[:, None] & (d < D)[None, :]
+            p = tl.load(P + r[:, None] * row_stride + d.to(tl.int64)[None, :] * column_stride, mask=mask, other=0.0)
+            tl.store(U + r[:, None] * D + d[None, :], p.to(inverse.dtype) * inverse[:, None], mask=mask)
 
 
 @triton.jit
@@ -88,6 +89,26 @@ def inverse_row_norm(
         p *= factor[:, None]
         squares += tl.sum(p * p, axis=1)
     return inverse_length(squares, factor) * factor
+
+
+@triton.jit
+def store_radial(
+    G,  # (c, D) operand dtype, contiguous, out: −coef ∘ V
+    V,  # (c, D) operand dtype, in: rows as they were multiplied
+    row_stride,  # of V in elements, in
+    D,  # columns, in
+    rows,  # (BLOCK_R,) int64, in
+    inside,  # (BLOCK_R,) bool, in: which rows exist
+    inverse,  # (BLOCK_R,) compute dtype, in: 1 / |v|
+    along,  # (BLOCK_R,) compute dtype, in: Σ dS' · S
+    BLOCK_D: tl.constexpr,  # columns a step
+):
+    """What dL/dP has beside dS'·X: coef = along / |v|, in two factors, each of which the type holds."""
+    for start in range(0, D, BLOCK_D):
+        d = start + tl.arange(0, BLOCK_D)
+        mask = inside[:, None] & (d < D)[None, :]
+        v = tl.load(V + rows[:, None] * row_stride + d[None, :], mask=mask, other=0.0).to(along.dtype)
+        tl.store(G + rows[:, None] * D + d[None, :], v * inverse[:, None] * -along[:, None], mask=mask)
 
 
 @triton.jit(do_not_specialize=["n"])

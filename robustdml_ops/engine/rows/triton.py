@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from robustdml_ops.backends.triton_device import Launch, block_of, current, grid_of, launch, tile_of
@@ -21,14 +22,18 @@ class TritonRows(RowsBackend):
     def reads_columns(self, P: Tensor) -> bool:
         return False
 
-    def normalize_rows(self, P: Tensor, U: Tensor, inverse_norm: Tensor) -> bool:
+    def normalize_rows(self, P: Tensor, U: Tensor | None, inverse_norm: Tensor) -> bool:
         from robustdml_ops.engine.rows.kernels import normalize_rows as kernel
 
         n, D = P.shape
-        parameters = rows_launch(D, tile_of("rows", U))
-        with current(U):
+        parameters = rows_launch(D, tile_of("rows", P))
+        with current(P):
             kernel[grid_of(n, parameters["BLOCK_R"])](P, U, inverse_norm, n, D, *P.stride(), **parameters)
         return False
+
+    def as_they_are(self, P: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """Rows of bfloat16, which need no rounding after their normalisation."""
+        return P if P.dtype == dtype == torch.bfloat16 and P.stride(1) == 1 else None
 
     def normalize_rows_backward(self, G: Tensor, U: Tensor, inverse_norm: Tensor) -> None:
         from robustdml_ops.engine.rows.kernels import normalize_rows_backward as kernel

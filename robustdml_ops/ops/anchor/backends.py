@@ -110,13 +110,18 @@ def native_chunk(
 class TritonAnchor(TritonRows, AnchorBackend):
     """On CUDA devices; in Triton's interpreter also on the CPU."""
 
+    def inverse_norms(self, P: Tensor, inverse_norm: Tensor) -> bool:
+        """Left to the epilogue, which reads P anyway."""
+        return True
+
     def anchor_lse(self, chunk: Chunk, sums: AnchorSums, problem: AnchorProblem) -> None:
         from robustdml_ops.ops.anchor.kernels import anchor_lse as kernel
 
         S, sets = chunk.S, problem.sets
-        c, B = S.shape
+        (c, B), D = S.shape, chunk.V.shape[1]
         values = None if isinstance(sets, LabelSets) else sets.values(chunk.first, chunk.last, S.dtype)
         by_anchor = values is not None and values.stride(0) == 1
+        V = None if chunk.scale is None else chunk.V
         parameters = epilogue_launch(B, S.dtype, values is None, by_anchor, device.tile_of("anchor_lse", S))
         grid = device.grid_of(c, parameters["BLOCK_C"])
         # Sums over anchors cross programs. Each leaves its part and torch adds the parts, in the same order every time.
@@ -125,11 +130,16 @@ class TritonAnchor(TritonRows, AnchorBackend):
             kernel[grid](
                 S=S,
                 dS=S if chunk.dS is None else chunk.dS,
+                V=V,
+                G=chunk.G,
                 values=values,
                 bias_partials=bias_partials,
                 c=c,
                 B=B,
                 first=chunk.first,
+                row_stride=0 if V is None else V.stride(0),
+                D=0 if V is None else D,
+                BLOCK_D=16 if V is None else device.block_of(D, int(parameters["BLOCK_B"])),
                 ARE_LOGITS=not isinstance(sets, LabelSets) and sets.are_logits,
                 **sums.arguments(),
                 **problem.arguments(chunk.first, chunk.last, distinct=True),

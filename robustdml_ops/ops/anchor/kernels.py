@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from robustdml_ops.backends.triton_math import in_type, log_one_plus_sum
-from robustdml_ops.engine.rows.kernels import embedding_columns, inverse_row_norm, unit_rows
+from robustdml_ops.engine.rows.kernels import embedding_columns, inverse_row_norm, store_radial, unit_rows
 
 # A row's sum up to which no shift is needed: exponentials have room below the largest number, and their quotient by
 # the sum, times an upstream gradient, above the smallest.
@@ -62,7 +62,8 @@ def candidate_exponents(
 
 @triton.jit
 def over_rows(
-    S,  # (c, B) compute dtype, contiguous, in: cosines
+    S,  # (c, B) compute dtype, contiguous, in: cosines, or those times the anchors' lengths
+    inverse,  # (BLOCK_C,) compute dtype, in: 1 / length; None: S holds cosines
     given,  # in: see candidate_exponents
     anchors,  # in: see candidate_exponents
     max_positive,  # (BLOCK_C,) compute dtype, in: shift of the exponents in the sums
@@ -80,6 +81,8 @@ def over_rows(
         columns = start + tl.arange(0, BLOCK_B)
         mask = inside[:, None] & (columns < B)[None, :]
         s = tl.load(S + rows[:, None] * B + columns[None, :], mask=mask, other=0.0)
+        if inverse is not None:
+            s *= inverse[:, None]
         exponent, weight, positive = candidate_exponents(s, given, anchors, columns)
         if MAXIMA:
             of_positive = tl.maximum(of_positive, tl.where(positive, exponent, 0.0))
@@ -95,8 +98,10 @@ def over_rows(
 
 @triton.jit(do_not_specialize=["c", "first"])
 def anchor_lse(
-    S,  # (c, B) compute dtype, contiguous, in: cosines
+    S,  # (c, B) compute dtype, contiguous, in: cosines, or V·x
     dS,  # (c, B) compute or operand dtype, contiguous, out: dL/dS where upstream is given; may be S
+    V,  # (c, D) operand dtype, in: anchors as S has them, and dS is dL/d(V·x); None: S holds cosines
+    G,  # (c, D) operand dtype, contiguous, out: what dL/dV has beside dS·X; None: not wanted
     labels,  # (B,) int64, in; None: the values tell the sets
     values,  # (c, B) compute dtype, in: confidences or their logits; None: the labels tell
     positive_bias,  # (B,) compute dtype, in
@@ -110,6 +115,8 @@ def anchor_lse(
     c,  # anchors of the chunk, in
     B,  # candidates, in
     first,  # class of the first row, in
+    row_stride,  # of V in elements, in
+    D,  # columns of V and G, in
     anchor_stride,  # of values in elements, in
     candidate_stride,  # of values in elements, in
     upstream_positive_stride,  # in elements, in; 0: one value for all anchors
@@ -120,6 +127,7 @@ def anchor_lse(
     ARE_LOGITS: tl.constexpr,  # whether the values still have to go through the sigmoid
     BLOCK_C: tl.constexpr,  # anchors a program
     BLOCK_B: tl.constexpr,  # candidates a step
+    BLOCK_D: tl.constexpr,  # columns of V a step
 ):
     """Two log-sum-exps per row of S, and dL/dS. Nothing is added across programs: the same bits every time.
 
@@ -139,17 +147,22 @@ def anchor_lse(
     anchors = (rows, classes, inside)
     max_positive = tl.zeros((BLOCK_C,), dtype=dtype)
     max_negative = tl.zeros((BLOCK_C,), dtype=dtype)
-    sum_positive, sum_negative = over_rows(S, given, anchors, max_positive, max_negative, B, False, BLOCK_C, BLOCK_B)
+    inverse = None
+    if V is not None:
+        inverse = inverse_row_norm(V + rows * row_stride, inside, D, 1, dtype, BLOCK_C, BLOCK_D)
+    sum_positive, sum_negative = over_rows(
+        S, inverse, given, anchors, max_positive, max_negative, B, False, BLOCK_C, BLOCK_B
+    )
     large_positive, large_negative = sum_positive > LARGE, sum_negative > LARGE
     if tl.max((large_positive | large_negative).to(tl.int32), axis=0) > 0:
         highest_positive, highest_negative = over_rows(
-            S, given, anchors, max_positive, max_negative, B, True, BLOCK_C, BLOCK_B
+            S, inverse, given, anchors, max_positive, max_negative, B, True, BLOCK_C, BLOCK_B
         )
         # Only rows that need it are shifted: what a row gives must not depend on its neighbours.
         max_positive = tl.where(large_positive, highest_positive, 0.0)
         max_negative = tl.where(large_negative, highest_negative, 0.0)
         sum_positive, sum_negative = over_rows(
-            S, given, anchors, max_positive, max_negative, B, False, BLOCK_C, BLOCK_B
+            S, inverse, given, anchors, max_positive, max_negative, B, False, BLOCK_C, BLOCK_B
         )
     tl.store(lse_positive + rows, log_one_plus_sum(max_positive / LOG2_E, sum_positive), mask=inside)
     tl.store(lse_negative + rows, log_one_plus_sum(max_negative / LOG2_E, sum_negative), mask=inside)
@@ -160,20 +173,32 @@ def anchor_lse(
         factor_negative = tl.load(upstream_negative + rows * upstream_negative_stride, mask=inside, other=0.0)
         factor_positive *= -alpha / (tl.exp2(-max_positive) + sum_positive)
         factor_negative *= alpha / (tl.exp2(-max_negative) + sum_negative)
+        along = tl.zeros((BLOCK_C, BLOCK_B), dtype=dtype)
         for start in range(0, B, BLOCK_B):
             columns = start + tl.arange(0, BLOCK_B)
             mask = inside[:, None] & (columns < B)[None, :]
             s = tl.load(S + rows[:, None] * B + columns[None, :], mask=mask, other=0.0)
+            if inverse is not None:
+                s *= inverse[:, None]
             exponent, weight, positive = candidate_exponents(s, given, anchors, columns)
             shift = tl.where(positive, max_positive[:, None], max_negative[:, None])
             factor = tl.where(positive, factor_positive[:, None], factor_negative[:, None])
             slope = weight * tl.exp2(exponent - shift) * factor
-            tl.store(dS + rows[:, None] * B + columns[None, :], slope, mask=mask)
+            places = dS + rows[:, None] * B + columns[None, :]
+            if inverse is not None:
+                rounded = (slope * inverse[:, None]).to(dS.dtype.element_ty)
+                tl.store(places, rounded, mask=mask)
+                # As rounded, so that the gradient is at a right angle to the row.
+                along += rounded.to(dtype) * s
+            else:
+                tl.store(places, slope, mask=mask)
             if bias_partials is not None:
                 # The exponents are −α·s + bias and +α·s + bias.
                 partial = bias_partials + tl.program_id(0).to(tl.int64) * 2 * B + columns
                 tl.store(partial, tl.sum(tl.where(positive, slope, 0.0), axis=0) / -alpha, mask=columns < B)
                 tl.store(partial + B, tl.sum(tl.where(positive, 0.0, slope), axis=0) / alpha, mask=columns < B)
+        if G is not None:
+            store_radial(G, V, row_stride, D, rows, inside, inverse, tl.sum(along, axis=1), BLOCK_D)
 
 
 @triton.jit

@@ -132,6 +132,10 @@ def call(
 class TritonClasses(TritonRows, ClassBackend):
     """On CUDA devices; in Triton's interpreter also on the CPU."""
 
+    def inverse_norms(self, P: Tensor, inverse_norm: Tensor) -> bool:
+        self.normalize_rows(P, None, inverse_norm)
+        return True
+
     def class_lse(self, chunk: Chunk, problem: ClassProblem, sums: ClassSums) -> None:
         from robustdml_ops.ops.classes.kernels import class_lse as kernel
 
@@ -145,6 +149,7 @@ class TritonClasses(TritonRows, ClassBackend):
                 partials=partials,
                 per_part=per_part,
                 S=chunk.S,
+                inverse_norm=chunk.scale,
                 c=last - first,
                 first=first,
                 **_arguments(problem, first, last),
@@ -157,9 +162,19 @@ class TritonClasses(TritonRows, ClassBackend):
 
         (first, last), B = problem.classes(chunk), chunk.S.shape[1]
         parameters = epilogue_launch(B, chunk.S.dtype, device.tile_of("class_lse", chunk.S))
+        BLOCK_B = int(parameters["BLOCK_B"])
+        V = None if chunk.G is None else chunk.V
         with device.current(chunk.S):
-            kernel[-(-(last - first) // int(parameters["BLOCK_C"])), -(-B // int(parameters["BLOCK_B"]))](
+            kernel[-(-(last - first) // int(parameters["BLOCK_C"])), 1 if V is not None else -(-B // BLOCK_B)](
                 dS=chunk.S if chunk.dS is None else chunk.dS,
+                inverse_norm=chunk.scale,
+                V=V,
+                G=chunk.G,
+                per_part=BLOCK_B if V is None else B,
+                row_stride=0 if V is None else V.stride(0),
+                D=0 if V is None else V.shape[1],
+                CENTERS=1 << (problem.centers - 1).bit_length(),
+                BLOCK_D=16 if V is None else device.block_of(V.shape[1], BLOCK_B),
                 lse=upstream.lse,
                 dlse=upstream.dlse,
                 dlogit=upstream.dlogit,

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from robustdml_ops.backends.triton_math import in_type
-from robustdml_ops.engine.rows.kernels import embedding_columns, inverse_row_norm, unit_rows
+from robustdml_ops.engine.rows.kernels import embedding_columns, inverse_row_norm, store_radial, unit_rows
 
 # Where a shift starts: finite, so that the logit −∞ of a masked class never meets a shift of −∞.
 LOWEST = tl.constexpr(-3.4028234663852886e38)
@@ -54,19 +54,34 @@ def first_center(
 
 
 @triton.jit
+def load_similarity(
+    pointers,  # addresses, in
+    mask,  # bool, in: which exist
+    norms,  # in: 1 / |v| of all rows, or None: S holds similarities; places of centre 0 there, and which exist
+    h,  # number of the centre, in
+):
+    """Similarities, 0 where there is none."""
+    value = tl.load(pointers, mask=mask, other=0.0)
+    if norms[0] is not None:
+        value *= tl.load(norms[0] + norms[1] + h, mask=norms[2], other=0.0)
+    return value
+
+
+@triton.jit
 def load_pooled(
     pointers,  # addresses of the similarities with centre 0, in
     mask,  # bool, in: which exist
+    norms,  # in: see load_similarity
     center_stride,  # from one centre to the next in elements, in
     H,  # centres of a class, in
     gamma,  # compute dtype, in
     POOLING: tl.constexpr,  # "none", "max" or "softmax"
 ):
     """Similarities with whole classes, and ``choice`` and ``total`` as :func:`add_center` has them."""
-    pooled, choice, total = first_center(tl.load(pointers, mask=mask, other=0.0), POOLING)
+    pooled, choice, total = first_center(load_similarity(pointers, mask, norms, 0), POOLING)
     if POOLING != "none":
         for h in range(1, H):
-            value = tl.load(pointers + h * center_stride, mask=mask, other=0.0)
+            value = load_similarity(pointers + h * center_stride, mask, norms, h)
             pooled, choice, total = add_center(value, h, pooled, choice, total, gamma, POOLING)
     if POOLING == "softmax":
         pooled = pooled / total
@@ -149,7 +164,8 @@ def add_partials(
 
 @triton.jit(do_not_specialize=["c", "first", "per_part"])
 def class_lse(
-    S,  # (c, H, B) compute dtype, contiguous, in: similarities
+    S,  # (c, H, B) compute dtype, contiguous, in: similarities, or V·x
+    inverse_norm,  # (c, H) compute dtype, in: 1 / |v|; None: S holds similarities
     labels,  # (B,) int64, in
     scale,  # (c,) or () compute dtype, in
     bias,  # (c,) compute dtype, in; None: none
@@ -179,7 +195,8 @@ def class_lse(
     # The label's own logit: one look at its row, rather than a search in every tile.
     here = exist & (own >= begin) & (own < end)
     own_row = own.to(tl.int64)
-    own_similarity = load_pooled(S + own_row * H * B + columns, here, B, H, gamma, POOLING)[0]
+    own_norms = (inverse_norm, own_row * H, here)
+    own_similarity = load_pooled(S + own_row * H * B + columns, here, own_norms, B, H, gamma, POOLING)[0]
     own_slope, own_offset = slope_and_offset(scale, bias, own_row, here, scale_stride)
     tl.store(target + columns, own_slope * own_similarity + own_offset, mask=here)
 
@@ -189,7 +206,8 @@ def class_lse(
         classes = start + tl.arange(0, BLOCK_C)
         rows = classes.to(tl.int64)
         mask = (classes < end)[:, None] & exist[None, :]
-        similarity = load_pooled(S + rows[:, None] * H * B + columns[None, :], mask, B, H, gamma, POOLING)[0]
+        norms = (inverse_norm, (rows * H)[:, None], (classes < end)[:, None])
+        similarity = load_pooled(S + rows[:, None] * H * B + columns[None, :], mask, norms, B, H, gamma, POOLING)[0]
         slope, offset = slope_and_offset(scale, bias, rows, classes < end, scale_stride)
         logit = slope[:, None] * similarity + offset[:, None]
         logit = tl.where(classes[:, None] == own[None, :], float("-inf"), logit)
@@ -197,10 +215,13 @@ def class_lse(
     store_partial(partials, part.to(tl.int64), columns, B, shift, total)
 
 
-@triton.jit(do_not_specialize=["c", "first"])
+@triton.jit(do_not_specialize=["c", "first", "per_part"])
 def class_lse_backward(
-    S,  # (c, H, B) compute dtype, contiguous, in: similarities
+    S,  # (c, H, B) compute dtype, contiguous, in: similarities, or V·x
     dS,  # (c, H, B) compute or operand dtype, contiguous, out: dL/dS; may be S
+    inverse_norm,  # (c, H) compute dtype, in: 1 / |v|, and dS is dL/d(V·x); None: S holds similarities
+    V,  # (c·H, D) operand dtype, in: proxies as S has them; None: not wanted, as G
+    G,  # (c·H, D) operand dtype, contiguous, out: what dL/dV has beside dS·X
     labels,  # (B,) int64, in
     scale,  # (c,) or () compute dtype, in
     bias,  # (c,) compute dtype, in; None: none
@@ -211,43 +232,66 @@ def class_lse_backward(
     H,  # centres of a class, in
     B,  # samples, in
     first,  # class of the first row, in
+    per_part,  # samples a program, in: all, where G is wanted
+    row_stride,  # of V in elements, in
+    D,  # columns of V and G, in
     scale_stride,  # in elements, in; 0: one value for all classes
     gamma: tl.float64,  # in
     POOLING: tl.constexpr,  # "none", "max" or "softmax"
+    CENTERS: tl.constexpr,  # the power of two that holds H
     BLOCK_C: tl.constexpr,  # classes a program
-    BLOCK_B: tl.constexpr,  # samples a program
+    BLOCK_B: tl.constexpr,  # samples a step
+    BLOCK_D: tl.constexpr,  # columns of V a step
 ):
     """dL/dS."""
     classes = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
-    columns = tl.program_id(1) * BLOCK_B + tl.arange(0, BLOCK_B)
-    exist = columns < B
-    mask = (classes < c)[:, None] & exist[None, :]
+    inside = classes < c
     rows = classes.to(tl.int64)
-    gamma = in_type(gamma, S.dtype.element_ty)
-    places = rows[:, None] * H * B + columns[None, :]
-    pointers = S + places
-    similarity, choice, total = load_pooled(pointers, mask, B, H, gamma, POOLING)
-    slope, offset = slope_and_offset(scale, bias, rows, classes < c, scale_stride)
-    whole = tl.load(lse + columns, mask=exist, other=0.0)
-    softmax = tl.exp(slope[:, None] * similarity + offset[:, None] - whole[None, :])
-    own = (tl.load(labels + columns, mask=exist, other=-1) - first).to(tl.int32)
-    gradient = tl.where(
-        classes[:, None] == own[None, :],
-        tl.load(dlogit + columns, mask=exist, other=0.0)[None, :],
-        tl.load(dlse + columns, mask=exist, other=0.0)[None, :] * softmax,
-    )
-    gradient *= slope[:, None]
-    if POOLING == "none":
-        tl.store(dS + places, gradient, mask=mask)
-    else:
+    dtype: tl.constexpr = S.dtype.element_ty
+    gamma = in_type(gamma, dtype)
+    slope, offset = slope_and_offset(scale, bias, rows, inside, scale_stride)
+    norms = (inverse_norm, (rows * H)[:, None], inside[:, None])
+    centers = tl.arange(0, CENTERS)
+    along = tl.zeros((BLOCK_C, CENTERS), dtype)
+    begin = tl.program_id(1) * per_part
+    for start in range(begin, tl.minimum(begin + per_part, B), BLOCK_B):
+        columns = start + tl.arange(0, BLOCK_B)
+        exist = columns < B
+        mask = inside[:, None] & exist[None, :]
+        places = rows[:, None] * H * B + columns[None, :]
+        similarity, choice, total = load_pooled(S + places, mask, norms, B, H, gamma, POOLING)
+        whole = tl.load(lse + columns, mask=exist, other=0.0)
+        softmax = tl.exp(slope[:, None] * similarity + offset[:, None] - whole[None, :])
+        own = (tl.load(labels + columns, mask=exist, other=-1) - first).to(tl.int32)
+        gradient = tl.where(
+            classes[:, None] == own[None, :],
+            tl.load(dlogit + columns, mask=exist, other=0.0)[None, :],
+            tl.load(dlse + columns, mask=exist, other=0.0)[None, :] * softmax,
+        )
+        gradient *= slope[:, None]
         for h in range(0, H):
+            value = gradient
+            s = similarity
             if POOLING == "max":
                 value = tl.where(choice == h, gradient, 0.0)
-            else:
-                s = tl.load(pointers + h * B, mask=mask, other=0.0)
+                s = tl.where(choice == h, similarity, 0.0)
+            elif POOLING == "softmax":
+                s = load_similarity(S + places + h * B, mask, norms, h)
                 weight = tl.exp((s - choice) / gamma) / total
                 value = gradient * weight * (1.0 + (s - similarity) / gamma)
-            tl.store(dS + places + h * B, value, mask=mask)
+            if inverse_norm is not None:
+                value *= tl.load(inverse_norm + (rows * H + h)[:, None], mask=inside[:, None], other=0.0)
+            rounded = value.to(dS.dtype.element_ty)
+            tl.store(dS + places + h * B, rounded, mask=mask)
+            if G is not None:
+                # As rounded, so that the gradient is at a right angle to the row.
+                product = tl.sum(tl.where(mask, rounded.to(dtype) * s, 0.0), axis=1)
+                along += tl.where(centers[None, :] == h, product[:, None], 0.0)
+    if G is not None:
+        for h in range(0, H):
+            one = tl.sum(tl.where(centers[None, :] == h, along, 0.0), axis=1)
+            inverse = tl.load(inverse_norm + rows * H + h, mask=inside, other=0.0)
+            store_radial(G, V, row_stride, D, rows * H + h, inside, inverse, one, BLOCK_D)
 
 
 # ``operands`` of similarity_tile: X, x (BLOCK_D, BLOCK_B), whole columns of Xᵀ where D ≤ BLOCK_D, P, columns

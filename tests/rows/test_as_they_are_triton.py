@@ -1,0 +1,176 @@
+"""Rows of bfloat16 multiplied as they are, against float64 and against unit rows: on the GPU, or in the interpreter."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from robustdml_ops.engine.label_sets import LabelSets
+from robustdml_ops.engine.rows.triton import TritonRows
+from robustdml_ops.engine.similarity_chunks import Similarities
+from robustdml_ops.ops.anchor.problem import AnchorProblem, ConfidenceSets, Wanted
+from robustdml_ops.ops.anchor.sweep import BACKENDS as ANCHORS
+from robustdml_ops.ops.anchor.sweep import anchor_sweep
+from robustdml_ops.ops.classes.problem import ClassProblem
+from robustdml_ops.ops.classes.sweep import BACKENDS as CLASSES
+from robustdml_ops.ops.classes.sweep import class_sweep, class_sweep_backward
+from tests.triton_here import DEVICE, MARKS
+
+pytestmark = [
+    *MARKS,
+    pytest.mark.filterwarnings("ignore:(overflow|underflow|invalid value|All-NaN):RuntimeWarning"),  # of rows of NaN
+]
+BF16, F32, F64 = torch.bfloat16, torch.float32, torch.float64
+C, SHAPES = 15, [(12, 10), (37, 33), (64, 128)]  # B, D
+
+
+@pytest.fixture(autouse=True)
+def half_products(monkeypatch):
+    """Products of bfloat16 with sums in float32, which PyTorch has on GPUs alone."""
+    if DEVICE.type == "cuda":
+        return
+    mm, addmm = torch.mm, torch.addmm
+    monkeypatch.setattr(torch, "mm", lambda A, B, out_dtype=None, out=None: mm(*wide(out_dtype, A, B), out=out))
+    monkeypatch.setattr(
+        torch, "addmm", lambda total, A, B, out_dtype=None, out=None: addmm(total, *wide(out_dtype, A, B), out=out)
+    )
+
+
+def wide(dtype, *operands):
+    return operands if dtype is None else tuple(operand.to(dtype) for operand in operands)
+
+
+def anchors(sets, X, P, labels, backend, compute, operand, update=None):
+    """Log-sum-exps, both gradients, and that of a bias."""
+    to = partial(torch.as_tensor, dtype=compute, device=X.device)
+    bias, n = to(0.8).expand(len(X)).contiguous(), C if update is None else len(update.rows)
+    generator = torch.Generator().manual_seed(2)
+    values = to(torch.rand(len(X), n, generator=generator, dtype=F64)) if sets == "confidences" else None
+    of = LabelSets.of(labels) if values is None else ConfidenceSets(9.0, 0.5, values)
+    problem = AnchorProblem(8.0, bias, bias, to(torch.rand(n, generator=generator, dtype=F64)), of)
+    upstream = to(torch.rand(n, generator=generator, dtype=F64)), to(0.3)
+    want = Wanted(lse=True, embeddings=True, proxies=True, biases=update is None)
+    result = anchor_sweep(X, P, problem, upstream, ANCHORS[backend], operand, want, update)
+    return [value for name, value in vars(result).items() if value is not None and name != "total"]
+
+
+def classes(pooling, X, P, labels, backend, compute, operand, update=None):
+    H = 1 if pooling == "none" else 3
+    generator = torch.Generator().manual_seed(2)
+    draw = lambda n: torch.rand(n, generator=generator, dtype=F64).to(X.device, compute)  # noqa: E731
+    n = C if update is None else len(update.rows)
+    settings = {"target_bias": 0.3, "exclude_target": False, "centers": H, "pooling": pooling, "gamma": 0.2}
+    problem = ClassProblem(LabelSets.of(labels % (n // H)), 8 * draw(n // H), draw(n // H), normalize=True, **settings)
+    rows = None if update is None else update.rows
+    results = class_sweep(X, P, problem, CLASSES[backend], operand, True, rows)
+    upstream = draw(len(X)), draw(len(X))
+    given = (problem, results, upstream, CLASSES[backend], operand, (True, True), update)
+    return [value for value in (*results, *class_sweep_backward(X, P, *given)) if value is not None]
+
+
+OPS = {f"anchors, {sets}": partial(anchors, sets) for sets in ("labels", "confidences")}
+OPS |= {f"classes, {pooling}": partial(classes, pooling) for pooling in ("none", "max", "softmax")}
+
+
+def matrices(shape, scale=1.0, spread=1.0):
+    """Embeddings, proxies of lengths about ``scale`` and 1, and labels; half of the embeddings are near a proxy."""
+    (B, D), generator = shape, torch.Generator().manual_seed(1)
+    normal = lambda n: torch.randn(n, D, generator=generator, dtype=F64)  # noqa: E731
+    labels, center = torch.arange(B) % C, normal(1) if spread < 1 else 0
+    P, X = center + spread * normal(C), center + spread * normal(B)
+    X[::2] = 0.3 * X[::2] + P[labels[::2]]
+    factors = torch.ones(C, 1, dtype=F64)
+    factors[::2] = scale
+    return X.to(DEVICE, BF16), (P * factors).to(DEVICE, BF16), labels.to(DEVICE), factors
+
+
+class TakenRows:
+    """An update that keeps the gradients it is given."""
+
+    def __init__(self, rows=None):
+        self.rows, self.taken = rows, []
+
+    def take(self, first, G):
+        self.taken.append(G.double())
+
+
+def errors(found, exact):
+    """Of each result, relative to its largest element."""
+    return [
+        float((mine.cpu().double() - truth).abs().max() / truth.abs().max())
+        for mine, truth in zip(found, exact, strict=True)
+    ]
+
+
+def both_ways(op, X, P, labels, monkeypatch):
+    """The results in bfloat16 as they are, by unit rows, and in float64."""
+    seen = []
+    backward = Similarities.backward
+    with monkeypatch.context() as context:
+        context.setattr(Similarities, "backward", lambda self, chunk: seen.append(chunk.G) or backward(self, chunk))
+        ours = op(X, P, labels, "triton", F32, BF16)
+        assert seen
+        assert all(G is not None and G.dtype == BF16 for G in seen)
+        context.setattr(TritonRows, "as_they_are", lambda *_: None)
+        units = op(X, P, labels, "triton", F32, BF16)
+    exact = op(X.cpu().double(), P.cpu().double(), labels.cpu(), "eager", F64, F64)
+    return ours, units, exact
+
+
+@pytest.mark.parametrize("spread", [1.0, 0.05])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", OPS)
+def test_as_exact_as_unit_rows(name, shape, spread, monkeypatch):
+    """Nearly collinear rows, too, whose gradient is what is left of two larger terms."""
+    X, P, labels, _ = matrices(shape, spread=spread)
+    ours, units, exact = both_ways(OPS[name], X, P, labels, monkeypatch)
+    for mine, theirs in zip(errors(ours, exact), errors(units, exact), strict=True):
+        assert mine <= 1.5 * theirs + 2.0**-9, (mine, theirs)
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("scale", [1e-30, 1e-12, 1e12, 1e30])
+@pytest.mark.parametrize("name", OPS)
+def test_any_length(name, scale):
+    X, P, labels, factors = matrices(SHAPES[1], scale)
+    ours = OPS[name](X, P, labels, "triton", F32, BF16)
+    exact = OPS[name](X.cpu().double(), P.cpu().double(), labels.cpu(), "eager", F64, F64)
+    dP = 3
+    for found in (ours, exact):
+        found[dP] = found[dP].cpu().double() * factors
+    assert max(errors(ours, exact)) < 0.04
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_zero_rows_and_rows_of_nan(name):
+    X, P, labels, _ = matrices(SHAPES[1])
+    P[4] = 0
+    ours = OPS[name](X, P, labels, "triton", F32, BF16)
+    exact = OPS[name](X.cpu().double(), P.cpu().double(), labels.cpu(), "eager", F64, F64)
+    assert not ours[3][4].any()
+    assert max(errors(ours, exact)) < 0.04
+    P[7, 2] = torch.nan
+    ours, eager = (OPS[name](X, P, labels, backend, F32, BF16) for backend in ("triton", "eager"))
+    for mine, theirs in zip(ours[:4], eager[:4], strict=True):
+        assert torch.equal(mine.isnan(), theirs.isnan())
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("name", OPS)
+def test_layouts_rows_and_updates(name):
+    """Rows that lie apart are read as they are, columns are not; an update takes the gradient of the rows it names."""
+    X, P, labels, _ = matrices(SHAPES[1])
+    expected = OPS[name](X, P, labels, "triton", F32, BF16)
+    apart, columns = torch.cat([P, P], 1)[:, : P.shape[1]], P.t().contiguous().t()
+    for mine, same in zip(OPS[name](X, apart, labels, "triton", F32, BF16), expected, strict=True):
+        torch.testing.assert_close(mine, same, rtol=0, atol=0, equal_nan=True)
+    by_columns = OPS[name](X, columns, labels, "triton", F32, BF16)
+    assert by_columns[3].stride() == columns.stride()
+    assert max(errors(by_columns, [value.cpu().double() for value in expected])) < 0.04
+    update = TakenRows(torch.arange(C, device=DEVICE).flip(0)[: C // 3 * 3])
+    ours = OPS[name](X, P, labels, "triton", F32, BF16, update)
+    other = TakenRows()
+    other.rows = update.rows.cpu()
+    exact = OPS[name](X.cpu().double(), P.cpu().double(), labels.cpu(), "eager", F64, F64, other)
+    pairs = [*zip(ours, exact, strict=True), (torch.cat(update.taken), torch.cat(other.taken))]
+    assert max(errors(*zip(*pairs, strict=True))) < 0.04
