@@ -9,7 +9,7 @@ EXTRAS := --extra dev --extra vision --extra export --extra tensorboard
 OWN_FILES := .ci .github app bench csrc docs examples experiments python_ref release robustdml_ops tests website $(wildcard *.md *.py *.toml *.cff) Dockerfile Makefile
 NATIVE_SOURCES := CMakeLists.txt setup.py pyproject.toml app/pyproject.toml $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*)
 
-.PHONY: demo test test-all test-oldest lint bench docs docs-links sanitize fuzz leaks kills wheels check-wheels requirements clean
+.PHONY: demo test test-all test-oldest lint bench docs docs-links sanitize fuzz leaks kills soak wheels check-wheels requirements clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.native
@@ -68,8 +68,14 @@ $(VENV)/.native: $(VENV)/.dependencies $(NATIVE_SOURCES)
 # Commands are killed at random moments and go on; what they leave is held against an undisturbed run. docs/clusters.md
 KILLS ?= 220
 FAULTS ?= 70
+SIGNALS ?= 50
 kills: $(VENV)/.native
-	OMP_NUM_THREADS=1 $(BIN)/python -m app.tests.hostile.kill --kills $(KILLS) --faults $(FAULTS) --seed 0
+	OMP_NUM_THREADS=1 $(BIN)/python -m app.tests.hostile.kill --kills $(KILLS) --faults $(FAULTS) --signals $(SIGNALS) --seed 0
+
+# One run on one to three processes, which are killed, ended and started again on another number for MINUTES.
+MINUTES ?= 60
+soak: $(VENV)/.native
+	$(BIN)/python -m app.tests.hostile.soak --minutes $(MINUTES)
 
 # After a change of the dependencies in either pyproject.toml or of constraints.txt; it asks the package index. PyTorch and what
 # it brings, and the library itself, are left out.

@@ -6,7 +6,7 @@
 // HOSTILE_ERROR   0: the process group is killed, a write after half of its bytes; else the number of the error that this
 //                 call and all later ones end with, as of a disk that is full.
 // HOSTILE_COUNT   a file that gets a line with the number of calls when the process ends.
-// HOSTILE_CLOCK   seconds by which the time of day is wrong.
+// HOSTILE_CLOCK   seconds by which the time of day is wrong, two seconds of every four.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -96,6 +96,6 @@ int clock_gettime(clockid_t clock, struct timespec *now) {
   static int (*real)(clockid_t, struct timespec *);
   if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
   int status = real(clock, now);
-  if (clock == CLOCK_REALTIME) now->tv_sec += number("HOSTILE_CLOCK");
+  if (clock == CLOCK_REALTIME && now->tv_sec & 2) now->tv_sec += number("HOSTILE_CLOCK");
   return status;
 }

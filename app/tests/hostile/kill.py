@@ -1,12 +1,13 @@
 """Kills commands at random moments, lets them go on, and holds what they leave against an undisturbed run, bit for bit.
 
-``python -m app.tests.hostile.kill --kills 200 --faults 60 --seed 0`` takes all commands of
+``python -m app.tests.hostile.kill --kills 200 --faults 60 --signals 50 --seed 0`` takes all commands of
 `app.tests.hostile.scenarios` in turn. Half of the kills come at a random time, half at a random write, fsync, rename or
 unlink of the command, a write after half of its bytes. A fault is a disk that from a random write on is full, over
 quota, broken or read-only, or that refuses renames: the command has to end with one line that names a file. After each
 kill every file that has its own name must be whole; and after all of them the command goes on, on a clock that is a day
 off, and must end with the same files as the undisturbed run: none missing, none left over, every number the same but
-times and memory.
+times and memory. SIGTERM or SIGUSR1 at a random time ends a training run with the status that is queued again; of all
+parts of the run no step may be lost or done twice.
 
 Each process is forked from this one, which has imported everything: kills shall not come while PyTorch is imported.
 """
@@ -36,6 +37,8 @@ from typing import Any, NamedTuple
 from app.tests.hostile.outcomes import check_whole, outcome
 from app.tests.hostile.scenarios import SCENARIOS, Scenario
 from robustdml.cli import COMMANDS
+from robustdml.run.preemption import EX_TEMPFAIL, SIGNALS
+from robustdml.settings.file import SettingsFile
 from tests.subprocesses import ROOT
 
 ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EXDEV)
@@ -60,19 +63,19 @@ class Ended(NamedTuple):
     told: str  # On stderr
 
 
-def run_forked(command: Sequence[str], said: Path, moment: float | None = None, **changes: str) -> Ended:
-    """Run a module in a process group of its own, and kill that after ``moment`` seconds."""
+def run_forked(
+    command: Sequence[str], said: Path, moment: float | None = None, number: int = signal.SIGKILL, **changes: str
+) -> Ended:
+    """Run a module in a process group of its own, and send that a signal after ``moment`` seconds."""
     sys.stdout.flush()
     child = os.fork()
     if not child:
         _become(command, said, changes)
-    killer = PATIENCE if moment is None else moment
-    until = time.monotonic() + killer
+    until = time.monotonic() + (PATIENCE if moment is None else moment)
     while not (ended := os.waitpid(child, os.WNOHANG))[0]:
         if time.monotonic() > until:
-            os.killpg(child, signal.SIGKILL)
-            ended = os.waitpid(child, 0)
-            break
+            os.killpg(child, number)
+            number, until = signal.SIGKILL, time.monotonic() + PATIENCE
         time.sleep(0.002)
     return Ended(os.waitstatus_to_exitcode(ended[1]), said.read_text(errors="replace"))
 
@@ -112,6 +115,7 @@ class Trial:
     chance: random.Random
     kills: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
+    signals: Counter[str] = field(default_factory=Counter)
     rounds: int = 0
     wrong: list[str] = field(default_factory=list)
 
@@ -119,12 +123,15 @@ class Trial:
         self.given = self.folder / "given"
         self.given.mkdir(parents=True)
         self.scenario.prepare(self.given)
-        self.anew()
+        self.steps = self.folder / "steps"
         counts = self.folder / "counts"
-        began = time.monotonic()
-        done = self.run(HOSTILE_COUNT=str(counts))
-        assert done.status == 0, done.told
-        self.seconds = time.monotonic() - began
+        for _ in range(1 + self.scenario.preempted):  # The second time all is cached.
+            self.anew()
+            began = time.monotonic()
+            done = self.run(HOSTILE_COUNT=str(counts))
+            assert done.status == 0, done.told
+            self.seconds = time.monotonic() - began
+        self.all_steps = sorted(self.steps.read_text().split())
         self.calls = max(map(int, counts.read_text().split()))
         self.undisturbed = outcome(self.work)
 
@@ -134,14 +141,16 @@ class Trial:
         shutil.rmtree(self.work, ignore_errors=True)
         self.out = self.work / "out"
         self.out.mkdir(parents=True)
+        self.steps.write_text("")
 
-    def run(self, moment: float | None = None, **changes: str) -> Ended:
-        """Begin, or go on; to the end, or until it is killed."""
+    def run(self, moment: float | None = None, number: int = signal.SIGKILL, **changes: str) -> Ended:
+        """Begin, or go on; to the end, or until it gets a signal."""
         command = self.scenario.command(self.given, self.out)
         if not command:
             return Ended(0, "")
-        changes = {"ROBUSTDML_CACHE": str(self.work / "cache"), "HOSTILE_FOLDER": str(self.work)} | changes
-        return run_forked(command, self.folder / "said", moment, **changes)
+        cache = (self.given if self.scenario.preempted else self.work) / "cache"
+        places = {"ROBUSTDML_CACHE": str(cache), "HOSTILE_FOLDER": str(self.work), "HOSTILE_STEPS": str(self.steps)}
+        return run_forked(command, self.folder / "said", moment, number, **places | changes)
 
     def kill_once(self) -> bool:
         """Start and kill; False where it ended before."""
@@ -159,6 +168,20 @@ class Trial:
             return True
         self.expect(done.status == 0, f"was to be killed at {how}, ended with {done.status}: {done.told}")
         return False
+
+    def end_once(self) -> bool:
+        """Start, and ask to end; False where it ended before."""
+        number, moment = self.chance.choice(SIGNALS), self.chance.uniform(0, self.seconds)
+        done = self.run(moment, number)
+        if done.status == 0:
+            return False
+        saved = (self.out / "checkpoint.pt").exists()
+        way_on = "--resume goes on from the last checkpoint" if saved else "the same command starts anew"
+        # Before the command has read its arguments nothing takes the signal.
+        at_once = done.status == -number
+        self.signals["before its start" if at_once else "in a step" if " step " in done.told else "elsewhere"] += 1
+        right = at_once or (done.status == EX_TEMPFAIL and done.told.rstrip().endswith(way_on))
+        return self.expect(right, f"{number.name} at {moment:.2f} s: ended with {done.status}: {done.told[-1500:]}")
 
     def fail_once(self) -> None:
         """Run on a disk that fails."""
@@ -185,9 +208,10 @@ class Trial:
     def compare(self) -> None:
         """Hold the files against those of the undisturbed run."""
         found = outcome(self.work)
-        # Who is killed leaves a lock file, of some bytes, which locks nothing.
-        found = {name: digest for name, digest in found.items() if not name.endswith(".lock")}
-        differ = [name for name in {*found, *self.undisturbed} if found.get(name) != self.undisturbed.get(name)]
+        # Who is killed leaves a lock file, which locks nothing; signals leave the last checkpoint but one at any step.
+        left_out = ".previous.pt" if self.scenario.preempted else ".lock"
+        names = {name for name in (*found, *self.undisturbed) if not name.endswith(left_out)}
+        differ = [name for name in names if found.get(name) != self.undisturbed.get(name)]
         assert not differ, f"not as in the undisturbed run: {sorted(differ)}"
 
     def check(self, what: str, act: Any) -> None:
@@ -205,9 +229,26 @@ class Trial:
         return right
 
 
-def hold(name: str, kills: int, faults: int, seed: int, folder: Path) -> Trial:
+def note_step(recorder: SettingsFile, step: int, steps: int, loss: object) -> None:
+    """Note a step of a training run, as one of its recorders."""
+    with open(os.environ["HOSTILE_STEPS"], "a") as file:
+        file.write(f"{step}\n")
+
+
+def preempt(trial: Trial, signals: int) -> None:
+    """End a scenario by so many signals, in rounds of one to five."""
+    while trial.signals.total() < signals:
+        trial.anew()
+        for _ in range(min(trial.chance.randint(1, 5), signals - trial.signals.total())):
+            if not trial.end_once():
+                break
+        trial.go_on()
+        steps = sorted(trial.steps.read_text().split())
+        trial.expect(steps == trial.all_steps, f"{len(steps)} steps for {len(trial.all_steps)}")
+
+
+def hold(trial: Trial, kills: int, faults: int) -> None:
     """Kill a scenario so many times, in rounds of one to three kills, and let its disk fail so many times."""
-    trial = Trial(SCENARIOS[name], folder, random.Random(f"{seed} {name}"))
     while trial.kills.total() < kills:
         trial.anew()
         for _ in range(min(trial.chance.randint(1, 3), kills - trial.kills.total())):
@@ -220,13 +261,13 @@ def hold(name: str, kills: int, faults: int, seed: int, folder: Path) -> Trial:
         trial.anew()
         trial.fail_once()
         trial.go_on()
-    return trial
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200, help="in all")
     parser.add_argument("--faults", type=int, default=60, help="of the disk, in all")
+    parser.add_argument("--signals", type=int, default=50, help="to end a training run, in all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="+", choices=SCENARIOS, default=list(SCENARIOS))
     given = parser.parse_args()
@@ -236,17 +277,22 @@ def main() -> int:
             return subprocess.run(again, env=os.environ | surroundings(Path(temporary)), check=False).returncode
     for command in COMMANDS:
         import_module(f"robustdml.commands.{command}")
-    trials = []
+    SettingsFile.step = note_step
+    trials, killed = [], [name for name in given.only if not SCENARIOS[name].preempted] or given.only
     with tempfile.TemporaryDirectory(prefix="hostile-") as temporary:
         for place, name in enumerate(given.only):
-            share = [(number + place) // len(given.only) for number in (given.kills, given.faults)]
+            share = [(number + place) // len(killed) for number in (given.kills, given.faults)]
             began = time.monotonic()
-            trial = hold(name, *share, given.seed, Path(temporary) / f"{place}")
+            trial = Trial(SCENARIOS[name], Path(temporary) / f"{place}", random.Random(f"{given.seed} {name}"))
+            if trial.scenario.preempted:
+                preempt(trial, given.signals)
+            else:
+                hold(trial, *share)
             trials.append(trial)
             print(
                 f"{name}: {trial.kills.total()} kills {dict(trial.kills)}, {trial.faults.total()} faults "
-                f"{dict(trial.faults)}, {trial.rounds} times gone on, {len(trial.wrong)} wrong; "
-                f"{time.monotonic() - began:.0f} s",
+                f"{dict(trial.faults)}, {trial.signals.total()} signals {dict(trial.signals)}, "
+                f"{trial.rounds} times gone on, {len(trial.wrong)} wrong; {time.monotonic() - began:.0f} s",
                 flush=True,
             )
     return 1 if any(trial.wrong for trial in trials) else 0

@@ -20,6 +20,8 @@ class Scenario:
     # From ``given`` and the folder ``out`` to the module and the arguments that begin, or go on with what is in
     # ``out``; empty where it was done before it was killed, and would refuse to be done again.
     command: Callable[[Path, Path], Sequence[str]]
+    # It gets the signals of a cluster and no kills; what it has cached is kept, as pretraining takes minutes.
+    preempted: bool = False
 
 
 def _features(given: Path) -> None:
@@ -37,6 +39,17 @@ def _findings(given: Path) -> None:
         given / "labels.csv",
         [Finding(str(file), file.parent.name, 0.9, file.parent.name, 0.9, "right", -1) for file in files],
     )
+
+
+def _nothing(given: Path) -> None:
+    """Glyphs are made by the command."""
+
+
+def _preempted(given: Path, out: Path) -> Sequence[str]:
+    resume = ["--resume"] if (out / "checkpoint.pt").exists() else []
+    settings = ["--epochs", "4", "--batch-size", "32", "--device", "cpu", "--noise", "symmetric:0.3"]
+    loss = ["--method", "proxy-anchor", "--filter", "prism-vmf"]
+    return [*ROBUSTDML, "train", "--data", "glyphs", *loss, *settings, "--out", str(out), *resume]
 
 
 def _train(given: Path, out: Path) -> Sequence[str]:
@@ -65,5 +78,6 @@ ALL = (
     Scenario("audit", _features, _audit),
     Scenario("cache", _photographs, _cache),
     Scenario("apply", _findings, _apply),
+    Scenario("preempted", _nothing, _preempted, preempted=True),
 )
 SCENARIOS = {one.name: one for one in ALL}
