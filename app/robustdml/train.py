@@ -156,6 +156,7 @@ def train(
             state = run.state()
             if kept is not None:
                 save_checkpoint(kept / CHECKPOINT, run, state)
+                _write_history(kept, run)
 
         pauses = Pauses(run, None if out is None else save, checkpoint_every, signals)
         try:
@@ -174,8 +175,6 @@ def train(
                 for recorder in recorders:
                     recorder.epoch(run.history[-1])
                 pauses.save()
-                if kept is not None:
-                    _write_history(kept, run)
             signals.held = False
         finally:
             for recorder in recorders:

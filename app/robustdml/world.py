@@ -64,13 +64,6 @@ class World:
         except (TypeError, ValueError) as error:
             raise UsageError(f"{error}. Train on one process, without torchrun") from error
 
-    def any(self, condition: Tensor) -> bool:
-        """Whether it holds on one of the processes."""
-        found = condition.to(torch.uint8)
-        if self.size > 1:
-            dist.all_reduce(found, dist.ReduceOp.MAX)
-        return bool(found)
-
     def largest(self, number: int) -> int:
         """Largest of the processes' numbers, which meet on the hosts: no GPU is waited for."""
         if self.size == 1:

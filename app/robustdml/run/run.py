@@ -251,7 +251,7 @@ class Run:
             judged = self.filter.judge(embeddings.detach(), rows, proxies)
             self.log.write(rows, judged.observed)
             keep = judged.keep
-        if judged is None or self.world.any(judged.takes_part.any()):
+        if judged is None or self.world.largest(int(judged.takes_part.any())):
             loss = self._batch_loss(embeddings, rows, judged)
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
