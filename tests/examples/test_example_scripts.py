@@ -8,17 +8,27 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-EXAMPLES = {"trainer.py": [], "lightning_module.py": [], "amp_and_compile.py": [], "ddp.py": TORCHRUN}
+TWO = ["--processes", "2"]
+# What comes before and after the name of the script.
+EXAMPLES = {
+    "trainer.py": ([], []),
+    "amp_and_compile.py": ([], []),
+    "ddp.py": (["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"], []),
+    "accelerate_shards.py": (["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"], []),
+    "lightning_module.py": ([], TWO),
+    "ray_shards.py": ([], TWO),
+}
+PACKAGES = {"accelerate_shards.py": "accelerate", "lightning_module.py": "pytorch_lightning", "ray_shards.py": "ray"}
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name == "trainer.py" else pytest.mark.nightly) for name in EXAMPLES]
 )
 def test_example(name, tmp_path):
-    if name == "lightning_module.py":
-        pytest.importorskip("pytorch_lightning", reason="pytorch-lightning is not installed")
-    command = [sys.executable, *EXAMPLES[name], str(ROOT / "examples" / name), "--epochs", "3"]
+    if name in PACKAGES:
+        pytest.importorskip(PACKAGES[name], reason=f"{PACKAGES[name]} is not installed")
+    before, after = EXAMPLES[name]
+    command = [sys.executable, *before, str(ROOT / "examples" / name), "--epochs", "3", *after]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     found = re.findall(r"Recall@1 on unseen classes: ([0-9.]+)", done.stdout)
