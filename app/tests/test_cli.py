@@ -76,6 +76,7 @@ def test_a_command_is_needed_and_help_and_version_are_options(capsys):
     assert capsys.readouterr().out == f"robustdml {robustdml_ops.__version__}\n"
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGUSR1")
 def test_an_ended_run_says_how_it_goes_on_and_does(features, tmp_path, monkeypatch, capsys):
     """By Ctrl-C or a cluster's signal: without a folder, before the first step, in a step, in an evaluation."""
     out = str(tmp_path / "run")

@@ -83,6 +83,7 @@ def test_checkpoints_within_an_epoch(noisy, tmp_path):
     check_equal(train(FAST, noisy, device="cpu"), resumed)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="there are no forks on Windows")
 def test_a_process_forked_from_a_run_ends_by_the_signal():
     with EndSignals() as signals, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads

@@ -19,6 +19,7 @@ from robustdml.methods.anchors import AdaptiveOptions
 from robustdml.methods.pairs import MemoryContrastiveOptions
 from robustdml.noise import with_wrong_labels
 from robustdml.options import OptionSet
+from robustdml.run.run import Run
 from robustdml.train import CHECKPOINT, train
 from robustdml.world import World
 from tests.distributed.worlds import case, run_world
@@ -49,18 +50,22 @@ def a_run(place):
     world, data = World(place.rank, 2), clusters()
     folder, alone = place.folder / "run", place.folder / f"alone-{place.rank}"
 
-    def end(config, resume):
-        recorders = [Ends(signal.SIGUSR1)] if place.rank == 1 else []
+    def end(config, resume, recorders=()):
         with pytest.raises(SystemExit) as end:
             train(config, data, out=folder, resume=resume, device="cpu", recorders=recorders, world=world)
         assert end.value.code == 75 and ("another process" in end.value.told) == world.leads
 
-    end(CONFIG, resume=False)
+    in_a_step = [Ends(signal.SIGUSR1)] if place.rank == 1 else []
+    end(CONFIG, False, in_a_step)
+    with pytest.MonkeyPatch.context() as patch:
+        if place.rank == 1:
+            patch.setattr(Run, "evaluate", lambda *_: signal.raise_signal(signal.SIGTERM))
+        end(CONFIG, True)
     many = train(CONFIG, data, out=folder, resume=True, device="cpu", world=world)
     one = train(CONFIG, data, out=alone, device="cpu")
     longer = replace(CONFIG, epochs=3)
     goes_on = train(longer, data, out=alone, resume=True, device="cpu")
-    end(longer, resume=True)
+    end(longer, True, in_a_step)
     last = train(longer, data, out=folder, resume=True, device="cpu") if world.leads else goes_on
     for found, expected in ((many, one), (last, goes_on)):
         for mine, theirs in zip(figures(found), figures(expected), strict=True):
