@@ -1,4 +1,4 @@
-"""The launches of a step on a GPU, counted without one.
+"""The launches of a step on a GPU, and the bytes that they move, counted without one.
 
 A step runs on the device "meta", where operations have shapes and no values. The registered ops step aside, Triton's
 kernels are noted and not run, and chunks and types are those of a GPU with 80 GB.
@@ -38,6 +38,7 @@ class Launches(TorchDispatchMode):
         super().__init__()
         self.kernels: Counter[str] = Counter()  # Triton's
         self.operations: Counter[str] = Counter()  # PyTorch's that compute or copy
+        self.bytes = 0  # read from memory and written to it, by shapes: each matrix of a launch once
         self.calls = 0  # of PyTorch's dispatcher: views and allocations, too
         self.sequence: list[str] = []  # each launch with its numbers, and the tensors' shapes and types
 
@@ -62,7 +63,15 @@ class Launches(TorchDispatchMode):
             self.sequence.append(f"{name} {described((args, kwargs))}")
         if not function.is_view and name not in NO_LAUNCH:
             self.operations[name] += 1
+            made = 0 if name.startswith("new_") else size(args)
+            self.bytes += made + size(result) * (name not in ("copy_", "_assert_async"))
         return result
+
+
+def size(value):
+    """Bytes of all tensors of the device in ``value``."""
+    leaves = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor) and leaf.is_meta]
+    return sum(leaf.numel() * leaf.itemsize for leaf in leaves)
 
 
 def described(value):
@@ -83,6 +92,10 @@ def counted():
 
     def note(kernel, *arguments, grid, warmup, **named):
         launches.kernels[kernel.__name__] += 1
+        if kernel.__name__ != "scale":  # most often by 1, and reads nothing
+            launches.bytes += size((arguments, named))
+        if kernel.__name__ == "normalize_rows_backward":  # in place
+            launches.bytes += size(arguments[0])
         launches.sequence.append(f"{kernel.__name__} {grid} {described(arguments)} {described(named)}")
 
     with contextlib.ExitStack() as stack:

@@ -82,14 +82,26 @@ def _without_twins(arguments: Sequence[Any]) -> list[Any]:
 
 
 def scale_gradients(
-    gradients: Sequence[Tensor | None], factor: Tensor, backends: Mapping[str, RowsBackend], backend: str
+    gradients: Sequence[Tensor | None],
+    factor: Tensor,
+    backends: Mapping[str, RowsBackend],
+    backend: str,
+    types: Sequence[torch.dtype | None],
 ) -> list[Tensor | None]:
-    """Gradients that a sweep has made beforehand times the upstream gradient ``factor`` (), in their own memory."""
+    """Gradients that a sweep has made beforehand times the upstream gradient ``factor`` (), in their own memory.
+
+    On a GPU one that the caller will convert is made in its one of ``types``, in the same launch.
+    """
     if has_no_values(factor):
         return [None if gradient is None else (gradient * factor).to(gradient.dtype) for gradient in gradients]
     # On the CPU the usual upstream of exactly 1 saves a pass over the proxies; a GPU's kernel looks at it itself.
+    scaled = list(gradients)
     if factor.device.type != "cpu" or factor != 1:
-        for gradient in gradients:
-            if gradient is not None:
+        for place, (gradient, dtype) in enumerate(zip(gradients, types, strict=True)):
+            if gradient is None:
+                continue
+            if factor.device.type != "cpu" and dtype is not None and dtype != gradient.dtype:
+                scaled[place] = torch.mul(gradient, factor, out=gradient.new_empty(gradient.shape, dtype=dtype))
+            else:
                 choose(backends, backend, gradient.device, factor.dtype).scale(gradient, factor)
-    return list(gradients)
+    return scaled

@@ -53,7 +53,7 @@ def sweep_fields(similarities: Similarities, per_row: int = 0) -> dict[str, Any]
         "rows": count,
         "met": module.address(similarities.selected),
         "normalize": similarities.normalize,
-        "dX": module.address(similarities.dX),
+        "dX": 0 if similarities.dX is None else similarities.dX.zero_().data_ptr(),
         "dP": module.address(dP),
         "dP_row_stride": 0 if dP is None else dP.stride(0),
         "dP_column_stride": 0 if dP is None else dP.stride(1),

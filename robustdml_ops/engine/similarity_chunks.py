@@ -120,7 +120,7 @@ class Similarities:
     def want_gradients(self, embeddings: bool, proxies: bool, update: ProxyUpdate | None = None) -> None:
         """Allocate the gradients that :meth:`backward` adds to; an ``update`` takes that of the proxies by chunks."""
         if embeddings:
-            self.dX = self.embeddings.new_zeros(self.embeddings.shape, dtype=self.compute)
+            self.dX = self.embeddings.new_empty(self.embeddings.shape, dtype=self.compute)
         if proxies and update is not None:
             self.update = update
         elif proxies:
@@ -144,13 +144,13 @@ class Similarities:
                 if self.normalize:
                     V, scale = (V, norm) if self.backend.inverse_norms(V, norm) else (None, None)
             if V is None:
-                U = self._rows(self.rows) if U is None else U
+                U = new_rows(self.proxies, self.rows, self.columns, self.X.dtype) if U is None else U
                 V = U[:count]
                 short = self.backend.normalize_rows(P, V, norm)
                 product(V, self.X.t(), S[:count])
             G = None
             if scale is not None and rounds and (self.dP is not None or self.update is not None):
-                G = self._gradient_rows(first, last, self.X.dtype)
+                G = self._gradient_rows(first, last, self.X.dtype, by_columns(P))
             yield Chunk(first, last, S[:count], V, norm, short, scale, None if dS is None else dS[:count], G)
 
     @property
@@ -164,7 +164,10 @@ class Similarities:
             return
         dS = chunk.S.to(self.X.dtype) if chunk.dS is None else chunk.dS
         if self.dX is not None:
-            accumulate(self.dX, dS.t(), chunk.V)
+            if chunk.first == 0:
+                product(dS.t(), chunk.V, self.dX)
+            else:
+                accumulate(self.dX, dS.t(), chunk.V)
         if self.dP is None and self.update is None:
             return
         if chunk.G is not None:
@@ -172,7 +175,7 @@ class Similarities:
             accumulate(dV, dS, self.X)
         else:
             dtype = self.compute if self.normalize else self.proxies.dtype
-            dV = product(dS, self.X, self._gradient_rows(chunk.first, chunk.last, dtype))
+            dV = product(dS, self.X, self._gradient_rows(chunk.first, chunk.last, dtype, self.columns))
             if self.normalize:
                 self.backend.finish(dV, chunk.V, chunk.inverse_norm, unit=chunk.scale is None)
         if self.update is not None:
@@ -180,22 +183,14 @@ class Similarities:
         elif self.dP is not None:
             if chunk.short:
                 check_gradient_fits(dV, chunk.inverse_norm, self.names[1], chunk.first)
-            if not self._in_place(dV.dtype):
+            if dV.untyped_storage()._cdata != self.dP.untyped_storage()._cdata:  # made elsewhere
                 self.dP[chunk.first : chunk.last] = dV
 
-    def _in_place(self, dtype: torch.dtype) -> bool:
-        """Whether dL/dP is made in its place; else rows are copied there, rounded once."""
-        return self.dP is not None and self.dP.dtype == dtype and by_columns(self.dP) == self.columns
-
-    def _gradient_rows(self, first: int, last: int, dtype: torch.dtype) -> Tensor:
-        """Room for dL/dP of the rows ``first:last``."""
-        if self.dP is not None and self._in_place(dtype):
+    def _gradient_rows(self, first: int, last: int, dtype: torch.dtype, columns: bool) -> Tensor:
+        """Room for dL/dP of the rows ``first:last``: its place, or rows that are copied there, rounded once."""
+        if self.dP is not None and self.dP.dtype == dtype and by_columns(self.dP) == columns:
             return self.dP[first:last]
-        return self._rows(last - first, dtype)
-
-    def _rows(self, count: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Uninitialised rows of proxies in the layout that the backend reads."""
-        return new_rows(self.proxies, count, self.columns, dtype or self.X.dtype)
+        return new_rows(self.proxies, last - first, columns, dtype)
 
     def check_proxy_gradients(self) -> None:
         """No gradient of a short proxy is beyond its type, of all proxies at once."""

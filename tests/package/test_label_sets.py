@@ -61,4 +61,7 @@ def test_labels_that_came_from_a_gpu_are_sorted_where_that_is_needed(backend):
     )
     assert torch.equal(unsorted.positive, kept.positive)
     assert torch.equal(unsorted.negative, kept.negative)
-    assert count_labels(LabelSets(y), None) == count_labels(LabelSets.of(y), None) == 4
+    F32, present = torch.float32, torch.tensor([True, False, True, True, False, False])
+    assert count_labels(LabelSets(y), None, F32) == count_labels(LabelSets.of(y), None, F32) == 4
+    assert count_labels(LabelSets(y), present, F32) == 2
+    assert count_labels(LabelSets(y), present & False, F32) == 1

@@ -93,9 +93,9 @@ def inverse_row_norm(
 
 @triton.jit
 def store_radial(
-    G,  # (c, D) operand dtype, contiguous, out: −coef ∘ V
+    G,  # (c, D) operand dtype, out: −coef ∘ V
     V,  # (c, D) operand dtype, in: rows as they were multiplied
-    row_stride,  # of V in elements, in
+    strides,  # in elements, in: of V from row to row and from column to column, of G likewise
     D,  # columns, in
     rows,  # (BLOCK_R,) int64, in
     inside,  # (BLOCK_R,) bool, in: which rows exist
@@ -107,8 +107,9 @@ def store_radial(
     for start in range(0, D, BLOCK_D):
         d = start + tl.arange(0, BLOCK_D)
         mask = inside[:, None] & (d < D)[None, :]
-        v = tl.load(V + rows[:, None] * row_stride + d[None, :], mask=mask, other=0.0).to(along.dtype)
-        tl.store(G + rows[:, None] * D + d[None, :], v * inverse[:, None] * -along[:, None], mask=mask)
+        r, d = rows[:, None], d.to(tl.int64)[None, :]
+        v = tl.load(V + r * strides[0] + d * strides[1], mask=mask, other=0.0).to(along.dtype)
+        tl.store(G + r * strides[2] + d * strides[3], v * inverse[:, None] * -along[:, None], mask=mask)
 
 
 @triton.jit(do_not_specialize=["n"])

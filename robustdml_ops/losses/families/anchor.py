@@ -65,7 +65,7 @@ class AnchorFamilyLoss(ClassMatrixLoss):
         log_weights, present = self._log_weights(inputs)
         rows = self._rows_taking_part(labels)
         sets = LabelSets.of(rows.labels, elsewhere=rows.elsewhere)
-        count = count_labels(LabelSets.of(labels) if rows.elsewhere else sets, present)
+        count = count_labels(LabelSets.of(labels) if rows.elsewhere else sets, present, log_weights.dtype)
         return AnchorTerms(rows, sets, self._biases(labels, log_weights, rows), count, self.num_classes)
 
     def _log_weights(self, inputs: LossInputs) -> tuple[Tensor, Tensor | None]:
@@ -134,5 +134,7 @@ class AnchorFamilyLoss(ClassMatrixLoss):
 def _reciprocal(count: Tensor | int, like: Tensor) -> Tensor:
     """1/count, () in the type of ``like``; 1 for a count of 0."""
     if isinstance(count, Tensor):
+        if count.is_floating_point():  # at least 1
+            return count.reciprocal()
         return count.clamp(min=1).to(like.dtype).reciprocal()
     return like.new_full((), 1 / max(1, count))

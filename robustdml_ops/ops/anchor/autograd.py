@@ -170,7 +170,7 @@ def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> tuple[Tensor | N
         anchor = _anchor_bias_gradient(scales[1], lse_negative) * dtotal
     scaled = gradients
     if ctx.update is None:  # the sweep of an update has used the upstream gradient
-        scaled = scale_gradients(gradients, dtotal, BACKENDS, ctx.settings[1])
+        scaled = scale_gradients(gradients, dtotal, BACKENDS, ctx.settings[1], (ctx.dtype, None, None, None))
     return _of_inputs(ctx.dtype, ctx.one_bias, needs, scaled, anchor)
 
 

@@ -118,10 +118,9 @@ class TritonAnchor(TritonRows, AnchorBackend):
         from robustdml_ops.ops.anchor.kernels import anchor_lse as kernel
 
         S, sets = chunk.S, problem.sets
-        (c, B), D = S.shape, chunk.V.shape[1]
+        c, B = S.shape
         values = None if isinstance(sets, LabelSets) else sets.values(chunk.first, chunk.last, S.dtype)
         by_anchor = values is not None and values.stride(0) == 1
-        V = None if chunk.scale is None else chunk.V
         parameters = epilogue_launch(B, S.dtype, values is None, by_anchor, device.tile_of("anchor_lse", S))
         grid = device.grid_of(c, parameters["BLOCK_C"])
         # Sums over anchors cross programs. Each leaves its part and torch adds the parts, in the same order every time.
@@ -130,16 +129,12 @@ class TritonAnchor(TritonRows, AnchorBackend):
             kernel[grid](
                 S=S,
                 dS=S if chunk.dS is None else chunk.dS,
-                V=V,
-                G=chunk.G,
                 values=values,
                 bias_partials=bias_partials,
                 c=c,
                 B=B,
                 first=chunk.first,
-                row_stride=0 if V is None else V.stride(0),
-                D=0 if V is None else D,
-                BLOCK_D=16 if V is None else device.block_of(D, int(parameters["BLOCK_B"])),
+                **device.as_they_are_arguments(None if chunk.scale is None else chunk.V, chunk.G, parameters),
                 ARE_LOGITS=not isinstance(sets, LabelSets) and sets.are_logits,
                 **sums.arguments(),
                 **problem.arguments(chunk.first, chunk.last, distinct=True),
@@ -160,8 +155,8 @@ def fused_forward_serves(X: Tensor, problem: AnchorProblem) -> bool:
     return isinstance(sets, LabelSets) or not sets.are_logits
 
 
-def fused_forward(X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tensor, Tensor]:
-    """Both log-sum-exps (C,) of every proxy P (C, D), any scale, with unit rows X (B, D) in the operand type."""
+def fused_forward(X: Tensor, P: Tensor, problem: AnchorProblem) -> Tensor:
+    """Both log-sum-exps (2, C) of every proxy P (C, D), any scale, with unit rows X (B, D) in the operand type."""
     from robustdml_ops.ops.anchor.kernels import fused_anchor_lse as kernel
 
     (B, D), C, sets = X.shape, len(P), problem.sets
@@ -170,14 +165,14 @@ def fused_forward(X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tensor,
     input_precision = precision.input_precision(X.device)
     vectors, tile = device.rows_are_vectors(P), device.tile_of("fused_anchor_lse", X)
     parameters = fused_launch(B, D, X.dtype, values is None, input_precision, vectors, tile)
-    lse_positive, lse_negative = problem.positive_bias.new_empty((2, C))
+    lse = problem.positive_bias.new_empty((2, C))
     with device.current(X):
         kernel[device.grid_of(C, parameters["BLOCK_C"])](
             X=X,
             P=P,
             values=values,
-            lse_positive=lse_positive,
-            lse_negative=lse_negative,
+            lse_positive=lse[0],
+            lse_negative=lse[1],
             B=B,
             C=C,
             row_stride=P.stride(0),
@@ -187,7 +182,7 @@ def fused_forward(X: Tensor, P: Tensor, problem: AnchorProblem) -> tuple[Tensor,
             **set_arguments(sets, values),
             **parameters,
         )
-    return lse_positive, lse_negative
+    return lse
 
 
 def set_arguments(sets: LabelSets | ConfidenceSets, values: Tensor | None) -> dict[str, Any]:

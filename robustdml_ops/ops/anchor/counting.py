@@ -20,12 +20,13 @@ class ConfidenceCounts(NamedTuple):
     highest: Tensor  # ()
 
 
-def count_labels(sets: LabelSets, present: Tensor | None) -> Tensor:
-    """Distinct labels among the candidates ``present`` (B,) bool (None: all), as () int64."""
+def count_labels(sets: LabelSets, present: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Distinct labels among the candidates ``present`` (B,) bool (None: all), () of a floating type, at least 1."""
     ordered = sets.by_class()[0] if present is None else torch.sort(torch.where(present, sets.labels, -1))[0]
-    new = torch.ones_like(ordered, dtype=torch.bool)
-    new[1:] = ordered[1:] != ordered[:-1]
-    return (new & (ordered >= 0)).sum()
+    changes = (ordered[1:] != ordered[:-1]).sum(dtype=dtype)
+    if present is None:
+        return changes + 1
+    return (changes + (ordered[:1] >= 0).sum()).clamp(min=1)
 
 
 def count_confidences(

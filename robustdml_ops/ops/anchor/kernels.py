@@ -101,7 +101,7 @@ def anchor_lse(
     S,  # (c, B) compute dtype, contiguous, in: cosines, or V·x
     dS,  # (c, B) compute or operand dtype, contiguous, out: dL/dS where upstream is given; may be S
     V,  # (c, D) operand dtype, in: anchors as S has them, and dS is dL/d(V·x); None: S holds cosines
-    G,  # (c, D) operand dtype, contiguous, out: what dL/dV has beside dS·X; None: not wanted
+    G,  # (c, D) operand dtype, out: what dL/dV has beside dS·X; None: not wanted
     labels,  # (B,) int64, in; None: the values tell the sets
     values,  # (c, B) compute dtype, in: confidences or their logits; None: the labels tell
     positive_bias,  # (B,) compute dtype, in
@@ -116,6 +116,9 @@ def anchor_lse(
     B,  # candidates, in
     first,  # class of the first row, in
     row_stride,  # of V in elements, in
+    column_stride,  # of V in elements, in
+    G_row_stride,  # in elements, in
+    G_column_stride,  # in elements, in
     D,  # columns of V and G, in
     anchor_stride,  # of values in elements, in
     candidate_stride,  # of values in elements, in
@@ -149,7 +152,7 @@ def anchor_lse(
     max_negative = tl.zeros((BLOCK_C,), dtype=dtype)
     inverse = None
     if V is not None:
-        inverse = inverse_row_norm(V + rows * row_stride, inside, D, 1, dtype, BLOCK_C, BLOCK_D)
+        inverse = inverse_row_norm(V + rows * row_stride, inside, D, column_stride, dtype, BLOCK_C, BLOCK_D)
     sum_positive, sum_negative = over_rows(
         S, inverse, given, anchors, max_positive, max_negative, B, False, BLOCK_C, BLOCK_B
     )
@@ -198,7 +201,8 @@ def anchor_lse(
                 tl.store(partial, tl.sum(tl.where(positive, slope, 0.0), axis=0) / -alpha, mask=columns < B)
                 tl.store(partial + B, tl.sum(tl.where(positive, 0.0, slope), axis=0) / alpha, mask=columns < B)
         if G is not None:
-            store_radial(G, V, row_stride, D, rows, inside, inverse, tl.sum(along, axis=1), BLOCK_D)
+            strides = (row_stride, column_stride, G_row_stride, G_column_stride)
+            store_radial(G, V, strides, D, rows, inside, inverse, tl.sum(along, axis=1), BLOCK_D)
 
 
 @triton.jit

@@ -38,15 +38,16 @@ def anchor_sweep(
     selected = selected_rows(update)
     compute, C = problem.positive_bias.dtype, count_selected(proxies, selected)
     result, empty = SweepResult(), len(embeddings) == 0 or C == 0
+    lse: Tensor | None = None
     if want.lse:
         new = embeddings.new_zeros if empty else embeddings.new_empty  # log(1 + 0)
-        result.lse_positive, result.lse_negative = new((2, C), dtype=compute)
-    if upstream is not None:
-        result.total = embeddings.new_zeros((), dtype=torch.float64)
+        lse = new((2, C), dtype=compute)
+        result.lse_positive, result.lse_negative = lse
     if want.biases:
         result.dpositive_bias = torch.zeros_like(problem.positive_bias)
         result.dnegative_bias = torch.zeros_like(problem.negative_bias)
     if empty:
+        result.total = None if upstream is None else embeddings.new_zeros((), dtype=torch.float64)
         wanted = (want.embeddings, want.proxies)
         result.dembeddings, result.dproxies = gradients_without_samples(embeddings, proxies, compute, wanted, update)
         return result
@@ -58,16 +59,14 @@ def anchor_sweep(
             lse = fused_forward(similarities.X, proxies, problem)
             if want.lse:
                 result.lse_positive, result.lse_negative = lse
-            if upstream is not None:
-                terms = [(factor * value).sum(dtype=torch.float64) for factor, value in zip(upstream, lse, strict=True)]
-                result.total = terms[0] + terms[1]
+            result.total = _add_weighted(None, upstream, lse)
             return result
         similarities.want_gradients(want.embeddings, want.proxies, update)
         in_place = isinstance(problem.sets, LabelSets) or problem.sets.in_place(compute)
         if isinstance(backend, NativeAnchor) and in_place and lanes_serve(proxies, operand, compute):
             _sweep_by_lanes(similarities, problem, upstream, result)
         else:
-            _sweep_by_chunks(similarities, problem, upstream, backend, result, want.gradients)
+            _sweep_by_chunks(similarities, problem, upstream, backend, result, want.gradients, lse)
         result.dembeddings, result.dproxies = similarities.gradients()
     return result
 
@@ -79,15 +78,15 @@ def _sweep_by_chunks(
     backend: AnchorBackend,
     result: SweepResult,
     gradients: bool,
+    lse: Tensor | None,
 ) -> None:
     """A chunk of proxies at a time: product, epilogue, gradients of the chunk."""
-    C = similarities.count
-    lse_positive, lse_negative, block = result.lse_positive, result.lse_negative, C
-    if lse_positive is None or lse_negative is None:
+    C = block = similarities.count
+    if lse is None:
         # Half a megabyte of log-sum-exps at a time, 32 on a GPU: no launch per chunk, and little memory per class.
         most = 1 << 16 if similarities.X.device.type == "cpu" else 1 << 22
         block = min(C, similarities.rows * max(1, most // similarities.rows))
-        lse_positive, lse_negative = similarities.X.new_empty((2, block), dtype=similarities.compute)
+        lse = similarities.X.new_empty((2, block), dtype=similarities.compute)
     biases = (result.dpositive_bias, result.dnegative_bias)
     for chunk in similarities:
         place = chunk.first % block
@@ -95,13 +94,28 @@ def _sweep_by_chunks(
         factors = None
         if gradients and upstream is not None:
             factors = slices_of(upstream, chunk.first, chunk.last)
-        sums = AnchorSums(factors, lse_positive[place:end], lse_negative[place:end], *biases)
+        lse_positive, lse_negative = lse[:, place:end]
+        sums = AnchorSums(factors, lse_positive, lse_negative, *biases)
         backend.anchor_lse(chunk, sums, problem)
-        if upstream is not None and result.total is not None and (chunk.last == C or end == block):
+        if upstream is not None and (chunk.last == C or end == block):
             summed = slices_of(upstream, chunk.first - place, chunk.last)
-            for factor, value in zip(summed, (lse_positive[:end], lse_negative[:end]), strict=True):
-                result.total += (factor * value).sum(dtype=torch.float64)
+            result.total = _add_weighted(result.total, summed, lse[:, :end])
         similarities.backward(chunk)
+
+
+def _add_weighted(total: Tensor | None, factors: tuple[Tensor, Tensor] | None, lse: Tensor) -> Tensor | None:
+    """Total + Σ factor · lse in float64, over both log-sum-exps (2, c)."""
+    if factors is None:
+        return None
+    shared = all(factor.dim() == 0 for factor in factors)
+    sums = lse.sum(1, dtype=torch.float64) if shared else lse
+    for factor, value in zip(factors, sums, strict=True):
+        if not shared:
+            term = (factor * value).sum(dtype=torch.float64)
+            total = term if total is None else total + term
+        else:
+            total = factor * value if total is None else total.addcmul_(factor, value)
+    return total
 
 
 def _sweep_by_lanes(
@@ -109,6 +123,7 @@ def _sweep_by_lanes(
 ) -> None:
     """One call of the native module: each thread of the CPU takes chunks of proxies on its own."""
     compute, sets = similarities.compute, problem.sets
+    result.total = None if upstream is None else similarities.X.new_zeros((), dtype=torch.float64)
     lse, biases = (result.lse_positive, result.lse_negative), (result.dpositive_bias, result.dnegative_bias)
     sums = AnchorSums(upstream, *lse, *biases)
     whole = native_chunk(problem, 0, similarities.count, sums, problem.needs_row_max)

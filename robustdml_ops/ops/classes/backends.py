@@ -162,19 +162,14 @@ class TritonClasses(TritonRows, ClassBackend):
 
         (first, last), B = problem.classes(chunk), chunk.S.shape[1]
         parameters = epilogue_launch(B, chunk.S.dtype, device.tile_of("class_lse", chunk.S))
-        BLOCK_B = int(parameters["BLOCK_B"])
-        V = None if chunk.G is None else chunk.V
+        per_part = int(parameters["BLOCK_B"]) if chunk.G is None else B
         with device.current(chunk.S):
-            kernel[-(-(last - first) // int(parameters["BLOCK_C"])), 1 if V is not None else -(-B // BLOCK_B)](
+            kernel[-(-(last - first) // int(parameters["BLOCK_C"])), -(-B // per_part)](
                 dS=chunk.S if chunk.dS is None else chunk.dS,
                 inverse_norm=chunk.scale,
-                V=V,
-                G=chunk.G,
-                per_part=BLOCK_B if V is None else B,
-                row_stride=0 if V is None else V.stride(0),
-                D=0 if V is None else V.shape[1],
+                per_part=per_part,
                 CENTERS=1 << (problem.centers - 1).bit_length(),
-                BLOCK_D=16 if V is None else device.block_of(V.shape[1], BLOCK_B),
+                **device.as_they_are_arguments(None if chunk.G is None else chunk.V, chunk.G, parameters),
                 lse=upstream.lse,
                 dlse=upstream.dlse,
                 dlogit=upstream.dlogit,

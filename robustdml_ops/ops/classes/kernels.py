@@ -221,7 +221,7 @@ def class_lse_backward(
     dS,  # (c, H, B) compute or operand dtype, contiguous, out: dL/dS; may be S
     inverse_norm,  # (c, H) compute dtype, in: 1 / |v|, and dS is dL/d(V·x); None: S holds similarities
     V,  # (c·H, D) operand dtype, in: proxies as S has them; None: not wanted, as G
-    G,  # (c·H, D) operand dtype, contiguous, out: what dL/dV has beside dS·X
+    G,  # (c·H, D) operand dtype, out: what dL/dV has beside dS·X
     labels,  # (B,) int64, in
     scale,  # (c,) or () compute dtype, in
     bias,  # (c,) compute dtype, in; None: none
@@ -234,6 +234,9 @@ def class_lse_backward(
     first,  # class of the first row, in
     per_part,  # samples a program, in: all, where G is wanted
     row_stride,  # of V in elements, in
+    column_stride,  # of V in elements, in
+    G_row_stride,  # in elements, in
+    G_column_stride,  # in elements, in
     D,  # columns of V and G, in
     scale_stride,  # in elements, in; 0: one value for all classes
     gamma: tl.float64,  # in
@@ -288,10 +291,11 @@ def class_lse_backward(
                 product = tl.sum(tl.where(mask, rounded.to(dtype) * s, 0.0), axis=1)
                 along += tl.where(centers[None, :] == h, product[:, None], 0.0)
     if G is not None:
+        strides = (row_stride, column_stride, G_row_stride, G_column_stride)
         for h in range(0, H):
             one = tl.sum(tl.where(centers[None, :] == h, along, 0.0), axis=1)
             inverse = tl.load(inverse_norm + rows * H + h, mask=inside, other=0.0)
-            store_radial(G, V, row_stride, D, rows * H + h, inside, inverse, one, BLOCK_D)
+            store_radial(G, V, strides, D, rows * H + h, inside, inverse, one, BLOCK_D)
 
 
 # ``operands`` of similarity_tile: X, x (BLOCK_D, BLOCK_B), whole columns of Xᵀ where D ≤ BLOCK_D, P, columns

@@ -137,7 +137,7 @@ def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> Results:
         problem = _problem_of((*rest[2:], *ctx.problem))
         result = _sweep((X, candidates), rest[:2], problem, ctx.settings, ctx.want)
         gradients = (result.danchors, result.dcandidates)
-    return _typed(scale_gradients(gradients, dtotal, BACKENDS, ctx.settings[0]), ctx.types, needs)
+    return _typed(scale_gradients(gradients, dtotal, BACKENDS, ctx.settings[0], ctx.types), ctx.types, needs)
 
 
 def weighted_sum(result: PairResult, scales: Sequence[Tensor]) -> Tensor:
