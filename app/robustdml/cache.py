@@ -1,6 +1,7 @@
 """The cache folder, and files that are either whole or absent."""
 
 import errno
+import hashlib
 import os
 import socket
 import sys
@@ -22,6 +23,9 @@ UNFINISHED = ".part"
 NAMES = "surrogateescape"
 # Seconds without a change after which what another machine was writing is given up: not all disks tell its locks.
 GIVEN_UP = 24 * 3600
+# Behind the content of a file that `write_checked` wrote; then comes the SHA-256 of it in hexadecimal digits.
+CHECKSUM = b"\nsha256:"
+_DIGITS = 64
 
 
 def user_cache() -> Path:
@@ -52,8 +56,10 @@ def make_once(make: Callable[[], object], *files: Path) -> None:
 
 
 def read_array(path: Path, mmap_mode: Literal["r", "c"] | None = None) -> NDArray[Any]:
-    """Read an array that was written whole."""
+    """Read an array that was written whole; where there is a checksum, by it, for which all of it is read once."""
     try:
+        if content_is_right(path) is False:
+            raise ValueError("its content does not match its checksum")
         array: NDArray[Any] = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise UsageError(f"{path}: damaged ({error}); delete it, and it is made again") from error
@@ -74,6 +80,48 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
         if cause is None or (cause.filename is not None and Path(cause.filename).parent != path.parent):
             raise
         raise OSError(cause.errno or errno.EIO, cause.strerror or str(cause), str(path)) from error
+
+
+def write_checked(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file as `write_whole` does, with a checksum behind its content."""
+
+    def write_both(file: BinaryIO) -> None:
+        hashing = _Hashing(file)
+        write(hashing)  # type: ignore[arg-type]
+        file.write(CHECKSUM + hashing.digest.hexdigest().encode())
+
+    write_whole(path, write_both)
+
+
+class _Hashing:
+    """A file that is written from beginning to end, and its SHA-256."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.digest = file, hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        self.digest.update(data)
+        return self.file.write(data)
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+def content_is_right(path: Path) -> bool | None:
+    """Whether the content matches the checksum behind it; None where there is none."""
+    digest, left = hashlib.sha256(), path.stat().st_size - len(CHECKSUM) - _DIGITS
+    if left < 0:
+        return None
+    with path.open("rb") as file:
+        file.seek(left)
+        mark, expected = file.read(len(CHECKSUM)), file.read()
+        if mark != CHECKSUM:
+            return None
+        file.seek(0)
+        while left and (block := file.read(min(left, 2**20))):
+            digest.update(block)
+            left -= len(block)
+    return digest.hexdigest().encode() == expected
 
 
 def _write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:

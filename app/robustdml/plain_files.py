@@ -3,7 +3,6 @@
 They may come from strangers: what they claim to hold is looked at before memory is given to it.
 """
 
-import hashlib
 import json
 import math
 import os
@@ -17,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robustdml.cache import write_whole
+from robustdml.cache import content_is_right, write_checked, write_whole
 from robustdml.errors import UsageError
 
 # An array that is as large as the first and unpacks to as many times its size as the second is no embedding: zeros
@@ -29,41 +28,19 @@ class DamagedError(UsageError):
     """A file that is not as it was written."""
 
 
-# Behind the content of a file that `save_plain` wrote; then comes the SHA-256 of that content in hexadecimal digits.
-CHECKSUM = b"\nsha256:"
-_DIGITS = 64
+_ZIP_END = 22  # bytes of the record at the end of an archive
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 def save_plain(path: Path, content: object) -> None:
     """Write a file that is whole or absent, with a checksum."""
-
-    def write(file: BinaryIO) -> None:
-        hashing = _Hashing(file)
-        torch.save(content, hashing)  # type: ignore[arg-type]
-        file.write(CHECKSUM + hashing.digest.hexdigest().encode())
-
-    write_whole(path, write)
-
-
-class _Hashing:
-    """A file that is written from beginning to end, and its SHA-256."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.file, self.digest = file, hashlib.sha256()
-
-    def write(self, data: bytes) -> int:
-        self.digest.update(data)
-        return self.file.write(data)
-
-    def flush(self) -> None:
-        self.file.flush()
+    write_checked(path, lambda file: torch.save(content, file))
 
 
 def read_plain(path: Path, kind: str, checked: bool = False) -> Any:
     """Read what `torch.save` or `save_plain` wrote; where there is a checksum, or must be (``checked``), by it."""
     try:
-        right = _content_is_right(path)
+        right = content_is_right(path)
     except OSError as error:
         raise UsageError(f"{path}: not a readable {kind} ({_reason(error)})") from error
     if right is False:
@@ -79,23 +56,6 @@ def read_plain(path: Path, kind: str, checked: bool = False) -> Any:
         raise UsageError(f"{path}: not a readable {kind} ({what})") from error
     except Exception as error:  # A damaged file makes `torch.load` raise nearly anything, an IndexError for one.
         raise UsageError(f"{path}: not a readable {kind} ({_reason(error)})") from error
-
-
-def _content_is_right(path: Path) -> bool | None:
-    """Whether the content matches the checksum behind it; None where there is none."""
-    digest, left = hashlib.sha256(), path.stat().st_size - len(CHECKSUM) - _DIGITS
-    if left < 0:
-        return None
-    with path.open("rb") as file:
-        file.seek(left)
-        mark, expected = file.read(len(CHECKSUM)), file.read()
-        if mark != CHECKSUM:
-            return None
-        file.seek(0)
-        while left and (block := file.read(min(left, 2**20))):
-            digest.update(block)
-            left -= len(block)
-    return digest.hexdigest().encode() == expected
 
 
 def read_json(path: Path, kind: str) -> dict[str, Any]:
@@ -114,6 +74,7 @@ def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) ->
     try:
         # Opened here, because zipfile leaves a file that is no archive open.
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            _check_directory(file, archive)
             there = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             missing = next((key for key in needed if key not in there), None)
             if missing is None:
@@ -128,6 +89,16 @@ def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) ->
 def write_npz(path: Path, **arrays: NDArray[Any]) -> None:
     """Write arrays as an ``.npz`` file that is whole or absent."""
     write_whole(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
+
+
+def _check_directory(file: BinaryIO, archive: zipfile.ZipFile) -> None:
+    """Raise where a damaged directory hides or renames a member, which `zipfile` takes for one that is not there."""
+    file.seek(-_ZIP_END - len(archive.comment), os.SEEK_END)
+    count, found = int.from_bytes(file.read(_ZIP_END)[10:12], "little"), len(archive.infolist())
+    if count not in (found, 0xFFFF):  # that many, or more
+        raise ValueError(f"its directory has {found} members, and counts {count}")
+    for info in archive.infolist():
+        archive.open(info).close()  # compares the two places of its name
 
 
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:

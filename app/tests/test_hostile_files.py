@@ -11,6 +11,7 @@ import torch
 
 from robustdml import plain_files
 from robustdml.audit_report.samples import read_samples
+from robustdml.cache import read_array, write_checked
 from robustdml.data.features import load_features
 from robustdml.errors import UsageError
 from robustdml.plain_files import read_json, read_npz, read_plain, save_plain
@@ -140,34 +141,57 @@ def test_json_that_is_none(tmp_path, text):
         read_json(tmp_path / "state.json", "state")
 
 
-@pytest.mark.parametrize("name", ["checkpoint.pt", "model.pt", "embeddings.npz"])
-def test_a_flipped_bit_is_found_or_changes_nothing(name, tmp_path):
-    content = {"state": torch.arange(600.0), "history": [{"epoch": 1, "loss": 0.25}]}
-    path = tmp_path / name
-    if name.endswith(".npz"):
-        np.savez(path, **arrays())
-    else:
-        save_plain(path, content)
+NAMES = {"class_names": np.array(list("abcdef")), "paths": np.array([f"{row}.jpg" for row in range(24)])}
+FLIPPED = {  # by the name of a file: how it is written, and read
+    "checkpoint.pt": (save_plain, lambda path: str(read_plain(path, "checkpoint", checked=True))),
+    "model.pt": (save_plain, lambda path: str(read_plain(path, "model file"))),
+    "embeddings.npz": (
+        lambda path, _: saved(path, **NAMES),
+        lambda path: {key: value.tolist() for key, value in read_npz(path, ["features", "labels"], [*NAMES]).items()},
+    ),
+    "cached.npy": (
+        lambda path, _: write_checked(path, lambda file: np.save(file, arrays()["features"])),
+        lambda path: read_array(path, "r").tolist(),
+    ),
+}
 
-    def read():
-        if name.endswith(".npz"):
-            return {key: value.tolist() for key, value in read_npz(path, ["features", "labels"]).items()}
-        return str(read_plain(path, "file", checked=name == "checkpoint.pt"))
 
-    whole, expected = path.read_bytes(), read()
+@pytest.mark.parametrize("flips", [30, pytest.param(200, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("name", FLIPPED)
+def test_a_flipped_bit_is_found_or_changes_nothing(name, flips, tmp_path):
+    path, (write, read) = tmp_path / name, FLIPPED[name]
+    write(path, {"state": torch.arange(600.0), "history": [{"epoch": 1, "loss": 0.25}]})
+    whole, expected = path.read_bytes(), read(path)
     places = random.Random(0)
-    for _ in range(100):
+    for _ in range(flips):
         damaged = bytearray(whole)
         place = places.randrange(len(whole))
         damaged[place] ^= 1 << places.randrange(8)
         path.write_bytes(damaged)
         try:
-            found = read()
+            found = read(path)
         except UsageError:
             continue
         # Bytes that no reader looks at: of an archive's headers, or of the mark before a checksum.
         assert found == expected, place
         assert name != "checkpoint.pt", place
+
+
+@pytest.mark.parametrize("place", ["the name of paths", "a length that takes paths in"])
+def test_a_directory_that_hides_an_array(tmp_path, place):
+    """Without it other names, or integers, would stand for the samples."""
+    path = saved(tmp_path / "features.npz", **NAMES)
+    content = bytearray(path.read_bytes())
+    entry = content.rindex(b"PK\x01\x02")  # of paths, the last one
+    if place == "the name of paths":
+        content[entry + 46] ^= 1
+    else:  # that of the comment of the entry before
+        content[content.rindex(b"PK\x01\x02", 0, entry) + 33] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(
+        UsageError, match=r"features.npz: not a readable .npz file of plain arrays \(.*(differ|counts 4)"
+    ):
+        load_features(path)
 
 
 class Harmful:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robustdml.audit_report.samples import AuditSamples
-from robustdml.cache import read_array, write_whole
+from robustdml.cache import read_array, write_checked
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, Split
 from robustdml.networks.models import apply_in_batches
@@ -52,7 +52,7 @@ def learn_embeddings(
             embeddings = apply_in_batches(result.embedder, inputs, resolve_device(device), on_progress=on_progress)
             lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
             unit = embeddings / np.maximum(lengths, np.finfo(np.float32).tiny)
-            write_whole(stored, partial(np.save, arr=unit))
+            write_checked(stored, partial(np.save, arr=unit))
         parts.append(read_array(stored))
     return np.concatenate(parts, axis=1)
 

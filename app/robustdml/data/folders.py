@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from robustdml.cache import NAMES, cache_folder, make_once, read_array, write_whole
+from robustdml.cache import NAMES, cache_folder, make_once, read_array, write_checked
 from robustdml.data.dataset import RetrievalData, Split, divide_classes
 from robustdml.data.images import few, image_files, write_decoded
 from robustdml.errors import UsageError, expanded
@@ -168,7 +168,7 @@ def _load_split(images: ListedImages, image_size: int, on_progress: OnProgress) 
         if broken:
             raise UsageError(f"{len(broken)} images cannot be read; repair or remove them: {few(broken)}")
 
-    make_once(lambda: write_whole(path, decode_all), path)
+    make_once(lambda: write_checked(path, decode_all), path)
     return Split(read_array(path, "r"), images.labels, images.class_names, [str(file.absolute()) for file in files])
 
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from robustdml.cache import cache_folder, make_once, read_array, write_whole
+from robustdml.cache import cache_folder, make_once, read_array, write_checked
 from robustdml.config import UNTRAINED, TrainingConfig
 from robustdml.data import RetrievalData, Split
 from robustdml.errors import UsageError
@@ -110,7 +110,7 @@ def store_split(split: Split, origin: Origin, device: torch.device, on_progress:
             batches = outputs_in_batches(origin.backbone, split.inputs, device, on_progress=on_progress)
         else:
             batches = (block.astype(np.float32, copy=False) for block in _blocks(split))
-        write_whole(path, lambda file: _write(file, batches, len(split)))
+        write_checked(path, lambda file: _write(file, batches, len(split)))
 
     make_once(make, path)
     return path

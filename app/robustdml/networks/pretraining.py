@@ -3,12 +3,12 @@
 import torch
 from torch import nn
 
-from robustdml.cache import cache_folder, make_once, write_whole
+from robustdml.cache import cache_folder, make_once
 from robustdml.data.dataset import Split
 from robustdml.data.named import NAMED, Pretraining
 from robustdml.data.samplers import RandomSampler
 from robustdml.networks.models import SmallCNN, as_tensor
-from robustdml.plain_files import read_plain
+from robustdml.plain_files import read_plain, save_plain
 from robustdml.progress import OnProgress, silent
 
 RECIPE_VERSION = 2
@@ -28,11 +28,7 @@ def load_pretrained_cnn(name: str, on_progress: OnProgress = silent) -> SmallCNN
     path = cache_folder() / f"small-cnn-{source.key()}-{RECIPE_VERSION}.pt"
     backbone = SmallCNN(1)
 
-    def make() -> None:
-        state = _pretrain(source.load(), on_progress).state_dict()
-        write_whole(path, lambda file: torch.save(state, file))
-
-    make_once(make, path)
+    make_once(lambda: save_plain(path, _pretrain(source.load(), on_progress).state_dict()), path)
     backbone.load_state_dict(read_plain(path, "backbone; delete it, and it is made again"))
     return backbone
 
