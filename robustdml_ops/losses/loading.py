@@ -10,13 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from robustdml_ops.engine.validation import check_local
+from robustdml_ops.engine.validation import check_matrix
 from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss
 
 File = str | PathLike[str]
 # Files of arcface_torch, one of each process: the state of its Partial FC, alone or among other states.
 _STEMS = ("softmax_fc_gpu_", "checkpoint_gpu_")
-_STATE = "state_dict_softmax_fc"
 # Rows that are read at a time.
 _ROWS = 1 << 16
 
@@ -138,7 +137,7 @@ def _files(source: Path) -> list[Path]:
 def _weight(name: str, content: Any, drop_bias: bool) -> Tensor:
     """The matrix (n, D) of a tensor or ``state_dict``."""
     if isinstance(content, Mapping):
-        content = content.get(_STATE, content)
+        content = content.get("state_dict_softmax_fc", content)
         if "weight" not in content:
             keys = ", ".join(map(str, list(content)[:8])) or "nothing"
             raise ValueError(
@@ -151,28 +150,20 @@ def _weight(name: str, content: Any, drop_bias: bool) -> Tensor:
                 "the head without one"
             )
         content = content["weight"]
-    check_local(name, content)
-    if not isinstance(content, Tensor) or content.dim() != 2 or not content.is_floating_point():
-        got = f"{content.dtype} {tuple(content.shape)}" if isinstance(content, Tensor) else type(content).__name__
-        raise ValueError(f"{name} must be a floating-point matrix, rows of classes, got {got}")
-    return content
+    return check_matrix(name, content)
 
 
 def _check_shapes(parts: list[Tensor], rows: int, loss: ClassMatrixLoss) -> None:
     """Raise unless the parts together have ``rows`` rows of the embeddings' size."""
     D, found = loss.embedding_size, sum(map(len, parts))
     shapes = ", ".join(str(tuple(part.shape)) for part in parts[:8])
-    wanted = f"{type(loss).__name__} needs ({rows}, {D})"
+    differ = f"source has the shapes {shapes}, {found} rows in all, and {type(loss).__name__} needs ({rows}, {D})"
     if rows != D and [part.shape for part in parts] == [(D, rows)]:
-        raise ValueError(f"source is of shape {shapes}, and {wanted}: transpose it")
-    if any(part.shape[1] != D for part in parts):
+        raise ValueError(f"{differ}: transpose it")
+    if found != rows or any(part.shape[1] != D for part in parts):
         raise ValueError(
-            f"source is of shape {shapes}, and {wanted}: make the loss with the embedding_size of the head"
-        )
-    if found != rows:
-        raise ValueError(
-            f"source has {found} rows in {len(parts)} part(s), and {wanted}: give the files of all processes, or make "
-            "the loss with the num_classes of the head; grow_classes then adds or drops classes"
+            f"{differ}: give the files of all processes, or make the loss with the sizes of the head, whose classes "
+            "grow_classes then changes"
         )
 
 
