@@ -12,10 +12,13 @@ from pathlib import Path
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with a fixed workspace
 
+os.environ.setdefault("ROBUSTDML_SELF_CHECK", "0")  # its own tests turn it on
+
 import pytest
 import torch
 from hypothesis import settings
 
+from robustdml_ops.backends import choice, trust
 from tests.native import native_builds
 
 
@@ -73,6 +76,16 @@ def exact_products():
     torch.set_float32_matmul_precision("highest")
     yield
     torch.set_float32_matmul_precision(precision)
+
+
+@pytest.fixture
+def self_check(monkeypatch, tmp_path):
+    """Backends are checked before they are trusted, on the CPU, too, from an empty cache on."""
+    monkeypatch.delenv("ROBUSTDML_SELF_CHECK")
+    monkeypatch.setenv("ROBUSTDML_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(trust, "CHECKED", {"cpu", "cuda"})
+    monkeypatch.setattr(trust, "_VERDICTS", {})
+    choice._tell_once.cache_clear()
 
 
 @pytest.fixture(params=["native", "eager"])

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import torch
 
-from robustdml_ops.backends import native_module, triton_device
+from robustdml_ops.backends import native_module, triton_device, trust
 from robustdml_ops.backends.cards import card
 from robustdml_ops.backends.tracing import refuse_tracing
 
@@ -43,14 +43,16 @@ def choose(table: Mapping[str, BackendT], backend: str | None, device: torch.dev
     if name != "auto" and name not in UNAVAILABLE:
         raise ValueError(f"backend={name!r}: expected one of {', '.join(UNAVAILABLE)} or auto")
     if name in table or (explicit and name != "auto"):
-        reason = UNAVAILABLE[name](device, dtype) if name in table else f"it has {' and '.join(table)} alone"
+        reason: str | None = f"it has {' and '.join(table)} alone"
+        if name in table:
+            reason = UNAVAILABLE[name](device, dtype) or trust.distrusted(table, name, device)
         if reason is not None:
             raise RuntimeError(f"backend={name!r} can't run here: {reason}. Use backend='auto' to take what can.")
         return table[name]
     for candidate in preference(device):
         if candidate not in table:
             continue
-        reason = UNAVAILABLE[candidate](device, dtype)
+        reason = UNAVAILABLE[candidate](device, dtype) or trust.distrusted(table, candidate, device)
         if reason is None:
             break
         _tell_once(f"robustdml_ops: {candidate} can't serve {device.type}: {reason}")

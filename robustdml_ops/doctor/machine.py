@@ -7,18 +7,16 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
 
 import robustdml_ops
-from robustdml_ops.backends import native_module
+from robustdml_ops.backends import native_module, trust
 from robustdml_ops.doctor.finding import Finding
 
 # Optional packages, and NumPy.
 _PACKAGES = ("numpy", "triton", "pytorch-metric-learning")
-_DRIVER = Path("/proc/driver/nvidia/version")
 _POOLS = re.compile(r"/(lib(?:gomp|iomp5|omp)[^/]*\.so[^/]*)$")
 _MAPS = Path("/proc/self/maps")
 _STAT = Path("/proc/stat")
@@ -35,12 +33,12 @@ def versions() -> Finding:
         "robustdml_ops": robustdml_ops.__version__,
         "torch": str(torch.__version__),
     }
-    found.update((name, _version(name)) for name in _PACKAGES)
+    found.update((name, trust.installed(name)) for name in _PACKAGES)
     told = ", ".join(f"{name} {number}" for name, number in found.items() if number is not None)
     return Finding("versions", f"{told}; {platform.platform()}", facts={**found, "platform": platform.platform()})
 
 
-def devices(driver_file: Path = _DRIVER) -> Finding:
+def devices(driver_file: Path = trust.DRIVER) -> Finding:
     """The processor, the CUDA devices and their driver."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -49,7 +47,7 @@ def devices(driver_file: Path = _DRIVER) -> Finding:
     cards = [
         f"{one.name} (compute capability {one.major}.{one.minor}, {one.total_memory / 2**30:.0f} GiB)" for one in found
     ]
-    built, driver = torch.version.cuda, _driver(driver_file)
+    built, driver = torch.version.cuda, trust.driver(driver_file)
     told = f"{platform.machine()} CPU; " + (", ".join(cards) if cards else "no CUDA device")
     told += "" if driver is None else f"; NVIDIA driver {driver}"
     told += "" if built is None else f", PyTorch built for CUDA {built}"
@@ -66,14 +64,6 @@ def devices(driver_file: Path = _DRIVER) -> Finding:
             "there is an NVIDIA driver, and this PyTorch is for the CPU alone: to use the card, install one with CUDA"
         )
     return Finding("devices", told, way_out, facts)
-
-
-def _driver(file: Path) -> str | None:
-    try:
-        found = re.search(r"\s(\d+\.\d+(\.\d+)?)\s", file.read_text())
-    except (OSError, UnicodeDecodeError):
-        return None
-    return found[1] if found else "of an unknown version"
 
 
 def native() -> Finding:
@@ -105,16 +95,9 @@ def native() -> Finding:
     way_out = None
     if torch.cuda.is_available() and (reason := native_module.unavailable(torch.device("cuda"), torch.float32)):
         told += f"; {reason}"
-        if _version("triton") is None:
+        if trust.installed("triton") is None:
             way_out = "install triton, or the native module for this card"
     return Finding("native module", told, way_out, facts)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def threads(quota: Path = _QUOTA) -> Finding:
@@ -188,6 +171,7 @@ def folders(others: Mapping[str, Callable[[], Path]]) -> Finding:
     """Write into the caller's folders, the one for temporary files and Triton's cache."""
     asked = {**others, "temporary files (TMPDIR)": lambda: Path(tempfile.gettempdir())}
     if torch.cuda.is_available():
+        asked["verdicts of the self-check (ROBUSTDML_CACHE)"] = trust.folder
         asked["kernels of Triton (TRITON_CACHE_DIR)"] = lambda: Path(
             os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache"
         )

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from robustdml_ops import doctor
-from robustdml_ops.backends import native_module
+from robustdml_ops.backends import native_module, trust
 from robustdml_ops.doctor import machine, main, ops, speed
 from robustdml_ops.doctor.finding import Finding
 from tests.subprocesses import run_python
@@ -22,37 +22,37 @@ def test_every_room_is_examined_and_exact():
     backends, *rooms = ops.served(CPU)
     assert backends.way_out is None and backends.facts["able"][-1] == "eager"
     assert "triton" in backends.facts["unable"]
-    assert [one.name for one in rooms] == [f"{room} on cpu" for room in ops.ROOMS]
-    for one in rooms:
+    for one, room in zip(rooms, trust.ROOMS.values(), strict=True):
         assert one.way_out is None, one
-        room = one.name.removesuffix(" on cpu")
+        assert one.name == f"{room.name} on cpu"
         for errors in one.facts["errors"].values():
-            assert list(errors) == list(ops.ROOMS[room][1])
-            assert all(0 <= error < 1e-4 for error in errors.values()), one
+            assert list(errors) == list(room.cases)
+            assert all(0 <= error < (1e-2 if "bfloat16" in case else 1e-4) for case, error in errors.items()), one
         assert set(one.facts["able"]) | set(one.facts["others"]) | {"triton"} == set(ops.UNAVAILABLE)
 
 
+def with_case(monkeypatch, name, results):
+    """A room whose only op is replaced."""
+    room = next(one for one in trust.ROOMS.values() if one.name == name)
+    case = next(iter(room.cases.values()))._replace(results=results)
+    monkeypatch.setitem(trust.ROOMS, id(room.table), room._replace(cases={"op": case}))
+
+
 def test_a_backend_that_is_wrong_is_found(monkeypatch):
-    table, ops_of_room = ops.ROOMS["similarity"]
-
-    def wrong(inputs, backend):
-        return ops_of_room["nearest"](inputs, backend) * (1 + 1e-3 * (inputs.X.dtype == torch.float32))
-
-    monkeypatch.setitem(ops.ROOMS, "similarity", (table, ops_of_room | {"nearest": wrong}))
+    with_case(monkeypatch, "similarity", lambda device, backend, exact: [torch.ones(3) + 1e-3 * (not exact)])
     found = next(one for one in ops.served(CPU) if one.name.startswith("similarity"))
     assert found.way_out
     assert "ROBUSTDML_BACKEND=eager" in found.way_out
+    assert "op by eager: its error is 1.0e-03, and may be 2.4e-04" in found.way_out
 
 
 def test_a_backend_that_fails_is_told_by_its_error(monkeypatch):
-    table, _ = ops.ROOMS["otsu"]
-
-    def fails(inputs, backend):
-        if inputs.X.dtype == torch.float32:
+    def fails(device, backend, exact):
+        if not exact:
             raise RuntimeError("no such thing\nsecond line")
-        return inputs.values
+        return [torch.ones(1)]
 
-    monkeypatch.setitem(ops.ROOMS, "otsu", (table, {"otsu_threshold": fails}))
+    with_case(monkeypatch, "otsu", fails)
     found = next(one for one in ops.served(CPU) if one.name.startswith("otsu"))
     assert found.way_out
     assert "RuntimeError: no such thing" in found.way_out
@@ -241,7 +241,8 @@ def test_what_cannot_be_looked_at_is_a_finding_and_the_rest_is_told(monkeypatch)
     for module, name in ((machine, "versions"), (machine, "native"), (machine, "pools"), (machine, "busy")):
         monkeypatch.setattr(module, name, fails)
     monkeypatch.setattr(speed, "sweep_against_products", fails)
-    monkeypatch.setattr(ops, "ROOMS", {"otsu": ops.ROOMS["otsu"], "none": ({}, {})})
+    otsu = next(room for room in trust.ROOMS.values() if room.name == "otsu")
+    monkeypatch.setattr(trust, "ROOMS", {0: otsu, 1: trust.Room("none", {}, {})})
     findings = {one.name: one for one in doctor.examine({})}
     ill = {"versions", "native module", "OpenMP", "speed on cpu", "other work", "none on cpu"}
     assert ill <= {name for name, one in findings.items() if one.way_out}

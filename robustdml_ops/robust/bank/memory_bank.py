@@ -9,10 +9,12 @@ from torch import Tensor
 
 from robustdml_ops.backends.choice import choose
 from robustdml_ops.backends.tracing import in_registry
+from robustdml_ops.backends.trust import add_room
 from robustdml_ops.engine.label_sets import ABSENT
 from robustdml_ops.engine.shards import OwnRows
 from robustdml_ops.engine.typed_buffers import ClassBuffers
 from robustdml_ops.engine.validation import all_finite, check_label_range, check_labels, check_sizes
+from robustdml_ops.ops.self_check import Inputs, cases
 from robustdml_ops.robust.bank.queue import QueueWindow, SampleCopies, Slots, picked
 from robustdml_ops.robust.bank.row_store import ROW_STORES, ClassStatistics, StoreProblem, add_rows, spread
 from robustdml_ops.robust.checked_batch import (
@@ -306,3 +308,19 @@ def _check_counts(labels: Any, counts: Any) -> None:
         "use_buffers=False, and train on with a new filter. Networks and losses of this state are not affected",
         stacklevel=3,
     )
+
+
+def _stored(inputs: Inputs, backend: str) -> list[Tensor]:
+    """Three batches of which some rows are kept; the last ones overwrite the first."""
+    bank = MemoryBank(inputs.C, inputs.D, inputs.B + 3, inputs.X.dtype, 2 * inputs.B, backend=backend)
+    bank.to(inputs.X.device)
+    ids = torch.arange(inputs.B, device=inputs.X.device)
+    for step in range(3):
+        keep = (ids + step) % 3 > 0
+        bank.enqueue(inputs.X.detach().flip(0), inputs.labels.roll(step) % inputs.C, ids + step, keep)
+    assert bank.copies is not None
+    return [bank.sums, bank.features, bank.counts, bank.labels, bank.sample_ids, bank.copies.latest]
+
+
+_STORE = {"MemoryBank.enqueue": _stored}
+add_room("bank", ROW_STORES, cases(_STORE, _STORE, _STORE))

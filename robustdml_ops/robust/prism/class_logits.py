@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends.triton_device import current, grid_of, launch
+from robustdml_ops.backends.trust import add_room
+from robustdml_ops.ops.self_check import Inputs, cases
 from robustdml_ops.ops.vmf.problem import Fitted
 
 _BLOCK = 128
@@ -80,3 +82,19 @@ def write_at(buffer: Tensor, classes: Tensor | None, values: Tensor) -> None:
         buffer.copy_(values)
     else:
         buffer.index_copy_(0, classes, values.to(buffer.dtype))
+
+
+def _written(inputs: Inputs, backend: str) -> list[Tensor]:
+    """Classes in part without rows, some of them twice."""
+    counts = torch.arange(inputs.C, device=inputs.values.device) % 5
+    scale, bias, kappa, log_peak = inputs.values.new_zeros(4, inputs.C)
+    LOGIT_WRITERS[backend](LogitUpdate(None, counts, scale, bias, -1.0))
+    first = scale.clone()
+    some = torch.cat([inputs.labels, inputs.labels]) % inputs.C
+    fitted = Fitted(inputs.kappa.detach()[some], inputs.values[some], 1 + inputs.values[some].double())
+    LOGIT_WRITERS[backend](LogitUpdate(some, counts, scale, bias, -1.0, fitted, kappa, log_peak))
+    return [first, scale, bias, kappa, log_peak]
+
+
+_WRITE = {"scale and bias of classes": _written}
+add_room("class_logits", LOGIT_WRITERS, cases(_WRITE, _WRITE, {}))
