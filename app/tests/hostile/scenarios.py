@@ -47,7 +47,7 @@ def _nothing(given: Path) -> None:
 
 def _preempted(given: Path, out: Path) -> Sequence[str]:
     resume = ["--resume"] if (out / "checkpoint.pt").exists() else []
-    settings = ["--epochs", "4", "--batch-size", "32", "--device", "cpu", "--noise", "symmetric:0.3"]
+    settings = ["--epochs", "8", "--batch-size", "32", "--device", "cpu", "--noise", "symmetric:0.3"]
     loss = ["--method", "proxy-anchor", "--filter", "prism-vmf"]
     return [*ROBUSTDML, "train", "--data", "glyphs", *loss, *settings, "--out", str(out), *resume]
 
