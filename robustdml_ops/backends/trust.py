@@ -80,13 +80,12 @@ def errors(room: Room, backend: str, device: torch.device) -> dict[str, float | 
     """Largest error of each case, relative to its result's largest value, or the message of its exception."""
     _VERDICTS[id(room.table), backend, device] = None  # the cases name the backend
     found: dict[str, float | str] = {}
-    with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
+    no_autocast = torch.autocast(device.type, enabled=False)
+    with torch.inference_mode(False), torch.enable_grad(), no_autocast, torch.device("cpu") as cpu:
         for name, case in room.cases.items():
-            with torch.device("cpu") as cpu:
-                exact = case.results(cpu, "eager", True)
+            exact = case.results(cpu, "eager", True)
             try:
-                with device:
-                    found[name] = _error(case.results(device, backend, False), exact)
+                found[name] = _error(case.results(device, backend, False), exact)
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # any other failure of the backend is the result
@@ -118,6 +117,9 @@ def judge(room: Room, backend: str, device: torch.device, found: Mapping[str, fl
     """Keep the verdict that follows from errors, in this process and on disk."""
     failed, verdict = wrong(room, device, found), None
     if failed:
+        # Where plain PyTorch fails, too, a setting is at fault. After a kernel that broke the context everything fails.
+        if _answers(device) and wrong(room, device, errors(room, "eager", device)):
+            return
         op, what = next(iter(failed.items()))
         verdict = f"its self-check failed on {_card(device)} in {op}: {what} (ROBUSTDML_SELF_CHECK=0 leaves it out)"
     _VERDICTS[id(room.table), backend, device] = verdict
@@ -128,8 +130,16 @@ def judge(room: Room, backend: str, device: torch.device, found: Mapping[str, fl
         unfinished = folder() / f".self_check.{os.getpid()}"
         unfinished.write_text(json.dumps(verdicts, indent=1))
         unfinished.replace(folder() / "self_check.json")
-    if failed and device.type == "cuda":
-        torch.cuda.synchronize(device)  # raises where a kernel broke the context, of which no backend has another
+
+
+def _answers(device: torch.device) -> bool:
+    """Whether the context of a card still runs anything."""
+    try:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _read() -> dict[str, dict[str, dict[str, str | None]]]:

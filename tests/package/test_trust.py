@@ -58,6 +58,23 @@ def test_an_exception_is_a_verdict_and_a_lack_of_memory_is_none(monkeypatch, tmp
         assert choice.choose(BACKENDS, None, CPU, F32) is EAGER
 
 
+def test_what_plain_pytorch_fails_in_too_is_no_fault_of_a_backend(monkeypatch, tmp_path):
+    """As with a setting of PyTorch that rounds products, or lets them raise."""
+    room = trust.ROOMS[id(BACKENDS)]
+    cases = {name: case._replace(tolerance=lambda _: 0.0) for name, case in room.cases.items()}
+    monkeypatch.setitem(trust.ROOMS, id(BACKENDS), room._replace(cases=cases))
+    assert choice.choose(BACKENDS, None, CPU, F32) is NATIVE
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_kernel_that_breaks_the_context_leaves_its_verdict(flipped, monkeypatch, tmp_path):
+    """Nothing else runs in this process; the next one puts the backend aside."""
+    monkeypatch.setattr(trust, "_answers", lambda _: False)
+    with pytest.warns(RuntimeWarning, match="superloss"):
+        choice.choose(BACKENDS, None, CPU, F32)
+    assert cached(tmp_path)
+
+
 def test_the_verdict_is_read_by_the_next_process(flipped, monkeypatch):
     for _ in range(2):
         with pytest.warns(RuntimeWarning, match="self-check"):
