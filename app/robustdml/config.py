@@ -76,8 +76,8 @@ class TrainingConfig(Options):
     )
     embedding_size: int | None = option(
         None,
-        "size of the embeddings (default: 64; with the principal start as many as keep the features' similarities, 64 "
-        "to 512)",
+        "size of the embeddings (default: 64; with the principal start the first of 64, 128, … that loses little "
+        "before training; where trial runs keep the features, as many as these have)",
         at_least=1,
     )
     start: str | None = option(
@@ -89,7 +89,7 @@ class TrainingConfig(Options):
     averaging: float | None = option(
         None,
         "weight of the trained embedding layer in its average with its start (default: as the method asks for: 1, or "
-        "chosen by a trial run on held-out training classes)",
+        "chosen by trial runs on held-out training classes, which may keep the features as they are)",
         at_least=0,
         at_most=1,
     )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from robustdml.config import UNTRAINED
 from robustdml.errors import UsageError
-from robustdml.networks.models import apply_in_batches
+from robustdml.networks.models import embed_in_batches
 from robustdml.networks.preparation import Prepared
 from robustdml.progress import OnProgress
 from robustdml_ops.ops import nearest
@@ -63,19 +63,18 @@ def retrieval_metrics(
     return dict(calculator.get_accuracy(*arrays))
 
 
-def precisions_by_class(
-    embeddings: NDArray[np.generic], labels: NDArray[np.int64], device: torch.device | None = None
+def retrieval_by_sample(
+    embeddings: Tensor, labels: NDArray[np.int64], device: torch.device | None = None
 ) -> NDArray[np.float64]:
-    """MAP@R of each class, as in `retrieval_metrics`."""
-    calculator = AccuracyCalculator(
-        include=("mean_average_precision_at_r",),
-        k="max_bin_count",
-        return_per_class=True,
-        device=device or torch.device("cpu"),
-        knn_func=lambda queries, k, gallery, exclude_self: nearest(queries, gallery, k, exclude_self=exclude_self),
-    )
-    values = calculator.get_accuracy(embeddings, labels)["mean_average_precision_at_r"]
-    return np.asarray(values, dtype=np.float64)
+    """Recall@1 and MAP@R of each sample as in `retrieval_metrics`, (N, 2); NaN for one that is alone in its class."""
+    rows, numbers = embeddings.to(device), torch.from_numpy(labels).to(device)
+    others = (numbers.bincount()[numbers] - 1)[:, None]
+    ranks = torch.arange(1, max(int(others.max()), 1) + 1, device=device)
+    found = nearest(rows, rows, len(ranks), exclude_self=True)[1]
+    right = (numbers[found] == numbers[:, None]).double()
+    precisions = right * (ranks <= others) * right.cumsum(1) / ranks
+    # 0 / 0 is NaN.
+    return torch.cat([right[:, :1] * others / others, precisions.sum(1, keepdim=True) / others], 1).cpu().numpy()
 
 
 def detection_auc(score: NDArray[np.float32], changed: NDArray[np.bool_]) -> float | None:
@@ -96,9 +95,7 @@ WAY_OUT = "use the features as they are, or try fewer epochs, a smaller learning
 def untouched_metrics(prepared: Prepared, device: torch.device, on_progress: OnProgress) -> dict[str, float]:
     """Evaluate the test split as it is before the first step, under the cosine."""
     test = prepared.data.test
-    features = test.inputs
-    if test.is_images:
-        features = apply_in_batches(prepared.backbone, features, device, on_progress=on_progress)
+    features = embed_in_batches(prepared.backbone, test.inputs, device, on_progress=on_progress)
     return retrieval_metrics(features, test.labels, device)
 
 

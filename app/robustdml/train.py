@@ -32,11 +32,11 @@ from robustdml.run.sample_log import clean_auc
 from robustdml.run.trials import prepare_run
 from robustdml.trained.embedder import TrainedEmbedder
 from robustdml.trained.model_file import FILE_NAME as MODEL_FILE
-from robustdml.trained.model_file import ModelCard
+from robustdml.trained.model_file import IDENTITY, LINEAR, ModelCard
 from robustdml.world import ALONE, World
 
 CHECKPOINT, PREVIOUS_CHECKPOINT = "checkpoint.pt", "checkpoint.previous.pt"
-CHECKPOINT_FORMAT = 5
+CHECKPOINT_FORMAT = 6
 # The first of these that a run has is its clean score in reports and comparisons.
 CLEAN_SCORES = ("log_p_clean_auc", "label_quality_auc", "confidence_auc", "detector_loss_auc", "weight_auc")
 
@@ -71,6 +71,7 @@ def train(
     recorders: Sequence[Recorder] = (),
     untouched: dict[str, float] | None = None,
     evaluate_each_epoch: bool = True,
+    may_keep_features: bool = True,
     checkpoint_every: float | None = None,
     world: World = ALONE,
 ) -> TrainingResult:
@@ -102,6 +103,8 @@ def train(
     evaluate_each_epoch : bool
         False to evaluate after the last epoch alone, where nobody looks at the others: on much test data evaluation
         takes longer than training. The other records of the history have no metrics then.
+    may_keep_features : bool
+        False where embeddings have to be learnt, even if no way to learn them gains anything on held-out classes.
     checkpoint_every : float, optional
         Seconds between the checkpoints within an epoch; None: there is one after each epoch alone.
     world : World
@@ -143,6 +146,7 @@ def train(
         if untouched is None:
             untouched = untouched_metrics(prepared, chosen, on_progress)
         run = Run(config, prepared, chosen, world=world)
+        run.can_keep_features &= may_keep_features
         if resume and out is not None:
             _load_checkpoint(out / CHECKPOINT, run)
             epochs = run.epoch + (run.under_way.steps > 0)
@@ -245,6 +249,7 @@ def _write_history(out: Path, run: Run) -> None:
 
 def _result(run: Run, untouched: dict[str, float]) -> TrainingResult:
     config = run.config
+    model = _model(run)
     samples_of_class = np.bincount(run.prepared.data.test.labels)
     summary: dict[str, Any] = {
         "method": config.method,
@@ -258,10 +263,11 @@ def _result(run: Run, untouched: dict[str, float]) -> TrainingResult:
             "alone": int((samples_of_class == 1).sum()),
         },
         **{key: value for key, value in run.history[-1].items() if key != "seconds"},
-        "embedding_size": run.embedding_size,
+        "embedding_size": model.embedding_size,
         "averaging": run.averaging,
         "filter": run.filter_options.kind,
         "learning_rate": run.learning_rate,
+        "chosen": run.chosen,
         "training_seconds": run.phase_one_seconds + sum(record["seconds"] for record in run.history),
     }
     scores = run.scores()
@@ -270,22 +276,23 @@ def _result(run: Run, untouched: dict[str, float]) -> TrainingResult:
     summary |= {f"{name}_auc": clean_auc(name, score, run.changed) for name, score in scores.items()}
     summary["clean_auc"] = next((summary[name] for name in CLEAN_SCORES if name in summary), None)
     summary |= {"untouched": untouched, "below_untouched": below_untouched(run.history[-1], untouched)}
-    return TrainingResult(config, run.history, run.averaged().eval(), _model(run), run.changed, scores, summary)
+    return TrainingResult(config, run.history, run.averaged().eval(), model, run.changed, scores, summary)
 
 
 def _model(run: Run) -> TrainedEmbedder:
     """Put what made the features below the embedding layer, so that the whole takes the data as they were given."""
-    origin, size = run.prepared.origin, run.embedding_size
-    network = Embedder(origin.backbone, run.prepared.num_features, size)
+    origin = run.prepared.origin
+    network = Embedder(origin.backbone, run.prepared.num_features, None)
     network.head = run.averaged().head
     trained_by = {"config": run.config.as_dict(), "data": run.data_summary, "metrics": run.history[-1]}
     card = ModelCard(
         backbone=origin.name,
         input_shape=origin.input_shape,
         num_features=run.prepared.num_features,
-        embedding_size=size,
+        embedding_size=run.prepared.num_features if run.keeps_features else run.embedding_size,
         class_names=run.prepared.data.train.class_names,
         trained_by=trained_by,
         package_version=import_module("robustdml_ops").__version__,
+        layer=IDENTITY if run.keeps_features else LINEAR,
     )
     return TrainedEmbedder(network, card).eval()

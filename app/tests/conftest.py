@@ -140,7 +140,7 @@ def settings_of(folder):
 
 
 def weights(result):
-    return torch.cat([parameter.detach().flatten() for parameter in result.embedder.parameters()])
+    return torch.cat([torch.zeros(0), *(one.detach().flatten() for one in result.embedder.parameters())])
 
 
 class Ends(Recorder):

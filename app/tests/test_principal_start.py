@@ -1,5 +1,7 @@
 """The embedding layer that starts from the features' own axes, and its average with what it has learnt."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,11 +10,12 @@ from torch import nn
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, Split
 from robustdml.filters.options import FilterOptions
-from robustdml.networks.models import PrincipalAxes
 from robustdml.networks.preparation import prepare
+from robustdml.networks.start import choose_start, make_start
 from robustdml.noise import with_wrong_labels
 from robustdml.progress import Recorder, silent
 from robustdml.run import trials
+from robustdml.run.evidence import Tally
 from robustdml.run.run import Run
 from robustdml.train import train
 
@@ -38,44 +41,49 @@ def mixture(classes=12, size=20, features=24, nuisance=3.0, seed=0):
     return RetrievalData("mixture", train_split, Split(x[~first].astype(np.float32), labels[~first] - classes, names))
 
 
-def test_a_layer_that_is_wide_enough_starts_with_the_features_own_cosines():
-    x = mixture().train.inputs
-    layer = nn.Linear(24, 64)
-    PrincipalAxes.of(x).fill(layer)
+def filled(x, width):
+    layer = nn.Linear(x.shape[1], width)
+    make_start(x, width).fill(layer)
+    return layer
+
+
+@pytest.mark.parametrize("count", [240, 10])  # more samples than features, and fewer
+def test_a_layer_that_is_wide_enough_starts_with_the_features_own_cosines(count):
+    x = mixture().train.inputs[:count]
+    layer = filled(x, 64)
     np.testing.assert_allclose(cosines(layer(torch.from_numpy(x)).detach().numpy()), cosines(x), atol=1e-5)
     # As long as He's rows, so that learning rates mean the same.
     assert float(layer.weight.detach().square().sum()) == pytest.approx(2 * 24, rel=1e-4)
 
 
 @pytest.mark.parametrize("scale", [1e30, 1e-30])
-def test_the_axes_do_not_depend_on_the_length_of_rows(scale):
+def test_axes_do_not_depend_on_the_length_of_rows(scale):
     x = mixture().train.inputs
     x[3] = 0
-    axes, scaled = PrincipalAxes.of(x), PrincipalAxes.of((x * scale).astype(np.float32))
-    np.testing.assert_allclose(scaled.strengths, axes.strengths, rtol=1e-4, atol=1e-3)
-    assert axes.strengths.sum() == pytest.approx(len(x) - 1, rel=1e-5)
+    axes, scaled = make_start(x, 8).axes, make_start((x * scale).astype(np.float32), 8).axes
+    np.testing.assert_allclose((scaled[:8] @ axes[:8].T).abs().numpy(), np.eye(8), atol=1e-3)
 
 
 def test_a_narrow_layer_starts_with_the_strongest_axes():
     random = np.random.default_rng(0)
     strong = random.normal(size=(200, 4)) @ random.normal(size=(4, 30))
     x = (strong + 0.01 * random.normal(size=(200, 30))).astype(np.float32)
-    layer = nn.Linear(30, 4)
-    axes = PrincipalAxes.of(x)
-    axes.fill(layer)
-    np.testing.assert_allclose(cosines(layer(torch.from_numpy(x)).detach().numpy()), cosines(x), atol=5e-3)
-    assert np.all(np.diff(axes.strengths) <= 1e-9)
+    np.testing.assert_allclose(cosines(filled(x, 4)(torch.from_numpy(x)).detach().numpy()), cosines(x), atol=5e-3)
 
 
-def test_the_width_keeps_the_squared_similarities():
+def test_the_start_is_as_wide_as_it_must_be_not_to_lose():
+    """Classes that differ in the strongest axes, and classes that differ in weak ones alone."""
     random = np.random.default_rng(0)
-    few = (random.normal(size=(400, 5)) @ random.normal(size=(5, 300))).astype(np.float32)
-    flat = random.normal(size=(2000, 300)).astype(np.float32)
-    assert PrincipalAxes.of(few).width() == 64
-    wide = PrincipalAxes.of(flat)
-    assert wide.width() == 320
-    kept = np.sum(wide.strengths[: wide.width()] ** 2) / np.sum(wide.strengths**2)
-    assert kept >= 0.99
+    labels = np.repeat(np.arange(20), 10)
+    strong = np.zeros((200, 150), np.float32)
+    strong[:, :10] = random.normal(size=(20, 10))[labels] + 0.3 * random.normal(size=(200, 10))
+    assert choose_start(strong, labels, 0).width == 64
+    weak = random.normal(size=(200, 150)).astype(np.float32)
+    weak[:, 90:] = 0.7 * random.normal(size=(20, 60))[labels]
+    start = choose_start(weak, labels, 0)
+    assert start.width == 150 and list(start.measured) == [0, 64, 128]
+    assert start.measured[64]["mean_average_precision_at_r"] < start.measured[0]["mean_average_precision_at_r"] - 0.03
+    assert choose_start(weak, np.arange(200) % 3, 0).width == 150  # too few classes to measure on
 
 
 def test_a_run_that_trains_nothing_is_the_untouched_features():
@@ -96,37 +104,63 @@ def test_the_average_lies_between_start_and_end_and_is_what_is_kept(tmp_path):
     torch.testing.assert_close(result.model(torch.from_numpy(data.test.inputs)), used)
 
 
-def test_a_trial_averages_away_what_random_labels_teach():
+def tried(config, data):
+    run = Run(config, prepare(config, data, CPU), CPU)
+    trials.choose(run, silent)
+    return run
+
+
+def test_random_labels_teach_nothing_and_the_features_are_kept():
     data = mixture(classes=16, size=4)
     random = np.random.default_rng(1)
     noise = Split(data.train.inputs, random.permutation(data.train.labels), data.train.class_names)
-    config = TrainingConfig(epochs=15, batch_size=64)
+    config = TrainingConfig(epochs=6, batch_size=64)
+    assert not tried(config, data).keeps_features
+    run = tried(config, RetrievalData("mixture", noise, data.test))
+    assert run.keeps_features and run.averaged().head(torch.ones(2)).tolist() == [1, 1]
+    told = run.chosen["advice"]
+    assert told.startswith("Kept the features as they are: nothing gained more than chance") and "--epochs 24" in told
+    # Who asks for a size gets it.
+    asked = tried(replace(config, embedding_size=8), RetrievalData("mixture", noise, data.test))
+    assert not asked.keeps_features and "That may be chance; without --embedding-size" in asked.chosen["advice"]
 
-    def share(split):
-        run = Run(config, prepare(config, RetrievalData("mixture", split, data.test), CPU), CPU)
-        trials.choose(run, silent)
-        return run.averaging
 
-    learnable = share(data.train)
-    assert learnable == trials.largest_averaging(16)
-    assert share(noise) < learnable
+def tally(differences, sizes=1):
+    """Of as many classes as there are differences, each of Recall@1 and MAP@R alike."""
+    labels = np.repeat(np.arange(len(differences)), sizes)
+    found = Tally(len(differences))
+    found.add(labels, np.repeat(np.array(differences), sizes)[:, None] * np.ones(2))
+    return found
 
 
 def test_a_gain_is_more_than_chance():
-    assert trials.is_gain(np.array([0.1, 0.2, 0.1, 0.15, 0.1, 0.2, 0.1, 0.1]))
-    assert not trials.is_gain(np.array([0.1, -0.1, 0.1, -0.05, 0.0, 0.02, -0.1, 0.1]))
-    assert trials.is_gain(np.zeros(9))
-    assert trials.is_gain(np.array([0.3, -0.2]))
-    assert not trials.is_gain(np.array([0.1, -0.2]))
+    assert tally([0.1, 0.2, 0.1, 0.15, 0.1, 0.2, 0.1, 0.1]).supported
+    assert not tally([0.1, -0.1, 0.1, -0.05, 0.0, 0.02, -0.1, 0.1]).supported
+    assert not tally(np.zeros(9)).supported
+    assert not tally([0.3]).supported
+    # Two classes have to agree, and of unequal ones a large one decides nothing alone.
+    assert not tally([0.3, 0.1]).supported and tally([0.3, 0.299]).supported
+    assert not tally([0.3, 0.2, -0.1, -0.1, -0.1], [500, 2, 2, 2, 2]).supported
+    lost = tally([0.1] * 9)
+    lost.add(np.arange(9), np.array([[-0.2, 0.1]] * 9))
+    assert lost.mean == pytest.approx([-0.05, 0.1]) and not lost.supported and lost.splits == 2
+
+
+@pytest.mark.parametrize(("classes", "count", "times"), [(6, 4, {1, 2}), (30, 3, {1}), (120, 2, {0, 1})])
+def test_few_classes_are_held_out_in_more_splits(classes, count, times):
+    labels = np.repeat(np.arange(classes), 3)
+    splits = trials.splits_of(labels, seed=0)
+    assert len(splits) == count
+    held = np.zeros(classes, int)
+    for kept, tested in splits:
+        assert not set(labels[kept]) & set(labels[tested]) and len(kept) + len(tested) == len(labels)
+        held[np.unique(labels[tested])] += 1
+    assert set(held) == times
 
 
 def test_too_few_classes_for_a_trial():
-    data = mixture(classes=3)
-    config = TrainingConfig(epochs=1, batch_size=32)
-    run = Run(config, prepare(config, data, CPU), CPU)
-    trials.choose(run, silent)
-    assert run.averaging == trials.largest_averaging(3) == 3 / 8
-    assert run.filter_options == config.filter_options
+    run = tried(TrainingConfig(epochs=1, batch_size=32), mixture(classes=3))
+    assert run.keeps_features and "trials need 4 classes" in run.chosen["advice"]
 
 
 class Interrupted(Recorder):
@@ -157,18 +191,6 @@ def test_resume_goes_on_with_what_was_chosen(tmp_path):
     assert torch.equal(whole.embedder.head.weight, resumed.embedder.head.weight)
 
 
-def test_a_trial_takes_the_filter_that_helps():
-    """Small classes with two wrong labels of five; and right labels of the same, where none is needed."""
-    clean, config = mixture(classes=40, size=8), TrainingConfig(epochs=4, batch_size=64)
-    for noise, kind in (("symmetric:0.4", "audit"), ("none", "none")):
-        data = with_wrong_labels(clean, noise, seed=0)
-        run = Run(config, prepare(config, data, CPU), CPU)
-        state = torch.get_rng_state()
-        trials.choose(run, silent)
-        assert run.filter_options.kind == kind
-        assert torch.equal(torch.get_rng_state(), state)
-
-
 def test_a_trial_has_classes_enough_and_samples_not_too_many():
     assert [trials.num_tried(np.array(sizes)) for sizes in ([5000] * 9, [40] * 300, [2] * 5000, [12] * 499)] == [
         9, 200, 1000, 499,
@@ -183,10 +205,15 @@ def test_an_average_is_chosen_where_there_is_a_start_to_go_back_to():
 
 
 def test_what_is_tried():
-    kinds = [(way.filter_options.kind, way.network_learning_rate) for way in trials.ways_to_train(TrainingConfig())]
+    def ways(config):
+        made = Run(config, prepare(config, mixture(), CPU), CPU)
+        return [(w.method, w.filter_options.kind, w.network_learning_rate) for w in trials.ways_to_train(made)]
+
     rate = TrainingConfig().network_learning_rate
-    assert kinds == [("none", rate), ("audit", rate), ("prism-vmf", rate), ("audit", rate / 10)]
-    assert len(trials.ways_to_train(TrainingConfig(learning_rate=1e-3))) == 3
-    for asked in (FilterOptions(), FilterOptions("audit"), FilterOptions("prism-average")):
-        config = TrainingConfig(filter=asked)
-        assert trials.ways_to_train(config) == [config]
+    assert ways(TrainingConfig()) == [
+        ("robust", "none", rate), ("robust", "audit", rate), ("robust", "prism-vmf", rate),
+        ("robust", "audit", rate / 10), ("superloss", "none", rate),
+    ]  # fmt: skip
+    assert len(ways(TrainingConfig(learning_rate=1e-3))) == 4
+    for asked in (FilterOptions(), FilterOptions("audit")):
+        assert len(ways(TrainingConfig(filter=asked))) == 1

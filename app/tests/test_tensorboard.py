@@ -13,6 +13,7 @@ from robustdml.cli import main
 @pytest.fixture
 def command(tmp_path, clusters_file):
     command = ["train", "--data", clusters_file, "--batch-size", "32", "--noise", "symmetric:0.25", "--device", "cpu"]
+    command += ["--filter", "audit"]
     return [*command, "--out", str(tmp_path / "run"), "--logger", "tensorboard"]
 
 

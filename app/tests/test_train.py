@@ -165,7 +165,7 @@ def test_recorders_are_told(noisy, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_bfloat16_is_close(noisy, method):
-    config = replace(FAST, method=method, learning_rate=1e-2)
+    config = replace(FAST, method=method, learning_rate=1e-2, averaging=1.0)
     full, half = (train(replace(config, amp=amp), noisy, device="cpu") for amp in ("none", "bf16"))
     assert not torch.equal(weights(full), weights(half))
     assert half.summary["precision_at_1"] == pytest.approx(full.summary["precision_at_1"], abs=0.1)

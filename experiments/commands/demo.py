@@ -24,7 +24,7 @@ from robustdml.data import load_data
 from robustdml.errors import UsageError
 from robustdml.locks import FILE_NAME as LOCK
 from robustdml.locks import sole_use
-from robustdml.networks.models import NARROWEST
+from robustdml.networks.start import NARROWEST
 from robustdml.progress import progress_bar
 
 LARGE_EPOCHS, QUICK_EPOCHS = 3, 2

@@ -5,6 +5,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from robustdml.networks.models import unit_length
+
 # Dimensions beyond these say little about classes, and cost a product each.
 WIDEST = 256
 # Rows that the axes are found by.
@@ -27,10 +29,7 @@ def block_of(num_classes: int) -> int:
 
 def unit_rows(features: NDArray[np.generic], rows: slice | NDArray[np.int64]) -> Tensor:
     """Read some rows, scaled to length 1; rows of zeros stay zeros."""
-    block = torch.from_numpy(np.array(features[rows], dtype=np.float32))
-    # By the largest component first: the squares of rows of length 1e±30 are no float32.
-    block = block / block.abs().amax(1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
-    return torch.nn.functional.normalize(block, dim=1)
+    return unit_length(torch.from_numpy(np.array(features[rows], dtype=np.float32)))
 
 
 def principal_rows(features: NDArray[np.generic]) -> Tensor:

@@ -47,6 +47,7 @@ def learn_embeddings(
                 device=device,
                 on_progress=_numbered(on_progress, number, runs),
                 evaluate_each_epoch=False,
+                may_keep_features=False,
             )
             inputs = whole.inputs if config.finetune else prepared.data.train.inputs
             embeddings = apply_in_batches(result.embedder, inputs, resolve_device(device), on_progress=on_progress)

@@ -3,6 +3,7 @@
 import argparse
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -20,6 +21,7 @@ from robustdml.options import Setting
 from robustdml.progress import OnProgress, Recorder, TensorBoard, progress_bar
 from robustdml.reports.run_report import render_run
 from robustdml.run.audited_labels import describe
+from robustdml.run.evidence import CAPTION, HEAD, rows_of
 from robustdml.run.preemption import EndSignals
 from robustdml.settings.file import FILE_NAME as CONFIG_FILE
 from robustdml.settings.file import RunSettings, SettingsFile, read_run_settings
@@ -162,7 +164,18 @@ def _print(result: TrainingResult, out: Path | None) -> None:
     console.print(table)
     if "audited" in result.summary["data"]:
         console.print(describe(result.summary["data"]["audited"]), highlight=False)
+    if result.summary["chosen"] is not None:
+        _print_chosen(result.summary["chosen"], console)
     if result.summary["below_untouched"]:
         console.print(result.summary["below_untouched"], style="yellow", highlight=False)
     if out is not None:
         print(f"{out / MODEL}: try robustdml embed {out} IMAGES -o embeddings.npz")
+
+
+def _print_chosen(chosen: dict[str, Any], console: Console) -> None:
+    table = Table(*HEAD, title="Trials", caption=CAPTION)
+    for row in rows_of(chosen):
+        table.add_row(*row)
+    if chosen["contestants"]:
+        console.print(table)
+    console.print(chosen["advice"], highlight=False)

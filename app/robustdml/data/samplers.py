@@ -33,9 +33,14 @@ class RandomSampler:
 
 
 class ClassBalancedSampler:
-    """Batches of P random classes with K random samples each; repeats samples of classes smaller than K."""
+    """Batches of P random classes with K random samples each; repeats samples of classes smaller than K.
 
-    def __init__(self, labels: NDArray[np.int64], batch_size: int, samples_per_class: int, seed: int) -> None:
+    An epoch has as many batches as the samples fill, and at least `least`.
+    """
+
+    def __init__(
+        self, labels: NDArray[np.int64], batch_size: int, samples_per_class: int, seed: int, least: int = 1
+    ) -> None:
         if samples_per_class < 1 or batch_size < 1 or batch_size % samples_per_class:
             raise UsageError(
                 f"samples_per_class={samples_per_class} must divide the batch size {batch_size}; samples_per_class 0 "
@@ -45,7 +50,7 @@ class ClassBalancedSampler:
         self._members = [member for member in members if len(member)]
         self._classes_per_batch = batch_size // samples_per_class
         self._samples_per_class = samples_per_class
-        self._num_batches = max(len(labels) // batch_size, 1)
+        self._num_batches = max(len(labels) // batch_size, least)
         self._seed = seed
         if len(self._members) < self._classes_per_batch:
             raise UsageError(

@@ -38,8 +38,8 @@ class FilterOptions(Options, name="filter"):
     without_copies: bool = option(False, "judge a sample without its own past copies in the memory, an extension")
     on_trial: bool = option(
         False,
-        "where a trial run chooses the averaging, let it choose as well between this filter, the one called audit, and "
-        "none",
+        "where trial runs choose the averaging, let them choose as well between this filter, the one called audit, "
+        "none, and SuperLoss",
     )
     preset: str | None = option(None, "paper: the paper's estimator and no extension", choices=("paper",))
 

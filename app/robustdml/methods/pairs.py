@@ -66,11 +66,12 @@ METHODS = {
 }
 
 # The default: the contrastive loss from the features' principal axes, PRISM's vMF-Sim with a cautious cut, and an
-# average with the start. It does no harm at any rate of wrong labels; docs/labels.md has what it was chosen from.
+# average with the start, or the features themselves; docs/labels.md has what it was chosen from.
 ROBUST = replace(
     METHODS["contrastive"],
     title="Robust",
     filter=FilterOptions("prism-vmf", threshold="cautious", without_copies=True, vmf_epochs=1, on_trial=True),
     start="principal",
+    least_steps=4,
     averages=True,
 )

@@ -1,8 +1,6 @@
 """Embedding networks: a backbone that makes features, and one linear layer that makes embeddings of them."""
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -16,11 +14,6 @@ from robustdml.progress import OnProgress, silent
 # Inputs at a time where nobody says how many: so many, or as many images as have this many pixels together.
 BATCH_SIZE = 512
 BATCH_PIXELS = 64 * 224 * 224
-# Samples that the axes are found by; more of them change nothing but the time.
-MOST_SAMPLES = 20_000
-# Share of the squared similarities of the samples that the embeddings are to keep, which decides how many there are.
-KEPT = 0.99
-NARROWEST, WIDEST = 64, 512
 
 
 class SmallCNN(nn.Sequential):
@@ -43,11 +36,19 @@ class SmallCNN(nn.Sequential):
 
 
 class Embedder(nn.Module):
-    """Backbone from inputs to features (B, F), then a linear layer to embeddings (B, D), not normalised."""
+    """Backbone from inputs to features (B, F), then a linear layer to embeddings (B, D), not normalised.
 
-    def __init__(self, backbone: nn.Module, in_features: int, embedding_size: int) -> None:
+    Without an embedding size there is no layer: the embeddings are the features.
+    """
+
+    head: nn.Linear | nn.Identity
+
+    def __init__(self, backbone: nn.Module, in_features: int, embedding_size: int | None) -> None:
         super().__init__()
         self.backbone = backbone
+        if embedding_size is None:
+            self.head = nn.Identity()
+            return
         self.head = nn.Linear(in_features, embedding_size)
         nn.init.kaiming_normal_(self.head.weight)
         nn.init.zeros_(self.head.bias)
@@ -58,44 +59,11 @@ class Embedder(nn.Module):
         return embeddings
 
 
-@dataclass(frozen=True)
-class PrincipalAxes:
-    """Orthogonal directions of the features, the strongest first: a layer that starts from them does no harm."""
-
-    directions: NDArray[np.float64]  # A unit vector a row, float64, (F, F)
-    strengths: NDArray[np.float64]  # Sum of the squared components of the unit features along each, float64, (F,)
-
-    @classmethod
-    def of(cls, features: NDArray[np.float32]) -> "PrincipalAxes":
-        """Find the axes of features at length 1: similarities are cosines, so nothing is centred."""
-        if len(features) > MOST_SAMPLES:
-            features = features[np.linspace(0, len(features) - 1, MOST_SAMPLES).astype(np.int64)]
-        # By the largest component first: the squares of rows of length 1e±30 are no float32.
-        scaled = _divided(features, np.abs(features).max(axis=1, keepdims=True, initial=0))
-        unit = _divided(scaled, np.linalg.norm(scaled, axis=1, keepdims=True))
-        strengths, columns = np.linalg.eigh((unit.T @ unit).astype(np.float64))
-        return cls(columns[:, ::-1].T.copy(), np.maximum(strengths[::-1], 0))
-
-    def width(self) -> int:
-        """How many embeddings keep `KEPT` of the squared similarities: a multiple of 64, at most `WIDEST`."""
-        squares = np.cumsum(self.strengths**2)
-        needed = int(np.searchsorted(squares, KEPT * squares[-1])) + 1
-        return min(NARROWEST * math.ceil(needed / NARROWEST), WIDEST)
-
-    @torch.no_grad()
-    def fill(self, layer: nn.Linear) -> None:
-        """Set the layer to the first axes, scaled by √2 and turned at random, and its bias to 0."""
-        size = min(layer.out_features, len(self.directions))
-        # Turned, because AdamW moves all weights equally far: an axis spread over all rows is suppressed sooner.
-        turn = torch.linalg.qr(torch.randn(layer.out_features, layer.out_features, dtype=torch.float64)).Q
-        rows = turn[:, :size] @ torch.from_numpy(self.directions[:size])
-        layer.weight.copy_(math.sqrt(2) * rows)
-        layer.bias.zero_()
-
-
-def _divided(rows: NDArray[np.float32], by: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Rows (N, F) by (N, 1); a row of zeros stays what it is."""
-    return (rows / np.where(by > 0, by, 1)).astype(np.float32, copy=False)
+def unit_length(rows: Tensor) -> Tensor:
+    """Scale rows (B, D) to length 1; rows of zeros stay zeros."""
+    # By the largest component first: the squares of rows of length 1e±30 are no float32.
+    largest = rows.detach().abs().amax(1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
+    return nn.functional.normalize(rows / largest, dim=1)
 
 
 def as_tensor(inputs: NDArray[np.generic], device: torch.device) -> Tensor:
@@ -136,6 +104,16 @@ def apply_in_batches(
 ) -> NDArray[np.float32]:
     """Gather what `outputs_in_batches` makes of all inputs."""
     return np.concatenate(list(outputs_in_batches(network, inputs, device, batch_size, on_progress)))
+
+
+def embed_in_batches(
+    network: nn.Module, inputs: NDArray[np.generic], device: torch.device, on_progress: OnProgress = silent
+) -> NDArray[np.float32]:
+    """Embeddings of all inputs at length 1, as a model gives them that was saved."""
+    embeddings: NDArray[np.float32] = unit_length(
+        torch.from_numpy(apply_in_batches(network, inputs, device, on_progress=on_progress))
+    ).numpy()
+    return embeddings
 
 
 def count_features(backbone: nn.Module, sample: NDArray[np.generic], device: torch.device) -> int:

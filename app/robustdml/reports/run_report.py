@@ -6,13 +6,14 @@ from html import escape
 import numpy as np
 import torch
 
-from robustdml.evaluation import untouched_title
+from robustdml.evaluation import JUDGED, untouched_title
 from robustdml.filters.options import NO_FILTER
 from robustdml.methods import METHODS
 from robustdml.methods.confident import ProcSimOptions
 from robustdml.reports.html import figure, page, table
 from robustdml.reports.run_plots import History, curves, kappa_boxes, score_histogram
 from robustdml.run.audited_labels import describe
+from robustdml.run.evidence import CAPTION, HEAD, rows_of
 from robustdml.train import TrainingResult
 from robustdml_ops.ops import otsu_threshold
 
@@ -56,6 +57,7 @@ def render_run(result: TrainingResult) -> str:
         f'<p class="finding">{escape(harm)}</p>' if harm else "",
         table(["", "last epoch", untouched.lower()], figures),
         f"<p>{escape(EXPLAINED)}</p>",
+        *_chosen(result),
         "<h2>Retrieval</h2>",
         figure(
             recall,
@@ -67,6 +69,24 @@ def render_run(result: TrainingResult) -> str:
     if drawn:
         sections += ["<h2>Which labels are believed</h2>", *drawn]
     return page(f"robustdml_ops: {title}", "\n".join(sections) + "\n")
+
+
+def _chosen(result: TrainingResult) -> list[str]:
+    chosen = result.summary["chosen"]
+    if chosen is None:
+        return []
+    widths = "; ".join(
+        f"{width} {found[JUDGED[1]]:.3f}" for width, found in chosen["start"]["measured"].items() if width
+    )
+    start = f"The layer starts with {chosen['start']['width']} principal axes" + (
+        f" (MAP@R by width: {widths})" if widths else ""
+    )
+    return [
+        "<h2>What was chosen</h2>",
+        f"<p>{escape(chosen['advice'])}</p>",
+        table(HEAD, rows_of(chosen)) if chosen["contestants"] else "",
+        f"<p>{escape(CAPTION)} {escape(start)}; {chosen['steps']:,} steps of training.</p>",
+    ]
 
 
 def _data_line(result: TrainingResult) -> str:

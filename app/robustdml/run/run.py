@@ -21,8 +21,9 @@ from robustdml.filters.filter import CORRECTED, AuditFilter, Filter, Judged, Pri
 from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER, FilterOptions
 from robustdml.loss_inputs import LOSS_INPUTS, LossInput, Training
 from robustdml.methods import METHODS, Method
-from robustdml.networks.models import NARROWEST, Embedder, PrincipalAxes, apply_in_batches, as_tensor
+from robustdml.networks.models import Embedder, apply_in_batches, as_tensor, embed_in_batches
 from robustdml.networks.preparation import Prepared
+from robustdml.networks.start import NARROWEST, Start, choose_start, make_start
 from robustdml.progress import OnProgress, Recorder
 from robustdml.run.audited_labels import use_audit
 from robustdml.run.sample_log import SampleLog
@@ -52,12 +53,14 @@ class Run:
         device: torch.device,
         method: Method | None = None,
         world: World = ALONE,
+        start: Start | None = None,
     ) -> None:
         self.config, self.prepared, self.device, self.world = config, prepared, device, world
         self.history: list[dict[str, float]] = []
         self.phase_one_seconds = 0.0
         self.under_way = UnderWay()
         self.method = METHODS[config.method] if method is None else method
+        self.loss_name = config.method  # The method whose loss it trains with; a trial may choose another
         self.audited: dict[str, Any] | None = None
         if config.labels:
             prepared, self.audited = use_audit(config, prepared)
@@ -65,14 +68,20 @@ class Run:
         split = prepared.data.train
         self.labels, self.changed = split.labels, split.labels != split.reference_labels
         self.weights = None if split.weights is None else torch.from_numpy(split.weights)
-        axes = PrincipalAxes.of(prepared.frozen_features()) if config.layer_start == PRINCIPAL else None
-        self.embedding_size = config.embedding_size or (NARROWEST if axes is None else axes.width())
+        if config.layer_start == PRINCIPAL and start is None:
+            start = _choose_start(config, prepared, device, world)
+        self.measured_widths = {} if start is None else start.measured
+        self.embedding_size = (config.embedding_size or NARROWEST) if start is None else start.width
         self.embedder = Embedder(prepared.backbone, prepared.num_features, self.embedding_size)
-        if axes is not None:
-            axes.fill(self.embedder.head)
+        if start is not None and isinstance(self.embedder.head, nn.Linear):
+            start.fill(self.embedder.head)
         self.embedder.to(device)
         self.start = deepcopy(self.embedder.head)
         self.averaging = 1.0 if config.averaging is None else config.averaging
+        self.chosen: dict[str, Any] | None = None  # What trials have chosen, and from which evidence
+        # Whether trials may choose the features for embeddings: nobody has asked for another size.
+        self.can_keep_features = config.embedding_size in (None, prepared.num_features)
+        self.keeps_features = False  # Whether the embeddings are the features, whatever was trained
         self.label_quality: Tensor | None = None
         try:
             loss = self.method.make_loss(config.options, split.num_classes, self.embedding_size).to(device)
@@ -97,10 +106,16 @@ class Run:
                 f"method {config.method} takes {', '.join(alone)}, which is made on one process: train without torchrun"
             )
 
-    def choose(self, options: FilterOptions, learning_rate: float, averaging: float) -> None:
+    def choose(
+        self, loss: str, options: FilterOptions, learning_rate: float, averaging: float, keeps_features: bool
+    ) -> None:
         """Train with what a trial has found best; `averaging` is the weight of the trained layer in its average."""
-        self.averaging = averaging
+        self.averaging, self.keeps_features = averaging, keeps_features
         self.optimizer.param_groups[0]["lr"] = learning_rate
+        if loss != self.loss_name:
+            self.loss_name, self.method = loss, METHODS[loss]
+            classes = self.prepared.data.train.num_classes
+            self.loss = self.method.make_loss(self.config.options, classes, self.embedding_size).to(self.device)
         if options != self.filter_options:
             self._use_filter(options)
 
@@ -221,10 +236,12 @@ class Run:
     def evaluate(self, measure: Callable[..., T]) -> T:
         """Measures of the test split, by the embeddings as they would be used."""
         test = self.prepared.data.test
-        return measure(apply_in_batches(self.averaged(), test.inputs, self.device), test.labels, self.device)
+        return measure(embed_in_batches(self.averaged(), test.inputs, self.device), test.labels, self.device)
 
     def averaged(self) -> Embedder:
         """Give the network to use, whose embedding layer is start + averaging · (trained − start)."""
+        if self.keeps_features:
+            return Embedder(self.prepared.backbone, self.prepared.num_features, None)
         if self.averaging == 1:
             return self.embedder
         # A copy: a new network would draw random numbers. Below the layer is the identity.
@@ -319,6 +336,9 @@ class Run:
             "history": self.history,
             "phase_one_seconds": self.phase_one_seconds,
             "share": self.averaging,
+            "loss_name": self.loss_name,
+            "keeps_features": self.keeps_features,
+            "chosen": self.chosen,
             "filter_options": self.filter_options.as_dict(),
             "learning_rate": self.learning_rate,
             "rng": torch.get_rng_state(),
@@ -327,7 +347,8 @@ class Run:
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore a state."""
-        self.choose(FilterOptions(**state["filter_options"]), state["learning_rate"], state["share"])
+        chosen = (state[name] for name in ("learning_rate", "share", "keeps_features"))
+        self.choose(state["loss_name"], FilterOptions(**state["filter_options"]), *chosen)
         for name, module in self._modules().items():
             module.load_state_dict(state[name])
         for loss_input in self.inputs.values():
@@ -336,7 +357,7 @@ class Run:
         self.under_way = UnderWay(**state["under_way"])
         if self.under_way.steps and not self.world.leads:
             self.log.clear()  # In the middle of an epoch each process has what it saw itself.
-        self.history = state["history"]
+        self.history, self.chosen = state["history"], state["chosen"]
         self.phase_one_seconds = state["phase_one_seconds"]
         torch.set_rng_state(state["rng"])
         if state["rng_cuda"] is not None and self.device.type == "cuda":
@@ -346,6 +367,16 @@ class Run:
         modules = {"embedder": self.embedder, "start": self.start, "loss": self.loss, "log": self.log}
         modules |= {name: value.module for name, value in self.inputs.items() if value.module is not None}
         return modules if self.filter is None else {**modules, "filter": self.filter}
+
+
+def _choose_start(config: TrainingConfig, prepared: Prepared, device: torch.device, world: World) -> Start:
+    features = prepared.frozen_features()
+    if config.embedding_size is not None:
+        return make_start(features, config.embedding_size)
+    start = choose_start(features, prepared.data.train.labels, config.seed)
+    # All processes take the width of the first: last bits may differ.
+    width = torch.tensor(float(start.width) if world.leads else torch.nan, device=device)
+    return replace(start, width=int(world.merged(width)))
 
 
 def _make_sampler(config: TrainingConfig, labels: NDArray[np.int64]) -> RandomSampler | ClassBalancedSampler:
@@ -358,4 +389,5 @@ def _make_sampler(config: TrainingConfig, labels: NDArray[np.int64]) -> RandomSa
         classes = max(min(batch_size // samples_per_class, len(sizes)), 1)
         samples_per_class = max(samples_per_class, min(batch_size // classes, int(sizes.max(initial=1))))
         batch_size = samples_per_class * classes
-    return ClassBalancedSampler(labels, batch_size, samples_per_class, config.seed)
+    least = METHODS[config.method].least_steps
+    return ClassBalancedSampler(labels, batch_size, samples_per_class, config.seed, least)

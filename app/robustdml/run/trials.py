@@ -1,38 +1,52 @@
-"""Trial runs on three quarters of the classes choose filter, learning rate and averaging by MAP@R of the others.
+"""Trial runs on some of the training classes choose loss, filter, learning rate and averaging by the other classes.
 
 The averaging is the weight of the trained embedding layer in its average with its start, as in Wortsman et al., "Robust
-fine-tuning of zero-shot models", CVPR 2022. Held-out labels may be wrong: that lowers the figures of all trials alike.
+fine-tuning of zero-shot models", CVPR 2022. All are compared with the untouched features, which are kept unless a gain
+over them is more than chance. Held-out labels may be wrong: that lowers the figures of all alike.
 """
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robustdml.config import TrainingConfig
-from robustdml.data import RetrievalData, take_classes
-from robustdml.evaluation import precisions_by_class
-from robustdml.filters.options import AUDIT, FILTERS, FilterOptions
+from robustdml.config import PRINCIPAL, TrainingConfig
+from robustdml.data import RetrievalData, Rows, Split
+from robustdml.evaluation import retrieval_by_sample
+from robustdml.filters.filter import LEAST_QUALITY
+from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER, FilterOptions
+from robustdml.methods import METHODS, Method
+from robustdml.networks.models import embed_in_batches
 from robustdml.networks.preparation import Prepared
+from robustdml.networks.start import Start, make_start
 from robustdml.progress import OnProgress
+from robustdml.run.evidence import Tally, advice
 from robustdml.run.run import Run
 
-HELD_OUT = 0.25
+HELD_OUT = 1 / 3
 FEWEST_CLASSES = 4
 # A trial has at most MOST_CLASSES, and beyond ENOUGH_CLASSES no more than have MOST_SAMPLES together.
 MOST_CLASSES = 1000
 ENOUGH_CLASSES = 200
 MOST_SAMPLES = 6000
+# Splits, by the number of classes that are tried.
+SPLITS = {100: 2, 20: 3, 0: 4}
+# All ways train on the first split for this share of the epochs; the best FINALISTS train on, and the best of them on
+# the other splits.
+FIRST = 1 / 3
+FINALISTS = 2
+# Gain of MAP@R after the first share of the epochs that is told.
+RISING = 0.01
 # Factor of the lower learning rate that is tried: a network that moves less memorises fewer wrong labels.
 SLOW = 0.1
-# Averagings that are tried, as fractions of `largest_averaging`; the start, 0, is compared with the best.
+# Averagings that are tried, as fractions of `largest_averaging`; 0 is the start.
 TRIED = (0.25, 0.5, 0.75, 1.0)
-# Held-out classes from which on a gain is tested.
-FEWEST_TESTED = 8
 # A layer that was trained on C classes has an averaging of at most C / (C + PRIOR_CLASSES).
 PRIOR_CLASSES = 5.0
 
@@ -49,36 +63,177 @@ def prepare_run(run: Run, report: OnProgress) -> None:
 
 def choose(run: Run, report: OnProgress) -> None:
     """Run the trials, and set the run to the best of them."""
-    present, sizes = np.unique(run.labels, return_counts=True)
-    largest = largest_averaging(len(present))
-    order = np.random.default_rng(run.config.seed).permutation(len(present))
-    order = order[: num_tried(sizes[order])]
-    num_held = max(2, round(HELD_OUT * len(order)))
-    held, kept = order[:num_held], order[num_held:]
-    if len(present) < FEWEST_CLASSES or sizes[held].max() < 2:
-        run.averaging = largest
-        return
-    ways = ways_to_train(run.config)
-    start: NDArray[np.float64] | None = None
-    best, most, averaging = ways[0], -np.inf, 0.0
-    for number, config in enumerate(ways, start=1):
-        trial = _start(run, config, present[np.sort(kept)], present[np.sort(held)])
-        if start is None:
-            trial.averaging = 0.0
-            start = trial.evaluate(precisions_by_class)
-        _train(trial, f"trial {number} of {len(ways)}", report)
-        # The largest first: of equal points the first is taken.
-        for tried in reversed(TRIED):
-            trial.averaging = tried * largest
-            scores = trial.evaluate(precisions_by_class)
-            if scores.mean() > most:
-                best, most = config, scores.mean()
-                averaging = trial.averaging if is_gain(scores - start) else 0.0
+    trials = Trials(run, report)
+    trials.run_all()
     # All processes take the choice of the first: last bits may differ.
-    chosen = torch.tensor([ways.index(best), averaging], dtype=torch.float64, device=run.device)
-    number, averaging = run.world.merged(chosen if run.world.leads else torch.full_like(chosen, torch.nan)).tolist()
-    best = ways[int(number)]
-    run.choose(best.filter_options, best.network_learning_rate, averaging)
+    chosen = torch.tensor(trials.winner(), dtype=torch.float64, device=run.device)
+    chosen = run.world.merged(chosen if run.world.leads else torch.full_like(chosen, torch.nan))
+    number, averaging, supported = chosen.tolist()
+    way = trials.ways[int(number)]
+    keep = not supported and run.can_keep_features
+    run.choose(way.method, way.filter_options, way.network_learning_rate, averaging, keep)
+    found: dict[str, Any] = {
+        "kept_features": keep,
+        "loss": way.method,
+        "start": {"width": run.embedding_size, "measured": run.measured_widths},
+        "steps": run.config.epochs * len(run.sampler),
+        "doubted": trials.doubted,
+        "contestants": trials.contestants(int(number), averaging),
+    }
+    run.chosen = {**found, "advice": advice(found, run.config.epochs)}
+
+
+def _method_of(run: Run, config: TrainingConfig) -> Method:
+    return run.method if config.method == run.config.method else METHODS[config.method]
+
+
+class Trials:
+    """Trial runs, and what they have found."""
+
+    def __init__(self, run: Run, report: OnProgress) -> None:
+        self.run, self.report = run, report
+        self.ways = ways_to_train(run)
+        self.largest = largest_averaging(len(np.unique(run.labels)))
+        # By the way and the averaging; the start has the averaging 0 of the first way.
+        self.tallies: dict[tuple[int, float], Tally] = {}
+        self.alive = list(range(len(self.ways)))
+        self.finalists = self.alive
+        self.first_epochs = math.ceil(run.config.epochs * FIRST)
+        self.early: dict[int, float] = {}  # Best gain of MAP@R where all were compared
+        self.rising: set[int] = set()
+        self.doubted = 0.0  # Share of the labels that the auditor doubts
+
+    def run_all(self) -> None:
+        """Run all trials."""
+        for number, (kept, held) in enumerate(splits_of(self.run.labels, self.run.config.seed)):
+            with _seeded(self.run):
+                self._run_split(kept, held, first=number == 0)
+
+    def winner(self) -> tuple[int, float, bool]:
+        """The best way, its averaging, and whether its gain over the untouched features is more than chance."""
+        most = max((tally.splits for tally in self.tallies.values()), default=0)
+        judged = {key: tally for key, tally in self.tallies.items() if tally.splits == most}
+        found = {key: tally for key, tally in judged.items() if tally.supported} or judged
+        if not found:
+            return len(self.ways) - 1, self.largest, False
+        # Of equal ones that which has moved more.
+        way, averaging = max(found, key=lambda key: (found[key].mean[1], key[1]))
+        return way, averaging, found[way, averaging].supported
+
+    def contestants(self, way: int, averaging: float) -> list[dict[str, Any]]:
+        """Figures of each way at its best averaging, or at the chosen one."""
+        found: list[dict[str, Any]] = []
+        for number, config in [(0, self.ways[0]), *enumerate(self.ways)]:
+            tried = [key for key in self.tallies if key[0] == number and (key[1] > 0) == bool(found)]
+            if not tried:
+                continue
+            best = max(tried, key=lambda key: (key == (way, averaging), self.tallies[key].mean[1]))
+            trained = self.run.config.epochs if number in self.finalists else self.first_epochs
+            found.append(
+                {
+                    "chosen": best == (way, averaging),
+                    "supported": self.tallies[best].supported,
+                    "loss": config.method if best[1] else "none, the start",
+                    "filter": config.filter_options.kind if best[1] else NO_FILTER,
+                    "learning_rate": config.network_learning_rate if best[1] else 0.0,
+                    "averaging": best[1],
+                    "epochs": trained if best[1] else 0,
+                    "rising": number in self.rising,
+                    **self.tallies[best].as_dict(),
+                }
+            )
+        return found
+
+    def _run_split(self, kept: Rows, held: Rows, first: bool) -> None:
+        run = self.run
+        split = run.prepared.data.train
+        data = RetrievalData(run.prepared.data.name, _of_rows(split, kept), _of_rows(split, held))
+        features = data.train.inputs.astype(np.float32, copy=False)
+        start = make_start(features, run.embedding_size)
+        prepared: Prepared = replace(run.prepared, data=data, frozen_features=lambda: features)
+        untouched = retrieval_by_sample(
+            torch.from_numpy(embed_in_batches(prepared.backbone, data.test.inputs, run.device)), data.test.labels
+        )
+        trials = {way: self._begin(self.ways[way], prepared, start, kept) for way in self.alive}
+
+        def measure(way: int, averaging: float) -> Tally:
+            trial = trials[way if averaging else self.alive[0]]
+            trial.averaging = averaging
+            found = retrieval_by_sample(torch.from_numpy(trial.evaluate(lambda rows, *_: rows)), data.test.labels)
+            tally = self.tallies.setdefault((way, averaging), Tally(split.num_classes))
+            tally.add(split.labels[held], found - untouched)
+            return tally
+
+        measure(0, 0.0)
+        averagings = [tried * self.largest for tried in TRIED]
+        if first:
+            for way in self.alive:
+                self._train(trials[way], way, self.first_epochs)
+                self.early[way] = max(float(measure(way, averaging).mean[1]) for averaging in averagings)
+            self.alive = self.finalists = sorted(sorted(self.early, key=lambda way: -self.early[way])[:FINALISTS])
+            for way in self.alive:  # They are measured again at the end.
+                for averaging in averagings:
+                    del self.tallies[way, averaging]
+        for way in self.alive:
+            self._train(trials[way], way, run.config.epochs)
+            for averaging in averagings:
+                measure(way, averaging)
+        if first:
+            best = {way: max(float(self.tallies[way, one].mean[1]) for one in averagings) for way in self.alive}
+            self.rising = {way for way in best if best[way] > self.early[way] + RISING}
+            self.alive = [max(self.alive, key=lambda way: best[way])]
+
+    def _begin(self, config: TrainingConfig, prepared: Prepared, start: Start, kept: Rows) -> Run:
+        """Begin a run that trains on some of the classes and tests on others, by the labels given."""
+        run = self.run
+        settings = replace(config, noise_rate=config.assumed_noise_rate(run.prepared.data.noise_rate), labels="")
+        trial = Run(settings, prepared, run.device, _method_of(run, config), start=start)
+        if config.filter_options.kind == AUDIT:
+            quality = run.judge_labels()
+            self.doubted = float((quality < LEAST_QUALITY).float().mean())
+            trial.label_quality = quality[torch.from_numpy(kept)]
+        trial.fit_inputs(self.report)
+        return trial
+
+    def _train(self, trial: Run, way: int, epochs: int) -> None:
+        title = f"trial of {title_of(self.ways[way])}"
+        while trial.epoch < epochs:
+            trial.train_epoch(
+                lambda what, done, total: self.report(f"{title}, {what}", done, total), (), evaluate=False
+            )
+
+
+def splits_of(labels: NDArray[np.int64], seed: int) -> list[tuple[Rows, Rows]]:
+    """Samples to train on and samples to test on, of different classes; none where there are too few."""
+    present, sizes = np.unique(labels, return_counts=True)
+    random = np.random.default_rng(seed)
+    order = random.permutation(len(present))[: num_tried(random.permutation(sizes))]
+    if len(present) < FEWEST_CLASSES:
+        return []
+    held_out = max(2, round(HELD_OUT * len(order)))
+    folds = [order[i : i + held_out] for i in range(0, len(order) - held_out + 1, held_out)]
+    while len(folds) < 4:  # Few classes are held out several times, in other company.
+        again = random.permutation(order)
+        folds += [again[i : i + held_out] for i in range(0, len(order) - held_out + 1, held_out)]
+    wanted = next(number for least, number in SPLITS.items() if len(order) >= least)
+    rows = _thinned(labels, present[order], random)
+    found = []
+    for fold in folds[:wanted]:
+        tested = np.isin(labels[rows], present[fold])
+        if np.unique(labels[rows[tested]], return_counts=True)[1].max() > 1:
+            found.append((rows[~tested], rows[tested]))
+    return found
+
+
+def _thinned(labels: NDArray[np.int64], classes: NDArray[np.int64], random: np.random.Generator) -> Rows:
+    """Samples of these classes, sorted; of few large classes at most `MOST_SAMPLES`."""
+    rows = np.flatnonzero(np.isin(labels, classes))
+    return rows if len(rows) <= MOST_SAMPLES else np.sort(random.choice(rows, MOST_SAMPLES, replace=False))
+
+
+def _of_rows(split: Split, rows: Rows) -> Split:
+    classes, labels = np.unique(split.labels[rows], return_inverse=True)
+    return split.take(rows, labels.astype(np.int64), tuple(split.class_names[c] for c in classes))
 
 
 def num_tried(sizes: NDArray[np.int64]) -> int:
@@ -87,8 +242,9 @@ def num_tried(sizes: NDArray[np.int64]) -> int:
     return min(len(sizes), MOST_CLASSES, max(ENOUGH_CLASSES, affordable))
 
 
-def ways_to_train(config: TrainingConfig) -> list[TrainingConfig]:
+def ways_to_train(run: Run) -> list[TrainingConfig]:
     """List the configurations to try; of equally good ones the first is taken."""
+    config = run.config
     asked = config.filter_options
     if not asked.on_trial or asked.kind not in FILTERS:
         return [config]
@@ -96,42 +252,19 @@ def ways_to_train(config: TrainingConfig) -> list[TrainingConfig]:
     ways = [replace(config, filter=FilterOptions(), noise_rate=None), audit, config]
     if config.learning_rate is None:
         ways.append(replace(audit, learning_rate=SLOW * config.network_learning_rate))
+    if run.weights is None and run.world.size == 1:
+        ways.append(replace(ways[0], method="superloss", start=PRINCIPAL, averaging=None))
     return ways
 
 
-def _start(run: Run, config: TrainingConfig, kept: NDArray[np.int64], held: NDArray[np.int64]) -> Run:
-    """Begin a run that trains on some of the classes and tests on others, by the labels given."""
-    split = run.prepared.data.train
-    data = RetrievalData(run.prepared.data.name, take_classes(split, kept), take_classes(split, held))
-    features = data.train.inputs.astype(np.float32, copy=False)
-    prepared: Prepared = replace(run.prepared, data=data, frozen_features=lambda: features)
-    settings = replace(config, noise_rate=config.assumed_noise_rate(run.prepared.data.noise_rate), labels="")
-    with _seeded(run):
-        trial = Run(settings, prepared, run.device, run.method)
-    if config.filter_options.kind == AUDIT:
-        trial.label_quality = run.judge_labels()[torch.from_numpy(np.isin(run.labels, kept))]
-    return trial
-
-
-def _train(trial: Run, title: str, report: OnProgress) -> None:
-    with _seeded(trial):
-        trial.fit_inputs(report)
-        while trial.epoch < trial.config.epochs:
-            trial.train_epoch(lambda what, done, total: report(f"{title}, {what}", done, total), (), evaluate=False)
+def title_of(config: TrainingConfig) -> str:
+    """Name a way to train."""
+    return f"{config.method}, filter {config.filter_options.kind}, learning rate {config.network_learning_rate:g}"
 
 
 def largest_averaging(num_classes: int) -> float:
     """Largest averaging, by the number of training classes."""
     return num_classes / (num_classes + PRIOR_CLASSES)
-
-
-def is_gain(differences: NDArray[np.float64]) -> bool:
-    """Tell whether the mean gain over the start is more than chance: at least two standard errors."""
-    if differences.mean() < 0:
-        return False
-    if len(differences) < FEWEST_TESTED or not differences.any():
-        return True
-    return bool(differences.mean() >= 2 * differences.std(ddof=1) / len(differences) ** 0.5)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """A trained network with what it takes: from paths, images or features to embeddings of length 1."""
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,8 @@ from torch import Tensor, nn
 from robustdml.data.images import decode, to_square
 from robustdml.errors import UsageError
 from robustdml.networks.backbones.choice import is_own_code, make_backbone
-from robustdml.networks.models import Embedder
-from robustdml.trained.model_file import ModelCard, read_model, save_model
+from robustdml.networks.models import Embedder, unit_length
+from robustdml.trained.model_file import LINEAR, ModelCard, read_model, save_model
 
 BATCH_SIZE = 64
 
@@ -33,7 +34,8 @@ class TrainedEmbedder(nn.Module):
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return self.network.head.weight.device
+        # Features that are kept as they are have no weights.
+        return next(chain(self.parameters(), self.buffers()), torch.zeros(0)).device
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Embed images (B, channels, S, S), uint8 or float in [0, 1], or features (B, F): (B, D), rows of length 1."""
@@ -46,7 +48,7 @@ class TrainedEmbedder(nn.Module):
             )
         if inputs.dtype == torch.uint8:
             inputs = inputs.float() / 255
-        return nn.functional.normalize(self.network(inputs), dim=1)
+        return unit_length(self.network(inputs))
 
     def prepare(self, images: Sequence[str | Path | Image.Image]) -> Tensor:
         """Bring paths or PIL images into the form that the network takes: float32 in [0, 1], (N, channels, S, S)."""
@@ -142,7 +144,7 @@ def load_embedder(path: str | Path, *, backbone: str = "", device: str | torch.d
     # The weights that it starts with are replaced; a caller's random numbers go on as if none had been drawn.
     with torch.random.fork_rng(devices=[]):
         made = make_backbone(backbone if own else card.backbone, card.channels, card.image_size)
-        network = Embedder(made, card.num_features, card.embedding_size)
+        network = Embedder(made, card.num_features, card.embedding_size if card.layer == LINEAR else None)
     try:
         network.load_state_dict(state)
     except RuntimeError as error:

@@ -11,6 +11,7 @@ from robustdml.plain_files import read_plain, save_plain
 
 # Of sizes in a model file, which may come from strangers: memory is given by them.
 _LARGEST, _LARGEST_IMAGE = 2**24, 2**14
+LINEAR, IDENTITY = "linear", "identity"
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class ModelCard:
     class_names: tuple[str, ...]  # The classes that it was trained on
     trained_by: dict[str, Any]  # The run: its settings, the size of its data, and its last record of the history
     package_version: str  # Of robustdml_ops, that trained it
+    layer: str = LINEAR  # The embedding layer: `LINEAR`, or `IDENTITY` where the features are the embeddings
 
     @property
     def takes_images(self) -> bool:
@@ -72,7 +74,8 @@ class ModelCard:
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> "ModelCard":
         """Make it of what `as_dict` gave."""
-        given = {field.name: stored[field.name] for field in fields(cls)}
+        # Files of older versions have a linear layer, and do not say so.
+        given = {field.name: ({"layer": LINEAR} | stored)[field.name] for field in fields(cls)}
         card = cls(**{**given, "input_shape": tuple(given["input_shape"]), "class_names": tuple(given["class_names"])})
         sizes = (*card.input_shape, card.num_features, card.embedding_size)
         if not all(isinstance(size, int) and 0 < size <= _LARGEST for size in sizes):
@@ -82,6 +85,8 @@ class ModelCard:
             raise ValueError(f"input_shape={card.input_shape}: expected (F,), (1, S, S) or (3, S, S)")
         if not all(isinstance(name, str) for name in (card.backbone, *card.class_names)):
             raise TypeError("names that are no texts")
+        if card.layer not in (LINEAR, IDENTITY):
+            raise ValueError(f"layer={card.layer!r}: expected {LINEAR} or {IDENTITY}")
         return card
 
 
@@ -118,7 +123,8 @@ def read_model(path: Path) -> tuple[ModelCard, dict[str, Tensor]]:
         card, state = ModelCard.from_dict(content), content["state"]
         if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
             raise TypeError("its state is no tensors by name")
-        head = tuple(state["head.weight"].shape)
+        shape = (card.num_features, card.num_features)
+        head = tuple(state["head.weight"].shape) if card.layer == LINEAR else shape
         if head != (card.embedding_size, card.num_features):
             raise ValueError(f"its embedding layer is of shape {head}")
         return card, state

@@ -1,0 +1,117 @@
+"""What trials measure: paired differences from the untouched features on held-out classes, and what they support."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from robustdml.evaluation import JUDGED
+from robustdml.filters.options import NO_FILTER
+
+# Probability of a supported gain where there is none.
+CHANCE = 0.025
+# Share of doubted labels that a run without a filter mentions.
+WORTH_TELLING = 0.05
+
+
+@dataclass
+class Tally:
+    """Differences of Recall@1 and MAP@R, by class and over splits, weighted as the metrics are: by samples."""
+
+    num_classes: int
+    sums: NDArray[np.float64] = field(init=False)  # (C, 2)
+    counts: NDArray[np.int64] = field(init=False)  # (C,)
+    splits: int = 0
+
+    def __post_init__(self) -> None:
+        self.sums, self.counts = np.zeros((self.num_classes, 2)), np.zeros(self.num_classes, np.int64)
+
+    def add(self, labels: NDArray[np.int64], differences: NDArray[np.float64]) -> None:
+        """Add those of the samples of a split, (N,) and (N, 2); NaN for what was no query."""
+        queries = ~np.isnan(differences[:, 0])
+        np.add.at(self.sums, labels[queries], differences[queries])
+        np.add.at(self.counts, labels[queries], 1)
+        self.splits += 1
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """Mean gains, (2,)."""
+        gains: NDArray[np.float64] = self.sums.sum(0) / max(int(self.counts.sum()), 1)
+        return gains
+
+    @property
+    def error(self) -> NDArray[np.float64]:
+        """Standard errors of the means by the jackknife over classes, (2,); infinite of one class."""
+        tested = self.counts > 0
+        if tested.sum() < 2:
+            return np.full(2, np.inf)
+        without = (self.sums.sum(0) - self.sums[tested]) / (self.counts.sum() - self.counts[tested])[:, None]
+        errors: NDArray[np.float64] = np.sqrt((1 - 1 / tested.sum()) * ((without - self.mean) ** 2).sum(0))
+        return errors
+
+    @property
+    def supported(self) -> bool:
+        """Whether MAP@R gains more than chance, and Recall@1 does not lose; few classes ask for more."""
+        if not self.counts.any():
+            return False
+        # Of unequal classes, as many equal ones as have the same error.
+        classes = self.counts.sum() ** 2 / (self.counts.astype(np.float64) ** 2).sum()
+        needed = stats.t.ppf(1 - CHANCE, max(classes - 1, 1)) * self.error[1]
+        return bool(self.mean[1] > 0 and self.mean[1] >= needed and self.mean[0] >= 0)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Means and standard errors as they are stored; an error is None for one class."""
+        found = zip(JUDGED, self.error.tolist(), strict=True)
+        errors = {f"{name}_error": error if np.isfinite(error) else None for name, error in found}
+        gains = {f"{name}_gain": float(gain) for name, gain in zip(JUDGED, self.mean, strict=True)}
+        return {**gains, **errors, "splits": self.splits, "classes": int((self.counts > 0).sum())}
+
+
+HEAD = ("loss", "filter", "learning rate", "averaging", "epochs", "Recall@1", "MAP@R", "classes × splits")
+CAPTION = (
+    "Gains over the untouched features on held-out training classes by the labels given, points ± standard error. All "
+    "train on the first split; the worse are stopped early, and the best is tested on the other splits."
+)
+
+
+def rows_of(chosen: dict[str, Any]) -> list[list[str]]:
+    """The contestants as a table with the head `HEAD`; the chosen one has a mark."""
+    return [
+        [
+            ("→ " if one["chosen"] else "") + one["loss"], one["filter"], f"{one['learning_rate']:g}",
+            f"{one['averaging']:.2f}", str(one["epochs"]), *(_points(one, name) for name in JUDGED),
+            f"{one['classes']} × {one['splits']}",
+        ]
+        for one in chosen["contestants"]
+    ]  # fmt: skip
+
+
+def _points(one: dict[str, Any], name: str) -> str:
+    error = one[f"{name}_error"]
+    return f"{100 * one[f'{name}_gain']:+.1f}" + ("" if error is None else f" ± {100 * error:.1f}")
+
+
+def advice(chosen: dict[str, Any], epochs: int) -> str:
+    """Say what was chosen, why, and what to do next."""
+    best = next((one for one in chosen["contestants"] if one["chosen"]), None)
+    if best is None:
+        why = "trials need 4 classes, some of them with two samples and more"
+        return f"Kept the features as they are: {why}." if chosen["kept_features"] else f"Nothing was tried: {why}."
+    gain = f"{_points(best, JUDGED[1])} points of MAP@R and {_points(best, JUDGED[0])} of Recall@1"
+    what = f"{best['loss']} with filter {best['filter']}" if best["averaging"] else "the principal start alone"
+    longer = f"try --epochs {4 * epochs}"
+    if chosen["kept_features"]:
+        return (
+            "Kept the features as they are: nothing gained more than chance on held-out classes; the best, "
+            f"{what}, gained {gain}. Next: {longer}, or give more classes."
+        )
+    told = f"Chosen: {what}, which gained {gain} on held-out classes."
+    if not best["supported"]:
+        told += " That may be chance; without --embedding-size the features could be kept as they are."
+    if best["rising"]:
+        told += f" Its gain was still rising: {longer}."
+    if best["filter"] == NO_FILTER and chosen["doubted"] > WORTH_TELLING:
+        told += f" The audit doubts {chosen['doubted']:.0%} of the labels: look at them with robustdml audit."
+    return told
