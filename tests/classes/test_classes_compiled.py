@@ -87,21 +87,21 @@ ORDINARY_CORES = {
 }
 TENSOR_CORES = {
     "fused, tf32x3": fused("none", 128, F32, precision="tf32x3"),
-    "fused, tf32x3, long rows": fused("none", 512, F32, precision="tf32x3"),
     "fused, softmax, tf32x3": fused("softmax", 128, F32, precision="tf32x3"),
-    "fused, softmax, tf32x3, long rows": fused("softmax", 512, F32, precision="tf32x3"),
     "fused, bf16": fused("none", 128, BF16),
-    "fused, bf16, as they are": fused("none", 128, BF16, normalize=False),
-    "fused, bf16, long rows": fused("none", 512, BF16, proxies=BF16),
+    "fused, bf16, not normalised": fused("none", 128, BF16, normalize=False),
+    "fused, bf16, as they are": fused("none", 128, BF16, proxies=BF16),
+    "fused, softmax, bf16, as they are": fused("softmax", 128, BF16, proxies=BF16),
+    "fused, bf16, long rows": fused("none", 256, BF16),
     "fused, bf16, rows of odd length": fused("none", 99, BF16),
-    "fused, softmax, tf32, long rows of odd length": fused("softmax", 515, F32),
+    "fused, softmax, bf16, long rows of odd length": fused("softmax", 201, BF16),
     "fused, bf16, by columns": fused("none", 128, BF16, columns=True),
-    "fused, softmax, tf32, by columns": fused("softmax", 512, F32, columns=True),
+    "fused, softmax, tf32, by columns": fused("softmax", 128, F32, columns=True),
     "fused, bf16, an odd batch": fused("none", 128, BF16, B=99),
     "fused, tf32": fused("none", 128, F32),
     "fused, max, bf16": fused("max", 128, BF16),
     "fused, softmax, bf16": fused("softmax", 128, BF16),
-    "fused, softmax, tf32, long rows": fused("softmax", 512, F32),
+    "fused, softmax, bf16, long rows": fused("softmax", 256, BF16, proxies=BF16),
 }
 
 SHORT = (

@@ -2,8 +2,11 @@
 
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
+import triton.language as tl
+from triton.runtime import interpreter
 
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.rows.triton import TritonRows
@@ -26,9 +29,21 @@ C, SHAPES = 15, [(12, 10), (37, 33), (64, 128)]  # B, D
 
 @pytest.fixture(autouse=True)
 def half_products(monkeypatch):
-    """Products of bfloat16 with sums in float32, which PyTorch has on GPUs alone."""
+    """Products of bfloat16 with sums in float32, which PyTorch has on GPUs alone, and Triton's interpreter not."""
     if DEVICE.type == "cuda":
         return
+    dot = interpreter.InterpreterBuilder.create_dot
+
+    def wide_dot(self, a, b, *rest):
+        a, b = (
+            interpreter.TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+            if x.dtype.scalar == tl.bfloat16
+            else x
+            for x in (a, b)
+        )
+        return dot(self, a, b, *rest)
+
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", wide_dot)
     mm, addmm = torch.mm, torch.addmm
     monkeypatch.setattr(torch, "mm", lambda A, B, out_dtype=None, out=None: mm(*wide(out_dtype, A, B), out=out))
     monkeypatch.setattr(
@@ -174,3 +189,16 @@ def test_layouts_rows_and_updates(name):
     exact = OPS[name](X.cpu().double(), P.cpu().double(), labels.cpu(), "eager", F64, F64, other)
     pairs = [*zip(ours, exact, strict=True), (torch.cat(update.taken), torch.cat(other.taken))]
     assert max(errors(*zip(*pairs, strict=True))) < 0.04
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])
+@pytest.mark.parametrize(("pooling", "H"), [("none", 1), ("softmax", 3)])
+def test_fused_forward_of_classes(pooling, H, scale):
+    X, P, labels, _ = matrices(SHAPES[1], scale)
+    labels, settings = LabelSets.of(labels % (C // H)), {"gamma": 0.2, "normalize": True}
+    settings |= {"target_bias": 0.0, "exclude_target": False, "centers": H, "pooling": pooling}
+    problem = ClassProblem(labels, torch.full((), 8.0, device=DEVICE), None, **settings)
+    ours = class_sweep(X, P, problem, CLASSES["triton"], BF16, False)
+    problem = ClassProblem(labels, torch.full((), 8.0, device=DEVICE).double(), None, **settings)
+    exact = class_sweep(X.double(), P.double(), problem, CLASSES["eager"], F64, False)
+    assert max(errors(ours, [value.cpu() for value in exact])) < 0.02

@@ -166,7 +166,7 @@ def scale(
 def unit_rows(
     p_rows,  # (BLOCK_C,) addresses of proxies, any floating type, in
     inside,  # (BLOCK_C,) bool, in: which proxies exist
-    inverse,  # (BLOCK_C,) float32, in: 1 / |p|
+    inverse,  # (BLOCK_C,) float32, in: 1 / |p|; None: rows as they are, in the operand type
     start,  # first column, in
     D,  # columns in all, in
     column_stride,  # of the proxies in elements, in
@@ -177,7 +177,9 @@ def unit_rows(
     d = start + tl.arange(0, BLOCK_D)
     mask = inside[:, None] & (d < D)[None, :]
     p = tl.load(p_rows[:, None] + d.to(tl.int64)[None, :] * column_stride, mask=mask, other=0.0)
-    return (p.to(tl.float32) * inverse[:, None]).to(operand)
+    if inverse is not None:
+        p = (p.to(tl.float32) * inverse[:, None]).to(operand)
+    return p
 
 
 @triton.jit

@@ -14,6 +14,9 @@ from robustdml_ops.engine.rows.triton import TritonRows
 from robustdml_ops.engine.similarity_chunks import Chunk
 from robustdml_ops.ops.classes.problem import ClassBackend, ClassProblem, ClassSums, ClassUpstream
 
+# Bytes of a row that the fused forward takes.
+LONGEST_ROW = 512
+
 
 class EagerClasses(ClassBackend):
     """On every device, without a compiler."""
@@ -182,8 +185,12 @@ class TritonClasses(TritonRows, ClassBackend):
 
 
 def fused_forward_serves(X: Tensor, problem: ClassProblem) -> bool:
-    """Whether the kernel takes it: not in float64, and not for rows longer than pay."""
-    return problem.scale.dtype == torch.float32 and device.fused_pays(X)
+    """Whether the kernel takes it: not in float64, and not for rows longer than pay.
+
+    Each block of 64 samples reads all rows of P from the second-level cache, each of 64 to 128 classes all of X. For
+    rows beyond about 600 bytes that takes longer than S through memory, 8 bytes an element, at half the rate.
+    """
+    return problem.scale.dtype == torch.float32 and device.fused_pays(X) and X.shape[1] * X.itemsize <= LONGEST_ROW
 
 
 def fused_forward(X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) -> None:
@@ -192,6 +199,10 @@ def fused_forward(X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) 
 
     (B, D), C = X.shape, len(P) // problem.centers
     input_precision = precision.input_precision(X.device)
+    inverse_norm = None
+    if problem.normalize:
+        inverse_norm = sums.target.new_empty(len(P))
+        TritonRows().normalize_rows(P, None, inverse_norm)
     pooled, tile = problem.pooling != "none", device.tile_of("fused_class_lse", X)
     parameters = fused_launch(B, D, X.dtype, pooled, input_precision, device.rows_are_vectors(P), tile)
     parts, per_part = slices_of(C, int(parameters["BLOCK_C"]), 512)
@@ -200,6 +211,7 @@ def fused_forward(X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) 
         kernel[-(-B // int(parameters["BLOCK_B"])), parts](
             X=X,
             P=P,
+            inverse_norm=inverse_norm,
             target=sums.target,
             partials=partials,
             C=C,
@@ -207,7 +219,6 @@ def fused_forward(X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) 
             row_stride=P.stride(0),
             column_stride=P.stride(1),
             D=D,
-            NORMALIZE=problem.normalize,
             **_arguments(problem, 0, C),
             **parameters,
         )

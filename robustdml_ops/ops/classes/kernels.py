@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from robustdml_ops.backends.triton_math import in_type
-from robustdml_ops.engine.rows.kernels import embedding_columns, inverse_row_norm, store_radial, unit_rows
+from robustdml_ops.engine.rows.kernels import embedding_columns, store_radial, unit_rows
 
 # Where a shift starts: finite, so that the logit −∞ of a masked class never meets a shift of −∞.
 LOWEST = tl.constexpr(-3.4028234663852886e38)
@@ -298,8 +298,8 @@ def class_lse_backward(
             store_radial(G, V, strides, D, rows * H + h, inside, inverse, one, BLOCK_D)
 
 
-# ``operands`` of similarity_tile: X, x (BLOCK_D, BLOCK_B), whole columns of Xᵀ where D ≤ BLOCK_D, P, columns
-# (BLOCK_B,) int32, row_stride, and column_stride, as fused_class_lse has them.
+# ``operands`` of similarity_tile: X, x (BLOCK_D, BLOCK_B), whole columns of Xᵀ where D ≤ BLOCK_D, P, inverse_norm,
+# columns (BLOCK_B,) int32, row_stride, and column_stride, as fused_class_lse has them.
 
 
 @triton.jit
@@ -309,29 +309,32 @@ def similarity_tile(
     inside,  # (BLOCK_C,) bool, in: which exist
     B,  # samples in all, in
     D: tl.constexpr,  # columns of X and P
-    NORMALIZE: tl.constexpr,  # whether rows of P are scaled to length 1
     input_precision: tl.constexpr,
     BLOCK_C: tl.constexpr,
     BLOCK_B: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
     """S (BLOCK_C, BLOCK_B) float32."""
-    X, x, P, columns, row_stride, column_stride = operands
+    X, x, P, inverse_norm, columns, row_stride, column_stride = operands
     p_rows = P + rows * row_stride
     operand: tl.constexpr = X.dtype.element_ty
-    if NORMALIZE:
-        inverse = inverse_row_norm(p_rows, inside, D, column_stride, tl.float32, BLOCK_C, BLOCK_D)
-    else:
-        inverse = tl.full((BLOCK_C,), 1.0, tl.float32)
+    # As in the sweep: rows of bfloat16 are multiplied as they are.
+    AS_THEY_ARE: tl.constexpr = P.dtype.element_ty == tl.bfloat16 and operand == tl.bfloat16
+    inverse = tl.full((BLOCK_C,), 1.0, tl.float32)
+    if inverse_norm is not None:
+        inverse = tl.load(inverse_norm + rows, mask=inside, other=0.0)
+    before = None if AS_THEY_ARE else inverse
     if D <= BLOCK_D:
-        u = unit_rows(p_rows, inside, inverse, 0, D, column_stride, operand, BLOCK_D)
+        u = unit_rows(p_rows, inside, before, 0, D, column_stride, operand, BLOCK_D)
         s = tl.dot(u, x, input_precision=input_precision)
     else:
         s = tl.zeros((BLOCK_C, BLOCK_B), dtype=tl.float32)
         for start in range(0, D, BLOCK_D):
-            u = unit_rows(p_rows, inside, inverse, start, D, column_stride, operand, BLOCK_D)
+            u = unit_rows(p_rows, inside, before, start, D, column_stride, operand, BLOCK_D)
             x = embedding_columns(X, columns, start, B, D, BLOCK_D)
             s = tl.dot(u, x, s, input_precision=input_precision)
+    if AS_THEY_ARE:
+        s *= inverse[:, None]
     return s
 
 
@@ -339,6 +342,7 @@ def similarity_tile(
 def fused_class_lse(
     X,  # (B, D) operand dtype, contiguous, in: unit embeddings
     P,  # (C·H, D) any floating type, any strides, in: proxies
+    inverse_norm,  # (C·H,) float32, in: 1 / |p|; None: proxies are not normalised
     labels,  # (B,) int64, in
     scale,  # (C,) or () float32, in
     bias,  # (C,) float32, in; None: none
@@ -353,7 +357,6 @@ def fused_class_lse(
     scale_stride,  # in elements, in; 0: one value for all classes
     gamma: tl.float64,  # in
     D: tl.constexpr,  # columns of X and P
-    NORMALIZE: tl.constexpr,  # whether rows of P are scaled to length 1
     POOLING: tl.constexpr,  # "none", "max" or "softmax"
     input_precision: tl.constexpr,  # of float32 operands: "ieee", "tf32x3" or "tf32"
     BLOCK_C: tl.constexpr,  # classes a step
@@ -373,7 +376,7 @@ def fused_class_lse(
     own = tl.load(labels + columns, mask=exist, other=-1).to(tl.int32)
     # Whole columns stay for all of the part; longer ones are read again for every tile.
     x = embedding_columns(X, columns, 0, B, D, BLOCK_D)
-    operands = (X, x, P, columns, row_stride, column_stride)
+    operands = (X, x, P, inverse_norm, columns, row_stride, column_stride)
 
     own_logit = tl.zeros((BLOCK_B,), tl.float32)
     shift = tl.full((BLOCK_C, BLOCK_B), LOWEST, tl.float32)
@@ -382,13 +385,11 @@ def fused_class_lse(
         classes = start + tl.arange(0, BLOCK_C)
         inside = classes < end
         rows = classes.to(tl.int64)
-        s = similarity_tile(operands, rows * H, inside, B, D, NORMALIZE, input_precision, BLOCK_C, BLOCK_B, BLOCK_D)
+        s = similarity_tile(operands, rows * H, inside, B, D, input_precision, BLOCK_C, BLOCK_B, BLOCK_D)
         pooled, choice, weights = first_center(s, POOLING)
         if POOLING != "none":
             for h in range(1, H):
-                s = similarity_tile(
-                    operands, rows * H + h, inside, B, D, NORMALIZE, input_precision, BLOCK_C, BLOCK_B, BLOCK_D
-                )
+                s = similarity_tile(operands, rows * H + h, inside, B, D, input_precision, BLOCK_C, BLOCK_B, BLOCK_D)
                 pooled, choice, weights = add_center(s, h, pooled, choice, weights, gamma, POOLING)
         if POOLING == "softmax":
             pooled = pooled / weights
