@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,13 +38,16 @@ class PairShape:
 class PairWorkload:
     """Inputs of one shape, with four samples of a class, and every contender that runs on them."""
 
-    def __init__(self, shape: PairShape, device: str = DEVICE) -> None:
+    def __init__(
+        self, shape: PairShape, device: str = DEVICE, dtype: torch.dtype = torch.float32, amp: bool = False
+    ) -> None:
         torch.manual_seed(0)
-        self.shape, new = shape, {"device": torch.device(device)}
+        self.shape, self.amp, new = shape, amp, {"device": torch.device(device)}
         classes = max(1, shape.B // 4)
         self.labels = torch.arange(shape.B, **new) % classes
         directions = torch.randn(classes, shape.D, **new)
-        self.embeddings = (directions[self.labels] + torch.randn(shape.B, shape.D, **new)).requires_grad_()
+        rows = directions[self.labels] + torch.randn(shape.B, shape.D, **new)
+        self.embeddings = rows.to(dtype).requires_grad_()
         wrong = torch.rand(shape.B, **new) < shape.wrong / 100
         self.labels = torch.where(wrong, torch.randint(classes, (shape.B,), **new), self.labels)
         self.bank = torch.nn.functional.normalize(torch.randn(shape.m, shape.D, **new))
@@ -67,7 +71,8 @@ class PairWorkload:
 
         def step() -> list[Tensor]:
             X.grad = None
-            value = loss()
+            with torch.autocast(X.device.type, torch.bfloat16) if self.amp else nullcontext():
+                value = loss()
             value.backward()
             return [value.detach(), X.grad]
 

@@ -12,4 +12,10 @@ class Shape:
     D: int
 
     def __str__(self) -> str:
-        return f"B={self.B} C={self.C:.0e} D={self.D}".replace("e+0", "e")
+        C = f"{self.C:.0e}".replace("e+0", "e")
+        return f"B={self.B} C={C if float(C) == self.C else self.C} D={self.D}"
+
+
+# The size that this is for, that size with fewer classes, a first trial's, and batches whose pairs are compared.
+LARGE, MIDDLE, SMALL = Shape(1024, 10**6, 512), Shape(1024, 10**5, 512), Shape(256, 10**5, 128)
+BATCH, SMALL_BATCH = Shape(8192, 0, 512), Shape(1024, 0, 512)

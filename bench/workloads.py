@@ -1,6 +1,7 @@
 """The contenders over proxies: each runs one loss with both gradients, into fresh gradient memory."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cached_property
 from importlib import import_module
 from typing import Any
@@ -26,14 +27,16 @@ def peer_losses() -> Any:
 
 
 class Workload:
-    """Inputs of one shape, and every contender that runs on them."""
+    """Inputs of one shape, and every contender that runs on them; ``amp``: under autocast to bfloat16."""
 
-    def __init__(self, shape: Shape, device: str = DEVICE) -> None:
+    def __init__(
+        self, shape: Shape, device: str = DEVICE, dtype: torch.dtype = torch.float32, amp: bool = False
+    ) -> None:
         torch.manual_seed(0)
-        self.shape, self.device = shape, torch.device(device)
+        self.shape, self.device, self.amp = shape, torch.device(device), amp
         B, C, D = shape.B, shape.C, shape.D
-        self.embeddings = torch.randn(B, D, device=device, requires_grad=True)
-        self.proxies = torch.nn.Parameter(torch.randn(C, D, device=device))
+        self.embeddings = torch.randn(B, D, device=device, dtype=dtype, requires_grad=True)
+        self.proxies = torch.nn.Parameter(torch.randn(C, D, device=device, dtype=dtype))
         self.labels = torch.randint(C, (B,), device=device)
 
     @cached_property
@@ -62,7 +65,8 @@ class Workload:
 
         def step() -> list[Tensor]:
             self.embeddings.grad = weights.grad = None
-            value = loss()
+            with torch.autocast(self.device.type, torch.bfloat16) if self.amp else nullcontext():
+                value = loss()
             value.backward()
             return [value.detach(), self.embeddings.grad, weights.grad]
 
@@ -100,9 +104,9 @@ class Workload:
         given = getattr(self, target)
         return self.loss_and_gradients(lambda: module(X, given).sum())
 
-    def peer_proxy_nca(self) -> torch.nn.Module:
+    def peer_proxy_nca(self, scale: float = 1.0) -> torch.nn.Module:
         """Proxy-NCA of pytorch-metric-learning on these proxies."""
-        peer = peer_losses().ProxyNCALoss(1, self.shape.D)
+        peer = peer_losses().ProxyNCALoss(1, self.shape.D, softmax_scale=scale)
         peer.proxies, peer.proxy_labels = self.proxies, torch.arange(self.shape.C, device=self.device)
         return peer
 

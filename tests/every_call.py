@@ -137,7 +137,7 @@ _CALLS = (
     of_op("bessel_ratio", lambda: {"kappa": random(B).exp()}, "kappa", v=2.0),
     of_op("class_lse", lambda: proxied() | {"labels": labels()}, *PROXIED),
     of_op("confidence", lambda: {"losses": random(B).abs()}, threshold=0.5, lam=1.0),
-    of_op("fit_vmf", lambda: {"sums": random(C, D), "counts": torch.full((C,), 9)}),
+    of_op("fit_vmf", lambda: {"sums": random(C, D), "counts": torch.full((C,), 99)}),
     of_op("lambertw", lambda: {"x": random(B).exp()}, "x"),
     of_op("log_bessel_i", lambda: {"kappa": random(B).exp()}, "kappa", v=2.0),
     of_op("nearest", lambda: {"queries": random(B, D), "gallery": random(B, D, seed=1)}, k=2),

@@ -16,6 +16,7 @@ from website.repository import ROOT
 
 MARKER = re.compile(r"^<!-- table: ([\w-]+) -->$", re.MULTILINE)
 CPU = ROOT / "bench" / "results" / "cpu.json"
+SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 BASELINE = "Untouched features"
 # What tables call a row of bench/, where B is 256 unless the row says otherwise: its group, contender and peer.
 STEPS = {
@@ -132,6 +133,20 @@ def memory() -> str:
         for title, (group, contender, peer) in MEMORY.items()
     ]
     return table(["loss", "here", "pytorch-metric-learning"], rows)
+
+
+def predicted() -> str:
+    """Steps on a GPU by what they compute and move: between all of it overlapping, and nothing."""
+    content = json.loads((ROOT / "bench" / "results" / "predicted.json").read_text())
+    rows = []
+    for step in content["steps"]:
+        shape = f"B={step['B']:,}, C=10{str(len(str(step['C'])) - 1).translate(SUPERSCRIPTS)}, D={step['D']}"
+        flops = float(step["products"] * step["B"] * step["C"] * step["D"])
+        computing = 1e3 * flops / content["flops_per_s"] / content["share"]
+        moving = 1e12 * step["gigabytes"] / content["bytes_per_s"] / content["share"]
+        counts = (f"{flops / 1e12:.3g}", f"{step['gigabytes']:.3g}", str(step["launches"]))
+        rows.append([step["what"], shape, *counts, f"{max(computing, moving):.2g}–{computing + moving:.2g} ms"])
+    return table(["loss", "shape", "TFLOP", "GB", "launches", f"predicted for an {content['card']}"], rows)
 
 
 def crowd() -> str:
@@ -324,6 +339,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "steps": steps,
     "functions": functions,
     "memory": memory,
+    "predicted": predicted,
     "crowd": crowd,
     "suite": suite,
     "by-data": by_data,

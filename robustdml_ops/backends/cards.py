@@ -2,7 +2,7 @@
 
 One shipped table, ``cards.json``: the row ``default`` is whole and serves every card that has no row of its own; the
 row of an architecture holds what differs. Nothing is tuned at run time, so that all ranks and runs sum in the same
-order. ``python -m bench.gpu --adopt`` writes rows from measurements (docs/gpu.md).
+order. ``python -m bench.gpu`` measures variants and tells which win (docs/gpu.md).
 """
 
 import json

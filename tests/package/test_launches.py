@@ -1,5 +1,7 @@
 """Upper bounds on the launches of each step on a GPU. Where a figure falls, lower it here."""
 
+import json
+
 import pytest
 import torch
 
@@ -16,6 +18,7 @@ from robustdml_ops.losses import (
 )
 from robustdml_ops.robust import PRISM
 from tests.launches import counted
+from tests.subprocesses import ROOT
 
 META = torch.device("meta")
 BF16 = torch.bfloat16
@@ -70,22 +73,21 @@ def test_launches_of_a_step(name):
     assert found.calls <= calls, f"{found.calls}: {told}"
 
 
-@pytest.mark.parametrize(
-    ("kind", "B", "C", "D", "launches", "gigabytes"),
-    [
-        (ProxyAnchorLoss, 1024, 10**6, 512, 52, 20.6),
-        (ProxyAnchorLoss, 256, 10**5, 128, 24, 0.52),
-        (NormalizedSoftmaxLoss, 1024, 10**6, 512, 103, 31.9),
-    ],
-)
-def test_traffic_of_bfloat16_proxies(kind, B, C, D, launches, gigabytes):
+PREDICTED = json.loads((ROOT / "bench" / "results" / "predicted.json").read_text())["steps"]
+KINDS = {"Proxy-Anchor": ProxyAnchorLoss, "normalised softmax": NormalizedSoftmaxLoss}
+
+
+@pytest.mark.parametrize("row", PREDICTED, ids=lambda row: f"{row['what']} {row['C']:.0e} {row['D']}")
+def test_traffic_of_bfloat16_proxies(row):
     """S is written and read, 8·B·C, dS written and read twice, 6·B·C; P is read three times, dP written twice and read.
 
     Softmax makes S once more. Of that the least is checked, too: what is not counted would pass as not moved.
     """
-    found = count(lambda: kind(C, D).to(BF16), B, D)
-    assert 0 < found.total <= launches
-    assert 14 * B * C + 12 * C * D < found.bytes <= gigabytes * 1e9
+    B, C, D = row["B"], row["C"], row["D"]
+    found = count(lambda: KINDS[row["what"]](C, D).to(BF16), B, D)
+    assert row["launches"] - 3 <= found.total <= row["launches"]
+    assert found.bytes > 14 * B * C + 12 * C * D
+    assert 0.98e9 * row["gigabytes"] < found.bytes <= 1e9 * row["gigabytes"]
 
 
 # launches of a chunk: products, Triton's kernels, others

@@ -1,0 +1,166 @@
+"""Steps of each family by robustdml and by others, who get the same problem and pay for all of it.
+
+"softmax" is −log P(label) of unit rows at a scale of 20: PyTorch normalises within the step for those who do not.
+"""
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+from torch.utils.checkpoint import checkpoint
+
+from robustdml_ops import ops
+from robustdml_ops.python_ref import proxy_anchor_loss
+
+from ..pair_workloads import PairShape, PairWorkload
+from ..shapes import Shape
+from ..workloads import Workload
+
+Step: TypeAlias = Callable[[], list[Tensor]]
+ROUNDS, SECONDS = 30, 0.6  # of the timed rounds, at most; three rounds at least
+FLUSHED = 1 << 28  # bytes: more than any cache holds
+TYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "amp": torch.float32}
+SCALE = 20.0
+OURS, PML = "robustdml", "pytorch-metric-learning"
+LIGER = ("liger_kernel.transformers.functional", "liger_fused_linear_cross_entropy")
+COMPILER = "inductor" if torch.cuda.is_available() else "aot_eager"
+LOGITS = 1 << 27  # elements of a slice of logits, by PyTorch alone
+
+
+def softmax(X: Tensor, P: Tensor, y: Tensor) -> Tensor:
+    lse, target = ops.class_lse(X, P, y, scale=SCALE)
+    return (lse - target).mean()
+
+
+def unit(loss: Callable[..., Tensor]) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    return lambda X, P, y: loss(F.normalize(X) * SCALE, F.normalize(P), y)
+
+
+def cross_entropy(X: Tensor, P: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
+    return F.cross_entropy(F.linear(X, P), y, reduction=reduction)
+
+
+def chunked_cross_entropy(X: Tensor, P: Tensor, y: Tensor) -> Tensor:
+    """A slice of the batch at a time, whose logits backward makes again."""
+    parts = (rows.split(max(1, LOGITS // len(P))) for rows in (X, y))
+    sums = [checkpoint(cross_entropy, x, P, of_x, "sum", use_reentrant=False) for x, of_x in zip(*parts, strict=True)]
+    return torch.stack(sums).sum() / len(X)
+
+
+def imported(module: str, name: str = "linear_cross_entropy", **options: Any) -> Callable[..., Tensor]:
+    """A function of a package that may be missing."""
+    return unit(lambda X, P, y: getattr(import_module(module), name)(X, P, y, **options))
+
+
+def p_clean(X: Tensor, P: Tensor, y: Tensor) -> list[Tensor]:
+    """A filter's pass without gradients."""
+    return list(ops.class_lse(X, P, y, scale=SCALE))
+
+
+def anchor_forward(X: Tensor, P: Tensor, y: Tensor) -> list[Tensor]:
+    zeros = torch.zeros(len(X), device=X.device)
+    return list(ops.anchor_lse(X, P, ops.LabelSets.of(y), ops.AnchorBiases(zeros, zeros), alpha=32.0))
+
+
+# Names of bench's workloads, or losses of X, P and y.
+CONTENDERS: dict[str, dict[str, str | Callable[..., Any]]] = {
+    "proxy-anchor": {
+        OURS: "robustdml/proxy-anchor",
+        PML: "pml/proxy-anchor",
+        "PyTorch": "reference/proxy-anchor",
+        "torch.compile": torch.compile(proxy_anchor_loss, backend=COMPILER),
+    },
+    "softmax": {
+        OURS: softmax,
+        PML: "pml/proxy-nca",
+        "PyTorch": unit(cross_entropy),
+        "torch.compile": torch.compile(unit(cross_entropy), backend=COMPILER),
+        "PyTorch, chunked": unit(chunked_cross_entropy),
+        "liger-kernel": imported(*LIGER),
+        "liger-kernel, sums in float32": imported(*LIGER, accum_dtype=torch.float32),
+        "liger-kernel, larger chunks": imported(*LIGER, chunk_mem_const=256),
+        # By default it leaves out gradients that are small.
+        "cut-cross-entropy": imported("cut_cross_entropy"),
+        "cut-cross-entropy, filter_eps=None": imported("cut_cross_entropy", filter_eps=None),
+    },
+    "multi-similarity": {OURS: "robustdml/ms", PML: "pml/ms"},
+    "contrastive": {OURS: "robustdml/contrastive", PML: "pml/contrastive"},
+    "contrastive, collapsed batch": {OURS: "robustdml/contrastive"},
+    "anchor forward": {OURS: anchor_forward},
+    "P_clean": {OURS: p_clean},
+}
+if hasattr(F, "linear_cross_entropy"):  # torch ≥ 2.13
+    CONTENDERS["softmax"]["PyTorch, linear_cross_entropy"] = imported("torch.nn.functional")
+# Products that no way does without, in B·C·D, or in B²·D for a batch with itself.
+PRODUCTS = {"proxy-anchor": 6, "softmax": 6, "anchor forward": 2, "P_clean": 2}
+PRODUCTS |= {"multi-similarity": 4, "contrastive": 4, "contrastive, collapsed batch": 4}
+
+
+def step(family: str, who: str, shape: Shape, dtype: str, device: str) -> Step:
+    """The contender's step: value and gradients, or values alone where there are none."""
+    given, made = (device, TYPES[dtype], dtype == "amp"), CONTENDERS[family][who]
+    if not shape.C:
+        pairs = PairWorkload(PairShape(shape.B, shape.D), *given)
+        if "collapsed" in family:  # all pairs are near
+            with torch.no_grad():
+                pairs.embeddings.mul_(1e-3).add_(pairs.embeddings[:1] * 1e3)
+        return pairs.contender(str(made))
+    workload = Workload(shape, *given)
+    X, P, y = workload.embeddings, workload.proxies, workload.labels
+    if made == "pml/proxy-nca":  # its scale is of squared distances, 2 − 2 cos
+        peer = workload.peer_proxy_nca(SCALE / 2)
+        return workload.loss_and_gradients(lambda: peer(X, y))
+    if isinstance(made, str):
+        return workload.contender(made)
+    if family in ("anchor forward", "P_clean"):
+        return lambda: made(X.detach(), P.detach(), y)
+    return workload.loss_and_gradients(lambda: made(X, P, y))
+
+
+def measure(step: Step, device: str) -> dict[str, Any]:
+    """Medians: ``step_s`` from the first launch to the end of the last kernel, with empty caches, and its interquartile
+    range ``spread_s``; ``host_s`` until the host is free. ``beyond_bytes``: peak memory beyond inputs and results.
+    """
+    if device != "cuda":
+        start = time.perf_counter()
+        step()
+        return {"step_s": time.perf_counter() - start, "spread_s": 0.0, "host_s": 0.0, "beyond_bytes": 0}
+    for _ in range(2):
+        step()
+    scratch, steps, hosts = torch.empty(FLUSHED, dtype=torch.uint8, device=device), [], []
+    while len(steps) < 3 or (len(steps) < ROUNDS and sum(steps) < SECONDS):
+        scratch.zero_()
+        torch.cuda.synchronize()
+        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start = time.perf_counter()
+        first.record()
+        step()
+        last.record()
+        hosts.append(time.perf_counter() - start)
+        last.synchronize()
+        steps.append(first.elapsed_time(last) * 1e-3)
+    low, middle, high = statistics.quantiles(steps, n=4)
+    before = torch.cuda.memory_allocated()  # with the gradients of the last step, which the next one frees
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    beyond = torch.cuda.max_memory_allocated() - before
+    return {"step_s": middle, "spread_s": high - low, "host_s": statistics.median(hosts), "beyond_bytes": beyond}
+
+
+def profiled(step: Step, device: str) -> dict[str, Any]:
+    """Launches, the kernels' time together, and the longest of them."""
+    kind, times = "CUDA" if device == "cuda" else "CPU", Counter[str]()
+    step()
+    with torch.profiler.profile(activities=[getattr(torch.profiler.ProfilerActivity, kind)]) as profile:
+        step()
+        torch.cuda.synchronize() if device == "cuda" else None
+    events = [each for each in profile.events() if each.device_type == getattr(torch.autograd.DeviceType, kind)]
+    for event in events:
+        times[event.name[:60]] += event.time_range.elapsed_us() * 1e-6
+    return {"launches": len(events), "busy_s": sum(times.values()), "longest": dict(times.most_common(8))}

@@ -1,1 +1,0 @@
-"""The sections, a file each: ``run(sheet)`` makes its rows."""
