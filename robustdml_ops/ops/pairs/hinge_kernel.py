@@ -87,9 +87,9 @@ def pair_hinge(
     end = tl.minimum(begin + per_part, m)
     label = tl.load(labels + rows, mask=inside, other=ABSENT)
     dtype: tl.constexpr = S.dtype.element_ty
-    # Pairs at a time, and columns of their rows: as many as spill no registers on any card.
+    # Pairs at a time, and columns of their rows: as many as the registers hold with every Triton from 3.6 on.
     PAIRS: tl.constexpr = BLOCK_R * BLOCK_M // 8
-    WIDTH: tl.constexpr = dtype.primitive_bitwidth // 8
+    WIDTH: tl.constexpr = 2 if dtype == tl.float32 else 8
     near, resolution = in_type(near, dtype), in_type(resolution, dtype)
     positive_margin, negative_margin = in_type(positive_margin, dtype), in_type(negative_margin, dtype)
     positive_top = positive_margin + in_type(positive_offset, dtype)
