@@ -173,7 +173,7 @@ def _print(result: TrainingResult, out: Path | None) -> None:
 
 
 def _print_chosen(chosen: dict[str, Any], console: Console) -> None:
-    table = Table(*HEAD, title="Trials", caption=CAPTION)
+    table = Table(*HEAD, title="Trials", caption=CAPTION, box=None, padding=(0, 1))
     for row in rows_of(chosen):
         table.add_row(*row)
     if chosen["contestants"]:

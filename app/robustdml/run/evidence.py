@@ -69,10 +69,11 @@ class Tally:
         return {**gains, **errors, "splits": self.splits, "classes": int((self.counts > 0).sum())}
 
 
-HEAD = ("loss", "filter", "learning rate", "averaging", "epochs", "Recall@1", "MAP@R", "classes × splits")
+HEAD = ("loss", "filter", "rate", "averaging", "epochs", "Recall@1", "MAP@R", "classes")
 CAPTION = (
     "Gains over the untouched features on held-out training classes by the labels given, points ± standard error. All "
-    "train on the first split; the worse are stopped early, and the best is tested on the other splits."
+    "train on the first split; the worse are stopped early, and the best is tested on the other splits. rate: learning "
+    "rate; classes: held-out classes × splits."
 )
 
 
@@ -81,7 +82,7 @@ def rows_of(chosen: dict[str, Any]) -> list[list[str]]:
     return [
         [
             ("→ " if one["chosen"] else "") + one["loss"], one["filter"], f"{one['learning_rate']:g}",
-            f"{one['averaging']:.2f}", str(one["epochs"]), *(_points(one, name) for name in JUDGED),
+            f"{one['averaging']:.2f}", str(one["epochs"]), *(_points(one, name).replace(" ", "") for name in JUDGED),
             f"{one['classes']} × {one['splits']}",
         ]
         for one in chosen["contestants"]

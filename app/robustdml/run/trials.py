@@ -133,7 +133,7 @@ class Trials:
                 {
                     "chosen": best == (way, averaging),
                     "supported": self.tallies[best].supported,
-                    "loss": config.method if best[1] else "none, the start",
+                    "loss": config.method if best[1] else "start",
                     "filter": config.filter_options.kind if best[1] else NO_FILTER,
                     "learning_rate": config.network_learning_rate if best[1] else 0.0,
                     "averaging": best[1],
