@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score
 from sklearn.utils.estimator_checks import check_estimator
 
 from robustdml.audit import BatchAuditor, LabelAuditor, rounds
 from robustdml.audit.auditor import NO_CLASS, NOT_SURE, wrong_share
 from robustdml.audit.class_model import ClassModel
 from robustdml.audit.features import duplicate_groups
-from robustdml.audit.label_noise import LabelNoise, doubt_names, doubt_wrong_labels
+from robustdml.audit.label_noise import LabelNoise, anchored, doubt_names
 
 
 def made_up(num_classes: int, size: int, width: int = 24, spread: float = 0.7, seed: int = 0):
@@ -42,7 +43,7 @@ def test_wrong_labels_are_found_and_put_right(rate):
     assert (found & changed).sum() >= 0.95 * found.sum()
     assert (auditor.proposed_labels_[found & changed] == truth[found & changed]).mean() > 0.97
     _, low, high = auditor.wrong_share_
-    assert low <= changed.mean() <= high and high - low < 0.15
+    assert low <= changed.mean() <= high and high - low < 0.1 + 0.7 * rate
 
 
 def test_probabilities_mean_what_they_say_where_classes_overlap():
@@ -59,6 +60,49 @@ def test_right_labels_are_left_alone():
     auditor = LabelAuditor().fit(X, truth)
     assert auditor.issues_.mean() <= 0.01
     assert auditor.wrong_share_[0] < 0.01
+
+
+def test_a_class_of_many_samples_is_no_more_in_doubt_than_one_of_few():
+    """Sizes from 3 to 200: a small class must not take a whole large one for its own under another name."""
+    random = np.random.default_rng(0)
+    sizes = np.maximum(3, 200 // np.arange(1, 41))
+    truth = np.repeat(np.arange(40), sizes)
+    X = random.normal(size=(40, 24))[truth] + 0.6 * random.normal(size=(len(truth), 24))
+    labels, changed = corrupt(truth, 0.3)
+    quality = LabelAuditor().fit(X, labels).label_quality_
+    large = sizes[truth] >= 50
+    assert roc_auc_score(~changed, quality) > 0.97
+    assert (quality[large & ~changed] < 0.5).mean() < 0.05
+
+
+def test_no_class_counts_more_under_another_name_than_under_its_own():
+    """Class 0 has 2 samples of its own name and believes in 100 of name 1: these count as 2."""
+    labels = torch.cat([torch.zeros(2), torch.ones(100)]).long()
+    classes = torch.stack([labels, 1 - labels, torch.full((102,), 2)], 1)
+    posterior = torch.tensor([[1.0, 0, 0]]).repeat(102, 1)
+    posterior[2:] = torch.tensor([0.0, 1, 0])
+    weights = anchored(labels, classes, posterior, 2)
+    torch.testing.assert_close(weights[2:, 1].sum(), torch.tensor(2.0))
+    assert (weights[:2] == posterior[:2]).all()
+
+
+@pytest.mark.parametrize("spread", [1.0, 2.0])
+def test_right_labels_of_classes_that_overlap_are_not_called_wrong(spread):
+    """Nobody can tell these classes apart for sure, and the labels say nothing of wrong ones."""
+    X, truth = made_up(8, 60, width=6, spread=spread)
+    auditor = LabelAuditor().fit(X, truth)
+    assert np.isin(auditor.verdicts_, ("wrong", NO_CLASS)).mean() <= 0.02
+    assert auditor.wrong_share_[1] <= 0.02 * spread**2
+
+
+def test_classes_of_several_clusters():
+    """A normal density fits such classes badly; their neighbours know better."""
+    random = np.random.default_rng(0)
+    truth = np.repeat(np.arange(8), 80)
+    X = random.normal(size=(8, 4, 16))[truth, random.integers(4, size=640)] + 0.4 * random.normal(size=(640, 16))
+    labels, changed = corrupt(truth, 0.3)
+    issues = LabelAuditor().fit(X, labels).issues_
+    assert (issues & changed).sum() >= 0.95 * changed.sum() and (issues & ~changed).sum() <= 0.02 * (~changed).sum()
 
 
 def test_labels_mixed_up_between_classes():
@@ -78,12 +122,9 @@ def test_equally_many_samples_of_two_names_say_nothing_about_which_is_which():
         right = (torch.arange(200) % 100) < kept
         classes = torch.stack([labels, 1 - labels, torch.full((200,), 2)], 1)
         posterior = torch.stack([right.float(), 1 - right.float(), torch.zeros(200)], 1)
-        for swapped in (
-            doubt_names(labels, classes, posterior, posterior, 2),
-            doubt_wrong_labels(labels, classes, posterior, 2),
-        ):
-            assert least <= swapped[0, 0] <= most
-            torch.testing.assert_close(swapped.sum(1), torch.ones(200))
+        swapped = doubt_names(labels, classes, posterior, posterior, 2)
+        assert least <= swapped[0, 0] <= most
+        torch.testing.assert_close(swapped.sum(1), torch.ones(200))
 
 
 def test_a_name_is_in_doubt_for_the_samples_that_have_it_too():
@@ -212,7 +253,7 @@ def test_a_class_of_one_sample_is_not_judged():
 
 
 def test_samples_of_no_class():
-    """Some directions drawn at random are near a class by chance: half of them are told."""
+    """Some directions drawn at random are near a class by chance: a third of them are told for sure."""
     found = []
     for seed in range(6):
         X, truth = made_up(12, 40, seed=seed)
@@ -221,7 +262,7 @@ def test_samples_of_no_class():
         auditor = LabelAuditor().fit(np.concatenate([X, strangers]), np.append(truth, np.arange(8)))
         found.append(auditor.verdicts_[-8:] == NO_CLASS)
         assert (auditor.verdicts_[:-8] == NO_CLASS).mean() < 0.01
-    assert np.mean(found) >= 0.5
+    assert np.mean(found) >= 1 / 3
 
 
 def test_right_samples_far_out_in_their_class_are_no_strangers():
@@ -272,10 +313,14 @@ def test_interval_of_the_share_of_wrong_labels():
     random = np.random.default_rng(0)
     inside = 0
     for _ in range(400):
-        _, low, high = wrong_share((random.random(50) < 0.2).astype(float), np.zeros(50, dtype=np.int64), 1)[0]
+        wrong = (random.random(50) < 0.2).astype(float)
+        _, low, high = wrong_share(wrong, wrong[None], np.zeros(50, dtype=np.int64), 1)[0]
         inside += low <= 0.2 <= high
     assert 0.92 <= inside / 400 <= 0.985
-    assert np.isnan(wrong_share(np.zeros(1), np.zeros(1, dtype=np.int64), 2)[1]).all()
+    assert np.isnan(wrong_share(np.zeros(1), np.zeros((1, 1)), np.zeros(1, dtype=np.int64), 2)[1]).all()
+    # Explanations that disagree widen it.
+    _, low, high = wrong_share(wrong, np.stack([wrong, 1 - wrong]), np.zeros(50, dtype=np.int64), 1)[0]
+    assert low < 0.2 and high > 0.8
 
 
 def test_scikit_learn_habits():

@@ -25,8 +25,19 @@ FEWEST_SAMPLES = 3
 _Z = 1.959964
 
 
-def wrong_share(wrong: NDArray[np.floating], labels: NDArray[np.int64], num_classes: int) -> NDArray[np.float64]:
-    """Rate of wrong labels of each class with Wilson's 95 % interval, (C, 3); its variance has Σ p(1 − p) added."""
+def wrong_share(
+    wrong: NDArray[np.floating], explained: NDArray[np.floating], labels: NDArray[np.int64], num_classes: int
+) -> NDArray[np.float64]:
+    """Rate of wrong labels of each class with its 95 % interval, (C, 3): that of all explanations (E, N) together."""
+    intervals = np.stack([_interval(one, labels, num_classes) for one in explained])
+    counts = np.bincount(labels, minlength=num_classes)
+    with np.errstate(invalid="ignore"):
+        share = np.bincount(labels, weights=wrong, minlength=num_classes) / counts
+    return np.stack([share, intervals[:, :, 0].min(0), intervals[:, :, 1].max(0)], 1)
+
+
+def _interval(wrong: NDArray[np.floating], labels: NDArray[np.int64], num_classes: int) -> NDArray[np.float64]:
+    """Wilson's 95 % interval of each class, (C, 2); its variance has Σ p(1 − p) added."""
     counts = np.bincount(labels, minlength=num_classes).astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):
         share = np.bincount(labels, weights=wrong, minlength=num_classes) / counts
@@ -34,7 +45,7 @@ def wrong_share(wrong: NDArray[np.floating], labels: NDArray[np.int64], num_clas
         shrunk = 1 + _Z**2 / counts
         middle = (share + _Z**2 / (2 * counts)) / shrunk
         half = _Z * np.sqrt(share * (1 - share) / counts + unknown + _Z**2 / (4 * counts**2)) / shrunk
-    return np.asarray(np.stack([share, np.maximum(middle - half, 0), np.minimum(middle + half, 1)], 1))
+    return np.stack([np.maximum(middle - half, 0), np.minimum(middle + half, 1)], 1)
 
 
 class LabelAuditor(BaseEstimator):  # type: ignore[misc]
@@ -165,15 +176,17 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
         self.proposed_labels_ = self.classes_[np.where(keeps, labels, judged.classes.numpy()[rows, best])]
         self.proposal_probability_ = np.maximum(quality, others.max(1))
         self.no_class_probability_ = posterior[:, -1]
+        qualities = judged.qualities.double().numpy()
+        lowest, highest = qualities.min(0), qualities.max(0)
         sizes = np.bincount(labels, minlength=num_classes)[labels]
         out = self.verdicts_ = np.full(len(rows), NOT_SURE, dtype=f"<U{max(map(len, VERDICTS))}")
-        out[quality >= SURE] = RIGHT
-        out[quality <= 1 - SURE] = WRONG
-        out[(quality <= 1 - SURE) & (self.no_class_probability_ > others.max(1))] = NO_CLASS
+        out[lowest >= SURE] = RIGHT
+        out[highest <= 1 - SURE] = WRONG
+        out[(highest <= 1 - SURE) & (self.no_class_probability_ > others.max(1))] = NO_CLASS
         out[sizes < FEWEST_SAMPLES] = NOT_SURE
         self.duplicate_groups_ = duplicate_groups(features, judged.nearest.numpy(), self.duplicate_similarity)
-        self.wrong_share_ = wrong_share(1 - quality, np.zeros_like(labels), 1)[0]
-        self.class_wrong_share_ = wrong_share(1 - quality, labels, num_classes)
+        self.wrong_share_ = wrong_share(1 - quality, 1 - qualities, np.zeros_like(labels), 1)[0]
+        self.class_wrong_share_ = wrong_share(1 - quality, 1 - qualities, labels, num_classes)
         self.small_classes_ = np.flatnonzero(np.bincount(labels, minlength=num_classes) < FEWEST_SAMPLES)
 
     def __sklearn_tags__(self) -> Any:

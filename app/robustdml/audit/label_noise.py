@@ -71,6 +71,11 @@ class LabelNoise:
 
         return max(_CONCENTRATIONS, key=likelihood)
 
+    def right(self, classes: Tensor) -> Tensor:
+        """Share of each class's samples with its own name."""
+        rates = (self.wrong + PRIOR_RATE * self.rate) / (self.total + PRIOR_RATE)
+        return (1 - rates)[classes]
+
     def log_probability(self, labels: Tensor, classes: Tensor, own: Tensor) -> Tensor:
         """Log-probability of each sample's label under several classes, the sample itself left out."""
         popular = self.popularity[labels][:, None]
@@ -95,6 +100,17 @@ def fit_rate(own_class: Tensor, popular: Tensor) -> float:
     return rate
 
 
+def anchored(labels: Tensor, classes: Tensor, posterior: Tensor, num_classes: int) -> Tensor:
+    """Weights (N, K) by which samples count for classes: of no other label may a class have more than of its own."""
+    seen = LabelNoise.count(labels, classes, posterior, num_classes, 0.0)
+    right = seen.total - seen.wrong
+    out = posterior.clone()
+    for place in range(1, classes.shape[1] - 1):
+        other = classes[:, place]
+        out[:, place] *= (right[other] / seen.seen(other, labels).clamp(min=_TINY)).clamp(max=1)
+    return out
+
+
 def doubt_names(labels: Tensor, classes: Tensor, posterior: Tensor, by_features: Tensor, num_classes: int) -> Tensor:
     """Doubt the name of each group: with the probability of chance the likeliest other label is its name."""
     seen = LabelNoise.count(labels, classes, by_features, num_classes, 0.0)
@@ -111,21 +127,6 @@ def doubt_names(labels: Tensor, classes: Tensor, posterior: Tensor, by_features:
         moved = posterior[:, place] * chances[classes[:, place]]
         out += (classes == rival[classes[:, place], None]) * moved[:, None]
     return out
-
-
-def doubt_wrong_labels(labels: Tensor, classes: Tensor, posterior: Tensor, num_classes: int) -> Tensor:
-    """Move to the given label the probability of each other class, times the chance that both share a name."""
-    seen = LabelNoise.count(labels, classes, posterior, num_classes, 0.0)
-    kept = (seen.total - seen.wrong)[:-1]
-    out = posterior.clone()
-    for place in range(1, classes.shape[1] - 1):
-        other = classes[:, place]
-        mistaken = seen.seen(other, labels)
-        chance = _chance(kept[other], mistaken) * (mistaken > 1) * (other != labels)
-        moved = (posterior[:, place] - posterior[:, 0]) * chance
-        out[:, 0] += moved
-        out[:, place] -= moved
-    return out.clamp(min=0, max=1)
 
 
 def _chance(own: Tensor, others: Tensor) -> Tensor:

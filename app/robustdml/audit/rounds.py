@@ -1,12 +1,12 @@
 """Judging labels in rounds: fit the classes, score every sample without itself, estimate the noise.
 
-Each round fits a `ClassModel` weighted by the current posterior, scores each sample with its own contribution left out,
-and updates `LabelNoise`. The first rounds assume that half of the labels are wrong; a lower prior never separates
-classes that swap labels. The last round takes the maximum-likelihood rate.
+Features as they are: each round fits a `ClassModel` weighted by the current posterior, and takes the mean of the
+explanations that chance does not exclude, see `robustdml.audit.explanations`.
 
-Embeddings learnt from the labels: the first rounds assume a higher rate where features and labels disagree often; the
-last rounds settle, with rate and concentration of maximum likelihood and without new candidates. Such embeddings lie
-nearer to the class of their label; `ClassModel.pulled` estimates by how much.
+Embeddings learnt from the labels: the first rounds assume that half of the labels are wrong, and more where features
+and labels disagree often; a lower rate never separates classes that swap labels. The last rounds settle, with rate and
+concentration of maximum likelihood and without new candidates. Such embeddings lie nearer to the class of their label;
+`ClassModel.pulled` estimates by how much.
 """
 
 from dataclasses import dataclass, replace
@@ -16,34 +16,30 @@ import torch
 from torch import Tensor
 
 from robustdml.audit.class_model import ClassModel
+from robustdml.audit.explanations import Votes, explanations, gather
 from robustdml.audit.features import blocks
-from robustdml.audit.label_noise import LabelNoise, doubt_names, doubt_wrong_labels, fit_rate
-from robustdml.audit.scores import Scores, factor_by_labels, independent_share, score
+from robustdml.audit.label_noise import LabelNoise, anchored, doubt_names, fit_rate
+from robustdml.audit.scores import Scores, independent_share, score
 
 # Rate of wrong labels in the first rounds: without disagreement, and at most.
 FIRST_RATE, MOST_FIRST_RATE = 0.5, 0.9
 # Fraction of all samples that is added to λ's denominator as not pulled: a prior.
 NOT_PULLED = 0.05
-# Of the likeliest factor by the labels: chosen on validation letters, docs/audit.md.
-SHARPNESS_BY_LABELS = 1.4
+# Rounds on features as they are.
+ROUNDS = 4
 
 
 class Plan(NamedTuple):
-    """Rounds, chosen on validation letters, docs/audit.md."""
+    """Rounds for learnt embeddings, chosen on validation letters, docs/audit.md."""
 
-    rounds: int  # All of them
-    settling: int  # The last ones, which settle
+    rounds: int = 10  # All of them
+    settling: int = 4  # The last ones, which settle
     # How much the rate of the first rounds grows with the share of labels that the features disagree with.
-    growth: float
+    growth: float = 0.8
     # Of the share of independent dimensions, before the rounds settle and then: classes that are mixed up are only told
     # apart by more than is right in the end.
-    sharpness: float
-    settled: float
-
-
-# Of features as they are, whose classes may overlap by nature, and of embeddings that were learnt from the labels.
-AS_THEY_ARE = Plan(8, 0, 0.0, 1.35, 1.35)
-LEARNT = Plan(10, 4, 0.8, 1.7, 1.35)
+    sharpness: float = 1.7
+    settled: float = 1.35
 
 
 @dataclass(frozen=True)
@@ -54,45 +50,66 @@ class Judgement:
     # Probability of each of them, float32, (N, K); what is missing to 1 belongs to all other classes together.
     posterior: Tensor
     nearest: Tensor  # The class that the features alone say, int64, (N,)
+    # Probability that each label is right under each explanation that chance does not exclude, (E, N).
+    qualities: Tensor
 
 
 def judge(X: Tensor, labels: Tensor, num_classes: int, learnt: bool = False) -> Judgement:
     """Judge every label."""
-    plan = LEARNT if learnt else AS_THEY_ARE
+    return _judge_learnt(X, labels, num_classes) if learnt else _judge_features(X, labels, num_classes)
+
+
+def _judge_features(X: Tensor, labels: Tensor, num_classes: int) -> Judgement:
+    votes = Votes.of(X, labels)
+    fitted = labels[:, None], torch.ones(len(X), 1)
+    for _ in range(ROUNDS):
+        model = ClassModel.fit(X, *fitted, num_classes)
+        evidence = gather(X, labels, votes, model, *fitted)
+        found, weights = explanations(evidence, num_classes)
+        # The last column, no class, is not fitted.
+        counting = anchored(labels, evidence.classes, found[0].posterior, num_classes)
+        fitted = evidence.classes[:, :-1], counting[:, :-1]
+    posterior = sum((weight * one.posterior for weight, one in zip(weights, found, strict=True)), torch.zeros(()))
+    likeliest = evidence.log_probabilities(found[0].density, found[0].votes, num_classes)[:, :-2].argmax(
+        1, keepdim=True
+    )
+    qualities = torch.stack([one.posterior[:, 0] for one in found])
+    return Judgement(evidence.classes, posterior, evidence.classes.gather(1, likeliest)[:, 0], qualities)
+
+
+def _judge_learnt(X: Tensor, labels: Tensor, num_classes: int) -> Judgement:
+    plan = Plan()
     classes, posterior = labels[:, None], torch.ones(len(X), 1)
     model, fitted = ClassModel.fit(X, classes, posterior, num_classes), (classes, posterior)
-    most = 1.0 if learnt else min(1.0, SHARPNESS_BY_LABELS * factor_by_labels(X, labels, model))
     before: tuple[Tensor, Tensor] | None = None
     scores: Scores | None = None
-    by_features, rate, pull = None, FIRST_RATE, 0.0
+    by_features, rate, pull = posterior, FIRST_RATE, 0.0
     for number in range(plan.rounds):
         last, settling = number == plan.rounds - 1, number >= plan.rounds - plan.settling
         if number:
             # The last column, no class, is not fitted.
             before, fitted = (classes, posterior), (classes[:, :-1], posterior[:, :-1])
             model = ClassModel.fit(X, *fitted, num_classes)
-            pull = _pull(X, model, *fitted) if learnt else 0.0
+            pull = _pull(X, model, *fitted)
         sharpness = (plan.settled if settling else plan.sharpness) * independent_share(X, model, *fitted)
-        scores = score(X, labels, model, *fitted, min(most, sharpness), pull, scores if settling else None)
+        scores = score(X, labels, model, *fitted, min(1.0, sharpness), pull, scores if settling else None)
         if before is None:
             rate = _first_rate(scores, num_classes, plan.growth)
             noise = LabelNoise.unknown(num_classes, rate)
         else:
             noise = LabelNoise.count(labels, classes, posterior, num_classes, rate)
-        if settling or last:
+        if settling:
             rate = fit_rate(scores.own_class(), noise.popularity[labels])
             noise = replace(noise, rate=rate)
-        if settling:
             noise = replace(noise, concentration=noise.likeliest_concentration())
-        if last and learnt:
+        if last:
             by_features = scores.by_features()
         classes, posterior = scores.classes, _posterior(labels, scores, noise, before)
+        if not last:
+            posterior = anchored(labels, classes, posterior, num_classes)
     assert scores is not None
-    if by_features is None:
-        posterior = doubt_wrong_labels(labels, classes, posterior, num_classes)
-    else:
-        posterior = doubt_names(labels, classes, posterior, by_features, num_classes)
-    return Judgement(classes, posterior, scores.nearest)
+    posterior = doubt_names(labels, classes, posterior, by_features, num_classes)
+    return Judgement(classes, posterior, scores.nearest, posterior[None, :, 0])
 
 
 def _first_rate(scores: Scores, num_classes: int, growth: float) -> float:

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from robustdml.audit.class_model import ClassModel
 from robustdml.audit.features import block_of, blocks
-from robustdml.audit.label_noise import fit_rate
 
 # Classes beside the given one that a sample is thought of as; all others are taken together.
 CANDIDATES = 8
@@ -23,6 +22,8 @@ CANDIDATES = 8
 UNNAMED = 0.002
 # ν, of the tails of a class: chosen on validation letters.
 FREEDOM = 8.0
+# Of the share of independent dimensions, for tails: chosen on validation letters.
+FREEDOM_SHARE = 1.35
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,8 @@ def score(
         density, distance = model.without_own(Z, chosen, own, pull)
         logits = (density * sharpness).add_(prior[chosen])
         # Far from all classes their tails decide whether it is one of them.
-        heavy = (_heavy_tailed(density, distance, sharpness, Z.shape[1]) + prior[chosen]).amax(1)
-        stranger = _heavy_tailed(*model.unnamed(Z), sharpness, Z.shape[1]) + math.log(UNNAMED)
+        heavy = (heavy_tailed(density, distance, sharpness, Z.shape[1]) + prior[chosen]).amax(1)
+        stranger = heavy_tailed(*model.unnamed(Z), sharpness, Z.shape[1]) + math.log(UNNAMED)
         unnamed = logits.amax(1) + stranger - heavy
         # The label is among the likeliest ones, too: once is enough.
         logits[:, 1:].masked_fill_(chosen[:, 1:] == chosen[:, :1], -math.inf)
@@ -86,16 +87,14 @@ def score(
     return out
 
 
-def _heavy_tailed(density: Tensor, distance: Tensor, sharpness: float, width: int) -> Tensor:
+def heavy_tailed(density: Tensor, distance: Tensor, sharpness: float, width: int) -> Tensor:
     """Log-density of Student's t at a squared distance, where the normal one of D dimensions is `density`."""
     peak = density + distance / 2
     return sharpness * peak - (FREEDOM + sharpness * width) / 2 * torch.log1p(sharpness / FREEDOM * distance)
 
 
-_FACTORS = (0.05, 0.07, 0.1, 0.14, 0.2, 0.28, 0.4, 0.56, 0.8, 1.0)
-# Samples by which the independent dimensions, and the factor by the labels, are estimated.
+# Samples by which the independent dimensions are estimated.
 _SHARPNESS_ROWS = 4096
-_FACTOR_ROWS = 8_192
 
 
 def independent_share(X: Tensor, model: ClassModel, classes: Tensor, weights: Tensor) -> float:
@@ -113,32 +112,5 @@ def independent_share(X: Tensor, model: ClassModel, classes: Tensor, weights: Te
     return float(2 / max((high - low) / 2, 1e-3) ** 2 / len(model.between))
 
 
-def factor_by_labels(X: Tensor, labels: Tensor, model: ClassModel) -> float:
-    """The factor of log-densities under which the labels given are the likeliest; each row counts for its label."""
-    rows, prior, log_densities = _some_rows(X, _FACTOR_ROWS), model.log_prior(), model.log_densities()
-    own_densities, others = [], []
-    for block in blocks(len(rows), block_of(len(model.counts))):
-        chosen = rows[block]
-        given = labels[chosen, None]
-        Z = model.coordinates(X[chosen])
-        own_densities.append(model.without_own(Z, given, torch.ones(given.shape))[0][:, 0])
-        densities = log_densities(Z).scatter_(1, given, -math.inf)
-        others.append(torch.stack([(densities * factor + prior).logsumexp(1) for factor in _FACTORS], 1))
-    return _likeliest_factor(torch.cat(own_densities), torch.cat(others), prior[labels[rows]])
-
-
 def _some_rows(X: Tensor, most: int) -> Tensor:
     return torch.linspace(0, len(X) - 1, min(len(X), most)).long()
-
-
-def _likeliest_factor(own: Tensor, others: Tensor, prior: Tensor) -> float:
-    """The factor with the highest likelihood of the labels, from (n,) of these and (n, factors) of all others."""
-    best, likeliest = -math.inf, 1.0
-    popular = prior.exp()
-    for place, factor in enumerate(_FACTORS):
-        right = torch.sigmoid(own * factor + prior - others[:, place])
-        rate = fit_rate(right, popular)
-        likelihood = float(((1 - rate) * right + rate * (1 - right) * popular).clamp(min=1e-30).log().double().mean())
-        if likelihood > best:
-            best, likeliest = likelihood, factor
-    return likeliest
