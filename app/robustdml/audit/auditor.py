@@ -61,7 +61,7 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
     features_learnt : bool
         Whether the features were learnt from these labels, as the embeddings of a network trained on them. Such
         features lie nearer to the class of their label, which is corrected for. Classes of other features may overlap:
-        if right labels and features disagree often, the features count less.
+        what overlap explains as well as wrong labels do is called neither right nor wrong.
 
     Attributes
     ----------
@@ -78,12 +78,12 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
     no_class_probability_ : ndarray
         Probability that the sample is of none of the classes, float64, (N,).
     verdicts_ : ndarray
-        ``right``, ``wrong``, ``not sure`` or ``belongs to no class``, (N,). A class of fewer than three samples is not
-        judged.
+        ``right``, ``wrong``, ``not sure`` or ``belongs to no class``, (N,): the first two where all explanations agree
+        that chance does not exclude. A class of fewer than three samples is not judged.
     duplicate_groups_ : ndarray
         Number of the group of near duplicates, −1 where there is none, int64, (N,).
     wrong_share_ : ndarray
-        Estimated rate of wrong labels, and its interval of 95 %, (3,).
+        Estimated rate of wrong labels, and an interval that covers the 95 % intervals of these explanations, (3,).
     class_wrong_share_ : ndarray
         The same for each class, (C, 3).
     n_features_in_ : int
@@ -99,8 +99,8 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
     A class most of whose labels are wrong in the same way looks like a right one, and two names for one thing look like
     labels that are mixed up at random.
 
-    Rows are scaled to length 1. The result is deterministic. Memory: N×min(F, 256) floats beside the features, and 64
-    bytes a sample, or 104 with learnt features.
+    Rows are scaled to length 1. The result is deterministic. Memory: N×min(F, 256) floats beside the features, and some
+    2 KB a sample. Up to 100,000 samples their neighbours are asked, which takes N² cosines.
 
     Source of the method: `robustdml.audit.rounds`.
 
