@@ -223,6 +223,17 @@ def test_two_classes():
         assert (LabelAuditor(features_learnt=True).fit(X, labels).issues_ == changed).mean() > 0.97
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.2])
+def test_two_classes_of_unequal_size(rate):
+    """A wrong label can only be the other one, however rare that is."""
+    X, truth = made_up(2, 200, width=8, spread=1.5)
+    X, truth = X[:260], truth[:260]
+    labels, changed = corrupt(truth, rate)
+    auditor = LabelAuditor().fit(X, labels)
+    assert auditor.issues_[~changed].mean() <= 0.05
+    assert auditor.wrong_share_[1] <= changed.mean() <= auditor.wrong_share_[2]
+
+
 def test_a_sample_is_not_judged_by_its_own_copy():
     """The weight with which a row counts for a class is taken off: the density is that of a model without the row."""
     X, truth = made_up(5, 6, width=4)

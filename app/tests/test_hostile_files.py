@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from robustdml import plain_files
+from robustdml.audit_report.findings import Finding, read_findings, write_findings
 from robustdml.audit_report.samples import read_samples
 from robustdml.cache import read_array, write_checked
 from robustdml.data.features import load_features
@@ -175,6 +176,27 @@ def test_a_flipped_bit_is_found_or_changes_nothing(name, flips, tmp_path):
         # Bytes that no reader looks at: of an archive's headers, or of the mark before a checksum.
         assert found == expected, place
         assert name != "checkpoint.pt", place
+
+
+@pytest.mark.parametrize("flips", [30, pytest.param(200, marks=pytest.mark.nightly)])
+def test_a_flipped_bit_in_findings_is_refused_or_told(flips, tmp_path, capsys):
+    path, places = tmp_path / "labels.csv", random.Random(0)
+    write_findings(path, [Finding(f"{row}.jpg", "a", 0.9, "b", 0.1, "right", -1) for row in range(40)])
+    whole = path.read_bytes()
+    read_findings(path)
+    assert capsys.readouterr().err == ""
+    for _ in range(flips):
+        damaged = bytearray(whole)
+        place = places.randrange(len(whole))
+        damaged[place] ^= 1 << places.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            read_findings(path)
+        except UsageError:
+            continue
+        finally:
+            told = capsys.readouterr().err
+        assert "labels.csv: was changed since the audit" in told, place
 
 
 @pytest.mark.parametrize("place", ["the name of paths", "a length that takes paths in"])

@@ -158,23 +158,26 @@ def explain(evidence: Evidence, num_classes: int, kind: str, grid: Sequence[tupl
     if kind == BY_LIKENESS:
         flat = torch.stack([evidence.log_probabilities(LIKENESS * a, LIKENESS * b, num_classes) for a, b in grid]).exp()
         likeness = flat[:, :, :1] / (1 - flat).clamp(min=1e-4)
+    # At most so many are wrong that a label is twice as likely from its own class as from another.
     rate, part = torch.full((len(grid), 1, 1), FIRST_RATE), torch.full((len(grid), 1, 1), 0.5)
     popularity = torch.full((len(grid), num_classes), 1 / num_classes)
     joint = total = probability
     for _ in range(ROUNDS):
         popular = popularity[:, labels, None]
-        even = popular / (1 - popular).clamp(min=1e-6)
-        told = rate * (even if likeness is None else (1 - part) * even + part * likeness).expand(probability.shape)
+        # Of class k a wrong label is any other: by popularity, without that of k. All other classes are small each.
+        of_class = torch.nn.functional.pad(popularity[:, evidence.classes[:, :-1]], (0, 2))
+        even = popular / (1 - of_class).clamp(min=1e-6)
+        told = rate * (even if likeness is None else (1 - part) * even + part * likeness)
         told = torch.cat([(1 - rate).expand(-1, n, 1), told[:, :, 1:-1], popular], 2)
         joint = probability * told
         total = joint.sum(2, keepdim=True).clamp(min=1e-30)
         joint = joint / total
         wrong = joint[:, :, 1:]
-        rate = wrong.sum((1, 2), keepdim=True) / max(n, 1)
+        rate = (wrong.sum((1, 2), keepdim=True) / max(n, 1)).clamp(max=num_classes / (num_classes + 2))
         if likeness is not None:
             alike = part * likeness[:, :, 1:]
-            by_likeness = (wrong * alike / ((1 - part) * even + alike).clamp(min=1e-12)).sum((1, 2), keepdim=True)
-            part = by_likeness / wrong.sum((1, 2), keepdim=True).clamp(min=1e-9)
+            by_likeness = wrong * alike / ((1 - part) * even[:, :, 1:] + alike).clamp(min=1e-12)
+            part = by_likeness.sum((1, 2), keepdim=True) / wrong.sum((1, 2), keepdim=True).clamp(min=1e-9)
         popularity = torch.full_like(popularity, 1e-3).index_add_(1, labels, wrong.sum(2) + 0.1)
         popularity /= popularity.sum(1, keepdim=True)
     posterior = torch.cat([joint[:, :, :-2], joint[:, :, -1:]], 2)
@@ -182,7 +185,7 @@ def explain(evidence: Evidence, num_classes: int, kind: str, grid: Sequence[tupl
     return [
         Explanation(kind, *pair, of_classes, likelihood)
         for pair, of_classes, likelihood, share in found
-        if likeness is None or share <= MOST_BY_LIKENESS
+        if likeness is None or share < MOST_BY_LIKENESS
     ]
 
 

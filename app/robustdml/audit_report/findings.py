@@ -1,7 +1,9 @@
 """The findings of an audit, their file ``labels.csv``, and what is done about doubted labels."""
 
 import csv
+import hashlib
 import io
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -58,10 +60,23 @@ def write_findings(path: Path, findings: list[Finding]) -> None:
         right, proposed = f"{one.probability:.4f}", f"{one.proposed_probability:.4f}"
         writer.writerow((one.sample, one.label, right, one.proposed, proposed, one.verdict, group))
     write_text(path, out.getvalue())
+    write_text(_checksum_of(path), f"{_digest(path)}  {path.name}\n")
+
+
+def _checksum_of(path: Path) -> Path:
+    """The file beside another that `sha256sum -c` reads."""
+    return path.with_name(f"{path.name}.sha256")
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def read_findings(path: Path) -> list[Finding]:
-    """Read ``labels.csv`` back."""
+    """Read ``labels.csv`` back, and say so if it was changed; a person may have."""
+    beside = _checksum_of(path)
+    if path.is_file() and beside.is_file() and beside.read_text().split()[:1] != [_digest(path)]:
+        print(f"{path}: was changed since the audit (it does not match {beside.name}); used as it is", file=sys.stderr)
     try:
         with path.open(encoding="utf-8-sig", errors=NAMES, newline="") as file:
             reader = csv.DictReader(file)
