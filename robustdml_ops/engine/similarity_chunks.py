@@ -174,7 +174,7 @@ class Similarities:
             dV = chunk.G
             accumulate(dV, dS, self.X)
         else:
-            dtype = self.compute if self.normalize else self.proxies.dtype
+            dtype = self.compute if self.normalize or self.proxies.dtype != dS.dtype else self.proxies.dtype
             dV = product(dS, self.X, self._gradient_rows(chunk.first, chunk.last, dtype, self.columns))
             if self.normalize:
                 self.backend.finish(dV, chunk.V, chunk.inverse_norm, unit=chunk.scale is None)

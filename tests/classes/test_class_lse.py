@@ -198,3 +198,15 @@ def test_bad_input(arguments, message):
 def test_labels_outside(labels):
     with pytest.raises(IndexError, match=r"labels\[.\] = -?\d is outside 0 … 2"):
         class_lse(X3, P3, torch.tensor(labels))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_short_types_of_proxies_that_are_not_normalised(dtype):
+    """Products are in float32; the gradient of the proxies is rounded once, to their type."""
+    X, P, y = torch.randn(6, 4), torch.randn(9, 4).to(dtype).requires_grad_(), torch.arange(6)
+    short, long = (
+        torch.autograd.grad(class_lse(X, proxies, y, normalize_proxies=False)[0].sum(), proxies)[0]
+        for proxies in (P, P.detach().float().requires_grad_())
+    )
+    assert short.dtype == dtype
+    torch.testing.assert_close(short, long.to(dtype))

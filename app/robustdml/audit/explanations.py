@@ -29,6 +29,8 @@ from robustdml_ops.ops import nearest
 EVENLY, BY_PAIRS, BY_LIKENESS = "evenly", "by pairs", "by likeness"
 DENSITY_WEIGHTS = (0.0, 0.1, 0.2, 0.4, 0.7, 1.0, 1.4)
 VOTE_WEIGHTS = (0.0, 0.3, 0.6, 1.0, 1.6, 2.6)
+# Least weight of the densities where neighbours have less than 1: of clusters far apart, flatter ones would explain all.
+LEAST = 0.4
 # Factor of the log-probabilities by which a label is drawn among the likenesses of a sample.
 LIKENESS = 0.3
 # With more, a sharp class and a label of its likeness say no more than a flat class.
@@ -216,7 +218,9 @@ def explanations(evidence: Evidence, num_classes: int) -> tuple[list[Explanation
     rows = torch.linspace(0, len(evidence.labels) - 1, min(len(evidence.labels), CHOOSING_ROWS)).long()
     some = evidence.rows(rows)
     without = bool((evidence.votes == evidence.votes[:, :1]).all())
-    grid = [(a, b) for a, b in product(DENSITY_WEIGHTS, VOTE_WEIGHTS if not without else (0.0,)) if a or b]
+    grid = [
+        (a, b) for a, b in product(DENSITY_WEIGHTS, VOTE_WEIGHTS if not without else (0.0,)) if a >= LEAST or b >= 1
+    ]
     grids = {EVENLY: grid, BY_PAIRS: grid[::3], BY_LIKENESS: grid[::2]}
     tried = {kind: explain(some, num_classes, kind, pairs) for kind, pairs in grids.items()}
     best = {kind: max(found, key=_mean) for kind, found in tried.items() if found}
