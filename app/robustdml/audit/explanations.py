@@ -29,7 +29,7 @@ from robustdml_ops.ops import nearest
 EVENLY, BY_PAIRS, BY_LIKENESS = "evenly", "by pairs", "by likeness"
 DENSITY_WEIGHTS = (0.0, 0.1, 0.2, 0.4, 0.7, 1.0, 1.4)
 VOTE_WEIGHTS = (0.0, 0.3, 0.6, 1.0, 1.6, 2.6)
-# Least weight of the densities where neighbours have less than 1: of clusters far apart, flatter ones would explain all.
+# Least weight of the densities where neighbours have less than 1: flatter ones explain away all of clusters far apart.
 LEAST = 0.4
 # Factor of the log-probabilities by which a label is drawn among the likenesses of a sample.
 LIKENESS = 0.3
