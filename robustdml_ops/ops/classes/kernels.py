@@ -47,9 +47,7 @@ def first_center(
     POOLING: tl.constexpr,
 ):
     """The first arguments of :func:`add_center`."""
-    choice = value
-    if POOLING == "max":
-        choice = tl.zeros_like(value)
+    choice = tl.zeros_like(value) if POOLING == "max" else value
     return value, choice, tl.full(value.shape, 1.0, value.dtype)
 
 
