@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 from sklearn.utils.estimator_checks import check_estimator
 
-from robustdml.audit import BatchAuditor, LabelAuditor, rounds
+from robustdml.audit import BatchAuditor, LabelAuditor, explanations, rounds
 from robustdml.audit.auditor import NO_CLASS, NOT_SURE, wrong_share
 from robustdml.audit.class_model import ClassModel
 from robustdml.audit.features import duplicate_groups
@@ -103,6 +103,21 @@ def test_classes_of_several_clusters():
     labels, changed = corrupt(truth, 0.3)
     issues = LabelAuditor().fit(X, labels).issues_
     assert (issues & changed).sum() >= 0.95 * changed.sum() and (issues & ~changed).sum() <= 0.02 * (~changed).sum()
+
+
+def test_without_neighbours_nobody_votes(monkeypatch):
+    """Beyond a number of samples densities judge alone, also where classes are of unequal size."""
+    monkeypatch.setattr(explanations, "MOST_WITH_NEIGHBOURS", 10)
+    used = []
+    found = explanations.explain
+    monkeypatch.setattr(
+        explanations, "explain", lambda *given: used.extend(pair[1] for pair in given[3]) or found(*given)
+    )
+    X, truth = made_up(6, 40)
+    X, truth = X[:200], truth[:200]
+    labels, changed = corrupt(truth, 0.2)
+    assert (LabelAuditor().fit(X, labels).issues_ == changed).mean() > 0.97
+    assert set(used) == {0.0}
 
 
 def test_labels_mixed_up_between_classes():

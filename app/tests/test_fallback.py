@@ -61,8 +61,8 @@ def test_they_are_the_features_bit_for_bit_wherever_they_are_used(kept, tmp_path
 
 
 def test_onnx_has_no_layer_either(kept, tmp_path):
-    runtime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: the extra export has it")
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed: the extra export has it")
     export_model(load_embedder(kept[0]), tmp_path / "model.onnx")
     session = runtime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"inputs": kept[2].test.inputs})

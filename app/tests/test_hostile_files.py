@@ -185,6 +185,11 @@ def test_a_flipped_bit_in_findings_is_refused_or_told(flips, tmp_path, capsys):
     whole = path.read_bytes()
     read_findings(path)
     assert capsys.readouterr().err == ""
+    (tmp_path / "labels.csv.sha256").write_bytes(b"\xff")
+    read_findings(path)
+    assert "does not match" in capsys.readouterr().err
+    write_findings(path, read_findings(path))
+    capsys.readouterr()
     for _ in range(flips):
         damaged = bytearray(whole)
         place = places.randrange(len(whole))

@@ -1,7 +1,7 @@
 """What labels that disagree with the features may mean: wrong labels of several kinds, or classes that overlap.
 
-Two experts say which class a sample is of, from the others alone: normal densities (`ClassModel`) and the labels of its
-neighbours. An explanation weighs both,
+Which class a sample is of is told by the other samples in two ways: by normal densities (`ClassModel`), and by the
+labels of its neighbours, which vote. An explanation weighs both,
 
     log P(k | x) = a (log density + log share of the class) + b log (votes of the neighbours + a little) + const,
 
@@ -23,7 +23,7 @@ from torch import Tensor
 from robustdml.audit.class_model import ClassModel
 from robustdml.audit.features import block_of, blocks
 from robustdml.audit.label_noise import LabelNoise
-from robustdml.audit.scores import FREEDOM_SHARE, UNNAMED, heavy_tailed, independent_share
+from robustdml.audit.scores import independent_share, no_class
 from robustdml_ops.ops import nearest
 
 EVENLY, BY_PAIRS, BY_LIKENESS = "evenly", "by pairs", "by likeness"
@@ -48,6 +48,8 @@ NEIGHBOURS = 20
 MOST_WITH_NEIGHBOURS = 100_000
 # Votes of a class without neighbours, in shares of the class.
 NO_VOTE = 0.3
+# Factor of the share of independent dimensions by which tails are judged: chosen on validation letters.
+TAIL_SHARPNESS = 1.35
 # Steps of the fit of a noise, and the rate of wrong labels that it begins with.
 ROUNDS, FIRST_RATE = 10, 0.2
 
@@ -71,12 +73,13 @@ class Votes(NamedTuple):
 
 @dataclass(frozen=True)
 class Evidence:
-    """What both experts say of some samples."""
+    """Log-densities and votes of some samples for their likely classes."""
 
     labels: Tensor  # int64, (n,)
     classes: Tensor  # int64, (n, K): the label, likely classes, and last C, which is no class
     density: Tensor  # log density + log share, (n, K − 1), the sample left out; −∞ where a class is there already
     votes: Tensor  # log votes, (n, K − 1)
+    has_votes: bool  # whether neighbours were asked
     no_class: Tensor  # log-probability of no class, beside the likeliest class's, (n,)
     others: Tensor  # The density of all other classes together, by weight, (n, weights)
     weights: tuple[float, ...]
@@ -113,11 +116,11 @@ class Explanation(NamedTuple):
 def gather(
     X: Tensor, labels: Tensor, votes: Votes | None, model: ClassModel, classes: Tensor, weights: Tensor
 ) -> Evidence:
-    """Ask both experts about all samples, each left out by as much as it counts for a class."""
+    """Densities and votes of all samples, each left out by as much as it counts for a class."""
     count, num_classes = len(X), len(model.counts)
     share = torch.bincount(labels, minlength=num_classes) + 0.5
     prior, log_densities = (share / share.sum()).log(), model.log_densities()
-    sharpness = min(1.0, FREEDOM_SHARE * independent_share(X, model, classes, weights))
+    sharpness = min(1.0, TAIL_SHARPNESS * independent_share(X, model, classes, weights))
     used = tuple(dict.fromkeys(factor * weight for weight in DENSITY_WEIGHTS for factor in (1.0, LIKENESS)))
     parts = []
     for block in blocks(count, block_of(num_classes)):
@@ -129,25 +132,25 @@ def gather(
         near = torch.cat(chosen, 1)
         own = (near[:, :, None] == classes[block, None]).mul(weights[block, None]).sum(2)
         density, distance = model.without_own(Z, near, own)
-        heavy = (heavy_tailed(density, distance, sharpness, Z.shape[1]) + prior[near]).amax(1)
-        stranger = heavy_tailed(*model.unnamed(Z), sharpness, Z.shape[1]) + math.log(UNNAMED)
+        none = no_class(model, Z, density, distance, prior[near], sharpness)
         twice = torch.stack([(near[:, :place] == near[:, place, None]).any(1) for place in range(near.shape[1])], 1)
         voted = torch.zeros(near.shape)
         if votes is not None:
             same = near[:, :, None] == votes.labels[block, None]
             voted = same.mul(votes.weights[block, None]).sum(2)
         voted = (voted + NO_VOTE * prior[near].exp()).log()
-        all_densities.scatter_(1, near, -math.inf)
-        others = torch.stack([_log_sum(all_densities, weight) for weight in used], 1)
+        # No −∞, of which a weight of 0 would make NaN.
+        all_densities.scatter_(1, near, torch.finfo(torch.float32).min / 4)
+        others = torch.stack([(weight * all_densities).logsumexp(1) for weight in used], 1)
         peak = (density + prior[near]).masked_fill(twice, -math.inf).amax(1, keepdim=True)
         # From here on relative to the likeliest class, so that weights do not scale what all have in common.
         others -= torch.tensor(used) * peak
         parts.append((
             torch.nn.functional.pad(near, (0, 1), value=num_classes),
-            (density + prior[near] - peak).masked_fill(twice, -math.inf), voted, stranger - heavy, others,
+            (density + prior[near] - peak).masked_fill(twice, -math.inf), voted, none, others,
         ))  # fmt: skip
-    found, density, voted, no_class, others = (torch.cat(part) for part in zip(*parts, strict=True))
-    return Evidence(labels, found, density, voted, no_class, others, used)
+    found, density, voted, none, others = (torch.cat(part) for part in zip(*parts, strict=True))
+    return Evidence(labels, found, density, voted, votes is not None, none, others, used)
 
 
 def explain(evidence: Evidence, num_classes: int, kind: str, grid: Sequence[tuple[float, float]]) -> list[Explanation]:
@@ -160,13 +163,12 @@ def explain(evidence: Evidence, num_classes: int, kind: str, grid: Sequence[tupl
     if kind == BY_LIKENESS:
         flat = torch.stack([evidence.log_probabilities(LIKENESS * a, LIKENESS * b, num_classes) for a, b in grid]).exp()
         likeness = flat[:, :, :1] / (1 - flat).clamp(min=1e-4)
-    # At most so many are wrong that a label is twice as likely from its own class as from another.
     rate, part = torch.full((len(grid), 1, 1), FIRST_RATE), torch.full((len(grid), 1, 1), 0.5)
     popularity = torch.full((len(grid), num_classes), 1 / num_classes)
     joint = total = probability
     for _ in range(ROUNDS):
         popular = popularity[:, labels, None]
-        # Of class k a wrong label is any other: by popularity, without that of k. All other classes are small each.
+        # A wrong label of class k is any but k, by popularity; of the classes not listed each has little of it.
         of_class = torch.nn.functional.pad(popularity[:, evidence.classes[:, :-1]], (0, 2))
         even = popular / (1 - of_class).clamp(min=1e-6)
         told = rate * (even if likeness is None else (1 - part) * even + part * likeness)
@@ -175,6 +177,7 @@ def explain(evidence: Evidence, num_classes: int, kind: str, grid: Sequence[tupl
         total = joint.sum(2, keepdim=True).clamp(min=1e-30)
         joint = joint / total
         wrong = joint[:, :, 1:]
+        # At most so many are wrong that a label is twice as likely from its own class as from another.
         rate = (wrong.sum((1, 2), keepdim=True) / max(n, 1)).clamp(max=num_classes / (num_classes + 2))
         if likeness is not None:
             alike = part * likeness[:, :, 1:]
@@ -217,10 +220,8 @@ def explanations(evidence: Evidence, num_classes: int) -> tuple[list[Explanation
     """Find the explanations that chance does not exclude, the one to go on with first; and their weights, sum 1."""
     rows = torch.linspace(0, len(evidence.labels) - 1, min(len(evidence.labels), CHOOSING_ROWS)).long()
     some = evidence.rows(rows)
-    without = bool((evidence.votes == evidence.votes[:, :1]).all())
-    grid = [
-        (a, b) for a, b in product(DENSITY_WEIGHTS, VOTE_WEIGHTS if not without else (0.0,)) if a >= LEAST or b >= 1
-    ]
+    vote_weights = VOTE_WEIGHTS if evidence.has_votes else (0.0,)
+    grid = [(a, b) for a, b in product(DENSITY_WEIGHTS, vote_weights) if a >= LEAST or b >= 1]
     grids = {EVENLY: grid, BY_PAIRS: grid[::3], BY_LIKENESS: grid[::2]}
     tried = {kind: explain(some, num_classes, kind, pairs) for kind, pairs in grids.items()}
     best = {kind: max(found, key=_mean) for kind, found in tried.items() if found}
@@ -255,8 +256,3 @@ def _behind(one: Explanation, other: Explanation) -> float:
     difference = (other.likelihood - one.likelihood).double()
     error = float(difference.std()) / math.sqrt(max(len(difference), 2)) if len(difference) > 1 else 0.0
     return float(difference.mean()) / max(error, 1e-9)
-
-
-def _log_sum(densities: Tensor, weight: float) -> Tensor:
-    """Log Σ exp(weight · density) by rows; −∞ where there are no others."""
-    return (weight * densities.masked_fill(densities == -math.inf, torch.finfo(torch.float32).min / 4)).logsumexp(1)

@@ -22,8 +22,6 @@ CANDIDATES = 8
 UNNAMED = 0.002
 # ν, of the tails of a class: chosen on validation letters.
 FREEDOM = 8.0
-# Of the share of independent dimensions, for tails: chosen on validation letters.
-FREEDOM_SHARE = 1.35
 
 
 @dataclass(frozen=True)
@@ -76,10 +74,7 @@ def score(
         own = (chosen[:, :, None] == classes[block, None]).mul(weights[block, None]).sum(2)
         density, distance = model.without_own(Z, chosen, own, pull)
         logits = (density * sharpness).add_(prior[chosen])
-        # Far from all classes their tails decide whether it is one of them.
-        heavy = (heavy_tailed(density, distance, sharpness, Z.shape[1]) + prior[chosen]).amax(1)
-        stranger = heavy_tailed(*model.unnamed(Z), sharpness, Z.shape[1]) + math.log(UNNAMED)
-        unnamed = logits.amax(1) + stranger - heavy
+        unnamed = logits.amax(1) + no_class(model, Z, density, distance, prior[chosen], sharpness)
         # The label is among the likeliest ones, too: once is enough.
         logits[:, 1:].masked_fill_(chosen[:, 1:] == chosen[:, :1], -math.inf)
         out.logits[block] = torch.cat([logits, unnamed[:, None]], 1)
@@ -87,7 +82,15 @@ def score(
     return out
 
 
-def heavy_tailed(density: Tensor, distance: Tensor, sharpness: float, width: int) -> Tensor:
+def no_class(
+    model: ClassModel, Z: Tensor, density: Tensor, distance: Tensor, prior: Tensor, sharpness: float
+) -> Tensor:
+    """Log-probability that a row (B, D) is of no class, relative to the likeliest of some classes (B, K), by tails."""
+    heavy = (_heavy_tailed(density, distance, sharpness, Z.shape[1]) + prior).amax(1)
+    return _heavy_tailed(*model.unnamed(Z), sharpness, Z.shape[1]) + math.log(UNNAMED) - heavy
+
+
+def _heavy_tailed(density: Tensor, distance: Tensor, sharpness: float, width: int) -> Tensor:
     """Log-density of Student's t at a squared distance, where the normal one of D dimensions is `density`."""
     peak = density + distance / 2
     return sharpness * peak - (FREEDOM + sharpness * width) / 2 * torch.log1p(sharpness / FREEDOM * distance)

@@ -75,7 +75,7 @@ def _digest(path: Path) -> str:
 def read_findings(path: Path) -> list[Finding]:
     """Read ``labels.csv`` back, and say so if it was changed; a person may have."""
     beside = _checksum_of(path)
-    if path.is_file() and beside.is_file() and beside.read_text().split()[:1] != [_digest(path)]:
+    if path.is_file() and beside.is_file() and beside.read_text(errors="replace").split()[:1] != [_digest(path)]:
         print(f"{path}: was changed since the audit (it does not match {beside.name}); used as it is", file=sys.stderr)
     try:
         with path.open(encoding="utf-8-sig", errors=NAMES, newline="") as file:
