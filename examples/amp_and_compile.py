@@ -42,7 +42,7 @@ def main(epochs: int) -> float:
             with torch.autocast("cpu", torch.bfloat16):
                 embeddings = network_(images)
             result = prism(embeddings, labels, ids)
-            loss = loss_(embeddings, labels, sample_weights=result.keep.float())
+            loss = loss_(embeddings, labels, sample_weights=result.keep)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()

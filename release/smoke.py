@@ -61,7 +61,7 @@ def training_lowers_the_loss() -> None:
     for _ in range(20):
         result = prism(X, labels)
         optimizer.zero_grad()
-        loss = loss_function(X, labels, sample_weights=result.keep.float())
+        loss = loss_function(X, labels, sample_weights=result.keep)
         loss.backward()
         optimizer.step()
         prism.enqueue(X, labels, result.keep)

@@ -8,7 +8,7 @@
 `distributed`   class matrices divided among processes
 ==============  =============================================================================
 
-Each is imported when it is first used.
+Each is imported when it is first used. `patch_pytorch_metric_learning` puts the losses in place of that package's.
 """
 
 from importlib import import_module
@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from robustdml_ops import distributed, losses, ops, optim, robust
+    from robustdml_ops.losses.peer.patch import patch_pytorch_metric_learning
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "distributed", "losses", "ops", "optim", "robust"]
+__all__ = ["__version__", "distributed", "losses", "ops", "optim", "patch_pytorch_metric_learning", "robust"]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "patch_pytorch_metric_learning":
+        return import_module(f"{__name__}.losses.peer.patch").patch_pytorch_metric_learning
     if name in __all__:
         return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}: it has {', '.join(__all__)}")

@@ -17,14 +17,19 @@ MODULES = {
     "robustdml_ops.distributed": "Classes divided among processes.",
     "robustdml.audit": "Which labels of a data set are wrong.",
 }
-# Of the application the names that a program of one's own calls, by where they are defined.
-APPLICATION = (
-    "robustdml.train.train",
-    "robustdml.config.TrainingConfig",
-    "robustdml.data.load_data",
-    "robustdml.load_embedder",
-)
-ABOUT_APPLICATION = "Training from Python, and trained networks. The command line does the same."
+# Of the packages themselves what a program of one's own calls, by where it is defined, and what the overview says.
+PACKAGES = {
+    "robustdml_ops": ("The fused losses under the names of another package.", (
+        "robustdml_ops.losses.peer.patch.patch_pytorch_metric_learning",
+        "robustdml_ops.losses.peer.patch.PeerPatch",
+    )),
+    "robustdml": ("Training from Python, and trained networks. The command line does the same.", (
+        "robustdml.train.train",
+        "robustdml.config.TrainingConfig",
+        "robustdml.data.load_data",
+        "robustdml.load_embedder",
+    )),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class Name:
 
 def pages() -> dict[str, str]:
     """Texts by address: an overview of each module, and a page for each name."""
-    about = {**MODULES, "robustdml": ABOUT_APPLICATION}
+    about = MODULES | {package: text for package, (text, _) in PACKAGES.items()}
     overviews = {_overview(module): _table(module, about[module], names) for module, names in public_names().items()}
     return overviews | {name.page: _page(name) for name in documented().values()}
 
@@ -83,9 +88,7 @@ def documented() -> dict[str, Name]:
 def public_names() -> dict[str, list[Name]]:
     """Public names by module."""
     paths = [str(ROOT), str(ROOT / "app")]
-    packages = {
-        name: griffe.load(name, search_paths=paths, resolve_aliases=True) for name in ("robustdml_ops", "robustdml")
-    }
+    packages = {name: griffe.load(name, search_paths=paths, resolve_aliases=True) for name in PACKAGES}
 
     def find(path: str) -> griffe.Object:
         package, _, rest = path.partition(".")
@@ -98,8 +101,7 @@ def public_names() -> dict[str, list[Name]]:
     found = {
         module: names(module, (f"{module}.{name}" for name in library[module].exports or ())) for module in MODULES
     }
-    found["robustdml"] = names("robustdml", APPLICATION)
-    return found
+    return found | {package: names(package, paths) for package, (_, paths) in PACKAGES.items()}
 
 
 def _defined(found: griffe.Object | griffe.Alias, name: str) -> griffe.Object:

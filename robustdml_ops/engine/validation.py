@@ -157,7 +157,9 @@ def largest_weight(dtype: torch.dtype) -> float:
 
 
 def check_sample_weights(sample_weights: object, samples: Tensor) -> Tensor:
-    """Weights that are finite and not negative, one for each entry of ``samples``, of its type and on its device."""
+    """Weights, finite and not negative, or truth values, for each entry of ``samples``; of its type, on its device."""
+    if isinstance(sample_weights, Tensor) and sample_weights.dtype == torch.bool:
+        sample_weights = sample_weights.to(samples.dtype)
     weights = check_vector("sample_weights", sample_weights, len(samples)).to(samples.device, samples.dtype)
     largest = largest_weight(weights.dtype)
     served = (weights >= 0) & (weights <= largest)

@@ -1,5 +1,8 @@
 """Losses with the names and signatures of pytorch-metric-learning where it has them."""
 
+import difflib
+from typing import NoReturn
+
 from robustdml_ops.losses.adaptive_proxy_anchor import AdaptiveProxyAnchorLoss
 from robustdml_ops.losses.arcface import ArcFaceLoss
 from robustdml_ops.losses.bspml import BSPMLLoss
@@ -40,3 +43,14 @@ __all__ = [
     "SuperLoss",
     "load_class_matrix",
 ]
+
+
+def __getattr__(name: str) -> NoReturn:
+    from robustdml_ops.losses.peer.package import PACKAGE, peer_losses
+
+    if hasattr(peer_losses, name):
+        hint = f"it stays in {PACKAGE}, whose losses work beside these"
+    else:
+        near = difflib.get_close_matches(name, __all__, 1)
+        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(__all__)}"
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}: {hint}")

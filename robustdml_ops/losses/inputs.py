@@ -2,7 +2,7 @@
 
 import difflib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -62,7 +62,7 @@ class LossInputs(NamedTuple):
     sample_weights: Tensor | None = None
 
 
-def check_options(kind: type, known: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+def check_options(kind: type, known: Collection[str], options: Mapping[str, Any]) -> None:
     """Refuse keyword arguments that a loss of class ``kind`` does not know, or that exclude each other."""
     for name, value in options.items():
         if name not in known:

@@ -31,7 +31,7 @@ class LabelCorrection(TypedBuffers):
 
         result = prism(embeddings, labels, ids)
         fixed = correction(prism, embeddings, labels, result.keep, ids)
-        loss = loss_function(embeddings, fixed.labels, sample_weights=fixed.keep.float())
+        loss = loss_function(embeddings, fixed.labels, sample_weights=fixed.keep)
         loss.backward()
         optimizer.step()
         prism.enqueue(embeddings, labels, result.keep, ids)  # corrected samples would support their own correction

@@ -372,6 +372,9 @@ def test_subclasses(name):
 def test_unknown_arguments(options, message):
     with pytest.raises(TypeError, match=message):
         ours.ProxyAnchorLoss(C, D, **options)
+    X, y = batch()
+    with pytest.raises(TypeError, match="has no argument 'sample_weight': did you mean sample_weights"):
+        ours.ProxyAnchorLoss(C, D)(X, y, sample_weight=torch.ones(len(y)))
 
 
 def test_arguments_that_exclude_each_other():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from cases import NAMES, make_case
 
 from robustdml_ops.losses import LanguageGuidanceLoss, SuperContrastiveLoss, SuperLoss
 
@@ -49,3 +50,25 @@ def test_a_weight_of_0_is_an_absent_sample(name):
     assert not dX[~kept].any()
     assert torch.isfinite(dw).all() or name.startswith("superloss")
     torch.testing.assert_close(*(dict(module.named_buffers()) for module in modules))
+
+
+@pytest.mark.parametrize("name", [*NAMES, *BUILDS])
+def test_truth_values_are_weights(name):
+    """A verdict on the labels needs no conversion."""
+    kept = torch.arange(B) % 4 > 0
+    if name in BUILDS:
+        losses = [BUILDS[name]()(**inputs(name), sample_weights=weights) for weights in both_types(kept)]
+    else:
+        losses = []
+        for weights in both_types(kept):
+            case = make_case(name, B, 5, 4)
+            case.weights = weights
+            losses.append(case.ours())
+    assert torch.equal(*losses)
+
+
+def both_types(kept):
+    torch.manual_seed(0)
+    yield kept
+    torch.manual_seed(0)
+    yield kept.double()

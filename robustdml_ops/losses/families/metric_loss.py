@@ -1,5 +1,6 @@
 """The call of a loss, on one process and where other processes have samples or classes of their own."""
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
@@ -62,6 +63,7 @@ class MetricLoss(ShardableLoss, PeerInterface):
         ref_labels: Tensor | None = None,
         *,
         sample_weights: Tensor | None = None,
+        **unknown: Any,
     ) -> Tensor:
         """Loss of a batch: () or, with ``reduction="none"``, (B,), in the Proxy-Anchor family (C,).
 
@@ -87,20 +89,24 @@ class MetricLoss(ShardableLoss, PeerInterface):
             another view of sample i and not among the candidates of sample i. On shards: the DTensors of a bank that is
             divided, plain tensors with the same rows on all processes, or another view of own samples.
         sample_weights : Tensor, optional
-            (B,), ≥ 0: multiply the samples' losses, or in Proxy-Anchor losses the exponentials, in both sums.
-            Differentiable; in Proxy-Anchor losses where positive. A sample of weight 0 is absent, also among the
+            (B,), ≥ 0 or truth values: multiply the samples' losses, or in Proxy-Anchor losses the exponentials, in both
+            sums. Differentiable; in Proxy-Anchor losses where positive. A sample of weight 0 is absent, also among the
             candidates of the others, and the mean divides by the number of the other samples: so a mask of zeros and
             ones gives the loss of the batch without the samples that it drops.
+        **unknown
+            Refused, with the name that was probably meant.
 
         Raises
         ------
         ValueError, TypeError
-            Shapes, types or devices that do not fit; on the CPU NaN or inf (on a GPU, where a check would stall the
-            stream, the loss is NaN).
+            Shapes, types or devices that do not fit, unknown arguments; on the CPU NaN or inf (on a GPU, where a check
+            would stall the stream, the loss is NaN).
         IndexError
             On the CPU, a label out of range (on a GPU a device-side assertion), or a place of ``indices_tuple`` that is
             not there.
         """
+        if unknown:
+            check_options(type(self), inspect.signature(self.forward).parameters.keys() - {"unknown"}, unknown)
         return self._evaluate(LossInputs(embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights))
 
     def _evaluate(self, inputs: LossInputs) -> Tensor:

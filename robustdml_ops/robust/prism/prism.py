@@ -34,7 +34,7 @@ class PRISM(ClassBuffers):
     step, in this order::
 
         result = prism(embeddings, labels)
-        loss = loss_function(embeddings, labels, sample_weights=result.keep.float())
+        loss = loss_function(embeddings, labels, sample_weights=result.keep)
         loss.backward()
         optimizer.step()
         prism.enqueue(embeddings, labels, result.keep)
