@@ -16,7 +16,7 @@ from .bspml import (
 )
 from .class_lse import class_log_sum_exp, pooled_similarity
 from .contrastive import contrastive_loss
-from .margin_softmax import angular_margin, arcface_loss, cosface_loss
+from .margin_softmax import adaface_loss, angular_margin, arcface_loss, cosface_loss
 from .multi_similarity import informative_pairs, multi_similarity_loss
 from .normalized_softmax import normalized_softmax_loss
 from .prism_losses import soft_triple_loss, soft_triple_regularizer
@@ -49,6 +49,7 @@ from .vmf import (
 )
 
 __all__ = [
+    "adaface_loss",
     "adaptive_proxy_anchor_loss",
     "angular_margin",
     "arcface_loss",

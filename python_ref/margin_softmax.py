@@ -1,6 +1,7 @@
-"""Softmax losses with a margin on the label's own logit: CosFace, ArcFace, and ArcFace with sub-centres.
+"""Softmax losses with a margin on the label's own logit: CosFace, ArcFace, with sub-centres, and AdaFace.
 
-Wang et al.: CosFace (CVPR 2018). Deng et al.: ArcFace (CVPR 2019). Deng et al.: Sub-center ArcFace (ECCV 2020).
+Wang et al.: CosFace (CVPR 2018). Deng et al.: ArcFace (CVPR 2019). Deng et al.: Sub-center ArcFace (ECCV 2020). Kim et
+al.: AdaFace (CVPR 2022).
 """
 
 import math
@@ -16,7 +17,7 @@ def cosface_loss(
     embeddings: Tensor,
     labels: Tensor,
     weights: Tensor,
-    margin: float = 0.35,
+    margin: float | Tensor = 0.35,
     scale: float = 64.0,
     sample_weights: Tensor | None = None,
     reduction: str = "mean",
@@ -34,7 +35,7 @@ def cosface_loss(
     weights : Tensor, (C, D)
         Normalised here; θ_k is the angle of the sample with w_k.
     margin, scale : float
-        m and s.
+        m and s; m may be (C,), one for each class.
     sample_weights, reduction
         As in :func:`python_ref.reduction.mean_over_samples`.
 
@@ -56,7 +57,7 @@ def arcface_loss(
     embeddings: Tensor,
     labels: Tensor,
     weights: Tensor,
-    margin: float = 28.6,
+    margin: float | Tensor = 28.6,
     scale: float = 64.0,
     sample_weights: Tensor | None = None,
     reduction: str = "mean",
@@ -76,8 +77,8 @@ def arcface_loss(
         Embeddings are normalised here.
     weights : Tensor, (C, D) or (C, H, D)
         Normalised here.
-    margin : float
-        m in degrees.
+    margin : float or Tensor
+        m in degrees, one number or (C,).
     scale : float
         s.
     sample_weights, reduction
@@ -95,11 +96,62 @@ def arcface_loss(
     """
     cosines = pooled_similarity(embeddings, weights, "max" if weights.dim() == 3 else "none")
     return _with_margin(
-        cosines, angular_margin(cosines, math.radians(margin)), labels, scale, sample_weights, reduction
+        cosines, angular_margin(cosines, margin * (math.pi / 180)), labels, scale, sample_weights, reduction
     )
 
 
-def angular_margin(cosines: Tensor, margin: float) -> Tensor:
+def adaface_loss(
+    embeddings: Tensor,
+    labels: Tensor,
+    weights: Tensor,
+    mean_length: Tensor,
+    length_deviation: Tensor,
+    margin: float = 0.4,
+    scale: float = 64.0,
+    concentration: float = 0.333,
+    sample_weights: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """AdaFace, Eqs. 13 to 15: an angular and an additive margin by the length of the embedding.
+
+    ::
+
+        z_i = clip(h (‖x_i‖ − μ) / (σ + 0.001), −1, 1),  ‖x_i‖ within 0.001 … 100, a constant
+        f(θ) = cos(θ − m z) − (m z + m),                 θ − m z within 0.001 … π − 0.001
+
+    Parameters
+    ----------
+    embeddings, labels : Tensor, (B, D) and (B,)
+        Embeddings are normalised here.
+    weights : Tensor, (C, D)
+        Normalised here.
+    mean_length, length_deviation : Tensor, ()
+        μ and σ.
+    margin, scale, concentration : float
+        m, s and h.
+    sample_weights, reduction
+        As in :func:`python_ref.reduction.mean_over_samples`.
+
+    Returns
+    -------
+    Tensor, () or (B,)
+
+    Examples
+    --------
+    >>> X = torch.eye(2)  # z = 0: f(0) = 1 − m, but for the least angle
+    >>> adaface_loss(X, torch.tensor([0, 1]), X, torch.ones(()), torch.ones(()), margin=1.0, scale=1.0)
+    tensor(0.6931)
+    """
+    cosines = pooled_similarity(embeddings, weights)
+    lengths = embeddings.detach().norm(dim=1).clamp(1e-3, 100)
+    z = (concentration * (lengths - mean_length) / (length_deviation + 1e-3)).clamp(-1, 1)[:, None]
+    angles = torch.acos(cosines.detach().clamp(-1, 1)) - margin * z
+    limited = angles.clamp(1e-3, math.pi - 1e-3)
+    moved = torch.where(angles == limited, _cosine_of_sum(cosines, -margin * z), limited.cos())
+    return _with_margin(cosines, moved - margin * z - margin, labels, scale, sample_weights, reduction)
+
+
+def angular_margin(cosines: Tensor, margin: float | Tensor) -> Tensor:
     """The f of :func:`arcface_loss`, for cosines of any shape and a ``margin`` in radians.
 
     df/dcos θ is infinite at θ = 0 and θ = π; there the derivative of the first term, cos θ cos m, replaces it.
@@ -109,11 +161,16 @@ def angular_margin(cosines: Tensor, margin: float) -> Tensor:
     >>> angular_margin(torch.tensor([0.0, -1.0]), math.pi / 2)  # cos 180°, and −1 − π/2
     tensor([-1.0000, -2.5708])
     """
+    margin = torch.as_tensor(margin, dtype=cosines.dtype)
+    angles = torch.acos(cosines.detach().clamp(-1, 1))
+    return torch.where(angles <= math.pi - margin, _cosine_of_sum(cosines, margin), cosines - margin * margin.sin())
+
+
+def _cosine_of_sum(cosines: Tensor, angle: Tensor) -> Tensor:
+    """cos(θ + angle)."""
     at_end = cosines.detach().abs() >= 1
     sines = torch.where(at_end, 0.0, torch.where(at_end, 1.0, 1 - cosines**2).sqrt())
-    moved = cosines * math.cos(margin) - sines * math.sin(margin)
-    angles = torch.acos(cosines.detach().clamp(-1, 1))
-    return torch.where(angles <= math.pi - margin, moved, cosines - margin * math.sin(margin))
+    return cosines * angle.cos() - sines * angle.sin()
 
 
 def _with_margin(

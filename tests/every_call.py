@@ -75,6 +75,7 @@ def of_loss(make: Callable[[], nn.Module], inputs: Callable[[], dict[str, Any]] 
 
 
 LOSSES: dict[str, Call] = {
+    "AdaFaceLoss": of_loss(lambda: losses.AdaFaceLoss(C, D)),
     "AdaptiveProxyAnchorLoss": of_loss(lambda: losses.AdaptiveProxyAnchorLoss(C, D)),
     "ArcFaceLoss": of_loss(lambda: losses.ArcFaceLoss(C, D)),
     "BSPMLLoss": of_loss(losses.BSPMLLoss),

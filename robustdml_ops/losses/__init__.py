@@ -3,6 +3,7 @@
 import difflib
 from typing import NoReturn
 
+from robustdml_ops.losses.adaface import AdaFaceLoss
 from robustdml_ops.losses.adaptive_proxy_anchor import AdaptiveProxyAnchorLoss
 from robustdml_ops.losses.arcface import ArcFaceLoss
 from robustdml_ops.losses.bspml import BSPMLLoss
@@ -23,6 +24,7 @@ from robustdml_ops.losses.super_contrastive import SuperContrastiveLoss
 from robustdml_ops.losses.superloss import SuperLoss
 
 __all__ = [
+    "AdaFaceLoss",
     "AdaptiveProxyAnchorLoss",
     "ArcFaceLoss",
     "BSPMLLoss",

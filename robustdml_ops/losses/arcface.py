@@ -1,13 +1,11 @@
 """ArcFace, Deng et al. 2019: a margin on the angle between a sample and its class."""
 
 import math
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from robustdml_ops.losses.families.classes import MarginSoftmaxLoss
-from robustdml_ops.ops import ClassLSE
+from robustdml_ops.losses.families.margins import MarginSoftmaxLoss
 
 
 class ArcFaceLoss(MarginSoftmaxLoss):
@@ -28,8 +26,10 @@ class ArcFaceLoss(MarginSoftmaxLoss):
     ----------
     num_classes, embedding_size
         As in :class:`~robustdml_ops.losses.NormalizedSoftmaxLoss`, whose keyword arguments this loss has, too.
-    margin : float
-        m, in degrees. ``.margin`` holds it in radians, as pytorch-metric-learning's.
+    margin : float, Tensor or nn.Module
+        m, in degrees. ``.margin`` holds it in radians, as pytorch-metric-learning's. A tensor (C,) has one for each
+        class, a buffer, or a parameter if it is one: such as 28.6·(n/n.min())^(−1/4) for classes of n samples. A
+        module is called with embeddings and labels and returns (B,), in degrees; ``margins=`` of a call does, too.
     scale : float
         s > 0, an inverse temperature.
 
@@ -43,25 +43,23 @@ class ArcFaceLoss(MarginSoftmaxLoss):
 
     margin_unit = math.radians(1)
 
-    def _logit_settings(self) -> dict[str, Any]:
-        return {"scale": self.scale, "exclude_target": True}
-
-    def _of_sums(self, sums: ClassLSE) -> Tensor:
-        cosines = sums.target / self.scale
-        self._keep_angle(cosines)
-        moved = self.scale * angular_margin(cosines, self.margin)
-        # log(e^others + e^moved) − moved; beyond 40 the other term is below the last digit of float64.
-        return nn.functional.softplus(sums.lse - moved, threshold=40)
+    def _moved(self, cosines: Tensor, margins: Tensor) -> Tensor:
+        return angular_margin(cosines, margins)
 
 
-def angular_margin(cosines: Tensor, margin: float) -> Tensor:
-    """cos(θ + m) where θ ≤ π − m, and cos θ − m·sin m above, where cos(θ + m) would rise again."""
+def angular_margin(cosines: Tensor, margins: Tensor) -> Tensor:
+    """cos(θ + m) where θ ≤ π − m, and cos θ − m·sin m above, where cos(θ + m) would rise again; m () or (B,)."""
     with torch.no_grad():
-        below = torch.acos(cosines.clamp(-1, 1)) <= math.pi - margin
+        below = torch.acos(cosines.clamp(-1, 1)) <= math.pi - margins
+    return torch.where(below, cosine_of_sum(cosines, margins), cosines - margins * margins.sin())
+
+
+def cosine_of_sum(cosines: Tensor, angles: Tensor) -> Tensor:
+    """cos(θ + angle) for cos θ (B,) and angles () or (B,) in radians."""
+    with torch.no_grad():
         parallel = cosines.abs() >= 1
     # d sin θ/d cos θ = −cot θ has a pole where the vectors are parallel: there the sine is a constant 0.
     # (1 − c)(1 + c) keeps the digits near ±1 that 1 − c² would lose.
     squares = ((1 - cosines) * (1 + cosines)).masked_fill(parallel, 1)
     sines = squares.sqrt().masked_fill(parallel, 0)
-    moved = cosines * math.cos(margin) - sines * math.sin(margin)
-    return torch.where(below, moved, cosines - margin * math.sin(margin))
+    return cosines * angles.cos() - sines * angles.sin()

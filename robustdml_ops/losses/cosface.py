@@ -1,13 +1,10 @@
 """CosFace, Wang et al. 2018: a margin on the label's cosine."""
 
-from typing import Any
-
 from torch import Tensor
 from typing_extensions import Unpack
 
-from robustdml_ops.losses.families.classes import MarginSoftmaxLoss
+from robustdml_ops.losses.families.margins import Margin, MarginSoftmaxLoss
 from robustdml_ops.losses.inputs import SoftmaxOptions
-from robustdml_ops.ops import ClassLSE
 
 
 class CosFaceLoss(MarginSoftmaxLoss):
@@ -25,8 +22,8 @@ class CosFaceLoss(MarginSoftmaxLoss):
     ----------
     num_classes, embedding_size, scale
         As in :class:`~robustdml_ops.losses.ArcFaceLoss`, whose keyword arguments and ``.avg_angle`` this loss has, too.
-    margin : float
-        m, of the cosine; no unit.
+    margin : float, Tensor or nn.Module
+        m, of the cosine; no unit. A tensor and a module as in :class:`~robustdml_ops.losses.ArcFaceLoss`.
 
     Examples
     --------
@@ -40,15 +37,11 @@ class CosFaceLoss(MarginSoftmaxLoss):
         self,
         num_classes: int,
         embedding_size: int,
-        margin: float = 0.35,
+        margin: Margin = 0.35,
         scale: float = 64,
         **options: Unpack[SoftmaxOptions],
     ) -> None:
         super().__init__(num_classes, embedding_size, margin, scale, **options)
 
-    def _logit_settings(self) -> dict[str, Any]:
-        return {"scale": self.scale, "target_bias": -self.scale * self.margin}
-
-    def _of_sums(self, sums: ClassLSE) -> Tensor:
-        self._keep_angle(sums.target / self.scale + self.margin)
-        return super()._of_sums(sums)
+    def _moved(self, cosines: Tensor, margins: Tensor) -> Tensor:
+        return cosines - margins

@@ -60,6 +60,7 @@ class LossInputs(NamedTuple):
     ref_emb: Tensor | None = None
     ref_labels: Tensor | None = None
     sample_weights: Tensor | None = None
+    margins: Tensor | None = None  # of the samples, in losses with a margin
 
 
 def check_options(kind: type, known: Collection[str], options: Mapping[str, Any]) -> None:

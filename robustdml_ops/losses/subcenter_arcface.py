@@ -19,6 +19,7 @@ from robustdml_ops.engine.validation import (
 )
 from robustdml_ops.losses.arcface import ArcFaceLoss
 from robustdml_ops.losses.families.classes import CentersLoss
+from robustdml_ops.losses.families.margins import Margin
 from robustdml_ops.losses.inputs import SoftmaxOptions, class_labels
 
 _SAMPLES = 1 << 14  # whose centres are gathered at a time
@@ -60,15 +61,14 @@ class SubCenterArcFaceLoss(CentersLoss, ArcFaceLoss):
         self,
         num_classes: int,
         embedding_size: int,
-        margin: float = 28.6,
+        margin: Margin = 28.6,
         scale: float = 64,
         sub_centers: int = 3,
         **options: Unpack[SoftmaxOptions],
     ) -> None:
         check_sizes(num_classes=num_classes, sub_centers=sub_centers)
-        super().__init__(num_classes * sub_centers, embedding_size, margin, scale, **options)
-        self.num_classes = num_classes
         self.sub_centers = self.centers = sub_centers
+        super().__init__(num_classes, embedding_size, margin, scale, **options)
 
     @torch.no_grad()
     def get_outliers(

@@ -3,9 +3,11 @@
 from functools import partial
 
 import torch
+from torch import nn
 
 from robustdml_ops.distributed import shard_classes
 from robustdml_ops.losses import (
+    AdaFaceLoss,
     AdaptiveProxyAnchorLoss,
     ArcFaceLoss,
     ContrastiveLoss,
@@ -32,7 +34,10 @@ LOSSES = {
     "proxy_nca_2017": partial(ProxyNCALoss, C, D, include_positive=False),
     "normalized_softmax": partial(NormalizedSoftmaxLoss, C, D),
     "cosface": partial(CosFaceLoss, C, D),
+    "cosface_margins": partial(CosFaceLoss, C, D, torch.linspace(0, 0.4, C)),
     "arcface": partial(ArcFaceLoss, C, D),
+    "arcface_margins": lambda **options: ArcFaceLoss(C, D, nn.Parameter(torch.linspace(0, 40, C)), **options),
+    "adaface": partial(AdaFaceLoss, C, D),
     "subcenter_arcface": partial(SubCenterArcFaceLoss, C, D, sub_centers=2),
     "soft_triple": partial(SoftTripleLoss, C, D, 3, regularizer_weight=0.2),
 }

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from python_ref import (
+    adaface_loss,
     adaptive_proxy_anchor_loss,
     arcface_loss,
     contrastive_loss,
@@ -43,6 +44,8 @@ CLASS_NAMES = (
     "cosface",
     "arcface",
     "arcface-wide",
+    "arcface-margins",
+    "adaface",
     "subcenter-arcface",
 )
 ANY_PAIRS = ("ms", "ms-mined", "contrastive", "contrastive-cosine", "memory-paper", "memory-xbm", "memory-authors")
@@ -186,10 +189,18 @@ class ClassCase(MatrixCase):
             self.module = losses.NormalizedSoftmaxLoss(self.C, self.D, **options)
         elif self.name == "cosface":
             self.module = losses.CosFaceLoss(self.C, self.D, 0.35, 16.0, **options)
+        elif self.name == "adaface":
+            self.module = losses.AdaFaceLoss(self.C, self.D, 0.0 if self.D == 1 else 0.4, 16.0, **options)
+            self.module.mean_length.fill_(2)
+            self.module.length_deviation.fill_(0.5)
+            self.module.eval()  # the running mean stays
         elif "arcface" in self.name:
             # In one dimension all angles are 0 or π, where the derivative of a margin has a pole. The wide one has many
             # samples beyond π − m.
             self.margin = 0.0 if self.D == 1 else 100.0 if self.name.endswith("wide") else 28.6
+            if self.name.endswith("margins"):  # learnt, one for each class
+                margins = torch.linspace(0, 0.0 if self.D == 1 else 60.0, self.C, dtype=torch.float64)
+                self.margin = nn.Parameter(margins)
             kind = losses.SubCenterArcFaceLoss if self.name.startswith("subcenter") else losses.ArcFaceLoss
             self.module = kind(self.C, self.D, self.margin, 16.0, **options)
         else:
@@ -210,7 +221,14 @@ class ClassCase(MatrixCase):
             return normalized_softmax_loss(X, y, W.t(), **options)
         if self.name == "cosface":
             return cosface_loss(X, y, W.t(), 0.35, 16.0, **options)
+        if self.name == "adaface":
+            module = self.module
+            lengths = (module.mean_length.to(X.dtype), module.length_deviation.to(X.dtype))
+            return adaface_loss(X, y, W.t(), *lengths, module.margin, 16.0, **options)
         centers = W.t().reshape(self.C, -1, self.D)
+        if self.name == "arcface-margins":
+            margins = self.cast(self.module.margin, dtype) * (180 / torch.pi)
+            return arcface_loss(X, y, centers, margins, 16.0, **options)
         if "arcface" in self.name:
             return arcface_loss(X, y, centers, self.margin, 16.0, **options)
         loss = soft_triple_loss(X, y, centers, **options)

@@ -50,7 +50,7 @@ def test_beyond_half_a_turn_the_logit_falls_on():
     """f is cos(θ + m) up to π − m, and falls beyond, where cos(θ + m) would rise."""
     m = math.radians(90)
     angles = torch.linspace(0.01, math.pi - 0.01, 400, dtype=torch.float64)
-    found = angular_margin(angles.cos(), m)
+    found = angular_margin(angles.cos(), torch.tensor(m, dtype=torch.float64))
     turn = angles > math.pi - m
     torch.testing.assert_close(found[~turn], (angles[~turn] + m).cos())
     torch.testing.assert_close(found[turn], angles[turn].cos() - m)

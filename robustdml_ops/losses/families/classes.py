@@ -1,21 +1,20 @@
 """Softmax losses over classes: a sample's log-sum-exp of all logits, less the logit of its own class.
 
-With a margin on the label's logit (ArcFace, CosFace), or with H centres a class (SoftTriple, Sub-center ArcFace).
+With one row a class, or with H centres (SoftTriple, Sub-center ArcFace).
 """
 
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from typing_extensions import Unpack
 
 from robustdml_ops.engine.precision import compute_dtype
-from robustdml_ops.engine.validation import check_finite_numbers, check_positive
 from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss
 from robustdml_ops.losses.inputs import LossInputs, SoftmaxOptions, checked_labels, reduce_samples
 from robustdml_ops.losses.peer.listed_pairs import miner_weights
-from robustdml_ops.losses.peer.package import INSTALLED, SubLosses, named, peer_distances
-from robustdml_ops.ops import ClassLSE, class_lse, similarity
+from robustdml_ops.losses.peer.package import SubLosses
+from robustdml_ops.ops import ClassLSE, class_lse
 
 
 class ClassFamilyLoss(ClassMatrixLoss):
@@ -41,7 +40,8 @@ class ClassFamilyLoss(ClassMatrixLoss):
 
     def _losses(self, inputs: LossInputs) -> Tensor:
         """ℓ (B,), times a miner's weights."""
-        losses = self._of_sums(self._sums(inputs.embeddings, checked_labels(self, inputs)))
+        labels = checked_labels(self, inputs)
+        losses = self._of_sums(self._sums(inputs.embeddings, labels), inputs, labels)
         if inputs.indices_tuple is None:
             return losses
         listed, anchors_only = inputs.indices_tuple, self.miner_weighs_anchors
@@ -68,8 +68,8 @@ class ClassFamilyLoss(ClassMatrixLoss):
         """Settings of :func:`~robustdml_ops.ops.class_lse` that turn similarities into logits."""
         raise NotImplementedError
 
-    def _of_sums(self, sums: ClassLSE) -> Tensor:
-        """ℓ (B,)."""
+    def _of_sums(self, sums: ClassLSE, inputs: LossInputs, labels: Tensor) -> Tensor:
+        """ℓ (B,); labels (B,) int64."""
         return sums.lse - sums.target
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
@@ -89,11 +89,11 @@ class CentersLoss(ClassFamilyLoss):
 
     def class_dimensions(self) -> dict[str, int]:
         """Parameters with entries for each class, and the dimension of ``by_class`` that counts the classes."""
-        return {self.matrix_name: 0}
+        return {**super().class_dimensions(), self.matrix_name: 0}
 
     def by_class(self, _: str, centers: Tensor) -> Tensor:
-        """The class matrix, (D, C·H) or (C, H, D), as (C, H, D)."""
-        return centers if centers.dim() == 3 else centers.t().reshape(-1, self.centers, len(centers))
+        """The class matrix, (D, C·H) or (C, H, D), as (C, H, D); what has one entry a class stays."""
+        return centers if centers.dim() != 2 else centers.t().reshape(-1, self.centers, len(centers))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         """Take centres by class, as several processes save them, also on one process."""
@@ -101,39 +101,3 @@ class CentersLoss(ClassFamilyLoss):
         if saved is not None and saved.dim() == 3 and self._class_parameter().dim() == 2:
             state_dict = {**state_dict, prefix + self.matrix_name: saved.flatten(0, 1).t()}
         super()._load_from_state_dict(state_dict, prefix, *arguments)
-
-
-class MarginSoftmaxLoss(ClassFamilyLoss):
-    """Cross-entropy of s·cos θ_k over the classes; a subclass moves the label's."""
-
-    recorded = ("num_classes", "margin", "scale")
-    matrix_name = "W"
-    columns = True
-    margin_unit: ClassVar[float] = 1.0  # of the argument
-    W: nn.Parameter
-
-    def __init__(
-        self,
-        num_classes: int,
-        embedding_size: int,
-        margin: float = 28.6,
-        scale: float = 64,
-        **options: Unpack[SoftmaxOptions],
-    ) -> None:
-        super().__init__(num_classes, embedding_size, **options)
-        check_finite_numbers(margin=margin)
-        check_positive(scale=scale)
-        if INSTALLED and not isinstance(self.distance, peer_distances.CosineSimilarity):
-            raise ValueError(f"{named(self.distance)}: margins are of cosines, take CosineSimilarity()")
-        self.margin = margin * self.margin_unit
-        self.scale = scale
-        self._add_class_matrix(num_classes)
-        self.add_to_recordable_attributes(name="avg_angle", is_stat=True)
-
-    def _logits(self, embeddings: Tensor) -> Tensor:
-        return similarity(embeddings, self.W.t()) * self.scale
-
-    def _keep_angle(self, cosines: Tensor) -> None:
-        """Mean angle with the label's class, in degrees, where statistics are collected; waits for the device."""
-        if self.collect_stats:
-            self.avg_angle = float(cosines.detach().clamp(-1, 1).acos().mean().rad2deg())

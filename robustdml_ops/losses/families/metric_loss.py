@@ -105,9 +105,12 @@ class MetricLoss(ShardableLoss, PeerInterface):
             On the CPU, a label out of range (on a GPU a device-side assertion), or a place of ``indices_tuple`` that is
             not there.
         """
-        if unknown:
-            check_options(type(self), inspect.signature(self.forward).parameters.keys() - {"unknown"}, unknown)
+        self._refuse_unknown(unknown)
         return self._evaluate(LossInputs(embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights))
+
+    def _refuse_unknown(self, arguments: dict[str, Any]) -> None:
+        if arguments:
+            check_options(type(self), inspect.signature(self.forward).parameters.keys() - {"unknown"}, arguments)
 
     def _evaluate(self, inputs: LossInputs) -> Tensor:
         embeddings = inputs.embeddings
@@ -133,15 +136,16 @@ class MetricLoss(ShardableLoss, PeerInterface):
         length = len(listed) if isinstance(listed, tuple | list) else listed is not None
         settings = {**self._common_settings(), "indices_tuple": length, "the reference set": _reference(inputs)}
         rows = shards.agree(partial(self._own_rows, inputs), settings)
-        weights = rows.pop("sample_weights", None)
+        scalars = {name: rows.pop(name, None) for name in ("sample_weights", "margins")}
         joint: dict[str, Any] = {name: shards.gather(value) for name, value in rows.items()}
+        joint |= {name: shards.gather(value, not self.weighs_losses) for name, value in scalars.items()}
         if inputs.ref_emb is inputs.embeddings:
             joint["ref_emb"] = joint["embeddings"]
         if listed is not None:
             n, ref_emb = len(joint["embeddings"]), joint.get("ref_emb", inputs.ref_emb)
             m = n if ref_emb is None else len(ref_emb)
             joint["indices_tuple"] = _own_pairs(shards, listed, rows["embeddings"], n, m)
-        return inputs._replace(sample_weights=shards.gather(weights, not self.weighs_losses), **joint)
+        return inputs._replace(**joint)
 
     def _widen(self) -> None:
         """Turn the parameters into float64 for good, as the peer does."""

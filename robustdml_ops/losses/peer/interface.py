@@ -134,10 +134,11 @@ class PeerInterface(PeerBase):
             rows = (embeddings.detach(), (candidates if matrix is None else matrix).detach())
             distance.reset_stats()
             distance.set_default_stats(*rows, *map(distance.maybe_normalize, rows))
-        if inputs.sample_weights is None:
+        if inputs.sample_weights is None and inputs.margins is None:
             sub_losses = self.compute_loss(*inputs[:5])
         else:
-            self._refuse_dense("ignore_index" if getattr(self, "ignore_index", None) is not None else "sample_weights")
+            own = "sample_weights" if inputs.margins is None else "margins"
+            self._refuse_dense("ignore_index" if getattr(self, "ignore_index", None) is not None else own)
             sub_losses = self._regularized(self._sub_losses(inputs))
         self.add_embedding_regularization_to_loss_dict(sub_losses, embeddings)
         loss: Tensor = self.reducer(sub_losses, embeddings, None if labels is None else labels.to(embeddings.device))

@@ -118,7 +118,7 @@ def dense_sub_losses(loss: Any, inputs: LossInputs, reason: str) -> SubLosses:
             f"matrices of {loss.dense_size} in memory",
             stacklevel=2,
         )
-    embeddings, labels, indices_tuple, ref_emb, ref_labels, _ = inputs
+    embeddings, labels, indices_tuple, ref_emb, ref_labels = inputs[:5]
     matrix = loss._class_matrix()
     if matrix is not None and not torch.is_autocast_enabled(embeddings.device.type):
         # The peer casts its parameters to the type of the embeddings, for good.

@@ -1,0 +1,102 @@
+"""AdaFace, Kim et al. 2022: a margin by the quality of an image, told by the length of its embedding."""
+
+import torch
+from torch import Tensor
+from typing_extensions import Unpack
+
+from robustdml_ops.engine.validation import check_finite_numbers, check_positive, check_sample_weights
+from robustdml_ops.losses.arcface import cosine_of_sum
+from robustdml_ops.losses.families.margins import MarginSoftmaxLoss
+from robustdml_ops.losses.inputs import LossInputs, SoftmaxOptions
+from robustdml_ops.ops import ClassLSE
+
+# Lengths of embeddings are taken as at least and at most these.
+SHORTEST, LONGEST = 1e-3, 100.0
+ANGLES = (1e-3, torch.pi - 1e-3)
+
+
+class AdaFaceLoss(MarginSoftmaxLoss):
+    """AdaFace: hard samples weigh more where the image is good, easy ones where it is bad.
+
+        ℓ_i = −log( e^{s f(θ_y)} / (e^{s f(θ_y)} + Σ_{k≠y} e^{s cos θ_k}) )
+        f(θ) = cos(θ − m z) − (m z + m),   θ − m z within 0.001 … π − 0.001
+        z = clip(h (‖x‖ − μ) / (σ + 0.001), −1, 1)
+
+    μ and σ are running means of the mean and the deviation of the lengths ‖x‖ in a batch, updated in training; z is a
+    constant. Give embeddings that are not normalised: equal lengths make it CosFace with margin m.
+
+    Source: Kim, Jain, Liu, "AdaFace: Quality Adaptive Margin for Face Recognition", CVPR 2022, Eqs. 13–15; where μ and
+    σ begin, and the limits of lengths and angle, are the authors' code's.
+
+    Parameters
+    ----------
+    num_classes, embedding_size, scale
+        As in :class:`~robustdml_ops.losses.ArcFaceLoss`, whose keyword arguments and ``.avg_angle`` this loss has, too.
+    margin : float
+        m, in radians and of the cosine.
+    concentration : float
+        h > 0: the share of its deviation by which a length counts.
+    momentum : float
+        In (0, 1], the weight of a batch in μ and σ.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.losses import AdaFaceLoss
+    >>> loss_function = AdaFaceLoss(num_classes=1000, embedding_size=64)
+    >>> loss_function(20 * torch.randn(32, 64), torch.randint(1000, (32,))).backward()
+    """
+
+    margin: float
+    mean_length: Tensor
+    length_deviation: Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        margin: float = 0.4,
+        scale: float = 64,
+        concentration: float = 0.333,
+        momentum: float = 0.01,
+        **options: Unpack[SoftmaxOptions],
+    ) -> None:
+        super().__init__(num_classes, embedding_size, margin, scale, **options)
+        check_finite_numbers(margin=margin)
+        check_positive(concentration=concentration, momentum=momentum)
+        if momentum > 1:
+            raise ValueError(f"momentum must be at most 1, got {momentum}")
+        self._refuse_dense("AdaFace's margin")
+        self.concentration, self.momentum = concentration, momentum
+        self.register_buffer("mean_length", torch.tensor(20.0))
+        self.register_buffer("length_deviation", torch.tensor(100.0))
+
+    def _of_sums(self, sums: ClassLSE, inputs: LossInputs, labels: Tensor) -> Tensor:
+        if inputs.margins is not None:
+            raise ValueError("margins: AdaFaceLoss makes them from the lengths of the embeddings: leave them out")
+        with torch.no_grad():
+            lengths = torch.linalg.vector_norm(inputs.embeddings.to(sums.lse.dtype), dim=1).clamp(SHORTEST, LONGEST)
+            if self.training:
+                self._follow(lengths, inputs.sample_weights)
+            z = self.concentration * (lengths - self.mean_length) / (self.length_deviation + 1e-3)
+        return super()._of_sums(sums, inputs._replace(margins=z.clamp(-1, 1).to(lengths)), labels)
+
+    def _follow(self, lengths: Tensor, sample_weights: Tensor | None) -> None:
+        """Update the running mean and deviation by the samples that are present, if they are two or more."""
+        present = torch.ones_like(lengths)
+        if sample_weights is not None:
+            present = (check_sample_weights(sample_weights, lengths) > 0).to(lengths)
+        number = present.sum()
+        mean = (present * lengths).sum() / number.clamp(min=1)
+        deviation = ((present * (lengths - mean).square()).sum() / (number - 1).clamp(min=1)).sqrt()
+        weight = torch.where(number > 1, self.momentum, 0.0)
+        for running, found in ((self.mean_length, mean), (self.length_deviation, deviation)):
+            running.add_(weight.to(running) * (found.to(running) - running))
+
+    def _moved(self, cosines: Tensor, margins: Tensor) -> Tensor:
+        angles = -self.margin * margins
+        with torch.no_grad():
+            wanted = torch.acos(cosines.clamp(-1, 1)) + angles
+            ends = wanted.clamp(*ANGLES)
+        moved = torch.where(wanted == ends, cosine_of_sum(cosines, angles), ends.cos())
+        return moved - self.margin * (1 + margins)

@@ -1,0 +1,142 @@
+"""Softmax losses with a margin on the label's logit: one number, one for each class or sample, or a module's."""
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import Unpack
+
+from robustdml_ops.engine.validation import check_finite_numbers, check_positive, check_vector, require
+from robustdml_ops.losses.families.classes import ClassFamilyLoss
+from robustdml_ops.losses.inputs import LossInputs, SoftmaxOptions
+from robustdml_ops.losses.peer.package import INSTALLED, named, peer_distances
+from robustdml_ops.ops import ClassLSE, similarity
+
+Margin = float | Tensor | nn.Module
+
+
+class MarginSoftmaxLoss(ClassFamilyLoss):
+    """Cross-entropy of s·cos θ_k over the classes; a subclass moves the label's."""
+
+    recorded: ClassVar[tuple[str, ...]] = ("num_classes", "margin", "scale")
+    matrix_name = "W"
+    columns = True
+    margin_unit: ClassVar[float] = 1.0  # of the argument
+    margin: Margin
+    W: nn.Parameter
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        margin: Margin = 28.6,
+        scale: float = 64,
+        **options: Unpack[SoftmaxOptions],
+    ) -> None:
+        if isinstance(margin, Tensor | nn.Module):
+            self.recorded = ("num_classes", "scale")  # type: ignore[misc]  # record keepers take numbers
+        super().__init__(num_classes, embedding_size, **options)
+        check_positive(scale=scale)
+        if INSTALLED and not isinstance(self.distance, peer_distances.CosineSimilarity):
+            raise ValueError(f"{named(self.distance)}: margins are of cosines, take CosineSimilarity()")
+        self.scale = scale
+        self._add_class_matrix(num_classes * (self.centers or 1))
+        self._set_margin(margin)
+        self.add_to_recordable_attributes(name="avg_angle", is_stat=True)
+
+    def _set_margin(self, margin: Margin) -> None:
+        if not isinstance(margin, Tensor | nn.Module):
+            check_finite_numbers(margin=margin)
+            self.margin = margin * self.margin_unit
+            return
+        self._refuse_dense("a margin that is not one number")
+        if isinstance(margin, nn.Module):
+            self.margin = margin
+            return
+        check_vector("margin", margin, self.num_classes)
+        if not torch.isfinite(margin).all():
+            raise ValueError("margin has NaN or inf")
+        values = (margin.detach().double() * self.margin_unit).to(margin.dtype)
+        self.unseen_class = {"margin": float(values.mean())}  # of classes that grow_classes adds
+        if isinstance(margin, nn.Parameter):
+            self.margin = nn.Parameter(values)
+        else:
+            self.register_buffer("margin", values)
+
+    def class_dimensions(self) -> dict[str, int]:
+        """Parameters and buffers with entries for each class, and the dimension that counts the classes."""
+        return {**super().class_dimensions(), **({"margin": 0} if isinstance(self.margin, Tensor) else {})}
+
+    def fill_parameter(self, name: str, values: Tensor) -> None:
+        """Fill a parameter with its initial values, in place; a margin of each class with their mean."""
+        if name == "margin":
+            values.fill_(self.unseen_class["margin"])
+        else:
+            super().fill_parameter(name, values)
+
+    def forward(  # of all losses, and with margins
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None = None,
+        indices_tuple: tuple[Tensor, ...] | None = None,
+        ref_emb: Tensor | None = None,
+        ref_labels: Tensor | None = None,
+        *,
+        sample_weights: Tensor | None = None,
+        margins: Tensor | None = None,
+        **unknown: Any,
+    ) -> Tensor:
+        """Loss of a batch, () or, with ``reduction="none"``, (B,).
+
+        Parameters
+        ----------
+        embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights, **unknown
+            As in :class:`~robustdml_ops.losses.ProxyNCALoss`.
+        margins : Tensor, optional
+            (B,) margins of the samples, in the unit of ``margin``, in its place. Differentiable.
+
+        Raises
+        ------
+        ValueError, TypeError, IndexError
+            As there; margins of another shape, on the CPU margins that are NaN or inf.
+        """
+        self._refuse_unknown(unknown)
+        samples = LossInputs(embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights, margins)
+        return self._evaluate(samples)
+
+    def _own_rows(self, inputs: LossInputs) -> dict[str, Tensor | None]:
+        margins = inputs.margins
+        if margins is not None:
+            check_vector("margins", margins, len(inputs.embeddings))
+        return {**super()._own_rows(inputs), "margins": margins}
+
+    def _logits(self, embeddings: Tensor) -> Tensor:
+        return similarity(embeddings, self.W.t()) * self.scale
+
+    def _logit_settings(self) -> dict[str, Any]:
+        return {"scale": self.scale, "exclude_target": True}
+
+    def _of_sums(self, sums: ClassLSE, inputs: LossInputs, labels: Tensor) -> Tensor:
+        cosines = sums.target / self.scale
+        if self.collect_stats:  # waits for the device
+            self.avg_angle = float(cosines.detach().clamp(-1, 1).acos().mean().rad2deg())
+        moved = self.scale * self._moved(cosines, self._margins(inputs, labels).to(cosines.dtype))
+        # log(e^others + e^moved) − moved; beyond 40 the other term is below the last digit of float64.
+        return nn.functional.softplus(sums.lse - moved, threshold=40)
+
+    def _moved(self, cosines: Tensor, margins: Tensor) -> Tensor:
+        """The label's cosine (B,) with its margin, () or (B,) of the same type."""
+        raise NotImplementedError
+
+    def _margins(self, inputs: LossInputs, labels: Tensor) -> Tensor:
+        """Margins of the samples, (B,), or (): one for all."""
+        given: Tensor | None = inputs.margins
+        if given is None and isinstance(self.margin, nn.Module):
+            given = self.margin(inputs.embeddings, labels)
+        if given is not None:
+            check_vector("margins", given, len(labels))
+            require(torch.isfinite(given).all(), lambda: "margins have NaN or inf")
+            return given.to(labels.device) * self.margin_unit
+        if isinstance(self.margin, Tensor):
+            return self.shards.total(self.shards.at_labels(self.shards.rows(self.margin), labels))
+        return torch.tensor(self.margin, dtype=torch.float64)
