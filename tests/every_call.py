@@ -75,7 +75,7 @@ def of_loss(make: Callable[[], nn.Module], inputs: Callable[[], dict[str, Any]] 
 
 
 LOSSES: dict[str, Call] = {
-    "AdaFaceLoss": of_loss(lambda: losses.AdaFaceLoss(C, D)),
+    "AdaFaceLoss": of_loss(lambda: losses.AdaFaceLoss(C, D).eval()),  # in training each call changes its means
     "AdaptiveProxyAnchorLoss": of_loss(lambda: losses.AdaptiveProxyAnchorLoss(C, D)),
     "ArcFaceLoss": of_loss(lambda: losses.ArcFaceLoss(C, D)),
     "BSPMLLoss": of_loss(losses.BSPMLLoss),

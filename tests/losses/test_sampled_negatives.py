@@ -102,6 +102,7 @@ def test_values_and_gradients_are_the_reference_s(name, correction, backend):
         torch.testing.assert_close(*second, rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:100 steps have not moved")
 @pytest.mark.parametrize("name", nightly_but(["adaptive"], ["proxy-anchor", "adaptive"]))
 def test_loss_and_gradients_of_proxy_anchor_keep_their_expectation(name):
     loss_function, (X, y) = build(name, **SHARED), batch()
@@ -119,6 +120,7 @@ def test_loss_and_gradients_of_proxy_anchor_keep_their_expectation(name):
     assert (error > 1e-6).sum() > 100
 
 
+@pytest.mark.filterwarnings("ignore:100 steps have not moved")
 def test_the_sum_of_a_softmax_keeps_its_expectation():
     """Of the exponentials, whose logarithm the loss takes: its own mean is below by the spread of the sum."""
     X, y = batch()

@@ -11,6 +11,7 @@ from robustdml_ops.engine.proxy_update import ProxyUpdate, update_of
 from robustdml_ops.engine.shards import OwnRows
 from robustdml_ops.engine.validation import check_label_range, check_sizes
 from robustdml_ops.losses.families.metric_loss import MetricLoss
+from robustdml_ops.losses.first_steps import FirstSteps
 from robustdml_ops.losses.inputs import ClassMatrixOptions, LossInputs, checked_labels, own_samples
 from robustdml_ops.losses.peer.package import dense_logits
 from robustdml_ops.losses.sampling import Drawn, negatives_of
@@ -46,6 +47,7 @@ class ClassMatrixLoss(MetricLoss):
         if negatives is not None:
             self._refuse_dense("negative_share")
         self.weight_init_func = weight_init_func or self.get_default_weight_init_func()
+        self.first_steps = FirstSteps()
 
     def _add_class_matrix(self, rows: int) -> None:
         """Make the parameter, filled by ``weight_init_func``; ``rows`` counts the classes or centres."""
@@ -85,6 +87,12 @@ class ClassMatrixLoss(MetricLoss):
 
     def _logits(self, embeddings: Tensor) -> Tensor:
         raise NotImplementedError
+
+    def _evaluate(self, inputs: LossInputs) -> Tensor:
+        loss = super()._evaluate(inputs)
+        if self.training and not self.first_steps.over:
+            self.first_steps(self, inputs.embeddings, inputs.labels, loss)
+        return loss
 
     def _own_rows(self, inputs: LossInputs) -> OwnRows:
         labels = checked_labels(self, inputs)

@@ -3,6 +3,7 @@
 With one row a class, or with H centres (SoftTriple, Sub-center ArcFace).
 """
 
+import math
 from typing import Any, ClassVar
 
 import torch
@@ -71,6 +72,15 @@ class ClassFamilyLoss(ClassMatrixLoss):
     def _of_sums(self, sums: ClassLSE, inputs: LossInputs, labels: Tensor) -> Tensor:
         """ℓ (B,); labels (B,) int64."""
         return sums.lse - sums.target
+
+    def loss_at(self, cosine: float) -> float:
+        """The loss of a sample with this cosine to its own class, and 0 to all others."""
+        settings = self._logit_settings()
+        target = torch.tensor([settings["scale"] * cosine + settings.get("target_bias", 0)], dtype=torch.float64)
+        others = torch.full_like(target, math.log(max(1, self.num_classes - 1)))
+        lse = others if settings.get("exclude_target") else torch.logaddexp(others, target)
+        inputs = LossInputs(torch.zeros(1, self.embedding_size, dtype=torch.float64), None)
+        return float(self._of_sums(ClassLSE(lse, target), inputs, torch.zeros(1, dtype=torch.int64)))
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
         losses = reduce_samples(self._losses(inputs), inputs.sample_weights, "none")

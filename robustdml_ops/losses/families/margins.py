@@ -116,10 +116,14 @@ class MarginSoftmaxLoss(ClassFamilyLoss):
     def _logit_settings(self) -> dict[str, Any]:
         return {"scale": self.scale, "exclude_target": True}
 
+    def _sums(self, embeddings: Tensor, labels: Tensor) -> ClassLSE:
+        sums = super()._sums(embeddings, labels)
+        if self.collect_stats:  # waits for the device
+            self.avg_angle = float((sums.target.detach() / self.scale).clamp(-1, 1).acos().mean().rad2deg())
+        return sums
+
     def _of_sums(self, sums: ClassLSE, inputs: LossInputs, labels: Tensor) -> Tensor:
         cosines = sums.target / self.scale
-        if self.collect_stats:  # waits for the device
-            self.avg_angle = float(cosines.detach().clamp(-1, 1).acos().mean().rad2deg())
         moved = self.scale * self._moved(cosines, self._margins(inputs, labels).to(cosines.dtype))
         # log(e^others + e^moved) − moved; beyond 40 the other term is below the last digit of float64.
         return nn.functional.softplus(sums.lse - moved, threshold=40)

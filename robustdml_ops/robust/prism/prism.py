@@ -1,7 +1,8 @@
 """PRISM: a filter that judges which samples of a batch have a right label."""
 
 import math
-from typing import ClassVar, NamedTuple
+import warnings
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +15,9 @@ from robustdml_ops.robust.checked_batch import CheckedBatch, batch_of_all, check
 from robustdml_ops.robust.prism import settings as known
 from robustdml_ops.robust.prism.similarities import AverageSimilarity, ProxySimilarity, VmfSimilarity, likeliest_classes
 from robustdml_ops.robust.prism.thresholds import CautiousThreshold, Scores, make_threshold
+
+# Calls of forward without one of enqueue that are too many.
+CALLS_WITHOUT_ROWS = 50
 
 
 class PRISMResult(NamedTuple):
@@ -165,6 +169,8 @@ class PRISM(ClassBuffers):
                 self.scores = VmfSimilarity(
                     bank, max_copies, vmf_start, estimator, bias_correction, backend, with_other_labels=cautious
                 )
+        # Calls of forward before the first of enqueue; None: after that, or without a memory
+        self.calls_before_rows: int | None = None if memory_size is None else 0
         self.threshold = make_threshold(threshold, rate, window, fixed_threshold, num_classes, memory_dtype)
 
     @property
@@ -221,6 +227,14 @@ class PRISM(ClassBuffers):
         """
         check_ddp_buffers(self, self.shards.divided)
         batch, _ = self._batch_of_all(embeddings, labels, sample_ids)
+        if self.calls_before_rows is not None and not torch.compiler.is_compiling():
+            self.calls_before_rows += 1
+            if self.calls_before_rows == CALLS_WITHOUT_ROWS:
+                warnings.warn(
+                    f"{CALLS_WITHOUT_ROWS} batches were judged, and the memory is empty, so that all samples are kept: "
+                    "call enqueue(embeddings, labels, result.keep) after each step",
+                    stacklevel=2,
+                )
         return self.shards.guard(self._judge, batch, proxies)
 
     def _judge(self, batch: CheckedBatch, proxies: Tensor | None) -> PRISMResult:
@@ -266,8 +280,13 @@ class PRISM(ClassBuffers):
 
         The other arguments, and errors, are those of `forward`; ``keep`` is of its result.
         """
+        self.calls_before_rows = None
         batch, kept = self._batch_of_all(embeddings, labels, sample_ids, (keep,))
         self.shards.guard(self.scores.enqueue, batch, kept)
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        self.calls_before_rows = None  # the bank that was saved has rows
+        super()._load_from_state_dict(*arguments)
 
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""

@@ -1,0 +1,108 @@
+"""Warns once where the first steps of training change nothing: a class matrix that no optimiser has, a loss that stays.
+
+Nothing waits for a GPU: numbers are copied to the host beside the work, and read when they have arrived.
+"""
+
+import math
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# Steps until the class matrix has to have moved.
+UNMOVED = 100
+# Steps until the loss has to have fallen: this many, and as many as show each class some times.
+STEPS, SIGHTINGS = 300, 3
+# The loss is a mean over the last steps. It has not fallen where it is above this share of that of untrained rows.
+AVERAGED, FALLEN = 20, 0.98
+# Steps for which a number on its way to the host is waited for; a NaN never arrives.
+PATIENCE = 1000
+# Rows whose values are compared.
+ROWS = 64
+
+
+class FirstSteps:
+    """Looks at the calls of a loss with a class matrix in training, until both questions are answered."""
+
+    def __init__(self) -> None:
+        self.calls, self.last = 0, 0
+        self.rows: Tensor | None = None  # of some classes of the first batch
+        self.values: Tensor | None = None  # of these rows, at first
+        self.total: Tensor | None = None
+        self.arriving: dict[str, Tensor] = {}  # numbers on the host, NaN until they are there
+        self.over = False
+
+    def __call__(self, loss_function: Any, embeddings: Tensor, labels: Tensor | None, loss: Any) -> None:
+        """See one call, with its result: a loss, or what a reducer of the peer makes of it."""
+        learns = isinstance(loss, Tensor) and loss.requires_grad and loss_function._class_parameter().requires_grad
+        if torch.compiler.is_compiling() or not learns or loss.is_meta or labels is None:
+            return
+        self.calls += 1
+        if self.calls == 1:
+            self._begin(loss_function, len(embeddings), labels)
+        elif self.calls == UNMOVED and self.rows is not None and self.values is not None:
+            self._send("moved", _matrix(loss_function)[self.rows].ne(self.values).any())
+            self.rows = self.values = None
+        if self.last - AVERAGED < self.calls <= self.last:
+            mean = loss.detach().mean().float() / AVERAGED
+            self.total = mean if self.total is None else self.total + mean
+            if self.calls == self.last:
+                self._send("loss", self.total)
+        for name, number in list(self.arriving.items()):
+            if not number.isnan():
+                del self.arriving[name]
+                message = (_unmoved if name == "moved" else _standing)(loss_function, float(number), self.last)
+                if message is not None:
+                    warnings.warn(message, stacklevel=2)
+        self.over = self.calls > max(self.last, UNMOVED) + (PATIENCE if self.arriving else 0)
+
+    def _begin(self, loss_function: Any, samples: int, labels: Tensor) -> None:
+        one_number = not isinstance(getattr(loss_function, "margin", None), Tensor | nn.Module)
+        if hasattr(loss_function, "loss_at") and loss_function.negatives is None and one_number:
+            self.last = STEPS + math.ceil(SIGHTINGS * loss_function.num_classes / max(1, samples))
+        matrix = _matrix(loss_function)
+        if len(matrix) and loss_function._update() is None:  # an optimiser in the sweep moves what it has
+            places = loss_function.shards.labels(labels[:ROWS].to(matrix.device, torch.int64))
+            self.rows = places.clamp(0, len(matrix) - 1)
+            self.values = matrix[self.rows].clone()
+
+    def _send(self, name: str, number: Tensor) -> None:
+        self.arriving[name] = torch.full((), math.nan, pin_memory=number.is_cuda)
+        self.arriving[name].copy_(number, non_blocking=True)
+
+
+def _matrix(loss_function: Any) -> Tensor:
+    matrix: Tensor = loss_function._shard()[0].detach()
+    return matrix
+
+
+def _unmoved(loss_function: Any, moved: float, _: int) -> str | None:
+    if moved:
+        return None
+    return (
+        f"{UNMOVED} steps have not moved .{loss_function.matrix_name} of {type(loss_function).__name__}: no optimiser "
+        "has it, or its learning rate is 0. Give loss_function.parameters() to the optimiser, as a group of its own; if"
+        " it is to stay, call loss_function.requires_grad_(False)"
+    )
+
+
+def _standing(loss_function: Any, found: float, steps: int) -> str | None:
+    """Why the loss may stand still, if it does."""
+    untrained, floor = loss_function.loss_at(0.0), loss_function.loss_at(1.0)
+    if not found > FALLEN * untrained:
+        return None
+    C, scale = loss_function.num_classes, loss_function._logit_settings()["scale"]
+    said = (
+        f"after {steps} steps the loss of {type(loss_function).__name__} is {found:.3g}; that of embeddings at right "
+        f"angles to their class is {untrained:.3g}, for {C} classes and the scale {scale:.3g}. "
+    )
+    if floor > untrained / 2:
+        return said + (
+            f"It cannot fall below {floor:.3g}, where each sample lies on its class and all others are at right "
+            f"angles: take a scale of {math.log(C) + 4:.0f} or more"
+        )
+    return said + (
+        f"Look at the learning rates, that of .{loss_function.matrix_name} (usually 100 times the network's) and the "
+        "network's own, or begin with a smaller margin or scale"
+    )
