@@ -59,9 +59,11 @@ class Launches(TorchDispatchMode):
         devices |= {leaf.device.type for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor) and leaf.dim()}
         waits = (name in READS or masks) and "meta" in {tensor.device.type for tensor in tensors}
         assert not waits and len(devices) < 2, f"the host waits for the device in {name}{described((args, kwargs))}"
-        if "meta" in devices or any(tensor.is_meta for tensor in tensors):
+        on_device = "meta" in devices or any(tensor.is_meta for tensor in tensors)
+        if on_device:
             self.sequence.append(f"{name} {described((args, kwargs))}")
-        if not function.is_view and name not in NO_LAUNCH:
+        # A number of the host, of no dimension, is computed there.
+        if not function.is_view and name not in NO_LAUNCH and (on_device or not tensors):
             self.operations[name] += 1
             made = 0 if name.startswith("new_") else size(args)
             self.bytes += made + size(result) * (name not in ("copy_", "_assert_async"))

@@ -49,7 +49,7 @@ STEPS = {
     "Proxy-Anchor": (lambda: count(lambda: ProxyAnchorLoss(10**5, 512), 1024, 512), 26, 47),
     "Smooth, dense": (lambda: count(lambda: SmoothProxyAnchorLoss(10**5, 128), 256, 128, (256, 10**5)), 38, 63),
     "Proxy-NCA": (lambda: count(lambda: ProxyNCALoss(10**5, 512), 1024, 512), 41, 68),
-    "ArcFace": (lambda: count(lambda: ArcFaceLoss(10**5, 512), 1024, 512), 72, 106),
+    "ArcFace": (lambda: count(lambda: ArcFaceLoss(10**5, 512), 1024, 512), 72, 113),
     "Proxy-Anchor, a tenth": (
         lambda: count(lambda: ProxyAnchorLoss(10**6, 512, negative_share=0.1), 1024, 512),
         107,

@@ -143,4 +143,4 @@ class MarginSoftmaxLoss(ClassFamilyLoss):
             return given.to(labels.device) * self.margin_unit
         if isinstance(self.margin, Tensor):
             return self.shards.total(self.shards.at_labels(self.shards.rows(self.margin), labels))
-        return torch.tensor(self.margin, dtype=torch.float64)
+        return torch.tensor(self.margin, dtype=torch.float64, device="cpu")  # a number for the kernels of any device
