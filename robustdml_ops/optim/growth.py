@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from robustdml_ops.engine.dtensors import local_of, shard_like
 from robustdml_ops.engine.label_sets import ABSENT
+from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.proxy_update import owner_of
 from robustdml_ops.engine.shards import OneProcess
-from robustdml_ops.engine.validation import check_finite_embeddings
+from robustdml_ops.engine.validation import check_finite_embeddings, check_labels, check_matrix, check_range
 from robustdml_ops.optim.optimizer import ProxyOptimizer
 
 Rows = Callable[[Tensor, Any], Tensor]
@@ -23,7 +24,7 @@ def grow_classes(
     optimizer: torch.optim.Optimizer | None,
     classes: int | Tensor,
     *,
-    init: Tensor | None = None,
+    init: Tensor | tuple[Tensor, Tensor] | None = None,
 ) -> None:
     """Give a trained loss or filter other classes, in place, between two steps.
 
@@ -39,9 +40,10 @@ def grow_classes(
     classes : int or Tensor
         The new number of classes: further classes come last, or the last ones go. Or (C',) int64, the old class of each
         new one, −1 for a class without one; old classes that are not named are dropped.
-    init : Tensor, optional
-        (K, D), or (K, H, D) with H centres a class: proxies of the K new classes, such as the mean embeddings of their
-        first samples. None: drawn as in a new loss.
+    init : Tensor or (embeddings, labels), optional
+        Proxies of the K new classes, (K, D), or (K, H, D) with H centres a class. Or (N, D) embeddings with (N,) int64
+        labels, new numbers of new classes: each starts at the mean of its embeddings. Equal on all processes. None:
+        drawn as in a new loss.
 
     Raises
     ------
@@ -66,6 +68,10 @@ def grow_classes(
     >>> grow_classes(loss_function, optimizer, 12, init=torch.ones(2, 4))
     >>> loss_function.proxies.shape, loss_function.proxies[11]
     (torch.Size([12, 4]), tensor([1., 1., 1., 1.], grad_fn=<SelectBackward0>))
+    >>> first_embeddings = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
+    >>> grow_classes(loss_function, optimizer, 13, init=(first_embeddings, torch.tensor([12, 12])))
+    >>> loss_function.proxies[12]
+    tensor([0.5000, 0.5000, 0.0000, 0.0000], grad_fn=<SelectBackward0>)
     """
     items: list[Any] = [item for item in module.modules() if hasattr(item, "class_dimensions")]
     owners = [item for item in items if item.class_dimensions()]
@@ -76,6 +82,8 @@ def grow_classes(
     origin = _origin(classes, owners[0].num_classes)
     shards.of_classes(len(origin))  # raises for fewer classes than processes
     matrices = [item for item in owners if hasattr(item, "matrix_name")]
+    if isinstance(init, tuple):
+        init = _means(*init, origin, matrices)
     _check_init(init, matrices, int((origin < 0).sum()))
     _check_optimizer(optimizer, owners)
     for item in owners:
@@ -85,8 +93,10 @@ def grow_classes(
             item.num_classes = len(origin)
 
 
-def _digest(value: int | Tensor | None) -> object:
-    """A number that is equal on all processes if the argument is."""
+def _digest(value: int | Tensor | tuple[Tensor, ...] | None) -> object:
+    """A number, or a list of them, that is equal on all processes if the argument is."""
+    if isinstance(value, tuple):
+        return [_digest(part) for part in value]
     if not isinstance(value, Tensor):
         return value
     return zlib.crc32(value.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().tobytes())
@@ -110,6 +120,27 @@ def _origin(classes: int | Tensor, number: int) -> Tensor:
     if (counts > 1).any():
         raise ValueError(f"classes names class {int(kept[counts > 1][0])} more than once: a class has one successor")
     return origin
+
+
+def _means(embeddings: Tensor, labels: Tensor, origin: Tensor, matrices: list[Any]) -> Tensor:
+    """Mean embedding (K, D) of each new class."""
+    if any(getattr(item, "centers", None) is not None for item in matrices):
+        raise ValueError("centres of a class that start alike stay alike: give their proxies (K, H, D) as init")
+    embeddings = check_matrix("init[0]", embeddings)
+    check_finite_embeddings(embeddings, "init[0]")
+    labels = check_labels(labels, embeddings, "init[1]", "init[0]")
+    check_range(labels, len(origin), "label", "init[1]", "the new number of classes")
+    new = (origin < 0).to(labels.device)
+    if not new[labels].all():
+        old = int(labels[~new[labels]][0])
+        raise ValueError(f"init has embeddings of class {old}, which is not new: leave them out")
+    counts = torch.bincount(labels, minlength=len(origin))[new]
+    if not counts.all():
+        missing = int(new.nonzero().flatten()[counts == 0][0])
+        raise ValueError(f"init has no embedding of the new class {missing}: every new class needs one")
+    values = embeddings.to(compute_dtype(embeddings, embeddings))
+    sums = values.new_zeros(len(counts), values.shape[1]).index_add_(0, (new.cumsum(0) - 1)[labels], values)
+    return sums / counts[:, None]
 
 
 def _check_init(init: Tensor | None, matrices: list[Any], new: int) -> None:

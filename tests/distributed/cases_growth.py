@@ -63,10 +63,25 @@ def a_filter(place):
             close(found.log_p_clean, expected.log_p_clean[place.own], equal_nan=True)
 
 
+@case(3)
+def means_of_embeddings(place):
+    torch.manual_seed(0)
+    one = LOSSES["columns"](OLD).double()
+    many = sharded(place, one)
+    init = (torch.randn(7, D, dtype=torch.float64), torch.tensor([3, 6, 6, 3, 3, 6, 6]))
+    for loss in (one, many):
+        grow_classes(loss, None, ORIGIN, init=init)
+    close(many.W.full_tensor(), one.W)
+
+
 @case(2)
 def other_arguments(place):
     many = sharded(place, LOSSES["proxy-anchor"](OLD))
-    for classes, init in ((OLD + place.rank, None), (OLD + 1, torch.full((1, D), float(place.rank)))):
+    for classes, init in (
+        (OLD + place.rank, None),
+        (OLD + 1, torch.full((1, D), float(place.rank))),
+        (OLD + 1, (torch.full((1, D), float(place.rank)), torch.tensor([OLD]))),
+    ):
         with pytest.raises(ShardError, match="of grow_classes"):
             grow_classes(many, None, classes, init=init)
     with pytest.raises(ValueError, match="1 classes are fewer than the 2 processes"):

@@ -152,6 +152,19 @@ def test_initial_proxies_of_another_type_are_converted():
     assert loss.proxies[OLD].tolist() == [0.5] * D
 
 
+def test_new_classes_start_at_the_mean_of_their_embeddings():
+    for dtype in (torch.float64, torch.bfloat16):
+        loss = ArcFaceLoss(OLD, D)
+        embeddings = torch.randn(5, D).to(dtype)
+        labels = torch.tensor([6, 3, 6, 6, 3])
+        grow_classes(loss, ProxyAdamW(loss), ORIGIN, init=(embeddings, labels))
+        for new in (3, 6):
+            expected = embeddings[labels == new].to(torch.float64).mean(0)
+            torch.testing.assert_close(
+                loss.W[:, new].detach(), expected, rtol=0, atol=1e-15 if dtype.itemsize == 8 else 1e-6
+            )
+
+
 def test_losses_within_a_loss_grow_with_it():
     loss = ProcSimLoss(OLD, D, dml="multi-similarity")
     optimizer = torch.optim.SGD(loss.parameters(), lr=0.1)
@@ -170,6 +183,11 @@ def test_wrong_arguments_change_nothing():
         (optimizer, torch.tensor([3, 3]), None, ValueError, "names class 3 more than once"),
         (optimizer, OLD + 2, torch.zeros(3, D), ValueError, r"shape \(3, 4\), and the 2 new classes need \(2, 4\)"),
         (optimizer, OLD + 1, torch.full((1, D), torch.nan), ValueError, "init.*NaN"),
+        (optimizer, OLD + 2, (torch.ones(1, D), torch.tensor([7])), ValueError, "no embedding of the new class 6"),
+        (optimizer, OLD + 1, (torch.ones(1, D), torch.tensor([5])), ValueError, "class 5, which is not new"),
+        (optimizer, OLD + 1, (torch.ones(1, D), torch.tensor([7])), IndexError, r"init\[1\]\[0\] = 7 is outside 0 … 6"),
+        (optimizer, OLD + 1, (torch.ones(1, 3), torch.tensor([6])), ValueError, r"shape \(1, 3\)"),
+        (optimizer, OLD + 1, (torch.full((1, D), torch.inf), torch.tensor([6])), ValueError, r"init\[0\]\[0\] has NaN"),
         (None, OLD + 1, None, ValueError, "the proxies belong to ProxyAdamW"),
         (stranger, OLD + 1, None, ValueError, "the proxies belong to ProxyAdamW"),
     ]  # fmt: skip
@@ -182,6 +200,8 @@ def test_wrong_arguments_change_nothing():
         grow_classes(torch.nn.Linear(2, 2), None, 3)
     with pytest.raises(ValueError, match="SGD has no parameter of the loss"):
         grow_classes(ProxyAnchorLoss(OLD, D), stranger, 3)
+    with pytest.raises(ValueError, match="start alike stay alike"):
+        grow_classes(SoftTripleLoss(OLD, D), None, OLD + 1, init=(torch.ones(1, D), torch.tensor([6])))
     factored = ProxyAnchorLoss(OLD, D)
     adafactor = torch.optim.Adafactor(factored.parameters())
     steps(factored, adafactor, torch.arange(OLD))
