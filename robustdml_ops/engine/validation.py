@@ -64,6 +64,16 @@ def check_positive(**settings: float) -> None:
             raise ValueError(f"{name} must be positive and finite, got {value}")
 
 
+def check_cosine(drop_similar_negatives: float) -> None:
+    """A threshold in (−1, 1], above whose cosine a negative class is left out."""
+    check_number("drop_similar_negatives", drop_similar_negatives)
+    if not -1 < drop_similar_negatives <= 1:
+        raise ValueError(
+            f"drop_similar_negatives must lie in (-1, 1], got {drop_similar_negatives}: a cosine above which a "
+            "negative class is left out, such as 0.4"
+        )
+
+
 def check_number(name: str, value: object) -> None:
     """A Python or NumPy number that a float64 can stand for; fractions, which tensors do not take, are none."""
     if not is_number(value):
@@ -192,15 +202,17 @@ def check_label_range(labels: Tensor, num_classes: int) -> None:
 
 def check_range(values: Tensor, size: int, one: str, name: str, name_of_size: str) -> None:
     """Every value in 0 … size − 1; errors as :func:`check_label_range`."""
-    if len(values) == 0:
+    if values.numel() == 0:
         return
     if values.device.type != "cpu" or has_no_values(values):
         torch._assert_async((values == values.clamp(0, size - 1)).all(), f"a {one} is outside 0 … {size - 1}")
         return
     least, largest = map(int, values.aminmax())
     if least < 0 or largest >= size:
-        where = int(((values < 0) | (values >= size)).nonzero()[0])
-        raise IndexError(f"{name}[{where}] = {int(values[where])} is outside 0 … {size - 1} ({name_of_size} = {size})")
+        where = ((values < 0) | (values >= size)).nonzero()[0].tolist()
+        raise IndexError(
+            f"{name}{where} = {int(values[tuple(where)])} is outside 0 … {size - 1} ({name_of_size} = {size})"
+        )
 
 
 def all_finite(values: Tensor) -> bool:

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from robustdml_ops.losses.several_labels import are_several
+
 # Steps until the class matrix has to have moved.
 UNMOVED = 100
 # Steps until the loss has to have fallen: this many, and as many as show each class some times.
@@ -36,7 +38,7 @@ class FirstSteps:
     def __call__(self, loss_function: Any, embeddings: Tensor, labels: Tensor | None, loss: Any) -> None:
         """See one call, with its result: a loss, or what a reducer of the peer makes of it."""
         learns = isinstance(loss, Tensor) and loss.requires_grad and loss_function._class_parameter().requires_grad
-        if torch.compiler.is_compiling() or not learns or loss.is_meta or labels is None:
+        if torch.compiler.is_compiling() or not learns or loss.is_meta or labels is None or are_several(labels):
             return
         self.calls += 1
         if self.calls == 1:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypedDict
 
+from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.shards import OwnRows
 from robustdml_ops.engine.validation import (
     check_finite_embeddings,
@@ -18,6 +19,7 @@ from robustdml_ops.engine.validation import (
     check_sample_weights,
     require,
 )
+from robustdml_ops.losses.several_labels import ClassLabels, are_several, several_labels
 
 REDUCTIONS = ("mean", "none")
 
@@ -43,6 +45,7 @@ class ClassMatrixOptions(LossOptions, total=False):
     weight_init_func: Any
     negative_share: float
     negative_seed: int
+    drop_similar_negatives: float | None
 
 
 class SoftmaxOptions(ClassMatrixOptions, total=False):
@@ -61,6 +64,7 @@ class LossInputs(NamedTuple):
     ref_labels: Tensor | None = None
     sample_weights: Tensor | None = None
     margins: Tensor | None = None  # of the samples, in losses with a margin
+    label_weights: Tensor | None = None  # (B, K), of labels (B, K)
 
 
 def check_options(kind: type, known: Collection[str], options: Mapping[str, Any]) -> None:
@@ -87,10 +91,19 @@ def refuse_candidates(name: str, inputs: LossInputs) -> None:
         )
 
 
-def checked_labels(loss: Any, inputs: LossInputs) -> Tensor:
-    """Class numbers (B,) of inputs whose shapes, types and devices fit a loss with a class matrix."""
+def checked_labels(loss: Any, inputs: LossInputs) -> ClassLabels:
+    """Classes of inputs whose shapes, types and devices fit a loss with a class matrix."""
     check_shapes(loss, inputs)
-    return class_labels(inputs.labels, inputs.embeddings)
+    labels, weights = inputs.labels, inputs.label_weights
+    if are_several(labels) and loss.takes_several_labels:
+        dtype = compute_dtype(inputs.embeddings, loss._class_parameter())
+        return several_labels(labels, weights, inputs.embeddings, loss.num_classes, dtype)
+    if weights is not None:
+        raise ValueError(
+            "label_weights are of labels (B, K), several for a sample: leave them out beside labels (B,), or "
+            "take sample_weights"
+        )
+    return ClassLabels(class_labels(labels, inputs.embeddings))
 
 
 def check_shapes(loss: Any, inputs: LossInputs) -> None:

@@ -48,7 +48,7 @@ WEIGHTED = {name: call for name, call in LOSSES.items() if name != "ProcSimLoss"
         ((torch.ones(4, 3, dtype=torch.int64), Y), ValueError, "embeddings must be a floating-point matrix"),
         (([[1.0, 2.0, 3.0]], Y), TypeError, "embeddings must be a torch.Tensor"),
         ((X, Y[:3]), ValueError, r"labels must have shape \(4,\)"),
-        ((X, Y[:, None]), ValueError, r"labels must have shape \(4,\)"),
+        ((X, Y[None]), ValueError, r"labels must have shape \(4,\)"),
         ((X, Y + 0.5), ValueError, r"labels must be numbers of classes, got \[0.5, 1.5, 2.5\]"),
         ((X.numpy(), Y), TypeError, r"embeddings must be .* not ndarray: pass torch.from_numpy\(embeddings"),
         ((X, Y[0].numpy()), TypeError, r"not ndarray: pass torch.from_numpy\(labels\)"),

@@ -61,7 +61,7 @@ class AnchorFamilyLoss(ClassMatrixLoss):
         return self._sum(inputs.embeddings, self._terms(inputs))
 
     def _terms(self, inputs: LossInputs) -> AnchorTerms:
-        labels = checked_labels(self, inputs)
+        labels = checked_labels(self, inputs).labels
         log_weights, present = self._log_weights(inputs)
         rows = self._rows_taking_part(labels)
         sets = LabelSets.of(rows.labels, elsewhere=rows.elsewhere)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.proxy_update import ProxyUpdate, update_of
 from robustdml_ops.engine.shards import OwnRows
-from robustdml_ops.engine.validation import check_label_range, check_sizes
+from robustdml_ops.engine.validation import check_cosine, check_label_range, check_sizes
 from robustdml_ops.losses.families.metric_loss import MetricLoss
 from robustdml_ops.losses.first_steps import FirstSteps
 from robustdml_ops.losses.inputs import ClassMatrixOptions, LossInputs, checked_labels, own_samples
@@ -35,11 +35,26 @@ class ClassMatrixLoss(MetricLoss):
     matrix_name: ClassVar[str] = "proxies"
     columns: ClassVar[bool] = False
     centers: int | None = None  # H, where a class has several rows, or columns
+    drops_similar: ClassVar[bool] = False  # serves drop_similar_negatives
 
-    def __init__(self, num_classes: int, embedding_size: int, *, weight_init_func: Any = None, **options: Any) -> None:
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        *,
+        weight_init_func: Any = None,
+        drop_similar_negatives: float | None = None,
+        **options: Any,
+    ) -> None:
         check_sizes(num_classes=num_classes, embedding_size=embedding_size)
         negatives = negatives_of(options)
         super().__init__(**options)
+        if drop_similar_negatives is not None:
+            self._refuse_dense("drop_similar_negatives")
+            check_cosine(drop_similar_negatives)
+            if not self.drops_similar:
+                raise ValueError(f"{type(self).__name__} has no drop_similar_negatives: leave it out")
+        self.drop_similar_negatives = drop_similar_negatives
         self.num_classes = num_classes
         self.embedding_size = embedding_size
         self.negatives = negatives
@@ -95,9 +110,10 @@ class ClassMatrixLoss(MetricLoss):
         return loss
 
     def _own_rows(self, inputs: LossInputs) -> OwnRows:
-        labels = checked_labels(self, inputs)
-        check_label_range(labels, self.num_classes)
-        return {**self._own_samples(inputs), "labels": labels}
+        labels, weights = checked_labels(self, inputs)
+        if labels.dim() == 1:
+            check_label_range(labels, self.num_classes)
+        return {**self._own_samples(inputs), "labels": labels, "label_weights": weights}
 
     def _own_samples(self, inputs: LossInputs) -> OwnRows:
         dtype = compute_dtype(inputs.embeddings, self._class_parameter())

@@ -41,7 +41,7 @@ class ClassFamilyLoss(ClassMatrixLoss):
 
     def _losses(self, inputs: LossInputs) -> Tensor:
         """ℓ (B,), times a miner's weights."""
-        labels = checked_labels(self, inputs)
+        labels = checked_labels(self, inputs).labels
         losses = self._of_sums(self._sums(inputs.embeddings, labels), inputs, labels)
         if inputs.indices_tuple is None:
             return losses

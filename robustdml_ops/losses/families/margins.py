@@ -83,6 +83,7 @@ class MarginSoftmaxLoss(ClassFamilyLoss):
         ref_labels: Tensor | None = None,
         *,
         sample_weights: Tensor | None = None,
+        label_weights: Tensor | None = None,
         margins: Tensor | None = None,
         **unknown: Any,
     ) -> Tensor:
@@ -90,7 +91,7 @@ class MarginSoftmaxLoss(ClassFamilyLoss):
 
         Parameters
         ----------
-        embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights, **unknown
+        embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights, label_weights, **unknown
             As in :class:`~robustdml_ops.losses.ProxyNCALoss`.
         margins : Tensor, optional
             (B,) margins of the samples, in the unit of ``margin``, in its place. Differentiable.
@@ -101,8 +102,8 @@ class MarginSoftmaxLoss(ClassFamilyLoss):
             As there; margins of another shape, on the CPU margins that are NaN or inf.
         """
         self._refuse_unknown(unknown)
-        samples = LossInputs(embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights, margins)
-        return self._evaluate(samples)
+        given = (embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights, margins, label_weights)
+        return self._evaluate(LossInputs(*given))
 
     def _own_rows(self, inputs: LossInputs) -> dict[str, Tensor | None]:
         margins = inputs.margins

@@ -45,6 +45,7 @@ class MetricLoss(ShardableLoss, PeerInterface):
 
     known_options: ClassVar[type] = LossOptions  # names of its keyword arguments
     weighs_losses: ClassVar[bool] = False  # every process computes the losses of all samples, and weighs them
+    takes_several_labels: ClassVar[bool] = False  # (B, K), or a sparse matrix (B, C)
 
     def __init__(
         self, *, reduction: str = "mean", backend: str | None = None, ignore_index: int | None = None, **options: Any
@@ -63,6 +64,7 @@ class MetricLoss(ShardableLoss, PeerInterface):
         ref_labels: Tensor | None = None,
         *,
         sample_weights: Tensor | None = None,
+        label_weights: Tensor | None = None,
         **unknown: Any,
     ) -> Tensor:
         """Loss of a batch: () or, with ``reduction="none"``, (B,), in the Proxy-Anchor family (C,).
@@ -76,7 +78,9 @@ class MetricLoss(ShardableLoss, PeerInterface):
             (B, D), floating point, any scale.
         labels : Tensor
             (B,) integers in 0 … C − 1, truth values, or whole floating-point numbers. For losses on pairs any numbers,
-            of which equal ones are of one class; not needed beside ``indices_tuple``.
+            of which equal ones are of one class; not needed beside ``indices_tuple``. Softmax losses over classes take
+            several classes of a sample, too: integers (B, K), filled up with ``ops.ABSENT``, or a sparse matrix (B, C)
+            of weights. On several processes K must be the same.
         indices_tuple : tuple of Tensor, optional
             A miner's pairs (anchors, positives, anchors, negatives) or triplets (anchors, positives, negatives), places
             in the batch and among the candidates. Losses on pairs take exactly these pairs, whatever the labels are.
@@ -93,6 +97,9 @@ class MetricLoss(ShardableLoss, PeerInterface):
             sums. Differentiable; in Proxy-Anchor losses where positive. A sample of weight 0 is absent, also among the
             candidates of the others, and the mean divides by the number of the other samples: so a mask of zeros and
             ones gives the loss of the batch without the samples that it drops.
+        label_weights : Tensor, optional
+            (B, K), ≥ 0: weights of labels (B, K). Differentiable. A class listed twice has the sum of both. None: the
+            classes of a sample have equal weights that sum to 1.
         **unknown
             Refused, with the name that was probably meant.
 
@@ -106,7 +113,8 @@ class MetricLoss(ShardableLoss, PeerInterface):
             not there.
         """
         self._refuse_unknown(unknown)
-        return self._evaluate(LossInputs(embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights))
+        inputs = LossInputs(embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights)
+        return self._evaluate(inputs._replace(label_weights=label_weights))
 
     def _refuse_unknown(self, arguments: dict[str, Any]) -> None:
         if arguments:
@@ -114,6 +122,8 @@ class MetricLoss(ShardableLoss, PeerInterface):
 
     def _evaluate(self, inputs: LossInputs) -> Tensor:
         embeddings = inputs.embeddings
+        if inputs.label_weights is not None and not self.takes_several_labels:
+            raise ValueError(f"label_weights: {type(self).__name__} takes one class for each sample, labels (B,) alone")
         if isinstance(embeddings, Tensor) and embeddings.dtype == torch.float64 and not self.shards.divided:
             self._widen()
         if self.ignore_index is not None:
@@ -136,7 +146,7 @@ class MetricLoss(ShardableLoss, PeerInterface):
         length = len(listed) if isinstance(listed, tuple | list) else listed is not None
         settings = {**self._common_settings(), "indices_tuple": length, "the reference set": _reference(inputs)}
         rows = shards.agree(partial(self._own_rows, inputs), settings)
-        scalars = {name: rows.pop(name, None) for name in ("sample_weights", "margins")}
+        scalars = {name: rows.pop(name, None) for name in ("sample_weights", "margins", "label_weights")}
         joint: dict[str, Any] = {name: shards.gather(value) for name, value in rows.items()}
         joint |= {name: shards.gather(value, not self.weighs_losses) for name, value in scalars.items()}
         if inputs.ref_emb is inputs.embeddings:

@@ -28,6 +28,7 @@ from robustdml_ops.losses.peer.package import (
     peer_reducers,
     refuse,
 )
+from robustdml_ops.losses.several_labels import are_several
 
 # Steps of the peer's dense code, which a subclass may have been written to change.
 _DENSE_STEPS = {
@@ -134,6 +135,8 @@ class PeerInterface(PeerBase):
             rows = (embeddings.detach(), (candidates if matrix is None else matrix).detach())
             distance.reset_stats()
             distance.set_default_stats(*rows, *map(distance.maybe_normalize, rows))
+        if are_several(labels):
+            raise ValueError("labels of several classes with a reducer of its own: take reduction='none', and reduce")
         if inputs.sample_weights is None and inputs.margins is None:
             sub_losses = self.compute_loss(*inputs[:5])
         else:
@@ -195,6 +198,8 @@ def without_label(inputs: LossInputs, ignore_index: int) -> LossInputs:
     labels, ref_labels, weights = inputs.labels, inputs.ref_labels, inputs.sample_weights
     if labels is None:
         return inputs
+    if are_several(labels):
+        raise ValueError(f"ignore_index={ignore_index} beside labels of several classes: fill them up with ops.ABSENT")
     ignored = labels == ignore_index
     kept = (~ignored).to(torch.float32 if weights is None else weights.dtype)
     # Labels of a sharded bank are DTensors: the loss on pairs marks those of its own shard.

@@ -1,0 +1,98 @@
+"""Samples of several classes: labels (B, K) with weights, or a sparse matrix (B, C) of weights."""
+
+from typing import NamedTuple, TypeGuard
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.engine.label_sets import ABSENT
+from robustdml_ops.engine.validation import (
+    INTEGERS,
+    check_elements,
+    check_label_range,
+    check_tensor,
+    largest_weight,
+)
+
+
+class ClassLabels(NamedTuple):
+    """The class of each sample; or several, distinct and ascending, with their weights."""
+
+    labels: Tensor  # (B,) int64; or (B, K), with ABSENT where a sample has fewer than K
+    weights: Tensor | None = None  # (B, K), compute type, 0 where ABSENT; None: none were given
+
+    def shares(self, dtype: torch.dtype) -> Tensor:
+        """Weights of several classes, (B, K); where none were given, equal ones that sum to 1 for each sample."""
+        if self.weights is not None:
+            return self.weights
+        present = (self.labels != ABSENT).to(dtype)
+        return present / present.sum(1, keepdim=True).clamp(min=1)
+
+
+def are_several(labels: object) -> TypeGuard[Tensor]:
+    """Whether labels are those of several classes a sample."""
+    return isinstance(labels, Tensor) and (labels.layout != torch.strided or labels.dim() == 2)
+
+
+def several_labels(
+    labels: Tensor, weights: Tensor | None, embeddings: Tensor, num_classes: int, dtype: torch.dtype
+) -> ClassLabels:
+    """Checked labels (B, K), or sparse (B, C), and weights (B, K); a class listed twice has the sum of its weights.
+
+    A sparse matrix takes a look at its values, for which a GPU waits.
+    """
+    B = len(embeddings)
+    if labels.layout != torch.strided:
+        if weights is not None:
+            raise ValueError("label_weights beside sparse labels, whose values are the weights: leave them out")
+        labels, weights = _listed(labels, B, num_classes)
+    if labels.dtype not in INTEGERS:
+        raise ValueError(
+            f"labels of shape {tuple(labels.shape)} must be integers, got {labels.dtype}: numbers of classes, with "
+            "label_weights of the same shape; a matrix of weights (B, C) is given as labels.to_sparse()"
+        )
+    if labels.dim() != 2 or len(labels) != B or labels.shape[1] == 0:
+        raise ValueError(
+            f"labels must have shape ({B},) or ({B}, K), one row for each of embeddings, got {tuple(labels.shape)}"
+        )
+    labels = labels.to(embeddings.device, torch.int64, non_blocking=True)
+    check_label_range(labels.masked_fill(labels == ABSENT, 0), num_classes)
+    ordered, order = labels.sort(dim=1, stable=True)
+    place = torch.nn.functional.pad((ordered[:, 1:] != ordered[:, :-1]).cumsum(1), (1, 0))
+    labels = torch.full_like(ordered, ABSENT).scatter(1, place, ordered)
+    if weights is None:
+        return ClassLabels(labels)
+    weights = _checked_weights(weights, labels).to(embeddings.device, dtype)
+    weights = torch.zeros_like(weights).scatter_add(1, place, weights.gather(1, order))
+    return ClassLabels(labels, weights.masked_fill(labels == ABSENT, 0))
+
+
+def _checked_weights(weights: Tensor, labels: Tensor) -> Tensor:
+    weights = check_tensor("label_weights", weights)
+    if weights.shape != labels.shape or not (weights.is_floating_point() or weights.dtype == torch.bool):
+        raise ValueError(
+            f"label_weights must be floating point, of the shape of labels, {tuple(labels.shape)}, got "
+            f"{tuple(weights.shape)} of {weights.dtype}"
+        )
+    largest = largest_weight(torch.float32)
+    wanted = f": weights must be finite, not negative and at most {largest:.2g}"
+    check_elements("label_weights", weights, lambda values: (values >= 0) & (values <= largest), wanted)
+    return weights
+
+
+def _listed(matrix: Tensor, samples: int, num_classes: int) -> tuple[Tensor, Tensor]:
+    """Columns and values of a sparse matrix (B, C), as (B, K) each."""
+    if matrix.shape != (samples, num_classes):
+        raise ValueError(
+            f"sparse labels must have shape ({samples}, {num_classes}), a weight for each sample and class, got "
+            f"{tuple(matrix.shape)}"
+        )
+    matrix = matrix.to_sparse_coo().coalesce()  # type: ignore[no-untyped-call]
+    (rows, columns), values = matrix.indices(), matrix.values()
+    counts = torch.bincount(rows, minlength=samples)
+    places = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
+    shape = (samples, max(1, int(counts.max()) if samples else 0))
+    labels = columns.new_full(shape, ABSENT).index_put((rows, places), columns)
+    if not values.is_floating_point():
+        values = values.float()
+    return labels, values.new_zeros(shape).index_put((rows, places), values)
