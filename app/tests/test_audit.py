@@ -1,18 +1,16 @@
 """``robustdml audit`` and ``apply``, from files to files."""
 
 import csv
-import html
 import json
 import re
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from app.tests.conftest import save_photos
-from robustdml.audit_report.findings import Finding, clean_labels, read_findings
-from robustdml.audit_report.page import confused_classes, render_matrix
+from robustdml.audit_report.decisions import Decisions, clean_labels, read_decisions
+from robustdml.audit_report.findings import Finding, read_findings
 from robustdml.cli import main
 from robustdml.errors import UsageError
 
@@ -83,15 +81,6 @@ def test_features_from_end_to_end(features, tmp_path, capsys):
     assert {data["samples"][str(row)]["name"] for row in data["suspects"]} >= {"3", "40", "70"}
     assert [len(group) for group in data["groups"]] == [2]
 
-    # The matrix: a row of each confused class, in which the proposals are, and its own samples on the diagonal.
-    matrix = re.search(r'<table class="matrix">(.*?)</table>', page, re.S)[1]
-    lines = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", line) for line in matrix.split("</tr>")[1:-1]]
-    names = [html.unescape(line[0]) for line in lines]
-    assert sorted(names) == sorted(["ant", "bee", HOSTILE])
-    counts = {(names[i], names[j]): cell for i, line in enumerate(lines) for j, cell in enumerate(line[1:])}
-    assert counts["bee", "ant"] == counts[HOSTILE, "bee"] == counts["ant", HOSTILE] == "1"
-    assert counts["ant", "bee"] == "" and counts["ant", "ant"] == str(30 - 2) and counts["bee", "bee"] == "29"
-
     # The same audit again takes what is there; one of other data is refused.
     before = (out / "run-0" / "model.pt").stat().st_mtime_ns
     first = (out / "labels.csv").read_bytes()
@@ -100,8 +89,8 @@ def test_features_from_end_to_end(features, tmp_path, capsys):
     assert audit(features, out, "--epochs", "2") == 2
     assert "other settings" in capsys.readouterr().err
 
-    # Correcting puts the three right, dropping leaves them out; a refused proposal stays as it was given.
-    (tmp_path / "decisions.csv").write_text('sample,label,proposed,decision\n"40","x","y","refuse"\n')
+    # Correcting puts the three right, dropping leaves them out; a label that a person calls right stays.
+    (tmp_path / "decisions.csv").write_text('sample,class,decision,label\n"40","","right",""\n')
     more = ["--use", "correct", "--confidence", "0.5", "--decisions", str(tmp_path / "decisions.csv")]
     assert main(["apply", str(out / "labels.csv"), "--to", str(tmp_path / "clean.npz"), *more]) == 0
     with np.load(tmp_path / "clean.npz") as clean:
@@ -216,15 +205,6 @@ def _saved(folder: Path, features, labels) -> Path:
     return folder / "features.npz"
 
 
-def test_classes_of_the_matrix_are_those_most_confused():
-    pairs = Counter({(f"class {k}", f"class {k + 1}"): 100 - k for k in range(0, 90, 2)})
-    pairs["class 1", "class 0"] = 30
-    chosen = confused_classes(pairs)
-    assert chosen == [f"class {k}" for k in range(40)]
-    assert confused_classes(Counter()) == []
-    assert render_matrix([Finding("a", "x", 0.9, "x", 0.9, "right", -1)]) == ""
-
-
 def test_what_becomes_of_a_label():
     findings = [
         Finding("a", "x", 0.9, "x", 0.9, "right", -1),
@@ -239,23 +219,71 @@ def test_what_becomes_of_a_label():
 
     assert kept("drop") == {"a": "x", "b": "x"}
     assert kept("correct") == {"a": "x", "b": "x", "c": "y"}
-    assert kept("drop", decisions={"b": "accept", "d": "refuse", "e": "refuse"}) == {
-        "a": "x",
-        "b": "y",
-        "d": "x",
-        "e": "x",
+    decided = {
+        "a": ("drop", ""),
+        "b": ("relabel", "y"),
+        "c": ("no class", ""),
+        "d": ("right", ""),
+        "e": ("relabel", "z"),
     }
+    assert kept("drop", decisions=Decisions(decided)) == {"b": "y", "d": "x", "e": "z"}
     with pytest.raises(UsageError, match="confidence=2"):
         kept("drop", 2)
     with pytest.raises(UsageError, match="use of labels 'weigh'"):
         kept("weigh")
 
 
+def decide(tmp_path, findings, *lines):
+    """What follows from the lines of a file."""
+    rows = "".join(f"{line}\n" for line in ("sample,class,decision,label", *lines))
+    decisions = read_decisions(_written(tmp_path / "decisions.csv", rows), findings)
+    return {one.sample: one.label for one in clean_labels(findings, "drop", decisions=decisions).values()}
+
+
+def test_classes_are_merged_and_split(tmp_path):
+    """x is two, of which the second half becomes a class; y and z are one, and so are z and w."""
+    findings = [Finding(f"x{half}", "x", 0.9, "x", 0.9, "right", -1, "", half) for half in (1, 2)]
+    findings += [Finding(name, name, 0.9, name, 0.9, "right", -1) for name in ("y", "z", "w", "x (2)")]
+    findings += [Finding("moved", "y", 0.1, "x", 0.9, "wrong", -1, "", 2), findings[0]]
+    findings[-1] = Finding("from x", "x", 0.5, "y", 0.5, "not sure", -1, "", 1)
+    merged = decide(tmp_path, findings, ",z,merge,y", ",w,merge,z", ",y,merge,w")
+    assert {merged[name] for name in ("y", "z", "w")} == {"y"} and merged["x2"] == "x"
+    apart = decide(tmp_path, findings, ",x,split,", "moved,,relabel,x", "w,,drop,", "w,,right,")
+    # Of what the audit took for another class than it is put in, the half is not known: it is left out.
+    assert apart == {"x1": "x", "x2": "x (3)", "y": "y", "z": "z", "x (2)": "x (2)", "moved": "x (3)", "from x": "x"}
+    assert "z" not in decide(tmp_path, findings, ",x,split,", "z,,relabel,x")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("a,,accept,", "line 2: decision 'accept': expected one of right, relabel, no class, drop"),
+        (",x,drop,", "decision 'drop': expected one of merge, split"),
+        ("b,,drop,", "sample 'b' is not in this audit"),
+        ("a,,relabel,why", "class 'why' is not in this audit"),
+        (",x,merge,", "class '' is not in this audit"),
+        ("", ""),
+    ],
+)
+def test_decisions_that_are_none(tmp_path, line, words):
+    findings = [Finding("a", "x", 0.9, "x", 0.9, "right", -1)]
+    if line:
+        with pytest.raises(UsageError, match=re.escape(words)):
+            decide(tmp_path, findings, line)
+        return
+    for text, told in (
+        ("sample,label,proposed,decision\na,x,y,refuse\n", "is of an earlier version"),
+        ("name\na\n", "expected the columns sample, class, decision, label"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            read_decisions(_written(tmp_path / "old.csv", text), findings)
+
+
 def test_labels_that_are_no_findings(tmp_path):
-    head = "sample,label,probability,proposed,proposed_probability,verdict,duplicate_group\n"
+    head = "sample,label,probability,proposed,proposed_probability,verdict,duplicate_group,part,half\n"
     for text, words in (
-        (head + "a,x,1,x,1,maybe,\n", "line 2: verdict"),
-        (head + "a,x,?,x,1,right,\n", "line 2"),
+        (head + "a,x,1,x,1,maybe,,,\n", "line 2: verdict"),
+        (head + "a,x,?,x,1,right,,,\n", "line 2"),
         ("a\n", "no column"),
     ):
         with pytest.raises(UsageError, match=words):

@@ -32,7 +32,7 @@ FILE = "<b class=stranger>$&'\"|`{x}"  # A name that a disk takes.
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
-VOID = ("br", "col", "img", "input", "link", "meta")  # Elements without an end
+VOID = ("br", "col", "img", "input", "link", "meta", "wbr")  # Elements without an end
 
 
 class Elements(HTMLParser):
@@ -117,7 +117,7 @@ def test_decisions_find_their_samples_again(audited, tmp_path):
     chosen = [path for path in paths if "\udce9" in path or "__proto__" in path or "\n" in path]
     assert len(chosen) > 20
     quoted = ('"' + path.replace('"', '""').replace("\udce9", "\ufffd") + '"' for path in chosen)
-    text = "sample,label,proposed,decision\n" + "".join(f'{path},"x","y","refuse"\n' for path in quoted)
+    text = "sample,class,decision,label\n" + "".join(f'{path},"","right",""\n' for path in quoted)
     (tmp_path / "decisions.csv").write_bytes(text.encode())
     command = ["apply", str(out / "labels.csv"), "--decisions", str(tmp_path / "decisions.csv")]
     assert main([*command, "--to", str(tmp_path / "clean.csv")]) == 0
@@ -128,7 +128,7 @@ def test_decisions_find_their_samples_again(audited, tmp_path):
     write_findings(
         tmp_path / "two.csv", [Finding(f"caf{byte}", "x", 1, "x", 1, "right", -1) for byte in "\udce8\udce9"]
     )
-    (tmp_path / "decisions.csv").write_text("sample,decision\ncaf\ufffd,refuse\n", encoding="utf-8")
+    (tmp_path / "decisions.csv").write_text("sample,class,decision,label\ncaf\ufffd,,right,\n", encoding="utf-8")
     command[1] = str(tmp_path / "two.csv")
     assert main([*command, "--to", str(tmp_path / "again.csv")]) == 2
 

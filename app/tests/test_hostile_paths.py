@@ -203,6 +203,16 @@ def test_nothing_but_images_is_copied_out_of_other_folders(tmp_path, capsys):
     assert not list(tmp_path.glob("clean*")) and not list(tmp_path.glob(".clean*"))
 
 
+@pytest.mark.parametrize("label", ["../x", "/x", "a/b", "a\0b", "..", ".x", "", "C:x", "a\\b", "NUL", "com1.txt"])
+def test_no_class_leaves_the_folder(label, tmp_path, capsys):
+    photograph(tmp_path / "a.png")
+    write_findings(tmp_path / "labels.csv", [finding(tmp_path / "a.png", label)])
+    assert main(["apply", str(tmp_path / "labels.csv"), "--to", str(tmp_path / "clean")]) == 2
+    told = capsys.readouterr().err
+    assert "cannot be the name of a folder; give --to a .csv list" in told or "line contains NUL" in told
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "labels.csv", "labels.csv.sha256"]
+
+
 def test_no_image_takes_the_place_of_another(tmp_path):
     """Of files of one name, of names that differ in case alone, and of names that look like a number put to one."""
     names = ["a/x.png", "b/x.png", "b/X.png", "c/x-1.png", "d/x-1.png", "e/x-2.PNG"]

@@ -6,11 +6,13 @@ import io
 import itertools
 import os
 import shutil
-from pathlib import Path
+from collections import Counter
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
 
-from robustdml.audit_report.findings import Finding, clean_labels, read_decisions, read_findings
+from robustdml.audit_report.decisions import Decisions, clean_labels, read_decisions
+from robustdml.audit_report.findings import Finding, read_findings
 from robustdml.cache import write_text
 from robustdml.command_line import path
 from robustdml.commands.audit import STATE
@@ -23,6 +25,8 @@ from robustdml.plain_files import read_json, read_npz, write_npz
 
 # Bytes of a name, on nearly all disks.
 LONGEST_NAME = 255
+# Names of devices on Windows, with any ending.
+RESERVED = {"CON", "PRN", "AUX", "NUL", *(f"{port}{number}" for port in ("COM", "LPT") for number in range(1, 10))}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     if to.exists():
         raise UsageError(f"--to {to}: is there already; give a new name")
     findings = read_findings(arguments.labels)
-    decisions = {} if arguments.decisions is None else read_decisions(arguments.decisions, findings)
+    decisions = Decisions() if arguments.decisions is None else read_decisions(arguments.decisions, findings)
     kept = clean_labels(findings, arguments.use, arguments.confidence, decisions)
     if not kept:
         raise UsageError(f"{arguments.labels}: no sample is left")
@@ -61,6 +65,10 @@ def run(arguments: argparse.Namespace) -> int:
         _write_folder(to, kept, arguments.copy)
     changed = sum(one.label != findings[row].label for row, one in kept.items())
     print(f"{to}: {len(kept):,} of {len(findings):,} samples, {changed:,} of them under another label")
+    decided = Counter(decision for decision, _ in decisions.samples.values())
+    decided |= Counter({"classes merged": len(decisions.joined), "classes split": len(decisions.split)})
+    if decided:
+        print(f"by decision: {', '.join(f'{count:,} {what}' for what, count in sorted(decided.items()) if count)}")
     return 0
 
 
@@ -96,15 +104,22 @@ def _write_folder(to: Path, kept: dict[int, Finding], copy: bool) -> None:
     if others:
         raise UsageError(f"{len(others)} samples are no images by their names: {few(others)}; give --to a .csv list")
     for label in {one.label for one in kept.values()}:
-        if label in ("", ".", "..") or "/" in label or "\0" in label or label.startswith("."):
+        # Also by the rules of Windows: a folder may be copied there.
+        inside = label == PurePosixPath(label).name == PureWindowsPath(label).name
+        if (
+            not (label and inside)
+            or "\0" in label
+            or label.startswith(".")
+            or label.partition(".")[0].upper() in RESERVED
+        ):
             raise UsageError(f"class {label!r} cannot be the name of a folder; give --to a .csv list")
     unfinished = to.with_name(f".{to.name}.unfinished")
     with sole_use(unfinished.with_suffix(".lock"), to):
         shutil.rmtree(unfinished, ignore_errors=True)
         try:
-            taken: set[tuple[str, str]] = set()
+            taken: set[tuple[str, str, str]] = set()
             for row, one in kept.items():
-                folder = unfinished / one.label
+                folder = unfinished / one.part / one.label
                 folder.mkdir(parents=True, exist_ok=True)
                 source, target = Path(one.sample), folder / _free_name(row, one, taken)
                 try:
@@ -121,7 +136,7 @@ def _write_folder(to: Path, kept: dict[int, Finding], copy: bool) -> None:
             raise
 
 
-def _free_name(row: int, one: Finding, taken: set[tuple[str, str]]) -> str:
+def _free_name(row: int, one: Finding, taken: set[tuple[str, str, str]]) -> str:
     """The file's own name, or with the sample's number where the class has that already."""
     source = Path(one.sample)
     endings = itertools.chain(("",), (f"-{row}",), (f"-{row}-{again}" for again in itertools.count(1)))
@@ -130,7 +145,7 @@ def _free_name(row: int, one: Finding, taken: set[tuple[str, str]]) -> str:
         stem = os.fsdecode(os.fsencode(source.stem)[:room]) if ending else source.stem
         name = f"{stem}{ending}{source.suffix}"
         # Some disks take names for the same that differ in case alone.
-        if (one.label, name.casefold()) not in taken:
+        if (one.part, one.label, name.casefold()) not in taken:
             break
-    taken.add((one.label, name.casefold()))
+    taken.add((one.part, one.label, name.casefold()))
     return name

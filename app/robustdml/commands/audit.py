@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
             class_names=np.array(samples.class_names),
             paths=np.array(samples.names),
         )
-        write_text(out / PAGE, render_page(samples, findings, auditor, report))
+        write_text(out / PAGE, render_page(samples, findings, auditor, features, [], report))
     if samples.left_out:
         print(f"robustdml audit: left out {len(samples.left_out)}: {few(samples.left_out)}", file=sys.stderr)
     Console().print(_summary(samples, auditor))

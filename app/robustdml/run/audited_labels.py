@@ -8,7 +8,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from robustdml.audit_report.findings import Finding, clean_labels, read_findings
+from robustdml.audit_report.decisions import clean_labels
+from robustdml.audit_report.findings import Finding, read_findings
 from robustdml.config import CORRECT, WEIGHT, TrainingConfig
 from robustdml.data import Rows, Split
 from robustdml.data.images import few

@@ -1,0 +1,94 @@
+"""Chromium by the WebDriver protocol, over HTTP by Python's own library."""
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+DRIVER = shutil.which("chromedriver")
+KEYS = {"space": " ", "enter": "\ue007", "escape": "\ue00c", "shift": "\ue008"}
+
+
+class Browser:
+    """A session; elements are found by CSS."""
+
+    def __init__(self, address, session):
+        self.address, self.path = address, f"/session/{session}"
+
+    def call(self, path, value=None, method="POST"):
+        return call(self.address + self.path + path, value, method)
+
+    def open(self, page, width=1200, height=900):
+        # A window has a least width; the viewport of a telephone has none.
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+        self.call("/goog/cdp/execute", {"cmd": "Emulation.setDeviceMetricsOverride", "params": metrics})
+        self.call("/url", {"url": Path(page).absolute().as_uri()})
+
+    def run(self, script, *arguments):
+        return self.call("/execute/sync", {"script": script, "args": list(arguments)})
+
+    def find(self, css):
+        found = self.call("/elements", {"using": "css selector", "value": css})
+        return [Element(self, next(iter(one.values()))) for one in found]
+
+    def click(self, css, number=0):
+        self.find(css)[number].click()
+
+    def texts(self, css):
+        return [one.text for one in self.find(css)]
+
+    def press(self, *keys):
+        """Press keys one after the other, as a keyboard does; ``shift+t`` holds the first down."""
+        actions = []
+        for key in keys:
+            held = [KEYS.get(part, part) for part in key.split("+")]
+            actions += [{"type": "keyDown", "value": one} for one in held]
+            actions += [{"type": "keyUp", "value": one} for one in reversed(held)]
+        self.call("/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]})
+
+    def screenshot(self, path):
+        Path(path).write_bytes(base64.b64decode(self.call("/screenshot", method="GET")))
+
+
+class Element:
+    """An element of the page."""
+
+    def __init__(self, browser, name):
+        self.browser, self.path = browser, f"/element/{name}"
+
+    def click(self):
+        self.browser.call(self.path + "/click", {})
+
+    @property
+    def text(self):
+        return self.browser.call(self.path + "/text", method="GET")
+
+
+def call(address, value=None, method="POST"):
+    body = json.dumps(value or {}).encode() if method == "POST" else None
+    with urlopen(Request(address, body, {"Content-Type": "application/json"}, method=method), timeout=60) as answer:
+        return json.load(answer)["value"]
+
+
+@contextmanager
+def browser(folder):
+    """Start Chromium, with what it downloads in `folder`."""
+    driver = subprocess.Popen([DRIVER, "--port=0"], stdout=subprocess.PIPE, text=True)
+    try:
+        port = next(found[1] for found in (re.search(r"on port (\d+)\.", line) for line in driver.stdout) if found)
+        arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
+        options = {"args": arguments, "prefs": {"download.default_directory": str(folder)}}
+        asked = {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}}
+        address = f"http://localhost:{port}"
+        found = Browser(address, call(f"{address}/session", asked)["sessionId"])
+        try:
+            yield found
+        finally:
+            found.call("", method="DELETE")
+    finally:
+        driver.terminate()
+        driver.communicate(timeout=20)

@@ -1,0 +1,168 @@
+"""``audit.html`` in Chromium: clicks, keys, widths, and what `apply` makes of the decisions."""
+
+import csv
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from app.tests.browser import DRIVER, browser
+from robustdml.cli import main
+from robustdml.commands import audit
+
+pytestmark = pytest.mark.skipif(DRIVER is None, reason="no Chromium with its driver is installed: .ci/run has both")
+NAMES = ("ant", "golden_retriever", "cat", "a rather long name of which nobody knows why it was chosen")
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory):
+    """Four classes of plain colours, three images of each in the folder of the next one; judged by their colours."""
+    folder = tmp_path_factory.mktemp("page")
+    random = np.random.default_rng(0)
+    for label, name in enumerate(NAMES):
+        (folder / "data" / name).mkdir(parents=True)
+        for number in range(14):
+            seen = (label + (number < 3)) % len(NAMES)
+            colour = 255 * np.eye(4, 3)[seen] + random.integers(0, 60, 3)
+            pixels = np.full((20, 20, 3), colour.clip(0, 255), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / "data" / name / f"{label}-{number}.png")
+
+    def features(samples, *_):
+        return np.asarray(samples.inputs, dtype=np.float32).mean((2, 3)) - 90
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(audit, "_features", features)
+        assert main(["audit", str(folder / "data"), "--out", str(folder / "out"), "--image-size", "20"]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("browser")
+    with browser(folder) as one:
+        one.folder = folder
+        yield one
+
+
+@pytest.fixture
+def page(chromium, audited):
+    """The page without decisions."""
+    chromium.open(audited / "out" / "audit.html")
+    chromium.run("localStorage.clear()")
+    chromium.open(audited / "out" / "audit.html")
+    return chromium
+
+
+def here(page):
+    """Place of the current suspect, and how many are decided."""
+    place = page.run("return [...document.querySelectorAll('.card')].findIndex(one => one.matches('.here'))")
+    return place, int(page.texts("#state")[0].split("·")[1].split()[0])
+
+
+def test_keys_and_clicks_advance_in_the_same_way(page):
+    page.press("r")
+    assert here(page) == (1, 1)
+    page.click(".card:nth-child(2) .choices button")
+    assert here(page) == (2, 2)
+    page.press("j", "d")
+    assert here(page) == (4, 3)
+    page.press("u")
+    assert here(page) == (3, 2)
+    # The next one without a decision: the third has none, the first two are behind.
+    page.press("k", "t")
+    assert here(page) == (3, 3)
+    page.press("c", *"rathe", "enter")
+    assert here(page) == (4, 4) and f"apply puts it in “{NAMES[3]}”" in page.texts(".card:nth-child(4) small")
+    page.press("k")
+    pressed = page.texts(".card:nth-child(4) [aria-pressed=true]")
+    assert here(page)[0] == 3 and len(pressed) == 1 and "another class" in pressed[0]
+    # Decisions stay when the page is opened again.
+    page.run("location.reload()")
+    assert here(page) == (0, 4)
+
+
+def test_a_click_or_space_enlarges(page):
+    def enlarged():
+        return page.run("const one = document.querySelector('#large[open] img'); return one && one.width")
+
+    page.press("space")
+    assert enlarged() > 400
+    page.press("t")  # Goes on with the next picture.
+    assert enlarged() > 400 and here(page) == (1, 1)
+    page.press("space")
+    assert enlarged() is None
+    page.click(".near img")
+    assert enlarged() > 400
+    page.press("escape")
+    assert enlarged() is None
+    # The samples most similar to a suspect stand beside it with their labels.
+    assert len(page.texts(".card:nth-child(1) .near figcaption")) == 4
+
+
+def test_many_at_once(page):
+    alike = page.run("return document.querySelectorAll('.card')[0].querySelector('.choices label').textContent")
+    assert "all others given" in alike and "(2)" in alike
+    page.press("shift+t")
+    assert here(page) == (3, 3)
+    page.press("u")
+    assert here(page) == (0, 0)
+    page.click(".card input")
+    page.press("d")
+    assert here(page) == (3, 3)
+
+
+def test_decisions_from_page_to_folder(page, audited, tmp_path, capsys):
+    page.press("r", "t", "c", *"cat", "enter", "n", "d", "s")
+    told = page.texts("#summary li")
+    assert told[:5] == [
+        "keep their label: 1",
+        "go to the class proposed: 1",
+        "go to another class: 1",
+        "belong to no class, left out: 1",
+        "dropped, left out: 1",
+    ]
+    assert "without a decision" in told[5]
+    page.click("#summary button")
+    file = page.folder / "decisions.csv"
+    deadline = time.monotonic() + 20
+    while not file.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    with file.open(newline="") as opened:
+        rows = list(csv.DictReader(opened))
+    assert [row["decision"] for row in rows] == ["right", "relabel", "relabel", "no class", "drop"]
+    labels, clean = audited / "out" / "labels.csv", tmp_path / "clean"
+    assert main(["apply", str(labels), "--decisions", str(file), "--to", str(clean)]) == 0
+    assert "1 drop, 1 no class, 2 relabel, 1 right" in capsys.readouterr().out
+    now = {path.name: path.parent.name for path in clean.rglob("*.png")}
+    names = [row["sample"].rpartition("/")[2] for row in rows]
+    assert now[names[0]] == rows[0]["sample"].split("/")[-2] and now[names[2]] == "cat"
+    assert now[names[1]] == rows[1]["label"] and names[3] not in now and names[4] not in now
+
+
+@pytest.mark.parametrize("width", [1200, 390])
+def test_fits_the_window(page, audited, width):
+    page.open(audited / "out" / "audit.html", width)
+    page.press("j", "j", "j", "j")
+    assert page.run("return document.documentElement.scrollWidth <= innerWidth")
+    # The bar is in front of what lies under it, and the current suspect begins below it.
+    front = page.run(
+        "scrollBy(0, 150); const bar = document.getElementById('bar').getBoundingClientRect(), out = [];"
+        "for (let x = bar.left + 1; x < bar.right; x += 9) out.push(document.elementFromPoint(x, bar.bottom - 9));"
+        "scrollBy(0, -150); return out.filter(one => !one || !one.closest('#bar')).length"
+    )
+    bottom, top = page.run(
+        "return ['#bar', '.here'].map(css => document.querySelector(css).getBoundingClientRect())"
+        ".map((box, place) => place ? box.top : box.bottom)"
+    )
+    assert front == 0 and top >= bottom - 1
+    # Names break between words.
+    assert page.run(
+        "return [...document.querySelectorAll('.near figcaption')].every(one => one.scrollWidth <= one.clientWidth)"
+    )
+    height, line = page.run(
+        "const one = [...document.querySelectorAll('.near figcaption')].find(one => one.textContent === arguments[0]);"
+        "return [one.offsetHeight, parseFloat(getComputedStyle(one).lineHeight)]",
+        "golden_retriever",
+    )
+    assert round(height / line) == 2
