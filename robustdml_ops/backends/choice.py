@@ -43,20 +43,24 @@ def choose(table: Mapping[str, BackendT], backend: str | None, device: torch.dev
     if name != "auto" and name not in UNAVAILABLE:
         raise ValueError(f"backend={name!r}: expected one of {', '.join(UNAVAILABLE)} or auto")
     if name in table or (explicit and name != "auto"):
-        reason: str | None = f"it has {' and '.join(table)} alone"
-        if name in table:
-            reason = UNAVAILABLE[name](device, dtype) or trust.distrusted(table, name, device)
+        reason = _refusal(table, name, device, dtype) if name in table else f"it has {' and '.join(table)} alone"
         if reason is not None:
             raise RuntimeError(f"backend={name!r} can't run here: {reason}. Use backend='auto' to take what can.")
         return table[name]
     for candidate in preference(device):
         if candidate not in table:
             continue
-        reason = UNAVAILABLE[candidate](device, dtype) or trust.distrusted(table, candidate, device)
+        reason = _refusal(table, candidate, device, dtype)
         if reason is None:
             break
         _tell_once(f"robustdml_ops: {candidate} can't serve {device.type}: {reason}")
     return table[candidate]
+
+
+def _refusal(table: Mapping[str, object], name: str, device: torch.device, dtype: torch.dtype) -> str | None:
+    """Why the backend can't serve, or None."""
+    reason = UNAVAILABLE[name](device, dtype)
+    return trust.distrusted(table, name, device) if reason is None and device.type in trust.CHECKED else reason
 
 
 @cache

@@ -45,8 +45,8 @@ def add_room(name: str, table: Mapping[str, Any], cases: Mapping[str, Case]) -> 
 
 
 def distrusted(table: Mapping[str, Any], backend: str, device: torch.device) -> str | None:
-    """Why ``backend`` is put aside on ``device``, or None. Later uses cost a look into a dictionary."""
-    if device.type not in CHECKED or backend == "eager":
+    """Why ``backend`` is put aside on ``device``, of a type in CHECKED, or None. Later uses look into a dictionary."""
+    if backend == "eager":
         return None
     key = (id(table), backend, device)
     if key not in _VERDICTS:

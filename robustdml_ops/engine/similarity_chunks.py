@@ -1,6 +1,7 @@
 """Similarities of a batch by chunks of proxies, and the gradients of each chunk: the loop of every sweep."""
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -106,16 +107,21 @@ class Similarities:
     ) -> None:
         (B, D), new = embeddings.shape, embeddings.new_empty
         self.backend, self.embeddings, self.proxies, self.compute = backend, embeddings, proxies, compute
-        self.names, self.together = names, together
+        self.names, self.together, self.per_class = names, together, per_class
         self.normalize, self.columns = normalize, backend.reads_columns(proxies)
         self.selected, self.count = selected, count_selected(proxies, selected)
-        rows = chunk_rows(self.count, B + 2 * D + per_class, embeddings.device, B * backend.temporaries)
-        self.rows = min(self.count, max(1, rows // together) * together)
         self.X, self.X_inverse_norm = new((B, D), dtype=operand), new(B, dtype=compute)
         self.short = backend.normalize_rows(embeddings, self.X, self.X_inverse_norm)
         self.dX: Tensor | None = None
         self.dP: Tensor | None = None
         self.update: ProxyUpdate | None = None
+
+    @cached_property
+    def rows(self) -> int:
+        """Classes a chunk, a multiple of ``together``."""
+        B, D = self.embeddings.shape
+        most = chunk_rows(self.count, B + 2 * D + self.per_class, self.X.device, B * self.backend.temporaries)
+        return min(self.count, max(1, most // self.together) * self.together)
 
     def want_gradients(self, embeddings: bool, proxies: bool, update: ProxyUpdate | None = None) -> None:
         """Allocate the gradients that :meth:`backward` adds to; an ``update`` takes that of the proxies by chunks."""

@@ -9,15 +9,12 @@ from torch import Tensor, nn
 from robustdml_ops.engine.gradient_memory import gradient_buffer
 from robustdml_ops.engine.label_sets import ELSEWHERE
 from robustdml_ops.engine.proxy_update import ProxyUpdate, UpdateOfRows, refuse_update
+from robustdml_ops.engine.random_words import FIRST, GOLDEN, mix_bits
 from robustdml_ops.engine.rows.backend import by_columns, rows_at
 from robustdml_ops.engine.validation import check_label_range, check_number
 
 # Takes rows (n,) int64, distinct, and dL/drows (n, D) in the type of the matrix.
 Receiver = Callable[[Tensor, Tensor], None]
-# Of SplitMix64, the mixing function of Steele, Lea and Flood (OOPSLA 2014), as signed numbers.
-GOLDEN = -0x61C8864680B583EB
-_FIRST = -0x40A7B892E31B1A47
-_SECOND = -0x6B2FB644ECCEEE15
 
 
 class Drawn(NamedTuple):
@@ -210,16 +207,4 @@ def _distinct(labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor, Tensor]
 def _random(state: Tensor, places: Tensor) -> Tensor:
     """Numbers in 0 … 2^63 − 1 at ``places`` int64 of a sequence: SplitMix64, started anew for each seed and step."""
     seed, step = state.unbind()
-    return mix_bits(mix_bits(seed * _FIRST + step) + places * GOLDEN) & torch.iinfo(torch.int64).max
-
-
-def mix_bits(x: Tensor) -> Tensor:
-    """A bijection of int64 that looks random: multiplications wrap around."""
-    x = (x ^ _shifted(x, 30)) * _FIRST
-    x = (x ^ _shifted(x, 27)) * _SECOND
-    return x ^ _shifted(x, 31)
-
-
-def _shifted(x: Tensor, bits: int) -> Tensor:
-    """Shifted to the right with zeros from the left; int64 itself would repeat its sign."""
-    return (x >> bits) & ((1 << (64 - bits)) - 1)
+    return mix_bits(mix_bits(seed * FIRST + step) + places * GOLDEN) & torch.iinfo(torch.int64).max

@@ -10,10 +10,9 @@ from torch import Tensor
 from robustdml_ops.backends import native_module as module
 from robustdml_ops.engine.dtensors import is_sharded, local_of
 from robustdml_ops.engine.proxy_update import ProxyUpdate
+from robustdml_ops.engine.random_words import GOLDEN, random_key, random_words
 from robustdml_ops.engine.rows.lengths import SHORTEST, inverse_lengths
 from robustdml_ops.engine.validation import all_finite
-from robustdml_ops.losses.sampling import GOLDEN, mix_bits
-from robustdml_ops.ops.self_paced.counter_random import random_key
 
 # Rows checked at a time, which bounds the memory of the check.
 _ROWS_CHECKED = 1 << 16
@@ -122,7 +121,9 @@ class ProxyStep(ProxyUpdate):
         news = self._alive().formula(self._group, self._step, P, tuple(old.to(P.dtype) for old in olds), G)
         for place, (whole, old, new) in enumerate(zip(wholes, (P, *olds), news, strict=True)):
             if old.dtype != new.dtype:
-                new = round_at_random(new, random_bits(self._key, self._places(rows)) >> (16 * (place - 1)))
+                new = round_at_random(
+                    new, random_words(self._key - (self._key >> 63 << 64), self._places(rows)) >> (16 * (place - 1))
+                )
             whole[rows] = new if finite is None else torch.where(finite, new, old)
         if finite is not None:
             self._skipped.append(~finite)
@@ -263,13 +264,8 @@ def _check_values(proxies: Tensor) -> None:
 
 def step_key(seed: int, parameter: int, step: int, place: int) -> int:
     """Key of the random words of one step (``csrc/math/counter_random.h``), from ``place`` on; below 2⁶⁴."""
-    key = int(random_key(int(random_key(seed, parameter)[0]), step)[0])
+    key = int(random_key(int(random_key(seed, parameter)) % (1 << 64), step))
     return (key + place * GOLDEN) % (1 << 64)
-
-
-def random_bits(key: int, places: Tensor) -> Tensor:
-    """The words of the stream at ``places`` int64, as int64: the bits of ``random_word`` in C++."""
-    return mix_bits((places + 1) * GOLDEN + (key - (1 << 64) if key >= 1 << 63 else key))
 
 
 def round_at_random(values: Tensor, bits: Tensor) -> Tensor:

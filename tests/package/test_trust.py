@@ -143,7 +143,7 @@ def test_the_cpu_is_not_checked(monkeypatch):
     monkeypatch.undo()
     assert {"cuda"} == trust.CHECKED
     monkeypatch.setattr(trust, "_read", lambda: pytest.fail("not on the CPU"))
-    assert trust.distrusted(BACKENDS, "native", CPU) is None
+    assert choice.choose(BACKENDS, "native", CPU, F32) is NATIVE
 
 
 @pytest.mark.nightly

@@ -131,12 +131,6 @@ def test_padded_vectors_have_the_dimension_that_is_told():
     torch.testing.assert_close(fit_vmf(padded.sum(0, keepdim=True), counts, dim=8).kappa, expected)
 
 
-def test_no_classes():
-    fitted = fit_vmf(torch.zeros(0, 8), torch.zeros(0))
-    assert fitted.mean_direction.shape == (0, 8)
-    assert fitted.kappa.shape == (0,)
-
-
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

@@ -192,30 +192,6 @@ def test_likelihood_in_float32_keeps_what_the_textbook_form_loses(dim):
     )
 
 
-def test_likelihood_is_differentiable_in_all():
-    generator = torch.Generator().manual_seed(0)
-    x, mu = (
-        torch.randn(3, 5, dtype=torch.float64, generator=generator),
-        torch.randn(4, 5, dtype=torch.float64, generator=generator),
-    )
-    kappa = torch.tensor([0.5, 3.0, 40.0, 200.0], dtype=torch.float64)
-    assert torch.autograd.gradcheck(vmf_log_likelihood, [t.requires_grad_() for t in (x, mu, kappa)])
-
-
-def test_likelihood_with_a_class_of_which_nothing_is_known():
-    values = vmf_log_likelihood(torch.eye(3), torch.zeros(1, 3), torch.zeros(1))
-    assert values.tolist() == [[0], [0], [0]]
-
-
-def test_compiles_without_a_graph_break(backend):
-    compiled = torch.compile(lambda k: vmf_log_peak(128, k, backend=backend).sum(), fullgraph=True, backend="aot_eager")
-    kappa = torch.tensor([0.0, 1.0, 537.0], requires_grad=True)
-    value = compiled(kappa)
-    value.backward()
-    torch.testing.assert_close(value, vmf_log_peak(128, kappa.detach()).sum())
-    torch.testing.assert_close(kappa.grad, 1 - bessel_ratio(63, kappa.detach()))
-
-
 def test_coefficients_are_those_of_the_literature():
     """DLMF 10.41.10 gives U_1 … U_3; the logarithm of their series begins U_1, U_2 − U_1²/2."""
     rows = log_debye_coefficients()

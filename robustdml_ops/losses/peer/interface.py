@@ -22,9 +22,9 @@ from robustdml_ops.losses.peer.package import (
     PeerBase,
     SubLosses,
     dense_sub_losses,
-    fused_form,
     named,
     peer_distance,
+    peer_distances,
     peer_reducers,
     refuse,
 )
@@ -171,9 +171,18 @@ class PeerInterface(PeerBase):
         return None if self._form() in self.served_forms else named(self.distance)
 
     def _form(self) -> str | None:
-        """The distance in terms of cosines."""
+        """Form of a distance of unit vectors with cosine s: s, √(2 − 2s) or 2 − 2s; None: another, or a subclass."""
         # By the dictionary: nn.Module's attribute access takes as long as all the rest.
-        return fused_form(self._modules.get("distance") or self.distance)
+        distance: Any = self._modules.get("distance") or self.distance
+        if isinstance(distance, str):
+            return distance
+        if not distance.normalize_embeddings or distance.p != 2:
+            return None
+        if type(distance) in (peer_distances.CosineSimilarity, peer_distances.DotProductSimilarity):
+            return "cosine" if distance.power == 1 and distance.is_inverted else None
+        if type(distance) is peer_distances.LpDistance and not distance.is_inverted:
+            return {1: "euclidean", 2: "squared"}.get(distance.power)
+        return None
 
     def _refuse_dense(self, argument: str) -> None:
         reason = self._dense_reason()

@@ -1,4 +1,4 @@
-"""pytorch-metric-learning ("the peer"), where it is installed: its distances in terms of cosines, and its dense code.
+"""pytorch-metric-learning ("the peer"), where it is installed: its names, and its dense code.
 
 ``PeerBase`` is the only class of the losses' hierarchy that depends on the installation. It has to be the peer's own
 base class there: its ``DistributedLossWrapper`` refuses everything else by ``isinstance``.
@@ -75,19 +75,6 @@ else:
         INSTALLED = False
         PeerBase = StandIn
         peer_distances = peer_losses = peer_reducers = None
-
-
-def fused_form(distance: Any) -> str | None:
-    """Form of a distance of unit vectors with cosine s: s, √(2 − 2s) or 2 − 2s; None: another, or a subclass."""
-    if isinstance(distance, str):
-        return distance
-    if not distance.normalize_embeddings or distance.p != 2:
-        return None
-    if type(distance) in (peer_distances.CosineSimilarity, peer_distances.DotProductSimilarity):
-        return "cosine" if distance.power == 1 and distance.is_inverted else None
-    if type(distance) is peer_distances.LpDistance and not distance.is_inverted:
-        return {1: "euclidean", 2: "squared"}.get(distance.power)
-    return None
 
 
 def peer_distance(form: str) -> Any:

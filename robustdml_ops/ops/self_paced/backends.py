@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robustdml_ops.backends import native_module as module
-from robustdml_ops.ops.self_paced.counter_random import random_key, random_units, scale_units
+from robustdml_ops.engine.random_words import random_key, random_words, shifted
 from robustdml_ops.ops.self_paced.problem import CoordinateDescent, SelfPacedTerms
 
 _BLOCK = 1024
 Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 class EagerSelfPaced:
@@ -65,29 +66,40 @@ def _draw(terms: SelfPacedTerms, settings: CoordinateDescent, first: int, block:
     C, K, seed = len(terms.names), settings.samples_per_class, settings.seed
     P = min(settings.classes_per_step, C - 1)
     starts, sizes = terms.starts.numpy(), terms.sizes.numpy()
-    anchors = scale_units(random_units(random_key(seed, 0), first, block), len(terms.order))
+    anchors = _below(_units(seed, 0, first, block), len(terms.order))
     own = terms.classes.numpy()[anchors]
 
     # To exclude the anchor's class (below: the anchor), draw from 0 … n − 2 and replace the excluded number by n − 1.
-    class_units = random_units(random_key(seed, 1), first * P, block * P).reshape(block, P)
+    class_units = _units(seed, 1, first * P, block * P).reshape(block, P)
     others = _choose(list(class_units.T), np.full(block, C - 1), own, np.full(block, C - 1))
     rows = np.concatenate([others, own[:, None]], axis=1)
     population = sizes[rows]
     population[:, -1] -= 1
-    units = [random_units(random_key(seed, 2 + i), first * (P + 1), block * (P + 1)) for i in range(K)]
+    units = [_units(seed, 2 + i, first * (P + 1), block * (P + 1)) for i in range(K)]
     hole = np.full((block, P + 1), -1)
     hole[:, -1] = anchors - starts[own]
     chosen = _choose(units, population.ravel(), hole.ravel(), population.ravel()).reshape(block, P + 1, K)
     return anchors, starts[rows][..., None] + chosen, np.minimum(population, K)
 
 
-def _choose(units: list[NDArray[np.float64]], population: Integers, hole: Integers, filler: Integers) -> Integers:
+def _units(seed: int, stream: int, first: int, count: int) -> Floats:
+    """``count`` numbers in [0, 1) of a stream, multiples of 2⁻⁵³."""
+    words: Integers = shifted(random_words(random_key(seed, stream), torch.arange(first, first + count)), 11).numpy()
+    return words.astype(np.float64) * 2.0**-53
+
+
+def _below(units: Floats, bound: Integers | int) -> Integers:
+    """Integers 0 … bound − 1."""
+    return (units * bound).astype(np.int64)
+
+
+def _choose(units: list[Floats], population: Integers, hole: Integers, filler: Integers) -> Integers:
     """Draw without replacement (Floyd) from 0 … population − 1, with ``filler`` in the place of ``hole``; (rows, K)."""
     K = len(units)
     chosen = np.full((len(population), K), -1)
     for i in range(K):
         last = np.maximum(np.minimum(np.maximum(population - K, 0) + i, population - 1), 0)
-        drawn = scale_units(units[i], last + 1)
+        drawn = _below(units[i], last + 1)
         drawn = np.where(drawn == hole, filler, drawn)
         taken = (chosen[:, :i] == drawn[:, None]).any(axis=1)
         chosen[:, i] = np.where(taken, np.where(last == hole, filler, last), drawn)
