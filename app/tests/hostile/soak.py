@@ -41,6 +41,8 @@ TROUBLES = ("SIGKILL of one", "SIGTERM of the job", "SIGUSR1 of one", "full disk
 SAVED = "which is saved; --out"
 # Largest difference of an epoch's loss, relative, between numbers of processes.
 ROUNDING = 1e-3
+# Seconds until processes have started, and until a job has ended: many, for machines that are busy.
+TO_START, TO_END = 900, 300
 
 
 def work() -> int:
@@ -104,15 +106,15 @@ class Soak:
             changes |= {"HOSTILE_CALL": str(self.chance.randint(1, 60)), "HOSTILE_ERROR": str(errno.ENOSPC)}
         job = self.start(self.out, processes, 10**6, *options, **changes)
         files = [self.folder / f"process-{rank}" for rank in range(processes)]
-        self.wait(job, lambda: all(file.exists() and file.read_text() for file in files), 120)
+        self.wait(job, lambda: all(file.exists() and file.read_text() for file in files), TO_START)
         if self.chance.random() < 0.8:  # The others are struck while they prepare.
-            self.wait(job, lambda: bool(self.steps.read_text()), 120)
+            self.wait(job, lambda: bool(self.steps.read_text()), TO_START)
         self.wait(job, lambda: False, self.chance.uniform(0, 8))
-        one = int(self.chance.choice(files).read_text())
+        chosen = self.chance.choice(files)
         if job.poll() is None:
-            self.strike(trouble, job, one)
-        if not self.wait(job, lambda: False, 60):
-            self.expect(False, f"{trouble}: did not end within 60 s")
+            self.strike(trouble, job, int(chosen.read_text()))
+        if not self.wait(job, lambda: False, TO_END):
+            self.expect(False, f"{trouble}: did not end within {TO_END} s")
             os.killpg(job.pid, signal.SIGKILL)
             job.wait()
         self.done[trouble] += 1
