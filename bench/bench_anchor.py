@@ -5,7 +5,7 @@ import torch
 
 from robustdml_ops.python_ref import proxy_anchor_loss, smooth_proxy_anchor_loss
 
-from .workloads import Shape, Workload
+from .workloads import DROPPED, Shape, Workload
 
 USUAL, LARGE = Shape(128, 200, 64), Shape(256, 100_000, 128)
 WIDE, HUGE = Shape(256, 200_000, 512), Shape(256, 1_000_000, 128)
@@ -19,6 +19,7 @@ PROXY_ANCHOR = [
     ("reference/proxy-anchor", LARGE, 1, 0, 0),
     ("robustdml/adaptive", LARGE, 1, 0, 0),
     ("robustdml/proxy-anchor none", LARGE, 2, 0, 0),
+    ("robustdml/proxy-anchor dropped", LARGE, 1, 0, 0),
     ("robustdml/proxy-anchor", WIDE, 1, 0, 0),
     ("robustdml/proxy-anchor", HUGE, 1, 0, 0),
 ]
@@ -37,7 +38,8 @@ def check(contender: str) -> None:
     if "smooth" in contender:
         truth = smooth_proxy_anchor_loss(X, P, workload.confidences.double())
     else:
-        truth = proxy_anchor_loss(X, P, workload.labels)
+        limit = DROPPED if "dropped" in contender else None
+        truth = proxy_anchor_loss(X, P, workload.labels, drop_similar_negatives=limit)
     if "adaptive" in contender:
         truth = truth + 1 / 0.1
     for mine, exact in zip(ours, [truth, *torch.autograd.grad(truth, (X, P))], strict=True):

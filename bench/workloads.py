@@ -19,6 +19,7 @@ from .shapes import Shape
 
 HIDDEN = 512  # width of the confidence head in Smooth Proxy-Anchor
 CENTERS = 10  # of a class in SoftTriple
+DROPPED = 0.2  # cosine above which a negative is left out
 
 
 def peer_losses() -> Any:
@@ -88,6 +89,7 @@ class Workload:
             return self.loss_and_gradients(lambda: arcface(X, y), self.columns)
         modules = {
             "robustdml/proxy-anchor": ProxyAnchorLoss,
+            "robustdml/proxy-anchor dropped": lambda C, D: ProxyAnchorLoss(C, D, drop_similar_negatives=DROPPED),
             "robustdml/proxy-anchor none": lambda C, D: ProxyAnchorLoss(C, D, reduction="none"),
             "robustdml/smooth dense": SmoothProxyAnchorLoss,
             "robustdml/smooth factored": SmoothProxyAnchorLoss,

@@ -9,6 +9,7 @@ from .anchor import (
     log_one_plus_sum_exp,
     log_sample_weights,
     reduce_proxies,
+    without_similar,
 )
 
 
@@ -22,6 +23,7 @@ def adaptive_proxy_anchor_loss(
     negative_margin: str = "sample",
     sample_weights: Tensor | None = None,
     reduction: str = "mean",
+    drop_similar_negatives: float | None = None,
 ) -> Tensor:
     """Adaptive Proxy-Anchor loss, Eq. 4, the sum of Eq. 2 and λ over Eq. 3.
 
@@ -52,6 +54,8 @@ def adaptive_proxy_anchor_loss(
         Multiply the exponentials in both sums. Weight 0: the sample is absent.
     reduction : {"mean", "none"}
         "none" gives a vector over the proxies, (C,), whose sum is the loss; λ / mean(m) is spread evenly over it.
+    drop_similar_negatives : float, optional
+        Limit of the negatives' cosines, see :func:`python_ref.anchor.without_similar`. The divisors stay.
 
     Returns
     -------
@@ -95,6 +99,7 @@ def adaptive_proxy_anchor_loss(
 
     S = cosine_similarity(proxies, embeddings)  # (C, B)
     positive_terms = log_one_plus_sum_exp(log_v - alpha * (S - sample_margins), positive)
-    negative_terms = log_one_plus_sum_exp(log_v + alpha * (S + negative_margins), negative)
+    remaining = without_similar(negative, S, drop_similar_negatives)
+    negative_terms = log_one_plus_sum_exp(log_v + alpha * (S + negative_margins), remaining)
     per_proxy = positive_terms / count_nonempty(positive) + negative_terms / num_classes  # Eq. 2
     return reduce_proxies(per_proxy + regularization / mean_margin / num_classes, reduction)  # Eq. 4

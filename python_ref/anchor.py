@@ -121,6 +121,33 @@ def count_nonempty(sets: Tensor) -> Tensor:
     return sets.any(dim=1).sum().clamp(min=1)
 
 
+def without_similar(negative: Tensor, similarity: Tensor, limit: float | None) -> Tensor:
+    """Leave out the negatives that are more similar to the anchor than the limit: they may be of its class.
+
+    Source: the filter between classes of An et al., "Partial FC: Training 10 Million Identities on a Single Machine",
+    2021, in the authors' code.
+
+    Parameters
+    ----------
+    negative : Tensor, (A, N), bool
+        X_p⁻.
+    similarity : Tensor, (A, N)
+        Cosines. Which of them exceed the limit is a constant of the derivatives.
+    limit : float, optional
+        In (−1, 1]. None: nothing is left out.
+
+    Returns
+    -------
+    Tensor, (A, N), bool
+
+    Examples
+    --------
+    >>> without_similar(torch.tensor([[True, True, False]]), torch.tensor([[0.2, 0.9, 0.9]]), 0.4)
+    tensor([[ True, False, False]])
+    """
+    return negative if limit is None else negative & ~(similarity > limit)
+
+
 def log_sample_weights(sample_weights: Tensor | None, samples: Tensor) -> tuple[Tensor, Tensor]:
     """Mask of the samples present, and the logarithms of their weights.
 

@@ -9,6 +9,7 @@ from .anchor import (
     log_one_plus_sum_exp,
     log_sample_weights,
     reduce_proxies,
+    without_similar,
 )
 
 
@@ -20,6 +21,7 @@ def proxy_anchor_loss(
     margin: float = 0.1,
     sample_weights: Tensor | None = None,
     reduction: str = "mean",
+    drop_similar_negatives: float | None = None,
 ) -> Tensor:
     """Proxy-Anchor loss, Eq. 4.
 
@@ -44,6 +46,8 @@ def proxy_anchor_loss(
         Multiply the exponentials in both sums. Weight 0: the sample is absent.
     reduction : {"mean", "none"}
         "none" gives a vector over the proxies, (C,), whose sum is the loss.
+    drop_similar_negatives : float, optional
+        Limit of the negatives' cosines, see :func:`python_ref.anchor.without_similar`. The divisors stay.
 
     Returns
     -------
@@ -71,6 +75,7 @@ def proxy_anchor_loss(
 
     S = cosine_similarity(proxies, embeddings)  # (C, B)
     positive_terms = log_one_plus_sum_exp(log_v - alpha * (S - margin), positive)
-    negative_terms = log_one_plus_sum_exp(log_v + alpha * (S + margin), negative)
+    remaining = without_similar(negative, S, drop_similar_negatives)
+    negative_terms = log_one_plus_sum_exp(log_v + alpha * (S + margin), remaining)
     # The second divisor is |P| = C, whether or not a proxy has a negative in this batch.
     return reduce_proxies(positive_terms / count_nonempty(positive) + negative_terms / num_classes, reduction)

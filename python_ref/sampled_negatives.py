@@ -9,7 +9,7 @@ Million Identities on a Single Machine", 2021.
 import torch
 from torch import Tensor
 
-from .anchor import cosine_similarity, count_nonempty, log_one_plus_sum_exp
+from .anchor import cosine_similarity, count_nonempty, log_one_plus_sum_exp, without_similar
 
 
 def sampled_proxy_anchor_loss(
@@ -20,6 +20,7 @@ def sampled_proxy_anchor_loss(
     weights: Tensor,
     alpha: float = 32.0,
     margin: float = 0.1,
+    drop_similar_negatives: float | None = None,
 ) -> Tensor:
     """Proxy-Anchor over the proxies ``drawn``, each of which counts ``weights`` times in the negative term.
 
@@ -30,7 +31,7 @@ def sampled_proxy_anchor_loss(
 
     Parameters
     ----------
-    embeddings, proxies, labels, alpha, margin
+    embeddings, proxies, labels, alpha, margin, drop_similar_negatives
         As in :func:`python_ref.proxy_anchor.proxy_anchor_loss`.
     drawn : Tensor, (M,), int64
         Distinct classes; all of P⁺ are among them.
@@ -51,7 +52,8 @@ def sampled_proxy_anchor_loss(
     of_class = labels == drawn[:, None]
     S = cosine_similarity(proxies[drawn], embeddings)
     positive_terms = log_one_plus_sum_exp(-alpha * (S - margin), of_class)
-    negative_terms = log_one_plus_sum_exp(alpha * (S + margin), ~of_class)
+    remaining = without_similar(~of_class, S, drop_similar_negatives)
+    negative_terms = log_one_plus_sum_exp(alpha * (S + margin), remaining)
     return positive_terms.sum() / count_nonempty(of_class) + (weights * negative_terms).sum() / len(proxies)
 
 

@@ -10,6 +10,7 @@ from .anchor import (
     log_one_plus_sum_exp,
     log_sample_weights,
     reduce_proxies,
+    without_similar,
 )
 
 
@@ -78,6 +79,7 @@ def smooth_proxy_anchor_loss(
     threshold: float = 0.1,
     sample_weights: Tensor | None = None,
     reduction: str = "mean",
+    drop_similar_negatives: float | None = None,
 ) -> Tensor:
     """Smooth Proxy-Anchor loss, Eq. 5 with the weights of Eq. 7.
 
@@ -105,6 +107,8 @@ def smooth_proxy_anchor_loss(
         Multiply the exponentials in both sums, beside w. Weight 0: the sample is absent.
     reduction : {"mean", "none"}
         "none" gives a vector over the proxies, (C,), whose sum is the loss.
+    drop_similar_negatives : float, optional
+        Limit of the negatives' cosines, see :func:`python_ref.anchor.without_similar`. The divisors stay.
 
     Returns
     -------
@@ -132,7 +136,8 @@ def smooth_proxy_anchor_loss(
 
     S = cosine_similarity(proxies, embeddings)  # (C, B)
     positive_terms = log_one_plus_sum_exp(log_v + log_w - alpha * (S - margin), positive)
-    negative_terms = log_one_plus_sum_exp(log_v + log_one_minus_w + alpha * (S + margin), negative)
+    remaining = without_similar(negative, S, drop_similar_negatives)
+    negative_terms = log_one_plus_sum_exp(log_v + log_one_minus_w + alpha * (S + margin), remaining)
     # Erratum: |P⁻| is not defined in the paper, and Proxy-Anchor divides by |P|. Here P⁻ mirrors P⁺: proxies with a
     # non-empty X_p⁻, which is all of them unless every sample of the batch is a positive of one proxy.
     # Erratum: nothing keeps P⁺ (or P⁻) from being empty. Its term is then 0 / 1 and stays connected to the graph.

@@ -1,7 +1,7 @@
 // One chunk of the anchor log-sum-exp, as the epilogues of both devices see it.
 //
 //   positive[p] = log(1 + sum over X_p+ of w exp(-alpha s + positive_bias[x]))
-//   negative[p] = log(1 + sum over X_p- of w exp(+alpha s + negative_bias[x] + anchor_bias[p]))
+//   negative[p] = log(1 + sum over X_p- of w exp(+alpha s + negative_bias[x] + anchor_bias[p])), s <= limit
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@ struct AnchorChunk {
     std::int64_t rows;  // anchors in this chunk
     std::int64_t B;     // candidates
     T alpha;            // scale of the similarities
+    T limit;            // negatives of a larger cosine are left out; inf: none are
     const T* positive_bias;  // (B,) in
     const T* negative_bias;  // (B,) in
     const T* anchor_bias;    // (rows,) in, or null: none
@@ -42,6 +43,7 @@ struct AnchorChunk {
             field("rows", &AnchorChunk::rows),
             field("B", &AnchorChunk::B),
             field("alpha", &AnchorChunk::alpha),
+            field("limit", &AnchorChunk::limit),
             field("positive_bias", &AnchorChunk::positive_bias),
             field("negative_bias", &AnchorChunk::negative_bias),
             field("anchor_bias", &AnchorChunk::anchor_bias),

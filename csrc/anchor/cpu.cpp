@@ -27,6 +27,12 @@ struct Base2 {
     static double natural(T shift) { return double(shift) / kLog2E; }
 };
 
+// A similarity far below every exponent that counts, and still finite after the product with alpha.
+template <class T>
+ROBUSTDML_HD T unseen(const RowScale<T>& scales) {
+    return T(-1e20) / scales.cosine;
+}
+
 // The few positives of one row, whose places in s hold a similarity that no exponential can see while the
 // negatives are summed. Sum and gradient in double: there are B of them in all.
 template <class T>
@@ -54,6 +60,19 @@ ROBUSTDML_HD void positives_of_row(const AnchorChunk<T>& c, std::int64_t row, T*
     }
 }
 
+// Puts the similarities of a row's negatives that are above the limit out of the exponentials' sight.
+template <class T, class IsPositive>
+ROBUSTDML_HD void hide_similar(const AnchorChunk<T>& c, const RowScale<T>& scales, T* s,
+                               IsPositive is_positive) {
+    const T limit = c.limit, cosine = scales.cosine, hidden = unseen(scales);
+    if (!(limit <= T(1))) return;
+#pragma omp simd
+    for (std::int64_t x = 0; x < c.B; ++x) {
+        const bool hide = (s[x] * cosine > limit) & !is_positive(x);
+        s[x] = hide ? hidden : s[x];
+    }
+}
+
 template <class T>
 ROBUSTDML_HD void labels_range(const AnchorChunk<T>& c, const Base2<T>& base2, const LabelSets& sets,
                                std::int64_t begin, std::int64_t end, T* dpositive_bias, T* dnegative_bias,
@@ -66,13 +85,12 @@ ROBUSTDML_HD void labels_range(const AnchorChunk<T>& c, const Base2<T>& base2, c
         T* s = c.S + row * B;
         const RowScale<T> scales = scale_of_row(c, row, s, B);
         const T alpha = base2.alpha * scales.cosine;
-        // A cosine far below every exponent that counts, and still finite after the product with alpha.
-        const T unseen = T(-1e20) / scales.cosine;
         const std::int64_t first = place;
         for (; place < B && sorted[place] == sets.first_label + row; ++place) {
             similarity[place - first] = s[sets.order[place]] * scales.cosine;
-            s[sets.order[place]] = unseen;
+            s[sets.order[place]] = unseen(scales);
         }
+        hide_similar(c, scales, s, [](std::int64_t) { return false; });  // positives are hidden already
         const T anchor = c.anchor_bias ? Base2<T>::scale(c.anchor_bias[row]) : T(0);
         T shift = 0;
         if (c.row_max) {
@@ -127,6 +145,8 @@ ROBUSTDML_HD void confidence_row(const AnchorChunk<T>& c, const Base2<T>& base2,
             threshold = sets.threshold;
     const T *bp = base2.positive_bias, *bn = base2.negative_bias;
     const T anchor = c.anchor_bias ? Base2<T>::scale(c.anchor_bias[row]) : T(0);
+    hide_similar(c, scales, s,
+                 [=](std::int64_t x) { return (Logits ? sigmoid(values[x]) : values[x]) > threshold; });
     T shift_positive = 0, shift_negative = 0;
     if (c.row_max) {
         // Over both sets at once: an upper bound of each set's own maximum is what keeps exp from

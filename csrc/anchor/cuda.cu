@@ -1,5 +1,7 @@
 #include "anchor/cuda.h"
 
+#include <limits>
+
 #include "common/cuda/device.h"
 #include "common/cuda/grid.h"
 #include "common/cuda/reduce.h"
@@ -46,13 +48,16 @@ struct ConfidenceMembership {
     }
 };
 
+template <class T>
+constexpr T kInfinity = std::numeric_limits<T>::infinity();
+
 // A row's sum up to which no shift is needed: exponentials have room below the largest number, and their
 // quotient by the sum, times an upstream gradient, above the smallest.
 template <class T>
 constexpr T kLarge = T(18446744073709551616.0);  // 2^64
 
 // Calls action(r, x, membership, exponent) for the candidates of this lane and the rows first + r of a
-// thread.
+// thread. The exponent of a negative above the limit is -inf.
 template <int kLanes, class T, class Sets, class Action>
 __device__ __forceinline__ void over_candidates(const AnchorChunk<T>& c, const Sets& membership,
                                                 std::int64_t first, Action action) {
@@ -71,7 +76,8 @@ __device__ __forceinline__ void over_candidates(const AnchorChunk<T>& c, const S
             if (first + r >= c.rows) continue;
             const Membership<T> member = membership(first + r, x);
             const T bias = member.positive ? positive_bias : negative_bias + anchor[r];
-            action(r, x, member, (member.positive ? -c.alpha : c.alpha) * s[r] + bias);
+            const T exponent = (member.positive ? -c.alpha : c.alpha) * s[r] + bias;
+            action(r, x, member, s[r] > c.limit && !member.positive ? -kInfinity<T> : exponent);
         }
     }
 }

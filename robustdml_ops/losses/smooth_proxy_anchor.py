@@ -38,7 +38,7 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
 
     Parameters
     ----------
-    num_classes, embedding_size, margin, alpha, reduction, backend, weight_init_func
+    num_classes, embedding_size, margin, alpha, reduction, backend, weight_init_func, drop_similar_negatives
         As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`.
     beta, threshold : float
         β > 0, the steepness of the weights, and λ in (0, 1).
@@ -67,6 +67,7 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
         reduction: str = "mean",
         backend: str | None = None,
         weight_init_func: Any = None,
+        drop_similar_negatives: float | None = None,
     ) -> None:
         super().__init__(
             num_classes,
@@ -76,6 +77,7 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
             reduction=reduction,
             backend=backend,
             weight_init_func=weight_init_func,
+            drop_similar_negatives=drop_similar_negatives,
         )
         check_finite_numbers(threshold=threshold)
         check_positive(beta=beta)

@@ -1,5 +1,8 @@
 """Problems of the anchor log-sum-exp, for every backend that runs on a GPU."""
 
+import math
+from functools import partial
+
 import torch
 
 from robustdml_ops.engine.label_sets import LabelSets
@@ -20,6 +23,7 @@ class Case:
         random = torch.Generator().manual_seed(seed)
         normal = lambda *size: torch.randn(*size, generator=random, dtype=torch.float64)  # noqa: E731
         self.kind, self.alpha, self.beta = sets, alpha, beta
+        self.limit = math.inf
         self.proxies = normal(C, D)
         # Half of the embeddings are close to a proxy, so that the sums have something to choose from.
         self.labels = torch.randint(C, (B,), generator=random)
@@ -45,7 +49,7 @@ class Case:
         anchor_bias = None if self.anchor_bias is None else to(self.anchor_bias)
         positive = to(self.positive_bias)
         negative = positive if self.negative_bias is self.positive_bias else to(self.negative_bias)
-        return AnchorProblem(self.alpha, positive, negative, anchor_bias, sets)
+        return AnchorProblem(self.alpha, positive, negative, anchor_bias, sets, self.limit)
 
     def sweep(self, backend, device=HERE, dtype=torch.float32, operand=None, want=None) -> SweepResult:
         inputs = [tensor.to(device, operand or dtype) for tensor in (self.embeddings, self.proxies)]
@@ -123,6 +127,13 @@ def only_one_class_has_samples(upstream):
     return case
 
 
+def similar_negatives_left_out(sets, alpha=32.0, limit=0.3):
+    """Those left out have the largest exponents, and no positive is."""
+    case = Case((130, 40, 5), sets, alpha=alpha)
+    case.limit = limit
+    return case
+
+
 def a_proxy_of_nan():
     case = Case((9, 70, 6), "labels")
     case.proxies[3, 1] = torch.nan
@@ -145,6 +156,9 @@ EDGES = {
     "zero rows": zero_rows,
     "upstream of positives alone": lambda: only_one_class_has_samples((1.0, 0.0)),
     "upstream of negatives alone": lambda: only_one_class_has_samples((0.0, 1.0)),
+    **{f"{sets}, limited": partial(similar_negatives_left_out, sets) for sets in SETS[:2]},
+    "labels of large alpha, limited": partial(similar_negatives_left_out, "labels", 500.0, -0.1),
+    "confidences of large alpha, limited": partial(similar_negatives_left_out, SETS[1], 500.0, -0.1),
     "a proxy of NaN": a_proxy_of_nan,
     "stored by column": stored_by_column,
 }

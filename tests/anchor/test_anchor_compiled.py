@@ -1,5 +1,7 @@
 """The Triton kernels of the anchor log-sum-exp, compiled ahead of time."""
 
+import math
+
 import pytest
 import torch
 
@@ -28,10 +30,10 @@ def sets_of(kind, B, compute):
 
 
 def problem(kind, B, compute, whole=True):
-    """With one bias for both sides, as Proxy-Anchor has; the whole of it has three."""
+    """With one bias for both sides, as Proxy-Anchor has; the whole of it has three, and a limit."""
     bias = torch.zeros(B, dtype=compute)
     other, anchor = (torch.zeros(B, dtype=compute), torch.zeros(C, dtype=compute)) if whole else (bias, None)
-    return AnchorProblem(32.0, bias, other, anchor, sets_of(kind, B, compute))
+    return AnchorProblem(32.0, bias, other, anchor, sets_of(kind, B, compute), 0.4 if whole else math.inf)
 
 
 def epilogue(kind, compute, B=1024, whole=True, operand=BF16, D=None):

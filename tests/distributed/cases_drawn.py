@@ -25,7 +25,9 @@ from tests.distributed.worlds import backward_alike, case, close, register, shar
 C, D, H = 37, 6, 3
 LOSSES = {
     "proxy_anchor": partial(ProxyAnchorLoss, C, D),
-    "adaptive_per_proxy": partial(AdaptiveProxyAnchorLoss, C, D, per_class=True, negative_margin="proxy"),
+    "adaptive_per_proxy": partial(
+        AdaptiveProxyAnchorLoss, C, D, per_class=True, negative_margin="proxy", drop_similar_negatives=0.2
+    ),
     "proxy_nca_2017": partial(ProxyNCALoss, C, D, include_positive=False, negative_correction=False),
     "normalized_softmax": partial(NormalizedSoftmaxLoss, C, D),
     "cosface": partial(CosFaceLoss, C, D),

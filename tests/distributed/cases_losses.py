@@ -26,10 +26,12 @@ from tests.distributed.worlds import CLASSES, NIGHTLY, Place, backward_alike, ca
 C, D, K = CLASSES, 6, 5
 LOSSES = {
     "proxy_anchor": partial(ProxyAnchorLoss, C, D),
-    "smooth": partial(SmoothProxyAnchorLoss, C, D, beta=7.0),
+    "smooth": partial(SmoothProxyAnchorLoss, C, D, beta=7.0, drop_similar_negatives=0.2),
     "adaptive": partial(AdaptiveProxyAnchorLoss, C, D),
     "adaptive_per_class": partial(AdaptiveProxyAnchorLoss, C, D, per_class=True),
-    "adaptive_per_proxy": partial(AdaptiveProxyAnchorLoss, C, D, per_class=True, negative_margin="proxy"),
+    "adaptive_per_proxy": partial(
+        AdaptiveProxyAnchorLoss, C, D, per_class=True, negative_margin="proxy", drop_similar_negatives=0.2
+    ),
     "proxy_nca": partial(ProxyNCALoss, C, D, 3.0),
     "proxy_nca_2017": partial(ProxyNCALoss, C, D, include_positive=False),
     "normalized_softmax": partial(NormalizedSoftmaxLoss, C, D),

@@ -34,6 +34,8 @@ ANCHOR_NAMES = (
     "adaptive",
     "adaptive-per-class",
     "adaptive-per-class-proxy",
+    "proxy-anchor-dropped",
+    "smooth-factored-dropped",
 )
 CLASS_NAMES = (
     "proxy-nca",
@@ -137,7 +139,8 @@ class AnchorCase(MatrixCase):
     alpha: float = 32.0
 
     def build(self, options):
-        options |= {"alpha": self.alpha}
+        self.drop = 0.31 if self.name.endswith(("dropped", "class-proxy")) else None
+        options |= {"alpha": self.alpha, "drop_similar_negatives": self.drop}
         if self.name.startswith("adaptive"):
             self.side = "proxy" if self.name.endswith("proxy") else "sample"
             options |= {"per_class": "per-class" in self.name, "negative_margin": self.side}
@@ -160,12 +163,14 @@ class AnchorCase(MatrixCase):
         return torch.sigmoid(hidden @ weight.t() + bias)
 
     def ours(self):
-        targets = {"smooth": self.confidences, "smooth-factored": self.factors}.get(self.name, self.labels)
+        kind = self.name.removesuffix("-dropped")
+        targets = {"smooth": self.confidences, "smooth-factored": self.factors}.get(kind, self.labels)
         return self.module(self.embeddings, targets, sample_weights=self.weights)
 
     def reference(self, dtype=None):
         X, P, weights = (self.cast(tensor, dtype) for tensor in (self.embeddings, self.module.proxies, self.weights))
         options = {"alpha": self.alpha, "sample_weights": weights, "reduction": self.reduction}
+        options |= {"drop_similar_negatives": self.drop}
         if self.name.startswith("smooth"):
             return smooth_proxy_anchor_loss(X, P, self.cast(self.confidences, dtype), **options)
         if self.name.startswith("adaptive"):

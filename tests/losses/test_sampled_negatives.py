@@ -58,12 +58,12 @@ def matrix(loss_function):
     return next(parameter for parameter in loss_function.parameters() if parameter.dim() == 2)
 
 
-def reference(name, loss_function, X, y, drawn, weights):
+def reference(name, loss_function, X, y, drawn, weights, drop):
     """The dense formula on the classes drawn."""
     W = matrix(loss_function)
     W = W if W.shape[1] == D else W.t()
     if name == "proxy-anchor":
-        return sampled_proxy_anchor_loss(X, W, y, drawn, weights, 6.0)
+        return sampled_proxy_anchor_loss(X, W, y, drawn, weights, 6.0, drop_similar_negatives=drop)
     own = torch.nn.functional.one_hot(y, C).bool()
     centers = W.reshape(C, -1, D)
     pooling = {"soft-triple": "softmax", "subcenter-arcface": "max"}.get(name, "none")
@@ -82,18 +82,21 @@ def reference(name, loss_function, X, y, drawn, weights):
 
 
 @pytest.mark.parametrize(
-    ("name", "correction"),
-    [("proxy-anchor", True), *((name, corrected) for name in SOFTMAX[:1] + SOFTMAX[2:] for corrected in (True, False))],
+    ("name", "correction", "drop"),
+    [
+        *(("proxy-anchor", True, drop) for drop in (None, 0.2)),
+        *((name, corrected, None) for name in SOFTMAX[:1] + SOFTMAX[2:] for corrected in (True, False)),
+    ],
 )
 @pytest.mark.usefixtures("small_chunks")
-def test_values_and_gradients_are_the_reference_s(name, correction, backend):
+def test_values_and_gradients_are_the_reference_s(name, correction, drop, backend):
     options = {"negative_correction": correction} if name in SOFTMAX else {}
-    loss_function = build(name, backend=backend, **SHARED, **options)
+    loss_function = build(name, backend=backend, drop_similar_negatives=drop, **SHARED, **options)
     X, y = batch()
     for step in range(3):
         drawn = draw_classes(y, C, 0.2, torch.tensor([3, step]))
         weights = drawn.weights(torch.float64) if correction else torch.ones(len(drawn.classes), dtype=torch.float64)
-        mine, other = loss_function(X, y), reference(name, loss_function, X, y, drawn.classes, weights)
+        mine, other = loss_function(X, y), reference(name, loss_function, X, y, drawn.classes, weights, drop)
         torch.testing.assert_close(mine, other, rtol=1e-11, atol=1e-12)
         inputs = (X, matrix(loss_function))
         gradients = [torch.autograd.grad(loss, inputs, create_graph=True) for loss in (mine, other)]

@@ -10,6 +10,7 @@ def anchor_chunk(module, draw, n, B, S, inverse_norm, biases_wanted, upstream, s
         rows=n,
         B=B,
         alpha=float(draw.rng.choice([0.5, 32, 2000])),
+        limit=float(draw.rng.choice([np.inf, 0.4, -0.1])),
         positive_bias=address(_with_absent(draw, B)),
         negative_bias=address(_with_absent(draw, B)),
         anchor_bias=address(draw.normal(n)) if draw.flag() else 0,

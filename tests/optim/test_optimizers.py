@@ -26,9 +26,10 @@ from tests.subprocesses import run_python
 
 B, C, D = 12, 45, 5
 DRAWN = {"negative_share": 0.3, "negative_seed": 3}
+PER_CLASS = {"per_class": True, "negative_margin": "proxy"}
 LOSSES = {
     "proxy-anchor": (ProxyAnchorLoss, "proxies", {}),
-    "adaptive": (AdaptiveProxyAnchorLoss, "proxies", {"per_class": True, "negative_margin": "proxy"}),
+    "adaptive": (AdaptiveProxyAnchorLoss, "proxies", {**PER_CLASS, "drop_similar_negatives": 0.2}),
     "proxy-nca": (ProxyNCALoss, "proxies", {}),
     "normalized-softmax": (NormalizedSoftmaxLoss, "W", {}),
     "soft-triple": (SoftTripleLoss, "fc", {"centers_per_class": 3}),

@@ -35,6 +35,7 @@ class AnchorFamilyLoss(ClassMatrixLoss):
 
     default_reducer = "DivisorReducer"
     parts: tuple[str, ...] = ("pos_loss", "neg_loss")
+    drops_similar = True
     recorded = ("num_classes", "alpha", "margin")
     shown = (*ClassMatrixLoss.shown, "alpha")
     proxies: nn.Parameter
@@ -97,10 +98,13 @@ class AnchorFamilyLoss(ClassMatrixLoss):
             return lse.positive * scales[0] + lse.negative * scales[1]
         if rows.drawn is not None:
             scales[1] = scales[1] * rows.drawn.weights(scales[1].dtype)
-        loss = anchor_loss(
-            embeddings, rows.matrix, sets, biases, *scales, alpha=self.alpha, backend=self.backend, update=rows.update
-        )
+        loss = anchor_loss(embeddings, rows.matrix, sets, biases, *scales, **self._exponents(), update=rows.update)
         return self.shards.total(loss)
+
+    def _exponents(self) -> dict[str, Any]:
+        """Settings of both anchor ops."""
+        limit = self.drop_similar_negatives
+        return {"alpha": self.alpha, "drop_similar_negatives": limit, "backend": self.backend}
 
     def _lse(self, embeddings: Tensor, terms: AnchorTerms) -> AnchorLSE:
         """Log-sum-exps of all proxies here, (C,) each: a drawn one stands for several, those not drawn have 0."""
@@ -108,7 +112,7 @@ class AnchorFamilyLoss(ClassMatrixLoss):
         way_out = "take reduction='mean', or train the proxies with an optimiser of torch.optim"
         rows = terms.rows
         refuse_update(rows.update, what, way_out)
-        lse = anchor_lse(embeddings, rows.matrix, terms.sets, terms.biases, alpha=self.alpha, backend=self.backend)
+        lse = anchor_lse(embeddings, rows.matrix, terms.sets, terms.biases, **self._exponents())
         if rows.drawn is None:
             return lse
         zeros = lse.positive.new_zeros(len(self._class_matrix()))

@@ -25,8 +25,8 @@ from robustdml_ops.ops.anchor.sweep import BACKENDS, anchor_sweep
 
 # embeddings (B, D), proxies (C, D), positive bias (B,), negative bias (B,) or None for the same, anchor bias (C,)
 Inputs: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
-# alpha, backend, type of the products' operands
-Settings: TypeAlias = tuple[float, str, torch.dtype]
+# alpha, limit of the negatives' cosines, backend, type of the products' operands
+Settings: TypeAlias = tuple[float, float, str, torch.dtype]
 # total, both log-sum-exps, dX, dP and both biases' gradients; None where not wanted, in a compiled graph empty
 Outputs: TypeAlias = tuple[Tensor | None, ...]
 
@@ -83,7 +83,7 @@ class AnchorSweep(torch.autograd.Function):
         factors = (inputs[2].new_zeros(()) if factor is None else factor.contiguous() for factor in upstream)
         tensors = (*inputs, *factors, *tensors_of_sets)
         if differentiable:
-            second = partial(second_derivative, ctx.settings[0], ctx.sets)
+            second = partial(second_derivative, *ctx.settings[:2], ctx.sets)
             results = Derivative.apply(first, second, 5, *tensors)  # type: ignore[no-untyped-call]
         else:
             results = first(*tensors)
@@ -92,7 +92,7 @@ class AnchorSweep(torch.autograd.Function):
 
 def _grouped(arguments: Sequence[Any]) -> tuple[Any, ...]:
     """Inputs, scales, settings, wanted results, update, and the sets, of the arguments of :class:`AnchorSweep`."""
-    return arguments[:5], arguments[5:7], arguments[7:10], arguments[10], arguments[11], arguments[12:]
+    return arguments[:5], arguments[5:7], arguments[7:11], arguments[11], arguments[12], arguments[13:]
 
 
 def _sweep(
@@ -109,12 +109,12 @@ def _sweep(
         numbers, tensors = parts_of_sets[:2], list(parts_of_sets[2:])
         return anchor_sweep_op(*inputs, *upstream, *settings, want, *numbers, tensors)  # type: ignore[no-any-return]
     check_finite_embeddings(embeddings)
-    sets, (alpha, backend, operand) = sets_of(parts_of_sets), settings
+    sets, (alpha, limit, backend, operand) = sets_of(parts_of_sets), settings
     if isinstance(sets, LabelSets) and not sets.elsewhere:
         check_label_range(sets.labels, count_selected(proxies, selected_rows(update)))
     chosen = choose(BACKENDS, backend, embeddings.device, positive_bias.dtype)
     negative_bias = positive_bias if negative_bias is None else negative_bias
-    problem = AnchorProblem(alpha, positive_bias, negative_bias, anchor_bias, sets)
+    problem = AnchorProblem(alpha, positive_bias, negative_bias, anchor_bias, sets, limit)
     factors, scale = None if upstream[0] is None else tuple(upstream), 1.0
     if update is not None:
         for value in (*upstream, positive_bias, negative_bias, anchor_bias, *sets.tensors):
@@ -170,7 +170,7 @@ def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> tuple[Tensor | N
         anchor = _anchor_bias_gradient(scales[1], lse_negative) * dtotal
     scaled = gradients
     if ctx.update is None:  # the sweep of an update has used the upstream gradient
-        scaled = scale_gradients(gradients, dtotal, BACKENDS, ctx.settings[1], (ctx.dtype, None, None, None))
+        scaled = scale_gradients(gradients, dtotal, BACKENDS, ctx.settings[2], (ctx.dtype, None, None, None))
     return _of_inputs(ctx.dtype, ctx.one_bias, needs, scaled, anchor)
 
 
@@ -186,8 +186,9 @@ def _first(settings: Settings, needs: Sequence[bool], sets: Sequence[Any], *tens
 @registered_op(
     "robustdml_ops::anchor_sweep",
     "(Tensor embeddings, Tensor proxies, Tensor positive_bias, Tensor? negative_bias, Tensor? anchor_bias, "
-    "Tensor? upstream_positive, Tensor? upstream_negative, float alpha, str backend, ScalarType operand, bool[] want, "
-    "float beta, float threshold, Tensor[] sets) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "Tensor? upstream_positive, Tensor? upstream_negative, float alpha, float limit, str backend, ScalarType operand, "
+    "bool[] want, float beta, float threshold, Tensor[] sets) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def anchor_sweep_op(*arguments: Any) -> tuple[Tensor, ...]:
     """One sweep; ``want`` as :class:`~robustdml_ops.ops.anchor.problem.Wanted`. Unwanted results are empty."""
@@ -203,7 +204,7 @@ def anchor_sweep_op(*arguments: Any) -> tuple[Tensor, ...]:
 @anchor_sweep_op.register_fake
 def _(*arguments: Any) -> tuple[Tensor, ...]:
     embeddings, proxies, positive_bias = arguments[:3]
-    lse, dX, dP, biases = arguments[10]
+    lse, dX, dP, biases = arguments[11]
     new, C = positive_bias.new_empty, proxies.shape[0]
     return (
         new(0 if arguments[5] is None else ()),

@@ -30,7 +30,8 @@ class EagerAnchor(AnchorBackend):
         if problem.anchor_bias is not None:
             negative_exponent += problem.anchor_bias[chunk.first : chunk.last, None]
         W_positive = log_one_plus_sum(positive_exponent.masked_fill_(~positive, -torch.inf), sums.lse_positive)
-        W_negative = log_one_plus_sum(negative_exponent.masked_fill_(positive, -torch.inf), sums.lse_negative)
+        negative_exponent.masked_fill_(positive if problem.limit > 1 else positive | (problem.limit < S), -torch.inf)
+        W_negative = log_one_plus_sum(negative_exponent, sums.lse_negative)
         if sums.upstream is None:
             return
         W_positive *= sums.upstream[0].reshape(-1, 1)
@@ -136,6 +137,7 @@ class TritonAnchor(TritonRows, AnchorBackend):
                 first=chunk.first,
                 **device.as_they_are_arguments(None if chunk.scale is None else chunk.V, chunk.G, parameters),
                 ARE_LOGITS=not isinstance(sets, LabelSets) and sets.are_logits,
+                LIMITED=problem.limit <= 1,
                 **sums.arguments(),
                 **problem.arguments(chunk.first, chunk.last, distinct=True),
                 **set_arguments(sets, values),
@@ -178,6 +180,7 @@ def fused_forward(X: Tensor, P: Tensor, problem: AnchorProblem) -> Tensor:
             row_stride=P.stride(0),
             column_stride=P.stride(1),
             D=D,
+            LIMITED=problem.limit <= 1,
             **problem.arguments(0, C, distinct=True),
             **set_arguments(sets, values),
             **parameters,

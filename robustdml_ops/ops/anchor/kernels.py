@@ -14,8 +14,8 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 # Arguments of the kernels that go together:
-# ``given``: labels, values, positive_bias, negative_bias, anchor_bias, B, anchor_stride, candidate_stride, alpha, beta,
-# threshold (these three in the compute type), and ARE_LOGITS, as the kernels below have them;
+# ``given``: labels, values, positive_bias, negative_bias, anchor_bias, B, anchor_stride, candidate_stride; alpha,
+# limit, beta and threshold in the compute type; ARE_LOGITS, LIMITED, as the kernels below have them;
 # ``anchors``: rows (BLOCK_C,) int64 of values and anchor_bias, classes (BLOCK_C,) int32, and inside (BLOCK_C,) bool:
 # which rows exist.
 
@@ -29,11 +29,12 @@ def candidate_exponents(
 ):
     """Exponent (∓α·s + bias)/log 2, weight, and membership of X_p⁺, all (BLOCK_C, BLOCK_B).
 
-    One exponential serves both sets, as a candidate is in one of them; the exponent is −∞ in columns that do not exist,
-    and arbitrary in rows that do not exist. The weight σ(β|c − λ|), between 1/2 and 1, multiplies the exponential.
+    One exponential serves both sets, as a candidate is in one of them; the exponent is −∞ in columns that do not exist
+    and of negatives above the limit, and arbitrary in rows that do not exist. The weight σ(β|c − λ|), between 1/2 and
+    1, multiplies the exponential.
     """
     labels, values, positive_bias, negative_bias, anchor_bias, B = given[:6]
-    anchor_stride, candidate_stride, alpha, beta, threshold, ARE_LOGITS = given[6:]
+    anchor_stride, candidate_stride, alpha, limit, beta, threshold, ARE_LOGITS, LIMITED = given[6:]
     rows, classes, inside = anchors
     exist = columns < B
     if labels is not None:
@@ -57,7 +58,10 @@ def candidate_exponents(
         if anchor_bias is not None:
             other_bias = other_bias + tl.load(anchor_bias + rows, mask=inside, other=0.0)[:, None] * log2e
         bias = tl.where(positive, bias, other_bias)
-    return s * tl.where(positive, -alpha * log2e, alpha * log2e) + bias, weight, positive
+    exponent = s * tl.where(positive, -alpha * log2e, alpha * log2e) + bias
+    if LIMITED:
+        exponent = tl.where((s > limit) & ~positive, float("-inf"), exponent)
+    return exponent, weight, positive
 
 
 @triton.jit
@@ -125,9 +129,11 @@ def anchor_lse(
     upstream_positive_stride,  # in elements, in; 0: one value for all anchors
     upstream_negative_stride,  # in elements, in
     alpha: tl.float64,  # in
+    limit: tl.float64,  # in: negatives of a larger cosine are left out
     beta: tl.float64,  # in
     threshold: tl.float64,  # in
     ARE_LOGITS: tl.constexpr,  # whether the values still have to go through the sigmoid
+    LIMITED: tl.constexpr,  # whether there is a limit
     BLOCK_C: tl.constexpr,  # anchors a program
     BLOCK_B: tl.constexpr,  # candidates a step
     BLOCK_D: tl.constexpr,  # columns of V a step
@@ -141,11 +147,12 @@ def anchor_lse(
     classes = first + rows
     rows = rows.to(tl.int64)
     dtype: tl.constexpr = S.dtype.element_ty
-    alpha, beta, threshold = in_type(alpha, dtype), in_type(beta, dtype), in_type(threshold, dtype)
+    alpha, limit = in_type(alpha, dtype), in_type(limit, dtype)
+    beta, threshold = in_type(beta, dtype), in_type(threshold, dtype)
 
     given = (
         labels, values, positive_bias, negative_bias, anchor_bias, B,
-        anchor_stride, candidate_stride, alpha, beta, threshold, ARE_LOGITS,
+        anchor_stride, candidate_stride, alpha, limit, beta, threshold, ARE_LOGITS, LIMITED,
     )  # fmt: skip
     anchors = (rows, classes, inside)
     max_positive = tl.zeros((BLOCK_C,), dtype=dtype)
@@ -223,8 +230,10 @@ def fused_anchor_lse(
     anchor_stride,  # of values in elements, in
     candidate_stride,  # of values in elements, in
     alpha: tl.float64,  # in
+    limit: tl.float64,  # in: negatives of a larger cosine are left out
     beta: tl.float64,  # in
     threshold: tl.float64,  # in
+    LIMITED: tl.constexpr,  # whether there is a limit
     D: tl.constexpr,  # columns of X and P
     input_precision: tl.constexpr,  # of float32 operands: "ieee", "tf32x3" or "tf32"
     BLOCK_C: tl.constexpr,  # anchors a program
@@ -244,10 +253,11 @@ def fused_anchor_lse(
     inverse = inverse_row_norm(p_rows, inside, D, column_stride, tl.float32, BLOCK_C, BLOCK_D)
     if D <= BLOCK_D:
         U = unit_rows(p_rows, inside, inverse, 0, D, column_stride, operand, BLOCK_D)
-    alpha, beta, threshold = in_type(alpha, tl.float32), in_type(beta, tl.float32), in_type(threshold, tl.float32)
+    alpha, limit = in_type(alpha, tl.float32), in_type(limit, tl.float32)
+    beta, threshold = in_type(beta, tl.float32), in_type(threshold, tl.float32)
     given = (
         labels, values, positive_bias, negative_bias, anchor_bias, B,
-        anchor_stride, candidate_stride, alpha, beta, threshold, False,
+        anchor_stride, candidate_stride, alpha, limit, beta, threshold, False, LIMITED,
     )  # fmt: skip
     anchors = (rows, classes, inside)
 

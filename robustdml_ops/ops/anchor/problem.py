@@ -92,6 +92,7 @@ class AnchorProblem:
     negative_bias: Tensor  # (B,) compute dtype
     anchor_bias: Tensor | None  # (C,) compute dtype, in the negative exponent only
     sets: LabelSets | ConfidenceSets
+    limit: float = math.inf  # negatives of a larger cosine are left out
 
     def arguments(self, first: int, last: int, distinct: bool = False) -> dict[str, Any]:
         """Exponents of the classes ``first:last`` as arguments of all backends' kernels; views keep memory alive.
@@ -101,6 +102,7 @@ class AnchorProblem:
         same = distinct and self.negative_bias is self.positive_bias
         return {
             "alpha": float(self.alpha),
+            "limit": self.limit,
             "positive_bias": self.positive_bias,
             "negative_bias": None if same else self.negative_bias,
             "anchor_bias": None if self.anchor_bias is None else self.anchor_bias[first:last],

@@ -16,7 +16,7 @@ from robustdml_ops.ops.anchor.backends import membership
 from robustdml_ops.ops.anchor.problem import ConfidenceSets, sets_of
 
 
-def second_derivative(alpha: float, parts_of_sets: Sequence[Any], *tensors: Any) -> Results:
+def second_derivative(alpha: float, limit: float, parts_of_sets: Sequence[Any], *tensors: Any) -> Results:
     """Derivatives of ⟨gradients of the sweep, vectors⟩ with respect to its five inputs and both upstream gradients.
 
     The tensors: inputs, upstream gradients, those of the sets, and a vector for each of the inputs, or None.
@@ -25,7 +25,7 @@ def second_derivative(alpha: float, parts_of_sets: Sequence[Any], *tensors: Any)
     vX, vP, v_positive, v_negative, v_anchor = tensors[-5:]
     sets = sets_of((*parts_of_sets, *tensors[7:-5]))
     dX, dpositive, dnegative, dP, danchor, *dupstream = second_derivatives(
-        partial(_chunk_value, sets, alpha),
+        partial(_chunk_value, sets, alpha, limit),
         (X, positive_bias, negative_bias, P, anchor_bias, *upstream),
         (vX, v_positive, v_negative, vP, v_anchor, None, None),
         (False, False, False, True, True, *(factor.dim() == 1 for factor in upstream)),
@@ -35,17 +35,20 @@ def second_derivative(alpha: float, parts_of_sets: Sequence[Any], *tensors: Any)
     return (dX, dP, dpositive, dnegative, danchor, *dupstream)
 
 
-def _chunk_value(sets: LabelSets | ConfidenceSets, alpha: float, first: int, last: int, *tensors: Any) -> Tensor:
+def _chunk_value(
+    sets: LabelSets | ConfidenceSets, alpha: float, limit: float, first: int, last: int, *tensors: Any
+) -> Tensor:
     """Σ_p upstream_p · lse_p of the classes ``first:last`` in differentiable PyTorch."""
     X, positive_bias, negative_bias, P, anchor_bias, upstream_positive, upstream_negative = tensors
     dtype = compute_dtype(X, P)
-    scaled = alpha * (unit_rows_twice(P.to(dtype)) @ unit_rows_twice(X.to(dtype)).t())
+    cosine = unit_rows_twice(P.to(dtype)) @ unit_rows_twice(X.to(dtype)).t()
+    scaled = alpha * cosine
     positive, log_weight = membership(sets, first, last, scaled)
     negative_exponent = (positive_bias if negative_bias is None else negative_bias) + scaled + log_weight
     if anchor_bias is not None:
         negative_exponent = negative_exponent + anchor_bias[:, None]
     lse_positive = _log_one_plus_sum((positive_bias - scaled + log_weight).masked_fill(~positive, -torch.inf))
-    lse_negative = _log_one_plus_sum(negative_exponent.masked_fill(positive, -torch.inf))
+    lse_negative = _log_one_plus_sum(negative_exponent.masked_fill(positive | (cosine > limit), -torch.inf))
     value: Tensor = (upstream_positive * lse_positive + upstream_negative * lse_negative).sum()
     return value
 

@@ -14,6 +14,7 @@ from tests.fuzz.oracle import Tensors, Trial
 from tests.fuzz.trials.batches import Batch, Draw, chance, digits, proxied, wanted_of
 
 alphas = st.sampled_from([0.5, 2.0, 16.0, 32.0, 100.0, 1e3])
+LIMIT = 0.3718  # a cosine that no hostile batch has
 
 
 def biases(draw: Draw, batch: Batch) -> Tensors:
@@ -50,15 +51,16 @@ def sets(draw: Draw, batch: Batch) -> tuple[object, Tensor, Tensor, float]:
     return given, (c > threshold).t(), logsigmoid(beta * (c - threshold).abs()).t(), 40 * beta
 
 
-def _reference(alpha: float, positive: Tensor, log_weight: Tensor):
+def _reference(alpha: float, positive: Tensor, log_weight: Tensor, limit: float | None):
     def sums(t: Tensors) -> tuple[Tensor, Tensor]:
         S = anchor.cosine_similarity(t["proxies"], t["embeddings"])
         for_anchor = t["anchor"][:, None] if "anchor" in t else 0.0
         # A sample whose bias is −∞ is absent.
         present = torch.isfinite(t["positive"]), torch.isfinite(t["negative"])
+        remaining = anchor.without_similar(~positive & present[1], S, limit)
         return (
             anchor.log_one_plus_sum_exp(log_weight - alpha * S + t["positive"], positive & present[0]),
-            anchor.log_one_plus_sum_exp(log_weight + alpha * S + t["negative"] + for_anchor, ~positive & present[1]),
+            anchor.log_one_plus_sum_exp(log_weight + alpha * S + t["negative"] + for_anchor, remaining),
         )
 
     return sums
@@ -74,7 +76,9 @@ def _trial(draw: Draw, scaled: bool) -> Trial:
     largest = max(
         [float(b[torch.isfinite(b)].abs().max()) for b in added.values() if torch.isfinite(b).any()], default=0.0
     )
-    reference, scales = _reference(alpha, positive, log_weight), None
+    limit = draw(st.sampled_from([None, None, LIMIT]))
+    reference, scales = _reference(alpha, positive, log_weight, limit), None
+    settings = {"alpha": alpha, "drop_similar_negatives": limit, "backend": backend}
     if scaled:
         generator = generator_of(draw(seeds))
         shapes = [(batch.C,) if draw(flags) else () for _ in range(2)]
@@ -83,8 +87,8 @@ def _trial(draw: Draw, scaled: bool) -> Trial:
     def call(t: Tensors):
         at = ops.AnchorBiases(t["positive"], t["positive"] if shared else t["negative"], t.get("anchor"))
         if scales is None:
-            return tuple(ops.anchor_lse(t["embeddings"], t["proxies"], given, at, alpha=alpha, backend=backend))
-        return ops.anchor_loss(t["embeddings"], t["proxies"], given, at, *scales, alpha=alpha, backend=backend)
+            return tuple(ops.anchor_lse(t["embeddings"], t["proxies"], given, at, **settings))
+        return ops.anchor_loss(t["embeddings"], t["proxies"], given, at, *scales, **settings)
 
     def expected(t: Tensors):
         lse = reference(t)
