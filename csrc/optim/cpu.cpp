@@ -2,17 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <type_traits>
 
 #include "common/cpu/clones.h"
+#include "math/bfloat16.h"
 #include "math/counter_random.h"
 #include "math/portable.h"
 
 namespace robustdml::cpu {
 namespace {
 
-// Moments in the type of the proxies.
+// Elements in the type of the sweep.
 template <class T>
 struct Plain {
     T* data;
@@ -21,34 +21,26 @@ struct Plain {
     ROBUSTDML_HD void write(std::int64_t i, T value, std::uint64_t) const { data[i] = value; }
 };
 
-// Moments in bfloat16, the upper half of a float. 16 random bits are added below it before the lower half
-// goes, so it rounds up as often as it is above.
+// Elements in bfloat16, rounded at random.
 template <class T>
 struct Bfloat16 {
     std::uint16_t* data;
 
-    ROBUSTDML_HD T read(std::int64_t i) const {
-        const std::uint32_t bits = std::uint32_t(data[i]) << 16;
-        float value;
-        std::memcpy(&value, &bits, sizeof value);
-        return T(value);
-    }
+    ROBUSTDML_HD T read(std::int64_t i) const { return T(from_bfloat16(data[i])); }
     ROBUSTDML_HD void write(std::int64_t i, T value, std::uint64_t random) const {
-        const float rounded = float(value);
-        std::uint32_t bits;
-        std::memcpy(&bits, &rounded, sizeof bits);
-        data[i] = std::uint16_t((bits + (std::uint32_t(random) & 0xFFFFu)) >> 16);
+        data[i] = round_at_random(float(value), random);
     }
 };
 
 // Elements side by side: P, its moments and its gradient.
-template <class T, class Moments>
+template <class T, class Proxies, class Moments>
 struct Piece {
-    T* P;
+    Proxies P;
     Moments M1, M2;
     const T* G;
     std::int64_t count;
     // Random words of the elements: row * D + column in the matrix, however it lies in memory and is divided.
+    // Its lowest 16 bits round M1, the next ones M2, the next ones P.
     std::int64_t word;         // of the first
     std::int64_t word_stride;  // from one to the next
 };
@@ -62,13 +54,13 @@ constexpr bool is_plain(const Bfloat16<T>&) {
     return false;
 }
 
-template <class T, class Moments>
-ROBUSTDML_HD void adamw(const Piece<T, Moments>& piece, const ProxyUpdate<T>& u) {
+template <class T, class Proxies, class Moments>
+ROBUSTDML_HD void adamw(const Piece<T, Proxies, Moments>& piece, const ProxyUpdate<T>& u) {
     const T keep = T(1 - u.lr * u.weight_decay), towards1 = T(1 - u.beta1), beta2 = T(u.beta2);
     const T towards2 = T(1 - u.beta2), step_size = T(u.step_size), inverse_root = T(u.inverse_root);
     const T eps = T(u.eps);
-    T* P = piece.P;
     const T* G = piece.G;
+    const Proxies P = piece.P;
     const Moments M1 = piece.M1, M2 = piece.M2;
     const std::uint64_t key = u.key, word = std::uint64_t(piece.word),
                         stride = std::uint64_t(piece.word_stride);
@@ -77,54 +69,61 @@ ROBUSTDML_HD void adamw(const Piece<T, Moments>& piece, const ProxyUpdate<T>& u)
         const T g = G[i], before = M1.read(i);
         const T m1 = before + towards1 * (g - before);
         const T m2 = beta2 * M2.read(i) + towards2 * (g * g);
-        const std::uint64_t random = is_plain(M1) ? 0 : random_word(key, word + std::uint64_t(i) * stride);
+        const std::uint64_t random =
+            is_plain(M1) && is_plain(P) ? 0 : random_word(key, word + std::uint64_t(i) * stride);
         M1.write(i, m1, random);
         M2.write(i, m2, random >> 16);
-        P[i] = keep * P[i] - step_size * m1 / (std::sqrt(m2) * inverse_root + eps);
+        P.write(i, keep * P.read(i) - step_size * m1 / (std::sqrt(m2) * inverse_root + eps), random >> 32);
     }
 }
 
-template <class T, class Moments>
-ROBUSTDML_HD void sgd(const Piece<T, Moments>& piece, const ProxyUpdate<T>& u) {
+template <class T, class Proxies, class Moments>
+ROBUSTDML_HD void sgd(const Piece<T, Proxies, Moments>& piece, const ProxyUpdate<T>& u) {
     const T lr = T(u.lr), weight_decay = T(u.weight_decay), momentum = T(u.momentum);
     const T before = u.first_step ? T(0) : momentum, towards = u.first_step ? T(1) : T(1 - u.dampening);
     // What of the gradient and of the momentum is stepped along.
     const T along_gradient = u.nesterov ? T(1) : T(0), along_momentum = u.nesterov ? momentum : T(1);
-    T* P = piece.P;
     const T* G = piece.G;
+    const Proxies P = piece.P;
     const Moments M1 = piece.M1;
     const std::uint64_t key = u.key, word = std::uint64_t(piece.word),
                         stride = std::uint64_t(piece.word_stride);
     if (!M1.data) {
 #pragma omp simd
-        for (std::int64_t i = 0; i < piece.count; ++i) P[i] -= lr * (G[i] + weight_decay * P[i]);
+        for (std::int64_t i = 0; i < piece.count; ++i) {
+            const std::uint64_t random = is_plain(P) ? 0 : random_word(key, word + std::uint64_t(i) * stride);
+            const T p = P.read(i);
+            P.write(i, p - lr * (G[i] + weight_decay * p), random >> 32);
+        }
         return;
     }
 #pragma omp simd
     for (std::int64_t i = 0; i < piece.count; ++i) {
-        const T g = G[i] + weight_decay * P[i];
+        const T p = P.read(i), g = G[i] + weight_decay * p;
         const T m1 = before * M1.read(i) + towards * g;
-        M1.write(i, m1, is_plain(M1) ? 0 : random_word(key, word + std::uint64_t(i) * stride));
-        P[i] -= lr * (along_gradient * g + along_momentum * m1);
+        const std::uint64_t random =
+            is_plain(M1) && is_plain(P) ? 0 : random_word(key, word + std::uint64_t(i) * stride);
+        M1.write(i, m1, random);
+        P.write(i, p - lr * (along_gradient * g + along_momentum * m1), random >> 32);
     }
 }
 
-template <class T, class Moments>
-ROBUSTDML_HD void update_piece(const Piece<T, Moments>& piece, const ProxyUpdate<T>& u) {
+template <class T, class Proxies, class Moments>
+ROBUSTDML_HD void update_piece(const Piece<T, Proxies, Moments>& piece, const ProxyUpdate<T>& u) {
     if (u.kind == UpdateKind::adamw)
         adamw(piece, u);
     else
         sgd(piece, u);
 }
 
-template <class T, class Moments>
-ROBUSTDML_HD Moments moments_at(void* first, std::int64_t place) {
-    using Element = std::remove_pointer_t<decltype(Moments::data)>;
+template <class T, class Values>
+ROBUSTDML_HD Values values_at(void* first, std::int64_t place) {
+    using Element = std::remove_pointer_t<decltype(Values::data)>;
     return {first ? static_cast<Element*>(first) + place : nullptr};
 }
 
 // AdamW and SGD know no rows: the pieces are as long as elements lie side by side.
-template <class T, class Moments>
+template <class T, class Proxies, class Moments>
 ROBUSTDML_HD void update_elements(const ProxyUpdate<T>& u, const Rows<const T>& G, const Rows<const T>& P,
                                   std::int64_t first, std::int64_t count, std::int64_t D) {
     const bool columns = P.by_columns();
@@ -132,45 +131,54 @@ ROBUSTDML_HD void update_elements(const ProxyUpdate<T>& u, const Rows<const T>& 
     for (std::int64_t k = 0; k < pieces; ++k) {
         const std::int64_t place = first * P.row_stride + k * (columns ? P.column_stride : P.row_stride);
         const T* g = columns ? G.column(k) : G.row(k);
-        update_piece(Piece<T, Moments>{u.P + place, moments_at<T, Moments>(u.M1, place),
-                                       moments_at<T, Moments>(u.M2, place), g, length,
+        update_piece(
+            Piece<T, Proxies, Moments>{values_at<T, Proxies>(u.P, place), values_at<T, Moments>(u.M1, place),
+                                       values_at<T, Moments>(u.M2, place), g, length,
                                        columns ? first * D + k : (first + k) * D, columns ? D : 1},
-                     u);
+            u);
     }
 }
 
 // Adagrad by rows, whose elements lie side by side.
-template <class T>
-ROBUSTDML_HD void adagrad_rows(const ProxyUpdate<T>& u, const Rows<const T>& G, const Rows<T>& P, T* M1,
-                               std::int64_t count, std::int64_t D) {
+template <class T, class Proxies>
+ROBUSTDML_HD void adagrad_rows(const ProxyUpdate<T>& u, const Rows<const T>& G, std::int64_t row_stride,
+                               std::int64_t first, std::int64_t count, std::int64_t D) {
     const T weight_decay = T(u.weight_decay);
+    const std::uint64_t key = u.key;
+    T* M1 = static_cast<T*>(u.M1) + first;
     for (std::int64_t i = 0; i < count; ++i) {
         const T* g = G.row(i);
-        T* p = P.row(i);
+        const Proxies p = values_at<T, Proxies>(u.P, (first + i) * row_stride);
         T square = 0;
 #pragma omp simd reduction(+ : square)
         for (std::int64_t d = 0; d < D; ++d)
-            square += (g[d] + weight_decay * p[d]) * (g[d] + weight_decay * p[d]);
+            square += (g[d] + weight_decay * p.read(d)) * (g[d] + weight_decay * p.read(d));
         M1[i] += square / T(D);
         const T rate = T(u.lr) / (std::sqrt(M1[i]) + T(u.eps));
+        const std::uint64_t word = std::uint64_t((first + i) * D);
 #pragma omp simd
-        for (std::int64_t d = 0; d < D; ++d) p[d] -= rate * (g[d] + weight_decay * p[d]);
+        for (std::int64_t d = 0; d < D; ++d) {
+            const std::uint64_t random = is_plain(p) ? 0 : random_word(key, word + std::uint64_t(d));
+            p.write(d, p.read(d) - rate * (g[d] + weight_decay * p.read(d)), random >> 32);
+        }
     }
 }
 
-template <class T>
-ROBUSTDML_HD void adagrad_columns(const ProxyUpdate<T>& u, const Rows<const T>& G, const Rows<T>& P, T* M1,
-                                  std::int64_t count, std::int64_t D) {
+template <class T, class Proxies>
+ROBUSTDML_HD void adagrad_columns(const ProxyUpdate<T>& u, const Rows<const T>& G, std::int64_t column_stride,
+                                  std::int64_t first, std::int64_t count, std::int64_t D) {
     const T weight_decay = T(u.weight_decay);
+    const std::uint64_t key = u.key;
+    T* M1 = static_cast<T*>(u.M1) + first;
     for (std::int64_t from = 0; from < count; from += kRowsTogether) {
         const std::int64_t length = std::min(kRowsTogether, count - from);
         T square[kRowsTogether] = {}, rate[kRowsTogether];
         for (std::int64_t d = 0; d < D; ++d) {
             const T* g = G.column(d) + from;
-            const T* p = P.column(d) + from;
+            const Proxies p = values_at<T, Proxies>(u.P, d * column_stride + first + from);
 #pragma omp simd
             for (std::int64_t i = 0; i < length; ++i)
-                square[i] += (g[i] + weight_decay * p[i]) * (g[i] + weight_decay * p[i]);
+                square[i] += (g[i] + weight_decay * p.read(i)) * (g[i] + weight_decay * p.read(i));
         }
         for (std::int64_t i = 0; i < length; ++i) {
             M1[from + i] += square[i] / T(D);
@@ -178,9 +186,14 @@ ROBUSTDML_HD void adagrad_columns(const ProxyUpdate<T>& u, const Rows<const T>& 
         }
         for (std::int64_t d = 0; d < D; ++d) {
             const T* g = G.column(d) + from;
-            T* p = P.column(d) + from;
+            const Proxies p = values_at<T, Proxies>(u.P, d * column_stride + first + from);
+            const std::uint64_t word = std::uint64_t((first + from) * D + d);
 #pragma omp simd
-            for (std::int64_t i = 0; i < length; ++i) p[i] -= rate[i] * (g[i] + weight_decay * p[i]);
+            for (std::int64_t i = 0; i < length; ++i) {
+                const std::uint64_t random =
+                    is_plain(p) ? 0 : random_word(key, word + std::uint64_t(i) * std::uint64_t(D));
+                p.write(i, p.read(i) - rate[i] * (g[i] + weight_decay * p.read(i)), random >> 32);
+            }
         }
     }
 }
@@ -199,37 +212,35 @@ ROBUSTDML_HD bool all_finite(const Rows<const T>& G, std::int64_t count, std::in
 }
 
 // Rows side by side in the matrix, from `first` on.
-template <class T>
+template <class T, class Proxies>
 ROBUSTDML_HD void update_run(const ProxyUpdate<T>& u, const Rows<const T>& G, const Rows<const T>& P,
                              std::int64_t first, std::int64_t count, std::int64_t D) {
-    if (u.kind == UpdateKind::adagrad) {
-        const Rows<T> rows{u.P + first * P.row_stride, P.row_stride, P.column_stride};
-        T* M1 = static_cast<T*>(u.M1) + first;
-        if (P.by_columns())
-            adagrad_columns(u, G, rows, M1, count, D);
+    if (u.kind != UpdateKind::adagrad) {
+        if (u.bfloat16)
+            update_elements<T, Proxies, Bfloat16<T>>(u, G, P, first, count, D);
         else
-            adagrad_rows(u, G, rows, M1, count, D);
-    } else if (u.bfloat16) {
-        update_elements<T, Bfloat16<T>>(u, G, P, first, count, D);
+            update_elements<T, Proxies, Plain<T>>(u, G, P, first, count, D);
+    } else if (P.by_columns()) {
+        adagrad_columns<T, Proxies>(u, G, P.column_stride, first, count, D);
     } else {
-        update_elements<T, Plain<T>>(u, G, P, first, count, D);
+        adagrad_rows<T, Proxies>(u, G, P.row_stride, first, count, D);
     }
 }
 
-template <class T>
+template <class T, class Proxies>
 ROBUSTDML_HD bool update_chunk(const ProxyUpdate<T>& u, const Rows<const T>& G, const Rows<const T>& P,
                                std::int64_t first, const std::int64_t* met, std::int64_t count,
                                std::int64_t D) {
     if (!all_finite(G, count, D)) return false;
     if (!met) {
-        update_run(u, G, P, first, count, D);
+        update_run<T, Proxies>(u, G, P, first, count, D);
         return true;
     }
     met += first;
     for (std::int64_t from = 0, to; from < count; from = to) {
         for (to = from + 1; to < count && met[to] == met[to - 1] + 1;) ++to;
         const Rows<const T> of_run{G.row(from), G.row_stride, G.column_stride};
-        update_run(u, of_run, P, met[from], to - from, D);
+        update_run<T, Proxies>(u, of_run, P, met[from], to - from, D);
     }
     return true;
 }
@@ -239,7 +250,8 @@ ROBUSTDML_HD bool update_chunk(const ProxyUpdate<T>& u, const Rows<const T>& G, 
     ROBUSTDML_CLONES bool update_clone(const ProxyUpdate<T>& u, const Rows<const T>& G,                     \
                                        const Rows<const T>& P, std::int64_t first, const std::int64_t* met, \
                                        std::int64_t count, std::int64_t D) {                                \
-        return update_chunk(u, G, P, first, met, count, D);                                                 \
+        return u.bfloat16_proxies ? update_chunk<T, Bfloat16<T>>(u, G, P, first, met, count, D)             \
+                                  : update_chunk<T, Plain<T>>(u, G, P, first, met, count, D);               \
     }
 ROBUSTDML_STAMP(float)
 ROBUSTDML_STAMP(double)

@@ -20,12 +20,14 @@ enum class UpdateKind { adamw, sgd, adagrad };
 template <class T>
 struct ProxyUpdate {
     UpdateKind kind;
-    T* P;               // (rows, D) in/out: what the sweep reads, strided as there
-    void* M1;           // in/out: T, or bfloat16 where told; AdamW, SGD (rows, D), strided as P, null for SGD
-                        // without momentum; Adagrad (rows,), always T
-    void* M2;           // (rows, D) in/out, as M1: AdamW alone
-    bool bfloat16;      // whether M1 and M2 are, rounded at random so that they are right in the mean
-    std::uint64_t key;  // of the random numbers of this step
+    void* P;   // (rows, D) in/out: T or bfloat16, what the sweep reads, strided as there
+    void* M1;  // in/out: T or bfloat16; AdamW, SGD (rows, D), strided as P, null for SGD without
+               // momentum; Adagrad (rows,), always T
+    void* M2;  // (rows, D) in/out, as M1: AdamW alone
+    // What is bfloat16 is rounded at random, so that it is right in the mean.
+    bool bfloat16;          // whether M1 and M2 are
+    bool bfloat16_proxies;  // whether P is
+    std::uint64_t key;      // of the random numbers of this step
     double lr;
     double weight_decay;
     double eps;
@@ -46,6 +48,7 @@ struct ProxyUpdate {
             optional_field("M1", &ProxyUpdate::M1),
             optional_field("M2", &ProxyUpdate::M2),
             optional_field("bfloat16", &ProxyUpdate::bfloat16),
+            optional_field("bfloat16_proxies", &ProxyUpdate::bfloat16_proxies),
             optional_field("key", &ProxyUpdate::key),
             field("lr", &ProxyUpdate::lr),
             field("weight_decay", &ProxyUpdate::weight_decay),

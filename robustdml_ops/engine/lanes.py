@@ -24,9 +24,15 @@ _CHUNK, _LEAST, _MOST = 1280 * KB, 96, 256
 _WORTH = 64 * KB
 
 
-def lanes_serve(proxies: Tensor, operand: torch.dtype, compute: torch.dtype) -> bool:
-    """Whether lanes multiply such proxies: on the CPU, all in the compute type, in a layout that BLAS reads."""
-    if proxies.device.type != "cpu" or operand != compute or proxies.dtype != compute or matrix_product(compute) == 0:
+def lanes_serve(proxies: Tensor, operand: torch.dtype, compute: torch.dtype, gradient: bool = True) -> bool:
+    """Whether lanes multiply such proxies: on the CPU, in a layout that BLAS reads, all in the compute type.
+
+    Proxies may be bfloat16 beside float32 where no ``gradient`` of their type is written.
+    """
+    if proxies.device.type != "cpu" or operand != compute or matrix_product(compute) == 0:
+        return False
+    widened = proxies.dtype == torch.bfloat16 and compute == torch.float32 and not gradient
+    if proxies.dtype != compute and not widened:
         return False
     rows, D = proxies.shape
     if by_columns(proxies):
@@ -48,6 +54,7 @@ def sweep_fields(similarities: Similarities, per_row: int = 0) -> dict[str, Any]
         "B": B,
         "D": D,
         "P": P.data_ptr(),
+        "bfloat16": P.dtype == torch.bfloat16,
         "P_row_stride": P.stride(0),
         "P_column_stride": P.stride(1),
         "rows": count,

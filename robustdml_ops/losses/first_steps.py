@@ -65,6 +65,8 @@ class FirstSteps:
             self.last = STEPS + math.ceil(SIGHTINGS * loss_function.num_classes / max(1, samples))
         matrix = _matrix(loss_function)
         if len(matrix) and loss_function._update() is None:  # an optimiser in the sweep moves what it has
+            if matrix.dtype.itemsize == 2:
+                warnings.warn(_rounded(loss_function, matrix.dtype), stacklevel=2)
             places = loss_function.shards.labels(labels[:ROWS].to(matrix.device, torch.int64))
             self.rows = places.clamp(0, len(matrix) - 1)
             self.values = matrix[self.rows].clone()
@@ -77,6 +79,14 @@ class FirstSteps:
 def _matrix(loss_function: Any) -> Tensor:
     matrix: Tensor = loss_function._shard()[0].detach()
     return matrix
+
+
+def _rounded(loss_function: Any, dtype: torch.dtype) -> str:
+    return (
+        f".{loss_function.matrix_name} of {type(loss_function).__name__} is {dtype}, and an optimiser that rounds to "
+        f"the nearest loses steps below {torch.finfo(dtype).eps / 4:.1g} of a value: train it with an optimiser of "
+        "robustdml_ops.optim, which rounds at random, or keep it float32. One that has a float32 copy loses nothing"
+    )
 
 
 def _unmoved(loss_function: Any, moved: float, _: int) -> str | None:

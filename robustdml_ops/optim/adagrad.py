@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from robustdml_ops.optim.optimizer import Losses, ProxyOptimizer, check_settings
+from robustdml_ops.optim.step import widened
 
 
 class ProxyAdagrad(ProxyOptimizer):
@@ -63,7 +64,7 @@ class ProxyAdagrad(ProxyOptimizer):
             )
 
     def _moments(self, group: dict[str, Any], parameter: Tensor, rows: int) -> dict[str, Tensor]:
-        return {"sum": parameter.detach().new_full((rows,), group["initial_accumulator_value"])}
+        return {"sum": parameter.new_full((rows,), group["initial_accumulator_value"], dtype=widened(parameter.dtype))}
 
     def formula(
         self, group: dict[str, Any], step: int, P: Tensor, moments: tuple[Tensor, ...], G: Tensor

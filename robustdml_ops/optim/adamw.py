@@ -17,7 +17,7 @@ class ProxyAdamW(ProxyOptimizer):
 
     No gradient of the size of the proxies exists. m and v are ``state[proxies]["exp_avg"]`` and
     ``["exp_avg_sq"]`` as in torch.optim.AdamW, whose ``state_dict`` this one loads, and back. TypeError or ValueError
-    for what is no loss with proxies of float32 or float64, a setting out of range, or proxies bound to another
+    for what is no loss with proxies of float32, float64 or bfloat16, a setting out of range, or proxies of another
     optimiser; docs/large-classes.md lists what else a step within the sweep can't be combined with.
 
     Source: Loshchilov, Hutter, "Decoupled Weight Decay Regularization", ICLR 2019, Algorithm 2.
@@ -32,10 +32,10 @@ class ProxyAdamW(ProxyOptimizer):
     scale : float
         dL/dloss, where L is the number whose backward is called; another factor raises. It may be set before each loss.
     moments : torch.float32 or torch.bfloat16
-        Type of m and v; float32 stands for the type of the proxies. bfloat16 is rounded at random and halves the
-        memory of float32.
+        Type of m and v; with proxies of float64 float32 stands for float64. bfloat16 is rounded at random and halves
+        the memory of float32.
     seed : int
-        Seed of the rounding: the same seed gives the same bits.
+        Seed of the rounding of bfloat16 moments and proxies: the same seed gives the same bits.
 
     Examples
     --------

@@ -13,10 +13,11 @@ from robustdml_ops.engine.dtensors import is_sharded, local_of, shard_like, shar
 from robustdml_ops.engine.proxy_update import bind, owner_of
 from robustdml_ops.engine.validation import check_local, check_number, check_positive
 from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss
-from robustdml_ops.optim.step import NoGradient, ProxyStep
+from robustdml_ops.optim.step import NoGradient, ProxyStep, widened
 
 # Settings of torch's optimisers that none of this package has.
 FOREIGN = ("amsgrad", "capturable", "differentiable", "foreach", "fused", "maximize")
+PROXY_TYPES = (torch.float32, torch.float64, torch.bfloat16)
 Losses = nn.Module | Iterable[nn.Module | dict[str, Any]]
 _alive: "weakref.WeakSet[ProxyOptimizer]" = weakref.WeakSet()
 
@@ -143,10 +144,10 @@ class ProxyOptimizer(torch.optim.Optimizer):
                 _check_state(state_dict["state"].get(place, {}), state)
         moments = [group.get("moments") for group in self.param_groups]
         super().load_state_dict(dict(state_dict))
-        for step, state in zip(self._steps, own, strict=True):
-            loaded = self.state[step.parameter]
+        for step, place, state in zip(self._steps, saved_ids, own, strict=True):
+            # As saved: torch has rounded its copy to the type of the proxies.
             for name, value in state.items():
-                value.copy_(shard_loaded(value, torch.as_tensor(loaded[name])))
+                value.copy_(shard_loaded(value, torch.as_tensor(state_dict["state"][place][name])))
             self.state[step.parameter] = state
         for group, dtype in zip(self.param_groups, moments, strict=True):
             if dtype is not None:
@@ -180,11 +181,10 @@ class ProxyOptimizer(torch.optim.Optimizer):
                     "loss out of FSDP, and divide its classes with robustdml_ops.distributed.shard_classes"
                 )
             check_local("the proxies", parameter)
-        if not isinstance(parameter, nn.Parameter) or parameter.dtype not in (torch.float32, torch.float64):
+        if not isinstance(parameter, nn.Parameter) or parameter.dtype not in PROXY_TYPES:
             raise TypeError(
-                f"the proxies must be a parameter of float32 or float64, got {parameter.dtype}: keep the loss out of "
-                "what turns a model into half precision, as embeddings of any type are served, or train the proxies "
-                "with an optimiser of torch.optim"
+                f"the proxies must be a parameter of float32, float64 or bfloat16, got {parameter.dtype}: call "
+                f"{type(loss).__name__}.bfloat16() for proxies of two bytes; embeddings may be of any type"
             )
         for name in ("weight_regularizer", "regularizer_weight"):
             if getattr(loss, name, None):
@@ -216,7 +216,7 @@ class ProxyOptimizer(torch.optim.Optimizer):
 
     def _moments(self, group: dict[str, Any], parameter: Tensor, rows: int) -> dict[str, Tensor]:
         """The state before the first step, of the shape and strides of ``parameter`` or of one number a row: zeros."""
-        dtype = torch.bfloat16 if group["moments"] == torch.bfloat16 else parameter.dtype
+        dtype = torch.bfloat16 if group["moments"] == torch.bfloat16 else widened(parameter.dtype)
         shape, stride, device = parameter.shape, parameter.stride(), parameter.device
         return {
             name: torch.empty_strided(shape, stride, dtype=dtype, device=device).zero_() for name in self.moment_names
@@ -237,7 +237,7 @@ def check_settings(group: Mapping[str, Any], **closed: float) -> None:
     dtype = group.get("moments", torch.float32)
     if dtype not in (torch.float32, torch.bfloat16):
         raise ValueError(
-            f"moments={dtype}: expected torch.float32, which is the type of the proxies, or torch.bfloat16"
+            f"moments={dtype}: expected torch.float32, or torch.bfloat16; float64 proxies have float64 moments"
         )
     seed = group.get("seed", 0)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 63:

@@ -15,7 +15,7 @@ from robustdml_ops.engine.rows.lengths import SHORTEST, inverse_lengths
 from robustdml_ops.engine.validation import all_finite
 
 # Rows checked at a time, which bounds the memory of the check.
-_ROWS_CHECKED = 1 << 16
+_ROWS_CHECKED = 1 << 14
 
 
 class NoGradient(Tensor):
@@ -107,7 +107,8 @@ class ProxyStep(ProxyUpdate):
 
     def take(self, first: int, G: Tensor) -> None:
         """Step on the rows from ``first`` on by the formula; skip a chunk whose gradient has NaN or inf."""
-        G = G.to(self._matrix.dtype)
+        compute = widened(self._matrix.dtype)
+        G = G.to(compute)
         finite: Tensor | None = None
         if G.device.type != "cpu":
             finite = torch.isfinite(G).all()
@@ -118,12 +119,13 @@ class ProxyStep(ProxyUpdate):
         rows = slice(first, last) if self._rows is None else self._rows[first:last]
         wholes = (self._matrix, *(self._by_rows(moment) for moment in self._moments))
         P, *olds = (whole[rows] for whole in wholes)
-        news = self._alive().formula(self._group, self._step, P, tuple(old.to(P.dtype) for old in olds), G)
+        given = tuple(old.to(compute) for old in olds)
+        news = self._alive().formula(self._group, self._step, P.to(compute), given, G)
         for place, (whole, old, new) in enumerate(zip(wholes, (P, *olds), news, strict=True)):
             if old.dtype != new.dtype:
-                new = round_at_random(
-                    new, random_words(self._key - (self._key >> 63 << 64), self._places(rows)) >> (16 * (place - 1))
-                )
+                words = random_words(self._key - (self._key >> 63 << 64), self._places(rows))
+                # The lowest bits are of the first moment, the next of the second, the next of P.
+                new = round_at_random(new, words >> (16 * ((place + 2) % 3)))
             whole[rows] = new if finite is None else torch.where(finite, new, old)
         if finite is not None:
             self._skipped.append(~finite)
@@ -133,10 +135,11 @@ class ProxyStep(ProxyUpdate):
         optimizer = self._alive()
         self._skipped = [torch.zeros(chunks, dtype=torch.bool)]
         moments = dict(zip(("M1", "M2"), (moment.data_ptr() for moment in self._moments), strict=False))
-        return getattr(module.library, f"ProxyUpdate_{module.SUFFIX[self._matrix.dtype]}")(
+        return getattr(module.library, f"ProxyUpdate_{module.SUFFIX[widened(self._matrix.dtype)]}")(
             kind=optimizer.kind,
             P=self._matrix.data_ptr(),
             bfloat16=any(moment.dtype == torch.bfloat16 for moment in self._moments),
+            bfloat16_proxies=self._matrix.dtype == torch.bfloat16,
             key=self._key,
             skipped=self._skipped[0].data_ptr(),
             **moments,
@@ -221,7 +224,7 @@ class ProxyStep(ProxyUpdate):
             if moment is None:
                 continue
             moment = local_of(moment)
-            moved = moment.device != P.device or moment.dtype not in (P.dtype, torch.bfloat16)
+            moved = moment.device != P.device or moment.dtype not in (widened(P.dtype), torch.bfloat16)
             moved = moved or self.local.data_ptr() != P.data_ptr()
             if moved or (not optimizer.by_row and moment.stride() != P.stride()):
                 raise RuntimeError(
@@ -253,13 +256,19 @@ def _check_values(proxies: Tensor) -> None:
     if proxies.device.type != "cpu":
         return
     for first in range(0, len(proxies), _ROWS_CHECKED):
-        inverse = inverse_lengths(proxies.detach()[first : first + _ROWS_CHECKED])
-        bad = ~(inverse <= 1 / SHORTEST[proxies.dtype])
+        rows = proxies.detach()[first : first + _ROWS_CHECKED].to(widened(proxies.dtype))
+        inverse = inverse_lengths(rows)
+        bad = ~(inverse <= 1 / SHORTEST[rows.dtype])
         if bad.any():
             row = int(bad.nonzero()[0])
             length = float(1 / inverse[row])
             what = "has NaN or inf" if inverse[row].isnan() else f"is of length {length:.1e}: scale it up"
             raise ValueError(f"proxies[{first + row}] {what}. No proxy has been updated")
+
+
+def widened(dtype: torch.dtype) -> torch.dtype:
+    """The type in which a step on proxies of ``dtype`` computes, and the one of moments that are not bfloat16."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 def step_key(seed: int, parameter: int, step: int, place: int) -> int:
@@ -271,8 +280,8 @@ def step_key(seed: int, parameter: int, step: int, place: int) -> int:
 def round_at_random(values: Tensor, bits: Tensor) -> Tensor:
     """``values`` as bfloat16, rounded up with a probability that keeps the mean, by the lowest 16 of ``bits`` (int64).
 
-    Rounded to nearest, a moment that changes by less than half of its last digit a step (AdamW's v at β₂ = 0.999) would
-    never change.
+    Rounded to nearest, what changes by less than half of its last digit a step would never change: AdamW's v at
+    β₂ = 0.999, or proxies at a small learning rate.
     """
     whole = values.float().view(torch.int32).long() & 0xFFFFFFFF
     upper = ((whole + (bits & 0xFFFF)) >> 16) & 0xFFFF

@@ -102,9 +102,9 @@ def updated(name, rule, share, place):
             close(other.grad.full_tensor(), parameter.grad)
 
 
-def rounded_moments(name, rule, place):
-    """Moments of bfloat16 take the random numbers of their place among all classes, on however many processes."""
-    one = make(name).float()
+def rounded(name, rule, dtype, place):
+    """What is bfloat16 takes the random numbers of its place among all classes, on however many processes."""
+    one = make(name).to(dtype)
     many = sharded(place, one)
     fused, of_shards = (MOMENTS[rule](loss, moments=torch.bfloat16) for loss in (one, many))
     generator = torch.Generator().manual_seed(5)
@@ -126,7 +126,8 @@ def rounded_moments(name, rule, place):
 
 MOMENTS = {"adamw": ProxyAdamW, "sgd": partial(ProxySGD, lr=0.05, momentum=0.9)}
 for _rule, _name in (("adamw", "normalized_softmax"), ("sgd", "cosface"), ("adamw", "proxy_anchor")):
-    register(f"rounded_{_rule}_{_name}", partial(rounded_moments, _name, _rule), 2, 3)
+    for _dtype in (torch.float32, torch.bfloat16):
+        register(f"rounded_{_rule}_{_name}_{_dtype}", partial(rounded, _name, _rule, _dtype), 2, 3)
 
 
 for _name in LOSSES:

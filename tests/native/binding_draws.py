@@ -45,12 +45,12 @@ class Draw:
         self.outputs.append(array)
         return array
 
-    def matrix(self, rows, columns, values=None, by_columns=None):
+    def matrix(self, rows, columns, values=None, by_columns=None, dtype=None):
         """(address, row stride, column stride) and the numbers: no longer than its last element."""
         by_columns = self.flag() if by_columns is None else by_columns
         long, short = (columns, rows) if by_columns else (rows, columns)
         stride = short + int(self.rng.choice([0, 0, 1, 5]))
-        flat = self.of(np.zeros(max(0, (long - 1) * stride + short) if long and short else 0))
+        flat = self.of(np.zeros(max(0, (long - 1) * stride + short) if long and short else 0), dtype)
         view = np.lib.stride_tricks.as_strided(
             flat, (rows, columns), tuple(flat.itemsize * s for s in ((1, stride) if by_columns else (stride, 1)))
         )

@@ -31,17 +31,19 @@ def gemm(dtype):
 def _sweep(draw, B, rows_, D, together=1, subset=False):
     """Fields of a sweep over all rows of P or, with ``subset``, perhaps over some; P's numbers and how they lie."""
     whole = rows_ + (draw.size() if subset and draw.flag() else 0)
-    P, view, by_columns = draw.matrix(whole, D)
+    half = subset and draw.flag()
+    bits = (draw.rng.normal(0, 1, (whole, D)).astype(np.float32).view(np.uint32) >> 16) if half else None
+    P, view, by_columns = draw.matrix(whole, D, bits, dtype=np.uint16 if half else None)
     met = draw.of(draw.rng.permutation(whole)[:rows_], np.int64) if whole > rows_ else None
     chunk = together * int(draw.rng.integers(1, max(2, rows_ // together + 1)))
-    wants = draw.flag(), draw.flag()
+    wants = draw.flag(), draw.flag() and not half
     dX = draw.out(B, D) if wants[0] else None
     dP, dview, _ = draw.matrix(rows_, D, np.nan, by_columns)
     if wants[1]:
         draw.outputs.append(dview)
     fields = {
         "gemm": gemm(draw.dtype), "set_threads": 0, "X": address(draw.normal(B, D)), "B": B, "D": D,
-        "P": P[0], "P_row_stride": P[1], "P_column_stride": P[2], "rows": rows_, "met": address(met),
+        "P": P[0], "bfloat16": half, "P_row_stride": P[1], "P_column_stride": P[2], "rows": rows_, "met": address(met),
         "normalize": draw.flag(), "dX": address(dX), "dP": dP[0] if wants[1] else 0, "dP_row_stride": dP[1],
         "dP_column_stride": dP[2], "chunk_rows": min(rows_, chunk), "threads": draw.threads,
     }  # fmt: skip
@@ -62,8 +64,9 @@ def _update(module, draw, fields, view, by_columns):
     chunks = -(-fields["rows"] // fields["chunk_rows"])
     update = function(module, "ProxyUpdate", draw)(
         kind=kind, P=fields["P"], M1=address(moments[0]), M2=address(moments[1]) if kind == "adamw" else 0,
-        bfloat16=half, key=int(draw.rng.integers(2**63)), lr=0.1, weight_decay=0.01, eps=1e-6, beta1=0.9, beta2=0.99,
-        step_size=0.1, inverse_root=1.0, momentum=0.9, nesterov=draw.flag(), first_step=draw.flag(),
+        bfloat16=half, bfloat16_proxies=fields["bfloat16"], key=int(draw.rng.integers(2**63)), lr=0.1,
+        weight_decay=0.01, eps=1e-6, beta1=0.9, beta2=0.99, step_size=0.1,
+        inverse_root=1.0, momentum=0.9, nesterov=draw.flag(), first_step=draw.flag(),
         skipped=address(draw.of(np.zeros(chunks), np.bool_)),
     )  # fmt: skip
     draw.kept.append(update)

@@ -319,7 +319,7 @@ def test_what_is_moved_after_the_optimiser_was_made():
     [
         (lambda: ProxyAdamW(ProxyAnchorLoss(C, D).proxies), TypeError, "pass the loss, not its parameters"),
         (lambda: ProxyAdamW(MultiSimilarityLoss()), TypeError, "losses of this package that have proxies"),
-        (lambda: ProxyAdamW(ProxyAnchorLoss(C, D).bfloat16()), TypeError, "float32 or float64"),
+        (lambda: ProxyAdamW(ProxyAnchorLoss(C, D).half()), TypeError, r"call ProxyAnchorLoss.bfloat16\(\)"),
         (
             lambda: ProxyAdamW(SoftTripleLoss(C, D, regularizer_weight=0.2)),
             ValueError,

@@ -23,6 +23,7 @@
 #include "common/cpu/product.h"
 #include "common/cpu/spread.h"
 #include "common/fields.h"
+#include "math/bfloat16.h"
 #include "optim/cpu.h"
 #include "rows/cpu.h"
 
@@ -35,7 +36,8 @@ struct Sweep {
     const T* X;  // (B, D) in: unit rows of the batch
     std::int64_t B;
     std::int64_t D;
-    const T* P;  // (rows, D), or more rows in: proxies or anchors, by rows or by columns
+    const void* P;  // (rows, D), or more rows in: proxies or anchors, by rows or by columns
+    bool bfloat16;  // whether P is, and dP is null; else T
     std::int64_t P_row_stride;
     std::int64_t P_column_stride;
     std::int64_t rows;        // that are met
@@ -58,6 +60,7 @@ struct Sweep {
             field("B", &Sweep::B),
             field("D", &Sweep::D),
             field("P", &Sweep::P),
+            optional_field("bfloat16", &Sweep::bfloat16),
             field("P_row_stride", &Sweep::P_row_stride),
             field("P_column_stride", &Sweep::P_column_stride),
             field("rows", &Sweep::rows),
@@ -78,8 +81,10 @@ struct Sweep {
     // Enough of them that a thread which comes late leaves little to wait for, and few sums of dX.
     std::int64_t blocks() const { return std::min<std::int64_t>(chunks(), 8 * std::int64_t(threads)); }
     int lanes() const { return static_cast<int>(std::min<std::int64_t>(threads, blocks())); }
-    Rows<const T> proxies(std::int64_t first) const {
-        return {P + first * P_row_stride, P_row_stride, P_column_stride};
+    // Where P holds elements of type E.
+    template <class E = T>
+    Rows<const E> proxies(std::int64_t first) const {
+        return {static_cast<const E*>(P) + first * P_row_stride, P_row_stride, P_column_stride};
     }
     // Where dL/dP of a chunk goes; `own` is the room of a lane, (chunk_rows, D), that an update reads it
     // from.
@@ -121,7 +126,7 @@ struct LaneMemory {
     explicit LaneMemory(const Sweep<T>& sweep)
         : S(sweep.chunk_rows * sweep.B),
           inverse_norm(sweep.chunk_rows),
-          P(sweep.met ? sweep.chunk_rows * sweep.D : 0),
+          P(sweep.met || sweep.bfloat16 ? sweep.chunk_rows * sweep.D : 0),
           dP(sweep.update ? sweep.chunk_rows * sweep.D : 0) {}
 };
 
@@ -132,19 +137,38 @@ struct ChunkRows {
     bool as_they_are;
 };
 
-// The rows that a chunk meets, side by side: where they are, or copied from where they are.
-template <class T>
-Rows<const T> rows_met(const Sweep<T>& sweep, T* own, std::int64_t first, std::int64_t count) {
-    if (!sweep.met) return sweep.proxies(first);
-    const Rows<const T> P = sweep.proxies(0);
-    const std::int64_t* met = sweep.met + first;
+// The rows that a chunk meets, copied from where they are in elements of type E.
+template <class T, class E, class Convert>
+Rows<const T> rows_copied(const Sweep<T>& sweep, T* own, std::int64_t first, std::int64_t count,
+                          Convert convert) {
+    const std::int64_t* met = sweep.met ? sweep.met + first : nullptr;
+    const Rows<const E> P = sweep.template proxies<E>(met ? 0 : first);
     if (P.by_columns()) {
-        for (std::int64_t d = 0; d < sweep.D; ++d)
-            for (std::int64_t i = 0; i < count; ++i) own[d * sweep.chunk_rows + i] = P.column(d)[met[i]];
+        for (std::int64_t d = 0; d < sweep.D; ++d) {
+            const E* column = P.column(d);
+            T* to = own + d * sweep.chunk_rows;
+            if (met)
+                std::transform(met, met + count, to, [=](std::int64_t row) { return convert(column[row]); });
+            else
+                std::transform(column, column + count, to, convert);
+        }
         return {own, 1, sweep.chunk_rows};
     }
-    for (std::int64_t i = 0; i < count; ++i) std::copy_n(P.row(met[i]), sweep.D, own + i * sweep.D);
+    for (std::int64_t i = 0; i < count; ++i) {
+        const E* row = P.row(met ? met[i] : i);
+        std::transform(row, row + sweep.D, own + i * sweep.D, convert);
+    }
     return {own, sweep.D, 1};
+}
+
+// The rows that a chunk meets, side by side in the type of the sweep: where they are, or copied.
+template <class T>
+Rows<const T> rows_met(const Sweep<T>& sweep, T* own, std::int64_t first, std::int64_t count) {
+    if (sweep.bfloat16)
+        return rows_copied<T, std::uint16_t>(sweep, own, first, count,
+                                             [](std::uint16_t bits) { return T(from_bfloat16(bits)); });
+    if (sweep.met) return rows_copied<T, T>(sweep, own, first, count, [](T value) { return value; });
+    return sweep.proxies(first);
 }
 
 template <class T>

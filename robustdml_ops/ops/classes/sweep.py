@@ -45,7 +45,7 @@ def class_sweep(
             fused = isinstance(backend, TritonClasses) and not differentiable
             if fused and fused_forward_serves(similarities.X, problem):
                 fused_forward(similarities.X, proxies, problem, sums)
-            elif isinstance(backend, NativeClasses) and lanes_serve(proxies, operand, compute):
+            elif isinstance(backend, NativeClasses) and lanes_serve(proxies, operand, compute, gradient=False):
                 _sweep_by_lanes("class_sweep", similarities, problem, sums)
             else:
                 for chunk in similarities:
@@ -83,7 +83,8 @@ def class_sweep_backward(
             embeddings, proxies, compute, operand, backend, together=H, normalize=problem.normalize, selected=rows
         )
         similarities.want_gradients(*want, update)
-        if isinstance(backend, NativeClasses) and lanes_serve(proxies, operand, compute):
+        kept = want[1] and update is None
+        if isinstance(backend, NativeClasses) and lanes_serve(proxies, operand, compute, kept):
             _sweep_by_lanes("class_sweep_backward", similarities, problem, gradient)
         else:
             for chunk in similarities:
