@@ -155,6 +155,7 @@ _CALLS = (
     of_op(
         "vmf_log_likelihood",
         lambda: {"x": random(B, D), "mean_direction": random(C, D, seed=1), "kappa": random(C).exp()},
+        *("x", "mean_direction", "kappa"),
     ),
     of_op("vmf_log_normalizer", lambda: {"kappa": random(B).exp()}, "kappa", dim=D),
     of_op("vmf_log_peak", lambda: {"kappa": random(B).exp()}, "kappa", dim=D),

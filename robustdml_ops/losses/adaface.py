@@ -79,7 +79,10 @@ class AdaFaceLoss(MarginSoftmaxLoss):
             if self.training:
                 self._follow(lengths, inputs.sample_weights)
             z = self.concentration * (lengths - self.mean_length) / (self.length_deviation + 1e-3)
-        return super()._of_sums(sums, inputs._replace(margins=z.clamp(-1, 1).to(lengths)), labels)
+        embeddings, of_batch, pairs, ref_emb, ref_labels, weights, _, label_weights = inputs
+        margins = z.clamp(-1, 1).to(lengths)
+        moved = LossInputs(embeddings, of_batch, pairs, ref_emb, ref_labels, weights, margins, label_weights)
+        return super()._of_sums(sums, moved, labels)
 
     def _follow(self, lengths: Tensor, sample_weights: Tensor | None) -> None:
         """Update the running mean and deviation by the samples that are present, if they are two or more."""

@@ -73,9 +73,10 @@ class BSPMLLoss(MultiSimilarityLoss):
             candidate_weights = self.shards.own_first(weights)
         if self.exclude_zero_weights:
             labels = labels.masked_fill(weights == 0, ABSENT)
-        pairs = PairInputs((embeddings, labels, None, None), None, weights, kept=1)
-        if self.reduction == "mean":
-            pairs = pairs._replace(weights=weights / max(1, len(labels)))
+        mean = self.reduction == "mean"
+        scale = weights / max(1, len(labels)) if mean else weights
+        pairs = PairInputs((embeddings, labels, None, None), None, scale, kept=1)
+        if mean:
             return self._weighted_sum(self._own_anchors(pairs), candidate_weights)
         return weights[self.shards.place()] * self._losses(self._own_anchors(pairs), candidate_weights)
 

@@ -120,7 +120,8 @@ class ContrastiveLoss(PairFamilyLoss):
         else:
             hinge = listed_hinge(inputs.pairs[0], inputs.pairs[2], inputs.listed, **settings)
         if scale != 1:
-            hinge = hinge._replace(positive=scale * hinge.positive, negative=scale * hinge.negative)
+            positive, negative, *counts = hinge
+            hinge = PairHinge(scale * positive, scale * negative, *counts)
         return hinge
 
 

@@ -55,7 +55,7 @@ class SoftmaxOptions(ClassMatrixOptions, total=False):
 
 
 class LossInputs(NamedTuple):
-    """The arguments of a call."""
+    """The arguments of a call. PyTorch 2.6 compiles no ``_replace`` of it."""
 
     embeddings: Tensor
     labels: Tensor | None

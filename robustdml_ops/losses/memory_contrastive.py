@@ -68,7 +68,8 @@ class MemoryContrastiveLoss(PairFamilyLoss):
     def _loss(self, inputs: LossInputs) -> Tensor:
         checked = self._checked(inputs)
         embeddings, labels, candidates, _ = checked.pairs
-        alone = checked._replace(pairs=(embeddings, labels, None, None), sharded=False)
+        _, listed, weights, kept, anchors_first, _ = checked
+        alone = PairInputs((embeddings, labels, None, None), listed, weights, kept, anchors_first)
         of_batch = self._term(self._own_anchors(alone))
         if candidates is None:
             return of_batch

@@ -103,6 +103,7 @@ def test_optimiser_resumed_from_the_peers_checkpoint_goes_on_as_the_peers(ours, 
 
 
 @pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore:Skipping serialization of")  # PyTorch 2.6 of its own settings
 @both
 def test_compiled_gradient_lies_as_the_parameter(ours, theirs):
     torch.use_deterministic_algorithms(False)  # its NaN filling is not traced

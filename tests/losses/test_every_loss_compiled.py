@@ -56,6 +56,7 @@ def test_compiled(name, training, dynamic):
         *(pytest.param(*modes, marks=pytest.mark.nightly) for modes in ((False, True), (True, False), (False, False))),
     ],
 )
+@pytest.mark.filterwarnings("ignore:(Attempted to insert a get_attr Node|Node lifted_)")  # of 2.6, its own
 @every_loss
 def test_exported(name, training, strict):
     """For batches of one size; traced by PyTorch's compiler (``strict``), also for batches of any size."""

@@ -113,8 +113,8 @@ class MetricLoss(ShardableLoss, PeerInterface):
             not there.
         """
         self._refuse_unknown(unknown)
-        inputs = LossInputs(embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights)
-        return self._evaluate(inputs._replace(label_weights=label_weights))
+        given = (embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights, None, label_weights)
+        return self._evaluate(LossInputs(*given))
 
     def _refuse_unknown(self, arguments: dict[str, Any]) -> None:
         if arguments:

@@ -204,7 +204,7 @@ class PeerInterface(PeerBase):
 
 def without_label(inputs: LossInputs, ignore_index: int) -> LossInputs:
     """Give samples labelled ``ignore_index`` the weight 0; rows of a reference set become ``ABSENT``."""
-    labels, ref_labels, weights = inputs.labels, inputs.ref_labels, inputs.sample_weights
+    embeddings, labels, indices_tuple, ref_emb, ref_labels, weights, *rest = inputs
     if labels is None:
         return inputs
     if are_several(labels):
@@ -216,8 +216,6 @@ def without_label(inputs: LossInputs, ignore_index: int) -> LossInputs:
         ref_labels = ref_labels.masked_fill(ref_labels == ignore_index, ABSENT)
     # The label of an absent sample is not looked at, but must be in range.
     known = labels.masked_fill(ignored, 0)
-    return inputs._replace(
-        labels=known,
-        ref_labels=known if ref_labels is labels else ref_labels,
-        sample_weights=kept if weights is None else weights * kept.to(weights.device),
-    )
+    ref_labels = known if ref_labels is labels else ref_labels
+    weights = kept if weights is None else weights * kept.to(weights.device)
+    return LossInputs(embeddings, known, indices_tuple, ref_emb, ref_labels, weights, *rest)
