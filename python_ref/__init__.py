@@ -14,7 +14,7 @@ from .bspml import (
     self_paced_terms,
     weighted_batch_loss,
 )
-from .class_lse import class_log_sum_exp, pooled_similarity
+from .class_lse import class_log_sum_exp, pooled_similarity, soft_cross_entropy
 from .contrastive import contrastive_loss
 from .margin_softmax import adaface_loss, angular_margin, arcface_loss, cosface_loss
 from .multi_similarity import informative_pairs, multi_similarity_loss
@@ -81,6 +81,7 @@ __all__ = [
     "smooth_proxy_anchor_loss",
     "smooth_similarity_gradient",
     "smooth_weights",
+    "soft_cross_entropy",
     "soft_triple_loss",
     "soft_triple_regularizer",
     "superloss",

@@ -1,9 +1,12 @@
 """The log-sum-exp over classes that Proxy-NCA, SoftTriple and PRISM have in common, as a dense matrix of logits."""
 
+import math
+
 import torch
 from torch import Tensor
 
 from .anchor import cosine_similarity
+from .pairs import ABSENT
 
 
 def pooled_similarity(
@@ -60,29 +63,35 @@ def class_log_sum_exp(
     bias: Tensor | None = None,
     target_bias: float = 0.0,
     exclude_target: bool = False,
+    drop_similar_negatives: float = math.inf,
     **similarity: object,
 ) -> tuple[Tensor, Tensor]:
-    """Log-sum-exp of the logits of all classes, and the logit of the label.
+    """Log-sum-exp of the logits of all classes, and the logits of the labels.
 
     ::
 
-        logit_xk = scale_k s'_xk + bias_k + target_bias [k = y_x],    lse_x = log Σ_k e^{logit_xk}
+        logit_xk = scale_k s'_xk + bias_k + target_bias [k ∈ Y_x],
+        lse_x = log Σ_{k ∈ Y_x or s'_xk ≤ drop} e^{logit_xk}
 
     Parameters
     ----------
-    embeddings, labels : Tensor, (B, D) and (B,)
+    embeddings : Tensor, (B, D)
+    labels : Tensor, (B,), or (B, K) with ABSENT
+        Y_x, one class or several.
     proxies : Tensor, (C, D) or (C, H, D)
     scale : float or Tensor, (C,)
     bias : Tensor, (C,), optional
         −∞ masks a class.
     exclude_target : bool
-        Sum over k ≠ y_x.
+        Sum over k ∉ Y_x.
+    drop_similar_negatives : float
+        Other classes of a larger s' are left out.
     **similarity
         As :func:`pooled_similarity` takes them.
 
     Returns
     -------
-    lse, target : Tensor, (B,) each
+    lse, target : Tensor, (B,) and as labels
         lse is −∞, with zero gradient, where no class is left.
 
     Examples
@@ -91,12 +100,58 @@ def class_log_sum_exp(
     (tensor([1.3133, 1.3133]), tensor([1., 1.]))
     """
     s = pooled_similarity(embeddings, proxies, **similarity)
-    own = torch.nn.functional.one_hot(labels, len(proxies)).bool()
+    places = labels.reshape(len(labels), -1)
+    absent = places == ABSENT
+    places = places.masked_fill(absent, len(proxies))
+    own = torch.zeros(len(s), len(proxies) + 1, dtype=torch.bool).scatter(1, places, True)[:, :-1]
     logits = scale * s + (0 if bias is None else bias)
     logits = torch.where(own, logits + target_bias, logits)
-    target = (logits.masked_fill(~own, 0)).sum(1)
-    counted = logits.masked_fill(own, -torch.inf) if exclude_target else logits
+    target = logits.gather(1, places.clamp(max=len(proxies) - 1)).masked_fill(absent, -torch.inf).view(labels.shape)
+    left_out = own if exclude_target else torch.zeros_like(own)
+    counted = logits.masked_fill(left_out | (~own & (s > drop_similar_negatives)), -torch.inf)
     empty = (counted == -torch.inf).all(1, keepdim=True)
     # The derivative of a logsumexp over −∞ alone is NaN.
     lse = torch.logsumexp(counted.masked_fill(empty, 0), 1).masked_fill(empty[:, 0], -torch.inf)
     return lse, target
+
+
+def soft_cross_entropy(
+    similarity: Tensor,
+    moved: Tensor,
+    labels: Tensor,
+    label_weights: Tensor,
+    scale: float = 1.0,
+    drop_similar_negatives: float = math.inf,
+) -> Tensor:
+    """Cross-entropy with targets of several classes, each with its margin, and without negatives that are similar.
+
+    ::
+
+        z_ik = scale moved_ik for k ∈ Y_i,  else scale s_ik
+        ℓ_i  = −Σ_{k ∈ Y_i} q_ik (z_ik − log Σ_{k ∈ Y_i or s_ik ≤ drop} e^{z_ik})
+
+    Parameters
+    ----------
+    similarity, moved : Tensor, (B, C)
+        s, and s with the margin that each class would have as a label.
+    labels, label_weights : Tensor, (B, K)
+        Y with ABSENT, and q.
+    scale, drop_similar_negatives : float
+
+    Returns
+    -------
+    Tensor, (B,)
+
+    Examples
+    --------
+    >>> s = torch.eye(2)
+    >>> soft_cross_entropy(s, s, torch.tensor([[0, 1], [1, ABSENT]]), torch.tensor([[0.5, 0.5], [1.0, 9.0]]))
+    tensor([0.8133, 0.3133])
+    """
+    B, C = similarity.shape
+    q = similarity.new_zeros(B, C + 1).scatter_add(1, labels.masked_fill(labels == ABSENT, C), label_weights)[:, :-1]
+    own = torch.zeros(B, C + 1, dtype=torch.bool).scatter(1, labels.masked_fill(labels == ABSENT, C), True)[:, :-1]
+    left_out = ~own & (similarity > drop_similar_negatives)
+    z = scale * torch.where(own, moved, similarity)
+    lse = torch.logsumexp(z.masked_fill(left_out, -torch.inf), 1, keepdim=True)
+    return (q * (lse - z)).sum(1)

@@ -1,7 +1,8 @@
 // One chunk of the class log-sum-exp, as the epilogues of both devices see it.
 //
 //   logit[k, x] = scale[k] pool_h(s[k, h, x]) + bias[k]
-//   sum[x]      = sum over k != label[x] of exp(logit[k, x]);    target[x] = logit[label[x], x]
+//   sum[x]      = sum over k that is no label of x, pool_h(s[k, h, x]) <= drop_above, of exp(logit[k, x])
+//   target[x, j] = logit[label[x, j], x]
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,8 @@ struct ClassChunk {
     const T* bias;              // (classes,) in, -inf: masked; or null: none
     Pooling pooling;
     T gamma;
+    T drop_above;              // similarity above which a class that is no label is left out; inf: none
+    std::int64_t labels_each;  // labels of a sample, K
 
     // CPU only, (classes * centers,) in: 1 / |proxy|, 0 for zero rows. S then holds products with the proxies
     // as they are on the way in, and the gradient of those on the way out; null: S holds similarities.
@@ -42,6 +45,8 @@ struct ClassChunk {
             field("bias", &ClassChunk::bias),
             field("pooling", &ClassChunk::pooling),
             field("gamma", &ClassChunk::gamma),
+            field("drop_above", &ClassChunk::drop_above),
+            field("labels_each", &ClassChunk::labels_each),
             optional_field("inverse_norm", &ClassChunk::inverse_norm),
         };
     }
@@ -51,8 +56,8 @@ struct ClassChunk {
 template <class T>
 struct ClassSums {
     double* shift;  // (B,) in/out: of the exponents so far, about their largest; -inf before the first chunk
-    double* total;  // (B,) in/out: sum of exp(logit - shift) over classes but the label's
-    T* target;      // (B,) out: logit of the label, where its class is in this chunk
+    double* total;  // (B,) in/out: sum of exp(logit - shift) over the classes that count
+    T* target;      // (B, K) out: logits of the labels, where their classes are in this chunk
 
     static constexpr auto fields() {
         return std::tuple{
@@ -67,7 +72,7 @@ template <class T>
 struct ClassUpstream {
     const T* lse;     // (B,) in: the whole log-sum-exp; +inf: of an empty sum
     const T* dlse;    // (B,) in: dL/dlse
-    const T* dlogit;  // (B,) in: dL/dlogit of the label
+    const T* dlogit;  // (B, K) in: dL/dlogit of the labels
 
     static constexpr auto fields() {
         return std::tuple{

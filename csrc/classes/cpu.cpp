@@ -21,6 +21,7 @@ template <class T>
 struct Line {
     T slope;
     T offset;
+    T limit;  // s above which the class is left out
 };
 
 template <class T>
@@ -31,7 +32,12 @@ ROBUSTDML_HD T scale_of(const ClassChunk<T>& c, std::int64_t k) {
 template <class T>
 ROBUSTDML_HD Line<T> line_of(const ClassChunk<T>& c, std::int64_t k, T cosine) {
     const T bias = c.bias ? c.bias[k] : T(0);
-    return {scale_of(c, k) * cosine, bias};
+    return {scale_of(c, k) * cosine, bias, c.drop_above / cosine};
+}
+
+template <class T>
+ROBUSTDML_HD T logit_at(const Line<T>& line, T s) {
+    return s > line.limit ? -kInfinity<T> : line.slope * s + line.offset;
 }
 
 // Up to kRows classes, `stride` elements apart, into the running sums.
@@ -48,14 +54,13 @@ ROBUSTDML_HD void add_rows(const T* rows, std::int64_t stride, const Line<T>* li
             const Line<T> line = lines[r];
 #pragma omp simd
             for (std::int64_t x = 0; x < columns; ++x)
-                largest[x] = std::max(largest[x], line.slope * s[x] + line.offset);
+                largest[x] = std::max(largest[x], logit_at(line, s[x]));
         }
         for (std::int64_t r = 0; r < count; ++r) {
             const T* s = rows + r * stride + from;
             const Line<T> line = lines[r];
 #pragma omp simd
-            for (std::int64_t x = 0; x < columns; ++x)
-                sum[x] += exp_fast(line.slope * s[x] + line.offset - largest[x]);
+            for (std::int64_t x = 0; x < columns; ++x) sum[x] += exp_fast(logit_at(line, s[x]) - largest[x]);
         }
 #pragma omp simd
         for (std::int64_t x = 0; x < columns; ++x) {
@@ -71,9 +76,9 @@ ROBUSTDML_HD void add_rows(const T* rows, std::int64_t stride, const Line<T>* li
 template <class T>
 ROBUSTDML_HD void forward_range(const ClassChunk<T>& c, const LabelSets& labels, T* target,
                                 std::int64_t begin, std::int64_t end, T* shift, double* total, T* weights) {
-    const std::int64_t B = c.B, stride = c.centers * B;
+    const std::int64_t B = c.B, K = c.labels_each, stride = c.centers * B;
     const std::int64_t* sorted = labels.sorted_labels;
-    std::int64_t place = std::lower_bound(sorted, sorted + B, labels.first_label + begin) - sorted;
+    std::int64_t place = std::lower_bound(sorted, sorted + B * K, labels.first_label + begin) - sorted;
     Line<T> lines[kRows];
     for (std::int64_t from = begin; from < end; from += kRows) {
         const std::int64_t count = std::min(kRows, end - from);
@@ -91,18 +96,18 @@ ROBUSTDML_HD void forward_range(const ClassChunk<T>& c, const LabelSets& labels,
             }
             Line<T>& line = lines[k - from];
             line = line_of(c, k, cosine);
-            if (place == B || sorted[place] != labels.first_label + k) continue;
+            if (place == B * K || sorted[place] != labels.first_label + k) continue;
             // A class that is somebody's label, as few are: its row becomes exponents, so that one can be
             // taken out whatever the slope is.
             const double bias = c.bias ? double(c.bias[k]) : 0.0;
             const std::int64_t first = place;
-            for (; place < B && sorted[place] == labels.first_label + k; ++place) {
-                const std::int64_t x = labels.order[place];
-                target[x] = static_cast<T>(double(scale_of(c, k)) * cosine * s[x] + bias);
+            for (; place < B * K && sorted[place] == labels.first_label + k; ++place) {
+                const std::int64_t entry = labels.order[place];
+                target[entry] = static_cast<T>(double(scale_of(c, k)) * cosine * s[entry / K] + bias);
             }
-            for (std::int64_t x = 0; x < B; ++x) s[x] = line.slope * s[x] + line.offset;
-            for (std::int64_t p = first; p < place; ++p) s[labels.order[p]] = -kInfinity<T>;
-            line = {T(1), T(0)};
+            for (std::int64_t x = 0; x < B; ++x) s[x] = logit_at(line, s[x]);
+            for (std::int64_t p = first; p < place; ++p) s[labels.order[p] / K] = -kInfinity<T>;
+            line = {T(1), T(0), kInfinity<T>};
         }
         add_rows(c.S + from * stride, stride, lines, count, B, shift, total);
     }
@@ -112,23 +117,22 @@ template <class T>
 ROBUSTDML_HD void backward_range(const ClassChunk<T>& c, const LabelSets& labels,
                                  const ClassUpstream<T>& upstream, std::int64_t begin, std::int64_t end,
                                  T* weights) {
-    const std::int64_t B = c.B;
+    const std::int64_t B = c.B, K = c.labels_each;
     const std::int64_t* sorted = labels.sorted_labels;
-    std::int64_t place = std::lower_bound(sorted, sorted + B, labels.first_label + begin) - sorted;
+    std::int64_t place = std::lower_bound(sorted, sorted + B * K, labels.first_label + begin) - sorted;
     for (std::int64_t k = begin; k < end; ++k) {
         T* s = c.S + k * c.centers * B;
         const std::int64_t first = place;
-        while (place < B && sorted[place] == labels.first_label + k) ++place;
+        while (place < B * K && sorted[place] == labels.first_label + k) ++place;
         if (c.pooling == Pooling::none) {
             const T cosine = cosine_factor(c, k);
             const Line<T> line = line_of(c, k, cosine);
             const T factor = scale_of(c, k) * cosine;
 #pragma omp simd
             for (std::int64_t x = 0; x < B; ++x)
-                s[x] =
-                    factor * upstream.dlse[x] * exp_fast(line.slope * s[x] + line.offset - upstream.lse[x]);
+                s[x] = factor * upstream.dlse[x] * exp_fast(logit_at(line, s[x]) - upstream.lse[x]);
             for (std::int64_t p = first; p < place; ++p)
-                s[labels.order[p]] = factor * upstream.dlogit[labels.order[p]];
+                s[labels.order[p] / K] = factor * upstream.dlogit[labels.order[p]];
             continue;
         }
         const Line<T> line = line_of(c, k, T(1));
@@ -140,10 +144,10 @@ ROBUSTDML_HD void backward_range(const ClassChunk<T>& c, const LabelSets& labels
 #pragma omp simd
             for (std::int64_t x = 0; x < columns; ++x)
                 gradient[x] = scale * upstream.dlse[from + x] *
-                              exp_fast(line.slope * pooled[x] + line.offset - upstream.lse[from + x]);
+                              exp_fast(logit_at(line, pooled[x]) - upstream.lse[from + x]);
             for (std::int64_t p = first; p < place; ++p) {
-                const std::int64_t x = labels.order[p] - from;
-                if (0 <= x && x < columns) gradient[x] = scale * upstream.dlogit[from + x];
+                const std::int64_t entry = labels.order[p], x = entry / K - from;
+                if (0 <= x && x < columns) gradient[x] = scale * upstream.dlogit[entry];
             }
             if (c.pooling == Pooling::max)
                 unpool_max(c, k, from, columns, pooled, gradient);

@@ -57,6 +57,16 @@ __device__ __forceinline__ T logit(const ClassChunk<T>& c, std::int64_t k, T sim
     return c.scale[k * c.scale_stride] * similarity + (c.bias ? c.bias[k] : T(0));
 }
 
+// Which of its K labels class k of the chunk is to sample x, or -1; `own` is the first of them.
+template <class T>
+__device__ __forceinline__ std::int64_t label_place(const ClassChunk<T>& c, const LabelSets& labels,
+                                                    std::int64_t x, std::int64_t own, std::int64_t k) {
+    if (k == own) return 0;
+    for (std::int64_t j = 1; j < c.labels_each; ++j)
+        if (labels.labels[x * c.labels_each + j] == labels.first_label + k) return j;
+    return -1;
+}
+
 template <class T, Pooling kPooling>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     class_partials_kernel(ClassChunk<T> c, LabelSets labels, T* target, ClassPartials<T> partials) {
@@ -66,21 +76,23 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     // Finite, so that the exponent -inf of a masked class never meets a shift of -inf.
     T shift = -kLargest<T>, sum = 0;
     if (x < c.B) {
-        const std::int64_t own = labels.labels[x] - labels.first_label;
+        const std::int64_t own = labels.labels[x * c.labels_each] - labels.first_label;
         for (std::int64_t first = begin + threadIdx.y; first < end; first += kLanes * kAhead) {
-            T logits[kAhead];
+            T similarities[kAhead];
 #pragma unroll
             for (int i = 0; i < kAhead; ++i) {
                 const std::int64_t k = first + i * kLanes;
-                logits[i] = k < end ? logit(c, k, pool<T, kPooling>(c, c.S + k * c.centers * c.B + x).value)
-                                    : -kInfinity<T>;
+                similarities[i] = k < end ? pool<T, kPooling>(c, c.S + k * c.centers * c.B + x).value : T(0);
             }
 #pragma unroll
             for (int i = 0; i < kAhead; ++i) {
-                if (first + i * kLanes == own && own < end)
-                    target[x] = logits[i];
-                else
-                    add_exponential(shift, sum, logits[i], T(1));
+                const std::int64_t k = first + i * kLanes;
+                if (k >= end) continue;
+                const std::int64_t j = label_place(c, labels, x, own, k);
+                if (j >= 0)
+                    target[x * c.labels_each + j] = logit(c, k, similarities[i]);
+                else if (!(similarities[i] > c.drop_above))
+                    add_exponential(shift, sum, logit(c, k, similarities[i]), T(1));
             }
         }
     }
@@ -125,14 +137,18 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     if (x >= c.B) return;
     const std::int64_t begin = c.classes * blockIdx.y / parts;
     const std::int64_t end = c.classes * (blockIdx.y + 1) / parts;
-    const std::int64_t own = labels.labels[x] - labels.first_label;
-    const T lse = upstream.lse[x], dlse = upstream.dlse[x], dlogit = upstream.dlogit[x];
+    const std::int64_t own = labels.labels[x * c.labels_each] - labels.first_label;
+    const T lse = upstream.lse[x], dlse = upstream.dlse[x];
 #pragma unroll(kPooling == Pooling::none ? kAhead : 1)
     for (std::int64_t k = begin + threadIdx.y; k < end; k += kLanes) {
         T* s = c.S + k * c.centers * c.B + x;
         const Pooled<T> pooled = pool<T, kPooling>(c, s);
-        const T softmax = std::exp(logit(c, k, pooled.value) - lse);
-        const T gradient = c.scale[k * c.scale_stride] * (k == own ? dlogit : dlse * softmax);
+        const std::int64_t j = label_place(c, labels, x, own, k);
+        T gradient = 0;
+        if (j >= 0)
+            gradient = c.scale[k * c.scale_stride] * upstream.dlogit[x * c.labels_each + j];
+        else if (!(pooled.value > c.drop_above))
+            gradient = c.scale[k * c.scale_stride] * dlse * std::exp(logit(c, k, pooled.value) - lse);
         if constexpr (kPooling == Pooling::none) {
             s[0] = gradient;
         } else {

@@ -95,18 +95,18 @@ class SameUpstream(torch.autograd.Function):
 
 
 class JointLogSumExp(torch.autograd.Function):
-    """Log-sum-exps over the classes of all processes, and the label's logit from the owner of its class."""
+    """Log-sum-exps over the classes of all processes, and the labels' logits from the owners of their classes."""
 
     @staticmethod
     def forward(ctx: Any, lse: Tensor, target: Tensor, here: Tensor, processes: Processes) -> tuple[Tensor, Tensor]:
-        """Join log-sum-exps and logits (B,) of the shards; ``here`` (B,) bool: this shard owns the label's class."""
+        """Join log-sum-exps (B,) and logits (B,) or (B, K); ``here`` bool: this shard owns the label's class."""
         shift = processes.maximum(lse)
         finite = shift.masked_fill(shift == -torch.inf, 0)
         # log 0 = −inf where no class counts on any process.
-        sums = processes.sum(torch.stack([(lse - finite).exp(), target.masked_fill(~here, 0)]))
-        joint = finite + sums[0].log()
+        sums = processes.sum(torch.cat([(lse - finite).exp(), target.masked_fill(~here, 0).flatten()]))
+        joint = finite + sums[: len(lse)].log()
         ctx.save_for_backward(lse, joint, here)
-        return joint, sums[1].clone()
+        return joint, sums[len(lse) :].view(target.shape).clone()
 
     @staticmethod
     @once_differentiable

@@ -15,9 +15,9 @@ ELSEWHERE = -1
 class LabelSets:
     """X_p⁺ = candidates labelled p, with weight 1. The CPU's epilogues walk the sorted labels class by class."""
 
-    labels: Tensor  # (B,) int64
-    sorted_labels: Tensor | None = None  # (B,) int64, ascending; None: not on the CPU
-    order: Tensor | None = None  # (B,) int64, candidate at each place of sorted_labels; None exactly where that is
+    labels: Tensor  # (B,) int64; in the class log-sum-exp also (B, K): K labels of each candidate
+    sorted_labels: Tensor | None = None  # (B·K,) int64, ascending; None: not on the CPU
+    order: Tensor | None = None  # (B·K,) int64, place in labels of each of sorted_labels; None exactly where that is
     elsewhere: bool = False  # whether some labels are ELSEWHERE; the range of all has been checked then
 
     per_class = 0  # elements that a class brings into the cache
@@ -34,12 +34,12 @@ class LabelSets:
 
     @classmethod
     def of(cls, labels: Tensor, elsewhere: bool = False) -> "LabelSets":
-        """From ``labels`` (B,) int64; sorted on the CPU, stably, so that the same labels give the same sums."""
-        orders = torch.sort(labels, stable=True) if labels.device.type == "cpu" else (None, None)
+        """From ``labels`` int64; sorted on the CPU, stably, so that the same labels give the same sums."""
+        orders = torch.sort(labels.flatten(), stable=True) if labels.device.type == "cpu" else (None, None)
         return cls(labels.contiguous(), orders[0], orders[1], elsewhere)
 
     def by_class(self) -> tuple[Tensor, Tensor]:
         """Sorted labels and their order; sorted now if the labels came from a GPU."""
         if self.sorted_labels is None or self.order is None:
-            return torch.sort(self.labels, stable=True)
+            return torch.sort(self.labels.flatten(), stable=True)
         return self.sorted_labels, self.order

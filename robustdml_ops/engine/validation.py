@@ -183,12 +183,16 @@ def check_sample_weights(sample_weights: object, samples: Tensor) -> Tensor:
     return weights
 
 
-def check_labels(labels: object, embeddings: Tensor, name: str = "labels", of: str = "embeddings") -> Tensor:
-    """Labels as (B,) int64 on the device of the embeddings; their range is checked where their values may be read."""
+def check_labels(
+    labels: object, embeddings: Tensor, name: str = "labels", of: str = "embeddings", several: bool = False
+) -> Tensor:
+    """Labels as (B,), or (B, K) if ``several``, int64 on the device of the embeddings; their range is not checked."""
     labels = check_tensor(name, labels)
     if labels.dtype not in INTEGERS:
         raise ValueError(f"{name} must be integers, got {labels.dtype}: convert them with {name}.long()")
-    if labels.shape != embeddings.shape[:1]:
+    if labels.shape != embeddings.shape[:1] and not (
+        several and labels.dim() == 2 and labels.shape[:1] == embeddings.shape[:1] and labels.shape[1]
+    ):
         raise ValueError(
             f"{name} must have shape ({len(embeddings)},), one for each row of {of}, got {tuple(labels.shape)}"
         )

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from robustdml_ops.engine.gradient_memory import gradient_buffer
-from robustdml_ops.engine.label_sets import ELSEWHERE
+from robustdml_ops.engine.label_sets import ABSENT, ELSEWHERE
 from robustdml_ops.engine.proxy_update import ProxyUpdate, UpdateOfRows, refuse_update
 from robustdml_ops.engine.random_words import FIRST, GOLDEN, mix_bits
 from robustdml_ops.engine.rows.backend import by_columns, rows_at
@@ -21,7 +21,7 @@ class Drawn(NamedTuple):
     """M distinct classes of this shard: the first ``certain`` of the whole draw count once, others ``weight`` times."""
 
     classes: Tensor  # (M,) int64, counted from the first class of the shard
-    labels: Tensor  # (B,) int64: place of each sample's class among them, or ELSEWHERE
+    labels: Tensor  # (B,) or (B, K) int64: place of each sample's class among them, or ELSEWHERE
     places: Tensor  # (M,) int64: place of each class in the draw of all shards
     certain: int  # the batch's classes, and others up to the size of the batch
     weight: float  # ≥ 1; 1 where all classes take part
@@ -44,7 +44,12 @@ class Negatives(nn.Module):
         self.receiver: Receiver | None = None
 
     def draw(self, labels: Tensor, num_classes: int, here: tuple[int, int] | None = None) -> Drawn:
-        """Draw the classes of the next step."""
+        """Draw the classes of the next step; labels (B,), or (B, K) with ABSENT."""
+        if labels.dim() == 2:
+            absent = labels == ABSENT  # draws another class of its sample
+            known = torch.where(absent, labels.amax(1, keepdim=True).clamp(min=0), labels).flatten()
+            drawn = self.draw(known, num_classes, here)
+            return drawn._replace(labels=drawn.labels.view_as(labels).masked_fill(absent, ABSENT))
         if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:
             raise RuntimeError(
                 "torch.utils.checkpoint runs the loss again in the backward pass, where it would draw other negatives: "

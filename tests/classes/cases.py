@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 
-from robustdml_ops.engine.label_sets import LabelSets
+from robustdml_ops.engine.label_sets import ELSEWHERE, LabelSets
 from robustdml_ops.engine.precision import operand_dtype
 from robustdml_ops.ops.classes.problem import ClassProblem
 from robustdml_ops.ops.classes.sweep import BACKENDS, class_sweep, class_sweep_backward
@@ -16,24 +16,39 @@ HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 class Case:
     """A problem in float64 on the CPU, to be had in any type and on any device."""
 
-    def __init__(self, shape, pooling="none", H=1, *, scale="vector", bias=True, exclude=False, normalize=True):
+    def __init__(
+        self,
+        shape,
+        pooling="none",
+        H=1,
+        *,
+        scale="vector",
+        bias=True,
+        exclude=False,
+        normalize=True,
+        K=None,
+        drop=torch.inf,
+    ):
         self.B, self.C, self.D = B, C, D = shape
         random = torch.Generator().manual_seed(B + C)
         normal = lambda *size: torch.randn(*size, generator=random, dtype=torch.float64)  # noqa: E731
         self.proxies, self.labels = normal(C * H, D), torch.randint(C, (B,), generator=random)
         self.embeddings = normal(B, D)
         self.embeddings[::2] = 0.3 * self.embeddings[::2] + self.proxies[self.labels[::2] * H]
-        self.upstream = normal(B), normal(B)
+        if K is not None:
+            self.labels = torch.rand(B, C, generator=random).argsort(1)[:, :K]
+            self.labels[torch.rand(self.labels.shape, generator=random) < 0.3] = ELSEWHERE
+        self.upstream = normal(B), normal(*self.labels.shape)
         self.scale = 16 * torch.rand(C, generator=random, dtype=torch.float64) if scale == "vector" else normal(1)[0]
         self.bias = normal(C).masked_fill_(torch.rand(C, generator=random) < 0.2, -torch.inf) if bias else None
         self.settings = {"target_bias": 0.3, "exclude_target": exclude, "centers": H, "pooling": pooling}
-        self.settings |= {"gamma": 0.2, "normalize": normalize}
+        self.settings |= {"gamma": 0.2, "normalize": normalize, "drop_above": drop}
 
     def run(self, backend, device=HERE, dtype=torch.float32, operand=None, fused=False):
         """lse, target, dX and dP; the fused forward has none to go back through."""
         X, P = (tensor.to(device, operand or dtype) for tensor in (self.embeddings, self.proxies))
         to = lambda tensor: None if tensor is None else tensor.to(device, dtype)  # noqa: E731
-        labels, operand = LabelSets.of(self.labels.to(device)), operand_dtype(dtype, X)
+        labels, operand = LabelSets.of(self.labels.to(device), self.labels.dim() == 2), operand_dtype(dtype, X)
         problem = ClassProblem(labels=labels, scale=to(self.scale), bias=to(self.bias), **self.settings)
         results = class_sweep(X, P, problem, backend, operand, differentiable=not fused)
         if fused:
@@ -96,6 +111,12 @@ EDGES = {
     "proxies as they are": lambda: Case((33, 70, 24), normalize=False),
     "large logits": large_logits,
     "everything masked": everything_masked,
+    "every negative dropped": lambda: Case((9, 70, 6), drop=-0.999, exclude=True),
     "a zero proxy stored by column": a_zero_proxy_stored_by_column,
+    **{
+        f"{pooling} of {H}, K={K}, similar ones dropped": partial(Case, (33, 70, 12), pooling, H, K=K, drop=0.2)
+        for pooling, H in POOLINGS
+        for K in (None, 3)
+    },
     **{f"NaN, {pooling} of {H}": partial(a_proxy_of_nan, pooling, H) for pooling, H in POOLINGS},
 }

@@ -1,11 +1,13 @@
 """The class log-sum-exp against its reference, and what it does at its edges."""
 
+import math
+
 import pytest
 import torch
 
 from python_ref import class_log_sum_exp
 from robustdml_ops.engine.label_sets import LabelSets
-from robustdml_ops.ops import class_lse
+from robustdml_ops.ops import ABSENT, class_lse
 from robustdml_ops.ops.classes.autograd import class_gradient_op, class_sweep_op
 from tests.nightly import nightly_but
 
@@ -16,14 +18,19 @@ POOLINGS = {"none": {}, "max": {"pooling": "max"}, "softmax": {"pooling": "softm
 class Case:
     """Random inputs in float64; half of the samples lie near a proxy, and lengths differ."""
 
-    def __init__(self, B, C, D, H=None, seed=0, **options):
+    def __init__(self, B, C, D, H=None, seed=0, K=None, **options):
         random = torch.Generator().manual_seed(seed)
         self.labels = torch.randint(C, (B,), generator=random)
+        several = torch.rand(B, C, generator=random).argsort(1)[:, :K]
+        several.masked_fill_(torch.rand(several.shape, generator=random) < 0.3, ABSENT)
         self.proxies = torch.randn(*((C, D) if H is None else (C, H, D)), generator=random, dtype=torch.float64) * 2
         near = self.proxies.reshape(C, -1, D)[self.labels, 0]
         self.embeddings = torch.randn(B, D, generator=random, dtype=torch.float64)
         self.embeddings[::2] = 0.5 * self.embeddings[::2] + near[::2]
-        self.upstream = torch.randn(2, B, generator=random, dtype=torch.float64)
+        if K is not None:
+            self.labels = several
+        shapes = (B,), self.labels.shape
+        self.upstream = [torch.randn(shape, generator=random, dtype=torch.float64) for shape in shapes]
         self.options = options
 
     def run(self, function, dtype=torch.float64, want=(True, True), **more):
@@ -93,6 +100,38 @@ def test_masked_classes(pooling):
     case.check()
 
 
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("exclude_target", [False, True])
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_similar_negatives_and_several_labels(pooling, exclude_target):
+    """A label is never dropped; half of the samples lie near one of their classes."""
+    H = None if pooling == "none" else 3
+    settings = {"scale": 9.0, "target_bias": -0.4, "exclude_target": exclude_target, **POOLINGS[pooling]}
+    for K in (None, 1, 3):
+        for drop in (math.inf, 0.2, -0.9):
+            case = Case(19, 45, 7, H, K=K, **settings)
+            expected = case.run(class_log_sum_exp, drop_similar_negatives=drop)
+            for backend in BACKENDS:
+                found = case.run(class_lse, backend=backend, drop_similar_negatives=None if drop == math.inf else drop)
+                torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("K", [None, 2])
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_second_derivatives_of_the_classes_that_are_left(pooling, K):
+    case = Case(5, 11, 4, None if pooling == "none" else 2, K=K, scale=3.0, target_bias=-0.2, **POOLINGS[pooling])
+    vectors = [torch.randn_like(matrix) for matrix in (case.embeddings, case.proxies)]
+
+    def second(function, X, P):
+        lse, target = function(X, P, case.labels, drop_similar_negatives=0.1, **case.options)
+        loss = (lse * case.upstream[0]).sum() + (target.masked_fill(target == -torch.inf, 0) ** 2).sum()
+        first = torch.autograd.grad(loss, (X, P), create_graph=True)
+        return torch.autograd.grad(sum((g * v).sum() for g, v in zip(first, vectors, strict=True)), (X, P))
+
+    inputs = case.embeddings.requires_grad_(), case.proxies.requires_grad_()
+    torch.testing.assert_close(second(class_lse, *inputs), second(class_log_sum_exp, *inputs), rtol=1e-9, atol=1e-9)
+
+
 def test_nothing_to_sum(backend):
     masked = Case(6, 4, 3, bias=torch.full((4,), -torch.inf).double())
     alone = Case(6, 1, 3, exclude_target=True)
@@ -140,7 +179,7 @@ def test_registered_ops_keep_the_contract_of_the_registry(want, columns):
     matrices = (case.embeddings, case.proxies.t().contiguous().t() if columns else case.proxies)
     for bias, labels in ((torch.zeros(9).double(), LabelSets.of(case.labels)), (None, LabelSets(case.labels))):
         constants = (*labels.in_both_orders, torch.tensor(3.0).double(), bias)
-        settings = (1, 0.5, "none", 1.0, False, True, False, True, "auto", torch.float64)
+        settings = (1, 0.5, "none", 1.0, False, True, torch.inf, False, True, "auto", torch.float64)
         torch.library.opcheck(class_sweep_op, (*matrices, *constants, *settings))
         results = class_sweep_op(*matrices, *constants, *settings)
         torch.library.opcheck(
@@ -183,6 +222,9 @@ X3, P3, Y3 = torch.eye(3), torch.eye(3), torch.arange(3)
         ({"proxies": torch.ones(0, 3)}, "at least one class"),
         ({"labels": torch.arange(2)}, r"labels must have shape \(3,\)"),
         ({"labels": torch.ones(3)}, "labels must be integers"),
+        ({"labels": torch.tensor([[0, 1], [2, 2], [1, 0]])}, "labels list class 2 twice for a sample"),
+        ({"drop_similar_negatives": -1.0}, r"drop_similar_negatives must lie in \(-1, 1\], got -1.0"),
+        ({"drop_similar_negatives": 0.5, "normalize_proxies": False}, "leave it out beside normalize_proxies=False"),
         ({"embeddings": torch.full((3, 3), torch.nan)}, r"embeddings\[0\] has NaN or inf"),
         ({"proxies": torch.tensor([[1.0, 0, 0], [0, torch.nan, 0], [0, 0, 1]])}, "row 1 of the proxies has NaN"),
         ({"backend": "cublas"}, "backend='cublas'"),
@@ -194,9 +236,9 @@ def test_bad_input(arguments, message):
         class_lse(**given)
 
 
-@pytest.mark.parametrize("labels", [[0, 1, 3], [0, -1, 2]])
+@pytest.mark.parametrize("labels", [[0, 1, 3], [0, -1, 2], [[0, 1], [ABSENT, 3], [0, 1]]])
 def test_labels_outside(labels):
-    with pytest.raises(IndexError, match=r"labels\[.\] = -?\d is outside 0 … 2"):
+    with pytest.raises(IndexError, match=r"labels\[.*\] = -?\d is outside 0 … 2"):
         class_lse(X3, P3, torch.tensor(labels))
 
 

@@ -15,10 +15,11 @@ F64, F32, BF16 = torch.float64, torch.float32, torch.bfloat16
 C = 512
 
 
-def problem(pooling, compute, B, of_classes, normalize=True):
-    """With a scale and a bias of each class, as PRISM has them, or one scale, as losses have."""
+def problem(pooling, compute, B, of_classes, normalize=True, several=False):
+    """With a scale and a bias of each class, as PRISM has them, or one scale, as losses have; or with all options."""
     return ClassProblem(
-        labels=LabelSets(torch.zeros(B, dtype=torch.int64)),
+        labels=LabelSets(torch.zeros((B, 3) if several else B, dtype=torch.int64)),
+        drop_above=0.4 if several else torch.inf,
         scale=torch.ones(C if of_classes else (), dtype=compute),
         bias=torch.zeros(C, dtype=compute) if of_classes else None,
         target_bias=0.0,
@@ -38,16 +39,16 @@ def chunk_of(given, compute, B, operand=F32, D=None):
     return Chunk(0, len(S), S, V, inverse_norm, False, inverse_norm if D else None, dS, G if D else None)
 
 
-def forward(pooling, compute, B=1024, of_classes=True, D=None):
-    given = problem(pooling, compute, B, of_classes)
+def forward(pooling, compute, B=1024, of_classes=True, D=None, several=False):
+    given = problem(pooling, compute, B, of_classes, several=several)
     chunk = chunk_of(given, compute, B, D=D)
     return lambda: TRITON.class_lse(
         chunk, given, ClassSums(*torch.zeros(2, B, dtype=torch.float64), torch.zeros(B, dtype=compute))
     )
 
 
-def backward(pooling, compute, B=1024, of_classes=True, operand=BF16, D=None):
-    given = problem(pooling, compute, B, of_classes)
+def backward(pooling, compute, B=1024, of_classes=True, operand=BF16, D=None, several=False):
+    given = problem(pooling, compute, B, of_classes, several=several)
     chunk = chunk_of(given, compute, B, operand, D)
     upstream = ClassUpstream(*(torch.zeros(B, dtype=compute) for _ in range(3)))
     return lambda: TRITON.class_lse_backward(chunk, given, upstream)
@@ -70,6 +71,11 @@ ORDINARY_CORES = {
         f"{sweep.__name__}, {pooling}, {compute}": sweep(pooling, compute)
         for sweep in (forward, backward)
         for pooling, compute in [("none", F32), ("max", F32), ("softmax", F32), ("softmax", F64)]
+    },
+    **{
+        f"{sweep.__name__}, {pooling}, several labels, similar ones dropped": sweep(pooling, F32, several=True)
+        for sweep in (forward, backward)
+        for pooling in ("none", "softmax")
     },
     "forward, one scale": forward("none", F32, of_classes=False),
     "forward of an odd batch": forward("none", F32, B=99),

@@ -21,6 +21,7 @@ from robustdml_ops.losses import (
     SoftTripleLoss,
     SubCenterArcFaceLoss,
 )
+from robustdml_ops.ops import ABSENT
 from tests.distributed.worlds import CLASSES, NIGHTLY, Place, backward_alike, case, close, register, sharded
 
 C, D, K = CLASSES, 6, 5
@@ -42,6 +43,9 @@ LOSSES = {
     "adaface": partial(AdaFaceLoss, C, D),
     "subcenter_arcface": partial(SubCenterArcFaceLoss, C, D, sub_centers=2),
     "soft_triple": partial(SoftTripleLoss, C, D, 3, regularizer_weight=0.2),
+    "several_arcface": partial(ArcFaceLoss, C, D, drop_similar_negatives=0.2),
+    "several_margins": lambda **options: CosFaceLoss(C, D, nn.Parameter(torch.linspace(0, 0.4, C)), **options),
+    "several_sampled": partial(NormalizedSoftmaxLoss, C, D, drop_similar_negatives=0.3, negative_share=0.3),
 }
 
 
@@ -57,11 +61,15 @@ class Batch:
         hidden, self.weight, self.bias = random(B, K), random(C, K), random(C) - 1
         self.X = X[part].clone().requires_grad_()
         self.weights = weights[part].clone().requires_grad_() if weighted else None
-        self.labels = labels[part]
+        self.labels, self.options = labels[part], {}
+        if name.startswith("several"):
+            self.labels = torch.rand(B, C, generator=generator).argsort(1)[part, :3]
+            self.labels[:, 1].masked_fill_(labels[part] % 2 == 0, ABSENT)
+            self.options = {"label_weights": random(B, 3).abs()[part].requires_grad_()}
         self.target = (hidden[part], self.weight, self.bias) if name == "smooth" else self.labels
 
     def loss(self, loss):
-        return loss(self.X, self.target, sample_weights=self.weights)
+        return loss(self.X, self.target, sample_weights=self.weights, **self.options)
 
 
 def make(name, **options):
@@ -76,6 +84,8 @@ def assert_same(place, one, many, mine, own):
     """Gradients of the batch, and of parameters, whose DTensors are put together."""
     own_rows = place.own
     close(own.X.grad, mine.X.grad[own_rows])
+    for option, given in own.options.items():
+        close(given.grad, mine.options[option].grad[own_rows])
     if mine.weights is not None and mine.weights.grad is not None:  # those of BSPML are constants
         close(own.weights.grad, mine.weights.grad[own_rows])
     for (name, parameter), other in zip(one.named_parameters(), many.parameters(), strict=True):

@@ -63,6 +63,8 @@ def class_chunk(module, draw, C, H, B, S, inverse_norm):
         bias=address(bias) if draw.flag() else 0,
         pooling=str(draw.rng.choice(["max", "softmax"])) if H > 1 else "none",
         gamma=0.3,
+        drop_above=float(draw.rng.choice([0.2, np.inf])),
+        labels_each=1,
         inverse_norm=address(inverse_norm),
     )
 

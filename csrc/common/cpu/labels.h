@@ -10,8 +10,8 @@ namespace robustdml::cpu {
 
 // X_p+ = candidates labelled p; w = 1.
 struct LabelSets {
-    const std::int64_t* sorted_labels;  // (B,) in, ascending
-    const std::int64_t* order;          // (B,) in: candidate at each place of sorted_labels
+    const std::int64_t* sorted_labels;  // (B,) in, ascending; (B * K,) where a candidate has K labels
+    const std::int64_t* order;          // in: candidate, or candidate * K + j, at each place of sorted_labels
     std::int64_t first_label;           // label of the chunk's first row
 
     static constexpr auto fields() {

@@ -10,7 +10,7 @@ namespace robustdml::cuda {
 
 // X_p+ = candidates labelled p; w = 1.
 struct LabelSets {
-    const std::int64_t* labels;  // (B,) in
+    const std::int64_t* labels;  // (B,) in; (B, K) where a candidate has K labels
     std::int64_t first_label;    // label of the chunk's first row
 
     static constexpr auto fields() {

@@ -1,4 +1,4 @@
-"""Softmax losses over classes: a sample's log-sum-exp of all logits, less the logit of its own class.
+"""Softmax losses over classes: a sample's log-sum-exp of all logits, less the logit of its own class, or classes.
 
 With one row a class, or with H centres (SoftTriple, Sub-center ArcFace).
 """
@@ -15,7 +15,7 @@ from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss
 from robustdml_ops.losses.inputs import LossInputs, SoftmaxOptions, checked_labels, reduce_samples
 from robustdml_ops.losses.peer.listed_pairs import miner_weights
 from robustdml_ops.losses.peer.package import SubLosses
-from robustdml_ops.ops import ClassLSE, class_lse
+from robustdml_ops.ops import ABSENT, ClassLSE, class_lse
 
 
 class ClassFamilyLoss(ClassMatrixLoss):
@@ -23,6 +23,8 @@ class ClassFamilyLoss(ClassMatrixLoss):
 
     known_options = SoftmaxOptions
     weighs_losses = True
+    takes_several_labels = True
+    drops_similar = True
     miner_weighs_anchors: ClassVar[bool] = False  # a miner's weights count a sample as an anchor only
 
     def __init__(self, num_classes: int, embedding_size: int, **options: Unpack[SoftmaxOptions]) -> None:
@@ -41,8 +43,13 @@ class ClassFamilyLoss(ClassMatrixLoss):
 
     def _losses(self, inputs: LossInputs) -> Tensor:
         """ℓ (B,), times a miner's weights."""
-        labels = checked_labels(self, inputs).labels
-        losses = self._of_sums(self._sums(inputs.embeddings, labels), inputs, labels)
+        classes = checked_labels(self, inputs)
+        labels, sums = classes.labels, self._sums(inputs.embeddings, classes.labels)
+        if labels.dim() == 1:
+            losses = self._of_sums(sums, inputs, labels)
+        else:
+            of_label = ClassLSE(sums.lse[:, None], sums.target.masked_fill(labels == ABSENT, 0))
+            losses = (classes.shares(sums.lse.dtype) * self._of_sums(of_label, inputs, labels)).sum(1)
         if inputs.indices_tuple is None:
             return losses
         listed, anchors_only = inputs.indices_tuple, self.miner_weighs_anchors
@@ -58,6 +65,7 @@ class ClassFamilyLoss(ClassMatrixLoss):
             rows.matrix,
             rows.labels,
             bias=bias,
+            drop_similar_negatives=self.drop_similar_negatives,
             elsewhere=rows.elsewhere,
             backend=self.backend,
             update=rows.update,
@@ -70,7 +78,7 @@ class ClassFamilyLoss(ClassMatrixLoss):
         raise NotImplementedError
 
     def _of_sums(self, sums: ClassLSE, inputs: LossInputs, labels: Tensor) -> Tensor:
-        """ℓ (B,); labels (B,) int64."""
+        """ℓ (B,) for labels (B,); for labels (B, K) that of each, from log-sum-exps (B, 1), anything where ABSENT."""
         return sums.lse - sums.target
 
     def loss_at(self, cosine: float) -> float:

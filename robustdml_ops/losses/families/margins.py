@@ -10,7 +10,7 @@ from robustdml_ops.engine.validation import check_finite_numbers, check_positive
 from robustdml_ops.losses.families.classes import ClassFamilyLoss
 from robustdml_ops.losses.inputs import LossInputs, SoftmaxOptions
 from robustdml_ops.losses.peer.package import INSTALLED, named, peer_distances
-from robustdml_ops.ops import ClassLSE, similarity
+from robustdml_ops.ops import ABSENT, ClassLSE, similarity
 
 Margin = float | Tensor | nn.Module
 
@@ -120,28 +120,34 @@ class MarginSoftmaxLoss(ClassFamilyLoss):
     def _sums(self, embeddings: Tensor, labels: Tensor) -> ClassLSE:
         sums = super()._sums(embeddings, labels)
         if self.collect_stats:  # waits for the device
-            self.avg_angle = float((sums.target.detach() / self.scale).clamp(-1, 1).acos().mean().rad2deg())
+            cosines = sums.target.detach()[labels != ABSENT] / self.scale
+            self.avg_angle = float(cosines.clamp(-1, 1).acos().mean().rad2deg())
         return sums
 
     def _of_sums(self, sums: ClassLSE, inputs: LossInputs, labels: Tensor) -> Tensor:
         cosines = sums.target / self.scale
         moved = self.scale * self._moved(cosines, self._margins(inputs, labels).to(cosines.dtype))
+        if labels.dim() == 2:
+            own = moved.masked_fill(labels == ABSENT, torch.finfo(moved.dtype).min)
+            return torch.cat([sums.lse, own], 1).logsumexp(1, keepdim=True) - moved
         # log(e^others + e^moved) − moved; beyond 40 the other term is below the last digit of float64.
         return nn.functional.softplus(sums.lse - moved, threshold=40)
 
     def _moved(self, cosines: Tensor, margins: Tensor) -> Tensor:
-        """The label's cosine (B,) with its margin, () or (B,) of the same type."""
+        """The labels' cosines (B,) or (B, K) with their margins, of the same type, () or of a shape that expands."""
         raise NotImplementedError
 
     def _margins(self, inputs: LossInputs, labels: Tensor) -> Tensor:
-        """Margins of the samples, (B,), or (): one for all."""
+        """Margins of the samples, (B,) or (B, 1), of the labels, (B, K), or (): one for all."""
         given: Tensor | None = inputs.margins
         if given is None and isinstance(self.margin, nn.Module):
             given = self.margin(inputs.embeddings, labels)
         if given is not None:
             check_vector("margins", given, len(labels))
             require(torch.isfinite(given).all(), lambda: "margins have NaN or inf")
-            return given.to(labels.device) * self.margin_unit
+            given = given.to(labels.device) * self.margin_unit
+            return given if labels.dim() == 1 else given[:, None]
         if isinstance(self.margin, Tensor):
-            return self.shards.total(self.shards.at_labels(self.shards.rows(self.margin), labels))
+            known = labels.masked_fill(labels == ABSENT, 0).flatten()
+            return self.shards.total(self.shards.at_labels(self.shards.rows(self.margin), known)).view(labels.shape)
         return torch.tensor(self.margin, dtype=torch.float64, device="cpu")  # a number for the kernels of any device

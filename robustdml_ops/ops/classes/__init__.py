@@ -13,18 +13,27 @@ from torch import Tensor
 
 from robustdml_ops.backends.tracing import in_eager_mode
 from robustdml_ops.engine.autograd_functions import apply_function
-from robustdml_ops.engine.label_sets import LabelSets
+from robustdml_ops.engine.label_sets import ABSENT, ELSEWHERE, LabelSets
 from robustdml_ops.engine.precision import compute_dtype, operand_dtype
 from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update
 from robustdml_ops.engine.similarity_chunks import checked_count
-from robustdml_ops.engine.validation import check_labels, check_local, check_matrix, check_same_device, check_vector
+from robustdml_ops.engine.validation import (
+    check_cosine,
+    check_label_range,
+    check_labels,
+    check_local,
+    check_matrix,
+    check_same_device,
+    check_vector,
+    require,
+)
 from robustdml_ops.ops.classes.autograd import ClassSettings, ClassSweep, sweep_values
 
 POOLINGS = ("none", "max", "softmax")
 
 
 class ClassLSE(NamedTuple):
-    """Log-sum-exp over all classes and logit of the label, (B,) each."""
+    """Log-sum-exp over all classes (B,), and logit of the label (B,), or of several (B, K)."""
 
     lse: Tensor
     target: Tensor
@@ -42,6 +51,7 @@ def class_lse(
     gamma: float | None = None,
     exclude_target: bool = False,
     normalize_proxies: bool = True,
+    drop_similar_negatives: float | None = None,
     elsewhere: bool = False,
     backend: str | None = None,
     update: ProxyUpdate | None = None,
@@ -59,22 +69,26 @@ def class_lse(
     proxies : Tensor
         (C, D), or (C, H, D) with H sub-centres a class; types and scales as for the embeddings.
     labels : Tensor
-        (B,) integers in 0 … C − 1.
+        (B,) integers in 0 … C − 1; or (B, K), the classes of a sample, distinct, with ``robustdml_ops.ops.ABSENT``
+        where it has fewer.
     scale : float or Tensor
         One finite number, or (C,): one for each class, such as a concentration κ. Any size and sign. No gradient.
     bias : Tensor, optional
         (C,), added to the logits; −inf masks a class. No gradient.
     target_bias : float
-        Added to the logit of the label alone, as −scale·margin.
+        Added to the logit of the label alone, or of each, as −scale·margin.
     pooling : {"none", "max", "softmax"}
         Of the H similarities s_h of a class. "max": the largest, the gradient to the first of equal ones; "softmax":
         Σ_h softmax_h(s/gamma)·s_h. "none" needs H = 1.
     gamma : float, optional
         Temperature > 0 of pooling "softmax", and needed there.
     exclude_target : bool
-        Leave the label's class out of the log-sum-exp, as the Proxy-NCA of 2017 does.
+        Leave the label's class, or classes, out of the log-sum-exp, as the Proxy-NCA of 2017 does.
     normalize_proxies : bool
         False: similarities with the proxies as they are, such as class means that are not to be of length 1.
+    drop_similar_negatives : float, optional
+        In (−1, 1]: classes whose s' with the sample is larger are left out of its log-sum-exp, but never its label's.
+        Which these are is a constant for the gradient.
     elsewhere : bool
         The proxies are a shard of the classes, maybe empty. The label of a sample whose class is in another shard is
         ``robustdml_ops.ops.ELSEWHERE``, and its target −inf; the range of the labels is not checked.
@@ -88,9 +102,9 @@ def class_lse(
     Returns
     -------
     ClassLSE
-        lse, target: (B,) each, in the compute type (float64 if either matrix is, else float32). −log P(label) is
-        ``lse − target``. lse is −inf, with zero gradient, where no class counts: all masked, or C = 1 with
-        ``exclude_target``. target is −inf where the label's class is masked.
+        lse (B,) and target, of the shape of labels, in the compute type (float64 if either matrix is, else float32).
+        −log P(label) is ``lse − target``. lse is −inf, with zero gradient, where no class counts: all masked, or C = 1
+        with ``exclude_target``. target is −inf where the label's class is masked, or ABSENT.
 
     Raises
     ------
@@ -125,13 +139,21 @@ def class_lse(
     check_matrix("proxies", rows, columns=embeddings.shape[1])
     if len(rows) == 0 and not elsewhere:
         raise ValueError(f"proxies must hold at least one class, got shape {tuple(proxies.shape)}")
-    labels = check_labels(labels, embeddings)
+    labels = check_labels(labels, embeddings, several=True)
     check_same_device(embeddings=embeddings, proxies=proxies)
     dtype, C = compute_dtype(embeddings, rows), checked_count(rows, update) // centers
     scale, bias = _check_vectors(embeddings, C, dtype, scale, bias)
     gamma = _check_pooling(pooling, gamma, centers)
     if not -math.inf < target_bias < math.inf:
         raise ValueError(f"target_bias must be finite, got {target_bias}: bias=-inf masks a class")
+    drop_above = math.inf
+    if drop_similar_negatives is not None:
+        check_cosine(drop_similar_negatives)
+        if not normalize_proxies:
+            raise ValueError("drop_similar_negatives is of cosines: leave it out beside normalize_proxies=False")
+        drop_above = drop_similar_negatives
+    if labels.dim() == 2:
+        labels, elsewhere = _check_several(labels, C, elsewhere), True
     settings = ClassSettings(
         centers=centers,
         target_bias=float(target_bias),
@@ -139,6 +161,7 @@ def class_lse(
         gamma=gamma,
         exclude_target=exclude_target,
         normalize=normalize_proxies,
+        drop_above=float(drop_above),
         elsewhere=elsewhere,
         differentiable=torch.is_grad_enabled() and (embeddings.requires_grad or rows.requires_grad),
         backend=backend or "auto",
@@ -150,6 +173,20 @@ def class_lse(
     if not in_eager_mode(embeddings):
         refuse_update(update, "torch.func, or a graph without values,", "compute the loss in eager mode")
     return ClassLSE(*apply_function(ClassSweep, *arguments, *settings, update))
+
+
+def _check_several(labels: Tensor, num_classes: int, elsewhere: bool) -> Tensor:
+    """Labels (B, K) with ELSEWHERE for ABSENT; distinct, and unless ``elsewhere`` in range."""
+    absent = labels == ABSENT
+    if not elsewhere:
+        check_label_range(labels.masked_fill(absent, 0), num_classes)
+    ordered = labels.sort(1).values
+    twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
+    require(
+        ~twice.any(),
+        lambda: f"labels list class {int(ordered[:, 1:][twice][0])} twice for a sample: list it once, with ABSENT",
+    )
+    return labels.masked_fill(absent, ELSEWHERE)
 
 
 def _check_vectors(

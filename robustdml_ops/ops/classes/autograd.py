@@ -26,7 +26,7 @@ from robustdml_ops.ops.classes.sweep import BACKENDS, class_sweep, class_sweep_b
 
 
 class ClassSettings(NamedTuple):
-    """The numbers and names among the arguments; the first six as in :class:`ClassProblem`."""
+    """The numbers and names among the arguments; the first seven as in :class:`ClassProblem`."""
 
     centers: int
     target_bias: float
@@ -34,6 +34,7 @@ class ClassSettings(NamedTuple):
     gamma: float
     exclude_target: bool
     normalize: bool
+    drop_above: float
     elsewhere: bool
     differentiable: bool
     backend: str
@@ -86,8 +87,8 @@ def sweep_values(
 ) -> tuple[Tensor, Tensor]:
     """The sweep over detached inputs, or over the ``selected`` rows of the proxies; values and results checked.
 
-    Arguments: embeddings (B, D), proxies (C·H, D), labels (B,), on the CPU sorted ones and their order, scale () or
-    (C,), bias (C,) or None.
+    Arguments: embeddings (B, D), proxies (C·H, D), labels (B,) or (B, K), on the CPU sorted ones and their order,
+    scale () or (C,), bias (C,) or None.
     """
     embeddings, rows, labels, _, _, scale, bias = arguments
     check_finite_embeddings(embeddings)
@@ -124,7 +125,7 @@ def _problem(constants: Sequence[Any], settings: ClassSettings) -> ClassProblem:
     """The checked arguments as a sweep takes them."""
     labels, sorted_labels, order, scale, bias = constants
     sets = LabelSets(labels, sorted_labels, order, settings.elsewhere)
-    return ClassProblem(sets, scale, bias, *settings[:6])
+    return ClassProblem(sets, scale, bias, *settings[:7])
 
 
 def _first(settings: ClassSettings, want: Sequence[bool], update: ProxyUpdate | None, *tensors: Any) -> Results:
@@ -164,8 +165,8 @@ def _second(settings: ClassSettings, *tensors: Any) -> Results:
 
 _CONSTANTS_AND_SETTINGS = (
     "Tensor labels, Tensor? sorted_labels, Tensor? order, Tensor scale, Tensor? bias, SymInt centers, "
-    "float target_bias, str pooling, float gamma, bool exclude_target, bool normalize, bool elsewhere, "
-    "bool differentiable, str backend, ScalarType operand"
+    "float target_bias, str pooling, float gamma, bool exclude_target, bool normalize, float drop_above, "
+    "bool elsewhere, bool differentiable, str backend, ScalarType operand"
 )
 
 
@@ -180,8 +181,8 @@ def class_sweep_op(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 @class_sweep_op.register_fake
 def _(embeddings: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    scale = rest[4]
-    return scale.new_empty(embeddings.shape[0]), scale.new_empty(embeddings.shape[0])
+    labels, scale = rest[1], rest[4]
+    return scale.new_empty(embeddings.shape[0]), scale.new_empty(labels.shape)
 
 
 @registered_op(

@@ -22,11 +22,14 @@ class EagerClasses(ClassBackend):
     """On every device, without a compiler."""
 
     def class_lse(self, chunk: Chunk, problem: ClassProblem, sums: ClassSums) -> None:
-        logits, _ = _logits(_pooled(chunk, problem), chunk, problem)
-        index, inside = _labels_in(chunk, problem)
-        own = logits.gather(0, index)
-        sums.target.copy_(torch.where(inside, own, sums.target)[0])
-        logits.scatter_(0, index, own.masked_fill_(inside, -torch.inf))
+        pooled = _pooled(chunk, problem)
+        logits, _ = _logits(pooled, chunk, problem)
+        index, inside = problem.places(*problem.classes(chunk))
+        own, target = logits.gather(0, index), sums.target.view(-1, len(index))
+        target.copy_(torch.where(inside, own, target.t()).t())
+        if problem.drop_above < torch.inf:
+            logits.masked_fill_(pooled > problem.drop_above, -torch.inf)
+        _set_labels(logits, index, inside, torch.full_like(own, -torch.inf))
         shift = torch.maximum(sums.shift, logits.amax(0))
         finite = shift.masked_fill(shift == -torch.inf, 0)
         total = logits.sub_(finite.to(logits.dtype)).exp_().sum(0, dtype=torch.float64)
@@ -37,8 +40,10 @@ class EagerClasses(ClassBackend):
         pooled = _pooled(chunk, problem)
         logits, scale = _logits(pooled, chunk, problem)
         dlogits = logits.sub_(upstream.lse).exp_().mul_(upstream.dlse)
-        index, inside = _labels_in(chunk, problem)
-        dlogits.scatter_(0, index, torch.where(inside, upstream.dlogit, dlogits.gather(0, index)))
+        if problem.drop_above < torch.inf:
+            dlogits.masked_fill_(pooled > problem.drop_above, 0)
+        index, inside = problem.places(*problem.classes(chunk))
+        _set_labels(dlogits, index, inside, upstream.dlogit.view(-1, len(index)).t())
         dpooled = dlogits.mul_(scale)
         S = _centers(chunk, problem)
         if problem.pooling == "max":
@@ -75,11 +80,10 @@ def _logits(pooled: Tensor, chunk: Chunk, problem: ClassProblem) -> tuple[Tensor
     return logits if bias is None else logits.add_(bias[:, None]), scale
 
 
-def _labels_in(chunk: Chunk, problem: ClassProblem) -> tuple[Tensor, Tensor]:
-    """Row of every sample's label, (1, B), and whether it is in this chunk."""
-    first, last = problem.classes(chunk)
-    row, c = problem.labels.labels[None] - first, last - first
-    return row.clamp(0, c - 1), (row >= 0) & (row < c)
+def _set_labels(logits: Tensor, index: Tensor, inside: Tensor, values: Tensor) -> None:
+    """Put ``values`` (K, B) at the labels' places in ``logits`` (c, B): one label of all samples after the other."""
+    for place, here, value in zip(index[:, None], inside[:, None], values[:, None], strict=True):
+        logits.scatter_(0, place, torch.where(here, value, logits.gather(0, place)))
 
 
 class NativeClasses(NativeRows, ClassBackend):
@@ -122,6 +126,7 @@ def call(
         centers=problem.centers,
         B=len(labels.labels),
         pooling=problem.pooling,
+        labels_each=problem.labels_each,
         **module.addresses({"S": S, "inverse_norm": scale, **problem.arguments(first, last)}),
     )
     given: dict[str, Any] = {**tensors, "first_label": first}
@@ -154,6 +159,7 @@ class TritonClasses(TritonRows, ClassBackend):
                 S=chunk.S,
                 inverse_norm=chunk.scale,
                 c=last - first,
+                K=problem.labels_each,
                 first=first,
                 **_arguments(problem, first, last),
                 **parameters,
@@ -178,6 +184,7 @@ class TritonClasses(TritonRows, ClassBackend):
                 dlogit=upstream.dlogit,
                 S=chunk.S,
                 c=last - first,
+                K=problem.labels_each,
                 first=first,
                 **_arguments(problem, first, last),
                 **parameters,
@@ -185,12 +192,13 @@ class TritonClasses(TritonRows, ClassBackend):
 
 
 def fused_forward_serves(X: Tensor, problem: ClassProblem) -> bool:
-    """Whether the kernel takes it: not in float64, and not for rows longer than pay.
+    """Whether the kernel takes it: not in float64, not several labels, and not for rows longer than pay.
 
     Each block of 64 samples reads all rows of P from the second-level cache, each of 64 to 128 classes all of X. For
     rows beyond about 600 bytes that takes longer than S through memory, 8 bytes an element, at half the rate.
     """
-    return problem.scale.dtype == torch.float32 and device.fused_pays(X) and X.shape[1] * X.itemsize <= LONGEST_ROW
+    served = problem.scale.dtype == torch.float32 and problem.labels_each == 1
+    return served and device.fused_pays(X) and X.shape[1] * X.itemsize <= LONGEST_ROW
 
 
 def fused_forward(X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) -> None:
@@ -246,7 +254,7 @@ def _arguments(problem: ClassProblem, first: int, last: int) -> dict[str, Any]:
     """The classes ``first:last`` as arguments of all three kernels."""
     labels = problem.labels.labels
     given = {"labels": labels, "H": problem.centers, "B": len(labels), "POOLING": problem.pooling}
-    return given | problem.arguments(first, last)
+    return given | problem.arguments(first, last) | {"DROPS": problem.drop_above < torch.inf}
 
 
 def epilogue_launch(B: int, compute: torch.dtype, tile: Mapping[str, int]) -> device.Launch:

@@ -103,6 +103,24 @@ def slope_and_offset(
 
 
 @triton.jit
+def are_labels(
+    classes,  # (BLOCK_C,) int, in: counted from the chunk's first
+    own,  # (BLOCK_B,) int32, in: the first label of each sample, counted so
+    labels,  # (B, K) int64, in
+    columns,  # (BLOCK_B,) int32, in: samples
+    exist,  # (BLOCK_B,) bool, in: which exist
+    first,  # class of the chunk's first row, in
+    K,  # labels of a sample, in
+):
+    """Which classes are labels of which samples, (BLOCK_C, BLOCK_B)."""
+    found = classes[:, None] == own[None, :]
+    for j in range(1, K):
+        other = (tl.load(labels + columns * K + j, mask=exist, other=-1) - first).to(tl.int32)
+        found |= classes[:, None] == other[None, :]
+    return found
+
+
+@triton.jit
 def add_logits(
     logit,  # (BLOCK_C, BLOCK_B) compute dtype, in; −∞ where there is none
     shift,  # (BLOCK_C, BLOCK_B) compute dtype, in: largest logit so far of each place
@@ -164,23 +182,26 @@ def add_partials(
 def class_lse(
     S,  # (c, H, B) compute dtype, contiguous, in: similarities, or V·x
     inverse_norm,  # (c, H) compute dtype, in: 1 / |v|; None: S holds similarities
-    labels,  # (B,) int64, in
+    labels,  # (B, K) int64, in
     scale,  # (c,) or () compute dtype, in
     bias,  # (c,) compute dtype, in; None: none
-    target,  # (B,) compute dtype, out: logit of the label, where its class is in the chunk
+    target,  # (B, K) compute dtype, out: logits of the labels, where their classes are in the chunk
     partials,  # (parts, 2, B) compute dtype, out: sums of each part, see add_partials
     c,  # classes of the chunk, in
     H,  # centres of a class, in
     B,  # samples, in
+    K,  # labels of a sample, in
     first,  # class of the first row, in
     per_part,  # classes of a part, in
     scale_stride,  # in elements, in; 0: one value for all classes
     gamma: tl.float64,  # in
+    drop_above: tl.float64,  # in: similarity above which a class that is no label is left out
     POOLING: tl.constexpr,  # "none", "max" or "softmax"
+    DROPS: tl.constexpr,  # whether any class is left out
     BLOCK_C: tl.constexpr,  # classes a step
     BLOCK_B: tl.constexpr,  # samples a program
 ):
-    """Σ exp(logit) over the classes of a part but the label's, for BLOCK_B samples."""
+    """Σ exp(logit) over the classes of a part but the labels', for BLOCK_B samples."""
     part = tl.program_id(1)
     columns = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
     exist = columns < B
@@ -188,16 +209,18 @@ def class_lse(
     gamma = in_type(gamma, dtype)
     begin = part * per_part
     end = tl.minimum(begin + per_part, c)
-    own = (tl.load(labels + columns, mask=exist, other=-1) - first).to(tl.int32)
 
-    # The label's own logit: one look at its row, rather than a search in every tile.
-    here = exist & (own >= begin) & (own < end)
-    own_row = own.to(tl.int64)
-    own_norms = (inverse_norm, own_row * H, here)
-    own_similarity = load_pooled(S + own_row * H * B + columns, here, own_norms, B, H, gamma, POOLING)[0]
-    own_slope, own_offset = slope_and_offset(scale, bias, own_row, here, scale_stride)
-    tl.store(target + columns, own_slope * own_similarity + own_offset, mask=here)
+    # The labels' own logits: one look at each row, rather than a search in every tile.
+    for j in range(0, K):
+        label = (tl.load(labels + columns * K + j, mask=exist, other=-1) - first).to(tl.int32)
+        here = exist & (label >= begin) & (label < end)
+        own_row = label.to(tl.int64)
+        own_norms = (inverse_norm, own_row * H, here)
+        own_similarity = load_pooled(S + own_row * H * B + columns, here, own_norms, B, H, gamma, POOLING)[0]
+        own_slope, own_offset = slope_and_offset(scale, bias, own_row, here, scale_stride)
+        tl.store(target + columns * K + j, own_slope * own_similarity + own_offset, mask=here)
 
+    own = (tl.load(labels + columns * K, mask=exist, other=-1) - first).to(tl.int32)
     shift = tl.full((BLOCK_C, BLOCK_B), LOWEST, dtype)
     total = tl.zeros((BLOCK_C, BLOCK_B), dtype)
     for start in range(begin, end, BLOCK_C):
@@ -208,7 +231,9 @@ def class_lse(
         similarity = load_pooled(S + rows[:, None] * H * B + columns[None, :], mask, norms, B, H, gamma, POOLING)[0]
         slope, offset = slope_and_offset(scale, bias, rows, classes < end, scale_stride)
         logit = slope[:, None] * similarity + offset[:, None]
-        logit = tl.where(classes[:, None] == own[None, :], float("-inf"), logit)
+        logit = tl.where(are_labels(classes, own, labels, columns, exist, first, K), float("-inf"), logit)
+        if DROPS:
+            logit = tl.where(similarity > in_type(drop_above, dtype), float("-inf"), logit)
         shift, total = add_logits(logit, shift, total)
     store_partial(partials, part.to(tl.int64), columns, B, shift, total)
 
@@ -220,15 +245,16 @@ def class_lse_backward(
     inverse_norm,  # (c, H) compute dtype, in: 1 / |v|, and dS is dL/d(V·x); None: S holds similarities
     V,  # (c·H, D) operand dtype, in: proxies as S has them; None: not wanted, as G
     G,  # (c·H, D) operand dtype, out: what dL/dV has beside dS·X
-    labels,  # (B,) int64, in
+    labels,  # (B, K) int64, in
     scale,  # (c,) or () compute dtype, in
     bias,  # (c,) compute dtype, in; None: none
     lse,  # (B,) compute dtype, in: the whole log-sum-exp; +∞: of an empty sum
     dlse,  # (B,) compute dtype, in: dL/dlse
-    dlogit,  # (B,) compute dtype, in: dL/dlogit of the label
+    dlogit,  # (B, K) compute dtype, in: dL/dlogit of the labels
     c,  # classes of the chunk, in
     H,  # centres of a class, in
     B,  # samples, in
+    K,  # labels of a sample, in
     first,  # class of the first row, in
     per_part,  # samples a program, in: all, where G is wanted
     row_stride,  # of V in elements, in
@@ -238,7 +264,9 @@ def class_lse_backward(
     D,  # columns of V and G, in
     scale_stride,  # in elements, in; 0: one value for all classes
     gamma: tl.float64,  # in
+    drop_above: tl.float64,  # in: similarity above which a class that is no label is left out
     POOLING: tl.constexpr,  # "none", "max" or "softmax"
+    DROPS: tl.constexpr,  # whether any class is left out
     CENTERS: tl.constexpr,  # the power of two that holds H
     BLOCK_C: tl.constexpr,  # classes a program
     BLOCK_B: tl.constexpr,  # samples a step
@@ -263,12 +291,13 @@ def class_lse_backward(
         similarity, choice, total = load_pooled(S + places, mask, norms, B, H, gamma, POOLING)
         whole = tl.load(lse + columns, mask=exist, other=0.0)
         softmax = tl.exp(slope[:, None] * similarity + offset[:, None] - whole[None, :])
-        own = (tl.load(labels + columns, mask=exist, other=-1) - first).to(tl.int32)
-        gradient = tl.where(
-            classes[:, None] == own[None, :],
-            tl.load(dlogit + columns, mask=exist, other=0.0)[None, :],
-            tl.load(dlse + columns, mask=exist, other=0.0)[None, :] * softmax,
-        )
+        gradient = tl.load(dlse + columns, mask=exist, other=0.0)[None, :] * softmax
+        if DROPS:
+            gradient = tl.where(similarity > in_type(drop_above, dtype), 0.0, gradient)
+        for j in range(0, K):
+            label = (tl.load(labels + columns * K + j, mask=exist, other=-1) - first).to(tl.int32)
+            of_label = tl.load(dlogit + columns * K + j, mask=exist, other=0.0)
+            gradient = tl.where(classes[:, None] == label[None, :], of_label[None, :], gradient)
         gradient *= slope[:, None]
         for h in range(0, H):
             value = gradient
@@ -354,8 +383,10 @@ def fused_class_lse(
     column_stride,  # of P in elements, in
     scale_stride,  # in elements, in; 0: one value for all classes
     gamma: tl.float64,  # in
+    drop_above: tl.float64,  # in: similarity above which a class that is no label is left out
     D: tl.constexpr,  # columns of X and P
     POOLING: tl.constexpr,  # "none", "max" or "softmax"
+    DROPS: tl.constexpr,  # whether any class is left out
     input_precision: tl.constexpr,  # of float32 operands: "ieee", "tf32x3" or "tf32"
     BLOCK_C: tl.constexpr,  # classes a step
     BLOCK_B: tl.constexpr,  # samples a program
@@ -395,6 +426,9 @@ def fused_class_lse(
         logit = slope[:, None] * pooled + offset[:, None]
         is_own = classes[:, None] == own[None, :]
         own_logit += tl.sum(tl.where(is_own & inside[:, None], logit, 0.0), axis=0)
-        shift, total = add_logits(tl.where(is_own, float("-inf"), logit), shift, total)
+        logit = tl.where(is_own, float("-inf"), logit)
+        if DROPS:
+            logit = tl.where(pooled > in_type(drop_above, tl.float32), float("-inf"), logit)
+        shift, total = add_logits(logit, shift, total)
     tl.store(target + columns, own_logit, mask=exist & (own >= begin) & (own < end))
     store_partial(partials, part.to(tl.int64), columns, B, shift, total)

@@ -1,5 +1,6 @@
 """Logits of the class log-sum-exp, their sums, and the interface of a backend for a chunk of classes."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ class ClassProblem:
     gamma: float  # temperature of "softmax"
     exclude_target: bool  # whether the sum leaves the label out
     normalize: bool  # whether proxies are scaled to length 1
+    drop_above: float = math.inf  # similarity above which a class that is no label of the sample is left out
 
     def classes(self, chunk: Chunk) -> tuple[int, int]:
         """The first class of a chunk, which holds whole classes, and the one after its last."""
@@ -35,25 +37,38 @@ class ClassProblem:
             "scale_stride": self.scale.dim(),
             "bias": None if self.bias is None else self.bias[first:last],
             "gamma": float(self.gamma),
+            "drop_above": float(self.drop_above),
         }
+
+    @property
+    def labels_each(self) -> int:
+        """Labels of a sample, K."""
+        labels = self.labels.labels
+        return labels.shape[1] if labels.dim() == 2 else 1
+
+    def places(self, first: int, last: int) -> tuple[Tensor, Tensor]:
+        """Place of every label among the classes ``first:last``, (K, B), and whether it is one of these."""
+        labels = self.labels.labels
+        place = labels.reshape(len(labels), self.labels_each).t() - first
+        return place.clamp(0, last - first - 1), (place >= 0) & (place < last - first)
 
 
 @dataclass
 class ClassSums:
-    """Sums of the forward sweep: Σ exp(logit) over all classes but the label's, and the label's own logit."""
+    """Sums of the forward sweep: Σ exp(logit) over the classes that count but the labels', and the labels' logits."""
 
     shift: Tensor  # (B,) float64 in/out: largest logit so far; −inf: none yet
     total: Tensor  # (B,) float64 in/out: Σ exp(logit − shift) so far
-    target: Tensor  # (B,) compute dtype out: scale·s' + bias of the label, once its chunk has passed
+    target: Tensor  # (B,) or (B, K) compute dtype out: scale·s' + bias of the labels, once their chunks have passed
 
 
 @dataclass(frozen=True)
 class ClassUpstream:
-    """Inputs of the backward sweep for each sample, (B,) each in the compute dtype, contiguous."""
+    """Inputs of the backward sweep for each sample, (B,) in the compute dtype, contiguous."""
 
     lse: Tensor  # +inf where the sum is empty: exp(logit − lse) is 0 there
     dlse: Tensor  # dL/dlse
-    dlogit: Tensor  # dL/dlogit of the label, by way of lse and of target
+    dlogit: Tensor  # (B,) or (B, K): dL/dlogit of the labels, by way of lse and of target
 
 
 class ClassBackend(RowsBackend):

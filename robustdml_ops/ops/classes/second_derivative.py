@@ -19,19 +19,20 @@ def second_derivative(problem: ClassProblem, *tensors: Any) -> Results:
 
     Let l be the logits, p = e^(l − lse), and l' their derivative along the vectors. Then lse' = Σ_k p l', which takes a
     first pass over the classes, and the derivative is that of Σ_k c l' + dlse p (l' − lse') l with c = dlse p +
-    dtarget at the label, where all factors of l and l' are constants.
+    dtarget at the labels, where all factors of l and l' are constants.
     """
     X, P, lse, dlse, dtarget, vX, vP = tensors
     vectors = tuple(torch.zeros_like(t) if v is None else v for t, v in ((X, vX), (P, vP)))
     lse = lse.masked_fill(lse == -torch.inf, torch.inf)
-    along_lse, along_target = torch.zeros_like(lse), torch.zeros_like(lse)
-    for _, _, _, along, p, at_label in _chunks(problem, X, P, lse, vectors):
+    along_lse, along_target = torch.zeros_like(lse), torch.zeros_like(dtarget)
+    for _, _, _, along, p, (index, inside) in _chunks(problem, X, P, lse, vectors):
         along_lse += (p * along).sum(0)
-        along_target += (at_label * along).sum(0)
+        along_target += (along.gather(0, index) * inside).t().view_as(dtarget)
+    of_labels = dtarget.view(len(X), -1).t()
     dX, dP = torch.zeros_like(X), gradient_buffer(P)
     with torch.enable_grad():
-        for rows, leaves, value, along, p, at_label in _chunks(problem, X, P, lse, vectors):
-            of_along = (dlse * p + dtarget * at_label).detach()
+        for rows, leaves, value, along, p, (index, inside) in _chunks(problem, X, P, lse, vectors):
+            of_along = (dlse * p).detach().scatter_add(0, index, of_labels * inside)
             of_value = (dlse * p * (along - along_lse)).detach()
             dX_part, dP[rows] = torch.autograd.grad((of_along * along + of_value * value).sum(), leaves)
             dX += dX_part
@@ -39,7 +40,7 @@ def second_derivative(problem: ClassProblem, *tensors: Any) -> Results:
 
 
 def _chunks(problem: ClassProblem, X: Tensor, P: Tensor, lse: Tensor, vectors: Sequence[Tensor]) -> Iterator[Any]:
-    """Of chunks of whole classes: rows, leaves, logits (c, B), their derivative along ``vectors``, p, 1 at labels."""
+    """Of chunks of whole classes: rows, leaves, logits (c, B), derivative along ``vectors``, p, labels' places."""
     H = problem.centers
     classes = max(1, cache_rows(len(X) + 2 * X.shape[1], X.device) // H)
     for first in range(0, len(P) // H, classes):
@@ -47,13 +48,12 @@ def _chunks(problem: ClassProblem, X: Tensor, P: Tensor, lse: Tensor, vectors: S
         rows = slice(first * H, last * H)
         leaves = X.detach().requires_grad_(), P[rows].detach().requires_grad_()
         logits = partial(_logits, problem, first, last)
-        value, along, at_label = torch.func.jvp(logits, leaves, (vectors[0], vectors[1][rows]), has_aux=True)  # type: ignore[misc]
-        p = (value - lse).exp()
-        yield rows, leaves, value, along, p * (1 - at_label) if problem.exclude_target else p, at_label
+        value, along, (counted, places) = torch.func.jvp(logits, leaves, (vectors[0], vectors[1][rows]), has_aux=True)  # type: ignore[misc]
+        yield rows, leaves, value, along, ((value - lse).exp() * counted), places
 
 
-def _logits(problem: ClassProblem, first: int, last: int, X: Tensor, P: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits (c, B) of the classes ``first:last`` in differentiable PyTorch, and 1 at the labels."""
+def _logits(problem: ClassProblem, first: int, last: int, X: Tensor, P: Tensor) -> tuple[Tensor, Any]:
+    """Logits (c, B) of the classes ``first:last`` in differentiable PyTorch; which count, 1 or 0; labels' places."""
     dtype = problem.scale.dtype
     V = P.to(dtype)
     S = ((unit_rows_twice(V) if problem.normalize else V) @ unit_rows_twice(X.to(dtype)).t()).view(
@@ -61,7 +61,9 @@ def _logits(problem: ClassProblem, first: int, last: int, X: Tensor, P: Tensor) 
     )
     pooled = (torch.softmax(S / problem.gamma, 1) * S).sum(1) if problem.pooling == "softmax" else S.amax(1)
     scale = problem.scale if problem.scale.dim() == 0 else problem.scale[first:last, None]
-    # In the compute type before the product: a number times a bool tensor is a float32.
-    at_label = (torch.arange(first, last, device=X.device)[:, None] == problem.labels.labels).to(dtype)
+    index, inside = problem.places(first, last)
+    at_label = torch.zeros_like(pooled).scatter_add(0, index, inside.to(dtype))
     bias = 0 if problem.bias is None else problem.bias[first:last, None]
-    return pooled * scale + bias + problem.target_bias * at_label, at_label
+    counted = torch.maximum(1 - (pooled > problem.drop_above).to(dtype), at_label)
+    counted = counted * (1 - at_label) if problem.exclude_target else counted
+    return pooled * scale + bias + problem.target_bias * at_label, (counted, (index, inside.to(dtype)))

@@ -33,10 +33,11 @@ def class_sweep(
     differentiable: bool,
     rows: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Log-sum-exp over the classes and logit of the label, (B,) each in the compute type: 2·B·C·D flops."""
+    """Log-sum-exp over the classes (B,) and logits of the labels, in the compute type: 2·B·C·D flops."""
     B, H, compute = len(embeddings), problem.centers, problem.scale.dtype
+    labels = problem.labels.labels
     shift = embeddings.new_full((B,), -torch.inf, dtype=torch.float64)
-    sums = ClassSums(shift, torch.zeros_like(shift), embeddings.new_zeros(B, dtype=compute))
+    sums = ClassSums(shift, torch.zeros_like(shift), embeddings.new_zeros(labels.shape, dtype=compute))
     if B and count_selected(proxies, rows):
         with without_autocast(embeddings.device):
             similarities = Similarities(
@@ -52,10 +53,11 @@ def class_sweep(
                     backend.class_lse(chunk, problem, sums)
     target = sums.target + problem.target_bias
     if problem.labels.elsewhere:
-        target = target.masked_fill(problem.labels.labels == ELSEWHERE, -torch.inf)
+        target = target.masked_fill(labels == ELSEWHERE, -torch.inf)
     lse = sums.shift + sums.total.log()  # −inf where no class counts
     if not problem.exclude_target:
-        lse = torch.logaddexp(lse, target.double())
+        own = target.double()
+        lse = torch.logaddexp(lse, own if own.dim() == 1 else own.logsumexp(1))
     return lse.to(compute), target
 
 
@@ -76,7 +78,10 @@ def class_sweep_backward(
         return gradients_without_samples(embeddings, proxies, compute, want, update)
     (lse, target), (dlse, dtarget) = results, upstream
     lse = lse.masked_fill(lse == -torch.inf, torch.inf)
-    dlogit = dtarget if problem.exclude_target else dtarget + dlse * (target - lse).exp()
+    dlogit = dtarget
+    if not problem.exclude_target:
+        of_sample = (len(lse), *(1,) * (target.dim() - 1))
+        dlogit = dtarget + dlse.view(of_sample) * (target - lse.view(of_sample)).exp()
     gradient = ClassUpstream(lse, dlse.contiguous(), dlogit.contiguous())
     with without_autocast(embeddings.device):
         similarities = Similarities(
