@@ -25,7 +25,6 @@ __all__ = ["load_embedder"]
 _EXTRAS = {
     "matplotlib": "matplotlib",
     "PIL": "pillow",
-    "pytorch_metric_learning": "pytorch-metric-learning",
     "rich": "rich",
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",

@@ -17,7 +17,8 @@ from robustdml_ops import __version__
 COMMANDS = {
     "train": ("robustdml.commands.train", "train an embedding on Glyphs, a folder of images or a file of features"),
     "embed": ("robustdml.commands.embed", "embeddings of images by a trained network, as an .npz file"),
-    "evaluate": ("robustdml.commands.evaluate", "retrieval metrics of a trained network on other data"),
+    "evaluate": ("robustdml.commands.evaluate", "retrieval and verification by a trained network on other data"),
+    "search": ("robustdml.commands.search", "the most similar images of a gallery, as a page and as JSON"),
     "export": ("robustdml.commands.export", "a trained network as a program of torch.export or as an ONNX file"),
     "audit": ("robustdml.commands.audit", "find the wrong labels of a folder of images or a file of features"),
     "apply": ("robustdml.commands.apply", "a data set without the wrong labels that an audit has found"),

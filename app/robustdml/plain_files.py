@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pickle
+import warnings
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +29,10 @@ class DamagedError(UsageError):
     """A file that is not as it was written."""
 
 
+# Of an archive, and of a pickle as older versions wrote it.
+_BEGINNINGS = (b"PK", b"\x80")
+# In what PyTorch says of objects, of programs and of old archives.
+_COULD_RUN = ("unsupported", "weights_only=true")
 _ZIP_END = 22  # bytes of the record at the end of an archive
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
@@ -47,15 +52,20 @@ def read_plain(path: Path, kind: str, checked: bool = False) -> Any:
         raise DamagedError(f"{path}: a damaged {kind}, whose content does not match its checksum")
     if right is None and checked:
         raise DamagedError(f"{path}: not a {kind}, or a damaged one: it does not end in its checksum")
+    with path.open("rb") as file:
+        if not file.read(2).startswith(_BEGINNINGS):
+            raise UsageError(f"{path}: not a readable {kind} (it does not begin as files of PyTorch do)")
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:  # PyTorch's own advice is to run what is in the file
-        what = "it is no pickle of plain tensors, numbers and texts"
-        if "unsupported" in str(error).lower():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # A damaged file makes `torch.load` raise nearly anything, an IndexError for one.
+        what = _reason(error)
+        if isinstance(error, pickle.UnpicklingError):
+            what = "it is no pickle of plain tensors, numbers and texts"
+        if any(word in str(error).lower() for word in _COULD_RUN):  # PyTorch's own advice is to run it
             what = "it holds objects that could run code; none was run. Take one from where you know who wrote it"
         raise UsageError(f"{path}: not a readable {kind} ({what})") from error
-    except Exception as error:  # A damaged file makes `torch.load` raise nearly anything, an IndexError for one.
-        raise UsageError(f"{path}: not a readable {kind} ({_reason(error)})") from error
 
 
 def read_json(path: Path, kind: str) -> dict[str, Any]:

@@ -19,13 +19,14 @@ from robustdml.cache import write_text
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData
 from robustdml.errors import UsageError
-from robustdml.evaluation import below_untouched, retrieval_metrics, untouched_metrics
+from robustdml.evaluation import below_untouched, untouched_metrics
 from robustdml.locks import FILE_NAME as LOCK
 from robustdml.locks import sole_use
 from robustdml.networks.models import Embedder
 from robustdml.networks.preparation import prepare, resolve_device
 from robustdml.plain_files import DamagedError, read_plain, save_plain
 from robustdml.progress import OnProgress, Recorder, silent
+from robustdml.retrieval import retrieval_metrics
 from robustdml.run.preemption import EndSignals, Pauses
 from robustdml.run.run import Run
 from robustdml.run.sample_log import clean_auc

@@ -1,3 +1,5 @@
+import contextlib
+import io
 import signal
 from dataclasses import replace
 
@@ -7,6 +9,7 @@ import torch
 from hypothesis import settings
 from PIL import Image
 
+from robustdml.cli import main
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, Split
 from robustdml.methods import METHODS
@@ -132,6 +135,30 @@ def save_photos(root, classes, images, size, spread=12):
             pixels = (random.normal(size=(*size, 3)) * spread + colour).clip(0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(folder / f"{number}.png")
     return root
+
+
+SIZE = 24
+PHOTOS = {"classes": 6, "images": 8, "size": (30, 40)}
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory, cache_of_the_session):
+    """Train a model of images and one of features by the command; also gives what was printed."""
+    root = tmp_path_factory.mktemp("trained")
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        command = ["train", "--data", str(save_photos(root / "photos", **PHOTOS)), "--image-size", str(SIZE)]
+        command += ["--device", "cpu"]
+        command += ["--backbone", "untrained", "--finetune", "--method", "contrastive", "--batch-size", "8"]
+        assert main([*command, "--epochs", "2", "--embedding-size", "8", "--out", str(root / "images")]) == 0
+        command = ["train", "--data", save_features(make_clusters(), root / "clusters.npz"), "--batch-size", "32"]
+        assert main([*command, "--epochs", "2", "--device", "cpu", "--out", str(root / "features")]) == 0
+    return root, text.getvalue()
+
+
+@pytest.fixture
+def model_of_images(trained):
+    """The folder of a run on photographs of `SIZE` pixels."""
+    return trained[0] / "images"
 
 
 def settings_of(folder):

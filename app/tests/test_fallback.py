@@ -13,10 +13,10 @@ from robustdml import load_embedder
 from robustdml.cli import main
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, Split
-from robustdml.evaluation import METRICS
 from robustdml.networks.models import unit_length
 from robustdml.noise import with_wrong_labels
 from robustdml.reports.run_report import render_run
+from robustdml.retrieval import METRICS
 from robustdml.run import trials
 from robustdml.train import train
 from robustdml.trained.exporting import export_model

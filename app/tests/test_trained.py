@@ -159,7 +159,7 @@ def test_what_it_does_not_take_is_told(feature_run, image_run, tmp_path, cluster
         (lambda: images(torch.zeros(2, 3, 32, 32)), r"takes grey images of 32×32 pixels, \(B, 1, 32, 32\)"),
         (lambda: images.embed([tmp_path / "text.png"]), r"text\.png .*: the image cannot be read"),
         (lambda: images.embed(tmp_path / "nowhere.png"), r"nowhere\.png .*No such file"),
-        (lambda: images.embed([3]), "expected paths or PIL images, got int"),
+        (lambda: images.embed([3]), "expected paths, PIL images or arrays, got int"),
     ):
         with pytest.raises(UsageError, match=message):
             call()

@@ -15,10 +15,11 @@ from robustdml.cli import main
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData
 from robustdml.errors import UsageError
-from robustdml.evaluation import METRICS, below_untouched, detection_auc, retrieval_metrics
+from robustdml.evaluation import below_untouched, detection_auc
 from robustdml.networks.backbones import choice
 from robustdml.networks.models import SmallCNN, apply_in_batches
 from robustdml.reports.run_report import render_run
+from robustdml.retrieval import METRICS, retrieval_metrics
 from robustdml.train import train
 
 FAST = TrainingConfig(method="proxy-anchor", epochs=1, batch_size=32, embedding_size=8)

@@ -1,7 +1,5 @@
 """``robustdml embed``, ``evaluate`` and ``export`` on what ``robustdml train`` left."""
 
-import contextlib
-import io
 import json
 import sys
 
@@ -12,36 +10,18 @@ import pytest
 import torch
 from PIL import Image
 
-from app.tests.conftest import make_clusters, save_features, save_photos
+from app.tests.conftest import PHOTOS, SIZE, save_features, save_photos
 from robustdml import load_embedder
 from robustdml.cli import main
 from robustdml.data import load_data
-from robustdml.evaluation import retrieval_metrics
+from robustdml.retrieval import retrieval_metrics
 from robustdml.trained import exporting
 from tests.nightly import nightly_but
 
-SIZE = 24
-PHOTOS = {"classes": 6, "images": 8, "size": (30, 40)}
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Trains once what all tests of this file use; returns the printed text as well."""
-    root = tmp_path_factory.mktemp("trained")
-    with contextlib.redirect_stdout(io.StringIO()) as text:
-        command = ["train", "--data", str(save_photos(root / "photos", **PHOTOS)), "--image-size", str(SIZE)]
-        command += ["--device", "cpu"]
-        command += ["--backbone", "untrained", "--finetune", "--method", "contrastive", "--batch-size", "8"]
-        assert main([*command, "--epochs", "2", "--embedding-size", "8", "--out", str(root / "images")]) == 0
-        command = ["train", "--data", save_features(make_clusters(), root / "clusters.npz"), "--batch-size", "32"]
-        assert main([*command, "--epochs", "2", "--device", "cpu", "--out", str(root / "features")]) == 0
-    return root, text.getvalue()
-
 
 @pytest.fixture
-def run(trained):
-    """A model of images."""
-    return trained[0] / "images"
+def run(model_of_images):
+    return model_of_images
 
 
 @pytest.fixture
@@ -189,7 +169,7 @@ def test_evaluates_on_another_folder_and_on_a_list_of_it(run, photos, tmp_path, 
     found = json.loads(capsys.readouterr().out)
     arrays = embed(run, photos, tmp_path)
     expected = retrieval_metrics(arrays["features"], arrays["labels"])
-    assert found == {"data": str(photos), "samples": 48, "classes": 6, **expected}
+    assert found.items() >= {"data": str(photos), "samples": 48, "classes": 6, **expected}.items()
     capsys.readouterr()
     files = [file.relative_to(tmp_path) for file in sorted(photos.rglob("*.png"))]
     listed = tmp_path / "list.csv"

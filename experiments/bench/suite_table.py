@@ -15,8 +15,8 @@ from robustdml.config import TrainingConfig
 from robustdml.data import Split, load_data
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError
-from robustdml.evaluation import retrieval_metrics
 from robustdml.networks.preparation import prepare
+from robustdml.retrieval import retrieval_metrics
 
 COLUMNS = ("`--data`", "kind", "training", "test", "a class", "features", "Recall@1", "MAP@R")
 

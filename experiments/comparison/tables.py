@@ -7,8 +7,8 @@ from experiments.comparison.claim import RECALL
 from experiments.comparison.claims import CLAIMS
 from experiments.comparison.results import Results
 from experiments.comparison.section import Picture, Section
-from robustdml.evaluation import METRICS
 from robustdml.reports.run_plots import GREY, draw_axes
+from robustdml.retrieval import METRICS
 
 # Okabe and Ito's colours, told apart by people with any kind of colour vision.
 _COLOURS = ("#000000", "#56B4E9", "#0072B2", "#CC79A7", "#009E73", "#E69F00", "#D55E00", "#F0E442")

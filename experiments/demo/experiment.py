@@ -13,11 +13,11 @@ from experiments.demo.report import DemoOutcome
 from experiments.demo.timing import Shape, measure
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData
-from robustdml.evaluation import retrieval_metrics
 from robustdml.networks.models import apply_in_batches
 from robustdml.networks.preparation import prepare, resolve_device
 from robustdml.noise import with_wrong_labels
 from robustdml.progress import OnProgress
+from robustdml.retrieval import retrieval_metrics
 from robustdml.train import TrainingResult, train
 from robustdml_ops.ops import nearest
 

@@ -18,11 +18,11 @@ from robustdml.cache import make_once, read_array, write_text, write_whole
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData
 from robustdml.errors import UsageError
-from robustdml.evaluation import retrieval_metrics
 from robustdml.networks.backbones.choice import load_origin
 from robustdml.networks.preparation import store_split
 from robustdml.plain_files import read_json
 from robustdml.progress import OnProgress
+from robustdml.retrieval import retrieval_metrics
 
 NOISE = "symmetric:0.5"
 

@@ -7,8 +7,9 @@ from experiments.comparison.cells import LARGE_CLASS
 from experiments.comparison.entries import Entry
 from experiments.statistics.ranks import rank
 from experiments.statistics.suite import FOCUS, Suite
-from robustdml.evaluation import JUDGED, METRICS, falls_short
+from robustdml.evaluation import JUDGED, falls_short
 from robustdml.noise import parse_noise
+from robustdml.retrieval import METRICS
 
 CLEAN = "none"
 NOISY_FROM = 0.2

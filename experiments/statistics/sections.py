@@ -7,7 +7,8 @@ from experiments.statistics.paired import Difference, mean_over_data, paired_dif
 from experiments.statistics.plots import rank_plot
 from experiments.statistics.ranks import Ranks, rank
 from experiments.statistics.suite import FOCUS, Suite
-from robustdml.evaluation import JUDGED, METRICS
+from robustdml.evaluation import JUDGED
+from robustdml.retrieval import METRICS
 
 
 def sections(suite: Suite) -> list[Section]:

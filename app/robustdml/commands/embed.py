@@ -3,17 +3,20 @@
 import argparse
 import os
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robustdml.command_line import path
+from robustdml.data.features import TEST, TRAIN
 from robustdml.data.images import few
 from robustdml.errors import UsageError
 from robustdml.networks.preparation import resolve_device
 from robustdml.plain_files import write_npz
-from robustdml.progress import progress_bar
+from robustdml.progress import OnProgress, progress_bar
 from robustdml.trained.embedder import BATCH_SIZE, TrainedEmbedder, load_embedder
 from robustdml.trained.embedding import Samples, embed_samples, find_samples
 
@@ -38,6 +41,67 @@ def add_embedding_arguments(parser: argparse.ArgumentParser) -> None:
 
 def open_model(arguments: argparse.Namespace, device: str = "cpu") -> TrainedEmbedder:
     return load_embedder(arguments.model, backbone=arguments.backbone, device=resolve_device(device))
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Samples with their embeddings."""
+
+    name: str
+    samples: Samples
+    embeddings: NDArray[np.float32]  # (N, D), rows of length 1
+    rows: NDArray[np.int64]  # Which of the samples they are of, (N,)
+    left_out: list[str]  # With the reason
+
+    def numbered(self, names: list[str]) -> NDArray[np.int64]:
+        """Labels as places among all names of classes, (N,)."""
+        if self.samples.labels is None:
+            raise UsageError(
+                f"{self.name}: has no labels, and without them there is nothing to score; give a folder of class "
+                "folders, or a list with the columns path and label"
+            )
+        numbers = {name: number for number, name in enumerate(names)}
+        own = np.array([numbers[name] for name in self.samples.class_names], dtype=np.int64)
+        return own[self.samples.labels[self.rows]]
+
+    def class_of(self, place: int) -> str | None:
+        """Class of a sample, if it is known."""
+        labels = self.samples.labels
+        return None if labels is None else self.samples.class_names[labels[self.rows[place]]]
+
+    @property
+    def names(self) -> list[str]:
+        """Files, or places among the samples, (N,)."""
+        inputs = self.samples.inputs
+        return [str(inputs[row]) if isinstance(inputs, list) else str(row) for row in self.rows]
+
+
+def embed_source(
+    embedder: TrainedEmbedder, source: str, arguments: argparse.Namespace, on_progress: OnProgress
+) -> Embedded:
+    """Embed the test part of data that has one, otherwise all of it."""
+    parts = find_samples(source, embedder.card)
+    samples = parts.get(TEST, parts[TRAIN])
+    name = f"{samples.name}, test part" if TEST in parts else samples.name
+    return Embedded(name, samples, *embed_with(embedder, samples, arguments, on_progress))
+
+
+def embed_with(
+    embedder: TrainedEmbedder, samples: Samples, arguments: argparse.Namespace, on_progress: OnProgress
+) -> tuple[NDArray[np.float32], NDArray[np.int64], list[str]]:
+    """Call `embed_samples` with what `add_embedding_arguments` declares."""
+    return embed_samples(
+        embedder,
+        samples,
+        batch_size=arguments.batch_size,
+        skip_broken=arguments.skip_broken,
+        on_progress=on_progress,
+    )
+
+
+def say_left_out(command: str, left_out: Sequence[str]) -> None:
+    if left_out:
+        print(f"robustdml {command}: left out {len(left_out)}: {few(left_out)}", file=sys.stderr)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,20 +138,15 @@ def run(arguments: argparse.Namespace) -> int:
         parts = find_samples(arguments.images, embedder.card)
         classes = list(dict.fromkeys(name for samples in parts.values() for name in samples.class_names))
         for part, samples in parts.items():
-            embeddings, rows, left_out = embed_samples(
-                embedder,
-                samples,
-                batch_size=arguments.batch_size,
-                skip_broken=arguments.skip_broken,
-                on_progress=report,
-            )
+            embeddings, rows, left_out = embed_with(embedder, samples, arguments, report)
             arrays |= {f"{part}{name}": array for name, array in _arrays(samples, embeddings, rows, classes).items()}
             broken += left_out
     if classes:
         arrays["class_names"] = np.array(classes)
     write_npz(out, **arrays)
-    if broken:
-        print(f"robustdml embed: left out {len(broken)} that cannot be read: {few(broken)}", file=sys.stderr)
+    say_left_out("embed", broken)
+    if "labels" not in arrays:
+        print(f"robustdml embed: {arguments.images} has no labels, such as class folders give: none are in {out}")
     sizes = (f"{name} {'×'.join(map(str, array.shape))}" for name, array in arrays.items())
     print(f"{out}: {', '.join(sizes)}")
     return 0

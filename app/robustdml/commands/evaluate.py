@@ -1,19 +1,29 @@
-"""``robustdml evaluate``: retrieval metrics of a trained network on other data."""
+"""``robustdml evaluate``: retrieval and verification by a trained network on other data."""
 
 import argparse
 import json
 import sys
+from typing import Any
 
+import numpy as np
+import torch
 from rich.console import Console
 from rich.table import Table
 
-from robustdml.commands.embed import add_embedding_arguments, add_model_arguments, open_model
-from robustdml.data.features import TEST, TRAIN
+from robustdml.command_line import path
+from robustdml.commands.embed import (
+    add_embedding_arguments,
+    add_model_arguments,
+    embed_source,
+    open_model,
+    say_left_out,
+)
 from robustdml.data.images import few
 from robustdml.errors import UsageError
-from robustdml.evaluation import METRICS, retrieval_metrics
 from robustdml.progress import progress_bar
-from robustdml.trained.embedding import embed_samples, find_samples
+from robustdml.reports.evaluation_report import PAGE, classes_of, rows_of, write_evaluation
+from robustdml.retrieval import METRICS, intervals_over_classes, retrieval_by_query
+from robustdml.verification import verify
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="whatever robustdml embed takes and has labels, such as a folder of class folders; also glyphs, "
         "glyphs-validation and glyphs-large; of data with a test part of its own that part, otherwise all of it",
     )
+    parser.add_argument(
+        "--gallery", help="what --data searches, as of --data and with the same names of classes (default: itself)"
+    )
+    parser.add_argument(
+        "--out", type=path, metavar="FOLDER", help=f"folder for {PAGE}, figures as JSON and classes.csv"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON rather than as a table")
     add_embedding_arguments(parser)
 
@@ -32,26 +48,49 @@ def run(arguments: argparse.Namespace) -> int:
     with progress_bar("evaluate") as report:
         report("reading the model", 0, 0)
         embedder = open_model(arguments, arguments.device)
-        parts = find_samples(arguments.data, embedder.card)
-        samples = parts.get(TEST, parts[TRAIN])
-        if samples.labels is None:
-            raise UsageError(f"{samples.name}: has no labels, and without them there is nothing to score")
-        embeddings, rows, broken = embed_samples(
-            embedder, samples, batch_size=arguments.batch_size, skip_broken=arguments.skip_broken, on_progress=report
-        )
-        labels = samples.labels[rows]
-        report("searching", 0, 0)
-        metrics = retrieval_metrics(embeddings, labels, embedder.device)
-    if broken:
-        print(f"robustdml evaluate: left out {len(broken)} that cannot be read: {few(broken)}", file=sys.stderr)
-    part = f"{samples.name}, test part" if TEST in parts else samples.name
-    sizes = {"data": part, "samples": len(labels), "classes": len(set(labels.tolist()))}
+        queries = embed_source(embedder, arguments.data, arguments, report)
+        searched = queries
+        if arguments.gallery is not None:
+            searched = embed_source(embedder, arguments.gallery, arguments, report)
+        names = sorted({*queries.samples.class_names, *searched.samples.class_names})
+        labels, there = (one.numbered(names) for one in (queries, searched))
+        rows, others = (torch.from_numpy(one.embeddings).to(embedder.device) for one in (queries, searched))
+        gallery = None if searched is queries else (others, there)
+        found = retrieval_by_query(rows, labels, gallery, embedder.device, report)
+        judged = ~np.isnan(found[:, 0])
+        if not judged.any():
+            need = "a class with at least 2 samples" if gallery is None else f"a class of {queries.name} in it"
+            raise UsageError(f"{searched.name}: nothing to find; retrieval needs {need}")
+        report("comparing pairs", 0, 0)
+        pairs = verify(rows, labels, gallery)
+    say_left_out("evaluate", [*queries.left_out, *(searched.left_out if gallery is not None else ())])
+    same = sorted({*queries.names} & {*searched.names}) if isinstance(searched.samples.inputs, list) else []
+    if same and gallery is not None:
+        print(f"robustdml evaluate: {len(same)} images are in both, and find themselves: {few(same)}", file=sys.stderr)
+    values = dict(zip(METRICS, found[judged].mean(0).tolist(), strict=True))
+    figures: dict[str, Any] = {
+        "data": queries.name,
+        "samples": len(labels),
+        "classes": len(np.unique(labels)),
+        **({} if gallery is None else {"gallery": searched.name, "gallery_samples": len(there)}),
+        "nothing_to_find": int((~judged).sum()),
+        **values,
+        "intervals": dict(zip(METRICS, intervals_over_classes(found, labels), strict=True)),
+        "verification": None if pairs is None else pairs.as_dict(),
+    }
+    if arguments.out is not None:
+        write_evaluation(arguments.out, figures, pairs, classes_of(found, labels, names))
     if arguments.json:
-        print(json.dumps({**sizes, **metrics}, indent=2))
+        print(json.dumps(figures, indent=2))
         return 0
-    print(f"{part}: {sizes['samples']:,} samples of {sizes['classes']:,} classes")
-    table = Table(show_header=False)
-    for key, title in METRICS.items():
-        table.add_row(title, f"{metrics[key]:.4f}")
+    print(f"{queries.name}: {len(labels):,} samples of {figures['classes']:,} classes", end="")
+    print("" if gallery is None else f", in {searched.name}: {len(there):,} samples")
+    if figures["nothing_to_find"]:
+        print(f"{figures['nothing_to_find']:,} have no other sample of their class to find, and are no queries")
+    table = Table("", "", "95 % interval over classes", "threshold", show_header=True)
+    for row in rows_of(figures):
+        table.add_row(*row)
     Console().print(table)
+    if arguments.out is not None:
+        print(f"{arguments.out / PAGE}: the same with curves and the classes")
     return 0

@@ -12,7 +12,7 @@ from robustdml.cache import write_text
 from robustdml.command_line import duration, is_off, path
 from robustdml.data import RetrievalData, load_data
 from robustdml.errors import UsageError
-from robustdml.evaluation import METRICS, untouched_title
+from robustdml.evaluation import untouched_title
 from robustdml.methods import METHODS
 from robustdml.networks.backbones.choice import default_image_size
 from robustdml.networks.preparation import resolve_device, untouched_features
@@ -20,6 +20,7 @@ from robustdml.noise import with_wrong_labels
 from robustdml.options import Setting
 from robustdml.progress import OnProgress, Recorder, TensorBoard, progress_bar
 from robustdml.reports.run_report import render_run
+from robustdml.retrieval import METRICS
 from robustdml.run.audited_labels import describe
 from robustdml.run.evidence import CAPTION, HEAD, rows_of
 from robustdml.run.preemption import EndSignals

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from robustdml.cache import NAMES, cache_folder, make_once, read_array, write_checked
 from robustdml.data.dataset import RetrievalData, Split, divide_classes
-from robustdml.data.images import few, image_files, write_decoded
+from robustdml.data.images import few, image_files, is_image, write_decoded
 from robustdml.errors import UsageError, expanded
 from robustdml.progress import OnProgress, silent
 
@@ -30,6 +30,7 @@ class ListedImages:
     labels: NDArray[np.int64]  # int64, (N,), 0..C-1
     class_names: tuple[str, ...]  # C names, sorted
     left_out: list[str] = field(default_factory=list)  # Rows that lack one of the two, with the reason
+    loose: list[str] = field(default_factory=list)  # Images of a folder that lie in no class folder, with the reason
 
     def take(self, classes: NDArray[np.int64]) -> "ListedImages":
         """Take the images of some classes (ascending), class by class."""
@@ -149,9 +150,18 @@ def folder_images(folder: Path, on_progress: OnProgress = silent) -> ListedImage
         classes[entry.name] = image_files(entry)
     classes = {name: files for name, files in classes.items() if files}
     if not classes:
-        raise UsageError(f"{folder}: no images; expected files such as {folder}/some-class/image.jpg")
+        count = len(loose_images(folder))
+        said = f"{count:,} images, and no class folder" if count else "no images"
+        raise UsageError(f"{folder}: {said}; expected files such as {folder}/some-class/image.jpg")
     labels = np.repeat(np.arange(len(classes), dtype=np.int64), [len(files) for files in classes.values()])
-    return ListedImages([file for files in classes.values() for file in files], labels, tuple(classes))
+    files = [file for files in classes.values() for file in files]
+    loose = [f"{file} (in no class folder)" for file in loose_images(folder)]
+    return ListedImages(files, labels, tuple(classes), loose=loose)
+
+
+def loose_images(folder: Path) -> list[Path]:
+    """List the images that lie in a folder itself."""
+    return [file for file in sorted(folder.iterdir()) if is_image(file) and (file.is_symlink() or file.is_file())]
 
 
 def has_own_split(root: Path) -> bool:

@@ -27,6 +27,12 @@ _BLOCK = 256
 _one_large = threading.Lock()
 
 
+def is_image(file: str | Path) -> bool:
+    """Tell whether a file is an image, by its name."""
+    name = os.path.basename(file)
+    return os.path.splitext(name)[1].lower() in SUFFIXES and not name.startswith(".")
+
+
 def image_files(folder: Path) -> list[Path]:
     """List the images of a folder, at any depth."""
     # In the order of paths, of which texts are not: "a-b/c" comes after "a/c".
@@ -43,7 +49,7 @@ def _below(folder: str) -> Iterator[str]:
             # A link to a folder may lead to where it lies. A pipe or a device is never read to its end.
             if entry.is_dir(follow_symlinks=False):
                 folders.append(entry.path)
-            elif os.path.splitext(entry.name)[1].lower() in SUFFIXES and (entry.is_symlink() or entry.is_file()):
+            elif is_image(entry.name) and (entry.is_symlink() or entry.is_file()):
                 yield entry.path
     for path in folders:
         yield from _below(path)

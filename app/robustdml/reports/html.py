@@ -2,10 +2,15 @@
 
 import base64
 import hashlib
+import io
 import re
 from collections.abc import Sequence
 from html import escape
 from string import Template
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -19,10 +24,16 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def figure(source: str, alternative: str, caption: str) -> str:
-    """Show a picture with its caption."""
-    return (
-        f'<figure><img src="{source}" alt="{escape(alternative)}"><figcaption>{escape(caption)}</figcaption></figure>'
-    )
+    """Show a picture with its caption, or the caption alone."""
+    shown = f'<img src="{source}" alt="{escape(alternative)}">' if source else ""
+    return f"<figure>{shown}<figcaption>{escape(caption)}</figcaption></figure>"
+
+
+def picture(pixels: NDArray[np.generic]) -> str:
+    """Turn an image, uint8 (channels, S, S), into a ``data:`` address."""
+    file = io.BytesIO()
+    Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)).save(file, "JPEG", quality=75)
+    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def page(title: str, body: str) -> str:
@@ -72,6 +83,9 @@ $policy
   tbody th { font-weight: 500; }
   .times th:nth-child(2), .times td:nth-child(2) { text-align: left; }
   code { font-size: .9em; background: #f3f4f6; padding: .1em .35em; border-radius: 4px; }
+  .found { display: flex; flex-wrap: wrap; gap: .75rem; margin: 1rem 0; }
+  .found figure { width: 8rem; margin: 0; overflow-wrap: anywhere; }
+  .found figure:first-child { border-right: 3px solid #c9ccd1; padding-right: .75rem; }
   footer { border-top: 1px solid #e6e8eb; margin-top: 3rem; padding-top: 1rem; }
 </style>
 </head>

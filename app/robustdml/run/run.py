@@ -16,7 +16,6 @@ from robustdml.config import PRINCIPAL, TrainingConfig
 from robustdml.data import Rows
 from robustdml.data.samplers import ClassBalancedSampler, RandomSampler
 from robustdml.errors import UsageError
-from robustdml.evaluation import retrieval_metrics
 from robustdml.filters.filter import CORRECTED, AuditFilter, Filter, Judged, PrismFilter, label_quality
 from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER, FilterOptions
 from robustdml.loss_inputs import LOSS_INPUTS, LossInput, Training
@@ -25,6 +24,7 @@ from robustdml.networks.models import Embedder, apply_in_batches, as_tensor, emb
 from robustdml.networks.preparation import Prepared
 from robustdml.networks.start import NARROWEST, Start, choose_start, make_start
 from robustdml.progress import OnProgress, Recorder
+from robustdml.retrieval import retrieval_metrics
 from robustdml.run.audited_labels import use_audit
 from robustdml.run.sample_log import SampleLog
 from robustdml.world import ALONE, World, load_optimizer, whole

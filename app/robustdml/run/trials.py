@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from robustdml.config import PRINCIPAL, TrainingConfig
 from robustdml.data import RetrievalData, Rows, Split
-from robustdml.evaluation import retrieval_by_sample
+from robustdml.evaluation import judged_by_query
 from robustdml.filters.filter import LEAST_QUALITY
 from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER, FilterOptions
 from robustdml.methods import METHODS, Method
@@ -151,7 +151,7 @@ class Trials:
         features = data.train.inputs.astype(np.float32, copy=False)
         start = make_start(features, run.embedding_size)
         prepared: Prepared = replace(run.prepared, data=data, frozen_features=lambda: features)
-        untouched = retrieval_by_sample(
+        untouched = judged_by_query(
             torch.from_numpy(embed_in_batches(prepared.backbone, data.test.inputs, run.device)), data.test.labels
         )
         trials = {way: self._begin(self.ways[way], prepared, start, kept) for way in self.alive}
@@ -159,7 +159,7 @@ class Trials:
         def measure(way: int, averaging: float) -> Tally:
             trial = trials[way if averaging else self.alive[0]]
             trial.averaging = averaging
-            found = retrieval_by_sample(torch.from_numpy(trial.evaluate(lambda rows, *_: rows)), data.test.labels)
+            found = judged_by_query(torch.from_numpy(trial.evaluate(lambda rows, *_: rows)), data.test.labels)
             tally = self.tallies.setdefault((way, averaging), Tally(split.num_classes))
             tally.add(split.labels[held], found - untouched)
             return tally

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from robustdml.networks.models import Embedder, unit_length
 from robustdml.trained.model_file import LINEAR, ModelCard, read_model, save_model
 
 BATCH_SIZE = 64
+AnyImage: TypeAlias = str | Path | Image.Image | NDArray[np.generic]
 
 
 class TrainedEmbedder(nn.Module):
@@ -50,8 +52,11 @@ class TrainedEmbedder(nn.Module):
             inputs = inputs.float() / 255
         return unit_length(self.network(inputs))
 
-    def prepare(self, images: Sequence[str | Path | Image.Image]) -> Tensor:
-        """Bring paths or PIL images into the form that the network takes: float32 in [0, 1], (N, channels, S, S)."""
+    def prepare(self, images: Sequence[AnyImage]) -> Tensor:
+        """Bring paths, PIL images and arrays, uint8 (H, W) or (H, W, 3), into the form that the network takes.
+
+        That is float32 in [0, 1], (N, channels, S, S).
+        """
         if not self.card.takes_images:
             raise UsageError(f"the model takes {self.card.takes} and no images: give a tensor of shape (N, F)")
         pixels = [self._pixels(image) for image in images]
@@ -59,17 +64,20 @@ class TrainedEmbedder(nn.Module):
         return torch.from_numpy(stacked).float() / 255
 
     @torch.no_grad()
-    def embed(
-        self,
-        inputs: str | Path | Image.Image | Sequence[str | Path | Image.Image] | Tensor | NDArray[np.generic],
-        batch_size: int = BATCH_SIZE,
-    ) -> Tensor:
-        """Embed paths, images, features or prepared tensors without gradients, in eval mode: float32 (N, D), CPU."""
+    def embed(self, inputs: AnyImage | Sequence[AnyImage] | Tensor, batch_size: int = BATCH_SIZE) -> Tensor:
+        """Embed paths, images, features or prepared batches without gradients, in eval mode: float32 (N, D), CPU.
+
+        An array is a batch as the network takes it, features (N, F) or images (N, channels, S, S); or it is an image,
+        uint8 (H, W) or (H, W, 3), or several of one size, (N, H, W, 3).
+        """
         if isinstance(inputs, str | Path | Image.Image):
             inputs = [inputs]
         if isinstance(inputs, np.ndarray):
-            # A copy: a memory-mapped slice is read-only, which a tensor cannot be.
-            inputs = torch.from_numpy(np.array(inputs))
+            if inputs.shape[1:] == self.card.input_shape or not self.card.takes_images:
+                # A copy: a memory-mapped slice is read-only, which a tensor cannot be.
+                inputs = torch.from_numpy(np.array(inputs))
+            else:
+                inputs = list(inputs) if inputs.ndim == 4 else [inputs]
         was_training = self.training
         self.eval()
         try:
@@ -91,11 +99,15 @@ class TrainedEmbedder(nn.Module):
         """Write a model file, which `load_embedder` reads."""
         save_model(Path(path), self.card, self.network.state_dict())
 
-    def _pixels(self, image: str | Path | Image.Image) -> NDArray[np.uint8]:
+    def _pixels(self, image: AnyImage) -> NDArray[np.uint8]:
+        if isinstance(image, np.ndarray):
+            if image.dtype != np.uint8 or image.shape[2:] not in ((), (3,), (4,)) or image.ndim < 2 or not image.size:
+                raise UsageError(f"image: an array of {image.dtype} {image.shape}; expected uint8 (H, W) or (H, W, 3)")
+            image = Image.fromarray(image)
         if isinstance(image, Image.Image):
             return to_square(image, self.card.image_size, self.card.channels)
         if not isinstance(image, str | Path):
-            raise UsageError(f"images: expected paths or PIL images, got {type(image).__name__}")
+            raise UsageError(f"images: expected paths, PIL images or arrays, got {type(image).__name__}")
         pixels = decode(Path(image), self.card.image_size, self.card.channels)
         if isinstance(pixels, str):
             raise UsageError(f"{pixels}: the image cannot be read")
@@ -118,7 +130,7 @@ def load_embedder(path: str | Path, *, backbone: str = "", device: str | torch.d
     Returns
     -------
     TrainedEmbedder
-        In eval mode. ``embedder.embed(paths_or_images_or_features)`` gives embeddings of length 1;
+        In eval mode. ``embedder.embed(paths_or_images_or_arrays)`` gives embeddings of length 1;
         ``embedder(batch)`` takes prepared tensors.
 
     Raises

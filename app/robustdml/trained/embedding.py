@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from robustdml.data import Split
 from robustdml.data.features import TEST, TRAIN, load_splits
-from robustdml.data.folders import folder_images, has_own_split, is_list, read_list
-from robustdml.data.images import SUFFIXES, decode, few, image_files
+from robustdml.data.folders import folder_images, has_own_split, is_list, loose_images, read_list
+from robustdml.data.images import SUFFIXES, decode, few, image_files, is_image
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError, expanded
 from robustdml.progress import OnProgress, silent
@@ -28,6 +27,8 @@ class Samples:
     inputs: list[Path] | NDArray[np.generic]  # Files of images; or images or features, as in `Split`
     labels: NDArray[np.int64] | None = None  # int64, (N,), values 0..C-1
     class_names: tuple[str, ...] = ()  # C names; empty without labels
+    loose: tuple[str, ...] = ()  # Images beside the class folders, which are left out, with the reason
+    left_out: tuple[str, ...] = ()  # Rows of a list that lack a path or a label, with the reason
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -49,17 +50,18 @@ def find_samples(source: str, card: ModelCard) -> dict[str, Samples]:
     if path.is_dir():
         if has_own_split(path):
             return {TRAIN: _of_classes(path / "train"), TEST: _of_classes(path / "test")}
-        if any(entry.suffix.lower() in SUFFIXES and not entry.name.startswith(".") for entry in path.iterdir()):
-            return {TRAIN: Samples(str(path), image_files(path))}
-        return {TRAIN: _of_classes(path)}
-    if path.suffix.lower() in SUFFIXES:
+        loose = loose_images(path)
+        # Beside class folders a few images that lie about take no labels away.
+        return {TRAIN: Samples(str(path), loose) if loose and loose == image_files(path) else _of_classes(path)}
+    if is_image(path):
         return {TRAIN: Samples(str(path), [path])}
     return {TRAIN: _of_classes(path) if is_list(path) else _of_list(path)}
 
 
 def _of_classes(path: Path) -> Samples:
-    images = folder_images(path) if path.is_dir() else read_list(path).whole()
-    return Samples(str(path), images.files, images.labels, images.class_names)
+    images = folder_images(path) if path.is_dir() else read_list(path)
+    listed = images.files, images.labels, images.class_names
+    return Samples(str(path), *listed, tuple(images.loose), tuple(images.left_out))
 
 
 def _of_list(path: Path) -> Samples:
@@ -96,24 +98,32 @@ def embed_samples(
     skip_broken: bool = False,
     on_progress: OnProgress = silent,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], list[str]]:
-    """Embed all samples: rows of length 1, (N, D), the places of the N, and what could not be read, with the reason."""
+    """Embed all samples: rows of length 1, (N, D), the places of the N, and what was left out, with the reason."""
     if batch_size < 1:
         raise UsageError(f"batch_size={batch_size}: expected at least 1")
+    if samples.left_out and not skip_broken:
+        count, named = len(samples.left_out), few(samples.left_out)
+        raise UsageError(f"{count} rows are not whole; fill or remove them, or skip broken ones: {named}")
     broken: list[str] = []
-    parts, rows = [torch.zeros(0, embedder.embedding_size)], [np.zeros(0, np.int64)]
+    # One array from the start: put together at the end, parts would take the memory twice.
+    embeddings, rows = np.empty((len(samples), embedder.embedding_size), np.float32), [np.zeros(0, np.int64)]
+    count = 0
     for start, batch in _batches(samples, embedder.card, batch_size):
         on_progress(f"embedding {samples.name}", start, len(samples))
         broken += [pixels for pixels in batch if isinstance(pixels, str)]
         good = [place for place, pixels in enumerate(batch) if not isinstance(pixels, str)]
         # Once nothing will come of it, files are only looked at, so that all that are broken are named at once.
         if good and (skip_broken or not broken):
-            parts.append(embedder.embed(np.stack([batch[place] for place in good]), batch_size))
             rows.append(start + np.array(good))
+            embeddings[count : count + len(good)] = embedder.embed(
+                np.stack([batch[place] for place in good]), batch_size
+            )
+            count += len(good)
     if broken and not skip_broken:
         raise UsageError(f"{len(broken)} images cannot be read; repair them or skip broken ones: {few(broken)}")
     if len(broken) == len(samples):
         raise UsageError(f"{samples.name}: none of the {len(samples)} images can be read: {few(broken)}")
-    return torch.cat(parts).numpy(), np.concatenate(rows), broken
+    return embeddings[:count], np.concatenate(rows), [*samples.loose, *samples.left_out, *broken]
 
 
 def _batches(

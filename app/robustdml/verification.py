@@ -1,0 +1,127 @@
+"""Verification: are two samples of one class? Rates and thresholds by histograms of the similarities of pairs."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from robustdml.networks.models import unit_length
+from robustdml.retrieval import Labels, intervals_of_ratios
+
+# Cosines are told apart by 2 / BINS.
+BINS = 2**15
+# False accept rates that are reported, as far as there are this many pairs for each.
+FALSE_ACCEPTS, LEAST_PAIRS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6), 10
+# Of more pairs a sample is taken: so many rows of queries and of gallery for those of two classes, and so many rows of
+# a class for those of one.
+MOST_ROWS, MOST_OF_CLASS = 2**14, 2**10
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What the similarities of pairs tell."""
+
+    genuine: int  # Pairs of one class
+    impostor: int  # Pairs of two classes
+    # By descending threshold, (BINS + 1,): the rates of pairs of two classes and of one that are at least as similar.
+    thresholds: NDArray[np.float64]
+    far: NDArray[np.float64]
+    tar: NDArray[np.float64]
+    at: list[dict[str, float]]  # For each false accept rate: far, tar, its interval over classes, threshold
+    best: dict[str, float]  # Where TAR − FAR is largest: threshold, tar, far
+
+    def as_dict(self) -> dict[str, Any]:
+        """What is stored; of the ROC, far, tar and threshold, at most 64 points."""
+        last = (
+            np.searchsorted(self.far, np.geomspace(max(1 / self.impostor, FALSE_ACCEPTS[-1]), 1, 64), side="right") - 1
+        )
+        roc = [[float(self.far[one]), float(self.tar[one]), float(self.thresholds[one])] for one in np.unique(last)]
+        sizes = {"genuine_pairs": self.genuine, "impostor_pairs": self.impostor}
+        return {**sizes, "at": self.at, "best": self.best, "roc": roc}
+
+
+def verify(
+    queries: Tensor, labels: Labels, gallery: tuple[Tensor, Labels] | None = None, seed: int = 0
+) -> Verification | None:
+    """Compare queries with a gallery, or with each other; None where pairs of one kind are missing."""
+    (other, there), own = gallery or (queries, labels), gallery is None
+    random = np.random.default_rng(seed)
+    impostor = _impostors(queries, labels, other, there, random)
+    if not impostor.sum():
+        return None
+    # At the first threshold nothing is accepted, at the next the highest bin, …
+    edges, far = np.linspace(1, -1, BINS + 1), np.append(0, np.cumsum(impostor[::-1])) / impostor.sum()
+    rates = [rate for rate in FALSE_ACCEPTS if rate * impostor.sum() >= LEAST_PAIRS]
+    places = np.searchsorted(far, rates, side="right") - 1
+    genuine, accepted, pairs = _genuine(queries, labels, other, there, own, BINS - places, random)
+    if not genuine.sum():
+        return None
+    tar = np.append(0, np.cumsum(genuine[::-1])) / genuine.sum()
+    intervals = intervals_of_ratios(accepted, pairs, seed)
+    at = [
+        {"far": rate, "tar": float(tar[place]), "low": low, "high": high, "threshold": float(edges[place])}
+        for rate, place, (low, high) in zip(rates, places, intervals, strict=True)
+    ]
+    top = int(np.argmax(tar - far))
+    best = {"threshold": float(edges[top]), "tar": float(tar[top]), "far": float(far[top])}
+    return Verification(int(genuine.sum()), int(impostor.sum()), edges, far, tar, at, best)
+
+
+def _bins(similarities: Tensor) -> Tensor:
+    """Bin of each cosine, 0 at −1."""
+    return ((similarities + 1) * (BINS / 2)).long().clamp_(0, BINS - 1)
+
+
+def _impostors(
+    queries: Tensor, labels: Labels, gallery: Tensor, there: Labels, random: np.random.Generator
+) -> NDArray[np.int64]:
+    """Histogram of pairs of two classes."""
+    histogram = torch.zeros(BINS, dtype=torch.int64, device=queries.device)
+    left, right = _some(len(queries), MOST_ROWS, random), _some(len(gallery), MOST_ROWS, random)
+    others, their = unit_length(gallery[right].float()), torch.from_numpy(there[right])
+    for rows in np.array_split(left, -(-len(left) // 256)):
+        different = torch.from_numpy(labels[rows])[:, None] != their
+        similarities = unit_length(queries[rows].float()) @ others.T
+        histogram += torch.bincount(_bins(similarities)[different.to(queries.device)], minlength=BINS)
+    return histogram.cpu().numpy()
+
+
+def _genuine(
+    queries: Tensor,
+    labels: Labels,
+    gallery: Tensor,
+    there: Labels,
+    own: bool,
+    lowest: NDArray[np.int64],
+    random: np.random.Generator,
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """Histogram of pairs of one class; by class how many are in the bins from each on, (F, C), and in all, (C,)."""
+    histogram = torch.zeros(BINS, dtype=torch.int64, device=queries.device)
+    classes = np.intersect1d(labels, there)
+    accepted, pairs = np.zeros((len(lowest), len(classes))), np.zeros(len(classes))
+    left, right = _members(labels, classes), _members(there, classes)
+    for number in range(len(classes)):
+        rows = left[number][_some(len(left[number]), MOST_OF_CLASS, random)]
+        others = rows if own else right[number][_some(len(right[number]), MOST_OF_CLASS, random)]
+        similarities = unit_length(queries[rows].float()) @ unit_length(gallery[others].float()).T
+        # Each pair of one set once.
+        upper = torch.triu_indices(len(rows), len(others), 1, device=queries.device)
+        bins = _bins(similarities[upper[0], upper[1]] if own else similarities.flatten())
+        histogram.index_add_(0, bins, torch.ones_like(bins))
+        accepted[:, number] = (bins.cpu() >= torch.from_numpy(lowest)[:, None]).sum(1).numpy()
+        pairs[number] = len(bins)
+    return histogram.cpu().numpy(), accepted, pairs
+
+
+def _members(labels: Labels, classes: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Samples of each class."""
+    order = np.argsort(labels, kind="stable")
+    starts, stops = (np.searchsorted(labels[order], classes, side=side) for side in ("left", "right"))
+    return [order[start:stop] for start, stop in zip(starts, stops, strict=True)]
+
+
+def _some(count: int, most: int, random: np.random.Generator) -> NDArray[np.int64]:
+    return np.arange(count) if count <= most else np.sort(random.choice(count, most, replace=False))

@@ -1,0 +1,142 @@
+"""Retrieval of queries in a gallery, verification, their intervals, and ``robustdml evaluate`` on two folders."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+from sklearn.metrics import roc_curve
+
+from app.tests.conftest import save_photos
+from robustdml import retrieval, verification
+from robustdml.cli import main
+from robustdml.retrieval import METRICS, intervals_over_classes, retrieval_by_query
+from robustdml.verification import verify
+
+
+def draw(sizes, seed=0, width=6, spread=1.2):
+    random = np.random.default_rng(seed)
+    labels = random.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    centres = np.random.default_rng(9).normal(size=(len(sizes), width))
+    rows = centres[labels] + spread * random.normal(size=(len(labels), width))
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32), labels
+
+
+def by_all_cosines(queries, k, gallery, embeddings_come_from_same_source):
+    cosines = queries @ gallery.T
+    if embeddings_come_from_same_source:
+        cosines.fill_diagonal_(-torch.inf)
+    return cosines.topk(k)
+
+
+@pytest.mark.parametrize("most", [7, 2**23])
+@pytest.mark.parametrize("apart", [False, True])
+def test_they_equal_the_peer_s_whatever_is_in_memory_at_a_time(apart, most, monkeypatch):
+    monkeypatch.setattr(retrieval, "_MOST_FOUND", most)
+    queries, labels = draw([40, 3, 9, 1, 12, 0, 2])
+    gallery, there = draw([5, 30, 1, 0, 20, 4, 1], seed=1) if apart else (queries, labels)
+    found = retrieval_by_query(queries, labels, (gallery, there) if apart else None)
+    names = ("precision_at_1", "r_precision", "mean_average_precision_at_r")
+    peer = AccuracyCalculator(include=names, k="max_bin_count", knn_func=by_all_cosines)
+    expected = peer.get_accuracy(queries, labels, gallery, there, ref_includes_query=not apart)
+    # One class has nothing to find: the peer leaves it out as well.
+    assert np.isnan(found).any(1).sum() == 1
+    means = dict(zip(METRICS, np.nanmean(found, axis=0), strict=True))
+    for name, value in expected.items():
+        assert means[name] == pytest.approx(value, abs=1e-6)
+
+
+def test_copies_of_a_sample_do_not_find_it_itself():
+    rows = torch.eye(2)[[0] * 12 + [1] * 12]
+    found = retrieval_by_query(rows, np.arange(24) % 2)
+    assert found.shape == (24, 6) and not np.isnan(found).any()
+    # Of twelve equal rows the first five others are found: those of lower numbers.
+    assert found[23, :4].tolist() == [0, 1, 1, 1] and found[12, :4].tolist() == [0, 1, 1, 1]
+
+
+def test_intervals_cover_the_mean_and_grow_with_fewer_classes():
+    random = np.random.default_rng(0)
+    hits, widths = 0, []
+    for seed in range(60):
+        labels = np.repeat(np.arange(40), 5)
+        values = (random.normal(size=40)[labels] + random.normal(size=200))[:, None]
+        ((low, high),) = intervals_over_classes(values, labels, seed)
+        hits += low <= 0 <= high
+        widths.append(high - low)
+    assert hits >= 50
+    # 1.96 standard errors of class means on both sides: √(1 + 1/5) / √40.
+    assert np.mean(widths) == pytest.approx(3.92 * np.sqrt(1.2 / 40), rel=0.1)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_rates_are_those_of_all_pairs(apart):
+    queries, labels = draw([40, 3, 9, 1, 12])
+    gallery, there = draw([5, 30, 1, 0, 20], seed=1) if apart else (queries, labels)
+    cosines = queries.astype(np.float64) @ gallery.T
+    pairs = np.ones_like(cosines, bool) if apart else np.triu(np.ones_like(cosines, bool), 1)
+    same = (labels[:, None] == there)[pairs]
+    far, tar, _ = roc_curve(same, cosines[pairs])
+    found = verify(torch.from_numpy(queries), labels, (torch.from_numpy(gallery), there) if apart else None)
+    assert found.genuine == same.sum() and found.impostor == (~same).sum() * (1 if apart else 2)
+    assert [one["far"] for one in found.at] == [0.1, 0.01][: len(found.at)] != []
+    for one in found.at:
+        place = np.searchsorted(far, one["far"], side="right") - 1
+        assert one["tar"] == pytest.approx(tar[place], abs=0.01) and one["low"] <= one["tar"] <= one["high"]
+        assert (cosines[pairs][~same] >= one["threshold"]).mean() <= one["far"]
+    best = np.argmax(tar - far)
+    assert found.best["tar"] - found.best["far"] == pytest.approx(tar[best] - far[best], abs=0.005)
+
+
+def test_of_very_many_pairs_a_sample_says_the_same(monkeypatch):
+    queries, labels = draw([300, 200, 100], width=3)
+    whole = verify(torch.from_numpy(queries), labels)
+    monkeypatch.setattr(verification, "MOST_ROWS", 200)
+    monkeypatch.setattr(verification, "MOST_OF_CLASS", 60)
+    some = verify(torch.from_numpy(queries), labels)
+    assert some.genuine == 3 * 60 * 59 / 2 and some.impostor < whole.impostor / 5
+    assert some.at[0]["tar"] == pytest.approx(whole.at[0]["tar"], abs=0.1)
+    assert verify(torch.from_numpy(queries), np.zeros(600, np.int64)) is None
+    assert verify(torch.from_numpy(queries), np.arange(600)) is None
+
+
+def test_a_query_folder_searches_another(model_of_images, tmp_path, capsys):
+    photos = save_photos(tmp_path / "photos", classes=4, images=6, size=(30, 40), spread=90)
+    for part, numbers in (("query", (0, 1)), ("gallery", (1, 2, 3, 4))):
+        for label in range(3 + (part == "query")):
+            (tmp_path / part / f"class {label}").mkdir(parents=True)
+            for number in numbers:
+                (tmp_path / part / f"class {label}" / f"{number}.png").symlink_to(
+                    photos / f"class {label}/{number}.png"
+                )
+    (tmp_path / "query" / "loose.png").symlink_to(photos / "class 0" / "0.png")
+    command = ["evaluate", str(model_of_images), "--data", str(tmp_path / "query"), "--device", "cpu"]
+    command += ["--gallery", str(tmp_path / "gallery"), "--out", str(tmp_path / "out")]
+    capsys.readouterr()
+    assert main([*command, "--json"]) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert (found["samples"], found["classes"], found["gallery_samples"], found["nothing_to_find"]) == (8, 4, 12, 2)
+    assert found == json.loads((tmp_path / "out" / "evaluation.json").read_text())
+    assert found["verification"]["genuine_pairs"] == 6 * 4
+    assert "left out 1: " in captured.err and "loose.png (in no class folder)" in captured.err
+    rows = list(csv.DictReader((tmp_path / "out" / "classes.csv").read_text().splitlines()))
+    assert sorted(row["class"] for row in rows) == ["class 0", "class 1", "class 2"]
+    mean = np.mean([float(row["precision_at_1"]) for row in rows])
+    assert mean == pytest.approx(found["precision_at_1"])
+    assert "class 1" in (tmp_path / "out" / "evaluation.html").read_text()
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    assert "95 % interval over classes" in text and "best threshold" in text and "2 have no other sample" in text
+    (tmp_path / "gallery" / "class 0").rename(tmp_path / "gallery" / "other")
+    for label in (1, 2):
+        (tmp_path / "gallery" / f"class {label}").rename(tmp_path / "gallery" / f"other {label}")
+    assert main(command) == 2
+    assert "nothing to find; retrieval needs a class of" in capsys.readouterr().err
+
+
+def test_images_that_are_in_both_are_told(model_of_images, tmp_path, capsys):
+    photos = str(save_photos(tmp_path / "photos", classes=2, images=2, size=(30, 40)))
+    assert main(["evaluate", str(model_of_images), "--data", photos, "--gallery", photos, "--device", "cpu"]) == 0
+    assert "4 images are in both, and find themselves" in capsys.readouterr().err
