@@ -16,6 +16,7 @@ from .bspml import (
 )
 from .class_lse import class_log_sum_exp, pooled_similarity, soft_cross_entropy
 from .contrastive import contrastive_loss
+from .contrastive_softmax import info_nce_loss, nt_xent_loss, sigmoid_loss, supcon_loss
 from .margin_softmax import adaface_loss, angular_margin, arcface_loss, cosface_loss
 from .multi_similarity import informative_pairs, multi_similarity_loss
 from .normalized_softmax import normalized_softmax_loss
@@ -60,6 +61,7 @@ __all__ = [
     "contrastive_loss",
     "cosface_loss",
     "cosine_similarity",
+    "info_nce_loss",
     "informative_pairs",
     "lambert_w",
     "language_guidance_losses",
@@ -67,6 +69,7 @@ __all__ = [
     "mean_over_samples",
     "multi_similarity_loss",
     "normalized_softmax_loss",
+    "nt_xent_loss",
     "otsu_threshold",
     "pooled_similarity",
     "procsim_loss",
@@ -78,12 +81,14 @@ __all__ = [
     "self_paced_gradient",
     "self_paced_objective",
     "self_paced_terms",
+    "sigmoid_loss",
     "smooth_proxy_anchor_loss",
     "smooth_similarity_gradient",
     "smooth_weights",
     "soft_cross_entropy",
     "soft_triple_loss",
     "soft_triple_regularizer",
+    "supcon_loss",
     "superloss",
     "vmf_concentration",
     "vmf_log_density",

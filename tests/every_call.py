@@ -86,6 +86,7 @@ LOSSES: dict[str, Call] = {
     ),
     "MemoryContrastiveLoss": of_loss(losses.MemoryContrastiveLoss),
     "MultiSimilarityLoss": of_loss(losses.MultiSimilarityLoss),
+    "NTXentLoss": of_loss(losses.NTXentLoss),
     "NormalizedSoftmaxLoss": of_loss(lambda: losses.NormalizedSoftmaxLoss(C, D)),
     "ProcSimLoss": of_loss(lambda: losses.ProcSimLoss(C, D)),
     "ProxyAnchorLoss": of_loss(lambda: losses.ProxyAnchorLoss(C, D)),
@@ -96,6 +97,7 @@ LOSSES: dict[str, Call] = {
     ),
     "SoftTripleLoss": of_loss(lambda: losses.SoftTripleLoss(C, D, 2)),
     "SubCenterArcFaceLoss": of_loss(lambda: losses.SubCenterArcFaceLoss(C, D)),
+    "SupConLoss": of_loss(losses.SupConLoss),
     "SuperContrastiveLoss": of_loss(losses.SuperContrastiveLoss),
     "SuperLoss": of_loss(losses.SuperLoss, lambda: {"losses": random(B).abs()}, differentiable=("losses",)),
 }

@@ -18,20 +18,26 @@ template <class T>
 void bind_pairs_of(py::module_& m, const std::string& suffix) {
     define_struct<PairLSEProblem<T>>(m, "PairLSE_" + suffix);
     define_struct<PairHingeProblem<T>>(m, "PairHinge_" + suffix);
+    define_struct<PairContrastProblem<T>>(m, "PairContrast_" + suffix);
     define_struct<cpu::Pairs<T>>(m, "PairChunk_" + suffix);
     define_struct<cpu::Sweep<T>>(m, "Sweep_" + suffix);
     define(m, "pair_lse_" + suffix, cpu::pair_lse<T>, "chunk", "problem", "threads");
     define(m, "pair_hinge_" + suffix, cpu::pair_hinge<T>, "chunk", "problem", "threads");
+    define(m, "pair_contrast_" + suffix, cpu::pair_contrast<T>, "chunk", "problem", "threads");
     define(m, "pair_lse_sweep_" + suffix, cpu::pair_lse_sweep<T>, "whole", "problem", "sweep");
     define(m, "pair_hinge_sweep_" + suffix, cpu::pair_hinge_sweep<T>, "whole", "problem", "sweep",
            "candidate_scale");
+    define(m, "pair_contrast_sweep_" + suffix, cpu::pair_contrast_sweep<T>, "whole", "problem", "sweep");
     define_struct<cpu::Batch<T>>(m, "Batch_" + suffix);
     define(m, "pair_lse_symmetric_" + suffix, cpu::pair_lse_symmetric<T>, "whole", "problem", "batch");
     define(m, "pair_hinge_symmetric_" + suffix, cpu::pair_hinge_symmetric<T>, "whole", "problem", "batch");
+    define(m, "pair_contrast_symmetric_" + suffix, cpu::pair_contrast_symmetric<T>, "whole", "problem",
+           "batch");
 #if defined(ROBUSTDML_CUDA)
     define_struct<cuda::Pairs<T>>(m, "PairChunk_cuda_" + suffix);
     define(m, "pair_lse_cuda_" + suffix, cuda::pair_lse<T>, "chunk", "problem", "stream");
     define(m, "pair_hinge_cuda_" + suffix, cuda::pair_hinge<T>, "chunk", "problem", "stream");
+    define(m, "pair_contrast_cuda_" + suffix, cuda::pair_contrast<T>, "chunk", "problem", "stream");
 #endif
 }
 

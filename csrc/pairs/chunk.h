@@ -122,4 +122,35 @@ struct PairHingeProblem {
     }
 };
 
+// What a contrast compares an anchor's positives with.
+enum class Contrast : std::int64_t {
+    outside,  // positive = log(sum over P and N of exp(z)) - mean of z over P
+    inside,   // the same - log(mean of exp(z) over P)
+    each,     // positive = sum over P of log(exp(z) + sum over N of exp(z)) - z
+    sigmoid,  // positive = sum over P of log(1 + exp(-z)) + sum over N of log(1 + exp(z))
+};
+
+// Losses of logits z = scale s + bias; negative is the logarithm of outside and inside, else 0. Without
+// positives both are 0, but of sigmoid.
+template <class T>
+struct PairContrastProblem {
+    std::int64_t form;         // a Contrast
+    const T* coefficients;     // (2,) in: scale and bias
+    T* slope;                  // (rows,) out, with upstream gradients: sum of s dL/dz; or null
+    T* shift;                  // (rows,) out, with upstream gradients: sum of dL/dz
+    const T* column_lse;       // (m,) in: log-sum-exps of the candidates over all anchors, or null
+    const T* column_upstream;  // (m,) in: dL/dcolumn_lse; both join dL/dS of anchors that have positives
+
+    static constexpr auto fields() {
+        return std::tuple{
+            field("form", &PairContrastProblem::form),
+            field("coefficients", &PairContrastProblem::coefficients),
+            field("slope", &PairContrastProblem::slope),
+            field("shift", &PairContrastProblem::shift),
+            field("column_lse", &PairContrastProblem::column_lse),
+            field("column_upstream", &PairContrastProblem::column_upstream),
+        };
+    }
+};
+
 }  // namespace robustdml

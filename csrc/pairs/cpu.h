@@ -1,5 +1,5 @@
-// Epilogues of the sums over pairs: a chunk of similarities becomes two log-sum-exps per anchor, or two sums
-// of hinges and two counts, and its own gradient.
+// Epilogues of the sums over pairs: a chunk of similarities becomes two log-sum-exps per anchor, two sums of
+// hinges and two counts, or a contrast, and its own gradient.
 #pragma once
 
 #include <cstdint>
@@ -18,5 +18,8 @@ void pair_lse(const Pairs<T>& chunk, const PairLSEProblem<T>& problem, int threa
 
 template <class T>
 void pair_hinge(const Pairs<T>& chunk, const PairHingeProblem<T>& problem, int threads);
+
+template <class T>
+void pair_contrast(const Pairs<T>& chunk, const PairContrastProblem<T>& problem, int threads);
 
 }  // namespace robustdml::cpu

@@ -30,4 +30,14 @@ PairHingeProblem<T> part_of(const PairHingeProblem<T>& problem, std::int64_t fir
     return part;
 }
 
+template <class T>
+PairContrastProblem<T> part_of(const PairContrastProblem<T>& problem, std::int64_t first) {
+    PairContrastProblem<T> part = problem;
+    if (problem.slope) {
+        part.slope += first;
+        part.shift += first;
+    }
+    return part;
+}
+
 }  // namespace robustdml::cpu

@@ -178,6 +178,16 @@ bool pair_lse_sweep(const Pairs<T>& whole, const PairLSEProblem<T>& problem, con
 }
 
 template <class T>
+bool pair_contrast_sweep(const Pairs<T>& whole, const PairContrastProblem<T>& problem,
+                         const Sweep<T>& sweep) {
+    return sweep_lanes(sweep, [&](const Similar<T>& similar) {
+        Pairs<T> chunk = part_of(whole, similar.first, similar.count, similar.S);
+        chunk.inverse_norm = similar.scale;
+        pair_contrast(chunk, part_of(problem, similar.first), 1);
+    });
+}
+
+template <class T>
 bool pair_hinge_sweep(const Pairs<T>& whole, const PairHingeProblem<T>& problem, const Sweep<T>& sweep,
                       T* candidate_scale) {
     const std::int64_t n = whole.rows, blocks = sweep.blocks();
@@ -227,8 +237,9 @@ bool pair_hinge_sweep(const Pairs<T>& whole, const PairHingeProblem<T>& problem,
     return out_of_reach;
 }
 
-#define ROBUSTDML_STAMP(T)                                                                       \
-    template bool pair_lse_sweep<T>(const Pairs<T>&, const PairLSEProblem<T>&, const Sweep<T>&); \
+#define ROBUSTDML_STAMP(T)                                                                                 \
+    template bool pair_lse_sweep<T>(const Pairs<T>&, const PairLSEProblem<T>&, const Sweep<T>&);           \
+    template bool pair_contrast_sweep<T>(const Pairs<T>&, const PairContrastProblem<T>&, const Sweep<T>&); \
     template bool pair_hinge_sweep<T>(const Pairs<T>&, const PairHingeProblem<T>&, const Sweep<T>&, T*);
 ROBUSTDML_STAMP(float)
 ROBUSTDML_STAMP(double)

@@ -12,6 +12,9 @@ namespace robustdml::cpu {
 template <class T>
 bool pair_lse_sweep(const Pairs<T>& whole, const PairLSEProblem<T>& problem, const Sweep<T>& sweep);
 
+template <class T>
+bool pair_contrast_sweep(const Pairs<T>& whole, const PairContrastProblem<T>& problem, const Sweep<T>& sweep);
+
 // Candidates are the rows, anchors the batch: a hinge's gradient waits for no sum, and of many candidates, as
 // a memory bank has, none is normalised beforehand. `whole` is as above, of (n anchors, m candidates);
 // candidate_scale (m,) is 1 / |candidate|, out.

@@ -214,7 +214,124 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     problem.negative_count[row] = count[1];
 }
 
+template <class T>
+__device__ __forceinline__ T softplus(T t) {
+    return (t > T(0) ? t : T(0)) + std::log1p(std::exp(-std::abs(t)));
+}
+
+template <class T>
+__device__ __forceinline__ T sigmoid(T t) {
+    const T e = std::exp(-std::abs(t));
+    return (t < T(0) ? e : T(1)) / (T(1) + e);
+}
+
+// kLanes threads take one row: once for the ends of its sets, once for the sums, in the form `each` once more
+// for its positives, and once to turn S into its gradient.
+template <class T, Contrast kForm, int kLanes>
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    pair_contrast_kernel(Pairs<T> c, PairContrastProblem<T> problem) {
+    const int lane = threadIdx.x % kLanes;
+    const std::int64_t row = row_of_thread<kLanes>();
+    if (row >= c.rows) return;  // a whole warp, never a part of a block that reduces together
+    T* s = c.S + row * c.m;
+    const std::int64_t label = c.labels[row];
+    const T scale = problem.coefficients[0], bias = problem.coefficients[1];
+    constexpr bool kSoftmax = kForm == Contrast::outside || kForm == Contrast::inside;
+
+    T end[2] = {-kInfinity<T>, -kInfinity<T>}, loss[2] = {T(0), T(0)}, number[1] = {T(0)};
+    for (std::int64_t x = lane; x < c.m; x += kLanes) {
+        const PairMember member = member_of(c, row, label, x);
+        const T z = scale * s[x] + bias;
+        if (member.positive) end[0] = Max{}(z, end[0]);
+        if (member.negative) end[1] = Max{}(z, end[1]);
+        number[0] += member.positive ? T(1) : T(0);
+        if (kForm == Contrast::sigmoid && (member.positive || member.negative))
+            loss[0] += softplus(member.positive ? -z : z);
+    }
+    reduce<kLanes>(end, Max{});
+    reduce<kLanes>(number, Add{});
+    const bool some = number[0] > T(0);
+    const T count = Max{}(number[0], T(1));
+    const T shift = kForm == Contrast::each ? end[1] : Max{}(end[0], end[1]);
+    T sum[2] = {T(0), T(0)};  // of all of the logarithm, and of the positives of `inside`
+    for (std::int64_t x = lane; kForm != Contrast::sigmoid && x < c.m; x += kLanes) {
+        const PairMember member = member_of(c, row, label, x);
+        const T z = scale * s[x] + bias;
+        if (member.negative || (kSoftmax && member.positive)) sum[0] += std::exp(z - shift);
+        if (kForm == Contrast::inside && member.positive) sum[1] += std::exp(z - end[0]);
+        // Of differences: a loss near 0 keeps its digits.
+        if (kForm == Contrast::outside && member.positive) loss[0] += shift - z;
+    }
+    reduce<kLanes>(sum, Add{});
+    const T lse = sum[0] == T(0) ? -kInfinity<T> : shift + std::log(sum[0]);
+    for (std::int64_t x = lane; kForm == Contrast::each && x < c.m; x += kLanes) {
+        if (!member_of(c, row, label, x).positive) continue;
+        const T t = lse - (scale * s[x] + bias);
+        loss[0] += softplus(t);
+        loss[1] += sigmoid(t);
+    }
+    reduce<kLanes>(loss, Add{});
+    const T above = loss[1];
+    if (lane == 0) {
+        T value = loss[0];
+        if (kForm == Contrast::outside) value = value / count + std::log(sum[0]);
+        if (kForm == Contrast::inside) value = shift - end[0] + std::log(sum[0] / sum[1]) + std::log(count);
+        c.positive[row] = kSoftmax && !some ? T(0) : value;
+        c.negative[row] = kSoftmax && some ? lse : T(0);
+    }
+    if (!c.upstream_positive) return;
+    const T upstream = c.upstream_positive[row * c.upstream_positive_stride];
+    const T of_lse = c.upstream_negative[row * c.upstream_negative_stride];
+    T moment[2] = {T(0), T(0)};
+    for (std::int64_t x = lane; x < c.m; x += kLanes) {
+        const PairMember member = member_of(c, row, label, x);
+        const T z = scale * s[x] + bias;
+        T dz = T(0);
+        if (kForm == Contrast::sigmoid && (member.positive || member.negative))
+            dz = upstream * (member.positive ? -sigmoid(-z) : sigmoid(z));
+        if (kForm == Contrast::each && member.negative) dz = upstream * above * std::exp(z - shift) / sum[0];
+        if (kForm == Contrast::each && member.positive) dz = -upstream * sigmoid(lse - z);
+        if (kSoftmax && some && (member.positive || member.negative)) {
+            const T share = std::exp(z - shift) / sum[0];
+            dz = share * (upstream + of_lse);
+            if (member.positive)
+                dz -= upstream * (kForm == Contrast::inside ? std::exp(z - end[0]) / sum[1] : T(1) / count);
+            if (problem.column_lse) dz += problem.column_upstream[x] * std::exp(z - problem.column_lse[x]);
+        }
+        moment[0] += dz * s[x];
+        moment[1] += dz;
+        s[x] = dz * scale;
+    }
+    reduce<kLanes>(moment, Add{});
+    if (lane != 0) return;
+    problem.slope[row] = moment[0];
+    problem.shift[row] = moment[1];
+}
+
+template <class T, Contrast kForm>
+void contrast_of(const Pairs<T>& chunk, const PairContrastProblem<T>& problem, std::uintptr_t stream) {
+    over_pair_rows("pair_contrast", chunk, pair_contrast_kernel<T, kForm, kWarp>,
+                   pair_contrast_kernel<T, kForm, kThreads>, stream, problem);
+}
+
 }  // namespace
+
+template <class T>
+void pair_contrast(const Pairs<T>& chunk, const PairContrastProblem<T>& problem, std::uintptr_t stream) {
+    switch (static_cast<Contrast>(problem.form)) {
+        case Contrast::outside:
+            return contrast_of<T, Contrast::outside>(chunk, problem, stream);
+        case Contrast::inside:
+            return contrast_of<T, Contrast::inside>(chunk, problem, stream);
+        case Contrast::each:
+            return contrast_of<T, Contrast::each>(chunk, problem, stream);
+        default:
+            return contrast_of<T, Contrast::sigmoid>(chunk, problem, stream);
+    }
+}
+
+template void pair_contrast<float>(const Pairs<float>&, const PairContrastProblem<float>&, std::uintptr_t);
+template void pair_contrast<double>(const Pairs<double>&, const PairContrastProblem<double>&, std::uintptr_t);
 
 template <class T>
 void pair_lse(const Pairs<T>& chunk, const PairLSEProblem<T>& problem, std::uintptr_t stream) {

@@ -17,4 +17,7 @@ void pair_lse(const Pairs<T>& chunk, const PairLSEProblem<T>& problem, std::uint
 template <class T>
 void pair_hinge(const Pairs<T>& chunk, const PairHingeProblem<T>& problem, std::uintptr_t stream);
 
+template <class T>
+void pair_contrast(const Pairs<T>& chunk, const PairContrastProblem<T>& problem, std::uintptr_t stream);
+
 }  // namespace robustdml::cuda

@@ -14,12 +14,14 @@ from robustdml_ops.losses.loading import load_class_matrix
 from robustdml_ops.losses.memory_contrastive import MemoryContrastiveLoss
 from robustdml_ops.losses.multi_similarity import MultiSimilarityLoss
 from robustdml_ops.losses.normalized_softmax import NormalizedSoftmaxLoss
+from robustdml_ops.losses.ntxent import NTXentLoss
 from robustdml_ops.losses.procsim import ProcSimLoss, ProcSimStep
 from robustdml_ops.losses.proxy_anchor import ProxyAnchorLoss
 from robustdml_ops.losses.proxy_nca import ProxyNCALoss
 from robustdml_ops.losses.smooth_proxy_anchor import SmoothProxyAnchorLoss
 from robustdml_ops.losses.soft_triple import SoftTripleLoss
 from robustdml_ops.losses.subcenter_arcface import SubCenterArcFaceLoss
+from robustdml_ops.losses.supcon import SupConLoss
 from robustdml_ops.losses.super_contrastive import SuperContrastiveLoss
 from robustdml_ops.losses.superloss import SuperLoss
 
@@ -33,6 +35,7 @@ __all__ = [
     "LanguageGuidanceLoss",
     "MemoryContrastiveLoss",
     "MultiSimilarityLoss",
+    "NTXentLoss",
     "NormalizedSoftmaxLoss",
     "ProcSimLoss",
     "ProcSimStep",
@@ -41,6 +44,7 @@ __all__ = [
     "SmoothProxyAnchorLoss",
     "SoftTripleLoss",
     "SubCenterArcFaceLoss",
+    "SupConLoss",
     "SuperContrastiveLoss",
     "SuperLoss",
     "load_class_matrix",

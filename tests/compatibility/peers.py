@@ -1,4 +1,4 @@
-"""The nine losses that pytorch-metric-learning has, too: theirs and ours, by the same arguments."""
+"""The eleven losses that pytorch-metric-learning has, too: theirs and ours, by the same arguments."""
 
 import pytorch_metric_learning.losses as theirs
 import torch
@@ -18,9 +18,11 @@ NAMES = {
     "SubCenterArcFaceLoss": SIZES,  # theirs takes the sizes by name alone
     "MultiSimilarityLoss": {},
     "ContrastiveLoss": {},
+    "SupConLoss": {},
+    "NTXentLoss": {},
 }
 MARGIN_NAMES = ("CosFaceLoss", "ArcFaceLoss", "SubCenterArcFaceLoss")
-PAIR_NAMES = ("MultiSimilarityLoss", "ContrastiveLoss")
+PAIR_NAMES = ("MultiSimilarityLoss", "ContrastiveLoss", "SupConLoss", "NTXentLoss")
 CLASS_NAMES = tuple(name for name in NAMES if name not in PAIR_NAMES)
 
 

@@ -258,6 +258,7 @@ FUSED = {
     **dict.fromkeys(MARGIN_NAMES, ("cosine",)),
     "MultiSimilarityLoss": ("cosine", "dot product", "squared"),
     "ContrastiveLoss": ("cosine", "dot product", "squared", "euclidean"),
+    **dict.fromkeys(("SupConLoss", "NTXentLoss"), ("cosine", "dot product", "squared")),
 }
 
 

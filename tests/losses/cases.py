@@ -15,11 +15,13 @@ from python_ref import (
     mean_over_samples,
     multi_similarity_loss,
     normalized_softmax_loss,
+    nt_xent_loss,
     proxy_anchor_loss,
     proxy_nca_losses,
     smooth_proxy_anchor_loss,
     soft_triple_loss,
     soft_triple_regularizer,
+    supcon_loss,
 )
 from python_ref.bspml import weighted_batch_loss
 from python_ref.pairs import pair_sets, without_absent
@@ -50,7 +52,18 @@ CLASS_NAMES = (
     "adaface",
     "subcenter-arcface",
 )
-ANY_PAIRS = ("ms", "ms-mined", "contrastive", "contrastive-cosine", "memory-paper", "memory-xbm", "memory-authors")
+ANY_PAIRS = (
+    "ms",
+    "ms-mined",
+    "contrastive",
+    "contrastive-cosine",
+    "memory-paper",
+    "memory-xbm",
+    "memory-authors",
+    "supcon",
+    "supcon-inside",
+    "nt-xent",
+)
 PAIR_NAMES = (*ANY_PAIRS, "bspml")
 BANK_NAMES = tuple(f"{name}, a bank" for name in ANY_PAIRS)
 MATRIX_NAMES = ANCHOR_NAMES + CLASS_NAMES
@@ -276,6 +289,12 @@ class PairCase(Case):
             # With this epsilon no pair is within float32's rounding of the edge.
             self.options = {"epsilon": 0.0517 if self.kind == "ms-mined" else None}
             self.module = losses.MultiSimilarityLoss(**self.options, **options)
+        elif self.kind.startswith("supcon"):
+            self.options = {"form": "inside" if self.kind.endswith("inside") else "outside"}
+            self.module = losses.SupConLoss(**self.options, **options)
+        elif self.kind == "nt-xent":
+            self.options = {"temperature": 0.2}
+            self.module = losses.NTXentLoss(**self.options, **options)
         elif self.kind.startswith("contrastive"):
             cosine = {"pos_margin": 0.8, "neg_margin": 0.3, "distance": "cosine"}
             self.options = cosine if self.kind.endswith("cosine") else {"pos_margin": 0.2}
@@ -292,6 +311,7 @@ class PairCase(Case):
         X, bank, weights = (self.cast(tensor, dtype) for tensor in (self.embeddings, self.bank, self.weights))
         settings = {**self.options, "sample_weights": weights, "reduction": self.reduction}
         kinds = {"ms": multi_similarity_loss, "co": contrastive_loss, "me": per_sample_memory_loss, "bs": bspml_loss}
+        kinds |= {"su": supcon_loss, "nt": nt_xent_loss}
         return kinds[self.kind[:2]](X, self.labels, bank, self.bank_labels, **settings)
 
     @property

@@ -8,17 +8,25 @@ import torch
 
 from robustdml_ops.engine.label_sets import ABSENT
 from robustdml_ops.ops import pair_hinge
-from robustdml_ops.ops.pairs.problem import DistanceLimits, PairHingeProblem, PairLSEProblem, PairSets
+from robustdml_ops.ops.pairs.problem import (
+    DistanceLimits,
+    PairContrastProblem,
+    PairHingeProblem,
+    PairLSEProblem,
+    PairSets,
+)
 from robustdml_ops.ops.pairs.sweep import BACKENDS, pair_sweep
 
 EAGER = BACKENDS["eager"]
-FIELDS = ("positive", "negative", "counts", "danchors", "dcandidates")
+FIELDS = ("positive", "negative", "counts", "danchors", "dcandidates", "moments")
 
 
 def problems(sets, dtype, m, device="cpu"):
     weights = torch.linspace(0, 1, m, dtype=dtype, device=device)
     plain = PairLSEProblem(sets, 2.0, 50.0, 0.5, None, None)
     hinge = PairHingeProblem(sets, 0.7, 0.1, 0.25, -0.5, False)
+    contrast = PairContrastProblem(sets, torch.tensor([9.0, 0.0], dtype=dtype, device=device), "outside")
+    columns = (weights + 12).masked_fill(weights < 0.2, torch.inf), weights
     return {
         "all": plain,
         "with weights": replace(plain, candidate_weights=weights),
@@ -28,6 +36,12 @@ def problems(sets, dtype, m, device="cpu"):
         "mined and shifted": replace(plain, alpha=2000.0, epsilon=0.07),
         "cosine": hinge,
         "euclidean": replace(hinge, positive_margin=-0.4, negative_margin=-1.4, euclidean=True),
+        "outside": contrast,
+        "inside": replace(contrast, form="inside"),
+        "each": replace(contrast, form="each"),
+        "sigmoid": replace(contrast, form="sigmoid", coefficients=contrast.coefficients.new_tensor([7.0, -2.0])),
+        "steep": replace(contrast, form="inside", coefficients=contrast.coefficients.new_tensor([120.0, 0.0])),
+        "both ways": replace(contrast, columns=columns),
     }
 
 
@@ -50,7 +64,7 @@ def sweep(backend, name, shape, dtype, device, upstream="vector"):
         C[:n], z[:n] = X, y
     problem = problems(PairSets.of(y, z, first), dtype, m or n, device)[name]
     factors = normal(2, *(() if upstream == "scalar" else (n,))).to(device, dtype)
-    want = (False, False) if upstream is None else (True, True)
+    want = (False, False) if upstream is None else (True, True, True)
     return pair_sweep(X, C, problem, tuple(factors), backend, dtype, dtype, want)
 
 

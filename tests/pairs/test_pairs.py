@@ -8,6 +8,7 @@ from python_ref.multi_similarity import multi_similarity_terms
 from python_ref.pairs import pair_sets
 from robustdml_ops.ops import ABSENT, pair_hinge, pair_hinge_sum, pair_lse, pair_lse_sum
 from robustdml_ops.ops.pairs.autograd import pair_sweep_op
+from robustdml_ops.ops.pairs.contrast import pair_contrast, pair_contrast_sum
 from tests.nightly import nightly_but
 from tests.storages import Storages
 
@@ -86,12 +87,15 @@ def test_any_integer_but_one_is_a_class(classes, absent, backend):
 
 HINGE = {"positive_margin": 0.9, "negative_margin": -0.5, "positive_offset": 0.25}
 SCALES = torch.tensor(0.5, dtype=torch.float64), torch.tensor(2.0, dtype=torch.float64)
-# Both sums of both kinds, as vectors and as one sweep.
+CONTRAST = {"coefficients": torch.tensor([9.0, 0.0], dtype=torch.float64), "form": "outside"}
+# Both sums of all kinds, as vectors and as one sweep.
 KINDS = {
     "lse": lambda *pairs: sum(each.sum() for each in pair_lse(*pairs, **MS)),
     "lse at once": lambda *pairs: pair_lse_sum(*pairs, *SCALES, **MS, epsilon=0.3),
     "hinge": lambda *pairs: sum(each.sum() for each in pair_hinge(*pairs, **HINGE)[:2]),
     "hinge at once": lambda *pairs: pair_hinge_sum(*pairs, *SCALES, **HINGE),
+    "contrast": lambda *pairs: sum(each.sum() for each in pair_contrast(*pairs, **CONTRAST)),
+    "contrast at once": lambda *pairs: pair_contrast_sum(*pairs, SCALES[0], **CONTRAST).total,
 }
 
 
@@ -195,7 +199,11 @@ def test_registered_op_keeps_the_contract_of_the_registry(bank):
             ((by_anchor, scale), [False, bank]),
             ((None, None), [False, False]),
         ):
-            torch.library.opcheck(pair_sweep_op, (X, others, *scales, *settings, "auto", torch.float64, want))
+            torch.library.opcheck(pair_sweep_op, (X, others, *scales, None, *settings, "auto", torch.float64, want))
+    coefficients = torch.tensor([9.0, 0.5], dtype=torch.float64)
+    for scales, want in (((by_anchor, scale), [True, bank, True]), ((None, None), [False, False, False])):
+        settings = (coefficients, *sets, None, "inside", [], "auto", torch.float64, want)
+        torch.library.opcheck(pair_sweep_op, (X, others, *scales, *settings))
 
 
 COMPILED = [f"{kind} {wanted}" for kind in ("lse", "hinge") for wanted in ("X", "C", "XC", "batch")]

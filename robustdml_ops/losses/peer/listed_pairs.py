@@ -78,7 +78,7 @@ def check_indices(indices_tuple: object, n: int, m: int) -> list[Tensor]:
     return vectors
 
 
-class _Cosines:
+class Cosines:
     """Cosines of anchors and candidates: the whole matrix, or those that are asked for."""
 
     def __init__(self, embeddings: Tensor, candidates: Tensor | None, listed: ListedPairs) -> None:
@@ -128,7 +128,7 @@ def listed_hinge(
     distance: str = "cosine",
 ) -> PairHinge:
     """``pair_hinge`` over the pairs of a list, each as often as it is there."""
-    cosines = _Cosines(embeddings, candidates, listed)
+    cosines = Cosines(embeddings, candidates, listed)
     sums, counts = [], []
     sides = ((listed[:2], 1, positive_margin, positive_offset), (listed[2:], -1, negative_margin, negative_offset))
     for (rows, columns), sign, margin, offset in sides:
@@ -146,7 +146,7 @@ def listed_lse(
     embeddings: Tensor, candidates: Tensor | None, listed: ListedPairs, *, epsilon: float | None, **settings: Any
 ) -> PairLSE:
     """``pair_lse`` over the pairs of a list, each pair once; ``epsilon`` mines among them."""
-    positive, negative = _sides(_Cosines(embeddings, candidates, listed), listed)
+    positive, negative = sides_of(Cosines(embeddings, candidates, listed), listed)
     if epsilon is None:
         return lse_of(positive, negative, **settings)
     extremes = (-positive.largest(-positive.s.detach()), negative.largest(negative.s.detach()))
@@ -179,6 +179,20 @@ class SignedCosines(NamedTuple):
             return values.masked_fill(~self.where, -torch.inf).amax(1)
         return none.scatter_reduce(0, self.where, values, "amax")
 
+    def total(self, values: Tensor) -> Tensor:
+        """Sum of the values of each anchor's pairs, (n,)."""
+        if self.s.dim() == 2:
+            return values.masked_fill(~self.where, 0).sum(1)
+        return values.new_zeros(self.n).index_add(0, self.where, values)
+
+    def log_sum_exp(self) -> Tensor:
+        """Log Σ e^s of each anchor, (n,); the least number for one without pairs."""
+        least = torch.finfo(self.s.dtype).min
+        shift = self.largest(self.s.detach()).clamp(min=least)
+        exponents = self.s if self.s.dim() == 1 else self.s.masked_fill(~self.where, -torch.inf)
+        sums = self._replace(s=exponents).total((exponents - self.of_anchor(shift)).exp())
+        return torch.where(sums == 0, least, shift + sums.masked_fill(sums == 0, 1).log())
+
     def log_one_plus(self, exponents: Tensor) -> Tensor:
         """log(1 + Σ exp) of each anchor, (n,); 0 for one without."""
         if self.s.dim() == 2:
@@ -208,7 +222,7 @@ def lse_of(
     )
 
 
-def _sides(cosines: _Cosines, listed: ListedPairs) -> tuple[SignedCosines, SignedCosines]:
+def sides_of(cosines: Cosines, listed: ListedPairs) -> tuple[SignedCosines, SignedCosines]:
     """Positive and negative pairs, each once: in the peer's code they are the entries of two masks."""
     n, m = len(cosines.X), len(cosines.Y)
     if cosines.matrix is None:

@@ -16,7 +16,13 @@ from robustdml_ops.engine.autograd_functions import registered_op, scale_gradien
 from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.second_derivatives import Derivative, Results
 from robustdml_ops.engine.validation import check_finite_candidates, check_finite_embeddings
-from robustdml_ops.ops.pairs.problem import PairHingeProblem, PairLSEProblem, PairProblem, PairSets
+from robustdml_ops.ops.pairs.problem import (
+    PairContrastProblem,
+    PairHingeProblem,
+    PairLSEProblem,
+    PairProblem,
+    PairSets,
+)
 from robustdml_ops.ops.pairs.second_derivative import second_derivative
 from robustdml_ops.ops.pairs.sweep import BACKENDS, PairResult, pair_sweep
 
@@ -24,8 +30,8 @@ from robustdml_ops.ops.pairs.sweep import BACKENDS, PairResult, pair_sweep
 Matrices: TypeAlias = tuple[Tensor, Tensor | None]
 # backend, type of the products' operands
 Settings: TypeAlias = tuple[str, torch.dtype]
-# total, positive and negative sums, counts (2, n), dX, dcandidates; None where there is none
-Outputs: TypeAlias = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+# total, positive and negative sums, counts (2, n), dX, dcandidates, dcoefficients; None where there is none
+Outputs: TypeAlias = tuple[Tensor | None, ...]
 
 
 class PairConstants(NamedTuple):
@@ -34,7 +40,7 @@ class PairConstants(NamedTuple):
     labels: Tensor
     candidate_labels: Tensor | None
     candidate_weights: Tensor | None
-    kind: str  # "lse" or "hinge", and " first" where the first candidates are the anchors
+    kind: str  # "lse", "hinge" or the form of a contrast, and " first" where the first candidates are the anchors
     numbers: list[float]
 
     @classmethod
@@ -47,15 +53,19 @@ class PairConstants(NamedTuple):
             mining = [] if problem.epsilon is None else [problem.epsilon]
             numbers = [problem.alpha, problem.beta, problem.base, *mining]
             weights, kind = problem.candidate_weights, "lse"
+        elif isinstance(problem, PairContrastProblem):
+            numbers, weights, kind = [], None, problem.form
         else:
             numbers = [problem.positive_margin, problem.negative_margin, problem.positive_offset]
             numbers += [problem.negative_offset, problem.euclidean, problem.average]
             weights, kind = None, "hinge"
         return cls(sets.labels, candidate_labels, weights, kind + first, [float(number) for number in numbers])
 
-    def problem(self) -> PairProblem:
+    def problem(self, coefficients: Tensor | None) -> PairProblem:
         """The problem of these arguments."""
         sets = PairSets.of(self.labels, self.candidate_labels, self.kind.endswith(" first"))
+        if coefficients is not None:
+            return PairContrastProblem(sets, coefficients, self.kind.split()[0])
         if self.kind.startswith("lse"):
             alpha, beta, base, *epsilon = self.numbers
             return PairLSEProblem(sets, alpha, beta, base, epsilon[0] if epsilon else None, self.candidate_weights)
@@ -68,27 +78,29 @@ class PairSweep(torch.autograd.Function):
 
     @staticmethod
     def forward(*arguments: Any) -> Outputs:
-        """Arguments: embeddings, candidates or None, two scales or None, settings, wanted gradients, and the problem.
+        """Arguments: embeddings, candidates, two scales, coefficients, settings, wanted gradients, problem.
 
         The problem is one argument in eager mode. A compiled graph, and ``torch.func``, take its parts.
         """
-        X, candidates, *scales, backend, operand, want = arguments[:7]
+        X, candidates, *scales, coefficients, backend, operand, want = arguments[:8]
         if has_no_values(X):
-            return pair_sweep_op(X, candidates, *scales, *arguments[7:], *arguments[4:7])  # type: ignore[no-any-return]
-        result = _sweep((X, candidates), scales, _problem_of(arguments[7:]), (backend, operand), want)
+            return pair_sweep_op(*arguments[:5], *arguments[8:], *arguments[5:8])  # type: ignore[no-any-return]
+        problem = _problem_of(arguments[8:], coefficients)
+        result = _sweep((X, candidates), scales, problem, (backend, operand), want)
         if scales[0] is None:
-            return (None, result.positive, result.negative, result.counts, None, None)
-        return (weighted_sum(result, scales), None, None, None, result.danchors, result.dcandidates)
+            return (None, result.positive, result.negative, result.counts, None, None, None)
+        above = _number_above(result, problem)
+        return (weighted_sum(result, scales), None, None, above, *gradients_of(result))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
-        *matrices, backend, operand, ctx.want = inputs[:7]
+        *matrices, backend, operand, ctx.want = inputs[:8]
         ctx.settings = (backend, operand)
-        labels, ctx.problem = inputs[7:-2] if len(inputs) > 8 else (), inputs[-2:] if len(inputs) > 8 else inputs[7:]
+        labels, ctx.problem = inputs[8:-2] if len(inputs) > 9 else (), inputs[-2:] if len(inputs) > 9 else inputs[8:]
         _, _, _, counts, *ctx.gradients = output
         ctx.save_for_backward(*matrices, *labels)
         ctx.weighted = matrices[2] is not None
-        ctx.types = [None if matrix is None else matrix.dtype for matrix in matrices[:2]]
+        ctx.types = [None if matrix is None else matrix.dtype for matrix in (*matrices[:2], matrices[4])]
         ctx.mark_non_differentiable(*(tensor for tensor in (counts, *ctx.gradients) if tensor is not None))
         ctx.set_materialize_grads(False)
 
@@ -97,35 +109,46 @@ class PairSweep(torch.autograd.Function):
         ctx: Any, dtotal: Any, dpositive: Tensor | None, dnegative: Tensor | None, *_: None
     ) -> tuple[Tensor | None, ...]:
         """Scale the gradients that are there already, or sweep again with the upstream gradients."""
-        needs = ctx.needs_input_grad[:2]
-        nothing = (None,) * (len(ctx.needs_input_grad) - 2)
+        needs = (*ctx.needs_input_grad[:2], ctx.needs_input_grad[4])
+        nothing = (None,) * (len(ctx.needs_input_grad) - 5)
         # A compiled graph has zeros instead of None: only the scales show which results the sweep gave.
         given: Any = dtotal if ctx.weighted else dnegative if dpositive is None else dpositive
         if given is None:
             return (None,) * len(ctx.needs_input_grad)
         differentiable = torch.is_grad_enabled() and not has_no_values(given)
         if ctx.weighted and not differentiable:
-            return (*_scaled(ctx, dtotal, needs), *nothing)
+            dX, dcandidates, dcoefficients = _scaled(ctx, dtotal, needs)
+            return (dX, dcandidates, None, None, dcoefficients, *nothing)
         # Read once: torch.utils.checkpoint gives them out a single time.
-        X, candidates, *rest = ctx.saved_tensors
-        scales, labels = rest[:2], rest[2:]
+        X, candidates, *scales, coefficients = (saved := ctx.saved_tensors)[:5]
         upstream = [scale * dtotal for scale in scales] if ctx.weighted else (dpositive, dnegative)
         dtype = pair_dtype(X, candidates)
         factors = (X.new_zeros((), dtype=dtype) if factor is None else factor.contiguous() for factor in upstream)
-        tensors = (X, candidates, *factors, *labels)
+        tensors = (X, candidates, *factors, coefficients, *saved[5:])
         first = partial(_first, ctx.problem, ctx.settings, needs)
         if differentiable:
             second = partial(_second, ctx.problem, ctx.settings)
             results = Derivative.apply(first, second, 2, *tensors)  # type: ignore[no-untyped-call]
         else:
             results = first(*tensors)
-        return (*results, *nothing)
+        return (*results[:2], None, None, results[2], *nothing)
 
 
-def _problem_of(parts: Sequence[Any]) -> PairProblem:
+def _problem_of(parts: Sequence[Any], coefficients: Tensor | None) -> PairProblem:
     """The problem as it is, or put together of its parts."""
-    problem: PairProblem = parts[0] if len(parts) == 1 else PairConstants._make(parts).problem()
+    problem: PairProblem = parts[0] if len(parts) == 1 else PairConstants._make(parts).problem(coefficients)
     return problem
+
+
+def _number_above(result: PairResult, problem: PairProblem) -> Tensor | None:
+    """How many anchors of a contrast have a loss above 0, ()."""
+    return (result.positive > 0).sum() if isinstance(problem, PairContrastProblem) else None
+
+
+def gradients_of(result: PairResult) -> Results:
+    """Gradients of anchors, candidates and coefficients (2,), each where it was made."""
+    dcoefficients = None if result.moments is None else result.moments.sum(1)
+    return result.danchors, result.dcandidates, dcoefficients
 
 
 def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> Results:
@@ -133,10 +156,10 @@ def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> Results:
     # They are given away and scaled in place, so a second backward of the same graph sweeps again.
     gradients, ctx.gradients = ctx.gradients, None
     if gradients is None:
-        X, candidates, *rest = ctx.saved_tensors
-        problem = _problem_of((*rest[2:], *ctx.problem))
-        result = _sweep((X, candidates), rest[:2], problem, ctx.settings, ctx.want)
-        gradients = (result.danchors, result.dcandidates)
+        X, candidates, *scales, coefficients = (saved := ctx.saved_tensors)[:5]
+        problem = _problem_of((*saved[5:], *ctx.problem), coefficients)
+        result = _sweep((X, candidates), scales, problem, ctx.settings, ctx.want)
+        gradients = gradients_of(result)
     return _typed(scale_gradients(gradients, dtotal, BACKENDS, ctx.settings[0], ctx.types), ctx.types, needs)
 
 
@@ -161,7 +184,7 @@ def _sweep(
     dtype, (backend, operand) = pair_dtype(X, candidates), settings
     chosen = choose(BACKENDS, backend, X.device, dtype)
     factors = None if upstream[0] is None else (upstream[0], upstream[1])
-    result = pair_sweep(X, candidates, problem, factors, chosen, dtype, operand, (want[0], want[1]))
+    result = pair_sweep(X, candidates, problem, factors, chosen, dtype, operand, tuple(want))
     if candidates is not None and result.candidate_scale is not None:
         check_finite_candidates(result.candidate_scale)
     return result
@@ -177,21 +200,21 @@ def _typed(gradients: Sequence[Tensor | None], types: Sequence[Any], needs: Sequ
 
 def _first(problem: Sequence[Any], settings: Settings, needs: Sequence[bool], *tensors: Any) -> Results:
     """Gradients of Σ_a upstream_a · sum_a over both sums: one sweep."""
-    X, candidates, *upstream = tensors[:4]
-    parts = (*tensors[4:], *problem)
+    X, candidates, *upstream, coefficients = tensors[:5]
+    parts = (*tensors[5:], *problem)
     gradients: Sequence[Tensor | None]
     if has_no_values(X):
-        _, _, _, _, *gradients = pair_sweep_op(X, candidates, *upstream, *parts, *settings, list(needs))
+        _, _, _, _, *gradients = pair_sweep_op(*tensors[:5], *parts, *settings, list(needs))
     else:
-        result = _sweep((X, candidates), upstream, _problem_of(parts), settings, needs)
-        gradients = (result.danchors, result.dcandidates)
-    return _typed(gradients, [None if matrix is None else matrix.dtype for matrix in (X, candidates)], needs)
+        gradients = gradients_of(_sweep((X, candidates), upstream, _problem_of(parts, coefficients), settings, needs))
+    types = [None if matrix is None else matrix.dtype for matrix in (X, candidates, coefficients)]
+    return _typed(gradients, types, needs)
 
 
 def _second(problem: Sequence[Any], settings: Settings, *tensors: Any) -> Results:
     """Second derivatives, see :func:`second_derivative`."""
-    given, labels, vectors = tensors[:4], tensors[4:-2], tensors[-2:]
-    whole, terms = _problem_of((*labels, *problem)), None
+    given, labels, vectors = tensors[:5], tensors[5:-3], tensors[-3:]
+    whole, terms = _problem_of((*labels, *problem), given[4]), None
     if whole.average:
         # The numbers of terms above 0 are constants.
         terms = _sweep(given[:2], (None, None), whole, settings, (False, False)).terms
@@ -204,6 +227,7 @@ def pair_sweep_op(
     candidates: Tensor | None,
     upstream_positive: Tensor | None,
     upstream_negative: Tensor | None,
+    coefficients: Tensor | None,
     labels: Tensor,
     candidate_labels: Tensor | None,
     candidate_weights: Tensor | None,
@@ -212,27 +236,29 @@ def pair_sweep_op(
     backend: str,
     operand: torch.dtype,
     want: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """One sweep; the gradients are in the compute type. Unwanted results are empty."""
     constants = PairConstants(labels, candidate_labels, candidate_weights, kind, list(numbers))
-    upstream = (upstream_positive, upstream_negative)
-    result = _sweep((embeddings, candidates), upstream, constants.problem(), (backend, operand), want)
+    upstream, problem = (upstream_positive, upstream_negative), constants.problem(coefficients)
+    result = _sweep((embeddings, candidates), upstream, problem, (backend, operand), want)
     empty = result.positive.new_empty
     total = empty(0) if upstream_positive is None else weighted_sum(result, upstream)  # type: ignore[arg-type]
-    counts = labels.new_empty(0) if result.counts is None else result.counts
-    gradients = (empty(0) if value is None else value for value in (result.danchors, result.dcandidates))
+    counts = _number_above(result, problem) if result.counts is None else result.counts
+    counts = labels.new_empty(0) if counts is None else counts
+    gradients = (empty(0) if value is None else value for value in gradients_of(result))
     return (total, result.positive, result.negative, counts, *gradients)  # type: ignore[return-value]
 
 
 @pair_sweep_op.register_fake
 def _(embeddings: Tensor, candidates: Tensor | None, upstream_positive: Tensor | None, *rest: Any) -> Any:
-    labels, kind, want = rest[1], rest[4], rest[8]
+    coefficients, labels, kind, want = rest[1], rest[2], rest[5], rest[9]
     n, new = embeddings.shape[0], embeddings.new_empty(0, dtype=pair_dtype(embeddings, candidates)).new_empty
     return (
         new(0 if upstream_positive is None else ()),
         new(n),
         new(n),
-        labels.new_empty((2, n) if kind.startswith("hinge") else 0),
+        labels.new_empty((2, n) if kind.startswith("hinge") else 0 if coefficients is None else ()),
         new(embeddings.shape if want[0] else 0),
         new(candidates.shape if want[1] and candidates is not None else 0),
+        new(2 if coefficients is not None and any(want) else 0),
     )

@@ -77,16 +77,20 @@ def pair_sums(
     problem: PairProblem,
     backend: str | None,
     scales: tuple[Tensor, Tensor] | None = None,
+    coefficients: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
-    """The sum of all times ``scales`` (), in one sweep; without scales None, both sums (n,), counts (2, n)."""
+    """The sum of all times ``scales`` (), in one sweep; without scales None, both sums (n,), counts (2, n).
+
+    ``coefficients`` (2,) are those of a contrast, which with scales counts the anchors whose loss is above 0, ().
+    """
     checked = (None, None) if scales is None else check_scales(embeddings, candidates, *scales)
-    want = [False, False]
-    if scales is not None and torch.is_grad_enabled():
-        want = [embeddings.requires_grad, candidates is not None and candidates.requires_grad]
+    matrices = (embeddings, candidates, coefficients)
+    graded = scales is not None and torch.is_grad_enabled()
+    want = [graded and matrix is not None and matrix.requires_grad for matrix in matrices]
     parts = (problem,) if in_eager_mode(embeddings) else PairConstants.of(problem)
     both = (embeddings,) if candidates is None else (embeddings, candidates)
     operand = operand_dtype(pair_dtype(embeddings, candidates), *both, autocast=True)
     results: tuple[Tensor, ...] = apply_function(
-        PairSweep, embeddings, candidates, *checked, backend or "auto", operand, want, *parts
+        PairSweep, embeddings, candidates, *checked, coefficients, backend or "auto", operand, want, *parts
     )
     return results[:4]

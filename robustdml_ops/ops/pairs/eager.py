@@ -10,6 +10,7 @@ from robustdml_ops.ops.pairs.problem import (
     DistanceLimits,
     PairBackend,
     PairBuffers,
+    PairContrastProblem,
     PairHingeProblem,
     PairLSEProblem,
     PairSets,
@@ -60,6 +61,58 @@ class EagerPairs(PairBackend):
         slope = -t.reciprocal().masked_fill_(-t <= limits.resolution, 0) if problem.euclidean else torch.ones_like(S)
         gradient = positive * -sums.upstream[0].reshape(-1, 1) + negative * sums.upstream[1].reshape(-1, 1)
         torch.mul(gradient, slope, out=S)
+
+    def _pair_contrast(self, chunk: Chunk, problem: PairContrastProblem, sums: PairBuffers) -> None:
+        S, (positive, negative) = chunk.S, members(problem.sets, chunk.first, chunk.last)
+        scale, bias = problem.coefficients
+        Z = scale * S + bias
+        loss, lse, of_loss, of_lse = contrast_terms(Z, positive, negative, problem.form)
+        sums.positive.copy_(loss)
+        sums.negative.copy_(lse)
+        if sums.upstream is None:
+            return
+        dZ = of_loss.mul_(sums.upstream[0].reshape(-1, 1)).add_(of_lse.mul_(sums.upstream[1].reshape(-1, 1)))
+        if problem.columns is not None:
+            column_lse, column_upstream = problem.columns
+            paired = (positive | negative) & positive.any(1, keepdim=True)
+            dZ += (Z - column_lse).masked_fill_(~paired, -torch.inf).exp_() * column_upstream
+        assert sums.moments is not None
+        torch.stack([(dZ * S).sum(1), dZ.sum(1)], out=sums.moments)
+        torch.mul(dZ, scale, out=S)
+
+
+def contrast_terms(Z: Tensor, positive: Tensor, negative: Tensor, form: str) -> tuple[Tensor, ...]:
+    """Losses and log-sum-exps (c,) of the logits Z (c, m), and the derivatives of both by Z; differentiable."""
+    log_sigmoid, sigmoid = torch.nn.functional.logsigmoid, torch.sigmoid
+    if form == "sigmoid":
+        loss = -torch.where(positive, log_sigmoid(Z), torch.where(negative, log_sigmoid(-Z), 0)).sum(1)
+        of_loss = torch.where(positive, -sigmoid(-Z), torch.where(negative, sigmoid(Z), 0))
+        return loss, torch.zeros_like(loss), of_loss, torch.zeros_like(Z)
+    if form == "each":
+        lse, shares = _softmax(Z, negative)
+        above = torch.where(positive, sigmoid(lse[:, None] - Z), 0)
+        loss = -torch.where(positive, log_sigmoid(Z - lse[:, None]), 0).sum(1)
+        return loss, torch.zeros_like(loss), above.sum(1, keepdim=True) * shares - above, torch.zeros_like(Z)
+    some, number = positive.any(1), positive.sum(1).clamp(min=1).to(Z.dtype)
+    lse, shares = _softmax(Z, (positive | negative) & some[:, None])
+    if form == "outside":
+        # Of differences: a loss near 0 keeps its digits.
+        loss = torch.where(positive, lse[:, None] - Z, 0).sum(1) / number
+        target = positive.to(Z.dtype) / number[:, None]
+    else:
+        of_positives, target = _softmax(Z, positive)
+        loss = (lse - of_positives + number.log()).masked_fill(~some, 0)
+    return loss, lse.masked_fill(~some, 0), shares - target, shares
+
+
+def _softmax(Z: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-sum-exps (c,) over the members of each row, the least number without any, and their shares (c, m)."""
+    masked, least = Z.masked_fill(~members, -torch.inf), torch.finfo(Z.dtype).min
+    shift = masked.detach().amax(1, keepdim=True).clamp(min=least)
+    terms = (masked - shift).exp()
+    total = terms.sum(1, keepdim=True)
+    total = total.masked_fill(total == 0, 1)  # no members
+    return (shift + total.log())[:, 0].masked_fill(~members.any(1), least), terms / total
 
 
 def distances(S: Tensor, anchors: Tensor, candidates: Tensor, members: Tensor, near: float) -> Tensor:

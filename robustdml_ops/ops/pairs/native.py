@@ -13,9 +13,11 @@ from robustdml_ops.engine.lanes import matrix_product, set_threads, sweep_fields
 from robustdml_ops.engine.rows.native import NativeRows
 from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, upstream_arguments
 from robustdml_ops.ops.pairs.problem import (
+    FORMS,
     DistanceLimits,
     PairBackend,
     PairBuffers,
+    PairContrastProblem,
     PairLSEProblem,
     PairProblem,
     PairSets,
@@ -41,7 +43,7 @@ class NativePairs(NativeRows, PairBackend):
 
 
 def settings_of(problem: PairProblem, operands: Tensor, sums: PairBuffers, first: int = 0) -> tuple[str, Any]:
-    """Name of its functions, and the problem as a ``PairLSE`` or ``PairHinge``; counts and ``first`` are of a chunk."""
+    """Name of its functions, and the problem as a native structure; counts, moments and ``first`` are of a chunk."""
     dtype = sums.positive.dtype
     if isinstance(problem, PairLSEProblem):
         return "pair_lse", getattr(module.library, f"PairLSE_{module.SUFFIX[dtype]}")(
@@ -52,6 +54,17 @@ def settings_of(problem: PairProblem, operands: Tensor, sums: PairBuffers, first
             mining=problem.epsilon is not None,
             row_max=problem.needs_row_max(dtype),
             candidate_weights=module.address(problem.candidate_weights),
+        )
+    if isinstance(problem, PairContrastProblem):
+        slope, shift = (None, None) if sums.moments is None else sums.moments
+        column_lse, column_upstream = problem.columns or (None, None)
+        return "pair_contrast", getattr(module.library, f"PairContrast_{module.SUFFIX[dtype]}")(
+            form=FORMS.index(problem.form),
+            coefficients=problem.coefficients.data_ptr(),
+            slope=module.address(slope),
+            shift=module.address(shift),
+            column_lse=module.address(column_lse),
+            column_upstream=module.address(column_upstream),
         )
     assert sums.counts is not None
     rows: dict[str, Any] = {}

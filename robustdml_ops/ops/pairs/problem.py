@@ -95,7 +95,26 @@ class PairHingeProblem:
     counts = True
 
 
-PairProblem = PairLSEProblem | PairHingeProblem
+@dataclass(frozen=True)
+class PairContrastProblem:
+    """A softmax or logistic loss of every anchor, of its logits z = scale · s + bias, and its log Σ_{P∪N} e^z.
+
+    "outside" and "inside": log Σ_{P∪N} e^z less the mean of z over P, or less log of the mean of e^z; "each": over P
+    Σ_p log(e^z_p + Σ_N e^z) − z_p; "sigmoid": Σ_P log(1 + e^−z) + Σ_N log(1 + e^z), with sums of 0. An anchor without
+    positives has 0, but "sigmoid". ``columns``: log-sum-exps of the candidates over all anchors and their upstream
+    gradients, which join dL/dS of the pairs of anchors that have positives.
+    """
+
+    sets: PairSets
+    coefficients: Tensor  # (2,) compute type: scale and bias
+    form: str  # one of FORMS
+    columns: tuple[Tensor, Tensor] | None = None  # (m,) compute type each, contiguous
+
+    counts = average = False
+
+
+FORMS = ("outside", "inside", "each", "sigmoid")
+PairProblem = PairLSEProblem | PairHingeProblem | PairContrastProblem
 
 
 class GivenRows(NamedTuple):
@@ -138,13 +157,15 @@ class PairBuffers:
     negative: Tensor  # (n,) out
     counts: Tensor | None  # (2, n) int64, out: terms above 0 on either side; None: the problem counts none
     rows: GivenRows | None  # of all anchors; None: the problem needs no distances
+    moments: Tensor | None = None  # (2, n) out: Σ_j s dL/dz and Σ_j dL/dz of contrasts, with upstream gradients
 
     def of(self, chunk: Chunk) -> "PairBuffers":
         """Those of a chunk."""
         first, last = chunk.first, chunk.last
         upstream = None if self.upstream is None else slices_of(self.upstream, first, last)
         counts = None if self.counts is None else self.counts[:, first:last]
-        return PairBuffers(upstream, self.positive[first:last], self.negative[first:last], counts, self.rows)
+        moments = None if self.moments is None else self.moments[:, first:last]
+        return PairBuffers(upstream, self.positive[first:last], self.negative[first:last], counts, self.rows, moments)
 
 
 class PairBackend(RowsBackend):
@@ -158,9 +179,15 @@ class PairBackend(RowsBackend):
         """Two sums of hinges per row of ``chunk.S``, their counts, and dL/dS as for log-sum-exps."""
         raise NotImplementedError
 
+    def _pair_contrast(self, chunk: Chunk, problem: PairContrastProblem, sums: PairBuffers) -> None:
+        """A loss and a log-sum-exp per row of ``chunk.S``, moments, and dL/dS as for log-sum-exps."""
+        raise NotImplementedError
+
     def pair_sums(self, chunk: Chunk, problem: PairProblem, buffers: PairBuffers) -> None:
         """The epilogue of one chunk into ``buffers`` of all anchors."""
         if isinstance(problem, PairLSEProblem):
             self._pair_lse(chunk, problem, buffers.of(chunk))
+        elif isinstance(problem, PairContrastProblem):
+            self._pair_contrast(chunk, problem, buffers.of(chunk))
         else:
             self._pair_hinge(chunk, problem, buffers.of(chunk))

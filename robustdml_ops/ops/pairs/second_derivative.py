@@ -10,24 +10,32 @@ from robustdml_ops.engine.chunk_sizes import cache_rows
 from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.rows.lengths import unit_rows_twice
 from robustdml_ops.engine.second_derivatives import Results, second_derivatives
-from robustdml_ops.ops.pairs.eager import distances, informative, mean_weight, members, near_distances
-from robustdml_ops.ops.pairs.problem import DistanceLimits, PairLSEProblem, PairProblem
+from robustdml_ops.ops.pairs.eager import (
+    contrast_terms,
+    distances,
+    informative,
+    mean_weight,
+    members,
+    near_distances,
+)
+from robustdml_ops.ops.pairs.problem import DistanceLimits, PairContrastProblem, PairLSEProblem, PairProblem
 
 
 def second_derivative(problem: PairProblem, terms: Tensor | None, *tensors: Any) -> Results:
     """Derivatives of ⟨gradients, vectors⟩ by matrices and upstream; ``terms`` (2,): divisors of both sides, or None.
 
-    The tensors: anchors, candidates or None, both upstream gradients, and a vector for each matrix, or None.
+    The tensors: anchors, candidates or None, both upstream gradients, coefficients or None, and a vector for each of
+    anchors, candidates and coefficients, or None.
     """
-    X, candidates, *upstream, vX, v_candidates = tensors
+    X, candidates, *upstream, coefficients, vX, v_candidates, v_coefficients = tensors
     others, v_others = (X, vX) if candidates is None else (candidates, v_candidates)
     if terms is not None:
         upstream = [factor / number for factor, number in zip(upstream, terms, strict=True)]
-    dothers, dX, *dupstream = second_derivatives(
+    dothers, dX, *dupstream, dcoefficients = second_derivatives(
         partial(_chunk_value, problem, compute_dtype(X, others)),
-        (others, X, *upstream),
-        (v_others, vX, None, None),
-        (False, True, *(factor.dim() == 1 for factor in upstream)),
+        (others, X, *upstream, coefficients),
+        (v_others, vX, None, None, v_coefficients),
+        (False, True, *(factor.dim() == 1 for factor in upstream), False),
         cache_rows(len(others) + 2 * X.shape[1], X.device),
         len(X),
     )
@@ -35,17 +43,19 @@ def second_derivative(problem: PairProblem, terms: Tensor | None, *tensors: Any)
         dupstream = [None if one is None else one / number for one, number in zip(dupstream, terms, strict=True)]
     if candidates is None:
         assert dX is not None and dothers is not None
-        return (dX + dothers, None, *dupstream)
-    return (dX, dothers, *dupstream)
+        return (dX + dothers, None, *dupstream, dcoefficients)
+    return (dX, dothers, *dupstream, dcoefficients)
 
 
-def _chunk_value(problem: PairProblem, dtype: torch.dtype, first: int, last: int, *tensors: Tensor) -> Tensor:
+def _chunk_value(problem: PairProblem, dtype: torch.dtype, first: int, last: int, *tensors: Any) -> Tensor:
     """Σ_a upstream_a · sum_a over both sums of the anchors ``first:last``. An upstream is one value or one for each."""
-    candidates, anchors, upstream_positive, upstream_negative = tensors
+    candidates, anchors, upstream_positive, upstream_negative, coefficients = tensors
     S = unit_rows_twice(anchors.to(dtype)) @ unit_rows_twice(candidates.to(dtype)).t()
     positive, negative = members(problem.sets, first, last)
     if isinstance(problem, PairLSEProblem):
         sums = _log_sum_exps(S, positive, negative, problem)
+    elif isinstance(problem, PairContrastProblem):
+        sums = contrast_terms(coefficients[0] * S + coefficients[1], positive, negative, problem.form)[:2]
     else:
         t = -_distances(S, anchors, candidates, positive | negative) if problem.euclidean else S
         above = positive & (t < problem.positive_margin), negative & (t > problem.negative_margin)

@@ -27,8 +27,8 @@ from robustdml_ops.ops.pairs.problem import (
     GivenRows,
     PairBackend,
     PairBuffers,
+    PairContrastProblem,
     PairHingeProblem,
-    PairLSEProblem,
     PairProblem,
 )
 from robustdml_ops.ops.pairs.triton import TritonPairs
@@ -49,6 +49,7 @@ class PairResult:
     candidate_scale: Tensor | None = None  # (m,) 1 / |candidate|: NaN where one has NaN or inf
     danchors: Tensor | None = None  # (n, D) compute type; where the candidates are the anchors, of both
     dcandidates: Tensor | None = None  # (m, D) compute type
+    moments: Tensor | None = None  # (2, n) of contrasts: Σ_j s dL/dz and Σ_j dL/dz
 
     @property
     def terms(self) -> Tensor:
@@ -69,9 +70,12 @@ def pair_sweep(
     backend: PairBackend,
     dtype: torch.dtype,
     operand: torch.dtype,
-    want: tuple[bool, bool] = (False, False),
+    want: tuple[bool, ...] = (False, False),
 ) -> PairResult:
-    """Sums of every anchor and, given their upstream gradients, the gradients: at most 6·n·m·D flops."""
+    """Sums of every anchor and, given their upstream gradients, the gradients: at most 6·n·m·D flops.
+
+    ``want``: the gradients of anchors, of candidates and, of contrasts, of their coefficients.
+    """
     others = anchors if candidates is None else candidates
     native = isinstance(backend, NativePairs)
     n, D = anchors.shape
@@ -93,16 +97,18 @@ def pair_sweep(
     if problem.counts:
         result.counts = new((2, n), dtype=torch.int64)
     want_anchors, want_candidates = want[0], want[0] if candidates is None else want[1]
+    if isinstance(problem, PairContrastProblem) and any(want):
+        result.moments = new((2, n), dtype=dtype)
     if n == 0 or len(others) == 0:
         result.danchors = new(anchors.shape, dtype=dtype) if want_anchors else None
         result.dcandidates = new(others.shape, dtype=dtype) if want_candidates and candidates is not None else None
         return result
-    factors = upstream if want_anchors or want_candidates else None
+    factors = upstream if any(want) else None
     rows = _given_rows(problem, anchors, others, dtype)
     if rows is not None:
         anchors, others = rows
     with without_autocast(anchors.device):
-        buffers = PairBuffers(factors, result.positive, result.negative, result.counts, rows)
+        buffers = PairBuffers(factors, result.positive, result.negative, result.counts, rows, result.moments)
         if symmetric:
             result.danchors = _symmetric(anchors, problem, buffers, backend, operand, symmetric_lanes)
             return result.divided(result.terms) if problem.average else result
@@ -121,7 +127,7 @@ def pair_sweep(
         similarities.want_gradients(want_candidates, want_anchors)
         result.candidate_scale = similarities.X_inverse_norm
         by_lanes = native and len(others) <= MOST_CANDIDATES and lanes_serve(anchors, operand, dtype)
-        if by_lanes and isinstance(problem, PairLSEProblem):
+        if by_lanes and not isinstance(problem, PairHingeProblem):
             sweep_by_lanes(similarities, problem, buffers)
         else:
             for chunk in similarities:
@@ -169,7 +175,7 @@ def _symmetric(
 
 def _given_rows(problem: PairProblem, anchors: Tensor, others: Tensor, dtype: torch.dtype) -> GivenRows | None:
     """The rows that distances need; on the CPU in the compute type, which the normalisation would make for itself."""
-    if isinstance(problem, PairLSEProblem) or not problem.euclidean:
+    if not isinstance(problem, PairHingeProblem) or not problem.euclidean:
         return None
     given = anchors.contiguous() if anchors.is_cuda else anchors.to(dtype).contiguous()
     if others is anchors:

@@ -12,6 +12,7 @@ from robustdml_ops.ops.pairs.problem import (
     DistanceLimits,
     PairBackend,
     PairBuffers,
+    PairContrastProblem,
     PairHingeProblem,
     PairLSEProblem,
     PairSets,
@@ -96,6 +97,27 @@ class TritonPairs(TritonRows, PairBackend):
             torch.sum(positive, 0, out=sums.positive)
             torch.sum(negative, 0, out=sums.negative)
             torch.sum(counts, 1, out=sums.counts)
+
+    def _pair_contrast(self, chunk: Chunk, problem: PairContrastProblem, sums: PairBuffers) -> None:
+        from robustdml_ops.ops.pairs.contrast_kernel import pair_contrast as kernel
+
+        c, m = chunk.S.shape
+        parameters = epilogue_launch(m, chunk.S.dtype, tile_of("pairs", chunk.S))
+        slopes, shifts = (None, None) if sums.moments is None else sums.moments
+        column_lse, column_upstream = problem.columns or (None, None)
+        with current(chunk.S):
+            kernel[grid_of(c, parameters["BLOCK_R"])](
+                coefficients=problem.coefficients,
+                column_lse=column_lse,
+                column_upstream=column_upstream,
+                losses=sums.positive,
+                lses=sums.negative,
+                slopes=slopes,
+                shifts=shifts,
+                FORM=problem.form,
+                **_chunk_arguments(chunk, problem.sets, sums),
+                **parameters,
+            )
 
 
 def parts_of(programs: int, m: int, block: int) -> tuple[int, int]:

@@ -1,0 +1,291 @@
+"""Contrastive losses with a softmax or a sigmoid over candidates: SupCon, NT-Xent, InfoNCE, RINCE and SigLIP."""
+
+import torch
+from torch import Tensor
+
+from .anchor import cosine_similarity
+from .pairs import pair_sets, without_absent
+from .reduction import mean_over_samples
+
+
+def log_sum_exp(exponents: Tensor, members: Tensor) -> Tensor:
+    """Log Σ over the members of each row, (B,); −inf for a row without.
+
+    Parameters
+    ----------
+    exponents : Tensor, (B, m)
+    members : Tensor, (B, m), bool
+
+    Returns
+    -------
+    Tensor, (B,)
+
+    Examples
+    --------
+    >>> log_sum_exp(torch.zeros(1, 3), torch.tensor([[True, True, False]]))
+    tensor([0.6931])
+    """
+    return exponents.masked_fill(~members, -torch.inf).logsumexp(1)
+
+
+def supcon_losses(Z: Tensor, positive: Tensor, negative: Tensor, form: str = "outside") -> Tensor:
+    """Khosla et al. 2020, Eqs. 2 and 3, from the logits z = s/τ; 0 for a row without positives.
+
+    ::
+
+        outside: ℓ_i = log Σ_{j∈P_i∪N_i} e^{z_ij} − 1/|P_i| Σ_{p∈P_i} z_ip
+        inside:  ℓ_i = log Σ_{j∈P_i∪N_i} e^{z_ij} − log(1/|P_i| Σ_{p∈P_i} e^{z_ip})
+
+    Parameters
+    ----------
+    Z : Tensor, (B, m)
+    positive, negative : Tensor, (B, m), bool
+    form : {"outside", "inside"}
+        Whether the mean over the positives is outside or inside of the logarithm.
+
+    Returns
+    -------
+    Tensor, (B,)
+
+    Examples
+    --------
+    >>> positive = torch.tensor([[True, False]])
+    >>> supcon_losses(torch.zeros(1, 2), positive, ~positive)
+    tensor([0.6931])
+    """
+    some = positive.any(1)
+    Z, positive = Z[some], positive[some]
+    lse, number = log_sum_exp(Z, positive | negative[some]), positive.sum(1).to(Z.dtype)
+    target = (Z * positive).sum(1) / number if form == "outside" else log_sum_exp(Z, positive) - number.log()
+    return Z.new_zeros(len(some)).index_put((some.nonzero()[:, 0],), lse - target)
+
+
+def nt_xent_losses(Z: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+    """Chen et al. 2020 (SimCLR), Eq. 1: a term for each positive pair, whose denominator has its negatives alone.
+
+    ::
+
+        ℓ_ip = log(e^{z_ip} + Σ_{n∈N_i} e^{z_in}) − z_ip
+
+    Parameters
+    ----------
+    Z : Tensor, (B, m)
+        Logits z = s/τ.
+    positive, negative : Tensor, (B, m), bool
+
+    Returns
+    -------
+    Tensor, (B, m)
+        0 where there is no positive pair.
+
+    Examples
+    --------
+    >>> positive = torch.tensor([[True, False]])
+    >>> nt_xent_losses(torch.zeros(1, 2), positive, ~positive)
+    tensor([[0.6931, 0.0000]])
+    """
+    some = negative.any(1)
+    differences = Z[some] - log_sum_exp(Z[some], negative[some])[:, None]
+    terms = torch.where(positive[some], -torch.nn.functional.logsigmoid(differences), 0)
+    return torch.zeros_like(Z).index_put((some.nonzero()[:, 0],), terms)
+
+
+def rince_losses(Z: Tensor, positive: Tensor, negative: Tensor, q: float, lam: float) -> Tensor:
+    """Chuang et al. 2022, Eq. 5, of rows with one positive each.
+
+    ::
+
+        ℓ_i = −e^{q z_ip}/q + (λ Σ_{j∈P_i∪N_i} e^{z_ij})^q/q
+
+    Parameters
+    ----------
+    Z : Tensor, (B, m)
+        Logits z = s/τ.
+    positive, negative : Tensor, (B, m), bool
+    q, lam : float
+        0 < q ≤ 1; λ > 0.
+
+    Returns
+    -------
+    Tensor, (B,)
+
+    Examples
+    --------
+    >>> positive = torch.tensor([[True, False]])
+    >>> rince_losses(torch.zeros(1, 2), positive, ~positive, 1.0, 1.0)
+    tensor([1.])
+    """
+    total = (Z.exp() * (positive | negative)).sum(1)
+    of_positive = torch.where(positive, (q * Z).exp(), 0).sum(1)
+    return torch.where(positive.any(1), ((lam * total) ** q - of_positive) / q, 0)
+
+
+def supcon_loss(
+    embeddings: Tensor,
+    labels: Tensor,
+    vectors: Tensor | None = None,
+    vector_labels: Tensor | None = None,
+    temperature: float = 0.1,
+    form: str = "outside",
+    sample_weights: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """SupCon: :func:`supcon_losses` of cosines over the temperature, averaged over those above 0.
+
+    Parameters
+    ----------
+    embeddings, labels : Tensor, (B, D) and (B,)
+        Embeddings are normalised here. The label ``ABSENT``: the sample is absent.
+    vectors, vector_labels : Tensor, (m, D) and (m,), optional
+        The candidates; None: the samples themselves. See :func:`python_ref.pairs.pair_sets`.
+    temperature : float
+        τ.
+    form : {"outside", "inside"}
+    sample_weights : Tensor, (B,), optional
+        Multiply the losses. Weight 0: the sample is absent, among the candidates as well.
+    reduction : {"mean", "none"}
+        "none" gives (B,).
+
+    Returns
+    -------
+    Tensor, () or (B,)
+
+    Examples
+    --------
+    >>> X = torch.eye(3)
+    >>> supcon_loss(X, torch.tensor([0, 0, 1]), temperature=1.0)
+    tensor(0.6931)
+    """
+    S, positive, negative = _pairs(embeddings, labels, vectors, vector_labels, sample_weights)
+    losses = supcon_losses(S / temperature, positive, negative, form)
+    weighted = losses if sample_weights is None else losses * sample_weights
+    return weighted if reduction == "none" else weighted.sum() / max(1, int((losses > 0).sum()))
+
+
+def nt_xent_loss(
+    embeddings: Tensor,
+    labels: Tensor,
+    vectors: Tensor | None = None,
+    vector_labels: Tensor | None = None,
+    temperature: float = 0.07,
+    sample_weights: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """NT-Xent: the mean of :func:`nt_xent_losses` over all positive pairs.
+
+    Parameters
+    ----------
+    embeddings, labels, vectors, vector_labels, temperature, sample_weights
+        As in :func:`supcon_loss`.
+    reduction : {"mean", "none"}
+        "none" gives (B,), whose mean over samples of non-zero weight is the loss.
+
+    Returns
+    -------
+    Tensor, () or (B,)
+
+    Examples
+    --------
+    >>> X = torch.eye(3)
+    >>> nt_xent_loss(X, torch.tensor([0, 0, 1]), temperature=1.0)
+    tensor(0.6931)
+    """
+    S, positive, negative = _pairs(embeddings, labels, vectors, vector_labels, sample_weights)
+    losses = nt_xent_losses(S / temperature, positive, negative).sum(1) / max(1, int(positive.sum()))
+    kept = len(losses) if sample_weights is None else int((sample_weights > 0).sum())
+    return mean_over_samples(losses * max(1, kept), sample_weights, reduction)
+
+
+def info_nce_loss(
+    a: Tensor,
+    b: Tensor,
+    logit_scale: Tensor,
+    negatives: Tensor | None = None,
+    sample_weights: Tensor | None = None,
+    symmetric: bool = True,
+    q: float | None = None,
+    lam: float = 0.01,
+) -> Tensor:
+    """InfoNCE of two towers, whose rows i belong together: both directions' mean, or that of ``a`` alone.
+
+    Parameters
+    ----------
+    a, b : Tensor, (B, D)
+        Normalised here.
+    logit_scale : Tensor, ()
+        log 1/τ, as CLIP learns it.
+    negatives : Tensor, (m, D), optional
+        More candidates of ``a``.
+    sample_weights : Tensor, (B,), optional
+        Multiply the losses of both directions. Weight 0: the pair is absent.
+    symmetric : bool
+    q, lam : float
+        RINCE; q None: InfoNCE.
+
+    Returns
+    -------
+    Tensor, ()
+
+    Examples
+    --------
+    >>> info_nce_loss(torch.eye(2), torch.eye(2), torch.tensor(0.0))
+    tensor(0.3133)
+    """
+    B, weights = len(a), torch.ones(len(a), dtype=a.dtype) if sample_weights is None else sample_weights
+    present, total = weights > 0, 0.0
+    for of_a, rows, others in ((True, a, b), *([(False, b, a)] if symmetric else [])):
+        candidates = torch.cat([others, negatives]) if of_a and negatives is not None else others
+        Z = logit_scale.exp() * cosine_similarity(rows, candidates)
+        there = torch.cat([present, present.new_ones(len(candidates) - B)])
+        positive = torch.eye(B, len(candidates), dtype=torch.bool) & present[:, None]
+        negative = ~torch.eye(B, len(candidates), dtype=torch.bool) & present[:, None] & there
+        each = supcon_losses(Z, positive, negative) if q is None else rince_losses(Z, positive, negative, q, lam)
+        total = total + mean_over_samples(each, weights)
+    return total / (2 if symmetric else 1)
+
+
+def sigmoid_loss(
+    a: Tensor, b: Tensor, logit_scale: Tensor, logit_bias: Tensor, sample_weights: Tensor | None = None
+) -> Tensor:
+    """Zhai et al. 2023 (SigLIP), Eq. 1: a logistic loss for each pair of the batch.
+
+    ::
+
+        L = −1/B Σ_i Σ_j log σ(±(e^{t'} s_ij + b))        + where i = j
+
+    Parameters
+    ----------
+    a, b : Tensor, (B, D)
+        Normalised here.
+    logit_scale, logit_bias : Tensor, ()
+        t' and b.
+    sample_weights : Tensor, (B,), optional
+        Multiply the terms of row i. Weight 0: the pair is absent.
+
+    Returns
+    -------
+    Tensor, ()
+
+    Examples
+    --------
+    >>> sigmoid_loss(torch.eye(2), torch.eye(2), torch.tensor(0.0), torch.tensor(0.0))
+    tensor(1.0064)
+    """
+    weights = torch.ones(len(a), dtype=a.dtype) if sample_weights is None else sample_weights
+    sign = 2 * torch.eye(len(a), dtype=a.dtype) - 1
+    Z = logit_scale.exp() * cosine_similarity(a, b) + logit_bias
+    return mean_over_samples((-torch.nn.functional.logsigmoid(sign * Z) * (weights > 0)).sum(1), weights)
+
+
+def _pairs(
+    embeddings: Tensor,
+    labels: Tensor,
+    vectors: Tensor | None,
+    vector_labels: Tensor | None,
+    sample_weights: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Cosines, positives and negatives, (B, m) each."""
+    seen_anew = vector_labels is labels
+    labels = without_absent(labels, sample_weights)
+    others = embeddings if vectors is None else vectors
+    return cosine_similarity(embeddings, others), *pair_sets(labels, labels if seen_anew else vector_labels)

@@ -1,0 +1,85 @@
+"""NT-Xent, Sohn 2016 and Chen et al. 2020."""
+
+import torch
+from torch import Tensor
+from typing_extensions import Unpack
+
+from robustdml_ops.losses.contrastive import count_labelled
+from robustdml_ops.losses.families.contrast import ContrastFamilyLoss
+from robustdml_ops.losses.families.pairs import PairInputs
+from robustdml_ops.losses.inputs import LossInputs, LossOptions
+from robustdml_ops.losses.peer.listed_contrast import labelled_nt_xent, listed_nt_xent
+from robustdml_ops.losses.peer.package import SubLosses
+
+
+class NTXentLoss(ContrastFamilyLoss):
+    """Normalised temperature-scaled cross-entropy: every positive pair against the negatives of its anchor.
+
+        L = 1/|A| Σ_{(i,p)∈A} log(e^{s_ip/τ} + Σ_{n∈N_i} e^{s_in/τ}) − s_ip/τ        A: the positive pairs
+
+    The candidates are the other samples of the batch or, where they are given, the rows of ``ref_emb`` instead. With
+    two views of each sample and their numbers as labels this is SimCLR's loss; with more positives, unlike in
+    :class:`~robustdml_ops.losses.SupConLoss`, the other positives are not in the denominator.
+
+    Speed, memory and precision are those of :class:`~robustdml_ops.losses.SupConLoss`.
+
+    The numbers of pytorch-metric-learning's ``NTXentLoss``, except where a batch has one pair of either kind: theirs
+    is 0.
+
+    Source: Chen, Kornblith, Norouzi, Hinton, "A Simple Framework for Contrastive Learning of Visual Representations",
+    ICML 2020, Eq. 1; Sohn, "Improved Deep Metric Learning with Multi-class N-pair Loss Objective", NIPS 2016.
+
+    Parameters
+    ----------
+    temperature : float
+        τ > 0.
+    reduction : {"mean", "none"}
+        ``"mean"``: (), over the positive pairs. ``"none"``: (B,), ℓ_i = B/|A| Σ_p ℓ_ip, whose mean is L.
+    backend, ignore_index, distance, reducer, embedding_regularizer, embedding_reg_weight, collect_stats
+        As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`; ``ignore_index`` leaves out rows of ``ref_emb``, too.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.losses import NTXentLoss
+    >>> NTXentLoss(temperature=1.0)(torch.eye(3), torch.tensor([0, 0, 1]))  # log(1 + 1)
+    tensor(0.6931)
+    """
+
+    def __init__(self, temperature: float = 0.07, **options: Unpack[LossOptions]) -> None:
+        super().__init__(temperature, **options)
+
+    def _loss(self, inputs: LossInputs) -> Tensor:
+        joint = self._checked(inputs)
+        checked, pairs = self._own_anchors(joint), self._number_of_pairs(joint)
+        if self._in_one_sweep(checked):
+            embeddings, weights = checked.pairs[0], checked.weights
+            total = self._sum(checked, embeddings.new_ones(()) if weights is None else weights).total
+            return self.shards.total(total / pairs)
+        if checked.listed is None:
+            losses = self._contrast(checked).positive
+        else:
+            embeddings, _, candidates, _ = checked.pairs
+            each = listed_nt_xent(embeddings, candidates, checked.listed, self._scale())
+            losses = each.new_zeros(len(embeddings)).index_add(0, checked.listed.positive_anchors, each)
+        return self._mean(losses * checked.kept / pairs, checked)
+
+    def _number_of_pairs(self, inputs: PairInputs) -> Tensor | int:
+        """Positive pairs of all processes, at least 1."""
+        if inputs.listed is None:
+            _, labels, _, candidate_labels = inputs.pairs
+            return count_labelled(labels, candidate_labels)[0].sum().clamp(min=1)
+        here = torch.tensor(len(inputs.listed.positives), device=inputs.pairs[0].device)
+        return self.shards.count(here).clamp(min=1)
+
+    def _sub_losses(self, inputs: LossInputs) -> SubLosses:
+        checked = self._checked(inputs)
+        if checked.listed is None:
+            losses, pairs = labelled_nt_xent(checked.pairs, self._scale(), self.backend)
+        else:
+            embeddings, _, candidates, _ = checked.pairs
+            pairs = checked.listed[:2]
+            losses = listed_nt_xent(embeddings, candidates, checked.listed, self._scale())
+        if checked.weights is not None:
+            losses = losses * checked.weights[pairs[0]]
+        return {"loss": {"losses": losses, "indices": pairs, "reduction_type": "pos_pair"}}

@@ -1,0 +1,90 @@
+"""SupCon, Khosla et al. 2020."""
+
+import torch
+from torch import Tensor
+from typing_extensions import Unpack
+
+from robustdml_ops.engine.validation import check_choice
+from robustdml_ops.losses.families.contrast import ContrastFamilyLoss
+from robustdml_ops.losses.families.pairs import PairInputs
+from robustdml_ops.losses.inputs import LossInputs, LossOptions
+from robustdml_ops.losses.peer.listed_contrast import listed_supcon
+from robustdml_ops.losses.peer.package import SubLosses
+
+
+class SupConLoss(ContrastFamilyLoss):
+    """Supervised contrastive loss: a softmax over all candidates, whose targets are all samples of the same class.
+
+        outside: ℓ_i = log Σ_{j∈P_i∪N_i} e^{s_ij/τ} − 1/|P_i| Σ_{p∈P_i} s_ip/τ
+        inside:  ℓ_i = log Σ_{j∈P_i∪N_i} e^{s_ij/τ} − log(1/|P_i| Σ_{p∈P_i} e^{s_ip/τ})
+
+    The candidates j are the other samples of the batch or, where they are given, the rows of ``ref_emb`` instead. The
+    mean is over the samples whose loss is above 0; a sample without positives has 0.
+
+    Value and gradient come from one sweep over the samples (``"none"``: from two), 6·B·m·D flops. What is of size B×m
+    exists a chunk of samples at a time. Similarities and sums are in float32 at least; so is the result.
+
+    The numbers of pytorch-metric-learning's ``SupConLoss`` with its default reducer, except where a batch has no
+    negative pair at all or one pair of either kind: theirs is 0.
+
+    Source: Khosla et al., "Supervised Contrastive Learning", NeurIPS 2020, Eqs. 2 and 3.
+
+    Parameters
+    ----------
+    temperature : float
+        τ > 0.
+    form : {"outside", "inside"}
+        Whether the mean over the positives is outside or inside of the logarithm.
+    reduction : {"mean", "none"}
+        ``"mean"``: (). ``"none"``: (B,).
+    backend, ignore_index, distance, reducer, embedding_regularizer, embedding_reg_weight, collect_stats
+        As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`; ``ignore_index`` leaves out rows of ``ref_emb``, too.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.losses import SupConLoss
+    >>> SupConLoss(temperature=1.0)(torch.eye(3), torch.tensor([0, 0, 1]))  # log(1 + 1)
+    tensor(0.6931)
+    """
+
+    default_reducer = "AvgNonZeroReducer"
+    shown = ("temperature", "form")
+
+    def __init__(self, temperature: float = 0.1, *, form: str = "outside", **options: Unpack[LossOptions]) -> None:
+        super().__init__(temperature, **options)
+        check_choice(("outside", "inside"), form=form)
+        self.form = form
+
+    def _loss(self, inputs: LossInputs) -> Tensor:
+        checked, shards = self._own_anchors(self._checked(inputs)), self.shards
+        if self._in_one_sweep(checked):
+            embeddings, weights = checked.pairs[0], checked.weights
+            total, above = self._sum(checked, embeddings.new_ones(()) if weights is None else weights)
+        else:
+            losses = self._losses(checked)
+            weighted = losses if checked.weights is None else losses * checked.weights
+            if self.reduction == "none":
+                return weighted
+            total, above = weighted.sum(), (losses > 0).sum()
+        return shards.total(total / shards.count(above).clamp(min=1))
+
+    def _sub_losses(self, inputs: LossInputs) -> SubLosses:
+        checked = self._checked(inputs)
+        losses = self._losses(checked)
+        if checked.weights is not None:
+            losses = losses * checked.weights
+        places = torch.arange(len(losses), device=losses.device)
+        return {"loss": {"losses": losses, "indices": places, "reduction_type": "element"}}
+
+    def _dense(self, inputs: LossInputs, reason: str) -> SubLosses:
+        if self.form != "outside":
+            raise ValueError(f"form={self.form!r} is of the fused sums, and {reason} is in none of them: leave one out")
+        return super()._dense(inputs, reason)
+
+    def _losses(self, inputs: PairInputs) -> Tensor:
+        """ℓ (B,)."""
+        if inputs.listed is None:
+            return self._contrast(inputs).positive
+        embeddings, _, candidates, _ = inputs.pairs
+        return listed_supcon(embeddings, candidates, inputs.listed, self._scale(), self.form)

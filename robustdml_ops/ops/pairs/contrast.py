@@ -1,0 +1,71 @@
+"""Softmax and logistic losses of every anchor over its candidates, see :class:`PairContrastProblem`."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.ops.pairs.autograd import pair_dtype
+from robustdml_ops.ops.pairs.checks import check_pairs, pair_sums
+from robustdml_ops.ops.pairs.problem import PairContrastProblem
+
+
+class PairContrast(NamedTuple):
+    """Losses and log-sum-exps of all anchors, (n,) each."""
+
+    positive: Tensor
+    negative: Tensor
+
+
+class ContrastSum(NamedTuple):
+    """A weighted sum of losses (), and how many of them are above 0, () int64."""
+
+    total: Tensor
+    above: Tensor
+
+
+def pair_contrast(
+    embeddings: Tensor,
+    labels: Tensor,
+    candidates: Tensor | None = None,
+    candidate_labels: Tensor | None = None,
+    *,
+    coefficients: Tensor,
+    form: str,
+    anchors_first: bool = False,
+    backend: str | None = None,
+) -> PairContrast:
+    """Losses and log-sum-exps, differentiable for any upstream gradient: backward makes the similarities again."""
+    sets = check_pairs(embeddings, labels, candidates, candidate_labels, anchors_first)
+    problem = PairContrastProblem(sets, coefficients, form)
+    _, loss, lse, _ = pair_sums(embeddings, candidates, problem, backend, coefficients=coefficients)
+    return PairContrast(loss, lse)
+
+
+def pair_contrast_sum(
+    embeddings: Tensor,
+    labels: Tensor,
+    candidates: Tensor | None,
+    candidate_labels: Tensor | None,
+    scale: Tensor,
+    *,
+    coefficients: Tensor,
+    form: str,
+    anchors_first: bool = False,
+    backend: str | None = None,
+) -> ContrastSum:
+    """Σ_a scale_a · loss_a for constant scales, () or (n,), with all gradients, in one sweep: 6·n·m·D flops."""
+    sets = check_pairs(embeddings, labels, candidates, candidate_labels, anchors_first)
+    problem = PairContrastProblem(sets, coefficients, form)
+    scales = scale, scale.new_zeros(())
+    total, _, _, above = pair_sums(embeddings, candidates, problem, backend, scales, coefficients)
+    return ContrastSum(total, above)
+
+
+def coefficients_of(
+    embeddings: Tensor, candidates: Tensor | None, scale: float | Tensor, bias: float | Tensor = 0.0
+) -> Tensor:
+    """Scale and bias of the logits, (2,) in the compute type; differentiable in tensors ()."""
+    dtype = pair_dtype(embeddings, candidates)
+    both = (one if isinstance(one, Tensor) else embeddings.new_full((), one, dtype=dtype) for one in (scale, bias))
+    return torch.stack([one.to(embeddings.device, dtype) for one in both])

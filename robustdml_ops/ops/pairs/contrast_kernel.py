@@ -1,0 +1,173 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""The contrasts of pairs in Triton: softmax and logistic losses by rows, and their gradient."""
+
+import triton
+import triton.language as tl
+
+from robustdml_ops.engine import label_sets
+from robustdml_ops.ops.pairs.kernels import pair_sets
+
+# As in the other backends.
+ABSENT = tl.constexpr(label_sets.ABSENT)
+
+
+@triton.jit
+def softplus(
+    t,  # compute dtype, in
+):
+    """log(1 + e^t)."""
+    return tl.maximum(t, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(t)))
+
+
+@triton.jit
+def sigmoid(
+    t,  # compute dtype, in
+):
+    """1 / (1 + e^−t)."""
+    e = tl.exp(-tl.abs(t))
+    return tl.where(t < 0.0, e, 1.0) / (1.0 + e)
+
+
+@triton.jit
+def contrast_tile(
+    S,  # (c, m) compute dtype, in: cosines
+    candidate_labels,  # (m,) int64, in
+    label,  # (BLOCK_R,) int64, in
+    rows,  # (BLOCK_R,) int64, in
+    inside,  # (BLOCK_R,) bool, in
+    places,  # (BLOCK_R,) int64, in
+    columns,  # (BLOCK_M,) int32, in
+    m,  # candidates, in
+    ITSELF: tl.constexpr,  # whether candidate i is anchor i
+):
+    """Cosines, positives and negatives, (BLOCK_R, BLOCK_M) each."""
+    mask = inside[:, None] & (columns < m)[None, :]
+    s = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
+    positive, negative = pair_sets(label, candidate_labels, places, columns, m, ITSELF)
+    return s, positive, negative
+
+
+@triton.jit(do_not_specialize=["c", "first"])
+def pair_contrast(
+    S,  # (c, m) compute dtype, contiguous, in: cosines
+    dS,  # (c, m) compute or operand dtype, contiguous, out: dL/dS where upstream is given; may be S
+    labels,  # (c,) int64, in
+    candidate_labels,  # (m,) int64, in
+    coefficients,  # (2,) compute dtype, in: scale and bias of the logits
+    column_lse,  # (m,) compute dtype, in: log-sum-exps of the candidates over all anchors; None: no columns
+    column_upstream,  # (m,) compute dtype, in: dL/dcolumn_lse
+    upstream_positive,  # (c,) or () compute dtype, in: dL/dloss; None: no gradients wanted
+    upstream_negative,  # (c,) or () compute dtype, in: dL/dlse
+    losses,  # (c,) compute dtype, out
+    lses,  # (c,) compute dtype, out: 0 in forms without
+    slopes,  # (c,) compute dtype, out with upstream: Σ s dL/dz
+    shifts,  # (c,) compute dtype, out with upstream: Σ dL/dz
+    c,  # anchors of the chunk, in
+    m,  # candidates, in
+    first,  # anchor of the first row, in
+    upstream_positive_stride,  # in elements, in; 0: one value for all anchors
+    upstream_negative_stride,  # in elements, in
+    ITSELF: tl.constexpr,  # whether candidate i is anchor i
+    FORM: tl.constexpr,  # one of FORMS
+    BLOCK_R: tl.constexpr,  # anchors a program
+    BLOCK_M: tl.constexpr,  # candidates a step
+):
+    """A loss and a log-sum-exp per row of S, and dL/dS. A program takes whole rows: the same bits every time."""
+    rows = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    inside = rows < c
+    places = first + rows
+    rows = rows.to(tl.int64)
+    label = tl.load(labels + rows, mask=inside, other=ABSENT)
+    dtype: tl.constexpr = S.dtype.element_ty
+    scale, bias = tl.load(coefficients), tl.load(coefficients + 1)
+    zeros = tl.zeros((BLOCK_R, BLOCK_M), dtype)
+
+    largest_positive = tl.full((BLOCK_R, BLOCK_M), float("-inf"), dtype)
+    largest_negative = tl.full((BLOCK_R, BLOCK_M), float("-inf"), dtype)
+    number, of_positives, loss_sum = zeros, zeros, zeros
+    for start in range(0, m, BLOCK_M):
+        columns = start + tl.arange(0, BLOCK_M)
+        s, positive, negative = contrast_tile(S, candidate_labels, label, rows, inside, places, columns, m, ITSELF)
+        z = scale * s + bias
+        if FORM == "sigmoid":
+            loss_sum += tl.where(positive, softplus(-z), tl.where(negative, softplus(z), 0.0))
+        else:
+            largest_positive = tl.maximum(largest_positive, tl.where(positive, z, float("-inf")))
+            largest_negative = tl.maximum(largest_negative, tl.where(negative, z, float("-inf")))
+            number += tl.where(positive, 1.0, 0.0)
+    some = tl.sum(number, axis=1) > 0.0
+    count = tl.maximum(tl.sum(number, axis=1), 1.0)
+    end_positive, end_negative = tl.max(largest_positive, axis=1), tl.max(largest_negative, axis=1)
+    end = tl.where(some, tl.maximum(end_positive, end_negative), 0.0)
+    if FORM == "each":
+        end = end_negative
+    sum_all, sum_positive = zeros, zeros
+    if FORM != "sigmoid":
+        for start in range(0, m, BLOCK_M):
+            columns = start + tl.arange(0, BLOCK_M)
+            s, positive, negative = contrast_tile(S, candidate_labels, label, rows, inside, places, columns, m, ITSELF)
+            z = scale * s + bias
+            if FORM == "each":
+                sum_all += tl.exp(tl.where(negative, z - end[:, None], float("-inf")))
+            else:
+                sum_all += tl.exp(tl.where(positive | negative, z - end[:, None], float("-inf")))
+                # Of differences: a loss near 0 keeps its digits.
+                of_positives += tl.where(positive, end[:, None] - z, 0.0)
+                if FORM == "inside":
+                    sum_positive += tl.exp(tl.where(positive, z - end_positive[:, None], float("-inf")))
+    total = tl.sum(sum_all, axis=1)
+    total_positive = tl.where(some, tl.sum(sum_positive, axis=1), 1.0)
+    empty = total == 0.0
+    divisor = tl.where(empty, 1.0, total)
+    lse = tl.where(empty, float("-inf"), end + tl.log(divisor))
+    above = tl.zeros((BLOCK_R,), dtype)
+    if FORM == "each":
+        above_sum = zeros
+        for start in range(0, m, BLOCK_M):
+            columns = start + tl.arange(0, BLOCK_M)
+            s, positive, negative = contrast_tile(S, candidate_labels, label, rows, inside, places, columns, m, ITSELF)
+            t = lse[:, None] - (scale * s + bias)
+            loss_sum += tl.where(positive, softplus(t), 0.0)
+            above_sum += tl.where(positive, sigmoid(t), 0.0)
+        above = tl.sum(above_sum, axis=1)
+    loss = tl.sum(loss_sum, axis=1)
+    if FORM == "outside":
+        loss = tl.where(some, tl.log(divisor) + tl.sum(of_positives, axis=1) / count, 0.0)
+    elif FORM == "inside":
+        inner = end - end_positive + tl.log(divisor) - tl.log(total_positive) + tl.log(count)
+        loss = tl.where(some, inner, 0.0)
+    tl.store(losses + rows, loss, mask=inside)
+    tl.store(lses + rows, tl.where(some & (FORM != "each"), lse, 0.0), mask=inside)
+    if upstream_positive is not None:
+        upstream = tl.load(upstream_positive + rows * upstream_positive_stride, mask=inside, other=0.0)[:, None]
+        of_lse = tl.load(upstream_negative + rows * upstream_negative_stride, mask=inside, other=0.0)[:, None]
+        slope, shift = zeros, zeros
+        for start in range(0, m, BLOCK_M):
+            columns = start + tl.arange(0, BLOCK_M)
+            s, positive, negative = contrast_tile(S, candidate_labels, label, rows, inside, places, columns, m, ITSELF)
+            z = scale * s + bias
+            if FORM == "sigmoid":
+                dz = tl.where(positive, -sigmoid(-z), tl.where(negative, sigmoid(z), 0.0)) * upstream
+            elif FORM == "each":
+                share = tl.exp(tl.where(negative, z - end[:, None], float("-inf"))) / divisor[:, None]
+                dz = (above[:, None] * share - tl.where(positive, sigmoid(lse[:, None] - z), 0.0)) * upstream
+            else:
+                pair = (positive | negative) & some[:, None]
+                share = tl.exp(tl.where(pair, z - end[:, None], float("-inf"))) / divisor[:, None]
+                if FORM == "outside":
+                    target = tl.where(positive, 1.0 / count[:, None], 0.0)
+                else:
+                    target = tl.exp(tl.where(positive, z - end_positive[:, None], float("-inf")))
+                    target = target / total_positive[:, None]
+                dz = (share - target) * upstream + share * of_lse
+                if column_lse is not None:
+                    known = columns < m
+                    column = tl.load(column_lse + columns, mask=known, other=float("inf"))[None, :]
+                    of_column = tl.load(column_upstream + columns, mask=known, other=0.0)[None, :]
+                    dz += tl.exp(tl.where(pair, z - column, float("-inf"))) * of_column
+            slope += dz * s
+            shift += dz
+            mask = inside[:, None] & (columns < m)[None, :]
+            tl.store(dS + rows[:, None] * m + columns[None, :], dz * scale, mask=mask)
+        tl.store(slopes + rows, tl.sum(slope, axis=1), mask=inside)
+        tl.store(shifts + rows, tl.sum(shift, axis=1), mask=inside)
