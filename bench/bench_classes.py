@@ -5,12 +5,14 @@ import torch
 
 from robustdml_ops.python_ref import arcface_loss, class_log_sum_exp
 
-from .workloads import CENTERS, Shape, Workload
+from .workloads import CENTERS, DROPPED, Shape, Workload
 
 LARGE = Shape(256, 100_000, 128)
 SMALL = Shape(64, 3000, 32)
 STEPS = [
     "robustdml/class-lse",
+    "robustdml/class-lse dropped",
+    "robustdml/class-lse two labels",
     "pml/proxy-nca",
     "torch/cross_entropy",
     "torch/linear_cross_entropy",
@@ -33,8 +35,12 @@ def check(contender: str) -> None:
         options = {"scale": 20.0, "pooling": "softmax", "gamma": 0.1, "target_bias": -0.2}
         lse, target = class_log_sum_exp(X, centers, y % len(centers), **options)
         truth = (lse - target).mean()
+    elif contender.endswith("two labels"):
+        lse, targets = class_log_sum_exp(X, P, torch.stack([y, (y + 1) % SMALL.C], 1), scale=2.0)
+        truth = (lse - targets.mean(1)).mean()
     else:
-        lse, target = class_log_sum_exp(X, P, y, scale=2.0)
+        drop = DROPPED if contender.endswith("dropped") else torch.inf
+        lse, target = class_log_sum_exp(X, P, y, scale=2.0, drop_similar_negatives=drop)
         truth = (lse - target).mean()
     dX, dP = torch.autograd.grad(truth, (X, P))
     exact = [truth, dX, dP.t() if contender in MARGINS else dP]

@@ -121,6 +121,10 @@ class Workload:
             lse, target = class_lse(X, proxies, labels, **options)
             return (lse - target).mean()
 
+        def ours_of_two() -> Tensor:
+            lse, targets = class_lse(X, P, torch.stack([y, (y + 1) % len(P)], 1), scale=2.0)
+            return (lse - targets.mean(1)).mean()
+
         def soft_triple() -> Tensor:
             """Ten centres a class, out of the same number of rows."""
             centers = P.view(-1, CENTERS, D)
@@ -128,6 +132,8 @@ class Workload:
 
         losses = {
             "robustdml/class-lse": lambda: ours(scale=2.0),
+            "robustdml/class-lse dropped": lambda: ours(scale=2.0, drop_similar_negatives=DROPPED),
+            "robustdml/class-lse two labels": ours_of_two,
             "robustdml/class-lse soft-triple": soft_triple,
             "torch/cross_entropy": lambda: torch.nn.functional.cross_entropy(torch.nn.functional.linear(X, P), y),
         }
