@@ -106,14 +106,6 @@ def test_batches_without_a_cut_keep_everything(backend, values, mean, excluded):
     assert (losses[~losses.isnan()] <= cut.threshold).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_computed_in_float32(dtype):
-    losses = torch.tensor([0.1, 4.0, 0.3, 0.2, 5.0], dtype=dtype)
-    cut = otsu_threshold(losses)
-    assert cut.threshold.dtype == cut.low_mean.dtype == torch.float32
-    assert same(cut, otsu_threshold(losses.float()))
-
-
 def test_no_gradient_and_any_layout():
     losses = torch.randn(40, 2, requires_grad=True)
     cut = otsu_threshold(losses[::2, 1])

@@ -231,12 +231,6 @@ def test_parameters_that_are_not_finite(name, bad):
     assert "none" not in str(raised.value)
 
 
-@pytest.mark.parametrize("name", [name for name in LOSSES if "embeddings" in LOSSES[name].inputs()])
-def test_a_batch_of_one_row_that_is_no_matrix(name):
-    with pytest.raises(ValueError, match="embeddings must be a floating-point matrix, got shape"):
-        LOSSES[name](embeddings=random(6))
-
-
 def test_a_logit_that_overflows_is_no_row_of_the_proxies():
     with pytest.raises(ValueError, match="is NaN or inf: a logit overflows"):
         ops.class_lse(random(B, 6), 1e200 * random(4, 6), torch.arange(B) % 4, scale=1e200, normalize_proxies=False)

@@ -7,8 +7,6 @@ import pytest
 import torch
 
 from robustdml_ops.backends import triton_device
-from robustdml_ops.backends.choice import choose
-from robustdml_ops.ops.anchor.sweep import BACKENDS
 from tests.subprocesses import ROOT, run_python
 
 # In two processes, each of which imports PyTorch once.
@@ -51,10 +49,3 @@ def test_an_old_triton_is_a_reason(monkeypatch):
     monkeypatch.setattr(triton_device, "_version", lambda: (3, 5))
     reason = triton_device.unavailable(torch.device("cuda"), torch.float32)
     assert reason == "the kernels need Triton 3.6, which PyTorch 2.10 and later have, and this is 3.5"
-
-
-def test_cpu_without_the_interpreter_is_an_error_that_says_so(monkeypatch):
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    pytest.importorskip("triton", minversion="3.6", reason="Triton is not installed")
-    with pytest.raises(RuntimeError, match="TRITON_INTERPRET=1"):
-        choose(BACKENDS, "triton", torch.device("cpu"), torch.float32)

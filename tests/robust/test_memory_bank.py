@@ -250,20 +250,6 @@ def test_a_row_too_large_for_the_type_of_the_bank():
         MemoryBank(1, 1, 1, torch.float16).enqueue(torch.tensor([[1e5]]), torch.tensor([0]))
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ((0, 1, 1), "num_classes must be at least 1, got 0"),
-        ((1, 1, 0), "capacity must be at least 1, got 0"),
-        ((1, 1, 1, torch.int8), "dtype must be a floating-point type, got torch.int8"),
-        ((1, 1, 1, torch.float32, 0), "num_samples must be at least 1, got 0"),
-    ],
-)
-def test_bad_settings(settings, message):
-    with pytest.raises(ValueError, match=message):
-        MemoryBank(*settings)
-
-
 def test_own_copies_need_the_number_of_samples():
     with pytest.raises(ValueError, match="num_samples="):
         MemoryBank(1, 1, 1).without_own_copies(torch.tensor([0]), torch.tensor([0]))

@@ -94,7 +94,3 @@ def test_only_the_cautious_cut_has_an_estimate():
     prism = PRISM(4, 8, "vmf", threshold="otsu", memory_size=10, vmf_start=0)
     with pytest.raises(RuntimeError, match="cautious"):
         prism.wrong_share  # noqa: B018
-    with pytest.raises(ValueError, match=r'threshold="cautious" needs similarity="vmf"'):
-        PRISM(4, 8, "average", threshold="cautious", memory_size=10)
-    with pytest.raises(ValueError, match=r'no threshold="cautious"'):
-        PRISM(4, 8, "vmf", threshold="cautious", memory_size=10, vmf_start=0, preset="paper")
