@@ -121,6 +121,43 @@ def count_nonempty(sets: Tensor) -> Tensor:
     return sets.any(dim=1).sum().clamp(min=1)
 
 
+def samples_of_classes(
+    labels: Tensor, num_classes: int, label_weights: Tensor | None = None
+) -> tuple[Tensor, Tensor | float]:
+    """Samples of each class, and the logarithms of their weights there.
+
+    Parameters
+    ----------
+    labels : Tensor, (B,) or (B, K), int64
+        In 0..C-1; of several, negative numbers stand for none.
+    num_classes : int
+        C.
+    label_weights : Tensor, (B, K), optional
+        Those of a class listed twice are added; a weight of 0 is as no label. None: 1.
+
+    Returns
+    -------
+    of_class : Tensor, (C, B), bool
+    log_weights : Tensor, (C, B), or float
+        0 for samples that are not of the class.
+
+    Examples
+    --------
+    >>> of_class, log_weights = samples_of_classes(torch.tensor([[0, 1], [1, -1]]), 2, torch.tensor([[1, 2], [1, 1]]))
+    >>> of_class.int(), log_weights.exp()
+    (tensor([[1, 0],
+            [1, 1]], dtype=torch.int32), tensor([[1., 1.],
+            [2., 1.]]))
+    """
+    if labels.dim() == 1:
+        return torch.nn.functional.one_hot(labels, num_classes).T.bool(), 0.0
+    columns = labels.clamp(min=-1) + 1
+    ones = torch.ones_like(labels, dtype=torch.float64) if label_weights is None else label_weights
+    weights = ones.new_zeros(len(labels), num_classes + 1).scatter_add(1, columns, ones)[:, 1:].T
+    of_class = weights > 0
+    return of_class, 0.0 if label_weights is None else torch.where(of_class, weights, 1).log()
+
+
 def without_similar(negative: Tensor, similarity: Tensor, limit: float | None) -> Tensor:
     """Leave out the negatives that are more similar to the anchor than the limit: they may be of its class.
 

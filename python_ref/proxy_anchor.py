@@ -1,6 +1,5 @@
 """Kim, Kim, Cho, Kwak: Proxy Anchor Loss for Deep Metric Learning (CVPR 2020)."""
 
-import torch
 from torch import Tensor
 
 from .anchor import (
@@ -9,6 +8,7 @@ from .anchor import (
     log_one_plus_sum_exp,
     log_sample_weights,
     reduce_proxies,
+    samples_of_classes,
     without_similar,
 )
 
@@ -22,6 +22,7 @@ def proxy_anchor_loss(
     sample_weights: Tensor | None = None,
     reduction: str = "mean",
     drop_similar_negatives: float | None = None,
+    label_weights: Tensor | None = None,
 ) -> Tensor:
     """Proxy-Anchor loss, Eq. 4.
 
@@ -36,8 +37,8 @@ def proxy_anchor_loss(
         X, normalised here.
     proxies : Tensor, (C, D)
         P, normalised here.
-    labels : Tensor, (B,), int64
-        Classes in 0..C-1.
+    labels : Tensor, (B,) or (B, K), int64
+        Classes in 0..C-1; of several, negative numbers stand for none. A sample is in X_p⁺ of each.
     alpha : float
         α, the scale.
     margin : float
@@ -48,6 +49,8 @@ def proxy_anchor_loss(
         "none" gives a vector over the proxies, (C,), whose sum is the loss.
     drop_similar_negatives : float, optional
         Limit of the negatives' cosines, see :func:`python_ref.anchor.without_similar`. The divisors stay.
+    label_weights : Tensor, (B, K), optional
+        Multiply the exponentials of the positives. A weight of 0 is as no label.
 
     Returns
     -------
@@ -69,12 +72,12 @@ def proxy_anchor_loss(
     """
     num_classes = proxies.shape[0]
     present, log_v = log_sample_weights(sample_weights, embeddings)
-    of_class = torch.nn.functional.one_hot(labels, num_classes).T.bool()
+    of_class, log_w = samples_of_classes(labels, num_classes, label_weights)
     positive = of_class & present  # (C, B): x in X_p⁺
     negative = ~of_class & present  # (C, B): x in X_p⁻
 
     S = cosine_similarity(proxies, embeddings)  # (C, B)
-    positive_terms = log_one_plus_sum_exp(log_v - alpha * (S - margin), positive)
+    positive_terms = log_one_plus_sum_exp(log_v + log_w - alpha * (S - margin), positive)
     remaining = without_similar(negative, S, drop_similar_negatives)
     negative_terms = log_one_plus_sum_exp(log_v + alpha * (S + margin), remaining)
     # The second divisor is |P| = C, whether or not a proxy has a negative in this batch.

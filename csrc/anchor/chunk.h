@@ -1,7 +1,10 @@
 // One chunk of the anchor log-sum-exp, as the epilogues of both devices see it.
 //
 //   positive[p] = log(1 + sum over X_p+ of w exp(-alpha s + positive_bias[x]))
-//   negative[p] = log(1 + sum over X_p- of w exp(+alpha s + negative_bias[x] + anchor_bias[p])), s <= limit
+//   negative[p] = log(1 + sum over X_p- of w exp(+alpha s + negative_bias[x] + anchor_bias[p])), s <=
+//   drop_above
+//
+// With labels, w is that of the label in X_p+ and 1 in X_p-.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +20,13 @@ struct AnchorChunk {
     std::int64_t rows;  // anchors in this chunk
     std::int64_t B;     // candidates
     T alpha;            // scale of the similarities
-    T limit;            // negatives of a larger cosine are left out; inf: none are
-    const T* positive_bias;  // (B,) in
-    const T* negative_bias;  // (B,) in
-    const T* anchor_bias;    // (rows,) in, or null: none
-    bool row_max;            // CPU only: shift by each row's maximum, needed where an exponent could overflow
+    T drop_above;       // negatives of a larger cosine are left out; inf: none are
+    std::int64_t labels_each;  // labels of a candidate, K, where labels tell the sets
+    const T* label_weights;    // (B, K) in, or null: 1
+    const T* positive_bias;    // (B,) in
+    const T* negative_bias;    // (B,) in
+    const T* anchor_bias;      // (rows,) in, or null: none
+    bool row_max;  // CPU only: shift by each row's maximum, needed where an exponent could overflow
 
     const T* upstream_positive;             // (rows,) or (1,) in: dL/dpositive; null: no gradients
     const T* upstream_negative;             // (rows,) or (1,) in: dL/dnegative
@@ -43,7 +48,9 @@ struct AnchorChunk {
             field("rows", &AnchorChunk::rows),
             field("B", &AnchorChunk::B),
             field("alpha", &AnchorChunk::alpha),
-            field("limit", &AnchorChunk::limit),
+            field("drop_above", &AnchorChunk::drop_above),
+            field("labels_each", &AnchorChunk::labels_each),
+            field("label_weights", &AnchorChunk::label_weights),
             field("positive_bias", &AnchorChunk::positive_bias),
             field("negative_bias", &AnchorChunk::negative_bias),
             field("anchor_bias", &AnchorChunk::anchor_bias),

@@ -34,27 +34,30 @@ ROBUSTDML_HD T unseen(const RowScale<T>& scales) {
 }
 
 // The few positives of one row, whose places in s hold a similarity that no exponential can see while the
-// negatives are summed. Sum and gradient in double: there are B of them in all.
+// negatives are summed. Sum and gradient in double: there are B * K of them in all.
 template <class T>
 ROBUSTDML_HD void positives_of_row(const AnchorChunk<T>& c, std::int64_t row, T* s,
                                    const std::int64_t* members, const T* similarity, std::int64_t count,
                                    T gradient_scale, T* dpositive_bias) {
     c.lse_positive[row] = T(0);
     if (count == 0) return;
+    const auto exponent = [&](std::int64_t k) {
+        return double(c.positive_bias[members[k] / c.labels_each]) - double(c.alpha) * similarity[k];
+    };
     double shift = 0;
-    for (std::int64_t k = 0; k < count; ++k)
-        shift = std::max(shift, double(c.positive_bias[members[k]]) - double(c.alpha) * similarity[k]);
+    for (std::int64_t k = 0; k < count; ++k) shift = std::max(shift, exponent(k));
+    const auto term = [&](std::int64_t k) {
+        return (c.label_weights ? double(c.label_weights[members[k]]) : 1.0) * std::exp(exponent(k) - shift);
+    };
     double sum = 0;
-    for (std::int64_t k = 0; k < count; ++k)
-        sum += std::exp(double(c.positive_bias[members[k]]) - double(c.alpha) * similarity[k] - shift);
+    for (std::int64_t k = 0; k < count; ++k) sum += term(k);
     c.lse_positive[row] = static_cast<T>(log_one_plus(shift, sum));
     if (!c.upstream_positive) return;
     const double upstream =
         c.upstream_positive[row * c.upstream_positive_stride] * inverse_one_plus(shift, sum);
     for (std::int64_t k = 0; k < count; ++k) {
-        const std::int64_t x = members[k];
-        const double g =
-            upstream * std::exp(double(c.positive_bias[x]) - double(c.alpha) * similarity[k] - shift);
+        const std::int64_t x = members[k] / c.labels_each;
+        const double g = upstream * term(k);
         s[x] = static_cast<T>(-c.alpha * g * gradient_scale);
         if (dpositive_bias) dpositive_bias[x] += static_cast<T>(g);
     }
@@ -64,7 +67,7 @@ ROBUSTDML_HD void positives_of_row(const AnchorChunk<T>& c, std::int64_t row, T*
 template <class T, class IsPositive>
 ROBUSTDML_HD void hide_similar(const AnchorChunk<T>& c, const RowScale<T>& scales, T* s,
                                IsPositive is_positive) {
-    const T limit = c.limit, cosine = scales.cosine, hidden = unseen(scales);
+    const T limit = c.drop_above, cosine = scales.cosine, hidden = unseen(scales);
     if (!(limit <= T(1))) return;
 #pragma omp simd
     for (std::int64_t x = 0; x < c.B; ++x) {
@@ -77,18 +80,19 @@ template <class T>
 ROBUSTDML_HD void labels_range(const AnchorChunk<T>& c, const Base2<T>& base2, const LabelSets& sets,
                                std::int64_t begin, std::int64_t end, T* dpositive_bias, T* dnegative_bias,
                                T* similarity) {
-    const std::int64_t B = c.B;
+    const std::int64_t B = c.B, K = c.labels_each;
     const T* bias = base2.negative_bias;
     const std::int64_t* sorted = sets.sorted_labels;
-    std::int64_t place = std::lower_bound(sorted, sorted + B, sets.first_label + begin) - sorted;
+    std::int64_t place = std::lower_bound(sorted, sorted + B * K, sets.first_label + begin) - sorted;
     for (std::int64_t row = begin; row < end; ++row) {
         T* s = c.S + row * B;
         const RowScale<T> scales = scale_of_row(c, row, s, B);
         const T alpha = base2.alpha * scales.cosine;
         const std::int64_t first = place;
-        for (; place < B && sorted[place] == sets.first_label + row; ++place) {
-            similarity[place - first] = s[sets.order[place]] * scales.cosine;
-            s[sets.order[place]] = unseen(scales);
+        for (; place < B * K && sorted[place] == sets.first_label + row; ++place) {
+            T& own = s[sets.order[place] / K];
+            similarity[place - first] = own * scales.cosine;
+            own = unseen(scales);
         }
         hide_similar(c, scales, s, [](std::int64_t) { return false; });  // positives are hidden already
         const T anchor = c.anchor_bias ? Base2<T>::scale(c.anchor_bias[row]) : T(0);
@@ -275,7 +279,7 @@ void over_rows(const AnchorChunk<T>& chunk, std::int64_t scratch_size, int threa
 
 template <class T>
 void anchor_lse_labels(const AnchorChunk<T>& chunk, const LabelSets& sets, int threads) {
-    over_rows(chunk, chunk.B, threads,
+    over_rows(chunk, chunk.B * chunk.labels_each, threads,
               [&](const Base2<T>& base2, std::int64_t begin, std::int64_t end, T* dp, T* dn, T* scratch) {
                   labels_clone(chunk, base2, sets, begin, end, dp, dn, scratch);
               });

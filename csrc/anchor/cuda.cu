@@ -32,8 +32,14 @@ struct Membership {
 template <class T>
 struct LabelMembership {
     LabelSets sets;
+    std::int64_t each;
+    const T* weights;
     __device__ __forceinline__ Membership<T> operator()(std::int64_t row, std::int64_t x) const {
-        return {sets.labels[x] == sets.first_label + row, T(1)};
+        std::int64_t place = x * each;
+        const std::int64_t end = place + each, label = sets.first_label + row;
+        while (sets.labels[place] != label)
+            if (++place == end) return {false, T(1)};
+        return {true, weights ? weights[place] : T(1)};
     }
 };
 
@@ -57,7 +63,7 @@ template <class T>
 constexpr T kLarge = T(18446744073709551616.0);  // 2^64
 
 // Calls action(r, x, membership, exponent) for the candidates of this lane and the rows first + r of a
-// thread. The exponent of a negative above the limit is -inf.
+// thread. The exponent of a negative above drop_above is -inf.
 template <int kLanes, class T, class Sets, class Action>
 __device__ __forceinline__ void over_candidates(const AnchorChunk<T>& c, const Sets& membership,
                                                 std::int64_t first, Action action) {
@@ -77,7 +83,7 @@ __device__ __forceinline__ void over_candidates(const AnchorChunk<T>& c, const S
             const Membership<T> member = membership(first + r, x);
             const T bias = member.positive ? positive_bias : negative_bias + anchor[r];
             const T exponent = (member.positive ? -c.alpha : c.alpha) * s[r] + bias;
-            action(r, x, member, s[r] > c.limit && !member.positive ? -kInfinity<T> : exponent);
+            action(r, x, member, s[r] > c.drop_above && !member.positive ? -kInfinity<T> : exponent);
         }
     }
 }
@@ -219,7 +225,8 @@ void anchor_lse(const AnchorChunk<T>& chunk, const Sets& membership, const BiasP
 template <class T>
 void anchor_lse_labels(const AnchorChunk<T>& chunk, const LabelSets& sets, const BiasPartials<T>& partials,
                        std::uintptr_t stream) {
-    anchor_lse(chunk, LabelMembership<T>{sets}, partials, stream);
+    const LabelMembership<T> membership{sets, chunk.labels_each, chunk.label_weights};
+    anchor_lse(chunk, membership, partials, stream);
 }
 
 template <class T>

@@ -13,19 +13,25 @@ ELSEWHERE = -1
 
 @dataclass(frozen=True)
 class LabelSets:
-    """X_p⁺ = candidates labelled p, with weight 1. The CPU's epilogues walk the sorted labels class by class."""
+    """X_p⁺ = candidates labelled p. The CPU's epilogues walk the sorted labels class by class."""
 
-    labels: Tensor  # (B,) int64; in the class log-sum-exp also (B, K): K labels of each candidate
+    labels: Tensor  # (B,) int64; or (B, K), distinct in a row: K labels of each candidate, of which some are ELSEWHERE
     sorted_labels: Tensor | None = None  # (B·K,) int64, ascending; None: not on the CPU
     order: Tensor | None = None  # (B·K,) int64, place in labels of each of sorted_labels; None exactly where that is
     elsewhere: bool = False  # whether some labels are ELSEWHERE; the range of all has been checked then
+    weights: Tensor | None = None  # (B, K) compute dtype, of labels (B, K) in the anchor log-sum-exp; None: 1
 
     per_class = 0  # elements that a class brings into the cache
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """The tensors that are not None."""
-        return tuple(tensor for tensor in self.in_both_orders if tensor is not None)
+        return tuple(tensor for tensor in (*self.in_both_orders, self.weights) if tensor is not None)
+
+    @property
+    def labels_each(self) -> int:
+        """Labels of a candidate, K."""
+        return self.labels.shape[1] if self.labels.dim() == 2 else 1
 
     @property
     def in_both_orders(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -33,10 +39,11 @@ class LabelSets:
         return self.labels, self.sorted_labels, self.order
 
     @classmethod
-    def of(cls, labels: Tensor, elsewhere: bool = False) -> "LabelSets":
+    def of(cls, labels: Tensor, elsewhere: bool = False, weights: Tensor | None = None) -> "LabelSets":
         """From ``labels`` int64; sorted on the CPU, stably, so that the same labels give the same sums."""
         orders = torch.sort(labels.flatten(), stable=True) if labels.device.type == "cpu" else (None, None)
-        return cls(labels.contiguous(), orders[0], orders[1], elsewhere)
+        weights = None if weights is None else weights.contiguous()  # kernels read them by address
+        return cls(labels.contiguous(), orders[0], orders[1], elsewhere, weights)
 
     def by_class(self) -> tuple[Tensor, Tensor]:
         """Sorted labels and their order; sorted now if the labels came from a GPU."""

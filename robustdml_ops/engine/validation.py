@@ -204,6 +204,16 @@ def check_label_range(labels: Tensor, num_classes: int) -> None:
     check_range(labels, num_classes, "label", "labels", "num_classes")
 
 
+def check_distinct(labels: Tensor) -> None:
+    """No class twice in a row of labels (B, K), of which negative numbers stand for none."""
+    ordered = labels.sort(1).values
+    twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
+    require(
+        ~twice.any(),
+        lambda: f"labels list class {int(ordered[:, 1:][twice][0])} twice for a sample: list it once, with ABSENT",
+    )
+
+
 def check_range(values: Tensor, size: int, one: str, name: str, name_of_size: str) -> None:
     """Every value in 0 … size − 1; errors as :func:`check_label_range`."""
     if values.numel() == 0:

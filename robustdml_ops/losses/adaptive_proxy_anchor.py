@@ -113,6 +113,11 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
     def _biases(self, labels: Tensor, log_weights: Tensor, rows: RowsTakingPart) -> AnchorBiases:
         scaled = self.alpha * self.shards.rows(self.margins).to(log_weights.dtype)
         if self.per_class:
+            if labels.dim() == 2:
+                raise ValueError(
+                    "labels (B, K) beside per_class=True: a sample of several classes has no margin of its class; take "
+                    "labels (B,), or per_class=False"
+                )
             of_sample = self.shards.of_labels(scaled, labels)
         else:
             of_sample = self.shards.common(scaled).expand(len(labels))

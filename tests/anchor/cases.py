@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from robustdml_ops.engine.label_sets import LabelSets
+from robustdml_ops.engine.label_sets import ELSEWHERE, LabelSets
 from robustdml_ops.engine.precision import operand_dtype
 from robustdml_ops.ops.anchor.problem import AnchorProblem, ConfidenceSets, SweepResult, Wanted
 from robustdml_ops.ops.anchor.sweep import BACKENDS, anchor_sweep
@@ -23,7 +23,7 @@ class Case:
         random = torch.Generator().manual_seed(seed)
         normal = lambda *size: torch.randn(*size, generator=random, dtype=torch.float64)  # noqa: E731
         self.kind, self.alpha, self.beta = sets, alpha, beta
-        self.limit = math.inf
+        self.drop_above, self.label_weights = math.inf, None
         self.proxies = normal(C, D)
         # Half of the embeddings are close to a proxy, so that the sums have something to choose from.
         self.labels = torch.randint(C, (B,), generator=random)
@@ -38,7 +38,8 @@ class Case:
     def problem(self, device, dtype) -> AnchorProblem:
         to = lambda tensor: tensor.to(device, dtype)  # noqa: E731
         if self.kind == "labels":
-            sets = LabelSets.of(self.labels.to(device))
+            weights = None if self.label_weights is None else to(self.label_weights)
+            sets = LabelSets.of(self.labels.to(device), weights=weights)
         elif self.kind == "logits":
             hidden, weight, bias = map(to, self.factors)
             sets = ConfidenceSets(self.beta, 0.3, hidden=hidden, weight=weight, bias=bias)
@@ -49,7 +50,7 @@ class Case:
         anchor_bias = None if self.anchor_bias is None else to(self.anchor_bias)
         positive = to(self.positive_bias)
         negative = positive if self.negative_bias is self.positive_bias else to(self.negative_bias)
-        return AnchorProblem(self.alpha, positive, negative, anchor_bias, sets, self.limit)
+        return AnchorProblem(self.alpha, positive, negative, anchor_bias, sets, self.drop_above)
 
     def sweep(self, backend, device=HERE, dtype=torch.float32, operand=None, want=None) -> SweepResult:
         inputs = [tensor.to(device, operand or dtype) for tensor in (self.embeddings, self.proxies)]
@@ -130,7 +131,20 @@ def only_one_class_has_samples(upstream):
 def similar_negatives_left_out(sets, alpha=32.0, limit=0.3):
     """Those left out have the largest exponents, and no positive is."""
     case = Case((130, 40, 5), sets, alpha=alpha)
-    case.limit = limit
+    case.drop_above = limit
+    return case
+
+
+def several_labels(weighted, drop_above=math.inf):
+    """Distinct ones, up to three; some samples have none."""
+    case = Case((130, 40, 7), "labels", seed=1)
+    case.drop_above = drop_above
+    case.labels = torch.stack([case.labels, case.labels // 2 + 20, torch.full_like(case.labels, ELSEWHERE)], 1)
+    case.labels[case.labels[:, 0] == case.labels[:, 1], 1] = ELSEWHERE
+    case.labels[::3, 2], case.labels[1::3, 0], case.labels[4] = 3, ELSEWHERE, ELSEWHERE
+    case.labels[case.labels[:, 0] == 3, 2] = ELSEWHERE
+    if weighted:
+        case.label_weights = torch.rand(case.labels.shape, generator=torch.Generator().manual_seed(5)).double()
     return case
 
 
@@ -159,6 +173,8 @@ EDGES = {
     **{f"{sets}, limited": partial(similar_negatives_left_out, sets) for sets in SETS[:2]},
     "labels of large alpha, limited": partial(similar_negatives_left_out, "labels", 500.0, -0.1),
     "confidences of large alpha, limited": partial(similar_negatives_left_out, SETS[1], 500.0, -0.1),
+    "several labels": partial(several_labels, False),
+    "several labels, weighted, limited": partial(several_labels, True, 0.2),
     "a proxy of NaN": a_proxy_of_nan,
     "stored by column": stored_by_column,
 }

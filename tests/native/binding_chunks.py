@@ -4,13 +4,15 @@ import numpy as np
 from binding_draws import ABSENT, address, function
 
 
-def anchor_chunk(module, draw, n, B, S, inverse_norm, biases_wanted, upstream, stride):
+def anchor_chunk(module, draw, n, B, S, inverse_norm, biases_wanted, upstream, stride, each):
     return function(module, "AnchorChunk", draw)(
         S=address(S),
         rows=n,
         B=B,
         alpha=float(draw.rng.choice([0.5, 32, 2000])),
-        limit=float(draw.rng.choice([np.inf, 0.4, -0.1])),
+        drop_above=float(draw.rng.choice([np.inf, 0.4, -0.1])),
+        labels_each=each,
+        label_weights=address(draw.of(draw.rng.random((B, each)))) if draw.flag() else 0,
         positive_bias=address(_with_absent(draw, B)),
         negative_bias=address(_with_absent(draw, B)),
         anchor_bias=address(draw.normal(n)) if draw.flag() else 0,

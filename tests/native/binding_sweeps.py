@@ -80,11 +80,14 @@ def anchor_sweep(module, draw):
     each = [draw.normal(n) for _ in range(2)]
     upstream = {"upstream_positive": address(each[0]), "upstream_negative": address(each[1])}
     fields |= _update(module, draw, fields, view, by_columns)
-    whole = anchor_chunk(module, draw, n, B, None, None, draw.flag(), upstream, 1)
+    labels_each = int(draw.rng.integers(1, 4))
+    whole = anchor_chunk(module, draw, n, B, None, None, draw.flag(), upstream, 1, labels_each)
     total = draw.of([0.0], np.float64)
     draw.outputs.append(total)
     if draw.flag():
-        sets = sorted_labels(draw, draw.labels(B, n)) | {"first_label": 0}
+        # Distinct in a row.
+        labels = (draw.labels(B, n)[:, None] + np.arange(labels_each)) % max(n, labels_each)
+        sets = sorted_labels(draw, labels.flatten()) | {"first_label": 0}
         function(module, "anchor_sweep_labels", draw)(whole, **sets, **fields, total=address(total))
         return
     K, factored = draw.size(1, 20), draw.flag()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from robustdml_ops.engine.label_sets import LabelSets
+from robustdml_ops.engine.label_sets import ABSENT, ELSEWHERE, LabelSets
 from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.proxy_update import refuse_update
 from robustdml_ops.engine.validation import check_finite_numbers, check_positive, check_sample_weights
@@ -35,7 +35,7 @@ class AnchorFamilyLoss(ClassMatrixLoss):
 
     default_reducer = "DivisorReducer"
     parts: tuple[str, ...] = ("pos_loss", "neg_loss")
-    drops_similar = True
+    drops_similar = takes_several_labels = True
     recorded = ("num_classes", "alpha", "margin")
     shown = (*ClassMatrixLoss.shown, "alpha")
     proxies: nn.Parameter
@@ -62,10 +62,21 @@ class AnchorFamilyLoss(ClassMatrixLoss):
         return self._sum(inputs.embeddings, self._terms(inputs))
 
     def _terms(self, inputs: LossInputs) -> AnchorTerms:
-        labels = checked_labels(self, inputs).labels
+        labels, label_weights = checked_labels(self, inputs)
+        if label_weights is not None:
+            if label_weights.requires_grad:
+                raise ValueError(
+                    f"label_weights require a gradient, and are constants of {type(self).__name__}: pass "
+                    "label_weights.detach()"
+                )
+            labels = labels.masked_fill(label_weights == 0, ABSENT)
         log_weights, present = self._log_weights(inputs)
         rows = self._rows_taking_part(labels)
-        sets = LabelSets.of(rows.labels, elsewhere=rows.elsewhere)
+        if labels.dim() == 2:  # whose range is checked; ABSENT is below ELSEWHERE
+            labels, places = labels.clamp(min=ELSEWHERE), rows.labels.clamp(min=ELSEWHERE)
+            sets = LabelSets.of(places, elsewhere=True, weights=label_weights)
+        else:
+            sets = LabelSets.of(rows.labels, elsewhere=rows.elsewhere)
         count = count_labels(LabelSets.of(labels) if rows.elsewhere else sets, present, log_weights.dtype)
         return AnchorTerms(rows, sets, self._biases(labels, log_weights, rows), count, self.num_classes)
 

@@ -78,7 +78,7 @@ class MetricLoss(ShardableLoss, PeerInterface):
             (B, D), floating point, any scale.
         labels : Tensor
             (B,) integers in 0 … C − 1, truth values, or whole floating-point numbers. For losses on pairs any numbers,
-            of which equal ones are of one class; not needed beside ``indices_tuple``. Softmax losses over classes take
+            of which equal ones are of one class; not needed beside ``indices_tuple``. Losses with a class matrix take
             several classes of a sample, too: integers (B, K), filled up with ``ops.ABSENT``, or a sparse matrix (B, C)
             of weights. On several processes K must be the same.
         indices_tuple : tuple of Tensor, optional
@@ -99,7 +99,8 @@ class MetricLoss(ShardableLoss, PeerInterface):
             ones gives the loss of the batch without the samples that it drops.
         label_weights : Tensor, optional
             (B, K), ≥ 0: weights of labels (B, K). Differentiable. A class listed twice has the sum of both. None: the
-            classes of a sample have equal weights that sum to 1.
+            classes of a sample have equal weights that sum to 1. In Proxy-Anchor losses they are constants, multiply
+            the exponentials of the positives, and are 1 by default; 0 makes the sample a negative of that class.
         **unknown
             Refused, with the name that was probably meant.
 

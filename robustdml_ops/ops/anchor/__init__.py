@@ -22,6 +22,7 @@ from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update
 from robustdml_ops.engine.similarity_chunks import checked_count
 from robustdml_ops.engine.validation import (
     check_cosine,
+    check_distinct,
     check_matrix,
     check_same_device,
     check_steepness,
@@ -67,7 +68,9 @@ def anchor_lse(
         (B, D) and (C, D), float64, float32, bfloat16 or float16, any scale: s is their cosine. A zero row has cosine 0
         with everything and zero gradient.
     sets : LabelSets or ConfidenceSets
-        Which candidates are in X_p⁺; the others are in X_p⁻.
+        Which candidates are in X_p⁺; the others are in X_p⁻. With labels (B, K), ``robustdml_ops.ops.ELSEWHERE`` where
+        a candidate has fewer, it is in X_p⁺ of each, and ``LabelSets.of(labels, weights=w)`` multiplies its
+        exponentials there by w (B, K), a constant.
     biases : AnchorBiases
         In the compute type (float64 if either matrix is, else float32); differentiable.
     alpha : float
@@ -235,6 +238,16 @@ def _check(
         if bias is not None and check_vector(f"biases.{name}", bias, length).dtype != dtype:
             raise ValueError(f"biases.{name} must be of the compute type {dtype}, got {bias.dtype}")
     check_same_device(embeddings=embeddings, proxies=proxies, bias=biases.positive, sets=sets.tensors[0])
+    weights = sets.weights if isinstance(sets, LabelSets) else None
+    if isinstance(sets, LabelSets) and sets.labels.dim() == 2 and not sets.elsewhere:
+        check_distinct(sets.labels)
+    if weights is not None and (weights.shape != sets.tensors[0].shape or weights.dtype != dtype):
+        raise ValueError(
+            f"weights of sets must have the shape {tuple(sets.tensors[0].shape)} of the labels and the compute type "
+            f"{dtype}, got {tuple(weights.shape)} of {weights.dtype}"
+        )
+    if weights is not None and weights.requires_grad:
+        raise ValueError("weights of sets require a gradient, and are constants of this op: pass weights.detach()")
     # Kernels read the biases by address.
     positive, anchor = biases.positive.contiguous(), biases.anchor
     # One tensor twice among its arguments is more than a compiled function takes.

@@ -14,7 +14,7 @@ from robustdml_ops.backends.choice import choose
 from robustdml_ops.backends.tracing import has_no_values
 from robustdml_ops.engine.autograd_functions import registered_op, scale_gradients
 from robustdml_ops.engine.gradient_memory import gradient_buffer
-from robustdml_ops.engine.label_sets import LabelSets
+from robustdml_ops.engine.label_sets import ELSEWHERE, LabelSets
 from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update, selected_rows
 from robustdml_ops.engine.second_derivatives import Derivative, Results
 from robustdml_ops.engine.similarity_chunks import count_selected
@@ -25,7 +25,7 @@ from robustdml_ops.ops.anchor.sweep import BACKENDS, anchor_sweep
 
 # embeddings (B, D), proxies (C, D), positive bias (B,), negative bias (B,) or None for the same, anchor bias (C,)
 Inputs: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
-# alpha, limit of the negatives' cosines, backend, type of the products' operands
+# alpha, drop_above, backend, type of the products' operands
 Settings: TypeAlias = tuple[float, float, str, torch.dtype]
 # total, both log-sum-exps, dX, dP and both biases' gradients; None where not wanted, in a compiled graph empty
 Outputs: TypeAlias = tuple[Tensor | None, ...]
@@ -109,12 +109,13 @@ def _sweep(
         numbers, tensors = parts_of_sets[:2], list(parts_of_sets[2:])
         return anchor_sweep_op(*inputs, *upstream, *settings, want, *numbers, tensors)  # type: ignore[no-any-return]
     check_finite_embeddings(embeddings)
-    sets, (alpha, limit, backend, operand) = sets_of(parts_of_sets), settings
+    sets, (alpha, drop_above, backend, operand) = sets_of(parts_of_sets), settings
     if isinstance(sets, LabelSets) and not sets.elsewhere:
-        check_label_range(sets.labels, count_selected(proxies, selected_rows(update)))
+        labels = sets.labels if sets.labels.dim() == 1 else sets.labels.masked_fill(sets.labels == ELSEWHERE, 0)
+        check_label_range(labels, count_selected(proxies, selected_rows(update)))
     chosen = choose(BACKENDS, backend, embeddings.device, positive_bias.dtype)
     negative_bias = positive_bias if negative_bias is None else negative_bias
-    problem = AnchorProblem(alpha, positive_bias, negative_bias, anchor_bias, sets, limit)
+    problem = AnchorProblem(alpha, positive_bias, negative_bias, anchor_bias, sets, drop_above)
     factors, scale = None if upstream[0] is None else tuple(upstream), 1.0
     if update is not None:
         for value in (*upstream, positive_bias, negative_bias, anchor_bias, *sets.tensors):
@@ -186,8 +187,8 @@ def _first(settings: Settings, needs: Sequence[bool], sets: Sequence[Any], *tens
 @registered_op(
     "robustdml_ops::anchor_sweep",
     "(Tensor embeddings, Tensor proxies, Tensor positive_bias, Tensor? negative_bias, Tensor? anchor_bias, "
-    "Tensor? upstream_positive, Tensor? upstream_negative, float alpha, float limit, str backend, ScalarType operand, "
-    "bool[] want, float beta, float threshold, Tensor[] sets) "
+    "Tensor? upstream_positive, Tensor? upstream_negative, float alpha, float drop_above, str backend, "
+    "ScalarType operand, bool[] want, float beta, float threshold, Tensor[] sets) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def anchor_sweep_op(*arguments: Any) -> tuple[Tensor, ...]:

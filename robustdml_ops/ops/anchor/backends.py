@@ -30,7 +30,8 @@ class EagerAnchor(AnchorBackend):
         if problem.anchor_bias is not None:
             negative_exponent += problem.anchor_bias[chunk.first : chunk.last, None]
         W_positive = log_one_plus_sum(positive_exponent.masked_fill_(~positive, -torch.inf), sums.lse_positive)
-        negative_exponent.masked_fill_(positive if problem.limit > 1 else positive | (problem.limit < S), -torch.inf)
+        left_out = positive if problem.drop_above > 1 else positive | (problem.drop_above < S)
+        negative_exponent.masked_fill_(left_out, -torch.inf)
         W_negative = log_one_plus_sum(negative_exponent, sums.lse_negative)
         if sums.upstream is None:
             return
@@ -45,8 +46,14 @@ class EagerAnchor(AnchorBackend):
 def membership(sets: LabelSets | ConfidenceSets, first: int, last: int, like: Tensor) -> tuple[Tensor, Tensor | float]:
     """Membership of X_p⁺ (c, B) bool, and the logarithm of the weights, for the classes ``first:last``."""
     if isinstance(sets, LabelSets):
-        classes = torch.arange(first, last, device=like.device)
-        return sets.labels == classes[:, None], 0.0
+        classes = torch.arange(first, last, device=like.device)[:, None]
+        if sets.labels.dim() == 1:
+            return sets.labels == classes, 0.0
+        own = sets.labels == classes[..., None]  # (c, B, K)
+        positive = own.any(2)
+        if sets.weights is None:
+            return positive, 0.0
+        return positive, (own * sets.weights).sum(2).masked_fill(~positive, 1).log()
     values = sets.values(first, last, like.dtype)
     confidence = values.sigmoid() if sets.are_logits else values
     log_weight = torch.nn.functional.logsigmoid(sets.beta * (confidence - sets.threshold).abs())
@@ -104,7 +111,11 @@ def native_chunk(
     biases = {"dpositive_bias": sums.dpositive_bias, "dnegative_bias": sums.dnegative_bias}
     tensors = {"S": S, "inverse_norm": inverse_norm, **biases, **sums.arguments(), **problem.arguments(first, last)}
     return getattr(module.library, f"AnchorChunk_{module.SUFFIX[problem.positive_bias.dtype]}")(
-        rows=last - first, B=len(problem.positive_bias), row_max=row_max, **module.addresses(tensors)
+        rows=last - first,
+        B=len(problem.positive_bias),
+        row_max=row_max,
+        labels_each=problem.labels_each,
+        **module.addresses(tensors),
     )
 
 
@@ -137,7 +148,8 @@ class TritonAnchor(TritonRows, AnchorBackend):
                 first=chunk.first,
                 **device.as_they_are_arguments(None if chunk.scale is None else chunk.V, chunk.G, parameters),
                 ARE_LOGITS=not isinstance(sets, LabelSets) and sets.are_logits,
-                LIMITED=problem.limit <= 1,
+                DROPS=problem.drop_above <= 1,
+                LABELS_EACH=problem.labels_each,
                 **sums.arguments(),
                 **problem.arguments(chunk.first, chunk.last, distinct=True),
                 **set_arguments(sets, values),
@@ -180,7 +192,8 @@ def fused_forward(X: Tensor, P: Tensor, problem: AnchorProblem) -> Tensor:
             row_stride=P.stride(0),
             column_stride=P.stride(1),
             D=D,
-            LIMITED=problem.limit <= 1,
+            DROPS=problem.drop_above <= 1,
+            LABELS_EACH=problem.labels_each,
             **problem.arguments(0, C, distinct=True),
             **set_arguments(sets, values),
             **parameters,

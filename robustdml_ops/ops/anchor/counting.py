@@ -7,7 +7,7 @@ from torch import Tensor
 
 from robustdml_ops.backends.tracing import without_autocast
 from robustdml_ops.engine.chunk_sizes import chunk_rows
-from robustdml_ops.engine.label_sets import LabelSets
+from robustdml_ops.engine.label_sets import ELSEWHERE, LabelSets
 from robustdml_ops.ops.anchor.problem import ConfidenceSets
 
 
@@ -22,9 +22,14 @@ class ConfidenceCounts(NamedTuple):
 
 def count_labels(sets: LabelSets, present: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Distinct labels among the candidates ``present`` (B,) bool (None: all), () of a floating type, at least 1."""
-    ordered = sets.by_class()[0] if present is None else torch.sort(torch.where(present, sets.labels, -1))[0]
-    changes = (ordered[1:] != ordered[:-1]).sum(dtype=dtype)
+    several = sets.labels.dim() == 2
     if present is None:
+        ordered = sets.by_class()[0]
+    else:
+        present = present[:, None] if several else present
+        ordered = torch.sort(torch.where(present, sets.labels, ELSEWHERE).flatten())[0]
+    changes = (ordered[1:] != ordered[:-1]).sum(dtype=dtype)
+    if present is None and not several:
         return changes + 1
     return (changes + (ordered[:1] >= 0).sum()).clamp(min=1)
 

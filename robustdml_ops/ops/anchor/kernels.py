@@ -14,8 +14,9 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 # Arguments of the kernels that go together:
-# ``given``: labels, values, positive_bias, negative_bias, anchor_bias, B, anchor_stride, candidate_stride; alpha,
-# limit, beta and threshold in the compute type; ARE_LOGITS, LIMITED, as the kernels below have them;
+# ``given``: labels, label_weights, values, positive_bias, negative_bias, anchor_bias, B, anchor_stride,
+# candidate_stride, alpha, drop_above, beta, threshold (these four in the compute type), ARE_LOGITS, DROPS, LABELS_EACH,
+# as the kernels below have them;
 # ``anchors``: rows (BLOCK_C,) int64 of values and anchor_bias, classes (BLOCK_C,) int32, and inside (BLOCK_C,) bool:
 # which rows exist.
 
@@ -30,18 +31,24 @@ def candidate_exponents(
     """Exponent (∓α·s + bias)/log 2, weight, and membership of X_p⁺, all (BLOCK_C, BLOCK_B).
 
     One exponential serves both sets, as a candidate is in one of them; the exponent is −∞ in columns that do not exist
-    and of negatives above the limit, and arbitrary in rows that do not exist. The weight σ(β|c − λ|), between 1/2 and
-    1, multiplies the exponential.
+    and of negatives above drop_above, and arbitrary in rows that do not exist. The weight multiplies the exponential:
+    that of the label, or σ(β|c − λ|) between 1/2 and 1.
     """
-    labels, values, positive_bias, negative_bias, anchor_bias, B = given[:6]
-    anchor_stride, candidate_stride, alpha, limit, beta, threshold, ARE_LOGITS, LIMITED = given[6:]
+    labels, label_weights, values, positive_bias, negative_bias, anchor_bias, B = given[:7]
+    anchor_stride, candidate_stride, alpha, drop_above, beta, threshold, ARE_LOGITS, DROPS, LABELS_EACH = given[7:]
     rows, classes, inside = anchors
     exist = columns < B
     if labels is not None:
         # 32 bits hold every class, and a thread keeps the labels of many candidates in registers.
-        y = tl.load(labels + columns, mask=exist, other=-1).to(tl.int32)
-        positive = y[None, :] == classes[:, None]
+        positive = tl.full(s.shape, 0, tl.int1)
         weight = tl.full(s.shape, 1.0, s.dtype)
+        for j in tl.static_range(LABELS_EACH):
+            y = tl.load(labels + columns * LABELS_EACH + j, mask=exist, other=-1).to(tl.int32)
+            own = y[None, :] == classes[:, None]
+            positive |= own
+            if label_weights is not None:
+                own_weight = tl.load(label_weights + columns * LABELS_EACH + j, mask=exist, other=0.0)
+                weight = tl.where(own, own_weight[None, :], weight)
     else:
         offset = rows[:, None] * anchor_stride + columns.to(tl.int64)[None, :] * candidate_stride
         confidence = tl.load(values + offset, mask=inside[:, None] & exist[None, :], other=0.0).to(s.dtype)
@@ -59,8 +66,8 @@ def candidate_exponents(
             other_bias = other_bias + tl.load(anchor_bias + rows, mask=inside, other=0.0)[:, None] * log2e
         bias = tl.where(positive, bias, other_bias)
     exponent = s * tl.where(positive, -alpha * log2e, alpha * log2e) + bias
-    if LIMITED:
-        exponent = tl.where((s > limit) & ~positive, float("-inf"), exponent)
+    if DROPS:
+        exponent = tl.where((s > drop_above) & ~positive, float("-inf"), exponent)
     return exponent, weight, positive
 
 
@@ -106,7 +113,7 @@ def anchor_lse(
     dS,  # (c, B) compute or operand dtype, contiguous, out: dL/dS where upstream is given; may be S
     V,  # (c, D) operand dtype, in: anchors as S has them, and dS is dL/d(V·x); None: S holds cosines
     G,  # (c, D) operand dtype, out: what dL/dV has beside dS·X; None: not wanted
-    labels,  # (B,) int64, in; None: the values tell the sets
+    labels,  # (B,) or (B, K) int64, in; None: the values tell the sets
     values,  # (c, B) compute dtype, in: confidences or their logits; None: the labels tell
     positive_bias,  # (B,) compute dtype, in
     negative_bias,  # (B,) compute dtype, in; None: the positive one
@@ -128,12 +135,14 @@ def anchor_lse(
     candidate_stride,  # of values in elements, in
     upstream_positive_stride,  # in elements, in; 0: one value for all anchors
     upstream_negative_stride,  # in elements, in
+    label_weights,  # (B, K) compute dtype, in: of positives; None: 1
     alpha: tl.float64,  # in
-    limit: tl.float64,  # in: negatives of a larger cosine are left out
+    drop_above: tl.float64,  # in: negatives of a larger cosine are left out
     beta: tl.float64,  # in
     threshold: tl.float64,  # in
     ARE_LOGITS: tl.constexpr,  # whether the values still have to go through the sigmoid
-    LIMITED: tl.constexpr,  # whether there is a limit
+    DROPS: tl.constexpr,  # whether negatives are left out
+    LABELS_EACH: tl.constexpr,  # K
     BLOCK_C: tl.constexpr,  # anchors a program
     BLOCK_B: tl.constexpr,  # candidates a step
     BLOCK_D: tl.constexpr,  # columns of V a step
@@ -147,12 +156,12 @@ def anchor_lse(
     classes = first + rows
     rows = rows.to(tl.int64)
     dtype: tl.constexpr = S.dtype.element_ty
-    alpha, limit = in_type(alpha, dtype), in_type(limit, dtype)
+    alpha, drop_above = in_type(alpha, dtype), in_type(drop_above, dtype)
     beta, threshold = in_type(beta, dtype), in_type(threshold, dtype)
 
     given = (
-        labels, values, positive_bias, negative_bias, anchor_bias, B,
-        anchor_stride, candidate_stride, alpha, limit, beta, threshold, ARE_LOGITS, LIMITED,
+        labels, label_weights, values, positive_bias, negative_bias, anchor_bias, B,
+        anchor_stride, candidate_stride, alpha, drop_above, beta, threshold, ARE_LOGITS, DROPS, LABELS_EACH,
     )  # fmt: skip
     anchors = (rows, classes, inside)
     max_positive = tl.zeros((BLOCK_C,), dtype=dtype)
@@ -216,7 +225,7 @@ def anchor_lse(
 def fused_anchor_lse(
     X,  # (B, D) operand dtype, contiguous, in: unit embeddings
     P,  # (C, D) any floating type, any strides, in: proxies of any norm
-    labels,  # (B,) int64, in; None: the values tell the sets
+    labels,  # (B,) or (B, K) int64, in; None: the values tell the sets
     values,  # (C, B) any floating type, in: confidences; None: the labels tell
     positive_bias,  # (B,) float32, in
     negative_bias,  # (B,) float32, in; None: the positive one
@@ -229,11 +238,13 @@ def fused_anchor_lse(
     column_stride,  # of P in elements, in
     anchor_stride,  # of values in elements, in
     candidate_stride,  # of values in elements, in
+    label_weights,  # (B, K) compute dtype, in: of positives; None: 1
     alpha: tl.float64,  # in
-    limit: tl.float64,  # in: negatives of a larger cosine are left out
+    drop_above: tl.float64,  # in: negatives of a larger cosine are left out
     beta: tl.float64,  # in
     threshold: tl.float64,  # in
-    LIMITED: tl.constexpr,  # whether there is a limit
+    DROPS: tl.constexpr,  # whether negatives are left out
+    LABELS_EACH: tl.constexpr,  # K
     D: tl.constexpr,  # columns of X and P
     input_precision: tl.constexpr,  # of float32 operands: "ieee", "tf32x3" or "tf32"
     BLOCK_C: tl.constexpr,  # anchors a program
@@ -253,11 +264,11 @@ def fused_anchor_lse(
     inverse = inverse_row_norm(p_rows, inside, D, column_stride, tl.float32, BLOCK_C, BLOCK_D)
     if D <= BLOCK_D:
         U = unit_rows(p_rows, inside, inverse, 0, D, column_stride, operand, BLOCK_D)
-    alpha, limit = in_type(alpha, tl.float32), in_type(limit, tl.float32)
+    alpha, drop_above = in_type(alpha, tl.float32), in_type(drop_above, tl.float32)
     beta, threshold = in_type(beta, tl.float32), in_type(threshold, tl.float32)
     given = (
-        labels, values, positive_bias, negative_bias, anchor_bias, B,
-        anchor_stride, candidate_stride, alpha, limit, beta, threshold, False, LIMITED,
+        labels, label_weights, values, positive_bias, negative_bias, anchor_bias, B,
+        anchor_stride, candidate_stride, alpha, drop_above, beta, threshold, False, DROPS, LABELS_EACH,
     )  # fmt: skip
     anchors = (rows, classes, inside)
 

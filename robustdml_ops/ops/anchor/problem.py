@@ -77,7 +77,8 @@ def sets_of(parts: Sequence[Any]) -> LabelSets | ConfidenceSets:
         return parts[0]  # type: ignore[no-any-return]
     beta, threshold, *tensors = parts
     if not tensors[0].is_floating_point():
-        return replace(LabelSets(*tensors), elsewhere=bool(beta))
+        weights = tensors.pop() if tensors[-1].is_floating_point() else None
+        return replace(LabelSets(*tensors), elsewhere=bool(beta), weights=weights)
     if len(tensors) == 1:
         return ConfidenceSets(beta, threshold, confidences=tensors[0])
     return ConfidenceSets(beta, threshold, None, *tensors)
@@ -92,7 +93,7 @@ class AnchorProblem:
     negative_bias: Tensor  # (B,) compute dtype
     anchor_bias: Tensor | None  # (C,) compute dtype, in the negative exponent only
     sets: LabelSets | ConfidenceSets
-    limit: float = math.inf  # negatives of a larger cosine are left out
+    drop_above: float = math.inf  # negatives of a larger cosine are left out
 
     def arguments(self, first: int, last: int, distinct: bool = False) -> dict[str, Any]:
         """Exponents of the classes ``first:last`` as arguments of all backends' kernels; views keep memory alive.
@@ -102,11 +103,17 @@ class AnchorProblem:
         same = distinct and self.negative_bias is self.positive_bias
         return {
             "alpha": float(self.alpha),
-            "limit": self.limit,
+            "drop_above": self.drop_above,
+            "label_weights": self.sets.weights if isinstance(self.sets, LabelSets) else None,
             "positive_bias": self.positive_bias,
             "negative_bias": None if same else self.negative_bias,
             "anchor_bias": None if self.anchor_bias is None else self.anchor_bias[first:last],
         }
+
+    @property
+    def labels_each(self) -> int:
+        """Labels of a candidate; 1 where confidences tell the sets."""
+        return self.sets.labels_each if isinstance(self.sets, LabelSets) else 1
 
     @cached_property
     def needs_row_max(self) -> bool:

@@ -16,7 +16,7 @@ from robustdml_ops.ops.anchor.backends import membership
 from robustdml_ops.ops.anchor.problem import ConfidenceSets, sets_of
 
 
-def second_derivative(alpha: float, limit: float, parts_of_sets: Sequence[Any], *tensors: Any) -> Results:
+def second_derivative(alpha: float, drop_above: float, parts_of_sets: Sequence[Any], *tensors: Any) -> Results:
     """Derivatives of ⟨gradients of the sweep, vectors⟩ with respect to its five inputs and both upstream gradients.
 
     The tensors: inputs, upstream gradients, those of the sets, and a vector for each of the inputs, or None.
@@ -25,7 +25,7 @@ def second_derivative(alpha: float, limit: float, parts_of_sets: Sequence[Any], 
     vX, vP, v_positive, v_negative, v_anchor = tensors[-5:]
     sets = sets_of((*parts_of_sets, *tensors[7:-5]))
     dX, dpositive, dnegative, dP, danchor, *dupstream = second_derivatives(
-        partial(_chunk_value, sets, alpha, limit),
+        partial(_chunk_value, sets, alpha, drop_above),
         (X, positive_bias, negative_bias, P, anchor_bias, *upstream),
         (vX, v_positive, v_negative, vP, v_anchor, None, None),
         (False, False, False, True, True, *(factor.dim() == 1 for factor in upstream)),
@@ -36,7 +36,7 @@ def second_derivative(alpha: float, limit: float, parts_of_sets: Sequence[Any], 
 
 
 def _chunk_value(
-    sets: LabelSets | ConfidenceSets, alpha: float, limit: float, first: int, last: int, *tensors: Any
+    sets: LabelSets | ConfidenceSets, alpha: float, drop_above: float, first: int, last: int, *tensors: Any
 ) -> Tensor:
     """Σ_p upstream_p · lse_p of the classes ``first:last`` in differentiable PyTorch."""
     X, positive_bias, negative_bias, P, anchor_bias, upstream_positive, upstream_negative = tensors
@@ -48,7 +48,7 @@ def _chunk_value(
     if anchor_bias is not None:
         negative_exponent = negative_exponent + anchor_bias[:, None]
     lse_positive = _log_one_plus_sum((positive_bias - scaled + log_weight).masked_fill(~positive, -torch.inf))
-    lse_negative = _log_one_plus_sum(negative_exponent.masked_fill(positive | (cosine > limit), -torch.inf))
+    lse_negative = _log_one_plus_sum(negative_exponent.masked_fill(positive | (cosine > drop_above), -torch.inf))
     value: Tensor = (upstream_positive * lse_positive + upstream_negative * lse_negative).sum()
     return value
 

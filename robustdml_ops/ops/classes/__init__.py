@@ -19,13 +19,13 @@ from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update
 from robustdml_ops.engine.similarity_chunks import checked_count
 from robustdml_ops.engine.validation import (
     check_cosine,
+    check_distinct,
     check_label_range,
     check_labels,
     check_local,
     check_matrix,
     check_same_device,
     check_vector,
-    require,
 )
 from robustdml_ops.ops.classes.autograd import ClassSettings, ClassSweep, sweep_values
 
@@ -180,12 +180,7 @@ def _check_several(labels: Tensor, num_classes: int, elsewhere: bool) -> Tensor:
     absent = labels == ABSENT
     if not elsewhere:
         check_label_range(labels.masked_fill(absent, 0), num_classes)
-    ordered = labels.sort(1).values
-    twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
-    require(
-        ~twice.any(),
-        lambda: f"labels list class {int(ordered[:, 1:][twice][0])} twice for a sample: list it once, with ABSENT",
-    )
+    check_distinct(labels)
     return labels.masked_fill(absent, ELSEWHERE)
 
 

@@ -43,8 +43,7 @@ class ClassProblem:
     @property
     def labels_each(self) -> int:
         """Labels of a sample, K."""
-        labels = self.labels.labels
-        return labels.shape[1] if labels.dim() == 2 else 1
+        return self.labels.labels_each
 
     def places(self, first: int, last: int) -> tuple[Tensor, Tensor]:
         """Place of every label among the classes ``first:last``, (K, B), and whether it is one of these."""
