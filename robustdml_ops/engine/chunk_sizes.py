@@ -26,6 +26,11 @@ def chunk_rows(classes: int, per_class: int, device: torch.device, on_the_way: i
     return min(largest, -(-classes // max(1, chunks) // 64) * 64) if classes else largest
 
 
+def bytes_to_keep(device: torch.device) -> int:
+    """Bytes of similarities that may stay between forward and backward: a share of a GPU's memory, 0 on the CPU."""
+    return memory(device) // card(device).kept_share if device.type == "cuda" else 0
+
+
 def cache_rows(per_class: int, device: torch.device) -> int:
     """Classes per chunk, so that what they bring stays in the last-level cache; ``per_class`` as above."""
     budget = (32 if device.type == "cuda" else 12) * MB

@@ -85,7 +85,7 @@ class Chunk(NamedTuple):
     inverse_norm: Tensor  # (c,) compute type: 1 / |proxy|
     short: bool  # whether a gradient may be beyond the type, see the backend's normalize_rows()
     scale: Tensor | None  # inverse_norm where V is not normalised: cosines = S · scale; None: S holds cosines
-    dS: Tensor | None = None  # (c, B) operand type: dL/dS · scale, written by the epilogue; None: it is written to S
+    dS: Tensor | None = None  # (c, B) operand type: dL/dS · scale, written by an epilogue; None: it is written to S
     G: Tensor | None = None  # (c, D) type of the proxies: the epilogue writes −coef ∘ V; None: finish() comes after
 
 
@@ -104,14 +104,19 @@ class Similarities:
         normalize: bool = True,
         names: tuple[str, str] = ("embeddings", "proxies"),
         selected: Tensor | None = None,
+        kept: Tensor | None = None,
     ) -> None:
         (B, D), new = embeddings.shape, embeddings.new_empty
         self.backend, self.embeddings, self.proxies, self.compute = backend, embeddings, proxies, compute
         self.names, self.together, self.per_class = names, together, per_class
         self.normalize, self.columns = normalize, backend.reads_columns(proxies)
         self.selected, self.count = selected, count_selected(proxies, selected)
+        # dL/dS of all classes but for a factor of each sample, (C, B) operand type: backward needs no S.
+        self.kept = kept
         self.X, self.X_inverse_norm = new((B, D), dtype=operand), new(B, dtype=compute)
         self.short = backend.normalize_rows(embeddings, self.X, self.X_inverse_norm)
+        # The embeddings in dP: times the factors of ``kept``, of which X_inverse_norm brings those in dX.
+        self.weighted = self.X
         self.dX: Tensor | None = None
         self.dP: Tensor | None = None
         self.update: ProxyUpdate | None = None
@@ -134,8 +139,10 @@ class Similarities:
 
     def __iter__(self) -> Iterator[Chunk]:
         new, B = self.embeddings.new_empty, len(self.X)
-        S, inverse_norm = new((self.rows, B), dtype=self.compute), new(self.rows, dtype=self.compute)
-        rounds = self.backend.rounds and self.X.dtype != self.compute and self.differentiates
+        multiplies = self.kept is None or not self.differentiates
+        S = new((self.rows if multiplies else 0, B), dtype=self.compute)
+        inverse_norm = new(self.rows, dtype=self.compute)
+        rounds = self.kept is None and self.backend.rounds and self.X.dtype != self.compute and self.differentiates
         dS = new((self.rows, B), dtype=self.X.dtype) if rounds else None
         U: Tensor | None = None
         for first in range(0, self.count, self.rows):
@@ -146,18 +153,23 @@ class Similarities:
             norm, scale, short = inverse_norm[:count], None, False
             V = self.backend.as_they_are(P, self.X.dtype) if self.normalize else P.to(self.X.dtype)
             if V is not None:
-                product(V, self.X.t(), S[:count])
+                if multiplies:
+                    product(V, self.X.t(), S[:count])
                 if self.normalize:
-                    V, scale = (V, norm) if self.backend.inverse_norms(V, norm) else (None, None)
+                    # Without S, lengths are asked for by finish() alone.
+                    known = not multiplies or self.backend.inverse_norms(V, norm)
+                    V, scale = (V, norm) if known else (None, None)
             if V is None:
                 U = new_rows(self.proxies, self.rows, self.columns, self.X.dtype) if U is None else U
                 V = U[:count]
                 short = self.backend.normalize_rows(P, V, norm)
-                product(V, self.X.t(), S[:count])
+                if multiplies:
+                    product(V, self.X.t(), S[:count])
             G = None
             if scale is not None and rounds and (self.dP is not None or self.update is not None):
                 G = self._gradient_rows(first, last, self.X.dtype, by_columns(P))
-            yield Chunk(first, last, S[:count], V, norm, short, scale, None if dS is None else dS[:count], G)
+            part = dS[:count] if dS is not None else None if self.kept is None else self.kept[first:last]
+            yield Chunk(first, last, S[:count], V, norm, short, scale, part, G)
 
     @property
     def differentiates(self) -> bool:
@@ -180,8 +192,10 @@ class Similarities:
             dV = chunk.G
             accumulate(dV, dS, self.X)
         else:
-            dtype = self.compute if self.normalize or self.proxies.dtype != dS.dtype else self.proxies.dtype
-            dV = product(dS, self.X, self._gradient_rows(chunk.first, chunk.last, dtype, self.columns))
+            # Rows as they are: the proxies' type, and layout.
+            same = self.proxies.dtype == dS.dtype and (chunk.scale is not None or not self.normalize)
+            dtype, columns = (dS.dtype, by_columns(chunk.V)) if same else (self.compute, self.columns)
+            dV = product(dS, self.weighted, self._gradient_rows(chunk.first, chunk.last, dtype, columns))
             if self.normalize:
                 self.backend.finish(dV, chunk.V, chunk.inverse_norm, unit=chunk.scale is None)
         if self.update is not None:

@@ -44,24 +44,26 @@ class Case:
         self.settings = {"target_bias": 0.3, "exclude_target": exclude, "centers": H, "pooling": pooling}
         self.settings |= {"gamma": 0.2, "normalize": normalize, "drop_above": drop}
 
-    def run(self, backend, device=HERE, dtype=torch.float32, operand=None, fused=False):
-        """lse, target, dX and dP; the fused forward has none to go back through."""
+    def run(self, backend, device=HERE, dtype=torch.float32, operand=None, fused=False, keeps=False):
+        """lse, target, dX and dP, maybe from kept terms; the fused forward has none to go back through."""
         X, P = (tensor.to(device, operand or dtype) for tensor in (self.embeddings, self.proxies))
         to = lambda tensor: None if tensor is None else tensor.to(device, dtype)  # noqa: E731
         labels, operand = LabelSets.of(self.labels.to(device), self.labels.dim() == 2), operand_dtype(dtype, X)
         problem = ClassProblem(labels=labels, scale=to(self.scale), bias=to(self.bias), **self.settings)
-        results = class_sweep(X, P, problem, backend, operand, differentiable=not fused)
+        kept = X.new_empty((self.C, self.B), dtype=operand) if keeps else None
+        results = class_sweep(X, P, problem, backend, operand, differentiable=not fused, kept=kept)
         if fused:
             return dict(zip(("lse", "target"), results, strict=True))
         upstream = tuple(map(to, self.upstream))
-        gradients = class_sweep_backward(X, P, problem, results, upstream, backend, operand, (True, True))
+        given = (problem, results, upstream, backend, operand, (True, True))
+        gradients = class_sweep_backward(X, P, *given, kept=kept)
         return dict(zip(("lse", "target", "dX", "dP"), (*results, *gradients), strict=True))
 
-    def check(self, backend, device=HERE, dtype=torch.float32, operand=None, fused=False):
+    def check(self, backend, device=HERE, dtype=torch.float32, operand=None, fused=False, keeps=False):
         """|ours − exact| ≤ 4 · |eager in the same type − exact| + a few roundings, and NaN where eager has it."""
         if operand is not None:
             self.embeddings, self.proxies = (x.to(operand).double() for x in (self.embeddings, self.proxies))
-        ours = self.run(backend, device, dtype, operand, fused)
+        ours = self.run(backend, device, dtype, operand, fused, keeps)
         eager = self.run(EAGER, device, dtype, operand)
         exact = self.run(EAGER, torch.device("cpu"), torch.float64)
         assert torch.equal(ours["lse"].isnan(), eager["lse"].isnan())

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from robustdml_ops.engine.label_sets import LabelSets
-from robustdml_ops.engine.similarity_chunks import Chunk
-from robustdml_ops.ops.classes.backends import TritonClasses, fused_forward
+from robustdml_ops.engine.similarity_chunks import Chunk, Similarities
+from robustdml_ops.ops.classes.backends import EagerClasses, TritonClasses, fused_forward
 from robustdml_ops.ops.classes.problem import ClassProblem, ClassSums, ClassUpstream
 from tests.ahead_of_time import ARCHITECTURES, check, products_by
 from tests.nightly import nightly_but
 
-TRITON = TritonClasses()
+TRITON, EAGER = TritonClasses(), EagerClasses()
 F64, F32, BF16 = torch.float64, torch.float32, torch.bfloat16
 C = 512
 
@@ -54,6 +54,22 @@ def backward(pooling, compute, B=1024, of_classes=True, operand=BF16, D=None, se
     return lambda: TRITON.class_lse_backward(chunk, given, upstream)
 
 
+def keeping(operand, B=1024, D=None):
+    """The forward that also writes the terms."""
+    given = problem("none", F32, B, of_classes=False)
+    chunk = chunk_of(given, F32, B, operand, D)._replace(dS=torch.zeros(C, B, dtype=operand))
+    return lambda: TRITON.class_lse(chunk, given, ClassSums(*torch.zeros(2, B, dtype=torch.float64), torch.zeros(B)))
+
+
+def completing(operand, B=1024, D=512, proxies=F32, selected=None):
+    """The terms' last step."""
+    given, E = problem("none", F32, B, of_classes=False), torch.zeros(C, B, dtype=operand)
+    X, P = torch.zeros(B, D, dtype=proxies), torch.zeros(C, D, dtype=proxies)
+    settings = {"selected": selected, "kept": E}
+    similarities = Similarities(X, P, F32, operand, EAGER, **settings)
+    return lambda: TRITON.complete_terms(similarities, E, given, ClassUpstream(*torch.zeros(3, B)))
+
+
 def fused(pooling, D, operand, proxies=F32, precision="high", normalize=True, B=1024, columns=False):
     given = problem(pooling, F32, B, of_classes=True, normalize=normalize)
     X, P = torch.zeros(B, D, dtype=operand), torch.zeros(C * given.centers, D, dtype=proxies)
@@ -88,6 +104,12 @@ ORDINARY_CORES = {
         for pooling in ("none", "max", "softmax")
     },
     "backward, as they are, odd sizes": backward("none", F32, B=99, D=99),
+    "forward that keeps": keeping(BF16),
+    "forward that keeps, as they are": keeping(BF16, D=512),
+    "forward that keeps, fp32, odd batch": keeping(F32, B=99),
+    "terms, as they are": completing(BF16, proxies=BF16),
+    "terms, as they are, selected, odd sizes": completing(BF16, 99, 201, BF16, torch.arange(C)),
+    "terms, fp32": completing(F32),
     "fused, fp32": fused("none", 128, F32, precision="highest"),
     "fused, softmax, fp32": fused("softmax", 128, F32, precision="highest"),
 }
@@ -114,6 +136,8 @@ SHORT = (
     "forward, softmax, torch.float32",
     "backward, none, torch.float32",
     "backward, none, as they are",
+    "forward that keeps, as they are",
+    "terms, as they are",
     "fused, bf16",
 )
 

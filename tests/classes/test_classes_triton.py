@@ -30,6 +30,13 @@ def test_as_exact_as_eager(shape, pooling, H, operand, fused, monkeypatch):
 
 
 @pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("exclude", [False, True])
+@pytest.mark.parametrize("shape", nightly_but(SHAPES[:2], SHAPES))
+def test_kept_terms_are_as_exact_as_eager(shape, exclude):
+    Case(shape, scale="one", bias=False, exclude=exclude).check(TRITON, keeps=True)
+
+
+@pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize(("pooling", "H"), POOLINGS[::-1])
 def test_float64_over_many_chunks(pooling, H):
     case = Case((9, 16, 5), pooling, H)

@@ -32,6 +32,11 @@ def normalize_backward(D, operand, compute):
     return lambda: ROWS.normalize_rows_backward(G, U, torch.zeros(64, dtype=compute))
 
 
+def radial(D, columns=False):
+    G, V = (torch.zeros(D, 64, dtype=BF16).t() if columns else torch.zeros(64, D, dtype=BF16) for _ in range(2))
+    return lambda: ROWS.finish(G, V, torch.zeros(64), unit=False)
+
+
 def scale(n, dtype, compute=F32):
     return lambda: ROWS.scale(torch.zeros(n, dtype=dtype), torch.ones((), dtype=compute))
 
@@ -65,6 +70,8 @@ ORDINARY_CORES = {
     "normalize, long rows in float64": normalize(2048, F64, F64, F64),
     "norms alone": norms(512, BF16),
     "normalize backward": normalize_backward(512, BF16, F32),
+    "radial part": radial(512),
+    "radial part, rows of odd length by columns": radial(99, columns=True),
     "scale": scale(2**20, F32),
     "scale, bfloat16 of odd number": scale(99_999, BF16),
     "scale, float64": scale(2**20, F64, F64),

@@ -83,8 +83,23 @@ def classes(pooling, X, P, labels, backend, compute, operand, update=None):
     return [value for value in (*results, *class_sweep_backward(X, P, *given)) if value is not None]
 
 
+def kept(X, P, labels, backend, compute, operand, update=None):
+    """Classes of one scale, from the terms that forward kept, but in float64."""
+    draw = torch.Generator().manual_seed(2)
+    rows, n = (None, C) if update is None else (update.rows, len(update.rows))
+    settings = {"target_bias": 0.3, "exclude_target": False, "centers": 1, "pooling": "none", "gamma": 1.0}
+    scale = torch.full((), 8.0, dtype=compute, device=X.device)
+    problem = ClassProblem(LabelSets.of(labels % n), scale, None, normalize=True, **settings)
+    E = X.new_empty((n, len(X)), dtype=operand) if compute == F32 else None
+    results = class_sweep(X, P, problem, CLASSES[backend], operand, True, rows, E)
+    upstream = [torch.rand(len(X), generator=draw, dtype=F64).to(X.device, compute) for _ in range(2)]
+    given = (problem, results, upstream, CLASSES[backend], operand, (True, True), update, E)
+    return [value for value in (*results, *class_sweep_backward(X, P, *given)) if value is not None]
+
+
 OPS = {f"anchors, {sets}": partial(anchors, sets) for sets in ("labels", "confidences")}
 OPS |= {f"classes, {pooling}": partial(classes, pooling) for pooling in ("none", "max", "softmax")}
+OPS["classes, kept"] = kept
 
 
 def matrices(shape, scale=1.0, spread=1.0):
@@ -122,10 +137,11 @@ def both_ways(op, X, P, labels, monkeypatch):
     seen = []
     backward = Similarities.backward
     with monkeypatch.context() as context:
-        context.setattr(Similarities, "backward", lambda self, chunk: seen.append(chunk.G) or backward(self, chunk))
+        context.setattr(Similarities, "backward", lambda self, chunk: seen.append(chunk) or backward(self, chunk))
         ours = op(X, P, labels, "triton", F32, BF16)
         assert seen
-        assert all(G is not None and G.dtype == BF16 for G in seen)
+        assert all((chunk.G is None) == (op is kept) and chunk.V.dtype == P.dtype for chunk in seen)
+        assert all(chunk.V.data_ptr() == P[chunk.first].data_ptr() for chunk in seen)
         context.setattr(TritonRows, "as_they_are", lambda *_: None)
         units = op(X, P, labels, "triton", F32, BF16)
     exact = op(X.cpu().double(), P.cpu().double(), labels.cpu(), "eager", F64, F64)

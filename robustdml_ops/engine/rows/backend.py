@@ -52,7 +52,10 @@ class RowsBackend:
         G.mul_(factor)
 
     def finish(self, G: Tensor, V: Tensor, inverse_norm: Tensor, unit: bool) -> None:
-        """G ← dL/dP, in place, from dS·X; V: the unit rows, or P as multiplied, where G contains the factor 1 / |P|."""
+        """G ← dL/dP, in place, from dS·X; V: the unit rows, or P as multiplied, where G contains the factor 1 / |P|.
+
+        Then Triton's takes lengths from V, and ``inverse_norm`` may have no values.
+        """
         self.normalize_rows_backward(G, V, inverse_norm)
 
 

@@ -145,6 +145,40 @@ def normalize_rows_backward(
         tl.store(G + offset, (g - along[:, None] * u) * inverse[:, None], mask=mask)
 
 
+@triton.jit(do_not_specialize=["n"])
+def subtract_radial(
+    G,  # (n, D) operand dtype, any strides, in: dS·X, which has the factor 1 / |v|; out: dL/dV
+    V,  # (n, D) operand dtype, any strides, in: rows as they were multiplied
+    n,  # rows, in
+    D,  # columns, in
+    G_row_stride,  # in elements, in
+    G_column_stride,  # in elements, in
+    row_stride,  # of V in elements, in
+    column_stride,  # of V in elements, in
+    BLOCK_R: tl.constexpr,  # rows a program
+    BLOCK_D: tl.constexpr,  # columns a step
+):
+    """G ← G − (G·u) u by rows, with u = V / |V|."""
+    r = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    inside = r < n
+    r = r.to(tl.int64)
+    v_rows, g_rows = V + r * row_stride, G + r * G_row_stride
+    inverse = inverse_row_norm(v_rows, inside, D, column_stride, tl.float32, BLOCK_R, BLOCK_D)
+    along = tl.zeros((BLOCK_R,), dtype=tl.float32)
+    for start in range(0, D, BLOCK_D):
+        d = (start + tl.arange(0, BLOCK_D)).to(tl.int64)[None, :]
+        mask = inside[:, None] & (d < D)
+        g = tl.load(g_rows[:, None] + d * G_column_stride, mask=mask, other=0.0).to(tl.float32)
+        v = tl.load(v_rows[:, None] + d * column_stride, mask=mask, other=0.0).to(tl.float32)
+        along += tl.sum(g * (v * inverse[:, None]), axis=1)
+    for start in range(0, D, BLOCK_D):
+        d = (start + tl.arange(0, BLOCK_D)).to(tl.int64)[None, :]
+        mask = inside[:, None] & (d < D)
+        g = tl.load(g_rows[:, None] + d * G_column_stride, mask=mask, other=0.0).to(tl.float32)
+        v = tl.load(v_rows[:, None] + d * column_stride, mask=mask, other=0.0).to(tl.float32)
+        tl.store(g_rows[:, None] + d * G_column_stride, g - along[:, None] * (v * inverse[:, None]), mask=mask)
+
+
 @triton.jit
 def scale(
     G,  # (n,) any floating type, contiguous, in/out

@@ -43,6 +43,17 @@ class TritonRows(RowsBackend):
         with current(G):
             kernel[grid_of(n, parameters["BLOCK_R"])](G, U, inverse_norm, n, D, **parameters)
 
+    def finish(self, G: Tensor, V: Tensor, inverse_norm: Tensor, unit: bool) -> None:
+        from robustdml_ops.engine.rows.kernels import subtract_radial as kernel
+
+        if unit:
+            self.normalize_rows_backward(G, V, inverse_norm)
+            return
+        n, D = G.shape
+        parameters = rows_launch(D, tile_of("rows", G))
+        with current(G):
+            kernel[grid_of(n, parameters["BLOCK_R"])](G, V, n, D, *G.stride(), *V.stride(), **parameters)
+
     def scale(self, G: Tensor, factor: Tensor) -> None:
         from robustdml_ops.engine.rows.kernels import scale as kernel
 

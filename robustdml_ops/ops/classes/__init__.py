@@ -28,6 +28,7 @@ from robustdml_ops.engine.validation import (
     check_vector,
 )
 from robustdml_ops.ops.classes.autograd import ClassSettings, ClassSweep, sweep_values
+from robustdml_ops.ops.classes.kept_terms import bounded
 
 POOLINGS = ("none", "max", "softmax")
 
@@ -59,7 +60,8 @@ def class_lse(
     """Log-sum-exp of the logits of all classes, and the logit of the label, for every sample.
 
     Differentiable in embeddings and proxies for any upstream gradient. Backward computes the similarities again:
-    nothing of size B×C is kept.
+    nothing of size B×C is kept. In eager mode on a GPU the terms of the sum are, in the type of the products, where
+    they fit into 1/32 of its memory, ``scale`` is a number up to 64, and there is neither bias nor pooling.
 
     Parameters
     ----------
@@ -142,6 +144,7 @@ def class_lse(
     labels = check_labels(labels, embeddings, several=True)
     check_same_device(embeddings=embeddings, proxies=proxies)
     dtype, C = compute_dtype(embeddings, rows), checked_count(rows, update) // centers
+    keep = bounded(labels, scale, bias, pooling, normalize_proxies)
     scale, bias = _check_vectors(embeddings, C, dtype, scale, bias)
     gamma = _check_pooling(pooling, gamma, centers)
     if not -math.inf < target_bias < math.inf:
@@ -172,7 +175,7 @@ def class_lse(
         return ClassLSE(*sweep_values(arguments, settings))
     if not in_eager_mode(embeddings):
         refuse_update(update, "torch.func, or a graph without values,", "compute the loss in eager mode")
-    return ClassLSE(*apply_function(ClassSweep, *arguments, *settings, update))
+    return ClassLSE(*apply_function(ClassSweep, *arguments, *settings, keep, update)[:2])
 
 
 def _check_several(labels: Tensor, num_classes: int, elsewhere: bool) -> Tensor:

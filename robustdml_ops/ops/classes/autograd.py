@@ -20,7 +20,8 @@ from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update, select
 from robustdml_ops.engine.second_derivatives import Derivative, Results
 from robustdml_ops.engine.similarity_chunks import count_selected
 from robustdml_ops.engine.validation import all_finite, check_finite_embeddings, check_label_range, require
-from robustdml_ops.ops.classes.problem import ClassProblem
+from robustdml_ops.ops.classes.kept_terms import room
+from robustdml_ops.ops.classes.problem import ClassBackend, ClassProblem
 from robustdml_ops.ops.classes.second_derivative import second_derivative
 from robustdml_ops.ops.classes.sweep import BACKENDS, class_sweep, class_sweep_backward
 
@@ -42,27 +43,36 @@ class ClassSettings(NamedTuple):
 
 
 class ClassSweep(torch.autograd.Function):
-    """Log-sum-exps and logits of the labels; backward makes the similarities again."""
+    """Log-sum-exps and logits of the labels; backward takes the terms that forward kept, or makes similarities again.
+
+    The third result are these terms, or None.
+    """
 
     @staticmethod
-    def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
-        """Arguments: those of :func:`sweep_values`, settings, and an update of the proxies or None."""
-        arguments, update = arguments[:-1], arguments[-1]
+    def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Arguments: those of :func:`sweep_values`, settings, whether terms may be kept, an update or None."""
+        *arguments, keep, update = arguments  # type: ignore[assignment]
         if has_no_values(arguments[0]):
-            return class_sweep_op(*arguments)  # type: ignore[no-any-return]
-        return sweep_values(arguments[:7], ClassSettings(*arguments[7:]), selected_rows(update))
+            return (*class_sweep_op(*arguments), None)
+        settings, selected, kept = ClassSettings(*arguments[7:]), selected_rows(update), None
+        if keep:
+            backend = _backend(settings, arguments[0], arguments[5])
+            kept = room(arguments[0], arguments[1], settings.operand, backend, selected)
+        return (*sweep_values(arguments[:7], settings, selected, kept), kept)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        """Keep the inputs and both results."""
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor | None]) -> None:
+        """Keep the inputs and all results."""
         ctx.save_for_backward(*inputs[:7], *output)
-        *settings, ctx.update = inputs[7:]
+        if output[2] is not None:
+            ctx.mark_non_differentiable(output[2])
+        *settings, _, ctx.update = inputs[7:]
         ctx.settings = ClassSettings(*settings)
         ctx.version = None if ctx.update is None else inputs[1]._version
 
     @staticmethod
-    def backward(ctx: Any, dlse: Tensor, dtarget: Tensor) -> tuple[Tensor | None, ...]:
-        """Sweep again, with the upstream gradients of both results."""
+    def backward(ctx: Any, dlse: Tensor, dtarget: Tensor, _: None) -> tuple[Tensor | None, ...]:
+        """Sweep again, with the upstream gradients of the first two results."""
         if ctx.update is not None:
             ctx.update.check_version(ctx.version)
             if torch.is_grad_enabled():
@@ -70,7 +80,7 @@ class ClassSweep(torch.autograd.Function):
                     ctx.update, "create_graph=True", "take it from a copy of the loss, which no optimiser is bound to"
                 )
         X, P, *rest = ctx.saved_tensors
-        constants, results = rest[:5], rest[5:]
+        constants, results, kept = rest[:5], rest[5:7], rest[7]
         want = ctx.needs_input_grad[:2]
         first = partial(_first, ctx.settings, want, ctx.update if want[1] else None)
         tensors = (X, P, *results, dlse.contiguous(), dtarget.contiguous(), *constants)
@@ -78,17 +88,17 @@ class ClassSweep(torch.autograd.Function):
             second = partial(_second, ctx.settings)
             gradients = Derivative.apply(first, second, 4, *tensors)  # type: ignore[no-untyped-call]
         else:
-            gradients = first(*tensors)
-        return (*gradients, *(None,) * (6 + len(ctx.settings)))
+            gradients = first(*tensors, kept=kept)
+        return (*gradients, *(None,) * (7 + len(ctx.settings)))
 
 
 def sweep_values(
-    arguments: Sequence[Any], settings: ClassSettings, selected: Tensor | None = None
+    arguments: Sequence[Any], settings: ClassSettings, selected: Tensor | None = None, kept: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The sweep over detached inputs, or over the ``selected`` rows of the proxies; values and results checked.
 
     Arguments: embeddings (B, D), proxies (C·H, D), labels (B,) or (B, K), on the CPU sorted ones and their order,
-    scale () or (C,), bias (C,) or None.
+    scale () or (C,), bias (C,) or None. ``kept``: see :func:`robustdml_ops.ops.classes.sweep.class_sweep`.
     """
     embeddings, rows, labels, _, _, scale, bias = arguments
     check_finite_embeddings(embeddings)
@@ -99,9 +109,9 @@ def sweep_values(
             raise ValueError(f"scale[{_place(~torch.isfinite(scale))}] is NaN or inf")
         if bias is not None:
             require((bias < torch.inf).all(), lambda: f"bias[{_place(~(bias < torch.inf))}] is NaN or inf")
-    backend = choose(BACKENDS, settings.backend, embeddings.device, scale.dtype)
-    problem = _problem(arguments[2:], settings)
-    lse, target = class_sweep(embeddings, rows, problem, backend, settings.operand, settings.differentiable, selected)
+    backend, problem = _backend(settings, embeddings, scale), _problem(arguments[2:], settings)
+    wanted = settings.differentiable
+    lse, target = class_sweep(embeddings, rows, problem, backend, settings.operand, wanted, selected, kept)
     if lse.device.type == "cpu":
         require((lse < torch.inf).all(), lambda: f"lse[{_place(~(lse < torch.inf))}] is NaN or inf: {_cause(rows)}")
     return lse, target
@@ -121,6 +131,11 @@ def _place(bad: Tensor) -> int | str:
     return int(places[0]) if len(places) else "none"
 
 
+def _backend(settings: ClassSettings, embeddings: Tensor, scale: Tensor) -> ClassBackend:
+    """The chosen backend."""
+    return choose(BACKENDS, settings.backend, embeddings.device, scale.dtype)
+
+
 def _problem(constants: Sequence[Any], settings: ClassSettings) -> ClassProblem:
     """The checked arguments as a sweep takes them."""
     labels, sorted_labels, order, scale, bias = constants
@@ -128,28 +143,38 @@ def _problem(constants: Sequence[Any], settings: ClassSettings) -> ClassProblem:
     return ClassProblem(sets, scale, bias, *settings[:7])
 
 
-def _first(settings: ClassSettings, want: Sequence[bool], update: ProxyUpdate | None, *tensors: Any) -> Results:
+def _first(
+    settings: ClassSettings,
+    want: Sequence[bool],
+    update: ProxyUpdate | None,
+    *tensors: Any,
+    kept: Tensor | None = None,
+) -> Results:
     """Gradients of Σ_x dlse_x · lse_x + dtarget_x · target_x, in the types of embeddings and proxies."""
     if has_no_values(tensors[0]):
         dX, dP = class_gradient_op(*tensors, *settings, list(want))
     else:
-        dX, dP = _sweep_gradients(settings, want, update, *tensors)
+        dX, dP = _sweep_gradients(settings, want, update, *tensors, kept=kept)
     return (dX.to(tensors[0].dtype) if want[0] else None, dP if want[1] else None)
 
 
 def _sweep_gradients(
-    settings: ClassSettings, want: Sequence[bool], update: ProxyUpdate | None, *tensors: Any
+    settings: ClassSettings,
+    want: Sequence[bool],
+    update: ProxyUpdate | None,
+    *tensors: Any,
+    kept: Tensor | None = None,
 ) -> tuple[Any, Tensor | None]:
     """Both gradients, that of the embeddings in the compute type; an update takes that of the proxies."""
     X, P, lse, target, dlse, dtarget, *constants = tensors
     problem = _problem(constants, settings)
-    backend = choose(BACKENDS, settings.backend, X.device, problem.scale.dtype)
+    backend = _backend(settings, X, problem.scale)
     if update is not None:
         if X.device.type == "cpu" and not (all_finite(dlse) and all_finite(dtarget)):
             raise ValueError("the upstream gradient of the loss has NaN or inf: no proxy has been updated")
         update.begin(P)
     gradients = class_sweep_backward(
-        X, P, problem, (lse, target), (dlse, dtarget), backend, settings.operand, (want[0], want[1]), update
+        X, P, problem, (lse, target), (dlse, dtarget), backend, settings.operand, (want[0], want[1]), update, kept
     )
     if update is not None:
         update.finish()

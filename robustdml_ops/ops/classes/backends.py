@@ -10,8 +10,9 @@ from robustdml_ops.backends import native_module as module
 from robustdml_ops.backends import triton_device as device
 from robustdml_ops.engine import precision
 from robustdml_ops.engine.rows.native import NativeRows
-from robustdml_ops.engine.rows.triton import TritonRows
-from robustdml_ops.engine.similarity_chunks import Chunk
+from robustdml_ops.engine.rows.triton import TritonRows, rows_launch
+from robustdml_ops.engine.similarity_chunks import Chunk, Similarities
+from robustdml_ops.ops.classes import kept_terms
 from robustdml_ops.ops.classes.problem import ClassBackend, ClassProblem, ClassSums, ClassUpstream
 
 # Bytes of a row that the fused forward takes.
@@ -23,18 +24,25 @@ class EagerClasses(ClassBackend):
 
     def class_lse(self, chunk: Chunk, problem: ClassProblem, sums: ClassSums) -> None:
         pooled = _pooled(chunk, problem)
-        logits, _ = _logits(pooled, chunk, problem)
+        logits, scale = _logits(pooled, chunk, problem)
         index, inside = problem.places(*problem.classes(chunk))
         own, target = logits.gather(0, index), sums.target.view(-1, len(index))
         target.copy_(torch.where(inside, own, target.t()).t())
         if problem.drop_above < torch.inf:
             logits.masked_fill_(pooled > problem.drop_above, -torch.inf)
         _set_labels(logits, index, inside, torch.full_like(own, -torch.inf))
+        if chunk.dS is not None:
+            chunk.dS.copy_(logits.exp().mul_(scale))
         shift = torch.maximum(sums.shift, logits.amax(0))
         finite = shift.masked_fill(shift == -torch.inf, 0)
         total = logits.sub_(finite.to(logits.dtype)).exp_().sum(0, dtype=torch.float64)
         sums.total.mul_((sums.shift - finite).exp()).add_(total)
         sums.shift.copy_(shift)
+
+    def complete_terms(
+        self, similarities: Similarities, E: Tensor, problem: ClassProblem, upstream: ClassUpstream
+    ) -> tuple[Tensor, Tensor]:
+        return kept_terms.complete(similarities, E, problem, upstream)
 
     def class_lse_backward(self, chunk: Chunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
         pooled = _pooled(chunk, problem)
@@ -88,6 +96,8 @@ def _set_labels(logits: Tensor, index: Tensor, inside: Tensor, values: Tensor) -
 
 class NativeClasses(NativeRows, ClassBackend):
     """On the CPU and on CUDA devices."""
+
+    keeps_terms = False
 
     def class_lse(self, chunk: Chunk, problem: ClassProblem, sums: ClassSums) -> None:
         _epilogue("class_lse", chunk, problem, vars(sums))
@@ -156,6 +166,7 @@ class TritonClasses(TritonRows, ClassBackend):
                 target=sums.target,
                 partials=partials,
                 per_part=per_part,
+                E=chunk.dS,
                 S=chunk.S,
                 inverse_norm=chunk.scale,
                 c=last - first,
@@ -165,6 +176,37 @@ class TritonClasses(TritonRows, ClassBackend):
                 **parameters,
             )
             add_slices(partials, sums)
+
+    def complete_terms(
+        self, similarities: Similarities, E: Tensor, problem: ClassProblem, upstream: ClassUpstream
+    ) -> tuple[Tensor, Tensor]:
+        from robustdml_ops.ops.classes.kept_terms_kernel import complete_terms as kernel
+
+        X, P, (B, D) = similarities.embeddings, similarities.proxies, similarities.X.shape
+        weighted, factor = torch.empty_like(similarities.X), torch.empty_like(upstream.lse)
+        parameters = rows_launch(D, device.tile_of("rows", X))
+        with device.current(X):
+            kernel[device.grid_of(B, parameters["BLOCK_R"])](
+                E=E,
+                P=P if self.as_they_are(P, similarities.X.dtype) is not None else None,
+                selected=similarities.selected,
+                X=X,
+                inverse_norm=similarities.X_inverse_norm,
+                labels=problem.labels.labels,
+                scale=problem.scale,
+                **vars(upstream),
+                factor=factor,
+                weighted=weighted,
+                B=B,
+                D=D,
+                row_stride=P.stride(0),
+                column_stride=P.stride(1),
+                X_row_stride=X.stride(0),
+                X_column_stride=X.stride(1),
+                most=kept_terms.largest_sum(len(E)),
+                **parameters,
+            )
+        return factor, weighted
 
     def class_lse_backward(self, chunk: Chunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
         from robustdml_ops.ops.classes.kernels import class_lse_backward as kernel
@@ -242,7 +284,7 @@ def slices_of(classes: int, block: int, most: int) -> tuple[int, int]:
 
 def add_slices(partials: Tensor, sums: ClassSums) -> None:
     """Add the partial sums of all slices to ``sums``."""
-    from robustdml_ops.ops.classes.kernels import add_partials
+    from robustdml_ops.ops.classes.partial_sums import add_partials
 
     parts, _, B = partials.shape
     # Narrow tiles: a batch of 256 makes 16 programs, and each of them has every part at hand at once.

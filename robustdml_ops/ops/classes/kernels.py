@@ -1,18 +1,12 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""The class log-sum-exp in Triton: two epilogues between the matrix products, and all of the sums in one launch.
-
-Every thread keeps a sum and a shift of its own for each place of its tile; they meet once, at the end, so that a step
-over the classes waits for no other thread.
-"""
+"""The class log-sum-exp in Triton: two epilogues between the matrix products, and all of the sums in one launch."""
 
 import triton
 import triton.language as tl
 
 from robustdml_ops.backends.triton_math import in_type
 from robustdml_ops.engine.rows.kernels import embedding_columns, store_radial, unit_rows
-
-# Where a shift starts: finite, so that the logit −∞ of a masked class never meets a shift of −∞.
-LOWEST = tl.constexpr(-3.4028234663852886e38)
+from robustdml_ops.ops.classes.partial_sums import LOWEST, add_logits, store_partial
 
 
 @triton.jit
@@ -120,64 +114,6 @@ def are_labels(
     return found
 
 
-@triton.jit
-def add_logits(
-    logit,  # (BLOCK_C, BLOCK_B) compute dtype, in; −∞ where there is none
-    shift,  # (BLOCK_C, BLOCK_B) compute dtype, in: largest logit so far of each place
-    total,  # (BLOCK_C, BLOCK_B) compute dtype, in: Σ exp(logit − shift) so far
-):
-    """``shift`` and ``total`` after a tile: one exponential scales the new term, or all the terms before it."""
-    above = logit - shift
-    e = tl.exp(-tl.abs(above))
-    larger = above > 0.0
-    return tl.where(larger, logit, shift), tl.where(larger, total * e + 1.0, total + e)
-
-
-@triton.jit
-def store_partial(
-    partials,  # (parts, 2, B) compute dtype, out
-    part,  # int64, in
-    columns,  # (BLOCK_B,) int32, in: samples
-    B,  # samples in all, in
-    shift,  # (BLOCK_C, BLOCK_B) compute dtype, in
-    total,  # (BLOCK_C, BLOCK_B) compute dtype, in
-):
-    """Largest logit and Σ exp(logit − largest) of this part of the classes."""
-    largest = tl.max(shift, axis=0)
-    summed = tl.sum(total * tl.exp(shift - largest[None, :]), axis=0)
-    place = partials + part * 2 * B + columns
-    tl.store(place, largest, mask=columns < B)
-    tl.store(place + B, summed, mask=columns < B)
-
-
-@triton.jit(do_not_specialize=["parts"])
-def add_partials(
-    partials,  # (parts, 2, B) compute dtype, in
-    shift,  # (B,) float64, in/out: largest logit so far; −∞ before the first chunk
-    total,  # (B,) float64, in/out: Σ exp(logit − shift) so far
-    parts,  # in
-    B,  # samples, in
-    BLOCK_P: tl.constexpr,  # parts a step
-    BLOCK_B: tl.constexpr,  # samples a program
-):
-    """Add all parts to the running sums, in an order that never changes: the same bits every time."""
-    columns = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
-    before = tl.load(shift + columns, mask=columns < B, other=0.0)
-    summed = tl.load(total + columns, mask=columns < B, other=0.0)
-    for first in range(0, parts, BLOCK_P):
-        part = first + tl.arange(0, BLOCK_P)
-        mask = (part < parts)[:, None] & (columns < B)[None, :]
-        place = partials + part.to(tl.int64)[:, None] * 2 * B + columns[None, :]
-        part_shift = tl.load(place, mask=mask, other=LOWEST)
-        part_total = tl.load(place + B, mask=mask, other=0.0)
-        largest = tl.maximum(before, tl.max(part_shift, axis=0).to(tl.float64))
-        terms = part_total * tl.exp(part_shift - largest.to(part_shift.dtype)[None, :])
-        summed = summed * tl.exp(before - largest) + tl.sum(terms.to(tl.float64), axis=0)
-        before = largest
-    tl.store(shift + columns, before, mask=columns < B)
-    tl.store(total + columns, summed, mask=columns < B)
-
-
 @triton.jit(do_not_specialize=["c", "first", "per_part"])
 def class_lse(
     S,  # (c, H, B) compute dtype, contiguous, in: similarities, or V·x
@@ -187,6 +123,7 @@ def class_lse(
     bias,  # (c,) compute dtype, in; None: none
     target,  # (B, K) compute dtype, out: logits of the labels, where their classes are in the chunk
     partials,  # (parts, 2, B) compute dtype, out: sums of each part, see add_partials
+    E,  # (c, B) operand dtype, contiguous, out: exp(logit) · scale / |v|, 0 at labels; None: logits have no known bound
     c,  # classes of the chunk, in
     H,  # centres of a class, in
     B,  # samples, in
@@ -221,7 +158,7 @@ def class_lse(
         tl.store(target + columns * K + j, own_slope * own_similarity + own_offset, mask=here)
 
     own = (tl.load(labels + columns * K, mask=exist, other=-1) - first).to(tl.int32)
-    shift = tl.full((BLOCK_C, BLOCK_B), LOWEST, dtype)
+    shift = tl.full((BLOCK_C, BLOCK_B), LOWEST if E is None else 0.0, dtype)
     total = tl.zeros((BLOCK_C, BLOCK_B), dtype)
     for start in range(begin, end, BLOCK_C):
         classes = start + tl.arange(0, BLOCK_C)
@@ -234,7 +171,14 @@ def class_lse(
         logit = tl.where(are_labels(classes, own, labels, columns, exist, first, K), float("-inf"), logit)
         if DROPS:
             logit = tl.where(similarity > in_type(drop_above, dtype), float("-inf"), logit)
-        shift, total = add_logits(logit, shift, total)
+        if E is None:
+            shift, total = add_logits(logit, shift, total)
+        else:
+            e = tl.exp(logit)
+            total += e
+            if inverse_norm is not None:
+                slope *= tl.load(inverse_norm + rows, mask=classes < end, other=0.0)
+            tl.store(E + rows[:, None] * B + columns[None, :], e * slope[:, None], mask=mask)
     store_partial(partials, part.to(tl.int64), columns, B, shift, total)
 
 

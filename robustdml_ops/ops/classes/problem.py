@@ -8,7 +8,7 @@ from torch import Tensor
 
 from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.rows.backend import RowsBackend
-from robustdml_ops.engine.similarity_chunks import Chunk
+from robustdml_ops.engine.similarity_chunks import Chunk, Similarities
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,16 @@ class ClassUpstream:
 class ClassBackend(RowsBackend):
     """Epilogues of the class log-sum-exp on one backend."""
 
+    keeps_terms = True  # whether class_lse() writes chunk.dS
+
     def class_lse(self, chunk: Chunk, problem: ClassProblem, sums: ClassSums) -> None:
-        """Add the classes of ``chunk`` to ``sums``."""
+        """Add the classes of ``chunk`` to ``sums``; exp(logit) · scale · chunk.scale in ``chunk.dS``, if it has one."""
+        raise NotImplementedError
+
+    def complete_terms(
+        self, similarities: Similarities, E: Tensor, problem: ClassProblem, upstream: ClassUpstream
+    ) -> tuple[Tensor, Tensor]:
+        """What is left to do for the terms that class_lse() wrote, see :func:`.kept_terms.complete`."""
         raise NotImplementedError
 
     def class_lse_backward(self, chunk: Chunk, problem: ClassProblem, upstream: ClassUpstream) -> None:

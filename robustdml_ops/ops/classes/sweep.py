@@ -3,6 +3,8 @@
 Each is one call of the native module (lanes), one Triton launch (without gradients), or a loop over chunks.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -32,17 +34,19 @@ def class_sweep(
     operand: torch.dtype,
     differentiable: bool,
     rows: Tensor | None = None,
+    kept: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Log-sum-exp over the classes (B,) and logits of the labels, in the compute type: 2·B·C·D flops."""
-    B, H, compute = len(embeddings), problem.centers, problem.scale.dtype
+    """Log-sum-exp over the classes (B,) and logits of the labels, in the compute type: 2·B·C·D flops.
+
+    ``kept`` (C, B), operand type, takes the terms of :mod:`robustdml_ops.ops.classes.kept_terms`.
+    """
+    B, compute = len(embeddings), problem.scale.dtype
     labels = problem.labels.labels
     shift = embeddings.new_full((B,), -torch.inf, dtype=torch.float64)
     sums = ClassSums(shift, torch.zeros_like(shift), embeddings.new_zeros(labels.shape, dtype=compute))
     if B and count_selected(proxies, rows):
         with without_autocast(embeddings.device):
-            similarities = Similarities(
-                embeddings, proxies, compute, operand, backend, together=H, normalize=problem.normalize, selected=rows
-            )
+            similarities = _similarities(embeddings, proxies, problem, backend, operand, rows, kept)
             fused = isinstance(backend, TritonClasses) and not differentiable
             if fused and fused_forward_serves(similarities.X, problem):
                 fused_forward(similarities.X, proxies, problem, sums)
@@ -71,31 +75,55 @@ def class_sweep_backward(
     operand: torch.dtype,
     want: tuple[bool, bool],
     update: ProxyUpdate | None = None,
+    kept: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """dL/dembeddings (B, D), compute type, and dL/dproxies (C·H, D), type of the proxies: at most 6·B·C·D flops."""
-    rows, H, compute = selected_rows(update), problem.centers, problem.scale.dtype
+    """dL/dembeddings (B, D), compute type, and dL/dproxies (C·H, D), type of the proxies: at most 6·B·C·D flops.
+
+    With the terms that forward has ``kept`` 4·B·C·D; their elements at the labels are written.
+    """
+    rows, compute = selected_rows(update), problem.scale.dtype
     if len(embeddings) == 0 or count_selected(proxies, rows) == 0:
         return gradients_without_samples(embeddings, proxies, compute, want, update)
     (lse, target), (dlse, dtarget) = results, upstream
     lse = lse.masked_fill(lse == -torch.inf, torch.inf)
     dlogit = dtarget
     if not problem.exclude_target:
-        of_sample = (len(lse), *(1,) * (target.dim() - 1))
-        dlogit = dtarget + dlse.view(of_sample) * (target - lse.view(of_sample)).exp()
+        of_sample = (dlse, lse) if target.dim() == 1 else (dlse[:, None], lse[:, None])
+        dlogit = dtarget + of_sample[0] * (target - of_sample[1]).exp()
     gradient = ClassUpstream(lse, dlse.contiguous(), dlogit.contiguous())
     with without_autocast(embeddings.device):
-        similarities = Similarities(
-            embeddings, proxies, compute, operand, backend, together=H, normalize=problem.normalize, selected=rows
-        )
+        similarities = _similarities(embeddings, proxies, problem, backend, operand, rows, kept)
         similarities.want_gradients(*want, update)
-        kept = want[1] and update is None
-        if isinstance(backend, NativeClasses) and lanes_serve(proxies, operand, compute, kept):
+        stays = want[1] and update is None
+        if isinstance(backend, NativeClasses) and lanes_serve(proxies, operand, compute, stays):
             _sweep_by_lanes("class_sweep_backward", similarities, problem, gradient)
+        elif kept is not None:
+            # By way of .data: autograd would refuse a second backward, which writes the labels' elements anew.
+            similarities.X_inverse_norm, similarities.weighted = backend.complete_terms(
+                similarities, kept.data, problem, gradient
+            )
+            for chunk in similarities:
+                similarities.backward(chunk)
         else:
             for chunk in similarities:
                 backend.class_lse_backward(chunk, problem, gradient)
                 similarities.backward(chunk)
         return similarities.gradients()
+
+
+def _similarities(
+    embeddings: Tensor,
+    proxies: Tensor,
+    problem: ClassProblem,
+    backend: ClassBackend,
+    operand: torch.dtype,
+    rows: Tensor | None,
+    kept: Tensor | None,
+) -> Similarities:
+    """Similarities with the ``rows`` of the proxies, or all, in chunks of whole classes."""
+    compute, together = problem.scale.dtype, problem.centers
+    settings: dict[str, Any] = {"normalize": problem.normalize, "selected": rows, "kept": kept}
+    return Similarities(embeddings, proxies, compute, operand, backend, together=together, **settings)
 
 
 def _sweep_by_lanes(
