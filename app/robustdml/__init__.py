@@ -32,7 +32,7 @@ _EXTRAS = {
 
 _missing = [package for module, package in _EXTRAS.items() if find_spec(module) is None]
 if _missing:
-    raise ImportError(f"robustdml needs {', '.join(_missing)}: install with `pip install robustdml`")
+    raise ImportError(f"robustdml needs {', '.join(_missing)}: install with `pip install {' '.join(_missing)}`")
 
 
 def __getattr__(name: str) -> Any:

@@ -168,9 +168,7 @@ class TensorBoard(Recorder):
 
     def __init__(self, folder: Path) -> None:
         if find_spec("tensorboard") is None:
-            raise UsageError(
-                "logger tensorboard needs a package: install it with `pip install 'robustdml[tensorboard]'`"
-            )
+            raise UsageError("logger tensorboard needs a package: install it with `pip install tensorboard`")
         self._folder = folder
         self._writer: SummaryWriter | None = None
 

@@ -35,9 +35,12 @@ from robustdml.trained.embedder import TrainedEmbedder
 from robustdml.trained.model_file import FILE_NAME as MODEL_FILE
 from robustdml.trained.model_file import IDENTITY, LINEAR, ModelCard
 from robustdml.world import ALONE, World
+from robustdml_ops.ops import nearest
 
 CHECKPOINT, PREVIOUS_CHECKPOINT = "checkpoint.pt", "checkpoint.previous.pt"
 CHECKPOINT_FORMAT = 6
+# Test samples that the report shows, and how many of those found.
+EXAMPLES, FOUND = 6, 5
 # The first of these that a run has is its clean score in reports and comparisons.
 CLEAN_SCORES = ("log_p_clean_auc", "label_quality_auc", "confidence_auc", "detector_loss_auc", "weight_auc")
 
@@ -59,6 +62,7 @@ class TrainingResult:
     # Settings, sizes of the test split, final metrics, and the AUC of each score against the true labels; `untouched`,
     # the metrics before training, and `below_untouched`, a warning if the run ended below them.
     summary: dict[str, Any]
+    retrieved: NDArray[np.int64]  # Some test samples, each with those most similar to it, (n, 1 + k)
 
 
 def train(
@@ -277,7 +281,15 @@ def _result(run: Run, untouched: dict[str, float]) -> TrainingResult:
     summary |= {f"{name}_auc": clean_auc(name, score, run.changed) for name, score in scores.items()}
     summary["clean_auc"] = next((summary[name] for name in CLEAN_SCORES if name in summary), None)
     summary |= {"untouched": untouched, "below_untouched": below_untouched(run.history[-1], untouched)}
-    return TrainingResult(config, run.history, run.averaged().eval(), model, run.changed, scores, summary)
+    embedder = run.averaged().eval()
+    return TrainingResult(config, run.history, embedder, model, run.changed, scores, summary, run.evaluate(_retrieve))
+
+
+def _retrieve(embeddings: NDArray[np.float32], labels: NDArray[np.int64], device: torch.device) -> NDArray[np.int64]:
+    rows = torch.from_numpy(embeddings).to(device)
+    some = torch.arange(0, len(rows), max(len(rows) // EXAMPLES, 1), device=device)[:EXAMPLES]
+    # Each finds itself first, or a copy of it.
+    return nearest(rows[some], rows, min(FOUND + 1, len(rows))).indices.cpu().numpy()
 
 
 def _model(run: Run) -> TrainedEmbedder:

@@ -58,7 +58,8 @@ def cache_of_the_session(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
-    """No test reads or writes the user's cache."""
+    """No test reads or writes the user's cache, or leaves the folder of a run where it was started."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ROBUSTDML_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 

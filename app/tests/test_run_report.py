@@ -46,7 +46,7 @@ def test_reports_show_what_the_run_has(noisy, config, shown):
     result = train(config, noisy, device="cpu")
     page = render_run(result)
     found = pictures(page)
-    assert len(found) == 1 + len(shown)
+    assert len(found) == 2 + len(shown)
     assert all(any(text in alternative for alternative in found) for text in shown)
     assert f"<td>{result.summary['precision_at_1']:.3f}</td>" in page
     assert not re.search(r"https?://(?!www\.w3\.org)", page)

@@ -71,5 +71,5 @@ def test_without_the_package_the_extra_is_named_before_anything_is_read(command,
         lambda name, *rest: None if name == "tensorboard" else find(name, *rest),
     )
     assert main(command) == 2
-    assert "pip install 'robustdml[tensorboard]'" in capsys.readouterr().err
+    assert "pip install tensorboard" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

@@ -25,7 +25,7 @@ from robustdml.data.images import few
 from robustdml.errors import UsageError, in_one_line
 from robustdml.locks import FILE_NAME as LOCK
 from robustdml.locks import sole_use
-from robustdml.networks.backbones.choice import default_image_size
+from robustdml.networks.backbones.choice import check_installed, default_image_size
 from robustdml.plain_files import read_json, write_npz
 from robustdml.progress import OnProgress, progress_bar
 
@@ -76,6 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"robustdml audit: {in_one_line(samples.outside)}", file=sys.stderr)
         _take_up(out, _state(samples, config, arguments))
         if samples.inputs is None:
+            check_installed(config.backbone, config.backbone_weights)
             size = arguments.image_size or default_image_size(config.backbone)
             samples = decode_images(samples, size, out / "images.npy", report)
             _check_classes(samples)

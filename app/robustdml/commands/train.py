@@ -2,6 +2,7 @@
 
 import argparse
 from contextlib import nullcontext
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,16 @@ from rich.table import Table
 from robustdml.cache import write_text
 from robustdml.command_line import duration, is_off, path
 from robustdml.data import RetrievalData, load_data
+from robustdml.data.named import NAMED
 from robustdml.errors import UsageError
 from robustdml.evaluation import untouched_title
 from robustdml.methods import METHODS
-from robustdml.networks.backbones.choice import default_image_size
+from robustdml.networks.backbones.choice import check_installed, default_image_size
 from robustdml.networks.preparation import resolve_device, untouched_features
 from robustdml.noise import with_wrong_labels
 from robustdml.options import Setting
 from robustdml.progress import OnProgress, Recorder, TensorBoard, progress_bar
-from robustdml.reports.run_report import render_run
+from robustdml.reports.run_report import render_run, test_labels_note
 from robustdml.retrieval import METRICS
 from robustdml.run.audited_labels import describe
 from robustdml.run.evidence import CAPTION, HEAD, rows_of
@@ -31,6 +33,7 @@ from robustdml.train import CHECKPOINT, TrainingResult, check_folder, train
 from robustdml.trained.model_file import FILE_NAME as MODEL
 from robustdml.world import World, joined_world
 
+RUNS, REPORT = "robustdml-run", "report.html"
 FIGURES = {
     **METRICS,
     "clean_auc": "score of right against wrong labels, AUC",
@@ -49,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run_options.add_argument(
         "--out",
         type=path,
-        help="folder for model, checkpoint, metrics, settings and report; without it nothing is written",
+        help=f"folder for model, checkpoint, metrics, settings and report (default: {RUNS}-1, or the next free one)",
     )
     run_options.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
     run_options.add_argument(
@@ -85,8 +88,6 @@ def _add_option(group: argparse._ArgumentGroup, setting: Setting) -> None:
 
 
 def way_on(arguments: argparse.Namespace) -> str:
-    if arguments.out is None:
-        return "nothing is kept of a run without --out"
     if (arguments.out / CHECKPOINT).exists():
         return f"--out {arguments.out} --resume goes on from the last checkpoint"
     return "nothing was saved yet, and the same command starts anew"
@@ -95,33 +96,35 @@ def way_on(arguments: argparse.Namespace) -> str:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.resume and arguments.out is None:
         raise UsageError("--resume needs --out, the folder of the run")
-    if arguments.checkpoint_every is not None and arguments.out is None:
-        raise UsageError("--checkpoint-every needs --out, the folder of the run")
-    settings = read_run_settings(vars(arguments), arguments.config, arguments.out, arguments.resume)
-    # Without a folder nothing can be saved, and a signal ends the command as any other.
-    signals = nullcontext() if arguments.out is None else EndSignals()
-    with signals, joined_world(settings.place.device) as world:
-        if arguments.out is not None and world.leads:
-            check_folder(arguments.out, arguments.resume)
-        result = _train(settings, arguments.out, arguments.resume, arguments.checkpoint_every, world)
+    # Before the processes of a run meet, so that all choose the same.
+    out: Path = arguments.out or next(
+        folder for number in count(1) if not (folder := Path(f"{RUNS}-{number}")).exists()
+    )
+    arguments.out = out
+    settings = read_run_settings(vars(arguments), arguments.config, out, arguments.resume)
+    with EndSignals(), joined_world(settings.place.device) as world:
+        if world.leads:
+            check_folder(out, arguments.resume)
+        result = _train(settings, out, arguments.resume, arguments.checkpoint_every, world)
     if world.leads:
-        _print(result, arguments.out)
+        _print(result, out)
     return 0
 
 
 def _train(
-    settings: RunSettings, out: Path | None, resume: bool, checkpoint_every: float | None, world: World
+    settings: RunSettings, out: Path, resume: bool, checkpoint_every: float | None, world: World
 ) -> TrainingResult:
     recorders: list[Recorder] = []
-    if out is not None and world.leads:
+    if world.leads:
         recorders.append(SettingsFile(out / CONFIG_FILE, settings.complete))
         if settings.place.logger == "tensorboard":
             recorders.append(TensorBoard(out / "tensorboard"))
     with progress_bar(METHODS[settings.config.method].title) if world.leads else nullcontext(Recorder()) as bar:
         bar("reading data", 0, 0)
+        data = world.first(lambda: _load(settings, bar))
         result = train(
             settings.config,
-            world.first(lambda: _load(settings, bar)),
+            data,
             out=out,
             resume=resume,
             device=settings.place.device,
@@ -130,15 +133,17 @@ def _train(
             checkpoint_every=checkpoint_every,
             world=world,
         )
-        if out is not None and world.leads:
+        if world.leads:
             bar("report", 0, 0)
-            write_text(out / "report.html", render_run(result))
+            write_text(out / REPORT, render_run(result, data))
     return result
 
 
 def _load(settings: RunSettings, on_progress: OnProgress) -> RetrievalData:
     """Load the data, and make training labels wrong if the settings say so."""
     config, chosen = settings.config, settings.data
+    if chosen.data not in NAMED and not chosen.data.endswith(".npz"):
+        check_installed(config.backbone, config.backbone_weights)
     data = load_data(
         chosen.data,
         image_size=default_image_size(config.backbone) if chosen.image_size is None else chosen.image_size,
@@ -152,7 +157,7 @@ def _load(settings: RunSettings, on_progress: OnProgress) -> RetrievalData:
     )
 
 
-def _print(result: TrainingResult, out: Path | None) -> None:
+def _print(result: TrainingResult, out: Path) -> None:
     table = Table(title=f"{METHODS[result.config.method].title}, noise {result.summary['noise']}")
     for title in ("", "last epoch", untouched_title(result.config.backbone).lower()):
         table.add_column(title)
@@ -169,8 +174,12 @@ def _print(result: TrainingResult, out: Path | None) -> None:
         _print_chosen(result.summary["chosen"], console)
     if result.summary["below_untouched"]:
         console.print(result.summary["below_untouched"], style="yellow", highlight=False)
-    if out is not None:
-        print(f"{out / MODEL}: try robustdml embed {out} IMAGES -o embeddings.npz")
+    if doubt := test_labels_note(result):
+        console.print(doubt, highlight=False)
+    print(
+        f"{out / REPORT}: curves, examples and the most doubtful labels; settings, checkpoint and figures are beside it"
+    )
+    print(f"{out / MODEL}: try robustdml embed {out} IMAGES -o embeddings.npz")
 
 
 def _print_chosen(chosen: dict[str, Any], console: Console) -> None:

@@ -85,7 +85,7 @@ def _parquet_rows(path: Path) -> list[tuple[str, str]]:
     try:
         import pyarrow.parquet as parquet
     except ImportError as error:
-        raise UsageError(f"{path}: reading .parquet needs a package: pip install 'robustdml[lists]'") from error
+        raise UsageError(f"{path}: reading .parquet needs a package: pip install pyarrow") from error
     try:
         table = parquet.read_table(path)
     except (OSError, ValueError) as error:

@@ -6,11 +6,13 @@ from html import escape
 import numpy as np
 import torch
 
+from robustdml.data import RetrievalData, Split
+from robustdml.data.named import NAMED
 from robustdml.evaluation import JUDGED, untouched_title
 from robustdml.filters.options import NO_FILTER
 from robustdml.methods import METHODS
 from robustdml.methods.confident import ProcSimOptions
-from robustdml.reports.html import figure, page, table
+from robustdml.reports.html import figure, page, picture, table
 from robustdml.reports.run_plots import History, curves, kappa_boxes, score_histogram
 from robustdml.run.audited_labels import describe
 from robustdml.run.evidence import CAPTION, HEAD, rows_of
@@ -27,6 +29,8 @@ METRICS = {
     "corrected_right": "right ones among those labels",
     "clean_auc": "right against wrong labels, AUC",
 }
+# Scores by which labels are doubted, low for wrong ones; the first that a run has is used.
+DOUBTED, MOST_DOUBTED = ("log_p_clean", "label_quality", "confidence", "weight"), 24
 EXPLAINED = (
     "Each test sample looks for its most similar ones among all other test samples. Recall@1: the share of samples of "
     "which the first that is found is of their class; Recall@4: one of the first four. MAP@R looks at as many as the "
@@ -34,8 +38,8 @@ EXPLAINED = (
 )
 
 
-def render_run(result: TrainingResult) -> str:
-    """Write the report of a run."""
+def render_run(result: TrainingResult, data: RetrievalData | None = None) -> str:
+    """Write the report of a run, with pictures where its images are given."""
     config, history = result.config, result.history
     title, used = METHODS[config.method].title, result.summary["filter"]
     title += f" with {used}" if used != NO_FILTER else ""
@@ -64,6 +68,13 @@ def render_run(result: TrainingResult) -> str:
             "Recall@1 against the epoch.",
             "Recall@1 on the test classes after each epoch; the dotted line is that of the untouched features.",
         ),
+        figure(
+            curves({title: (history, "loss")}, "loss", percent=False),
+            "Loss against the epoch.",
+            "Mean loss of the steps of each epoch.",
+        ),
+        *_retrieved(result, data),
+        *_doubtful(result, data),
     ]
     drawn = [draw(result) for name, draw in FIGURES.items() if name in result.scores or name in history[-1]]
     if drawn:
@@ -89,10 +100,45 @@ def _chosen(result: TrainingResult) -> list[str]:
     ]
 
 
+def test_labels_note(result: TrainingResult) -> str:
+    """Say that wrong labels among the test samples lower the figures, where nothing is known of them."""
+    if result.summary["noise"] != "none" or result.summary["data"]["name"] in NAMED:
+        return ""
+    return "The labels of the test samples are used as they are: wrong ones, which an audit finds, lower the figures."
+
+
+def _retrieved(result: TrainingResult, data: RetrievalData | None) -> list[str]:
+    """Some test samples with what they found first."""
+    if data is None or not data.test.is_images:
+        return []
+    test = data.test
+    rows = []
+    for query, *found in result.retrieved.tolist():
+        right = ["searched", *("right" if test.labels[row] == test.labels[query] else "wrong" for row in found)]
+        rows.append(_pictures(test, [query, *found], right))
+    return ["<h2>Examples</h2><p>Test samples, each with the most similar others.</p>", *rows]
+
+
+def _doubtful(result: TrainingResult, data: RetrievalData | None) -> list[str]:
+    """The training samples whose labels are believed least."""
+    score = next((result.scores[name] for name in DOUBTED if name in result.scores), None)
+    if data is None or not data.train.is_images or score is None or len(score) != len(data.train):
+        return []
+    rows = [row for row in np.argsort(score)[:MOST_DOUBTED].tolist() if not np.isnan(score[row])]
+    return ["<h2>The most doubtful labels</h2>", _pictures(data.train, rows, [f"{score[row]:.3g}" for row in rows])]
+
+
+def _pictures(split: Split, rows: list[int], said: list[str]) -> str:
+    shown = ((split.class_names[split.labels[row]], picture(split.inputs[row])) for row in rows)
+    figures = [figure(source, name, f"{text}: {name}") for (name, source), text in zip(shown, said, strict=True)]
+    return f'<div class="found">{"".join(figures)}</div>'
+
+
 def _data_line(result: TrainingResult) -> str:
     data, config = result.summary["data"], result.config
     test = result.summary["test"]
     audited = f" {describe(data['audited'])}" if "audited" in data else ""
+    note = test_labels_note(result)
     labels = "labels as they are"
     if result.changed.any():
         labels = f"{result.changed.sum():,} of them with a wrong label (noise {result.summary['noise']})"
@@ -100,7 +146,7 @@ def _data_line(result: TrainingResult) -> str:
     return (
         f"{data['name']}: {data['train'][0]:,} training samples of {data['classes']:,} classes, {labels}; seed "
         f"{config.seed}, {len(result.history)} epochs, {result.summary['training_seconds']:.1f} s of training. Tested "
-        f"on {test['samples']:,} samples of {test['classes']:,} other classes{alone}.{audited}"
+        f"on {test['samples']:,} samples of {test['classes']:,} other classes{alone}.{audited} {note}"
     )
 
 

@@ -153,6 +153,4 @@ def read_run_settings(options: Mapping[str, Any], file: Path | None, out: Path |
         if file is None:
             raise
         raise UsageError(f"{error} (settings of {file} and of the command line)") from error
-    if place.logger != "none" and out is None:
-        raise UsageError(f"{given['logger'].where} needs --out, the folder for its files")
     return RunSettings(config, data, place, complete_settings(config, given))

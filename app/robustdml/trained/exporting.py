@@ -88,7 +88,7 @@ def _torch_program(embedder: TrainedEmbedder, example: Tensor, metadata: str) ->
 def _onnx_program(embedder: TrainedEmbedder, example: Tensor, metadata: str) -> Program:
     missing = [package for package in ONNX_PACKAGES if find_spec(package) is None]
     if missing:
-        raise UsageError(f"ONNX needs {', '.join(missing)}: install with `pip install 'robustdml[export]'`")
+        raise UsageError(f"ONNX needs {', '.join(missing)}: install with `pip install {' '.join(missing)}`")
     program = torch.onnx.export(
         _traced(embedder, example), (), dynamo=True, input_names=[INPUT], output_names=[OUTPUT], verbose=False
     )

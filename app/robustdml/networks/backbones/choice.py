@@ -14,7 +14,12 @@ from robustdml.config import UNTRAINED, TrainingConfig
 from robustdml.data import RetrievalData
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError, expanded
-from robustdml.networks.backbones.photographs import EFFICIENTNET, load_efficientnet, make_efficientnet
+from robustdml.networks.backbones.photographs import (
+    EFFICIENTNET,
+    load_efficientnet,
+    make_efficientnet,
+    require_efficientnet,
+)
 from robustdml.networks.backbones.timm_models import PREFIX, load_timm, make_timm, timm_image_size
 from robustdml.networks.models import SmallCNN
 from robustdml.networks.pretraining import load_pretrained_cnn, pretrained
@@ -27,6 +32,12 @@ DEFAULT_IMAGE_SIZE = 224
 def default_image_size(name: str) -> int:
     """Side of the images that a backbone is made for."""
     return timm_image_size(name) if name.startswith(PREFIX) else DEFAULT_IMAGE_SIZE
+
+
+def check_installed(name: str, weights: str) -> None:
+    """Refuse a backbone for photographs that is not installed, before any image is decoded."""
+    if name in ("", EFFICIENTNET):
+        require_efficientnet(weights=not weights)
 
 
 def is_own_code(name: str) -> bool:

