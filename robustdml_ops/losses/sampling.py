@@ -48,8 +48,9 @@ class Negatives(nn.Module):
         if labels.dim() == 2:
             absent = labels == ABSENT  # draws another class of its sample
             known = torch.where(absent, labels.amax(1, keepdim=True).clamp(min=0), labels).flatten()
-            drawn = self.draw(known, num_classes, here)
-            return drawn._replace(labels=drawn.labels.view_as(labels).masked_fill(absent, ABSENT))
+            classes, of_labels, places, certain, weight = self.draw(known, num_classes, here)
+            of_labels = of_labels.view_as(labels).masked_fill(absent, ABSENT)
+            return Drawn(classes, of_labels, places, certain, weight)
         if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:
             raise RuntimeError(
                 "torch.utils.checkpoint runs the loss again in the backward pass, where it would draw other negatives: "
