@@ -40,6 +40,7 @@ def test_float32_is_as_good_as_the_reference_in_float32(name, backend):
         assert (mine - truth).abs().max() <= allowed
 
 
+@pytest.mark.filterwarnings("ignore:.* loses steps below")  # which tells of optimisers
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_low_precision_inputs_are_computed_in_float32(name, dtype):
