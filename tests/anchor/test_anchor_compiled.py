@@ -23,25 +23,27 @@ def sets_of(kind, B, compute):
     """Confidences as users have them, (B, C) by rows; logits as the sweep makes them, (c, B) by rows."""
     if kind == "labels":
         return LabelSets(torch.zeros(B, dtype=torch.int64))
+    if kind == "several labels":
+        return LabelSets(torch.zeros(B, 3, dtype=torch.int64), weights=torch.zeros(B, 3, dtype=compute))
     if kind == "confidences":
         return ConfidenceSets(9.0, 0.5, torch.zeros(B, C, dtype=compute))
     factors = torch.zeros(B, 4, dtype=compute), torch.zeros(C, 4, dtype=compute), torch.zeros(C, dtype=compute)
     return ConfidenceSets(9.0, 0.5, None, *factors)
 
 
-def problem(kind, B, compute, whole=True):
-    """With one bias for both sides, as Proxy-Anchor has; the whole of it has three, and a limit."""
+def problem(kind, B, compute, whole=True, drops=False):
+    """With one bias for both sides, as Proxy-Anchor has; the whole of it has three."""
     bias = torch.zeros(B, dtype=compute)
     other, anchor = (torch.zeros(B, dtype=compute), torch.zeros(C, dtype=compute)) if whole else (bias, None)
-    return AnchorProblem(32.0, bias, other, anchor, sets_of(kind, B, compute), 0.4 if whole else math.inf)
+    return AnchorProblem(32.0, bias, other, anchor, sets_of(kind, B, compute), 0.4 if drops else math.inf)
 
 
 def epilogue(kind, compute, B=1024, whole=True, operand=BF16, D=None):
-    """With gradients; the whole of it has three biases, their gradients, and an upstream for each anchor.
+    """With gradients; the whole of it has three biases, their gradients, an upstream for each anchor, and a limit.
 
     ``D``: of proxies as they are, so many columns.
     """
-    given = problem(kind, B, compute, whole)
+    given = problem(kind, B, compute, whole, drops=whole)
     upstream = torch.ones(C if whole else (), dtype=compute)
     lse, dbias = torch.zeros(2, C, dtype=compute), torch.zeros(2, B, dtype=compute)
     S = torch.zeros(C, B, dtype=compute)
@@ -52,8 +54,12 @@ def epilogue(kind, compute, B=1024, whole=True, operand=BF16, D=None):
     return lambda: TRITON.anchor_lse(chunk, sums, given)
 
 
-def fused(kind, D, operand, proxies=F32, precision="high", B=1024, columns=False, whole=False):
-    given, X, P = problem(kind, B, F32, whole), torch.zeros(B, D, dtype=operand), torch.zeros(C, D, dtype=proxies)
+def fused(kind, D, operand, proxies=F32, precision="high", B=1024, columns=False, whole=False, drops=False):
+    given, X, P = (
+        problem(kind, B, F32, whole, drops),
+        torch.zeros(B, D, dtype=operand),
+        torch.zeros(C, D, dtype=proxies),
+    )
     P = P.t().contiguous().t() if columns else P
 
     def launch():
@@ -73,6 +79,7 @@ ORDINARY_CORES = {
     "epilogue, confidences, as they are, the whole": epilogue("confidences", F32, D=512),
     "epilogue, confidences": epilogue("confidences", F32),
     "epilogue, logits": epilogue("logits", F32),
+    "epilogue, several labels": epilogue("several labels", F32, whole=False),
     "epilogue, logits in float64": epilogue("logits", F64),
     "fused, labels, fp32": fused("labels", 128, F32, precision="highest"),
 }
@@ -82,6 +89,7 @@ TENSOR_CORES = {
     "fused, confidences, tf32x3, long rows": fused("confidences", 512, F32, precision="tf32x3"),
     "fused, labels, tf32x3, three biases": fused("labels", 128, F32, whole=True, precision="tf32x3"),
     "fused, labels, bf16": fused("labels", 128, BF16),
+    "fused, labels, bf16, dropped": fused("labels", 128, BF16, drops=True),
     "fused, labels, bf16, three biases": fused("labels", 128, BF16, whole=True),
     "fused, labels, bf16, long rows, three biases": fused("labels", 512, BF16, whole=True),
     "fused, labels, bf16, an odd batch": fused("labels", 128, BF16, B=99),

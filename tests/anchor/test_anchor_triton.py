@@ -10,7 +10,7 @@ from robustdml_ops.ops.anchor import sweep as anchor_sweeps
 from robustdml_ops.ops.anchor.backends import fused_forward, fused_forward_serves
 from robustdml_ops.ops.anchor.problem import AnchorProblem, AnchorSums
 from robustdml_ops.ops.anchor.sweep import BACKENDS, Wanted
-from tests.anchor.cases import EAGER, EDGES, SETS, Case, assert_as_exact_as_eager, assert_sweeps_agree
+from tests.anchor.cases import EAGER, EDGES, EDGES_OF_SWEEPS, SETS, Case, assert_as_exact_as_eager, assert_sweeps_agree
 from tests.nightly import nightly_but
 from tests.triton_here import DEVICE, MARKS, ON_GPU
 
@@ -39,9 +39,9 @@ def test_float64(sets):
         torch.testing.assert_close(getattr(ours, field).cpu(), value, rtol=1e-11, atol=1e-11, msg=field)
 
 
-@pytest.mark.parametrize("edge", EDGES)
+@pytest.mark.parametrize("edge", EDGES_OF_SWEEPS)
 def test_edges_of_the_sweep(edge):
-    case = EDGES[edge]()
+    case = EDGES_OF_SWEEPS[edge]()
     assert_sweeps_agree(case.sweep(TRITON), case.sweep(EAGER), case.exact())
 
 
@@ -111,6 +111,8 @@ def test_fused_forward_by_three_products_of_tf32():
 
 @pytest.mark.parametrize(("sets", "dtype"), [("logits", torch.float32), ("labels", torch.float64)])
 def test_fused_forward_leaves_to_the_sweep_what_it_must(sets, dtype):
+    several = EDGES_OF_SWEEPS["several labels"]().problem("cpu", torch.float32)
+    assert not fused_forward_serves(torch.ones(3, 2), several)
     assert not fused_forward_serves(torch.ones(3, 2, dtype=dtype), Case((3, 4, 2), sets).problem("cpu", dtype))
 
 

@@ -110,11 +110,11 @@ def native_chunk(
     """The classes ``first:last`` as an ``AnchorChunk`` of the native module."""
     biases = {"dpositive_bias": sums.dpositive_bias, "dnegative_bias": sums.dnegative_bias}
     tensors = {"S": S, "inverse_norm": inverse_norm, **biases, **sums.arguments(), **problem.arguments(first, last)}
+    tensors |= problem.label_arguments
     return getattr(module.library, f"AnchorChunk_{module.SUFFIX[problem.positive_bias.dtype]}")(
         rows=last - first,
         B=len(problem.positive_bias),
         row_max=row_max,
-        labels_each=problem.labels_each,
         **module.addresses(tensors),
     )
 
@@ -149,7 +149,7 @@ class TritonAnchor(TritonRows, AnchorBackend):
                 **device.as_they_are_arguments(None if chunk.scale is None else chunk.V, chunk.G, parameters),
                 ARE_LOGITS=not isinstance(sets, LabelSets) and sets.are_logits,
                 DROPS=problem.drop_above <= 1,
-                LABELS_EACH=problem.labels_each,
+                **problem.label_arguments,
                 **sums.arguments(),
                 **problem.arguments(chunk.first, chunk.last, distinct=True),
                 **set_arguments(sets, values),
@@ -162,11 +162,11 @@ class TritonAnchor(TritonRows, AnchorBackend):
 
 
 def fused_forward_serves(X: Tensor, problem: AnchorProblem) -> bool:
-    """Whether the kernel takes it: not in float64, not for logits of confidences, not for rows longer than pay."""
+    """Whether the kernel takes it: not float64, several labels, logits of confidences, nor rows longer than pay."""
     sets = problem.sets
     if X.dtype == torch.float64 or problem.positive_bias.dtype != torch.float32 or not device.fused_pays(X):
         return False
-    return isinstance(sets, LabelSets) or not sets.are_logits
+    return sets.labels_each == 1 if isinstance(sets, LabelSets) else not sets.are_logits
 
 
 def fused_forward(X: Tensor, P: Tensor, problem: AnchorProblem) -> Tensor:
@@ -193,7 +193,6 @@ def fused_forward(X: Tensor, P: Tensor, problem: AnchorProblem) -> Tensor:
             column_stride=P.stride(1),
             D=D,
             DROPS=problem.drop_above <= 1,
-            LABELS_EACH=problem.labels_each,
             **problem.arguments(0, C, distinct=True),
             **set_arguments(sets, values),
             **parameters,

@@ -15,7 +15,7 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 # Arguments of the kernels that go together:
 # ``given``: labels, label_weights, values, positive_bias, negative_bias, anchor_bias, B, anchor_stride,
-# candidate_stride, alpha, drop_above, beta, threshold (these four in the compute type), ARE_LOGITS, DROPS, LABELS_EACH,
+# candidate_stride, alpha, drop_above, beta, threshold (these four in the compute type), ARE_LOGITS, DROPS, labels_each,
 # as the kernels below have them;
 # ``anchors``: rows (BLOCK_C,) int64 of values and anchor_bias, classes (BLOCK_C,) int32, and inside (BLOCK_C,) bool:
 # which rows exist.
@@ -35,19 +35,19 @@ def candidate_exponents(
     that of the label, or σ(β|c − λ|) between 1/2 and 1.
     """
     labels, label_weights, values, positive_bias, negative_bias, anchor_bias, B = given[:7]
-    anchor_stride, candidate_stride, alpha, drop_above, beta, threshold, ARE_LOGITS, DROPS, LABELS_EACH = given[7:]
+    anchor_stride, candidate_stride, alpha, drop_above, beta, threshold, ARE_LOGITS, DROPS, labels_each = given[7:]
     rows, classes, inside = anchors
     exist = columns < B
     if labels is not None:
         # 32 bits hold every class, and a thread keeps the labels of many candidates in registers.
         positive = tl.full(s.shape, 0, tl.int1)
         weight = tl.full(s.shape, 1.0, s.dtype)
-        for j in tl.static_range(LABELS_EACH):
-            y = tl.load(labels + columns * LABELS_EACH + j, mask=exist, other=-1).to(tl.int32)
+        for j in range(0, labels_each):
+            y = tl.load(labels + columns * labels_each + j, mask=exist, other=-1).to(tl.int32)
             own = y[None, :] == classes[:, None]
             positive |= own
             if label_weights is not None:
-                own_weight = tl.load(label_weights + columns * LABELS_EACH + j, mask=exist, other=0.0)
+                own_weight = tl.load(label_weights + columns * labels_each + j, mask=exist, other=0.0)
                 weight = tl.where(own, own_weight[None, :], weight)
     else:
         offset = rows[:, None] * anchor_stride + columns.to(tl.int64)[None, :] * candidate_stride
@@ -142,7 +142,7 @@ def anchor_lse(
     threshold: tl.float64,  # in
     ARE_LOGITS: tl.constexpr,  # whether the values still have to go through the sigmoid
     DROPS: tl.constexpr,  # whether negatives are left out
-    LABELS_EACH: tl.constexpr,  # K
+    labels_each: tl.constexpr,  # K
     BLOCK_C: tl.constexpr,  # anchors a program
     BLOCK_B: tl.constexpr,  # candidates a step
     BLOCK_D: tl.constexpr,  # columns of V a step
@@ -161,7 +161,7 @@ def anchor_lse(
 
     given = (
         labels, label_weights, values, positive_bias, negative_bias, anchor_bias, B,
-        anchor_stride, candidate_stride, alpha, drop_above, beta, threshold, ARE_LOGITS, DROPS, LABELS_EACH,
+        anchor_stride, candidate_stride, alpha, drop_above, beta, threshold, ARE_LOGITS, DROPS, labels_each,
     )  # fmt: skip
     anchors = (rows, classes, inside)
     max_positive = tl.zeros((BLOCK_C,), dtype=dtype)
@@ -225,7 +225,7 @@ def anchor_lse(
 def fused_anchor_lse(
     X,  # (B, D) operand dtype, contiguous, in: unit embeddings
     P,  # (C, D) any floating type, any strides, in: proxies of any norm
-    labels,  # (B,) or (B, K) int64, in; None: the values tell the sets
+    labels,  # (B,) int64, in; None: the values tell the sets
     values,  # (C, B) any floating type, in: confidences; None: the labels tell
     positive_bias,  # (B,) float32, in
     negative_bias,  # (B,) float32, in; None: the positive one
@@ -238,13 +238,11 @@ def fused_anchor_lse(
     column_stride,  # of P in elements, in
     anchor_stride,  # of values in elements, in
     candidate_stride,  # of values in elements, in
-    label_weights,  # (B, K) compute dtype, in: of positives; None: 1
     alpha: tl.float64,  # in
     drop_above: tl.float64,  # in: negatives of a larger cosine are left out
     beta: tl.float64,  # in
     threshold: tl.float64,  # in
     DROPS: tl.constexpr,  # whether negatives are left out
-    LABELS_EACH: tl.constexpr,  # K
     D: tl.constexpr,  # columns of X and P
     input_precision: tl.constexpr,  # of float32 operands: "ieee", "tf32x3" or "tf32"
     BLOCK_C: tl.constexpr,  # anchors a program
@@ -267,8 +265,8 @@ def fused_anchor_lse(
     alpha, drop_above = in_type(alpha, tl.float32), in_type(drop_above, tl.float32)
     beta, threshold = in_type(beta, tl.float32), in_type(threshold, tl.float32)
     given = (
-        labels, label_weights, values, positive_bias, negative_bias, anchor_bias, B,
-        anchor_stride, candidate_stride, alpha, drop_above, beta, threshold, False, DROPS, LABELS_EACH,
+        labels, None, values, positive_bias, negative_bias, anchor_bias, B,
+        anchor_stride, candidate_stride, alpha, drop_above, beta, threshold, False, DROPS, 1,
     )  # fmt: skip
     anchors = (rows, classes, inside)
 

@@ -104,16 +104,17 @@ class AnchorProblem:
         return {
             "alpha": float(self.alpha),
             "drop_above": self.drop_above,
-            "label_weights": self.sets.weights if isinstance(self.sets, LabelSets) else None,
             "positive_bias": self.positive_bias,
             "negative_bias": None if same else self.negative_bias,
             "anchor_bias": None if self.anchor_bias is None else self.anchor_bias[first:last],
         }
 
     @property
-    def labels_each(self) -> int:
-        """Labels of a candidate; 1 where confidences tell the sets."""
-        return self.sets.labels_each if isinstance(self.sets, LabelSets) else 1
+    def label_arguments(self) -> dict[str, Any]:
+        """Number of labels of a candidate and their weights as arguments of all epilogues."""
+        if not isinstance(self.sets, LabelSets):
+            return {"labels_each": 1, "label_weights": None}
+        return {"labels_each": self.sets.labels_each, "label_weights": self.sets.weights}
 
     @cached_property
     def needs_row_max(self) -> bool:
