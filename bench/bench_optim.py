@@ -8,7 +8,7 @@ from robustdml_ops.optim import ProxyAdamW
 from .optimizer_steps import LOSSES, step_of
 from .workloads import Shape, Workload
 
-LARGE = Shape(256, 100_000, 128)
+LARGE, WIDE = Shape(256, 100_000, 128), Shape(256, 20_000, 512)
 
 
 def check(kind: str) -> None:
@@ -37,7 +37,7 @@ def test_within_the_sweep_against_after_it(timed, kind):
     )
 
 
-@pytest.mark.parametrize("rule", ["adamw", "adamw bfloat16", "sgd", "adagrad"])
+@pytest.mark.parametrize("rule", ["adamw", "adamw bfloat16", "adamw of two bytes", "sgd", "adagrad"])
 def test_within_the_sweep_against_the_products(timed, rule):
     workload = Workload(LARGE)
     timed(
@@ -48,8 +48,21 @@ def test_within_the_sweep_against_the_products(timed, rule):
     )
 
 
+@pytest.mark.parametrize("kind", LOSSES)
+def test_two_bytes_against_float32(timed, kind):
+    """AdamW with proxies and moments in bfloat16; the floor is the same step in float32."""
+    workload = Workload(WIDE)
+    timed(
+        step_of(f"within/{kind}/adamw of two bytes", workload),
+        step_of(f"within/{kind}/adamw", workload),
+        group=f"AdamW of two bytes over float32, {WIDE}",
+        contender=f"robustdml/{kind} two bytes",
+    )
+
+
+@pytest.mark.parametrize("rule", ["adamw", "adamw bfloat16", "adamw of two bytes"])
 @pytest.mark.parametrize("classes", [100_000, 1_000_000])
-def test_memory(in_own_process, classes):
-    """Beyond proxies and moments."""
-    group = "memory of AdamW within the sweep"
-    in_own_process("optimizer_steps", 256, classes, 128, group=group, contender=f"C={classes}")
+def test_memory(in_own_process, classes, rule):
+    """Beyond proxies and moments, and in all."""
+    group = f"memory of AdamW within the sweep, C={classes:.0e} D=128"
+    in_own_process("optimizer_steps", 256, classes, 128, rule, group=group, contender=rule)

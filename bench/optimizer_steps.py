@@ -1,6 +1,7 @@
 """A whole training step of the proxies: loss, gradients and the optimiser's step, within the sweep or after it.
 
-``python -m bench.optimizer_steps B C D`` prints as JSON the memory of a step beyond proxies and moments.
+``python -m bench.optimizer_steps B C D [RULE]`` prints as JSON the memory of a step beyond proxies and moments, and the
+peak of all, from an empty process on, in bytes for each of the C·D elements.
 """
 
 import json
@@ -20,6 +21,7 @@ LOSSES = {"proxy-anchor": ProxyAnchorLoss, "normalized-softmax": NormalizedSoftm
 RULES: dict[str, Callable[[ProxyAnchorLoss], ProxyOptimizer]] = {
     "adamw": lambda loss: ProxyAdamW(loss, lr=1e-2),
     "adamw bfloat16": lambda loss: ProxyAdamW(loss, lr=1e-2, moments=torch.bfloat16),
+    "adamw of two bytes": lambda loss: ProxyAdamW(loss.bfloat16(), lr=1e-2, moments=torch.bfloat16),
     "sgd": lambda loss: ProxySGD(loss, lr=1e-2, momentum=0.9),
     "adagrad": lambda loss: ProxyAdagrad(loss, lr=1e-2),
 }
@@ -45,16 +47,27 @@ def step_of(name: str, workload: Workload, negative_share: float = 1.0) -> Calla
     return step
 
 
-def beyond(shape: Shape) -> float:
-    """Peak memory in MB of a step of AdamW within the sweep, beyond the memory before it."""
-    step_of("within/proxy-anchor/adamw", Workload(Shape(shape.B, 640, shape.D), "cpu"))()  # pools of the libraries
-    step = step_of("within/proxy-anchor/adamw", Workload(shape, "cpu"))
-    before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-    step()
-    return (resident("VmHWM") - before) / 2**20
+def memory(shape: Shape, rule: str = "adamw") -> dict[str, float]:
+    """Peak memory of a step within the sweep, and of all that comes before."""
+    step_of(f"within/proxy-anchor/{rule}", Workload(Shape(shape.B, 640, shape.D), "cpu"))()  # pools of the libraries
+    workload = Workload(shape, "cpu")
+    del workload.proxies  # the loss has its own
+    empty, peaks = resident("VmRSS"), []
+    step: Callable[[], None] | None = None
+    for _ in range(2):
+        Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+        before = resident("VmRSS")
+        if step is None:
+            step = step_of(f"within/proxy-anchor/{rule}", workload)
+        else:
+            step()
+        peaks.append(resident("VmHWM"))
+    return {
+        "beyond_mb": (peaks[1] - before) / 2**20,
+        "bytes_an_element": (max(peaks) - empty) / (shape.C * shape.D),
+    }
 
 
 if __name__ == "__main__":
     torch.set_num_threads(2)
-    print(json.dumps({"beyond_mb": beyond(Shape(*map(int, sys.argv[1:])))}))
+    print(json.dumps(memory(Shape(*map(int, sys.argv[1:4])), *sys.argv[4:])))

@@ -15,7 +15,7 @@ from robustdml_ops.engine.rows.lengths import SHORTEST, inverse_lengths
 from robustdml_ops.engine.validation import all_finite
 
 # Rows checked at a time, which bounds the memory of the check.
-_ROWS_CHECKED = 1 << 14
+_ROWS_CHECKED = 1 << 12
 
 
 class NoGradient(Tensor):
