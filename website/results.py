@@ -335,12 +335,43 @@ def printed(key: str) -> str:
     return table(titles, rows)
 
 
+def proxy_bytes() -> str:
+    """Peak memory of AdamW within the sweep, by the types of proxies and moments."""
+    titles = {
+        "adamw": "float32",
+        "adamw bfloat16": "float32, moments bfloat16",
+        "adamw of two bytes": "bfloat16, moments bfloat16",
+    }
+    found = {row["contender"]: row for row in cpu()["memory"] if row["group"].startswith("memory of AdamW")}
+    rows = [
+        [title, f"{found[rule]['bytes_an_element']:.2f}", f"{found[rule]['beyond_mb']:.0f} MB"]
+        for rule, title in titles.items()
+    ]
+    return table(
+        ["`ProxyAdamW`, 10⁶ × 128, proxies", "bytes an element, at most", "of it beyond proxies and moments"], rows
+    )
+
+
+def proxy_types() -> str:
+    """Recall@1 with proxies of each type."""
+    rows = []
+    for data, losses in stored("bfloat16-proxies")["results"].items():
+        for loss, types in losses.items():
+            for proxies, found in types.items():
+                difference, error = (100 * value for value in found["difference"])
+                against = "–" if proxies == "float32" else f"{difference:+.2f} ± {error:.2f}"
+                rows.append([f"`{data}`", loss, proxies, score(found["Recall@1"]), against])
+    return table(["data set", "loss", "proxies", "Recall@1", "to float32, points"], rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "steps": steps,
     "functions": functions,
     "memory": memory,
     "predicted": predicted,
     "crowd": crowd,
+    "proxy-bytes": proxy_bytes,
+    "proxy-types": proxy_types,
     "suite": suite,
     "by-data": by_data,
     "below": below,
@@ -388,6 +419,7 @@ def main(path: str) -> None:
             "median_s": benchmark.get("stats", {}).get("median"),
             "floor_s": info.get("floor_s"),
             "beyond_mb": info.get("beyond_mb"),
+            "bytes_an_element": info.get("bytes_an_element"),
         }
         for row in (*content["times"], *content["memory"]):
             if (row["group"], row["contender"]) == (benchmark["group"].removeprefix("memory, "), info["contender"]):
