@@ -115,9 +115,10 @@ def rince_losses(Z: Tensor, positive: Tensor, negative: Tensor, q: float, lam: f
     >>> rince_losses(torch.zeros(1, 2), positive, ~positive, 1.0, 1.0)
     tensor([1.])
     """
-    total = (Z.exp() * (positive | negative)).sum(1)
-    of_positive = torch.where(positive, (q * Z).exp(), 0).sum(1)
-    return torch.where(positive.any(1), ((lam * total) ** q - of_positive) / q, 0)
+    some = positive.any(1)
+    total = (Z.exp() * (positive | negative)).sum(1)[some]
+    of_positive = ((q * Z).exp() * positive).sum(1)[some]
+    return Z.new_zeros(len(Z)).index_put((some.nonzero()[:, 0],), ((lam * total) ** q - of_positive) / q)
 
 
 def supcon_loss(

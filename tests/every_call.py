@@ -65,6 +65,10 @@ def batch() -> dict[str, Any]:
     return {"embeddings": random(B, D), "labels": labels()}
 
 
+def towers() -> dict[str, Any]:
+    return {"embeddings": random(B, D), "others": random(B, D, seed=1)}
+
+
 def of_loss(make: Callable[[], nn.Module], inputs: Callable[[], dict[str, Any]] = batch, **more: Any) -> Call:
     def in_double() -> nn.Module:
         # Under a fake mode parameters can't be converted: tests of it set the default type.
@@ -81,6 +85,7 @@ LOSSES: dict[str, Call] = {
     "BSPMLLoss": of_loss(losses.BSPMLLoss),
     "ContrastiveLoss": of_loss(losses.ContrastiveLoss),
     "CosFaceLoss": of_loss(lambda: losses.CosFaceLoss(C, D)),
+    "InfoNCELoss": of_loss(losses.InfoNCELoss, towers, differentiable=("embeddings", "others")),
     "LanguageGuidanceLoss": of_loss(
         losses.LanguageGuidanceLoss, lambda: {"embeddings": random(B, D), "text_embeddings": random(B, 2, 5, seed=1)}
     ),
@@ -91,6 +96,7 @@ LOSSES: dict[str, Call] = {
     "ProcSimLoss": of_loss(lambda: losses.ProcSimLoss(C, D)),
     "ProxyAnchorLoss": of_loss(lambda: losses.ProxyAnchorLoss(C, D)),
     "ProxyNCALoss": of_loss(lambda: losses.ProxyNCALoss(C, D)),
+    "SigmoidLoss": of_loss(losses.SigmoidLoss, towers, differentiable=("embeddings", "others")),
     "SmoothProxyAnchorLoss": of_loss(
         lambda: losses.SmoothProxyAnchorLoss(C, D),
         lambda: {"embeddings": random(B, D), "confidences": random(B, C, seed=1).sigmoid()},

@@ -9,6 +9,7 @@ from robustdml_ops.losses.arcface import ArcFaceLoss
 from robustdml_ops.losses.bspml import BSPMLLoss
 from robustdml_ops.losses.contrastive import ContrastiveLoss
 from robustdml_ops.losses.cosface import CosFaceLoss
+from robustdml_ops.losses.info_nce import InfoNCELoss
 from robustdml_ops.losses.language_guidance import LanguageGuidanceLoss
 from robustdml_ops.losses.loading import load_class_matrix
 from robustdml_ops.losses.memory_contrastive import MemoryContrastiveLoss
@@ -18,6 +19,7 @@ from robustdml_ops.losses.ntxent import NTXentLoss
 from robustdml_ops.losses.procsim import ProcSimLoss, ProcSimStep
 from robustdml_ops.losses.proxy_anchor import ProxyAnchorLoss
 from robustdml_ops.losses.proxy_nca import ProxyNCALoss
+from robustdml_ops.losses.sigmoid import SigmoidLoss
 from robustdml_ops.losses.smooth_proxy_anchor import SmoothProxyAnchorLoss
 from robustdml_ops.losses.soft_triple import SoftTripleLoss
 from robustdml_ops.losses.subcenter_arcface import SubCenterArcFaceLoss
@@ -32,6 +34,7 @@ __all__ = [
     "BSPMLLoss",
     "ContrastiveLoss",
     "CosFaceLoss",
+    "InfoNCELoss",
     "LanguageGuidanceLoss",
     "MemoryContrastiveLoss",
     "MultiSimilarityLoss",
@@ -41,6 +44,7 @@ __all__ = [
     "ProcSimStep",
     "ProxyAnchorLoss",
     "ProxyNCALoss",
+    "SigmoidLoss",
     "SmoothProxyAnchorLoss",
     "SoftTripleLoss",
     "SubCenterArcFaceLoss",

@@ -12,6 +12,7 @@ from robustdml_ops.engine.precision import exact_float32_products
 from robustdml_ops.engine.rows import unit
 from robustdml_ops.engine.rows.lengths import unit_rows
 from robustdml_ops.ops import anchor, classes, lambert_w, otsu, self_paced, vmf
+from robustdml_ops.ops.pairs.contrast import coefficients_of, pair_contrast
 from robustdml_ops.ops.pairs.hinge import pair_hinge
 from robustdml_ops.ops.pairs.lse import pair_lse
 from robustdml_ops.ops.pairs.sweep import BACKENDS as PAIRS
@@ -70,6 +71,17 @@ def _pairs(function: Callable[..., Any], bank: bool = False, **settings: Any) ->
     return of_pairs
 
 
+def _contrast(form: str) -> Op:
+    """A softmax or logistic loss, whose temperature is that of usual losses."""
+
+    def of_form(inputs: Inputs, backend: str) -> Tensor:
+        coefficients = coefficients_of(inputs.X, None, 9.0, -1.0 if form == "sigmoid" else 0.0)
+        losses = pair_contrast(inputs.X, inputs.labels % 7, coefficients=coefficients, form=form, backend=backend)
+        return losses.positive.sum()
+
+    return of_form
+
+
 def _of_kappa(function: Callable[..., Tensor], first: Callable[[int], float]) -> Op:
     return lambda inputs, backend: function(first(inputs.D), inputs.kappa, backend=backend).sum()
 
@@ -122,6 +134,9 @@ _PAIRS: dict[str, Op] = {
     "pair_lse": _pairs(pair_lse, alpha=2.0, beta=50.0, base=0.5, epsilon=0.1),
     "pair_hinge": _pairs(pair_hinge, positive_margin=0.9, negative_margin=0.1),
     "pair_hinge of distances": _pairs(pair_hinge, positive_margin=0.1, negative_margin=1.3, distance="euclidean"),
+    "pair_contrast": _contrast("outside"),
+    "pair_contrast of each positive": _contrast("each"),
+    "pair_contrast of logistic losses": _contrast("sigmoid"),
 }
 _PAIRS_OF_A_BANK: dict[str, Op] = {
     "pair_lse of a bank": _pairs(pair_lse, bank=True, alpha=2.0, beta=10.0, base=0.5),

@@ -12,9 +12,13 @@ from robustdml_ops.distributed import ShardError, shard_classes
 from robustdml_ops.losses import (
     BSPMLLoss,
     ContrastiveLoss,
+    InfoNCELoss,
     LanguageGuidanceLoss,
     MemoryContrastiveLoss,
     MultiSimilarityLoss,
+    NTXentLoss,
+    SigmoidLoss,
+    SupConLoss,
     SuperContrastiveLoss,
 )
 from robustdml_ops.robust import MemoryBank
@@ -43,6 +47,8 @@ PAIRS = {
     "contrastive": partial(ContrastiveLoss, 0.2, 1.4),
     "memory_contrastive": partial(MemoryContrastiveLoss, variant="authors"),
     "bspml": BSPMLLoss,
+    "supcon": SupConLoss,
+    "nt_xent": NTXentLoss,
 }
 
 
@@ -60,6 +66,31 @@ def of_pairs(name, reduction, place):
 for _name in PAIRS:
     for _reduction in ("mean", "none"):
         register(f"{_name}_{_reduction}", partial(of_pairs, _name, _reduction), 2, 4)
+
+
+@case(1, 2, 4)
+def two_towers(place):
+    """Each process brings its pairs; the temperature has the gradient of all."""
+    generator = torch.Generator().manual_seed(9)
+    of_all = torch.randn(place.batch_size, D, generator=generator, dtype=torch.float64)
+    for make_loss in (
+        InfoNCELoss,
+        partial(InfoNCELoss, symmetric=False),
+        partial(InfoNCELoss, 0.3, q=0.5),
+        SigmoidLoss,
+    ):
+        one = make_loss().double()
+        many = sharded(place, one)
+        mine, own = PairBatch(place, slice(None), "", True), PairBatch(place, place.own, "", True)
+        views = of_all.clone().requires_grad_(), of_all[place.own].clone().requires_grad_()
+        for batch, loss, view in ((mine, one, views[0]), (own, many, views[1])):
+            batch.value = loss(batch.X, view, sample_weights=batch.weights.detach())
+            batch.value.backward()
+        close(own.value, mine.value)
+        close(own.X.grad, mine.X.grad[place.own])
+        close(views[1].grad, views[0].grad[place.own])
+        for ours, alone in zip(many.parameters(), one.parameters(), strict=True):
+            close(ours.grad.full_tensor(), alone.grad)
 
 
 WITH_BANKS = {

@@ -86,7 +86,7 @@ class PairSweep(torch.autograd.Function):
         if has_no_values(X):
             return pair_sweep_op(*arguments[:5], *arguments[8:], *arguments[5:8])  # type: ignore[no-any-return]
         problem = _problem_of(arguments[8:], coefficients)
-        result = _sweep((X, candidates), scales, problem, (backend, operand), want)
+        result = checked_sweep((X, candidates), scales, problem, (backend, operand), want)
         if scales[0] is None:
             return (None, result.positive, result.negative, result.counts, None, None, None)
         above = _number_above(result, problem)
@@ -158,7 +158,7 @@ def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> Results:
     if gradients is None:
         X, candidates, *scales, coefficients = (saved := ctx.saved_tensors)[:5]
         problem = _problem_of((*saved[5:], *ctx.problem), coefficients)
-        result = _sweep((X, candidates), scales, problem, ctx.settings, ctx.want)
+        result = checked_sweep((X, candidates), scales, problem, ctx.settings, ctx.want)
         gradients = gradients_of(result)
     return _typed(scale_gradients(gradients, dtotal, BACKENDS, ctx.settings[0], ctx.types), ctx.types, needs)
 
@@ -175,7 +175,7 @@ def pair_dtype(embeddings: Tensor, candidates: Tensor | None) -> torch.dtype:
     return compute_dtype(embeddings, embeddings if candidates is None else candidates)
 
 
-def _sweep(
+def checked_sweep(
     matrices: Matrices, upstream: Sequence[Any], problem: PairProblem, settings: Settings, want: Sequence[bool]
 ) -> PairResult:
     """One sweep over detached inputs, their values checked."""
@@ -206,7 +206,9 @@ def _first(problem: Sequence[Any], settings: Settings, needs: Sequence[bool], *t
     if has_no_values(X):
         _, _, _, _, *gradients = pair_sweep_op(*tensors[:5], *parts, *settings, list(needs))
     else:
-        gradients = gradients_of(_sweep((X, candidates), upstream, _problem_of(parts, coefficients), settings, needs))
+        gradients = gradients_of(
+            checked_sweep((X, candidates), upstream, _problem_of(parts, coefficients), settings, needs)
+        )
     types = [None if matrix is None else matrix.dtype for matrix in (X, candidates, coefficients)]
     return _typed(gradients, types, needs)
 
@@ -217,7 +219,7 @@ def _second(problem: Sequence[Any], settings: Settings, *tensors: Any) -> Result
     whole, terms = _problem_of((*labels, *problem), given[4]), None
     if whole.average:
         # The numbers of terms above 0 are constants.
-        terms = _sweep(given[:2], (None, None), whole, settings, (False, False)).terms
+        terms = checked_sweep(given[:2], (None, None), whole, settings, (False, False)).terms
     return second_derivative(whole, terms, *given, *vectors)
 
 
@@ -240,7 +242,7 @@ def pair_sweep_op(
     """One sweep; the gradients are in the compute type. Unwanted results are empty."""
     constants = PairConstants(labels, candidate_labels, candidate_weights, kind, list(numbers))
     upstream, problem = (upstream_positive, upstream_negative), constants.problem(coefficients)
-    result = _sweep((embeddings, candidates), upstream, problem, (backend, operand), want)
+    result = checked_sweep((embeddings, candidates), upstream, problem, (backend, operand), want)
     empty = result.positive.new_empty
     total = empty(0) if upstream_positive is None else weighted_sum(result, upstream)  # type: ignore[arg-type]
     counts = _number_above(result, problem) if result.counts is None else result.counts

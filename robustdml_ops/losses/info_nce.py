@@ -1,0 +1,99 @@
+"""InfoNCE of two towers, as CLIP has it, and RINCE."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.engine.validation import check_matrix, check_positive, check_same_device
+from robustdml_ops.losses.families.two_towers import TwoTowerLoss
+from robustdml_ops.ops.pairs.both_ways import contrast_both_ways, places
+from robustdml_ops.ops.pairs.contrast import pair_contrast, pair_contrast_sum
+
+
+class InfoNCELoss(TwoTowerLoss):
+    """InfoNCE of pairs of embeddings, as of images and texts, with a learnt temperature: the loss of CLIP.
+
+        ℓ_i = log Σ_j e^{z_ij} − z_ii,    z_ij = e^logit_scale s_ij,    L = mean of ℓ_i over the rows, and of both sides
+
+    With ``q`` each ℓ_i is that of RINCE, which bounds the loss of pairs that do not belong together:
+
+        ℓ_i = −e^{q z_ii}/q + (λ Σ_j e^{z_ij})^q/q
+
+    Nothing of size B×B exists but a chunk of rows at a time. Value and gradients of both sides take 8·B²·D flops, of
+    one side 6; on shards, second derivatives, compiled graphs and RINCE sweep for each side.
+
+    On shards (:func:`~robustdml_ops.distributed.shard_classes`) each process brings its pairs, and all rows of both
+    towers are gathered: 2·B·D numbers forward and back. Each process then sweeps over its own rows.
+
+    Source: Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", ICML 2021; van den
+    Oord et al. 2018; RINCE: Chuang et al., "Robust Contrastive Learning against Noisy Views", CVPR 2022, Eq. 5.
+
+    Parameters
+    ----------
+    temperature : float
+        Initial value of e^−logit_scale, > 0. The parameter ``logit_scale`` is learnt; ``requires_grad_(False)`` on it
+        fixes the temperature.
+    symmetric : bool
+        False: the rows of ``embeddings`` alone have losses.
+    q, lam : float
+        RINCE: 0 < q ≤ 1, and λ > 0. q None: InfoNCE.
+    backend : str, optional
+        As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.losses import InfoNCELoss
+    >>> InfoNCELoss(temperature=1.0)(torch.eye(2), torch.eye(2)).detach()  # log(1 + e⁻¹)
+    tensor(0.3133)
+    """
+
+    shown = ("symmetric", "q", "lam")
+
+    def __init__(
+        self,
+        temperature: float = 0.07,
+        *,
+        symmetric: bool = True,
+        q: float | None = None,
+        lam: float = 0.01,
+        backend: str | None = None,
+    ) -> None:
+        super().__init__(temperature, backend)
+        check_positive(lam=lam)
+        if q is not None and not 0 < q <= 1:
+            raise ValueError(f"q must be in (0, 1], got {q}: leave it out for InfoNCE")
+        self.symmetric, self.q, self.lam = symmetric, q, lam
+
+    def _check_negatives(self, embeddings: Tensor, negatives: Tensor) -> None:
+        check_matrix("negatives", negatives, columns=embeddings.shape[1])
+        check_same_device(embeddings=embeddings, negatives=negatives)
+        if self.shards.divided:
+            raise ValueError("negatives on shards: every process would bring its own; leave them out")
+
+    def _loss(
+        self, embeddings: Tensor, others: Tensor, sample_weights: Tensor | None, negatives: Tensor | None
+    ) -> Tensor:
+        scale = self._scale(embeddings, others, sample_weights) / (2 if self.symmetric else 1)
+        coefficients = self._coefficients(embeddings, others)
+        candidates = others if negatives is None else torch.cat([others, negatives.to(others.dtype)])
+        if self.symmetric and self.q is None and not self.shards.divided:
+            return contrast_both_ways(embeddings, candidates, coefficients, scale, self.backend)
+        total = self._of_rows(embeddings, candidates, scale, coefficients)
+        if self.symmetric:
+            total = total + self._of_rows(others, embeddings, scale, coefficients)
+        return self.shards.total(total)
+
+    def _of_rows(self, rows: Tensor, candidates: Tensor, scale: Tensor, coefficients: Tensor) -> Tensor:
+        """Σ_i scale_i ℓ_i of the rows of this process."""
+        own = self.shards.place()
+        labels, of_candidates = places(scale, len(candidates))
+        pairs = (rows[own], labels[own].clone(), candidates, of_candidates)
+        settings: dict[str, Any] = {"coefficients": coefficients, "form": "outside", "backend": self.backend}
+        if self.q is None:
+            return pair_contrast_sum(*pairs, scale[own], **settings).total
+        loss, lse = pair_contrast(*pairs, **settings)
+        bound = (self.lam**self.q * (self.q * lse).exp() - (self.q * (lse - loss)).exp()) / self.q
+        total: Tensor = (scale[own] * bound).sum()
+        return total

@@ -1,0 +1,53 @@
+"""The sigmoid loss of pairs, SigLIP."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from robustdml_ops.engine.validation import check_finite_numbers
+from robustdml_ops.losses.families.two_towers import TwoTowerLoss
+from robustdml_ops.ops.pairs.both_ways import places
+from robustdml_ops.ops.pairs.contrast import pair_contrast_sum
+
+
+class SigmoidLoss(TwoTowerLoss):
+    """A logistic loss for every pair of rows of two towers, with a learnt temperature and bias: the loss of SigLIP.
+
+        L = 1/B Σ_i (log(1 + e^{−z_ii}) + Σ_{j≠i} log(1 + e^{z_ij})),    z_ij = e^logit_scale s_ij + logit_bias
+
+    Value and all gradients take one sweep, 6·B²·D flops, and nothing of size B×B but a chunk of rows at a time. On
+    shards each process brings its pairs, all rows of both towers are gathered, and each sweeps over its own rows.
+
+    Source: Zhai, Mustafa, Kolesnikov, Beyer, "Sigmoid Loss for Language Image Pre-Training", ICCV 2023, Eq. 1.
+
+    Parameters
+    ----------
+    temperature, bias : float
+        Initial values of e^−logit_scale, > 0, and of ``logit_bias``. Both parameters are learnt;
+        ``requires_grad_(False)`` fixes one.
+    backend : str, optional
+        As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.losses import SigmoidLoss
+    >>> SigmoidLoss(temperature=1.0, bias=0.0)(torch.eye(2), torch.eye(2)).detach()  # log(1 + e⁻¹) + log 2
+    tensor(1.0064)
+    """
+
+    def __init__(self, temperature: float = 0.1, bias: float = -10.0, *, backend: str | None = None) -> None:
+        super().__init__(temperature, backend)
+        check_finite_numbers(bias=bias)
+        self.logit_bias = nn.Parameter(torch.tensor(float(bias)))
+
+    def _loss(
+        self, embeddings: Tensor, others: Tensor, sample_weights: Tensor | None, negatives: Tensor | None
+    ) -> Tensor:
+        scale, own = self._scale(embeddings, others, sample_weights), self.shards.place()
+        labels, of_others = places(scale, len(others))
+        pairs = (embeddings[own], labels[own].clone(), others, of_others)
+        coefficients = self._coefficients(embeddings, others, self.shards.rows(self.logit_bias))
+        settings: dict[str, Any] = {"coefficients": coefficients, "form": "sigmoid", "backend": self.backend}
+        return self.shards.total(pair_contrast_sum(*pairs, scale[own], **settings).total)

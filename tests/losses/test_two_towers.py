@@ -1,0 +1,105 @@
+"""InfoNCE and the sigmoid loss of two towers against python_ref and dense PyTorch."""
+
+import pytest
+import torch
+
+from python_ref import info_nce_loss, sigmoid_loss
+from robustdml_ops.losses import InfoNCELoss, SigmoidLoss
+
+
+def towers(B=23, D=7, m=0, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    a = torch.randn(B, D, generator=generator, dtype=torch.float64)
+    b = a + torch.randn(B, D, generator=generator, dtype=torch.float64)
+    more = torch.randn(m, D, generator=generator, dtype=torch.float64)
+    weights = torch.rand(B, generator=generator, dtype=torch.float64)
+    weights[::4] = 0
+    return [tensor.to(dtype).requires_grad_() for tensor in (a, 3 * b, more)] + [weights.to(dtype)]
+
+
+CASES = {
+    "symmetric": ({}, 0, False),
+    "weighted": ({}, 0, True),
+    "steep": ({"temperature": 0.01}, 0, True),
+    "negatives": ({}, 9, True),
+    "one side": ({"symmetric": False}, 9, True),
+    "rince": ({"temperature": 0.3, "q": 0.5, "lam": 0.02}, 0, True),
+    "sigmoid": ({}, 0, True),
+}
+
+
+def both(case, dtype=torch.float64, backend=None, B=23):
+    """Ours and the reference's loss, each with what has a gradient."""
+    options, m, weighted = CASES[case]
+    a, b, more, weights = towers(B, m=m, dtype=dtype)
+    weights, more = weights if weighted else None, more if m else None
+    if case == "sigmoid":
+        module = SigmoidLoss(bias=-1.0, backend=backend).to(dtype)
+        theirs = sigmoid_loss(a, b, module.logit_scale, module.logit_bias, weights)
+        ours = module(a, b, sample_weights=weights)
+    else:
+        module = InfoNCELoss(**options, backend=backend).to(dtype)
+        named = {name: value for name, value in options.items() if name != "temperature"}
+        theirs = info_nce_loss(a, b, module.logit_scale, more, weights, **named)
+        ours = module(a, b, more, sample_weights=weights)
+    return ours, theirs, [a, b, *module.parameters(), *([more] if m else [])]
+
+
+@pytest.mark.parametrize("backend", ["native", "eager"])
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.usefixtures("small_chunks")
+def test_values_and_gradients(case, backend):
+    ours, theirs, leaves = both(case, backend=backend)
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+    found, expected = (torch.autograd.grad(3 * loss, leaves) for loss in (ours, theirs))
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_second_derivatives(case):
+    results = []
+    for at in (0, 1):
+        *losses, leaves = both(case)
+        gradients = torch.autograd.grad(losses[at], leaves, create_graph=True)
+        along = sum(
+            (gradient * torch.linspace(-1, 1, gradient.numel()).view_as(gradient)).sum() for gradient in gradients
+        )
+        results.append(torch.autograd.grad(along, leaves))
+    torch.testing.assert_close(*results, rtol=1e-8, atol=1e-10)
+
+
+def test_a_second_backward_of_one_graph():
+    ours, _, leaves = both("negatives")
+    first = torch.autograd.grad(ours, leaves, retain_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(ours, leaves), first)
+
+
+@pytest.mark.parametrize("case", ["symmetric", "sigmoid"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_other_types(case, dtype):
+    ours, theirs, leaves = both(case, dtype)
+    torch.testing.assert_close(ours.float(), theirs.float(), rtol=0.05 if dtype == torch.bfloat16 else 1e-5, atol=1e-5)
+    for gradient, leaf in zip(torch.autograd.grad(ours, leaves), leaves, strict=True):
+        assert gradient.dtype == leaf.dtype
+        assert torch.isfinite(gradient).all()
+
+
+def test_no_pair_has_loss_0():
+    a, b, _, weights = towers()
+    for loss in (InfoNCELoss(), SigmoidLoss()):
+        assert loss(a, b, sample_weights=torch.zeros_like(weights)).item() == 0
+        empty = loss(a[:0], b[:0])
+        empty.backward()
+        assert empty.item() == 0
+
+
+def test_bad_input():
+    a, b, more, weights = towers(m=3)
+    with pytest.raises(ValueError, match="others has 22 rows, and there are 23 embeddings"):
+        InfoNCELoss()(a, b[1:])
+    with pytest.raises(ValueError, match="SigmoidLoss takes pairs alone: leave negatives out"):
+        SigmoidLoss()(a, b, more)
+    with pytest.raises(ValueError, match="sample_weights are constants of this loss"):
+        InfoNCELoss()(a, b, sample_weights=weights.requires_grad_())
+    with pytest.raises(ValueError, match=r"q must be in \(0, 1\], got 2"):
+        InfoNCELoss(q=2)
