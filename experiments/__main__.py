@@ -1,4 +1,4 @@
-"""``python -m experiments COMMAND``: the application's commands and two more, with all data sets and noises."""
+"""``python -m experiments COMMAND``: the application's commands and three more, with all data sets and noises."""
 
 import sys
 from collections.abc import Sequence
@@ -12,6 +12,10 @@ cli.COMMANDS |= {
     "demo": (
         "experiments.commands.demo",
         "half the labels wrong, four methods, times of the losses, a report: four minutes on two cores",
+    ),
+    "negatives": (
+        "experiments.commands.negatives",
+        "sampled and filtered negatives of ArcFace, where labels are wrong, identities split, or merged",
     ),
     "compare": ("experiments.commands.compare", "every method under every noise, and the claims of the papers"),
 }

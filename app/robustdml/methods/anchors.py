@@ -18,6 +18,9 @@ class NegativeOptions(Options, name="negative"):
     share: float = option(
         1.0, "share of the classes which a batch lacks that a step meets, drawn anew each step", positive=True
     )
+    drop_similar: float | None = option(
+        None, "cosine with a sample above which a class is no negative of it, such as 0.4 (default: all are)"
+    )
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ def class_method(title: str, loss: Callable[..., nn.Module], *groups: type[Optio
     def make_loss(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
         arguments = {name: value for group in groups for name, value in options[group].as_dict().items()}
         share, correction = arguments.pop("share", 1), arguments.pop("correct_negatives", None)
+        arguments["drop_similar_negatives"] = arguments.pop("drop_similar", None)
         if share != 1:  # Otherwise a step meets all classes
             arguments["negative_share"] = share
             if correction is not None:
