@@ -148,9 +148,9 @@ def train(
     ):
         torch.manual_seed(config.seed)
         prepared = world.first(lambda: prepare(config, data, chosen, on_progress))
-        if untouched is None:
-            untouched = untouched_metrics(prepared, chosen, on_progress)
         run = Run(config, prepared, chosen, world=world)
+        if untouched is None:
+            untouched = untouched_metrics(run.prepared, chosen, on_progress)
         run.can_keep_features &= may_keep_features
         if resume and out is not None:
             _load_checkpoint(out / CHECKPOINT, run)
@@ -266,6 +266,7 @@ def _result(run: Run, untouched: dict[str, float]) -> TrainingResult:
             "samples": int(samples_of_class.sum()),
             "classes": int((samples_of_class > 0).sum()),
             "alone": int((samples_of_class == 1).sum()),
+            "trained_on": run.prepared.data.test.class_names == run.prepared.data.train.class_names,
         },
         **{key: value for key, value in run.history[-1].items() if key != "seconds"},
         "embedding_size": model.embedding_size,

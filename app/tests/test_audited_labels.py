@@ -65,6 +65,7 @@ def test_wrong_labels_are_dropped(source):
     assert (run.prepared.frozen_features() == whole.inputs[rows]).all()
     assert run.audited | {"digest": ""} == {
         "use": "drop", "judged": 120, "dropped": 4, "corrected": 0, "mean_weight": None, "digest": "",
+        "test_dropped": 0,
     }  # fmt: skip
 
 
@@ -217,3 +218,24 @@ def test_labels_are_put_right_and_the_memory_keeps_those_given(wrong_labels):
 def test_a_resumed_run_with_correction_equals_an_unbroken_one(wrong_labels, tmp_path):
     whole, _ = check_resume(replace(CORRECTING, epochs=3), wrong_labels, tmp_path / "run", stop=2)
     assert whole.history[-1]["corrected_share"] > 0
+
+
+@pytest.mark.parametrize("use", ["drop", "correct", "weight"])
+def test_an_audit_of_all_classes_is_of_the_test_samples_too(use, tmp_path, clusters):
+    """And they are trained on all, where nothing is kept for testing."""
+    np.savez(tmp_path / "all.npz", features=clusters.train.inputs, labels=clusters.train.labels)
+    for fraction in (0.5, 0):
+        data = load_data(str(tmp_path / "all.npz"), test_fraction=fraction)
+        findings = {}
+        for split in (data.train, data.test):
+            names = split.class_names
+            for place, (sample, label) in enumerate(zip(split.names(), split.labels.tolist(), strict=True)):
+                verdict, proposed = ("wrong", names[label - 1]) if place == 7 else ("right", names[label])
+                findings[sample] = Finding(sample, names[label], 0.5, proposed, 0.95, verdict, -1)
+        write_findings(tmp_path / "labels.csv", list(findings.values()))
+        config = TrainingConfig(epochs=1, method="contrastive", labels=str(tmp_path / "labels.csv"), labels_use=use)
+        result = train(config, data, device="cpu")
+        dropped = int(use != "correct")
+        assert result.summary["data"]["audited"]["test_dropped"] == dropped
+        assert result.summary["test"]["samples"] == len(data.test) - dropped
+        assert result.summary["test"]["trained_on"] == (fraction == 0)

@@ -48,6 +48,8 @@ def test_splits_by_class(folder):
 def test_fraction_and_seed_choose_the_classes(folder):
     assert load_data(str(folder), image_size=4, test_fraction=0.01).test.num_classes == 1
     assert load_data(str(folder), image_size=4, test_fraction=0.99).train.num_classes == 1
+    whole = load_data(str(folder), image_size=4, test_fraction=0)
+    assert whole.train.num_classes == 4 and whole.test.class_names == whole.train.class_names
     choices = {load_data(str(folder), image_size=4, split_seed=seed).test.class_names for seed in range(8)}
     assert len(choices) > 1
     assert load_data(str(folder), image_size=4, split_seed=3).test.class_names in choices

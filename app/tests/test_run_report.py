@@ -74,7 +74,7 @@ def test_the_test_part_is_told(noisy):
     names = tuple(map(str, range(classes.max() + 1)))
     alone = replace(noisy, test=replace(noisy.test, labels=classes, class_names=names))
     found = train(replace(FAST, epochs=1), alone, device="cpu")
-    assert found.summary["test"] == {"samples": 123, "classes": 10, "alone": 1}
+    assert found.summary["test"] == {"samples": 123, "classes": 10, "alone": 1, "trained_on": False}
     told = "Tested on 123 samples of 10 other classes, without 1 that are alone in their class."
     assert told in render_run(found)
 

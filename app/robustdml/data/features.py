@@ -19,6 +19,8 @@ def load_features(path: Path, *, test_fraction: float = 0.5, split_seed: int = 0
     splits = load_splits(path)
     train = splits[TRAIN]
     if TEST not in splits:
+        if not test_fraction:
+            return RetrievalData(path.stem, train, train)
         parts = divide_classes(train.num_classes, str(path), test_fraction, split_seed)
         first, second = (take_classes(train, part) for part in parts)
         return RetrievalData(path.stem, first, second)

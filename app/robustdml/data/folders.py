@@ -119,7 +119,8 @@ def load_images(
         parts = [folder_images(path / part, on_progress) for part in ("train", "test")]
     else:
         images = folder_images(path, on_progress) if path.is_dir() else _listed(path)
-        divided = divide_classes(len(images.class_names), str(path), test_fraction, split_seed)
+        every = np.arange(len(images.class_names))
+        divided = divide_classes(len(every), str(path), test_fraction, split_seed) if test_fraction else (every, every)
         parts = [images.take(classes) for classes in divided]
     train, test = (_load_split(part, image_size, on_progress) for part in parts)
     return RetrievalData(path.name, train, test)

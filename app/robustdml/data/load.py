@@ -36,7 +36,8 @@ def load_data(
     image_size : int
         Side in pixels to which images of a folder or list are brought.
     test_fraction : float
-        Share of the *classes* kept for testing where the source has no test part of its own.
+        Share of the *classes* kept for testing where the source has no test part of its own; with 0 all train, and
+        they are tested on.
     split_seed : int
         Seed of that choice of classes.
     on_progress : callable
@@ -58,8 +59,8 @@ def load_data(
     >>> data.train.num_classes, data.test.num_classes  # doctest: +SKIP
     (200, 400)
     """
-    if not 0 < test_fraction < 1:
-        raise UsageError(f"test_fraction={test_fraction}: expected a share of the classes between 0 and 1")
+    if not 0 <= test_fraction < 1:
+        raise UsageError(f"test_fraction={test_fraction}: expected a share of the classes from 0 to less than 1")
     if source in NAMED:
         return NAMED[source].load()
     if not source:

@@ -101,7 +101,9 @@ def _chosen(result: TrainingResult) -> list[str]:
 
 
 def test_labels_note(result: TrainingResult) -> str:
-    """Say that wrong labels among the test samples lower the figures, where nothing is known of them."""
+    """Say that wrong labels among the test samples lower the figures, or that there were no other classes."""
+    if result.summary["test"]["trained_on"]:
+        return "Tested on the classes that it was trained on: the figures say little about others."
     if result.summary["noise"] != "none" or result.summary["data"]["name"] in NAMED:
         return ""
     return "The labels of the test samples are used as they are: wrong ones, which an audit finds, lower the figures."
@@ -138,7 +140,7 @@ def _data_line(result: TrainingResult) -> str:
     data, config = result.summary["data"], result.config
     test = result.summary["test"]
     audited = f" {describe(data['audited'])}" if "audited" in data else ""
-    note = test_labels_note(result)
+    note, which = test_labels_note(result), "the same" if test["trained_on"] else "other"
     labels = "labels as they are"
     if result.changed.any():
         labels = f"{result.changed.sum():,} of them with a wrong label (noise {result.summary['noise']})"
@@ -146,7 +148,7 @@ def _data_line(result: TrainingResult) -> str:
     return (
         f"{data['name']}: {data['train'][0]:,} training samples of {data['classes']:,} classes, {labels}; seed "
         f"{config.seed}, {len(result.history)} epochs, {result.summary['training_seconds']:.1f} s of training. Tested "
-        f"on {test['samples']:,} samples of {test['classes']:,} other classes{alone}.{audited} {note}"
+        f"on {test['samples']:,} samples of {test['classes']:,} {which} classes{alone}.{audited} {note}"
     )
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from robustdml.audit_report.decisions import clean_labels
 from robustdml.audit_report.findings import Finding, read_findings
-from robustdml.config import CORRECT, WEIGHT, TrainingConfig
+from robustdml.config import CORRECT, DROP, WEIGHT, TrainingConfig
 from robustdml.data import Rows, Split
 from robustdml.data.images import few
 from robustdml.errors import UsageError, expanded
@@ -43,7 +43,26 @@ def use_audit(config: TrainingConfig, prepared: Prepared) -> tuple[Prepared, dic
         "mean_weight": None if weights is None else float(weights.mean()),
         "digest": hashlib.sha256(done).hexdigest()[:16],
     }
+    cleaned = _cleaned_test(path, config, prepared.data.test)
+    summary["test_dropped"] = len(prepared.data.test) - len(cleaned)
+    prepared = replace(prepared, data=replace(prepared.data, test=cleaned))
     return _taken(prepared, rows, fixed, weights), summary
+
+
+def _cleaned_test(path: Path, config: TrainingConfig, test: Split) -> Split:
+    """Apply an audit to the test samples as well, if it has judged all of them under their labels."""
+    by_sample = {(one.sample, one.label): one for one in read_findings(path)}
+    keys = zip(test.names(), (test.class_names[label] for label in test.labels), strict=True)
+    findings = [by_sample[key] for key in keys if key in by_sample]
+    # Without names their numbers would be taken for those of training samples.
+    if test.sample_names is None or len(findings) < len(test):
+        return test
+    number = {name: label for label, name in enumerate(test.class_names)}
+    use = DROP if config.labels_use == WEIGHT else config.labels_use
+    clean = clean_labels(findings, use, config.labels_confidence)
+    kept = {row: number[one.label] for row, one in clean.items() if one.label in number}
+    rows, labels = (np.array(list(values), dtype=np.int64) for values in (kept.keys(), kept.values()))
+    return _of_rows(test, rows, labels)
 
 
 def describe(summary: dict[str, Any]) -> str:
@@ -54,7 +73,8 @@ def describe(summary: dict[str, Any]) -> str:
             f"right, {summary['mean_weight']:.2f} on average."
         )
     under_others = f", and {summary['corrected']:,} are under another label" if summary["use"] == CORRECT else ""
-    return f"Of {summary['judged']:,} samples {summary['dropped']:,} were dropped after an audit{under_others}."
+    tested = f"; {summary['test_dropped']:,} test samples were dropped as well" if summary["test_dropped"] else ""
+    return f"Of {summary['judged']:,} samples {summary['dropped']:,} were dropped after an audit{under_others}{tested}."
 
 
 def _of_training(path: Path, train: Split) -> list[Finding]:
@@ -95,14 +115,17 @@ def _taken(
         return replace(prepared, data=replace(prepared.data, train=replace(train, weights=weights)))
     if len(rows) == len(train):
         return replace(prepared, data=replace(prepared.data, train=replace(train, labels=labels)))
-    names, true_labels = train.names(), train.reference_labels[rows]
-    inputs = cast(NDArray[np.generic], _TakenRows(train.inputs, rows)) if train.is_images else train.inputs[rows]
-    kept = replace(
-        train, inputs=inputs, labels=labels, true_labels=true_labels, sample_names=[names[row] for row in rows]
-    )
+    kept = replace(_of_rows(train, rows, labels), true_labels=train.reference_labels[rows])
     return replace(
         prepared, data=replace(prepared.data, train=kept), frozen_features=lambda: prepared.frozen_features()[rows]
     )
+
+
+def _of_rows(split: Split, rows: NDArray[np.int64], labels: NDArray[np.int64]) -> Split:
+    """Samples of some rows (n,), under labels (n,)."""
+    names = split.names()
+    inputs = cast(NDArray[np.generic], _TakenRows(split.inputs, rows)) if split.is_images else split.inputs[rows]
+    return replace(split, inputs=inputs, labels=labels, sample_names=[names[row] for row in rows])
 
 
 class _TakenRows:

@@ -31,7 +31,7 @@ class DataSettings(Options):
     image_size: int | None = option(
         None, "side of the images of a folder, in pixels (default: the size that the backbone takes)", at_least=1
     )
-    test_fraction: float = option(0.5, "fraction of the classes to test on")
+    test_fraction: float = option(0.5, "fraction of the classes to test on; 0 trains on all, and tests on them")
     split_seed: int = option(0, "seed of the choice of test classes")
 
 
