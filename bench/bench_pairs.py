@@ -3,13 +3,14 @@
 import pytest
 import torch
 
-from robustdml_ops.python_ref import contrastive_loss, multi_similarity_loss
+from robustdml_ops.python_ref import contrastive_loss, multi_similarity_loss, nt_xent_loss, supcon_loss
 
 from .pair_workloads import MS, PairShape, PairWorkload
 
 USUAL, LARGE = PairShape(256, 128), PairShape(1024, 512)
 # Mining leaves more pairs where labels are wrong: the least similar positive is then a stranger.
 NOISY = PairShape(1024, 512, wrong=50)
+MANY = PairShape(4096, 512)
 BANK, ALL = PairShape(256, 128, 100_000), PairShape(60_000, 128)
 QUEUE = PairShape(256, 128, 8192)
 
@@ -25,6 +26,10 @@ STEPS = [
     ("reference/ms", LARGE, 3, 0),
     ("robustdml/contrastive", LARGE, 3, 0),
     ("pml/contrastive", LARGE, 3, 0),
+    ("robustdml/supcon", MANY, 3, 0),
+    ("robustdml/nt-xent", MANY, 3, 0),
+    ("reference/supcon", MANY, 3, 0),
+    ("pml/supcon", MANY, 3, 0),
     ("robustdml/memory", BANK, 3, 2),
     ("pml/memory", BANK, 3, 2),
     ("robustdml/ms, a miner's pairs", NOISY, 3, 0),
@@ -45,6 +50,9 @@ def check(contender: str) -> None:
     elif "contrastive" in contender:
         margins = {"pos_margin": 1, "neg_margin": 0.5, "distance": "cosine"}
         truth = contrastive_loss(workload.embeddings, workload.labels, **margins)
+        expected = [truth.detach(), torch.autograd.grad(truth, workload.embeddings)[0]]
+    elif "supcon" in contender or "nt-xent" in contender:
+        truth = (supcon_loss if "supcon" in contender else nt_xent_loss)(workload.embeddings, workload.labels)
         expected = [truth.detach(), torch.autograd.grad(truth, workload.embeddings)[0]]
     else:
         return  # ours and the peer's differ by design; the tests compare ours with the reference

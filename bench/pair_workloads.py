@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.engine.chunk_sizes import chunk_rows
-from robustdml_ops.losses import ContrastiveLoss, MemoryContrastiveLoss, MultiSimilarityLoss
+from robustdml_ops.losses import ContrastiveLoss, MemoryContrastiveLoss, MultiSimilarityLoss, NTXentLoss, SupConLoss
 from robustdml_ops.ops import pair_lse
-from robustdml_ops.python_ref import multi_similarity_loss
+from robustdml_ops.python_ref import multi_similarity_loss, supcon_loss
 
 from .device import DEVICE
 from .memory import resident
@@ -65,6 +65,9 @@ class PairWorkload:
             "robustdml/ms none": lambda: MultiSimilarityLoss(**MS, epsilon=0.1, reduction="none")(X, y).mean(),
             "reference/ms": lambda: multi_similarity_loss(X, y, **MS, epsilon=0.1),
             "robustdml/contrastive": lambda: ContrastiveLoss(**contrastive, distance="cosine")(X, y),
+            "robustdml/supcon": lambda: SupConLoss()(X, y),
+            "robustdml/nt-xent": lambda: NTXentLoss()(X, y),
+            "reference/supcon": lambda: supcon_loss(X, y),
             "robustdml/memory": lambda: MemoryContrastiveLoss()(X, y, None, *bank),
         }
         loss = losses[name] if name in losses else self.beside_the_peer(name)
@@ -89,6 +92,8 @@ class PairWorkload:
         cosine = losses.ContrastiveLoss(pos_margin=1, neg_margin=0.5, distance=theirs.distance)
         if name == "pml/contrastive":
             return lambda: cosine(X, y)
+        if name == "pml/supcon":
+            return lambda: losses.SupConLoss()(X, y)
         if name == "pml/memory":
             return lambda: cosine(X, y) + cosine(X, y, None, *bank)
         loss = {"robustdml": MultiSimilarityLoss(**MS), "pml": theirs}[name.split("/")[0]]

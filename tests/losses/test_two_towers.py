@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from python_ref import info_nce_loss, sigmoid_loss
-from robustdml_ops.losses import InfoNCELoss, SigmoidLoss
+from robustdml_ops.losses import InfoNCELoss, NTXentLoss, SigmoidLoss, SupConLoss
+from tests.storages import Storages
 
 
 def towers(B=23, D=7, m=0, seed=0, dtype=torch.float64):
@@ -82,6 +83,15 @@ def test_other_types(case, dtype):
     for gradient, leaf in zip(torch.autograd.grad(ours, leaves), leaves, strict=True):
         assert gradient.dtype == leaf.dtype
         assert torch.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("make", [InfoNCELoss, SigmoidLoss, SupConLoss, NTXentLoss])
+def test_no_matrix_of_all_pairs(make):
+    n = 2500
+    X, Y = torch.randn(2, n, 8).requires_grad_()
+    with Storages() as storages:
+        make(backend="native")(X, Y if make in (InfoNCELoss, SigmoidLoss) else torch.arange(n) // 4).backward()
+    assert max(storages.nbytes.values()) < 4 * n * n
 
 
 def test_no_pair_has_loss_0():
