@@ -1,6 +1,7 @@
 """``audit.html`` in Chromium: clicks, keys, widths, and what `apply` makes of the decisions."""
 
 import csv
+import shutil
 import time
 
 import numpy as np
@@ -17,16 +18,17 @@ NAMES = ("ant", "golden_retriever", "cat", "a rather long name of which nobody k
 
 @pytest.fixture(scope="module")
 def audited(tmp_path_factory):
-    """Four classes of plain colours, three images of each in the folder of the next one; judged by their colours."""
+    """Four classes of coloured noise, three images of each under the next one's name, and one of train in test, too."""
     folder = tmp_path_factory.mktemp("page")
     random = np.random.default_rng(0)
     for label, name in enumerate(NAMES):
-        (folder / "data" / name).mkdir(parents=True)
-        for number in range(14):
-            seen = (label + (number < 3)) % len(NAMES)
-            colour = 255 * np.eye(4, 3)[seen] + random.integers(0, 60, 3)
-            pixels = np.full((20, 20, 3), colour.clip(0, 255), dtype=np.uint8)
-            Image.fromarray(pixels).save(folder / "data" / name / f"{label}-{number}.png")
+        for number in range(16):
+            file = folder / "data" / ("test" if number > 13 else "train") / name / f"{label}-{number}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            colour = 200 * np.eye(4, 3)[(label + (number < 3)) % len(NAMES)] + random.integers(0, 55, 3)
+            pixels = random.integers(-20, 20, (20, 20, 3)) + colour
+            Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(file)
+    shutil.copy(folder / "data" / "train" / "cat" / "2-8.png", folder / "data" / "test" / "cat" / "copy.png")
 
     def features(samples, *_):
         return np.asarray(samples.inputs, dtype=np.float32).mean((2, 3)) - 90
@@ -113,16 +115,13 @@ def test_many_at_once(page):
 
 
 def test_decisions_from_page_to_folder(page, audited, tmp_path, capsys):
-    page.press("r", "t", "c", *"cat", "enter", "n", "d", "s")
+    page.press("r", "t", "c", *"cat", "enter", "n", "d")
+    page.click(".question button")
+    page.press("s")
     told = page.texts("#summary li")
-    assert told[:5] == [
-        "keep their label: 1",
-        "go to the class proposed: 1",
-        "go to another class: 1",
-        "belong to no class, left out: 1",
-        "dropped, left out: 1",
-    ]
-    assert "without a decision" in told[5]
+    kinds = ("keep their label", "go to the class proposed", "go to another class", "belong to no class, left out")
+    assert told[:5] == [f"{kind}: 1" for kind in (*kinds, "dropped, left out")]
+    assert "without a decision" in told[5] and told[6] == "apply leaves 1 out of train"
     page.click("#summary button")
     file = page.folder / "decisions.csv"
     deadline = time.monotonic() + 20
@@ -130,14 +129,15 @@ def test_decisions_from_page_to_folder(page, audited, tmp_path, capsys):
         time.sleep(0.05)
     with file.open(newline="") as opened:
         rows = list(csv.DictReader(opened))
-    assert [row["decision"] for row in rows] == ["right", "relabel", "relabel", "no class", "drop"]
+    assert [row["decision"] for row in rows] == ["right", "relabel", "relabel", "no class", "drop", "drop"]
     labels, clean = audited / "out" / "labels.csv", tmp_path / "clean"
     assert main(["apply", str(labels), "--decisions", str(file), "--to", str(clean)]) == 0
-    assert "1 drop, 1 no class, 2 relabel, 1 right" in capsys.readouterr().out
+    assert "2 drop, 1 no class, 2 relabel, 1 right" in capsys.readouterr().out
     now = {path.name: path.parent.name for path in clean.rglob("*.png")}
     names = [row["sample"].rpartition("/")[2] for row in rows]
     assert now[names[0]] == rows[0]["sample"].split("/")[-2] and now[names[2]] == "cat"
-    assert now[names[1]] == rows[1]["label"] and names[3] not in now and names[4] not in now
+    assert now[names[1]] == rows[1]["label"] and now["copy.png"] == "cat"
+    assert not {*names[3:5], "2-8.png"} & set(now) and {path.name for path in clean.iterdir()} == {"train", "test"}
 
 
 @pytest.mark.parametrize("width", [1200, 390])

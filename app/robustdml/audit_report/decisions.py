@@ -53,7 +53,7 @@ def clean_labels(
         label = _label(one, use, confidence, *decided.samples.get(one.sample, ("", "")))
         if label in decided.split:
             # Of a sample that comes into the class the half is not known.
-            label = {1: label, 2: second[label]}.get(one.half if label == one.likely_label else 0)
+            label = {1: label, 2: second[label]}.get(one.half if label == one.label else 0)
         if label is not None:
             out[row] = replace(one, label=decided.joins(label))
     return out

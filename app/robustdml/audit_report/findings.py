@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robustdml.audit import VERDICTS, LabelAuditor
-from robustdml.audit.auditor import WRONG
+from robustdml.audit_report.samples import AuditSamples
 from robustdml.cache import NAMES, write_text
+from robustdml.data.folders import PARTS
 from robustdml.errors import UsageError
 
 COLUMNS = (
@@ -33,26 +34,22 @@ class Finding:
     verdict: str  # One of `VERDICTS`
     duplicate_group: int  # −1 without duplicates
     part: str = ""  # ``train`` or ``test`` where the data has such parts
-    half: int = 0  # 1 or 2 where the class of `likely_label` may be two, else 0
-
-    @property
-    def likely_label(self) -> str:
-        """The proposal where the label is called wrong, else the label."""
-        return self.proposed if self.verdict == WRONG else self.label
+    half: int = 0  # Where the class of the label may be two, 1 or 2, else 0
 
 
-def findings_of(
-    names: list[str], labels: NDArray[np.int64], auditor: LabelAuditor, classes: tuple[str, ...]
-) -> list[Finding]:
+def findings_of(samples: AuditSamples, auditor: LabelAuditor, halves: NDArray[np.int64]) -> list[Finding]:
     """Gather what the auditor holds."""
+    classes = samples.class_names
     columns = (
-        names,
-        [classes[label] for label in labels],
+        samples.names,
+        [classes[label] for label in samples.labels],
         auditor.label_quality_.tolist(),
         [classes[label] for label in auditor.proposed_labels_],
         auditor.proposal_probability_.tolist(),
         auditor.verdicts_.tolist(),
         auditor.duplicate_groups_.tolist(),
+        samples.parts or [""] * len(halves),
+        halves.tolist(),
     )
     return [Finding(*values) for values in zip(*columns, strict=True)]
 
@@ -101,10 +98,12 @@ def read_findings(path: Path) -> list[Finding]:
 def _finding(path: Path, line: int, row: dict[str, str]) -> Finding:
     if row["verdict"] not in VERDICTS:
         raise UsageError(f"{path}, line {line}: verdict {row['verdict']!r}; expected one of {', '.join(VERDICTS)}")
+    if row["part"] not in ("", *PARTS):
+        raise UsageError(f"{path}, line {line}: part {row['part']!r}; expected {' or '.join(PARTS)}, or nothing")
     try:
         right, proposed = (float(row[key]) for key in ("probability", "proposed_probability"))
         group, half = int(row["duplicate_group"] or -1), int(row["half"] or 0)
     except (TypeError, ValueError) as error:
         raise UsageError(f"{path}, line {line}: {error}") from error
     judged = (row["sample"], row["label"], right, row["proposed"], proposed, row["verdict"], group)
-    return Finding(*judged, row["part"] or "", half)
+    return Finding(*judged, row["part"], half)

@@ -108,7 +108,8 @@ function drawCard(list, row, place) {
   for (const [letter, word, text, effect, label] of choicesOf(sample))
     button(side, text, effect, event => choose(word, label, event.shiftKey), letter);
   const others = kinds.get(kindOf(sample)).length - 1, line = element("label", side);
-  element("input", line).type = "checkbox";
+  // A page that is opened again has no box checked.
+  Object.assign(element("input", line), { type: "checkbox", autocomplete: "off" });
   line.hidden = !others;
   const proposal = sample.proposed === sample.label ? "no proposal" : `the proposal “${sample.proposed}”`;
   line.append(` and all others given “${sample.label}” with ${proposal} (${others})`);

@@ -2,6 +2,18 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from robustdml.audit.classes import ClassDoubts
+from robustdml.audit_report.copies import find_copies
+from robustdml.audit_report.decisions import DROP, MERGE, SPLIT
+from robustdml.audit_report.findings import Finding
+from robustdml.audit_report.samples import AuditSamples
+
+# Questions of a kind in the page, and pictures on each of their sides.
+MOST_QUESTIONS, PICTURES = 500, 6
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -30,3 +42,77 @@ class Section:
     about: str
     questions: list[Question]
     all: bool = False  # Whether all may be answered at once
+
+
+def ask(
+    samples: AuditSamples, findings: list[Finding], quality: NDArray[np.floating], doubts: ClassDoubts
+) -> list[Section]:
+    """Ask about the classes in doubt, and about copies in both parts; the samples shown are those of best quality."""
+    order = np.lexsort((-quality, samples.labels))
+    of_class = dict(enumerate(np.split(order, np.cumsum(np.bincount(samples.labels))[:-1])))
+    one = [_may_be_one(samples, of_class, *pair) for pair in doubts.one[:MOST_QUESTIONS]]
+    two = [_may_be_two(samples.class_names[k], of_class[k], doubts.halves, mixing) for k, mixing in doubts.two]
+    sections = [
+        Section(
+            "Two classes that may be one",
+            "Samples of one are among the nearest neighbours of the other. Without a decision apply keeps both.",
+            one,
+        ),
+        Section(
+            "Classes that may be two",
+            "Cut in two, their halves keep to themselves. Without a decision apply keeps them whole.",
+            two[:MOST_QUESTIONS],
+        ),
+    ]
+    if not samples.parts:
+        return sections
+    assert samples.inputs is not None
+    copies = find_copies(samples.inputs, np.array(samples.parts) == "test")
+    questions = [_is_copy(findings, *pair) for pair in list(copies.items())[:MOST_QUESTIONS]]
+    about = "A test on copies of what was learnt says too much. Without a decision apply keeps both."
+    return [*sections, Section("Images in both train and test", about, questions, True)]
+
+
+def _may_be_one(
+    samples: AuditSamples, of_class: dict[int, NDArray[np.int64]], i: int, j: int, mixing: float
+) -> Question:
+    names, rows = [samples.class_names[k] for k in (i, j)], [of_class[k] for k in (i, j)]
+    choices = [
+        Choice(
+            f"merge into “{names[here]}”",
+            f"apply puts “{names[1 - here]}” in “{names[here]}” ({len(rows[1 - here]):,} samples)",
+            [("", names[1 - here], MERGE, names[here])],
+        )
+        for here in (0, 1)
+    ]
+    kept = Choice("two classes", f"apply keeps “{names[0]}” and “{names[1]}” apart", [])
+    evidence = (
+        f"A sample has neighbours in the other class {mixing:.0%} as often as in its own, in relation to their sizes."
+    )
+    sides = [(name, one[:PICTURES].tolist()) for name, one in zip(names, rows, strict=True)]
+    return Question(f"one {names[0]}\0{names[1]}", sides, evidence, [*choices, kept])
+
+
+def _may_be_two(name: str, rows: NDArray[np.int64], halves: NDArray[np.int64], mixing: float) -> Question:
+    first, second = (rows[halves[rows] == half] for half in (1, 2))
+    evidence = f"A sample has neighbours in the other half {mixing:.1%} as often as halves drawn at random would have."
+    choices = [
+        Choice("split", f"apply puts the second half of “{name}” in a class of its own", [("", name, SPLIT, "")]),
+        Choice("one class", f"apply keeps “{name}” whole", []),
+    ]
+    sides = [(f"{name}: {len(half):,} samples", half[:PICTURES].tolist()) for half in (first, second)]
+    return Question(f"two {name}", sides, evidence, choices)
+
+
+def _is_copy(findings: list[Finding], row: int, train: list[int]) -> Question:
+    sides = [("train", train), ("test", [row])]
+    choices = [
+        Choice(
+            f"leave out of {part}",
+            f"apply leaves {len(members)} out of {part}",
+            [(findings[one].sample, "", DROP, "") for one in members],
+        )
+        for part, members in sides
+    ]
+    names = ", ".join(findings[one].sample for one in (*train, row))
+    return Question(f"copy {findings[row].sample}", sides, names, [*choices, Choice("keep", "apply keeps all", [])])

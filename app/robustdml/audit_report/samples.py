@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from robustdml.cache import write_whole
 from robustdml.data.features import as_float32, checked_features, named_labels, sample_names
-from robustdml.data.folders import folder_images, is_list, read_list
+from robustdml.data.folders import PARTS, folder_images, has_own_split, is_list, read_list
 from robustdml.data.images import few, write_decoded
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError, expanded
@@ -17,8 +17,8 @@ from robustdml.plain_files import read_npz
 from robustdml.progress import OnProgress, silent
 
 EXPECTED = (
-    "a folder of class folders, an .npz file of features and labels, a list of images (.csv or .parquet with the "
-    "columns path and label), or a data set by its name"
+    "a folder of class folders (or of train and test), an .npz file of features and labels, a list of images (.csv or "
+    ".parquet with the columns path and label), or a data set by its name"
 )
 
 
@@ -34,6 +34,7 @@ class AuditSamples:
     inputs: NDArray[np.generic] | None = None
     left_out: list[str] = field(default_factory=list)  # What cannot be judged, with the reason
     outside: str | None = None  # What to say where a list names files that do not lie in its folder
+    parts: list[str] = field(default_factory=list)  # ``train`` or ``test`` of each sample, (N,); empty without parts
 
     def take(self, rows: NDArray[np.int64], inputs: NDArray[np.generic] | None, left_out: list[str]) -> "AuditSamples":
         """Keep some samples."""
@@ -46,6 +47,7 @@ class AuditSamples:
             inputs,
             [*self.left_out, *left_out],
             self.outside,
+            [self.parts[row] for row in rows] if self.parts else [],
         )
 
 
@@ -57,6 +59,8 @@ def read_samples(source: str, on_progress: OnProgress = silent) -> AuditSamples:
     path = expanded(source)
     if not path.exists():
         raise UsageError(f"{source}: no such file or folder; expected {EXPECTED}")
+    if path.is_dir() and has_own_split(path):
+        return _of_parts(path, on_progress)
     if path.is_dir():
         images = folder_images(path, on_progress)
         files = [str(file.absolute()) for file in images.files]
@@ -100,6 +104,18 @@ def _of_features(path: Path) -> AuditSamples:
         raise UsageError(f"{path}: every row of features holds NaN or infinite values")
     bad = [f"{places[row]} (its features hold NaN or infinite values)" for row in np.flatnonzero(~finite)]
     return whole.take(np.flatnonzero(finite), converted[finite], bad)
+
+
+def _of_parts(path: Path, on_progress: OnProgress) -> AuditSamples:
+    """A class folder of the same name in both parts is one class."""
+    both = [folder_images(path / part, on_progress) for part in PARTS]
+    labels = [images.class_names[label] for images in both for label in images.labels]
+    names, numbers = np.unique(labels, return_inverse=True)
+    files = [str(file.absolute()) for images in both for file in images.files]
+    parts = [part for part, images in zip(PARTS, both, strict=True) for _ in images.files]
+    classes = tuple(map(str, names))
+    left_out = [one for images in both for one in images.left_out]
+    return AuditSamples(str(path.absolute()), files, numbers.astype(np.int64), classes, None, left_out, None, parts)
 
 
 def _of_list(path: Path) -> AuditSamples:

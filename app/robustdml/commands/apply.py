@@ -56,8 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
     if to.suffix == ".csv":
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(("path", "label"))
-        writer.writerows((one.sample, one.label) for one in kept.values())
+        parts = any(one.part for one in findings)
+        writer.writerow(("path", "label", "part")[: 2 + parts])
+        writer.writerows((one.sample, one.label, one.part)[: 2 + parts] for one in kept.values())
         write_text(to, out.getvalue())
     elif to.suffix == ".npz":
         _write_features(to, list(kept.values()), arguments.labels.parent / STATE)

@@ -14,9 +14,11 @@ from rich.table import Table
 
 from robustdml.audit import LabelAuditor
 from robustdml.audit.auditor import FEWEST_SAMPLES
+from robustdml.audit.classes import doubt_classes
 from robustdml.audit_report.findings import findings_of, write_findings
 from robustdml.audit_report.learning import learn_embeddings
 from robustdml.audit_report.page import render_page
+from robustdml.audit_report.questions import Section, ask
 from robustdml.audit_report.samples import EXPECTED, AuditSamples, decode_images, read_samples
 from robustdml.cache import NAMES, write_text
 from robustdml.command_line import path
@@ -83,7 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
         features = _features(samples, config, arguments, report)
         report("judging", 0, 0)
         auditor = LabelAuditor(features_learnt=not arguments.as_they_are).fit(features, samples.labels)
-        findings = findings_of(samples.names, samples.labels, auditor, samples.class_names)
+        doubts = doubt_classes(features, samples.labels, len(samples.class_names))
+        findings = findings_of(samples, auditor, doubts.halves)
         write_findings(out / LABELS, findings)
         write_npz(
             out / FEATURES,
@@ -92,10 +95,11 @@ def run(arguments: argparse.Namespace) -> int:
             class_names=np.array(samples.class_names),
             paths=np.array(samples.names),
         )
-        write_text(out / PAGE, render_page(samples, findings, auditor, features, [], report))
+        sections = ask(samples, findings, auditor.label_quality_, doubts)
+        write_text(out / PAGE, render_page(samples, findings, auditor, features, sections, report))
     if samples.left_out:
         print(f"robustdml audit: left out {len(samples.left_out)}: {few(samples.left_out)}", file=sys.stderr)
-    Console().print(_summary(samples, auditor))
+    Console().print(_summary(samples, auditor, sections))
     print(f"{out / PAGE}: look there, then try robustdml apply {out / LABELS} --to CLEAN")
     return 0
 
@@ -162,7 +166,7 @@ def _take_up(out: Path, state: dict[str, object]) -> None:
     write_text(file, text)
 
 
-def _summary(samples: AuditSamples, auditor: LabelAuditor) -> Table:
+def _summary(samples: AuditSamples, auditor: LabelAuditor, sections: list[Section]) -> Table:
     table = Table(title="What the labels are", show_header=False)
     verdicts, counts = np.unique(auditor.verdicts_, return_counts=True)
     for verdict, count in sorted(zip(verdicts.tolist(), counts.tolist(), strict=True), key=lambda one: -one[1]):
@@ -170,6 +174,9 @@ def _summary(samples: AuditSamples, auditor: LabelAuditor) -> Table:
     small = int(np.isin(samples.labels, auditor.small_classes_).sum())
     if small:
         table.add_row(f"in classes of fewer than {FEWEST_SAMPLES}, not judged", f"{small:,}")
+    for section in sections:
+        if section.questions:
+            table.add_row(section.title[0].lower() + section.title[1:], f"{len(section.questions):,}")
     share, low, high = auditor.wrong_share_
     table.add_row("estimated share of wrong labels", f"{share:.1%} ({low:.1%} to {high:.1%})")
     return table

@@ -18,6 +18,7 @@ from robustdml.errors import UsageError, expanded
 from robustdml.progress import OnProgress, silent
 
 COLUMNS = ("path", "label")
+PARTS = ("train", "test")  # Folders that hold class folders each
 _SUFFIXES = (".csv", ".parquet")
 _DELIMITERS = ",;\t"  # semicolons where the decimal mark is a comma
 
@@ -116,7 +117,7 @@ def load_images(
     if image_size < 1:
         raise UsageError(f"image_size={image_size}: expected at least 1")
     if has_own_split(path):
-        parts = [folder_images(path / part, on_progress) for part in ("train", "test")]
+        parts = [folder_images(path / part, on_progress) for part in PARTS]
     else:
         images = folder_images(path, on_progress) if path.is_dir() else _listed(path)
         every = np.arange(len(images.class_names))
@@ -167,7 +168,7 @@ def loose_images(folder: Path) -> list[Path]:
 
 def has_own_split(root: Path) -> bool:
     """Tell whether a folder holds a training and a test part."""
-    return (root / "train").is_dir() and (root / "test").is_dir()
+    return all((root / part).is_dir() for part in PARTS)
 
 
 def _load_split(images: ListedImages, image_size: int, on_progress: OnProgress) -> Split:

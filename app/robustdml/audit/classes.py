@@ -1,0 +1,121 @@
+"""Classes that may be one, and classes that may be two, by how their samples mix among their neighbours.
+
+Every sample of class i asks its nearest neighbours for their classes. With n_ij answers j from the N_i samples of i,
+
+    r_ij = n_ij / (N_i N_j),    r_ii = n_ii / (N_i (N_i − 1)),    mixing(i, j) = sqrt(r_ij r_ji / (r_ii r_jj)).
+
+It is about 1 for two halves of a class that were drawn at random, and 0 where none has a neighbour of the other. Two
+classes that mix may be one. A class is cut in two by 2-means, without the samples that lie alone, whose labels may be
+wrong; where the halves do not mix, it may be two.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from robustdml.audit.features import unit_rows
+from robustdml_ops.ops import nearest
+
+# Neighbours that a sample asks; in a small class a quarter more than its size: two halves of one class, which training
+# has drawn apart, meet there.
+NEIGHBOURS = 40
+# From here on two classes may be one; up to here the halves of a class may be two.
+ONE, TWO = 0.53, 0.03
+# A pair mixes more than each of the two with all others: features that tell nothing apart say nothing.
+MORE = 5
+# Smaller classes are not cut, and no half is a smaller share of its class.
+SMALLEST, LEAST_SHARE = 16, 0.2
+# A sample lies alone where it is less like its class than the median by so many median deviations.
+ALONE = 4
+# Cosines that are taken at most: of more than 100,000 samples only some ask.
+MOST_COSINES = 10**10
+
+
+@dataclass(frozen=True)
+class ClassDoubts:
+    """Classes in doubt, the clearest first."""
+
+    one: list[tuple[int, int, float]]  # Two classes, and how much they mix
+    two: list[tuple[int, float]]  # A class, and how much its halves mix
+    halves: NDArray[np.int64]  # Half of each sample in a class of `two`, 1 or 2, int64, (N,); 0 elsewhere
+
+
+@torch.no_grad()
+def doubt_classes(features: NDArray[np.generic], labels: NDArray[np.int64], num_classes: int) -> ClassDoubts:
+    """Find the classes in doubt by features (N, F) and labels (N,)."""
+    X = unit_rows(features, slice(None))
+    one = [pair for pair in _mixing(X, labels, num_classes) if pair[2] >= ONE]
+    two, halves = [], np.zeros(len(X), dtype=np.int64)
+    order = np.argsort(labels, kind="stable")
+    for rows in np.split(order, np.cumsum(np.bincount(labels, minlength=num_classes))[:-1]):
+        if len(rows) < SMALLEST:
+            continue
+        second, mixing = _cut(X[rows])
+        if mixing <= TWO:
+            two.append((int(labels[rows[0]]), mixing))
+            halves[rows] = 1 + second.numpy()
+    return ClassDoubts(sorted(one, key=lambda pair: -pair[2]), sorted(two, key=lambda pair: pair[1]), halves)
+
+
+def _mixing(X: Tensor, labels: NDArray[np.int64], num_classes: int) -> list[tuple[int, int, float]]:
+    """Pairs of classes that have neighbours in each other, and how much they mix."""
+    asking = np.linspace(0, len(X) - 1, min(len(X), max(MOST_COSINES // len(X), 1))).astype(np.int64)
+    found = nearest(X[asking], X, min(NEIGHBOURS + 1, len(X))).indices.numpy()
+    sizes, own = np.bincount(labels, minlength=num_classes), labels[asking]
+    asked = np.arange(found.shape[1]) <= np.maximum(5 * sizes[own] // 4, 2)[:, None]
+    # A sample is no neighbour of its own.
+    asked &= found != asking[:, None]
+    pairs, counts = np.unique((own[:, None] * num_classes + labels[found])[asked], return_counts=True)
+    i, j = pairs // num_classes, pairs % num_classes
+    answers = dict(zip(zip(i.tolist(), j.tolist(), strict=True), counts.tolist(), strict=True))
+    given = np.bincount(i, weights=counts, minlength=num_classes)
+
+    def rate(i: int, j: int) -> float:
+        return float(answers.get((i, j), 0) / (sizes[i] * max(sizes[j] - (i == j), 1)))
+
+    def of_others(i: int, j: int) -> float:
+        left = given[i] - answers.get((i, i), 0) - answers.get((i, j), 0)
+        return float(left / (sizes[i] * max(len(X) - sizes[i] - sizes[j], 1)))
+
+    out = []
+    for i, j in answers:
+        there, back, within = rate(i, j), rate(j, i), rate(i, i) * rate(j, j)
+        if i < j and within and there > MORE * of_others(i, j) and back > MORE * of_others(j, i):
+            out.append((i, j, float(np.sqrt(there * back / within))))
+    return out
+
+
+def _cut(X: Tensor) -> tuple[Tensor, float]:
+    """Which samples of a class are of its second half, bool, (n,); and how much the halves mix."""
+    like = (X @ X.T).fill_diagonal_(-2)
+    least = like.topk(_asked(len(X)), 1).values[:, -1]
+    members = least >= least.median() - ALONE * (least - least.median()).abs().median()
+    means = _two_means(X[members])
+    second = torch.cdist(X, means).argmin(1).bool()
+    like, inner = like[members][:, members], second[members]
+    share = float(inner.float().mean())
+    if not LEAST_SHARE <= share <= 1 - LEAST_SHARE:
+        return second, 1.0
+    answers = inner[like.topk(_asked(len(inner)), 1).indices]
+    return second, float((answers != inner[:, None]).float().mean()) / (2 * share * (1 - share))
+
+
+def _asked(size: int) -> int:
+    """Neighbours that a sample asks within its class: fewer than half of it."""
+    return max(min(10, size // 4), 1)
+
+
+def _two_means(X: Tensor) -> Tensor:
+    """2-means, (2, F), from the two sides of the longest axis."""
+    centred = X - X.mean(0)
+    second = centred @ torch.linalg.svd(centred, full_matrices=False).Vh[0] > 0
+    means = X[:2]
+    for _ in range(20):
+        if second.all() or not second.any():
+            break
+        means = torch.stack([X[~second].mean(0), X[second].mean(0)])
+        second = torch.cdist(X, means).argmin(1).bool()
+    return means
