@@ -43,6 +43,7 @@ LOSSES = {
     "adaface": partial(AdaFaceLoss, C, D),
     "subcenter_arcface": partial(SubCenterArcFaceLoss, C, D, sub_centers=2),
     "soft_triple": partial(SoftTripleLoss, C, D, 3, regularizer_weight=0.2),
+    "several_proxy_anchor": partial(ProxyAnchorLoss, C, D, alpha=8, drop_similar_negatives=0.2),
     "several_arcface": partial(ArcFaceLoss, C, D, drop_similar_negatives=0.2),
     "several_margins": lambda **options: CosFaceLoss(C, D, nn.Parameter(torch.linspace(0, 0.4, C)), **options),
     "several_sampled": partial(NormalizedSoftmaxLoss, C, D, drop_similar_negatives=0.3, negative_share=0.3),
@@ -65,7 +66,7 @@ class Batch:
         if name.startswith("several"):
             self.labels = torch.rand(B, C, generator=generator).argsort(1)[part, :3]
             self.labels[:, 1].masked_fill_(labels[part] % 2 == 0, ABSENT)
-            self.options = {"label_weights": random(B, 3).abs()[part].requires_grad_()}
+            self.options = {"label_weights": random(B, 3).abs()[part].requires_grad_("anchor" not in name)}
         self.target = (hidden[part], self.weight, self.bias) if name == "smooth" else self.labels
 
     def loss(self, loss):
@@ -85,7 +86,8 @@ def assert_same(place, one, many, mine, own):
     own_rows = place.own
     close(own.X.grad, mine.X.grad[own_rows])
     for option, given in own.options.items():
-        close(given.grad, mine.options[option].grad[own_rows])
+        if given.requires_grad:
+            close(given.grad, mine.options[option].grad[own_rows])
     if mine.weights is not None and mine.weights.grad is not None:  # those of BSPML are constants
         close(own.weights.grad, mine.weights.grad[own_rows])
     for (name, parameter), other in zip(one.named_parameters(), many.parameters(), strict=True):
