@@ -100,7 +100,7 @@ def class_log_sum_exp(
     (tensor([1.3133, 1.3133]), tensor([1., 1.]))
     """
     s = pooled_similarity(embeddings, proxies, **similarity)
-    places = labels.reshape(len(labels), -1)
+    places = labels if labels.dim() == 2 else labels[:, None]
     absent = places == ABSENT
     places = places.masked_fill(absent, len(proxies))
     own = torch.zeros(len(s), len(proxies) + 1, dtype=torch.bool).scatter(1, places, True)[:, :-1]

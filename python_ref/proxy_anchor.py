@@ -66,6 +66,7 @@ def proxy_anchor_loss(
 
     Examples
     --------
+    >>> import torch
     >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     >>> proxy_anchor_loss(x, x, torch.tensor([0, 1]), alpha=1.0, margin=0.0)  # log(1 + 1/e) + log(1 + 1)
     tensor(1.0064)

@@ -210,7 +210,10 @@ def check_distinct(labels: Tensor) -> None:
     twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
     require(
         ~twice.any(),
-        lambda: f"labels list class {int(ordered[:, 1:][twice][0])} twice for a sample: list it once, with ABSENT",
+        lambda: (
+            f"labels must be distinct for each sample, got class {int(ordered[:, 1:][twice][0])} twice: fill up with "
+            "ABSENT; a matrix (B, C) of ones and zeros is given as labels.to_sparse()"
+        ),
     )
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from robustdml_ops.engine.label_sets import ABSENT
 from robustdml_ops.engine.validation import (
     INTEGERS,
+    check_distinct,
     check_elements,
     check_label_range,
     check_tensor,
@@ -57,6 +58,8 @@ def several_labels(
         )
     labels = labels.to(embeddings.device, torch.int64, non_blocking=True)
     check_label_range(labels.masked_fill(labels == ABSENT, 0), num_classes)
+    if weights is None:
+        check_distinct(labels)
     ordered, order = labels.sort(dim=1, stable=True)
     place = torch.nn.functional.pad((ordered[:, 1:] != ordered[:, :-1]).cumsum(1), (1, 0))
     labels = torch.full_like(ordered, ABSENT).scatter(1, place, ordered)

@@ -222,7 +222,7 @@ X3, P3, Y3 = torch.eye(3), torch.eye(3), torch.arange(3)
         ({"proxies": torch.ones(0, 3)}, "at least one class"),
         ({"labels": torch.arange(2)}, r"labels must have shape \(3,\)"),
         ({"labels": torch.ones(3)}, "labels must be integers"),
-        ({"labels": torch.tensor([[0, 1], [2, 2], [1, 0]])}, "labels list class 2 twice for a sample"),
+        ({"labels": torch.tensor([[0, 1], [2, 2], [1, 0]])}, "labels must be distinct .*, got class 2 twice"),
         ({"drop_similar_negatives": -1.0}, r"drop_similar_negatives must lie in \(-1, 1\], got -1.0"),
         ({"drop_similar_negatives": 0.5, "normalize_proxies": False}, "leave it out beside normalize_proxies=False"),
         ({"embeddings": torch.full((3, 3), torch.nan)}, r"embeddings\[0\] has NaN or inf"),

@@ -34,7 +34,7 @@ def test_a_class_listed_twice_is_one_with_the_sum_of_its_weights():
 
 
 def test_without_weights_classes_have_equal_shares():
-    found = of(LABELS)
+    found = of(torch.tensor([[4, ABSENT, 1], [2, ABSENT, 0], [ABSENT, ABSENT, ABSENT]]))
     assert found.weights is None
     expected = [[0, 0.5, 0, 0, 0.5], [0.5, 0, 0.5, 0, 0], [0, 0, 0, 0, 0]]
     assert dense(found.labels, found.shares(torch.float64)).tolist() == expected
@@ -54,6 +54,7 @@ def test_a_sparse_matrix_is_the_same(layout):
 @pytest.mark.parametrize(
     ("labels", "weights", "error", "message"),
     [
+        (LABELS, None, ValueError, r"labels must be distinct for each sample, got class 2 twice.*labels.to_sparse\(\)"),
         (LABELS[:2], None, ValueError, r"labels must have shape \(3,\) or \(3, K\).*\(2, 3\)"),
         (LABELS.double(), None, ValueError, r"must be integers, got torch.float64.*labels.to_sparse\(\)"),
         (LABELS + 3, None, IndexError, r"labels\[0, 0\] = 7 is outside 0 … 4"),

@@ -57,13 +57,15 @@ def test_equal_to_the_dense_loss_with_both_derivatives(reduction, drop, weighted
 
 
 def test_one_class_listed_as_several_is_that_class(backend):
-    """Twice in a row, too; and a sparse matrix lists classes with their weights."""
+    """Twice in a row with halved weights, too; and a sparse matrix lists classes with their weights."""
     module = made(backend=backend)
     X, labels, weights = batch(True)
     one = labels.amax(1).clamp(min=0)
     expected = module(X, one)
     torch.testing.assert_close(module(X, one[:, None]), expected, rtol=1e-12, atol=0)
-    torch.testing.assert_close(module(X, torch.stack([one, one], 1)), expected, rtol=1e-12, atol=0)
+    halves = torch.full((B, 2), 0.5, dtype=torch.float64)
+    twice = module(X, torch.stack([one, one], 1), label_weights=halves)
+    torch.testing.assert_close(twice, expected, rtol=1e-12, atol=0)
     known = weights.masked_fill(labels == ABSENT, 0)
     matrix = torch.zeros(B, C, dtype=torch.float64).scatter_add(1, labels.clamp(min=0), known)
     expected = module(X, labels, label_weights=weights)
@@ -130,7 +132,7 @@ def test_bad_input():
     beyond[3, 0] = 99
     for wrong, error, message in (
         (beyond, IndexError, r"labels\[3, 0\] = 99 is outside 0 … 16"),
-        (twice, ValueError, "labels list class 5 twice"),
+        (twice, ValueError, "labels must be distinct for each sample, got class 5 twice"),
     ):
         with pytest.raises(error, match=message):
             anchor_lse(X, torch.rand(C, D).double(), LabelSets.of(wrong), AnchorBiases(bias, bias), alpha=1.0)

@@ -92,5 +92,6 @@ def test_each_room_has_a_table_of_whole_backends(room):
     assert asked
     for backend in table.values():
         for name in asked:
-            if not name.startswith("_"):
+            recomputes = name == "complete_terms" and not backend.keeps_terms
+            if not name.startswith("_") and not recomputes:
                 assert "raise NotImplementedError" not in inspect.getsource(getattr(type(backend), name)), name
