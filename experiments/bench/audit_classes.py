@@ -24,6 +24,7 @@ from robustdml.config import TrainingConfig
 from robustdml.data import Split, load_data
 
 COPIES, QUALITY = 200, 90
+FIRST_SEED = 10  # plantings of the seeds below served to choose the audit's thresholds
 
 
 def stored_again(image: np.ndarray) -> np.ndarray:
@@ -78,7 +79,7 @@ def main() -> None:
     train = load_data("glyphs").train
     results: dict[str, dict[str, list[list[float]]]] = {}
     for wrong in given.wrong:
-        for seed in range(given.seeds):
+        for seed in range(FIRST_SEED, FIRST_SEED + given.seeds):
             for name, scores in measure(train, seed, wrong).items():
                 results.setdefault(f"{wrong:g}", {}).setdefault(name, []).append(scores)
             print(wrong, seed, results[f"{wrong:g}"], flush=True)

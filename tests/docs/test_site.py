@@ -15,7 +15,7 @@ griffe = pytest.importorskip("griffe", reason="the extra docs is not installed")
 
 from pymdownx.superfences import SuperFencesException  # noqa: E402
 
-from website import check, commands, mathematics, plots, reference, repository, results  # noqa: E402
+from website import bench_tables, check, commands, mathematics, plots, reference, repository, results  # noqa: E402
 
 # Modules of classes that are called.
 MODULES = ("robustdml_ops.losses", "robustdml_ops.robust")
@@ -81,7 +81,7 @@ def test_every_page_is_in_the_navigation():
 
 def test_readme_shows_what_is_stored():
     text = (ROOT / "README.md").read_text()
-    assert results.steps(results.README_STEPS) in text
+    assert bench_tables.steps(bench_tables.README_STEPS) in text
     assert results.robustness() in " ".join(text.split())
     assert len(text.split()) <= 900 and text.count("\n") <= 110
     drawn, by_method = plots.picture_numbers(), plots.precision_by_noise()
@@ -94,7 +94,7 @@ def test_pages_quote_no_figure_of_their_own():
     for page in PAGES:
         text = (ROOT / page).read_text() if page != "docs/equations.md" else ""  # which derives its numbers
         if page == "README.md":
-            text = text.replace(results.steps(results.README_STEPS), "").partition("## Robustness")[0]
+            text = text.replace(bench_tables.steps(bench_tables.README_STEPS), "").partition("## Robustness")[0]
         assert re.findall(r"\b0\.\d{3}\b|\b\d[\d.,]* (?:µs|ms)\b", text) == [], page
     used = {name for page in PAGES for name in results.MARKER.findall((ROOT / page).read_text())}
     assert used == set(results.TABLES)
@@ -107,10 +107,10 @@ def test_tables_are_whole(name):
 
 
 def test_tables_compute_what_they_say():
-    assert "| Proxy-Anchor, 10⁵ classes | 107 ms | 1.04 | 1.44 s | **13.5×** |" in results.steps()
-    assert "| Proxy-Anchor | 105 ms | 148 ms | 1.4× |" in results.crowd()
+    assert "| Proxy-Anchor, 10⁵ classes | 107 ms | 1.04 | 1.44 s | **13.5×** |" in bench_tables.steps()
+    assert "| Proxy-Anchor | 105 ms | 148 ms | 1.4× |" in bench_tables.crowd()
     assert results.score([0.9, 0.01]) == "0.900 ± 0.010" and results.score(None) == "–"
-    assert [results.seconds(value) for value in (1.444, 0.0334, 3.3e-5)] == ["1.44 s", "33.4 ms", "33 µs"]
+    assert [bench_tables.seconds(value) for value in (1.444, 0.0334, 3.3e-5)] == ["1.44 s", "33.4 ms", "33 µs"]
     assert results.below_untouched("Recall@1", "Robust") == results.below().count("Recall@1")
     by_method = plots.precision_by_noise()
     assert len({*by_method[plots.BASELINE]}) == 1  # noise does not change the features
@@ -118,8 +118,8 @@ def test_tables_compute_what_they_say():
 
 def test_new_times_are_taken_into_the_stored_ones(tmp_path, monkeypatch):
     copy = tmp_path / "cpu.json"
-    copy.write_text(results.CPU.read_text())
-    monkeypatch.setattr(results, "CPU", copy)
+    copy.write_text(bench_tables.CPU.read_text())
+    monkeypatch.setattr(bench_tables, "CPU", copy)
     steps = {
         "group": "proxy-anchor, B=256 C=1e6 D=128",
         "extra_info": {"contender": "robustdml/proxy-anchor", "floor_s": 1},
@@ -129,9 +129,9 @@ def test_new_times_are_taken_into_the_stored_ones(tmp_path, monkeypatch):
         "extra_info": {"contender": "robustdml/proxy-anchor", "beyond_mb": 7.0},
     }
     measured = {"commit_info": {"id": "0123456789abc"}, "benchmarks": [{**steps, "stats": {"median": 2}}, memory]}
-    (tmp_path / "bench.json").write_text(results.json.dumps(measured))
+    (tmp_path / "bench.json").write_text(bench_tables.json.dumps(measured))
     before = copy.read_text().splitlines()
-    results.main(str(tmp_path / "bench.json"))
+    bench_tables.main(str(tmp_path / "bench.json"))
     changed = [new for old, new in zip(before, copy.read_text().splitlines(), strict=True) if old != new]
     assert len(changed) == 2 and '"median_s": 2, "floor_s": 1, "commit": "0123456789"' in changed[0]
     assert '"beyond_mb": 7.0' in changed[1]

@@ -83,9 +83,9 @@ $policy
   tbody th { font-weight: 500; }
   .times th:nth-child(2), .times td:nth-child(2) { text-align: left; }
   code { font-size: .9em; background: #f3f4f6; padding: .1em .35em; border-radius: 4px; }
-  .found { display: flex; flex-wrap: wrap; gap: .75rem; margin: 1rem 0; }
+  .found { display: flex; flex-wrap: wrap; gap: .75rem; margin: 1rem 0; padding-left: 10rem; position: relative; }
   .found figure { width: 8rem; margin: 0; overflow-wrap: anywhere; }
-  .found figure:first-child { border-right: 3px solid #c9ccd1; padding-right: .75rem; }
+  .found figure:first-child { border-right: 3px solid #c9ccd1; padding-right: .75rem; position: absolute; left: 0; }
   footer { border-top: 1px solid #e6e8eb; margin-top: 3rem; padding-top: 1rem; }
 </style>
 </head>

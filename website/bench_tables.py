@@ -1,0 +1,189 @@
+"""Tables of ``bench/results``: times and memory on the CPU, and predictions for a GPU.
+
+``python -m website.bench_tables BENCH.json`` takes new times into the stored ones.
+"""
+
+import argparse
+import json
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+from website.repository import ROOT
+from website.tables import table
+
+CPU = ROOT / "bench" / "results" / "cpu.json"
+SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+# What tables call a row of bench/, where B is 256 unless the row says otherwise: its group, contender and peer.
+STEPS = {
+    "Proxy-Anchor, 10⁵ classes": ("proxy-anchor, B=256 C=1e5 D=128", "proxy-anchor", "pml/proxy-anchor"),
+    "Proxy-NCA, 10⁵ classes": ("class LSE, B=256 C=1e5 D=128", "class-lse", "pml/proxy-nca"),
+    "contrastive with a memory of 10⁵": ("pairs, memory, B=256 D=128 m=1e5", "memory", "pml/memory"),
+    "multi-similarity, mined, half of the labels wrong, B=1024, D=512": (
+        "pairs, ms, B=1024 D=512, 50 % wrong labels",
+        "ms",
+        "pml/ms",
+    ),
+    "multi-similarity, mined, B=1024, D=512": ("pairs, ms, B=1024 D=512", "ms", "pml/ms"),
+    "contrastive, B=1024, D=512": ("pairs, contrastive, B=1024 D=512", "contrastive", "pml/contrastive"),
+    "Proxy-Anchor, 200 classes, B=128, D=64": ("proxy-anchor, B=128 C=2e2 D=64", "proxy-anchor", "pml/proxy-anchor"),
+    "Proxy-Anchor, 2·10⁵ classes, D=512": ("proxy-anchor, B=256 C=2e5 D=512", "proxy-anchor", None),
+    "Proxy-Anchor, 10⁶ classes": ("proxy-anchor, B=256 C=1e6 D=128", "proxy-anchor", None),
+}
+README_STEPS = list(STEPS)[:4]
+FUNCTIONS = {
+    "`similarity`, 256 × 10⁵, D=128, with both gradients": (
+        "similarity with both",
+        "similarity",
+        "PyTorch: normalise, multiply",
+    ),
+    "`nearest`, 10 of 60,000 for each of 60,000, D=128": (
+        "nearest, N",
+        "nearest",
+        "`CustomKNN` of pytorch-metric-learning",
+    ),
+    "`otsu_threshold` of 1,024 losses": ("Otsu's cut of 1024", "native", "the paper's loop in NumPy"),
+    "`log_bessel_i` of 10⁶ values, D=128, float64": ("log I_v", "log_bessel_i", "`log(scipy.special.ive)`"),
+}
+MEMORY = {
+    "Proxy-Anchor, 10⁵ classes": ("B=256 C=1e5 D=128", "proxy-anchor", "pml/proxy-anchor"),
+    "Proxy-NCA, 10⁵ classes": ("B=256 C=1e5 D=128", "class-lse", "pml/proxy-nca"),
+    "contrastive with a memory of 10⁵": ("memory of pairs, B=256 D=128 m=1e5", "memory", "pml/memory"),
+    "multi-similarity, mined, B=1024, D=512": ("memory of pairs, B=1024 D=512", "ms", "pml/ms"),
+    "Proxy-Anchor, 10⁶ classes": ("B=256 C=1e6 D=128", "proxy-anchor", None),
+}
+
+
+@cache
+def cpu() -> dict[str, Any]:
+    """Times and memory of ``bench/results/cpu.json``."""
+    content: dict[str, Any] = json.loads(CPU.read_text())
+    return content
+
+
+def seconds(value: float) -> str:
+    """Three digits and a unit."""
+    unit, scale = next((pair for pair in (("s", 1.0), ("ms", 1e3)) if value * pair[1] >= 1), ("µs", 1e6))
+    return f"{value * scale:.3g} {unit}"
+
+
+def steps(titles: Iterable[str] = STEPS) -> str:
+    """Times of a step beside its matrix products and pytorch-metric-learning."""
+    rows = []
+    for title in titles:
+        group, contender, peer = STEPS[title]
+        ours, theirs = _time(group, f"robustdml/{contender}"), _time(group, peer) if peer else None
+        times = f"**{theirs['median_s'] / ours['median_s']:.1f}×**" if theirs else ""
+        their_time = seconds(theirs["median_s"]) if theirs else ""
+        products = f"{ours['median_s'] / ours['floor_s']:.2f}"
+        rows.append([title, seconds(ours["median_s"]), products, their_time, times])
+    return table(["loss", "a step", "÷ its products", "pytorch-metric-learning", "faster by"], rows)
+
+
+def functions() -> str:
+    """Times of single operations beside others' implementations."""
+    rows = []
+    for title, (group, contender, other) in FUNCTIONS.items():
+        found = [row for row in cpu()["times"] if row["group"].startswith(group)]
+        ours, theirs = sorted(found, key=lambda row: row["contender"] != f"robustdml/{contender}")
+        times = f"{theirs['median_s'] / ours['median_s']:.1f}×"
+        rows.append([title, seconds(ours["median_s"]), other, seconds(theirs["median_s"]), times])
+    return table(["operation", "here", "other", "other's time", "faster by"], rows)
+
+
+def memory() -> str:
+    """Megabytes of a step beyond inputs and gradients."""
+    taken = {(row["group"], row["contender"]): f"{row['beyond_mb']:,.0f} MB" for row in cpu()["memory"]}
+    rows = [
+        [title, taken[group, f"robustdml/{contender}"], taken[group, peer] if peer else ""]
+        for title, (group, contender, peer) in MEMORY.items()
+    ]
+    return table(["loss", "here", "pytorch-metric-learning"], rows)
+
+
+def predicted() -> str:
+    """Steps on a GPU by what they compute and move: between all of it overlapping, and nothing."""
+    content = json.loads((ROOT / "bench" / "results" / "predicted.json").read_text())
+    rows = []
+    for step in content["steps"]:
+        shape = f"B={step['B']:,}, C=10{str(len(str(step['C'])) - 1).translate(SUPERSCRIPTS)}, D={step['D']}"
+        flops = float(step["products"] * step["B"] * step["C"] * step["D"])
+        computing = 1e3 * flops / content["flops_per_s"] / content["share"]
+        moving = 1e12 * step["gigabytes"] / content["bytes_per_s"] / content["share"]
+        counts = (f"{flops / 1e12:.3g}", f"{step['gigabytes']:.3g}", str(step["launches"]))
+        rows.append([step["what"], shape, *counts, f"{max(computing, moving):.2g}–{computing + moving:.2g} ms"])
+    return table(["loss", "shape", "TFLOP", "GB", "launches", f"predicted for an {content['card']}"], rows)
+
+
+def crowd() -> str:
+    """A step alone and beside a busy process."""
+    names = {"robustdml/proxy-anchor": "Proxy-Anchor", "pml/proxy-anchor": "Proxy-Anchor, pytorch-metric-learning"}
+    rows = [
+        [
+            names[row["contender"]],
+            seconds(row["alone_s"]),
+            seconds(row["beside_s"]),
+            f"{row['beside_s'] / row['alone_s']:.1f}×",
+        ]
+        for row in cpu()["beside a busy process"]
+        if row["contender"] in names
+    ]
+    return table(["a step", "alone", "beside a busy process", "longer by"], rows)
+
+
+def proxy_bytes() -> str:
+    """Peak memory of AdamW within the sweep, by the types of proxies and moments."""
+    titles = {
+        "adamw": "float32",
+        "adamw bfloat16": "float32, moments bfloat16",
+        "adamw of two bytes": "bfloat16, moments bfloat16",
+    }
+    found = {row["contender"]: row for row in cpu()["memory"] if row["group"].startswith("memory of AdamW")}
+    rows = [
+        [title, f"{found[rule]['bytes_an_element']:.2f}", f"{found[rule]['beyond_mb']:.0f} MB"]
+        for rule, title in titles.items()
+    ]
+    return table(
+        ["`ProxyAdamW`, 10⁶ × 128, proxies", "bytes an element, at most", "of it beyond proxies and moments"], rows
+    )
+
+
+def _time(group: str, contender: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(r for r in cpu()["times"] if (r["group"], r["contender"]) == (group, contender))
+    return found
+
+
+def main(path: str) -> None:
+    """Take the times and the memory that a run of the benchmarks wrote into the stored ones."""
+    with open(path) as file:
+        measured = json.load(file)
+    content = json.loads(CPU.read_text())
+    for benchmark in measured["benchmarks"]:
+        info = benchmark["extra_info"]
+        new = {
+            "median_s": benchmark.get("stats", {}).get("median"),
+            "floor_s": info.get("floor_s"),
+            "beyond_mb": info.get("beyond_mb"),
+            "bytes_an_element": info.get("bytes_an_element"),
+        }
+        for row in (*content["times"], *content["memory"]):
+            if (row["group"], row["contender"]) == (benchmark["group"].removeprefix("memory, "), info["contender"]):
+                row.update(
+                    {key: new[key] for key in row if new.get(key) is not None},
+                    commit=measured["commit_info"]["id"][:10],
+                )
+    parts = (f"  {json.dumps(key, ensure_ascii=False)}: {_lines(value)}" for key, value in content.items())
+    CPU.write_text("{\n" + ",\n".join(parts) + "\n}\n")
+
+
+def _lines(value: Any) -> str:
+    """A list with a line for each item, so that a change shows as one."""
+    if not isinstance(value, list):
+        return json.dumps(value, ensure_ascii=False)
+    return "[\n" + ",\n".join(f"    {json.dumps(item, ensure_ascii=False)}" for item in value) + "\n  ]"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("bench", help="bench.json of python -m robustdml_ops.bench")
+    main(parser.parse_args().bench)
