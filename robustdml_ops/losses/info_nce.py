@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.validation import check_matrix, check_positive, check_same_device
+from robustdml_ops.engine.validation import check_matrix, check_number, check_positive, check_same_device
 from robustdml_ops.losses.families.two_towers import TwoTowerLoss
 from robustdml_ops.ops.pairs.both_ways import contrast_both_ways, places
 from robustdml_ops.ops.pairs.contrast import pair_contrast, pair_contrast_sum
@@ -62,6 +62,8 @@ class InfoNCELoss(TwoTowerLoss):
     ) -> None:
         super().__init__(temperature, backend)
         check_positive(lam=lam)
+        if q is not None:
+            check_number("q", q)
         if q is not None and not 0 < q <= 1:
             raise ValueError(f"q must be in (0, 1], got {q}: leave it out for InfoNCE")
         self.symmetric, self.q, self.lam = symmetric, q, lam

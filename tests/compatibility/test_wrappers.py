@@ -23,10 +23,10 @@ def _theirs_is_not_deterministic():
 @pytest.mark.parametrize("name", PAIR_NAMES)
 @pytest.mark.parametrize("miner", [None, miners.MultiSimilarityMiner, miners.TripletMarginMiner])
 def test_cross_batch_memory(name, miner):
-    """Over the wrap of the queue: 9 batches of 24 in 100 slots."""
-    pair = [CrossBatchMemory(loss, D, memory_size=100, miner=miner and miner()).double() for loss in both(name)]
-    for seed in range(9):
-        assert_same(pair, *batch(seed))
+    """Over the wrap of the queue: 5 batches of 12 in 40 slots. Their NT-Xent compares each triplet with all others."""
+    pair = [CrossBatchMemory(loss, D, memory_size=40, miner=miner and miner()).double() for loss in both(name)]
+    for seed in range(5):
+        assert_same(pair, *batch(seed, 12))
 
 
 @pytest.mark.parametrize("name", PAIR_NAMES)

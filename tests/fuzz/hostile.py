@@ -130,7 +130,7 @@ def _check_message(message: str, argument: str, how: str) -> None:
 # Of two arguments that must agree, the error may name the other one.
 _PARTNERS = {
     "labels": "embeddings weights label candidate_labels",
-    "embeddings": "labels proxies candidates confidences text_embeddings biases positive_scale row sets losses",
+    "embeddings": "labels proxies candidates confidences text_embeddings others biases positive_scale row sets losses",
     "proxies": "embeddings label labels biases positive_scale sets row",
     "candidates": "candidate_labels embeddings",
     "candidate_labels": "candidates",
@@ -149,6 +149,7 @@ _PARTNERS = {
     "kappa": "mean_direction",
     "confidences": "embeddings",
     "text_embeddings": "embeddings",
+    "others": "embeddings",
     "sets": "LabelSets ConfidenceSets",
     "biases": "AnchorBiases",
 }

@@ -1,6 +1,7 @@
 """Losses of two matrices whose rows belong together, such as images and their texts, with a learnt temperature."""
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from robustdml_ops.engine.validation import (
     check_positive,
     check_same_device,
     check_sample_weights,
+    require,
 )
 from robustdml_ops.losses.families.metric_loss import ShardableLoss
 from robustdml_ops.losses.inputs import own_samples
@@ -64,12 +66,21 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
                 raise ValueError(
                     f"others has {len(others)} rows, and there are {len(embeddings)} embeddings: give pairs"
                 )
+            check_finite_embeddings(others, "others")
+            rows = own_samples(embeddings, sample_weights, pair_dtype(embeddings, others))
             if sample_weights is not None and sample_weights.requires_grad:
                 raise ValueError("sample_weights are constants of this loss: pass sample_weights.detach()")
-            check_finite_embeddings(others, "others")
-            return {**own_samples(embeddings, sample_weights, pair_dtype(embeddings, others)), "others": others}
+            self._check_parameters()
+            return {**rows, "others": others}
 
         return self._of_joint_batch(check, lambda **rows: self._loss(negatives=negatives, **rows))
+
+    def _check_parameters(self) -> None:
+        for name, parameter in self.named_parameters():
+            value = parameter.detach()
+            if value.device.type == "cpu":
+                message = f"{name} = {{}}: set a finite number, and lower the learning rate"
+                require(torch.isfinite(value), partial(message.format, value))
 
     def _check_negatives(self, embeddings: Tensor, negatives: Tensor) -> None:
         raise ValueError(f"{type(self).__name__} takes pairs alone: leave negatives out")

@@ -80,19 +80,21 @@ class BothWays(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dtotal: Any, *_: None) -> tuple[Tensor | None, ...]:
-        """Scale the gradients that are there; for second derivatives, and a second time, sweep from each side."""
+        """Scale the gradients that are there, or sweep again; for second derivatives sweep from each side."""
         if dtotal is None:
             return (None,) * 6
         anchors, candidates, coefficients, weights = ctx.saved_tensors
         matrices = anchors, candidates, coefficients
         (gradients, ctx.gradients), twice = (ctx.gradients, None), torch.is_grad_enabled()
-        if gradients is None or twice:
+        if twice:
             with torch.enable_grad():
                 leaves = [matrix for matrix, want in zip(matrices, ctx.want, strict=True) if want]
                 total = _in_two_sweeps(*matrices, weights, ctx.backend)
-                found = iter(torch.autograd.grad(total, leaves, dtotal, create_graph=twice))
+                found = iter(torch.autograd.grad(total, leaves, dtotal, create_graph=True))
             scaled = [next(found) if want else None for want in ctx.want]
         else:
+            if gradients is None:
+                gradients = BothWays.forward(*ctx.saved_tensors, ctx.backend, ctx.want)[1:]
             pairs = zip(gradients, matrices, ctx.want, strict=True)
             scaled = [(gradient * dtotal).to(matrix.dtype) if want else None for gradient, matrix, want in pairs]
         return (*scaled, None, None, None)

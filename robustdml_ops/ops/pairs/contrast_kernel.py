@@ -101,6 +101,9 @@ def pair_contrast(
     end = tl.where(some, tl.maximum(end_positive, end_negative), 0.0)
     if FORM == "each":
         end = end_negative
+    # Of a row without them, or of NaN alone, there is no largest.
+    end = tl.where(end == float("-inf"), 0.0, end)
+    end_positive = tl.where(end_positive == float("-inf"), 0.0, end_positive)
     sum_all, sum_positive = zeros, zeros
     if FORM != "sigmoid":
         for start in range(0, m, BLOCK_M):
