@@ -5,8 +5,10 @@ import json
 import re
 import shutil
 import subprocess
+import time
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 DRIVER = shutil.which("chromedriver")
@@ -27,16 +29,20 @@ class Browser:
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
         self.call("/goog/cdp/execute", {"cmd": "Emulation.setDeviceMetricsOverride", "params": metrics})
         self.call("/url", {"url": Path(page).absolute().as_uri()})
+        # Chromium drops keys and clicks until the page has its first frame.
+        self.run("addEventListener('keydown', () => { document.heard = true; }, { once: true })")
+        assert soon(lambda: self.press("shift") or self.run("return document.heard"), True)
 
     def run(self, script, *arguments):
         return self.call("/execute/sync", {"script": script, "args": list(arguments)})
 
     def find(self, css):
         found = self.call("/elements", {"using": "css selector", "value": css})
-        return [Element(self, next(iter(one.values()))) for one in found]
+        return [Element(self, one) for one in found]
 
-    def click(self, css, number=0):
-        self.find(css)[number].click()
+    def click(self, css):
+        """Click the first element once it is drawn and nothing lies over it; until then Chromium refuses to."""
+        assert soon(lambda: self.find(css)[0].click(), True)
 
     def texts(self, css):
         return [one.text for one in self.find(css)]
@@ -57,20 +63,34 @@ class Browser:
 class Element:
     """An element of the page."""
 
-    def __init__(self, browser, name):
-        self.browser, self.path = browser, f"/element/{name}"
+    def __init__(self, browser, reference):
+        self.browser, self.reference, self.path = browser, reference, f"/element/{next(iter(reference.values()))}"
 
     def click(self):
-        self.browser.call(self.path + "/click", {})
+        """Click in the middle of the window, where no bar lies over it, and tell whether that could be done."""
+        try:
+            self.browser.run("arguments[0].scrollIntoView({ block: 'center' })", self.reference)
+            self.browser.call(self.path + "/click", {})
+        except HTTPError:
+            return False
+        return True
 
     @property
     def text(self):
         return self.browser.call(self.path + "/text", method="GET")
 
 
+def soon(look, expected, seconds=30):
+    """Look until it is as expected, or the time is over; what was seen last."""
+    deadline = time.monotonic() + seconds
+    while (found := look()) != expected and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
+
+
 def call(address, value=None, method="POST"):
     body = json.dumps(value or {}).encode() if method == "POST" else None
-    with urlopen(Request(address, body, {"Content-Type": "application/json"}, method=method), timeout=60) as answer:
+    with urlopen(Request(address, body, {"Content-Type": "application/json"}, method=method), timeout=180) as answer:
         return json.load(answer)["value"]
 
 
@@ -80,7 +100,8 @@ def browser(folder):
     driver = subprocess.Popen([DRIVER, "--port=0"], stdout=subprocess.PIPE, text=True)
     try:
         port = next(found[1] for found in (re.search(r"on port (\d+)\.", line) for line in driver.stdout) if found)
-        arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
+        arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        arguments.append(f"--user-data-dir={folder / 'profile'}")
         options = {"args": arguments, "prefs": {"download.default_directory": str(folder)}}
         asked = {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}}
         address = f"http://localhost:{port}"

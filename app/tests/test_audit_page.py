@@ -2,13 +2,12 @@
 
 import csv
 import shutil
-import time
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from app.tests.browser import DRIVER, browser
+from app.tests.browser import DRIVER, browser, soon
 from robustdml.cli import main
 from robustdml.commands import audit
 
@@ -51,9 +50,8 @@ def chromium(tmp_path_factory):
 def page(chromium, audited):
     """The page without decisions."""
     chromium.open(audited / "out" / "audit.html")
+    yield chromium
     chromium.run("localStorage.clear()")
-    chromium.open(audited / "out" / "audit.html")
-    return chromium
 
 
 def here(page):
@@ -80,24 +78,24 @@ def test_keys_and_clicks_advance_in_the_same_way(page):
     pressed = page.texts(".card:nth-child(4) [aria-pressed=true]")
     assert here(page)[0] == 3 and len(pressed) == 1 and "another class" in pressed[0]
     # Decisions stay when the page is opened again.
-    page.run("location.reload()")
+    page.call("/refresh")
     assert here(page) == (0, 4)
 
 
 def test_a_click_or_space_enlarges(page):
     def enlarged():
-        return page.run("const one = document.querySelector('#large[open] img'); return one && one.width")
+        return page.run("const one = document.querySelector('#large[open] img'); return one && one.width > 400")
 
     page.press("space")
-    assert enlarged() > 400
+    assert soon(enlarged, True)
     page.press("t")  # Goes on with the next picture.
-    assert enlarged() > 400 and here(page) == (1, 1)
+    assert soon(enlarged, True) and here(page) == (1, 1)
     page.press("space")
-    assert enlarged() is None
+    assert soon(enlarged, None) is None
     page.click(".near img")
-    assert enlarged() > 400
+    assert soon(enlarged, True)
     page.press("escape")
-    assert enlarged() is None
+    assert soon(enlarged, None) is None
     # The samples most similar to a suspect stand beside it with their labels.
     assert len(page.texts(".card:nth-child(1) .near figcaption")) == 4
 
@@ -124,9 +122,7 @@ def test_decisions_from_page_to_folder(page, audited, tmp_path, capsys):
     assert "without a decision" in told[5] and told[6] == "apply leaves 1 out of train"
     page.click("#summary button")
     file = page.folder / "decisions.csv"
-    deadline = time.monotonic() + 20
-    while not file.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    assert soon(lambda: file.exists() and file.stat().st_size > 0, True)
     with file.open(newline="") as opened:
         rows = list(csv.DictReader(opened))
     assert [row["decision"] for row in rows] == ["right", "relabel", "relabel", "no class", "drop", "drop"]

@@ -264,6 +264,8 @@ def test_timm_with_weights_that_lie_on_this_machine(timm, weights, tmp_path, mon
     (hub / "plain-1234.pth").write_bytes(weights.read_bytes())
     expected = torch.load(weights)["conv.weight"]
     assert torch.equal(load_backbone("timm:plain", 3, 40).network.conv.weight, expected)
+    # The package itself, where it is installed, was imported above.
+    monkeypatch.delitem(sys.modules, "huggingface_hub", raising=False)
     (tmp_path / "site" / "huggingface_hub.py").write_text(
         "def try_to_load_from_cache(repo_id, filename):\n"
         f"    return {str(weights)!r} if (repo_id, filename) == ('timm/plain.tag', 'pytorch_model.bin') else object()\n"
