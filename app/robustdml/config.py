@@ -170,13 +170,6 @@ class TrainingConfig(Options):
             raise UsageError(f"filter {kind} needs proxies, and method {self.method} has none; use prism-average")
 
     @property
-    def balanced_samples(self) -> int:
-        """K of class-balanced batches, 0 for random ones: the setting, or what the method asks for."""
-        if self.samples_per_class is None:
-            return METHODS[self.method].samples_per_class
-        return self.samples_per_class
-
-    @property
     def layer_start(self) -> str:
         """How the embedding layer begins: the setting, or what the method asks for."""
         if self.start is not None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from robustdml.data.dataset import RetrievalData
+from robustdml.data.dataset import RetrievalData, members_of_classes
 from robustdml.errors import UnknownNameError, UsageError
 
 Labels = NDArray[np.int64]
@@ -73,12 +73,6 @@ def check_labels(labels: Labels, rate: float, num_classes: int) -> None:
         raise UsageError(f"labels run from {labels.min()} to {labels.max()}; expected 0 to {num_classes - 1}")
     if num_classes < 2 and rate > 0 and len(labels):
         raise UsageError(f"num_classes={num_classes}: a wrong label needs a second class; use noise none")
-
-
-def members_of_classes(labels: Labels, num_classes: int) -> list[NDArray[np.int64]]:
-    """Sample numbers of each class, ascending."""
-    sizes = np.bincount(labels, minlength=num_classes)
-    return np.split(np.argsort(labels, kind="stable"), np.cumsum(sizes)[:-1])
 
 
 def round_half_up(count: float) -> int:

@@ -23,7 +23,6 @@ RECALLS = (1, 2, 4, 8)
 # Neighbours at a time (some 60 bytes each), and queries at a time.
 _MOST_FOUND, _MOST_QUERIES = 2**23, 2**17
 DRAWS, INTERVAL = 1000, (2.5, 97.5)
-_DIVERGED = "the training diverged; try a smaller learning rate"
 
 Rows = NDArray[np.generic] | Tensor
 Labels = NDArray[np.int64]

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from robustdml.data.dataset import members_of_classes
 from robustdml.networks.models import unit_length
 from robustdml.retrieval import Labels, intervals_of_ratios
 
@@ -102,10 +103,10 @@ def _genuine(
     histogram = torch.zeros(BINS, dtype=torch.int64, device=queries.device)
     classes = np.intersect1d(labels, there)
     accepted, pairs = np.zeros((len(lowest), len(classes))), np.zeros(len(classes))
-    left, right = _members(labels, classes), _members(there, classes)
-    for number in range(len(classes)):
-        rows = left[number][_some(len(left[number]), MOST_OF_CLASS, random)]
-        others = rows if own else right[number][_some(len(right[number]), MOST_OF_CLASS, random)]
+    left, right = (members_of_classes(one, int(classes.max(initial=0)) + 1) for one in (labels, there))
+    for number, k in enumerate(classes):
+        rows = left[k][_some(len(left[k]), MOST_OF_CLASS, random)]
+        others = rows if own else right[k][_some(len(right[k]), MOST_OF_CLASS, random)]
         similarities = unit_length(queries[rows].float()) @ unit_length(gallery[others].float()).T
         # Each pair of one set once.
         upper = torch.triu_indices(len(rows), len(others), 1, device=queries.device)
@@ -114,13 +115,6 @@ def _genuine(
         accepted[:, number] = (bins.cpu() >= torch.from_numpy(lowest)[:, None]).sum(1).numpy()
         pairs[number] = len(bins)
     return histogram.cpu().numpy(), accepted, pairs
-
-
-def _members(labels: Labels, classes: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Samples of each class."""
-    order = np.argsort(labels, kind="stable")
-    starts, stops = (np.searchsorted(labels[order], classes, side=side) for side in ("left", "right"))
-    return [order[start:stop] for start, stop in zip(starts, stops, strict=True)]
 
 
 def _some(count: int, most: int, random: np.random.Generator) -> NDArray[np.int64]:

@@ -28,6 +28,7 @@ def audited(tmp_path_factory):
             pixels = random.integers(-20, 20, (20, 20, 3)) + colour
             Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(file)
     shutil.copy(folder / "data" / "train" / "cat" / "2-8.png", folder / "data" / "test" / "cat" / "copy.png")
+    shutil.copy(folder / "data" / "train" / "cat" / "2-9.png", folder / "data" / "test" / "loose.png")
 
     def features(samples, *_):
         return np.asarray(samples.inputs, dtype=np.float32).mean((2, 3)) - 90
@@ -98,6 +99,10 @@ def test_a_click_or_space_enlarges(page):
     assert soon(enlarged, None) is None
     # The samples most similar to a suspect stand beside it with their labels.
     assert len(page.texts(".card:nth-child(1) .near figcaption")) == 4
+
+
+def test_an_image_beside_the_class_folders_is_named(page):
+    assert any("1 could not be judged" in one and "loose.png (in no class folder)" in one for one in page.texts("p"))
 
 
 def test_many_at_once(page):

@@ -5,8 +5,9 @@ import torch
 from numpy.typing import NDArray
 from sklearn.preprocessing import normalize
 
+from robustdml.data.dataset import members_of_classes
 from robustdml.errors import UsageError
-from robustdml.noise import Labels, NoisyLabels, check_labels, members_of_classes, round_half_up
+from robustdml.noise import Labels, NoisyLabels, check_labels, round_half_up
 from robustdml_ops.ops import nearest
 
 # Fractions of the wrong labels of a class that go to its nearest classes, the nearest first; fewer if there are fewer

@@ -5,8 +5,9 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from sklearn.preprocessing import normalize
 
+from robustdml.data.dataset import members_of_classes
 from robustdml.errors import UsageError
-from robustdml.noise import Labels, NoisyLabels, check_labels, members_of_classes, round_half_up
+from robustdml.noise import Labels, NoisyLabels, check_labels, round_half_up
 
 
 def small_cluster(

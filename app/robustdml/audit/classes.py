@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robustdml.audit.features import unit_rows
+from robustdml.data.dataset import members_of_classes
 from robustdml_ops.ops import nearest
 
 # Neighbours that a sample asks; in a small class a quarter more than its size: two halves of one class, which training
@@ -49,8 +50,7 @@ def doubt_classes(features: NDArray[np.generic], labels: NDArray[np.int64], num_
     X = unit_rows(features, slice(None))
     one = [pair for pair in _mixing(X, labels, num_classes) if pair[2] >= ONE]
     two, halves = [], np.zeros(len(X), dtype=np.int64)
-    order = np.argsort(labels, kind="stable")
-    for rows in np.split(order, np.cumsum(np.bincount(labels, minlength=num_classes))[:-1]):
+    for rows in members_of_classes(labels, num_classes):
         if len(rows) < SMALLEST:
             continue
         second, mixing = _cut(X[rows])

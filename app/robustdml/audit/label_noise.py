@@ -118,7 +118,8 @@ def doubt_names(labels: Tensor, classes: Tensor, posterior: Tensor, by_features:
     rivals = (group < num_classes) & (seen.pair_counts > 1)
     group, name, others = group[rivals], name[rivals], seen.pair_counts[rivals]
     own = (seen.total - seen.wrong)[group]
-    chance = _chance(own, others)
+    # That so many of a group have the label of their own by chance, when `others` have another.
+    chance: Tensor = torch.special.ndtr(-(own - others) / (own + others).clamp(min=1e-6).sqrt())
     chances = torch.zeros(num_classes + 1).scatter_reduce_(0, group, chance, "amax")
     likeliest = chance == chances[group]
     rival = torch.full((num_classes + 1,), -1).scatter_reduce_(0, group[likeliest], name[likeliest], "amax")
@@ -127,9 +128,3 @@ def doubt_names(labels: Tensor, classes: Tensor, posterior: Tensor, by_features:
         moved = posterior[:, place] * chances[classes[:, place]]
         out += (classes == rival[classes[:, place], None]) * moved[:, None]
     return out
-
-
-def _chance(own: Tensor, others: Tensor) -> Tensor:
-    """Probability that so many of a group have the label of their own by chance, when `others` have another."""
-    chance: Tensor = torch.special.ndtr(-(own - others) / (own + others).clamp(min=1e-6).sqrt())
-    return chance

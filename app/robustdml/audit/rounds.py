@@ -94,7 +94,9 @@ def _judge_learnt(X: Tensor, labels: Tensor, num_classes: int) -> Judgement:
         sharpness = (plan.settled if settling else plan.sharpness) * independent_share(X, model, *fitted)
         scores = score(X, labels, model, *fitted, min(1.0, sharpness), pull, scores if settling else None)
         if before is None:
-            rate = _first_rate(scores, num_classes, plan.growth)
+            disagree = fit_rate(scores.own_class(), torch.full((len(X),), 1 / num_classes))
+            # A label is at least twice as likely from its own class as from another.
+            rate = min(FIRST_RATE + plan.growth * disagree, MOST_FIRST_RATE, num_classes / (num_classes + 2))
             noise = LabelNoise.unknown(num_classes, rate)
         else:
             noise = LabelNoise.count(labels, classes, posterior, num_classes, rate)
@@ -110,12 +112,6 @@ def _judge_learnt(X: Tensor, labels: Tensor, num_classes: int) -> Judgement:
     assert scores is not None
     posterior = doubt_names(labels, classes, posterior, by_features, num_classes)
     return Judgement(classes, posterior, scores.nearest, posterior[None, :, 0])
-
-
-def _first_rate(scores: Scores, num_classes: int, growth: float) -> float:
-    """Rate in the first rounds; a label is at least twice as likely from its own class as from another."""
-    disagree = fit_rate(scores.own_class(), torch.full((len(scores.rest),), 1 / num_classes))
-    return min(FIRST_RATE + growth * disagree, MOST_FIRST_RATE, num_classes / (num_classes + 2))
 
 
 def _pull(X: Tensor, model: ClassModel, classes: Tensor, weights: Tensor) -> float:

@@ -33,12 +33,6 @@ class Scores:
     rest: Tensor  # The same of all other classes together, (N,)
     nearest: Tensor  # The class that the features alone say, int64, (N,)
 
-    @classmethod
-    def empty(cls, count: int, kept: int) -> "Scores":
-        """Make room."""
-        classes, nearest = (torch.empty(*size, dtype=torch.int64) for size in ((count, kept + 2), (count,)))
-        return cls(classes, torch.empty(count, kept + 2), torch.empty(count), nearest)
-
     def by_features(self) -> Tensor:
         """Probability of each of `classes` by the features alone."""
         return torch.cat([self.logits, self.rest[:, None]], 1).softmax(1)[:, :-1]
@@ -62,7 +56,11 @@ def score(
     count, kept = len(X), min(CANDIDATES, len(model.counts))
     prior, log_densities = model.log_prior(), model.log_densities() if before is None else None
     # The logits of `before` have become the weights.
-    out = replace(before, logits=torch.empty_like(before.logits)) if before else Scores.empty(count, kept)
+    if before is None:
+        chosen, nearest = (torch.empty(*size, dtype=torch.int64) for size in ((count, kept + 2), (count,)))
+        out = Scores(chosen, torch.empty(count, kept + 2), torch.empty(count), nearest)
+    else:
+        out = replace(before, logits=torch.empty_like(before.logits))
     for block in blocks(count, block_of(len(model.counts))):
         Z = model.coordinates(X[block])
         if log_densities is not None:
@@ -102,7 +100,8 @@ _SHARPNESS_ROWS = 4096
 
 def independent_share(X: Tensor, model: ClassModel, classes: Tensor, weights: Tensor) -> float:
     """Share of the dimensions that are independent, by the distances of samples from their nearest class."""
-    rows, log_densities = _some_rows(X, _SHARPNESS_ROWS), model.log_densities()
+    rows = torch.linspace(0, len(X) - 1, min(len(X), _SHARPNESS_ROWS)).long()
+    log_densities = model.log_densities()
     distances = []
     for block in blocks(len(rows), block_of(len(model.counts))):
         chosen = rows[block]
@@ -113,7 +112,3 @@ def independent_share(X: Tensor, model: ClassModel, classes: Tensor, weights: Te
     # By quantiles: samples of no class are far away.
     low, high = torch.cat(distances).clamp(min=1e-12).log().quantile(torch.tensor([0.16, 0.84])).tolist()
     return float(2 / max((high - low) / 2, 1e-3) ** 2 / len(model.between))
-
-
-def _some_rows(X: Tensor, most: int) -> Tensor:
-    return torch.linspace(0, len(X) - 1, min(len(X), most)).long()

@@ -56,7 +56,7 @@ function picture(parent, row) {
   if (!sample || !sample.picture) return;
   const image = element("img", parent);
   image.loading = "lazy"; image.alt = sample.name; image.title = describe(row);
-  image.src = "data:image/jpeg;base64," + sample.picture;
+  image.src = sample.picture;
   if (parent !== dialogs.large) image.onclick = () => enlarge(row);
 }
 

@@ -1,7 +1,5 @@
 """``audit.html``: one file with what was found, to look at and to decide on."""
 
-import base64
-import io
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -19,11 +17,11 @@ from robustdml.audit import LabelAuditor
 from robustdml.audit.auditor import FEWEST_SAMPLES, NO_CLASS, RIGHT
 from robustdml.audit.features import unit_rows
 from robustdml.audit_report.findings import Finding
-from robustdml.audit_report.questions import Section
+from robustdml.audit_report.questions import Section, best_first
 from robustdml.audit_report.samples import AuditSamples
 from robustdml.data.images import MODES, to_square
 from robustdml.progress import OnProgress
-from robustdml.reports.html import in_browser, policy
+from robustdml.reports.html import in_browser, picture, policy, table
 from robustdml_ops.ops import nearest
 
 # Sides of a picture in pixels, by how many there are: all of them have at most so many pixels.
@@ -46,7 +44,7 @@ def render_page(
 ) -> str:
     """Lay out the page."""
     script, style = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
-    typical = _typical(samples.labels, auditor)
+    typical = [rows[:TYPICAL].tolist() for rows in best_first(samples.labels, auditor.label_quality_)]
     suspects = _suspects(findings, {samples.class_names[label] for label in auditor.small_classes_})
     near, shared = _most_similar(features, suspects), _shared_duplicates(findings)
     number = {name: label for label, name in enumerate(samples.class_names)}
@@ -98,14 +96,6 @@ def _suspects(findings: list[Finding], small: set[str]) -> list[int]:
     )
 
 
-def _typical(labels: NDArray[np.int64], auditor: LabelAuditor) -> list[list[int]]:
-    """Of each class the samples whose label is the surest."""
-    order = np.lexsort((-auditor.label_quality_, labels))
-    starts = np.searchsorted(labels[order], np.arange(len(auditor.classes_)))
-    return [order[start : start + TYPICAL][labels[order[start : start + TYPICAL]] == label].tolist()
-            for label, start in enumerate(starts)]  # fmt: skip
-
-
 def _shared_duplicates(findings: list[Finding]) -> list[list[int]]:
     """Groups of near duplicates under different labels."""
     groups: dict[int, list[int]] = {}
@@ -128,7 +118,7 @@ def _sample(one: Finding) -> dict[str, Any]:
 
 
 def _pictures(samples: AuditSamples, rows: list[int], on_progress: OnProgress) -> dict[int, dict[str, str]]:
-    """Small JPEG files as texts, by the number of the sample; nothing of features."""
+    """Small pictures, by the number of the sample; nothing of features."""
     out: dict[int, dict[str, str]] = {}
     if samples.inputs is None or samples.inputs.ndim != 4:
         return out
@@ -137,10 +127,7 @@ def _pictures(samples: AuditSamples, rows: list[int], on_progress: OnProgress) -
         on_progress("pictures", done, len(rows))
         pixels = np.asarray(samples.inputs[row]).transpose(1, 2, 0)
         image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels, MODES[pixels.shape[2]])
-        small = to_square(image, side, pixels.shape[2]).transpose(1, 2, 0)
-        file = io.BytesIO()
-        Image.fromarray(small[:, :, 0] if small.shape[2] == 1 else small).save(file, "JPEG", quality=75)
-        out[row] = {"picture": base64.b64encode(file.getvalue()).decode()}
+        out[row] = {"picture": picture(to_square(image, side, pixels.shape[2]))}
     return out
 
 
@@ -186,9 +173,4 @@ def _per_class(samples: AuditSamples, findings: list[Finding], auditor: LabelAud
 
 
 def _table(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    def line(cells: tuple[str, ...], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-    body = "".join(line(row, "td") for row in rows)
-    table = f"<table>{line(head, 'th')}{body}</table>"
-    return f"<h2>{escape(title)}</h2><details open><summary>{len(rows):,}</summary>{table}</details>"
+    return f"<h2>{escape(title)}</h2><details open><summary>{len(rows):,}</summary>{table(head, rows)}</details>"

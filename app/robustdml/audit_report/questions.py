@@ -44,12 +44,16 @@ class Section:
     all: bool = False  # Whether all may be answered at once
 
 
+def best_first(labels: NDArray[np.int64], quality: NDArray[np.floating]) -> list[NDArray[np.int64]]:
+    """Samples of each class, those of best quality first."""
+    return np.split(np.lexsort((-quality, labels)), np.cumsum(np.bincount(labels))[:-1])
+
+
 def ask(
     samples: AuditSamples, findings: list[Finding], quality: NDArray[np.floating], doubts: ClassDoubts
 ) -> list[Section]:
     """Ask about the classes in doubt, and about copies in both parts; the samples shown are those of best quality."""
-    order = np.lexsort((-quality, samples.labels))
-    of_class = dict(enumerate(np.split(order, np.cumsum(np.bincount(samples.labels))[:-1])))
+    of_class = best_first(samples.labels, quality)
     one = [_may_be_one(samples, of_class, *pair) for pair in doubts.one[:MOST_QUESTIONS]]
     two = [_may_be_two(samples.class_names[k], of_class[k], doubts.halves, mixing) for k, mixing in doubts.two]
     sections = [
@@ -73,9 +77,7 @@ def ask(
     return [*sections, Section("Images in both train and test", about, questions, True)]
 
 
-def _may_be_one(
-    samples: AuditSamples, of_class: dict[int, NDArray[np.int64]], i: int, j: int, mixing: float
-) -> Question:
+def _may_be_one(samples: AuditSamples, of_class: list[NDArray[np.int64]], i: int, j: int, mixing: float) -> Question:
     names, rows = [samples.class_names[k] for k in (i, j)], [of_class[k] for k in (i, j)]
     choices = [
         Choice(

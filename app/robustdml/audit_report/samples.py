@@ -1,7 +1,7 @@
 """Samples to audit, read from a disk; those that cannot be read are left out and reported."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -39,15 +39,14 @@ class AuditSamples:
     def take(self, rows: NDArray[np.int64], inputs: NDArray[np.generic] | None, left_out: list[str]) -> "AuditSamples":
         """Keep some samples."""
         used, labels = np.unique(self.labels[rows], return_inverse=True)
-        return AuditSamples(
-            self.source,
-            [self.names[row] for row in rows],
-            labels.astype(np.int64),
-            tuple(self.class_names[label] for label in used),
-            inputs,
-            [*self.left_out, *left_out],
-            self.outside,
-            [self.parts[row] for row in rows] if self.parts else [],
+        return replace(
+            self,
+            names=[self.names[row] for row in rows],
+            labels=labels.astype(np.int64),
+            class_names=tuple(self.class_names[label] for label in used),
+            inputs=inputs,
+            left_out=[*self.left_out, *left_out],
+            parts=[self.parts[row] for row in rows] if self.parts else [],
         )
 
 
@@ -114,7 +113,7 @@ def _of_parts(path: Path, on_progress: OnProgress) -> AuditSamples:
     files = [str(file.absolute()) for images in both for file in images.files]
     parts = [part for part, images in zip(PARTS, both, strict=True) for _ in images.files]
     classes = tuple(map(str, names))
-    left_out = [one for images in both for one in images.left_out]
+    left_out = [one for images in both for one in images.loose]
     return AuditSamples(str(path.absolute()), files, numbers.astype(np.int64), classes, None, left_out, None, parts)
 
 

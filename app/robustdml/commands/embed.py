@@ -83,20 +83,9 @@ def embed_source(
     parts = find_samples(source, embedder.card)
     samples = parts.get(TEST, parts[TRAIN])
     name = f"{samples.name}, test part" if TEST in parts else samples.name
-    return Embedded(name, samples, *embed_with(embedder, samples, arguments, on_progress))
-
-
-def embed_with(
-    embedder: TrainedEmbedder, samples: Samples, arguments: argparse.Namespace, on_progress: OnProgress
-) -> tuple[NDArray[np.float32], NDArray[np.int64], list[str]]:
-    """Call `embed_samples` with what `add_embedding_arguments` declares."""
-    return embed_samples(
-        embedder,
-        samples,
-        batch_size=arguments.batch_size,
-        skip_broken=arguments.skip_broken,
-        on_progress=on_progress,
-    )
+    size, skip = arguments.batch_size, arguments.skip_broken
+    found = embed_samples(embedder, samples, batch_size=size, skip_broken=skip, on_progress=on_progress)
+    return Embedded(name, samples, *found)
 
 
 def say_left_out(command: str, left_out: Sequence[str]) -> None:
@@ -137,8 +126,11 @@ def run(arguments: argparse.Namespace) -> int:
         embedder = open_model(arguments, arguments.device)
         parts = find_samples(arguments.images, embedder.card)
         classes = list(dict.fromkeys(name for samples in parts.values() for name in samples.class_names))
+        size, skip = arguments.batch_size, arguments.skip_broken
         for part, samples in parts.items():
-            embeddings, rows, left_out = embed_with(embedder, samples, arguments, report)
+            embeddings, rows, left_out = embed_samples(
+                embedder, samples, batch_size=size, skip_broken=skip, on_progress=report
+            )
             arrays |= {f"{part}{name}": array for name, array in _arrays(samples, embeddings, rows, classes).items()}
             broken += left_out
     if classes:

@@ -3,7 +3,6 @@
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -64,7 +63,11 @@ def run(arguments: argparse.Namespace) -> int:
         shown = []
         for number, name in enumerate(queries.names[:MOST_SHOWN]):
             hits = [
-                (picture_of(gallery.samples, gallery.rows[place]), hit["sample"], _said(hit))
+                (
+                    picture_of(gallery.samples, gallery.rows[place]),
+                    hit["sample"],
+                    " ".join(filter(None, [f"{hit['similarity']:.3f}", hit["class"]])),
+                )
                 for place, hit in zip(places[number], found[number], strict=True)
             ]
             shown.append([(picture_of(queries.samples, queries.rows[number]), name, "searched"), *hits])
@@ -73,7 +76,3 @@ def run(arguments: argparse.Namespace) -> int:
     say_left_out("search", [*queries.left_out, *gallery.left_out])
     print(f"{out / PAGE}: {len(listed):,} queries in {len(others):,} samples")
     return 0
-
-
-def _said(hit: dict[str, Any]) -> str:
-    return " ".join(filter(None, [f"{hit['similarity']:.3f}", hit["class"]]))

@@ -81,6 +81,12 @@ def divide_classes(
     return np.sort(order[num_test:]), np.sort(order[:num_test])
 
 
+def members_of_classes(labels: NDArray[np.int64], num_classes: int) -> list[Rows]:
+    """Sample numbers of each class, ascending."""
+    sizes = np.bincount(labels, minlength=num_classes)
+    return np.split(np.argsort(labels, kind="stable"), np.cumsum(sizes)[:-1])
+
+
 def take_classes(whole: Split, classes: NDArray[np.int64]) -> Split:
     """Take the samples of some classes, relabelled 0, 1, … in the order given."""
     new_label = np.full(whole.num_classes, -1, dtype=np.int64)

@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 from string import Template
 
 import numpy as np
@@ -38,7 +39,8 @@ def picture(pixels: NDArray[np.generic]) -> str:
 
 def page(title: str, body: str) -> str:
     """Make a whole page."""
-    return in_browser(_PAGE.substitute(title=escape(title), body=body, policy=policy()))
+    style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+    return in_browser(_PAGE.substitute(title=escape(title), body=body, policy=policy(), style=style))
 
 
 def in_browser(text: str) -> str:
@@ -62,32 +64,7 @@ $policy
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>$title</title>
 <style>
-  :root { color-scheme: light; }
-  body { font: 17px/1.6 system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; color: #222529;
-         background: #fff; max-width: 50rem; margin: 3rem auto 5rem; padding: 0 1.25rem; }
-  h1 { font-size: 2rem; line-height: 1.2; margin: 0 0 .75rem; }
-  h2 { font-size: 1.3rem; margin: 3rem 0 .5rem; }
-  p { margin: .5rem 0 1rem; }
-  .finding { font-size: 1.15rem; border-left: 4px solid #D55E00; padding: .35rem 0 .35rem 1rem; margin: 1.5rem 0; }
-  figure { margin: 1rem 0 0; }
-  img { width: 100%; height: auto; display: block; }
-  figcaption, footer { color: #5b6067; font-size: .9rem; line-height: 1.5; margin-top: .5rem; }
-  /* Wide tables go beyond the column of text, and scroll where the window ends. */
-  .scroll { overflow-x: auto; width: fit-content; min-width: 100%; max-width: calc(100vw - 2.5rem);
-            position: relative; left: 50%; transform: translateX(-50%); }
-  table { border-collapse: collapse; width: 100%; font-size: .92rem; font-variant-numeric: tabular-nums; }
-  th, td { text-align: right; padding: .45rem .5rem; border-bottom: 1px solid #e6e8eb; white-space: nowrap; }
-  thead th { color: #5b6067; font-weight: 600; border-bottom: 2px solid #c9ccd1; white-space: normal;
-             vertical-align: bottom; line-height: 1.3; }
-  th:first-child { text-align: left; }
-  tbody th { font-weight: 500; }
-  .times th:nth-child(2), .times td:nth-child(2) { text-align: left; }
-  code { font-size: .9em; background: #f3f4f6; padding: .1em .35em; border-radius: 4px; }
-  .found { display: flex; flex-wrap: wrap; gap: .75rem; margin: 1rem 0; padding-left: 10rem; position: relative; }
-  .found figure { width: 8rem; margin: 0; overflow-wrap: anywhere; }
-  .found figure:first-child { border-right: 3px solid #c9ccd1; padding-right: .75rem; position: absolute; left: 0; }
-  footer { border-top: 1px solid #e6e8eb; margin-top: 3rem; padding-top: 1rem; }
-</style>
+$style</style>
 </head>
 <body>
 $body</body>

@@ -1,6 +1,7 @@
 """Applying an audit to the training samples: wrong labels are dropped, corrected or given small weights."""
 
 import hashlib
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -81,9 +82,7 @@ def _of_training(path: Path, train: Split) -> list[Finding]:
     """Findings of the training samples, in their order; the file may have more."""
     findings = read_findings(path)
     by_sample = {one.sample: one for one in findings}
-    if len(by_sample) < len(findings):
-        seen: set[str] = set()
-        twice = [one.sample for one in findings if one.sample in seen or seen.add(one.sample)]  # type: ignore[func-returns-value]
+    if twice := [name for name, times in Counter(one.sample for one in findings).items() if times > 1]:
         raise UsageError(f"labels {path}: {len(twice)} samples are there twice: {few(twice)}")
     names = train.names()
     missing = [name for name in names if name not in by_sample]

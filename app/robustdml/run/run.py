@@ -380,7 +380,8 @@ def _choose_start(config: TrainingConfig, prepared: Prepared, device: torch.devi
 
 
 def _make_sampler(config: TrainingConfig, labels: NDArray[np.int64]) -> RandomSampler | ClassBalancedSampler:
-    samples_per_class, batch_size = config.balanced_samples, config.batch_size
+    method, batch_size = METHODS[config.method], config.batch_size
+    samples_per_class = method.samples_per_class if config.samples_per_class is None else config.samples_per_class
     if samples_per_class == 0:
         return RandomSampler(len(labels), batch_size, config.seed)
     if config.samples_per_class is None:
@@ -389,5 +390,4 @@ def _make_sampler(config: TrainingConfig, labels: NDArray[np.int64]) -> RandomSa
         classes = max(min(batch_size // samples_per_class, len(sizes)), 1)
         samples_per_class = max(samples_per_class, min(batch_size // classes, int(sizes.max(initial=1))))
         batch_size = samples_per_class * classes
-    least = METHODS[config.method].least_steps
-    return ClassBalancedSampler(labels, batch_size, samples_per_class, config.seed, least)
+    return ClassBalancedSampler(labels, batch_size, samples_per_class, config.seed, method.least_steps)

