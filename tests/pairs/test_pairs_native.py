@@ -31,6 +31,14 @@ def test_chunks_are_the_same_as_eager(name, upstream, device):
 
 
 @pytest.mark.parametrize("name", cases.PROBLEMS)
+@pytest.mark.usefixtures("small_chunks")
+def test_a_batch_too_large_for_lanes(name, device, monkeypatch):
+    """The loop over chunks has one gradient of the rows as anchors and as candidates."""
+    monkeypatch.setattr("robustdml_ops.ops.pairs.sweep.MOST_CANDIDATES", 1)
+    cases.assert_same_as_eager(NATIVE, name, (20, None, 9), torch.float32, device)
+
+
+@pytest.mark.parametrize("name", cases.PROBLEMS)
 def test_same_bits_twice(name, device, threads):
     threads(2)
     cases.assert_same_bits_twice(NATIVE, name, (40, 257, 5), device)

@@ -124,19 +124,34 @@ def pair_sweep(
         names = ("embeddings" if candidates is None else "candidates", "embeddings")
         anchors = anchors.to(dtype)
         similarities = Similarities(others, anchors, dtype, operand, backend, names=names)
-        similarities.want_gradients(want_candidates, want_anchors)
         result.candidate_scale = similarities.X_inverse_norm
         by_lanes = native and len(others) <= MOST_CANDIDATES and lanes_serve(anchors, operand, dtype)
-        if by_lanes and not isinstance(problem, PairHingeProblem):
+        by_lanes = by_lanes and not isinstance(problem, PairHingeProblem)
+        # In the loop a batch with itself has one gradient, of its rows on either side.
+        as_candidates = candidates is None and want_anchors and not by_lanes
+        similarities.want_gradients(want_candidates, want_anchors and not as_candidates)
+        if by_lanes:
             sweep_by_lanes(similarities, problem, buffers)
         else:
             for chunk in similarities:
                 backend.pair_sums(chunk, problem, buffers)
                 similarities.backward(chunk)
+                if as_candidates:
+                    _add_anchors(similarities, chunk)
         result.dcandidates, result.danchors = similarities.gradients()
-    if candidates is None and result.danchors is not None and result.dcandidates is not None:
-        result.danchors, result.dcandidates = result.danchors.add_(result.dcandidates), None
+    if candidates is None and result.dcandidates is not None:
+        both = result.dcandidates if result.danchors is None else result.danchors.add_(result.dcandidates)
+        result.danchors, result.dcandidates = both, None
     return result
+
+
+def _add_anchors(similarities: Similarities, chunk: Chunk) -> None:
+    """Add what the rows of a chunk have as anchors to the gradient of the unit candidates, which are the same rows."""
+    assert similarities.dX is not None
+    dS = chunk.S.to(chunk.V.dtype) if chunk.dS is None else chunk.dS
+    dU = product(dS, similarities.X, similarities.dX.new_empty((len(dS), similarities.X.shape[1])))
+    # Where the anchors were multiplied as they are, dS has the factor 1 / |anchor|.
+    similarities.dX[chunk.first : chunk.last] += dU if chunk.scale is None else dU / chunk.scale[:, None]
 
 
 def _symmetric(
