@@ -228,6 +228,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "hangul": lambda: suite_study("hangul"),
     "letters": lambda: suite_study("letter-recognition"),
     "finetuned": finetuned,
+    "negatives": lambda: study("negatives", "glyphs-large", "MAP@R"),
     "audit": audit,
     "audit-training": audit_training,
     "audit-digits": audit_digits,

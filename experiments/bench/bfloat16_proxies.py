@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+import experiments.data  # noqa: F401  # its data sets, by name
 from robustdml.cache import write_text
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, load_data
